@@ -1,0 +1,1 @@
+"""The reference workbench for word-level LSTM language models on Penn Treebank."""

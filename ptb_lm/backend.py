@@ -1,0 +1,142 @@
+"""The contract between the trainer and a framework, and the registry of backends.
+
+The trainer owns tokens, their order, initial weights, schedule, stopping, the clock and the files. A backend
+owns the graph, loss, gradients, clipping, update, dropout and compilation. Arrays cross this line as NumPy.
+
+Shapes: B = batch, T = time steps, L = layers, H = hidden units.
+"""
+
+import importlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ptb_lm.config import Config
+from ptb_lm.errors import UserError
+
+Ids = NDArray[np.int32]
+Arrays = dict[str, NDArray[Any]]
+State = Any  # opaque to the trainer: the carried h and c, in the framework's own tensors
+Loss = Any  # opaque: a window's measurements, possibly still being computed
+
+
+class Measured(NamedTuple):
+    """What a window measured: the plain numbers behind a `Loss`."""
+
+    nll: float  # negative log likelihood of the window's targets in nats, summed over batch and time
+    gradient_norm: float  # global norm before clipping; 0 for an evaluation step
+
+
+class Backend(Protocol):
+    """A language model of one framework on one device, with its optimiser."""
+
+    engine: str  # what computes the LSTM, for people: "torch.nn.LSTM on cpu (oneDNN)"
+
+    def zero_state(self, batch_size: int) -> State:
+        """Return the zero state for a batch."""
+
+    def train_step(self, x_BT: Ids, y_BT: Ids, state: State, *, learning_rate: float) -> tuple[State, Loss]:
+        """Do one step of SGD with dropout and clipping; may return before the device is done.
+
+        The loss for the gradient is summed over time and averaged over the batch.
+        """
+
+    def evaluate_step(self, x_BT: Ids, y_BT: Ids, state: State) -> tuple[State, Loss]:
+        """Score a window without dropout; may return before the device is done."""
+
+    def read(self, losses: Sequence[Loss]) -> list[Measured]:
+        """Wait for the device and return the numbers behind some losses: the only synchronisation."""
+
+    def export_weights(self) -> Arrays:
+        """Return the parameters by canonical name (ptb_lm.parameters), in the precision of the model."""
+
+    def load_weights(self, weights: Mapping[str, NDArray[Any]]) -> None:
+        """Set the parameters from canonical arrays of the right names and shapes."""
+
+    def export_training_state(self, state: State) -> Arrays:
+        """Return all else that the next step depends on.
+
+        "h" and "c" are the carried state [L, B, H]; other names are the framework's (random generators).
+        """
+
+    def load_training_state(self, arrays: Mapping[str, NDArray[Any]]) -> State:
+        """Set what `export_training_state` returned, and return the carried state."""
+
+    def environment(self) -> dict[str, Any]:
+        """Return versions, device and threads, for the run's record."""
+
+
+@dataclass(frozen=True)
+class Framework:
+    """A row of the registry: data only, so that listing it imports no framework."""
+
+    build: str  # "module:function", imported when it is used
+    models: Mapping[str, str]  # name -> what it is
+    precisions: tuple[str, ...]
+    missing: str  # what to do if the module cannot be imported
+
+
+FRAMEWORKS: dict[str, Framework] = {
+    "torch": Framework(
+        build="ptb_lm.torch_backend.backend:build",
+        models={
+            "basic": "elementary operations, a Python loop over time",
+            "block": "torch.nn.LSTMCell, one fused operation a time step",
+            "cudnn": "torch.nn.LSTM, one operation a layer: cuDNN on a GPU, oneDNN on a CPU",
+        },
+        precisions=("fp32", "fp64"),
+        missing="install it with: pip install torch",
+    ),
+}
+
+MODELS = tuple(dict.fromkeys(model for row in FRAMEWORKS.values() for model in row.models))
+PRECISIONS = tuple(dict.fromkeys(name for row in FRAMEWORKS.values() for name in row.precisions))
+DEVICES = ("auto", "cpu", "cuda")
+
+
+def build(
+    config: Config,
+    weights: Mapping[str, NDArray[Any]],
+    *,
+    framework: str,
+    model: str,
+    device: str,
+    precision: str,
+    seed: int,
+) -> Backend:
+    """Build a framework's backend; only that framework is imported.
+
+    Args:
+        config: The hyper-parameters.
+        weights: Canonical parameters to start from.
+        framework: A name in FRAMEWORKS.
+        model: The LSTM implementation, a name in MODELS.
+        device: "cpu", "cuda", or "auto": cuda where there is one.
+        precision: A name in PRECISIONS.
+        seed: Seeds dropout.
+
+    Raises:
+        UserError: A name is unknown, the framework is not installed, or there is no such device.
+    """
+    row = FRAMEWORKS.get(framework)
+    if row is None:
+        raise UserError(f"unknown framework {framework!r}; choose from {', '.join(FRAMEWORKS)}")
+    for kind, name, known in (
+        ("model", model, tuple(row.models)),
+        ("precision", precision, row.precisions),
+        ("device", device, DEVICES),
+    ):
+        if name not in known:
+            raise UserError(f"unknown {kind} {name!r} for {framework}; choose from {', '.join(known)}")
+    module, _, attribute = row.build.partition(":")
+    try:
+        function = getattr(importlib.import_module(module), attribute)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.startswith("ptb_lm"):
+            raise
+        raise UserError(f"{framework} is not installed; {row.missing}") from None
+    backend: Backend = function(config, weights, model=model, device=device, precision=precision, seed=seed)
+    return backend

@@ -1,0 +1,45 @@
+"""Saving and loading a run's tensors: atomic, checked, without pickle."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors
+import safetensors.numpy
+
+from ptb_lm.backend import Arrays
+from ptb_lm.errors import UserError
+from ptb_lm.files import atomic_write
+
+FORMAT = "ptb_lm"
+
+
+def save(path: Path, arrays: Arrays, metadata: Mapping[str, Any]) -> None:
+    """Write arrays and metadata (any JSON) to a safetensors file, atomically.
+
+    Raises:
+        OSError: The file cannot be written; an older one is as it was.
+    """
+    header = {"format": FORMAT, "metadata": json.dumps(metadata)}
+    contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+    atomic_write(path, safetensors.numpy.save(contiguous, metadata=header))
+
+
+def load(path: Path) -> tuple[Arrays, dict[str, Any]]:
+    """Read what `save` wrote: (arrays, metadata).
+
+    Raises:
+        UserError: The file is missing, truncated, or was not written by `save`.
+    """
+    try:
+        with safetensors.safe_open(path, framework="numpy") as file:
+            header = file.metadata() or {}
+            if header.get("format") != FORMAT:
+                raise UserError(f"{path} was not written by ptb_lm")
+            return {name: file.get_tensor(name) for name in file.keys()}, json.loads(header["metadata"])  # noqa: SIM118
+    except FileNotFoundError:
+        raise UserError(f"{path} is missing") from None
+    except (safetensors.SafetensorError, ValueError, KeyError) as error:
+        raise UserError(f"{path} is truncated or not a safetensors file ({error})") from None

@@ -1,0 +1,58 @@
+"""What every command shares: one-sentence errors, exit statuses, and types for flags."""
+
+import argparse
+import errno
+import signal
+import sys
+from collections.abc import Callable
+from typing import NoReturn
+
+from ptb_lm.errors import DivergenceError, UserError
+
+EXIT_FAILED = 1  # the run failed: divergence, a full disk
+EXIT_USAGE = 2  # the user can put it right: a name, a value, a file
+
+
+class Parser(argparse.ArgumentParser):
+    """An ArgumentParser that answers a bad command line with one sentence and no usage dump."""
+
+    def error(self, message: str) -> NoReturn:
+        """Print the sentence on stderr and exit with status 2."""
+        self.exit(EXIT_USAGE, f"{self.prog}: {message} (see --help)\n")
+
+
+def run(name: str, body: Callable[[], int]) -> int:
+    """Run a command's body and turn the errors a user may meet into one sentence and an exit status.
+
+    Anything else is a bug of ours and keeps its traceback.
+
+    Args:
+        name: The command as the user typed it, to open the sentence with.
+        body: The command; returns its exit status.
+
+    Returns:
+        The exit status: the body's, 2 for what the user can put right, 1 for a failed run, 130 for Ctrl-C.
+    """
+    try:
+        return body()
+    except UserError as error:
+        return _fail(name, str(error), EXIT_USAGE)
+    except DivergenceError as error:
+        return _fail(name, str(error), EXIT_FAILED)
+    except BrokenPipeError:
+        # The reader of our output went away (`| head`); nobody is left to tell.
+        sys.stderr.close()
+        return EXIT_FAILED
+    except OSError as error:
+        if error.errno is None:
+            raise
+        where = f"{error.filename}: " if error.filename else ""
+        hint = "; free some space and run the same command again" if error.errno == errno.ENOSPC else ""
+        return _fail(name, f"{where}{error.strerror}{hint}", EXIT_FAILED)
+    except KeyboardInterrupt:
+        return _fail(name, "interrupted", 128 + signal.SIGINT)
+
+
+def _fail(name: str, sentence: str, status: int) -> int:
+    print(f"{name}: {sentence}", file=sys.stderr)
+    return status

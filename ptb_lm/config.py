@@ -1,0 +1,99 @@
+"""Hyper-parameters: one frozen dataclass, and the presets, each only its differences."""
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from ptb_lm.errors import UserError
+
+# Sizes count things, so the least is 1; the two that may be zero mean "none". All others: greater than 0.
+_MINIMUM = {
+    "num_layers": 1,
+    "hidden_size": 1,
+    "num_steps": 1,
+    "batch_size": 1,
+    "epochs": 1,
+    "decay_after": 0,
+    "init_scale": 0,
+}
+
+
+def flag_name(field: str) -> str:
+    """Return the command-line flag that sets a field: `hidden_size` -> `--hidden-size`."""
+    return "--" + field.replace("_", "-")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """The hyper-parameters of one language model and its training.
+
+    The defaults are the tutorial's small configuration (tensorflow/models, tutorials/rnn/ptb), after
+    Zaremba et al., "Recurrent Neural Network Regularization", 2014.
+
+    Raises:
+        UserError: A value is impossible.
+    """
+
+    num_layers: int = 2
+    hidden_size: int = 200  # units of every layer, and the width of the embedding
+    num_steps: int = 20  # time steps that the gradient flows back through
+    batch_size: int = 20  # rows that the training text is cut into
+    epochs: int = 13  # the tutorial's max_max_epoch
+    decay_after: int = 4  # epochs at the initial learning rate; the tutorial's max_epoch
+    lr_decay: float = 0.5  # factor an epoch from then on
+    learning_rate: float = 1.0
+    max_grad_norm: float = 5.0  # bound on the global gradient norm (loss: sum over time, mean over batch)
+    keep_prob: float = 1.0  # 1 - dropout rate
+    init_scale: float = 0.1  # initial weights are uniform in [-init_scale, init_scale]
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            value, flag = getattr(self, field.name), flag_name(field.name)
+            if field.type is int and (isinstance(value, bool) or not isinstance(value, int)):
+                raise UserError(f"{flag} must be a whole number, not {value!r}")
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+                raise UserError(f"{flag} must be a finite number, not {value!r}")
+            minimum = _MINIMUM.get(field.name)
+            if minimum is not None and value < minimum:
+                raise UserError(f"{flag} must be at least {minimum}, not {value}")
+            if minimum is None and value <= 0:
+                raise UserError(f"{flag} must be greater than 0, not {value}")
+        if self.keep_prob > 1:
+            raise UserError(f"--keep-prob must be greater than 0 and at most 1, not {self.keep_prob}")
+
+    def replace(self, **changes: Any) -> "Config":
+        """Return a copy with some values changed; the new values are checked."""
+        return dataclasses.replace(self, **changes)
+
+
+SMALL = Config()
+
+PRESETS: dict[str, Config] = {
+    # The tutorial's configuration for trying out the program.
+    "test": SMALL.replace(
+        num_layers=1, hidden_size=2, num_steps=2, epochs=1, decay_after=1, max_grad_norm=1.0
+    ),
+    "small": SMALL,
+    # Half of the units dropped: the network may be wider, learns longer, and decays more gently.
+    "medium": SMALL.replace(
+        hidden_size=650,
+        num_steps=35,
+        epochs=39,
+        decay_after=6,
+        lr_decay=0.8,
+        keep_prob=0.5,
+        init_scale=0.05,
+    ),
+    # Wider still, so more dropout, smaller initial weights and a looser bound on the gradient.
+    "large": SMALL.replace(
+        hidden_size=1500,
+        num_steps=35,
+        epochs=55,
+        decay_after=14,
+        lr_decay=1 / 1.15,
+        keep_prob=0.35,
+        init_scale=0.04,
+        max_grad_norm=10.0,
+    ),
+}

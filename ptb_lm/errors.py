@@ -1,0 +1,9 @@
+"""The errors that a command reports as one sentence instead of a traceback."""
+
+
+class UserError(Exception):
+    """Something the user can put right: a name, a value, a file. Commands exit with status 2."""
+
+
+class DivergenceError(Exception):
+    """Training produced a loss or a gradient that is not finite. Commands exit with status 1."""

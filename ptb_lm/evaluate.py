@@ -1,0 +1,72 @@
+"""Score a text with a trained run: python -m ptb_lm.evaluate RUN [--split test | --text FILE]."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from ptb_lm import backend, cli, corpus, datasets, evaluation, text
+from ptb_lm.errors import UserError
+from ptb_lm.rundir import RunDirectory
+from ptb_lm.vocabulary import Vocabulary
+
+PROG = "python -m ptb_lm.evaluate"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; return its exit status."""
+    return cli.run(PROG, lambda: _evaluate(_parser().parse_args(argv)))
+
+
+def _parser() -> cli.Parser:
+    parser = cli.Parser(prog=PROG, description="Report the perplexity of a trained run on a text.")
+    parser.add_argument("run", type=Path, help="a run directory")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument(
+        "--split",
+        choices=corpus.SPLITS,
+        default="test",
+        help="a split of the run's data (default: test); scored as in training: test as one row, the others "
+        "in as many rows as the batch has",
+    )
+    what.add_argument("--text", type=Path, metavar="FILE", help="a text file, scored as the test split is")
+    parser.add_argument("--data", help="where the run's data are now (default: as the run was trained)")
+    parser.add_argument("--model", choices=backend.MODELS, help="score with another LSTM implementation")
+    parser.add_argument("--framework", choices=tuple(backend.FRAMEWORKS), help="score with another framework")
+    parser.add_argument("--device", choices=backend.DEVICES, default="auto")
+    return parser
+
+
+def _evaluate(arguments: argparse.Namespace) -> int:
+    directory = RunDirectory(arguments.run)
+    run = directory.read_config()
+    vocabulary = Vocabulary.load(directory.vocabulary)
+    weights = directory.read_weights(run, vocabulary)
+    if arguments.text is not None:
+        ids, split, name = text.encode(arguments.text, vocabulary), "test", str(arguments.text)
+    else:
+        data = datasets.load(arguments.data or run.data)
+        if data.vocabulary.sha256 != vocabulary.sha256:
+            raise UserError(f"the data {arguments.data or run.data} have another vocabulary than the run")
+        ids, split, name = data.splits[arguments.split], arguments.split, arguments.split
+    batch_size = evaluation.batch_size(split, run.hyperparameters)
+    corpus.check_evaluation(ids, batch_size=batch_size, split=name)
+    model = backend.build(
+        run.hyperparameters,
+        weights,
+        framework=arguments.framework or run.framework,
+        model=arguments.model or run.model,
+        device=arguments.device,
+        precision=run.precision,
+        seed=run.seed,
+    )
+    perplexity = evaluation.perplexity(
+        model, ids, run.hyperparameters, batch_size=batch_size, description=name
+    )
+    scored = len(ids) // batch_size * batch_size - batch_size
+    print(f"{name} perplexity {perplexity:.4f} ({scored:,} tokens scored)")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,52 @@
+"""Atomic file writing: a reader sees the old file or the new one, never half of either."""
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+
+@contextlib.contextmanager
+def atomic_path(path: Path) -> Iterator[Path]:
+    """Yield a temporary path beside `path`; rename it onto `path` if the block succeeds.
+
+    The data are flushed to disk before the rename, so that a crash of the machine cannot leave an empty
+    file under the final name. If the block raises, the temporary file is removed and `path` is as it was.
+
+    Raises:
+        OSError: The folder is not writable, or the disk is full; `filename` is set to `path`.
+    """
+    temporary = None
+    try:
+        # In the same folder, because a rename is atomic only within one file system.
+        descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+        os.close(descriptor)
+        temporary = Path(name)
+        yield temporary
+        with temporary.open("rb+") as file:
+            os.fsync(file.fileno())
+        temporary.chmod(0o666 & ~_umask())
+        temporary.replace(path)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror or str(error), str(path)) from error
+    finally:
+        if temporary is not None:
+            temporary.unlink(missing_ok=True)
+
+
+def atomic_write(path: Path, content: str | bytes) -> None:
+    """Write text (as UTF-8, with newlines as they are) or bytes to `path` atomically.
+
+    Raises:
+        OSError: The folder is not writable, or the disk is full.
+    """
+    with atomic_path(path) as temporary:
+        temporary.write_bytes(content.encode("utf-8") if isinstance(content, str) else content)
+
+
+def _umask() -> int:
+    # mkstemp makes files private; a run directory should be as readable as the user's other files.
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

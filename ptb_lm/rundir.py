@@ -1,0 +1,135 @@
+"""A run directory: its files, and the configuration that it was made with."""
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ptb_lm import checkpoint, parameters
+from ptb_lm.backend import Arrays
+from ptb_lm.config import Config
+from ptb_lm.errors import UserError
+from ptb_lm.files import atomic_write
+from ptb_lm.vocabulary import Vocabulary
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    """Everything that determines a run: what config.json holds."""
+
+    config: str  # the preset's name
+    model: str
+    framework: str
+    data: str
+    seed: int
+    device: str
+    precision: str
+    hyperparameters: Config
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the configuration as JSON types."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, values: Any, source: Path) -> "RunConfig":
+        """Read what `to_json` returned; unknown and missing keys are errors.
+
+        Raises:
+            UserError: A key is unknown or missing, or a value impossible.
+        """
+        values = _checked_keys(cls, values, source)
+        hyperparameters = Config(**_checked_keys(Config, values.pop("hyperparameters"), source))
+        for name, value in values.items():
+            if not isinstance(value, int if name == "seed" else str):
+                raise UserError(f"{source}: {name} cannot be {value!r}")
+        return cls(hyperparameters=hyperparameters, **values)
+
+
+class RunDirectory:
+    """The files of a run.
+
+    Args:
+        path: The folder; it need not exist.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.config = path / "config.json"
+        self.metrics = path / "metrics.jsonl"
+        self.result = path / "result.json"
+        self.weights = path / "weights.safetensors"
+        self.vocabulary = path / "vocabulary.txt"
+        self.state = path / "state" / "training.safetensors"
+
+    def create(self, run: RunConfig, vocabulary: Vocabulary) -> None:
+        """Make the folder, with its configuration and vocabulary; what an older run left is removed."""
+        (self.path / "state").mkdir(parents=True, exist_ok=True)
+        for stale in (self.state, self.weights, self.result, self.metrics, *self.event_files()):
+            stale.unlink(missing_ok=True)
+        self.write_config(run)
+        vocabulary.save(self.vocabulary)
+
+    def event_files(self) -> list[Path]:
+        """Return TensorBoard's files."""
+        return sorted(self.path.glob("events.out.tfevents*"))
+
+    def write_config(self, run: RunConfig) -> None:
+        """Write config.json."""
+        atomic_write(self.config, json.dumps(run.to_json(), indent=2) + "\n")
+
+    def read_config(self) -> RunConfig:
+        """Read config.json.
+
+        Raises:
+            UserError: It is missing or not a configuration.
+        """
+        return RunConfig.from_json(_read_json(self.config, self.path), self.config)
+
+    def read_result(self) -> dict[str, Any]:
+        """Read result.json.
+
+        Raises:
+            UserError: It is missing or not JSON.
+        """
+        result: dict[str, Any] = _read_json(self.result, self.path)
+        return result
+
+    def read_weights(self, run: RunConfig, vocabulary: Vocabulary) -> Arrays:
+        """Read the best weights and check that they belong to this run's model and vocabulary.
+
+        Raises:
+            UserError: The file is missing, truncated, foreign, or of another model or vocabulary.
+        """
+        arrays, metadata = checkpoint.load(self.weights)
+        if metadata.get("vocabulary_sha256") != vocabulary.sha256:
+            raise UserError(f"{self.weights} was trained with another vocabulary than {self.vocabulary}")
+        try:
+            parameters.check(arrays, run.hyperparameters, len(vocabulary))
+        except UserError as error:
+            raise UserError(f"{self.weights} does not fit {self.config}: {error}") from None
+        return arrays
+
+
+def _read_json(path: Path, folder: Path) -> Any:
+    try:
+        return json.loads(path.read_bytes())
+    except FileNotFoundError:
+        if not folder.is_dir():
+            raise UserError(f"the run directory {folder} does not exist") from None
+        raise UserError(f"{folder} is not a finished run directory: {path.name} is missing") from None
+    except NotADirectoryError:
+        raise UserError(f"{folder} is not a run directory") from None
+    except ValueError:
+        raise UserError(f"{path} is not valid JSON") from None
+
+
+def _checked_keys(cls: type, values: Any, source: Path) -> dict[str, Any]:
+    if not isinstance(values, dict):
+        raise UserError(f"{source} is not a run's configuration")
+    expected = {field.name for field in dataclasses.fields(cls)}
+    for name in sorted(values.keys() - expected):
+        raise UserError(f"{source}: unknown key {name!r}")
+    for name in sorted(expected - values.keys()):
+        raise UserError(f"{source}: the key {name!r} is missing")
+    return dict(values)

@@ -1,0 +1,141 @@
+"""What a run tells: progress bars, epoch lines, metrics.jsonl, TensorBoard scalars, the environment."""
+
+import json
+import math
+import os
+import platform
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.summary.writer.record_writer import RecordWriter
+from tqdm import tqdm
+
+from ptb_lm.files import atomic_write
+
+Row = dict[str, Any]
+
+
+def progress(total: int, description: str, *, initial: int = 0) -> tqdm:
+    """Return a progress bar on stderr; it is silent when stderr is not a terminal."""
+    return tqdm(
+        total=total,
+        desc=description,
+        initial=initial,
+        unit="step",
+        leave=False,
+        disable=None,
+        dynamic_ncols=True,
+    )
+
+
+def say(line: str) -> None:
+    """Print a line on stdout at once, above any progress bar."""
+    tqdm.write(line, file=sys.stdout)
+    sys.stdout.flush()
+
+
+def write_metrics(path: Path, rows: list[Row]) -> None:
+    """Write metrics.jsonl: a row an epoch. Whole and atomically, so that no row is ever half there."""
+    atomic_write(path, "".join(json.dumps(row) + "\n" for row in rows))
+
+
+class Scalars:
+    """A TensorBoard event file.
+
+    Written with TensorBoard's own record format and messages, but without its writer classes: those import
+    TensorFlow if it is installed.
+
+    Args:
+        folder: Where the event file goes.
+        purge_step: When a run is resumed: what an earlier file holds from this step on is void.
+    """
+
+    def __init__(self, folder: Path, *, purge_step: int | None = None) -> None:
+        # The process id keeps two files of one second apart.
+        name = f"events.out.tfevents.{time.time():.0f}.{socket.gethostname()}.{os.getpid()}"
+        self._file = (folder / name).open("ab")
+        self._records = RecordWriter(self._file)
+        self._write(Event(wall_time=time.time(), file_version="brain.Event:2"))
+        if purge_step is not None:
+            start = SessionLog(status=SessionLog.START)
+            self._write(Event(wall_time=time.time(), step=purge_step, session_log=start))
+
+    def add(self, values: Mapping[str, float], step: int) -> None:
+        """Write scalars by tag, and flush them."""
+        summary = Summary(value=[Summary.Value(tag=tag, simple_value=v) for tag, v in values.items()])
+        self._write(Event(wall_time=time.time(), step=step, summary=summary))
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def _write(self, event: Event) -> None:
+        self._records.write(event.SerializeToString())
+        self._file.flush()
+
+
+def environment() -> Row:
+    """Return versions and machine facts; the backend adds its own."""
+    return {
+        "ptb_lm": metadata.version("ptb-lm") if _installed() else None,
+        "commit": _git_commit(),
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "platform": platform.platform(),
+        "processor": _processor(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+    }
+
+
+def perplexity(nll: float, tokens: int) -> float:
+    """Return exp(nll / tokens); infinity where that is beyond a float."""
+    try:
+        return math.exp(nll / tokens)
+    except OverflowError:
+        return math.inf
+
+
+def _installed() -> bool:
+    try:
+        metadata.version("ptb-lm")
+    except metadata.PackageNotFoundError:
+        return False
+    return True
+
+
+def _git_commit() -> str | None:
+    """Return the commit of the checkout that this package lies in, marked if there are changes."""
+    git = ["git", "-C", str(Path(__file__).parent)]
+    try:
+        commit = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, timeout=10)
+        status = subprocess.run(
+            [*git, "status", "--porcelain", "--untracked-files=no"],
+            capture_output=True,
+            text=True,
+            timeout=10,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    if commit.returncode:
+        return None
+    return commit.stdout.strip() + (" with uncommitted changes" if status.stdout else "")
+
+
+def _processor() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()

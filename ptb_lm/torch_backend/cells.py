@@ -1,0 +1,134 @@
+"""One LSTM layer over a sequence, three ways: basic, block, cudnn.
+
+All compute the same function of the same canonical parameters:
+
+    gates = x_t @ kernel + h @ recurrent_kernel + bias, split into i, f, g, o
+    c' = sigmoid(f) * c + sigmoid(i) * tanh(g)
+    h' = sigmoid(o) * tanh(c')
+
+Shapes: T = time steps, B = batch, I = input width, H = hidden units.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+LayerState = tuple[Tensor, Tensor]  # h_BH, c_BH
+
+
+class Canonical(NamedTuple):
+    """Where a layer keeps a canonical parameter."""
+
+    parameter: Tensor
+    transposed: bool  # torch's own modules keep [4H, I] where canonical is [I, 4H]
+
+
+class Layer(nn.Module):
+    """One LSTM layer over a sequence.
+
+    Args:
+        input_size: I.
+        hidden_size: H.
+    """
+
+    def __init__(self, input_size: int, hidden_size: int) -> None:
+        super().__init__()
+        self.input_size = input_size
+        self.hidden_size = hidden_size
+
+    def canonical(self) -> dict[str, Canonical]:
+        """Return the trained parameters by canonical name: kernel, recurrent_kernel, bias."""
+        raise NotImplementedError
+
+    def forward(self, x_TBI: Tensor, state: LayerState) -> tuple[Tensor, LayerState]:
+        """Return the output [T, B, H] and the state after the last step."""
+        raise NotImplementedError
+
+
+class BasicLayer(Layer):
+    """Gates written out of elementary operations; a Python loop over time."""
+
+    def __init__(self, input_size: int, hidden_size: int) -> None:
+        super().__init__(input_size, hidden_size)
+        self.kernel = nn.Parameter(torch.zeros(input_size, 4 * hidden_size))
+        self.recurrent_kernel = nn.Parameter(torch.zeros(hidden_size, 4 * hidden_size))
+        self.bias = nn.Parameter(torch.zeros(4 * hidden_size))
+
+    def canonical(self) -> dict[str, Canonical]:
+        """Return the trained parameters by canonical name."""
+        return {
+            "kernel": Canonical(self.kernel, False),
+            "recurrent_kernel": Canonical(self.recurrent_kernel, False),
+            "bias": Canonical(self.bias, False),
+        }
+
+    def forward(self, x_TBI: Tensor, state: LayerState) -> tuple[Tensor, LayerState]:
+        """Return the output [T, B, H] and the state after the last step."""
+        h_BH, c_BH = state
+        outputs = []
+        for x_BI in x_TBI.unbind():
+            gates = x_BI @ self.kernel + h_BH @ self.recurrent_kernel + self.bias
+            i, f, g, o = gates.chunk(4, dim=-1)
+            c_BH = torch.sigmoid(f) * c_BH + torch.sigmoid(i) * torch.tanh(g)
+            h_BH = torch.sigmoid(o) * torch.tanh(c_BH)
+            outputs.append(h_BH)
+        return torch.stack(outputs), (h_BH, c_BH)
+
+
+class BlockLayer(Layer):
+    """torch.nn.LSTMCell: one fused operation a time step, in a Python loop."""
+
+    def __init__(self, input_size: int, hidden_size: int) -> None:
+        super().__init__(input_size, hidden_size)
+        self.cell = nn.LSTMCell(input_size, hidden_size)
+        _freeze_second_bias(self.cell.bias_hh)
+
+    def canonical(self) -> dict[str, Canonical]:
+        """Return the trained parameters by canonical name."""
+        return {
+            "kernel": Canonical(self.cell.weight_ih, True),
+            "recurrent_kernel": Canonical(self.cell.weight_hh, True),
+            "bias": Canonical(self.cell.bias_ih, False),
+        }
+
+    def forward(self, x_TBI: Tensor, state: LayerState) -> tuple[Tensor, LayerState]:
+        """Return the output [T, B, H] and the state after the last step."""
+        outputs = []
+        for x_BI in x_TBI.unbind():
+            state = self.cell(x_BI, state)
+            outputs.append(state[0])
+        return torch.stack(outputs), state
+
+
+class CudnnLayer(Layer):
+    """torch.nn.LSTM: one operation for the sequence; cuDNN on a GPU, oneDNN or ATen on a CPU."""
+
+    def __init__(self, input_size: int, hidden_size: int) -> None:
+        super().__init__(input_size, hidden_size)
+        self.lstm = nn.LSTM(input_size, hidden_size)
+        _freeze_second_bias(self.lstm.get_parameter("bias_hh_l0"))
+
+    def canonical(self) -> dict[str, Canonical]:
+        """Return the trained parameters by canonical name."""
+        return {
+            "kernel": Canonical(self.lstm.get_parameter("weight_ih_l0"), True),
+            "recurrent_kernel": Canonical(self.lstm.get_parameter("weight_hh_l0"), True),
+            "bias": Canonical(self.lstm.get_parameter("bias_ih_l0"), False),
+        }
+
+    def forward(self, x_TBI: Tensor, state: LayerState) -> tuple[Tensor, LayerState]:
+        """Return the output [T, B, H] and the state after the last step."""
+        h_BH, c_BH = state
+        output_TBH, (h_1BH, c_1BH) = self.lstm(x_TBI, (h_BH[None], c_BH[None]))
+        return output_TBH, (h_1BH[0], c_1BH[0])
+
+
+LAYERS: dict[str, type[Layer]] = {"basic": BasicLayer, "block": BlockLayer, "cudnn": CudnnLayer}
+
+
+def _freeze_second_bias(bias: Tensor) -> None:
+    # torch adds two bias vectors where the canonical model has one. Trained, the pair would move twice as
+    # fast under SGD as the one; so the second stays zero.
+    bias.requires_grad_(False)
+    nn.init.zeros_(bias)

@@ -1,0 +1,298 @@
+"""The training loop: epochs, validation, the best weights, stopping and resuming. It knows no framework."""
+
+import dataclasses
+import math
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ptb_lm import checkpoint, corpus, evaluation, parameters, runlog
+from ptb_lm.backend import Backend, Loss, State
+from ptb_lm.corpus import Corpus
+from ptb_lm.errors import DivergenceError, UserError
+from ptb_lm.interrupt import Interrupted, StopRequest
+from ptb_lm.rundir import RunConfig, RunDirectory
+from ptb_lm.schedule import learning_rate
+
+READ_SECONDS = 0.5  # how often the device is waited for: to move the bar, and to notice divergence
+SAVE_SECONDS = 300.0  # how much work a lost process may lose
+
+
+@dataclass
+class Progress:
+    """How far a run is: with the tensors, all that resuming needs."""
+
+    epoch: int = 0  # epochs finished
+    step: int = 0  # training windows done in this epoch
+    nll: float = 0.0  # of this epoch's training windows, nats
+    gradient_norms: float = 0.0  # sum over this epoch's steps
+    clocked_tokens: int = 0  # of this epoch, inside the clock
+    clocked_seconds: float = 0.0
+    run_seconds: float = 0.0  # of all processes that worked on this run
+    best_epoch: int = 0  # counted from 1
+    best_perplexity: float = math.inf  # on the valid split
+    rows: list[runlog.Row] = field(default_factory=list)  # of metrics.jsonl
+    commands: list[str] = field(default_factory=list)
+
+    def next_epoch(self) -> None:
+        """Count the epoch as finished and start the next one's sums."""
+        self.epoch += 1
+        self.step = self.clocked_tokens = 0
+        self.nll = self.gradient_norms = self.clocked_seconds = 0.0
+
+
+class Trainer:
+    """Trains one run.
+
+    Args:
+        run: The resolved configuration.
+        corpus: The data.
+        backend: The model, holding its initial weights.
+        directory: Where the run's files are; it exists.
+        stop: Asked before every step.
+        command: The command line, for the record.
+    """
+
+    def __init__(
+        self,
+        run: RunConfig,
+        corpus: Corpus,
+        backend: Backend,
+        directory: RunDirectory,
+        *,
+        stop: StopRequest,
+        command: str,
+    ) -> None:
+        self.run = run
+        self.config = run.hyperparameters
+        self.corpus = corpus
+        self.backend = backend
+        self.directory = directory
+        self.stop = stop
+        self.progress = Progress(commands=[command])
+        self.state: State = backend.zero_state(self.config.batch_size)
+        self.steps = count_steps(corpus, run)
+        self._warm = False  # the first step of a process compiles, and is not clocked
+        self._entered = self._saved = time.perf_counter()
+
+    def resume(self, command: str) -> None:
+        """Go on from the run directory's newest state.
+
+        Raises:
+            UserError: There is no such state, or it belongs to another model or vocabulary.
+        """
+        arrays, metadata = checkpoint.load(self.directory.state)
+        weights = {
+            name.removeprefix("weights."): a for name, a in arrays.items() if name.startswith("weights.")
+        }
+        training = {
+            name.removeprefix("training."): a for name, a in arrays.items() if name.startswith("training.")
+        }
+        try:
+            parameters.check(weights, self.config, len(self.corpus.vocabulary))
+            progress = Progress(**metadata["progress"])
+            self.backend.load_weights(weights)
+            self.state = self.backend.load_training_state(training)
+        except (UserError, KeyError, TypeError) as error:
+            raise UserError(f"{self.directory.state} does not fit this run: {error}") from None
+        self.progress = progress
+        self.progress.commands.append(command)
+
+    def train(self) -> runlog.Row:
+        """Train to the last epoch, score the test split with the best weights, and return the result.
+
+        Raises:
+            DivergenceError: A loss or gradient is not finite; the last good state is on disk.
+            Interrupted: A signal asked to stop; the state is saved.
+            OSError: A file cannot be written.
+        """
+        progress = self.progress
+        first = progress.epoch == 0 and progress.step == 0
+        scalars = runlog.Scalars(self.directory.path, purge_step=None if first else progress.epoch + 1)
+        try:
+            runlog.write_metrics(self.directory.metrics, progress.rows)
+            self._save()  # before any work: a folder that cannot be written is noticed now
+            while progress.epoch < self.config.epochs:
+                self._train_epoch()
+                row = self._finish_epoch()
+                scalars.add({tag: row[key] for tag, key in SCALARS.items()}, step=row["epoch"])
+            return self._test()
+        finally:
+            scalars.close()
+
+    def _train_epoch(self) -> None:
+        progress, rate = self.progress, learning_rate(self.config, self.progress.epoch)
+        rows_BL = corpus.rows(self.corpus.splits["train"], self.config.batch_size)
+        if progress.step == 0:
+            self.state = self.backend.zero_state(self.config.batch_size)
+        pending: list[Loss] = []
+        description = f"epoch {progress.epoch + 1}/{self.config.epochs}"
+        with runlog.progress(self.steps, description, initial=progress.step) as bar:
+            self.backend.read([])
+            start = time.perf_counter()
+            for x_BT, y_BT in corpus.windows(rows_BL, self.config.num_steps, start=progress.step):
+                self.state, loss = self.backend.train_step(x_BT, y_BT, self.state, learning_rate=rate)
+                pending.append(loss)
+                due = time.perf_counter() - start > READ_SECONDS
+                if due or not self._warm or self.stop.signal_number:
+                    self._read(pending, start)
+                    bar.update(len(pending))
+                    bar.set_postfix(self._postfix(), refresh=False)
+                    pending = []
+                    if self.stop.signal_number or time.perf_counter() - self._saved > SAVE_SECONDS:
+                        self._save()
+                    self._check_stop()
+                    start = time.perf_counter()  # bar and files are outside the clock
+            if pending:
+                self._read(pending, start)
+
+    def _read(self, pending: list[Loss], start: float) -> None:
+        """Wait for some steps, stop the clock, and add up what they measured."""
+        progress, measured = self.progress, self.backend.read(pending)
+        seconds = time.perf_counter() - start
+        if self._warm:
+            progress.clocked_seconds += seconds
+            progress.clocked_tokens += len(pending) * self.config.batch_size * self.config.num_steps
+        self._warm = True
+        for nll, gradient_norm in measured:
+            progress.step += 1
+            if not (math.isfinite(nll) and math.isfinite(gradient_norm)):
+                raise self._diverged(f"in epoch {progress.epoch + 1}, step {progress.step} of {self.steps}")
+            progress.nll += nll
+            progress.gradient_norms += gradient_norm
+
+    def _finish_epoch(self) -> runlog.Row:
+        """Validate, keep the weights if they are the best, and write the epoch's row."""
+        progress, config = self.progress, self.config
+        try:
+            valid = self._perplexity("valid")
+        except Interrupted:
+            self._save()
+            raise
+        if not math.isfinite(valid):
+            raise self._diverged(f"at the end of epoch {progress.epoch + 1}")
+        row: runlog.Row = {
+            "epoch": progress.epoch + 1,
+            "learning_rate": learning_rate(config, progress.epoch),
+            "train_perplexity": self._train_perplexity(),
+            "valid_perplexity": valid,
+            "words_per_second": self._words_per_second(),
+            "seconds": progress.clocked_seconds,
+            "gradient_norm": progress.gradient_norms / self.steps,
+        }
+        if valid < progress.best_perplexity:
+            progress.best_perplexity, progress.best_epoch = valid, row["epoch"]
+            self._save_best()
+        progress.rows.append(row)
+        progress.next_epoch()
+        self.state = self.backend.zero_state(config.batch_size)
+        runlog.write_metrics(self.directory.metrics, progress.rows)
+        self._save()
+        runlog.say(
+            f"epoch {row['epoch']:>2}/{config.epochs}  learning rate {row['learning_rate']:.4g}  perplexity: "
+            f"train {row['train_perplexity']:.2f}, valid {valid:.2f}  {row['words_per_second']:,.0f} words/s"
+        )
+        return row
+
+    def _test(self) -> runlog.Row:
+        """Score the test split with the best weights."""
+        weights = self.directory.read_weights(self.run, self.corpus.vocabulary)
+        self.backend.load_weights(weights)
+        test = self._perplexity("test")
+        rows = self.progress.rows
+        tokens = sum(row["words_per_second"] * row["seconds"] for row in rows)
+        return {
+            "test_perplexity": test,
+            "valid_perplexity": self.progress.best_perplexity,
+            "best_possible_perplexity": self.corpus.bounds.get("test"),
+            "best_epoch": self.progress.best_epoch,
+            "epochs": self.progress.epoch,
+            "words_per_second": tokens / max(sum(row["seconds"] for row in rows), 1e-9),
+            "parameters": parameters.count(weights),
+            "engine": self.backend.engine,
+            "seconds": self._run_seconds(),
+            "command": " && ".join(self.progress.commands),
+            "environment": {**runlog.environment(), **self.backend.environment()},
+        }
+
+    def _perplexity(self, split: str) -> float:
+        return evaluation.perplexity(
+            self.backend,
+            self.corpus.splits[split],
+            self.config,
+            batch_size=evaluation.batch_size(split, self.config),
+            description=split,
+            check_stop=self._check_stop,
+        )
+
+    def _save_best(self) -> None:
+        metadata = {"config": self.run.to_json(), "vocabulary_sha256": self.corpus.vocabulary.sha256}
+        weights = {name: array.astype(np.float32) for name, array in self.backend.export_weights().items()}
+        checkpoint.save(self.directory.weights, weights, metadata)
+
+    def _save(self) -> None:
+        """Write the newest training state; a state that is not finite is never written."""
+        weights = self.backend.export_weights()
+        if not all(np.isfinite(array).all() for array in weights.values()):
+            raise self._diverged(f"by epoch {self.progress.epoch + 1}, step {self.progress.step}")
+        training = self.backend.export_training_state(self.state)
+        arrays = {f"weights.{name}": array for name, array in weights.items()}
+        arrays |= {f"training.{name}": array for name, array in training.items()}
+        saved = dataclasses.replace(self.progress, run_seconds=self._run_seconds())
+        checkpoint.save(self.directory.state, arrays, {"progress": dataclasses.asdict(saved)})
+        self._saved = time.perf_counter()
+
+    def _check_stop(self) -> None:
+        if self.stop.signal_number:
+            raise Interrupted(self.stop.signal_number)
+
+    def _diverged(self, when: str) -> DivergenceError:
+        return DivergenceError(
+            f"training diverged {when}: the loss, a gradient or a weight is not finite; the last good state "
+            f"is kept, and --resume {self.directory.path} with a smaller --learning-rate goes on from it"
+        )
+
+    def _run_seconds(self) -> float:
+        return self.progress.run_seconds + time.perf_counter() - self._entered
+
+    def _train_perplexity(self) -> float:
+        tokens = self.progress.step * self.config.batch_size * self.config.num_steps
+        return runlog.perplexity(self.progress.nll, tokens)
+
+    def _words_per_second(self) -> float:
+        return self.progress.clocked_tokens / max(self.progress.clocked_seconds, 1e-9)
+
+    def _postfix(self) -> dict[str, Any]:
+        perplexity = self._train_perplexity()
+        return {
+            "loss": f"{math.log(perplexity):.3f}",
+            "perplexity": f"{perplexity:.1f}",
+            "wps": f"{self._words_per_second():,.0f}",
+        }
+
+
+# TensorBoard tag -> column of metrics.jsonl.
+SCALARS = {
+    "perplexity/train": "train_perplexity",
+    "perplexity/valid": "valid_perplexity",
+    "learning_rate": "learning_rate",
+    "words_per_second": "words_per_second",
+    "gradient_norm": "gradient_norm",
+}
+
+
+def count_steps(corpus_: Corpus, run: RunConfig) -> int:
+    """Return the training steps of an epoch, after checking that every split is long enough.
+
+    Raises:
+        UserError: A split is too short.
+    """
+    config = run.hyperparameters
+    for split in ("valid", "test"):
+        rows = evaluation.batch_size(split, config)
+        corpus.check_evaluation(corpus_.splits[split], batch_size=rows, split=split)
+    return corpus.count_windows(
+        corpus_.splits["train"], batch_size=config.batch_size, num_steps=config.num_steps
+    )

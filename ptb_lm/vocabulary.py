@@ -1,0 +1,60 @@
+"""A vocabulary: words and their ids."""
+
+import hashlib
+from collections.abc import Iterable
+from functools import cached_property
+from pathlib import Path
+
+from ptb_lm.errors import UserError
+from ptb_lm.files import atomic_write
+
+EOS = "<eos>"
+UNK = "<unk>"
+
+
+class Vocabulary:
+    """The words of a corpus; a word's id is its place in `words`.
+
+    Args:
+        words: Distinct words, in the order of their ids.
+    """
+
+    def __init__(self, words: Iterable[str]) -> None:
+        self.words = tuple(words)
+        self.ids = {word: index for index, word in enumerate(self.words)}
+        if len(self.ids) != len(self.words):
+            raise ValueError("a vocabulary's words must be distinct")
+
+    def __len__(self) -> int:
+        return len(self.words)
+
+    @property
+    def unknown(self) -> int | None:
+        """The id of `<unk>`, for words that the vocabulary lacks; None if it has no `<unk>`."""
+        return self.ids.get(UNK)
+
+    @cached_property
+    def sha256(self) -> str:
+        """The digest of the words in id order: equal for equal vocabularies only."""
+        return hashlib.sha256(self._text().encode()).hexdigest()
+
+    def save(self, path: Path) -> None:
+        """Write a word a line, in id order."""
+        atomic_write(path, self._text())
+
+    @classmethod
+    def load(cls, path: Path) -> "Vocabulary":
+        """Read what `save` wrote.
+
+        Raises:
+            UserError: The file is missing or is not a vocabulary.
+        """
+        try:
+            return cls(path.read_bytes().decode("utf-8").removesuffix("\n").split("\n"))
+        except FileNotFoundError:
+            raise UserError(f"{path} is missing") from None
+        except ValueError:
+            raise UserError(f"{path} is not a vocabulary: a distinct word a line, in UTF-8") from None
+
+    def _text(self) -> str:
+        return "".join(word + "\n" for word in self.words)

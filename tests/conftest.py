@@ -1,0 +1,51 @@
+"""What the tests share."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ptb_lm.config import SMALL, Config
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="session")
+def penn_treebank() -> Path:
+    """The folder of the real Penn Treebank files; skips, and says so, where they are not at hand."""
+    named = os.environ.get("PTB_LM_DATA")
+    for folder in [Path(named)] if named else [ROOT / "data" / "ptb", ROOT.parent / "shared" / "ptb"]:
+        if (folder / "ptb.train.txt").is_file():
+            return folder
+    pytest.skip("needs Penn Treebank: set PTB_LM_DATA, or run python -m ptb_lm.download")
+
+
+@pytest.fixture
+def tiny_config() -> Config:
+    """Sizes that differ from each other, so that a transposed or swapped axis cannot go unnoticed."""
+    return SMALL.replace(num_layers=2, hidden_size=7, num_steps=5, batch_size=3, init_scale=0.5)
+
+
+def random_weights(config: Config, vocabulary_size: int, seed: int) -> dict[str, np.ndarray]:
+    """Random canonical weights in float64, biases too: zero biases would hide swapped gates."""
+    from ptb_lm import parameters
+
+    rng = np.random.default_rng(seed)
+    return {
+        name: rng.uniform(-0.5, 0.5, shape)
+        for name, shape in parameters.shapes(config, vocabulary_size).items()
+    }
+
+
+def random_windows(
+    config: Config, vocabulary_size: int, count: int, seed: int
+) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Consecutive windows (x_BT, y_BT) of random words, some of them repeated within a window."""
+    rng = np.random.default_rng(seed)
+    ids = rng.integers(
+        vocabulary_size, size=(config.batch_size, count * config.num_steps + 1), dtype=np.int32
+    )
+    from ptb_lm import corpus
+
+    return list(corpus.windows(ids, config.num_steps))

@@ -1,0 +1,331 @@
+import hashlib
+import itertools
+import json
+import math
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from ptb_lm import synthetic
+from ptb_lm.errors import UserError
+from ptb_lm.synthetic import SPLITS, HiddenMarkovModel
+
+FILES = ("train.txt", "valid.txt", "test.txt", "perplexity.json")
+
+# With a change of the text, raise synthetic.VERSION and replace these.
+GOLDEN_SHA256 = {}
+GOLDEN_PERPLEXITY = {"valid": 0, "test": 0}
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("synthetic")
+    synthetic.ensure(folder)
+    return folder
+
+
+@pytest.fixture
+def small(monkeypatch):
+    for split in SPLITS:
+        monkeypatch.setitem(synthetic._TOKENS, split, 300)
+
+
+def random_model(seed, states=3, words=4):
+    rng = np.random.default_rng(seed)
+    return HiddenMarkovModel(
+        initial=rng.dirichlet(np.ones(states)),
+        transition=rng.dirichlet(np.full(states, 0.5), size=states),
+        emission=rng.dirichlet(np.full(words, 0.5), size=states),
+    )
+
+
+def enumerated_likelihood(model, ids):
+    """p(ids), as the sum over every path of hidden states."""
+    total = 0.0
+    for path in itertools.product(range(len(model.initial)), repeat=len(ids)):
+        p = model.initial[path[0]]
+        for state, following in itertools.pairwise(path):
+            p *= model.transition[state, following]
+        for state, word in zip(path, ids, strict=True):
+            p *= model.emission[state, word]
+        total += p
+    return total
+
+
+def read_ids(path):
+    ids = {word: i for i, word in enumerate(synthetic.newswire()[1])}
+    return [ids[word] for line in path.read_text().splitlines() for word in [*line.split(" "), "<eos>"]]
+
+
+def snapshot(folder):
+    return {name: (folder / name).read_bytes() for name in FILES}
+
+
+# The model
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_log_likelihood_is_the_sum_over_all_hidden_paths(seed):
+    model = random_model(seed)
+    for ids in ([], [2], [0, 1], [3, 0, 0, 2, 1], [1, 1, 2, 3, 0, 2]):
+        expected = math.log(enumerated_likelihood(model, ids)) if ids else 0.0
+        assert model.log_likelihood(ids) == pytest.approx(expected, rel=1e-12, abs=1e-12)
+
+
+@pytest.mark.parametrize("length", [1, 2, 5])
+def test_probabilities_of_all_strings_of_a_length_sum_to_one(length):
+    model = random_model(7)
+    strings = itertools.product(range(4), repeat=length)
+    assert math.fsum(math.exp(model.log_likelihood(s)) for s in strings) == pytest.approx(1, rel=1e-12)
+
+
+def test_perplexity_scores_every_word_but_the_first():
+    model, ids = random_model(3), [1, 3, 0, 2]
+    conditional = enumerated_likelihood(model, ids) / enumerated_likelihood(model, ids[:1])
+    assert model.perplexity(ids) == pytest.approx(conditional ** (-1 / 3), rel=1e-12)
+
+
+def test_log_likelihood_of_what_cannot_be_emitted():
+    model = HiddenMarkovModel(np.array([1.0, 0.0]), np.array([[0.0, 1.0], [1.0, 0.0]]), np.eye(2))
+    assert model.log_likelihood([0, 1, 0, 1]) == 0.0
+    assert model.log_likelihood([0, 1, 1]) == -math.inf
+
+
+def test_samples_have_the_frequencies_that_log_likelihood_says():
+    model, draws, length = random_model(11, states=2, words=3), 4000, 3
+    counts = dict.fromkeys(itertools.product(range(3), repeat=length), 0)
+    for seed in range(draws):
+        counts[tuple(model.sample(length, seed))] += 1
+    expected = {s: draws * math.exp(model.log_likelihood(s)) for s in counts}
+    # 26 degrees of freedom; the limit is exceeded with probability below 1e-6. The seeds are fixed.
+    assert sum((counts[s] - e) ** 2 / e for s, e in expected.items()) < 80
+
+
+def test_perplexity_of_a_long_sample_converges_to_the_entropy_rate():
+    # With states in plain sight the entropy rate is known: sum_i pi_i H(transition_i).
+    transition = np.array([[0.1, 0.6, 0.3], [0.5, 0.25, 0.25], [0.05, 0.05, 0.9]])
+    model = HiddenMarkovModel(np.array([0.2, 0.3, 0.5]), transition, np.eye(3))
+    stationary = np.linalg.matrix_power(transition, 1000)[0]
+    rate = -stationary @ (transition * np.log(transition)).sum(-1)
+    for length, tolerance in ((1_000, 0.2), (100_000, 0.02)):  # about four standard errors
+        assert math.log(model.perplexity(model.sample(length, seed=5))) == pytest.approx(rate, abs=tolerance)
+
+
+def test_sample_is_a_function_of_its_seed():
+    model = random_model(1)
+    assert model.sample(50, seed=4) == model.sample(80, seed=4)[:50]
+    assert model.sample(50, seed=4) != model.sample(50, seed=5)
+    assert model.sample(0, seed=4) == []
+    assert model.sample(12, seed=4) == [3, 3, 3]
+
+
+def test_no_draw_falls_beyond_the_last_possible_outcome():
+    tenths = np.array([0.1] * 10 + [0.0, 0.0])
+    assert sum(tenths.tolist()) < 1  # rounded; the largest draw below one lies beyond the sum
+    bounds = synthetic._bounds(tenths)
+    assert len(bounds) == 9
+    assert synthetic._bounds(np.array([0.0, 1.0, 0.0])) == [0.0]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"transition": np.eye(3)},
+        {"emission": np.eye(3)},
+        {"initial": np.array([[0.5, 0.5]])},
+        {"initial": np.array([0.5, 0.4])},
+        {"initial": np.array([1.5, -0.5])},
+        {"transition": np.array([[0.5, 0.5], [0.5, 0.6]])},
+        {"emission": np.array([[np.nan, 1.0], [0.5, 0.5]])},
+    ],
+)
+def test_rejects_what_is_not_a_model(changes):
+    parts = {"initial": np.array([0.5, 0.5]), "transition": np.eye(2), "emission": np.eye(2)}
+    HiddenMarkovModel(**parts)
+    with pytest.raises(ValueError, match="must"):
+        HiddenMarkovModel(**{**parts, **changes})
+
+
+# The newswire process
+
+
+def test_rows_of_the_newswire_process_are_distributions():
+    model, words = synthetic.newswire()
+    assert model.emission.shape == (len(model.initial), len(words))
+    for rows in (model.initial, model.transition, model.emission):
+        assert (rows >= 0).all()
+        np.testing.assert_allclose(rows.sum(-1), 1, rtol=0, atol=1e-12)
+
+
+def test_every_state_is_reached_and_every_word_emitted():
+    model, _ = synthetic.newswire()
+    assert (np.linalg.matrix_power(model.transition, 500) > 0).all()
+    assert (model.emission > 0).any(0).all()
+
+
+def test_words_are_plain_and_distinct():
+    _, words = synthetic.newswire()
+    assert len(set(words)) == len(words) > 500
+    assert [word for word in words if not (word.isascii() and word.isalpha() and word.islower())] == ["<eos>"]
+
+
+def test_no_word_stands_twice_in_a_list():
+    for name, words in synthetic._WORDS.items():
+        assert len(set(words.split())) == len(words.split()), name
+
+
+# The corpus
+
+
+def test_golden_bytes(corpus):
+    digests = {s: hashlib.sha256((corpus / f"{s}.txt").read_bytes()).hexdigest() for s in SPLITS}
+    assert digests == GOLDEN_SHA256
+    assert json.loads((corpus / "perplexity.json").read_text())["sha256"] == GOLDEN_SHA256
+
+
+def test_bound_is_the_perplexity_of_the_text_on_disk(corpus):
+    model, _ = synthetic.newswire()
+    bound = synthetic.bound(corpus)
+    assert bound == pytest.approx(GOLDEN_PERPLEXITY, rel=1e-9)
+    for split in ("valid", "test"):
+        assert model.perplexity(read_ids(corpus / f"{split}.txt")) == pytest.approx(bound[split], rel=1e-9)
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_a_sentence_a_line(corpus, split):
+    text = (corpus / f"{split}.txt").read_bytes().decode("ascii")
+    assert text.endswith("\n")
+    assert "<" not in text
+    assert all(line and line == " ".join(line.split()) for line in text[:-1].split("\n"))
+    tokens = len(text.split()) + text.count("\n")
+    assert synthetic._TOKENS[split] - 200 < tokens <= synthetic._TOKENS[split]
+
+
+def test_every_word_occurs_in_train(corpus):
+    # The corpus has no <unk>: a word that train lacks could not be scored.
+    assert set(read_ids(corpus / "train.txt")) == set(range(len(synthetic.newswire()[1])))
+
+
+@pytest.mark.parametrize("split", ["valid", "test"])
+def test_no_model_of_counts_beats_the_bound(corpus, split):
+    vocabulary = len(synthetic.newswire()[1])
+    train, ids = np.array(read_ids(corpus / "train.txt")), np.array(read_ids(corpus / f"{split}.txt"))
+    unigram = (np.bincount(train, minlength=vocabulary) + 1) / (len(train) + vocabulary)
+    counts = np.zeros((vocabulary, vocabulary))
+    np.add.at(counts, (train[:-1], train[1:]), 1)
+    # Witten-Bell: the weight of the unigram follows from how many different words have followed.
+    kinds = (counts > 0).sum(-1, keepdims=True)
+    bigram = (counts + kinds * unigram) / (counts.sum(-1, keepdims=True) + kinds)
+
+    scored = len(ids) - 1
+    best = scored * math.log(synthetic.bound(corpus)[split])
+    for nll in (-np.log(unigram[ids[1:]]).sum(), -np.log(bigram[ids[:-1], ids[1:]]).sum()):
+        # For every model q that has not seen the split, P(log q(x) - log p(x) > t) <= exp(-t) (Markov).
+        assert nll >= best - math.log(1e9)
+        # And there must be something to learn beyond neighbours: a model has to carry the topic.
+        assert math.exp(nll / scored) > 1.5 * synthetic.bound(corpus)[split]
+
+
+@pytest.mark.parametrize("part", ["initial", "transition", "emission"])
+def test_the_process_itself_fits_its_text_better_than_a_neighbour(corpus, part):
+    # A bound that were too high would let a slightly different process come out below it.
+    model, _ = synthetic.newswire()
+    ids = read_ids(corpus / "valid.txt")
+    parts = {name: getattr(model, name) for name in ("initial", "transition", "emission")}
+    parts[part] = 0.9 * parts[part] + 0.1 * (np.ones_like(parts[part]) / parts[part].shape[-1])
+    # The first state is drawn but once and so says next to nothing.
+    excess = model.log_likelihood(ids) - HiddenMarkovModel(**parts).log_likelihood(ids)
+    assert excess > (-math.log(1e9) if part == "initial" else 100)
+
+
+# The files
+
+
+def test_ensure_makes_the_folder_and_is_deterministic(small, tmp_path):
+    synthetic.ensure(tmp_path / "a" / "b")
+    synthetic.ensure(tmp_path / "c")
+    assert snapshot(tmp_path / "a" / "b") == snapshot(tmp_path / "c")
+    assert sorted(path.name for path in (tmp_path / "c").iterdir()) == sorted(FILES)
+
+
+def test_ensure_leaves_an_intact_corpus_alone(small, tmp_path, monkeypatch):
+    synthetic.ensure(tmp_path)
+    before = {name: (tmp_path / name).stat() for name in FILES}
+    monkeypatch.setattr(synthetic, "newswire", lambda: pytest.fail("generated again"))
+    synthetic.ensure(tmp_path)
+    for name, stat in before.items():
+        now = (tmp_path / name).stat()
+        assert (now.st_ino, now.st_mtime_ns) == (stat.st_ino, stat.st_mtime_ns)
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("damage", ["missing", "truncated", "empty", "changed", "binary"])
+def test_ensure_repairs(small, tmp_path, name, damage):
+    synthetic.ensure(tmp_path)
+    before = snapshot(tmp_path)
+    path, content = tmp_path / name, before[name]
+    if damage == "missing":
+        path.unlink()
+    else:
+        changed = content.replace(b"version", b"Version") if name.endswith("json") else content.swapcase()
+        path.write_bytes(
+            {"truncated": content[:-9], "empty": b"", "changed": changed, "binary": b"\xff\x00"}[damage]
+        )
+    synthetic.ensure(tmp_path)
+    assert snapshot(tmp_path) == before
+
+
+@pytest.mark.parametrize(
+    "record", ["[]", "null", "{}", '{"valid": 1.0, "test": null}', '{"valid": 1, "test": 2}']
+)
+def test_ensure_replaces_a_record_of_another_form(small, tmp_path, record):
+    synthetic.ensure(tmp_path)
+    before = snapshot(tmp_path)
+    (tmp_path / "perplexity.json").write_text(record)
+    synthetic.ensure(tmp_path)
+    assert snapshot(tmp_path) == before
+
+
+def test_ensure_replaces_a_stale_version(small, tmp_path, monkeypatch):
+    monkeypatch.setitem(synthetic._GENERATOR, "version", synthetic.VERSION - 1)
+    synthetic.ensure(tmp_path)
+    monkeypatch.setitem(synthetic._GENERATOR, "version", synthetic.VERSION)
+    synthetic.ensure(tmp_path)
+    record = json.loads((tmp_path / "perplexity.json").read_text())
+    assert record["generator"]["version"] == synthetic.VERSION
+
+
+def test_a_crash_between_the_files_is_repaired(small, tmp_path, monkeypatch):
+    synthetic.ensure(tmp_path)
+    before = snapshot(tmp_path)
+    (tmp_path / "train.txt").unlink()
+    write = synthetic.atomic_write
+
+    def crash(path, content):
+        if path.name == "valid.txt":
+            raise KeyboardInterrupt
+        write(path, content)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(synthetic, "atomic_write", crash)
+        patch.setitem(synthetic._SEEDS, "train", 99)
+        with pytest.raises(KeyboardInterrupt):
+            synthetic.ensure(tmp_path)
+    assert (tmp_path / "train.txt").read_bytes() != before["train.txt"]
+    synthetic.ensure(tmp_path)
+    assert snapshot(tmp_path) == before
+
+
+@pytest.mark.parametrize("record", [None, "", "[]", '{"valid": 20.0}', '{"valid": 20.0, "test": "x"}'])
+def test_bound_without_a_record(tmp_path, record):
+    if record is not None:
+        (tmp_path / "perplexity.json").write_text(record)
+    with pytest.raises(UserError, match=r"perplexity\.json"):
+        synthetic.bound(tmp_path)
+
+
+def test_needs_no_framework():
+    code = "import ptb_lm.synthetic, sys; sys.exit('torch' in sys.modules or 'tensorflow' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
