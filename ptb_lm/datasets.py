@@ -6,6 +6,7 @@ from pathlib import Path
 from ptb_lm import corpus, download, synthetic
 from ptb_lm.corpus import Corpus
 from ptb_lm.errors import UserError
+from ptb_lm.files import home
 
 DATA_VARIABLE = "PTB_LM_DATA"
 
@@ -31,17 +32,11 @@ def load(data: str) -> Corpus:
     return corpus.load(Path(data))
 
 
-def home() -> Path:
-    """Return the folder that holds data/ and checkpoints/: the checkout, or else the current folder."""
-    checkout = Path(__file__).resolve().parent.parent
-    return checkout if (checkout / "setup.py").is_file() else Path.cwd()
-
-
 def _penn_treebank() -> Path:
     if named := os.environ.get(DATA_VARIABLE):
         return Path(named)
     folder = home() / "data" / "ptb"
-    if not folder.is_dir():
+    if not all((folder / name).is_file() for name in download.PTB):
         try:
             download.fetch(folder)
         except download.DownloadError as error:

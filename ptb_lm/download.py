@@ -23,7 +23,7 @@ from tqdm import tqdm
 
 from ptb_lm import cli
 from ptb_lm.errors import UserError
-from ptb_lm.files import atomic_path
+from ptb_lm.files import atomic_path, home
 
 
 class Fingerprint(NamedTuple):
@@ -50,7 +50,7 @@ MIRRORS = (
     "https://raw.githubusercontent.com/tomsercu/lstm/master/data",
     "http://www.fit.vutbr.cz/~imikolov/rnnlm/simple-examples.tgz",
 )
-MOST_PACKED, MOST_UNPACKED = 128 * 2**20, 512 * 2**20  # the original: 35 MB; only to stop an endless one
+MOST_PACKED, MOST_UNPACKED = 128 * 2**20, 512 * 2**20  # bytes of an archive; only to stop an endless one
 
 
 class DownloadError(UserError):
@@ -184,7 +184,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _main(argv: Sequence[str] | None) -> int:
     parser = cli.Parser(prog="python -m ptb_lm.download", description="Fetch Penn Treebank and verify it.")
     add = parser.add_argument
-    add("--to", type=Path, default=Path("data/ptb"), help="the folder (%(default)s)")
+    add("--to", type=Path, default=home() / "data" / "ptb", help="the folder (%(default)s)")
     add("--mirror", nargs="+", action="extend", metavar="URL", help="folders or .tgz archives to try")
     add("--overwrite", action="store_true", help="replace files that have other content")
     args = parser.parse_args(argv)

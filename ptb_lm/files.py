@@ -7,6 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 
+def home() -> Path:
+    """Return the folder that holds data/ and checkpoints/: the checkout, or else the current folder."""
+    checkout = Path(__file__).resolve().parent.parent
+    return checkout if (checkout / "setup.py").is_file() else Path.cwd()
+
+
 @contextlib.contextmanager
 def atomic_path(path: Path) -> Iterator[Path]:
     """Yield a temporary path beside `path`; rename it onto `path` if the block succeeds.

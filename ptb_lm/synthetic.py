@@ -72,7 +72,7 @@ _OWN, _SHARED, _STRAY = 0.7, 0.25, 0.05  # share of the words of the topic, of e
 _TOPIC_STAYS = 0.85  # probability that the next sentence keeps the topic
 
 # Slot -> (its word class, {the slot that follows: probability}). A slot with "#", the number of the phrase it
-# is in, stands for two: sg and pl. Between subject and verb, "inner" puts a noun of perhaps another number.
+# is in, stands for two: sg and pl. The inner noun, between subject and verb, is plural whatever the subject.
 _SUBJECT = {"determiner sg": 0.42, "determiner pl": 0.33, "name": 0.25}
 _PLACE = {"object determiner sg": 0.4, "object determiner pl": 0.2, "object noun pl": 0.2, "object name": 0.2}
 _OBJECT = {"object determiner sg": 0.3, "object determiner pl": 0.25}
@@ -146,7 +146,7 @@ class HiddenMarkovModel:
         return total
 
     def perplexity(self, ids: Sequence[int]) -> float:
-        """Return exp(-log p(w_2..w_n | w_1) / (n - 1)): as in a test, every word but the first is scored."""
+        """Return exp(-log p(w_2..w_n | w_1) / (n - 1)), n > 1: as in a test, all but the first are scored."""
         return math.exp((self.log_likelihood(ids[:1]) - self.log_likelihood(ids)) / (len(ids) - 1))
 
 
@@ -190,8 +190,9 @@ def _emission(topic: str, word_class: str) -> dict[str, float]:
     distribution: dict[str, float] = {}
     for name, share in shares.items():
         words = _WORDS[name].split()
-        norm = sum(1 / rank for rank in range(1, len(words) + 1))
-        for rank, word in enumerate(words, 1):  # Zipf's law; a word in two lists gets both shares
+        # Zipf's law. fsum, because sum() rounds differently from Python 3.12 on.
+        norm = math.fsum(1 / rank for rank in range(1, len(words) + 1))
+        for rank, word in enumerate(words, 1):  # a word in two lists gets both shares
             distribution[word + suffix] = distribution.get(word + suffix, 0.0) + share / rank / norm
     return distribution
 

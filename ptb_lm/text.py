@@ -85,16 +85,16 @@ def _encode_chunks(path: Path, table: dict[str, int]) -> Ids:
 
 def _chunks(path: Path) -> Iterator[tuple[int, str]]:
     """Yield (number of its first line, text) for pieces of a file that end between words."""
-    line, rest, whole_lines = 1, b"", True
+    line, rest, last = 1, b"", b""
     try:
         with path.open("rb") as file:
             if (head := file.read(len(codecs.BOM_UTF8))) != codecs.BOM_UTF8:
-                rest, whole_lines = head, head == b""
+                rest, last = head, head[-1:]
             while block := file.read(CHUNK_BYTES):
                 block = rest + block
                 # Cut at the last space or newline: single bytes in UTF-8, so no character is cut either.
                 cut = max(block.rfind(b" "), block.rfind(b"\n")) + 1
-                whole_lines = block.endswith(b"\n")
+                last = block[-1:]
                 block, rest = block[:cut], block[cut:]
                 if block:
                     yield line, _decode(block, path, line)
@@ -103,7 +103,7 @@ def _chunks(path: Path) -> Iterator[tuple[int, str]]:
         raise UserError(f"{path} does not exist") from None
     except IsADirectoryError:
         raise UserError(f"{path} is a folder, not a text file") from None
-    if not whole_lines:  # the last line ends here, even without a newline
+    if last not in (b"", b"\n"):  # the last line ends here, even without a newline
         yield line, _decode(rest, path, line) + "\n"
 
 

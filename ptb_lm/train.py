@@ -14,7 +14,7 @@ from ptb_lm import backend, cli, datasets, parameters, runlog
 from ptb_lm.config import PRESETS, Config, flag_name
 from ptb_lm.corpus import Corpus
 from ptb_lm.errors import UserError
-from ptb_lm.files import atomic_write
+from ptb_lm.files import atomic_write, home
 from ptb_lm.interrupt import Interrupted, StopRequest
 from ptb_lm.rundir import RunConfig, RunDirectory
 from ptb_lm.trainer import Trainer, count_steps
@@ -142,7 +142,7 @@ def _resumed_config(run: RunConfig, given: dict[str, Any]) -> RunConfig:
 
 def _new_path(run: RunConfig) -> Path:
     name = f"{time.strftime('%Y%m%d-%H%M%S')}-{run.framework}-{run.model}-{run.config}"
-    path = datasets.home() / "checkpoints" / name
+    path = home() / "checkpoints" / name
     return Path(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else path
 
 

@@ -49,3 +49,10 @@ def random_windows(
     from ptb_lm import corpus
 
     return list(corpus.windows(ids, config.num_steps))
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("gpu"):
+        torch = pytest.importorskip("torch")
+        if not torch.cuda.is_available():
+            pytest.skip("needs a CUDA device")

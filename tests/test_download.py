@@ -124,7 +124,7 @@ def packed_header_of_a_huge_member() -> bytes:
     return gzip.compress(member.tobuf())
 
 
-# As in the original archive: other folders, and a file of the same name, here of the same size, in one of them.
+# As in the original archive: other folders, and in one a file of the same name, here of the same size too.
 MEMBERS = [
     plain("./simple-examples/README", b"read me"),
     *[plain(f"./simple-examples/data/{name}", content) for name, content in FILES.items()],

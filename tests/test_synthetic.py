@@ -1,3 +1,4 @@
+import bisect
 import hashlib
 import itertools
 import json
@@ -15,8 +16,12 @@ from ptb_lm.synthetic import SPLITS, HiddenMarkovModel
 FILES = ("train.txt", "valid.txt", "test.txt", "perplexity.json")
 
 # With a change of the text, raise synthetic.VERSION and replace these.
-GOLDEN_SHA256 = {}
-GOLDEN_PERPLEXITY = {"valid": 0, "test": 0}
+GOLDEN_SHA256 = {
+    "train": "a3687bad6fc787b1be96867586d2ca74c460ea2267f8bebcf2a25c5812c7e692",
+    "valid": "d8b7a5d9d13ddd618c2de410a740c849a0e294e106918184f214e0631ea9cbb6",
+    "test": "a47752104d8a2b315d310edc115412cd0cedfd9dd734f5ad34873e89e20de4b6",
+}
+GOLDEN_PERPLEXITY = {"valid": 24.856202692430227, "test": 24.97732120196155}
 
 
 @pytest.fixture(scope="module")
@@ -118,14 +123,13 @@ def test_sample_is_a_function_of_its_seed():
     assert model.sample(50, seed=4) == model.sample(80, seed=4)[:50]
     assert model.sample(50, seed=4) != model.sample(50, seed=5)
     assert model.sample(0, seed=4) == []
-    assert model.sample(12, seed=4) == [3, 3, 3]
 
 
 def test_no_draw_falls_beyond_the_last_possible_outcome():
     tenths = np.array([0.1] * 10 + [0.0, 0.0])
-    assert sum(tenths.tolist()) < 1  # rounded; the largest draw below one lies beyond the sum
-    bounds = synthetic._bounds(tenths)
-    assert len(bounds) == 9
+    largest_draw = 1 - 2.0**-53
+    assert list(itertools.accumulate(tenths.tolist()))[9] <= largest_draw  # rounding has lost it
+    assert bisect.bisect_right(synthetic._bounds(tenths), largest_draw) == 9
     assert synthetic._bounds(np.array([0.0, 1.0, 0.0])) == [0.0]
 
 
@@ -228,16 +232,14 @@ def test_no_model_of_counts_beats_the_bound(corpus, split):
         assert math.exp(nll / scored) > 1.5 * synthetic.bound(corpus)[split]
 
 
-@pytest.mark.parametrize("part", ["initial", "transition", "emission"])
-def test_the_process_itself_fits_its_text_better_than_a_neighbour(corpus, part):
-    # A bound that were too high would let a slightly different process come out below it.
+@pytest.mark.parametrize("part", ["transition", "emission"])
+def test_the_process_fits_its_text_better_than_a_neighbour(corpus, part):
+    # Were the text not a draw from this very process, a slightly different one could come out ahead.
     model, _ = synthetic.newswire()
     ids = read_ids(corpus / "valid.txt")
     parts = {name: getattr(model, name) for name in ("initial", "transition", "emission")}
-    parts[part] = 0.9 * parts[part] + 0.1 * (np.ones_like(parts[part]) / parts[part].shape[-1])
-    # The first state is drawn but once and so says next to nothing.
-    excess = model.log_likelihood(ids) - HiddenMarkovModel(**parts).log_likelihood(ids)
-    assert excess > (-math.log(1e9) if part == "initial" else 100)
+    parts[part] = 0.95 * parts[part] + 0.05 / parts[part].shape[-1]
+    assert model.log_likelihood(ids) > HiddenMarkovModel(**parts).log_likelihood(ids) + 100
 
 
 # The files

@@ -1,0 +1,102 @@
+"""reference.py against finite differences and against facts known without it."""
+
+import math
+
+import numpy as np
+import pytest
+from conftest import random_weights, random_windows
+
+from ptb_lm import reference
+from ptb_lm.config import Config
+
+VOCABULARY = 11
+
+
+def random_state(config: Config, seed: int) -> reference.State:
+    rng = np.random.default_rng(seed)
+    shape = (config.num_layers, config.batch_size, config.hidden_size)
+    return rng.uniform(-1, 1, shape), rng.uniform(-1, 1, shape)
+
+
+@pytest.mark.parametrize("with_dropout", [False, True])
+def test_gradients_equal_finite_differences(with_dropout: bool, tiny_config: Config) -> None:
+    config, weights = tiny_config, random_weights(tiny_config, VOCABULARY, seed=0)
+    state = random_state(config, seed=1)
+    ((x_BT, y_BT),) = random_windows(config, VOCABULARY, 1, seed=2)
+    rng = np.random.default_rng(3)
+    shape = (config.num_layers + 1, config.num_steps, config.batch_size, config.hidden_size)
+    masks = list(rng.integers(2, size=shape) / 0.5) if with_dropout else None
+    _, gradients, _ = reference.loss_and_gradients(weights, x_BT, y_BT, state, masks=masks)
+    assert gradients.keys() == weights.keys()
+
+    def loss() -> float:
+        return reference.loss_and_gradients(weights, x_BT, y_BT, state, masks=masks)[0]
+
+    step = 1e-5
+    for name, weight in weights.items():
+        numeric = np.empty_like(weight)
+        for index in np.ndindex(weight.shape):
+            kept = weight[index]
+            weight[index] = kept + step
+            above = loss()
+            weight[index] = kept - step
+            numeric[index] = (above - loss()) / (2 * step)
+            weight[index] = kept
+        np.testing.assert_allclose(gradients[name], numeric, rtol=0, atol=1e-8, err_msg=name)
+
+
+def test_one_unit_by_hand() -> None:
+    """One layer of one unit, one step, every gate with another weight: the equations written out."""
+    kernel, recurrent, bias = ([0.1, 0.2, 0.3, 0.4], [0.5, 0.6, 0.7, 0.8], [0.05, 0.15, 0.25, 0.35])
+    weights = {
+        "embedding": np.array([[2.0], [3.0]]),
+        "lstm.0.kernel": np.array([kernel]),
+        "lstm.0.recurrent_kernel": np.array([recurrent]),
+        "lstm.0.bias": np.array(bias),
+        "softmax.kernel": np.array([[1.0, -1.0]]),
+        "softmax.bias": np.array([0.1, 0.2]),
+    }
+    h, c = 0.3, -0.4
+    i, f, g, o = (3.0 * k + h * r + b for k, r, b in zip(kernel, recurrent, bias, strict=True))
+    c = c / (1 + math.exp(-f)) + math.tanh(g) / (1 + math.exp(-i))
+    h = math.tanh(c) / (1 + math.exp(-o))
+    logits = (h + 0.1, -h + 0.2)
+    expected = math.log(sum(math.exp(logit) for logit in logits)) - logits[0]
+    state = (np.full((1, 1, 1), 0.3), np.full((1, 1, 1), -0.4))
+    loss, _, (h_after, c_after) = reference.loss_and_gradients(
+        weights, np.array([[1]]), np.array([[0]]), state
+    )
+    assert loss == pytest.approx(expected, rel=1e-14)
+    assert h_after.item() == pytest.approx(h, rel=1e-14)
+    assert c_after.item() == pytest.approx(c, rel=1e-14)
+
+
+def test_the_loss_is_summed_over_time_and_averaged_over_the_batch(tiny_config: Config) -> None:
+    """With all-zero weights every word is equally likely."""
+    weights = {n: np.zeros_like(w) for n, w in random_weights(tiny_config, VOCABULARY, seed=0).items()}
+    ((x_BT, y_BT),) = random_windows(tiny_config, VOCABULARY, 1, seed=2)
+    state = reference.zero_state(weights, tiny_config.batch_size)
+    loss, _, _ = reference.loss_and_gradients(weights, x_BT, y_BT, state)
+    assert loss == pytest.approx(tiny_config.num_steps * math.log(VOCABULARY), rel=1e-12)
+
+
+def test_two_windows_with_carried_state_equal_one(tiny_config: Config) -> None:
+    weights = random_weights(tiny_config, VOCABULARY, seed=0)
+    (x1, y1), (x2, y2) = random_windows(tiny_config, VOCABULARY, 2, seed=2)
+    zero = reference.zero_state(weights, tiny_config.batch_size)
+    first, _, carried = reference.loss_and_gradients(weights, x1, y1, zero)
+    second, _, after = reference.loss_and_gradients(weights, x2, y2, carried)
+    whole, _, expected = reference.loss_and_gradients(weights, np.hstack([x1, x2]), np.hstack([y1, y2]), zero)
+    assert first + second == pytest.approx(whole, rel=1e-12)
+    np.testing.assert_allclose(after, expected, rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize("max_grad_norm", [0.5, 50.0])
+def test_the_update_moves_by_at_most_the_clipped_norm(max_grad_norm: float) -> None:
+    weights = {"a": np.array([1.0, 2.0]), "b": np.array([[3.0]])}
+    gradients = {"a": np.array([2.0, 3.0]), "b": np.array([[6.0]])}  # norm 7
+    updated, norm = reference.sgd_update(weights, gradients, learning_rate=0.1, max_grad_norm=max_grad_norm)
+    assert norm == pytest.approx(7)
+    factor = 0.1 * min(1, max_grad_norm / 7)
+    np.testing.assert_allclose(updated["a"], weights["a"] - factor * gradients["a"])
+    np.testing.assert_allclose(updated["b"], weights["b"] - factor * gradients["b"])
