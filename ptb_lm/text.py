@@ -104,7 +104,9 @@ def _chunks(path: Path) -> Iterator[tuple[int, str]]:
     except IsADirectoryError:
         raise UserError(f"{path} is a folder, not a text file") from None
     if last not in (b"", b"\n"):  # the last line ends here, even without a newline
-        yield line, _decode(rest, path, line) + "\n"
+        rest += b"\n"
+    if rest:
+        yield line, _decode(rest, path, line)
 
 
 def _decode(block: bytes, path: Path, line: int) -> str:

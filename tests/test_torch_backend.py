@@ -1,0 +1,126 @@
+"""What is torch's own: where dropout is applied, the fused loss, the embedding's gradient."""
+
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import random_weights, random_windows
+from torch import Tensor
+
+from ptb_lm import backend, reference
+from ptb_lm.backend import FRAMEWORKS
+from ptb_lm.config import Config
+from ptb_lm.torch_backend.loss import SoftmaxLayer, sum_by_word
+from ptb_lm.torch_backend.model import InvertedDropout
+
+VOCABULARY = 11
+
+
+class RecordedDropout:
+    """Applies the masks of another dropout, and keeps them."""
+
+    def __init__(self, dropout: InvertedDropout) -> None:
+        self.dropout = dropout
+        self.masks: list[np.ndarray] = []
+
+    def __call__(self, x: Tensor) -> Tensor:
+        mask = self.dropout(torch.ones_like(x))
+        self.masks.append(mask.detach().numpy())
+        return x * mask
+
+
+@pytest.mark.parametrize("model", sorted(FRAMEWORKS["torch"].models))
+def test_dropout_is_in_every_place_the_reference_has_it(model: str, tiny_config: Config) -> None:
+    """Embedding, between layers, top output: twenty steps with the masks handed to the reference."""
+    config = tiny_config.replace(keep_prob=0.5, max_grad_norm=1.8)
+    weights = random_weights(config, VOCABULARY, seed=1)
+    built: Any = backend.build(
+        config, weights, framework="torch", model=model, device="cpu", precision="fp64", seed=3
+    )
+    state, expected_state = built.zero_state(3), reference.zero_state(weights, 3)
+    for x_BT, y_BT in random_windows(config, VOCABULARY, 20, seed=2):
+        built.dropout = RecordedDropout(built.dropout)
+        state, loss = built.train_step(x_BT, y_BT, state, learning_rate=0.7)
+        masks, built.dropout = built.dropout.masks, built.dropout.dropout
+        assert len(masks) == config.num_layers + 1
+        expected, gradients, expected_state = reference.loss_and_gradients(
+            weights, x_BT, y_BT, expected_state, masks=masks
+        )
+        weights, norm = reference.sgd_update(weights, gradients, learning_rate=0.7, max_grad_norm=1.8)
+        (measured,) = built.read([loss])
+        assert measured.nll == pytest.approx(3 * expected, rel=1e-11)
+        assert measured.gradient_norm == pytest.approx(norm, rel=1e-10)
+
+
+@pytest.mark.parametrize("keep_prob", [0.35, 0.5, 0.9])
+def test_dropout_keeps_units_at_its_rate_and_the_mean(keep_prob: float) -> None:
+    dropout = InvertedDropout(keep_prob, device=torch.device("cpu"), seed=0)
+    masks = [dropout(torch.ones(35, 20, 650)) for _ in range(2)]
+    for mask in masks:
+        kept = mask != 0
+        deviation = (keep_prob * (1 - keep_prob) / mask.numel()) ** 0.5
+        assert kept.double().mean().item() == pytest.approx(keep_prob, abs=5 * deviation)
+        assert mask[kept].unique().tolist() == pytest.approx([1 / keep_prob])
+        # No axis shares a mask: time steps, rows and units are dropped one by one.
+        for axis in range(3):
+            along = kept.double().mean(axis)
+            assert along.min() < keep_prob < along.max()
+            assert 0 < along.var()
+            assert along.var().item() == pytest.approx(
+                keep_prob * (1 - keep_prob) / mask.shape[axis], rel=0.1
+            )
+    assert not torch.equal(*masks)
+
+
+def test_the_loss_and_its_gradients_equal_torch() -> None:
+    """Against torch's own linear and cross_entropy, with logits far apart."""
+    generator = torch.Generator().manual_seed(0)
+    layer = SoftmaxLayer(7, 13, device=torch.device("cpu"), dtype=torch.float64)
+    for tokens in (5, 9, 5):
+        layer.weight.copy_(50 * torch.randn(8, 13, generator=generator, dtype=torch.float64))
+        hidden = torch.randn(tokens, 7, generator=generator, dtype=torch.float64, requires_grad=True)
+        targets = torch.randint(13, (tokens,), generator=generator)
+        kernel, bias = (part.clone().requires_grad_() for part in (layer.weight[:-1], layer.weight[-1]))
+        nll_N, d_hidden_NH = layer.loss_and_gradients(hidden.detach(), targets, 0.3)
+        expected_N = torch.nn.functional.cross_entropy(hidden @ kernel + bias, targets, reduction="none")
+        (0.3 * expected_N.sum()).backward()
+        torch.testing.assert_close(nll_N, expected_N)
+        torch.testing.assert_close(layer.losses(hidden.detach(), targets), expected_N)
+        torch.testing.assert_close(d_hidden_NH, hidden.grad)
+        torch.testing.assert_close(layer.gradient, torch.vstack([kernel.grad, bias.grad]))
+
+
+def test_very_unlikely_targets_have_a_finite_loss() -> None:
+    layer = SoftmaxLayer(1, 2, device=torch.device("cpu"), dtype=torch.float32)
+    layer.weight.copy_(torch.tensor([[0.0, 0.0], [400.0, -400.0]]))
+    nll_N, _ = layer.loss_and_gradients(torch.zeros(1, 1), torch.tensor([1]), 1.0)
+    assert nll_N.tolist() == [800.0]
+
+
+@pytest.mark.parametrize("tokens", [1, 2, 50])
+def test_sum_by_word_has_the_rows_and_the_norm_of_the_dense_gradient(tokens: int) -> None:
+    generator = torch.Generator().manual_seed(tokens)
+    ids_N = torch.randint(9, (tokens,), generator=generator)
+    gradient_NE = torch.randn(tokens, 4, generator=generator, dtype=torch.float64)
+    dense = torch.zeros(9, 4, dtype=torch.float64).index_add_(0, ids_N, gradient_NE)
+    summed = sum_by_word(gradient_NE, ids_N)
+    assert summed.norm().item() == pytest.approx(dense.norm().item(), rel=1e-14)
+    words = ids_N.unique()
+    torch.testing.assert_close(summed[: len(words)], dense[words])
+    assert not summed[len(words) :].any()
+
+
+def test_no_framework_is_imported_before_it_is_used() -> None:
+    modules = (
+        "backend checkpoint cli config corpus datasets download evaluate evaluation files interrupt "
+        "parameters reference rundir runlog schedule synthetic text train trainer vocabulary"
+    ).split()
+    code = (
+        f"import sys; {'; '.join(f'import ptb_lm.{name}' for name in modules)}; "
+        "print([name for name in ('torch', 'tensorflow', 'keras', 'jax') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
