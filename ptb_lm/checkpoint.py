@@ -38,8 +38,12 @@ def load(path: Path) -> tuple[Arrays, dict[str, Any]]:
             header = file.metadata() or {}
             if header.get("format") != FORMAT:
                 raise UserError(f"{path} was not written by ptb_lm")
-            return {name: file.get_tensor(name) for name in file.keys()}, json.loads(header["metadata"])  # noqa: SIM118
+            metadata = json.loads(header["metadata"])
+            if not isinstance(metadata, dict):
+                raise UserError(f"{path} was not written by ptb_lm")
+            return {name: file.get_tensor(name) for name in file.keys()}, metadata  # noqa: SIM118
     except FileNotFoundError:
         raise UserError(f"{path} is missing") from None
-    except (safetensors.SafetensorError, ValueError, KeyError) as error:
+    # TypeError: a kind of number that NumPy lacks. OSError: a folder, or no permission.
+    except (safetensors.SafetensorError, ValueError, KeyError, TypeError, OSError) as error:
         raise UserError(f"{path} is truncated or not a safetensors file ({error})") from None

@@ -12,9 +12,27 @@ from ptb_lm.errors import DivergenceError, UserError
 EXIT_FAILED = 1  # the run failed: divergence, a full disk
 EXIT_USAGE = 2  # the user can put it right: a name, a value, a file
 
+NO_SPACE = {errno.ENOSPC, errno.EDQUOT}
+BAD_PATH = {
+    errno.EACCES,
+    errno.EPERM,
+    errno.EROFS,
+    errno.ENOENT,
+    errno.ENOTDIR,
+    errno.EISDIR,
+    errno.EEXIST,
+    errno.ENAMETOOLONG,
+}
+
 
 class Parser(argparse.ArgumentParser):
-    """An ArgumentParser that answers a bad command line with one sentence and no usage dump."""
+    """An ArgumentParser that answers a bad command line with one sentence and no usage dump.
+
+    Flags cannot be shortened: `--lr` would set `--lr-decay`.
+    """
+
+    def __init__(self, *, prog: str, description: str) -> None:
+        super().__init__(prog=prog, description=description, allow_abbrev=False)
 
     def error(self, message: str) -> NoReturn:
         """Print the sentence on stderr and exit with status 2."""
@@ -47,8 +65,11 @@ def run(name: str, body: Callable[[], int]) -> int:
         if error.errno is None:
             raise
         where = f"{error.filename}: " if error.filename else ""
-        hint = "; free some space and run the same command again" if error.errno == errno.ENOSPC else ""
-        return _fail(name, f"{where}{error.strerror}{hint}", EXIT_FAILED)
+        hint = "; free some space and try again" if error.errno in NO_SPACE else ""
+        status = EXIT_USAGE if error.errno in BAD_PATH else EXIT_FAILED
+        return _fail(name, f"{where}{error.strerror}{hint}", status)
+    except MemoryError:
+        return _fail(name, "not enough memory for a model of this size", EXIT_FAILED)
     except KeyboardInterrupt:
         return _fail(name, "interrupted", 128 + signal.SIGINT)
 

@@ -17,6 +17,8 @@ _MINIMUM = {
     "decay_after": 0,
     "init_scale": 0,
 }
+# What a 32-bit integer and a float32 hold.
+_MAXIMUM: dict[Any, float] = {int: 2**31 - 1, float: 3.4e38}
 
 
 def flag_name(field: str) -> str:
@@ -52,8 +54,10 @@ class Config:
             value, flag = getattr(self, field.name), flag_name(field.name)
             if field.type is int and (isinstance(value, bool) or not isinstance(value, int)):
                 raise UserError(f"{flag} must be a whole number, not {value!r}")
-            if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or not _is_finite(value):
                 raise UserError(f"{flag} must be a finite number, not {value!r}")
+            if value > _MAXIMUM[field.type]:
+                raise UserError(f"{flag} must be at most {_MAXIMUM[field.type]}")
             minimum = _MINIMUM.get(field.name)
             if minimum is not None and value < minimum:
                 raise UserError(f"{flag} must be at least {minimum}, not {value}")
@@ -65,6 +69,10 @@ class Config:
     def replace(self, **changes: Any) -> "Config":
         """Return a copy with some values changed; the new values are checked."""
         return dataclasses.replace(self, **changes)
+
+
+def _is_finite(value: float) -> bool:
+    return isinstance(value, int) or math.isfinite(value)  # math.isfinite fails on an int beyond a float
 
 
 SMALL = Config()

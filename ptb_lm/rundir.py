@@ -13,10 +13,16 @@ from ptb_lm.errors import UserError
 from ptb_lm.files import atomic_write
 from ptb_lm.vocabulary import Vocabulary
 
+MAX_SEED = 2**63 - 1  # of a framework's random generator
+
 
 @dataclass(frozen=True, kw_only=True)
 class RunConfig:
-    """Everything that determines a run: what config.json holds."""
+    """Everything that determines a run: what config.json holds.
+
+    Raises:
+        UserError: The seed is out of range.
+    """
 
     config: str  # the preset's name
     model: str
@@ -26,6 +32,10 @@ class RunConfig:
     device: str
     precision: str
     hyperparameters: Config
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.seed <= MAX_SEED:
+            raise UserError(f"--seed must be at least 0 and at most {MAX_SEED}, not {self.seed}")
 
     def to_json(self) -> dict[str, Any]:
         """Return the configuration as JSON types."""
@@ -39,11 +49,14 @@ class RunConfig:
             UserError: A key is unknown or missing, or a value impossible.
         """
         values = _checked_keys(cls, values, source)
-        hyperparameters = Config(**_checked_keys(Config, values.pop("hyperparameters"), source))
+        hyperparameters = _checked_keys(Config, values.pop("hyperparameters"), source)
         for name, value in values.items():
-            if not isinstance(value, int if name == "seed" else str):
+            if type(value) is not (int if name == "seed" else str):
                 raise UserError(f"{source}: {name} cannot be {value!r}")
-        return cls(hyperparameters=hyperparameters, **values)
+        try:
+            return cls(hyperparameters=Config(**hyperparameters), **values)
+        except UserError as error:
+            raise UserError(f"{source}: {error}") from None
 
 
 class RunDirectory:
@@ -101,6 +114,8 @@ class RunDirectory:
         Raises:
             UserError: The file is missing, truncated, foreign, or of another model or vocabulary.
         """
+        if self.config.is_file() and not self.weights.exists():
+            raise UserError(f"{self.weights} is missing: the run has not finished its first epoch")
         arrays, metadata = checkpoint.load(self.weights)
         if metadata.get("vocabulary_sha256") != vocabulary.sha256:
             raise UserError(f"{self.weights} was trained with another vocabulary than {self.vocabulary}")
@@ -117,7 +132,7 @@ def _read_json(path: Path, folder: Path) -> Any:
     except FileNotFoundError:
         if not folder.is_dir():
             raise UserError(f"the run directory {folder} does not exist") from None
-        raise UserError(f"{folder} is not a finished run directory: {path.name} is missing") from None
+        raise UserError(f"{folder} is not a run directory: {path.name} is missing") from None
     except NotADirectoryError:
         raise UserError(f"{folder} is not a run directory") from None
     except ValueError:

@@ -115,7 +115,10 @@ def _installed() -> bool:
 
 def _git_commit() -> str | None:
     """Return the commit of the checkout that this package lies in, marked if there are changes."""
-    git = ["git", "-C", str(Path(__file__).parent)]
+    checkout = Path(__file__).resolve().parent.parent
+    if not (checkout / ".git").exists():  # installed, perhaps inside another project's checkout
+        return None
+    git = ["git", "-C", str(checkout)]
     try:
         commit = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, timeout=10)
         status = subprocess.run(

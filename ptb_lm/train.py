@@ -64,6 +64,8 @@ def _train(arguments: argparse.Namespace, command_line: str) -> int:
     command = f"{PROG} {command_line}".strip()
     given = {name: value for name, value in vars(arguments).items() if value is not None}
     resuming = arguments.resume is not None
+    if arguments.overwrite and arguments.run_dir is None:
+        raise UserError("--overwrite replaces the run in --run-dir, which is not given")
     if resuming:
         directory = RunDirectory(arguments.resume)
         run = _resumed_config(directory.read_config(), given)
@@ -110,15 +112,12 @@ def _new_config(given: dict[str, Any]) -> RunConfig:
     data = given.get("data", "ptb")
     preset = given.get("config", "demo" if data == "synthetic" else "small")
     changes = {name: given[name] for name in OVERRIDES if name in given}
-    seed = given.get("seed", 1)
-    if seed < 0:
-        raise UserError(f"--seed must be at least 0, not {seed}")
     return RunConfig(
         config=preset,
         model=given.get("model", "cudnn"),
         framework=given.get("framework", "torch"),
         data=data,
-        seed=seed,
+        seed=given.get("seed", 1),
         device=given.get("device", "auto"),
         precision=given.get("precision", "fp32"),
         hyperparameters=PRESETS[preset].replace(**changes),

@@ -93,6 +93,10 @@ class Trainer:
         try:
             parameters.check(weights, self.config, len(self.corpus.vocabulary))
             progress = Progress(**metadata["progress"])
+            carried = (self.config.num_layers, self.config.batch_size, self.config.hidden_size)
+            for name in ("h", "c"):
+                if training[name].shape != carried:
+                    raise UserError(f"the tensor {name!r} has shape {training[name].shape}, not {carried}")
             self.backend.load_weights(weights)
             self.state = self.backend.load_training_state(training)
         except (UserError, KeyError, TypeError) as error:
@@ -230,6 +234,8 @@ class Trainer:
     def _save_best(self) -> None:
         metadata = {"config": self.run.to_json(), "vocabulary_sha256": self.corpus.vocabulary.sha256}
         weights = {name: array.astype(np.float32) for name, array in self.backend.export_weights().items()}
+        # What a resumed run reported before it went on is not true of these weights.
+        self.directory.result.unlink(missing_ok=True)
         checkpoint.save(self.directory.weights, weights, metadata)
 
     def _save(self) -> None:

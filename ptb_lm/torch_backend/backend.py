@@ -142,7 +142,11 @@ class TorchBackend:
 
     def load_training_state(self, arrays: Mapping[str, NDArray[Any]]) -> State:
         """Set what `export_training_state` returned, and return the carried state."""
-        self.dropout.generator.set_state(torch.from_numpy(arrays["torch.generator"].copy()))
+        try:
+            self.dropout.generator.set_state(torch.from_numpy(arrays["torch.generator"].copy()))
+        except (RuntimeError, TypeError) as error:
+            # A GPU's generator has another state than a CPU's.
+            raise UserError(f"the dropout stream was not saved on {self.device.type} ({error})") from None
         h_LBH, c_LBH = (
             torch.from_numpy(arrays[name].copy()).to(self.device, self.dtype) for name in ("h", "c")
         )

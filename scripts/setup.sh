@@ -1,0 +1,32 @@
+# Sourced by the other scripts: makes .venv with the package and its extras, once, and again when what the
+# package needs has changed. Usage: . scripts/setup.sh [EXTRAS], e.g. "dev" or "dev,tensorflow".
+
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+find_python() {
+    local name
+    for name in ${PYTHON:-python3 python3.13 python3.12 python3.11 python3.10}; do
+        if "$name" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; then
+            echo "$name"
+            return
+        fi
+    done
+    echo "Python 3.10 or newer is needed; set PYTHON to its path." >&2
+    return 2
+}
+
+setup() {
+    local extras="${1:-}" stamp wanted python
+    stamp=".venv/installed${extras:+-$extras}"
+    wanted="$(cat pyproject.toml setup.py | cksum)"
+    if [[ -x .venv/bin/python && "$(cat "$stamp" 2>/dev/null)" == "$wanted" ]]; then
+        return
+    fi
+    python="$(find_python)"
+    echo "Setting up .venv with $("$python" --version)${extras:+ and the extras $extras}; once, some minutes." >&2
+    [[ -x .venv/bin/python ]] || "$python" -m venv .venv
+    .venv/bin/python -m pip install --quiet --disable-pip-version-check --editable ".${extras:+[$extras]}"
+    # Written last, so that an interrupted installation is made again.
+    echo "$wanted" > "$stamp"
+}
