@@ -64,7 +64,9 @@ def test_twenty_training_steps_equal_the_reference(
 
 
 @every_model
-def test_evaluation_has_no_dropout_and_changes_nothing(framework: str, model: str, tiny_config: Config) -> None:
+def test_evaluation_has_no_dropout_and_changes_nothing(
+    framework: str, model: str, tiny_config: Config
+) -> None:
     weights = random_weights(tiny_config, VOCABULARY, seed=1)
     config = tiny_config.replace(keep_prob=0.5)
     built = build(config, weights, framework=framework, model=model)
