@@ -53,11 +53,9 @@ def files(folder: Path) -> dict[str, bytes]:
 def run_command(command: ModuleType, *given: object) -> int:
     """Run a command as from the shell; return its exit status."""
     try:
-        status: int = command.main([str(argument) for argument in given])
+        return int(command.main([str(argument) for argument in given]))
     except SystemExit as end:  # argparse's way
-        assert isinstance(end.code, int)
-        status = end.code
-    return status
+        return int(end.code or 0)
 
 
 def refusal(capsys: pytest.CaptureFixture[str], command: ModuleType, *given: object, status: int = 2) -> str:

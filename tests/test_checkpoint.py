@@ -66,13 +66,13 @@ def test_a_failure_keeps_the_older_file(saved: Path) -> None:
 @pytest.mark.parametrize("kept", [0, 1, 7, 8, 9, 100, -1])
 def test_a_truncated_file_is_refused(kept: int, saved: Path) -> None:
     saved.write_bytes(saved.read_bytes()[:kept])
-    with pytest.raises(UserError, match="a.safetensors is truncated or not a safetensors file"):
+    with pytest.raises(UserError, match=r"a\.safetensors is truncated or not a safetensors file"):
         checkpoint.load(saved)
 
 
 def test_bytes_after_the_end_are_refused(saved: Path) -> None:
     saved.write_bytes(saved.read_bytes() + b"x")
-    with pytest.raises(UserError, match="a.safetensors is truncated or not a safetensors file"):
+    with pytest.raises(UserError, match=r"a\.safetensors is truncated or not a safetensors file"):
         checkpoint.load(saved)
 
 

@@ -99,8 +99,8 @@ def test_a_bad_command_line_is_one_sentence(
 
 def printing(length: int) -> list[str]:
     """Return a process that prints some characters, and ends as a command does."""
-    code = f"import sys; from ptb_lm import cli; sys.exit(cli.run('command', lambda: print('y' * {length}) or 0))"
-    return [sys.executable, "-c", code]
+    body = f"lambda: print('y' * {length}) or 0"
+    return [sys.executable, "-c", f"import sys; from ptb_lm import cli; sys.exit(cli.run('command', {body}))"]
 
 
 @pytest.mark.parametrize("length", [1, 100_000], ids=["buffered", "beyond the buffer"])

@@ -12,23 +12,24 @@ from ptb_lm.errors import UserError
 
 # tensorflow/models, tutorials/rnn/ptb/ptb_word_lm.py.
 TUTORIAL = {
-    "init_scale": (0.1, 0.05, 0.04),
-    "learning_rate": (1.0, 1.0, 1.0),
-    "max_grad_norm": (5, 5, 10),
-    "num_layers": (2, 2, 2),
-    "num_steps": (20, 35, 35),
-    "hidden_size": (200, 650, 1500),
-    "decay_after": (4, 6, 14),
-    "epochs": (13, 39, 55),
-    "keep_prob": (1.0, 0.5, 0.35),
-    "lr_decay": (0.5, 0.8, 1 / 1.15),
-    "batch_size": (20, 20, 20),
+    "init_scale": (0.1, 0.1, 0.05, 0.04),
+    "learning_rate": (1.0, 1.0, 1.0, 1.0),
+    "max_grad_norm": (1, 5, 5, 10),
+    "num_layers": (1, 2, 2, 2),
+    "num_steps": (2, 20, 35, 35),
+    "hidden_size": (2, 200, 650, 1500),
+    "decay_after": (1, 4, 6, 14),
+    "epochs": (1, 13, 39, 55),
+    "keep_prob": (1.0, 1.0, 0.5, 0.35),
+    "lr_decay": (0.5, 0.5, 0.8, 1 / 1.15),
+    "batch_size": (20, 20, 20, 20),
 }
 
 
 @pytest.mark.parametrize("name", [field.name for field in dataclasses.fields(Config)])
 def test_the_presets_are_the_tutorials(name: str) -> None:
-    assert tuple(getattr(PRESETS[size], name) for size in ("small", "medium", "large")) == TUTORIAL[name]
+    presets = [PRESETS[size] for size in ("test", "small", "medium", "large")]
+    assert tuple(getattr(preset, name) for preset in presets) == TUTORIAL[name]
 
 
 COUNTS = ("num_layers", "hidden_size", "num_steps", "batch_size", "epochs")
