@@ -14,6 +14,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
 from ptb_lm import runlog, train
+from ptb_lm.scalars import Scalars
 
 # What DESIGN.md promises of each row.
 COLUMNS = {"epoch", "learning_rate", "train_perplexity", "valid_perplexity", "words_per_second", "seconds"}
@@ -113,7 +114,9 @@ def test_tensorboard_reads_the_metrics(run: Path, rows: list[dict[str, Any]]) ->
 
 
 def test_each_process_writes_a_file_of_its_own_and_purges_what_it_repeats(run: Path) -> None:
-    first, second = ([*EventFileLoader(str(path)).Load()] for path in sorted(run.glob("events.out.tfevents*")))
+    first, second = (
+        [*EventFileLoader(str(path)).Load()] for path in sorted(run.glob("events.out.tfevents*"))
+    )
     assert first[0].file_version == second[0].file_version == "brain.Event:2"
     assert [event.step for event in first[1:]] == [1, 2]
     assert (second[1].step, second[1].session_log.status) == (3, 1)  # SessionLog.START
@@ -122,22 +125,24 @@ def test_each_process_writes_a_file_of_its_own_and_purges_what_it_repeats(run: P
 
 def test_purged_steps_are_gone_for_tensorboard(tmp_path: Path) -> None:
     """An epoch that was written, but not saved, is written again by the process that resumes."""
-    for purge_step, values in ((None, {1: 10.0, 2: 20.0}), (2, {2: 21.0})):
-        scalars = runlog.Scalars(tmp_path, purge_step=purge_step)
-        for step, value in values.items():
-            scalars.add({"x": value}, step)
-        scalars.close()
-        # A later file's name sorts after: a process has another number, and another second, than the one before.
-        (path,) = tmp_path.glob("events.out.tfevents*")
-        path.rename(tmp_path / f"events.{purge_step}") if purge_step is None else None
-    (tmp_path / "events.None").rename(tmp_path / "events.out.tfevents.0.host.1")
+    write_scalars(tmp_path, {1: 10.0, 2: 20.0}, purge_step=None)
+    (first,) = tmp_path.glob("events.out.tfevents*")
+    first.rename(tmp_path / "events.out.tfevents.1.host.1")  # as of an earlier process
+    write_scalars(tmp_path, {2: 21.0}, purge_step=2)
     events = EventAccumulator(str(tmp_path))
     events.Reload()
     assert [(scalar.step, scalar.value) for scalar in events.Scalars("x")] == [(1, 10.0), (2, 21.0)]
 
 
+def write_scalars(folder: Path, values: dict[int, float], purge_step: int | None) -> None:
+    scalars = Scalars(folder, purge_step=purge_step)
+    for step, value in values.items():
+        scalars.add({"x": value}, step)
+    scalars.close()
+
+
 def test_scalars_can_be_read_while_the_run_goes_on(tmp_path: Path) -> None:
-    scalars = runlog.Scalars(tmp_path)
+    scalars = Scalars(tmp_path)
     scalars.add({"x": 1.5}, 1)
     (path,) = tmp_path.glob("events.out.tfevents*")
     try:
@@ -155,8 +160,8 @@ def test_tensorflow_is_not_imported(tmp_path: Path) -> None:
             "import sys",
             f"sys.path.insert(0, {str(tmp_path)!r})",
             "from pathlib import Path",
-            "from ptb_lm import runlog",
-            f"scalars = runlog.Scalars(Path({str(tmp_path)!r}))",
+            "from ptb_lm.scalars import Scalars",
+            f"scalars = Scalars(Path({str(tmp_path)!r}))",
             "scalars.add({'x': 1.0}, 1)",
             "scalars.close()",
             "assert 'tensorflow' not in sys.modules",
