@@ -185,7 +185,7 @@ def test_weights_of_each_score_the_same_in_every_other(
     ("choice", "message"),
     [
         ({"framework": "theano"}, "unknown framework 'theano'; choose from torch"),
-        ({"model": "gru"}, "unknown model 'gru' for torch; choose from basic, block, cudnn"),
+        ({"model": "gru"}, "unknown model 'gru' for torch; choose from basic, block, block_fused, cudnn"),
         ({"precision": "fp8"}, "unknown precision 'fp8'"),
         ({"device": "tpu"}, "unknown device 'tpu'"),
     ],
