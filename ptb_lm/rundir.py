@@ -78,10 +78,22 @@ class RunDirectory:
     def create(self, run: RunConfig, vocabulary: Vocabulary) -> None:
         """Make the folder, with its configuration and vocabulary; what an older run left is removed."""
         (self.path / "state").mkdir(parents=True, exist_ok=True)
+        self.remove_leftovers()
         for stale in (self.state, self.weights, self.result, self.metrics, *self.event_files()):
             stale.unlink(missing_ok=True)
         self.write_config(run)
         vocabulary.save(self.vocabulary)
+
+    def is_stillborn(self) -> bool:
+        """Return whether the run failed before its first state was written: there is nothing to lose."""
+        kept = (self.state, self.weights, self.result, self.metrics)
+        return self.config.is_file() and not any(path.exists() for path in kept)
+
+    def remove_leftovers(self) -> None:
+        """Remove the temporary files of a process that was killed while it wrote."""
+        for folder in (self.path, self.state.parent):
+            for path in folder.glob(".*.tmp"):
+                path.unlink(missing_ok=True)
 
     def event_files(self) -> list[Path]:
         """Return TensorBoard's files."""

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import shlex
 import time
 from dataclasses import dataclass, field
 from typing import Any
@@ -178,7 +179,7 @@ class Trainer:
         except Interrupted:
             self._save()
             raise
-        if not math.isfinite(valid):
+        if not (math.isfinite(valid) and math.isfinite(self._train_perplexity())):
             raise self._diverged(f"at the end of epoch {progress.epoch + 1}")
         row: runlog.Row = {
             "epoch": progress.epoch + 1,
@@ -260,7 +261,8 @@ class Trainer:
     def _diverged(self, when: str) -> DivergenceError:
         return DivergenceError(
             f"training diverged {when}: the loss, a gradient or a weight is not finite; the last good state "
-            f"is kept, and --resume {self.directory.path} with a smaller --learning-rate goes on from it"
+            f"is kept, and {shlex.join(['--resume', str(self.directory.path)])} with a smaller "
+            "--learning-rate goes on from it"
         )
 
     def _run_seconds(self) -> float:
