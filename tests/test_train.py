@@ -436,7 +436,7 @@ def test_resuming_without_a_state_is_refused(run: Path, refused_resume: Callable
 def test_resuming_from_weights_alone_is_refused(run: Path, refused_resume: Callable[..., str]) -> None:
     shutil.copy(run / "weights.safetensors", run / "state" / "training.safetensors")
     problem = refused_resume()
-    assert problem.startswith(f"{run / 'state' / 'training.safetensors'} does not fit this run: the tensor ")
+    assert problem.startswith(f"{run / 'state' / 'training.safetensors'} does not hold a training state")
 
 
 @pytest.mark.parametrize(
@@ -460,7 +460,7 @@ def test_resuming_from_another_runs_state_is_refused(
     state = run / "state" / "training.safetensors"
     shutil.copy(other / "state" / "training.safetensors", state)
     problem = refused_resume()
-    assert problem.startswith(f"{state} does not fit this run: the tensor ")
+    assert problem.startswith(f"{state} does not hold a training state")
     assert tensor in problem
 
 
