@@ -460,7 +460,7 @@ def test_resuming_from_another_runs_state_is_refused(
     state = run / "state" / "training.safetensors"
     shutil.copy(other / "state" / "training.safetensors", state)
     problem = refused_resume()
-    assert problem.startswith(f"{state} does not hold a training state")
+    assert problem.startswith(f"{state} does not fit this run: the tensor ")
     assert tensor in problem
 
 
