@@ -8,6 +8,9 @@ import pytest
 
 from ptb_lm.config import SMALL, Config
 
+# The tests' models are tiny: threads would only wait for each other. Read when a framework is imported.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 ROOT = Path(__file__).resolve().parent.parent
 
 
