@@ -1,0 +1,75 @@
+"""How fast runs that differ by rounding alone drift apart: loss by loss, on real text, on the CPU.
+
+    python scripts/divergence.py --steps 151 --out results/divergence-small-cpu \\
+        basic/fp64 cudnn/fp64 basic/fp64/nudged cudnn/fp32 basic/fp32
+
+A variant is MODEL/PRECISION of torch; `/nudged` moves one initial weight by one unit in its last float32
+place. All start from the same weights and see the same windows; each loss is compared with the first variant's.
+"""
+
+import argparse
+import itertools
+import json
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ptb_lm import backend, corpus, datasets, parameters, runlog
+from ptb_lm.config import PRESETS, Config
+from ptb_lm.files import atomic_write
+
+
+def main() -> None:
+    """Train the variants side by side; print the differences, and write OUT/result.json."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("variants", nargs="+", metavar="VARIANT")
+    parser.add_argument("--config", choices=tuple(PRESETS), default="small")
+    parser.add_argument("--data", default="ptb")
+    parser.add_argument("--steps", type=int, default=151)
+    parser.add_argument("--out", type=Path)
+    arguments = parser.parse_args()
+
+    config, loaded = PRESETS[arguments.config], datasets.load(arguments.data)
+    models = {
+        variant: _build(variant, config, len(loaded.vocabulary))
+        for variant in dict.fromkeys(arguments.variants)
+    }
+    states = {variant: model.zero_state(config.batch_size) for variant, model in models.items()}
+    windows = corpus.windows(corpus.rows(loaded.splits["train"], config.batch_size), config.num_steps)
+    rows = []
+    print("step  loss   relative difference of", ", ".join(arguments.variants[1:]))
+    for step, (x_BT, y_BT) in enumerate(itertools.islice(windows, arguments.steps)):
+        losses = {}
+        for variant, model in models.items():
+            states[variant], loss = model.train_step(x_BT, y_BT, states[variant], learning_rate=1.0)
+            losses[variant] = model.read([loss])[0].nll / y_BT.size
+        first = losses[arguments.variants[0]]
+        differences = {variant: abs(losses[variant] / first - 1) for variant in arguments.variants[1:]}
+        rows.append({"step": step, "loss": first, "relative_difference": differences})
+        if step % 10 == 0:
+            print(f"{step:>4}  {first:.3f} ", *(f"{value:.0e}" for value in differences.values()), flush=True)
+    if arguments.out:
+        arguments.out.mkdir(parents=True, exist_ok=True)
+        command = shlex.join(["python", *sys.argv])
+        result = {"command": command, "environment": runlog.environment(), "rows": rows}
+        atomic_write(arguments.out / "result.json", json.dumps(result, indent=1) + "\n")
+
+
+def _build(variant: str, config: Config, vocabulary_size: int) -> Any:
+    model, precision, *nudged = variant.split("/")
+    weights = parameters.initial(config, vocabulary_size, seed=1)
+    if nudged:
+        kernel = weights["lstm.0.kernel"]
+        kernel[0, 0] = np.nextafter(kernel[0, 0], np.float32(1))
+    return backend.build(
+        config, weights, framework="torch", model=model, device="cpu", precision=precision, seed=1
+    )
+
+
+if __name__ == "__main__":
+    main()
