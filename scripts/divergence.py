@@ -1,10 +1,10 @@
 """How fast runs that differ by rounding alone drift apart: loss by loss, on real text, on the CPU.
 
-    python scripts/divergence.py --steps 151 --out results/divergence-small-cpu \\
-        basic/fp64 cudnn/fp64 basic/fp64/nudged cudnn/fp32 basic/fp32
+    python scripts/divergence.py --out results/divergence-small-cpu basic/fp64 cudnn/fp64 cudnn/fp32
 
 A variant is MODEL/PRECISION of torch; `/nudged` moves one initial weight by one unit in its last float32
-place. All start from the same weights and see the same windows; each loss is compared with the first variant's.
+place. All start from the same weights and see the same windows; each loss is compared with the first
+variant's.
 """
 
 import argparse
