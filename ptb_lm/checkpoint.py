@@ -23,7 +23,7 @@ def save(path: Path, arrays: Arrays, metadata: Mapping[str, Any]) -> None:
         OSError: The file cannot be written; an older one is as it was.
     """
     header = {"format": FORMAT, "metadata": json.dumps(metadata)}
-    contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+    contiguous = {name: np.asarray(array, order="C") for name, array in arrays.items()}
     atomic_write(path, safetensors.numpy.save(contiguous, metadata=header))
 
 

@@ -1,10 +1,12 @@
 """What every command shares: one-sentence errors, exit statuses, and types for flags."""
 
 import argparse
+import contextlib
 import errno
+import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NoReturn
 
 from ptb_lm.errors import DivergenceError, UserError
@@ -52,7 +54,8 @@ def run(name: str, body: Callable[[], int]) -> int:
         The exit status: the body's, 2 for what the user can put right, 1 for a failed run, 130 for Ctrl-C.
     """
     try:
-        return body()
+        with _flushed_stdout():
+            return body()
     except UserError as error:
         return _fail(name, str(error), EXIT_USAGE)
     except DivergenceError as error:
@@ -72,6 +75,20 @@ def run(name: str, body: Callable[[], int]) -> int:
         return _fail(name, "not enough memory for a model of this size", EXIT_FAILED)
     except KeyboardInterrupt:
         return _fail(name, "interrupted", 128 + signal.SIGINT)
+
+
+@contextlib.contextmanager
+def _flushed_stdout() -> Iterator[None]:
+    """Flush stdout at the end, where its errors are still ours to report."""
+    try:
+        yield
+    finally:
+        try:
+            sys.stdout.flush()
+        except OSError:
+            # What is left in the buffer would fail once more, with a message, when the interpreter exits.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise
 
 
 def _fail(name: str, sentence: str, status: int) -> int:

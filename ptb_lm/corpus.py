@@ -102,11 +102,12 @@ def count_windows(ids: NDArray[np.int32], *, batch_size: int, num_steps: int) ->
 
 
 def check_evaluation(ids: Ids, *, batch_size: int, split: str) -> None:
-    """Check that a split has a target in every row.
+    """Check that a split, or a file named in its place, has a target in every row.
 
     Raises:
         UserError: The split is too short.
     """
     if len(ids) // batch_size < 2:
+        name = f"the {split} split" if split in SPLITS else split
         rows_text = f"batch size {batch_size} needs" if batch_size > 1 else "scoring needs"
-        raise UserError(f"the {split} split has {len(ids)} tokens, but {rows_text} at least {2 * batch_size}")
+        raise UserError(f"{name} has {len(ids)} tokens, but {rows_text} at least {2 * batch_size}")

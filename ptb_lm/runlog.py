@@ -1,22 +1,17 @@
-"""What a run tells: progress bars, epoch lines, metrics.jsonl, TensorBoard scalars, the environment."""
+"""What a run tells: progress bars, epoch lines, metrics.jsonl, the environment."""
 
 import json
 import math
 import os
 import platform
-import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tensorboard.compat.proto.event_pb2 import Event, SessionLog
-from tensorboard.compat.proto.summary_pb2 import Summary
-from tensorboard.summary.writer.record_writer import RecordWriter
 from tqdm import tqdm
 
 from ptb_lm.files import atomic_write
@@ -46,41 +41,6 @@ def say(line: str) -> None:
 def write_metrics(path: Path, rows: list[Row]) -> None:
     """Write metrics.jsonl: a row an epoch. Whole and atomically, so that no row is ever half there."""
     atomic_write(path, "".join(json.dumps(row) + "\n" for row in rows))
-
-
-class Scalars:
-    """A TensorBoard event file.
-
-    Written with TensorBoard's own record format and messages, but without its writer classes: those import
-    TensorFlow if it is installed.
-
-    Args:
-        folder: Where the event file goes.
-        purge_step: When a run is resumed: what an earlier file holds from this step on is void.
-    """
-
-    def __init__(self, folder: Path, *, purge_step: int | None = None) -> None:
-        # The process id keeps two files of one second apart.
-        name = f"events.out.tfevents.{time.time():.0f}.{socket.gethostname()}.{os.getpid()}"
-        self._file = (folder / name).open("ab")
-        self._records = RecordWriter(self._file)
-        self._write(Event(wall_time=time.time(), file_version="brain.Event:2"))
-        if purge_step is not None:
-            start = SessionLog(status=SessionLog.START)
-            self._write(Event(wall_time=time.time(), step=purge_step, session_log=start))
-
-    def add(self, values: Mapping[str, float], step: int) -> None:
-        """Write scalars by tag, and flush them."""
-        summary = Summary(value=[Summary.Value(tag=tag, simple_value=v) for tag, v in values.items()])
-        self._write(Event(wall_time=time.time(), step=step, summary=summary))
-
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
-
-    def _write(self, event: Event) -> None:
-        self._records.write(event.SerializeToString())
-        self._file.flush()
 
 
 def environment() -> Row:

@@ -194,7 +194,8 @@ def _report(result: dict[str, Any], directory: RunDirectory) -> None:
     best = f"; the best any model can do is {bound:.2f}" if bound else ""
     runlog.say(
         f"test perplexity {result['test_perplexity']:.2f}{best} (valid {result['valid_perplexity']:.2f}, "
-        f"epoch {result['best_epoch']}; {result['words_per_second']:,.0f} words/s; {result['seconds']:,.0f} s)"
+        f"epoch {result['best_epoch']}; {result['words_per_second']:,.0f} words/s; "
+        f"{result['seconds']:,.0f} s)"
     )
     runlog.say(f"written to {directory.result}")
 

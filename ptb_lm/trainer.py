@@ -114,7 +114,10 @@ class Trainer:
         """
         progress = self.progress
         first = progress.epoch == 0 and progress.step == 0
-        scalars = runlog.Scalars(self.directory.path, purge_step=None if first else progress.epoch + 1)
+        # Imported here, because TensorBoard takes a second, and --help should not.
+        from ptb_lm.scalars import Scalars
+
+        scalars = Scalars(self.directory.path, purge_step=None if first else progress.epoch + 1)
         try:
             runlog.write_metrics(self.directory.metrics, progress.rows)
             self._save()  # before any work: a folder that cannot be written is noticed now

@@ -45,7 +45,9 @@ def test_windows_go_on_where_an_earlier_pass_stopped(start: int) -> None:
 
 def test_a_training_split_too_short_says_the_numbers() -> None:
     ids = np.zeros(20 * 21 - 1, np.int32)
-    with pytest.raises(UserError, match="419 tokens, but --batch-size 20 and --num-steps 20 need at least 420"):
+    with pytest.raises(
+        UserError, match="419 tokens, but --batch-size 20 and --num-steps 20 need at least 420"
+    ):
         corpus.count_windows(ids, batch_size=20, num_steps=20)
     assert corpus.count_windows(np.zeros(420, np.int32), batch_size=20, num_steps=20) == 1
 

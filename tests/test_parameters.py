@@ -38,7 +38,7 @@ def test_check_names_what_does_not_fit() -> None:
     parameters.check(weights, config, 9)
     with pytest.raises(UserError, match=r"'embedding' has shape \(9, 4\), not \(10, 4\)"):
         parameters.check(weights, config, 10)
-    with pytest.raises(UserError, match="'lstm.1.bias' is missing"):
+    with pytest.raises(UserError, match=r"'lstm\.1\.bias' is missing"):
         parameters.check({n: w for n, w in weights.items() if n != "lstm.1.bias"}, config, 9)
     with pytest.raises(UserError, match="'extra' does not belong"):
         parameters.check({**weights, "extra": weights["embedding"]}, config, 9)

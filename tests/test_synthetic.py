@@ -1,6 +1,6 @@
-import bisect
+"""The embedded corpus: its bytes, its bound, and its files."""
+
 import hashlib
-import itertools
 import json
 import math
 import subprocess
@@ -9,9 +9,10 @@ import sys
 import numpy as np
 import pytest
 
-from ptb_lm import synthetic
+from ptb_lm import newswire, synthetic
 from ptb_lm.errors import UserError
-from ptb_lm.synthetic import SPLITS, HiddenMarkovModel
+from ptb_lm.hmm import HiddenMarkovModel
+from ptb_lm.synthetic import SPLITS
 
 FILES = ("train.txt", "valid.txt", "test.txt", "perplexity.json")
 
@@ -37,150 +38,13 @@ def small(monkeypatch):
         monkeypatch.setitem(synthetic._TOKENS, split, 300)
 
 
-def random_model(seed, states=3, words=4):
-    rng = np.random.default_rng(seed)
-    return HiddenMarkovModel(
-        initial=rng.dirichlet(np.ones(states)),
-        transition=rng.dirichlet(np.full(states, 0.5), size=states),
-        emission=rng.dirichlet(np.full(words, 0.5), size=states),
-    )
-
-
-def enumerated_likelihood(model, ids):
-    """p(ids), as the sum over every path of hidden states."""
-    total = 0.0
-    for path in itertools.product(range(len(model.initial)), repeat=len(ids)):
-        p = model.initial[path[0]]
-        for state, following in itertools.pairwise(path):
-            p *= model.transition[state, following]
-        for state, word in zip(path, ids, strict=True):
-            p *= model.emission[state, word]
-        total += p
-    return total
-
-
 def read_ids(path):
-    ids = {word: i for i, word in enumerate(synthetic.newswire()[1])}
+    ids = {word: i for i, word in enumerate(newswire.newswire()[1])}
     return [ids[word] for line in path.read_text().splitlines() for word in [*line.split(" "), "<eos>"]]
 
 
 def snapshot(folder):
     return {name: (folder / name).read_bytes() for name in FILES}
-
-
-# The model
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_log_likelihood_is_the_sum_over_all_hidden_paths(seed):
-    model = random_model(seed)
-    for ids in ([], [2], [0, 1], [3, 0, 0, 2, 1], [1, 1, 2, 3, 0, 2]):
-        expected = math.log(enumerated_likelihood(model, ids)) if ids else 0.0
-        assert model.log_likelihood(ids) == pytest.approx(expected, rel=1e-12, abs=1e-12)
-
-
-@pytest.mark.parametrize("length", [1, 2, 5])
-def test_probabilities_of_all_strings_of_a_length_sum_to_one(length):
-    model = random_model(7)
-    strings = itertools.product(range(4), repeat=length)
-    assert math.fsum(math.exp(model.log_likelihood(s)) for s in strings) == pytest.approx(1, rel=1e-12)
-
-
-def test_perplexity_scores_every_word_but_the_first():
-    model, ids = random_model(3), [1, 3, 0, 2]
-    conditional = enumerated_likelihood(model, ids) / enumerated_likelihood(model, ids[:1])
-    assert model.perplexity(ids) == pytest.approx(conditional ** (-1 / 3), rel=1e-12)
-
-
-def test_log_likelihood_of_what_cannot_be_emitted():
-    model = HiddenMarkovModel(np.array([1.0, 0.0]), np.array([[0.0, 1.0], [1.0, 0.0]]), np.eye(2))
-    assert model.log_likelihood([0, 1, 0, 1]) == 0.0
-    assert model.log_likelihood([0, 1, 1]) == -math.inf
-
-
-def test_samples_have_the_frequencies_that_log_likelihood_says():
-    model, draws, length = random_model(11, states=2, words=3), 4000, 3
-    counts = dict.fromkeys(itertools.product(range(3), repeat=length), 0)
-    for seed in range(draws):
-        counts[tuple(model.sample(length, seed))] += 1
-    expected = {s: draws * math.exp(model.log_likelihood(s)) for s in counts}
-    # 26 degrees of freedom; the limit is exceeded with probability below 1e-6. The seeds are fixed.
-    assert sum((counts[s] - e) ** 2 / e for s, e in expected.items()) < 80
-
-
-def test_perplexity_of_a_long_sample_converges_to_the_entropy_rate():
-    # With states in plain sight the entropy rate is known: sum_i pi_i H(transition_i).
-    transition = np.array([[0.1, 0.6, 0.3], [0.5, 0.25, 0.25], [0.05, 0.05, 0.9]])
-    model = HiddenMarkovModel(np.array([0.2, 0.3, 0.5]), transition, np.eye(3))
-    stationary = np.linalg.matrix_power(transition, 1000)[0]
-    rate = -stationary @ (transition * np.log(transition)).sum(-1)
-    for length, tolerance in ((1_000, 0.2), (100_000, 0.02)):  # about four standard errors
-        assert math.log(model.perplexity(model.sample(length, seed=5))) == pytest.approx(rate, abs=tolerance)
-
-
-def test_sample_is_a_function_of_its_seed():
-    model = random_model(1)
-    assert model.sample(50, seed=4) == model.sample(80, seed=4)[:50]
-    assert model.sample(50, seed=4) != model.sample(50, seed=5)
-    assert model.sample(0, seed=4) == []
-
-
-def test_no_draw_falls_beyond_the_last_possible_outcome():
-    tenths = np.array([0.1] * 10 + [0.0, 0.0])
-    largest_draw = 1 - 2.0**-53
-    assert list(itertools.accumulate(tenths.tolist()))[9] <= largest_draw  # rounding has lost it
-    assert bisect.bisect_right(synthetic._bounds(tenths), largest_draw) == 9
-    assert synthetic._bounds(np.array([0.0, 1.0, 0.0])) == [0.0]
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"transition": np.eye(3)},
-        {"emission": np.eye(3)},
-        {"initial": np.array([[0.5, 0.5]])},
-        {"initial": np.array([0.5, 0.4])},
-        {"initial": np.array([1.5, -0.5])},
-        {"transition": np.array([[0.5, 0.5], [0.5, 0.6]])},
-        {"emission": np.array([[np.nan, 1.0], [0.5, 0.5]])},
-    ],
-)
-def test_rejects_what_is_not_a_model(changes):
-    parts = {"initial": np.array([0.5, 0.5]), "transition": np.eye(2), "emission": np.eye(2)}
-    HiddenMarkovModel(**parts)
-    with pytest.raises(ValueError, match="must"):
-        HiddenMarkovModel(**{**parts, **changes})
-
-
-# The newswire process
-
-
-def test_rows_of_the_newswire_process_are_distributions():
-    model, words = synthetic.newswire()
-    assert model.emission.shape == (len(model.initial), len(words))
-    for rows in (model.initial, model.transition, model.emission):
-        assert (rows >= 0).all()
-        np.testing.assert_allclose(rows.sum(-1), 1, rtol=0, atol=1e-12)
-
-
-def test_every_state_is_reached_and_every_word_emitted():
-    model, _ = synthetic.newswire()
-    assert (np.linalg.matrix_power(model.transition, 500) > 0).all()
-    assert (model.emission > 0).any(0).all()
-
-
-def test_words_are_plain_and_distinct():
-    _, words = synthetic.newswire()
-    assert len(set(words)) == len(words) > 500
-    assert [word for word in words if not (word.isascii() and word.isalpha() and word.islower())] == ["<eos>"]
-
-
-def test_no_word_stands_twice_in_a_list():
-    for name, words in synthetic._WORDS.items():
-        assert len(set(words.split())) == len(words.split()), name
-
-
-# The corpus
 
 
 def test_golden_bytes(corpus):
@@ -190,7 +54,7 @@ def test_golden_bytes(corpus):
 
 
 def test_bound_is_the_perplexity_of_the_text_on_disk(corpus):
-    model, _ = synthetic.newswire()
+    model, _ = newswire.newswire()
     bound = synthetic.bound(corpus)
     assert bound == pytest.approx(GOLDEN_PERPLEXITY, rel=1e-9)
     for split in ("valid", "test"):
@@ -209,12 +73,12 @@ def test_a_sentence_a_line(corpus, split):
 
 def test_every_word_occurs_in_train(corpus):
     # The corpus has no <unk>: a word that train lacks could not be scored.
-    assert set(read_ids(corpus / "train.txt")) == set(range(len(synthetic.newswire()[1])))
+    assert set(read_ids(corpus / "train.txt")) == set(range(len(newswire.newswire()[1])))
 
 
 @pytest.mark.parametrize("split", ["valid", "test"])
 def test_no_model_of_counts_beats_the_bound(corpus, split):
-    vocabulary = len(synthetic.newswire()[1])
+    vocabulary = len(newswire.newswire()[1])
     train, ids = np.array(read_ids(corpus / "train.txt")), np.array(read_ids(corpus / f"{split}.txt"))
     unigram = (np.bincount(train, minlength=vocabulary) + 1) / (len(train) + vocabulary)
     counts = np.zeros((vocabulary, vocabulary))
@@ -235,14 +99,11 @@ def test_no_model_of_counts_beats_the_bound(corpus, split):
 @pytest.mark.parametrize("part", ["transition", "emission"])
 def test_the_process_fits_its_text_better_than_a_neighbour(corpus, part):
     # Were the text not a draw from this very process, a slightly different one could come out ahead.
-    model, _ = synthetic.newswire()
+    model, _ = newswire.newswire()
     ids = read_ids(corpus / "valid.txt")
     parts = {name: getattr(model, name) for name in ("initial", "transition", "emission")}
     parts[part] = 0.95 * parts[part] + 0.05 / parts[part].shape[-1]
     assert model.log_likelihood(ids) > HiddenMarkovModel(**parts).log_likelihood(ids) + 100
-
-
-# The files
 
 
 def test_ensure_makes_the_folder_and_is_deterministic(small, tmp_path):

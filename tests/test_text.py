@@ -87,7 +87,7 @@ def test_errors_name_file_and_line(
 
 
 def test_missing_file_and_folder(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="nothing.txt does not exist"):
+    with pytest.raises(UserError, match=r"nothing\.txt does not exist"):
         text.build_vocabulary(tmp_path / "nothing.txt")
     with pytest.raises(UserError, match="is a folder"):
         text.build_vocabulary(tmp_path)

@@ -1,0 +1,50 @@
+"""TensorBoard scalars.
+
+Written with TensorBoard's own messages and record format, but without its writer classes: those import
+TensorFlow if it is installed.
+"""
+
+import os
+import socket
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.summary.writer.record_writer import RecordWriter
+
+
+class Scalars:
+    """A TensorBoard event file.
+
+    Written with TensorBoard's own record format and messages, but without its writer classes: those import
+    TensorFlow if it is installed.
+
+    Args:
+        folder: Where the event file goes.
+        purge_step: When a run is resumed: what an earlier file holds from this step on is void.
+    """
+
+    def __init__(self, folder: Path, *, purge_step: int | None = None) -> None:
+        # The process id keeps two files of one second apart.
+        name = f"events.out.tfevents.{time.time():.0f}.{socket.gethostname()}.{os.getpid()}"
+        self._file = (folder / name).open("ab")
+        self._records = RecordWriter(self._file)
+        self._write(Event(wall_time=time.time(), file_version="brain.Event:2"))
+        if purge_step is not None:
+            start = SessionLog(status=SessionLog.START)
+            self._write(Event(wall_time=time.time(), step=purge_step, session_log=start))
+
+    def add(self, values: Mapping[str, float], step: int) -> None:
+        """Write scalars by tag, and flush them."""
+        summary = Summary(value=[Summary.Value(tag=tag, simple_value=v) for tag, v in values.items()])
+        self._write(Event(wall_time=time.time(), step=step, summary=summary))
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def _write(self, event: Event) -> None:
+        self._records.write(event.SerializeToString())
+        self._file.flush()

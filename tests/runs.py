@@ -1,0 +1,88 @@
+"""A small corpus, short runs on it, and what the tests of the commands ask of them."""
+
+import contextlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ptb_lm import train
+
+# Sizes that differ from each other, so that a run of other sizes is told apart by any of them.
+FLAGS = ["--hidden-size", "6", "--num-steps", "5", "--batch-size", "4", "--epochs", "2", "--device", "cpu"]
+
+
+def write_corpus(folder: Path) -> Path:
+    """Write some hundred words, drawn at random, `<unk>` among them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    rng = np.random.default_rng(0)
+    for split, lines in (("train", 90), ("valid", 25), ("test", 20)):
+        words = rng.zipf(1.5, size=(lines, 6)).clip(max=25)
+        (folder / f"{split}.txt").write_text(
+            "".join(" ".join(f"w{word}" for word in line) + " <unk>\n" for line in words)
+        )
+    return folder
+
+
+def arguments(data: Path, run: Path, *more: str) -> list[str]:
+    """Return the arguments of a training run that ends within a second; later flags win."""
+    return ["--data", str(data), "--run-dir", str(run), *FLAGS, *more]
+
+
+def train_run(data: Path, run: Path, *more: str) -> Path:
+    """Train a run to its end; return its folder."""
+    assert train.main(arguments(data, run, *more)) == 0
+    return run
+
+
+def result(run: Path) -> dict[str, Any]:
+    """Return a run's result."""
+    loaded: dict[str, Any] = json.loads((run / "result.json").read_text())
+    return loaded
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    """Return all files below a folder, by relative path, with their content."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def run_command(command: ModuleType, *given: object) -> int:
+    """Run a command as from the shell; return its exit status."""
+    try:
+        return int(command.main([str(argument) for argument in given]))
+    except SystemExit as end:  # argparse's way
+        return int(end.code or 0)
+
+
+def refusal(capsys: pytest.CaptureFixture[str], command: ModuleType, *given: object, status: int = 2) -> str:
+    """Run a command that must refuse: one line on stderr, nothing on stdout. Return the line's sentence."""
+    capsys.readouterr()
+    assert run_command(command, *given) == status
+    out, err = capsys.readouterr()
+    assert out == ""
+    return sentence(err, command)
+
+
+def sentence(stderr: str, command: ModuleType) -> str:
+    """Return the only sentence of a command's stderr."""
+    prefix = f"{command.PROG}: "
+    assert stderr.startswith(prefix)
+    assert stderr.endswith("\n")
+    assert stderr.count("\n") == 1
+    return stderr.removeprefix(prefix).rstrip("\n")
+
+
+@contextlib.contextmanager
+def disk_with_room_for(size: int) -> Iterator[None]:
+    """Let no file grow beyond some bytes, as on a disk that is nearly full."""
+    resource = pytest.importorskip("resource")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

@@ -1,0 +1,127 @@
+"""What every command shares: errors become one sentence and an exit status."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ptb_lm import cli
+from ptb_lm.errors import DivergenceError, UserError
+
+
+def user_error() -> int:
+    raise UserError("the value is wrong")
+
+
+def divergence() -> int:
+    raise DivergenceError("the loss is not finite")
+
+
+def missing_file() -> int:
+    return len(Path("/no/such/file").read_bytes())
+
+
+def folder_for_a_file() -> int:
+    return len(Path("/").read_bytes())
+
+
+def not_enough_memory() -> int:
+    return np.empty(2**59, np.uint8).size
+
+
+def interrupt() -> int:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "sentence"),
+    [
+        (user_error, 2, "the value is wrong"),
+        (divergence, 1, "the loss is not finite"),
+        (missing_file, 2, "/no/such/file: No such file or directory"),
+        (folder_for_a_file, 2, "/: Is a directory"),
+        (not_enough_memory, 1, "not enough memory for a model of this size"),
+        (interrupt, 130, "interrupted"),
+    ],
+)
+def test_an_error_is_one_sentence_and_a_status(
+    body: Callable[[], int], status: int, sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.run("command", body) == status
+    assert capsys.readouterr() == ("", f"command: {sentence}\n")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_full_disk_is_told_with_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run("command", lambda: Path("/dev/full").write_text("x")) == 1
+    assert capsys.readouterr().err == "command: No space left on device; free some space and try again\n"
+
+
+def test_without_an_error_the_status_is_the_bodys(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run("command", lambda: 0) == 0
+    assert cli.run("command", lambda: 7) == 7
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_bug_of_ours_keeps_its_traceback() -> None:
+    with pytest.raises(ZeroDivisionError):
+        cli.run("command", lambda: 1 // 0)
+
+
+def parser() -> cli.Parser:
+    built = cli.Parser(prog="command", description="A command.")
+    built.add_argument("--lr-decay", type=float)
+    return built
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["--lr-decay", "x"], "argument --lr-decay: invalid float value: 'x'"),
+        (["--lr-decay"], "argument --lr-decay: expected one argument"),
+        (["more"], "unrecognized arguments: more"),
+        # Not short for --lr-decay: it would be taken for the learning rate.
+        (["--lr", "1"], "unrecognized arguments: --lr 1"),
+    ],
+)
+def test_a_bad_command_line_is_one_sentence(
+    arguments: list[str], problem: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as end:
+        parser().parse_args(arguments)
+    assert end.value.code == 2
+    assert capsys.readouterr() == ("", f"command: {problem} (see --help)\n")
+
+
+def printing(length: int) -> list[str]:
+    """Return a process that prints some characters, and ends as a command does."""
+    body = f"lambda: print('y' * {length}) or 0"
+    return [sys.executable, "-c", f"import sys; from ptb_lm import cli; sys.exit(cli.run('command', {body}))"]
+
+
+@pytest.mark.parametrize("length", [1, 100_000], ids=["buffered", "beyond the buffer"])
+def test_a_reader_that_goes_away_is_no_error_to_tell(length: int) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        ended = subprocess.run(printing(length), stdout=writer, stderr=subprocess.PIPE, env=buffered())
+    finally:
+        os.close(writer)
+    assert (ended.returncode, ended.stderr) == (1, b"")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+@pytest.mark.parametrize("length", [1, 100_000], ids=["buffered", "beyond the buffer"])
+def test_output_that_cannot_be_written_is_told_once(length: int) -> None:
+    with Path("/dev/full").open("wb") as full:
+        ended = subprocess.run(printing(length), stdout=full, stderr=subprocess.PIPE, env=buffered())
+    assert ended.returncode == 1
+    assert ended.stderr == b"command: No space left on device; free some space and try again\n"
+
+
+def buffered() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}

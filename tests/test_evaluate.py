@@ -1,0 +1,304 @@
+"""Scoring a saved run: the number that training reported, whatever way it is asked for."""
+
+import re
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import runs
+
+from ptb_lm import backend, checkpoint, corpus, evaluate, evaluation, reference, text
+from ptb_lm.backend import MODELS, Backend
+from ptb_lm.rundir import RunDirectory
+from ptb_lm.vocabulary import Vocabulary
+
+# Bounds on the relative difference between two ways to the same number.
+TOLERANCE = {"fp32": 1e-6, "fp64": 1e-12}
+
+PRECISIONS = sorted(TOLERANCE)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return runs.write_corpus(tmp_path_factory.mktemp("evaluate") / "data")
+
+
+@pytest.fixture(scope="module")
+def run(data: Path) -> Path:
+    """A finished run in float32."""
+    return runs.train_run(data, data.parent / "run")
+
+
+@pytest.fixture(scope="module")
+def run_fp64(data: Path) -> Path:
+    """A finished run in float64."""
+    return runs.train_run(data, data.parent / "run_fp64", "--precision", "fp64")
+
+
+@pytest.fixture(params=PRECISIONS)
+def any_run(request: pytest.FixtureRequest) -> Path:
+    """A finished run, in each precision."""
+    chosen: Path = request.getfixturevalue("run" if request.param == "fp32" else "run_fp64")
+    return chosen
+
+
+def printed(capsys: pytest.CaptureFixture[str], *given: object) -> tuple[str, int]:
+    """Run the command; return the perplexity as it is printed, and the tokens that were scored."""
+    capsys.readouterr()
+    assert runs.run_command(evaluate, *given) == 0
+    out, err = capsys.readouterr()
+    match = re.fullmatch(r"\S+ perplexity (\d+\.\d{4}) \(([\d,]+) tokens scored\)\n", out)
+    assert match, out
+    assert err == ""
+    return match[1], int(match[2].replace(",", ""))
+
+
+def loaded(run: Path, model: str | None = None) -> Backend:
+    """Build a model from a run's files, as the command does."""
+    directory = RunDirectory(run)
+    config = directory.read_config()
+    return backend.build(
+        config.hyperparameters,
+        directory.read_weights(config, Vocabulary.load(directory.vocabulary)),
+        framework=config.framework,
+        model=model or config.model,
+        device="cpu",
+        precision=config.precision,
+        seed=0,
+    )
+
+
+def perplexity(
+    run: Path, data: Path, split: str = "test", model: str | None = None, window: int | None = None
+) -> float:
+    config = RunDirectory(run).read_config().hyperparameters
+    return evaluation.perplexity(
+        loaded(run, model),
+        corpus.load(data).splits[split],
+        config,
+        batch_size=evaluation.batch_size(split, config),
+        description=split,
+        window=window,
+    )
+
+
+def test_the_test_split_scores_what_training_reported(
+    any_run: Path, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    expected = runs.result(any_run)["test_perplexity"]
+    assert perplexity(any_run, data) == expected
+    tokens = len((data / "test.txt").read_text().replace("\n", " <eos> ").split())
+    assert printed(capsys, any_run) == (f"{expected:.4f}", tokens - 1)
+
+
+def test_the_valid_split_scores_what_training_reported(
+    run: Path, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    expected = runs.result(run)["valid_perplexity"]
+    assert perplexity(run, data, "valid") == expected
+    assert printed(capsys, run, "--split", "valid")[0] == f"{expected:.4f}"
+
+
+def test_the_train_split_can_be_scored(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert 1 < float(printed(capsys, run, "--split", "train")[0]) < 100
+
+
+def test_a_text_is_scored_as_the_test_split_is(
+    any_run: Path, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert printed(capsys, any_run, "--text", data / "test.txt") == printed(capsys, any_run)
+
+
+def test_the_reference_agrees_over_the_whole_test_split(any_run: Path, data: Path) -> None:
+    """NumPy in float64, one row, every token but the first: from the saved weights alone."""
+    weights, _ = checkpoint.load(any_run / "weights.safetensors")
+    weights = {name: array.astype(np.float64) for name, array in weights.items()}
+    words = (any_run / "vocabulary.txt").read_text().splitlines()
+    tokens = (data / "test.txt").read_text().replace("\n", " <eos> ").split()
+    ids_1L = np.array([[words.index(token) for token in tokens]])
+    nll, _, _ = reference.loss_and_gradients(
+        weights, ids_1L[:, :-1], ids_1L[:, 1:], reference.zero_state(weights, 1)
+    )
+    precision = RunDirectory(any_run).read_config().precision
+    assert runs.result(any_run)["test_perplexity"] == pytest.approx(
+        np.exp(nll / (len(tokens) - 1)), rel=TOLERANCE[precision]
+    )
+
+
+@pytest.mark.parametrize("window", [1, 3, 7, 1000])
+def test_the_window_of_evaluation_does_not_matter(window: int, any_run: Path, data: Path) -> None:
+    precision = RunDirectory(any_run).read_config().precision
+    expected = runs.result(any_run)["test_perplexity"]
+    assert perplexity(any_run, data, window=window) == pytest.approx(expected, rel=TOLERANCE[precision])
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_every_model_gives_the_same_perplexity(
+    model: str, any_run: Path, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    precision = RunDirectory(any_run).read_config().precision
+    expected = runs.result(any_run)["test_perplexity"]
+    assert perplexity(any_run, data, model=model) == pytest.approx(expected, rel=TOLERANCE[precision])
+    # Beyond the last digit printed lies the rounding of float32.
+    assert float(printed(capsys, any_run, "--model", model)[0]) == pytest.approx(expected, abs=1.1e-4)
+
+
+def test_dropout_is_off(data: Path, tmp_path: Path) -> None:
+    run = runs.train_run(data, tmp_path / "run", "--keep-prob", "0.5")
+    assert perplexity(run, data) == perplexity(run, data) == runs.result(run)["test_perplexity"]
+
+
+def test_unknown_words_are_scored_as_unk(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    strange, plain = tmp_path / "strange.txt", tmp_path / "plain.txt"
+    strange.write_text("w1 zebra w2\nquagga w1\n")
+    plain.write_text("w1 <unk> w2\n<unk> w1\n")
+    assert printed(capsys, run, "--text", strange) == printed(capsys, run, "--text", plain)
+
+
+def test_a_moved_run_is_scored_with_its_data_elsewhere(
+    run: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    expected = printed(capsys, run)
+    moved = shutil.copytree(run, tmp_path / "run")
+    elsewhere = shutil.copytree(data, tmp_path / "elsewhere")
+    config = moved / "config.json"
+    config.write_text(config.read_text().replace(str(data), str(tmp_path / "gone")))
+    assert "the data folder" in runs.refusal(capsys, evaluate, moved)
+    assert printed(capsys, moved, "--data", elsewhere) == expected
+
+
+def test_evaluating_writes_nothing(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = runs.files(run)
+    printed(capsys, run)
+    assert runs.files(run) == before
+
+
+def test_splits_and_text_exclude_each_other(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    problem = runs.refusal(capsys, evaluate, run, "--split", "valid", "--text", "x")
+    assert problem == "argument --text: not allowed with argument --split (see --help)"
+
+
+@pytest.mark.parametrize("flag", ["--split", "--model", "--framework", "--device"])
+def test_an_unknown_name_is_refused(flag: str, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    problem = runs.refusal(capsys, evaluate, run, flag, "nonsense")
+    assert problem.startswith(f"argument {flag}: invalid choice: 'nonsense' (choose from ")
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (b"", " is empty"),
+        (b"\n", " has 1 tokens, but scoring needs at least 2"),
+        (b"w1\nw2 \x00\n", ", line 2: a zero byte; this is a binary file, not text"),
+        (b"w1\nw2\n\nw1 \xff\n", ", line 4: not valid UTF-8 (byte 0xff)"),
+    ],
+    ids=["empty", "too short", "binary", "not UTF-8"],
+)
+def test_a_text_that_cannot_be_scored_is_refused(
+    content: bytes, problem: str, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "text"
+    path.write_bytes(content)
+    assert runs.refusal(capsys, evaluate, run, "--text", path) == f"{path}{problem}"
+
+
+def test_a_text_that_is_not_there_is_refused(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    missing = tmp_path / "missing"
+    assert runs.refusal(capsys, evaluate, run, "--text", missing) == f"{missing} does not exist"
+    problem = runs.refusal(capsys, evaluate, run, "--text", tmp_path)
+    assert problem == f"{tmp_path} is a folder, not a text file"
+
+
+def test_an_unknown_word_without_unk_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = runs.write_corpus(tmp_path / "data")
+    for path in data.iterdir():
+        path.write_text(re.sub("<unk>|w1?[0-9]|w2[0-9]", "w0", path.read_text()))
+    run = runs.train_run(data, tmp_path / "run", "--epochs", "1")
+    path = tmp_path / "text"
+    path.write_text("w0 w0\nw0 zebra\n")
+    problem = runs.refusal(capsys, evaluate, run, "--text", path)
+    assert problem == f"{path}, line 2: the word 'zebra' is not in the vocabulary, which has no <unk>"
+
+
+def test_data_of_another_vocabulary_are_refused(
+    run: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = shutil.copytree(data, tmp_path / "other")
+    (other / "train.txt").write_text((data / "train.txt").read_text() + "zebra\n")
+    problem = runs.refusal(capsys, evaluate, run, "--data", other)
+    assert problem == f"the data {other} have another vocabulary than the run"
+
+
+def test_something_that_is_no_run_is_refused(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    missing = tmp_path / "missing"
+    assert runs.refusal(capsys, evaluate, missing) == f"the run directory {missing} does not exist"
+    problem = runs.refusal(capsys, evaluate, data)
+    assert problem == f"{data} is not a run directory: config.json is missing"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "problem"),
+    [
+        ("weights.safetensors", b"", "is truncated or not a safetensors file"),
+        ("weights.safetensors", b"text\n" * 100, "is truncated or not a safetensors file"),
+        ("weights.safetensors", None, "is missing: the run has not finished its first epoch"),
+        ("config.json", b"{", "is not valid JSON"),
+        ("config.json", b"{}", "the key 'config' is missing"),
+        ("config.json", None, "is not a run directory: config.json is missing"),
+        ("vocabulary.txt", b"w1\nw1\n", "is not a vocabulary: a distinct word a line, in UTF-8"),
+        ("vocabulary.txt", b"w1\nw2\n", "was trained with another vocabulary than"),
+        ("vocabulary.txt", b"", "was trained with another vocabulary than"),
+        ("vocabulary.txt", None, "is missing"),
+    ],
+)
+def test_a_damaged_run_is_refused(
+    name: str,
+    content: bytes | None,
+    problem: str,
+    run: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    damaged = shutil.copytree(run, tmp_path / "run")
+    (damaged / name).unlink()
+    if content is not None:
+        (damaged / name).write_bytes(content)
+    sentence = runs.refusal(capsys, evaluate, damaged)
+    assert problem in sentence
+    assert name in sentence
+
+
+def test_truncated_weights_are_refused(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = shutil.copytree(run, tmp_path / "run") / "weights.safetensors"
+    path.write_bytes(path.read_bytes()[:-1])
+    problem = runs.refusal(capsys, evaluate, path.parent)
+    assert problem.startswith(f"{path} is truncated or not a safetensors file (")
+
+
+def test_weights_of_another_size_are_refused(
+    run: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = runs.train_run(data, tmp_path / "other", "--hidden-size", "7")
+    mixed = shutil.copytree(run, tmp_path / "run")
+    shutil.copy(other / "weights.safetensors", mixed)
+    problem = runs.refusal(capsys, evaluate, mixed)
+    assert problem.startswith(f"{mixed}/weights.safetensors does not fit {mixed}/config.json: the tensor ")
+
+
+def test_the_vocabulary_of_a_text_is_the_runs(run: Path, tmp_path: Path) -> None:
+    """A text's own words and counts have no say in its ids."""
+    path = tmp_path / "text"
+    path.write_text("w3 w3 w3 w1\n")
+    vocabulary = Vocabulary.load(run / "vocabulary.txt")
+    assert [vocabulary.words[index] for index in text.encode(path, vocabulary)] == [
+        *["w3"] * 3,
+        "w1",
+        "<eos>",
+    ]

@@ -1,0 +1,225 @@
+"""What a run tells: the files of a finished run, read as others would read them."""
+
+import io
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import runs
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+
+from ptb_lm import runlog, train
+from ptb_lm.scalars import Scalars
+
+# What DESIGN.md promises of each row.
+COLUMNS = {"epoch", "learning_rate", "train_perplexity", "valid_perplexity", "words_per_second", "seconds"}
+RESULT = {
+    "test_perplexity",
+    "valid_perplexity",
+    "words_per_second",
+    "parameters",
+    "engine",
+    "environment",
+    "command",
+    "seconds",
+}
+TAGS = {
+    "perplexity/train": "train_perplexity",
+    "perplexity/valid": "valid_perplexity",
+    "learning_rate": "learning_rate",
+    "words_per_second": "words_per_second",
+    "gradient_norm": "gradient_norm",
+}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of three epochs, the last of them after a resume."""
+    folder = tmp_path_factory.mktemp("runlog")
+    run = runs.train_run(runs.write_corpus(folder / "data"), folder / "run", "--decay-after", "1")
+    assert train.main(["--resume", str(run), "--epochs", "3"]) == 0
+    return run
+
+
+@pytest.fixture(scope="module")
+def rows(run: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_metrics_hold_a_row_an_epoch(rows: list[dict[str, Any]]) -> None:
+    assert [row["epoch"] for row in rows] == [1, 2, 3]
+    assert all(row.keys() >= COLUMNS for row in rows)
+
+
+def test_metrics_hold_the_learning_rates_that_were_used(rows: list[dict[str, Any]]) -> None:
+    assert [row["learning_rate"] for row in rows] == [1.0, 0.5, 0.25]
+
+
+def test_metrics_hold_plausible_numbers(rows: list[dict[str, Any]]) -> None:
+    for row in rows:
+        assert 1 < row["train_perplexity"] < 100
+        assert 1 < row["valid_perplexity"] < 100
+        assert row["words_per_second"] > 0
+        assert row["seconds"] > 0
+
+
+def test_training_learns(rows: list[dict[str, Any]]) -> None:
+    assert rows[-1]["train_perplexity"] < rows[0]["train_perplexity"]
+
+
+def test_the_result_agrees_with_the_metrics(run: Path, rows: list[dict[str, Any]]) -> None:
+    result = runs.result(run)
+    assert result.keys() >= RESULT
+    best = min(rows, key=lambda row: row["valid_perplexity"])
+    assert (result["valid_perplexity"], result["best_epoch"]) == (best["valid_perplexity"], best["epoch"])
+    assert result["epochs"] == len(rows)
+
+
+def test_the_result_holds_every_command_of_the_run(run: Path) -> None:
+    first, second = runs.result(run)["command"].split(" && ")
+    assert first.startswith("python -m ptb_lm.train --data ")
+    assert second == f"python -m ptb_lm.train --resume {run} --epochs 3"
+
+
+def test_the_result_counts_the_parameters(run: Path) -> None:
+    words, hidden, layers = len((run / "vocabulary.txt").read_text().splitlines()), 6, 2
+    lstm = layers * (2 * hidden * 4 * hidden + 4 * hidden)
+    assert runs.result(run)["parameters"] == words * hidden + lstm + hidden * words + words
+
+
+def test_the_result_says_where_it_was_made(run: Path) -> None:
+    import torch
+
+    environment = runs.result(run)["environment"]
+    assert environment["torch"] == torch.__version__
+    assert environment["python"] == ".".join(map(str, sys.version_info[:3]))
+    assert environment["threads"] == torch.get_num_threads()
+    assert environment.keys() >= {"commit", "numpy", "platform", "processor", "cores", "device", "started"}
+
+
+def test_tensorboard_reads_the_metrics(run: Path, rows: list[dict[str, Any]]) -> None:
+    events = EventAccumulator(str(run))
+    events.Reload()
+    assert set(events.Tags()["scalars"]) == TAGS.keys()
+    for tag, column in TAGS.items():
+        scalars = events.Scalars(tag)
+        assert [scalar.step for scalar in scalars] == [1, 2, 3]
+        # TensorBoard keeps float32.
+        assert [scalar.value for scalar in scalars] == pytest.approx([row[column] for row in rows], rel=1e-7)
+
+
+def test_each_process_writes_a_file_of_its_own_and_purges_what_it_repeats(run: Path) -> None:
+    first, second = (
+        [*EventFileLoader(str(path)).Load()] for path in sorted(run.glob("events.out.tfevents*"))
+    )
+    assert first[0].file_version == second[0].file_version == "brain.Event:2"
+    assert [event.step for event in first[1:]] == [1, 2]
+    assert (second[1].step, second[1].session_log.status) == (3, 1)  # SessionLog.START
+    assert [event.step for event in second[2:]] == [3]
+
+
+def test_purged_steps_are_gone_for_tensorboard(tmp_path: Path) -> None:
+    """An epoch that was written, but not saved, is written again by the process that resumes."""
+    write_scalars(tmp_path, {1: 10.0, 2: 20.0}, purge_step=None)
+    (first,) = tmp_path.glob("events.out.tfevents*")
+    first.rename(tmp_path / "events.out.tfevents.1.host.1")  # as of an earlier process
+    write_scalars(tmp_path, {2: 21.0}, purge_step=2)
+    events = EventAccumulator(str(tmp_path))
+    events.Reload()
+    assert [(scalar.step, scalar.value) for scalar in events.Scalars("x")] == [(1, 10.0), (2, 21.0)]
+
+
+def write_scalars(folder: Path, values: dict[int, float], purge_step: int | None) -> None:
+    scalars = Scalars(folder, purge_step=purge_step)
+    for step, value in values.items():
+        scalars.add({"x": value}, step)
+    scalars.close()
+
+
+def test_scalars_can_be_read_while_the_run_goes_on(tmp_path: Path) -> None:
+    scalars = Scalars(tmp_path)
+    scalars.add({"x": 1.5}, 1)
+    (path,) = tmp_path.glob("events.out.tfevents*")
+    try:
+        assert [*EventFileLoader(str(path)).Load()][-1].step == 1
+    finally:
+        scalars.close()
+
+
+def test_tensorflow_is_not_imported(tmp_path: Path) -> None:
+    """TensorBoard imports TensorFlow where it finds it, which takes seconds and takes memory on the GPU."""
+    (tmp_path / "tensorflow").mkdir()
+    (tmp_path / "tensorflow" / "__init__.py").write_text("raise RuntimeError('imported')")
+    code = "\n".join(
+        [
+            "import sys",
+            f"sys.path.insert(0, {str(tmp_path)!r})",
+            "from pathlib import Path",
+            "from ptb_lm.scalars import Scalars",
+            f"scalars = Scalars(Path({str(tmp_path)!r}))",
+            "scalars.add({'x': 1.0}, 1)",
+            "scalars.close()",
+            "assert 'tensorflow' not in sys.modules",
+            "try:",
+            "    import tensorflow",
+            "except RuntimeError as error:",
+            "    print(error)",  # it would have been found
+        ]
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (ended.stderr, ended.stdout) == ("", "imported\n")
+
+
+def test_metrics_are_written_whole(tmp_path: Path) -> None:
+    path, rows = tmp_path / "metrics.jsonl", [{"epoch": 1, "x": 0.1}, {"epoch": 2, "x": 1e-300}]
+    runlog.write_metrics(path, rows)
+    assert [json.loads(line) for line in path.read_text().splitlines()] == rows
+    runlog.write_metrics(path, rows[:1])
+    assert path.read_text() == '{"epoch": 1, "x": 0.1}\n'
+
+
+@pytest.mark.parametrize(
+    ("nll", "tokens", "expected"),
+    [(0.0, 3, 1.0), (3 * math.log(7), 3, 7.0), (1e6, 3, math.inf), (math.inf, 3, math.inf)],
+)
+def test_perplexity(nll: float, tokens: int, expected: float) -> None:
+    assert runlog.perplexity(nll, tokens) == pytest.approx(expected, rel=1e-15)
+
+
+def test_perplexity_of_nan_is_nan() -> None:
+    assert math.isnan(runlog.perplexity(math.nan, 3))
+
+
+def test_the_progress_bar_is_silent_unless_at_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    written = {}
+    for stream in (io.StringIO(), Terminal()):
+        monkeypatch.setattr(sys, "stderr", stream)
+        with runlog.progress(3, "epoch 1/2") as bar:
+            bar.update(3)
+        written[stream.isatty()] = stream.getvalue()
+    assert written[False] == ""
+    assert "epoch 1/2" in written[True]
+
+
+def test_the_commit_is_the_checkouts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Installed into the environment of another project, the package has no commit of its own."""
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b"]
+    for command in (["init", "-q"], ["commit", "-q", "--allow-empty", "-m", "x"]):
+        subprocess.run([*git, *command], check=True)
+    head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True)
+    monkeypatch.setattr(runlog, "__file__", str(tmp_path / "ptb_lm" / "runlog.py"))
+    (tmp_path / "ptb_lm").mkdir()
+    assert runlog.environment()["commit"] == head.stdout.strip()
+    installed = tmp_path / "site-packages" / "ptb_lm"
+    installed.mkdir(parents=True)
+    monkeypatch.setattr(runlog, "__file__", str(installed / "runlog.py"))
+    assert runlog.environment()["commit"] is None
