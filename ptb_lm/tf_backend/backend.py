@@ -159,7 +159,10 @@ class TensorFlowBackend:
 
     def load_training_state(self, arrays: Mapping[str, NDArray[Any]]) -> State:
         """Set what `export_training_state` returned, and return the carried state."""
-        self.dropout.generator.reset(arrays["tensorflow.generator"])
+        try:
+            self.dropout.generator.reset(arrays["tensorflow.generator"])
+        except ValueError as error:
+            raise UserError(f"the dropout stream is not one of TensorFlow's ({error})") from None
         with tf.device(self.device):
             return [
                 (tf.constant(h_BH, self.dtype), tf.constant(c_BH, self.dtype))

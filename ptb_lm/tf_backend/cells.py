@@ -12,6 +12,7 @@ Shapes: T = time steps, B = batch, I = input width, H = hidden units.
 from collections.abc import Mapping
 from typing import Any
 
+import keras
 import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
@@ -141,9 +142,7 @@ class KerasLayer(Layer):
     """keras.layers.LSTM as its users write it: on a CPU, Keras's own loop over elementary operations."""
 
     def __init__(self, input_size: int, hidden_size: int, *, dtype: tf.DType, unroll: str) -> None:
-        from keras.layers import LSTM  # here, because no other model needs Keras, and it loads slowly
-
-        self.lstm = LSTM(hidden_size, return_sequences=True, return_state=True, dtype=dtype.name)
+        self.lstm = keras.layers.LSTM(hidden_size, return_sequences=True, return_state=True, dtype=dtype.name)
         self.lstm.build((None, None, input_size))
         self.trained = [variable.value for variable in self.lstm.trainable_variables]
 

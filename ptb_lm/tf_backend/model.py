@@ -40,7 +40,8 @@ class LSTMStack:
 class InvertedDropout:
     """Inverted dropout with a random stream of its own: a fresh mask at each call.
 
-    Its own stream makes the masks the same for every layer implementation, and a run resumable.
+    Its own stream makes the masks the same for every layer implementation, and a run resumable. XLA makes
+    other masks of the same stream than TensorFlow's own operation does.
 
     Args:
         keep_prob: Probability that a unit is kept; kept units are divided by it.
