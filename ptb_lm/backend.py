@@ -96,6 +96,7 @@ FRAMEWORKS: dict[str, Framework] = {
         models={
             "basic": "elementary operations, a Python loop over time",
             "block": "torch.nn.LSTMCell, one fused operation a time step",
+            "block_fused": "one operation a layer, with a gradient of our own",
             "cudnn": "torch.nn.LSTM, one operation a layer: cuDNN on a GPU, oneDNN on a CPU",
         },
         executions=("eager", "compile", "jit"),

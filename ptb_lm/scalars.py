@@ -4,6 +4,7 @@ Written with TensorBoard's own messages and record format, but without its write
 TensorFlow if it is installed.
 """
 
+import itertools
 import os
 import socket
 import time
@@ -13,6 +14,8 @@ from pathlib import Path
 from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.record_writer import RecordWriter
+
+_COUNT = itertools.count()  # of the event files of this process
 
 
 class Scalars:
@@ -27,9 +30,9 @@ class Scalars:
     """
 
     def __init__(self, folder: Path, *, purge_step: int | None = None) -> None:
-        # The process id keeps two files of one second apart.
-        name = f"events.out.tfevents.{time.time():.0f}.{socket.gethostname()}.{os.getpid()}"
-        self._file = (folder / name).open("ab")
+        # Process id and count keep two files of one second apart.
+        unique = f"{time.time():.0f}.{socket.gethostname()}.{os.getpid()}.{next(_COUNT):04}"
+        self._file = (folder / f"events.out.tfevents.{unique}").open("xb")
         self._records = RecordWriter(self._file)
         self._write(Event(wall_time=time.time(), file_version="brain.Event:2"))
         if purge_step is not None:

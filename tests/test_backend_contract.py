@@ -297,7 +297,7 @@ def test_what_does_not_go_together_is_refused(
     ("choice", "message"),
     [
         ({"framework": "theano"}, "unknown framework 'theano'; choose from torch"),
-        ({"model": "gru"}, "unknown model 'gru' for torch; choose from basic, block, cudnn"),
+        ({"model": "gru"}, "unknown model 'gru' for torch; choose from basic, block, block_fused, cudnn"),
         ({"precision": "fp8"}, "unknown precision 'fp8'"),
         ({"device": "tpu"}, "unknown device 'tpu'"),
         ({"execution": "xla"}, "unknown execution 'xla' for torch; choose from eager, compile, jit"),

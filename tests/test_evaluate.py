@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import runs
 
-from ptb_lm import backend, checkpoint, corpus, evaluate, evaluation, reference, text
+from ptb_lm import backend, checkpoint, corpus, evaluate, evaluation, reference
 from ptb_lm.backend import FRAMEWORKS, Backend
 from ptb_lm.rundir import RunDirectory
 from ptb_lm.vocabulary import Vocabulary
@@ -300,15 +300,3 @@ def test_weights_of_another_size_are_refused(
     shutil.copy(other / "weights.safetensors", mixed)
     problem = runs.refusal(capsys, evaluate, mixed)
     assert problem.startswith(f"{mixed}/weights.safetensors does not fit {mixed}/config.json: the tensor ")
-
-
-def test_the_vocabulary_of_a_text_is_the_runs(run: Path, tmp_path: Path) -> None:
-    """A text's own words and counts have no say in its ids."""
-    path = tmp_path / "text"
-    path.write_text("w3 w3 w3 w1\n")
-    vocabulary = Vocabulary.load(run / "vocabulary.txt")
-    assert [vocabulary.words[index] for index in text.encode(path, vocabulary)] == [
-        *["w3"] * 3,
-        "w1",
-        "<eos>",
-    ]

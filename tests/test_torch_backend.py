@@ -15,6 +15,7 @@ import ptb_lm
 from ptb_lm import backend, reference
 from ptb_lm.backend import FRAMEWORKS
 from ptb_lm.config import Config
+from ptb_lm.torch_backend.fused import FusedSequence
 from ptb_lm.torch_backend.loss import SoftmaxLayer, sum_by_word
 from ptb_lm.torch_backend.model import InvertedDropout
 
@@ -55,6 +56,17 @@ def test_dropout_is_in_every_place_the_reference_has_it(model: str, tiny_config:
         (measured,) = built.read([loss])
         assert measured.nll == pytest.approx(3 * expected, rel=1e-11)
         assert measured.gradient_norm == pytest.approx(norm, rel=1e-10)
+
+
+@pytest.mark.parametrize("steps", [1, 4])
+def test_the_fused_sequence_has_the_gradient_of_every_input(steps: int) -> None:
+    """The carried state's too, which training does not use; against finite differences."""
+    generator = torch.Generator().manual_seed(0)
+    shapes = [(steps, 2, 5), (2, 3), (2, 3), (5, 12), (3, 12), (12,)]
+    inputs = [
+        torch.randn(shape, generator=generator, dtype=torch.float64, requires_grad=True) for shape in shapes
+    ]
+    assert torch.autograd.gradcheck(FusedSequence.apply, inputs)
 
 
 @pytest.mark.parametrize("keep_prob", [0.35, 0.5, 0.9])

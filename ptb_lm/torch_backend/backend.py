@@ -87,7 +87,10 @@ class TorchBackend:
         self.stack.to(device=device, dtype=dtype)
         # Evaluation's windows are of other shapes, for which it would be compiled anew; it uses the layers as
         # they are.
-        self.training_stack = LSTMStack(executed(layer, execution) for layer in self.stack.layers)
+        self.training_stack = LSTMStack(
+            executed(layer, execution, steps=config.num_steps, batch_size=config.batch_size)
+            for layer in self.stack.layers
+        )
         self.softmax = SoftmaxLayer(config.hidden_size, vocabulary_size, device=device, dtype=dtype)
         self.dropout = InvertedDropout(config.keep_prob, device=device, seed=seed)
         self.trained = [p for p in self.stack.parameters() if p.requires_grad]

@@ -1,4 +1,4 @@
-"""One LSTM layer over a sequence, three ways: basic, block, cudnn.
+"""One LSTM layer over a sequence, four ways: basic, block, block_fused, cudnn.
 
 All compute the same function of the same canonical parameters:
 
@@ -13,6 +13,8 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
+
+from ptb_lm.torch_backend.fused import FusedSequence
 
 LayerState = tuple[Tensor, Tensor]  # h_BH, c_BH
 
@@ -46,8 +48,8 @@ class Layer(nn.Module):
         raise NotImplementedError
 
 
-class BasicLayer(Layer):
-    """Gates written out of elementary operations; a Python loop over time."""
+class CanonicalLayer(Layer):
+    """A layer that keeps its parameters as the canonical ones are."""
 
     def __init__(self, input_size: int, hidden_size: int) -> None:
         super().__init__(input_size, hidden_size)
@@ -62,6 +64,10 @@ class BasicLayer(Layer):
             "recurrent_kernel": Canonical(self.recurrent_kernel, False),
             "bias": Canonical(self.bias, False),
         }
+
+
+class BasicLayer(CanonicalLayer):
+    """Gates written out of elementary operations; a Python loop over time."""
 
     def forward(self, x_TBI: Tensor, state: LayerState) -> tuple[Tensor, LayerState]:
         """Return the output [T, B, H] and the state after the last step."""
@@ -101,6 +107,17 @@ class BlockLayer(Layer):
         return torch.stack(outputs), state
 
 
+class BlockFusedLayer(CanonicalLayer):
+    """One operation for the sequence, with its own gradient (ptb_lm.torch_backend.fused)."""
+
+    def forward(self, x_TBI: Tensor, state: LayerState) -> tuple[Tensor, LayerState]:
+        """Return the output [T, B, H] and the state after the last step."""
+        output_TBH, c_BH = FusedSequence.apply(  # type: ignore[no-untyped-call]
+            x_TBI, *state, self.kernel, self.recurrent_kernel, self.bias
+        )
+        return output_TBH, (output_TBH[-1], c_BH)
+
+
 class CudnnLayer(Layer):
     """torch.nn.LSTM: one operation for the sequence; cuDNN on a GPU, oneDNN or ATen on a CPU."""
 
@@ -124,7 +141,12 @@ class CudnnLayer(Layer):
         return output_TBH, (h_1BH[0], c_1BH[0])
 
 
-LAYERS: dict[str, type[Layer]] = {"basic": BasicLayer, "block": BlockLayer, "cudnn": CudnnLayer}
+LAYERS: dict[str, type[Layer]] = {
+    "basic": BasicLayer,
+    "block": BlockLayer,
+    "block_fused": BlockFusedLayer,
+    "cudnn": CudnnLayer,
+}
 
 
 def _freeze_second_bias(bias: Tensor) -> None:

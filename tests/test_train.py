@@ -1,0 +1,625 @@
+"""The command that trains: what it refuses, and what a failure leaves behind."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import runs
+
+from ptb_lm import checkpoint, train
+from ptb_lm.config import PRESETS, SMALL
+from ptb_lm.rundir import MAX_SEED, RunDirectory
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return runs.write_corpus(tmp_path_factory.mktemp("train") / "data")
+
+
+@pytest.fixture(scope="module")
+def finished(data: Path) -> Path:
+    """A finished run, to be looked at only."""
+    return runs.train_run(data, data.parent / "run")
+
+
+@pytest.fixture
+def run(finished: Path, tmp_path: Path) -> Path:
+    """A finished run of one's own."""
+    return shutil.copytree(finished, tmp_path / "run")
+
+
+@pytest.fixture
+def refused(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Start a new run that must be refused; return the sentence. No run directory may come of it."""
+
+    def refuse(*more: str, data: Path = data, status: int = 2) -> str:
+        problem = runs.refusal(capsys, train, *runs.arguments(data, tmp_path / "new", *more), status=status)
+        assert not (tmp_path / "new").exists()
+        return problem
+
+    return refuse
+
+
+@pytest.fixture
+def refused_resume(run: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Resume a run, which must be refused; return the sentence. The run must stay as it was."""
+
+    def refuse(*more: object) -> str:
+        before = runs.files(run)
+        problem = runs.refusal(capsys, train, "--resume", run, *more)
+        assert runs.files(run) == before
+        return problem
+
+    return refuse
+
+
+# Names and values.
+
+
+@pytest.mark.parametrize("flag", ["--model", "--config", "--framework", "--precision", "--device"])
+def test_an_unknown_name_is_refused_with_the_known_ones(flag: str, refused: Callable[..., str]) -> None:
+    problem = refused(flag, "nonsense")
+    assert re.fullmatch(
+        rf"argument {flag}: invalid choice: 'nonsense' \(choose from .+\) \(see --help\)", problem
+    )
+
+
+@pytest.mark.parametrize(
+    ("flag", "value", "problem"),
+    [
+        ("--epochs", "0", "--epochs must be at least 1, not 0"),
+        ("--batch-size", "-3", "--batch-size must be at least 1, not -3"),
+        ("--num-steps", "0", "--num-steps must be at least 1, not 0"),
+        ("--hidden-size", "0", "--hidden-size must be at least 1, not 0"),
+        ("--num-layers", "-1", "--num-layers must be at least 1, not -1"),
+        ("--decay-after", "-1", "--decay-after must be at least 0, not -1"),
+        ("--keep-prob", "0", "--keep-prob must be greater than 0, not 0.0"),
+        ("--keep-prob", "1.5", "--keep-prob must be greater than 0 and at most 1, not 1.5"),
+        ("--keep-prob", "nan", "--keep-prob must be a finite number, not nan"),
+        ("--learning-rate", "inf", "--learning-rate must be a finite number, not inf"),
+        ("--learning-rate", "0", "--learning-rate must be greater than 0, not 0.0"),
+        ("--max-grad-norm", "1e99", "--max-grad-norm must be at most 3.4e+38"),
+        ("--init-scale", "1e39", "--init-scale must be at most 3.4e+38"),
+        ("--hidden-size", "1" + "0" * 400, "--hidden-size must be at most 2147483647"),
+        ("--seed", "-1", f"--seed must be at least 0 and at most {MAX_SEED}, not -1"),
+        ("--seed", "9" * 20, f"--seed must be at least 0 and at most {MAX_SEED}, not {'9' * 20}"),
+        ("--epochs", "1.5", "argument --epochs: invalid int value: '1.5' (see --help)"),
+        ("--hidden-size", "many", "argument --hidden-size: invalid int value: 'many' (see --help)"),
+        ("--lr-decay", "half", "argument --lr-decay: invalid float value: 'half' (see --help)"),
+    ],
+)
+def test_an_impossible_value_is_refused(
+    flag: str, value: str, problem: str, refused: Callable[..., str]
+) -> None:
+    assert refused(flag, value) == problem
+
+
+@pytest.mark.parametrize("arguments", [["--lr", "0.1"], ["--epoch", "1"], ["more"]])
+def test_an_unknown_flag_is_refused(arguments: list[str], refused: Callable[..., str]) -> None:
+    assert refused(*arguments) == f"unrecognized arguments: {' '.join(arguments)} (see --help)"
+
+
+def test_a_gpu_that_is_not_there_is_refused(refused: Callable[..., str]) -> None:
+    import torch
+
+    if torch.cuda.is_available():
+        pytest.skip("needs a machine without a CUDA device")
+    assert refused("--device", "cuda").startswith("--device cuda: torch ")
+
+
+# Data.
+
+
+@pytest.fixture
+def own_data(data: Path, tmp_path: Path) -> Path:
+    """A corpus to damage."""
+    return shutil.copytree(data, tmp_path / "data")
+
+
+def test_a_data_folder_that_is_not_there_is_refused(refused: Callable[..., str], tmp_path: Path) -> None:
+    missing = tmp_path / "missing"
+    assert refused(data=missing) == f"the data folder {missing} does not exist"
+
+
+def test_a_file_for_a_data_folder_is_refused(refused: Callable[..., str], data: Path) -> None:
+    path = data / "train.txt"
+    assert refused(data=path) == f"the data folder {path} is a file, not a folder"
+
+
+@pytest.mark.parametrize("split", ["train", "valid", "test"])
+def test_a_missing_split_is_refused(split: str, own_data: Path, refused: Callable[..., str]) -> None:
+    (own_data / f"{split}.txt").unlink()
+    problem = refused(data=own_data)
+    assert problem == f"the data folder {own_data} has neither ptb.{split}.txt nor {split}.txt"
+
+
+@pytest.mark.parametrize("split", ["train", "valid", "test"])
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (b"", " is empty"),
+        (b"w1 w2\nw1 \x00 w2\n", ", line 2: a zero byte; this is a binary file, not text"),
+        (b"w1\n\nw1 \xc3(\n", ", line 3: not valid UTF-8 (byte 0xc3)"),
+        (b"w1\nw1 \xc3", ", line 2: not valid UTF-8 (byte 0xc3)"),
+    ],
+    ids=["empty", "binary", "not UTF-8", "cut within a character"],
+)
+def test_a_split_that_is_not_text_is_refused(
+    split: str, content: bytes, problem: str, own_data: Path, refused: Callable[..., str]
+) -> None:
+    path = own_data / f"{split}.txt"
+    path.write_bytes(content)
+    assert refused(data=own_data) == f"{path}{problem}"
+
+
+@pytest.mark.parametrize("split", ["valid", "test"])
+def test_an_unknown_word_without_unk_is_refused(
+    split: str, own_data: Path, refused: Callable[..., str]
+) -> None:
+    for path in own_data.iterdir():
+        path.write_text(re.sub(r"<unk>|w\d+", "w0", path.read_text()))
+    path = own_data / f"{split}.txt"
+    path.write_text("w0\n\nw0 zebra w0\n" + path.read_text())
+    problem = refused(data=own_data)
+    assert problem == f"{path}, line 3: the word 'zebra' is not in the vocabulary, which has no <unk>"
+
+
+def test_a_train_split_too_short_for_one_window_is_refused(
+    own_data: Path, refused: Callable[..., str]
+) -> None:
+    (own_data / "train.txt").write_text("w1 w2 <unk>\n" * 5 + "w1 w2\n")  # 23 tokens
+    problem = refused(data=own_data)
+    assert problem == ("the train split has 23 tokens, but --batch-size 4 and --num-steps 5 need at least 24")
+
+
+def test_a_train_split_of_just_one_window_will_do(own_data: Path, tmp_path: Path) -> None:
+    (own_data / "train.txt").write_text("w1 w2 <unk>\n" * 6)
+    runs.train_run(own_data, tmp_path / "new")
+
+
+def test_a_valid_split_too_short_for_the_batch_is_refused(
+    own_data: Path, refused: Callable[..., str]
+) -> None:
+    (own_data / "valid.txt").write_text("w1 w2 w3 w1 w2 w3\n")
+    assert refused(data=own_data) == "the valid split has 7 tokens, but batch size 4 needs at least 8"
+
+
+def test_a_test_split_with_nothing_to_score_is_refused(own_data: Path, refused: Callable[..., str]) -> None:
+    (own_data / "test.txt").write_text("\n")
+    assert refused(data=own_data) == "the test split has 1 tokens, but scoring needs at least 2"
+
+
+def test_a_batch_larger_than_the_text_is_refused(refused: Callable[..., str]) -> None:
+    problem = refused("--batch-size", "1000")
+    assert re.fullmatch(r"the valid split has \d+ tokens, but batch size 1000 needs at least 2000", problem)
+
+
+def test_more_steps_than_the_text_has_are_refused(refused: Callable[..., str]) -> None:
+    problem = refused("--num-steps", "1000")
+    assert re.fullmatch(
+        r"the train split has \d+ tokens, but --batch-size 4 and --num-steps 1000 need at least 4004", problem
+    )
+
+
+# The run directory.
+
+
+def test_a_run_that_exists_is_refused(run: Path, data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = runs.files(run)
+    problem = runs.refusal(capsys, train, *runs.arguments(data, run))
+    assert problem == (
+        f"the run directory {run} exists; go on with --resume {run}, or replace it with --overwrite"
+    )
+    assert runs.files(run) == before
+
+
+def test_an_empty_folder_is_no_run_that_exists(data: Path, tmp_path: Path) -> None:
+    runs.train_run(data, tmp_path)
+    assert (tmp_path / "result.json").exists()
+
+
+def test_overwrite_leaves_nothing_of_the_older_run(run: Path, data: Path, tmp_path: Path) -> None:
+    sizes = ("--hidden-size", "5", "--epochs", "1")
+    fresh = runs.files(runs.train_run(data, tmp_path / "fresh", *sizes))
+    older = runs.files(run)
+    over = runs.files(runs.train_run(data, run, *sizes, "--overwrite"))
+    assert not {name for name in over if name.startswith("events")} & older.keys()
+    assert len(over) == len(fresh)
+    for name in ("config.json", "vocabulary.txt"):
+        assert over[name] == fresh[name]
+    assert over["metrics.jsonl"].count(b"\n") == 1
+    assert runs.result(run)["test_perplexity"] == runs.result(tmp_path / "fresh")["test_perplexity"]
+
+
+@pytest.mark.parametrize("more", [["--batch-size", "1000"], ["--model", "nonsense"], ["--data", "/missing"]])
+def test_overwrite_with_another_mistake_leaves_the_older_run(
+    more: list[str], run: Path, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = runs.files(run)
+    runs.refusal(capsys, train, *runs.arguments(data, run, "--overwrite", *more))
+    assert runs.files(run) == before
+
+
+def test_overwrite_needs_a_run_to_replace(
+    data: Path, refused_resume: Callable[..., str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    problem = "--overwrite replaces the run in --run-dir, which is not given"
+    assert refused_resume("--overwrite") == problem
+    assert runs.refusal(capsys, train, "--data", data, "--overwrite") == problem
+
+
+def test_a_file_in_the_runs_place_is_refused(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "file"
+    path.write_text("mine")
+    for overwrite in ([], ["--overwrite"]):
+        problem = runs.refusal(capsys, train, *runs.arguments(data, path, *overwrite))
+        assert problem == f"{path} is a file, not a run directory"
+    assert path.read_text() == "mine"
+
+
+def test_a_file_for_a_parent_folder_is_refused(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("mine")
+    problem = runs.refusal(capsys, train, *runs.arguments(data, tmp_path / "file" / "run"))
+    assert problem.startswith(f"{tmp_path / 'file' / 'run'}")
+    assert problem.endswith(": Not a directory")
+    assert runs.files(tmp_path) == {"file": b"mine"}
+
+
+def test_a_parent_folder_without_permission_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    # Not in tmp_path: root gives up its rights here, and with them the way into its own folders.
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o755)
+        data, parent = runs.write_corpus(Path(name) / "data"), Path(name) / "parent"
+        parent.mkdir(mode=0o555)
+        runs.train_run(data, Path(name) / "run")  # imports all that root alone may be able to read
+        capsys.readouterr()
+        root = os.geteuid() == 0
+        if root:
+            os.seteuid(65534)
+        try:
+            problem = runs.refusal(capsys, train, *runs.arguments(data, parent / "run"))
+        finally:
+            if root:
+                os.seteuid(0)
+        assert problem == f"{parent / 'run'}: Permission denied"
+        assert list(parent.iterdir()) == []
+
+
+# Resuming.
+
+
+@pytest.mark.parametrize(
+    ("flag", "value", "before"),
+    [
+        ("--hidden-size", "7", 6),
+        ("--num-layers", "1", 2),
+        ("--batch-size", "3", 4),
+        ("--num-steps", "4", 5),
+        ("--init-scale", "0.2", 0.1),
+        ("--seed", "2", 1),
+        ("--config", "medium", "small"),
+        ("--model", "basic", "cudnn"),
+        ("--precision", "fp64", "fp32"),
+    ],
+)
+def test_resuming_as_another_run_is_refused(
+    flag: str, value: str, before: object, refused_resume: Callable[..., str]
+) -> None:
+    problem = refused_resume(flag, value)
+    assert problem.startswith(f"{flag} {value} differs from the run's {before}, and a resumed run keeps ")
+
+
+def test_resuming_in_another_framework_is_refused(run: Path, refused_resume: Callable[..., str]) -> None:
+    change_config(run, '"framework": "torch"', '"framework": "other"')
+    assert refused_resume("--framework", "torch").startswith(
+        "--framework torch differs from the run's other, and a resumed run keeps "
+    )
+    assert refused_resume() == "unknown framework 'other'; choose from torch"
+
+
+def change_config(run: Path, old: str, new: str) -> None:
+    config = run / "config.json"
+    text = config.read_text()
+    assert text.count(old) == 1
+    config.write_text(text.replace(old, new))
+
+
+def test_resuming_with_the_runs_own_flags_is_no_change(run: Path, data: Path) -> None:
+    flags = [*runs.FLAGS, "--seed", "1", "--model", "cudnn", "--config", "small", "--data", str(data)]
+    assert train.main(["--resume", str(run), *flags]) == 0
+
+
+@pytest.mark.parametrize(
+    ("flag", "value"),
+    [("--epochs", "3"), ("--learning-rate", "0.5"), ("--lr-decay", "0.9"), ("--keep-prob", "0.9")],
+)
+def test_resuming_may_change_how_training_goes_on(flag: str, value: str, run: Path) -> None:
+    assert train.main(["--resume", str(run), flag, value]) == 0
+    name = flag.removeprefix("--").replace("-", "_")
+    assert getattr(RunDirectory(run).read_config().hyperparameters, name) == float(value)
+
+
+def test_resuming_with_another_vocabulary_is_refused(
+    run: Path, own_data: Path, refused_resume: Callable[..., str]
+) -> None:
+    (own_data / "train.txt").write_text((own_data / "train.txt").read_text() + "zebra\n")
+    words = len((run / "vocabulary.txt").read_text().splitlines())
+    problem = refused_resume("--data", own_data)
+    assert problem == (
+        f"the vocabulary of the data ({words + 1} words) is not the one in {run / 'vocabulary.txt'}"
+    )
+
+
+def test_resuming_something_that_is_no_run_is_refused(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    missing, file = tmp_path / "missing", data / "train.txt"
+    for path, problem in (
+        (missing, f"the run directory {missing} does not exist"),
+        (data, f"{data} is not a run directory: config.json is missing"),
+        (file, f"{file} is not a run directory"),
+    ):
+        assert runs.refusal(capsys, train, "--resume", path) == problem
+    assert not missing.exists()
+
+
+def test_resuming_and_a_new_run_exclude_each_other(
+    tmp_path: Path, refused_resume: Callable[..., str]
+) -> None:
+    problem = refused_resume("--run-dir", tmp_path / "new")
+    assert problem == "argument --run-dir: not allowed with argument --resume (see --help)"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "problem"),
+    [
+        ('"seed"', '"colour": 1, "seed"', ": unknown key 'colour'"),
+        ('"hidden_size"', '"colour": 1, "hidden_size"', ": unknown key 'colour'"),
+        ('"seed": 1,', "", ": the key 'seed' is missing"),
+        ('"batch_size": 4', '"batch_size": 0', ": --batch-size must be at least 1, not 0"),
+        ('"seed": 1,', '"seed": 1', " is not valid JSON"),
+    ],
+)
+def test_resuming_with_a_damaged_configuration_is_refused(
+    old: str, new: str, problem: str, run: Path, refused_resume: Callable[..., str]
+) -> None:
+    change_config(run, old, new)
+    assert refused_resume() == f"{run / 'config.json'}{problem}"
+
+
+@pytest.mark.parametrize("kept", [0, 5, 1000, -1])
+def test_resuming_from_a_truncated_state_is_refused(
+    kept: int, run: Path, refused_resume: Callable[..., str]
+) -> None:
+    state = run / "state" / "training.safetensors"
+    state.write_bytes(state.read_bytes()[:kept])
+    assert refused_resume().startswith(f"{state} is truncated or not a safetensors file (")
+
+
+def test_resuming_without_a_state_is_refused(run: Path, refused_resume: Callable[..., str]) -> None:
+    (run / "state" / "training.safetensors").unlink()
+    assert refused_resume() == f"{run / 'state' / 'training.safetensors'} is missing"
+
+
+def test_resuming_from_weights_alone_is_refused(run: Path, refused_resume: Callable[..., str]) -> None:
+    shutil.copy(run / "weights.safetensors", run / "state" / "training.safetensors")
+    problem = refused_resume()
+    assert problem.startswith(f"{run / 'state' / 'training.safetensors'} does not fit this run: the tensor ")
+
+
+@pytest.mark.parametrize(
+    ("sizes", "tensor"),
+    [
+        (["--hidden-size", "7"], "'embedding' has shape"),
+        (["--num-layers", "1"], "'lstm.1."),
+        (["--num-layers", "3"], "'lstm.2."),
+        (["--batch-size", "3"], "'h' has shape (2, 3, 6), not (2, 4, 6)"),  # the weights would fit
+    ],
+)
+def test_resuming_from_another_runs_state_is_refused(
+    sizes: list[str],
+    tensor: str,
+    run: Path,
+    data: Path,
+    tmp_path: Path,
+    refused_resume: Callable[..., str],
+) -> None:
+    other = runs.train_run(data, tmp_path / "other", "--epochs", "1", *sizes)
+    state = run / "state" / "training.safetensors"
+    shutil.copy(other / "state" / "training.safetensors", state)
+    problem = refused_resume()
+    assert problem.startswith(f"{state} does not fit this run: the tensor ")
+    assert tensor in problem
+
+
+@pytest.mark.parametrize(
+    "generator",
+    [np.zeros(16, np.uint8), np.zeros(16, np.float32), None],
+    ids=["of a GPU", "of other numbers", "missing"],
+)
+def test_resuming_with_another_devices_random_state_is_refused(
+    generator: np.ndarray | None, run: Path, refused_resume: Callable[..., str]
+) -> None:
+    state = run / "state" / "training.safetensors"
+    arrays, metadata = checkpoint.load(state)
+    del arrays["training.torch.generator"]
+    if generator is not None:
+        arrays["training.torch.generator"] = generator
+    checkpoint.save(state, arrays, metadata)
+    assert refused_resume().startswith(f"{state} does not fit this run: ")
+
+
+# Failures on the way.
+
+
+@pytest.mark.parametrize("rate", ["1e9", "3e38"], ids=["seen by validation", "seen by a step"])
+def test_divergence_keeps_the_last_good_state(
+    rate: str, run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = runs.files(run)
+    capsys.readouterr()
+    assert train.main(["--resume", str(run), "--epochs", "4", "--learning-rate", rate]) == 1
+    problem = runs.sentence(capsys.readouterr().err, train)
+    assert re.match(r"training diverged (in epoch 3, step \d+ of \d+|at the end of epoch 3): ", problem)
+    assert problem.endswith(f"--resume {run} with a smaller --learning-rate goes on from it")
+
+    after = runs.files(run)
+    for name in ("weights.safetensors", "metrics.jsonl", "vocabulary.txt"):
+        assert after[name] == before[name]
+    arrays, metadata = checkpoint.load(run / "state" / "training.safetensors")
+    assert metadata["progress"]["epoch"] == 2
+    assert all(np.isfinite(array).all() for array in arrays.values())
+
+    assert train.main(["--resume", str(run), "--learning-rate", "0.5"]) == 0
+    assert runs.result(run)["epochs"] == 4
+
+
+def test_a_run_that_diverges_from_the_start_can_be_resumed(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "new"
+    wild = runs.arguments(data, run, "--learning-rate", "3e38", "--init-scale", "5")
+    assert train.main(wild) == 1
+    assert "training diverged in epoch 1" in runs.sentence(capsys.readouterr().err, train)
+    assert not (run / "weights.safetensors").exists()
+    assert train.main(["--resume", str(run), "--learning-rate", "0.5"]) == 0
+    assert runs.result(run)["epochs"] == 2
+
+
+def test_a_full_disk_keeps_the_last_good_state(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = runs.files(run)
+    capsys.readouterr()
+    resume = ["--resume", str(run), "--epochs", "3"]
+    with runs.disk_with_room_for(len(before["state/training.safetensors"]) - 1):
+        assert train.main(resume) == 1
+    state = run / "state" / "training.safetensors"
+    assert runs.sentence(capsys.readouterr().err, train) == f"{state}: File too large"
+    after = runs.files(run)
+    for name in ("state/training.safetensors", "weights.safetensors", "result.json", "metrics.jsonl"):
+        assert after[name] == before[name]
+    assert not [name for name in after if name.endswith(".tmp")]
+
+    assert train.main(resume) == 0
+    assert runs.result(run)["epochs"] == 3
+
+
+def test_a_full_disk_stops_a_new_run_before_it_works(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "new"
+    with runs.disk_with_room_for(2000):
+        assert train.main(runs.arguments(data, run)) == 1
+    assert runs.sentence(capsys.readouterr().err, train).endswith("training.safetensors: File too large")
+    assert (run / "metrics.jsonl").read_text() == ""
+
+
+def test_weights_that_improve_take_the_old_result_away(run: Path) -> None:
+    """What result.json says of the weights beside it is true, even if a later epoch fails."""
+    weights = (run / "weights.safetensors").read_bytes()
+    third_good_fourth_wild = ["--epochs", "4", "--decay-after", "3", "--lr-decay", "3e38"]
+    assert train.main(["--resume", str(run), *third_good_fourth_wild]) == 1
+    assert (run / "weights.safetensors").read_bytes() != weights
+    assert not (run / "result.json").exists()
+
+
+# A run that ends well.
+
+
+def test_a_run_holds_the_files_that_the_design_names(finished: Path) -> None:
+    names = {re.sub(r"tfevents\..*", "tfevents", name) for name in runs.files(finished)}
+    assert names == {
+        "config.json",
+        "events.out.tfevents",
+        "metrics.jsonl",
+        "result.json",
+        "state/training.safetensors",
+        "vocabulary.txt",
+        "weights.safetensors",
+    }
+
+
+def test_the_preset_and_the_flags_make_the_configuration(data: Path, tmp_path: Path) -> None:
+    run = tmp_path / "new"
+    flags = ["--batch-size", "4", "--keep-prob", "0.9"]
+    assert train.main(["--config", "test", "--data", str(data), "--run-dir", str(run), *flags]) == 0
+    config = RunDirectory(run).read_config()
+    assert config.hyperparameters == PRESETS["test"].replace(batch_size=4, keep_prob=0.9)
+    assert (config.config, config.model, config.framework, config.seed) == ("test", "cudnn", "torch", 1)
+
+
+def test_the_weights_are_canonical(finished: Path) -> None:
+    weights, metadata = checkpoint.load(finished / "weights.safetensors")
+    words = len((finished / "vocabulary.txt").read_text().splitlines())
+    assert {name: array.shape for name, array in weights.items()} == {
+        "embedding": (words, 6),
+        "lstm.0.kernel": (6, 24),
+        "lstm.0.recurrent_kernel": (6, 24),
+        "lstm.0.bias": (24,),
+        "lstm.1.kernel": (6, 24),
+        "lstm.1.recurrent_kernel": (6, 24),
+        "lstm.1.bias": (24,),
+        "softmax.kernel": (6, words),
+        "softmax.bias": (words,),
+    }
+    assert {array.dtype for array in weights.values()} == {np.dtype(np.float32)}
+    assert metadata["config"] == RunDirectory(finished).read_config().to_json()
+
+
+def test_stdout_tells_what_the_files_hold(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "new"
+    capsys.readouterr()
+    runs.train_run(data, run)
+    out, err = capsys.readouterr()
+    assert err == ""  # no progress bar: this is not a terminal
+    result, lines = runs.result(run), out.splitlines()
+    assert f"config small: {result['parameters']:,} parameters, {result['engine']}" in lines[1]
+    assert lines[2] == f"run directory {run}"
+    assert [line.split("  ")[:2] for line in lines[3:5]] == [["epoch", "1/2"], ["epoch", "2/2"]]
+    assert lines[5].startswith(f"test perplexity {result['test_perplexity']:.2f} (valid ")
+    assert lines[6:] == [f"written to {run / 'result.json'}"]
+
+
+# The process itself.
+
+
+def test_at_the_shell_a_mistake_is_one_line_and_status_2(data: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "ptb_lm.train", *runs.arguments(data, tmp_path / "new")]
+    ended = subprocess.run([*command, "--batch-size", "1000"], capture_output=True, text=True)
+    assert ended.returncode == 2
+    assert "needs at least 2000" in runs.sentence(ended.stderr, train)
+    assert ended.stdout == ""
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("command", ["train", "evaluate"])
+def test_help_imports_no_framework(command: str) -> None:
+    code = (
+        f"import sys, ptb_lm.{command} as command\n"
+        "try:\n    command.main(['--help'])\n"
+        "except SystemExit as end:\n"
+        "    sys.exit(end.code or len({'torch', 'tensorflow'} & sys.modules.keys()))"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert ended.stdout.startswith(f"usage: python -m ptb_lm.{command}")
+
+
+def test_help_names_every_flag_and_its_preset_values(capsys: pytest.CaptureFixture[str]) -> None:
+    assert runs.run_command(train, "--help") == 0
+    text = " ".join(capsys.readouterr().out.split())
+    for flag in ("--hidden-size", "--keep-prob", "--resume", "--overwrite", "--device"):
+        assert flag in text
+    assert f"small {SMALL.hidden_size}, medium 650, large 1500" in text
