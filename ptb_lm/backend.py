@@ -104,6 +104,7 @@ FRAMEWORKS: dict[str, Framework] = {
         precisions=("fp32", "fp64"),
         missing="install it with: pip install torch",
         refusals={
+            ("block_fused", "jit"): "TorchScript leaves an autograd function as it is",
             ("cudnn", "compile"): "torch.compile leaves torch.nn.LSTM as it is",
             ("cudnn", "jit"): "TorchScript leaves torch.nn.LSTM as it is",
         },
