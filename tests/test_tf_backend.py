@@ -12,10 +12,11 @@ import pytest
 import runs
 from conftest import random_weights, random_windows
 
-from ptb_lm import backend, reference, train
+from ptb_lm import backend, checkpoint, evaluate, reference, train
 from ptb_lm.backend import FRAMEWORKS
 from ptb_lm.config import Config
 from ptb_lm.errors import UserError
+from ptb_lm.rundir import RunDirectory
 
 tf = pytest.importorskip("tensorflow")
 
@@ -279,6 +280,31 @@ def test_a_refused_execution_leaves_nothing_behind(
     refused = runs.refusal(capsys, train, *runs.arguments(data, tmp_path / "run", *more))
     assert refused.startswith("tensorflow has no block_fused with --execution xla")
     assert not (tmp_path / "run").exists()
+
+
+TRAIN_FLAGS = ("--framework", "tensorflow", "--model", "block_fused", "--keep-prob", "0.7")
+
+
+def test_a_run_scores_the_same_in_torch(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = runs.train_run(data, tmp_path / "run", *TRAIN_FLAGS)
+    config = RunDirectory(run).read_config()
+    assert (config.framework, config.execution, config.unroll) == ("tensorflow", "graph", "static")
+    capsys.readouterr()
+    assert runs.run_command(evaluate, run, "--framework", "torch", "--model", "cudnn") == 0
+    scored = float(capsys.readouterr().out.split()[2])
+    assert scored == pytest.approx(runs.result(run)["test_perplexity"], abs=1.1e-4)
+
+
+def test_a_resumed_run_ends_with_the_same_weights(data: Path, tmp_path: Path) -> None:
+    whole = runs.train_run(data, tmp_path / "whole", *TRAIN_FLAGS)
+    parts = runs.train_run(data, tmp_path / "parts", *TRAIN_FLAGS, "--epochs", "1")
+    assert train.main(["--resume", str(parts), "--epochs", "2"]) == 0
+    states = [checkpoint.load(RunDirectory(run).state)[0] for run in (parts, whole)]
+    assert states[0].keys() == states[1].keys()
+    for name, array in states[0].items():
+        np.testing.assert_array_equal(array, states[1][name], err_msg=name)
 
 
 def python(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
