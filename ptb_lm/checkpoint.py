@@ -13,7 +13,7 @@ from ptb_lm.backend import Arrays
 from ptb_lm.errors import UserError
 from ptb_lm.files import atomic_write
 
-FORMAT = "ptb_lm"
+KEY = "ptb_lm"  # one key, because safetensors writes several in no fixed order
 
 
 def save(path: Path, arrays: Arrays, metadata: Mapping[str, Any]) -> None:
@@ -22,9 +22,8 @@ def save(path: Path, arrays: Arrays, metadata: Mapping[str, Any]) -> None:
     Raises:
         OSError: The file cannot be written; an older one is as it was.
     """
-    header = {"format": FORMAT, "metadata": json.dumps(metadata)}
     contiguous = {name: np.asarray(array, order="C") for name, array in arrays.items()}
-    atomic_write(path, safetensors.numpy.save(contiguous, metadata=header))
+    atomic_write(path, safetensors.numpy.save(contiguous, metadata={KEY: json.dumps(metadata)}))
 
 
 def load(path: Path) -> tuple[Arrays, dict[str, Any]]:
@@ -35,10 +34,7 @@ def load(path: Path) -> tuple[Arrays, dict[str, Any]]:
     """
     try:
         with safetensors.safe_open(path, framework="numpy") as file:
-            header = file.metadata() or {}
-            if header.get("format") != FORMAT:
-                raise UserError(f"{path} was not written by ptb_lm")
-            metadata = json.loads(header["metadata"])
+            metadata = json.loads((file.metadata() or {}).get(KEY, "null"))
             if not isinstance(metadata, dict):
                 raise UserError(f"{path} was not written by ptb_lm")
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
@@ -49,5 +45,5 @@ def load(path: Path) -> tuple[Arrays, dict[str, Any]]:
     except FileNotFoundError:
         raise UserError(f"{path} is missing") from None
     # TypeError: a kind of number that NumPy lacks. OSError: a folder, or no permission.
-    except (safetensors.SafetensorError, ValueError, KeyError, TypeError, OSError) as error:
+    except (safetensors.SafetensorError, ValueError, TypeError, OSError) as error:
         raise UserError(f"{path} is truncated or not a safetensors file ({error})") from None

@@ -26,6 +26,10 @@ def flag_name(field: str) -> str:
     return "--" + field.replace("_", "-")
 
 
+def _setting(default: float, help_text: str) -> Any:
+    return dataclasses.field(default=default, metadata={"help": help_text})
+
+
 @dataclass(frozen=True, kw_only=True)
 class Config:
     """The hyper-parameters of one language model and its training.
@@ -37,17 +41,17 @@ class Config:
         UserError: A value is impossible.
     """
 
-    num_layers: int = 2
-    hidden_size: int = 200  # units of every layer, and the width of the embedding
-    num_steps: int = 20  # time steps that the gradient flows back through
-    batch_size: int = 20  # rows that the training text is cut into
-    epochs: int = 13  # the tutorial's max_max_epoch
-    decay_after: int = 4  # epochs at the initial learning rate; the tutorial's max_epoch
-    lr_decay: float = 0.5  # factor an epoch from then on
-    learning_rate: float = 1.0
-    max_grad_norm: float = 5.0  # bound on the global gradient norm (loss: sum over time, mean over batch)
-    keep_prob: float = 1.0  # 1 - dropout rate
-    init_scale: float = 0.1  # initial weights are uniform in [-init_scale, init_scale]
+    num_layers: int = _setting(2, "LSTM layers")
+    hidden_size: int = _setting(200, "units of every layer, and the width of the embedding")
+    num_steps: int = _setting(20, "time steps that the gradient flows back through")
+    batch_size: int = _setting(20, "rows that the training text is cut into")
+    epochs: int = _setting(13, "passes over the training text (the tutorial's max_max_epoch)")
+    decay_after: int = _setting(4, "epochs at the initial learning rate (the tutorial's max_epoch)")
+    lr_decay: float = _setting(0.5, "the learning rate's factor an epoch from then on")
+    learning_rate: float = _setting(1.0, "of SGD, for a loss summed over time and averaged over the batch")
+    max_grad_norm: float = _setting(5.0, "bound on the global norm of the gradient of that loss")
+    keep_prob: float = _setting(1.0, "probability that dropout keeps a unit; 1: no dropout")
+    init_scale: float = _setting(0.1, "initial weights are uniform in [-init_scale, init_scale]")
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):

@@ -41,7 +41,7 @@ def load(folder: Path) -> Corpus:
             training split lacks while that has no `<unk>`.
     """
     if not folder.is_dir():
-        problem = "is a file, not a folder" if folder.exists() else "does not exist"
+        problem = "is a file, not a folder" if folder.exists() else "does not exist; --data names another"
         raise UserError(f"the data folder {folder} {problem}")
     paths = {split: split_path(folder, split) for split in SPLITS}  # complain before reading 100 MB
     vocabulary, train = text.build_vocabulary(paths["train"])

@@ -36,7 +36,7 @@ def _parser() -> cli.Parser:
     parser.add_argument(
         "--execution", choices=backend.EXECUTIONS, help="how it is run (default: the framework's own)"
     )
-    parser.add_argument("--device", choices=backend.DEVICES, default="auto")
+    parser.add_argument("--device", choices=backend.DEVICES, help="default: as the run was trained")
     return parser
 
 
@@ -60,7 +60,7 @@ def _evaluate(arguments: argparse.Namespace) -> int:
         framework=arguments.framework or run.framework,
         model=arguments.model or run.model,
         execution=arguments.execution,
-        device=arguments.device,
+        device=arguments.device or run.device,
         precision=run.precision,
         seed=run.seed,
     )

@@ -6,11 +6,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ptb_lm import checkpoint, parameters
 from ptb_lm.backend import Arrays
 from ptb_lm.config import Config
 from ptb_lm.errors import UserError
 from ptb_lm.files import atomic_write
+from ptb_lm.progress import Progress
 from ptb_lm.vocabulary import Vocabulary
 
 MAX_SEED = 2**63 - 1  # of a framework's random generator
@@ -86,10 +89,22 @@ class RunDirectory:
     def create(self, run: RunConfig, vocabulary: Vocabulary) -> None:
         """Make the folder, with its configuration and vocabulary; what an older run left is removed."""
         (self.path / "state").mkdir(parents=True, exist_ok=True)
+        self.remove_leftovers()
         for stale in (self.state, self.weights, self.result, self.metrics, *self.event_files()):
             stale.unlink(missing_ok=True)
         self.write_config(run)
         vocabulary.save(self.vocabulary)
+
+    def is_stillborn(self) -> bool:
+        """Return whether the run failed before its first state was written: there is nothing to lose."""
+        kept = (self.state, self.weights, self.result, self.metrics)
+        return self.config.is_file() and not any(path.exists() for path in kept)
+
+    def remove_leftovers(self) -> None:
+        """Remove the temporary files of a process that was killed while it wrote."""
+        for folder in (self.path, self.state.parent):
+            for path in folder.glob(".*.tmp"):
+                path.unlink(missing_ok=True)
 
     def event_files(self) -> list[Path]:
         """Return TensorBoard's files."""
@@ -132,6 +147,35 @@ class RunDirectory:
         except UserError as error:
             raise UserError(f"{self.weights} does not fit {self.config}: {error}") from None
         return arrays
+
+    def write_weights(self, weights: Arrays, run: RunConfig, vocabulary: Vocabulary) -> None:
+        """Write the best weights, in float32, with what `read_weights` checks."""
+        metadata = {"config": run.to_json(), "vocabulary_sha256": vocabulary.sha256}
+        singles = {name: array.astype(np.float32) for name, array in weights.items()}
+        checkpoint.save(self.weights, singles, metadata)
+
+    def read_state(self) -> tuple[Arrays, Arrays, Progress]:
+        """Read the newest training state: (weights, the backend's other arrays, progress).
+
+        Raises:
+            UserError: The file is missing, truncated or foreign.
+        """
+        arrays, metadata = checkpoint.load(self.state)
+        try:
+            progress = Progress(**metadata["progress"])
+        except (KeyError, TypeError):
+            raise UserError(f"{self.state} does not hold a training state") from None
+        return _with_prefix(arrays, "weights."), _with_prefix(arrays, "training."), progress
+
+    def write_state(self, weights: Arrays, training: Arrays, progress: Progress) -> None:
+        """Write the newest training state, in the precision of the model."""
+        arrays = {f"weights.{name}": array for name, array in weights.items()}
+        arrays |= {f"training.{name}": array for name, array in training.items()}
+        checkpoint.save(self.state, arrays, {"progress": progress.to_json()})
+
+
+def _with_prefix(arrays: Arrays, prefix: str) -> Arrays:
+    return {name.removeprefix(prefix): a for name, a in arrays.items() if name.startswith(prefix)}
 
 
 def _read_json(path: Path, folder: Path) -> Any:

@@ -23,7 +23,16 @@ from ptb_lm.vocabulary import Vocabulary
 PROG = "python -m ptb_lm.train"
 OVERRIDES = tuple(field.name for field in dataclasses.fields(Config))
 # What may differ when a run is resumed; all else would make it another run.
-RESUMABLE = {"data", "epochs", "learning_rate", "lr_decay", "decay_after", "max_grad_norm", "keep_prob"}
+RESUMABLE = {
+    "data",
+    "device",
+    "epochs",
+    "learning_rate",
+    "lr_decay",
+    "decay_after",
+    "max_grad_norm",
+    "keep_prob",
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -67,7 +76,8 @@ def _parser() -> cli.Parser:
     overrides = parser.add_argument_group("hyper-parameters, in place of the preset's")
     for field in dataclasses.fields(Config):
         presets = ", ".join(f"{name} {getattr(preset, field.name):.4g}" for name, preset in PRESETS.items())
-        overrides.add_argument(flag_name(field.name), type=field.type, metavar="N", help=presets)
+        help_text = f"{field.metadata['help']} ({presets})"
+        overrides.add_argument(flag_name(field.name), type=field.type, metavar="N", help=help_text)
     return parser
 
 
@@ -106,6 +116,7 @@ def _train(arguments: argparse.Namespace, command_line: str) -> int:
         trainer = Trainer(run, corpus, model, directory, stop=stop, command=command)
         if resuming:
             trainer.resume(command)
+            directory.remove_leftovers()
             directory.write_config(run)
         else:
             directory.create(run, corpus.vocabulary)
@@ -148,11 +159,14 @@ def _resumed_config(run: RunConfig, given: dict[str, Any]) -> RunConfig:
         if given[name] != before[name]:
             raise UserError(
                 f"{flag_name(name)} {given[name]} differs from the run's {before[name]}, and a resumed run "
-                "keeps its model, sizes, framework, execution, precision, device and seed"
+                "keeps all but its data, device, epochs, learning rate and its decay, clipping and keep_prob"
             )
     changes = {name: given[name] for name in OVERRIDES if name in given}
     return dataclasses.replace(
-        run, data=given.get("data", run.data), hyperparameters=run.hyperparameters.replace(**changes)
+        run,
+        data=given.get("data", run.data),
+        device=given.get("device", run.device),
+        hyperparameters=run.hyperparameters.replace(**changes),
     )
 
 
@@ -166,9 +180,10 @@ def _refuse_existing(directory: RunDirectory, *, overwrite: bool) -> None:
     path = directory.path
     if path.exists() and not path.is_dir():
         raise UserError(f"{path} is a file, not a run directory")
-    if path.is_dir() and any(path.iterdir()) and not overwrite:
+    if path.is_dir() and any(path.iterdir()) and not overwrite and not directory.is_stillborn():
+        again = shlex.join(["--resume", str(path)])
         raise UserError(
-            f"the run directory {path} exists; go on with --resume {path}, or replace it with --overwrite"
+            f"the run directory {path} exists; go on with {again}, or replace it with --overwrite"
         )
 
 

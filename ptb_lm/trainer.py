@@ -2,45 +2,23 @@
 
 import dataclasses
 import math
+import shlex
 import time
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from ptb_lm import checkpoint, corpus, evaluation, parameters, runlog
+from ptb_lm import corpus, evaluation, parameters, runlog
 from ptb_lm.backend import Backend, Loss, State
 from ptb_lm.corpus import Corpus
 from ptb_lm.errors import DivergenceError, UserError
 from ptb_lm.interrupt import Interrupted, StopRequest
+from ptb_lm.progress import Progress
 from ptb_lm.rundir import RunConfig, RunDirectory
 from ptb_lm.schedule import learning_rate
 
 READ_SECONDS = 0.5  # how often the device is waited for: to move the bar, and to notice divergence
 SAVE_SECONDS = 300.0  # how much work a lost process may lose
-
-
-@dataclass
-class Progress:
-    """How far a run is: with the tensors, all that resuming needs."""
-
-    epoch: int = 0  # epochs finished
-    step: int = 0  # training windows done in this epoch
-    nll: float = 0.0  # of this epoch's training windows, nats
-    gradient_norms: float = 0.0  # sum over this epoch's steps
-    clocked_tokens: int = 0  # of this epoch, inside the clock
-    clocked_seconds: float = 0.0
-    run_seconds: float = 0.0  # of all processes that worked on this run
-    best_epoch: int = 0  # counted from 1
-    best_perplexity: float = math.inf  # on the valid split
-    rows: list[runlog.Row] = field(default_factory=list)  # of metrics.jsonl
-    commands: list[str] = field(default_factory=list)
-
-    def next_epoch(self) -> None:
-        """Count the epoch as finished and start the next one's sums."""
-        self.epoch += 1
-        self.step = self.clocked_tokens = 0
-        self.nll = self.gradient_norms = self.clocked_seconds = 0.0
 
 
 class Trainer:
@@ -74,6 +52,7 @@ class Trainer:
         self.progress = Progress(commands=[command])
         self.state: State = backend.zero_state(self.config.batch_size)
         self.steps = count_steps(corpus, run)
+        self.tokens = self.config.batch_size * self.config.num_steps  # a step
         self._warm = False  # the first step of a process compiles, and is not clocked
         self._entered = self._saved = time.perf_counter()
 
@@ -83,23 +62,16 @@ class Trainer:
         Raises:
             UserError: There is no such state, or it belongs to another model or vocabulary.
         """
-        arrays, metadata = checkpoint.load(self.directory.state)
-        weights = {
-            name.removeprefix("weights."): a for name, a in arrays.items() if name.startswith("weights.")
-        }
-        training = {
-            name.removeprefix("training."): a for name, a in arrays.items() if name.startswith("training.")
-        }
+        weights, training, progress = self.directory.read_state()
         try:
             parameters.check(weights, self.config, len(self.corpus.vocabulary))
-            progress = Progress(**metadata["progress"])
             carried = (self.config.num_layers, self.config.batch_size, self.config.hidden_size)
             for name in ("h", "c"):
                 if training[name].shape != carried:
                     raise UserError(f"the tensor {name!r} has shape {training[name].shape}, not {carried}")
             self.backend.load_weights(weights)
             self.state = self.backend.load_training_state(training)
-        except (UserError, KeyError, TypeError) as error:
+        except (UserError, KeyError) as error:
             raise UserError(f"{self.directory.state} does not fit this run: {error}") from None
         self.progress = progress
         self.progress.commands.append(command)
@@ -161,7 +133,7 @@ class Trainer:
         seconds = time.perf_counter() - start
         if self._warm:
             progress.clocked_seconds += seconds
-            progress.clocked_tokens += len(pending) * self.config.batch_size * self.config.num_steps
+            progress.clocked_tokens += len(pending) * self.tokens
         self._warm = True
         for nll, gradient_norm in measured:
             progress.step += 1
@@ -178,14 +150,14 @@ class Trainer:
         except Interrupted:
             self._save()
             raise
-        if not math.isfinite(valid):
+        if not (math.isfinite(valid) and math.isfinite(self.progress.train_perplexity(self.tokens))):
             raise self._diverged(f"at the end of epoch {progress.epoch + 1}")
         row: runlog.Row = {
             "epoch": progress.epoch + 1,
             "learning_rate": learning_rate(config, progress.epoch),
-            "train_perplexity": self._train_perplexity(),
+            "train_perplexity": self.progress.train_perplexity(self.tokens),
             "valid_perplexity": valid,
-            "words_per_second": self._words_per_second(),
+            "words_per_second": self.progress.words_per_second,
             "seconds": progress.clocked_seconds,
             "gradient_norm": progress.gradient_norms / self.steps,
         }
@@ -235,11 +207,9 @@ class Trainer:
         )
 
     def _save_best(self) -> None:
-        metadata = {"config": self.run.to_json(), "vocabulary_sha256": self.corpus.vocabulary.sha256}
-        weights = {name: array.astype(np.float32) for name, array in self.backend.export_weights().items()}
         # What a resumed run reported before it went on is not true of these weights.
         self.directory.result.unlink(missing_ok=True)
-        checkpoint.save(self.directory.weights, weights, metadata)
+        self.directory.write_weights(self.backend.export_weights(), self.run, self.corpus.vocabulary)
 
     def _save(self) -> None:
         """Write the newest training state; a state that is not finite is never written."""
@@ -247,10 +217,8 @@ class Trainer:
         if not all(np.isfinite(array).all() for array in weights.values()):
             raise self._diverged(f"by epoch {self.progress.epoch + 1}, step {self.progress.step}")
         training = self.backend.export_training_state(self.state)
-        arrays = {f"weights.{name}": array for name, array in weights.items()}
-        arrays |= {f"training.{name}": array for name, array in training.items()}
         saved = dataclasses.replace(self.progress, run_seconds=self._run_seconds())
-        checkpoint.save(self.directory.state, arrays, {"progress": dataclasses.asdict(saved)})
+        self.directory.write_state(weights, training, saved)
         self._saved = time.perf_counter()
 
     def _check_stop(self) -> None:
@@ -260,25 +228,19 @@ class Trainer:
     def _diverged(self, when: str) -> DivergenceError:
         return DivergenceError(
             f"training diverged {when}: the loss, a gradient or a weight is not finite; the last good state "
-            f"is kept, and --resume {self.directory.path} with a smaller --learning-rate goes on from it"
+            f"is kept, and {shlex.join(['--resume', str(self.directory.path)])} with a smaller "
+            "--learning-rate goes on from it"
         )
 
     def _run_seconds(self) -> float:
         return self.progress.run_seconds + time.perf_counter() - self._entered
 
-    def _train_perplexity(self) -> float:
-        tokens = self.progress.step * self.config.batch_size * self.config.num_steps
-        return runlog.perplexity(self.progress.nll, tokens)
-
-    def _words_per_second(self) -> float:
-        return self.progress.clocked_tokens / max(self.progress.clocked_seconds, 1e-9)
-
     def _postfix(self) -> dict[str, Any]:
-        perplexity = self._train_perplexity()
+        perplexity = self.progress.train_perplexity(self.tokens)
         return {
             "loss": f"{math.log(perplexity):.3f}",
             "perplexity": f"{perplexity:.1f}",
-            "wps": f"{self._words_per_second():,.0f}",
+            "wps": f"{self.progress.words_per_second:,.0f}",
         }
 
 

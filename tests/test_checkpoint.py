@@ -86,7 +86,7 @@ def test_another_kind_of_file_is_refused(content: bytes, tmp_path: Path) -> None
 
 @pytest.mark.parametrize(
     "header",
-    [None, {"format": "pt"}, {"format": "ptb_lm", "metadata": "3"}],
+    [None, {"format": "pt"}, {"ptb_lm": "3"}],
     ids=["no metadata", "another program's", "metadata that is no table"],
 )
 def test_anothers_safetensors_are_refused(header: dict[str, str] | None, tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def test_anothers_safetensors_are_refused(header: dict[str, str] | None, tmp_pat
         checkpoint.load(tmp_path / "a")
 
 
-@pytest.mark.parametrize("header", [{"format": "ptb_lm"}, {"format": "ptb_lm", "metadata": "{"}])
+@pytest.mark.parametrize("header", [{"ptb_lm": ""}, {"ptb_lm": "{"}])
 def test_damaged_metadata_are_refused(header: dict[str, str], tmp_path: Path) -> None:
     safetensors.numpy.save_file(ARRAYS, tmp_path / "a", metadata=header)
     with pytest.raises(UserError, match="a is truncated or not a safetensors file"):
@@ -104,7 +104,7 @@ def test_damaged_metadata_are_refused(header: dict[str, str], tmp_path: Path) ->
 
 def test_numbers_that_numpy_lacks_are_refused(tmp_path: Path) -> None:
     header = {
-        "__metadata__": {"format": checkpoint.FORMAT, "metadata": "{}"},
+        "__metadata__": {checkpoint.KEY: "{}"},
         "x": {"dtype": "BF16", "shape": [1], "data_offsets": [0, 2]},
     }
     text = json.dumps(header).encode()

@@ -125,7 +125,7 @@ def own_data(data: Path, tmp_path: Path) -> Path:
 
 def test_a_data_folder_that_is_not_there_is_refused(refused: Callable[..., str], tmp_path: Path) -> None:
     missing = tmp_path / "missing"
-    assert refused(data=missing) == f"the data folder {missing} does not exist"
+    assert refused(data=missing) == f"the data folder {missing} does not exist; --data names another"
 
 
 def test_a_file_for_a_data_folder_is_refused(refused: Callable[..., str], data: Path) -> None:
@@ -223,6 +223,27 @@ def test_a_run_that_exists_is_refused(run: Path, data: Path, capsys: pytest.Capt
 def test_an_empty_folder_is_no_run_that_exists(data: Path, tmp_path: Path) -> None:
     runs.train_run(data, tmp_path)
     assert (tmp_path / "result.json").exists()
+
+
+def test_a_run_that_failed_before_its_first_state_is_in_nobodys_way(data: Path, tmp_path: Path) -> None:
+    """As a full disk leaves it: there is nothing to lose, and nothing to resume."""
+    run = tmp_path / "run"
+    runs.train_run(data, run)
+    for path in (*run.glob("*.*"), *run.glob("state/*")):
+        if path.name != "config.json":
+            path.unlink()
+    assert (runs.train_run(data, run) / "result.json").exists()
+
+
+@pytest.mark.parametrize("again", ["resume", "overwrite"])
+def test_what_a_killed_process_was_writing_is_removed(again: str, run: Path, data: Path) -> None:
+    for name in (".metrics.jsonl.abc.tmp", "state/.training.safetensors.abc.tmp"):
+        (run / name).write_text("half")
+    if again == "resume":
+        assert train.main(["--resume", str(run), "--data", str(data)]) == 0
+    else:
+        runs.train_run(data, run, "--overwrite")
+    assert not list(run.rglob("*.tmp"))
 
 
 def test_overwrite_leaves_nothing_of_the_older_run(run: Path, data: Path, tmp_path: Path) -> None:
@@ -415,7 +436,7 @@ def test_resuming_without_a_state_is_refused(run: Path, refused_resume: Callable
 def test_resuming_from_weights_alone_is_refused(run: Path, refused_resume: Callable[..., str]) -> None:
     shutil.copy(run / "weights.safetensors", run / "state" / "training.safetensors")
     problem = refused_resume()
-    assert problem.startswith(f"{run / 'state' / 'training.safetensors'} does not fit this run: the tensor ")
+    assert problem.startswith(f"{run / 'state' / 'training.safetensors'} does not hold a training state")
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,8 @@
 """A whole LSTM layer as one operation for autograd.
 
 What does not depend on the step before is done for all steps in one product: the input projection, and in
-the backward pass the gradients of the kernels and of the input. The loop over time keeps one small product and
-the pointwise work, in place.
+the backward pass the gradients of the kernels and of the input. The loop over time keeps one small product
+and the pointwise work, in place.
 
 Shapes: T = time steps, B = batch, I = input width, H = hidden units; gates in the order i, f, g, o along 4H.
 """
