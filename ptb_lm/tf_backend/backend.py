@@ -3,6 +3,7 @@
 Shapes: B = batch, T = time steps, H = hidden units.
 """
 
+import os
 import platform
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -157,8 +158,9 @@ class TensorFlowBackend:
         """Return versions, device and threads."""
         facts: dict[str, Any] = {
             "tensorflow": tf.__version__,
-            # 0: TensorFlow chooses.
-            "threads": tf.config.threading.get_intra_op_parallelism_threads(),
+            "threads": tf.config.threading.get_intra_op_parallelism_threads()
+            or os.environ.get("TF_NUM_INTRAOP_THREADS")
+            or "one a core",
             "device": f"cpu ({platform.machine()})",
         }
         if self.device == "GPU:0":
