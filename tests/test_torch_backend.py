@@ -19,7 +19,7 @@ from ptb_lm.errors import UserError
 from ptb_lm.torch_backend.cells import BasicLayer
 from ptb_lm.torch_backend.execution import executed
 from ptb_lm.torch_backend.fused import FusedSequence
-from ptb_lm.torch_backend.loss import SoftmaxLayer, sum_by_word
+from ptb_lm.torch_backend.loss import SoftmaxLayer, global_norm, sum_by_word
 from ptb_lm.torch_backend.model import InvertedDropout
 
 VOCABULARY = 11
@@ -140,6 +140,14 @@ def test_very_unlikely_targets_have_a_finite_loss() -> None:
     layer.weight.copy_(torch.tensor([[0.0, 0.0], [400.0, -400.0]]))
     nll_N, _ = layer.loss_and_gradients(torch.zeros(1, 1), torch.tensor([1]), 1.0)
     assert nll_N.tolist() == [800.0]
+
+
+def test_the_global_norm_is_exact_over_millions_of_numbers() -> None:
+    generator = torch.Generator().manual_seed(0)
+    wide = torch.randn(201, 10_000, generator=generator) * torch.rand(201, 1, generator=generator) ** 4
+    gradients = [wide, torch.randn(800, generator=generator), torch.randn(3, 4, generator=generator)]
+    expected = sum(gradient.double().square().sum().item() for gradient in gradients) ** 0.5
+    assert global_norm(gradients).item() == pytest.approx(expected, rel=1e-6)
 
 
 @pytest.mark.parametrize("tokens", [1, 2, 50])

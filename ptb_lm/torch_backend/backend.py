@@ -17,7 +17,7 @@ from ptb_lm.config import Config
 from ptb_lm.errors import UserError
 from ptb_lm.torch_backend.cells import LAYERS, LayerState
 from ptb_lm.torch_backend.execution import executed
-from ptb_lm.torch_backend.loss import SoftmaxLayer, sum_by_word
+from ptb_lm.torch_backend.loss import SoftmaxLayer, global_norm, sum_by_word
 from ptb_lm.torch_backend.model import InvertedDropout, LSTMStack, no_dropout
 
 State = Sequence[LayerState]
@@ -190,7 +190,7 @@ class TorchBackend:
         assert x_TBH.grad is not None
         d_x_NH = x_TBH.grad.view(len(ids_N), -1)
         gradients = [p.grad for p in self.trained if p.grad is not None]
-        norm = torch.nn.utils.get_total_norm([sum_by_word(d_x_NH, ids_N), self.softmax.gradient, *gradients])
+        norm = global_norm([sum_by_word(d_x_NH, ids_N), self.softmax.gradient, *gradients])
         bound = self.config.max_grad_norm
         # A tensor, not a number: the device's step is not waited for.
         scale = -learning_rate * bound / norm.clamp(min=bound)
