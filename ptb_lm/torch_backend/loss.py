@@ -84,7 +84,8 @@ def global_norm(gradients: Sequence[Tensor]) -> Tensor:
     CPU is off by 5e-5 of it, and each clipped step with it.
     """
     rows = [torch.linalg.vector_norm(gradient, dim=-1).flatten() for gradient in gradients]
-    return torch.linalg.vector_norm(torch.cat(rows), dtype=torch.float64).to(rows[0].dtype)
+    norm: Tensor = torch.linalg.vector_norm(torch.cat(rows), dtype=torch.float64).to(rows[0].dtype)
+    return norm
 
 
 def sum_by_word(gradient_NE: Tensor, ids_N: Tensor) -> Tensor:
