@@ -1,7 +1,7 @@
 """SIGINT and SIGTERM as a request to stop at the next safe place."""
 
+import os
 import signal
-import sys
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -36,7 +36,8 @@ class StopRequest:
         self.signal_number = signal_number
         self._restore()
         name = signal.Signals(signal_number).name
-        sys.stderr.write(f"\n{name}: finishing the step and saving; once more stops at once\n")
+        # Not through sys.stderr, which the signal may have caught in the middle of a write.
+        os.write(2, f"\n{name}: finishing the step and saving; once more stops at once\n".encode())
 
     def _restore(self) -> None:
         for number, handler in self._previous.items():

@@ -22,7 +22,8 @@ class Progress:
     best_epoch: int = 0  # counted from 1
     best_perplexity: float = math.inf  # on the valid split
     rows: list[runlog.Row] = field(default_factory=list)  # of metrics.jsonl
-    commands: list[str] = field(default_factory=list)
+    commands: list[str] = field(default_factory=list)  # one a process
+    environments: list[runlog.Row] = field(default_factory=list)  # as each process started
 
     def next_epoch(self) -> None:
         """Count the epoch as finished and start the next one's sums."""

@@ -96,15 +96,19 @@ class RunDirectory:
         vocabulary.save(self.vocabulary)
 
     def is_stillborn(self) -> bool:
-        """Return whether the run failed before its first state was written: there is nothing to lose."""
-        kept = (self.state, self.weights, self.result, self.metrics)
-        return self.config.is_file() and not any(path.exists() for path in kept)
+        """Return whether a run of ours failed before its first state was written: nothing is lost."""
+        ours = {self.config, self.vocabulary, self.state.parent, *self.event_files()}
+        try:
+            self.read_config()
+        except UserError:
+            return False
+        return set(self.path.iterdir()) <= ours and not any(self.state.parent.glob("*"))
 
     def remove_leftovers(self) -> None:
         """Remove the temporary files of a process that was killed while it wrote."""
-        for folder in (self.path, self.state.parent):
-            for path in folder.glob(".*.tmp"):
-                path.unlink(missing_ok=True)
+        for path in (self.config, self.metrics, self.result, self.weights, self.vocabulary, self.state):
+            for leftover in path.parent.glob(f".{path.name}.*.tmp"):
+                leftover.unlink(missing_ok=True)
 
     def event_files(self) -> list[Path]:
         """Return TensorBoard's files."""
@@ -148,9 +152,24 @@ class RunDirectory:
             raise UserError(f"{self.weights} does not fit {self.config}: {error}") from None
         return arrays
 
-    def write_weights(self, weights: Arrays, run: RunConfig, vocabulary: Vocabulary) -> None:
-        """Write the best weights, in float32, with what `read_weights` checks."""
-        metadata = {"config": run.to_json(), "vocabulary_sha256": vocabulary.sha256}
+    def read_best(self) -> dict[str, Any] | None:
+        """Return the epoch and valid_perplexity of the best weights; None if there are none yet.
+
+        Raises:
+            UserError: The file is truncated or foreign.
+        """
+        if not self.weights.exists():
+            return None
+        best = checkpoint.load(self.weights)[1].get("best")
+        if not isinstance(best, dict) or not {"epoch", "valid_perplexity"} <= best.keys():
+            raise UserError(f"{self.weights} does not say which epoch it is of")
+        return best
+
+    def write_weights(
+        self, weights: Arrays, run: RunConfig, vocabulary: Vocabulary, *, best: dict[str, Any]
+    ) -> None:
+        """Write the best weights, in float32, with what `read_weights` and `read_best` look at."""
+        metadata = {"config": run.to_json(), "vocabulary_sha256": vocabulary.sha256, "best": best}
         singles = {name: array.astype(np.float32) for name, array in weights.items()}
         checkpoint.save(self.weights, singles, metadata)
 

@@ -155,8 +155,8 @@ def _new_config(given: dict[str, Any]) -> RunConfig:
 def _resumed_config(run: RunConfig, given: dict[str, Any]) -> RunConfig:
     """Return the run's configuration with the flags given now, where they may differ."""
     before = {**run.to_json(), **run.to_json()["hyperparameters"]}
-    for name in given.keys() & before.keys() - RESUMABLE:
-        if given[name] != before[name]:
+    for name in given:
+        if name in before and name not in RESUMABLE and given[name] != before[name]:
             raise UserError(
                 f"{flag_name(name)} {given[name]} differs from the run's {before[name]}, and a resumed run "
                 "keeps all but its data, device, epochs, learning rate and its decay, clipping and keep_prob"
@@ -180,7 +180,11 @@ def _refuse_existing(directory: RunDirectory, *, overwrite: bool) -> None:
     path = directory.path
     if path.exists() and not path.is_dir():
         raise UserError(f"{path} is a file, not a run directory")
-    if path.is_dir() and any(path.iterdir()) and not overwrite and not directory.is_stillborn():
+    if not path.is_dir() or not any(path.iterdir()) or directory.is_stillborn():
+        return
+    if overwrite:
+        directory.read_config()  # of a run; any other folder is left alone
+    else:
         again = shlex.join(["--resume", str(path)])
         raise UserError(
             f"the run directory {path} exists; go on with {again}, or replace it with --overwrite"

@@ -49,7 +49,9 @@ class Trainer:
         self.backend = backend
         self.directory = directory
         self.stop = stop
-        self.progress = Progress(commands=[command])
+        # Taken now: at the end of a long run the checkout may be another.
+        self._environment = {**runlog.environment(), **backend.environment()}
+        self.progress = Progress(commands=[command], environments=[self._environment])
         self.state: State = backend.zero_state(self.config.batch_size)
         self.steps = count_steps(corpus, run)
         self.tokens = self.config.batch_size * self.config.num_steps  # a step
@@ -74,7 +76,12 @@ class Trainer:
         except (UserError, KeyError) as error:
             raise UserError(f"{self.directory.state} does not fit this run: {error}") from None
         self.progress = progress
+        best = self.directory.read_best()
+        if best and best["valid_perplexity"] < progress.best_perplexity:
+            # The process died after it wrote these weights and before it wrote its state.
+            progress.best_epoch, progress.best_perplexity = best["epoch"], best["valid_perplexity"]
         self.progress.commands.append(command)
+        self.progress.environments.append(self._environment)
 
     def train(self) -> runlog.Row:
         """Train to the last epoch, score the test split with the best weights, and return the result.
@@ -91,8 +98,8 @@ class Trainer:
 
         scalars = Scalars(self.directory.path, purge_step=None if first else progress.epoch + 1)
         try:
-            runlog.write_metrics(self.directory.metrics, progress.rows)
             self._save()  # before any work: a folder that cannot be written is noticed now
+            runlog.write_metrics(self.directory.metrics, progress.rows)
             while progress.epoch < self.config.epochs:
                 self._train_epoch()
                 row = self._finish_epoch()
@@ -120,9 +127,9 @@ class Trainer:
                     bar.update(len(pending))
                     bar.set_postfix(self._postfix(), refresh=False)
                     pending = []
-                    if self.stop.signal_number or time.perf_counter() - self._saved > SAVE_SECONDS:
+                    self._stop_if_asked(save=True)
+                    if time.perf_counter() - self._saved > SAVE_SECONDS:
                         self._save()
-                    self._check_stop()
                     start = time.perf_counter()  # bar and files are outside the clock
             if pending:
                 self._read(pending, start)
@@ -148,7 +155,7 @@ class Trainer:
         try:
             valid = self._perplexity("valid")
         except Interrupted:
-            self._save()
+            self._save()  # validation is done again, training is not
             raise
         if not (math.isfinite(valid) and math.isfinite(self.progress.train_perplexity(self.tokens))):
             raise self._diverged(f"at the end of epoch {progress.epoch + 1}")
@@ -163,7 +170,9 @@ class Trainer:
         }
         if valid < progress.best_perplexity:
             progress.best_perplexity, progress.best_epoch = valid, row["epoch"]
-            self._save_best()
+            # What a resumed run reported before it went on is not true of these weights.
+            self.directory.result.unlink(missing_ok=True)
+            self._write_best()
         progress.rows.append(row)
         progress.next_epoch()
         self.state = self.backend.zero_state(config.batch_size)
@@ -193,7 +202,8 @@ class Trainer:
             "engine": self.backend.engine,
             "seconds": self._run_seconds(),
             "command": " && ".join(self.progress.commands),
-            "environment": {**runlog.environment(), **self.backend.environment()},
+            "environment": self._environment,
+            "earlier_environments": self.progress.environments[:-1],
         }
 
     def _perplexity(self, split: str) -> float:
@@ -203,13 +213,14 @@ class Trainer:
             self.config,
             batch_size=evaluation.batch_size(split, self.config),
             description=split,
-            check_stop=self._check_stop,
+            check_stop=lambda: self._stop_if_asked(save=False),
         )
 
-    def _save_best(self) -> None:
-        # What a resumed run reported before it went on is not true of these weights.
-        self.directory.result.unlink(missing_ok=True)
-        self.directory.write_weights(self.backend.export_weights(), self.run, self.corpus.vocabulary)
+    def _write_best(self) -> None:
+        best = {"epoch": self.progress.best_epoch, "valid_perplexity": self.progress.best_perplexity}
+        self.directory.write_weights(
+            self.backend.export_weights(), self.run, self.corpus.vocabulary, best=best
+        )
 
     def _save(self) -> None:
         """Write the newest training state; a state that is not finite is never written."""
@@ -221,9 +232,12 @@ class Trainer:
         self.directory.write_state(weights, training, saved)
         self._saved = time.perf_counter()
 
-    def _check_stop(self) -> None:
-        if self.stop.signal_number:
-            raise Interrupted(self.stop.signal_number)
+    def _stop_if_asked(self, *, save: bool) -> None:
+        # Read once: a signal may arrive at any time, and what is reported as saved must be.
+        if number := self.stop.signal_number:
+            if save:
+                self._save()
+            raise Interrupted(number)
 
     def _diverged(self, when: str) -> DivergenceError:
         return DivergenceError(

@@ -9,6 +9,10 @@ import pytest
 
 from ptb_lm.config import SMALL, Config
 
+# The tests' models are tiny: threads would only wait for each other. Read when a framework is imported.
+for variable in ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"):
+    os.environ.setdefault(variable, "1")
+
 ROOT = Path(__file__).resolve().parent.parent
 
 

@@ -117,6 +117,7 @@ def test_evaluation_has_no_dropout_and_changes_nothing(
     config = tiny_config.replace(keep_prob=0.5)
     built = build(config, weights, framework=framework, model=model)
     state, expected_state = built.zero_state(3), reference.zero_state(weights, 3)
+    before = built.export_training_state(state)
     for x_BT, y_BT in random_windows(config, VOCABULARY, 3, seed=2):
         state, loss = built.evaluate_step(x_BT, y_BT, state)
         expected, _, expected_state = reference.loss_and_gradients(weights, x_BT, y_BT, expected_state)
@@ -124,6 +125,9 @@ def test_evaluation_has_no_dropout_and_changes_nothing(
         assert measured.nll == pytest.approx(3 * expected, rel=1e-6)
     for name, array in built.export_weights().items():
         np.testing.assert_array_equal(array, weights[name].astype(np.float32))
+    # Nor dropout's random stream: how often one evaluates must not change what is trained.
+    after = built.export_training_state(built.zero_state(3))
+    assert all((after[name] == before[name]).all() for name in before)
 
 
 @pytest.mark.parametrize(("batch", "steps"), [(1, 1), (1, 13), (4, 2)])

@@ -225,14 +225,17 @@ def test_an_empty_folder_is_no_run_that_exists(data: Path, tmp_path: Path) -> No
     assert (tmp_path / "result.json").exists()
 
 
-def test_a_run_that_failed_before_its_first_state_is_in_nobodys_way(data: Path, tmp_path: Path) -> None:
-    """As a full disk leaves it: there is nothing to lose, and nothing to resume."""
-    run = tmp_path / "run"
-    runs.train_run(data, run)
-    for path in (*run.glob("*.*"), *run.glob("state/*")):
-        if path.name != "config.json":
-            path.unlink()
-    assert (runs.train_run(data, run) / "result.json").exists()
+@pytest.mark.parametrize("overwrite", [[], ["--overwrite"]])
+def test_a_folder_that_is_no_run_is_left_alone(
+    overwrite: list[str], data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    for name in ("config.json", "vocabulary.txt", "metrics.jsonl", ".secret.tmp"):
+        (folder / name).write_text("mine")
+    before = runs.files(folder)
+    runs.refusal(capsys, train, *runs.arguments(data, folder, *overwrite))
+    assert runs.files(folder) == before
 
 
 @pytest.mark.parametrize("again", ["resume", "overwrite"])
@@ -542,7 +545,8 @@ def test_a_full_disk_stops_a_new_run_before_it_works(
     with runs.disk_with_room_for(2000):
         assert train.main(runs.arguments(data, run)) == 1
     assert runs.sentence(capsys.readouterr().err, train).endswith("training.safetensors: File too large")
-    assert (run / "metrics.jsonl").read_text() == ""
+    # Nothing is lost, so nothing is in the way of the next try.
+    runs.train_run(data, run)
 
 
 def test_weights_that_improve_take_the_old_result_away(run: Path) -> None:

@@ -7,16 +7,19 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from ptb_lm import checkpoint, corpus, parameters, reference, trainer
+from ptb_lm import checkpoint, corpus, evaluate, parameters, reference, trainer
+from ptb_lm.backend import Measured
 from ptb_lm.config import SMALL
+from ptb_lm.errors import DivergenceError
 from ptb_lm.interrupt import StopRequest
-from ptb_lm.rundir import RunDirectory
+from ptb_lm.rundir import RunConfig, RunDirectory
 from ptb_lm.schedule import learning_rate
 from ptb_lm.train import main
 
@@ -87,29 +90,30 @@ def test_a_whole_run_equals_the_reference(text_folder: Path, tmp_path: Path) -> 
         return math.exp(loss / (rows_BL.shape[1] - 1))
 
     for epoch, row in enumerate(untimed_rows(run)):
-        state, total, steps = reference.zero_state(weights, 3), 0.0, 0
+        state, total, steps, norms = reference.zero_state(weights, 3), 0.0, 0, 0.0
         for x_BT, y_BT in corpus.windows(corpus.rows(data.splits["train"], 3), 4):
             loss, gradients, state = reference.loss_and_gradients(weights, x_BT, y_BT, state)
-            weights, _ = reference.sgd_update(
+            weights, norm = reference.sgd_update(
                 weights, gradients, learning_rate=learning_rate(config, epoch), max_grad_norm=2.0
             )
-            total, steps = total + loss, steps + 1
+            total, steps, norms = total + loss, steps + 1, norms + norm
         assert row["epoch"] == epoch + 1
         assert row["learning_rate"] == [1.0, 0.5][epoch]
         assert row["train_perplexity"] == pytest.approx(math.exp(total / (4 * steps)), rel=1e-10)
         assert row["valid_perplexity"] == pytest.approx(perplexity("valid", 3), rel=1e-10)
-    if result(run)["best_epoch"] == 2:  # saved in float32
-        assert result(run)["test_perplexity"] == pytest.approx(perplexity("test", 1), rel=1e-6)
+        assert row["gradient_norm"] == pytest.approx(norms / steps, rel=1e-10)
+    assert result(run)["best_epoch"] == 2
+    # The weights are saved in float32.
+    assert result(run)["test_perplexity"] == pytest.approx(perplexity("test", 1), rel=1e-6)
 
 
 def test_the_best_weights_are_kept(text_folder: Path, tmp_path: Path) -> None:
     """A learning rate that ruins the second epoch: the first epoch's weights are tested."""
     once, twice = tmp_path / "once", tmp_path / "twice"
-    assert main(arguments(text_folder, once, "--epochs", "1")) == 0
     assert main(arguments(text_folder, twice, "--lr-decay", "20", "--max-grad-norm", "1000")) == 0
     first, second = untimed_rows(twice)
     assert second["valid_perplexity"] > first["valid_perplexity"]
-    assert main(arguments(text_folder, once, "--epochs", "1", "--overwrite", "--max-grad-norm", "1000")) == 0
+    assert main(arguments(text_folder, once, "--epochs", "1", "--max-grad-norm", "1000")) == 0
     assert result(twice)["best_epoch"] == 1
     assert result(twice)["valid_perplexity"] == first["valid_perplexity"]
     assert result(twice)["test_perplexity"] == result(once)["test_perplexity"]
@@ -132,11 +136,22 @@ class StopAfter(StopRequest):
         pass
 
 
+def assert_saved_when_asked(run: Path, asked: int) -> None:
+    """The state is of the step that the stop was asked at: nothing that was trained is lost."""
+    saved = RunDirectory(run).read_state()[2]
+    steps = 22  # an epoch's, on this corpus
+    if asked < steps:  # the trainer asks once a step
+        assert (saved.epoch, saved.step) == (0, asked + 1)
+    else:
+        assert saved.epoch * steps + saved.step >= steps
+
+
 @pytest.mark.parametrize("asked", [0, 1, 7, 20, 40, 41, 42, 43, 44, 60, 83, 84, 85, 86, 87, 88, 90])
 def test_stopped_anywhere_and_resumed_equals_never_stopped(
     asked: int, text_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In training, validation and test, with dropout on; float32, as people train."""
+    monkeypatch.setattr(trainer, "READ_SECONDS", math.inf)  # or a slow machine asks more often
     more = ("--keep-prob", "0.7", "--precision", "fp32")
     run, expected = tmp_path / "run", tmp_path / "expected"
     assert main(arguments(text_folder, expected, *more)) == 0
@@ -145,6 +160,7 @@ def test_stopped_anywhere_and_resumed_equals_never_stopped(
         status = main(arguments(text_folder, run, *more))
     if status == 143:
         assert not (run / "result.json").exists()
+        assert_saved_when_asked(run, asked)
         assert main(["--resume", str(run)]) == 0
     else:
         assert status == 0
@@ -161,6 +177,7 @@ def test_stopped_again_and_again_equals_never_stopped(
     while status == 143:
         status = main(["--resume", str(run)] if stops else first)
         stops += 1
+        assert stops < 100
     assert status == 0
     assert stops > 5
     assert_equal_runs(run, expected)
@@ -222,3 +239,164 @@ def test_signals_save_and_print_the_resume_command(
     assert main(["--resume", str(run)]) == 0
     assert main(arguments(text_folder, expected, *flags)) == 0
     assert_equal_runs(run, expected)
+
+
+def test_best_weights_written_before_a_crash_keep_their_numbers(
+    text_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Killed between the best weights and the state, and resumed with a rate that makes the epoch worse."""
+    run = tmp_path / "run"
+
+    class Killed(BaseException):
+        pass
+
+    def die(self: trainer.Trainer) -> None:
+        if self.progress.epoch == 1:
+            raise Killed
+        save(self)
+
+    save = trainer.Trainer._save
+    with monkeypatch.context() as patch:
+        patch.setattr(trainer.Trainer, "_save", die)
+        with pytest.raises(Killed):
+            main(arguments(text_folder, run))
+    assert main(["--resume", str(run), "--learning-rate", "0.001"]) == 0
+    best = result(run)
+    capsys.readouterr()
+    assert evaluate.main([str(run), "--split", "valid"]) == 0
+    assert f"valid perplexity {best['valid_perplexity']:.4f}" in capsys.readouterr().out
+    assert best["best_epoch"] == 1
+
+
+def test_the_seed_decides(text_folder: Path, tmp_path: Path) -> None:
+    def trained(name: str, *more: str) -> dict[str, Any]:
+        assert main(arguments(text_folder, tmp_path / name, "--keep-prob", "0.7", *more)) == 0
+        return untimed_rows(tmp_path / name)[0]
+
+    first = trained("first", "--seed", "1")
+    assert trained("again", "--seed", "1") == first
+    assert trained("other", "--seed", "2") != first
+
+
+FINE = Measured(nll=1.0, gradient_norm=1.0)
+
+
+class FakeBackend:
+    """Costs known seconds on a fake clock, and returns what it is told to."""
+
+    engine = "fake"
+
+    def __init__(self, clock: "FakeClock", loss: Measured = FINE) -> None:
+        self.clock, self.loss, self.weights = clock, loss, {"w": np.zeros(1)}
+
+    def zero_state(self, batch_size: int) -> None:
+        return None
+
+    def train_step(
+        self, x: np.ndarray, y: np.ndarray, state: None, *, learning_rate: float
+    ) -> tuple[Any, Any]:
+        self.clock.now += 1
+        return None, self.loss
+
+    def evaluate_step(self, x: np.ndarray, y: np.ndarray, state: None) -> tuple[Any, Any]:
+        self.clock.now += 100
+        return None, Measured(1.0, 0.0)
+
+    def read(self, losses: list[Measured]) -> list[Measured]:
+        return list(losses)
+
+    def export_weights(self) -> dict[str, np.ndarray]:
+        self.clock.now += 1000  # saving is slow
+        return self.weights
+
+    def export_training_state(self, state: None) -> dict[str, np.ndarray]:
+        return {}
+
+    def load_weights(self, weights: dict[str, np.ndarray]) -> None:
+        pass
+
+    def environment(self) -> dict[str, Any]:
+        return {}
+
+
+class FakeClock:
+    now = 0.0
+
+    def perf_counter(self) -> float:
+        return self.now
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(time, name)
+
+
+@pytest.fixture
+def fake_trainer(
+    text_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., tuple[trainer.Trainer, FakeClock]]:
+    def make(**changes: Any) -> tuple[trainer.Trainer, FakeClock]:
+        clock = FakeClock()
+        monkeypatch.setattr(trainer, "time", clock)
+        monkeypatch.setattr(trainer, "READ_SECONDS", 3.5)  # every four steps
+        config = SMALL.replace(batch_size=3, num_steps=4, epochs=2)
+        run = RunConfig(
+            config="small",
+            model="fake",
+            framework="fake",
+            data=str(text_folder),
+            seed=1,
+            device="cpu",
+            precision="fp32",
+            hyperparameters=config,
+        )
+        data, directory = corpus.load(text_folder), RunDirectory(tmp_path / "fake")
+        directory.create(run, data.vocabulary)
+        monkeypatch.setattr(RunDirectory, "read_weights", lambda *_: {"w": np.zeros(1)})
+        backend: Any = FakeBackend(clock, **changes)
+        return trainer.Trainer(run, data, backend, directory, stop=StopRequest(), command="test"), clock
+
+    return make
+
+
+def test_the_clock_has_the_steps_in_it_and_nothing_else(
+    fake_trainer: Callable[..., tuple[trainer.Trainer, FakeClock]],
+) -> None:
+    """Each step is a second and 12 words; the first compiles; evaluation and saving take much longer."""
+    built, clock = fake_trainer()
+    outcome = built.train()
+    first, second = built.progress.rows
+    assert built.steps == 22
+    assert (first["words_per_second"], first["seconds"]) == (12.0, 21.0)
+    assert (second["words_per_second"], second["seconds"]) == (12.0, 22.0)
+    assert outcome["words_per_second"] == pytest.approx(12.0)
+    assert outcome["seconds"] == clock.now
+
+
+def test_saving_within_an_epoch_is_outside_the_clock(
+    fake_trainer: Callable[..., tuple[trainer.Trainer, FakeClock]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trainer, "SAVE_SECONDS", 5.0)
+    built, _ = fake_trainer()
+    built.train()
+    assert [row["seconds"] for row in built.progress.rows] == [21.0, 22.0]
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [Measured(math.nan, 1.0), Measured(math.inf, 1.0), Measured(1.0, math.nan), Measured(1.0, math.inf)],
+)
+def test_a_loss_or_norm_that_is_not_finite_stops_the_run(
+    loss: Measured, fake_trainer: Callable[..., tuple[trainer.Trainer, FakeClock]]
+) -> None:
+    built, _ = fake_trainer(loss=loss)
+    with pytest.raises(DivergenceError, match="in epoch 1, step 1 of 22"):
+        built.train()
+
+
+def test_weights_that_are_not_finite_are_never_written(
+    fake_trainer: Callable[..., tuple[trainer.Trainer, FakeClock]],
+) -> None:
+    built, _ = fake_trainer()
+    built.backend.weights["w"][0] = math.nan  # type: ignore[attr-defined]
+    with pytest.raises(DivergenceError, match="diverged by epoch 1, step 0"):
+        built.train()
+    assert not built.directory.state.exists()

@@ -79,7 +79,7 @@ class TorchBackend:
         self.config = config
         self.device = device
         self.dtype = dtype
-        self.engine = _engine(model, execution, device)
+        self.engine = _engine(model, execution, device, dtype)
         vocabulary_size = len(weights["embedding"])
         self.embedding_VH = torch.zeros(vocabulary_size, config.hidden_size, device=device, dtype=dtype)
         layer, width = LAYERS[model], config.hidden_size
@@ -215,10 +215,11 @@ class TorchBackend:
         return tensors
 
 
-def _engine(model: str, execution: str, device: torch.device) -> str:
+def _engine(model: str, execution: str, device: torch.device, dtype: torch.dtype) -> str:
     if model != "cudnn":
         return f"torch {model} on {device.type} ({execution})"
     if device.type == "cuda":
         return "torch.nn.LSTM on cuda (cuDNN)"
-    library = "oneDNN" if torch.backends.mkldnn.is_available() else "ATen"
+    # oneDNN's LSTM has no double precision.
+    library = "oneDNN" if torch.backends.mkldnn.is_available() and dtype != torch.float64 else "ATen"
     return f"torch.nn.LSTM on cpu ({library})"
