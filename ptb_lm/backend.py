@@ -7,7 +7,7 @@ Shapes: B = batch, T = time steps, L = layers, H = hidden units.
 """
 
 import importlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -75,8 +75,19 @@ class Framework:
 
     build: str  # "module:function", imported when it is used
     models: Mapping[str, str]  # name -> what it is
+    executions: tuple[str, ...]  # how the operations are run; the first is the default
+    unrolls: tuple[str, ...]  # how a loop over time enters the graph; the first is the default
     precisions: tuple[str, ...]
     missing: str  # what to do if the module cannot be imported
+    refusals: Mapping[tuple[str, str], str]  # (model, one of the above) -> why the two do not go together
+
+    def options(self, model: str) -> dict[str, tuple[str, ...]]:
+        """Return what may be chosen for a model: the values of execution, unroll and precision."""
+        every = {"execution": self.executions, "unroll": self.unrolls, "precision": self.precisions}
+        return {
+            kind: tuple(name for name in names if (model, name) not in self.refusals)
+            for kind, names in every.items()
+        }
 
 
 FRAMEWORKS: dict[str, Framework] = {
@@ -88,13 +99,48 @@ FRAMEWORKS: dict[str, Framework] = {
             "block_fused": "one operation a layer, with a gradient of our own",
             "cudnn": "torch.nn.LSTM, one operation a layer: cuDNN on a GPU, oneDNN on a CPU",
         },
+        executions=("eager", "compile", "jit"),
+        unrolls=("static",),
         precisions=("fp32", "fp64"),
         missing="install it with: pip install torch",
+        refusals={
+            ("block_fused", "jit"): "TorchScript leaves an autograd function as it is",
+            ("cudnn", "compile"): "torch.compile leaves torch.nn.LSTM as it is",
+            ("cudnn", "jit"): "TorchScript leaves torch.nn.LSTM as it is",
+        },
+    ),
+    "tensorflow": Framework(
+        build="ptb_lm.tf_backend.backend:build",
+        models={
+            "basic": "elementary operations at each time step",
+            "block": "LSTMBlockCell, one fused operation a time step",
+            "block_fused": "BlockLSTMV2, one operation a layer",
+            "cudnn": "CudnnRNNV3 on a GPU, the Keras LSTM layer's loop on a CPU",
+        },
+        executions=("graph", "eager", "xla"),
+        unrolls=("static", "loop"),
+        precisions=("fp32", "fp64"),
+        missing="install it with: pip install 'ptb-lm[tensorflow]' (a checkout: -e '.[tensorflow]')",
+        refusals={
+            ("block", "xla"): "XLA cannot compile LSTMBlockCell",
+            ("block", "fp64"): "LSTMBlockCell computes in float32 at most",
+            ("block_fused", "xla"): "XLA cannot compile BlockLSTMV2",
+            ("block_fused", "fp64"): "BlockLSTMV2 computes in float32 at most",
+            ("block_fused", "loop"): "the loop over time is inside the operation",
+            ("cudnn", "loop"): "the loop over time is inside the layer",
+        },
     ),
 }
 
-MODELS = tuple(dict.fromkeys(model for row in FRAMEWORKS.values() for model in row.models))
-PRECISIONS = tuple(dict.fromkeys(name for row in FRAMEWORKS.values() for name in row.precisions))
+
+def _every(names: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(name for row in names for name in row))
+
+
+MODELS = _every(tuple(row.models) for row in FRAMEWORKS.values())
+EXECUTIONS = _every(row.executions for row in FRAMEWORKS.values())
+UNROLLS = _every(row.unrolls for row in FRAMEWORKS.values())
+PRECISIONS = _every(row.precisions for row in FRAMEWORKS.values())
 DEVICES = ("auto", "cpu", "cuda")
 
 
@@ -104,6 +150,8 @@ def build(
     *,
     framework: str,
     model: str,
+    execution: str | None = None,
+    unroll: str | None = None,
     device: str,
     precision: str,
     seed: int,
@@ -115,23 +163,35 @@ def build(
         weights: Canonical parameters to start from.
         framework: A name in FRAMEWORKS.
         model: The LSTM implementation, a name in MODELS.
+        execution: How the operations of a training step are run, a name in EXECUTIONS; None: the
+            framework's first.
+        unroll: How a loop over time enters the graph, a name in UNROLLS; None: the framework's first.
         device: "cpu", "cuda", or "auto": cuda where there is one.
         precision: A name in PRECISIONS.
         seed: Seeds dropout.
 
     Raises:
-        UserError: A name is unknown, the framework is not installed, or there is no such device.
+        UserError: A name is unknown, two do not go together, the framework is not installed, or there is
+            no such device.
     """
     row = FRAMEWORKS.get(framework)
     if row is None:
         raise UserError(f"unknown framework {framework!r}; choose from {', '.join(FRAMEWORKS)}")
-    for kind, name, known in (
-        ("model", model, tuple(row.models)),
-        ("precision", precision, row.precisions),
-        ("device", device, DEVICES),
-    ):
-        if name not in known:
-            raise UserError(f"unknown {kind} {name!r} for {framework}; choose from {', '.join(known)}")
+    chosen = {
+        "execution": execution or row.executions[0],
+        "unroll": unroll or row.unrolls[0],
+        "precision": precision,
+    }
+    available = {"model": tuple(row.models), "device": DEVICES, **row.options(model)}
+    for kind, name in {"model": model, "device": device, **chosen}.items():
+        if name not in available[kind]:
+            choices = ", ".join(available[kind])
+            if (model, name) in row.refusals:
+                reason = row.refusals[model, name]
+                raise UserError(
+                    f"{framework} has no {model} with --{kind} {name}: {reason}; choose from {choices}"
+                )
+            raise UserError(f"unknown {kind} {name!r} for {framework}; choose from {choices}")
     module, _, attribute = row.build.partition(":")
     try:
         function = getattr(importlib.import_module(module), attribute)
@@ -139,5 +199,5 @@ def build(
         if error.name is None or error.name.startswith("ptb_lm"):
             raise
         raise UserError(f"{framework} is not installed; {row.missing}") from None
-    backend: Backend = function(config, weights, model=model, device=device, precision=precision, seed=seed)
+    backend: Backend = function(config, weights, model=model, device=device, seed=seed, **chosen)
     return backend

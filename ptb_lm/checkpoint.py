@@ -37,7 +37,11 @@ def load(path: Path) -> tuple[Arrays, dict[str, Any]]:
             metadata = json.loads((file.metadata() or {}).get(KEY, "null"))
             if not isinstance(metadata, dict):
                 raise UserError(f"{path} was not written by ptb_lm")
-            return {name: file.get_tensor(name) for name in file.keys()}, metadata  # noqa: SIM118
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            for name, array in arrays.items():
+                if array.dtype.kind not in "biuf":  # where ml_dtypes is installed, bfloat16 is read
+                    raise TypeError(f"{name}: {array.dtype}")
+            return arrays, metadata
     except FileNotFoundError:
         raise UserError(f"{path} is missing") from None
     # TypeError: a kind of number that NumPy lacks. OSError: a folder, or no permission.

@@ -33,6 +33,9 @@ def _parser() -> cli.Parser:
     parser.add_argument("--data", help="where the run's data are now (default: as the run was trained)")
     parser.add_argument("--model", choices=backend.MODELS, help="score with another LSTM implementation")
     parser.add_argument("--framework", choices=tuple(backend.FRAMEWORKS), help="score with another framework")
+    parser.add_argument(
+        "--execution", choices=backend.EXECUTIONS, help="how it is run (default: the framework's own)"
+    )
     parser.add_argument("--device", choices=backend.DEVICES, help="default: as the run was trained")
     return parser
 
@@ -56,6 +59,7 @@ def _evaluate(arguments: argparse.Namespace) -> int:
         weights,
         framework=arguments.framework or run.framework,
         model=arguments.model or run.model,
+        execution=arguments.execution,
         device=arguments.device or run.device,
         precision=run.precision,
         seed=run.seed,

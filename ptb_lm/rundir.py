@@ -19,6 +19,10 @@ from ptb_lm.vocabulary import Vocabulary
 MAX_SEED = 2**63 - 1  # of a framework's random generator
 
 
+# Keys that config.json did not always have, with what every run did before.
+ADDED = {"execution": "eager", "unroll": "static"}
+
+
 @dataclass(frozen=True, kw_only=True)
 class RunConfig:
     """Everything that determines a run: what config.json holds.
@@ -30,6 +34,8 @@ class RunConfig:
     config: str  # the preset's name
     model: str
     framework: str
+    execution: str
+    unroll: str
     data: str
     seed: int
     device: str
@@ -46,11 +52,13 @@ class RunConfig:
 
     @classmethod
     def from_json(cls, values: Any, source: Path) -> "RunConfig":
-        """Read what `to_json` returned; unknown and missing keys are errors.
+        """Read what `to_json` returned, or an older version of it; unknown and missing keys are errors.
 
         Raises:
             UserError: A key is unknown or missing, or a value impossible.
         """
+        if isinstance(values, dict):
+            values = {**ADDED, **values}
         values = _checked_keys(cls, values, source)
         hyperparameters = _checked_keys(Config, values.pop("hyperparameters"), source)
         for name, value in values.items():

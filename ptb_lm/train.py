@@ -53,6 +53,17 @@ def _parser() -> cli.Parser:
     add("--model", choices=backend.MODELS, help=f"the LSTM implementation (default: cudnn). {models}")
     add("--config", choices=tuple(PRESETS), help="the preset (default: small; demo for --data synthetic)")
     add("--framework", choices=tuple(backend.FRAMEWORKS), help="default: torch")
+    add(
+        "--execution",
+        choices=backend.EXECUTIONS,
+        help="how the operations are run (default: the first of its framework). "
+        + "; ".join(f"{name}: {', '.join(row.executions)}" for name, row in backend.FRAMEWORKS.items()),
+    )
+    add(
+        "--unroll",
+        choices=backend.UNROLLS,
+        help="static (default): the graph holds every time step; loop: the graph holds one, and loops",
+    )
     add("--data", help="ptb (default), synthetic, or a folder with train.txt, valid.txt and test.txt")
     add("--seed", type=int, help="of the initial weights and of dropout (default: 1)")
     add("--device", choices=backend.DEVICES, help="default: auto, a GPU if there is one")
@@ -95,6 +106,8 @@ def _train(arguments: argparse.Namespace, command_line: str) -> int:
         weights,
         framework=run.framework,
         model=run.model,
+        execution=run.execution,
+        unroll=run.unroll,
         device=run.device,
         precision=run.precision,
         seed=run.seed,
@@ -123,10 +136,14 @@ def _new_config(given: dict[str, Any]) -> RunConfig:
     data = given.get("data", "ptb")
     preset = given.get("config", "demo" if data == "synthetic" else "small")
     changes = {name: given[name] for name in OVERRIDES if name in given}
+    framework = given.get("framework", "torch")
+    row = backend.FRAMEWORKS[framework]
     return RunConfig(
         config=preset,
         model=given.get("model", "cudnn"),
-        framework=given.get("framework", "torch"),
+        framework=framework,
+        execution=given.get("execution", row.executions[0]),
+        unroll=given.get("unroll", row.unrolls[0]),
         data=data,
         seed=given.get("seed", 1),
         device=given.get("device", "auto"),

@@ -1,6 +1,6 @@
 """Words per second of some variants, interleaved: the whole training step on real text, on the CPU.
 
-    python scripts/speed.py --config small --out results/speed-small-cpu plain torch/cudnn tensorflow/basic/xla
+    python scripts/speed.py --config small --out results/speed-small plain torch/cudnn tensorflow/basic/xla
 
 A variant is `plain` (scripts/plain_loop.py) or FRAMEWORK/MODEL[/EXECUTION[/UNROLL]]. Each lives in a process
 of its own and waits; a round is a block of training steps of every variant, in random order, so that a
@@ -79,13 +79,14 @@ def _loop(variant: str, config: Config, vocabulary_size: int) -> tuple[Train, di
         import ptb_lm.torch_backend  # noqa: F401 - sets how torch's threads wait, for plain as for ours
 
         return PlainLoop(config, vocabulary_size).train, {"engine": "torch modules"}
-    framework, model, execution, unroll = (*variant.split("/"), None, None)[:4]
+    framework, model, *options = variant.split("/")
+    execution, unroll = (*options, None, None)[:2]
     weights = parameters.initial(config, vocabulary_size, seed=1)
     built = backend.build(
         config,
         weights,
         framework=framework,
-        model=model or "",
+        model=model,
         execution=execution,
         unroll=unroll,
         device="cpu",
@@ -188,7 +189,7 @@ def _measure(arguments: argparse.Namespace) -> None:
 def _table(rows: list[dict[str, Any]], arguments: argparse.Namespace) -> str:
     lines = [
         f"{arguments.config}: words per second of the training step, median of {arguments.rounds} "
-        f"interleaved rounds of {arguments.block} steps; ratio to {arguments.variants[0]} with its quartiles.",
+        f"interleaved rounds of {arguments.block} steps; ratio to {arguments.variants[0]} and its quartiles.",
         "",
         "| variant | words/s | ratio | quartiles | first block, s |",
         "|---|--:|--:|--:|--:|",

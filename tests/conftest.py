@@ -1,5 +1,6 @@
 """What the tests share."""
 
+import importlib.util
 import os
 from pathlib import Path
 
@@ -9,7 +10,8 @@ import pytest
 from ptb_lm.config import SMALL, Config
 
 # The tests' models are tiny: threads would only wait for each other. Read when a framework is imported.
-os.environ.setdefault("OMP_NUM_THREADS", "1")
+for variable in ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"):
+    os.environ.setdefault(variable, "1")
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -28,6 +30,12 @@ def penn_treebank() -> Path:
 def tiny_config() -> Config:
     """Sizes that differ from each other, so that a transposed or swapped axis cannot go unnoticed."""
     return SMALL.replace(num_layers=2, hidden_size=7, num_steps=5, batch_size=3, init_scale=0.5)
+
+
+def installed(framework: str) -> pytest.MarkDecorator:
+    """Skip, with the reason, where a framework is not installed."""
+    missing = importlib.util.find_spec(framework) is None
+    return pytest.mark.skipif(missing, reason=f"{framework} is not installed")
 
 
 def random_weights(config: Config, vocabulary_size: int, seed: int) -> dict[str, np.ndarray]:

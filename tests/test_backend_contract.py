@@ -1,8 +1,14 @@
 """The contract of ptb_lm.backend: one suite for every framework and model."""
 
+import functools
+import itertools
+from collections.abc import Iterator
+from importlib.util import find_spec
+
 import numpy as np
 import pytest
-from conftest import random_weights, random_windows
+from _pytest.mark import ParameterSet
+from conftest import installed, random_weights, random_windows
 
 from ptb_lm import backend, reference
 from ptb_lm.backend import FRAMEWORKS, Backend
@@ -11,31 +17,71 @@ from ptb_lm.errors import UserError
 
 VOCABULARY = 11
 STEPS = 20
-EVERY_MODEL = [(framework, model) for framework, row in FRAMEWORKS.items() for model in row.models]
+EVERY_MODEL = [
+    pytest.param(framework, model, marks=installed(framework))
+    for framework, row in FRAMEWORKS.items()
+    for model in row.models
+]
+
+
+def variants() -> Iterator[ParameterSet]:
+    """Every model in every precision as its framework runs it by default, and otherwise in the finest."""
+    for framework, row in FRAMEWORKS.items():
+        for model in row.models:
+            options = row.options(model)
+            for variant in itertools.product(*options.values()):
+                by_default = variant[:2] == (row.executions[0], row.unrolls[0])
+                if by_default or variant[-1] == options["precision"][-1]:
+                    yield pytest.param(framework, model, *variant, marks=installed(framework))
+
 
 # Bounds on the relative difference from reference.py, which computes in float64.
 TOLERANCE = {"fp32": 1e-5, "fp64": 1e-11}
 
 every_model = pytest.mark.parametrize(("framework", "model"), EVERY_MODEL)
-every_precision = pytest.mark.parametrize("precision", sorted(TOLERANCE))
+every_variant = pytest.mark.parametrize(
+    ("framework", "model", "execution", "unroll", "precision"), list(variants())
+)
+every_framework = pytest.mark.parametrize(
+    "framework", [pytest.param(framework, marks=installed(framework)) for framework in FRAMEWORKS]
+)
 every_device = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 
 
-def build(config: Config, weights: dict[str, np.ndarray], **choice: str) -> Backend:
+def build(config: Config, weights: dict[str, np.ndarray], **choice: str | None) -> Backend:
     defaults = {"device": "cpu", "precision": "fp32"}
-    return backend.build(config, weights, seed=3, **{**defaults, **choice})  # type: ignore[arg-type]
+    try:
+        return backend.build(config, weights, seed=3, **{**defaults, **choice})  # type: ignore[arg-type]
+    except UserError as error:
+        if choice.get("device") == "cuda":
+            pytest.skip(str(error))
+        raise
 
 
 @every_device
-@every_precision
-@every_model
+@every_variant
 def test_twenty_training_steps_equal_the_reference(
-    framework: str, model: str, precision: str, device: str, tiny_config: Config
+    framework: str,
+    model: str,
+    execution: str,
+    unroll: str,
+    precision: str,
+    device: str,
+    tiny_config: Config,
 ) -> None:
     weights = random_weights(tiny_config, VOCABULARY, seed=1)
     # A bound that clips some steps and not others.
     config = tiny_config.replace(max_grad_norm=1.8)
-    built = build(config, weights, framework=framework, model=model, precision=precision, device=device)
+    built = build(
+        config,
+        weights,
+        framework=framework,
+        model=model,
+        execution=execution,
+        unroll=unroll,
+        precision=precision,
+        device=device,
+    )
     state = built.zero_state(config.batch_size)
     expected_state = reference.zero_state(weights, config.batch_size)
     clipped = []
@@ -108,23 +154,34 @@ def train(built: Backend, config: Config, windows: list[tuple[np.ndarray, np.nda
     return [measured.nll for measured in built.read(losses)]
 
 
+# With compiled steps too: what is compiled or profiled at the first step must not depend on which step it is.
+EVERY_COMPILED = [
+    pytest.param(framework, "basic", execution, marks=installed(framework))
+    for framework, row in FRAMEWORKS.items()
+    for execution in row.executions[1:]
+]
+
+
 @every_device
-@every_model
+@pytest.mark.parametrize(
+    ("framework", "model", "execution"),
+    [pytest.param(*row.values, None, marks=row.marks) for row in EVERY_MODEL] + EVERY_COMPILED,
+)
 def test_stopped_at_any_step_and_resumed_is_bit_identical(
-    framework: str, model: str, device: str, tiny_config: Config
+    framework: str, model: str, execution: str | None, device: str, tiny_config: Config
 ) -> None:
     """Weights, optimiser, carried state and dropout's random stream all go on."""
     config = tiny_config.replace(keep_prob=0.6)
     weights = random_weights(config, VOCABULARY, seed=1)
     windows = random_windows(config, VOCABULARY, 8, seed=2)
-    choice = {"framework": framework, "model": model, "device": device}
+    choice = {"framework": framework, "model": model, "execution": execution, "device": device}
     built = build(config, weights, **choice)
     state, saved = built.zero_state(config.batch_size), []
     for x_BT, y_BT in windows:
         saved.append((built.export_weights(), built.export_training_state(state)))
         state, _ = built.train_step(x_BT, y_BT, state, learning_rate=0.7)
     expected = (built.export_weights(), built.export_training_state(state))
-    for stop in (0, 1, 5, 7):
+    for stop in (0, 1, 5, 7) if execution is None else (5,):
         resumed = build(config, random_weights(config, VOCABULARY, seed=9), **choice)
         resumed.load_weights(saved[stop][0])
         state = resumed.load_training_state(saved[stop][1])
@@ -145,7 +202,7 @@ def test_stopped_at_any_step_and_resumed_is_bit_identical(
                 )
 
 
-@pytest.mark.parametrize("framework", sorted(FRAMEWORKS))
+@every_framework
 def test_all_models_of_a_framework_drop_the_same_units(framework: str, tiny_config: Config) -> None:
     """The same seed gives the same losses whatever the model; another seed gives others."""
     config = tiny_config.replace(keep_prob=0.5)
@@ -164,25 +221,91 @@ def test_all_models_of_a_framework_drop_the_same_units(framework: str, tiny_conf
     assert train(other_seed, config, windows) != pytest.approx(losses[0], rel=1e-3)
 
 
-@pytest.mark.parametrize("reader", EVERY_MODEL)
-@pytest.mark.parametrize("writer", EVERY_MODEL)
+@functools.cache
+def trained(framework: str, model: str, config: Config) -> tuple[dict[str, np.ndarray], float]:
+    """Train a little; return the weights, and what they score where they were trained."""
+    built = build(config, random_weights(config, VOCABULARY, seed=1), framework=framework, model=model)
+    train(built, config, random_windows(config, VOCABULARY, 4, seed=2))
+    return built.export_weights(), score(built, config)
+
+
+def score(built: Backend, config: Config) -> float:
+    state, losses = built.zero_state(config.batch_size), []
+    for x_BT, y_BT in random_windows(config, VOCABULARY, 4, seed=2):
+        state, loss = built.evaluate_step(x_BT, y_BT, state)
+        losses.append(loss)
+    return sum(measured.nll for measured in built.read(losses))
+
+
+@every_model
 def test_weights_of_each_score_the_same_in_every_other(
-    writer: tuple[str, str], reader: tuple[str, str], tiny_config: Config
+    framework: str, model: str, tiny_config: Config
 ) -> None:
-    windows = random_windows(tiny_config, VOCABULARY, 4, seed=2)
+    weights = random_weights(tiny_config, VOCABULARY, seed=9)
+    reader = build(tiny_config, weights, framework=framework, model=model)
+    for parameters in EVERY_MODEL:
+        writer, written_model = parameters.values
+        if find_spec(writer):
+            weights, expected = trained(writer, written_model, tiny_config)
+            reader.load_weights(weights)
+            assert score(reader, tiny_config) == pytest.approx(expected, rel=1e-6), (writer, written_model)
+
+
+@installed("tensorflow")
+@every_model
+def test_every_training_step_equals_torch_s(framework: str, model: str, tiny_config: Config) -> None:
+    """Twenty steps from the same weights; after ten, the two swap weights and carried state, and go on."""
     weights = random_weights(tiny_config, VOCABULARY, seed=1)
-    first = build(tiny_config, weights, framework=writer[0], model=writer[1])
-    train(first, tiny_config, windows)
-    second = build(tiny_config, weights, framework=reader[0], model=reader[1])
-    second.load_weights(first.export_weights())
-    scores = []
-    for built in (first, second):
-        state, losses = built.zero_state(tiny_config.batch_size), []
-        for x_BT, y_BT in windows:
-            state, loss = built.evaluate_step(x_BT, y_BT, state)
-            losses.append(loss)
-        scores.append(sum(measured.nll for measured in built.read(losses)))
-    assert scores[1] == pytest.approx(scores[0], rel=1e-6)
+    first = build(tiny_config, weights, framework="torch", model="cudnn")
+    second = build(tiny_config, weights, framework=framework, model=model)
+    states = [first.zero_state(3), second.zero_state(3)]
+    for step, (x_BT, y_BT) in enumerate(random_windows(tiny_config, VOCABULARY, 20, seed=2)):
+        if step == 10:
+            exported = [built.export_weights() for built in (first, second)]
+            saved = [
+                built.export_training_state(state)
+                for built, state in zip((first, second), states, strict=True)
+            ]
+            carried = [{name: arrays[name] for name in "hc"} for arrays in saved]
+            first.load_weights(exported[1])
+            second.load_weights(exported[0])
+            states = [
+                first.load_training_state(saved[0] | carried[1]),
+                second.load_training_state(saved[1] | carried[0]),
+            ]
+        states[0], expected = first.train_step(x_BT, y_BT, states[0], learning_rate=0.7)
+        states[1], loss = second.train_step(x_BT, y_BT, states[1], learning_rate=0.7)
+        assert second.read([loss])[0] == pytest.approx(first.read([expected])[0], rel=1e-6), f"step {step}"
+
+
+@pytest.mark.parametrize(
+    ("choice", "message"),
+    [
+        (
+            {"framework": "torch", "model": "cudnn", "execution": "compile"},
+            "torch has no cudnn with --execution compile: torch.compile leaves torch.nn.LSTM as it is; "
+            "choose from eager",
+        ),
+        (
+            {"framework": "tensorflow", "model": "block", "execution": "xla"},
+            "tensorflow has no block with --execution xla: XLA cannot compile LSTMBlockCell; "
+            "choose from graph, eager",
+        ),
+        (
+            {"framework": "tensorflow", "model": "block_fused", "precision": "fp64"},
+            "tensorflow has no block_fused with --precision fp64: BlockLSTMV2 computes in float32 at most; "
+            "choose from fp32",
+        ),
+    ],
+)
+def test_what_does_not_go_together_is_refused(
+    choice: dict[str, str], message: str, tiny_config: Config
+) -> None:
+    """Before the framework is imported: it need not be installed."""
+    weights = random_weights(tiny_config, VOCABULARY, seed=1)
+    with pytest.raises(UserError) as caught:
+        build(tiny_config, weights, **choice)
+    assert str(caught.value) == message
 
 
 @pytest.mark.parametrize(
@@ -192,6 +315,8 @@ def test_weights_of_each_score_the_same_in_every_other(
         ({"model": "gru"}, "unknown model 'gru' for torch; choose from basic, block, block_fused, cudnn"),
         ({"precision": "fp8"}, "unknown precision 'fp8'"),
         ({"device": "tpu"}, "unknown device 'tpu'"),
+        ({"execution": "xla"}, "unknown execution 'xla' for torch; choose from eager, compile, jit"),
+        ({"unroll": "loop"}, "unknown unroll 'loop' for torch; choose from static"),
     ],
 )
 def test_unknown_names_are_refused(choice: dict[str, str], message: str, tiny_config: Config) -> None:

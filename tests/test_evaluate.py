@@ -9,7 +9,7 @@ import pytest
 import runs
 
 from ptb_lm import backend, checkpoint, corpus, evaluate, evaluation, reference
-from ptb_lm.backend import MODELS, Backend
+from ptb_lm.backend import FRAMEWORKS, Backend
 from ptb_lm.rundir import RunDirectory
 from ptb_lm.vocabulary import Vocabulary
 
@@ -133,7 +133,7 @@ def test_the_window_of_evaluation_does_not_matter(window: int, any_run: Path, da
     assert perplexity(any_run, data, window=window) == pytest.approx(expected, rel=TOLERANCE[precision])
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", FRAMEWORKS["torch"].models)
 def test_every_model_gives_the_same_perplexity(
     model: str, any_run: Path, data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -142,6 +142,16 @@ def test_every_model_gives_the_same_perplexity(
     assert perplexity(any_run, data, model=model) == pytest.approx(expected, rel=TOLERANCE[precision])
     # Beyond the last digit printed lies the rounding of float32.
     assert float(printed(capsys, any_run, "--model", model)[0]) == pytest.approx(expected, abs=1.1e-4)
+
+
+@pytest.mark.parametrize("model", FRAMEWORKS["tensorflow"].models)
+def test_another_framework_gives_the_same_perplexity(
+    model: str, run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("tensorflow")
+    expected = runs.result(run)["test_perplexity"]
+    given = printed(capsys, run, "--framework", "tensorflow", "--model", model)[0]
+    assert float(given) == pytest.approx(expected, abs=1.1e-4)
 
 
 def test_dropout_is_off(data: Path, tmp_path: Path) -> None:

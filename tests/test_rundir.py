@@ -1,5 +1,6 @@
 """A run directory: what its files must hold to be believed."""
 
+import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -19,6 +20,8 @@ RUN = RunConfig(
     config="small",
     model="block",
     framework="torch",
+    execution="compile",
+    unroll="static",
     data="some/folder",
     seed=7,
     device="cpu",
@@ -113,6 +116,11 @@ def test_a_configuration_that_is_no_table_is_refused(content: str, directory: Ru
     directory.config.write_text(content)
     with pytest.raises(UserError, match=r"config\.json is not a run's configuration$"):
         directory.read_config()
+
+
+def test_a_configuration_from_before_executions_is_read(directory: RunDirectory) -> None:
+    changed_config(directory, execution=None, unroll=None)
+    assert directory.read_config() == dataclasses.replace(RUN, execution="eager", unroll="static")
 
 
 def test_hyperparameters_that_are_no_table_are_refused(directory: RunDirectory) -> None:

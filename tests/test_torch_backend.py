@@ -15,6 +15,9 @@ import ptb_lm
 from ptb_lm import backend, reference
 from ptb_lm.backend import FRAMEWORKS
 from ptb_lm.config import Config
+from ptb_lm.errors import UserError
+from ptb_lm.torch_backend.cells import BasicLayer
+from ptb_lm.torch_backend.execution import executed
 from ptb_lm.torch_backend.fused import FusedSequence
 from ptb_lm.torch_backend.loss import SoftmaxLayer, global_norm, sum_by_word
 from ptb_lm.torch_backend.model import InvertedDropout
@@ -56,6 +59,31 @@ def test_dropout_is_in_every_place_the_reference_has_it(model: str, tiny_config:
         (measured,) = built.read([loss])
         assert measured.nll == pytest.approx(3 * expected, rel=1e-11)
         assert measured.gradient_norm == pytest.approx(norm, rel=1e-10)
+
+
+def test_compiling_without_a_compiler_is_refused(
+    tiny_config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(UserError, match="--execution compile needs a C\\+\\+ compiler"):
+        backend.build(
+            tiny_config,
+            random_weights(tiny_config, VOCABULARY, seed=1),
+            framework="torch",
+            model="basic",
+            execution="compile",
+            device="cpu",
+            precision="fp32",
+            seed=3,
+        )
+
+
+@pytest.mark.parametrize("execution", FRAMEWORKS["torch"].executions)
+def test_the_layers_as_executed_share_the_parameters(execution: str, tiny_config: Config) -> None:
+    layer = BasicLayer(7, 7)
+    ours = executed(layer, execution, steps=5, batch_size=3)
+    assert [p.data_ptr() for p in ours.parameters()] == [p.data_ptr() for p in layer.parameters()]
+    assert all(p.grad is None for p in layer.parameters())
 
 
 @pytest.mark.parametrize("steps", [1, 4])

@@ -349,7 +349,7 @@ def test_resuming_in_another_framework_is_refused(run: Path, refused_resume: Cal
     assert refused_resume("--framework", "torch").startswith(
         "--framework torch differs from the run's other, and a resumed run keeps "
     )
-    assert refused_resume() == "unknown framework 'other'; choose from torch"
+    assert refused_resume() == "unknown framework 'other'; choose from torch, tensorflow"
 
 
 def change_config(run: Path, old: str, new: str) -> None:

@@ -16,6 +16,7 @@ from ptb_lm.backend import Arrays, Ids, Measured
 from ptb_lm.config import Config
 from ptb_lm.errors import UserError
 from ptb_lm.torch_backend.cells import LAYERS, LayerState
+from ptb_lm.torch_backend.execution import executed
 from ptb_lm.torch_backend.loss import SoftmaxLayer, global_norm, sum_by_word
 from ptb_lm.torch_backend.model import InvertedDropout, LSTMStack, no_dropout
 
@@ -30,6 +31,8 @@ def build(
     weights: Mapping[str, NDArray[Any]],
     *,
     model: str,
+    execution: str,
+    unroll: str,
     device: str,
     precision: str,
     seed: int,
@@ -37,14 +40,21 @@ def build(
     """Build the backend; see ptb_lm.backend.build.
 
     Raises:
-        UserError: There is no such device.
+        UserError: There is no such device, or no compiler.
     """
+    assert unroll == "static", "a Python loop over time"
     if device == "cuda" and not torch.cuda.is_available():
         raise UserError(f"--device cuda: torch {torch.__version__} finds no CUDA device here")
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     return TorchBackend(
-        config, weights, model=model, device=torch.device(device), dtype=DTYPES[precision], seed=seed
+        config,
+        weights,
+        model=model,
+        execution=execution,
+        device=torch.device(device),
+        dtype=DTYPES[precision],
+        seed=seed,
     )
 
 
@@ -57,6 +67,7 @@ class TorchBackend:
         weights: Mapping[str, NDArray[Any]],
         *,
         model: str,
+        execution: str,
         device: torch.device,
         dtype: torch.dtype,
         seed: int,
@@ -68,11 +79,18 @@ class TorchBackend:
         self.config = config
         self.device = device
         self.dtype = dtype
-        self.engine = _engine(model, device, dtype)
+        self.engine = _engine(model, execution, device, dtype)
         vocabulary_size = len(weights["embedding"])
         self.embedding_VH = torch.zeros(vocabulary_size, config.hidden_size, device=device, dtype=dtype)
-        self.stack = LSTMStack(LAYERS[model], num_layers=config.num_layers, hidden_size=config.hidden_size)
+        layer, width = LAYERS[model], config.hidden_size
+        self.stack = LSTMStack(layer(width, width) for _ in range(config.num_layers))
         self.stack.to(device=device, dtype=dtype)
+        # Evaluation's windows are of other shapes, for which it would be compiled anew; it uses the layers as
+        # they are.
+        self.training_stack = LSTMStack(
+            executed(layer, execution, steps=config.num_steps, batch_size=config.batch_size)
+            for layer in self.stack.layers
+        )
         self.softmax = SoftmaxLayer(config.hidden_size, vocabulary_size, device=device, dtype=dtype)
         self.dropout = InvertedDropout(config.keep_prob, device=device, seed=seed)
         self.trained = [p for p in self.stack.parameters() if p.requires_grad]
@@ -94,7 +112,7 @@ class TorchBackend:
         ids_N, targets_N = self._time_major(x_BT), self._time_major(y_BT)
         batch, steps = x_BT.shape
         x_TBH = self.embedding_VH[ids_N].view(steps, batch, -1).requires_grad_()
-        output_TBH, state = self.stack(x_TBH, state, self.dropout)
+        output_TBH, state = self.training_stack(x_TBH, state, self.dropout)
         output_NH = output_TBH.view(steps * batch, -1)
         nll_N, d_output_NH = self.softmax.loss_and_gradients(output_NH.detach(), targets_N, 1 / batch)
         output_NH.backward(d_output_NH)
@@ -197,9 +215,9 @@ class TorchBackend:
         return tensors
 
 
-def _engine(model: str, device: torch.device, dtype: torch.dtype) -> str:
+def _engine(model: str, execution: str, device: torch.device, dtype: torch.dtype) -> str:
     if model != "cudnn":
-        return f"torch {model} on {device.type}"
+        return f"torch {model} on {device.type} ({execution})"
     if device.type == "cuda":
         return "torch.nn.LSTM on cuda (cuDNN)"
     # oneDNN's LSTM has no double precision.

@@ -3,7 +3,7 @@
 Shapes: T = time steps, B = batch, H = hidden units.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -17,16 +17,12 @@ class LSTMStack(nn.Module):
     """LSTM layers with dropout on the input, between the layers and on the top output.
 
     Args:
-        layer: The implementation of a layer.
-        num_layers: How many.
-        hidden_size: H, the width of input and output of each.
+        layers: From the bottom to the top.
     """
 
-    def __init__(self, layer: type[Layer], *, num_layers: int, hidden_size: int) -> None:
+    def __init__(self, layers: Iterable[Layer]) -> None:
         super().__init__()
-        self.layers: Sequence[Layer] = nn.ModuleList(  # type: ignore[assignment]
-            layer(hidden_size, hidden_size) for _ in range(num_layers)
-        )
+        self.layers: Sequence[Layer] = nn.ModuleList(layers)  # type: ignore[assignment]
 
     def forward(
         self, x_TBH: Tensor, state: Sequence[LayerState], dropout: Dropout

@@ -1,0 +1,172 @@
+"""One LSTM layer over a sequence, four ways: basic, block, block_fused, cudnn.
+
+All compute the same function of the same canonical parameters:
+
+    gates = x_t @ kernel + h @ recurrent_kernel + bias, split into i, f, g, o
+    c' = sigmoid(f) * c + sigmoid(i) * tanh(g)
+    h' = sigmoid(o) * tanh(c')
+
+Shapes: T = time steps, B = batch, I = input width, H = hidden units.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+from numpy.typing import NDArray
+
+from ptb_lm.backend import Arrays
+from ptb_lm.tf_backend.block_ops import block_cell, block_lstm
+from ptb_lm.tf_backend.time_loop import LayerState, over_time
+
+
+class Layer:
+    """One LSTM layer over a sequence.
+
+    Its parameters lie as TensorFlow's operations want them: kernel above recurrent kernel in one matrix,
+    which multiplies [x, h].
+
+    Attributes:
+        trained: The variables to train.
+
+    Args:
+        input_size: I.
+        hidden_size: H.
+        dtype: In which precision.
+        unroll: How the layer's own loop over time, if it has one, enters the graph; see time_loop.
+    """
+
+    GATES = (0, 1, 2, 3)  # the canonical gates in the operation's order; its own inverse
+
+    def __init__(self, input_size: int, hidden_size: int, *, dtype: tf.DType, unroll: str) -> None:
+        self.input_size = input_size
+        self.hidden_size = hidden_size
+        self.unroll = unroll
+        self.weight = tf.Variable(tf.zeros([input_size + hidden_size, 4 * hidden_size], dtype))
+        self.bias = tf.Variable(tf.zeros([4 * hidden_size], dtype))
+        self.trained = [self.weight, self.bias]
+
+    def canonical(self) -> Arrays:
+        """Return the parameters by canonical name: kernel, recurrent_kernel, bias."""
+        weight = self._reordered(self.weight.numpy())
+        return {
+            "kernel": weight[: self.input_size],
+            "recurrent_kernel": weight[self.input_size :],
+            "bias": self._reordered(self.bias.numpy()),
+        }
+
+    def load(self, canonical: Mapping[str, NDArray[Any]]) -> None:
+        """Set the parameters from arrays by canonical name."""
+        weight = np.concatenate([canonical["kernel"], canonical["recurrent_kernel"]])
+        self.weight.assign(self._reordered(weight))
+        self.bias.assign(self._reordered(canonical["bias"]))
+
+    def __call__(self, x_TBI: tf.Tensor, state: LayerState) -> tuple[tf.Tensor, LayerState]:
+        """Return the output [T, B, H] and the state after the last step."""
+        raise NotImplementedError
+
+    def _reordered(self, array: NDArray[Any]) -> NDArray[Any]:
+        gates = np.split(array, 4, axis=-1)
+        return np.concatenate([gates[gate] for gate in self.GATES], axis=-1)
+
+
+class BasicLayer(Layer):
+    """Gates written out of elementary operations."""
+
+    def __call__(self, x_TBI: tf.Tensor, state: LayerState) -> tuple[tf.Tensor, LayerState]:
+        """Return the output [T, B, H] and the state after the last step."""
+        # Read once, outside of any loop.
+        weight, bias = tf.convert_to_tensor(self.weight), tf.convert_to_tensor(self.bias)
+
+        def step(x_BI: tf.Tensor, state: LayerState) -> LayerState:
+            h_BH, c_BH = state
+            i, f, g, o = tf.split(tf.concat([x_BI, h_BH], 1) @ weight + bias, 4, axis=1)
+            c_BH = tf.sigmoid(f) * c_BH + tf.sigmoid(i) * tf.tanh(g)
+            return tf.sigmoid(o) * tf.tanh(c_BH), c_BH
+
+        return over_time(step, x_TBI, state, unroll=self.unroll)
+
+
+class BlockLayer(Layer):
+    """LSTMBlockCell: one fused operation a time step."""
+
+    GATES = (0, 2, 1, 3)
+
+    def __call__(self, x_TBI: tf.Tensor, state: LayerState) -> tuple[tf.Tensor, LayerState]:
+        """Return the output [T, B, H] and the state after the last step."""
+        weight, bias = tf.convert_to_tensor(self.weight), tf.convert_to_tensor(self.bias)
+
+        def step(x_BI: tf.Tensor, state: LayerState) -> LayerState:
+            return block_cell(x_BI, *state, weight, bias)
+
+        return over_time(step, x_TBI, state, unroll=self.unroll)
+
+
+class BlockFusedLayer(Layer):
+    """BlockLSTMV2: one operation for the sequence."""
+
+    def __call__(self, x_TBI: tf.Tensor, state: LayerState) -> tuple[tf.Tensor, LayerState]:
+        """Return the output [T, B, H] and the state after the last step."""
+        h_TBH, c_TBH = block_lstm(
+            x_TBI, *state, tf.convert_to_tensor(self.weight), tf.convert_to_tensor(self.bias)
+        )
+        return h_TBH, (h_TBH[-1], c_TBH[-1])
+
+
+class CudnnLayer(Layer):
+    """CudnnRNNV3: cuDNN's LSTM on a GPU."""
+
+    def __call__(self, x_TBI: tf.Tensor, state: LayerState) -> tuple[tf.Tensor, LayerState]:
+        """Return the output [T, B, H] and the state after the last step."""
+        h_BH, c_BH = state
+        steps, batch = tf.unstack(tf.shape(x_TBI)[:2])
+        kernel, recurrent_kernel = tf.split(self.weight, [self.input_size, self.hidden_size])
+        # cuDNN keeps each gate's matrix transposed, and two biases where the canonical model has one. The
+        # second stays zero: trained as well, the pair would move twice as fast under SGD as the one.
+        packed = [tf.transpose(kernel), tf.transpose(recurrent_kernel), self.bias, tf.zeros_like(self.bias)]
+        after = tf.raw_ops.CudnnRNNV3(
+            input=x_TBI,
+            input_h=h_BH[None],
+            input_c=c_BH[None],
+            params=tf.concat([tf.reshape(part, [-1]) for part in packed], 0),
+            sequence_lengths=tf.fill([batch], steps),
+            rnn_mode="lstm",
+            time_major=True,
+        )
+        return after.output, (after.output_h[0], after.output_c[0])
+
+
+class KerasLayer(Layer):
+    """keras.layers.LSTM as its users write it: on a CPU, Keras's own loop over elementary operations."""
+
+    def __init__(self, input_size: int, hidden_size: int, *, dtype: tf.DType, unroll: str) -> None:
+        self.lstm = keras.layers.LSTM(hidden_size, return_sequences=True, return_state=True, dtype=dtype.name)
+        self.lstm.build((None, None, input_size))
+        self.trained = [variable.value for variable in self.lstm.trainable_variables]
+
+    def canonical(self) -> Arrays:
+        """Return the parameters by canonical name."""
+        names = ("kernel", "recurrent_kernel", "bias")
+        return dict(zip(names, self.lstm.get_weights(), strict=True))
+
+    def load(self, canonical: Mapping[str, NDArray[Any]]) -> None:
+        """Set the parameters from arrays by canonical name."""
+        self.lstm.set_weights([canonical[name] for name in ("kernel", "recurrent_kernel", "bias")])
+
+    def __call__(self, x_TBI: tf.Tensor, state: LayerState) -> tuple[tf.Tensor, LayerState]:
+        """Return the output [T, B, H] and the state after the last step."""
+        output_BTH, h_BH, c_BH = self.lstm(tf.transpose(x_TBI, [1, 0, 2]), initial_state=list(state))
+        return tf.transpose(output_BTH, [1, 0, 2]), (h_BH, c_BH)
+
+
+def layer_type(model: str, *, gpu: bool) -> type[Layer]:
+    """Return the class behind a model's name."""
+    layers: dict[str, type[Layer]] = {
+        "basic": BasicLayer,
+        "block": BlockLayer,
+        "block_fused": BlockFusedLayer,
+        "cudnn": CudnnLayer if gpu else KerasLayer,
+    }
+    return layers[model]

@@ -1,0 +1,68 @@
+"""The ends of the network by hand: softmax cross-entropy with its gradient, and the embedding's gradient.
+
+Between them lies the gradient tape. The two ends touch every word of the vocabulary, so that passes over it
+that the tape would add (a scale on the logits' gradient, a sum for the bias, dense embedding gradients) cost
+as much as the LSTM itself on a CPU.
+
+Shapes: N = tokens of a window, H = hidden units, V = vocabulary, E = embedding width.
+"""
+
+import tensorflow as tf
+
+
+class SoftmaxLayer:
+    """The projection onto the vocabulary with softmax and cross-entropy.
+
+    The bias is the last row of the weight, and the input has a last column of ones: the products compute
+    the bias and its gradient on the way, and no pass over the logits is spent on either.
+
+    Attributes:
+        weight: [H + 1, V]; trained by whoever owns this object.
+
+    Args:
+        hidden_size: H.
+        vocabulary_size: V.
+        dtype: In which precision.
+    """
+
+    def __init__(self, hidden_size: int, vocabulary_size: int, *, dtype: tf.DType) -> None:
+        self.weight = tf.Variable(tf.zeros([hidden_size + 1, vocabulary_size], dtype))
+
+    def losses(self, hidden_NH: tf.Tensor, targets_N: tf.Tensor) -> tf.Tensor:
+        """Return the negative log likelihood of each target [N], in nats."""
+        return self._losses(hidden_NH, targets_N)[0]
+
+    def loss_and_gradients(
+        self, hidden_NH: tf.Tensor, targets_N: tf.Tensor, scale: float
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """Return (negative log likelihoods [N], gradient by hidden_NH, gradient by weight).
+
+        Args:
+            hidden_NH: The top layer's output.
+            targets_N: Target word ids.
+            scale: The gradients are those of scale * sum of the negative log likelihoods.
+        """
+        nll_N, inputs, d_logits_NV = self._losses(hidden_NH, targets_N)
+        # The scale goes into the narrow factor of each product rather than into the wide one.
+        d_weight = tf.matmul(scale * inputs, d_logits_NV, transpose_a=True)
+        d_inputs = tf.matmul(d_logits_NV, self.weight, transpose_b=True)
+        return nll_N, scale * d_inputs[:, :-1], d_weight
+
+    def _losses(self, hidden_NH: tf.Tensor, targets_N: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        inputs = tf.concat([hidden_NH, tf.ones_like(hidden_NH[:, :1])], 1)
+        nll_N, d_logits_NV = tf.raw_ops.SparseSoftmaxCrossEntropyWithLogits(
+            features=inputs @ self.weight, labels=targets_N
+        )
+        return nll_N, inputs, d_logits_NV
+
+
+def sum_by_word(gradient_NE: tf.Tensor, ids_N: tf.Tensor, vocabulary_size: int) -> tf.Tensor:
+    """Return an embedding's gradient [N, E], summed by word: at the first token of each, zero at the others.
+
+    The global norm needs the sum over the occurrences of each word. Subtracting these rows from the words'
+    embeddings has the same result in any order, because only one row a word is not zero. Shapes are static
+    (no tf.unique), so that XLA compiles it.
+    """
+    tokens = tf.shape(ids_N)[0]
+    first_V = tf.math.unsorted_segment_min(tf.range(tokens), ids_N, vocabulary_size)
+    return tf.math.unsorted_segment_sum(gradient_NE, tf.gather(first_V, ids_N), tokens)

@@ -1,0 +1,57 @@
+"""A recurrence over time, in two forms.
+
+Shapes: T = time steps, B = batch, I = input width, H = hidden units.
+"""
+
+from collections.abc import Callable
+
+import tensorflow as tf
+
+LayerState = tuple[tf.Tensor, tf.Tensor]  # h_BH, c_BH
+Step = Callable[[tf.Tensor, LayerState], LayerState]  # (x_BI, state) -> state
+
+
+def over_time(
+    step: Step, x_TBI: tf.Tensor, state: LayerState, *, unroll: str
+) -> tuple[tf.Tensor, LayerState]:
+    """Return the h of every step [T, B, H] and the state after the last.
+
+    Args:
+        step: The recurrence.
+        x_TBI: The input.
+        state: Before the first step.
+        unroll: "static": the graph holds every step, where T is known when it is traced. In training it is;
+            evaluation's one graph for windows of any length loops. "loop": the graph holds one step.
+    """
+    if unroll == "static" and x_TBI.shape[0] is not None:
+        return _unrolled(step, x_TBI, state)
+    return _loop(step, x_TBI, state)
+
+
+def _unrolled(step: Step, x_TBI: tf.Tensor, state: LayerState) -> tuple[tf.Tensor, LayerState]:
+    outputs = []
+    for x_BI in tf.unstack(x_TBI):
+        state = step(x_BI, state)
+        outputs.append(state[0])
+    return tf.stack(outputs), state
+
+
+def _loop(step: Step, x_TBI: tf.Tensor, state: LayerState) -> tuple[tf.Tensor, LayerState]:
+    steps = tf.shape(x_TBI)[0]
+    inputs = tf.TensorArray(x_TBI.dtype, size=steps).unstack(x_TBI)
+    outputs = tf.TensorArray(x_TBI.dtype, size=steps, element_shape=state[0].shape)
+
+    def body(
+        t: tf.Tensor, outputs: tf.TensorArray, state: LayerState
+    ) -> tuple[tf.Tensor, tf.TensorArray, LayerState]:
+        state = step(inputs.read(t), state)
+        return t + 1, outputs.write(t, state[0]), state
+
+    _, outputs, state = tf.while_loop(
+        lambda t, *_: t < steps,
+        body,
+        (tf.constant(0), outputs, state),
+        # XLA sizes the stacks that the gradient pops from by this bound.
+        maximum_iterations=steps,
+    )
+    return outputs.stack(), state
