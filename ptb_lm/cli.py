@@ -84,7 +84,8 @@ def _flushed_stdout() -> Iterator[None]:
         yield
     finally:
         try:
-            sys.stdout.flush()
+            if sys.stdout is not None:
+                sys.stdout.flush()
         except OSError:
             # What is left in the buffer would fail once more, with a message, when the interpreter exits.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

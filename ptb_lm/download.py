@@ -178,7 +178,7 @@ def _reason(error: BaseException) -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status."""
-    return cli.run("ptb_lm.download", lambda: _main(argv))
+    return cli.run("python -m ptb_lm.download", lambda: _main(argv))
 
 
 def _main(argv: Sequence[str] | None) -> int:

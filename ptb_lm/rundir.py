@@ -1,7 +1,11 @@
 """A run directory: its files, and the configuration that it was made with."""
 
+import contextlib
 import dataclasses
 import json
+import os
+import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +19,9 @@ from ptb_lm.errors import UserError
 from ptb_lm.files import atomic_write
 from ptb_lm.progress import Progress
 from ptb_lm.vocabulary import Vocabulary
+
+if sys.platform != "win32":
+    import fcntl
 
 MAX_SEED = 2**63 - 1  # of a framework's random generator
 
@@ -95,14 +102,37 @@ class RunDirectory:
         self.write_config(run)
         vocabulary.save(self.vocabulary)
 
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other processes from training in this folder; it is made if it is not there.
+
+        Raises:
+            UserError: Another process is at work in it.
+        """
+        self.state.parent.mkdir(parents=True, exist_ok=True)
+        if sys.platform == "win32":  # which has no flock
+            yield
+            return
+        descriptor = os.open(self.state.parent, os.O_RDONLY)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            yield
+        except BlockingIOError:
+            raise UserError(f"another process is at work in {self.path}") from None
+        finally:
+            os.close(descriptor)  # and with it the lock
+
     def is_stillborn(self) -> bool:
         """Return whether a run of ours failed before its first state was written: nothing is lost."""
         ours = {self.config, self.vocabulary, self.state.parent, *self.event_files()}
+        entries = set(self.path.iterdir())
+        if not entries <= ours or any(self.state.parent.glob("*")):
+            return False
         try:
             self.read_config()
         except UserError:
-            return False
-        return set(self.path.iterdir()) <= ours and not any(self.state.parent.glob("*"))
+            return entries == {self.state.parent}
+        return True
 
     def remove_leftovers(self) -> None:
         """Remove the temporary files of a process that was killed while it wrote."""
@@ -142,7 +172,7 @@ class RunDirectory:
             UserError: The file is missing, truncated, foreign, or of another model or vocabulary.
         """
         if self.config.is_file() and not self.weights.exists():
-            raise UserError(f"{self.weights} is missing: the run has not finished its first epoch")
+            raise UserError(f"{self.weights} is missing; a run's first epoch writes it")
         arrays, metadata = checkpoint.load(self.weights)
         if metadata.get("vocabulary_sha256") != vocabulary.sha256:
             raise UserError(f"{self.weights} was trained with another vocabulary than {self.vocabulary}")

@@ -34,8 +34,9 @@ def progress(total: int, description: str, *, initial: int = 0) -> tqdm:
 
 def say(line: str) -> None:
     """Print a line on stdout at once, above any progress bar."""
-    tqdm.write(line, file=sys.stdout)
-    sys.stdout.flush()
+    if sys.stdout is not None:  # it is, when the shell closed it
+        tqdm.write(line, file=sys.stdout)
+        sys.stdout.flush()
 
 
 def write_metrics(path: Path, rows: list[Row]) -> None:

@@ -2,6 +2,7 @@
 
 import argparse
 import dataclasses
+import itertools
 import json
 import shlex
 import sys
@@ -112,10 +113,14 @@ def _train(arguments: argparse.Namespace, command_line: str) -> int:
         precision=run.precision,
         seed=run.seed,
     )
-    with StopRequest() as stop:
+    with directory.locked(), StopRequest() as stop:
         trainer = Trainer(run, corpus, model, directory, stop=stop, command=command)
         if resuming:
             trainer.resume(command)
+            if trainer.progress.epoch == run.hyperparameters.epochs and directory.result.exists():
+                runlog.say(f"the run in {directory.path} has ended; more --epochs would go on")
+                _report(directory.read_result(), directory)
+                return 0
             directory.remove_leftovers()
             directory.write_config(run)
         else:
@@ -173,7 +178,10 @@ def _resumed_config(run: RunConfig, given: dict[str, Any]) -> RunConfig:
 def _new_path(run: RunConfig) -> Path:
     name = f"{time.strftime('%Y%m%d-%H%M%S')}-{run.framework}-{run.model}-{run.config}"
     path = home() / "checkpoints" / name
-    return Path(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else path
+    numbers = itertools.count(2)
+    while path.exists():  # runs that start within one second
+        path = path.with_name(f"{name}-{next(numbers)}")
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
 
 
 def _refuse_existing(directory: RunDirectory, *, overwrite: bool) -> None:

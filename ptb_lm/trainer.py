@@ -75,8 +75,12 @@ class Trainer:
             self.state = self.backend.load_training_state(training)
         except (UserError, KeyError) as error:
             raise UserError(f"{self.directory.state} does not fit this run: {error}") from None
+        if progress.epoch > self.config.epochs:
+            raise UserError(f"--epochs {self.config.epochs}: the run has {progress.epoch} epochs already")
         self.progress = progress
         best = self.directory.read_best()
+        if progress.best_epoch and not best:
+            raise UserError(f"{self.directory.weights} is missing: the best weights so far")
         if best and best["valid_perplexity"] < progress.best_perplexity:
             # The process died after it wrote these weights and before it wrote its state.
             progress.best_epoch, progress.best_perplexity = best["epoch"], best["valid_perplexity"]

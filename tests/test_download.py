@@ -469,7 +469,7 @@ def test_an_interrupted_download_leaves_nothing_and_can_be_repeated(
         process.send_signal(number)
         _, stderr = process.communicate(timeout=20)
     if number is signal.SIGINT:
-        assert (process.returncode, stderr) == (130, "ptb_lm.download: interrupted\n")
+        assert (process.returncode, stderr) == (130, "python -m ptb_lm.download: interrupted\n")
     else:
         assert (process.returncode, stderr) == (-number, "")
     assert not folder.exists()
@@ -484,7 +484,7 @@ def test_the_command_without_a_network(folder: Path) -> None:
     dead = f"http://127.0.0.1:{dead_port()}"
     done = command("--to", str(folder), "--mirror", f"{dead}/data", f"{dead}/x.tgz")
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("ptb_lm.download: cannot fetch ptb.train.txt")
+    assert done.stderr.startswith("python -m ptb_lm.download: cannot fetch ptb.train.txt")
     assert done.stderr.count("\n") == 1
     assert done.stderr.count("Connection refused") == 2
     assert not folder.exists()

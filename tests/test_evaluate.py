@@ -258,7 +258,7 @@ def test_something_that_is_no_run_is_refused(
     [
         ("weights.safetensors", b"", "is truncated or not a safetensors file"),
         ("weights.safetensors", b"text\n" * 100, "is truncated or not a safetensors file"),
-        ("weights.safetensors", None, "is missing: the run has not finished its first epoch"),
+        ("weights.safetensors", None, "is missing; a run's first epoch writes it"),
         ("config.json", b"{", "is not valid JSON"),
         ("config.json", b"{}", "the key 'config' is missing"),
         ("config.json", None, "is not a run directory: config.json is missing"),

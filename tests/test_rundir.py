@@ -186,7 +186,7 @@ def test_weights_of_another_model_are_refused(
 
 def test_a_run_without_weights_says_why(directory: RunDirectory) -> None:
     directory.weights.unlink()
-    with pytest.raises(UserError, match=r"is missing: the run has not finished its first epoch$"):
+    with pytest.raises(UserError, match=r"is missing; a run's first epoch writes it$"):
         directory.read_weights(RUN, VOCABULARY)
 
 

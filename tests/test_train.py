@@ -238,12 +238,35 @@ def test_a_folder_that_is_no_run_is_left_alone(
     assert runs.files(folder) == before
 
 
+def test_two_processes_do_not_work_in_one_folder(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = runs.files(run)
+    with RunDirectory(run).locked():
+        problem = runs.refusal(capsys, train, "--resume", run, "--epochs", "3")
+    assert problem == f"another process is at work in {run}"
+    assert runs.files(run) == before
+    assert train.main(["--resume", str(run), "--epochs", "3"]) == 0
+
+
+def test_a_finished_run_is_reported_and_not_done_again(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = runs.files(run)
+    capsys.readouterr()
+    assert train.main(["--resume", str(run)]) == 0
+    printed = capsys.readouterr().out
+    assert "has ended" in printed
+    assert f"test perplexity {runs.result(run)['test_perplexity']:.2f}" in printed
+    assert runs.files(run) == before
+
+
+def test_fewer_epochs_than_are_done_are_refused(refused_resume: Callable[..., str]) -> None:
+    assert refused_resume("--epochs", "1").endswith("--epochs 1: the run has 2 epochs already")
+
+
 @pytest.mark.parametrize("again", ["resume", "overwrite"])
 def test_what_a_killed_process_was_writing_is_removed(again: str, run: Path, data: Path) -> None:
     for name in (".metrics.jsonl.abc.tmp", "state/.training.safetensors.abc.tmp"):
         (run / name).write_text("half")
     if again == "resume":
-        assert train.main(["--resume", str(run), "--data", str(data)]) == 0
+        assert train.main(["--resume", str(run), "--epochs", "3"]) == 0
     else:
         runs.train_run(data, run, "--overwrite")
     assert not list(run.rglob("*.tmp"))
@@ -369,7 +392,7 @@ def test_resuming_with_the_runs_own_flags_is_no_change(run: Path, data: Path) ->
     [("--epochs", "3"), ("--learning-rate", "0.5"), ("--lr-decay", "0.9"), ("--keep-prob", "0.9")],
 )
 def test_resuming_may_change_how_training_goes_on(flag: str, value: str, run: Path) -> None:
-    assert train.main(["--resume", str(run), flag, value]) == 0
+    assert train.main(["--resume", str(run), "--epochs", "4", flag, value]) == 0
     name = flag.removeprefix("--").replace("-", "_")
     assert getattr(RunDirectory(run).read_config().hyperparameters, name) == float(value)
 
