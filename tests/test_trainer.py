@@ -342,6 +342,8 @@ def fake_trainer(
             config="small",
             model="fake",
             framework="fake",
+            execution="eager",
+            unroll="static",
             data=str(text_folder),
             seed=1,
             device="cpu",
