@@ -211,7 +211,7 @@ def driver(code: str, *arguments: object) -> subprocess.Popen[str]:
 
 FETCH = (
     "body = lambda: fetch(Path(sys.argv[1]), mirrors=sys.argv[2:], expected=EXPECTED) and 0\n"
-    "sys.exit(cli.run('ptb_lm.download', body))\n"
+    "sys.exit(cli.run('python -m ptb_lm.download', body))\n"
 )
 
 
