@@ -12,9 +12,9 @@ from conftest import random_weights, random_windows
 from torch import Tensor
 
 import ptb_lm
-from ptb_lm import backend, reference
+from ptb_lm import backend, corpus, parameters, reference
 from ptb_lm.backend import FRAMEWORKS
-from ptb_lm.config import Config
+from ptb_lm.config import SMALL, Config
 from ptb_lm.errors import UserError
 from ptb_lm.torch_backend.cells import BasicLayer
 from ptb_lm.torch_backend.execution import executed
@@ -95,6 +95,31 @@ def test_the_fused_sequence_has_the_gradient_of_every_input(steps: int) -> None:
         torch.randn(shape, generator=generator, dtype=torch.float64, requires_grad=True) for shape in shapes
     ]
     assert torch.autograd.gradcheck(FusedSequence.apply, inputs)
+
+
+def test_twenty_steps_of_small_at_its_real_size() -> None:
+    """From the tutorial's initial weights and at its learning rate, where rounding grows fast: in float64."""
+    config, vocabulary = SMALL, 10_000
+    weights = {
+        name: array.astype(np.float64)
+        for name, array in parameters.initial(config, vocabulary, seed=1).items()
+    }
+    models = {
+        model: backend.build(
+            config, weights, framework="torch", model=model, device="cpu", precision="fp64", seed=1
+        )
+        for model in FRAMEWORKS["torch"].models
+    }
+    states = {model: built.zero_state(config.batch_size) for model, built in models.items()}
+    state = reference.zero_state(weights, config.batch_size)
+    words = np.random.default_rng(0).zipf(1.3, size=(config.batch_size, 20 * config.num_steps + 1))
+    for step, (x_BT, y_BT) in enumerate(corpus.windows(np.minimum(words, vocabulary) - 1, config.num_steps)):
+        expected, gradients, state = reference.loss_and_gradients(weights, x_BT, y_BT, state)
+        weights, _ = reference.sgd_update(weights, gradients, learning_rate=1.0, max_grad_norm=5.0)
+        for model, built in models.items():
+            states[model], loss = built.train_step(x_BT, y_BT, states[model], learning_rate=1.0)
+            (measured,) = built.read([loss])
+            assert measured.nll / config.batch_size == pytest.approx(expected, rel=1e-10), (model, step)
 
 
 @pytest.mark.parametrize("keep_prob", [0.35, 0.5, 0.9])
