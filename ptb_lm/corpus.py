@@ -3,8 +3,10 @@
 Shapes: B = batch (rows), T = time steps of a window.
 """
 
+import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -31,6 +33,15 @@ class Corpus:
     vocabulary: Vocabulary
     splits: dict[str, Ids]
     bounds: dict[str, float] = field(default_factory=dict)
+
+    @cached_property
+    def sha256(self) -> str:
+        """The digest of the words and of all splits: equal for equal corpora only."""
+        digest = hashlib.sha256(self.vocabulary.sha256.encode())
+        for split in SPLITS:
+            digest.update(f"{split} {len(self.splits[split])}".encode())
+            digest.update(self.splits[split].astype("<i4").tobytes())
+        return digest.hexdigest()
 
 
 def load(folder: Path) -> Corpus:

@@ -40,6 +40,18 @@ class Progress:
         """Target tokens trained a second in this epoch, inside the clock."""
         return self.clocked_tokens / max(self.clocked_seconds, 1e-9)
 
+    @classmethod
+    def from_json(cls, values: Any) -> "Progress":
+        """Read what `to_json` returned.
+
+        Raises:
+            ValueError: A value is missing, unknown or of another type.
+        """
+        types = {name: type(value) for name, value in cls().to_json().items()}
+        if not isinstance(values, dict) or {name: type(v) for name, v in values.items()} != types:
+            raise ValueError("not a run's progress")
+        return cls(**values)
+
     def to_json(self) -> dict[str, Any]:
         """Return everything as JSON types."""
         return dataclasses.asdict(self)

@@ -15,6 +15,7 @@ import numpy as np
 from ptb_lm import checkpoint, parameters
 from ptb_lm.backend import Arrays
 from ptb_lm.config import Config
+from ptb_lm.corpus import Corpus
 from ptb_lm.errors import UserError
 from ptb_lm.files import atomic_write
 from ptb_lm.progress import Progress
@@ -203,24 +204,27 @@ class RunDirectory:
         singles = {name: array.astype(np.float32) for name, array in weights.items()}
         checkpoint.save(self.weights, singles, metadata)
 
-    def read_state(self) -> tuple[Arrays, Arrays, Progress]:
+    def read_state(self, corpus: Corpus | None = None) -> tuple[Arrays, Arrays, Progress]:
         """Read the newest training state: (weights, the backend's other arrays, progress).
 
         Raises:
-            UserError: The file is missing, truncated or foreign.
+            UserError: The file is missing, truncated or foreign, or was saved with another corpus.
         """
         arrays, metadata = checkpoint.load(self.state)
         try:
-            progress = Progress(**metadata["progress"])
-        except (KeyError, TypeError):
+            progress = Progress.from_json(metadata.get("progress"))
+        except ValueError:
             raise UserError(f"{self.state} does not hold a training state") from None
+        if corpus is not None and metadata.get("corpus_sha256") != corpus.sha256:
+            raise UserError(f"the data are not those that {self.state} was trained on")
         return _with_prefix(arrays, "weights."), _with_prefix(arrays, "training."), progress
 
-    def write_state(self, weights: Arrays, training: Arrays, progress: Progress) -> None:
+    def write_state(self, weights: Arrays, training: Arrays, progress: Progress, *, corpus: Corpus) -> None:
         """Write the newest training state, in the precision of the model."""
         arrays = {f"weights.{name}": array for name, array in weights.items()}
         arrays |= {f"training.{name}": array for name, array in training.items()}
-        checkpoint.save(self.state, arrays, {"progress": progress.to_json()})
+        metadata = {"progress": progress.to_json(), "corpus_sha256": corpus.sha256}
+        checkpoint.save(self.state, arrays, metadata)
 
 
 def _with_prefix(arrays: Arrays, prefix: str) -> Arrays:

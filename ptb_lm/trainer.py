@@ -64,7 +64,7 @@ class Trainer:
         Raises:
             UserError: There is no such state, or it belongs to another model or vocabulary.
         """
-        weights, training, progress = self.directory.read_state()
+        weights, training, progress = self.directory.read_state(self.corpus)
         try:
             parameters.check(weights, self.config, len(self.corpus.vocabulary))
             carried = (self.config.num_layers, self.config.batch_size, self.config.hidden_size)
@@ -233,7 +233,7 @@ class Trainer:
             raise self._diverged(f"by epoch {self.progress.epoch + 1}, step {self.progress.step}")
         training = self.backend.export_training_state(self.state)
         saved = dataclasses.replace(self.progress, run_seconds=self._run_seconds())
-        self.directory.write_state(weights, training, saved)
+        self.directory.write_state(weights, training, saved, corpus=self.corpus)
         self._saved = time.perf_counter()
 
     def _stop_if_asked(self, *, save: bool) -> None:

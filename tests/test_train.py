@@ -408,6 +408,16 @@ def test_resuming_with_another_vocabulary_is_refused(
     )
 
 
+def test_resuming_with_other_text_of_the_same_words_is_refused(
+    run: Path, own_data: Path, refused_resume: Callable[..., str]
+) -> None:
+    text = own_data / "train.txt"
+    lines = text.read_text().splitlines(keepends=True)
+    text.write_text("".join(lines[1:] + lines[:1]))
+    problem = refused_resume("--data", str(own_data))
+    assert problem.startswith("the data are not those that")
+
+
 def test_resuming_something_that_is_no_run_is_refused(
     data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
