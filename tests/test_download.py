@@ -452,7 +452,7 @@ def test_a_full_disk_leaves_no_file(server: Server, folder: Path) -> None:
     with driver(limit + FETCH, folder, server.folder("good", FILES)) as process:
         _, stderr = process.communicate(timeout=20)
     assert process.returncode == 1
-    assert re.fullmatch(r"ptb_lm\.download: \S+: File too large\n", stderr)
+    assert re.fullmatch(r"python -m ptb_lm\.download: \S+: File too large\n", stderr)
     assert list(folder.iterdir()) == []
 
 
