@@ -1,5 +1,6 @@
 """What every command shares: errors become one sentence and an exit status."""
 
+import importlib
 import os
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ptb_lm import __main__ as commands
 from ptb_lm import cli
 from ptb_lm.errors import DivergenceError, UserError
 
@@ -125,3 +127,11 @@ def test_output_that_cannot_be_written_is_told_once(length: int) -> None:
 
 def buffered() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+
+
+def test_every_command_is_listed_and_is_there(capsys: pytest.CaptureFixture[str]) -> None:
+    assert commands.main() == 0
+    printed = capsys.readouterr().out
+    for name in commands.COMMANDS:
+        assert f"python -m ptb_lm.{name}" in printed
+        assert callable(importlib.import_module(f"ptb_lm.{name}").main)

@@ -1,0 +1,20 @@
+"""List the commands: python -m ptb_lm."""
+
+import sys
+
+COMMANDS = {
+    "train": "train a language model and report its perplexity",
+    "evaluate": "report the perplexity of a trained run on a text",
+    "download": "fetch Penn Treebank and verify it",
+}
+
+
+def main() -> int:
+    """Print a line for each command; return the exit status."""
+    for name, text in COMMANDS.items():
+        print(f"python -m ptb_lm.{name:<9} {text}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
