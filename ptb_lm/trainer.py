@@ -115,8 +115,6 @@ class Trainer:
     def _train_epoch(self) -> None:
         progress, rate = self.progress, learning_rate(self.config, self.progress.epoch)
         rows_BL = corpus.rows(self.corpus.splits["train"], self.config.batch_size)
-        if progress.step == 0:
-            self.state = self.backend.zero_state(self.config.batch_size)
         pending: list[Loss] = []
         description = f"epoch {progress.epoch + 1}/{self.config.epochs}"
         with runlog.progress(self.steps, description, initial=progress.step) as bar:
