@@ -7,7 +7,7 @@ Shapes: B = batch, T = time steps, L = layers, H = hidden units.
 """
 
 import importlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -174,9 +174,41 @@ def build(
         UserError: A name is unknown, two do not go together, the framework is not installed, or there is
             no such device.
     """
-    row = FRAMEWORKS.get(framework)
+    function, chosen = resolve(
+        FRAMEWORKS,
+        framework=framework,
+        model=model,
+        execution=execution,
+        unroll=unroll,
+        device=device,
+        precision=precision,
+    )
+    backend: Backend = function(config, weights, model=model, device=device, seed=seed, **chosen)
+    return backend
+
+
+def resolve(
+    frameworks: Mapping[str, Framework],
+    *,
+    framework: str,
+    model: str,
+    execution: str | None,
+    unroll: str | None,
+    device: str,
+    precision: str,
+) -> tuple[Callable[..., Any], dict[str, str]]:
+    """Check what was chosen against a registry, and import the framework that builds it.
+
+    Returns:
+        (function, chosen): what the row names to build with; and execution, unroll and precision, the first
+        of the row's where None was given.
+
+    Raises:
+        UserError: As `build` does.
+    """
+    row = frameworks.get(framework)
     if row is None:
-        raise UserError(f"unknown framework {framework!r}; choose from {', '.join(FRAMEWORKS)}")
+        raise UserError(f"unknown framework {framework!r}; choose from {', '.join(frameworks)}")
     chosen = {
         "execution": execution or row.executions[0],
         "unroll": unroll or row.unrolls[0],
@@ -194,10 +226,8 @@ def build(
             raise UserError(f"unknown {kind} {name!r} for {framework}; choose from {choices}")
     module, _, attribute = row.build.partition(":")
     try:
-        function = getattr(importlib.import_module(module), attribute)
+        return getattr(importlib.import_module(module), attribute), chosen
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith("ptb_lm"):
             raise
         raise UserError(f"{framework} is not installed; {row.missing}") from None
-    backend: Backend = function(config, weights, model=model, device=device, seed=seed, **chosen)
-    return backend

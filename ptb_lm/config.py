@@ -7,8 +7,10 @@ from typing import Any
 
 from ptb_lm.errors import UserError
 
-# Sizes count things, so the least is 1; the two that may be zero mean "none". All others: greater than 0.
+# Sizes count things, so the least is 1; where 0 is allowed the help says what it means. All others: greater
+# than 0.
 _MINIMUM = {
+    "embedding_size": 0,
     "num_layers": 1,
     "hidden_size": 1,
     "num_steps": 1,
@@ -42,7 +44,8 @@ class Config:
     """
 
     num_layers: int = _setting(2, "LSTM layers")
-    hidden_size: int = _setting(200, "units of every layer, and the width of the embedding")
+    hidden_size: int = _setting(200, "units of every layer")
+    embedding_size: int = _setting(0, "width of the embedding; 0: as the layers")
     num_steps: int = _setting(20, "time steps that the gradient flows back through")
     batch_size: int = _setting(20, "rows that the training text is cut into")
     epochs: int = _setting(13, "passes over the training text (the tutorial's max_max_epoch)")
@@ -69,6 +72,16 @@ class Config:
                 raise UserError(f"{flag} must be greater than 0, not {value}")
         if self.keep_prob > 1:
             raise UserError(f"--keep-prob must be greater than 0 and at most 1, not {self.keep_prob}")
+
+    @property
+    def embedding_width(self) -> int:
+        """The width of the embedding, which is the first layer's input width."""
+        return self.embedding_size or self.hidden_size
+
+    @property
+    def layer_sizes(self) -> tuple[int, ...]:
+        """The units of each layer, from the bottom to the top."""
+        return (self.hidden_size,) * self.num_layers
 
     def replace(self, **changes: Any) -> "Config":
         """Return a copy with some values changed; the new values are checked."""

@@ -29,6 +29,7 @@ MAX_SEED = 2**63 - 1  # of a framework's random generator
 
 # Keys that config.json did not always have, with what every run did before.
 ADDED = {"execution": "eager", "unroll": "static"}
+ADDED_HYPERPARAMETERS = {"embedding_size": 0}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +69,10 @@ class RunConfig:
         if isinstance(values, dict):
             values = {**ADDED, **values}
         values = _checked_keys(cls, values, source)
-        hyperparameters = _checked_keys(Config, values.pop("hyperparameters"), source)
+        hyperparameters = values.pop("hyperparameters")
+        if isinstance(hyperparameters, dict):
+            hyperparameters = {**ADDED_HYPERPARAMETERS, **hyperparameters}
+        hyperparameters = _checked_keys(Config, hyperparameters, source)
         for name, value in values.items():
             if type(value) is not (int if name == "seed" else str):
                 raise UserError(f"{source}: {name} cannot be {value!r}")

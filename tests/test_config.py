@@ -18,6 +18,7 @@ TUTORIAL = {
     "num_layers": (1, 2, 2, 2),
     "num_steps": (2, 20, 35, 35),
     "hidden_size": (2, 200, 650, 1500),
+    "embedding_size": (0, 0, 0, 0),  # as the layers
     "decay_after": (1, 4, 6, 14),
     "epochs": (1, 13, 39, 55),
     "keep_prob": (1.0, 1.0, 0.5, 0.35),

@@ -1,0 +1,162 @@
+"""The contract of a sequence classifier: the language model's LSTM stacks, for something else than language.
+
+A stack of LSTM layers over float features, a dense layer, and cross-entropy for one label a sequence, or CTC
+for a sequence of labels; trained by Adam. The benchmark's acoustic workloads and the example that classifies
+sequences are made of it. Arrays cross this line as NumPy.
+
+Shapes: B = batch, T = time steps, I = features, K = the stack's output width (H, or 2H if bidirectional),
+C = classes, U = labels a sequence.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ptb_lm import parameters
+from ptb_lm.backend import FRAMEWORKS, Arrays, Framework, resolve
+from ptb_lm.errors import UserError
+
+Scores = NDArray[np.floating]
+Loss = Any  # opaque: a batch's loss, possibly still being computed
+
+LOSSES = ("cross_entropy", "ctc")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassifierConfig:
+    """What a sequence classifier is, and how it is trained.
+
+    Raises:
+        UserError: A value is impossible.
+    """
+
+    input_size: int  # I
+    hidden_sizes: tuple[int, ...]  # H of each layer, from the bottom to the top; they may differ
+    classes: int  # C; for CTC class 0 is the blank
+    bidirectional: bool = False
+    loss: str = "cross_entropy"
+    learning_rate: float = 1e-3  # of Adam with betas 0.9 and 0.999
+    clip_value: float | None = None  # bound on each element of the gradient; None: no clipping
+    keep_prob: float = 1.0  # of dropout, in the language model's places: input, between layers, top output
+
+    def __post_init__(self) -> None:
+        if self.loss not in LOSSES:
+            raise UserError(f"unknown loss {self.loss!r}; choose from {', '.join(LOSSES)}")
+        sizes = (self.input_size, *self.hidden_sizes, self.classes)
+        if not self.hidden_sizes or min(sizes) < 1:
+            raise UserError("input_size, hidden_sizes and classes must be at least 1")
+        if not 0 < self.keep_prob <= 1:
+            raise UserError(f"keep_prob must be greater than 0 and at most 1, not {self.keep_prob}")
+        if self.learning_rate <= 0 or (self.clip_value is not None and self.clip_value <= 0):
+            raise UserError("learning_rate and clip_value must be greater than 0")
+
+
+class Batch(NamedTuple):
+    """Some labelled sequences."""
+
+    x_BTI: NDArray[np.float32]
+    labels: NDArray[np.int32]  # [B] for cross-entropy; [B, U] for CTC, each of 1 to C - 1
+    lengths_B: NDArray[np.int32] | None = None  # steps of each, the rest is padding; None: all T
+
+
+class Classifier(Protocol):
+    """A sequence classifier of one framework on one device, with its optimiser.
+
+    Cross-entropy reads the top layer's final state: of each direction, the output after its last valid step.
+    CTC reads the top layer's output at every valid step. What the padding holds has no influence on anything.
+    A loss is in nats, averaged over the batch.
+    """
+
+    engine: str  # what computes the LSTM, for people
+
+    def train_step(self, batch: Batch) -> Loss:
+        """Do one step of Adam with dropout and clipping; may return before the device is done."""
+
+    def forward_step(self, batch: Batch) -> Loss:
+        """Compute the loss alone, without dropout, run as a training step is; may return early."""
+
+    def loss_and_gradients(self, batch: Batch) -> tuple[float, Arrays]:
+        """Return the loss and its gradient by each canonical parameter: no dropout, no clipping, no step."""
+
+    def predict(self, x_BTI: NDArray[np.float32], lengths_B: NDArray[np.int32] | None = None) -> Scores:
+        """Return the log-probabilities without dropout: [B, C], or [B, T, C] for CTC."""
+
+    def read(self, losses: Sequence[Loss]) -> list[float]:
+        """Wait for the device and return the numbers behind some losses: the only synchronisation."""
+
+    def export_weights(self) -> Arrays:
+        """Return the parameters by canonical name, in the precision of the model."""
+
+    def load_weights(self, weights: Mapping[str, NDArray[Any]]) -> None:
+        """Set the parameters from canonical arrays of the right names and shapes."""
+
+    def environment(self) -> dict[str, Any]:
+        """Return versions, device and threads."""
+
+
+# The frameworks of the language model, by what else they build.
+CLASSIFIERS: dict[str, Framework] = {
+    "torch": dataclasses.replace(FRAMEWORKS["torch"], build="ptb_lm.torch_backend.classifier:build"),
+    "tensorflow": dataclasses.replace(FRAMEWORKS["tensorflow"], build="ptb_lm.tf_backend.classifier:build"),
+}
+
+
+def shapes(config: ClassifierConfig) -> parameters.Shapes:
+    """Return the shape of every parameter by its canonical name: the stack's, dense.kernel, dense.bias."""
+    width = config.hidden_sizes[-1] * (2 if config.bidirectional else 1)
+    return {
+        **parameters.lstm_shapes(config.input_size, config.hidden_sizes, bidirectional=config.bidirectional),
+        "dense.kernel": (width, config.classes),
+        "dense.bias": (config.classes,),
+    }
+
+
+def initial(config: ClassifierConfig, *, seed: int, scale: float = 0.1) -> parameters.Weights:
+    """Draw initial weights: uniform in [-scale, scale], float32, with LSTM biases zero."""
+    return parameters.uniform(shapes(config), scale=scale, seed=seed)
+
+
+def build(
+    config: ClassifierConfig,
+    weights: Mapping[str, NDArray[Any]],
+    *,
+    framework: str,
+    model: str,
+    execution: str | None = None,
+    unroll: str | None = None,
+    device: str = "auto",
+    precision: str = "fp32",
+    seed: int = 1,
+) -> Classifier:
+    """Build a framework's classifier; only that framework is imported.
+
+    Args:
+        config: What to build.
+        weights: Canonical parameters to start from; see `shapes`.
+        framework: A name in CLASSIFIERS.
+        model: As for ptb_lm.backend.build, and so are the others.
+        execution: How the operations of a training step are run.
+        unroll: How a loop over time enters the graph.
+        device: "cpu", "cuda", or "auto".
+        precision: "fp32" or "fp64".
+        seed: Seeds dropout.
+
+    Raises:
+        UserError: A name is unknown, two do not go together, the framework is not installed, or there is
+            no such device.
+    """
+    function, chosen = resolve(
+        CLASSIFIERS,
+        framework=framework,
+        model=model,
+        execution=execution,
+        unroll=unroll,
+        device=device,
+        precision=precision,
+    )
+    classifier: Classifier = function(config, weights, model=model, device=device, seed=seed, **chosen)
+    return classifier
