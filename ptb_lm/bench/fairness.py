@@ -11,7 +11,7 @@ from ptb_lm.errors import UserError
 # Variants start from the same weights on the same data, but dropout and rounding are their own.
 LOSS_TOLERANCE = 0.02  # relative
 
-_EQUAL = ("parameters", "flops_per_step", "items_per_step", "unit", "precision")
+EQUAL_WORK = ("parameters", "flops_per_step", "items_per_step", "unit", "precision")
 
 
 def check_work(measured: Sequence[Row], name: str, source: Path) -> None:
@@ -23,7 +23,7 @@ def check_work(measured: Sequence[Row], name: str, source: Path) -> None:
     work = [(row.variant, row.work) for row in measured if row.work]
     for variant, other in work[1:]:
         first_variant, first = work[0]
-        for what in _EQUAL:
+        for what in EQUAL_WORK:
             one, two = getattr(first, what), getattr(other, what)
             if one != two:
                 raise UserError(

@@ -4,8 +4,7 @@ Speeds of other years and machines are no measure of ours; what compares are the
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from types import MappingProxyType
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +59,7 @@ class Source:
     name: str
     suite: str
     protocol: str
-    references: Mapping[str, str] = MappingProxyType({})
+    references: Mapping[str, str] = field(default_factory=dict)
     figures: tuple[Figure, ...] = ()
     url: str = ""
     remark: str = ""
@@ -93,8 +92,8 @@ def for_workload(suite: str, workload: str) -> Iterator[tuple[Source, tuple[Figu
 _P40 = "Tesla P40"
 _TITAN_X = "Titan X"
 _GTX_1080 = "GTX 1080"
-_CPU_6_CORES = "Intel CPU (family 6, model 63), 6 cores"
-_RTX_2080_TI = "GeForce RTX 2080 Ti"
+_CPU_6_CORES = "Intel CPU, 6 cores"
+_RTX_2080_TI = "RTX 2080 Ti"
 
 # Words a second with basic, block and cudnn.
 _TITAN_X_RATES = {
@@ -250,7 +249,8 @@ SOURCES = (
         suite="stacked-lm",
         protocol=(
             "TensorFlow 2.0 alpha, PyTorch 1.3, CUDA 10.0, cuDNN 7.6.2, Ubuntu 16.04; 50 batches of 128 "
-            "sequences after 10 to warm up"
+            "sequences after 10 to warm up; on a GeForce RTX 2080 Ti, or an Intel CPU of 6 cores (family 6, "
+            "model 63)"
         ),
         references={"3x256": "torch/basic"},
         figures=(*_stacked(_CPU_6_CORES, _STACKED_CPU), *_stacked(_RTX_2080_TI, _STACKED_GPU)),

@@ -6,9 +6,8 @@ Unknown keys are left alone: a later version may record more.
 import json
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from ptb_lm.errors import UserError
@@ -17,8 +16,6 @@ FILE = "rows.jsonl"
 MEASURED = "measured"
 STATUSES = (MEASURED, "unavailable", "failed", "wrong")
 PASSES = ("forward", "train")
-
-_NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,12 +55,12 @@ class Row:
     work: Work | None = None
     note: str = ""
     loss: float | None = None  # mean of an item; not finite if training diverged
-    parity: Mapping[str, Any] = _NOTHING
-    startup: Mapping[str, Any] = _NOTHING
-    peak_memory: Mapping[str, Any] = _NOTHING
+    parity: Mapping[str, Any] = field(default_factory=dict)
+    startup: Mapping[str, Any] = field(default_factory=dict)
+    peak_memory: Mapping[str, Any] = field(default_factory=dict)
     gemm_gflops: float | None = None  # of the machine, measured in the same round
     engine: str = ""
-    environment: Mapping[str, Any] = _NOTHING
+    environment: Mapping[str, Any] = field(default_factory=dict)
     command: str = ""
     time: str = ""
 

@@ -23,7 +23,7 @@ class Result:
     reason: str  # why it is not, or not wholly, measured
     blocks: tuple[Row, ...]  # the measured rows, by round
     planned_rounds: int
-    ratio: Ratio | None  # to the group's baseline; None for the baseline itself, or if either has no rounds
+    ratio: Ratio | None  # to the group's baseline, 1 for itself; None if they have no round in common
     notes: tuple[str, ...]
 
     @property
@@ -144,9 +144,11 @@ def summarise(folder: Path, *, baseline: str | None = None) -> Summary:
 
 
 def paired(of: Result, to: Result) -> Ratio | None:
-    """Return how many times as fast as another a result is; None if no round has both, or they are one."""
-    if of.variant == to.variant:
-        return None
+    """Return how many times as fast as another a result is; None if no round has both."""
+    if of.variant == to.variant:  # which is 1 by definition, and not by measurement
+        return (
+            Ratio(mean=0.0, error=None, freedom=0, unit="round", units=len(of.blocks)) if of.blocks else None
+        )
     return intervals.ratio(
         {row.round: row.seconds_per_step for row in to.blocks},
         {row.round: row.seconds_per_step for row in of.blocks},
@@ -223,9 +225,9 @@ def _result(members: Sequence[Row]) -> Result:
 def _with_ratio(result: Result, base: Result) -> Result:
     ratio = paired(result, base)
     notes = result.notes
-    if result.blocks and ratio is None and result is not base:
+    if result.blocks and ratio is None:
         notes = (*notes, "no round in common with the baseline")
-    elif ratio and ratio.error is None:
+    elif ratio and ratio.error is None and result.variant != base.variant:
         notes = (*notes, "one round: no interval")
     return dataclasses.replace(result, ratio=ratio, notes=notes)
 
