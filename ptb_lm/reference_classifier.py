@@ -104,7 +104,7 @@ def ctc(log_p_TC: Array, labels_U: NDArray[np.integer]) -> tuple[float, Array]:
     # log_step_SS[r, s] = 0 if a path may go from place r to place s in one step, else log 0: it may stay, go
     # on by one, and go on by two if that skips a blank between two labels that differ.
     place = np.arange(len(path_S))
-    skips_S = (path_S != BLANK) & (path_S != np.roll(path_S, 2)) & (place >= 2)
+    skips_S = (path_S != BLANK) & (path_S != np.roll(path_S, 2))
     ahead_SS = place - place[:, None]
     allowed_SS = (ahead_SS == 0) | (ahead_SS == 1) | ((ahead_SS == 2) & skips_S)
     log_step_SS = np.where(allowed_SS, 0, -np.inf).astype(log_p_TC.dtype)
