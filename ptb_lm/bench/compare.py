@@ -15,9 +15,9 @@ from ptb_lm.files import atomic_write
 
 _CAVEATS = (
     "Ratios are to the baseline of the workload. Two agree if the 95 % interval of B's ratio over A's, which "
-    "combines the errors of both (Welch's t on logarithms), contains 1. Of twenty that are the same in truth, "
-    "one differs by chance; and those of a workload share the rounds of its baseline, so that they tend to "
-    "differ together.",
+    "combines the errors of both (Welch's t on logarithms), contains 1. Of twenty that are the same in "
+    "truth, one differs by chance; and those of a workload share the rounds of its baseline, so that "
+    "they tend to differ together.",
     "Times of A and B were not measured side by side: machine, load and temperature differ as well as what "
     "is compared, and no interval covers that. Only the ratios are paired.",
 )

@@ -16,6 +16,7 @@ unit also what a process draws once; and the baseline's draws, where its process
 variant's. Each interval is a 95 % statement by itself: of twenty, one misses on average.
 """
 
+import functools
 import math
 import statistics
 from collections.abc import Mapping, Sequence
@@ -141,6 +142,7 @@ def difference(a: LogMean, b: LogMean) -> LogMean:
     return LogMean(mean=mean, error=math.sqrt(total), freedom=max(1, math.floor(freedom + 1e-9)))
 
 
+@functools.cache
 def t_quantile(freedom: float, *, confidence: float = CONFIDENCE) -> float:
     """Return the t that |T| exceeds with probability 1 - confidence, by bisection of the exact distribution.
 

@@ -223,7 +223,7 @@ def _numbers(value: Any) -> dict[str, float]:
 
 
 def _work(value: Any) -> Work:
-    return Work(**_fields(value, required=_WORK, optional={"description": _text, "clock": _text}))
+    return Work(**_fields(_object(value), required=_WORK, optional={"description": _text, "clock": _text}))
 
 
 _WORK: dict[str, _Check] = {
