@@ -65,6 +65,9 @@ class Backend(Protocol):
     def load_training_state(self, arrays: Mapping[str, NDArray[Any]]) -> State:
         """Set what `export_training_state` returned, and return the carried state."""
 
+    def device_memory(self) -> int | None:
+        """Return the peak of the bytes allocated on the device since the process started; None on a CPU."""
+
     def environment(self) -> dict[str, Any]:
         """Return versions, device and threads, for the run's record."""
 

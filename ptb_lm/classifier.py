@@ -94,6 +94,9 @@ class Classifier(Protocol):
     def load_weights(self, weights: Mapping[str, NDArray[Any]]) -> None:
         """Set the parameters from canonical arrays of the right names and shapes."""
 
+    def device_memory(self) -> int | None:
+        """Return the peak of the bytes allocated on the device since the process started; None on a CPU."""
+
     def environment(self) -> dict[str, Any]:
         """Return versions, device and threads."""
 

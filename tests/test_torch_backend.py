@@ -61,6 +61,116 @@ def test_dropout_is_in_every_place_the_reference_has_it(model: str, tiny_config:
         assert measured.gradient_norm == pytest.approx(norm, rel=1e-10)
 
 
+# What is run otherwise than the default, and for the rest every model as it is.
+EXECUTED = [
+    *((model, "eager") for model in FRAMEWORKS["torch"].models),
+    ("basic", "compile"),
+    ("block", "jit"),
+]
+
+
+@pytest.mark.parametrize("embedding_size", [4, 9])
+@pytest.mark.parametrize(("model", "execution"), EXECUTED)
+def test_an_embedding_of_its_own_width(
+    model: str, execution: str, embedding_size: int, tiny_config: Config
+) -> None:
+    """Twenty steps with dropout, and a window scored after each."""
+    config = tiny_config.replace(embedding_size=embedding_size, keep_prob=0.5, max_grad_norm=1.8)
+    weights = random_weights(config, VOCABULARY, seed=1)
+    built: Any = backend.build(
+        config,
+        weights,
+        framework="torch",
+        model=model,
+        execution=execution,
+        device="cpu",
+        precision="fp64",
+        seed=3,
+    )
+    state, expected_state = built.zero_state(3), reference.zero_state(weights, 3)
+    for x_BT, y_BT in random_windows(config, VOCABULARY, 20, seed=2):
+        built.dropout = RecordedDropout(built.dropout)
+        state, loss = built.train_step(x_BT, y_BT, state, learning_rate=0.7)
+        masks, built.dropout = built.dropout.masks, built.dropout.dropout
+        assert [mask.shape[-1] for mask in masks] == [embedding_size, 7, 7]
+        expected, gradients, expected_state = reference.loss_and_gradients(
+            weights, x_BT, y_BT, expected_state, masks=masks
+        )
+        weights, norm = reference.sgd_update(weights, gradients, learning_rate=0.7, max_grad_norm=1.8)
+        (measured,) = built.read([loss])
+        assert measured.nll == pytest.approx(3 * expected, rel=1e-11)
+        assert measured.gradient_norm == pytest.approx(norm, rel=1e-10)
+        _, loss = built.evaluate_step(x_BT, y_BT, state)
+        expected, _, _ = reference.loss_and_gradients(weights, x_BT, y_BT, expected_state)
+        assert built.read([loss])[0].nll == pytest.approx(3 * expected, rel=1e-11)
+
+
+class CountedStack:
+    """Counts what it is called for."""
+
+    def __init__(self, stack: Any) -> None:
+        self.stack = stack
+        self.shapes: list[tuple[int, ...]] = []
+
+    def __call__(self, x_TBE: Tensor, state: Any, **choice: Any) -> Any:
+        self.shapes.append(tuple(x_TBE.shape[:2]))
+        return self.stack(x_TBE, state, **choice)
+
+
+@pytest.mark.parametrize("execution", FRAMEWORKS["torch"].executions)
+def test_evaluation_is_executed_for_training_s_windows_alone(execution: str, tiny_config: Config) -> None:
+    """As training is, and in between it changes no bit of what is trained."""
+    weights = random_weights(tiny_config, VOCABULARY, seed=1)
+
+    def build() -> Any:
+        return backend.build(
+            tiny_config,
+            weights,
+            framework="torch",
+            model="basic",
+            execution=execution,
+            device="cpu",
+            precision="fp32",
+            seed=3,
+        )
+
+    windows = random_windows(tiny_config, VOCABULARY, 4, seed=2)
+    trained, both = build(), build()
+    both.executed_stack = counted = CountedStack(both.executed_stack)
+    state, other = trained.zero_state(3), both.zero_state(3)
+    for x_BT, y_BT in windows:
+        state, _ = trained.train_step(x_BT, y_BT, state, learning_rate=0.7)
+        both.evaluate_step(x_BT[:, :3], y_BT[:, :3], other)
+        _, score = both.evaluate_step(x_BT, y_BT, other)
+        _, again = both.evaluate_step(x_BT, y_BT, other)
+        assert both.read([score]) == both.read([again])
+        other, _ = both.train_step(x_BT, y_BT, other, learning_rate=0.7)
+    assert counted.shapes == [(5, 3)] * 3 * len(windows)
+    expected = trained.export_weights() | trained.export_training_state(state)
+    found = both.export_weights() | both.export_training_state(other)
+    for name, array in expected.items():
+        np.testing.assert_array_equal(found[name], array, err_msg=name)
+
+
+@pytest.mark.gpu
+def test_the_peak_of_a_gpu_s_memory_is_known(tiny_config: Config) -> None:
+    weights = random_weights(tiny_config, VOCABULARY, seed=1)
+    built = backend.build(
+        tiny_config, weights, framework="torch", model="cudnn", device="cuda", precision="fp32", seed=3
+    )
+    peak = built.device_memory()
+    assert peak is not None
+    assert peak >= 4 * sum(array.size for array in weights.values())
+
+
+def test_a_cpu_s_memory_is_not_asked_for(tiny_config: Config) -> None:
+    weights = random_weights(tiny_config, VOCABULARY, seed=1)
+    built = backend.build(
+        tiny_config, weights, framework="torch", model="cudnn", device="cpu", precision="fp32", seed=3
+    )
+    assert built.device_memory() is None
+
+
 def test_compiling_without_a_compiler_is_refused(
     tiny_config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -81,7 +191,7 @@ def test_compiling_without_a_compiler_is_refused(
 @pytest.mark.parametrize("execution", FRAMEWORKS["torch"].executions)
 def test_the_layers_as_executed_share_the_parameters(execution: str, tiny_config: Config) -> None:
     layer = BasicLayer(7, 7)
-    ours = executed(layer, execution, steps=5, batch_size=3)
+    ours = executed(layer, execution, window=(3, 5))
     assert [p.data_ptr() for p in ours.parameters()] == [p.data_ptr() for p in layer.parameters()]
     assert all(p.grad is None for p in layer.parameters())
 

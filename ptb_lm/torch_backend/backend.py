@@ -1,10 +1,11 @@
 """The torch backend: the contract of ptb_lm.backend.
 
-Shapes: B = batch, T = time steps, N = T * B tokens, L = layers, H = hidden units, V = vocabulary.
+Shapes: B = batch, T = time steps, N = T * B tokens, L = layers, E = embedding width, H = hidden units,
+V = vocabulary.
 """
 
-import platform
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,15 +16,13 @@ from torch import Tensor
 from ptb_lm.backend import Arrays, Ids, Measured
 from ptb_lm.config import Config
 from ptb_lm.errors import UserError
-from ptb_lm.torch_backend.cells import LAYERS, LayerState
+from ptb_lm.torch_backend.base import TorchModel
+from ptb_lm.torch_backend.cells import Canonical
 from ptb_lm.torch_backend.execution import executed
 from ptb_lm.torch_backend.loss import SoftmaxLayer, global_norm, sum_by_word
-from ptb_lm.torch_backend.model import InvertedDropout, LSTMStack, no_dropout
+from ptb_lm.torch_backend.model import InvertedDropout, LSTMStack, State, no_dropout
 
-State = Sequence[LayerState]
 Loss = tuple[Tensor, Tensor]  # negative log likelihoods [N], gradient norm []
-
-DTYPES = {"fp32": torch.float32, "fp64": torch.float64}
 
 
 def build(
@@ -43,22 +42,12 @@ def build(
         UserError: There is no such device, or no compiler.
     """
     assert unroll == "static", "a Python loop over time"
-    if device == "cuda" and not torch.cuda.is_available():
-        raise UserError(f"--device cuda: torch {torch.__version__} finds no CUDA device here")
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
     return TorchBackend(
-        config,
-        weights,
-        model=model,
-        execution=execution,
-        device=torch.device(device),
-        dtype=DTYPES[precision],
-        seed=seed,
+        config, weights, model=model, execution=execution, device=device, precision=precision, seed=seed
     )
 
 
-class TorchBackend:
+class TorchBackend(TorchModel):
     """An LSTM language model in torch, with SGD."""
 
     def __init__(
@@ -68,55 +57,46 @@ class TorchBackend:
         *,
         model: str,
         execution: str,
-        device: torch.device,
-        dtype: torch.dtype,
+        device: str,
+        precision: str,
         seed: int,
     ) -> None:
-        if device.type == "cuda":
-            # fp32 means IEEE float32; torch's default would let cuDNN round to TF32.
-            torch.backends.cuda.matmul.fp32_precision = "ieee"
-            torch.backends.cudnn.rnn.fp32_precision = "ieee"  # type: ignore[attr-defined]
+        super().__init__(model=model, execution=execution, device=device, precision=precision)
         self.config = config
-        self.device = device
-        self.dtype = dtype
-        self.engine = _engine(model, execution, device, dtype)
         vocabulary_size = len(weights["embedding"])
-        self.embedding_VH = torch.zeros(vocabulary_size, config.hidden_size, device=device, dtype=dtype)
-        layer, width = LAYERS[model], config.hidden_size
-        self.stack = LSTMStack(layer(width, width) for _ in range(config.num_layers))
-        self.stack.to(device=device, dtype=dtype)
-        # Evaluation's windows are of other shapes, for which it would be compiled anew; it uses the layers as
-        # they are.
-        self.training_stack = LSTMStack(
-            executed(layer, execution, steps=config.num_steps, batch_size=config.batch_size)
-            for layer in self.stack.layers
-        )
-        self.softmax = SoftmaxLayer(config.hidden_size, vocabulary_size, device=device, dtype=dtype)
-        self.dropout = InvertedDropout(config.keep_prob, device=device, seed=seed)
-        self.trained = [p for p in self.stack.parameters() if p.requires_grad]
+        place: dict[str, Any] = {"device": self.device, "dtype": self.dtype}
+        self.embedding_VE = torch.zeros(vocabulary_size, config.embedding_width, **place)
+        self.stack = LSTMStack.build(model, config.embedding_width, config.layer_sizes).to(**place)
+        self.window = (config.batch_size, config.num_steps)
+        self.executed_stack = self.stack.executed(partial(executed, execution=execution, window=self.window))
+        self.softmax = SoftmaxLayer(config.layer_sizes[-1], vocabulary_size, **place)
+        self.dropout = InvertedDropout(config.keep_prob, device=self.device, seed=seed)
+        self.trained = self.stack.trained()
         self.load_weights(weights)
+
+    def canonical(self) -> dict[str, Canonical]:
+        """Return the parameters by canonical name (ptb_lm.parameters)."""
+        return {
+            "embedding": Canonical(self.embedding_VE),
+            **self.stack.canonical(),
+            "softmax.kernel": Canonical(self.softmax.weight[:-1]),
+            "softmax.bias": Canonical(self.softmax.weight[-1]),
+        }
 
     def zero_state(self, batch_size: int) -> State:
         """Return the zero state for a batch."""
-        shape = (batch_size, self.config.hidden_size)
-        return [
-            (
-                torch.zeros(shape, device=self.device, dtype=self.dtype),
-                torch.zeros(shape, device=self.device, dtype=self.dtype),
-            )
-            for _ in range(self.config.num_layers)
-        ]
+        return self.stack.zero_state(batch_size)
 
     def train_step(self, x_BT: Ids, y_BT: Ids, state: State, *, learning_rate: float) -> tuple[State, Loss]:
         """Do one step of SGD with dropout and clipping."""
         ids_N, targets_N = self._time_major(x_BT), self._time_major(y_BT)
         batch, steps = x_BT.shape
-        x_TBH = self.embedding_VH[ids_N].view(steps, batch, -1).requires_grad_()
-        output_TBH, state = self.training_stack(x_TBH, state, self.dropout)
+        x_TBE = self.embedding_VE[ids_N].view(steps, batch, -1).requires_grad_()
+        output_TBH, state = self.executed_stack(x_TBE, state, dropout=self.dropout)
         output_NH = output_TBH.view(steps * batch, -1)
         nll_N, d_output_NH = self.softmax.loss_and_gradients(output_NH.detach(), targets_N, 1 / batch)
         output_NH.backward(d_output_NH)
-        norm = self._update(ids_N, x_TBH, learning_rate)
+        norm = self._update(ids_N, x_TBE, learning_rate)
         return [(h_BH.detach(), c_BH.detach()) for h_BH, c_BH in state], (nll_N, norm)
 
     @torch.no_grad()
@@ -124,31 +104,22 @@ class TorchBackend:
         """Score a window without dropout."""
         ids_N, targets_N = self._time_major(x_BT), self._time_major(y_BT)
         batch, steps = x_BT.shape
-        x_TBH = self.embedding_VH[ids_N].view(steps, batch, -1)
-        output_TBH, state = self.stack(x_TBH, state, no_dropout)
+        x_TBE = self.embedding_VE[ids_N].view(steps, batch, -1)
+        # Executed for one shape; others, of which there are many, it would compile anew.
+        stack = self.executed_stack if x_BT.shape == self.window else self.stack
+        output_TBH, state = stack(x_TBE, state, dropout=no_dropout)
         nll_N = self.softmax.losses(output_TBH.view(steps * batch, -1), targets_N)
         return state, (nll_N, torch.zeros((), device=self.device))
 
     def read(self, losses: Sequence[Loss]) -> list[Measured]:
         """Wait for the device and return the numbers behind some losses."""
         if not losses:
-            if self.device.type == "cuda":
-                torch.cuda.synchronize(self.device)
+            self.wait()
             return []
         # Summed in float64: the total over a split must not depend on how it was cut into windows.
         nll = torch.stack([nll_N.sum(dtype=torch.float64) for nll_N, _ in losses]).tolist()
         norms = torch.stack([norm for _, norm in losses]).tolist()
         return [Measured(*pair) for pair in zip(nll, norms, strict=True)]
-
-    def export_weights(self) -> Arrays:
-        """Return the parameters by canonical name."""
-        return {name: tensor.detach().cpu().numpy().copy() for name, tensor in self._canonical().items()}
-
-    @torch.no_grad()
-    def load_weights(self, weights: Mapping[str, NDArray[Any]]) -> None:
-        """Set the parameters from canonical arrays."""
-        for name, tensor in self._canonical().items():
-            tensor.copy_(torch.from_numpy(np.ascontiguousarray(weights[name])))
 
     def export_training_state(self, state: State) -> Arrays:
         """Return the carried state and the state of the dropout stream."""
@@ -170,31 +141,20 @@ class TorchBackend:
         )
         return list(zip(h_LBH.unbind(), c_LBH.unbind(), strict=True))
 
-    def environment(self) -> dict[str, Any]:
-        """Return versions, device and threads."""
-        facts: dict[str, Any] = {"torch": torch.__version__, "threads": torch.get_num_threads()}
-        if self.device.type == "cuda":
-            facts["device"] = torch.cuda.get_device_name(self.device)
-            facts["cuda"] = torch.version.cuda
-            facts["cudnn"] = torch.backends.cudnn.version()
-        else:
-            facts["device"] = f"cpu ({platform.machine()}, {torch.backends.cpu.get_cpu_capability()})"
-        return facts
-
     @torch.no_grad()
-    def _update(self, ids_N: Tensor, x_TBH: Tensor, learning_rate: float) -> Tensor:
+    def _update(self, ids_N: Tensor, x_TBE: Tensor, learning_rate: float) -> Tensor:
         """Clip by the global norm, move the parameters, and return the norm before clipping, [].
 
         The embedding's gradient has rows only for the words of the window; no others are touched.
         """
-        assert x_TBH.grad is not None
-        d_x_NH = x_TBH.grad.view(len(ids_N), -1)
+        assert x_TBE.grad is not None
+        d_x_NE = x_TBE.grad.view(len(ids_N), -1)
         gradients = [p.grad for p in self.trained if p.grad is not None]
-        norm = global_norm([sum_by_word(d_x_NH, ids_N), self.softmax.gradient, *gradients])
+        norm = global_norm([sum_by_word(d_x_NE, ids_N), self.softmax.gradient, *gradients])
         bound = self.config.max_grad_norm
         # A tensor, not a number: the device's step is not waited for.
         scale = -learning_rate * bound / norm.clamp(min=bound)
-        self.embedding_VH.index_add_(0, ids_N, d_x_NH * scale)
+        self.embedding_VE.index_add_(0, ids_N, d_x_NE * scale)
         self.softmax.weight.addcmul_(self.softmax.gradient, scale)
         for parameter, gradient in zip(self.trained, gradients, strict=True):
             parameter.addcmul_(gradient, scale)
@@ -203,23 +163,3 @@ class TorchBackend:
 
     def _time_major(self, ids_BT: Ids) -> Tensor:
         return torch.from_numpy(ids_BT.T.reshape(-1).astype(np.int64)).to(self.device, non_blocking=True)
-
-    def _canonical(self) -> dict[str, Tensor]:
-        """Return the parameters as views of canonical name and shape."""
-        tensors: dict[str, Tensor] = {"embedding": self.embedding_VH}
-        for index, layer in enumerate(self.stack.layers):
-            for name, (parameter, transposed) in layer.canonical().items():
-                tensors[f"lstm.{index}.{name}"] = parameter.T if transposed else parameter
-        tensors["softmax.kernel"] = self.softmax.weight[:-1]
-        tensors["softmax.bias"] = self.softmax.weight[-1]
-        return tensors
-
-
-def _engine(model: str, execution: str, device: torch.device, dtype: torch.dtype) -> str:
-    if model != "cudnn":
-        return f"torch {model} on {device.type} ({execution})"
-    if device.type == "cuda":
-        return "torch.nn.LSTM on cuda (cuDNN)"
-    # oneDNN's LSTM has no double precision.
-    library = "oneDNN" if torch.backends.mkldnn.is_available() and dtype != torch.float64 else "ATen"
-    return f"torch.nn.LSTM on cpu ({library})"

@@ -1,6 +1,7 @@
-"""One LSTM layer over a sequence, four ways: basic, block, block_fused, cudnn.
+"""One LSTM layer over a sequence, in one direction, three ways: basic, block, block_fused.
 
-All compute the same function of the same canonical parameters:
+The fourth, cudnn, is in ptb_lm.torch_backend.layers: it knows directions and lengths itself. All compute the
+same function of the same canonical parameters:
 
     gates = x_t @ kernel + h @ recurrent_kernel + bias, split into i, f, g, o
     c' = sigmoid(f) * c + sigmoid(i) * tanh(g)
@@ -20,14 +21,28 @@ LayerState = tuple[Tensor, Tensor]  # h_BH, c_BH
 
 
 class Canonical(NamedTuple):
-    """Where a layer keeps a canonical parameter."""
+    """Where a canonical parameter is kept."""
 
     parameter: Tensor
-    transposed: bool  # torch's own modules keep [4H, I] where canonical is [I, 4H]
+    transposed: bool = False  # torch's own modules keep [4H, I] where canonical is [I, 4H]
+
+    @property
+    def value(self) -> Tensor:
+        """The parameter's numbers: a view of canonical shape."""
+        return self._canonical(self.parameter.detach())
+
+    @property
+    def gradient(self) -> Tensor:
+        """The gradient's numbers: a view of canonical shape."""
+        assert self.parameter.grad is not None
+        return self._canonical(self.parameter.grad)
+
+    def _canonical(self, tensor: Tensor) -> Tensor:
+        return tensor.T if self.transposed else tensor
 
 
 class Layer(nn.Module):
-    """One LSTM layer over a sequence.
+    """One LSTM layer over a sequence, in one direction.
 
     Args:
         input_size: I.
@@ -60,9 +75,9 @@ class CanonicalLayer(Layer):
     def canonical(self) -> dict[str, Canonical]:
         """Return the trained parameters by canonical name."""
         return {
-            "kernel": Canonical(self.kernel, False),
-            "recurrent_kernel": Canonical(self.recurrent_kernel, False),
-            "bias": Canonical(self.bias, False),
+            "kernel": Canonical(self.kernel),
+            "recurrent_kernel": Canonical(self.recurrent_kernel),
+            "bias": Canonical(self.bias),
         }
 
 
@@ -88,14 +103,14 @@ class BlockLayer(Layer):
     def __init__(self, input_size: int, hidden_size: int) -> None:
         super().__init__(input_size, hidden_size)
         self.cell = nn.LSTMCell(input_size, hidden_size)
-        _freeze_second_bias(self.cell.bias_hh)
+        freeze_second_bias(self.cell.bias_hh)
 
     def canonical(self) -> dict[str, Canonical]:
         """Return the trained parameters by canonical name."""
         return {
             "kernel": Canonical(self.cell.weight_ih, True),
             "recurrent_kernel": Canonical(self.cell.weight_hh, True),
-            "bias": Canonical(self.cell.bias_ih, False),
+            "bias": Canonical(self.cell.bias_ih),
         }
 
     def forward(self, x_TBI: Tensor, state: LayerState) -> tuple[Tensor, LayerState]:
@@ -118,39 +133,11 @@ class BlockFusedLayer(CanonicalLayer):
         return output_TBH, (output_TBH[-1], c_BH)
 
 
-class CudnnLayer(Layer):
-    """torch.nn.LSTM: one operation for the sequence; cuDNN on a GPU, oneDNN or ATen on a CPU."""
+def freeze_second_bias(bias: Tensor) -> None:
+    """Keep one of torch's bias vectors at zero.
 
-    def __init__(self, input_size: int, hidden_size: int) -> None:
-        super().__init__(input_size, hidden_size)
-        self.lstm = nn.LSTM(input_size, hidden_size)
-        _freeze_second_bias(self.lstm.get_parameter("bias_hh_l0"))
-
-    def canonical(self) -> dict[str, Canonical]:
-        """Return the trained parameters by canonical name."""
-        return {
-            "kernel": Canonical(self.lstm.get_parameter("weight_ih_l0"), True),
-            "recurrent_kernel": Canonical(self.lstm.get_parameter("weight_hh_l0"), True),
-            "bias": Canonical(self.lstm.get_parameter("bias_ih_l0"), False),
-        }
-
-    def forward(self, x_TBI: Tensor, state: LayerState) -> tuple[Tensor, LayerState]:
-        """Return the output [T, B, H] and the state after the last step."""
-        h_BH, c_BH = state
-        output_TBH, (h_1BH, c_1BH) = self.lstm(x_TBI, (h_BH[None], c_BH[None]))
-        return output_TBH, (h_1BH[0], c_1BH[0])
-
-
-LAYERS: dict[str, type[Layer]] = {
-    "basic": BasicLayer,
-    "block": BlockLayer,
-    "block_fused": BlockFusedLayer,
-    "cudnn": CudnnLayer,
-}
-
-
-def _freeze_second_bias(bias: Tensor) -> None:
-    # torch adds two bias vectors where the canonical model has one. Trained, the pair would move twice as
-    # fast under SGD as the one; so the second stays zero.
+    torch adds two where the canonical model has one. Trained, the pair would move twice as fast under SGD as
+    the one.
+    """
     bias.requires_grad_(False)
     nn.init.zeros_(bias)

@@ -14,14 +14,14 @@ from ptb_lm.errors import UserError
 from ptb_lm.torch_backend.cells import Layer
 
 
-def executed(layer: Layer, execution: str, *, steps: int, batch_size: int) -> Layer:
+def executed(layer: Layer, execution: str, *, window: tuple[int, int] | None = None) -> Layer:
     """Return a layer as --execution wants it run; it has the parameters of the one given.
 
     Args:
         layer: The layer, on its device.
         execution: "eager": as it is; "compile": torch.compile; "jit": TorchScript.
-        steps: T, of the windows it will be given.
-        batch_size: B, likewise.
+        window: (B, T) of what it will be given, where a resumed run must compute what one that never stopped
+            does, to the bit.
 
     Raises:
         UserError: torch.compile would find no C++ compiler.
@@ -29,23 +29,32 @@ def executed(layer: Layer, execution: str, *, steps: int, batch_size: int) -> La
     if execution == "compile":
         if shutil.which(os.environ.get("CXX", "g++")) is None:
             raise UserError("--execution compile needs a C++ compiler; install g++ or set CXX")
-        return cast(Layer, torch.compile(layer))
+        # Layers of all sizes share a cache, and beyond its limit torch would quietly run them as they are.
+        torch._dynamo.config.recompile_limit = 64
+        torch._dynamo.config.fail_on_recompile_limit_hit = True
+        # For each shape by itself: a layer of another size must not make it compile for sizes left open.
+        return cast(Layer, torch.compile(layer, dynamic=False))
     if execution == "jit":
-        return _scripted(layer, steps, batch_size)
+        with warnings.catch_warnings():
+            # That TorchScript is deprecated is known; it is here to be measured while it exists.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            scripted = cast(Layer, torch.jit.script(layer))
+        if window is not None:
+            _profile(scripted, layer, *window)
+        return scripted
     return layer
 
 
-def _scripted(layer: Layer, steps: int, batch_size: int) -> Layer:
-    with warnings.catch_warnings():
-        # That TorchScript is deprecated is known; it is here to be measured while it exists.
-        warnings.simplefilter("ignore", DeprecationWarning)
-        scripted = cast(Layer, torch.jit.script(layer))
-    # The first run is profiled and rounds otherwise than the optimised ones that follow. It is made here, so
-    # that a resumed run computes what one that never stopped does.
+def _profile(scripted: Layer, layer: Layer, batch_size: int, steps: int) -> None:
+    """Make the runs that TorchScript profiles, which round otherwise than the optimised ones that follow.
+
+    Those with a gradient and those without are optimised apart.
+    """
     zeros = next(layer.parameters()).new_zeros
-    x_TBI = zeros(steps, batch_size, layer.input_size).requires_grad_()
+    x_TBI = zeros(steps, batch_size, layer.input_size)
     h_BH = zeros(batch_size, layer.hidden_size)
-    output_TBH, _ = scripted(x_TBI, (h_BH, h_BH))
+    output_TBH, _ = scripted(x_TBI.clone().requires_grad_(), (h_BH, h_BH))
     output_TBH.sum().backward()
     layer.zero_grad()
-    return scripted
+    with torch.no_grad():
+        scripted(x_TBI, (h_BH, h_BH))

@@ -1,16 +1,21 @@
-"""The language model's middle: a stack of LSTM layers with dropout in all its places.
+"""The middle of a network: a stack of LSTM layers with dropout in all its places.
 
-Shapes: T = time steps, B = batch, H = hidden units.
+Shapes: T = time steps, B = batch, I = input width, H = a layer's hidden units, K = the top layer's output
+width: H, or 2H where each layer reads the sequence in both directions.
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 
 import torch
 from torch import Tensor, nn
 
-from ptb_lm.torch_backend.cells import Layer, LayerState
+from ptb_lm.torch_backend.cells import Canonical, Layer, LayerState
+from ptb_lm.torch_backend.layers import LAYERS, StackLayer
+from ptb_lm.torch_backend.lengths import Lengths
 
 Dropout = Callable[[Tensor], Tensor]
+State = Sequence[LayerState]  # of each layer and direction: layer 0 forward, layer 0 reverse, layer 1 ...
 
 
 class LSTMStack(nn.Module):
@@ -20,21 +25,76 @@ class LSTMStack(nn.Module):
         layers: From the bottom to the top.
     """
 
-    def __init__(self, layers: Iterable[Layer]) -> None:
+    def __init__(self, layers: Iterable[StackLayer]) -> None:
         super().__init__()
-        self.layers: Sequence[Layer] = nn.ModuleList(layers)  # type: ignore[assignment]
+        self.layers: Sequence[StackLayer] = nn.ModuleList(layers)  # type: ignore[assignment]
+
+    @classmethod
+    def build(
+        cls, model: str, input_size: int, hidden_sizes: Sequence[int], *, bidirectional: bool = False
+    ) -> "LSTMStack":
+        """Return a stack; its parameters are still to be loaded.
+
+        Args:
+            model: How the layers are computed, a name in LAYERS.
+            input_size: I of the bottom layer.
+            hidden_sizes: H of each layer, from the bottom to the top; they may differ.
+            bidirectional: Whether each layer reads the sequence in both directions.
+        """
+        directions = 2 if bidirectional else 1
+        input_sizes = [input_size, *(directions * hidden for hidden in hidden_sizes[:-1])]
+        return cls(
+            LAYERS[model](*sizes, bidirectional=bidirectional)
+            for sizes in zip(input_sizes, hidden_sizes, strict=True)
+        )
+
+    def executed(self, execute: Callable[[Layer], Layer]) -> "LSTMStack":
+        """Return a stack with the same parameters whose single layers are run otherwise.
+
+        Args:
+            execute: Returns a layer as it is to be run; see ptb_lm.torch_backend.execution.
+        """
+        return LSTMStack(layer.executed(execute) for layer in self.layers)
+
+    def canonical(self) -> dict[str, Canonical]:
+        """Return the trained parameters by canonical name, those of ptb_lm.parameters.lstm_shapes."""
+        return {
+            f"lstm.{index}.{name}": parameter
+            for index, layer in enumerate(self.layers)
+            for name, parameter in layer.canonical().items()
+        }
+
+    def trained(self) -> list[nn.Parameter]:
+        """Return the parameters that are trained; torch's second biases are not."""
+        return [parameter for parameter in self.parameters() if parameter.requires_grad]
+
+    def zero_state(self, batch_size: int) -> list[LayerState]:
+        """Return the zero state for a batch."""
+        zeros = next(self.parameters()).new_zeros
+        sizes = [size for layer in self.layers for size in layer.state_sizes]
+        return [(zeros(batch_size, size), zeros(batch_size, size)) for size in sizes]
 
     def forward(
-        self, x_TBH: Tensor, state: Sequence[LayerState], dropout: Dropout
+        self, x_TBI: Tensor, state: State, *, dropout: Dropout, lengths_B: Tensor | None = None
     ) -> tuple[Tensor, list[LayerState]]:
-        """Return the output [T, B, H] and each layer's state after the last step."""
-        after = []
-        x_TBH = dropout(x_TBH)
-        for layer, layer_state in zip(self.layers, state, strict=True):
-            x_TBH, layer_state = layer(x_TBH, layer_state)
-            after.append(layer_state)
-            x_TBH = dropout(x_TBH)
-        return x_TBH, after
+        """Return the output [T, B, K], and the state after the sequence.
+
+        Args:
+            x_TBI: The input.
+            state: The state before the sequence.
+            dropout: What is done to the input, between the layers and to the top output.
+            lengths_B: Valid steps of each sample, from 1 to T, on the CPU; None: all. What follows them is
+                padding and influences nothing: a layer that reads backward begins at the last valid step,
+                the output is zero beyond it, and so is the input's gradient.
+        """
+        lengths = None if lengths_B is None else Lengths(lengths_B, len(x_TBI), x_TBI.device)
+        before, after = iter(state), list[LayerState]()
+        output = dropout(x_TBI)
+        for layer in self.layers:
+            output, layer_after = layer(output, list(islice(before, len(layer.state_sizes))), lengths)
+            after.extend(layer_after)
+            output = dropout(output)
+        return output, after
 
 
 class InvertedDropout:

@@ -1,0 +1,85 @@
+"""What a language model and a classifier in torch share: device, precision, and weights in and out."""
+
+import platform
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ptb_lm.backend import Arrays
+from ptb_lm.errors import UserError
+from ptb_lm.torch_backend.cells import Canonical
+
+DTYPES = {"fp32": torch.float32, "fp64": torch.float64}
+
+
+class TorchModel:
+    """A model in torch on one device.
+
+    Args:
+        model: How its LSTM layers are computed.
+        execution: How they are run.
+        device: "cpu", "cuda", or "auto": cuda where there is one.
+        precision: A name in DTYPES.
+
+    Raises:
+        UserError: There is no such device.
+    """
+
+    def __init__(self, *, model: str, execution: str, device: str, precision: str) -> None:
+        if device == "cuda" and not torch.cuda.is_available():
+            raise UserError(f"--device cuda: torch {torch.__version__} finds no CUDA device here")
+        if device == "auto":
+            device = "cuda" if torch.cuda.is_available() else "cpu"
+        self.device = torch.device(device)
+        self.dtype = DTYPES[precision]
+        self.engine = _engine(model, execution, self.device, self.dtype)
+        if self.device.type == "cuda":
+            # fp32 means IEEE float32; torch's default would let cuDNN round to TF32.
+            torch.backends.cuda.matmul.fp32_precision = "ieee"
+            torch.backends.cudnn.rnn.fp32_precision = "ieee"  # type: ignore[attr-defined]
+
+    def canonical(self) -> Mapping[str, Canonical]:
+        """Return the parameters by canonical name (ptb_lm.parameters)."""
+        raise NotImplementedError
+
+    def export_weights(self) -> Arrays:
+        """Return the parameters by canonical name, in the precision of the model."""
+        return {name: kept.value.cpu().numpy().copy() for name, kept in self.canonical().items()}
+
+    def load_weights(self, weights: Mapping[str, NDArray[Any]]) -> None:
+        """Set the parameters from canonical arrays of the right names and shapes."""
+        for name, kept in self.canonical().items():
+            kept.value.copy_(torch.from_numpy(np.ascontiguousarray(weights[name])))
+
+    def wait(self) -> None:
+        """Wait for the device."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+    def device_memory(self) -> int | None:
+        """Return the peak of the bytes allocated on the device since the process started; None on a CPU."""
+        return torch.cuda.max_memory_allocated(self.device) if self.device.type == "cuda" else None
+
+    def environment(self) -> dict[str, Any]:
+        """Return versions, device and threads."""
+        facts: dict[str, Any] = {"torch": torch.__version__, "threads": torch.get_num_threads()}
+        if self.device.type == "cuda":
+            facts["device"] = torch.cuda.get_device_name(self.device)
+            facts["cuda"] = torch.version.cuda
+            facts["cudnn"] = torch.backends.cudnn.version()
+        else:
+            facts["device"] = f"cpu ({platform.machine()}, {torch.backends.cpu.get_cpu_capability()})"
+        return facts
+
+
+def _engine(model: str, execution: str, device: torch.device, dtype: torch.dtype) -> str:
+    if model != "cudnn":
+        return f"torch {model} on {device.type} ({execution})"
+    if device.type == "cuda":
+        return "torch.nn.LSTM on cuda (cuDNN)"
+    # oneDNN's LSTM has no double precision.
+    library = "oneDNN" if torch.backends.mkldnn.is_available() and dtype != torch.float64 else "ATen"
+    return f"torch.nn.LSTM on cpu ({library})"
