@@ -67,8 +67,8 @@ def test_one_unit_by_hand() -> None:
         weights, np.array([[1]]), np.array([[0]]), state
     )
     assert loss == pytest.approx(expected, rel=1e-14)
-    assert h_after.item() == pytest.approx(h, rel=1e-14)
-    assert c_after.item() == pytest.approx(c, rel=1e-14)
+    assert h_after[0].item() == pytest.approx(h, rel=1e-14)
+    assert c_after[0].item() == pytest.approx(c, rel=1e-14)
 
 
 def test_the_loss_is_summed_over_time_and_averaged_over_the_batch(tiny_config: Config) -> None:
