@@ -144,10 +144,44 @@ def test_only_the_first_step_is_traced(model: str, tiny_config: Config) -> None:
         state, _ = built.train_step(x_BT, y_BT, state, learning_rate=0.5**step)
     built.load_training_state(built.export_training_state(state))
     assert built.train_function.experimental_get_tracing_count() == 1
-    for batch, steps in ((1, 1), (1, 9), (3, 5), (4, 2)):
+    for batch, steps in ((1, 1), (1, 9), (3, 5), (4, 2), (3, 5)):
         sizes = tiny_config.replace(batch_size=batch, num_steps=steps)
         ((x_BT, y_BT),) = random_windows(sizes, VOCABULARY, 1, seed=2)
         built.evaluate_step(x_BT, y_BT, built.zero_state(batch))
+    assert built.window_function.experimental_get_tracing_count() == 1
+    assert built.evaluate_function.experimental_get_tracing_count() == 1
+
+
+@pytest.mark.parametrize(
+    ("model", "execution", "unroll", "loops"),
+    [
+        ("basic", "graph", "static", False),
+        ("basic", "graph", "loop", True),
+        ("basic", "xla", "static", False),
+        ("basic", "eager", "static", False),
+        ("block", "graph", "static", False),
+        ("cudnn", "xla", "static", True),  # the Keras layer's own loop
+    ],
+)
+def test_windows_of_the_configuration_s_shape_are_evaluated_as_they_are_trained(
+    model: str, execution: str, unroll: str, loops: bool, tiny_config: Config
+) -> None:
+    """And those of another shape are not; both score what the reference does."""
+    built = build(tiny_config, model, execution=execution, unroll=unroll)
+    weights = random_weights(tiny_config, VOCABULARY, seed=1)
+    for steps in (5, 3):
+        ((x_BT, y_BT),) = random_windows(tiny_config.replace(num_steps=steps), VOCABULARY, 1, seed=2)
+        zero = reference.zero_state(weights, 3)
+        expected, _, (h, _) = reference.loss_and_gradients(weights, x_BT, y_BT, zero)
+        state, loss = built.evaluate_step(x_BT, y_BT, built.zero_state(3))
+        assert built.read([loss])[0].nll == pytest.approx(3 * expected, rel=1e-6)
+        np.testing.assert_allclose(built.export_training_state(state)["h"], h, rtol=0, atol=1e-6)
+    if execution == "eager":
+        return
+    window = tf.TensorSpec([3, 5], tf.int32)
+    graph = built.window_function.get_concrete_function(window, window, built.zero_state(3)).graph
+    assert any("While" in operation.type for operation in graph.get_operations()) is loops
+    assert built.window_function.experimental_get_tracing_count() == 1
     assert built.evaluate_function.experimental_get_tracing_count() == 1
 
 
@@ -156,21 +190,25 @@ def test_only_the_first_step_is_traced(model: str, tiny_config: Config) -> None:
 def test_dropout_is_in_every_place_the_reference_has_it(
     model: str, execution: str, tiny_config: Config
 ) -> None:
-    """Embedding, between layers, top output: the reference is given the masks of a twin stream."""
+    """Embedding, between layers, top output: the reference is given the masks of a twin stream.
+
+    The embedding has another width than the layers.
+    """
     options = FRAMEWORKS["tensorflow"].options(model)
     if execution not in options["execution"]:
         pytest.skip(FRAMEWORKS["tensorflow"].refusals[model, execution])
     precision = options["precision"][-1]
     bound = {"fp32": 1e-5, "fp64": 1e-11}[precision]
-    config = tiny_config.replace(keep_prob=0.5, max_grad_norm=1.8)
+    config = tiny_config.replace(embedding_size=4, keep_prob=0.5, max_grad_norm=1.8)
     weights = random_weights(config, VOCABULARY, seed=1)
     built = build(config, model, execution=execution, precision=precision)
+    widths = (4, *config.layer_sizes)
     # XLA makes other masks of the stream.
     twin = tf.function(InvertedDropout(config.keep_prob, seed=3), jit_compile=execution == "xla")
     state, expected_state = built.zero_state(3), reference.zero_state(weights, 3)
     for x_BT, y_BT in random_windows(config, VOCABULARY, 10, seed=2):
         state, loss = built.train_step(x_BT, y_BT, state, learning_rate=0.7)
-        masks = [twin(tf.ones([5, 3, 7])).numpy() for _ in range(config.num_layers + 1)]
+        masks = [twin(tf.ones([5, 3, width])).numpy() for width in widths]
         expected, gradients, expected_state = reference.loss_and_gradients(
             weights, x_BT, y_BT, expected_state, masks=masks
         )
@@ -178,6 +216,8 @@ def test_dropout_is_in_every_place_the_reference_has_it(
         (measured,) = built.read([loss])
         assert measured.nll == pytest.approx(3 * expected, rel=bound)
         assert measured.gradient_norm == pytest.approx(norm, rel=10 * bound)
+    for name, array in built.export_weights().items():
+        np.testing.assert_allclose(array, weights[name], rtol=0, atol=10 * bound, err_msg=name)
 
 
 @pytest.mark.parametrize("keep_prob", [0.35, 0.5, 0.9])
@@ -260,6 +300,21 @@ def test_a_missing_device_is_one_sentence(tiny_config: Config) -> None:
         pytest.skip("there is a CUDA device")
     with pytest.raises(UserError, match=r"--device cuda: tensorflow [\d.]+ finds no CUDA device here"):
         build(tiny_config, "basic", device="cuda")
+
+
+def test_a_cpu_s_memory_is_not_measured(tiny_config: Config) -> None:
+    assert build(tiny_config, "basic").device_memory() is None
+
+
+@pytest.mark.gpu
+def test_a_gpu_s_memory_is_measured_at_its_peak(tiny_config: Config) -> None:
+    if not tf.config.list_physical_devices("GPU"):
+        pytest.skip("tensorflow finds no CUDA device")
+    built = build(tiny_config, "basic", device="cuda")
+    before = built.device_memory()
+    with tf.device("GPU:0"):
+        tf.zeros([before + 2**20], tf.uint8).numpy()
+    assert built.device_memory() >= before + 2**20
 
 
 @pytest.mark.gpu

@@ -9,7 +9,7 @@ All compute the same function of the same canonical parameters:
 Shapes: T = time steps, B = batch, I = input width, H = hidden units.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
@@ -48,13 +48,16 @@ class Layer:
         self.bias = tf.Variable(tf.zeros([4 * hidden_size], dtype))
         self.trained = [self.weight, self.bias]
 
-    def canonical(self) -> Arrays:
-        """Return the parameters by canonical name: kernel, recurrent_kernel, bias."""
-        weight = self._reordered(self.weight.numpy())
+    def by_name(self, arrays: Sequence[NDArray[Any]]) -> Arrays:
+        """Return what belongs to the trained variables (their values, or gradients) by canonical name.
+
+        The names are kernel, recurrent_kernel, bias.
+        """
+        weight, bias = (self._reordered(array) for array in arrays)
         return {
             "kernel": weight[: self.input_size],
             "recurrent_kernel": weight[self.input_size :],
-            "bias": self._reordered(self.bias.numpy()),
+            "bias": bias,
         }
 
     def load(self, canonical: Mapping[str, NDArray[Any]]) -> None:
@@ -63,8 +66,17 @@ class Layer:
         self.weight.assign(self._reordered(weight))
         self.bias.assign(self._reordered(canonical["bias"]))
 
-    def __call__(self, x_TBI: tf.Tensor, state: LayerState) -> tuple[tf.Tensor, LayerState]:
-        """Return the output [T, B, H] and the state after the last step."""
+    def __call__(
+        self, x_TBI: tf.Tensor, state: LayerState, lengths_B: tf.Tensor | None = None
+    ) -> tuple[tf.Tensor, LayerState]:
+        """Return the output [T, B, H] and the state after each sample's last step.
+
+        Args:
+            x_TBI: The input, finite everywhere.
+            state: Before the first step.
+            lengths_B: Steps of each sample, 1 to T; beyond them the output is finite, and no more is said of
+                it. None: all T.
+        """
         raise NotImplementedError
 
     def _reordered(self, array: NDArray[Any]) -> NDArray[Any]:
@@ -75,8 +87,10 @@ class Layer:
 class BasicLayer(Layer):
     """Gates written out of elementary operations."""
 
-    def __call__(self, x_TBI: tf.Tensor, state: LayerState) -> tuple[tf.Tensor, LayerState]:
-        """Return the output [T, B, H] and the state after the last step."""
+    def __call__(
+        self, x_TBI: tf.Tensor, state: LayerState, lengths_B: tf.Tensor | None = None
+    ) -> tuple[tf.Tensor, LayerState]:
+        """Return the output [T, B, H] and the state after each sample's last step."""
         # Read once, outside of any loop.
         weight, bias = tf.convert_to_tensor(self.weight), tf.convert_to_tensor(self.bias)
 
@@ -86,7 +100,7 @@ class BasicLayer(Layer):
             c_BH = tf.sigmoid(f) * c_BH + tf.sigmoid(i) * tf.tanh(g)
             return tf.sigmoid(o) * tf.tanh(c_BH), c_BH
 
-        return over_time(step, x_TBI, state, unroll=self.unroll)
+        return over_time(step, x_TBI, state, unroll=self.unroll, lengths_B=lengths_B)
 
 
 class BlockLayer(Layer):
@@ -94,32 +108,41 @@ class BlockLayer(Layer):
 
     GATES = (0, 2, 1, 3)
 
-    def __call__(self, x_TBI: tf.Tensor, state: LayerState) -> tuple[tf.Tensor, LayerState]:
-        """Return the output [T, B, H] and the state after the last step."""
+    def __call__(
+        self, x_TBI: tf.Tensor, state: LayerState, lengths_B: tf.Tensor | None = None
+    ) -> tuple[tf.Tensor, LayerState]:
+        """Return the output [T, B, H] and the state after each sample's last step."""
         weight, bias = tf.convert_to_tensor(self.weight), tf.convert_to_tensor(self.bias)
 
         def step(x_BI: tf.Tensor, state: LayerState) -> LayerState:
             return block_cell(x_BI, *state, weight, bias)
 
-        return over_time(step, x_TBI, state, unroll=self.unroll)
+        return over_time(step, x_TBI, state, unroll=self.unroll, lengths_B=lengths_B)
 
 
 class BlockFusedLayer(Layer):
     """BlockLSTMV2: one operation for the sequence."""
 
-    def __call__(self, x_TBI: tf.Tensor, state: LayerState) -> tuple[tf.Tensor, LayerState]:
-        """Return the output [T, B, H] and the state after the last step."""
+    def __call__(
+        self, x_TBI: tf.Tensor, state: LayerState, lengths_B: tf.Tensor | None = None
+    ) -> tuple[tf.Tensor, LayerState]:
+        """Return the output [T, B, H] and the state after each sample's last step."""
         h_TBH, c_TBH = block_lstm(
             x_TBI, *state, tf.convert_to_tensor(self.weight), tf.convert_to_tensor(self.bias)
         )
-        return h_TBH, (h_TBH[-1], c_TBH[-1])
+        if lengths_B is None:
+            return h_TBH, (h_TBH[-1], c_TBH[-1])
+        last_B2 = tf.stack([lengths_B - 1, tf.range(tf.size(lengths_B))], 1)
+        return h_TBH, (tf.gather_nd(h_TBH, last_B2), tf.gather_nd(c_TBH, last_B2))
 
 
 class CudnnLayer(Layer):
     """CudnnRNNV3: cuDNN's LSTM on a GPU."""
 
-    def __call__(self, x_TBI: tf.Tensor, state: LayerState) -> tuple[tf.Tensor, LayerState]:
-        """Return the output [T, B, H] and the state after the last step."""
+    def __call__(
+        self, x_TBI: tf.Tensor, state: LayerState, lengths_B: tf.Tensor | None = None
+    ) -> tuple[tf.Tensor, LayerState]:
+        """Return the output [T, B, H] and the state after each sample's last step."""
         h_BH, c_BH = state
         steps, batch = tf.unstack(tf.shape(x_TBI)[:2])
         kernel, recurrent_kernel = tf.split(self.weight, [self.input_size, self.hidden_size])
@@ -131,7 +154,7 @@ class CudnnLayer(Layer):
             input_h=h_BH[None],
             input_c=c_BH[None],
             params=tf.concat([tf.reshape(part, [-1]) for part in packed], 0),
-            sequence_lengths=tf.fill([batch], steps),
+            sequence_lengths=tf.fill([batch], steps) if lengths_B is None else lengths_B,
             rnn_mode="lstm",
             time_major=True,
         )
@@ -142,22 +165,31 @@ class KerasLayer(Layer):
     """keras.layers.LSTM as its users write it: on a CPU, Keras's own loop over elementary operations."""
 
     def __init__(self, input_size: int, hidden_size: int, *, dtype: tf.DType, unroll: str) -> None:
-        self.lstm = keras.layers.LSTM(hidden_size, return_sequences=True, return_state=True, dtype=dtype.name)
+        self.hidden_size = hidden_size
+        # Where there is a GPU, Keras would try cuDNN on the CPU too.
+        self.lstm = keras.layers.LSTM(
+            hidden_size, return_sequences=True, return_state=True, use_cudnn=False, dtype=dtype.name
+        )
         self.lstm.build((None, None, input_size))
         self.trained = [variable.value for variable in self.lstm.trainable_variables]
 
-    def canonical(self) -> Arrays:
-        """Return the parameters by canonical name."""
-        names = ("kernel", "recurrent_kernel", "bias")
-        return dict(zip(names, self.lstm.get_weights(), strict=True))
+    def by_name(self, arrays: Sequence[NDArray[Any]]) -> Arrays:
+        """Return what belongs to the trained variables by canonical name."""
+        return dict(zip(("kernel", "recurrent_kernel", "bias"), arrays, strict=True))
 
     def load(self, canonical: Mapping[str, NDArray[Any]]) -> None:
         """Set the parameters from arrays by canonical name."""
         self.lstm.set_weights([canonical[name] for name in ("kernel", "recurrent_kernel", "bias")])
 
-    def __call__(self, x_TBI: tf.Tensor, state: LayerState) -> tuple[tf.Tensor, LayerState]:
-        """Return the output [T, B, H] and the state after the last step."""
-        output_BTH, h_BH, c_BH = self.lstm(tf.transpose(x_TBI, [1, 0, 2]), initial_state=list(state))
+    def __call__(
+        self, x_TBI: tf.Tensor, state: LayerState, lengths_B: tf.Tensor | None = None
+    ) -> tuple[tf.Tensor, LayerState]:
+        """Return the output [T, B, H] and the state after each sample's last step."""
+        # Keras holds the state where the mask is false.
+        mask_BT = None if lengths_B is None else tf.sequence_mask(lengths_B, tf.shape(x_TBI)[0])
+        output_BTH, h_BH, c_BH = self.lstm(
+            tf.transpose(x_TBI, [1, 0, 2]), initial_state=list(state), mask=mask_BT
+        )
         return tf.transpose(output_BTH, [1, 0, 2]), (h_BH, c_BH)
 
 

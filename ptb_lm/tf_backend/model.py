@@ -1,12 +1,18 @@
-"""The language model's middle: a stack of LSTM layers with dropout in all its places.
+"""A stack of LSTM layers, which the language model and the sequence classifier share, and dropout.
 
-Shapes: T = time steps, B = batch, H = hidden units.
+Shapes: T = time steps, B = batch, I = input width, H = hidden units, K = the top layer's output width (H, or
+2H if bidirectional).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
+from typing import Any
 
 import tensorflow as tf
+from numpy.typing import NDArray
 
+from ptb_lm import parameters
+from ptb_lm.backend import Arrays
 from ptb_lm.tf_backend.cells import Layer
 from ptb_lm.tf_backend.time_loop import LayerState
 
@@ -14,27 +20,118 @@ Dropout = Callable[[tf.Tensor], tf.Tensor]
 
 
 class LSTMStack:
-    """LSTM layers with dropout on the input, between the layers and on the top output.
+    """LSTM layers, each in one direction or both, with dropout on the input of each.
+
+    A bidirectional layer's output is both directions', the forward one first. The state is a (h_BH, c_BH) for
+    each layer and direction: layer 0 forward, layer 0 reverse if there is one, layer 1 forward ...
+
+    Attributes:
+        layers: Of each layer, its directions.
+        trained: The variables to train.
 
     Args:
-        layers: From the bottom to the top.
+        layer_type: The implementation of a layer.
+        input_size: I of the bottom layer.
+        hidden_sizes: H of each layer, from the bottom to the top.
+        bidirectional: Whether each layer reads the sequence in both directions.
+        unroll: See time_loop.
+        dtype: In which precision.
     """
 
-    def __init__(self, layers: Sequence[Layer]) -> None:
-        self.layers = layers
-        self.trained = [variable for layer in layers for variable in layer.trained]
+    def __init__(
+        self,
+        layer_type: type[Layer],
+        input_size: int,
+        hidden_sizes: Sequence[int],
+        *,
+        bidirectional: bool = False,
+        unroll: str,
+        dtype: tf.DType,
+    ) -> None:
+        self.dtype = dtype
+        self.layers: list[list[Layer]] = []
+        self._by_prefix: dict[str, Layer] = {}  # of the parameters' canonical names
+        for index, hidden in enumerate(hidden_sizes):
+            prefixes = parameters.directions(index, bidirectional=bidirectional)
+            directions = [layer_type(input_size, hidden, dtype=dtype, unroll=unroll) for _ in prefixes]
+            self.layers.append(directions)
+            self._by_prefix.update(zip(prefixes, directions, strict=True))
+            input_size = hidden * len(prefixes)
+        self.trained = [variable for layer in self._by_prefix.values() for variable in layer.trained]
 
     def __call__(
-        self, x_TBH: tf.Tensor, state: Sequence[LayerState], dropout: Dropout
+        self,
+        x_TBI: tf.Tensor,
+        state: Sequence[LayerState],
+        *,
+        dropout: Dropout,
+        lengths_B: tf.Tensor | None = None,
     ) -> tuple[tf.Tensor, list[LayerState]]:
-        """Return the output [T, B, H] and each layer's state after the last step."""
-        after = []
-        x_TBH = dropout(x_TBH)
-        for layer, layer_state in zip(self.layers, state, strict=True):
-            x_TBH, layer_state = layer(x_TBH, layer_state)
-            after.append(layer_state)
-            x_TBH = dropout(x_TBH)
-        return x_TBH, after
+        """Return the output [T, B, K] and the state after.
+
+        Args:
+            x_TBI: The input. Beyond a sample's length it may hold anything, NaN too: nothing depends on it.
+            state: Before each layer's and direction's first step.
+            dropout: Applied to the input of each layer; the top output is the caller's to drop.
+            lengths_B: Steps of each sample, 1 to T. The output beyond them is zero. A state after is the one
+                after the last valid step, or, of a reverse direction, after it has read from there down to
+                step 0. None: all T.
+        """
+        before, after = iter(state), []
+        if lengths_B is not None:
+            x_TBI = _zero_padding(x_TBI, lengths_B)
+        for directions in self.layers:
+            x_TBI = dropout(x_TBI)
+            outputs = []
+            for layer, turned in zip(directions, (_as_it_is, _turned), strict=False):
+                output_TBH, layer_state = layer(turned(x_TBI, lengths_B), next(before), lengths_B)
+                outputs.append(turned(output_TBH, lengths_B))
+                after.append(layer_state)
+            # What it holds beyond a sample's length is finite, and no valid step of the next layer reads it.
+            x_TBI = outputs[0] if len(outputs) == 1 else tf.concat(outputs, 2)
+        if lengths_B is not None:
+            x_TBI = _zero_padding(x_TBI, lengths_B)
+        return x_TBI, after
+
+    def zero_state(self, batch_size: int | tf.Tensor) -> list[LayerState]:
+        """Return the zero state for a batch."""
+        shapes = [(batch_size, layer.hidden_size) for layer in self._by_prefix.values()]
+        return [(tf.zeros(shape, self.dtype), tf.zeros(shape, self.dtype)) for shape in shapes]
+
+    def canonical(self) -> Arrays:
+        """Return the parameters by canonical name (ptb_lm.parameters.lstm_shapes)."""
+        return self.by_name([variable.numpy() for variable in self.trained])
+
+    def by_name(self, arrays: Sequence[NDArray[Any]]) -> Arrays:
+        """Return by canonical name what belongs to the trained variables: their values, or gradients."""
+        remaining = iter(arrays)
+        return {
+            prefix + name: array
+            for prefix, layer in self._by_prefix.items()
+            for name, array in layer.by_name(list(islice(remaining, len(layer.trained)))).items()
+        }
+
+    def load(self, canonical: Mapping[str, NDArray[Any]]) -> None:
+        """Set the parameters from arrays by canonical name; other names are left alone."""
+        for prefix, layer in self._by_prefix.items():
+            layer.load({name: canonical[prefix + name] for name in ("kernel", "recurrent_kernel", "bias")})
+
+
+def _zero_padding(x_TBI: tf.Tensor, lengths_B: tf.Tensor) -> tf.Tensor:
+    # Chosen, not multiplied by zero, which would leave a NaN one.
+    valid_TB1 = (tf.range(tf.shape(x_TBI)[0])[:, None] < lengths_B)[..., None]
+    return tf.where(valid_TB1, x_TBI, tf.zeros([], x_TBI.dtype))
+
+
+def _as_it_is(x_TBI: tf.Tensor, lengths_B: tf.Tensor | None) -> tf.Tensor:
+    return x_TBI
+
+
+def _turned(x_TBI: tf.Tensor, lengths_B: tf.Tensor | None) -> tf.Tensor:
+    """Reverse the valid steps of each sample in time; the padding stays where it is."""
+    if lengths_B is None:
+        return tf.reverse(x_TBI, [0])
+    return tf.reverse_sequence(x_TBI, lengths_B, seq_axis=0, batch_axis=1)
 
 
 class InvertedDropout:

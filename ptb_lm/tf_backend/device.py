@@ -1,0 +1,80 @@
+"""The device that TensorFlow computes on: which one, how precisely, and what it tells of itself."""
+
+import os
+import platform
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+
+from ptb_lm.errors import UserError
+
+DTYPES = {"fp32": tf.float32, "fp64": tf.float64}
+
+
+@dataclass(frozen=True)
+class Device:
+    """The device of one model.
+
+    Attributes:
+        gpu: Whether it is a CUDA device; otherwise it is the CPU.
+    """
+
+    gpu: bool
+
+    @property
+    def name(self) -> str:
+        """What tf.device takes."""
+        return "GPU:0" if self.gpu else "CPU:0"
+
+    def engine(self, model: str, execution: str) -> str:
+        """Return what computes the LSTM here, for people."""
+        if model != "cudnn":
+            return f"tensorflow {model} on {'cuda' if self.gpu else 'cpu'} ({execution})"
+        if self.gpu:
+            return f"CudnnRNNV3 on cuda (cuDNN, {execution})"
+        return f"keras.layers.LSTM on cpu ({execution}; cuDNN needs a GPU)"
+
+    def peak_memory(self) -> int | None:
+        """Return the most bytes that were allocated at once since the process started; None on a CPU."""
+        if not self.gpu:
+            return None
+        return int(tf.config.experimental.get_memory_info(self.name)["peak"])
+
+    def environment(self) -> dict[str, Any]:
+        """Return versions, device and threads."""
+        facts: dict[str, Any] = {
+            "tensorflow": tf.__version__,
+            "threads": tf.config.threading.get_intra_op_parallelism_threads()
+            or os.environ.get("TF_NUM_INTRAOP_THREADS")
+            or "one a core",
+            "device": f"cpu ({platform.machine()})",
+        }
+        if self.gpu:
+            (gpu, *_) = tf.config.list_physical_devices("GPU")
+            build_info = tf.sysconfig.get_build_info()
+            facts["device"] = tf.config.experimental.get_device_details(gpu).get("device_name", gpu.name)
+            facts["cuda"], facts["cudnn"] = build_info["cuda_version"], build_info["cudnn_version"]
+        return facts
+
+
+def choose(device: str, *, model: str, execution: str) -> Device:
+    """Return the device that was asked for, and hold it to IEEE float32.
+
+    Args:
+        device: "cpu", "cuda", or "auto": cuda where there is one.
+        model: The LSTM implementation.
+        execution: How its operations are run.
+
+    Raises:
+        UserError: There is no such device, or XLA cannot compile the model on it.
+    """
+    gpus = tf.config.list_physical_devices("GPU")
+    if device == "cuda" and not gpus:
+        raise UserError(f"--device cuda: tensorflow {tf.__version__} finds no CUDA device here")
+    gpu = device == "cuda" or (device == "auto" and bool(gpus))
+    if gpu and model == "cudnn" and execution == "xla":
+        raise UserError("XLA cannot compile CudnnRNNV3; choose --execution graph or eager, or --model basic")
+    # fp32 means IEEE float32; TensorFlow's default would let a GPU round to TF32.
+    tf.config.experimental.enable_tensor_float_32_execution(False)
+    return Device(gpu)
