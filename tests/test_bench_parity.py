@@ -14,6 +14,7 @@ from ptb_lm.bench.variants import Variant
 from ptb_lm.bench.workloads import ClassifierTask, LanguageTask
 from ptb_lm.classifier import ClassifierConfig
 from ptb_lm.config import Config
+from ptb_lm.errors import UserError
 
 LANGUAGE = LanguageTask(
     config=Config(num_layers=2, hidden_size=7, embedding_size=5, keep_prob=0.5), vocabulary_size=50
@@ -95,3 +96,12 @@ def test_a_loss_that_is_no_number_is_refused() -> None:
     task = dataclasses.replace(CLASSIFIERS["cross_entropy"], shortest=None)
     with pytest.raises(parity.WrongError, match="off by nan"):
         parity.check(task, build, precision="fp32", seed=3)
+
+
+def test_all_layers_in_one_call_pass() -> None:
+    config = ClassifierConfig(input_size=4, hidden_sizes=(5, 5, 5), classes=6)
+    build = Variant("one-call-torch/cudnn", "").builder(variants.CLASSIFIERS, precision="fp32", **CHOSEN)
+    task = ClassifierTask(config=config, batch_size=8, steps=40)
+    parity.check(task, build, precision="fp32", seed=3)
+    with pytest.raises(UserError, match="layers of one size"):
+        build(dataclasses.replace(config, hidden_sizes=(5, 4)), {})

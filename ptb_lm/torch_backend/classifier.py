@@ -62,17 +62,21 @@ class TorchClassifier(TorchModel):
         super().__init__(model=model, execution=execution, device=device, precision=precision)
         self.config = config
         self.execution = execution
-        stack = LSTMStack.build(
-            model, config.input_size, config.hidden_sizes, bidirectional=config.bidirectional
-        )
-        self.stack = stack.to(device=self.device, dtype=self.dtype)
-        self.executed_stack = stack.executed(partial(executed, execution=execution))
+        self.stack = self.build_stack(model).to(device=self.device, dtype=self.dtype)
+        self.executed_stack = self.stack.executed(partial(executed, execution=execution))
         width = config.hidden_sizes[-1] * (2 if config.bidirectional else 1)
         self.dense = nn.Linear(width, config.classes, device=self.device, dtype=self.dtype)
         self.dropout = InvertedDropout(config.keep_prob, device=self.device, seed=seed)
         self.trained = [*self.stack.trained(), *self.dense.parameters()]
         self.optimizer = torch.optim.Adam(self.trained, config.learning_rate, betas=(0.9, 0.999), eps=1e-8)
         self.load_weights(weights)
+
+    def build_stack(self, model: str) -> LSTMStack:
+        """Return the LSTM layers; their parameters are still to be loaded."""
+        config = self.config
+        return LSTMStack.build(
+            model, config.input_size, config.hidden_sizes, bidirectional=config.bidirectional
+        )
 
     def canonical(self) -> dict[str, Canonical]:
         """Return the parameters by canonical name (ptb_lm.classifier.shapes)."""
