@@ -118,7 +118,10 @@ class SequenceNetwork:
 
 
 def _ctc(logits_TBC: tf.Tensor, labels_BU: tf.Tensor, lengths_B: tf.Tensor | None) -> tf.Tensor:
-    """Return the negative log likelihood of each sequence of labels [B] in nats, where class 0 is blank."""
+    """Return the negative log likelihood of each sequence of labels [B] in nats, where class 0 is blank.
+
+    TensorFlow's gives labels that do not fit into their steps a large loss, where the true one is infinite.
+    """
     steps, batch = tf.unstack(tf.shape(logits_TBC)[:2])
     nll_B = tf.nn.ctc_loss(
         labels_BU,
