@@ -2,9 +2,15 @@
 
 import contextlib
 import os
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+
+from ptb_lm.errors import UserError
+
+if sys.platform != "win32":
+    import fcntl
 
 
 def home() -> Path:
@@ -49,6 +55,31 @@ def atomic_write(path: Path, content: str | bytes) -> None:
     """
     with atomic_path(path) as temporary:
         temporary.write_bytes(content.encode("utf-8") if isinstance(content, str) else content)
+
+
+@contextlib.contextmanager
+def locked(folder: Path, *, name: Path | None = None) -> Iterator[None]:
+    """Keep other processes that ask for the same lock out of a folder; it is made if it is not there.
+
+    Args:
+        folder: What is locked.
+        name: What the error calls it; None: as it is.
+
+    Raises:
+        UserError: Another process is at work in it.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    if sys.platform == "win32":  # which has no flock
+        yield
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError:
+        raise UserError(f"another process is at work in {name or folder}") from None
+    finally:
+        os.close(descriptor)  # and with it the lock
 
 
 def _umask() -> int:

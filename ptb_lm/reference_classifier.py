@@ -26,11 +26,10 @@ def predict(
     lengths_B: NDArray[np.integer] | None = None,
 ) -> Array:
     """Return the log-probabilities: [B, C], or [B, T, C] for CTC; in the padding, those of a zero output."""
-    x_TBI = x_BTI.swapaxes(0, 1)
-    lengths_B = _lengths(x_TBI, lengths_B)
     zero = stack_zero_state(weights, len(x_BTI))
-    output_TBK, _, _ = stack_forward(weights, x_TBI, zero, lengths_B=lengths_B)
-    log_p = log_softmax(_dense(weights, output_TBK[_read_by_loss(config, output_TBK, lengths_B)]))
+    output_TBK, _, _ = stack_forward(weights, x_BTI.swapaxes(0, 1), zero, lengths_B=lengths_B)
+    read = _read_by_loss(config, output_TBK, _every_length(x_BTI, lengths_B))
+    log_p = log_softmax(_dense(weights, output_TBK[read]))
     return log_p.swapaxes(0, 1) if config.loss == "ctc" else log_p
 
 
@@ -56,13 +55,14 @@ def loss_and_gradients(
     Raises:
         ValueError: A length is not one of 1 to T.
     """
-    x_TBI = batch.x_BTI.swapaxes(0, 1)
-    lengths_B = _lengths(x_TBI, batch.lengths_B)
-    size = len(lengths_B)
+    x_BTI = batch.x_BTI
+    lengths_B = _every_length(x_BTI, batch.lengths_B)
 
     # Forward.
-    zero = stack_zero_state(weights, size)
-    output_TBK, _, tape = stack_forward(weights, x_TBI, zero, lengths_B=lengths_B, masks=masks)
+    zero = stack_zero_state(weights, len(x_BTI))
+    output_TBK, _, tape = stack_forward(
+        weights, x_BTI.swapaxes(0, 1), zero, lengths_B=batch.lengths_B, masks=masks
+    )
     read = _read_by_loss(config, output_TBK, lengths_B)
     features = output_TBK[read]
     log_p = log_softmax(_dense(weights, features))
@@ -72,7 +72,7 @@ def loss_and_gradients(
         losses_B, d_logits = _cross_entropies(log_p, batch.labels)
 
     # Backward.
-    d_logits /= size
+    d_logits /= len(x_BTI)
     d_output_TBK = np.zeros_like(output_TBK)
     d_output_TBK[read] = d_logits @ weights["dense.kernel"].T
     _, gradients, _ = stack_backward(weights, tape, d_output_TBK)
@@ -104,7 +104,7 @@ def ctc(log_p_TC: Array, labels_U: NDArray[np.integer]) -> tuple[float, Array]:
     # log_step_SS[r, s] = 0 if a path may go from place r to place s in one step, else log 0: it may stay, go
     # on by one, and go on by two if that skips a blank between two labels that differ.
     place = np.arange(len(path_S))
-    skips_S = (path_S != BLANK) & (path_S != np.roll(path_S, 2)) & (place >= 2)
+    skips_S = (path_S != BLANK) & (path_S != np.roll(path_S, 2))
     ahead_SS = place - place[:, None]
     allowed_SS = (ahead_SS == 0) | (ahead_SS == 1) | ((ahead_SS == 2) & skips_S)
     log_step_SS = np.where(allowed_SS, 0, -np.inf).astype(log_p_TC.dtype)
@@ -181,9 +181,8 @@ def adam(
     return updated, AdamState(steps, m, v)
 
 
-def _lengths(x_TBI: Array, lengths_B: NDArray[np.integer] | None) -> NDArray[np.integer]:
-    steps, batch, _ = x_TBI.shape
-    return np.full(batch, steps) if lengths_B is None else lengths_B
+def _every_length(x_BTI: Array, lengths_B: NDArray[np.integer] | None) -> NDArray[np.integer]:
+    return np.full(x_BTI.shape[0], x_BTI.shape[1]) if lengths_B is None else lengths_B
 
 
 def _dense(weights: Mapping[str, Array], features: Array) -> Array:

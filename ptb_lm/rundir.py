@@ -3,8 +3,6 @@
 import contextlib
 import dataclasses
 import json
-import os
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,12 +15,9 @@ from ptb_lm.backend import Arrays
 from ptb_lm.config import Config
 from ptb_lm.corpus import Corpus
 from ptb_lm.errors import UserError
-from ptb_lm.files import atomic_write
+from ptb_lm.files import atomic_write, locked
 from ptb_lm.progress import Progress
 from ptb_lm.vocabulary import Vocabulary
-
-if sys.platform != "win32":
-    import fcntl
 
 MAX_SEED = 2**63 - 1  # of a framework's random generator
 
@@ -114,18 +109,8 @@ class RunDirectory:
         Raises:
             UserError: Another process is at work in it.
         """
-        self.state.parent.mkdir(parents=True, exist_ok=True)
-        if sys.platform == "win32":  # which has no flock
+        with locked(self.state.parent, name=self.path):
             yield
-            return
-        descriptor = os.open(self.state.parent, os.O_RDONLY)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            yield
-        except BlockingIOError:
-            raise UserError(f"another process is at work in {self.path}") from None
-        finally:
-            os.close(descriptor)  # and with it the lock
 
     def is_stillborn(self) -> bool:
         """Return whether a run of ours failed before its first state was written: nothing is lost."""

@@ -4,44 +4,39 @@ import math
 
 import numpy as np
 import pytest
-from conftest import random_weights, random_windows
+from conftest import numeric_gradient, random_weights, random_windows
 
-from ptb_lm import reference
+from ptb_lm import parameters, reference
 from ptb_lm.config import Config
 
 VOCABULARY = 11
 
 
-def random_state(config: Config, seed: int) -> reference.State:
-    rng = np.random.default_rng(seed)
-    shape = (config.num_layers, config.batch_size, config.hidden_size)
-    return rng.uniform(-1, 1, shape), rng.uniform(-1, 1, shape)
-
-
 @pytest.mark.parametrize("with_dropout", [False, True])
-def test_gradients_equal_finite_differences(with_dropout: bool, tiny_config: Config) -> None:
-    config, weights = tiny_config, random_weights(tiny_config, VOCABULARY, seed=0)
-    state = random_state(config, seed=1)
-    ((x_BT, y_BT),) = random_windows(config, VOCABULARY, 1, seed=2)
-    rng = np.random.default_rng(3)
-    shape = (config.num_layers + 1, config.num_steps, config.batch_size, config.hidden_size)
-    masks = list(rng.integers(2, size=shape) / 0.5) if with_dropout else None
+@pytest.mark.parametrize("sizes", [(7, 7, 7), (5, 7, 4)])
+def test_gradients_equal_finite_differences(sizes: tuple[int, ...], with_dropout: bool) -> None:
+    """The embedding's width, then the units of each layer."""
+    rng = np.random.default_rng(0)
+    batch, steps = 3, 5
+    shapes = {
+        "embedding": (VOCABULARY, sizes[0]),
+        **parameters.lstm_shapes(sizes[0], sizes[1:]),
+        "softmax.kernel": (sizes[-1], VOCABULARY),
+        "softmax.bias": (VOCABULARY,),
+    }
+    weights = {name: rng.uniform(-0.5, 0.5, shape) for name, shape in shapes.items()}
+    state = tuple([rng.uniform(-1, 1, (batch, hidden)) for hidden in sizes[1:]] for _ in "hc")
+    words = rng.integers(VOCABULARY, size=(batch, steps + 1))
+    x_BT, y_BT = words[:, :-1], words[:, 1:]
+    masks = [rng.integers(2, size=(steps, batch, width)) / 0.5 for width in sizes] if with_dropout else None
     _, gradients, _ = reference.loss_and_gradients(weights, x_BT, y_BT, state, masks=masks)
     assert gradients.keys() == weights.keys()
 
     def loss() -> float:
         return reference.loss_and_gradients(weights, x_BT, y_BT, state, masks=masks)[0]
 
-    step = 1e-5
     for name, weight in weights.items():
-        numeric = np.empty_like(weight)
-        for index in np.ndindex(weight.shape):
-            kept = weight[index]
-            weight[index] = kept + step
-            above = loss()
-            weight[index] = kept - step
-            numeric[index] = (above - loss()) / (2 * step)
-            weight[index] = kept
+        numeric = numeric_gradient(loss, weight)
         np.testing.assert_allclose(gradients[name], numeric, rtol=0, atol=1e-8, err_msg=name)
 
 
@@ -100,3 +95,13 @@ def test_the_update_moves_by_at_most_the_clipped_norm(max_grad_norm: float) -> N
     factor = 0.1 * min(1, max_grad_norm / 7)
     np.testing.assert_allclose(updated["a"], weights["a"] - factor * gradients["a"])
     np.testing.assert_allclose(updated["b"], weights["b"] - factor * gradients["b"])
+
+
+def test_single_precision_stays_single(tiny_config: Config) -> None:
+    weights = {n: w.astype(np.float32) for n, w in random_weights(tiny_config, VOCABULARY, seed=0).items()}
+    ((x_BT, y_BT),) = random_windows(tiny_config, VOCABULARY, 1, seed=2)
+    state = reference.zero_state(weights, tiny_config.batch_size)
+    _, gradients, after = reference.loss_and_gradients(weights, x_BT, y_BT, state)
+    updated, _ = reference.sgd_update(weights, gradients, learning_rate=1.0, max_grad_norm=1.0)
+    for array in (*gradients.values(), *after[0], *after[1], *updated.values()):
+        assert array.dtype == np.float32

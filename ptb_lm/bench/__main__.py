@@ -1,0 +1,168 @@
+"""Measure LSTM implementations: python -m ptb_lm.bench list | run SUITE | report DIR | compare DIR DIR."""
+
+import argparse
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ptb_lm import backend, cli, files, runlog
+from ptb_lm.bench import runner, variants
+from ptb_lm.bench.record import Record
+from ptb_lm.bench.suites import DEFAULT_SUITE, SUITES
+from ptb_lm.bench.workloads import Workload
+
+PROG = "python -m ptb_lm.bench"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; return its exit status."""
+    return cli.run(PROG, lambda: _command(sys.argv[1:] if argv is None else argv))
+
+
+def _command(argv: Sequence[str]) -> int:
+    arguments = _parser().parse_args(argv)
+    status: int = arguments.function(arguments)
+    return status
+
+
+def _parser() -> cli.Parser:
+    parser = cli.Parser(
+        prog=PROG, description="Measure how fast each LSTM implementation is on this machine."
+    )
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+
+    text = "List the suites and what is in them."
+    listing = commands.add_parser("list", prog=f"{PROG} list", description=text, help=text)
+    listing.add_argument("suite", nargs="?", choices=tuple(SUITES), help="only this one, with its variants")
+    listing.set_defaults(function=_list)
+
+    text = "Measure a suite, or go on where that was interrupted; report."
+    run = commands.add_parser("run", prog=f"{PROG} run", description=text, help=text)
+    run.add_argument(
+        "suite", nargs="?", choices=tuple(SUITES), default=DEFAULT_SUITE, help="default: %(default)s"
+    )
+    run.add_argument("--out", type=Path, help="folder for rows and report (default: bench/SUITE)")
+    run.add_argument("--workloads", nargs="+", default=[], metavar="PATTERN", help="only these, as 4x320-*")
+    run.add_argument(
+        "--variants", nargs="+", default=[], metavar="PATTERN", help="only these and the baseline, as torch/*"
+    )
+    run.add_argument("--add", nargs="+", default=[], metavar="NAME=MODULE:FUNCTION", help="your own variants")
+    run.add_argument("--rounds", type=_count, help="default: as the workload declares (list SUITE)")
+    run.add_argument("--batch-size", type=_count, help="default: as the workload declares")
+    run.add_argument(
+        "--row-limit",
+        type=_seconds,
+        default=600.0,
+        metavar="SECONDS",
+        help="cut steps and rounds of what would take longer, a variant and pass (default: %(default)g)",
+    )
+    run.add_argument("--device", choices=backend.DEVICES, default="auto", help="default: %(default)s")
+    run.add_argument("--precision", choices=backend.PRECISIONS, default="fp32", help="default: %(default)s")
+    run.add_argument("--seed", type=int, default=1, help="default: %(default)s")
+    run.set_defaults(function=_run)
+
+    text = "Write the tables and the page of what was measured, again."
+    report = commands.add_parser("report", prog=f"{PROG} report", description=text, help=text)
+    report.add_argument("folder", type=Path, metavar="DIR", help="what run wrote")
+    report.add_argument("--baseline", metavar="VARIANT", help="what speeds are compared with")
+    report.add_argument(
+        "--runs", nargs="+", type=Path, default=[], metavar="RUN", help="training runs, for learning curves"
+    )
+    report.set_defaults(function=_report)
+
+    text = "Compare two measurements of a suite: before and after, or of two machines."
+    comparing = commands.add_parser("compare", prog=f"{PROG} compare", description=text, help=text)
+    comparing.add_argument("folders", nargs=2, type=Path, metavar="DIR", help="what run wrote")
+    comparing.set_defaults(function=_compare)
+    return parser
+
+
+def _count(value: str) -> int:
+    number = int(value)
+    if number < 1:
+        raise argparse.ArgumentTypeError("must be at least 1")
+    return number
+
+
+def _seconds(value: str) -> float:
+    number = float(value)
+    if not number > 0:
+        raise argparse.ArgumentTypeError("must be greater than 0")
+    return number
+
+
+def _list(arguments: argparse.Namespace) -> int:
+    for name, suite in SUITES.items():
+        if arguments.suite in (None, name):
+            runlog.say(f"{name}: {suite.description}")
+            for workload in suite.workloads:
+                runlog.say(f"  {workload.name}: {workload.task.size}")
+                if arguments.suite is not None:
+                    _list_variants(workload)
+    return 0
+
+
+def _list_variants(workload: Workload) -> None:
+    passes = " and ".join(workload.passes)
+    runlog.say(
+        f"    {passes}; {workload.rounds} rounds of at least {workload.steps} steps, "
+        f"{workload.warm_up} steps to warm up"
+    )
+    for variant in workload.variants:
+        baseline = " (baseline)" * (variant.name == workload.baseline)
+        runlog.say(f"    {variant.name:<30} {variant.label}{baseline}")
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    added = [variants.add(given) for given in arguments.add]
+    options = runner.Options(
+        suite=arguments.suite,
+        workloads=tuple(arguments.workloads),
+        variants=tuple(arguments.variants),
+        rounds=arguments.rounds,
+        batch_size=arguments.batch_size,
+        row_limit=arguments.row_limit,
+        device=arguments.device,
+        precision=arguments.precision,
+        seed=arguments.seed,
+        added=tuple(arguments.add),
+    )
+    workloads = runner.selected(options, added)
+    out = arguments.out or files.home() / "bench" / options.suite
+    command = shlex.join([*PROG.split(), *sys.argv[1:]])
+    with files.locked(out):
+        record = Record(out, _settings(options))
+        try:
+            runner.run(options, workloads, record, command=command)
+        except KeyboardInterrupt:
+            runlog.say(f"{out} keeps what was measured; the same command goes on")
+            raise
+    return _write_report(out)
+
+
+def _settings(options: runner.Options) -> dict[str, Any]:
+    """Return what rows that stand in one table have in common."""
+    environment = runlog.environment()
+    kept = ("suite", "rounds", "batch_size", "row_limit", "device", "precision", "seed")
+    return {
+        **{name: getattr(options, name) for name in kept},
+        **{name: environment[name] for name in ("commit", "python", "processor", "cores")},
+    }
+
+
+def _report(arguments: argparse.Namespace) -> int:
+    return _write_report(arguments.folder, baseline=arguments.baseline, runs=arguments.runs)
+
+
+def _write_report(folder: Path, *, baseline: str | None = None, runs: Sequence[Path] = ()) -> int:
+    return 0
+
+
+def _compare(arguments: argparse.Namespace) -> int:
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,179 @@
+"""Two benchmarks against each other, before and after or machine A and B: do their ratios agree?"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ptb_lm.bench import formats, intervals
+from ptb_lm.bench.fairness import EQUAL_WORK
+from ptb_lm.bench.formats import NOTHING
+from ptb_lm.bench.intervals import LogMean
+from ptb_lm.bench.summary import Group, Result, Summary, distinct, summarise
+from ptb_lm.bench.tables import Cell, Column, Name, Table, markdown_code, markdown_text, to_markdown
+from ptb_lm.errors import UserError
+from ptb_lm.files import atomic_write
+
+_CAVEATS = (
+    "Ratios are to the baseline of the workload. Two agree if the 95 % interval of B's ratio over A's, which "
+    "combines the errors of both (Welch's t on logarithms), contains 1. Of twenty that are the same in "
+    "truth, one differs by chance; and those of a workload share the rounds of its baseline, so that "
+    "they tend to differ together.",
+    "Times of A and B were not measured side by side: machine, load and temperature differ as well as what "
+    "is compared, and no interval covers that. Only the ratios are paired.",
+)
+
+# Facts of an environment that tell two benchmarks apart.
+_TELLING = ("cpu", "processor", "device", "torch", "tensorflow", "commit")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Pair:
+    """A variant's results in both."""
+
+    a: Result
+    b: Result
+    is_baseline: bool
+
+    @property
+    def change(self) -> LogMean | None:
+        """B's ratio over A's; None where nothing can be told: of the baseline, or without both ratios."""
+        if self.is_baseline or self.a.ratio is None or self.b.ratio is None:
+            return None
+        return intervals.difference(self.a.ratio, self.b.ratio)
+
+    @property
+    def agrees(self) -> bool | None:
+        """Whether the interval of the change contains 1; None if there is no interval."""
+        if self.change is None or self.change.interval is None:
+            return None
+        low, high = self.change.interval
+        return low <= 1 <= high
+
+    @property
+    def verdict(self) -> str:
+        """The answer in a word or two."""
+        if self.is_baseline:
+            return "baseline"
+        return {True: "agree", False: "differ", None: "no interval"}[self.agrees]
+
+
+def compare(a: Path, b: Path) -> str:
+    """Compare two benchmarks' folders; return Markdown whose first line is the verdict.
+
+    Raises:
+        UserError: One of them cannot be read (summary.summarise), or they have no workload in common.
+    """
+    return "\n".join(_markdown(a, b))
+
+
+def write_comparison(a: Path, b: Path, out: Path) -> None:
+    """Write what `compare` returns to a file.
+
+    Raises:
+        UserError: As `compare`.
+        OSError: The file cannot be written.
+    """
+    atomic_write(out, compare(a, b))
+
+
+def _markdown(a: Path, b: Path) -> Iterator[str]:
+    one, two = summarise(a), summarise(b)
+    common = [(first, second) for first in one.groups for second in two.groups if _key(first) == _key(second)]
+    if not common:
+        raise UserError(f"{a} and {b} have no workload in common")
+    troubles = [(first, trouble) for first, second in common if (trouble := _incomparable(first, second))]
+    compared = [
+        (first, _pairs(first, second)) for first, second in common if not _incomparable(first, second)
+    ]
+    yield f"{_verdict([pair for _, pairs in compared for pair in pairs])}\n"
+    yield f"A is {_about(a, one)}; B is {_about(b, two)}.\n"
+    for group, pairs in compared:
+        yield f"## {markdown_text(group.name)}\n"
+        yield to_markdown(_table(pairs, baseline=group.label(group.baseline)))
+    left_out = [
+        *(f"{group.name} is not compared: {trouble}" for group, trouble in troubles),
+        *(f"only in A: {what}" for what in _alone(one, two)),
+        *(f"only in B: {what}" for what in _alone(two, one)),
+    ]
+    if left_out:
+        yield "## Left out\n"
+        yield "".join(f"- {markdown_text(each)}\n" for each in left_out)
+    yield "## How to read this\n"
+    yield from (f"{caveat}\n" for caveat in _CAVEATS)
+
+
+def _key(group: Group) -> tuple[str, str, str]:
+    return group.suite, group.workload, group.pass_name
+
+
+def _incomparable(a: Group, b: Group) -> str:
+    """Say why the ratios of two groups do not compare; "" if they do."""
+    if a.baseline != b.baseline:
+        return f"the baseline is {a.baseline} in A and {b.baseline} in B"
+    for what in EQUAL_WORK if a.work and b.work else ():
+        one, two = getattr(a.work, what), getattr(b.work, what)
+        if one != two:
+            return f"the work is not the same: {what} is {one} in A and {two} in B"
+    return ""
+
+
+def _pairs(a: Group, b: Group) -> list[_Pair]:
+    return [
+        _Pair(a=of, b=other, is_baseline=of.variant == a.baseline)
+        for of in a.results
+        if of.blocks and (other := b.result(of.variant)) and other.blocks
+    ]
+
+
+def _alone(one: Summary, other: Summary) -> Iterator[str]:
+    """Yield what was measured in one benchmark and not in the other."""
+    others = {
+        (*_key(group), result.variant) for group in other.groups for result in group.results if result.blocks
+    }
+    for group in one.groups:
+        missing = [
+            result.variant
+            for result in group.results
+            if result.blocks and (*_key(group), result.variant) not in others
+        ]
+        if missing:
+            yield f"{group.name}: {', '.join(missing)}"
+
+
+def _verdict(pairs: Sequence[_Pair]) -> str:
+    known = [pair.agrees for pair in pairs if pair.agrees is not None]
+    unknown = sum(pair.agrees is None and not pair.is_baseline for pair in pairs)
+    rest = f" {unknown} more cannot be told, for want of an interval." if unknown else ""
+    return f"{sum(known)} of {len(known)} ratios agree within their intervals.{rest}"
+
+
+def _about(folder: Path, summary: Summary) -> str:
+    """Name a benchmark by its folder and by what tells machines and versions apart."""
+    facts = [f"{name} {value}" for name in _TELLING for value in summary.environment.get(name, ())]
+    days = distinct(time[:10] for time in summary.times)
+    told = ", ".join([*facts, " to ".join(days)] if days else facts)
+    return f"{markdown_code(str(folder))}{f' ({markdown_text(told)})' if told else ''}"
+
+
+def _table(pairs: Sequence[_Pair], *, baseline: str) -> Table:
+    columns = [
+        Column("", numeric=False),
+        Column(f"A: × {baseline}"),
+        Column(f"B: × {baseline}"),
+        Column("B over A"),
+        Column("verdict", numeric=False),
+        Column("A: ms a step"),
+        Column("B: ms a step"),
+        Column("change of speed, not paired"),
+    ]
+    return Table(columns, [_row(pair) for pair in pairs])
+
+
+def _row(pair: _Pair) -> list[Cell]:
+    cells: list[Cell] = [Name(pair.a.label, pair.a.variant)]
+    cells += [formats.ratio(each) if each else NOTHING for each in (pair.a.ratio, pair.b.ratio, pair.change)]
+    cells.append(pair.verdict)
+    if pair.a.seconds is None or pair.b.seconds is None:
+        return [*cells, NOTHING, NOTHING, NOTHING]
+    a, b = pair.a.seconds.median, pair.b.seconds.median
+    return [*cells, formats.significant(a * 1e3), formats.significant(b * 1e3), f"{100 * (a / b - 1):+.1f} %"]

@@ -1,0 +1,93 @@
+"""Learning curves: what run directories (ptb_lm.rundir) tell, for a report."""
+
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ptb_lm.bench import formats
+from ptb_lm.bench.document import Captioned, Curves, Section
+from ptb_lm.bench.formats import NOTHING
+from ptb_lm.bench.tables import Cell, Column, Name, Table
+from ptb_lm.errors import UserError
+from ptb_lm.rundir import RunConfig, RunDirectory
+
+_LINES = {"train": "train_perplexity", "valid": "valid_perplexity"}
+
+
+def section(runs: Sequence[Path]) -> Section:
+    """Describe some runs: a row and a plot each.
+
+    Raises:
+        UserError: A path is not a run directory, or its metrics are missing or broken.
+    """
+    columns = [
+        Column("run", numeric=False),
+        Column("epochs"),
+        Column("train perplexity"),
+        Column("best valid perplexity"),
+        Column("test perplexity"),
+        Column("words a second"),
+    ]
+    rows: list[list[Cell]] = []
+    plots = []
+    for path in runs:
+        run = RunDirectory(path)
+        config = run.read_config()
+        metrics = _metrics(run.metrics)
+        rows.append(_row(path, config, metrics, run.read_result() if run.result.exists() else {}))
+        plots.append(_plot(path, config, metrics))
+    return Section(
+        title="Learning curves",
+        paragraphs=[
+            "Perplexity by epoch; train is measured on the way, with dropout where the model has it."
+        ],
+        tables=[Captioned(table=Table(columns, rows))],
+        plots=plots,
+    )
+
+
+def _metrics(path: Path) -> list[dict[str, Any]]:
+    rows = []
+    try:
+        content = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise UserError(f"{path} is not text") from None
+    for number, line in enumerate(content.splitlines(), start=1):
+        try:
+            row = json.loads(line)
+            rows.append({key: float(row[key]) for key in ("epoch", "words_per_second", *_LINES.values())})
+        except (ValueError, KeyError, TypeError):
+            raise UserError(f"{path}, line {number}: not an epoch's metrics") from None
+    if not rows:
+        raise UserError(f"{path} holds no epochs")
+    return rows
+
+
+def _what(config: RunConfig) -> str:
+    return f"{config.config}, {config.framework} {config.model}"
+
+
+def _row(path: Path, config: RunConfig, metrics: list[dict[str, Any]], result: dict[str, Any]) -> list[Cell]:
+    best = min(metrics, key=lambda row: row["valid_perplexity"])
+    test = result.get("test_perplexity")
+    return [
+        Name(_what(config), path.name),
+        str(len(metrics)),
+        f"{metrics[-1]['train_perplexity']:,.2f}",
+        f"{best['valid_perplexity']:,.2f} (epoch {best['epoch']:.0f})",
+        f"{test:,.2f}" if isinstance(test, int | float) else NOTHING,
+        formats.significant(metrics[-1]["words_per_second"], 4),
+    ]
+
+
+def _plot(path: Path, config: RunConfig, metrics: list[dict[str, Any]]) -> Curves:
+    lines = [
+        # What is beyond a float has no place on an axis: the line has a gap there.
+        (name, [(row["epoch"], row[key] if math.isfinite(row[key]) else math.nan) for row in metrics])
+        for name, key in _LINES.items()
+    ]
+    return Curves(title=f"{_what(config)} ({path.name})", lines=lines)

@@ -1,0 +1,67 @@
+"""How each result came about: rounds, spread, start-up, memory, parity with the reference, engine."""
+
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+from ptb_lm.bench import formats
+from ptb_lm.bench.formats import NOTHING
+from ptb_lm.bench.intervals import Ratio, Spread
+from ptb_lm.bench.summary import Group, Result
+from ptb_lm.bench.tables import Column, Name, Table
+
+_T = TypeVar("_T")
+
+_COLUMNS = (
+    Column("", numeric=False),
+    Column("rounds"),
+    Column("processes"),
+    Column("interval from"),
+    Column("ms a step, quartiles"),
+    Column("of GEMM rate"),
+    Column("build (s)"),
+    Column("warm-up (s)"),
+    Column("host memory"),
+    Column("device memory"),
+    Column("error of loss"),
+    Column("error of gradient"),
+    Column("engine", numeric=False),
+)
+
+
+def table(group: Group) -> Table:
+    """Return the table of a group's measured results."""
+    return Table(
+        _COLUMNS,
+        [[Name(result.label, result.variant), *_cells(result)] for result in group.results if result.blocks],
+    )
+
+
+def _cells(result: Result) -> Iterator[str]:
+    yield f"{len(result.blocks)} of {result.planned_rounds or len(result.blocks)}"
+    yield str(result.processes)
+    yield _or_nothing(result.ratio, _units)
+    yield _or_nothing(result.seconds, _quartiles)
+    yield _or_nothing(result.gemm_fraction, lambda fraction: formats.percent(fraction.median))
+    for key in ("build_seconds", "warm_up_seconds"):
+        yield _or_nothing(result.recorded("startup", key, max), formats.significant)
+    for key in ("host_bytes", "device_bytes"):
+        yield _or_nothing(result.recorded("peak_memory", key, max), formats.size)
+    for key in ("loss_error", "gradient_error"):
+        yield _or_nothing(result.recorded("parity", key, max), lambda error: f"{error:.0e}")
+    yield result.engine or NOTHING
+
+
+def _units(ratio: Ratio) -> str:
+    if ratio.error is None:
+        return NOTHING
+    return f"{ratio.units} {'processes' if ratio.unit == 'process' else 'rounds'}"
+
+
+def _quartiles(seconds: Spread) -> str:
+    if seconds.count < 2:
+        return NOTHING
+    return f"{formats.significant(seconds.low * 1e3)} to {formats.significant(seconds.high * 1e3)}"
+
+
+def _or_nothing(value: _T | None, show: Callable[[_T], str]) -> str:
+    return NOTHING if value is None else show(value)

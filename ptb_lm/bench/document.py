@@ -1,0 +1,79 @@
+"""What a report consists of, before it is Markdown or a page."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ptb_lm.bench.tables import Table
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bar:
+    """A bar of a plot: a value with its whisker."""
+
+    label: str
+    value: float
+    text: str  # the value, for people
+    low: float | None = None  # the whisker's ends; None for no whisker
+    high: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bars:
+    """Horizontal bars; `origin` is where they start: 1 for ratios, 0 for fractions."""
+
+    title: str
+    bars: Sequence[Bar]
+    origin: float
+    percent: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Curves:
+    """Lines over epochs 1, 2, …: named values."""
+
+    title: str
+    lines: Sequence[tuple[str, Sequence[tuple[float, float]]]]
+
+
+Plot = Bars | Curves
+
+
+@dataclass(frozen=True, kw_only=True)
+class Captioned:
+    """A table with what is to be said above it and below it; or only what is to be said."""
+
+    caption: str = ""
+    table: Table | None = None
+    remarks: Sequence[str] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Section:
+    """A part of a report, in this order.
+
+    Attributes:
+        title: Its heading.
+        paragraphs: Text before everything else.
+        tables: What was measured.
+        plots: Drawn in the page only.
+        beside: What others published.
+        details: Tables for those who want to know more; folded up in the page.
+    """
+
+    title: str
+    paragraphs: Sequence[str] = ()
+    tables: Sequence[Captioned] = ()
+    plots: Sequence[Plot] = ()
+    beside: Sequence[Captioned] = ()
+    details: Sequence[Captioned] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Document:
+    """A report: `lead` is what it found, a sentence each; `warnings`, what a reader must not miss."""
+
+    title: str
+    subtitle: str
+    lead: Sequence[str]
+    warnings: Sequence[str]
+    sections: Sequence[Section]

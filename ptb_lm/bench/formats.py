@@ -1,0 +1,54 @@
+"""Numbers as people read them."""
+
+import math
+
+from ptb_lm.bench.intervals import LogMean
+
+NOTHING = "–"  # stands where there is no figure
+
+
+def significant(value: float, digits: int = 3) -> str:
+    """Return a number with so many significant digits, and thousands set apart."""
+    if value == 0 or not math.isfinite(value):
+        return f"{value:g}"
+    decimals = max(0, digits - 1 - math.floor(math.log10(abs(value))))
+    return f"{value:,.{decimals}f}"
+
+
+def times(value: float) -> str:
+    """Return a ratio: two decimals, more if it is small."""
+    return significant(value, 2) if value < 0.1 else f"{value:,.2f}"
+
+
+def ratio(value: LogMean) -> str:
+    """Return a ratio with its interval, if it has one."""
+    known = "" if value.interval is None else f" ({interval(value)})"
+    return f"{times(value.estimate)}{known}"
+
+
+def interval(value: LogMean | None) -> str:
+    """Return the interval of a ratio, if it has one."""
+    if value is None or value.interval is None:
+        return NOTHING
+    low, high = value.interval
+    return f"{times(low)}–{times(high)}"
+
+
+def percent(fraction: float) -> str:
+    """Return a fraction in percent: a decimal, more if it is small."""
+    return f"{significant(100 * fraction, 2) if fraction < 0.01 else f'{100 * fraction:,.1f}'} %"
+
+
+def size(count: float | None) -> str:
+    """Return a number of bytes."""
+    return NOTHING if count is None else f"{_prefixed(count)}B"
+
+
+def flops(count: float) -> str:
+    """Return a number of floating-point operations."""
+    return f"{_prefixed(count)}FLOP"
+
+
+def _prefixed(count: float) -> str:
+    exponent = min(4, int(math.log10(count)) // 3) if count >= 1 else 0
+    return f"{significant(count / 1000**exponent)} {('', 'k', 'M', 'G', 'T')[exponent]}"

@@ -1,0 +1,180 @@
+"""The statistics of the benchmark: spreads, and confidence intervals of ratios. Pure functions.
+
+The ratio of a variant to the baseline is worked on as a logarithm, paired by round: in a round both are
+measured within minutes of each other, so a machine that slows down slows both, and the ratio stays.
+Logarithms make "twice as fast" and "half as fast" the same distance, and the interval of a ratio and of its
+inverse the same statement.
+
+The interval is Student's t on the mean of independent units. What a process draws once (memory layout,
+autotuning, placement) is the same in all of its rounds, so these are not independent: where the rounds of a
+variant come from at least three processes, a unit is a process (the mean of its log ratios), else a round.
+A bootstrap of five values would be too narrow; t is exact for normal errors however few they are.
+
+What an interval covers: what differs between units within one session on one machine. What it does not:
+another machine, another build of the libraries, another day's temperature or neighbours; with the round as
+unit also what a process draws once; and the baseline's draws, where its processes are fewer than the
+variant's. Each interval is a 95 % statement by itself: of twenty, one misses on average.
+"""
+
+import functools
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+CONFIDENCE = 0.95
+PROCESSES_FOR_A_UNIT = 3  # with two, one degree of freedom makes an interval of 12.7 standard errors
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spread:
+    """How some measurements of one thing are spread, in their own unit."""
+
+    count: int
+    median: float
+    low: float  # the lower quartile
+    high: float  # the upper quartile
+    mean: float
+    deviation: float  # standard deviation of a sample; 0 for a single measurement
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogMean:
+    """The mean of logarithms of ratios, with what is known of its error.
+
+    Attributes:
+        mean: The mean, in nats.
+        error: Its standard error; None for a single unit, which says nothing about its error.
+        freedom: Degrees of freedom of the error; 0 for a single unit.
+    """
+
+    mean: float
+    error: float | None
+    freedom: float
+
+    @property
+    def estimate(self) -> float:
+        """The ratio: the geometric mean."""
+        return math.exp(self.mean)
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """The 95 % confidence interval (low, high) of the ratio; None where there is only one unit."""
+        if self.error is None:
+            return None
+        half = t_quantile(self.freedom) * self.error
+        return math.exp(self.mean - half), math.exp(self.mean + half)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ratio(LogMean):
+    """How many times as fast as the baseline a variant is.
+
+    Attributes:
+        unit: What was taken as independent.
+        units: How many there were.
+    """
+
+    unit: Literal["process", "round"]
+    units: int
+
+
+def spread(values: Sequence[float]) -> Spread:
+    """Describe measurements; quartiles interpolate linearly, as NumPy's percentiles do.
+
+    Raises:
+        statistics.StatisticsError: There are none.
+    """
+    low = high = statistics.median(values)
+    deviation = 0.0
+    if len(values) > 1:
+        low, _, high = statistics.quantiles(values, n=4, method="inclusive")
+        deviation = statistics.stdev(values)
+    return Spread(
+        count=len(values),
+        median=statistics.median(values),
+        low=low,
+        high=high,
+        mean=statistics.fmean(values),
+        deviation=deviation,
+    )
+
+
+def ratio(
+    baseline: Mapping[int, float], variant: Mapping[int, float], processes: Mapping[int, int]
+) -> Ratio | None:
+    """Compare a variant with the baseline in the rounds that both have.
+
+    Args:
+        baseline: Seconds a step of the baseline, by round.
+        variant: Seconds a step of the variant, by round.
+        processes: The variant's process, by round.
+
+    Returns:
+        The ratio, above 1 where the variant is faster; None if no round has both.
+    """
+    logs = {
+        number: math.log(baseline[number] / seconds)
+        for number, seconds in variant.items()
+        if number in baseline
+    }
+    if not logs:
+        return None
+    by_process: dict[int, list[float]] = {}
+    for number, value in logs.items():
+        by_process.setdefault(processes[number], []).append(value)
+    if len(by_process) >= PROCESSES_FOR_A_UNIT:
+        return _ratio([statistics.fmean(values) for values in by_process.values()], "process")
+    return _ratio(list(logs.values()), "round")
+
+
+def difference(a: LogMean, b: LogMean) -> LogMean:
+    """Return the log ratio of b to a. The errors of both add up: Welch's t, its freedom rounded down."""
+    mean = b.mean - a.mean
+    if a.error is None or b.error is None:
+        return LogMean(mean=mean, error=None, freedom=0)
+    variances = a.error**2, b.error**2
+    total = sum(variances)
+    if total == 0:
+        return LogMean(mean=mean, error=0.0, freedom=min(a.freedom, b.freedom))
+    freedom = total**2 / (variances[0] ** 2 / a.freedom + variances[1] ** 2 / b.freedom)
+    return LogMean(mean=mean, error=math.sqrt(total), freedom=max(1, math.floor(freedom + 1e-9)))
+
+
+@functools.cache
+def t_quantile(freedom: float, *, confidence: float = CONFIDENCE) -> float:
+    """Return the t that |T| exceeds with probability 1 - confidence, by bisection of the exact distribution.
+
+    Args:
+        freedom: Degrees of freedom, a whole number of at least 1.
+        confidence: Between 0 and 1.
+    """
+    low, high = 0.0, 1.0
+    while _t_probability(high, int(freedom)) < confidence:
+        high *= 2
+    while (middle := (low + high) / 2) not in (low, high):
+        if _t_probability(middle, int(freedom)) < confidence:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+def _t_probability(t: float, freedom: int) -> float:
+    """Return P(|T| <= t), a finite sum for whole degrees of freedom: Abramowitz and Stegun 26.7.3 and 4."""
+    angle = math.atan(t / math.sqrt(freedom))
+    sine, square = math.sin(angle), math.cos(angle) ** 2
+    odd = freedom % 2
+    term = math.cos(angle) if odd else 1.0
+    total = 0.0
+    for k in range(odd, freedom - 1, 2):
+        total += term
+        term *= square * (k + 1) / (k + 2)
+    return 2 / math.pi * (angle + sine * total) if odd else sine * total
+
+
+def _ratio(logs: Sequence[float], unit: Literal["process", "round"]) -> Ratio:
+    count = len(logs)
+    error = statistics.stdev(logs) / math.sqrt(count) if count > 1 else None
+    return Ratio(mean=statistics.fmean(logs), error=error, freedom=count - 1, unit=unit, units=count)

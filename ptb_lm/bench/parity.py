@@ -1,0 +1,133 @@
+"""Whether a variant computes what it should: compared with the NumPy reference before the clock starts.
+
+The comparison is on a cut of the workload, with its layers but few steps and words, so that the reference,
+which is slow, can follow.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ptb_lm import classifier, corpus, parameters, reference, reference_classifier
+from ptb_lm.backend import Backend
+from ptb_lm.bench.workloads import ClassifierTask, LanguageTask, Task
+from ptb_lm.classifier import Classifier
+
+# What holds with room: float32 keeps 7 digits, sums over thousands of terms fewer. Swapped gates are off by
+# 0.01 and more.
+BOUNDS = {"fp32": 1e-4, "fp64": 1e-9}
+
+Build = Callable[[Any, Mapping[str, NDArray[Any]]], Any]
+
+
+class WrongError(Exception):
+    """A variant computes something else than the reference."""
+
+
+def check(task: Task, build: Build, *, precision: str, seed: int) -> dict[str, float]:
+    """Compare a variant's losses and gradients with the reference's; return the errors.
+
+    Args:
+        task: What the variant is to do.
+        build: Builds the variant, from a configuration and canonical weights.
+        precision: A name in BOUNDS.
+        seed: Of weights and inputs.
+
+    Returns:
+        loss_error: relative; gradient_error: the largest of all parameters', each relative to the norm of
+        the gradient of all; bound: that neither exceeds.
+
+    Raises:
+        WrongError: One of them does, and which.
+    """
+    bound = BOUNDS[precision]
+    if isinstance(task, LanguageTask):
+        errors = _language(task, build, seed=seed)
+    else:
+        errors = _classifier(task, build, seed=seed)
+    for what, error in errors.items():
+        if not error <= bound:  # NaN is wrong, too
+            name, _, parameter = what.partition(" ")
+            of = f" of {parameter}" if parameter else ""
+            raise WrongError(
+                f"its {name}{of} is off by {error:.1e} from the NumPy reference's, more than {bound:.0e}"
+            )
+    return {
+        "loss_error": max(error for what, error in errors.items() if what.startswith("loss")),
+        "gradient_error": max(error for what, error in errors.items() if what.startswith("gradient")),
+        "bound": bound,
+    }
+
+
+def _language(task: LanguageTask, build: Build, *, seed: int) -> dict[str, float]:
+    # The gradient is read off a step of SGD. A rate well above 1 keeps the rounding of the weights out of it;
+    # the bound on the norm must not bind.
+    rate, vocabulary = 64.0, 31
+    config = task.config.replace(batch_size=3, num_steps=4, keep_prob=1.0, max_grad_norm=1e9)
+    weights = _random(parameters.shapes(config, vocabulary), seed)
+    rng = np.random.default_rng(seed)
+    ids_BL = rng.integers(vocabulary, size=(3, 2 * 4 + 1), dtype=np.int32)
+    windows = list(corpus.windows(ids_BL, config.num_steps))
+    backend: Backend = build(config, weights)
+
+    errors: dict[str, float] = {}
+    state, expected_state = backend.zero_state(3), reference.zero_state(weights, 3)
+    for index, (x_BT, y_BT) in enumerate(windows):
+        state, loss = backend.evaluate_step(x_BT, y_BT, state)
+        nll = backend.read([loss])[0].nll
+        expected, _, expected_state = reference.loss_and_gradients(weights, x_BT, y_BT, expected_state)
+        errors[f"loss in window {index}"] = abs(nll / 3 - expected) / expected
+
+    x_BT, y_BT = windows[0]
+    expected, gradients, _ = reference.loss_and_gradients(
+        weights, x_BT, y_BT, reference.zero_state(weights, 3)
+    )
+    _, loss = backend.train_step(x_BT, y_BT, backend.zero_state(3), learning_rate=rate)
+    errors["loss in training"] = abs(backend.read([loss])[0].nll / 3 - expected) / expected
+    after = backend.export_weights()
+    return errors | _gradient_errors({n: (w - after[n]) / rate for n, w in weights.items()}, gradients)
+
+
+def _classifier(task: ClassifierTask, build: Build, *, seed: int) -> dict[str, float]:
+    cut = dataclasses.replace(
+        task,
+        batch_size=3,
+        steps=12,
+        shortest=None if task.shortest is None else 9,
+        labels=min(task.labels, 4),
+        config=dataclasses.replace(task.config, keep_prob=1.0, clip_value=None),
+    )
+    weights = _random(classifier.shapes(cut.config), seed)
+    batch = cut.batch(seed=seed)
+    if batch.lengths_B is not None:
+        # The padding must not count, whatever it holds.
+        batch.x_BTI[np.arange(cut.steps) >= batch.lengths_B[:, None]] = np.nan
+    model: Classifier = build(cut.config, weights)
+    expected, gradients = reference_classifier.loss_and_gradients(cut.config, weights, batch)
+    loss, found = model.loss_and_gradients(batch)
+    errors = {"loss": abs(loss - expected) / expected}
+    for index, step in enumerate((model.forward_step, model.train_step)):
+        (loss,) = model.read([step(batch)])
+        errors[f"loss in {('forward_step', 'train_step')[index]}"] = abs(loss - expected) / expected
+    return errors | _gradient_errors(found, gradients)
+
+
+def _random(shapes: parameters.Shapes, seed: int) -> dict[str, NDArray[np.float64]]:
+    # Biases too: zero biases would hide swapped gates. In values that float32 holds, so that the reference
+    # starts from the same ones.
+    rng = np.random.default_rng(seed)
+    weights = {name: rng.uniform(-0.1, 0.1, shape).astype(np.float32) for name, shape in shapes.items()}
+    return {name: weight.astype(np.float64) for name, weight in weights.items()}
+
+
+def _gradient_errors(
+    found: Mapping[str, NDArray[Any]], expected: Mapping[str, NDArray[Any]]
+) -> dict[str, float]:
+    norm = np.sqrt(sum(np.square(gradient).sum() for gradient in expected.values()))
+    return {
+        f"gradient {name}": float(np.linalg.norm(found[name].astype(np.float64) - gradient) / norm)
+        for name, gradient in expected.items()
+    }

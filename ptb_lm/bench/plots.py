@@ -1,0 +1,174 @@
+"""Plots as SVG for a page, with matplotlib: an extra, imported when something is drawn.
+
+A plot is as wide as a telephone's screen. A bar has its label and value on a line above it, so that long
+names need no room beside it. Texts stay texts: they take the page's font, and can be found and copied.
+"""
+
+import io
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+from ptb_lm.bench.document import Bar, Bars, Curves, Plot
+from ptb_lm.errors import UserError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+# Told apart by every kind of colour vision (Okabe and Ito), and on grey paper.
+FASTER, SLOWER, SAME, INK, RULE = "#0072B2", "#D55E00", "#8a8f98", "#24292f", "#d0d7de"
+
+_WIDTH = 4.6  # inches
+_BAR_HEIGHT = 0.40  # inches, with its line of text
+_LONGEST_LABEL = 42  # characters; the whole label is in the table
+_WIDE_RANGE = 6.0  # largest to smallest ratio, above which the axis is logarithmic
+
+MISSING = "install matplotlib to get it: pip install 'ptb-lm[bench]' (a checkout: -e '.[bench]')"
+
+
+def svg(plot: Plot, *, name: str) -> str:
+    """Draw a plot.
+
+    Args:
+        plot: What to draw.
+        name: Unique among the plots of a page; what the SVG defines is named after it.
+
+    Returns:
+        An <svg> element, of the width of its surroundings.
+
+    Raises:
+        UserError: matplotlib is not installed.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ModuleNotFoundError:
+        raise UserError(f"there are no plots; {MISSING}") from None
+    with _style(name):
+        if isinstance(plot, Bars):
+            figure = Figure(figsize=(_WIDTH, _BAR_HEIGHT * len(plot.bars) + 0.6))
+            _draw_bars(figure.add_subplot(), plot)
+        else:
+            figure = Figure(figsize=(_WIDTH, 2.9))
+            _draw_curves(figure.add_subplot(), plot)
+        figure.tight_layout(pad=0.3)
+        buffer = io.StringIO()
+        nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+        figure.savefig(buffer, format="svg", metadata=nothing, transparent=True)
+    return _inline(buffer.getvalue(), title=plot.title, name=name)
+
+
+@contextmanager
+def _style(name: str) -> Iterator[None]:
+    import matplotlib
+
+    with matplotlib.rc_context(
+        {
+            "svg.fonttype": "none",
+            "svg.hashsalt": name,
+            "text.parse_math": False,  # a label may hold dollars
+            "font.size": 9,
+            "text.color": INK,
+            "axes.edgecolor": RULE,
+            "axes.labelcolor": INK,
+            "xtick.color": INK,
+            "ytick.color": INK,
+            "xtick.labelsize": 8.5,
+            "ytick.labelsize": 8.5,
+            "axes.spines.top": False,
+            "axes.spines.right": False,
+            "axes.axisbelow": True,
+            "grid.color": RULE,
+            "grid.linewidth": 0.6,
+        }
+    ):
+        yield
+
+
+def _draw_bars(axes: "Axes", plot: Bars) -> None:
+    ends = [
+        end for bar in plot.bars for end in (bar.value, bar.low, bar.high, plot.origin) if end is not None
+    ]
+    low, high = min(ends), max(ends)
+    logarithmic = plot.origin > 0 and high / low > _WIDE_RANGE
+    if logarithmic:
+        axes.set_xscale("log")
+    axes.set_xlim(*_limits(low, high, plot.origin, logarithmic=logarithmic))
+    for position, bar in enumerate(plot.bars):
+        _draw_bar(axes, bar, position, plot.origin)
+    axes.axvline(plot.origin, color=INK, linewidth=0.8)
+    axes.set_ylim(len(plot.bars) - 0.42, -0.72)
+    axes.set_yticks([])
+    axes.spines["left"].set_visible(False)
+    axes.grid(axis="x")
+    axes.tick_params(axis="x", length=0)
+    _ticks(axes, plot, logarithmic=logarithmic)
+
+
+def _limits(low: float, high: float, origin: float, *, logarithmic: bool) -> tuple[float, float]:
+    if logarithmic:
+        return low / 1.15, high * 1.15
+    room = 0.06 * (high - low or 1)
+    return (low - room if low < origin or origin > 0 else low), high + room
+
+
+def _draw_bar(axes: "Axes", bar: Bar, position: int, origin: float) -> None:
+    colour = SAME if bar.value == origin else FASTER if bar.value > origin else SLOWER
+    axes.barh(position, bar.value - origin, left=origin, height=0.34, color=colour)
+    if bar.value == origin:
+        axes.plot([origin], [position], marker="D", markersize=5, color=colour)
+    if bar.low is not None and bar.high is not None:
+        axes.plot([bar.low, bar.high], [position, position], color=INK, linewidth=1.1)
+        for end in (bar.low, bar.high):
+            axes.plot([end, end], [position - 0.13, position + 0.13], color=INK, linewidth=1.1)
+    line = axes.get_yaxis_transform()
+    label = bar.label if len(bar.label) <= _LONGEST_LABEL else f"{bar.label[: _LONGEST_LABEL - 1]}…"
+    paper = {"facecolor": "white", "edgecolor": "none", "pad": 0.8}  # no line runs through a text
+    axes.text(0.008, position - 0.29, label, transform=line, va="bottom", bbox=paper)
+    axes.text(1, position - 0.29, bar.text, transform=line, va="bottom", ha="right", bbox=paper)
+
+
+def _ticks(axes: "Axes", plot: Bars, *, logarithmic: bool) -> None:
+    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+
+    if logarithmic:
+        axes.xaxis.set_major_locator(LogLocator(base=10, subs=(1, 2, 5)))
+        axes.xaxis.set_minor_locator(NullLocator())
+    else:
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=6))
+    factor, unit = (100, " %") if plot.percent else (1, "×")
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{factor * value:.4g}{unit}"))
+
+
+def _draw_curves(axes: "Axes", plot: Curves) -> None:
+    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+
+    looks: list[dict[str, Any]] = [
+        {"color": SLOWER, "linestyle": "--", "marker": "s"},
+        {"color": FASTER, "linestyle": "-", "marker": "o"},
+    ]
+    for (label, points), look in zip(plot.lines, looks, strict=True):
+        axes.plot(
+            [x for x, _ in points], [y for _, y in points], label=label, markersize=3, linewidth=1.4, **look
+        )
+    axes.set_xlim(0.5, max(x for _, points in plot.lines for x, _ in points) + 0.5)
+    axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(base=10, subs=(1, 1.5, 2, 3, 5, 7)))
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))
+    axes.set_xlabel("epoch")
+    axes.set_ylabel("perplexity")
+    axes.tick_params(length=0)
+    axes.grid()
+    axes.legend(frameon=False)
+
+
+def _inline(drawn: str, *, title: str, name: str) -> str:
+    """Return matplotlib's file as an element of a page that may hold others."""
+    element = drawn[drawn.index("<svg") :]
+    element = re.sub(r"<style.*?</style>", "", element, flags=re.DOTALL)  # it would hold for the whole page
+    element = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{name}-", element)
+    element = re.sub(r'^<svg [^>]*?viewBox="([^"]*)"[^>]*>', r'<svg role="img" viewBox="\1">', element)
+    return element.replace(">", f"><title>{escape(title)}</title>", 1).strip()

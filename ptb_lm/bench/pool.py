@@ -1,0 +1,74 @@
+"""The workers that are kept between rounds, while there is memory for them."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from ptb_lm.bench.process import Worker
+from ptb_lm.bench.worker import Order
+
+# Workers are ended, the longest unused first, until this share of the machine's memory is free.
+FREE = 0.3
+
+
+class Pool:
+    """Workers by variant, each started when it is first needed and again when it was ended since.
+
+    Args:
+        identities: Numbers for workers.
+        rounds: After how many a worker is ended.
+    """
+
+    def __init__(self, identities: Iterator[int], *, rounds: int) -> None:
+        self._identities = identities
+        self._rounds = rounds
+        self._workers: dict[str, Worker] = {}  # the longest unused first
+
+    def get(self, order: Order, *, log: Path) -> Worker:
+        """Return the variant's worker, started if need be.
+
+        Raises:
+            WorkerError: It cannot do the workload.
+        """
+        worker = self._workers.pop(order.variant, None)
+        if worker is None:
+            self._make_room()
+            worker = Worker(order, identity=next(self._identities), log=log)
+        self._workers[order.variant] = worker
+        return worker
+
+    def end_round(self, variant: str) -> None:
+        """Count a round of a variant; its worker is ended after its last."""
+        worker = self._workers.get(variant)
+        if worker is not None:
+            worker.rounds += 1
+            if worker.rounds == self._rounds:
+                self.drop(variant)
+
+    def drop(self, variant: str) -> None:
+        """End a variant's worker, if there is one."""
+        worker = self._workers.pop(variant, None)
+        if worker is not None:
+            worker.close()
+
+    def close(self) -> None:
+        """End all workers."""
+        for variant in list(self._workers):
+            self.drop(variant)
+
+    def _make_room(self) -> None:
+        while self._workers:
+            available, total = _memory()
+            needed = max(worker.memory for worker in self._workers.values())
+            if available - needed > FREE * total:
+                return
+            self.drop(next(iter(self._workers)))
+
+
+def _memory() -> tuple[int, int]:
+    """Return the machine's (available, total) memory in bytes; nothing available where that is unknown."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return 0, 1
+    kibibytes = {name: int(rest.split()[0]) for name, _, rest in (line.partition(":") for line in lines)}
+    return kibibytes["MemAvailable"] * 1024, kibibytes["MemTotal"] * 1024

@@ -1,0 +1,199 @@
+"""The processes that the runner speaks to, in lines of JSON."""
+
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ptb_lm.bench.worker import Order
+from ptb_lm.errors import UserError
+
+
+class WorkerError(Exception):
+    """A worker cannot do its work.
+
+    Attributes:
+        status: "unavailable", "wrong" or "failed".
+    """
+
+    def __init__(self, status: str, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
+
+
+class WarmUp(NamedTuple):
+    """What a worker did before it was timed."""
+
+    first_step_seconds: float  # with tracing and compilation
+    warm_up_seconds: float  # of all these steps
+    warm_up_steps: int
+    step_seconds: float  # of the last ones: what a step will take
+
+
+class Process:
+    """A Python module in a process of its own, which answers each line with a line.
+
+    Args:
+        arguments: Of `python -m`.
+    """
+
+    def __init__(self, *arguments: str) -> None:
+        # Not a pipe, which nobody would empty.
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close()
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._stderr,
+            text=True,
+            # A Ctrl-C at the terminal is the runner's to handle.
+            start_new_session=True,
+        )
+
+    def ask(self, line: str) -> dict[str, Any]:
+        """Send a line and return the answer.
+
+        Raises:
+            WorkerError: The process ended without one; with what it wrote last.
+        """
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        try:
+            self._process.stdin.write(line + "\n")
+            self._process.stdin.flush()
+            answer = self._process.stdout.readline()
+        except BrokenPipeError:
+            answer = ""
+        if not answer:
+            raise WorkerError("failed", self._death())
+        parsed: dict[str, Any] = json.loads(answer)
+        return parsed
+
+    def close(self) -> None:
+        """End the process."""
+        self._process.kill()
+        self._process.communicate()
+        self._stderr.close()
+
+    def stderr(self) -> str:
+        """Return what the process wrote on stderr so far."""
+        self._stderr.seek(0)
+        return self._stderr.read().decode(errors="replace")
+
+    def _death(self) -> str:
+        status = self._process.wait()
+        if status < 0:
+            memory = "; perhaps for want of memory" if status == -9 else ""
+            return f"its process was ended by signal {-status}{memory}"
+        lines = self.stderr().strip().splitlines()
+        return f"its process ended with status {status}" + (f": {lines[-1]}" if lines else "")
+
+
+class Worker:
+    """A variant's process: started, compared with the reference, warmed up, ready to be timed.
+
+    Attributes:
+        id: A number of its own in this record.
+        facts: What the worker said of itself.
+        rounds: In how many it has worked.
+        memory: The peak of its host memory, in bytes.
+
+    Args:
+        order: What it is to be.
+        identity: The id.
+        log: Where to keep what it wrote on stderr, if it fails.
+
+    Raises:
+        WorkerError: It cannot do the workload.
+    """
+
+    def __init__(self, order: Order, *, identity: int, log: Path) -> None:
+        self.id = identity
+        self.rounds = 0
+        self.memory = 0
+        self._log = log
+        self._warm_ups: dict[str, WarmUp] = {}
+        self._process = Process("ptb_lm.bench.worker")
+        try:
+            self.facts = self._ask(order.to_json())
+        except BaseException:
+            self.close()
+            raise
+
+    def warm_up(self, pass_name: str, *, steps: int, limit: float) -> WarmUp:
+        """Do steps that are not counted, once; compilation is in the first of them.
+
+        Args:
+            pass_name: "forward" or "train".
+            steps: How many, at least 2.
+            limit: Seconds; the first two steps are done whatever they take, of the others as many as fit.
+
+        Raises:
+            WorkerError: It failed.
+        """
+        if pass_name not in self._warm_ups:
+            first = self.block(pass_name, 1)["seconds"]
+            second = self.block(pass_name, 1)["seconds"]
+            more = min(steps - 2, int((limit - first - second) / second))
+            rest = self.block(pass_name, more)["seconds"] if more > 0 else 0.0
+            self._warm_ups[pass_name] = WarmUp(
+                first_step_seconds=first,
+                warm_up_seconds=first + second + rest,
+                warm_up_steps=2 + max(more, 0),
+                step_seconds=rest / more if more > 0 else second,
+            )
+        return self._warm_ups[pass_name]
+
+    def block(self, pass_name: str, steps: int) -> dict[str, Any]:
+        """Do a block of steps; return "seconds" and "peak_memory".
+
+        Raises:
+            WorkerError: It failed.
+        """
+        answer = self._ask(json.dumps({"pass": pass_name, "steps": steps}))
+        self.memory = answer["peak_memory"]["host_bytes"]
+        return answer
+
+    def close(self) -> None:
+        """End the process."""
+        self._process.close()
+
+    def _ask(self, line: str) -> dict[str, Any]:
+        try:
+            answer = self._process.ask(line)
+            if answer.get("status", "ready") != "ready":
+                raise WorkerError(answer["status"], answer["reason"])
+        except WorkerError as error:
+            if error.status == "failed":
+                self._log.parent.mkdir(parents=True, exist_ok=True)
+                self._log.write_text(self._process.stderr())
+            raise
+        return answer
+
+
+class Gemm:
+    """Measures the machine's float32 matrix multiplication.
+
+    Args:
+        device: "cpu", "cuda" or "auto".
+    """
+
+    def __init__(self, device: str) -> None:
+        self._process = Process("ptb_lm.torch_backend.gemm", device)
+
+    def gflops(self) -> float:
+        """Return the rate measured just now, in GFLOP/s.
+
+        Raises:
+            UserError: It cannot be measured on this device.
+        """
+        try:
+            return float(self._process.ask("")["gflops"])
+        except WorkerError as error:
+            raise UserError(f"cannot measure the machine's matrix multiplication: {error}") from None
+
+    def close(self) -> None:
+        """End the process."""
+        self._process.close()

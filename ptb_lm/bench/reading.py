@@ -1,0 +1,23 @@
+"""What a reader of a report should know of its figures."""
+
+_TEXT = """
+Times are medians over rounds. In a round every variant does a block of steps, in random order, so that a
+machine that slows down slows all of them. The ratio of a variant to the baseline is taken round by round; its
+figure is the geometric mean of these ratios, which need not be the ratio of the two medians.
+
+The 95 % interval is the confidence interval of that ratio, by Student's t on logarithms. Its units are
+processes where a variant's rounds come from at least three, else rounds. It covers what varies between
+these units within one session on one machine. It does not cover another machine, other versions or another
+day; with rounds as units it does not cover what a process draws once, such as its memory layout and tuned
+kernels; and it covers the baseline's draws only as far as its processes change with the variant's. Each
+interval is a statement by itself: of twenty, one is wrong on average. Where quartiles are given, they are
+of the rounds.
+
+The fraction of the GEMM rate is the declared FLOPs of a step by its time, over what the same machine and
+threads reached in a large matrix multiplication in the same round. Start-up (build and warm-up, with any
+compilation) is not part of the timed steps.
+
+Published figures are of other machines and years: their ratios compare, their times do not.
+"""
+
+PARAGRAPHS = tuple(" ".join(paragraph.split()) for paragraph in _TEXT.strip().split("\n\n"))

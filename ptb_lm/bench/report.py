@@ -1,0 +1,127 @@
+"""The report of a benchmark: report.md, and report.html with plots."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from ptb_lm import runlog
+from ptb_lm.bench import curves, page, reading, sections
+from ptb_lm.bench.document import Captioned, Document, Section
+from ptb_lm.bench.plots import MISSING
+from ptb_lm.bench.summary import Group, Summary, distinct, summarise
+from ptb_lm.bench.tables import Column, Table, markdown_text, to_markdown
+from ptb_lm.errors import UserError
+from ptb_lm.files import atomic_write
+
+MARKDOWN, PAGE = "report.md", "report.html"
+
+_FACTS_FIRST = ("cpu", "processor", "device", "cores", "threads", "torch", "tensorflow", "commit")
+
+
+def write_report(out: Path, *, baseline: str | None, runs: Sequence[Path]) -> None:
+    """Write OUT/report.md and OUT/report.html from OUT/rows.jsonl, and say so.
+
+    Without matplotlib the page is left out, and a sentence says how to get it.
+
+    Args:
+        out: The benchmark's folder.
+        baseline: The variant that ratios are to; None: the one that was recorded.
+        runs: Run directories to show the learning curves of.
+
+    Raises:
+        UserError: The rows or a run cannot be read, work was unequal, or there is no such baseline.
+    """
+    document = build(summarise(out, baseline=baseline), runs=runs)
+    atomic_write(out / MARKDOWN, to_text(document))
+    runlog.say(f"wrote {out / MARKDOWN}")
+    try:
+        html = page.to_html(document)
+    except UserError:
+        runlog.say(f"{PAGE} is not written: {MISSING}")
+        return
+    atomic_write(out / PAGE, html)
+    runlog.say(f"wrote {out / PAGE}")
+
+
+def build(summary: Summary, *, runs: Sequence[Path] = ()) -> Document:
+    """Return a report before it is Markdown or a page.
+
+    Raises:
+        UserError: A run cannot be read.
+    """
+    workloads: dict[tuple[str, str], list[Group]] = {}
+    for group in summary.groups:
+        workloads.setdefault((group.suite, group.workload), []).append(group)
+    several = len(summary.suites) > 1
+    parts = [sections.section(groups, with_suite=several) for groups in workloads.values()]
+    if runs:
+        parts.append(curves.section(runs))
+    return Document(
+        title=f"LSTM benchmark: {', '.join(summary.suites)}",
+        subtitle=_subtitle(summary),
+        lead=[sections.lead(group) for group in summary.groups],
+        warnings=[
+            *summary.remarks,
+            *(f"{group.name}: {warning}" for group in summary.groups for warning in group.warnings),
+        ],
+        sections=[
+            *parts,
+            _machine(summary),
+            Section(title="How to read this", paragraphs=reading.PARAGRAPHS),
+        ],
+    )
+
+
+def to_text(document: Document) -> str:
+    """Write a report in Markdown."""
+    return "\n".join(_markdown(document))
+
+
+def _subtitle(summary: Summary) -> str:
+    devices = distinct(group.work.device for group in summary.groups if group.work)
+    machine = distinct(value for name in ("cpu", "processor") for value in summary.environment.get(name, ()))
+    days = distinct(time[:10] for time in summary.times)
+    return ", ".join([*devices, *machine, " to ".join(days)] if days else [*devices, *machine])
+
+
+def _machine(summary: Summary) -> Section:
+    names = sorted(
+        summary.environment,
+        key=lambda name: (_FACTS_FIRST.index(name) if name in _FACTS_FIRST else len(_FACTS_FIRST), name),
+    )
+    facts = [[name, "; ".join(summary.environment[name])] for name in names]
+    facts += [["command", command] for command in summary.commands]
+    if summary.times:
+        facts.append(["measured", " to ".join(distinct(summary.times))])
+    columns = [Column("", numeric=False), Column("", numeric=False)]
+    return Section(title="The machine", tables=[Captioned(table=Table(columns, facts))] if facts else [])
+
+
+def _markdown(document: Document) -> Iterator[str]:
+    yield f"# {markdown_text(document.title)}\n"
+    if document.subtitle:
+        yield f"{markdown_text(document.subtitle)}\n"
+    yield from _list(document.lead)
+    for warning in document.warnings:
+        yield f"**Warning:** {markdown_text(warning)}\n"
+    for section in document.sections:
+        yield f"## {markdown_text(section.title)}\n"
+        yield from (f"{markdown_text(paragraph)}\n" for paragraph in section.paragraphs)
+        yield from _captioned(section.tables)
+        if section.beside:
+            yield "### Published figures\n"
+            yield from _captioned(section.beside)
+        yield from _captioned(section.details)
+
+
+def _captioned(tables: Sequence[Captioned]) -> Iterator[str]:
+    for captioned in tables:
+        if captioned.caption:
+            yield f"{markdown_text(captioned.caption)}\n"
+        if captioned.table:
+            yield to_markdown(captioned.table)
+        yield from _list(captioned.remarks)
+
+
+def _list(items: Sequence[str]) -> Iterator[str]:
+    if items:
+        yield "".join(f"- {markdown_text(item)}\n" for item in items)

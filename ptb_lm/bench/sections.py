@@ -1,0 +1,62 @@
+"""A workload's part of a report."""
+
+from collections.abc import Iterator, Sequence
+
+from ptb_lm.bench import beside, details, formats, result_plots, result_table
+from ptb_lm.bench.document import Captioned, Section
+from ptb_lm.bench.summary import Group, distinct
+
+
+def lead(group: Group) -> str:
+    """Say in a sentence which variant is the fastest, and whether that is more than chance."""
+    fastest = next((result for result in group.results if result.rate), None)
+    if fastest is None or fastest.rate is None or group.work is None:
+        return f"{group.name}: nothing was measured."
+    what = f"{group.name}: {fastest.label} is the fastest with {formats.significant(fastest.rate.median)} "
+    what += f"{group.work.unit} a second"
+    if fastest.variant == group.baseline or fastest.ratio is None:
+        return f"{what}."
+    what += f", {formats.ratio(fastest.ratio)} times {group.label(group.baseline)}"
+    interval = fastest.ratio.interval
+    if interval is None:
+        return f"{what}; one round tells no error."
+    return f"{what}." if interval[0] > 1 else f"{what}: no more than chance may do."
+
+
+def section(groups: Sequence[Group], *, with_suite: bool) -> Section:
+    """Describe a workload, given its passes; the title names its suite if asked to."""
+    several = len(groups) > 1
+    suite, workload = groups[0].suite, groups[0].workload
+    return Section(
+        title=f"{suite}: {workload}" if with_suite else workload,
+        paragraphs=list(_work(groups)),
+        tables=[Captioned(table=result_table.table(groups), remarks=list(_remarks(groups)))],
+        plots=[plot for group in groups for plot in result_plots.plots(group, with_pass=several)],
+        beside=list(beside.tables(groups)),
+        details=[
+            Captioned(caption=f"How {group.name} was measured", table=details.table(group))
+            for group in groups
+            if group.work
+        ],
+    )
+
+
+def _work(groups: Sequence[Group]) -> Iterator[str]:
+    measured = [(group.pass_name, group.work) for group in groups if group.work]
+    if not measured:
+        return
+    work = measured[0][1]
+    steps = " and ".join(f"{formats.flops(each.flops_per_step)} ({name})" for name, each in measured)
+    what = f"{work.description}; " if work.description else ""
+    step = f"a step is {work.items_per_step:,.0f} {work.unit} and {steps}"
+    yield f"{what}{work.parameters:,} parameters; {step}; {work.precision} on {work.device}."
+    if work.clock:
+        yield f"Inside the clock: {work.clock}."
+
+
+def _remarks(groups: Sequence[Group]) -> Iterator[str]:
+    for group in groups:
+        for note in distinct(note for result in group.results for note in result.notes):
+            of = [result.label for result in group.results if note in result.notes]
+            everyone = len(of) == sum(bool(result.blocks) for result in group.results) > 1
+            yield f"{group.pass_name}, {'all' if everyone else ', '.join(of)}: {note}"

@@ -1,0 +1,241 @@
+"""Raw rows to results: what each variant of a workload's pass needed, and its ratio to the baseline."""
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ptb_lm.bench import fairness, intervals, rows
+from ptb_lm.bench.intervals import Ratio, Spread
+from ptb_lm.bench.rows import MEASURED, Row, Work
+from ptb_lm.errors import UserError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """What a variant did in a pass of a workload."""
+
+    variant: str
+    label: str
+    status: str  # one of rows.STATUSES; only "wrong" hides what was measured
+    reason: str  # why it is not, or not wholly, measured
+    blocks: tuple[Row, ...]  # the measured rows, by round
+    planned_rounds: int
+    ratio: Ratio | None  # to the group's baseline, 1 for itself; None if they have no round in common
+    notes: tuple[str, ...]
+
+    @property
+    def seconds(self) -> Spread | None:
+        """Seconds a step, over the rounds."""
+        return self._spread(lambda row: row.seconds_per_step)
+
+    @property
+    def elapsed(self) -> Spread | None:
+        """Seconds of a round's timed block."""
+        return self._spread(lambda row: row.seconds)
+
+    @property
+    def rate(self) -> Spread | None:
+        """Items a second."""
+        return self._spread(lambda row: row.rate)
+
+    @property
+    def gemm_fraction(self) -> Spread | None:
+        """The declared FLOPs a second, as a fraction of the machine's matrix multiplication in that round."""
+        return self._spread(lambda row: row.gemm_fraction)
+
+    @property
+    def processes(self) -> int:
+        """By how many processes it was measured."""
+        return len({row.process for row in self.blocks})
+
+    @property
+    def engine(self) -> str:
+        """What computed the LSTM."""
+        return "; ".join(distinct(row.engine for row in self.blocks if row.engine))
+
+    def recorded(self, facts: str, key: str, choose: Callable[[Iterable[float]], float]) -> float | None:
+        """Return one number for a fact that rows record: of `startup`, `peak_memory` or `parity`."""
+        values = [getattr(row, facts)[key] for row in self.blocks if key in getattr(row, facts)]
+        return choose(values) if values else None
+
+    def _spread(self, value: Callable[[Row], float | None]) -> Spread | None:
+        known = [number for row in self.blocks if (number := value(row)) is not None]
+        return intervals.spread(known) if known else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """A pass of a workload: its results, the fastest first, those without figures last."""
+
+    suite: str
+    workload: str
+    pass_name: str
+    baseline: str
+    work: Work | None  # None if nothing was measured
+    results: tuple[Result, ...]
+    warnings: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """The workload and pass, for people."""
+        return f"{self.workload}, {self.pass_name}"
+
+    def result(self, variant: str) -> Result | None:
+        """Return a variant's result, if it is part of the group."""
+        return next((result for result in self.results if result.variant == variant), None)
+
+    def label(self, variant: str) -> str:
+        """Return how tables call a variant."""
+        return result.label if (result := self.result(variant)) else variant
+
+
+@dataclass(frozen=True, kw_only=True)
+class Summary:
+    """A benchmark's results."""
+
+    groups: tuple[Group, ...]
+    environment: Mapping[str, tuple[str, ...]]  # the distinct values that the rows recorded, by name
+    commands: tuple[str, ...]
+    times: tuple[str, ...]  # of the first and the last row
+    remarks: tuple[str, ...]
+
+    @property
+    def suites(self) -> tuple[str, ...]:
+        """The suites' names."""
+        return tuple(distinct(group.suite for group in self.groups))
+
+
+def summarise(folder: Path, *, baseline: str | None = None) -> Summary:
+    """Read a benchmark's folder and work out its results.
+
+    Args:
+        folder: Holds rows.jsonl.
+        baseline: The variant that ratios are to; None: the one that was recorded.
+
+    Raises:
+        UserError: The rows cannot be read (rows.read), variants did unequal work, or no workload has the
+            baseline.
+    """
+    loaded, remarks = rows.read(folder)
+    if baseline is not None and baseline not in {row.variant for row in loaded}:
+        known = ", ".join(sorted({row.variant for row in loaded}))
+        raise UserError(f"--baseline {baseline}: {folder} has no such variant; it has {known}")
+    by_group: dict[tuple[str, str, str], list[Row]] = {}
+    for row in loaded:
+        by_group.setdefault((row.suite, row.workload, row.pass_name), []).append(row)
+    # A workload's passes stand together, forward first, as they are in a training step.
+    workloads = distinct(key[:2] for key in by_group)
+    keys = [(*workload, each) for workload in workloads for each in rows.PASSES]
+    times = sorted({row.time for row in loaded if row.time})
+    return Summary(
+        groups=tuple(
+            _group(by_group[key], baseline=baseline, source=folder / rows.FILE)
+            for key in keys
+            if key in by_group
+        ),
+        environment=_environment(loaded),
+        commands=tuple(distinct(row.command for row in loaded if row.command)),
+        times=(times[0], times[-1]) if times else (),
+        remarks=tuple(remarks),
+    )
+
+
+def paired(of: Result, to: Result) -> Ratio | None:
+    """Return how many times as fast as another a result is; None if no round has both."""
+    if of.variant == to.variant:  # which is 1 by definition, and not by measurement
+        return (
+            Ratio(mean=0.0, error=None, freedom=0, unit="round", units=len(of.blocks)) if of.blocks else None
+        )
+    return intervals.ratio(
+        {row.round: row.seconds_per_step for row in to.blocks},
+        {row.round: row.seconds_per_step for row in of.blocks},
+        {row.round: row.process for row in of.blocks},
+    )
+
+
+def distinct(values: Iterable[Any]) -> list[Any]:
+    """Return the distinct values, in the order of their first."""
+    return list(dict.fromkeys(values))
+
+
+def _group(members: Sequence[Row], *, baseline: str | None, source: Path) -> Group:
+    first = members[0]
+    name = f"{first.workload}, {first.pass_name}"
+    recorded = distinct(row.baseline for row in members)
+    if len(recorded) > 1 and baseline is None:
+        raise UserError(f"{source}: {name} has several baselines: {', '.join(recorded)}; choose --baseline")
+    baseline = baseline or recorded[0]
+    measured = [row for row in members if row.status == MEASURED]
+    fairness.check_work(measured, name, source)
+    by_variant: dict[str, list[Row]] = {}
+    for row in members:
+        by_variant.setdefault(row.variant, []).append(row)
+    results = {variant: _result(of) for variant, of in by_variant.items()}
+    warning = fairness.loss_warning({variant: result.blocks for variant, result in results.items()})
+    warnings = [warning] if warning else []
+    base = results.get(baseline)
+    if base is None or not base.blocks:
+        why = "was not part of it" if base is None else f"was not measured ({base.status})"
+        warnings.append(f"There are no ratios: the baseline {baseline} {why}.")
+    else:
+        results = {variant: _with_ratio(result, base) for variant, result in results.items()}
+    return Group(
+        suite=first.suite,
+        workload=first.workload,
+        pass_name=first.pass_name,
+        baseline=baseline,
+        work=measured[0].work if measured else None,
+        results=tuple(sorted(results.values(), key=_slowness)),
+        warnings=tuple(warnings),
+    )
+
+
+def _slowness(result: Result) -> float:
+    return result.seconds.median if result.seconds else math.inf
+
+
+def _result(members: Sequence[Row]) -> Result:
+    troubles = [row for row in members if row.status != MEASURED]
+    wrong = next((row for row in troubles if row.status == "wrong"), None)
+    trouble = wrong or (troubles[0] if troubles else None)
+    # Wrong is never fast: what was timed before the error came to light is no figure.
+    measured = [row for row in members if row.status == MEASURED and not wrong]
+    blocks = tuple(sorted(measured, key=lambda row: row.round))
+    planned = max(row.planned_rounds for row in members)
+    notes = distinct(row.note for row in members if row.note)
+    if blocks and trouble:
+        notes.append(f"{trouble.status} after {len(blocks)} of {planned or '?'} rounds: {trouble.reason}")
+    elif 0 < len(blocks) < planned:
+        notes.append(f"only {len(blocks)} of {planned} rounds")
+    return Result(
+        variant=members[0].variant,
+        label=members[0].label,
+        status=trouble.status if trouble else MEASURED,
+        reason=trouble.reason if trouble else "",
+        blocks=blocks,
+        planned_rounds=planned,
+        ratio=None,
+        notes=tuple(notes),
+    )
+
+
+def _with_ratio(result: Result, base: Result) -> Result:
+    ratio = paired(result, base)
+    notes = result.notes
+    if result.blocks and ratio is None:
+        notes = (*notes, "no round in common with the baseline")
+    elif ratio and ratio.error is None and result.variant != base.variant:
+        notes = (*notes, "one round: no interval")
+    return dataclasses.replace(result, ratio=ratio, notes=notes)
+
+
+def _environment(loaded: Iterable[Row]) -> dict[str, tuple[str, ...]]:
+    values: dict[str, list[str]] = {}
+    for row in loaded:
+        for name, value in row.environment.items():
+            if value is not None:
+                values.setdefault(name, []).append(str(value))
+    return {name: tuple(distinct(each)) for name, each in values.items()}

@@ -1,0 +1,121 @@
+"""A variant at work: the steps that a worker times, as the trainer would do them."""
+
+import itertools
+import math
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from ptb_lm import classifier, parameters
+from ptb_lm.backend import Backend, Framework
+from ptb_lm.bench import variants
+from ptb_lm.bench.workloads import ClassifierTask, LanguageTask, Task
+from ptb_lm.classifier import Classifier
+
+WINDOWS = 32  # distinct ones, over and over
+
+
+class Worked(Protocol):
+    """What a worker times."""
+
+    engine: str
+
+    def loss(self) -> float:
+        """Return a loss of the initial weights without dropout, in nats: the same for every variant."""
+
+    def block(self, pass_name: str, steps: int) -> float:
+        """Do some steps; return their wall seconds, with the device synchronised at both edges.
+
+        Raises:
+            ArithmeticError: A loss is not finite.
+        """
+
+    def environment(self) -> dict[str, Any]:
+        """Return versions, device and threads."""
+
+    def device_memory(self) -> int | None:
+        """Return the peak of bytes allocated on the device; None on a CPU."""
+
+
+class LanguageModelling:
+    """A language model's training or evaluation steps, window after window with the state carried."""
+
+    def __init__(self, task: LanguageTask, build: Callable[..., Any], *, seed: int) -> None:
+        weights = parameters.initial(task.config, task.vocabulary_size, seed=seed)
+        self.task, self.seed = task, seed
+        self.backend: Backend = build(task.config, weights)
+        self.engine = self.backend.engine
+        self.environment, self.device_memory = self.backend.environment, self.backend.device_memory
+        self.windows = itertools.cycle(task.windows(WINDOWS, seed=seed))
+        self.state = self.backend.zero_state(task.batch_size)
+
+    def loss(self) -> float:
+        """Return the loss of a word of the first window, less its last step.
+
+        Less a step, because a window of another shape than training's is not compiled anew.
+        """
+        x_BT, y_BT = self.task.windows(1, seed=self.seed)[0]
+        x_BT, y_BT = x_BT[:, :-1], y_BT[:, :-1]
+        _, loss = self.backend.evaluate_step(x_BT, y_BT, self.backend.zero_state(len(x_BT)))
+        return self.backend.read([loss])[0].nll / y_BT.size
+
+    def block(self, pass_name: str, steps: int) -> float:
+        """Do some steps; return their wall seconds."""
+        windows = list(itertools.islice(self.windows, steps))
+        backend, state, rate = self.backend, self.state, self.task.config.learning_rate
+        losses = []
+        backend.read([])
+        start = time.perf_counter()
+        for x_BT, y_BT in windows:
+            if pass_name == "train":
+                state, loss = backend.train_step(x_BT, y_BT, state, learning_rate=rate)
+            else:
+                state, loss = backend.evaluate_step(x_BT, y_BT, state)
+            losses.append(loss)
+        measured = backend.read(losses)
+        seconds = time.perf_counter() - start
+        self.state = state
+        _check_finite([loss.nll for loss in measured])
+        return seconds
+
+
+class Classifying:
+    """A sequence classifier's training or forward steps, on one batch."""
+
+    def __init__(self, task: ClassifierTask, build: Callable[..., Any], *, seed: int) -> None:
+        self.model: Classifier = build(task.config, classifier.initial(task.config, seed=seed))
+        self.engine = self.model.engine
+        self.environment, self.device_memory = self.model.environment, self.model.device_memory
+        self.batch = task.batch(seed=seed)
+
+    def loss(self) -> float:
+        """Return the batch's loss."""
+        return self.model.read([self.model.forward_step(self.batch)])[0]
+
+    def block(self, pass_name: str, steps: int) -> float:
+        """Do some steps; return their wall seconds."""
+        step = self.model.train_step if pass_name == "train" else self.model.forward_step
+        self.model.read([])
+        start = time.perf_counter()
+        losses = self.model.read([step(self.batch) for _ in range(steps)])
+        seconds = time.perf_counter() - start
+        _check_finite(losses)
+        return seconds
+
+
+def registry(task: Task) -> Mapping[str, Framework]:
+    """Return who can do a task."""
+    return variants.LANGUAGE_MODELS if isinstance(task, LanguageTask) else variants.CLASSIFIERS
+
+
+def start(task: Task, build: Callable[..., Any], *, seed: int) -> Worked:
+    """Return a task, ready to be timed."""
+    if isinstance(task, LanguageTask):
+        return LanguageModelling(task, build, seed=seed)
+    return Classifying(task, build, seed=seed)
+
+
+def _check_finite(losses: list[float]) -> None:
+    for index, loss in enumerate(losses):
+        if not math.isfinite(loss):
+            raise ArithmeticError(f"the loss of step {index} of a block is {loss}")

@@ -1,0 +1,114 @@
+"""A variant in a process of its own: python -m ptb_lm.bench.worker, spoken to in lines of JSON.
+
+The first line on stdin is an Order. The answer says whether the variant is ready, with its facts, or why not.
+Each further line asks for a block of steps and is answered with its seconds.
+"""
+
+import contextlib
+import json
+import os
+import resource
+import sys
+import time
+import traceback
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any, TextIO
+
+from ptb_lm import runlog
+from ptb_lm.bench import parity, tasks, variants
+from ptb_lm.bench.suites import SUITES
+from ptb_lm.bench.workloads import Task
+from ptb_lm.errors import UserError
+
+
+@dataclass(frozen=True)
+class Order:
+    """What a worker is to be."""
+
+    suite: str
+    workload: str
+    variant: str
+    batch_size: int | None  # another than the workload's
+    device: str
+    precision: str
+    seed: int
+    added: tuple[str, ...]  # NAME=MODULE:FUNCTION
+
+    @property
+    def task(self) -> Task:
+        """The workload's task, at this order's batch size."""
+        workloads = SUITES[self.suite].workloads
+        (task,) = (workload.task for workload in workloads if workload.name == self.workload)
+        return task if self.batch_size is None else task.with_batch_size(self.batch_size)
+
+    def to_json(self) -> str:
+        """Return the order as a line."""
+        return json.dumps(asdict(self))
+
+
+def main() -> int:
+    """Answer until stdin ends; return the exit status."""
+    with _answers_apart() as answers:
+        try:
+            order = Order(**json.loads(sys.stdin.readline()))
+            worked, facts = _ready(order)
+            _answer(answers, status="ready", **facts)
+            for line in sys.stdin:
+                asked = json.loads(line)
+                seconds = worked.block(asked["pass"], asked["steps"])
+                memory = {"host_bytes": _host_memory(), "device_bytes": worked.device_memory()}
+                _answer(answers, seconds=seconds, peak_memory=memory)
+        except UserError as error:
+            _answer(answers, status="unavailable", reason=str(error))
+        except parity.WrongError as error:
+            _answer(answers, status="wrong", reason=str(error))
+        except Exception as error:
+            # Whatever it is, it becomes this variant's row; the others go on.
+            traceback.print_exc()
+            _answer(answers, status="failed", reason=f"{type(error).__name__}: {error}".split("\n")[0])
+    return 0
+
+
+def _ready(order: Order) -> tuple[tasks.Worked, dict[str, Any]]:
+    for added in order.added:
+        variants.add(added)
+    task = order.task
+    start = time.perf_counter()
+    build = variants.Variant(order.variant, "").builder(
+        tasks.registry(task), device=order.device, precision=order.precision, seed=order.seed
+    )
+    errors = parity.check(task, build, precision=order.precision, seed=order.seed)
+    checked = time.perf_counter()
+    worked = tasks.start(task, build, seed=order.seed)
+    facts = {
+        "engine": worked.engine,
+        "environment": {**runlog.environment(), **worked.environment()},
+        "parity": errors,
+        "loss": worked.loss(),
+        "check_seconds": checked - start,
+        "build_seconds": time.perf_counter() - checked,
+    }
+    return worked, facts
+
+
+def _answer(answers: TextIO, **values: Any) -> None:
+    answers.write(json.dumps(values) + "\n")
+    answers.flush()
+
+
+@contextlib.contextmanager
+def _answers_apart() -> Iterator[TextIO]:
+    """Yield what stdout was; whatever else prints there, prints on stderr from now on."""
+    with os.fdopen(os.dup(1), "w", encoding="utf-8") as answers:
+        os.dup2(2, 1)
+        yield answers
+
+
+def _host_memory() -> int:
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024  # Linux counts KiB
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,187 @@
+"""What is computed: the tasks of the benchmark, with the work that each declares.
+
+FLOPs count the multiply-adds of LSTM, softmax and dense layers only: 2 a multiply-add forward, 6 for a
+training step (the gradients by inputs and by weights cost as much as the forward pass, each).
+
+Shapes: B = batch, T = time steps, I = input width, H = hidden units, V = vocabulary, U = labels a sequence.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ptb_lm import classifier, corpus, parameters
+from ptb_lm.backend import Ids
+from ptb_lm.bench.variants import Variant
+from ptb_lm.classifier import Batch, ClassifierConfig
+from ptb_lm.config import Config
+
+PASSES = ("forward", "train")
+FLOPS_A_MULTIPLY_ADD = {"forward": 2, "train": 6}
+
+
+@dataclass(frozen=True, kw_only=True)
+class LanguageTask:
+    """A language model on windows of words, with carried state, SGD and clipping: Backend's steps.
+
+    The words are drawn by Zipf's law: what text it is makes no difference to the speed.
+    """
+
+    config: Config
+    vocabulary_size: int
+    unit: str = "words"  # what is counted a second: words, or sequences (rows of a window)
+    clock: str = "the NumPy window in; embedding, LSTM, softmax; train: gradients, clipping, SGD"
+
+    @property
+    def shapes(self) -> parameters.Shapes:
+        """The canonical parameters' shapes."""
+        return parameters.shapes(self.config, self.vocabulary_size)
+
+    @property
+    def items(self) -> int:
+        """What a step does, counted in units."""
+        return self.config.batch_size * (self.config.num_steps if self.unit == "words" else 1)
+
+    @property
+    def multiply_adds(self) -> int:
+        """Of a forward pass."""
+        words = self.config.batch_size * self.config.num_steps
+        return words * _matrix_elements(self.shapes, ("lstm.", "softmax."))
+
+    @property
+    def batch_size(self) -> int:
+        """B."""
+        return self.config.batch_size
+
+    @property
+    def size(self) -> str:
+        """The sizes, for people."""
+        config = self.config
+        return (
+            f"{config.num_layers} × {config.hidden_size} units, embedding {config.embedding_width}, "
+            f"vocabulary {self.vocabulary_size:,}, batch {config.batch_size} × {config.num_steps} steps, "
+            f"dropout {1 - config.keep_prob:.2g}"
+        )
+
+    def with_batch_size(self, batch_size: int) -> "LanguageTask":
+        """Return the task with other rows."""
+        return dataclasses.replace(self, config=self.config.replace(batch_size=batch_size))
+
+    def windows(self, count: int, *, seed: int) -> list[tuple[Ids, Ids]]:
+        """Return consecutive windows (x_BT, y_BT) of random words."""
+        rng = np.random.default_rng(seed)
+        probability_V = 1 / np.arange(1, self.vocabulary_size + 1)
+        length = count * self.config.num_steps + 1
+        ids_BL = rng.choice(
+            self.vocabulary_size,
+            (self.config.batch_size, length),
+            p=probability_V / probability_V.sum(),
+        )
+        return list(corpus.windows(ids_BL.astype(np.int32), self.config.num_steps))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassifierTask:
+    """A sequence classifier on random features: Classifier's steps."""
+
+    config: ClassifierConfig
+    batch_size: int
+    steps: int  # T
+    shortest: int | None = None  # sequences have lengths from this to T; None: all T
+    labels: int = 1  # U, for CTC
+    unit: str = "sequences"
+    clock: str = "the NumPy batch in; LSTM, dense layer, loss; train: gradients, Adam"
+
+    @property
+    def shapes(self) -> parameters.Shapes:
+        """The canonical parameters' shapes."""
+        return classifier.shapes(self.config)
+
+    @property
+    def items(self) -> int:
+        """What a step does, counted in units."""
+        return self.batch_size
+
+    @property
+    def multiply_adds(self) -> int:
+        """Of a forward pass; padding is no work."""
+        frames = self.batch_size * self.steps
+        lengths_B = self.batch(seed=0).lengths_B
+        if lengths_B is not None:
+            frames = int(lengths_B.sum())
+        dense = _matrix_elements(self.shapes, ("dense.",))
+        outputs = frames if self.config.loss == "ctc" else self.batch_size
+        return frames * _matrix_elements(self.shapes, ("lstm.",)) + outputs * dense
+
+    @property
+    def size(self) -> str:
+        """The sizes, for people."""
+        config = self.config
+        layers = " + ".join(map(str, config.hidden_sizes))
+        if len(set(config.hidden_sizes)) == 1:
+            layers = f"{len(config.hidden_sizes)} × {config.hidden_sizes[0]}"
+        steps = f"{self.steps}" if self.shortest is None else f"{self.shortest} to {self.steps}"
+        return (
+            f"{layers} {'bidirectional ' * config.bidirectional}units, {config.classes} classes, "
+            f"batch {self.batch_size} × {steps} steps × {config.input_size} features"
+        )
+
+    def with_batch_size(self, batch_size: int) -> "ClassifierTask":
+        """Return the task with another number of sequences."""
+        return dataclasses.replace(self, batch_size=batch_size)
+
+    def batch(self, *, seed: int) -> Batch:
+        """Return a batch of random features and labels."""
+        config, rng = self.config, np.random.default_rng(seed)
+        lengths_B = None
+        if self.shortest is not None:
+            # Spread evenly, so that the work does not hang on the seed; the longest is T.
+            spread = np.linspace(self.shortest, self.steps, self.batch_size).round()
+            lengths_B = rng.permutation(spread).astype(np.int32)
+        x_BTI = rng.standard_normal((self.batch_size, self.steps, config.input_size), np.float32)
+        if config.loss == "ctc":
+            labels = rng.integers(1, config.classes, (self.batch_size, self.labels), np.int32)
+        else:
+            labels = rng.integers(config.classes, size=self.batch_size, dtype=np.int32)
+        return Batch(x_BTI, labels, lengths_B)
+
+
+Task = LanguageTask | ClassifierTask
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workload:
+    """A task, the variants that do it, and how it is measured."""
+
+    name: str
+    task: Task
+    variants: tuple[Variant, ...]
+    baseline: str  # the variant that speeds are compared with
+    passes: tuple[str, ...] = ("train",)
+    rounds: int = 5
+    steps: int = 5  # timed in a round, at least
+    warm_up: int = 3  # steps before
+    rounds_a_process: int = 5
+
+    def work(self, pass_name: str, *, precision: str, device: str) -> dict[str, Any]:
+        """Return what a step of a pass does: the same for every variant."""
+        task = self.task
+        return {
+            "parameters": sum(int(np.prod(shape)) for shape in task.shapes.values()),
+            "flops_per_step": task.multiply_adds * FLOPS_A_MULTIPLY_ADD[pass_name],
+            "items_per_step": task.items,
+            "unit": task.unit,
+            "precision": precision,
+            "device": device,
+            "description": task.size,
+            "clock": task.clock,
+        }
+
+
+def _matrix_elements(shapes: Mapping[str, Sequence[int]], prefixes: tuple[str, ...]) -> int:
+    return sum(
+        int(np.prod(shape)) for name, shape in shapes.items() if name.startswith(prefixes) and len(shape) == 2
+    )

@@ -1,0 +1,36 @@
+"""The machine's own rate of matrix multiplication: python -m ptb_lm.torch_backend.gemm DEVICE.
+
+For each line on stdin, it multiplies and prints a line of JSON.
+"""
+
+import json
+import statistics
+import sys
+import time
+
+import torch
+
+WIDTH = {"cpu": 2048, "cuda": 8192}
+TIMES = 3
+
+
+def main() -> None:
+    """Answer until stdin ends: {"gflops": float32 multiply-adds * 2 / second / 1e9}."""
+    asked = sys.argv[1]
+    device = ("cuda" if torch.cuda.is_available() else "cpu") if asked == "auto" else asked
+    torch.backends.cuda.matmul.fp32_precision = "ieee"
+    width = WIDTH[device]
+    a, b, c = (torch.rand(width, width, device=device) for _ in range(3))
+    torch.mm(a, b, out=c)
+    for _ in sys.stdin:
+        rates = []
+        for _ in range(TIMES):
+            start = time.perf_counter()
+            torch.mm(a, b, out=c)
+            c[0, 0].item()  # waits for the device
+            rates.append(2 * width**3 / (time.perf_counter() - start) / 1e9)
+        print(json.dumps({"gflops": statistics.median(rates)}), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,176 @@
+"""The benchmark's statistics, against known values and against simulations of what they promise."""
+
+import math
+import statistics
+
+import numpy as np
+import pytest
+
+from ptb_lm.bench import intervals
+from ptb_lm.bench.intervals import LogMean
+
+
+@pytest.mark.parametrize(
+    ("freedom", "t"),
+    # From printed tables of Student's t, two-sided 95 %.
+    [
+        (1, 12.7062),
+        (2, 4.3027),
+        (3, 3.1824),
+        (4, 2.7764),
+        (5, 2.5706),
+        (9, 2.2622),
+        (10, 2.2281),
+        (30, 2.0423),
+    ],
+)
+def test_the_quantiles_of_t_are_those_of_the_table(freedom: int, t: float) -> None:
+    assert intervals.t_quantile(freedom) == pytest.approx(t, abs=5e-5)
+
+
+def test_t_tends_to_the_normal_distribution() -> None:
+    assert intervals.t_quantile(100_000) == pytest.approx(statistics.NormalDist().inv_cdf(0.975), abs=1e-4)
+    assert intervals.t_quantile(4, confidence=0.99) == pytest.approx(4.6041, abs=5e-5)
+
+
+def test_the_spread_is_numpys() -> None:
+    values = [3.0, 1.0, 4.0, 1.5, 9.0, 2.6]
+    spread = intervals.spread(values)
+    assert [spread.low, spread.median, spread.high] == pytest.approx(np.percentile(values, [25, 50, 75]))
+    assert (spread.mean, spread.deviation) == pytest.approx((np.mean(values), np.std(values, ddof=1)))
+    assert spread.count == 6
+
+
+def test_a_single_measurement_has_no_spread() -> None:
+    spread = intervals.spread([2.5])
+    assert (spread.low, spread.median, spread.high, spread.deviation) == (2.5, 2.5, 2.5, 0.0)
+
+
+def test_the_interval_is_that_of_a_paired_t_test_by_hand() -> None:
+    # Log ratios ln 2 + (-0.1, 0, 0.1): mean ln 2, standard error 0.1 / sqrt(3), t of 2 degrees 4.30265.
+    variant = {0: 1.0, 1: 2.0, 2: 5.0}
+    baseline = {n: 2 * s * math.exp(e) for (n, s), e in zip(variant.items(), (-0.1, 0, 0.1), strict=True)}
+    ratio = intervals.ratio(baseline, variant, {0: 7, 1: 7, 2: 7})
+    assert ratio is not None
+    assert ratio.interval is not None
+    half = 4.30265 * 0.1 / math.sqrt(3)
+    assert ratio.estimate == pytest.approx(2)
+    assert ratio.interval == pytest.approx((2 * math.exp(-half), 2 * math.exp(half)), rel=1e-5)
+    assert (ratio.unit, ratio.units, ratio.freedom) == ("round", 3, 2)
+
+
+def test_the_inverse_ratio_has_the_inverse_interval() -> None:
+    a, b, processes = (
+        {0: 1.0, 1: 1.3, 2: 1.2, 5: 1.1},
+        {0: 2.1, 1: 2.5, 2: 2.2, 4: 9.0},
+        dict.fromkeys(range(6), 1),
+    )
+    there, back = intervals.ratio(a, b, processes), intervals.ratio(b, a, processes)
+    assert there is not None
+    assert back is not None
+    assert there.interval is not None
+    assert back.interval is not None
+    assert there.units == 3, "only the rounds that both have"
+    assert there.estimate == pytest.approx(1 / back.estimate)
+    assert there.interval == pytest.approx([1 / end for end in reversed(back.interval)])
+
+
+def test_without_a_common_round_there_is_no_ratio() -> None:
+    assert intervals.ratio({0: 1.0}, {1: 1.0}, {1: 1}) is None
+
+
+def test_one_round_has_a_ratio_and_no_interval() -> None:
+    ratio = intervals.ratio({0: 3.0}, {0: 2.0}, {0: 1})
+    assert ratio is not None
+    assert (ratio.estimate, ratio.interval) == (pytest.approx(1.5), None)
+
+
+@pytest.mark.parametrize(
+    ("processes", "unit", "units"), [(2, "round", 6), (3, "process", 3), (6, "process", 6)]
+)
+def test_from_three_processes_on_the_unit_is_the_process(processes: int, unit: str, units: int) -> None:
+    seconds = dict(enumerate([1.0, 1.1, 0.9, 1.2, 1.05, 0.97]))
+    ratio = intervals.ratio(dict.fromkeys(range(6), 2.0), seconds, {n: n % processes for n in range(6)})
+    assert ratio is not None
+    assert (ratio.unit, ratio.units) == (unit, units)
+
+
+def test_a_process_counts_once_however_many_rounds_it_did() -> None:
+    logs = {0: 0.0, 1: 0.2, 2: 0.4, 3: 0.7, 4: 1.0}
+    seconds = {n: math.exp(-value) for n, value in logs.items()}
+    ratio = intervals.ratio(dict.fromkeys(logs, 1.0), seconds, {0: 1, 1: 1, 2: 1, 3: 2, 4: 3})
+    assert ratio is not None
+    assert ratio.mean == pytest.approx((0.2 + 0.7 + 1.0) / 3)
+    assert ratio.error == pytest.approx(statistics.stdev([0.2, 0.7, 1.0]) / math.sqrt(3))
+
+
+def _covered(*, process_noise: float, rounds_a_process: int, as_one_process: bool, seed: int) -> float:
+    """Return how often an interval of 5 processes' rounds holds the true ratio, 1.7; the machine drifts."""
+    rng = np.random.default_rng(seed)
+    repeats, count = 2000, 5 * rounds_a_process
+    processes = {n: 0 if as_one_process else n // rounds_a_process for n in range(count)}
+    hits = 0
+    for _ in range(repeats):
+        drift = rng.normal(0, 0.3, count)
+        own = np.repeat(rng.normal(0, process_noise, 5), rounds_a_process) + rng.normal(0, 0.05, count)
+        baseline = dict(enumerate(np.exp(drift + rng.normal(0, 0.05, count))))
+        variant = dict(enumerate(np.exp(drift + own) / 1.7))
+        ratio = intervals.ratio(baseline, variant, processes)
+        assert ratio is not None
+        assert ratio.interval is not None
+        hits += ratio.interval[0] <= 1.7 <= ratio.interval[1]
+    return hits / repeats
+
+
+# Of 2000 repeats at 95 % the standard error is 0.5 %: four of them are allowed.
+
+
+def test_the_interval_of_rounds_covers_the_truth_as_often_as_it_says() -> None:
+    covered = _covered(process_noise=0, rounds_a_process=1, as_one_process=True, seed=1)
+    assert covered == pytest.approx(0.95, abs=0.02)
+
+
+def test_the_interval_of_processes_covers_what_processes_draw_once() -> None:
+    covered = _covered(process_noise=0.1, rounds_a_process=4, as_one_process=False, seed=2)
+    assert covered == pytest.approx(0.95, abs=0.02)
+
+
+def test_rounds_as_units_would_not_cover_what_processes_draw_once() -> None:
+    """Why the unit is the process: the same data, taken as independent rounds, claim too much."""
+    assert _covered(process_noise=0.1, rounds_a_process=4, as_one_process=True, seed=2) < 0.85
+
+
+def test_the_difference_combines_both_errors_as_welch_does() -> None:
+    # Welch's own formula, worked out: variances 0.04 and 0.01, freedom 0.05^2 / (0.04^2 / 4 + 0.01^2 / 9).
+    a, b = LogMean(mean=0.5, error=0.2, freedom=4), LogMean(mean=0.8, error=0.1, freedom=9)
+    change = intervals.difference(a, b)
+    assert change.mean == pytest.approx(0.3)
+    assert change.error == pytest.approx(math.sqrt(0.05))
+    assert change.freedom == math.floor(0.0025 / (0.0016 / 4 + 0.0001 / 9)) == 6
+
+
+def test_the_difference_covers_the_truth_as_often_as_it_says() -> None:
+    rng = np.random.default_rng(3)
+    hits, repeats = 0, 4000
+    for _ in range(repeats):
+        sides = []
+        for mean, noise, count in ((0.2, 0.1, 5), (0.5, 0.03, 8)):
+            values = rng.normal(mean, noise, count)
+            error = float(values.std(ddof=1) / math.sqrt(count))
+            sides.append(LogMean(mean=float(values.mean()), error=error, freedom=count - 1))
+        interval = intervals.difference(*sides).interval
+        assert interval is not None
+        hits += interval[0] <= math.exp(0.3) <= interval[1]
+    # Freedom is rounded down, so that it may cover a little more than it says.
+    assert 0.94 < hits / repeats < 0.97
+
+
+def test_the_difference_to_a_ratio_without_error_has_none() -> None:
+    a, b = LogMean(mean=0.5, error=None, freedom=0), LogMean(mean=0.8, error=0.1, freedom=9)
+    assert intervals.difference(a, b).interval is None
+    assert intervals.difference(a, b).estimate == pytest.approx(math.exp(0.3))
+
+
+def test_the_difference_of_two_without_spread_is_exact() -> None:
+    a, b = LogMean(mean=0.5, error=0.0, freedom=2), LogMean(mean=0.5, error=0.0, freedom=3)
+    assert intervals.difference(a, b).interval == (1.0, 1.0)

@@ -1,0 +1,97 @@
+"""What the benchmark refuses to time: a variant that computes something else."""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+import wrong_variant
+
+from ptb_lm import backend, classifier
+from ptb_lm.backend import FRAMEWORKS
+from ptb_lm.bench import parity, variants
+from ptb_lm.bench.variants import Variant
+from ptb_lm.bench.workloads import ClassifierTask, LanguageTask
+from ptb_lm.classifier import ClassifierConfig
+from ptb_lm.config import Config
+
+LANGUAGE = LanguageTask(
+    config=Config(num_layers=2, hidden_size=7, embedding_size=5, keep_prob=0.5), vocabulary_size=50
+)
+CLASSIFIERS = {
+    loss: ClassifierTask(
+        config=ClassifierConfig(
+            input_size=4, hidden_sizes=(5, 3), classes=6, bidirectional=True, loss=loss, clip_value=1e-9
+        ),
+        batch_size=8,
+        steps=40,
+        shortest=20,
+        labels=9,
+    )
+    for loss in ("cross_entropy", "ctc")
+}
+CHOSEN = {"device": "cpu", "seed": 1}
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp64"])
+@pytest.mark.parametrize("model", FRAMEWORKS["torch"].models)
+def test_right_language_models_pass(model: str, precision: str) -> None:
+    build = Variant(f"torch/{model}", "").builder(variants.LANGUAGE_MODELS, precision=precision, **CHOSEN)
+    errors = parity.check(LANGUAGE, build, precision=precision, seed=3)
+    assert 0 <= errors["loss_error"] < errors["bound"]
+    assert 0 < errors["gradient_error"] < errors["bound"]
+
+
+def test_the_plain_loop_passes() -> None:
+    build = Variant("plain-torch/cudnn", "").builder(variants.LANGUAGE_MODELS, precision="fp32", **CHOSEN)
+    parity.check(LANGUAGE, build, precision="fp32", seed=3)
+
+
+@pytest.mark.parametrize("loss", CLASSIFIERS)
+def test_right_classifiers_pass(loss: str) -> None:
+    build = Variant("torch/basic", "").builder(variants.CLASSIFIERS, precision="fp32", **CHOSEN)
+    parity.check(CLASSIFIERS[loss], build, precision="fp32", seed=3)
+
+
+@pytest.mark.parametrize("task", [LANGUAGE, *CLASSIFIERS.values()])
+def test_swapped_gates_are_refused(task: Any) -> None:
+    with pytest.raises(parity.WrongError, match="is off by .* from the NumPy reference's"):
+        parity.check(task, wrong_variant.build, precision="fp32", seed=3)
+
+
+def test_a_gradient_alone_that_is_wrong_is_refused_by_name() -> None:
+    def build(config: Config, weights: dict[str, np.ndarray]) -> backend.Backend:
+        model = wrong_variant.build_right(config, weights)
+        export = model.export_weights
+
+        def off() -> dict[str, np.ndarray]:
+            found = export()
+            found["lstm.1.bias"] = found["lstm.1.bias"] * np.float32(1.01)
+            return found
+
+        model.export_weights = off
+        return model
+
+    with pytest.raises(parity.WrongError, match=r"gradient of lstm\.1\.bias is off"):
+        parity.check(LANGUAGE, build, precision="fp32", seed=3)
+
+
+def test_carried_state_that_is_dropped_is_refused() -> None:
+    def build(config: Config, weights: dict[str, np.ndarray]) -> backend.Backend:
+        model = wrong_variant.build_right(config, weights)
+        evaluate = model.evaluate_step
+        model.evaluate_step = lambda x, y, state: evaluate(x, y, model.zero_state(len(x)))
+        return model
+
+    with pytest.raises(parity.WrongError, match="loss in window 1 is off"):
+        parity.check(LANGUAGE, build, precision="fp32", seed=3)
+
+
+def test_a_loss_that_is_no_number_is_refused() -> None:
+    def build(config: ClassifierConfig, weights: dict[str, np.ndarray]) -> classifier.Classifier:
+        broken = {name: np.full_like(array, np.nan) for name, array in weights.items()}
+        return classifier.build(config, broken, framework="torch", model="basic", device="cpu")
+
+    task = dataclasses.replace(CLASSIFIERS["cross_entropy"], shortest=None)
+    with pytest.raises(parity.WrongError, match="off by nan"):
+        parity.check(task, build, precision="fp32", seed=3)

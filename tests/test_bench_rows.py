@@ -1,0 +1,132 @@
+"""Reading rows.jsonl: what a crash leaves, and one sentence for everything else that is wrong."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bench_rows import WORK, row, unmeasured, write
+
+from ptb_lm.bench import rows
+from ptb_lm.errors import UserError
+
+
+def test_a_row_is_read_as_it_was_written(tmp_path: Path) -> None:
+    given = row(label="A label", round=3, process=17, seconds=1.5, steps=30, note="cut: batch 4 of 32")
+    (read,), remarks = rows.read(write(tmp_path, [given]))
+    assert remarks == []
+    assert (read.suite, read.workload, read.pass_name, read.variant) == (
+        "quick",
+        "small",
+        "train",
+        "torch/basic",
+    )
+    assert (read.label, read.baseline, read.note) == ("A label", "torch/basic", "cut: batch 4 of 32")
+    assert (read.round, read.process, read.status) == (3, 17, "measured")
+    assert read.seconds_per_step == 0.05
+    assert read.rate == 400 / 0.05
+    assert read.gemm_fraction == pytest.approx(1.1e10 / 0.05 / 3e12)
+    assert read.work is not None
+    assert read.work.parameters == WORK["parameters"]
+    assert read.peak_memory == {"host_bytes": 9e8}, "what is null was not measured"
+
+
+def test_a_row_without_measurement_says_why(tmp_path: Path) -> None:
+    (read,), _ = rows.read(write(tmp_path, [unmeasured("unavailable", "no GPU", variant="a/b")]))
+    assert (read.status, read.reason, read.label, read.work) == ("unavailable", "no GPU", "a/b", None)
+
+
+def test_unknown_keys_are_left_alone(tmp_path: Path) -> None:
+    assert len(rows.read(write(tmp_path, [row(colour="green", work={**WORK, "smell": 1})]))[0]) == 1
+
+
+@pytest.mark.parametrize("cut", ['{"suite": "qui', "{", '{"a": "\\u00'])
+def test_a_last_line_that_was_cut_off_is_left_out_with_a_remark(cut: str, tmp_path: Path) -> None:
+    read, remarks = rows.read(write(tmp_path, [row()], end=cut))
+    assert len(read) == 1
+    assert len(remarks) == 1
+    assert "cut off" in remarks[0]
+
+
+def test_a_last_line_that_was_cut_inside_a_character_is_left_out(tmp_path: Path) -> None:
+    path = write(tmp_path, [row()]) / "rows.jsonl"
+    path.write_bytes(path.read_bytes() + '{"suite": "ü'.encode()[:-1])
+    read, remarks = rows.read(tmp_path)
+    assert (len(read), len(remarks)) == (1, 1)
+
+
+def test_a_whole_last_line_counts_without_its_newline(tmp_path: Path) -> None:
+    read, remarks = rows.read(write(tmp_path, [row()], end=json.dumps(row(round=1))))
+    assert (len(read), remarks) == (2, [])
+
+
+def refusal(folder: Path) -> str:
+    with pytest.raises(UserError) as caught:
+        rows.read(folder)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+BROKEN: list[tuple[dict[str, Any], str]] = [
+    ({"seconds": 0}, "seconds cannot be 0: it must be a number above 0"),
+    ({"seconds": float("nan")}, "seconds cannot be nan"),
+    ({"seconds": "2"}, "seconds cannot be '2'"),
+    ({"seconds": None}, "the key 'seconds' is missing"),
+    ({"steps": 0}, "steps cannot be 0: it must be a whole number of at least 1"),
+    ({"steps": True}, "steps cannot be True"),
+    ({"round": 1.5}, "round cannot be 1.5"),
+    ({"status": "fine"}, "status cannot be 'fine': it must be one of measured, unavailable, failed, wrong"),
+    ({"pass_": "backward"}, "pass cannot be 'backward': it must be one of forward, train"),
+    ({"work": {**WORK, "unit": None}}, "the key 'unit' is missing"),
+    ({"work": []}, "work cannot be []"),
+    ({"gemm_gflops": -1}, "gemm_gflops cannot be -1"),
+    ({"startup": {"build_seconds": "long"}}, "startup cannot be"),
+    ({"environment": "here"}, "environment cannot be 'here': it must be a JSON object"),
+    ({"status": "failed"}, "failed, but no reason is given"),
+    ({"label": 3}, "label cannot be 3: it must be a text"),
+]
+
+
+@pytest.mark.parametrize(("changes", "sentence"), BROKEN)
+def test_a_broken_row_is_one_sentence_with_file_and_line(
+    changes: dict[str, Any], sentence: str, tmp_path: Path
+) -> None:
+    path = write(tmp_path, [row(), row(**{"round": 1, **changes}), row(round=2)]) / "rows.jsonl"
+    said = refusal(tmp_path)
+    assert said.startswith(f"{path}, line 2: ")
+    assert sentence in said
+
+
+@pytest.mark.parametrize("line", ['{"suite": "qui', "", "[1]", "null", "words"])
+def test_a_broken_line_that_is_not_the_last_is_an_error(line: str, tmp_path: Path) -> None:
+    write(tmp_path, [row()], end=f"{line}\n{json.dumps(row(round=1))}\n")
+    assert refusal(tmp_path).startswith(f"{tmp_path / 'rows.jsonl'}, line 2: not ")
+
+
+def test_a_line_that_is_not_text_is_an_error(tmp_path: Path) -> None:
+    write(tmp_path, [])
+    (tmp_path / "rows.jsonl").write_bytes(b"\xff\xfe\n")
+    assert "line 1: not valid JSON" in refusal(tmp_path)
+
+
+def test_a_round_that_is_there_twice_is_an_error(tmp_path: Path) -> None:
+    write(tmp_path, [row(round=4), row(round=4, process=2)])
+    assert "holds round 4 of torch/basic (small, train) twice" in refusal(tmp_path)
+
+
+def test_the_same_round_of_another_pass_is_none_of_its_business(tmp_path: Path) -> None:
+    assert len(rows.read(write(tmp_path, [row(), row(pass_="forward"), row(workload="medium")]))[0]) == 3
+
+
+def test_places_that_hold_no_benchmark(tmp_path: Path) -> None:
+    assert refusal(tmp_path / "missing") == f"the folder {tmp_path / 'missing'} does not exist"
+    assert refusal(tmp_path) == f"{tmp_path} holds no benchmark: rows.jsonl is missing"
+    (tmp_path / "rows.jsonl").touch()
+    assert "holds no rows" in refusal(tmp_path)
+    assert refusal(tmp_path / "rows.jsonl") == f"{tmp_path / 'rows.jsonl'} is not a folder"
+    (tmp_path / "d" / "rows.jsonl").mkdir(parents=True)
+    assert "cannot be read" in refusal(tmp_path / "d")
+
+
+def test_a_file_of_nothing_but_a_cut_line_holds_no_rows(tmp_path: Path) -> None:
+    assert "holds no rows" in refusal(write(tmp_path, [], end='{"suite'))

@@ -1,0 +1,216 @@
+"""Whole runs of the benchmark, with real workers: what is recorded, resumed, refused and cleaned up."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from runs import refusal, run_command
+
+from ptb_lm.bench import __main__ as bench
+from ptb_lm.bench import variants
+
+TESTS = Path(__file__).resolve().parent
+# Two variants of the smallest workload, blocks of a step.
+QUICK = [
+    "run",
+    "quick",
+    "--variants",
+    "torch/cudnn",
+    "--rounds",
+    "2",
+    "--row-limit",
+    "0.1",
+    "--device",
+    "cpu",
+]
+
+
+@pytest.fixture(autouse=True)
+def _added(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let workers find this folder's modules, and forget added variants."""
+    monkeypatch.setenv("PYTHONPATH", str(TESTS))
+    tables = (variants.LANGUAGE_MODELS, variants.CLASSIFIERS)
+    before = [dict(table) for table in tables]
+    yield
+    for table, rows in zip(tables, before, strict=True):
+        table.clear()
+        table.update(rows)
+
+
+def rows(out: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (out / "rows.jsonl").read_text().splitlines()]
+
+
+def test_a_run_records_and_goes_on_where_it_was_interrupted(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert run_command(bench, *QUICK, "--out", out) == 0
+    recorded = rows(out)
+    assert sorted((row["variant"], row["round"]) for row in recorded) == [
+        (name, index) for name in ("plain-torch/cudnn", "torch/cudnn") for index in (0, 1)
+    ]
+    assert len({row["process"] for row in recorded}) == 4  # quick: a process a round
+    for row in recorded:
+        assert row["status"] == "measured"
+        assert row["reason"] is None
+        assert row["seconds"] > 0
+        assert row["steps"] == 1
+        assert row["note"].startswith("1 of 5 steps a round")
+        assert row["work"]["parameters"] == 4_651_600
+        assert row["work"]["items_per_step"] == 400
+        assert row["parity"]["gradient_error"] < row["parity"]["bound"]
+        assert row["gemm_gflops"] > 0
+        assert row["peak_memory"]["host_bytes"] > 4 * 4_651_600
+        assert row["environment"]["torch"]
+        assert row["environment"]["threads"]
+        assert row["command"].startswith("python -m ptb_lm.bench")
+    assert recorded[0]["loss"] == pytest.approx(recorded[1]["loss"], rel=1e-5)
+    assert (out / "report.md").is_file()
+
+    lines = (out / "rows.jsonl").read_text().splitlines(keepends=True)
+    # As a crash leaves it: a row missing, another half written.
+    (out / "rows.jsonl").write_text("".join(lines[:2]) + lines[2][:50])
+    assert run_command(bench, *QUICK, "--out", out) == 0
+    again = (out / "rows.jsonl").read_text().splitlines(keepends=True)
+    assert again[:2] == lines[:2]
+    assert [(row["variant"], row["round"]) for row in rows(out)[2:]] == [
+        (row["variant"], row["round"]) for row in recorded[2:]
+    ]
+    assert not {row["process"] for row in rows(out)[2:]} & {row["process"] for row in recorded[:2]}
+
+    before = (out / "rows.jsonl").read_text()
+    assert run_command(bench, *QUICK, "--out", out) == 0  # nothing left to do
+    assert (out / "rows.jsonl").read_text() == before
+
+
+def test_wrong_and_failing_variants_become_rows_and_are_not_timed(tmp_path: Path) -> None:
+    added = [
+        "wrong=wrong_variant:build",
+        "failing=wrong_variant:build_failing",
+        "absent=no_such_module:build",
+        "right=wrong_variant:build_right",
+    ]
+    flags = ["--variants", "*/custom", "--rounds", "1", "--row-limit", "0.1", "--device", "cpu"]
+    assert run_command(bench, "run", "quick", *flags, "--add", *added, "--out", tmp_path / "out") == 0
+    found = {row["variant"]: row for row in rows(tmp_path / "out")}
+    assert {name: row["status"] for name, row in found.items()} == {
+        "plain-torch/cudnn": "measured",
+        "right/custom": "measured",
+        "wrong/custom": "wrong",
+        "failing/custom": "failed",
+        "absent/custom": "unavailable",
+    }
+    assert "off by" in found["wrong/custom"]["reason"]
+    assert "NumPy reference" in found["wrong/custom"]["reason"]
+    assert found["failing/custom"]["reason"] == "RuntimeError: out of luck"
+    assert "no_such_module:build cannot be imported" in found["absent/custom"]["reason"]
+    assert "seconds" not in found["wrong/custom"]
+    (log,) = (tmp_path / "out" / "failures").iterdir()
+    assert log.name == "small-failing-custom.log"
+    assert "second line" in log.read_text()
+    report = (tmp_path / "out" / "report.md").read_text()
+    assert "out of luck" in report
+
+
+def test_both_passes_and_another_batch_size(tmp_path: Path) -> None:
+    flags = ["--rounds", "1", "--row-limit", "0.1", "--device", "cpu", "--batch-size", "2"]
+    out = tmp_path / "out"
+    assert run_command(bench, "run", "semantics", *flags, "--variants", "torch/*", "--out", out) == 0
+    recorded = rows(out)
+    assert sorted(row["pass"] for row in recorded) == ["forward", "train"]
+    work = {row["pass"]: row["work"] for row in recorded}
+    assert work["train"]["flops_per_step"] == 3 * work["forward"]["flops_per_step"]
+    assert {row["work"]["items_per_step"] for row in recorded} == {2}
+    assert "batch 2 ×" in work["train"]["description"]
+    assert len({row["process"] for row in recorded}) == 1
+
+
+def test_a_precision_that_a_variant_lacks_is_a_row(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert run_command(bench, *QUICK, "--precision", "fp64", "--out", out) == 0
+    found = {row["variant"]: row for row in rows(out)}
+    assert found["plain-torch/cudnn"]["status"] == "unavailable"
+    assert "fp64" in found["plain-torch/cudnn"]["reason"]
+    assert found["torch/cudnn"]["status"] == "measured"
+
+
+def test_rows_of_other_settings_are_not_mixed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out"
+    assert run_command(bench, *QUICK, "--out", out) == 0
+    message = refusal(capsys, bench, *QUICK, "--seed", "2", "--out", out)
+    assert message == f"{out} holds rows of another run (seed was 1, now 2); choose another --out"
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        (["run", "quick", "--workloads", "huge"], "--workloads huge: matches none of small"),
+        (["run", "quick", "--variants", "jax/*"], "--variants jax/*: matches none of plain-torch/cudnn"),
+        (["run", "--rounds", "0"], "argument --rounds: must be at least 1"),
+        (["run", "--row-limit", "nan"], "argument --row-limit: must be greater than 0"),
+        (["run", "everything"], "argument SUITE: invalid choice: 'everything'"),
+        (["run", "--add", "mine"], "--add mine: give it as NAME=MODULE:FUNCTION"),
+        ([], "the following arguments are required: COMMAND"),
+    ],
+)
+def test_bad_input_is_one_sentence(
+    given: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_command(bench, *given) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.count("\n") == 1
+    assert err.startswith("python -m ptb_lm.bench")
+    assert sentence in err
+
+
+def test_a_ctrl_c_keeps_the_rows_and_leaves_no_process_behind(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    command = [sys.executable, "-m", "ptb_lm.bench", "run", "quick", "--device", "cpu", "--out", str(out)]
+    variants_flag = ["--variants", "torch/cudnn", "--row-limit", "0.1", "--rounds", "50"]
+    process = subprocess.Popen(
+        [*command, *variants_flag], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    while not (out / "rows.jsonl").exists() or not (out / "rows.jsonl").read_text():
+        assert process.poll() is None
+        time.sleep(0.05)
+    children = _children(process.pid)
+    assert children
+    process.send_signal(signal.SIGINT)
+    stdout, stderr = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert stderr == "python -m ptb_lm.bench: interrupted\n"
+    assert "the same command goes on" in stdout
+    assert all(row["status"] == "measured" for row in rows(out))
+    deadline = time.monotonic() + 30
+    while any(Path(f"/proc/{child}/cmdline").exists() for child in children):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_listing_imports_no_framework() -> None:
+    program = (
+        "import sys; from ptb_lm.bench import __main__ as bench; bench.main(['list', 'acoustic']);"
+        "assert not {'torch', 'tensorflow', 'keras', 'jax', 'pytensor', 'matplotlib'} & sys.modules.keys()"
+    )
+    listed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert "4x320-CTC-long" in listed.stdout
+    assert "TensorFlow LSTMBlockFusedCell" in listed.stdout
+
+
+def _children(parent: int) -> list[int]:
+    pids = [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
+    return [pid for pid in pids if pid != os.getpid() and _parent(pid) == parent]
+
+
+def _parent(pid: int) -> int | None:
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return None

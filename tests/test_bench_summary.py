@@ -1,0 +1,209 @@
+"""From rows with known ratios to results: figures, order, troubles, and whether the comparison is fair."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bench_rows import ENVIRONMENT, PTB, WORK, rounds, row, unmeasured, write
+
+from ptb_lm.bench.summary import Group, Result, Summary, paired, summarise
+from ptb_lm.errors import UserError
+
+SPEEDS = {"torch/basic": 1.0, "torch/block": 0.7, "torch/cudnn": 2.5}
+
+
+def summary_of(folder: Path, rows: Any, **options: Any) -> Summary:
+    return summarise(write(folder, rows), **options)
+
+
+def group_of(folder: Path, rows: Any, **options: Any) -> Group:
+    (group,) = summary_of(folder, rows, **options).groups
+    return group
+
+
+def result_of(group: Group, variant: str) -> Result:
+    result = group.result(variant)
+    assert result is not None
+    return result
+
+
+def test_the_known_ratios_come_out_within_their_intervals(tmp_path: Path) -> None:
+    group = group_of(tmp_path, rounds(SPEEDS, count=9, noise=0.01))
+    assert [result.variant for result in group.results] == ["torch/cudnn", "torch/basic", "torch/block"]
+    for result in group.results:
+        assert result.ratio is not None
+        assert result.ratio.estimate == pytest.approx(SPEEDS[result.variant], rel=0.03)
+        if result.variant == group.baseline:
+            assert (result.ratio.estimate, result.ratio.interval) == (1, None), "by definition"
+        else:
+            assert result.ratio.interval is not None
+            low, high = result.ratio.interval
+            assert low < SPEEDS[result.variant] < high
+            assert high / low < 1.05, "the drift of 30 % is paired out"
+
+
+def test_another_baseline(tmp_path: Path) -> None:
+    group = group_of(tmp_path, rounds(SPEEDS, noise=0.001), baseline="torch/cudnn")
+    assert group.baseline == "torch/cudnn"
+    ratio = result_of(group, "torch/block").ratio
+    assert ratio is not None
+    assert ratio.estimate == pytest.approx(0.7 / 2.5, rel=0.01)
+
+
+def test_a_baseline_that_nobody_is(tmp_path: Path) -> None:
+    with pytest.raises(
+        UserError, match=r"--baseline torch/none: .* has no such variant; it has torch/basic, t"
+    ):
+        summary_of(tmp_path, rounds(SPEEDS), baseline="torch/none")
+
+
+def test_times_rates_and_fractions_are_of_the_rounds(tmp_path: Path) -> None:
+    seconds = (2.0, 4.0, 3.0, 8.0)
+    rows = [row(round=n, seconds=s, gemm_gflops=1000 / s) for n, s in enumerate(seconds)]
+    result = result_of(group_of(tmp_path, rows), "torch/basic")
+    steps, rate, fraction = result.seconds, result.rate, result.gemm_fraction
+    assert steps is not None
+    assert rate is not None
+    assert fraction is not None
+    assert (steps.median, steps.low, steps.high) == pytest.approx((3.5 / 40, 2.75 / 40, 5 / 40))
+    assert rate.median == pytest.approx((400 * 40 / 3 + 400 * 40 / 4) / 2)
+    # The machine's own rate fell as the step's did: each round's fraction is the same.
+    assert (fraction.low, fraction.high) == pytest.approx([1.1e10 * 40 / 1e12] * 2)
+    assert result.elapsed is not None
+    assert result.elapsed.median == 3.5
+
+
+def test_facts_are_kept(tmp_path: Path) -> None:
+    rows = [
+        row(startup={"build_seconds": 1.0}, peak_memory={"host_bytes": 1e9}, time="2026-02"),
+        row(
+            round=1,
+            startup={"build_seconds": 4.0},
+            time="2026-01",
+            environment={**ENVIRONMENT, "torch": "2.11"},
+        ),
+    ]
+    summary = summary_of(tmp_path, rows)
+    result = result_of(summary.groups[0], "torch/basic")
+    assert result.recorded("startup", "build_seconds", max) == 4
+    assert result.recorded("peak_memory", "host_bytes", max) == 1e9
+    assert result.recorded("peak_memory", "device_bytes", max) is None
+    assert summary.environment["torch"] == ("2.13.0", "2.11")
+    assert "commit" not in summary.environment, "it was not known"
+    assert summary.times == ("2026-01", "2026-02")
+    assert len(summary.commands) == 1
+
+
+def test_without_a_gemm_rate_there_is_no_fraction(tmp_path: Path) -> None:
+    result = result_of(group_of(tmp_path, [row(gemm_gflops=None)]), "torch/basic")
+    assert result.gemm_fraction is None
+
+
+def test_the_passes_of_a_workload_stand_together_forward_first(tmp_path: Path) -> None:
+    rows = [row(), row(workload="medium"), row(pass_="forward")]
+    names = [group.name for group in summary_of(tmp_path, rows).groups]
+    assert names == ["small, forward", "small, train", "medium, train"]
+
+
+def test_who_could_not_be_measured_is_there_with_the_reason(tmp_path: Path) -> None:
+    rows = [unmeasured("unavailable", "no GPU", variant="tensorflow/cudnn"), *rounds(SPEEDS)]
+    result = group_of(tmp_path, rows).results[-1]
+    assert (result.variant, result.status, result.reason) == ("tensorflow/cudnn", "unavailable", "no GPU")
+    assert (result.seconds, result.ratio, result.blocks) == (None, None, ())
+
+
+def test_a_failure_after_some_rounds_keeps_these_and_says_so(tmp_path: Path) -> None:
+    kept = [each for each in rounds(SPEEDS) if each["variant"] != "torch/block" or each["round"] < 3]
+    rows = [*kept, unmeasured("failed", "killed", variant="torch/block", planned_rounds=5)]
+    result = result_of(group_of(tmp_path, rows), "torch/block")
+    assert (result.status, len(result.blocks)) == ("failed", 3)
+    assert "failed after 3 of 5 rounds: killed" in result.notes
+    assert result.ratio is not None
+
+
+def test_wrong_is_never_fast(tmp_path: Path) -> None:
+    rows = [*rounds(SPEEDS), unmeasured("wrong", "its gradient is off", variant="torch/cudnn")]
+    result = result_of(group_of(tmp_path, rows), "torch/cudnn")
+    assert (result.status, result.reason) == ("wrong", "its gradient is off")
+    assert (result.blocks, result.ratio) == ((), None)
+
+
+def test_missing_rounds_and_single_rounds_are_noted(tmp_path: Path) -> None:
+    rows = [each for each in rounds(SPEEDS) if each["variant"] == "torch/basic" or each["round"] == 0]
+    result = result_of(group_of(tmp_path, rows), "torch/cudnn")
+    assert result.notes == ("only 1 of 5 rounds", "one round: no interval")
+
+
+@pytest.mark.parametrize(
+    ("baseline", "why"),
+    [
+        ([], "was not part of it"),
+        ([unmeasured("failed", "killed")], "was not measured (failed)"),
+    ],
+)
+def test_without_the_baseline_there_are_figures_and_no_ratios(
+    baseline: Any, why: str, tmp_path: Path
+) -> None:
+    group = group_of(tmp_path, [row(variant="torch/cudnn"), *baseline])
+    result = result_of(group, "torch/cudnn")
+    assert result.seconds is not None
+    assert result.ratio is None
+    assert group.warnings == (f"There are no ratios: the baseline torch/basic {why}.",)
+
+
+def test_no_round_in_common_with_the_baseline(tmp_path: Path) -> None:
+    group = group_of(tmp_path, [row(), row(variant="torch/cudnn", round=1)])
+    assert "no round in common with the baseline" in result_of(group, "torch/cudnn").notes
+
+
+def test_several_recorded_baselines_ask_for_one(tmp_path: Path) -> None:
+    rows = [row(), row(variant="torch/block", baseline="torch/block")]
+    with pytest.raises(UserError, match="small, train has several baselines: torch/basic, torch/block"):
+        summary_of(tmp_path, rows)
+    assert group_of(tmp_path, rows, baseline="torch/block").baseline == "torch/block"
+
+
+@pytest.mark.parametrize("what", ["parameters", "flops_per_step", "items_per_step", "unit", "precision"])
+def test_unequal_work_is_an_error(what: str, tmp_path: Path) -> None:
+    other = {**WORK, what: "bf16" if isinstance(WORK[what], str) else 2 * WORK[what]}
+    rows = [row(), row(variant="torch/cudnn", work=other)]
+    with pytest.raises(UserError, match="the variants of small, train did unequal work") as caught:
+        summary_of(tmp_path, rows)
+    assert what in str(caught.value)
+    assert "torch/basic" in str(caught.value)
+    assert "torch/cudnn" in str(caught.value)
+
+
+def test_another_device_is_no_other_work(tmp_path: Path) -> None:
+    group_of(tmp_path, [row(), row(variant="torch/cudnn", work={**WORK, "device": "cuda"})])
+
+
+def test_losses_that_differ_are_a_warning(tmp_path: Path) -> None:
+    losses = {"torch/basic": 9.0, "torch/block": 9.1, "torch/cudnn": 9.5}
+    (warning,) = group_of(tmp_path, [row(variant=v, loss=loss) for v, loss in losses.items()]).warnings
+    assert "differ by 5.5%, more than 2%: from 9 of torch/basic to 9.5 of torch/cudnn" in warning
+
+
+def test_losses_are_compared_in_the_first_round_that_all_have(tmp_path: Path) -> None:
+    rows = [
+        row(loss=5.0),
+        row(round=1, loss=9.0),
+        row(round=2, loss=4.0),
+        row(variant="torch/cudnn", round=1, loss=9.1),
+        row(variant="torch/cudnn", round=2, loss=9.1),
+        row(variant="torch/block", loss=None),
+    ]
+    assert group_of(tmp_path, rows).warnings == ()
+
+
+def test_a_loss_that_is_not_finite_is_a_warning(tmp_path: Path) -> None:
+    (warning,) = group_of(tmp_path, [row(), row(variant="torch/cudnn", loss=math.nan)]).warnings
+    assert warning == "The loss of torch/cudnn is not finite in round 0."
+
+
+def test_any_two_can_be_paired(tmp_path: Path) -> None:
+    group = group_of(tmp_path, rounds(PTB, noise=0.001, suite="ptb", baseline="tensorflow/basic"))
+    ratio = paired(result_of(group, "torch/cudnn"), result_of(group, "torch/basic"))
+    assert ratio is not None
+    assert ratio.estimate == pytest.approx(2, rel=0.01)

@@ -1,0 +1,50 @@
+"""A language model and a classifier with two gates swapped: what the benchmark must refuse to time."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from ptb_lm import backend, classifier
+
+
+def swapped(weights: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Swap input and forget gate wherever there are gates."""
+
+    def swap(array: np.ndarray) -> np.ndarray:
+        i, f, g, o = np.split(array, 4, axis=-1)
+        return np.concatenate([f, i, g, o], axis=-1)
+
+    return {name: swap(array) if name.startswith("lstm.") else array for name, array in weights.items()}
+
+
+def build(config: Any, weights: Mapping[str, np.ndarray], **chosen: Any) -> Any:
+    """Build torch's cudnn model of swapped gates, which speaks of them in the right order."""
+    language = hasattr(config, "num_steps")
+    module = backend if language else classifier
+    chosen = {"device": "cpu", "precision": "fp32", "seed": 1}
+    model = module.build(config, swapped(weights), framework="torch", model="cudnn", **chosen)
+    export = model.export_weights
+    model.export_weights = lambda: swapped(export())
+    return model
+
+
+def build_right(config: Any, weights: Mapping[str, np.ndarray], **chosen: Any) -> Any:
+    """Build torch's cudnn model as it is."""
+    return backend.build(
+        config, weights, framework="torch", model="cudnn", device="cpu", precision="fp32", seed=1
+    )
+
+
+def build_failing(config: Any, weights: Mapping[str, np.ndarray], **chosen: Any) -> Any:
+    """Build a right model that dies when it is timed."""
+    model = build_right(config, weights)
+    step, calls = model.train_step, iter(range(3))
+
+    def train_step(*arguments: Any, **more: Any) -> Any:
+        if next(calls, None) is None or config.batch_size != 3:
+            raise RuntimeError("out of luck\nsecond line")
+        return step(*arguments, **more)
+
+    model.train_step = train_step
+    return model
