@@ -46,7 +46,7 @@ def test_a_machine_that_is_twice_as_slow_has_the_same_ratios(tmp_path: Path) -> 
 
 
 def test_how_often_the_same_is_called_different(tmp_path: Path) -> None:
-    """At most 5 % of 600 ratios, by chance; three standard errors are 3 %, as a benchmark's two go together."""
+    """At most 5 % of 600 ratios, by chance; three standard errors are 3 %: a benchmark's two go together."""
     differ = 0
     for seed in range(300):
         a, b = rounds(SPEEDS, seed=2 * seed), rounds(SPEEDS, seed=2 * seed + 1, count=7)

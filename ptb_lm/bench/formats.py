@@ -31,7 +31,7 @@ def interval(value: LogMean | None) -> str:
     if value is None or value.interval is None:
         return NOTHING
     low, high = value.interval
-    return f"{times(low)} to {times(high)}"
+    return f"{times(low)}–{times(high)}"
 
 
 def percent(fraction: float) -> str:

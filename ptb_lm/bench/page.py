@@ -10,7 +10,7 @@ from ptb_lm.bench.page_style import STYLE
 from ptb_lm.bench.tables import to_html as table_to_html
 
 # The page itself forbids what it does not need: nothing is fetched, and no script of a label's would run.
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'"
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
 
 def to_html(document: Document) -> str:

@@ -26,12 +26,12 @@ table {
   border-collapse: collapse; font-size: .8125rem; line-height: 1.4; font-variant-numeric: tabular-nums;
 }
 th, td {
-  padding: .38rem .45rem; text-align: left; vertical-align: baseline; font-weight: 400;
+  padding: .38rem .4rem; text-align: left; vertical-align: baseline; font-weight: 400;
   border-bottom: 1px solid var(--rule); overflow-wrap: normal;
 }
 thead th { color: var(--soft); vertical-align: bottom; border-bottom-color: var(--soft); }
 thead .group { text-align: center; color: var(--ink); font-weight: 600; border-bottom-color: var(--rule); }
-tbody th { min-width: 10.5rem; }
+tbody th { min-width: 9.5rem; }
 tbody tr:hover > * { background: var(--tint); }
 .number { text-align: right; }
 td { min-width: 8.25rem; overflow-wrap: anywhere; }
@@ -52,8 +52,9 @@ summary { cursor: pointer; color: var(--soft); font-size: .875rem; }
   body { font-size: 11px; }
   main { max-width: none; padding: 0; }
   section { break-inside: auto; }
-  table { font-size: 9px; }
-  th, td { padding: .2rem .35rem; }
+  table { font-size: 8.5px; }
+  code { font-size: 8px; }
+  th, td, tbody th, td.number { padding: .2rem .3rem; min-width: 0; }
   .scroll { overflow: visible; }
   tr, figure { break-inside: avoid; }
 }

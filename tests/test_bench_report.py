@@ -1,0 +1,209 @@
+"""The report in Markdown: every row, in its suite's columns, with published figures and learning curves."""
+
+import sys
+from pathlib import Path
+
+import pytest
+import runs
+from bench_rows import PTB, STACKED_SPEEDS, rich, rounds, row, write
+
+from ptb_lm.bench.report import write_report
+from ptb_lm.errors import UserError
+
+
+@pytest.fixture(autouse=True)
+def without_matplotlib(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The page has tests of its own; Markdown needs no matplotlib."""
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+
+
+def report_of(folder: Path, rows: object, **options: object) -> str:
+    write_report(write(folder, rows), **{"baseline": None, "runs": [], **options})  # type: ignore[arg-type]
+    return (folder / "report.md").read_text(encoding="utf-8")
+
+
+def section_of(report: str, title: str) -> str:
+    return report.split(f"\n## {title}\n")[1].split("\n## ")[0]
+
+
+def table_of(section: str, number: int = 0) -> list[list[str]]:
+    """Return a table's cells: titles first, without the line below them."""
+    tables, lines = [], []
+    for line in [*section.splitlines(), ""]:
+        if line.startswith("|"):
+            lines.append([cell.strip() for cell in line.replace("\\|", "/").split("|")[1:-1]])
+        elif lines:
+            tables.append([lines[0], *lines[2:]])
+            lines = []
+    return tables[number]
+
+
+@pytest.fixture(scope="module")
+def rich_report(tmp_path_factory: pytest.TempPathFactory) -> str:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "matplotlib.figure", None)
+        return report_of(tmp_path_factory.mktemp("rich"), rich())
+
+
+def test_every_row_is_there_fastest_first_and_troubles_last(rich_report: str) -> None:
+    names = [line[0] for line in table_of(section_of(rich_report, "ptb: small"))[1:]]
+    fastest_first = sorted(PTB, key=lambda variant: -PTB[variant])
+    assert names[: len(PTB)] == [f"`{variant}`" for variant in fastest_first]
+    assert names[len(PTB)] == "`tensorflow/block/xla`"
+    assert names[-1] == "`mine/wrong`"
+    assert len(names) == len(PTB) + 3
+
+
+def test_ptb_has_words_a_second_and_the_speed_up_over_basic(rich_report: str) -> None:
+    titles, *lines = table_of(section_of(rich_report, "ptb: small"))
+    assert titles[1:4] == ["words a second", "speed-up over tensorflow/basic", "95 % interval"]
+    for name, _, speed_up, interval, *_ in lines[: len(PTB)]:
+        assert float(speed_up) == pytest.approx(PTB[name.strip("`")], rel=0.05)
+        assert (interval == "–") == (name == "`tensorflow/basic`")
+    assert lines[0][1] == "11,300", "400 words of a step, 40 steps, some 1.4 seconds"
+
+
+def test_stacked_lm_has_wall_time_elapsed_and_sequences_side_by_side(rich_report: str) -> None:
+    titles, *lines = table_of(section_of(rich_report, "stacked-lm: 3x256"))
+    of_a_pass = [
+        "wall time a batch (s)",
+        "elapsed (s / batches)",
+        "sequences a second",
+        "speed-up over torch/basic",
+        "95 % interval",
+    ]
+    assert titles[1:] == [f"{name}: {title}" for name in ("forward", "train") for title in of_a_pass]
+    cells = {line[0].strip("`"): line[1:] for line in lines}
+    for variant, speed in STACKED_SPEEDS.items():
+        wall, elapsed, rate, speed_up, _ = cells[variant][5:]
+        seconds, steps = elapsed.split(" / ")
+        assert steps == "40"
+        assert float(seconds) == pytest.approx(40 * float(wall), rel=0.01)
+        assert float(rate.replace(",", "")) == pytest.approx(128 / float(wall), rel=0.01)
+        assert float(speed_up) == pytest.approx(speed, rel=0.1)
+    assert cells["tensorflow/cudnn"][0] == "unavailable: needs a GPU"
+    assert cells["torch/block/jit"][0] == "not part of this pass"
+    assert "- train, torch/block/jit: failed after 1 of 5 rounds: out of memory" in rich_report
+    assert "- train, torch/block/jit: one round: no interval" in rich_report
+
+
+def test_acoustic_has_mean_and_deviation(tmp_path: Path) -> None:
+    rows = [
+        row(suite="acoustic", workload="1x320-CE-short", round=n, seconds=s) for n, s in enumerate((4, 8))
+    ]
+    titles, (_, time, *_) = table_of(section_of(report_of(tmp_path, rows), "1x320-CE-short"))
+    assert titles[1] == "ms a batch, mean ± sd"
+    assert time == "150 ± 71", "100 and 200 ms"
+
+
+def test_any_other_suite_has_times_and_rates(tmp_path: Path) -> None:
+    titles, line = table_of(section_of(report_of(tmp_path, [row()]), "small"))
+    assert titles[1:3] == ["ms a step", "words a second"]
+    assert line[1:] == ["50.0", "8,000", "1.00", "–", "7.3 %"]
+
+
+def test_what_a_label_holds_stays_text(rich_report: str) -> None:
+    assert "<script" not in rich_report
+    evil = "&lt;script>alert('x')&lt;/script> &amp; $5 \\| \\`a\\` \\_b\\_"
+    assert f"| Mine {evil} `mine/custom` | failed: {evil} |" in rich_report
+
+
+def test_published_figures_stand_beside_ours(rich_report: str) -> None:
+    titles, *lines = table_of(section_of(rich_report, "ptb: small"), 1)
+    assert titles[2:] == [
+        "published: words a second",
+        "published: × BasicLSTMCell",
+        "here: words a second",
+        "here: × BasicLSTMCell",
+        "here: 95 % interval",
+    ]
+    block = lines[1]
+    assert block[:4] == ["LSTMBlockCell `tensorflow/block`", "Tesla P40", "17,000", "1.13"]
+    assert float(block[5]) == pytest.approx(1.1, rel=0.05)
+    assert lines[2][4:] == ["–", "–", "–"], "tensorflow/cudnn was not measured"
+    stacked = section_of(rich_report, "stacked-lm: 3x256")
+    assert "| PyTorch, cuDNN LSTM `torch/cudnn` | RTX 2080 Ti | 23.6 | 1.1809 | 5,419.76 | 20.06 |" in stacked
+    assert "look swapped in the source" in stacked
+    acoustic = section_of(rich_report, "acoustic: 1x320-CE-short")
+    assert "Its results are pictures without numbers" in acoustic
+    assert "GTX 1080 Founders Edition" in acoustic
+
+
+def test_the_lead_says_who_is_fastest(rich_report: str) -> None:
+    assert (
+        "- small, train: torch/cudnn is the fastest with 11,300 words a second, 1.59 (1.54–1.64) times "
+        in (rich_report)
+    )
+
+
+def test_the_lead_says_when_it_may_be_chance(tmp_path: Path) -> None:
+    speeds = {"torch/basic": 1.0, "torch/block": 1.001}
+    for seed in range(5):
+        report = report_of(tmp_path / str(seed), rounds(speeds, noise=0.1, seed=seed))
+        if "torch/block is the fastest" in report:
+            assert "no more than chance may do" in report
+            return
+    pytest.fail("in no seed the equal one was ahead by chance")
+
+
+def test_another_baseline(tmp_path: Path) -> None:
+    report = report_of(tmp_path, rounds({"torch/basic": 1.0, "torch/cudnn": 4.0}), baseline="torch/cudnn")
+    assert "speed-up over torch/cudnn" in report
+    assert "`torch/cudnn` | " in report
+
+
+def test_warnings_are_up_front(tmp_path: Path) -> None:
+    write(tmp_path, [row(), row(variant="torch/cudnn", loss=1.0)], end="{")
+    write_report(tmp_path, baseline=None, runs=[])
+    top = (tmp_path / "report.md").read_text().split("\n## ")[0]
+    assert "**Warning:** The last line of rows.jsonl was cut off" in top
+    assert "**Warning:** small, train: The losses of round 0 differ by" in top
+
+
+def test_facts_of_the_machine_and_how_to_read(rich_report: str) -> None:
+    machine = dict(table_of(section_of(rich_report, "The machine"))[1:])
+    assert machine["cpu"] == "A Processor @ 2.50GHz"
+    assert machine["command"] == "python -m ptb_lm.bench run quick --out OUT"
+    assert "Student's t" in section_of(rich_report, "How to read this")
+
+
+def test_without_matplotlib_a_sentence_says_how_to_get_the_page(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report_of(tmp_path, [row()])
+    assert not (tmp_path / "report.html").exists()
+    wrote, page = capsys.readouterr().out.splitlines()
+    assert wrote == f"wrote {tmp_path / 'report.md'}"
+    assert page == (
+        "report.html is not written: install matplotlib to get it: pip install 'ptb-lm[bench]' "
+        "(a checkout: -e '.[bench]')"
+    )
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("run")
+    return runs.train_run(runs.write_corpus(folder / "data"), folder / "a run")
+
+
+def test_learning_curves_are_those_of_the_run(run: Path, tmp_path: Path) -> None:
+    section = section_of(report_of(tmp_path, [row()], runs=[run]), "Learning curves")
+    (name, epochs, *_, test, _) = table_of(section)[1]
+    assert name == "small, torch cudnn `a run`"
+    assert epochs == "2"
+    assert float(test) == pytest.approx(runs.result(run)["test_perplexity"], abs=0.005)
+
+
+def test_a_run_that_is_none_is_one_sentence(run: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="does not exist"):
+        report_of(tmp_path, [row()], runs=[tmp_path / "missing"])
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    (broken / "config.json").write_bytes((run / "config.json").read_bytes())
+    with pytest.raises(UserError, match=r"metrics.jsonl cannot be read: No such file"):
+        report_of(tmp_path, [row()], runs=[broken])
+    for content, why in (("", "holds no epochs"), ('{"epoch": 1}\n', "line 1: not an epoch's metrics")):
+        (broken / "metrics.jsonl").write_text(content)
+        with pytest.raises(UserError, match=why):
+            report_of(tmp_path, [row()], runs=[broken])
