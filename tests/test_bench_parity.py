@@ -56,7 +56,7 @@ def test_right_classifiers_pass(loss: str) -> None:
 
 @pytest.mark.parametrize("task", [LANGUAGE, *CLASSIFIERS.values()])
 def test_swapped_gates_are_refused(task: Any) -> None:
-    with pytest.raises(parity.WrongError, match="is off by .* from the NumPy reference's"):
+    with pytest.raises(parity.WrongError, match=r"is off by .* from the NumPy reference's"):
         parity.check(task, wrong_variant.build, precision="fp32", seed=3)
 
 

@@ -42,7 +42,7 @@ def test_the_work_of_a_classifier_counted_by_hand(loss: str) -> None:
     lengths_B = task.batch(seed=8).lengths_B
     assert lengths_B is not None
     assert sorted(lengths_B) == [5, 7, 9]
-    # A frame: both directions of 3 -> 5 and of 10 -> 2. The dense layer: 4 outputs of 4, a frame or a sequence.
+    # A frame: both directions of 3 -> 5 and of 10 -> 2. The dense layer: 4 by 4, a frame or a sequence.
     frames, dense = 21, 16
     lstm = frames * 2 * ((3 + 5) * 20 + (10 + 2) * 8)
     assert task.multiply_adds == lstm + dense * (frames if loss == "ctc" else 3)

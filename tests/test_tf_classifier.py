@@ -76,7 +76,10 @@ def variants() -> list[Any]:
     ]
     for model in TENSORFLOW.models:
         options = TENSORFLOW.options(model)
-        rows += [(model, execution, "static", "ctc", False, True) for execution in options["execution"][1:]]
+        rows += [
+            (model, execution, "static", "cross_entropy" if execution == "xla" else "ctc", False, True)
+            for execution in options["execution"][1:]
+        ]
         rows += [(model, "graph", unroll, "cross_entropy", False, True) for unroll in options["unroll"][1:]]
     return [*rows, ("basic", "graph", "loop", "ctc", False, False)]
 
@@ -226,3 +229,13 @@ def test_a_gpu_computes_the_reference_s_gradient(loss: str, model: str) -> None:
     for name, array in expected_gradients.items():
         np.testing.assert_allclose(gradients[name], array, rtol=0, atol=1e-5, err_msg=name)
     assert built.device_memory() > 0
+
+
+def test_what_ctc_cannot_do_is_refused() -> None:
+    config = configured(loss="ctc", bidirectional=False)
+    with pytest.raises(UserError, match="XLA cannot compile TensorFlow's CTC"):
+        build(config, "basic", execution="xla")
+    batch = random_batch(config, lengths=False)
+    steps = batch._replace(x_BTI=batch.x_BTI[:, : LABELS - 1])
+    with pytest.raises(tf.errors.InvalidArgumentError, match="Not enough time"):
+        build(config, "block_fused").forward_step(steps)

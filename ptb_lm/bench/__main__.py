@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ptb_lm import backend, cli, files, runlog
-from ptb_lm.bench import runner, variants
+from ptb_lm.bench import compare, report, runner, variants
 from ptb_lm.bench.record import Record
 from ptb_lm.bench.suites import DEFAULT_SUITE, SUITES
 from ptb_lm.bench.workloads import Workload
@@ -64,13 +64,13 @@ def _parser() -> cli.Parser:
     run.set_defaults(function=_run)
 
     text = "Write the tables and the page of what was measured, again."
-    report = commands.add_parser("report", prog=f"{PROG} report", description=text, help=text)
-    report.add_argument("folder", type=Path, metavar="DIR", help="what run wrote")
-    report.add_argument("--baseline", metavar="VARIANT", help="what speeds are compared with")
-    report.add_argument(
+    reporting = commands.add_parser("report", prog=f"{PROG} report", description=text, help=text)
+    reporting.add_argument("folder", type=Path, metavar="DIR", help="what run wrote")
+    reporting.add_argument("--baseline", metavar="VARIANT", help="what speeds are compared with")
+    reporting.add_argument(
         "--runs", nargs="+", type=Path, default=[], metavar="RUN", help="training runs, for learning curves"
     )
-    report.set_defaults(function=_report)
+    reporting.set_defaults(function=_report)
 
     text = "Compare two measurements of a suite: before and after, or of two machines."
     comparing = commands.add_parser("compare", prog=f"{PROG} compare", description=text, help=text)
@@ -157,10 +157,12 @@ def _report(arguments: argparse.Namespace) -> int:
 
 
 def _write_report(folder: Path, *, baseline: str | None = None, runs: Sequence[Path] = ()) -> int:
+    report.write_report(folder, baseline=baseline, runs=runs)
     return 0
 
 
 def _compare(arguments: argparse.Namespace) -> int:
+    runlog.say(compare.compare(*arguments.folders))
     return 0
 
 

@@ -115,7 +115,7 @@ def _classifier(task: ClassifierTask, build: Build, *, seed: int) -> dict[str, f
 
 def _random(shapes: parameters.Shapes, seed: int) -> dict[str, NDArray[np.float64]]:
     # Of a size that makes gates, state and outputs of order one whatever the widths, biases too: what is left
-    # out or swapped then shows. In values that float32 holds, so that the reference starts from the same ones.
+    # out or swapped then shows. In values that float32 holds, so that the reference starts from the same.
     rng, weights = np.random.default_rng(seed), {}
     for name, shape in shapes.items():
         inputs = shape[0] if name.endswith("kernel") else 1

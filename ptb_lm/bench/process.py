@@ -176,22 +176,33 @@ class Worker:
 class Gemm:
     """Measures the machine's float32 matrix multiplication.
 
+    Attributes:
+        device: "cpu" or "cuda".
+
     Args:
-        device: "cpu", "cuda" or "auto".
+        device: "cpu", "cuda", or "auto": cuda where there is one.
+
+    Raises:
+        UserError: It cannot be measured on this device.
     """
 
     def __init__(self, device: str) -> None:
         self._process = Process("ptb_lm.torch_backend.gemm", device)
+        self.device = str(self._measured()["device"])
 
     def gflops(self) -> float:
         """Return the rate measured just now, in GFLOP/s.
 
         Raises:
-            UserError: It cannot be measured on this device.
+            UserError: It could not be measured.
         """
+        return float(self._measured()["gflops"])
+
+    def _measured(self) -> dict[str, Any]:
         try:
-            return float(self._process.ask("")["gflops"])
+            return self._process.ask("")
         except WorkerError as error:
+            self.close()
             raise UserError(f"cannot measure the machine's matrix multiplication: {error}") from None
 
     def close(self) -> None:

@@ -77,12 +77,12 @@ def read(path: Path) -> list[Row]:
 
 
 def _parsed(path: Path) -> Iterator[Row]:
-    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    lines = path.read_bytes().splitlines(keepends=True)
     for number, line in enumerate(lines, 1):
         try:
             row = json.loads(line)
         except ValueError:
-            if number == len(lines) and not line.endswith("\n"):
+            if number == len(lines) and not line.endswith(b"\n"):
                 return
             raise UserError(f"{path}, line {number}: not valid JSON") from None
         yield row

@@ -230,7 +230,7 @@ class _Measurement:
             "baseline": workload.baseline,
             "reason": None,
             "planned_rounds": workload.rounds,
-            "work": workload.work(pass_name, precision=options.precision, device=options.device),
+            "work": workload.work(pass_name, precision=options.precision, device=self.gemm.device),
             "command": self.command,
             "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         }

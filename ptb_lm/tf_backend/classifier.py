@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from ptb_lm.backend import Arrays
 from ptb_lm.classifier import Batch, ClassifierConfig, Scores
+from ptb_lm.errors import UserError
 from ptb_lm.tf_backend.cells import layer_type
 from ptb_lm.tf_backend.device import DTYPES, Device, choose
 from ptb_lm.tf_backend.execution import executed
@@ -32,8 +33,10 @@ def build(
     """Build the classifier; see ptb_lm.classifier.build.
 
     Raises:
-        UserError: There is no such device, or XLA cannot compile the model on it.
+        UserError: There is no such device, or XLA cannot compile the model on it, or the loss.
     """
+    if execution == "xla" and config.loss == "ctc":
+        raise UserError("XLA cannot compile TensorFlow's CTC; choose --execution graph or eager")
     chosen = choose(device, model=model, execution=execution)
     with tf.device(chosen.name):
         return TensorFlowClassifier(

@@ -120,13 +120,14 @@ class SequenceNetwork:
 def _ctc(logits_TBC: tf.Tensor, labels_BU: tf.Tensor, lengths_B: tf.Tensor | None) -> tf.Tensor:
     """Return the negative log likelihood of each sequence of labels [B] in nats, where class 0 is blank.
 
-    TensorFlow's gives labels that do not fit into their steps a large loss, where the true one is infinite.
+    TensorFlow refuses labels that do not fit into their steps, whose true loss is infinite.
     """
     steps, batch = tf.unstack(tf.shape(logits_TBC)[:2])
     nll_B = tf.nn.ctc_loss(
-        labels_BU,
+        # Sparse labels go to one operation; dense ones to a loop over elementary ones, many times slower.
+        tf.sparse.from_dense(labels_BU),
         tf.cast(logits_TBC, tf.float32),  # it computes in no other precision
-        label_length=tf.fill([batch], tf.shape(labels_BU)[1]),
+        label_length=None,
         logit_length=tf.fill([batch], steps) if lengths_B is None else lengths_B,
         logits_time_major=True,
         blank_index=0,

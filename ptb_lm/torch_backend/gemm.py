@@ -15,7 +15,7 @@ TIMES = 3
 
 
 def main() -> None:
-    """Answer until stdin ends: {"gflops": float32 multiply-adds * 2 / second / 1e9}."""
+    """Answer until stdin ends: {"device": ..., "gflops": float32 multiply-adds * 2 / second / 1e9}."""
     asked = sys.argv[1]
     device = ("cuda" if torch.cuda.is_available() else "cpu") if asked == "auto" else asked
     torch.backends.cuda.matmul.fp32_precision = "ieee"
@@ -29,7 +29,7 @@ def main() -> None:
             torch.mm(a, b, out=c)
             c[0, 0].item()  # waits for the device
             rates.append(2 * width**3 / (time.perf_counter() - start) / 1e9)
-        print(json.dumps({"gflops": statistics.median(rates)}), flush=True)
+        print(json.dumps({"device": device, "gflops": statistics.median(rates)}), flush=True)
 
 
 if __name__ == "__main__":

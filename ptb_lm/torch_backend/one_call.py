@@ -1,7 +1,7 @@
 """All layers of a classifier in one call of torch.nn.LSTM: what a call for each layer is compared with.
 
-It is how cuDNN is meant to be used, which may then work on several layers at a time. The layers must be of one
-size, and dropout can only stand between them; here there is none.
+It is how cuDNN is meant to be used, which may then work on several layers at a time. The layers must be of
+one size, and dropout can only stand between them; here there is none.
 
 Shapes: L = layers, T = time steps, B = batch, I = input width, H = hidden units.
 """
