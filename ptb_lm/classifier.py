@@ -101,10 +101,52 @@ class Classifier(Protocol):
         """Return versions, device and threads."""
 
 
-# The frameworks of the language model, by what else they build.
+_KERAS_MODELS = {
+    "lstm": "keras.layers.LSTM, Keras's own loop over elementary operations",
+    "cudnn": "keras.layers.LSTM with cuDNN on a GPU; on a CPU, of torch alone, a loop after one product",
+}
+_KERAS_MISSING = "install it with: pip install 'ptb-lm[jax]' (a checkout: -e '.[jax]')"
+
+# The frameworks of the language model, by what else they build, and those that build this alone.
 CLASSIFIERS: dict[str, Framework] = {
     "torch": dataclasses.replace(FRAMEWORKS["torch"], build="ptb_lm.torch_backend.classifier:build"),
     "tensorflow": dataclasses.replace(FRAMEWORKS["tensorflow"], build="ptb_lm.tf_backend.classifier:build"),
+    "keras-jax": Framework(
+        build="ptb_lm.keras_backend.on_jax:build",
+        models=_KERAS_MODELS,
+        executions=("xla",),
+        unrolls=("loop",),
+        precisions=("fp32",),
+        missing=_KERAS_MISSING,
+        refusals={},
+    ),
+    "keras-torch": Framework(
+        build="ptb_lm.keras_backend.on_torch:build",
+        models=_KERAS_MODELS,
+        executions=("eager",),
+        unrolls=("static",),
+        precisions=("fp32",),
+        missing=_KERAS_MISSING,
+        refusals={},
+    ),
+    "keras-tensorflow": Framework(
+        build="ptb_lm.keras_backend.on_tensorflow:build",
+        models=_KERAS_MODELS,
+        executions=("graph", "xla"),
+        unrolls=("loop",),
+        precisions=("fp32",),
+        missing=FRAMEWORKS["tensorflow"].missing,
+        refusals={("cudnn", "xla"): "XLA cannot compile CudnnRNNV3"},
+    ),
+    "pytensor": Framework(
+        build="ptb_lm.pytensor_backend.classifier:build",
+        models={"scan": "elementary operations in pytensor.scan, after one product of all inputs"},
+        executions=("graph",),
+        unrolls=("loop",),
+        precisions=("fp32", "fp64"),
+        missing="install it with: pip install 'ptb-lm[pytensor]' (a checkout: -e '.[pytensor]')",
+        refusals={},
+    ),
 }
 
 

@@ -34,7 +34,7 @@ def ratio_of(source: Source, figure: Figure) -> float:
 
 @pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.name)
 def test_a_source_answers_to_a_suite_and_its_workloads(source: Source) -> None:
-    workloads = {workload.name: workload for workload in SUITES[source.suite][1]}
+    workloads = {workload.name: workload for workload in SUITES[source.suite].workloads}
     for figure in source.figures:
         assert figure.pass_name in workloads[figure.workload].passes
         assert figure.seconds_per_step or figure.rate

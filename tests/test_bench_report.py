@@ -130,6 +130,13 @@ def test_published_figures_stand_beside_ours(rich_report: str) -> None:
     assert "GTX 1080 Founders Edition" in acoustic
 
 
+def test_in_another_suite_only_what_was_measured_has_figures_beside_it(tmp_path: Path) -> None:
+    assert "### Published figures" not in report_of(tmp_path / "a", [row()])
+    report = report_of(tmp_path / "b", [row(), row(variant="tensorflow/block")])
+    assert "| LSTMBlockCell `tensorflow/block` | Tesla P40 | 17,000 | 1.13 | 8,000 |" in report
+    assert "GTX 1080" not in report, "whose figures are of large"
+
+
 def test_the_lead_says_who_is_fastest(rich_report: str) -> None:
     assert (
         "- small, train: torch/cudnn is the fastest with 11,300 words a second, 1.59 (1.54–1.64) times "

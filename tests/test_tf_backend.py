@@ -16,6 +16,7 @@ from ptb_lm import backend, checkpoint, evaluate, reference, train
 from ptb_lm.backend import FRAMEWORKS
 from ptb_lm.config import Config
 from ptb_lm.errors import UserError
+from ptb_lm.quiet import held_back_stderr
 from ptb_lm.rundir import RunDirectory
 
 tf = pytest.importorskip("tensorflow")
@@ -24,7 +25,6 @@ from ptb_lm.tf_backend.block_ops import block_cell, block_lstm  # noqa: E402
 from ptb_lm.tf_backend.cells import BasicLayer  # noqa: E402
 from ptb_lm.tf_backend.loss import SoftmaxLayer, sum_by_word  # noqa: E402
 from ptb_lm.tf_backend.model import InvertedDropout  # noqa: E402
-from ptb_lm.tf_backend.quiet import held_back_stderr  # noqa: E402
 from ptb_lm.tf_backend.time_loop import over_time  # noqa: E402
 
 VOCABULARY = 11

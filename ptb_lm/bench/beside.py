@@ -12,19 +12,24 @@ from ptb_lm.bench.tables import Cell, Column, Name, Table
 
 
 def tables(groups: Sequence[Group]) -> Iterator[Captioned]:
-    """Yield a table for each source and pass that answers to a workload's passes."""
+    """Yield a table for each source and pass that answers to a workload's passes.
+
+    In another suite than the source's, only if one of its variants was measured there.
+    """
     first = groups[0]
+    measured = {result.variant for group in groups for result in group.results if result.blocks}
     for source, figures in published.for_workload(first.suite, first.workload):
+        if source.suite != first.suite and measured.isdisjoint(figure.variant for figure in figures):
+            continue
         about = " ".join(f"{text[0].upper()}{text[1:]}." for text in (source.protocol, source.remark) if text)
         caption = f"{source.name}{f' ({source.url})' if source.url else ''}. {about}"
         if not figures:
-            yield Captioned(caption=caption, table=None)
+            yield Captioned(caption=caption)
         for group in groups:
             of = [figure for figure in figures if figure.pass_name == group.pass_name]
             if of:
-                yield _table(
-                    source, of, group, caption=caption if len(groups) == 1 else f"{group.name}: {caption}"
-                )
+                of_the_pass = caption if len(groups) == 1 else f"{group.name}: {caption}"
+                yield _table(source, of, group, caption=of_the_pass)
 
 
 def _table(source: Source, figures: Sequence[Figure], group: Group, *, caption: str) -> Captioned:

@@ -60,7 +60,7 @@ def _units(ratio: Ratio) -> str:
 def _quartiles(seconds: Spread) -> str:
     if seconds.count < 2:
         return NOTHING
-    return f"{formats.significant(seconds.low * 1e3)} to {formats.significant(seconds.high * 1e3)}"
+    return f"{formats.significant(seconds.low * 1e3)}–{formats.significant(seconds.high * 1e3)}"
 
 
 def _or_nothing(value: _T | None, show: Callable[[_T], str]) -> str:

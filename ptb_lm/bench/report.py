@@ -14,6 +14,7 @@ from ptb_lm.files import atomic_write
 
 MARKDOWN, PAGE = "report.md", "report.html"
 
+_OF_A_PROCESS = {"started"}  # facts that are no machine's
 _FACTS_FIRST = ("cpu", "processor", "device", "cores", "threads", "torch", "tensorflow", "commit")
 
 
@@ -77,15 +78,15 @@ def to_text(document: Document) -> str:
 
 
 def _subtitle(summary: Summary) -> str:
-    devices = distinct(group.work.device for group in summary.groups if group.work)
-    machine = distinct(value for name in ("cpu", "processor") for value in summary.environment.get(name, ()))
+    facts = ("device", "cpu", "processor")
+    machine = distinct(value for name in facts for value in summary.environment.get(name, ()))
     days = distinct(time[:10] for time in summary.times)
-    return ", ".join([*devices, *machine, " to ".join(days)] if days else [*devices, *machine])
+    return ", ".join([*machine, " to ".join(days)] if days else machine)
 
 
 def _machine(summary: Summary) -> Section:
     names = sorted(
-        summary.environment,
+        summary.environment.keys() - _OF_A_PROCESS,
         key=lambda name: (_FACTS_FIRST.index(name) if name in _FACTS_FIRST else len(_FACTS_FIRST), name),
     )
     facts = [[name, "; ".join(summary.environment[name])] for name in names]

@@ -166,6 +166,24 @@ _THREE_LAYERS = Workload(
     passes=("forward", "train"),
 )
 
+_TURNING_POINTS = Workload(
+    # The batches of examples/sequence_classification.py.
+    name="turning-points",
+    task=ClassifierTask(
+        config=ClassifierConfig(
+            input_size=2, hidden_sizes=(16,) * 2, classes=2, learning_rate=0.01, clip_value=0.1
+        ),
+        batch_size=50,
+        steps=30,
+        shortest=10,
+    ),
+    variants=_MODELS[1:],
+    baseline="torch/basic",
+    passes=("forward", "train"),
+    steps=20,
+    warm_up=10,
+)
+
 _QUICK = _named(
     {
         "plain-torch/cudnn": "PyTorch modules, plain loop",
@@ -216,6 +234,7 @@ SUITES: dict[str, Suite] = {
             _acoustic("4x320-CTC-long", _ACOUSTIC_VARIANTS, layers=4, batch=32, steps=1000, ctc=True),
         ),
     ),
+    "template": Suite("the example that classifies sequences of different lengths", (_TURNING_POINTS,)),
     "semantics": Suite("one call of three layers against three calls of one", (_THREE_LAYERS,)),
 }
 DEFAULT_SUITE = "quick"
