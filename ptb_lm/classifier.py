@@ -9,6 +9,7 @@ C = classes, U = labels a sequence.
 """
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
@@ -51,8 +52,10 @@ class ClassifierConfig:
             raise UserError("input_size, hidden_sizes and classes must be at least 1")
         if not 0 < self.keep_prob <= 1:
             raise UserError(f"keep_prob must be greater than 0 and at most 1, not {self.keep_prob}")
-        if self.learning_rate <= 0 or (self.clip_value is not None and self.clip_value <= 0):
-            raise UserError("learning_rate and clip_value must be greater than 0")
+        if not 0 < self.learning_rate <= 1:
+            raise UserError(f"learning_rate must be greater than 0 and at most 1, not {self.learning_rate}")
+        if self.clip_value is not None and not 0 < self.clip_value < math.inf:
+            raise UserError(f"clip_value must be greater than 0 and finite, not {self.clip_value}")
 
 
 class Batch(NamedTuple):

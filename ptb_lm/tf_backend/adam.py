@@ -32,9 +32,10 @@ class Adam:
     def step(self, gradients: Sequence[tf.Tensor]) -> None:
         """Move each variable by its gradient."""
         steps = self.steps.assign_add(1.0)
-        # BETA ** steps, less one, with all its digits.
-        correction_1 = -tf.math.expm1(steps * math.log(BETA_1))
-        correction_2 = tf.sqrt(-tf.math.expm1(steps * math.log(BETA_2)))
+        # 1 - BETA ** steps, with all its digits, of the betas as the operation rounds them.
+        rounded = self.variables[0].dtype.as_numpy_dtype
+        correction_1 = -tf.math.expm1(steps * math.log(rounded(BETA_1)))
+        correction_2 = tf.sqrt(-tf.math.expm1(steps * math.log(rounded(BETA_2))))
         rate = self.learning_rate * correction_2 / correction_1
         epsilon = EPSILON * correction_2
         for variable, (m, v), gradient in zip(self.variables, self.moments, gradients, strict=True):
