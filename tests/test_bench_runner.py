@@ -126,7 +126,7 @@ def test_what_would_take_too_long_is_cut_and_says_so(tmp_path: Path) -> None:
     out = tmp_path / "out"
     assert run_command(bench, *QUICK, "--row-limit", "1e-6", "--out", out) == 0
     recorded = rows(out)
-    assert sorted(row["variant"] for row in recorded) == ["plain-torch/cudnn", "torch/cudnn"]  # one round each
+    assert sorted(row["variant"] for row in recorded) == ["plain-torch/cudnn", "torch/cudnn"]  # a round each
     for row in recorded:
         assert row["steps"] == 1
         assert row["note"] == "1 of 5 steps a round, to keep within 1e-06 s"

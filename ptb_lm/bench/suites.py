@@ -114,7 +114,7 @@ _ONE_LAYER_VARIANTS = {
     "keras-jax/lstm": "Keras/JAX LSTM",
     "keras-jax/cudnn": "Keras/JAX cuDNNLSTM",
     "keras-torch/lstm": "Keras/torch LSTM",
-    "keras-torch/cudnn": "Keras/torch cuDNNLSTM",
+    "keras-torch/cudnn": "Keras/torch LSTM, its faster path",
     "pytensor/scan": "PyTensor scan (Theano's heir)",
 }
 
