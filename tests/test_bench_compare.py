@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from bench_rows import ENVIRONMENT, WORK, rounds, row, unmeasured, write
 
-from ptb_lm.bench.compare import compare, write_comparison
+from ptb_lm.bench.reporting.compare import compare
 from ptb_lm.errors import UserError
 
 SPEEDS = {"torch/basic": 1.0, "torch/block": 0.7, "torch/cudnn": 2.0}
@@ -99,9 +99,3 @@ def test_nothing_in_common_is_an_error(tmp_path: Path) -> None:
 def test_a_folder_that_is_none_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"missing does not exist$"):
         compare(write(tmp_path / "a", [row()]), tmp_path / "missing")
-
-
-def test_the_comparison_is_written(tmp_path: Path) -> None:
-    a, b = write(tmp_path / "a", rounds(SPEEDS)), write(tmp_path / "b", rounds(SPEEDS, seed=5))
-    write_comparison(a, b, tmp_path / "comparison.md")
-    assert (tmp_path / "comparison.md").read_text() == compare(a, b)

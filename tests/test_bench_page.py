@@ -9,7 +9,7 @@ import pytest
 import runs
 from bench_rows import ACOUSTIC, EVIL, PTB, STACKED_SPEEDS, rich, write
 
-from ptb_lm.bench.report import write_report
+from ptb_lm.bench.reporting.report import write_report
 
 pytest.importorskip("matplotlib", reason="the page's plots need matplotlib")
 webdriver = pytest.importorskip("selenium.webdriver", reason="the page is opened through selenium")

@@ -77,6 +77,29 @@ def test_a_gradient_alone_that_is_wrong_is_refused_by_name() -> None:
         parity.check(LANGUAGE, build, precision="fp32", seed=3)
 
 
+@pytest.mark.parametrize("loss", CLASSIFIERS)
+def test_a_classifier_whose_step_does_not_train_is_refused(loss: str) -> None:
+    def build(config: ClassifierConfig, weights: dict[str, np.ndarray]) -> classifier.Classifier:
+        model = classifier.build(config, weights, framework="torch", model="basic", device="cpu")
+        model.train_step = model.forward_step  # type: ignore[method-assign]
+        return model
+
+    with pytest.raises(parity.WrongError, match="loss in training step 1 is off"):
+        parity.check(CLASSIFIERS[loss], build, precision="fp32", seed=3)
+
+
+@pytest.mark.parametrize("task", [LANGUAGE, CLASSIFIERS["ctc"]])
+def test_a_gradient_that_is_not_clipped_is_refused(task: Any) -> None:
+    def build(config: Any, weights: dict[str, np.ndarray]) -> Any:
+        if isinstance(config, Config):
+            return wrong_variant.build_right(config.replace(max_grad_norm=1e9), weights)
+        loose = dataclasses.replace(config, clip_value=None)
+        return classifier.build(loose, weights, framework="torch", model="basic", device="cpu")
+
+    with pytest.raises(parity.WrongError, match="is off by"):
+        parity.check(task, build, precision="fp32", seed=3)
+
+
 def test_carried_state_that_is_dropped_is_refused() -> None:
     def build(config: Config, weights: dict[str, np.ndarray]) -> backend.Backend:
         model = wrong_variant.build_right(config, weights)

@@ -2,8 +2,8 @@
 
 import pytest
 
-from ptb_lm.bench import published
-from ptb_lm.bench.published import SOURCES, Figure, Source
+from ptb_lm.bench.reporting import published
+from ptb_lm.bench.reporting.published import SOURCES, Figure, Source
 from ptb_lm.bench.suites import SUITES
 
 FIGURES = [(source, figure) for source in SOURCES for figure in source.figures]
@@ -82,7 +82,7 @@ def test_the_ratios_are_those_that_the_sources_state() -> None:
         2.1, abs=0.05
     )
     post = source_of("ptb", "A post")
-    assert 1.9 < ratio_of(post, figure_of(post, "large", "torch/cudnn", "GTX 1080")) < 2, "it says 2"
+    assert 1.9 < ratio_of(post, figure_of(post, "large", "plain-torch/cudnn", "GTX 1080")) < 2, "it says 2"
     forum = source_of("semantics", "forum")
     one_call = figure_of(forum, "3x1024", "one-call-torch/cudnn", "a GPU that is not named")
     assert ratio_of(forum, one_call) == pytest.approx(16 / 17)
@@ -97,7 +97,7 @@ def test_a_figure_on_other_hardware_has_no_reference() -> None:
 def test_a_time_and_a_rate_do_not_compare() -> None:
     choe = source_of("ptb", "TFCudnnLSTM")
     rate = figure_of(choe, "small", "tensorflow/basic", "Tesla P40")
-    time = figure_of(choe, "word_language_model", "torch/cudnn", "Tesla P40")
+    time = figure_of(choe, "word_language_model", "plain-torch/cudnn", "Tesla P40")
     assert rate.times_as_fast_as(time) is None
 
 

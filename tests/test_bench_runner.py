@@ -68,16 +68,38 @@ def test_a_run_records_and_goes_on_where_it_was_interrupted(tmp_path: Path) -> N
     # As a crash leaves it: a row missing, another half written.
     (out / "rows.jsonl").write_text("".join(lines[:2]) + lines[2][:50])
     assert run_command(bench, *QUICK, "--out", out) == 0
-    again = (out / "rows.jsonl").read_text().splitlines(keepends=True)
-    assert again[:2] == lines[:2]
-    assert [(row["variant"], row["round"]) for row in rows(out)[2:]] == [
-        (row["variant"], row["round"]) for row in recorded[2:]
+    again = rows(out)
+    assert (out / "rows.jsonl").read_text().splitlines(keepends=True)[:2] == lines[:2]
+    assert sorted((row["variant"], row["round"]) for row in again[2:]) == [
+        ("plain-torch/cudnn", 1),
+        ("torch/cudnn", 1),
     ]
-    assert not {row["process"] for row in rows(out)[2:]} & {row["process"] for row in recorded[:2]}
+    assert not {row["process"] for row in again[2:]} & {row["process"] for row in again[:2]}
+    assert len({row["session"] for row in again}) == 2
 
     before = (out / "rows.jsonl").read_text()
     assert run_command(bench, *QUICK, "--out", out) == 0  # nothing left to do
     assert (out / "rows.jsonl").read_text() == before
+
+
+def test_what_is_added_later_is_measured_beside_its_own_baseline(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    flags = ["run", "quick", "--rounds", "1", *SMALL, "--out", str(out)]
+    assert run_command(bench, *flags, "--variants", "torch/cudnn") == 0
+    first = rows(out)
+    assert run_command(bench, *flags, "--variants", "torch/block", "torch/cudnn") == 0
+    assert rows(out)[:2] == first
+    assert sorted(row["variant"] for row in rows(out)[2:]) == ["plain-torch/cudnn", "torch/block"]
+    # The baseline's row is lost: what was paired with it is measured again.
+    lost = [row for row in rows(out) if row["variant"] != "plain-torch/cudnn"]
+    (out / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in lost))
+    assert run_command(bench, *flags, "--variants", "torch/block", "torch/cudnn") == 0
+    assert sorted(row["variant"] for row in rows(out)[2:]) == [
+        "plain-torch/cudnn",
+        "torch/block",
+        "torch/cudnn",
+    ]
+    assert "speed-up" in (out / "report.md").read_text()
 
 
 def test_wrong_and_failing_variants_become_rows_and_are_not_timed(tmp_path: Path) -> None:
@@ -130,8 +152,11 @@ def test_what_would_take_too_long_is_cut_and_says_so(tmp_path: Path) -> None:
     for row in recorded:
         assert row["steps"] == 1
         assert row["note"] == "1 of 5 steps a round, to keep within 1e-06 s"
-        assert row["startup"]["warm_up_steps"] == 2
-    assert "1 of 2" in (out / "report.md").read_text()
+        assert row["startup"]["warm_up_steps"] == 3
+        assert row["cut"] == "batch 2 of 20"
+    report = (out / "report.md").read_text()
+    assert "only 1 of 5 rounds" in report
+    assert "Cut: batch 2 of 20." in report
 
 
 def test_a_precision_that_a_variant_lacks_is_a_row(tmp_path: Path) -> None:
@@ -141,6 +166,14 @@ def test_a_precision_that_a_variant_lacks_is_a_row(tmp_path: Path) -> None:
     assert found["plain-torch/cudnn"]["status"] == "unavailable"
     assert "fp64" in found["plain-torch/cudnn"]["reason"]
     assert found["torch/cudnn"]["status"] == "measured"
+    # Tried again, but the rows of what is not asked for stay.
+    assert run_command(bench, *QUICK, "--precision", "fp64", "--out", out) == 0
+    assert [row["status"] for row in rows(out)].count("unavailable") == 1
+
+
+def test_a_run_that_measures_nothing_fails(tmp_path: Path) -> None:
+    flags = ["--variants", "plain-torch/cudnn", "--precision", "fp64", *SMALL]
+    assert run_command(bench, "run", "quick", *flags, "--out", tmp_path / "out") == 1
 
 
 def test_rows_of_other_settings_are_not_mixed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,6 +1,7 @@
 """Measure LSTM implementations: python -m ptb_lm.bench list | run SUITE | report DIR | compare DIR DIR."""
 
 import argparse
+import os
 import shlex
 import sys
 from collections.abc import Sequence
@@ -8,12 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from ptb_lm import backend, cli, files, runlog
-from ptb_lm.bench import compare, report, runner, variants
+from ptb_lm.bench import runner, variants
 from ptb_lm.bench.record import Record
+from ptb_lm.bench.reporting import compare, report
 from ptb_lm.bench.suites import DEFAULT_SUITE, SUITES
 from ptb_lm.bench.workloads import Workload
 
 PROG = "python -m ptb_lm.bench"
+# The variables that libraries read how many threads to use from.
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -139,7 +143,8 @@ def _run(arguments: argparse.Namespace) -> int:
         except KeyboardInterrupt:
             runlog.say(f"{out} keeps what was measured; the same command goes on")
             raise
-    return _write_report(out)
+    _write_report(out)
+    return 0 if record.measured() else cli.EXIT_FAILED
 
 
 def _settings(options: runner.Options) -> dict[str, Any]:
@@ -148,7 +153,8 @@ def _settings(options: runner.Options) -> dict[str, Any]:
     kept = ("suite", "rounds", "batch_size", "row_limit", "device", "precision", "seed")
     return {
         **{name: getattr(options, name) for name in kept},
-        **{name: environment[name] for name in ("commit", "python", "processor", "cores")},
+        **{name: environment[name] for name in ("ptb_lm", "commit", "python", "processor", "cores")},
+        **{name: os.environ.get(name) for name in THREADS},
     }
 
 

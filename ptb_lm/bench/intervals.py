@@ -21,7 +21,9 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeVar
+
+Round = TypeVar("Round")  # what tells rounds apart
 
 CONFIDENCE = 0.95
 PROCESSES_FOR_A_UNIT = 3  # with two, one degree of freedom makes an interval of 12.7 standard errors
@@ -102,7 +104,7 @@ def spread(values: Sequence[float]) -> Spread:
 
 
 def ratio(
-    baseline: Mapping[int, float], variant: Mapping[int, float], processes: Mapping[int, int]
+    baseline: Mapping[Round, float], variant: Mapping[Round, float], processes: Mapping[Round, int]
 ) -> Ratio | None:
     """Compare a variant with the baseline in the rounds that both have.
 

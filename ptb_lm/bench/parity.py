@@ -20,6 +20,8 @@ from ptb_lm.classifier import Classifier
 # 0.01 and more.
 BOUNDS = {"fp32": 1e-4, "fp64": 1e-9}
 
+TRAINING_STEPS = 3  # of a classifier
+
 Build = Callable[[Any, Mapping[str, NDArray[Any]]], Any]
 
 
@@ -61,32 +63,32 @@ def check(task: Task, build: Build, *, precision: str, seed: int) -> dict[str, f
 
 
 def _language(task: LanguageTask, build: Build, *, seed: int) -> dict[str, float]:
-    # The gradient is read off a step of SGD. A rate well above 1 keeps the rounding of the weights out of it;
-    # the bound on the norm must not bind.
-    rate, vocabulary = 64.0, 31
-    config = task.config.replace(batch_size=3, num_steps=4, keep_prob=1.0, max_grad_norm=1e9)
+    # The gradient is read off a step of SGD, clipped to half its norm. A rate well above 1 keeps the rounding
+    # of the weights out of it.
+    rate, vocabulary, batch, steps = 64.0, 31, 3, 4
+    config = task.config.replace(batch_size=batch, num_steps=steps, keep_prob=1.0)
     weights = _random(parameters.shapes(config, vocabulary), seed)
     rng = np.random.default_rng(seed)
-    ids_BL = rng.integers(vocabulary, size=(3, 2 * 4 + 1), dtype=np.int32)
-    windows = list(corpus.windows(ids_BL, config.num_steps))
-    backend: Backend = build(config, weights)
+    ids_BL = rng.integers(vocabulary, size=(batch, 2 * steps + 1), dtype=np.int32)
+    windows = list(corpus.windows(ids_BL, steps))
+    x_BT, y_BT = windows[0]
+    zero = reference.zero_state(weights, batch)
+    expected, gradients, _ = reference.loss_and_gradients(weights, x_BT, y_BT, zero)
+    _, norm = reference.sgd_update(weights, gradients, learning_rate=1.0, max_grad_norm=1.0)
+    backend: Backend = build(config.replace(max_grad_norm=norm / 2), weights)
 
     errors: dict[str, float] = {}
-    state, expected_state = backend.zero_state(3), reference.zero_state(weights, 3)
-    for index, (x_BT, y_BT) in enumerate(windows):
-        state, loss = backend.evaluate_step(x_BT, y_BT, state)
-        nll = backend.read([loss])[0].nll
-        expected, _, expected_state = reference.loss_and_gradients(weights, x_BT, y_BT, expected_state)
-        errors[f"loss in window {index}"] = abs(nll / 3 - expected) / expected
+    state, expected_state = backend.zero_state(batch), zero
+    for index, (x_next_BT, y_next_BT) in enumerate(windows):
+        state, loss = backend.evaluate_step(x_next_BT, y_next_BT, state)
+        nll = backend.read([loss])[0].nll / batch
+        score, _, expected_state = reference.loss_and_gradients(weights, x_next_BT, y_next_BT, expected_state)
+        errors[f"loss in window {index}"] = abs(nll - score) / score
 
-    x_BT, y_BT = windows[0]
-    expected, gradients, _ = reference.loss_and_gradients(
-        weights, x_BT, y_BT, reference.zero_state(weights, 3)
-    )
-    _, loss = backend.train_step(x_BT, y_BT, backend.zero_state(3), learning_rate=rate)
-    errors["loss in training"] = abs(backend.read([loss])[0].nll / 3 - expected) / expected
+    _, loss = backend.train_step(x_BT, y_BT, backend.zero_state(batch), learning_rate=rate)
+    errors["loss in training"] = abs(backend.read([loss])[0].nll / batch - expected) / expected
     after = backend.export_weights()
-    return errors | _gradient_errors({n: (w - after[n]) / rate for n, w in weights.items()}, gradients)
+    return errors | _gradient_errors({n: 2 * (w - after[n]) / rate for n, w in weights.items()}, gradients)
 
 
 def _classifier(task: ClassifierTask, build: Build, *, seed: int) -> dict[str, float]:
@@ -96,7 +98,7 @@ def _classifier(task: ClassifierTask, build: Build, *, seed: int) -> dict[str, f
         steps=12,
         shortest=None if task.shortest is None else 9,
         labels=min(task.labels, 4),
-        config=dataclasses.replace(task.config, keep_prob=1.0, clip_value=None),
+        config=dataclasses.replace(task.config, keep_prob=1.0),
     )
     weights = _random(classifier.shapes(cut.config), seed)
     batch = cut.batch(seed=seed)
@@ -106,11 +108,23 @@ def _classifier(task: ClassifierTask, build: Build, *, seed: int) -> dict[str, f
     model: Classifier = build(cut.config, weights)
     expected, gradients = reference_classifier.loss_and_gradients(cut.config, weights, batch)
     loss, found = model.loss_and_gradients(batch)
-    errors = {"loss": abs(loss - expected) / expected}
-    for index, step in enumerate((model.forward_step, model.train_step)):
-        (loss,) = model.read([step(batch)])
-        errors[f"loss in {('forward_step', 'train_step')[index]}"] = abs(loss - expected) / expected
-    return errors | _gradient_errors(found, gradients)
+    errors = {"loss": abs(loss - expected) / expected, **_gradient_errors(found, gradients)}
+    (loss,) = model.read([model.forward_step(batch)])
+    errors["loss in a forward step"] = abs(loss - expected) / expected
+    # Whether a step clips and moves the weights as it should shows in the losses that follow.
+    adam, trained = reference_classifier.adam_start(weights), weights
+    for step in range(TRAINING_STEPS):
+        expected, gradients = reference_classifier.loss_and_gradients(cut.config, trained, batch)
+        trained, adam = reference_classifier.adam(
+            trained,
+            gradients,
+            adam,
+            learning_rate=cut.config.learning_rate,
+            clip_value=cut.config.clip_value,
+        )
+        (loss,) = model.read([model.train_step(batch)])
+        errors[f"loss in training step {step}"] = abs(loss - expected) / expected
+    return errors
 
 
 def _random(shapes: parameters.Shapes, seed: int) -> dict[str, NDArray[np.float64]]:

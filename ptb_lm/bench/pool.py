@@ -44,6 +44,10 @@ class Pool:
             if worker.rounds == self._rounds:
                 self.drop(variant)
 
+    def holds_others(self, variant: str) -> bool:
+        """Return whether workers of other variants are kept."""
+        return any(name != variant for name in self._workers)
+
     def drop(self, variant: str) -> None:
         """End a variant's worker, if there is one."""
         worker = self._workers.pop(variant, None)

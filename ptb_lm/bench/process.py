@@ -1,14 +1,21 @@
 """The processes that the runner speaks to, in lines of JSON."""
 
+import contextlib
 import json
+import os
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ptb_lm.bench.worker import Order
 from ptb_lm.errors import UserError
+
+# Far above what a compilation takes: a process that is silent for so long hangs.
+PATIENCE = 1800.0
 
 
 class WorkerError(Exception):
@@ -37,9 +44,12 @@ class Process:
 
     Args:
         arguments: Of `python -m`.
+        patience: Seconds after which a process that does not answer is ended.
     """
 
-    def __init__(self, *arguments: str) -> None:
+    def __init__(self, *arguments: str, patience: float = PATIENCE) -> None:
+        self._patience = patience
+        self._silent = False  # for longer than that
         # Not a pipe, which nobody would empty.
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close()
         self._process = subprocess.Popen(
@@ -48,7 +58,7 @@ class Process:
             stdout=subprocess.PIPE,
             stderr=self._stderr,
             text=True,
-            # A Ctrl-C at the terminal is the runner's to handle.
+            # A Ctrl-C at the terminal is the runner's to handle, and a group is ended with all its compilers.
             start_new_session=True,
         )
 
@@ -56,24 +66,31 @@ class Process:
         """Send a line and return the answer.
 
         Raises:
-            WorkerError: The process ended without one; with what it wrote last.
+            WorkerError: There is none, or none that can be read; with what the process wrote last.
         """
         assert self._process.stdin is not None
         assert self._process.stdout is not None
+        impatience = threading.Timer(self._patience, self._give_up)
+        impatience.start()
         try:
             self._process.stdin.write(line + "\n")
             self._process.stdin.flush()
             answer = self._process.stdout.readline()
         except BrokenPipeError:
             answer = ""
-        if not answer:
+        finally:
+            impatience.cancel()
+        if not answer.endswith("\n"):
             raise WorkerError("failed", self._death())
-        parsed: dict[str, Any] = json.loads(answer)
+        try:
+            parsed: dict[str, Any] = json.loads(answer)
+        except ValueError:
+            raise WorkerError("failed", f"its process answered {answer.strip()[:80]!r}") from None
         return parsed
 
     def close(self) -> None:
-        """End the process."""
-        self._process.kill()
+        """End the process and those that it started."""
+        self._kill()
         self._process.communicate()
         self._stderr.close()
 
@@ -82,8 +99,21 @@ class Process:
         self._stderr.seek(0)
         return self._stderr.read().decode(errors="replace")
 
+    def _give_up(self) -> None:
+        self._silent = True
+        self._kill()
+
+    def _kill(self) -> None:
+        if sys.platform == "win32":
+            self._process.kill()
+            return
+        with contextlib.suppress(ProcessLookupError):  # none of the group is left
+            os.killpg(self._process.pid, signal.SIGKILL)
+
     def _death(self) -> str:
         status = self._process.wait()
+        if self._silent:
+            return f"its process did not answer within {self._patience:g} s"
         if status < 0:
             memory = "; perhaps for want of memory" if status == -9 else ""
             return f"its process was ended by signal {-status}{memory}"
@@ -127,22 +157,22 @@ class Worker:
 
         Args:
             pass_name: "forward" or "train".
-            steps: How many, at least 2.
-            limit: Seconds; the first two steps are done whatever they take, of the others as many as fit.
+            steps: How many, at least 3.
+            limit: Seconds; the first three steps are done whatever they take, of the others as many as fit.
 
         Raises:
             WorkerError: It failed.
         """
         if pass_name not in self._warm_ups:
-            first = self.block(pass_name, 1)["seconds"]
-            second = self.block(pass_name, 1)["seconds"]
-            more = min(steps - 2, int((limit - first - second) / second))
+            # What a compiler does more than once, it does in the first two steps.
+            first, second, last = (self.block(pass_name, 1)["seconds"] for _ in range(3))
+            more = min(steps - 3, int((limit - second - last) / last))
             rest = self.block(pass_name, more)["seconds"] if more > 0 else 0.0
             self._warm_ups[pass_name] = WarmUp(
                 first_step_seconds=first,
-                warm_up_seconds=first + second + rest,
-                warm_up_steps=2 + max(more, 0),
-                step_seconds=rest / more if more > 0 else second,
+                warm_up_seconds=first + second + last + rest,
+                warm_up_steps=3 + max(more, 0),
+                step_seconds=rest / more if more > 0 else last,
             )
         return self._warm_ups[pass_name]
 
@@ -174,20 +204,21 @@ class Worker:
 
 
 class Gemm:
-    """Measures the machine's float32 matrix multiplication.
+    """Measures the machine's matrix multiplication.
 
     Attributes:
         device: "cpu" or "cuda".
 
     Args:
         device: "cpu", "cuda", or "auto": cuda where there is one.
+        precision: A name in ptb_lm.backend.PRECISIONS.
 
     Raises:
         UserError: It cannot be measured on this device.
     """
 
-    def __init__(self, device: str) -> None:
-        self._process = Process("ptb_lm.torch_backend.gemm", device)
+    def __init__(self, device: str, precision: str) -> None:
+        self._process = Process("ptb_lm.torch_backend.gemm", device, precision)
         self.device = str(self._measured()["device"])
 
     def gflops(self) -> float:

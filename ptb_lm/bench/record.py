@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +28,15 @@ class Record:
         self.folder = folder
         self.path = folder / "rows.jsonl"
         self._agree(folder / "bench.json", settings)
-        # What could not be measured is tried again: it may be possible by now.
-        self.rows = [row for row in read(self.path) if row["status"] == "measured"]
-        atomic_write(self.path, "".join(map(_line, self.rows)))
+        self._rewrite(read(self.path))
+
+    def retry(self, workload: str, variants: Collection[str]) -> None:
+        """Forget why some variants could not do a workload: it may be possible by now."""
+        self._rewrite(
+            row
+            for row in self.rows
+            if row["status"] == "measured" or row["workload"] != workload or row["variant"] not in variants
+        )
 
     def add(self, row: Row) -> None:
         """Add a row; it is on the disk when this returns."""
@@ -47,6 +53,10 @@ class Record:
             for row in self.rows
             if row["status"] == "measured"
         }
+
+    def _rewrite(self, rows: Iterable[Row]) -> None:
+        self.rows = list(rows)
+        atomic_write(self.path, "".join(map(_line, self.rows)))
 
     def _agree(self, path: Path, settings: Row) -> None:
         if not path.exists():

@@ -47,6 +47,7 @@ class Row:
     baseline: str  # the variant that ratios are to
     status: str  # one of STATUSES
     reason: str = ""  # why it is not measured
+    session: str = ""  # when the run began that measured it: only rounds of one session are paired
     round: int = 0
     process: int = 0  # rows with the same number were measured by one process
     planned_rounds: int = 0
@@ -54,7 +55,8 @@ class Row:
     seconds: float = math.nan  # wall time of all the steps
     work: Work | None = None
     note: str = ""
-    loss: float | None = None  # mean of an item; not finite if training diverged
+    cut: str = ""  # how the workload is smaller than declared
+    loss: float | None = None  # of the initial weights, without dropout
     parity: Mapping[str, Any] = field(default_factory=dict)
     startup: Mapping[str, Any] = field(default_factory=dict)
     peak_memory: Mapping[str, Any] = field(default_factory=dict)
@@ -120,7 +122,7 @@ def read(folder: Path) -> tuple[list[Row], list[str]]:
 def _check_rounds(rows: list[Row], path: Path) -> None:
     seen = set()
     for row in rows:
-        key = (row.suite, row.workload, row.pass_name, row.variant, row.round)
+        key = (row.suite, row.workload, row.pass_name, row.variant, row.session, row.round)
         if row.status == MEASURED and key in seen:
             what = f"{row.variant} ({row.workload}, {row.pass_name})"
             raise UserError(f"{path} holds round {row.round} of {what} twice")
@@ -254,6 +256,8 @@ _OPTIONAL: dict[str, _Check] = {
     "reason": _text,
     "planned_rounds": _whole(0),
     "note": _text,
+    "cut": _text,
+    "session": _text,
     "loss": _number,
     "parity": _numbers,
     "startup": _numbers,

@@ -32,9 +32,9 @@ class Result:
         return self._spread(lambda row: row.seconds_per_step)
 
     @property
-    def elapsed(self) -> Spread | None:
-        """Seconds of a round's timed block."""
-        return self._spread(lambda row: row.seconds)
+    def elapsed(self) -> tuple[float, int]:
+        """Seconds of all timed blocks together, and their steps."""
+        return sum(row.seconds for row in self.blocks), sum(row.steps for row in self.blocks)
 
     @property
     def rate(self) -> Spread | None:
@@ -77,6 +77,11 @@ class Group:
     work: Work | None  # None if nothing was measured
     results: tuple[Result, ...]
     warnings: tuple[str, ...]
+
+    @property
+    def cuts(self) -> list[str]:
+        """How the workload was smaller than declared."""
+        return distinct(row.cut for result in self.results for row in result.blocks if row.cut)
 
     @property
     def name(self) -> str:
@@ -150,9 +155,9 @@ def paired(of: Result, to: Result) -> Ratio | None:
             Ratio(mean=0.0, error=None, freedom=0, unit="round", units=len(of.blocks)) if of.blocks else None
         )
     return intervals.ratio(
-        {row.round: row.seconds_per_step for row in to.blocks},
-        {row.round: row.seconds_per_step for row in of.blocks},
-        {row.round: row.process for row in of.blocks},
+        {(row.session, row.round): row.seconds_per_step for row in to.blocks},
+        {(row.session, row.round): row.seconds_per_step for row in of.blocks},
+        {(row.session, row.round): row.process for row in of.blocks},
     )
 
 
@@ -174,8 +179,7 @@ def _group(members: Sequence[Row], *, baseline: str | None, source: Path) -> Gro
     for row in members:
         by_variant.setdefault(row.variant, []).append(row)
     results = {variant: _result(of) for variant, of in by_variant.items()}
-    warning = fairness.loss_warning({variant: result.blocks for variant, result in results.items()})
-    warnings = [warning] if warning else []
+    warnings = []
     base = results.get(baseline)
     if base is None or not base.blocks:
         why = "was not part of it" if base is None else f"was not measured ({base.status})"
@@ -193,8 +197,10 @@ def _group(members: Sequence[Row], *, baseline: str | None, source: Path) -> Gro
     )
 
 
-def _slowness(result: Result) -> float:
-    return result.seconds.median if result.seconds else math.inf
+def _slowness(result: Result) -> tuple[float, float]:
+    """Order by the ratio, which drift does not touch; by time where there is none."""
+    seconds = result.seconds.median if result.seconds else math.inf
+    return (-result.ratio.estimate if result.ratio else math.inf), seconds
 
 
 def _result(members: Sequence[Row]) -> Result:
@@ -208,8 +214,8 @@ def _result(members: Sequence[Row]) -> Result:
     notes = distinct(row.note for row in members if row.note)
     if blocks and trouble:
         notes.append(f"{trouble.status} after {len(blocks)} of {planned or '?'} rounds: {trouble.reason}")
-    elif 0 < len(blocks) < planned:
-        notes.append(f"only {len(blocks)} of {planned} rounds")
+    elif 0 < len(rounds := {row.round for row in blocks}) < planned:
+        notes.append(f"only {len(rounds)} of {planned} rounds")
     return Result(
         variant=members[0].variant,
         label=members[0].label,

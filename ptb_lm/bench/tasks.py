@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from ptb_lm import classifier, parameters
-from ptb_lm.backend import Backend, Framework
+from ptb_lm.backend import Arrays, Backend, Framework
 from ptb_lm.bench import variants
 from ptb_lm.bench.workloads import ClassifierTask, LanguageTask, Task
 from ptb_lm.classifier import Classifier
@@ -30,6 +30,9 @@ class Worked(Protocol):
             ArithmeticError: A loss is not finite.
         """
 
+    def export_weights(self) -> Arrays:
+        """Return the parameters by canonical name."""
+
     def environment(self) -> dict[str, Any]:
         """Return versions, device and threads."""
 
@@ -45,7 +48,8 @@ class LanguageModelling:
         self.task, self.seed = task, seed
         self.backend: Backend = build(task.config, weights)
         self.engine = self.backend.engine
-        self.environment, self.device_memory = self.backend.environment, self.backend.device_memory
+        self.export_weights, self.environment = self.backend.export_weights, self.backend.environment
+        self.device_memory = self.backend.device_memory
         self.windows = itertools.cycle(task.windows(WINDOWS, seed=seed))
         self.state = self.backend.zero_state(task.batch_size)
 
@@ -85,7 +89,8 @@ class Classifying:
     def __init__(self, task: ClassifierTask, build: Callable[..., Any], *, seed: int) -> None:
         self.model: Classifier = build(task.config, classifier.initial(task.config, seed=seed))
         self.engine = self.model.engine
-        self.environment, self.device_memory = self.model.environment, self.model.device_memory
+        self.export_weights, self.environment = self.model.export_weights, self.model.environment
+        self.device_memory = self.model.device_memory
         self.batch = task.batch(seed=seed)
 
     def loss(self) -> float:

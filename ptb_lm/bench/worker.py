@@ -6,6 +6,7 @@ Each further line asks for a block of steps and is answered with its seconds.
 
 import contextlib
 import json
+import math
 import os
 import resource
 import sys
@@ -13,6 +14,7 @@ import time
 import traceback
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, TextIO
 
 from ptb_lm import runlog
@@ -81,6 +83,11 @@ def _ready(order: Order) -> tuple[tasks.Worked, dict[str, Any]]:
     errors = parity.check(task, build, precision=order.precision, seed=order.seed)
     checked = time.perf_counter()
     worked = tasks.start(task, build, seed=order.seed)
+    parameters = sum(weights.size for weights in worked.export_weights().values())
+    declared = sum(math.prod(shape) for shape in task.shapes.values())
+    if parameters != declared:
+        raise parity.WrongError(f"it has {parameters:,} parameters, the workload {declared:,}")
+    _reset_peak()
     facts = {
         "engine": worked.engine,
         "environment": {**runlog.environment(), **worked.environment()},
@@ -105,7 +112,18 @@ def _answers_apart() -> Iterator[TextIO]:
         yield answers
 
 
+def _reset_peak() -> None:
+    """Let the peak of host memory begin anew, so that what the reference took is not in it; Linux can."""
+    with contextlib.suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")
+
+
 def _host_memory() -> int:
+    """Return the peak of the host memory in bytes, since `_reset_peak` where that is possible."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024  # Linux counts KiB
 

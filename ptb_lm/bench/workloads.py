@@ -19,7 +19,6 @@ from ptb_lm.bench.variants import Variant
 from ptb_lm.classifier import Batch, ClassifierConfig
 from ptb_lm.config import Config
 
-PASSES = ("forward", "train")
 FLOPS_A_MULTIPLY_ADD = {"forward": 2, "train": 6}
 
 

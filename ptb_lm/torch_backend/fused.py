@@ -47,8 +47,8 @@ class FusedSequence(torch.autograd.Function):
         return h_SBH[1:], c_SBH[-1].clone()
 
     @staticmethod
-    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, ...]:
-        """Return the gradients of all six inputs."""
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the gradients of all six inputs; None for an input that wants none."""
         d_output_TBH, d_c_last_BH = grad_outputs
         x_TBI, kernel, recurrent_kernel, gates_TBG, h_SBH, c_SBH, tanh_c_TBH = ctx.saved_tensors
         steps, batch, hidden = tanh_c_TBH.shape
@@ -76,7 +76,8 @@ class FusedSequence(torch.autograd.Function):
             d_c_BH.mul_(f[t])
         d_gates_NG = d_gates_TBG.flatten(0, 1)
         return (
-            (d_gates_NG @ kernel.T).view_as(x_TBI),
+            # Nobody wants that of the data.
+            (d_gates_NG @ kernel.T).view_as(x_TBI) if ctx.needs_input_grad[0] else None,
             d_h_BH,
             d_c_BH,
             x_TBI.flatten(0, 1).T @ d_gates_NG,

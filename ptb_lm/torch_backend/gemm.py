@@ -1,4 +1,4 @@
-"""The machine's own rate of matrix multiplication: python -m ptb_lm.torch_backend.gemm DEVICE.
+"""The machine's own rate of matrix multiplication: python -m ptb_lm.torch_backend.gemm cpu fp32.
 
 For each line on stdin, it multiplies and prints a line of JSON.
 """
@@ -10,17 +10,19 @@ import time
 
 import torch
 
+from ptb_lm.torch_backend.base import DTYPES
+
 WIDTH = {"cpu": 2048, "cuda": 8192}
 TIMES = 3
 
 
 def main() -> None:
-    """Answer until stdin ends: {"device": ..., "gflops": float32 multiply-adds * 2 / second / 1e9}."""
-    asked = sys.argv[1]
+    """Answer until stdin ends: {"device": ..., "gflops": 2 * multiply-adds / second / 1e9}."""
+    asked, precision = sys.argv[1:]
     device = ("cuda" if torch.cuda.is_available() else "cpu") if asked == "auto" else asked
     torch.backends.cuda.matmul.fp32_precision = "ieee"
     width = WIDTH[device]
-    a, b, c = (torch.rand(width, width, device=device) for _ in range(3))
+    a, b, c = (torch.rand(width, width, device=device, dtype=DTYPES[precision]) for _ in range(3))
     torch.mm(a, b, out=c)
     for _ in sys.stdin:
         rates = []

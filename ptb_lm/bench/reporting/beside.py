@@ -2,13 +2,13 @@
 
 from collections.abc import Callable, Iterator, Sequence
 
-from ptb_lm.bench import formats, published
-from ptb_lm.bench.document import Captioned
-from ptb_lm.bench.formats import NOTHING
 from ptb_lm.bench.intervals import Ratio
-from ptb_lm.bench.published import Figure, Source
+from ptb_lm.bench.reporting import formats, published
+from ptb_lm.bench.reporting.document import Captioned
+from ptb_lm.bench.reporting.formats import NOTHING
+from ptb_lm.bench.reporting.published import Figure, Source
+from ptb_lm.bench.reporting.tables import Cell, Column, Name, Table
 from ptb_lm.bench.summary import Group, distinct, paired
-from ptb_lm.bench.tables import Cell, Column, Name, Table
 
 
 def tables(groups: Sequence[Group]) -> Iterator[Captioned]:
@@ -17,6 +17,9 @@ def tables(groups: Sequence[Group]) -> Iterator[Captioned]:
     In another suite than the source's, only if one of its variants was measured there.
     """
     first = groups[0]
+    if cuts := distinct(cut for group in groups for cut in group.cuts):
+        yield Captioned(caption=f"Published figures are of the whole size; this is {'; '.join(cuts)}.")
+        return
     measured = {result.variant for group in groups for result in group.results if result.blocks}
     for source, figures in published.for_workload(first.suite, first.workload):
         if source.suite != first.suite and measured.isdisjoint(figure.variant for figure in figures):

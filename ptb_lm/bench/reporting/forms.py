@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from ptb_lm.bench.formats import NOTHING, interval, percent, significant, times
+from ptb_lm.bench.reporting.formats import NOTHING, interval, percent, significant, times
 from ptb_lm.bench.summary import Group, Result
 
 
@@ -29,13 +29,8 @@ def _milliseconds(result: Result) -> str:
 
 
 def _elapsed(result: Result) -> str:
-    steps = sorted({row.steps for row in result.blocks})
-    # A row of another number of steps would make the time mean nothing.
-    return (
-        f"{significant(result.elapsed.median)} / {steps[0]}"
-        if result.elapsed and len(steps) == 1
-        else NOTHING
-    )
+    seconds, steps = result.elapsed
+    return f"{significant(seconds)} / {steps}" if steps else NOTHING
 
 
 def _mean_and_deviation(result: Result) -> str:
@@ -76,7 +71,13 @@ FORMS: Mapping[str, tuple[Measure, ...]] = {
         _SPEED_UP,
         _INTERVAL,
     ),
-    "acoustic": (Measure("ms a batch, mean ± sd", _mean_and_deviation), _SPEED_UP, _INTERVAL, _RATE, _GEMM),
+    "acoustic": (
+        Measure("ms a batch, mean ± sd of rounds", _mean_and_deviation),
+        _SPEED_UP,
+        _INTERVAL,
+        _RATE,
+        _GEMM,
+    ),
 }
 DEFAULT = (_TIME, _RATE, _SPEED_UP, _INTERVAL, _GEMM)
 

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from ptb_lm.bench import formats
-from ptb_lm.bench.document import Bar, Bars
+from ptb_lm.bench.reporting import formats
+from ptb_lm.bench.reporting.document import Bar, Bars
 from ptb_lm.bench.summary import Group, Result
 
 

@@ -4,14 +4,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ptb_lm.bench import formats, intervals
+from ptb_lm.bench import intervals
 from ptb_lm.bench.fairness import EQUAL_WORK
-from ptb_lm.bench.formats import NOTHING
 from ptb_lm.bench.intervals import LogMean
+from ptb_lm.bench.reporting import formats
+from ptb_lm.bench.reporting.formats import NOTHING
+from ptb_lm.bench.reporting.tables import Cell, Column, Name, Table, markdown_code, markdown_text, to_markdown
 from ptb_lm.bench.summary import Group, Result, Summary, distinct, summarise
-from ptb_lm.bench.tables import Cell, Column, Name, Table, markdown_code, markdown_text, to_markdown
 from ptb_lm.errors import UserError
-from ptb_lm.files import atomic_write
 
 _CAVEATS = (
     "Ratios are to the baseline of the workload. Two agree if the 95 % interval of B's ratio over A's, which "
@@ -64,16 +64,6 @@ def compare(a: Path, b: Path) -> str:
         UserError: One of them cannot be read (summary.summarise), or they have no workload in common.
     """
     return "\n".join(_markdown(a, b))
-
-
-def write_comparison(a: Path, b: Path, out: Path) -> None:
-    """Write what `compare` returns to a file.
-
-    Raises:
-        UserError: As `compare`.
-        OSError: The file cannot be written.
-    """
-    atomic_write(out, compare(a, b))
 
 
 def _markdown(a: Path, b: Path) -> Iterator[str]:

@@ -4,11 +4,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ptb_lm import runlog
-from ptb_lm.bench import curves, page, reading, sections
-from ptb_lm.bench.document import Captioned, Document, Section
-from ptb_lm.bench.plots import MISSING
+from ptb_lm.bench.reporting import curves, page, reading, sections
+from ptb_lm.bench.reporting.document import Captioned, Document, Section
+from ptb_lm.bench.reporting.plots import MISSING
+from ptb_lm.bench.reporting.tables import Column, Table, markdown_text, to_markdown
 from ptb_lm.bench.summary import Group, Summary, distinct, summarise
-from ptb_lm.bench.tables import Column, Table, markdown_text, to_markdown
 from ptb_lm.errors import UserError
 from ptb_lm.files import atomic_write
 

@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
-from ptb_lm.bench import forms
-from ptb_lm.bench.forms import Measure
+from ptb_lm.bench.reporting import forms
+from ptb_lm.bench.reporting.forms import Measure
+from ptb_lm.bench.reporting.tables import Across, Cell, Column, Name, Table
 from ptb_lm.bench.summary import Group, Result, distinct
-from ptb_lm.bench.tables import Across, Cell, Column, Name, Table
 
 
 def table(groups: Sequence[Group]) -> Table:

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator, Sequence
 
-from ptb_lm.bench import beside, details, formats, result_plots, result_table
-from ptb_lm.bench.document import Captioned, Section
-from ptb_lm.bench.summary import Group, distinct
+from ptb_lm.bench.reporting import beside, details, formats, result_plots, result_table
+from ptb_lm.bench.reporting.document import Captioned, Section
+from ptb_lm.bench.summary import Group, Result, distinct, paired
 
 
 def lead(group: Group) -> str:
@@ -20,7 +20,15 @@ def lead(group: Group) -> str:
     interval = fastest.ratio.interval
     if interval is None:
         return f"{what}; one round tells no error."
-    return f"{what}." if interval[0] > 1 else f"{what}: no more than chance may do."
+    if interval[0] <= 1:
+        return f"{what}: no more than chance may do."
+    equals = [each.label for each in group.results if each is not fastest and _may_be_as_fast(each, fastest)]
+    return f"{what}. Not told apart from it: {', '.join(equals)}." if equals else f"{what}."
+
+
+def _may_be_as_fast(result: Result, fastest: Result) -> bool:
+    lead = paired(fastest, result) if result.blocks else None
+    return lead is not None and (lead.interval is None or lead.interval[0] <= 1)
 
 
 def section(groups: Sequence[Group], *, with_suite: bool) -> Section:
@@ -47,7 +55,8 @@ def _work(groups: Sequence[Group]) -> Iterator[str]:
         return
     work = measured[0][1]
     steps = " and ".join(f"{formats.flops(each.flops_per_step)} ({name})" for name, each in measured)
-    what = f"{work.description}; " if work.description else ""
+    cut = "".join(f"Cut: {cut}. " for cut in distinct(cut for group in groups for cut in group.cuts))
+    what = f"{cut}{work.description}; " if work.description else cut
     step = f"a step is {work.items_per_step:,.0f} {work.unit} and {steps}"
     yield f"{what}{work.parameters:,} parameters; {step}; {work.precision} on {work.device}."
     if work.clock:

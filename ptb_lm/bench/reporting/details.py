@@ -3,11 +3,11 @@
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
-from ptb_lm.bench import formats
-from ptb_lm.bench.formats import NOTHING
 from ptb_lm.bench.intervals import Ratio, Spread
+from ptb_lm.bench.reporting import formats
+from ptb_lm.bench.reporting.formats import NOTHING
+from ptb_lm.bench.reporting.tables import Column, Name, Table
 from ptb_lm.bench.summary import Group, Result
-from ptb_lm.bench.tables import Column, Name, Table
 
 _T = TypeVar("_T")
 

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ptb_lm.bench import formats
-from ptb_lm.bench.document import Captioned, Curves, Section
-from ptb_lm.bench.formats import NOTHING
-from ptb_lm.bench.tables import Cell, Column, Name, Table
+from ptb_lm.bench.reporting import formats
+from ptb_lm.bench.reporting.document import Captioned, Curves, Section
+from ptb_lm.bench.reporting.formats import NOTHING
+from ptb_lm.bench.reporting.tables import Cell, Column, Name, Table
 from ptb_lm.errors import UserError
 from ptb_lm.rundir import RunConfig, RunDirectory
 

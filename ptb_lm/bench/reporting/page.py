@@ -4,10 +4,10 @@ from collections.abc import Iterator, Sequence
 from html import escape
 from itertools import count
 
-from ptb_lm.bench import plots
-from ptb_lm.bench.document import Captioned, Document, Plot, Section
-from ptb_lm.bench.page_style import STYLE
-from ptb_lm.bench.tables import to_html as table_to_html
+from ptb_lm.bench.reporting import plots
+from ptb_lm.bench.reporting.document import Captioned, Document, Plot, Section
+from ptb_lm.bench.reporting.page_style import STYLE
+from ptb_lm.bench.reporting.tables import to_html as table_to_html
 
 # The page itself forbids what it does not need: nothing is fetched, and no script of a label's would run.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"

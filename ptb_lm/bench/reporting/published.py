@@ -196,7 +196,7 @@ SOURCES = (
                 "word_language_model",
                 _P40,
                 {
-                    "torch/cudnn": ("PyTorch's word_language_model", 0.100),
+                    "plain-torch/cudnn": ("PyTorch's word_language_model", 0.100),
                     "tensorflow/cudnn": ("TensorFlow's tutorial", 0.120),
                 },
             ),
@@ -238,7 +238,7 @@ SOURCES = (
                 {
                     "tensorflow/basic": ("the tutorial", 3_800),
                     "tensorflow/basic/xla": ("the tutorial with XLA", 3_420),
-                    "torch/cudnn": ("PyTorch", 7_400),
+                    "plain-torch/cudnn": ("PyTorch", 7_400),
                 },
             )
         ),

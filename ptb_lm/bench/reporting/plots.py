@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from ptb_lm.bench.document import Bar, Bars, Curves, Plot
+from ptb_lm.bench.reporting.document import Bar, Bars, Curves, Plot
 from ptb_lm.errors import UserError
 
 if TYPE_CHECKING:

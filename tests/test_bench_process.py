@@ -1,0 +1,89 @@
+"""The benchmark's processes: those that die, hang, or answer nonsense."""
+
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+from ptb_lm.bench.process import Process, WorkerError
+
+
+def process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, *, patience: float = 60
+) -> Process:
+    (tmp_path / "answering.py").write_text(textwrap.dedent(program))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    return Process("answering", "an argument", patience=patience)
+
+
+def test_a_line_is_answered_by_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = """
+        import json, sys
+        for line in sys.stdin:
+            print(json.dumps({"asked": line.strip(), "argument": sys.argv[1]}), flush=True)
+    """
+    answering = process(tmp_path, monkeypatch, program)
+    assert answering.ask("one") == {"asked": "one", "argument": "an argument"}
+    assert answering.ask("two")["asked"] == "two"
+    answering.close()
+
+
+@pytest.mark.parametrize(
+    ("program", "reason"),
+    [
+        ("raise SystemExit('no such thing')", "its process ended with status 1: no such thing"),
+        (
+            "import os; os.kill(os.getpid(), 9)",
+            "its process was ended by signal 9; perhaps for want of memory",
+        ),
+        ("import os; os.kill(os.getpid(), 11)", "its process was ended by signal 11"),
+        ("print('hello', flush=True); input(); input()", "its process answered 'hello'"),
+        ("import sys; sys.stdout.write('{'); sys.stdout.flush()", "its process ended with status 0"),
+    ],
+)
+def test_a_death_or_nonsense_is_told(
+    program: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answering = process(tmp_path, monkeypatch, program)
+    with pytest.raises(WorkerError) as error:
+        answering.ask("hello")
+    assert str(error.value) == reason
+    assert error.value.status == "failed"
+    answering.close()
+
+
+def test_a_process_that_hangs_is_ended_with_those_it_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    child = tmp_path / "child"
+    program = f"""
+        import pathlib, subprocess, sys, time
+        started = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+        pathlib.Path({str(child)!r}).write_text(str(started.pid))
+        time.sleep(600)
+    """
+    answering = process(tmp_path, monkeypatch, program, patience=3)
+    with pytest.raises(WorkerError, match="did not answer within 3 s"):
+        answering.ask("hello")
+    answering.close()
+    state = Path(f"/proc/{child.read_text()}/stat")
+    deadline = time.monotonic() + 30
+    # Gone, or dead and not yet waited for by whoever adopted it.
+    while state.exists() and state.read_text().rpartition(")")[2].split()[0] != "Z":
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_the_rate_of_matrix_multiplication_is_told_with_the_device() -> None:
+    from ptb_lm.bench.process import Gemm
+
+    gemm = Gemm("cpu", "fp64")
+    assert gemm.device == "cpu"
+    assert 0.1 < gemm.gflops() < 1e5
+    gemm.close()
+    program = [sys.executable, "-m", "ptb_lm.torch_backend.gemm", "auto", "fp32"]
+    answered = subprocess.run(program, input="\n", capture_output=True, text=True, check=True)
+    assert answered.stdout.count("\n") == 1
