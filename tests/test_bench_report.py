@@ -93,7 +93,7 @@ def test_acoustic_has_mean_and_deviation(tmp_path: Path) -> None:
         row(suite="acoustic", workload="1x320-CE-short", round=n, seconds=s) for n, s in enumerate((4, 8))
     ]
     titles, (_, time, *_) = table_of(section_of(report_of(tmp_path, rows), "1x320-CE-short"))
-    assert titles[1] == "ms a batch, mean ± sd"
+    assert titles[1] == "ms a batch, mean ± sd of rounds"
     assert time == "150 ± 71", "100 and 200 ms"
 
 

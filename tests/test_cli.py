@@ -134,4 +134,7 @@ def test_every_command_is_listed_and_is_there(capsys: pytest.CaptureFixture[str]
     printed = capsys.readouterr().out
     for name in commands.COMMANDS:
         assert f"python -m ptb_lm.{name}" in printed
-        assert callable(importlib.import_module(f"ptb_lm.{name}").main)
+        module = importlib.import_module(f"ptb_lm.{name}")
+        if hasattr(module, "__path__"):  # a folder
+            module = importlib.import_module(f"ptb_lm.{name}.__main__")
+        assert callable(module.main)
