@@ -153,6 +153,16 @@ CLASSIFIERS: dict[str, Framework] = {
 }
 
 
+def check_lengths(lengths_B: NDArray[np.int32], samples: int, steps: int) -> None:
+    """Check that each sequence of a batch has a length that is possible.
+
+    Raises:
+        UserError: There are fewer or more lengths than sequences, or one is not from 1 to T.
+    """
+    if len(lengths_B) != samples or lengths_B.min() < 1 or lengths_B.max() > steps:
+        raise UserError(f"there must be {samples} lengths, each from 1 to {steps}")
+
+
 def shapes(config: ClassifierConfig) -> parameters.Shapes:
     """Return the shape of every parameter by its canonical name: the stack's, dense.kernel, dense.bias."""
     width = config.hidden_sizes[-1] * (2 if config.bidirectional else 1)

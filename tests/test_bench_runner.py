@@ -87,7 +87,7 @@ def test_what_is_added_later_is_measured_beside_its_own_baseline(tmp_path: Path)
     flags = ["run", "quick", "--rounds", "1", *SMALL, "--out", str(out)]
     assert run_command(bench, *flags, "--variants", "torch/cudnn") == 0
     first = rows(out)
-    assert run_command(bench, *flags, "--variants", "torch/block", "torch/cudnn") == 0
+    assert run_command(bench, *flags, "--variants", "torch/block,torch/cudnn") == 0
     assert rows(out)[:2] == first
     assert sorted(row["variant"] for row in rows(out)[2:]) == ["plain-torch/cudnn", "torch/block"]
     # The baseline's row is lost: what was paired with it is measured again.

@@ -239,3 +239,14 @@ def test_what_ctc_cannot_do_is_refused() -> None:
     steps = batch._replace(x_BTI=batch.x_BTI[:, : LABELS - 1])
     with pytest.raises(tf.errors.InvalidArgumentError, match="Not enough time"):
         build(config, "block_fused").forward_step(steps)
+
+
+@pytest.mark.parametrize("lengths", [[5, 9, 6], [5, 9, 6, 0], [5, 9, 6, 10]])
+def test_impossible_lengths_are_refused(lengths: list[int]) -> None:
+    config = configured()
+    batch = random_batch(config, lengths=True)._replace(lengths_B=np.array(lengths, np.int32))
+    built = build(config, "block_fused")
+    with pytest.raises(UserError, match="there must be 4 lengths, each from 1 to 9"):
+        built.train_step(batch)
+    with pytest.raises(UserError, match="there must be 4 lengths, each from 1 to 9"):
+        built.predict(batch.x_BTI, batch.lengths_B)

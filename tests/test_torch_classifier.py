@@ -248,3 +248,9 @@ def test_it_tells_what_it_runs_on() -> None:
 def test_the_peak_of_a_gpu_s_memory_is_known() -> None:
     built = build(configured(), device="cuda")
     assert built.device_memory() >= 8 * sum(array.size for array in random_weights(configured()).values())
+
+
+def test_numbers_that_fade_away_are_zero() -> None:
+    """A CPU computes many times slower with denormal numbers; long sequences have gradients full of them."""
+    build(configured())
+    assert (torch.full((1000,), 1e-38) * 0.01 == 0).all()

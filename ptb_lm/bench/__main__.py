@@ -123,8 +123,8 @@ def _run(arguments: argparse.Namespace) -> int:
     added = [variants.add(given) for given in arguments.add]
     options = runner.Options(
         suite=arguments.suite,
-        workloads=tuple(arguments.workloads),
-        variants=tuple(arguments.variants),
+        workloads=_patterns(arguments.workloads),
+        variants=_patterns(arguments.variants),
         rounds=arguments.rounds,
         batch_size=arguments.batch_size,
         row_limit=arguments.row_limit,
@@ -145,6 +145,11 @@ def _run(arguments: argparse.Namespace) -> int:
             raise
     _write_report(out)
     return 0 if record.measured() else cli.EXIT_FAILED
+
+
+def _patterns(given: Sequence[str]) -> tuple[str, ...]:
+    """Return patterns that were separated by spaces or commas."""
+    return tuple(pattern for each in given for pattern in each.split(",") if pattern)
 
 
 def _settings(options: runner.Options) -> dict[str, Any]:

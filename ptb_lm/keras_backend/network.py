@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ptb_lm import parameters
-from ptb_lm.classifier import ClassifierConfig
+from ptb_lm.classifier import ClassifierConfig, check_lengths
 from ptb_lm.quiet import held_back_stderr
 
 
@@ -57,6 +57,7 @@ class Network:
         """Return the model for some sequences, and what it is called with."""
         if lengths_B is None:
             return self.whole, x_BTI
+        check_lengths(lengths_B, *x_BTI.shape[:2])
         valid_BT = np.arange(x_BTI.shape[1]) < lengths_B[:, None]
         # Keras computes on masked steps too, and drops the result: of NaN the gradient would be NaN.
         return self.masked, [np.where(valid_BT[..., None], x_BTI, np.float32(0)), valid_BT]

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from pytensor.compile.mode import get_default_mode
 
 from ptb_lm.backend import Arrays
-from ptb_lm.classifier import Batch, ClassifierConfig, Scores
+from ptb_lm.classifier import Batch, ClassifierConfig, Scores, check_lengths
 from ptb_lm.errors import UserError
 from ptb_lm.pytensor_backend.adam import Adam
 from ptb_lm.pytensor_backend.dropout import InvertedDropout
@@ -132,6 +132,7 @@ class PyTensorClassifier:
         if lengths_B is None:
             inputs = [x_BTI]
         else:
+            check_lengths(lengths_B, *x_BTI.shape[:2])
             valid_BT = np.arange(x_BTI.shape[1]) < lengths_B[:, None]
             # Masked steps are computed too, and dropped: of NaN the gradient would be NaN.
             inputs = [np.where(valid_BT[..., None], x_BTI, self.dtype.type(0)), valid_BT]

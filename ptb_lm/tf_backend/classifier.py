@@ -11,7 +11,7 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from ptb_lm.backend import Arrays
-from ptb_lm.classifier import Batch, ClassifierConfig, Scores
+from ptb_lm.classifier import Batch, ClassifierConfig, Scores, check_lengths
 from ptb_lm.errors import UserError
 from ptb_lm.tf_backend.cells import layer_type
 from ptb_lm.tf_backend.device import DTYPES, Device, choose
@@ -110,6 +110,7 @@ class TensorFlowClassifier:
         batch, steps, _ = x_BTI.shape
         if lengths_B is None:  # the same graph does for both
             lengths_B = np.full(batch, steps, np.int32)
+        check_lengths(lengths_B, batch, steps)
         with tf.device(self.device.name):
             scores = self.predict_function(tf.constant(x_BTI, self.dtype), tf.constant(lengths_B, tf.int32))
         return np.asarray(scores.numpy())
@@ -138,6 +139,8 @@ class TensorFlowClassifier:
         return self.device.environment()
 
     def _tensors(self, batch: Batch) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor | None]:
+        if batch.lengths_B is not None:
+            check_lengths(batch.lengths_B, *batch.x_BTI.shape[:2])
         return (
             tf.constant(batch.x_BTI, self.dtype),
             tf.constant(batch.labels, tf.int32),

@@ -35,6 +35,9 @@ class TorchModel:
             device = "cuda" if torch.cuda.is_available() else "cpu"
         self.device = torch.device(device)
         self.dtype = DTYPES[precision]
+        # As TensorFlow's threads do. A gradient that fades over a thousand steps ends in denormal numbers,
+        # with which a CPU computes many times slower. The threads that are started later inherit it.
+        torch.set_flush_denormal(True)
         self.engine = _engine(model, execution, self.device, self.dtype)
         if self.device.type == "cuda":
             # fp32 means IEEE float32; torch's default would let cuDNN round to TF32.

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ptb_lm.backend import Arrays
-from ptb_lm.classifier import Batch, ClassifierConfig, Scores
+from ptb_lm.classifier import Batch, ClassifierConfig, Scores, check_lengths
 from ptb_lm.errors import UserError
 from ptb_lm.torch_backend.base import TorchModel
 from ptb_lm.torch_backend.cells import Canonical
@@ -176,6 +176,5 @@ def _lengths(lengths_B: NDArray[np.int32] | None, samples: int, steps: int) -> T
     """Return the valid steps of each sample, on the CPU."""
     if lengths_B is None:
         return torch.full((samples,), steps)
-    if len(lengths_B) != samples or lengths_B.min() < 1 or lengths_B.max() > steps:
-        raise UserError(f"there must be {samples} lengths, each from 1 to {steps}")
+    check_lengths(lengths_B, samples, steps)
     return torch.from_numpy(lengths_B.astype(np.int64))
