@@ -41,7 +41,8 @@ class Backend(Protocol):
     def train_step(self, x_BT: Ids, y_BT: Ids, state: State, *, learning_rate: float) -> tuple[State, Loss]:
         """Do one step of SGD with dropout and clipping; may return before the device is done.
 
-        The loss for the gradient is summed over time and averaged over the batch.
+        The loss for the gradient is summed over time and averaged over the batch. The state is used up: the
+        one returned may be the same memory.
         """
 
     def evaluate_step(self, x_BT: Ids, y_BT: Ids, state: State) -> tuple[State, Loss]:
@@ -83,6 +84,7 @@ class Framework:
     precisions: tuple[str, ...]
     missing: str  # what to do if the module cannot be imported
     refusals: Mapping[tuple[str, str], str]  # (model, one of the above) -> why the two do not go together
+    needs_cuda: tuple[str, ...] = ()  # of the above, what a CPU cannot do
 
     def options(self, model: str) -> dict[str, tuple[str, ...]]:
         """Return what may be chosen for a model: the values of execution, unroll and precision."""
@@ -101,16 +103,20 @@ FRAMEWORKS: dict[str, Framework] = {
             "block": "torch.nn.LSTMCell, one fused operation a time step",
             "block_fused": "one operation a layer, with a gradient of our own",
             "cudnn": "torch.nn.LSTM, one operation a layer: cuDNN on a GPU, oneDNN on a CPU",
+            "persistent": "cudnn, padded to the sizes of cuDNN's persistent kernel; for --precision fp16",
         },
-        executions=("eager", "compile", "jit"),
+        executions=("auto", "eager", "graph", "compile", "jit"),
         unrolls=("static",),
-        precisions=("fp32", "fp64"),
+        precisions=("fp32", "tf32", "bf16", "fp16", "fp64"),
         missing="install it with: pip install torch",
         refusals={
             ("block_fused", "jit"): "TorchScript leaves an autograd function as it is",
             ("cudnn", "compile"): "torch.compile leaves torch.nn.LSTM as it is",
             ("cudnn", "jit"): "TorchScript leaves torch.nn.LSTM as it is",
+            ("persistent", "compile"): "torch.compile leaves torch's LSTM as it is",
+            ("persistent", "jit"): "TorchScript leaves torch's LSTM as it is",
         },
+        needs_cuda=("graph", "tf32"),
     ),
     "tensorflow": Framework(
         build="ptb_lm.tf_backend.backend:build",

@@ -112,7 +112,13 @@ _KERAS_MISSING = "install it with: pip install 'ptb-lm[jax]' (a checkout: -e '.[
 
 # The frameworks of the language model, by what else they build, and those that build this alone.
 CLASSIFIERS: dict[str, Framework] = {
-    "torch": dataclasses.replace(FRAMEWORKS["torch"], build="ptb_lm.torch_backend.classifier:build"),
+    "torch": dataclasses.replace(
+        FRAMEWORKS["torch"],
+        build="ptb_lm.torch_backend.classifier:build",
+        executions=("eager", "compile", "jit"),
+        precisions=("fp32", "fp64"),
+        needs_cuda=(),
+    ),
     "tensorflow": dataclasses.replace(FRAMEWORKS["tensorflow"], build="ptb_lm.tf_backend.classifier:build"),
     "keras-jax": Framework(
         build="ptb_lm.keras_backend.on_jax:build",

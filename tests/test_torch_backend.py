@@ -21,6 +21,7 @@ from ptb_lm.torch_backend.execution import executed
 from ptb_lm.torch_backend.fused import FusedSequence
 from ptb_lm.torch_backend.loss import SoftmaxLayer, global_norm, sum_by_word
 from ptb_lm.torch_backend.model import InvertedDropout
+from ptb_lm.torch_backend.precision import PRECISIONS
 
 VOCABULARY = 11
 
@@ -117,7 +118,10 @@ class CountedStack:
         return self.stack(x_TBE, state, **choice)
 
 
-@pytest.mark.parametrize("execution", FRAMEWORKS["torch"].executions)
+EAGER_OR_PER_LAYER = [name for name in FRAMEWORKS["torch"].executions if name != "graph"]
+
+
+@pytest.mark.parametrize("execution", EAGER_OR_PER_LAYER)
 def test_evaluation_is_executed_for_training_s_windows_alone(execution: str, tiny_config: Config) -> None:
     """As training is, and in between it changes no bit of what is trained."""
     weights = random_weights(tiny_config, VOCABULARY, seed=1)
@@ -150,6 +154,78 @@ def test_evaluation_is_executed_for_training_s_windows_alone(execution: str, tin
     found = both.export_weights() | both.export_training_state(other)
     for name, array in expected.items():
         np.testing.assert_array_equal(found[name], array, err_msg=name)
+
+
+@pytest.mark.parametrize(
+    ("choice", "message"),
+    [
+        ({"execution": "graph"}, "--execution graph needs a CUDA device, and this is a CPU"),
+        ({"precision": "tf32"}, "--precision tf32 needs a CUDA device, and this is a CPU"),
+    ],
+)
+def test_what_a_cpu_cannot_do_is_refused(choice: dict[str, str], message: str, tiny_config: Config) -> None:
+    weights = random_weights(tiny_config, VOCABULARY, seed=1)
+    chosen: Any = {"precision": "fp32", **choice}
+    with pytest.raises(UserError, match=message):
+        backend.build(tiny_config, weights, framework="torch", model="cudnn", device="cpu", seed=3, **chosen)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", FRAMEWORKS["torch"].precisions)
+@pytest.mark.parametrize("model", sorted(FRAMEWORKS["torch"].models))
+def test_a_captured_step_does_what_an_eager_one_does(model: str, precision: str, tiny_config: Config) -> None:
+    """Twenty steps with dropout at changing learning rates, an evaluation between, and a restored state."""
+    config = tiny_config.replace(keep_prob=0.5, max_grad_norm=1.8)
+    weights = random_weights(config, VOCABULARY, seed=1)
+    eager, graph = (
+        backend.build(
+            config,
+            weights,
+            framework="torch",
+            model=model,
+            execution=execution,
+            device="cuda",
+            precision=precision,
+            seed=3,
+        )
+        for execution in ("eager", "graph")
+    )
+    states = [built.zero_state(3) for built in (eager, graph)]
+    exact = {"rtol": 0, "atol": 1e-12 if precision == "fp64" else 1e-5 if precision == "fp32" else 2e-3}
+    for step, (x_BT, y_BT) in enumerate(random_windows(config, VOCABULARY, 20, seed=2)):
+        measured = []
+        for index, built in enumerate((eager, graph)):
+            states[index], loss = built.train_step(x_BT, y_BT, states[index], learning_rate=1 / (1 + step))
+            _, score = built.evaluate_step(x_BT, y_BT, built.zero_state(3))
+            measured.append(built.read([loss, score]))
+        np.testing.assert_allclose(measured[1], measured[0], rtol=exact["atol"], err_msg=f"step {step}")
+        if step == 9:
+            states = [
+                built.load_training_state(built.export_training_state(state))
+                for built, state in zip((eager, graph), states, strict=True)
+            ]
+    for name, array in eager.export_weights().items():
+        np.testing.assert_allclose(graph.export_weights()[name], array, **exact, err_msg=name)
+
+
+@pytest.mark.gpu
+def test_a_captured_step_draws_new_masks_at_each_replay(tiny_config: Config) -> None:
+    config = tiny_config.replace(keep_prob=0.5)
+    built = backend.build(
+        config,
+        random_weights(config, VOCABULARY, seed=1),
+        framework="torch",
+        model="cudnn",
+        execution="graph",
+        device="cuda",
+        precision="fp32",
+        seed=3,
+    )
+    ((x_BT, y_BT),) = random_windows(config, VOCABULARY, 1, seed=2)
+    losses = [
+        built.train_step(x_BT, y_BT, built.zero_state(3), learning_rate=0.0)[1].clone() for _ in range(8)
+    ]
+    assert len({measured.nll for measured in built.read(losses)}) == 8
 
 
 @pytest.mark.gpu
@@ -188,7 +264,7 @@ def test_compiling_without_a_compiler_is_refused(
         )
 
 
-@pytest.mark.parametrize("execution", FRAMEWORKS["torch"].executions)
+@pytest.mark.parametrize("execution", EAGER_OR_PER_LAYER)
 def test_the_layers_as_executed_share_the_parameters(execution: str, tiny_config: Config) -> None:
     layer = BasicLayer(7, 7)
     ours = executed(layer, execution, window=(3, 5))
@@ -255,7 +331,7 @@ def test_dropout_keeps_units_at_its_rate_and_the_mean(keep_prob: float) -> None:
 def test_the_loss_and_its_gradients_equal_torch() -> None:
     """Against torch's own linear and cross_entropy, with logits far apart."""
     generator = torch.Generator().manual_seed(0)
-    layer = SoftmaxLayer(7, 13, device=torch.device("cpu"), dtype=torch.float64)
+    layer = SoftmaxLayer(7, 13, device=torch.device("cpu"), precision=PRECISIONS["fp64"])
     for tokens in (5, 9, 5):
         layer.weight.copy_(50 * torch.randn(8, 13, generator=generator, dtype=torch.float64))
         hidden = torch.randn(tokens, 7, generator=generator, dtype=torch.float64, requires_grad=True)
@@ -270,8 +346,32 @@ def test_the_loss_and_its_gradients_equal_torch() -> None:
         torch.testing.assert_close(layer.gradient, torch.vstack([kernel.grad, bias.grad]))
 
 
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_the_loss_in_half_precision_keeps_its_weight_in_single(precision: str) -> None:
+    """Updates far below the weight's rounding in half precision add up."""
+    generator = torch.Generator().manual_seed(0)
+    layer = SoftmaxLayer(7, 13, device=torch.device("cpu"), precision=PRECISIONS[precision])
+    layer.weight.copy_(torch.randn(8, 13, generator=generator))
+    layer.refresh()
+    before = layer.weight.double()
+    hidden = torch.randn(9, 7, generator=generator).to(PRECISIONS[precision].compute)
+    targets = torch.randint(13, (9,), generator=generator)
+    moved = torch.zeros(8, 13, dtype=torch.float64)
+    for _ in range(50):
+        nll_N, _ = layer.loss_and_gradients(hidden, targets, 1.0)
+        used = layer.weight.to(PRECISIONS[precision].compute).double()
+        expected_N = torch.nn.functional.cross_entropy(
+            hidden.double() @ used[:-1] + used[-1], targets, reduction="none"
+        )
+        torch.testing.assert_close(nll_N.double(), expected_N, rtol=0, atol=0.02)
+        layer.update(torch.tensor(1e-5))
+        moved += 1e-5 * layer.gradient.double()
+    torch.testing.assert_close(layer.weight.double() - before, moved, rtol=1e-2, atol=1e-5)
+    assert layer.losses(hidden, targets).dtype == torch.float32
+
+
 def test_very_unlikely_targets_have_a_finite_loss() -> None:
-    layer = SoftmaxLayer(1, 2, device=torch.device("cpu"), dtype=torch.float32)
+    layer = SoftmaxLayer(1, 2, device=torch.device("cpu"), precision=PRECISIONS["fp32"])
     layer.weight.copy_(torch.tensor([[0.0, 0.0], [400.0, -400.0]]))
     nll_N, _ = layer.loss_and_gradients(torch.zeros(1, 1), torch.tensor([1]), 1.0)
     assert nll_N.tolist() == [800.0]

@@ -6,7 +6,7 @@ V = vocabulary.
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -19,10 +19,12 @@ from ptb_lm.errors import UserError
 from ptb_lm.torch_backend.base import TorchModel
 from ptb_lm.torch_backend.cells import Canonical
 from ptb_lm.torch_backend.execution import executed
+from ptb_lm.torch_backend.graph import GraphedStep, Step
 from ptb_lm.torch_backend.loss import SoftmaxLayer, global_norm, sum_by_word
 from ptb_lm.torch_backend.model import InvertedDropout, LSTMStack, State, no_dropout
+from ptb_lm.torch_backend.precision import Masters
 
-Loss = tuple[Tensor, Tensor]  # negative log likelihoods [N], gradient norm []
+Loss = Tensor  # [2]: negative log likelihood, gradient norm; in float64, as their sums over a split must be
 
 
 def build(
@@ -39,7 +41,7 @@ def build(
     """Build the backend; see ptb_lm.backend.build.
 
     Raises:
-        UserError: There is no such device, or no compiler.
+        UserError: There is no such device, it cannot do what is asked for, or there is no compiler.
     """
     assert unroll == "static", "a Python loop over time"
     return TorchBackend(
@@ -49,6 +51,8 @@ def build(
 
 class TorchBackend(TorchModel):
     """An LSTM language model in torch, with SGD."""
+
+    preferred: ClassVar[Mapping[str, str]] = {"cpu": "eager", "cuda": "graph"}
 
     def __init__(
         self,
@@ -64,24 +68,41 @@ class TorchBackend(TorchModel):
         super().__init__(model=model, execution=execution, device=device, precision=precision)
         self.config = config
         vocabulary_size = len(weights["embedding"])
-        place: dict[str, Any] = {"device": self.device, "dtype": self.dtype}
-        self.embedding_VE = torch.zeros(vocabulary_size, config.embedding_width, **place)
-        self.stack = LSTMStack.build(model, config.embedding_width, config.layer_sizes).to(**place)
+        kept: dict[str, Any] = {"device": self.device, "dtype": self.precision.master}
+        self.embedding_VE = torch.zeros(vocabulary_size, config.embedding_width, **kept)
+        self.stack = LSTMStack.build(model, config.embedding_width, config.layer_sizes)
+        self.stack.to(self.device, self.precision.compute)
         self.window = (config.batch_size, config.num_steps)
-        self.executed_stack = self.stack.executed(partial(executed, execution=execution, window=self.window))
-        self.softmax = SoftmaxLayer(config.layer_sizes[-1], vocabulary_size, **place)
+        self.executed_stack = self.stack.executed(
+            partial(executed, execution=self.execution, window=self.window)
+        )
+        self.softmax = SoftmaxLayer(
+            config.layer_sizes[-1], vocabulary_size, device=self.device, precision=self.precision
+        )
         self.dropout = InvertedDropout(config.keep_prob, device=self.device, seed=seed)
         self.trained = self.stack.trained()
+        self.masters = Masters(self.trained, self.precision.master)
+        self.rate = torch.zeros((), device=self.device, dtype=torch.float64)
+        self.step: Step = self._step
+        if self.execution == "graph":
+            self.step = GraphedStep(self._step, rate=self.rate, generator=self.dropout.generator)
         self.load_weights(weights)
 
     def canonical(self) -> dict[str, Canonical]:
         """Return the parameters by canonical name (ptb_lm.parameters)."""
+        layers = self.stack.canonical().items()
         return {
             "embedding": Canonical(self.embedding_VE),
-            **self.stack.canonical(),
-            "softmax.kernel": Canonical(self.softmax.weight[:-1]),
-            "softmax.bias": Canonical(self.softmax.weight[-1]),
+            **{name: where._replace(parameter=self.masters[where.parameter]) for name, where in layers},
+            "softmax.kernel": Canonical(self.softmax.kernel),
+            "softmax.bias": Canonical(self.softmax.bias),
         }
+
+    def load_weights(self, weights: Mapping[str, NDArray[Any]]) -> None:
+        """Set the parameters from canonical arrays of the right names and shapes."""
+        super().load_weights(weights)
+        self.masters.refresh()
+        self.softmax.refresh()
 
     def zero_state(self, batch_size: int) -> State:
         """Return the zero state for a batch."""
@@ -89,43 +110,31 @@ class TorchBackend(TorchModel):
 
     def train_step(self, x_BT: Ids, y_BT: Ids, state: State, *, learning_rate: float) -> tuple[State, Loss]:
         """Do one step of SGD with dropout and clipping."""
-        ids_N, targets_N = self._time_major(x_BT), self._time_major(y_BT)
-        batch, steps = x_BT.shape
-        x_TBE = self.embedding_VE[ids_N].view(steps, batch, -1).requires_grad_()
-        output_TBH, state = self.executed_stack(x_TBE, state, dropout=self.dropout)
-        output_NH = output_TBH.view(steps * batch, -1)
-        nll_N, d_output_NH = self.softmax.loss_and_gradients(output_NH.detach(), targets_N, 1 / batch)
-        output_NH.backward(d_output_NH)
-        norm = self._update(ids_N, x_TBE, learning_rate)
-        return [(h_BH.detach(), c_BH.detach()) for h_BH, c_BH in state], (nll_N, norm)
+        self.rate.fill_(learning_rate)
+        return self.step(self._time_major(x_BT), self._time_major(y_BT), state)
 
     @torch.no_grad()
     def evaluate_step(self, x_BT: Ids, y_BT: Ids, state: State) -> tuple[State, Loss]:
         """Score a window without dropout."""
         ids_N, targets_N = self._time_major(x_BT), self._time_major(y_BT)
-        batch, steps = x_BT.shape
-        x_TBE = self.embedding_VE[ids_N].view(steps, batch, -1)
         # Executed for one shape; others, of which there are many, it would compile anew.
         stack = self.executed_stack if x_BT.shape == self.window else self.stack
-        output_TBH, state = stack(x_TBE, state, dropout=no_dropout)
-        nll_N = self.softmax.losses(output_TBH.view(steps * batch, -1), targets_N)
-        return state, (nll_N, torch.zeros((), device=self.device))
+        output_TBH, state = stack(self._embedded(ids_N, x_BT.shape[0]), state, dropout=no_dropout)
+        nll_N = self.softmax.losses(output_TBH.flatten(0, 1), targets_N)
+        return state, _measured(nll_N, torch.zeros_like(self.rate))
 
     def read(self, losses: Sequence[Loss]) -> list[Measured]:
         """Wait for the device and return the numbers behind some losses."""
         if not losses:
             self.wait()
             return []
-        # Summed in float64: the total over a split must not depend on how it was cut into windows.
-        nll = torch.stack([nll_N.sum(dtype=torch.float64) for nll_N, _ in losses]).tolist()
-        norms = torch.stack([norm for _, norm in losses]).tolist()
-        return [Measured(*pair) for pair in zip(nll, norms, strict=True)]
+        return [Measured(*pair) for pair in torch.stack(list(losses)).tolist()]
 
     def export_training_state(self, state: State) -> Arrays:
         """Return the carried state and the state of the dropout stream."""
         return {
-            "h": torch.stack([h_BH for h_BH, _ in state]).cpu().numpy(),
-            "c": torch.stack([c_BH for _, c_BH in state]).cpu().numpy(),
+            "h": torch.stack([h_BH for h_BH, _ in state]).to("cpu", self.precision.master).numpy(),
+            "c": torch.stack([c_BH for _, c_BH in state]).to("cpu", self.precision.master).numpy(),
             "torch.generator": self.dropout.generator.get_state().numpy(),
         }
 
@@ -141,25 +150,44 @@ class TorchBackend(TorchModel):
         )
         return list(zip(h_LBH.unbind(), c_LBH.unbind(), strict=True))
 
-    @torch.no_grad()
-    def _update(self, ids_N: Tensor, x_TBE: Tensor, learning_rate: float) -> Tensor:
+    def _step(self, ids_N: Tensor, targets_N: Tensor, state: State) -> tuple[State, Loss]:
+        """Do a training step at the learning rate in `rate`; nothing here waits for the device."""
+        batch = len(state[0][0])
+        x_TBE = self._embedded(ids_N, batch).requires_grad_()
+        output_TBH, state = self.executed_stack(x_TBE, state, dropout=self.dropout)
+        scale = self.precision.loss_scale / batch
+        nll_N, d_output_NH = self.softmax.loss_and_gradients(
+            output_TBH.detach().flatten(0, 1), targets_N, scale
+        )
+        gradients = torch.autograd.grad(output_TBH, [x_TBE, *self.trained], d_output_NH.view_as(output_TBH))
+        norm = self._update(ids_N, *gradients)
+        return [(h_BH.detach(), c_BH.detach()) for h_BH, c_BH in state], _measured(nll_N, norm)
+
+    def _update(self, ids_N: Tensor, d_x_TBE: Tensor, *gradients: Tensor) -> Tensor:
         """Clip by the global norm, move the parameters, and return the norm before clipping, [].
 
         The embedding's gradient has rows only for the words of the window; no others are touched.
         """
-        assert x_TBE.grad is not None
-        d_x_NE = x_TBE.grad.view(len(ids_N), -1)
-        gradients = [p.grad for p in self.trained if p.grad is not None]
-        norm = global_norm([sum_by_word(d_x_NE, ids_N), self.softmax.gradient, *gradients])
+        d_x_NE = d_x_TBE.flatten(0, 1).to(self.embedding_VE.dtype)
+        scaled_norm = global_norm([sum_by_word(d_x_NE, ids_N), self.softmax.gradient, *gradients])
+        norm = scaled_norm / self.precision.loss_scale
         bound = self.config.max_grad_norm
-        # A tensor, not a number: the device's step is not waited for.
-        scale = -learning_rate * bound / norm.clamp(min=bound)
+        # Tensors, not numbers: the device's step is not waited for.
+        scale = -self.rate * bound / (norm.clamp(min=bound) * self.precision.loss_scale)
+        scale = scale.to(self.precision.master)
         self.embedding_VE.index_add_(0, ids_N, d_x_NE * scale)
-        self.softmax.weight.addcmul_(self.softmax.gradient, scale)
-        for parameter, gradient in zip(self.trained, gradients, strict=True):
-            parameter.addcmul_(gradient, scale)
-            parameter.grad = None
+        self.softmax.update(scale)
+        self.masters.add(gradients, scale)
         return norm
+
+    def _embedded(self, ids_N: Tensor, batch: int) -> Tensor:
+        """Return the words' vectors, [T, B, E]."""
+        return self.embedding_VE[ids_N].to(self.precision.compute).view(-1, batch, self.embedding_VE.shape[1])
 
     def _time_major(self, ids_BT: Ids) -> Tensor:
         return torch.from_numpy(ids_BT.T.reshape(-1).astype(np.int64)).to(self.device, non_blocking=True)
+
+
+def _measured(nll_N: Tensor, norm: Tensor) -> Loss:
+    # Summed in float64: the total over a split must not depend on how it was cut into windows.
+    return torch.stack([nll_N.sum(dtype=torch.float64), norm])

@@ -1,32 +1,35 @@
 """What a language model and a classifier in torch share: device, precision, and weights in and out."""
 
 import platform
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ptb_lm.backend import Arrays
+from ptb_lm.backend import FRAMEWORKS, Arrays
 from ptb_lm.errors import UserError
 from ptb_lm.torch_backend.cells import Canonical
+from ptb_lm.torch_backend.precision import PRECISIONS
 
-DTYPES = {"fp32": torch.float32, "fp64": torch.float64}
 
-
-class TorchModel:
+class TorchModel(ABC):
     """A model in torch on one device.
 
     Args:
         model: How its LSTM layers are computed.
-        execution: How they are run.
+        execution: How they are run. "auto": as `preferred` says.
         device: "cpu", "cuda", or "auto": cuda where there is one.
-        precision: A name in DTYPES.
+        precision: A name in PRECISIONS.
 
     Raises:
-        UserError: There is no such device.
+        UserError: There is no such device, or it cannot do what is asked for.
     """
+
+    # The execution that "auto" means on each type of device.
+    preferred: ClassVar[Mapping[str, str]] = {"cpu": "eager", "cuda": "eager"}
 
     def __init__(self, *, model: str, execution: str, device: str, precision: str) -> None:
         if device == "cuda" and not torch.cuda.is_available():
@@ -34,19 +37,25 @@ class TorchModel:
         if device == "auto":
             device = "cuda" if torch.cuda.is_available() else "cpu"
         self.device = torch.device(device)
-        self.dtype = DTYPES[precision]
+        for kind, name in (("execution", execution), ("precision", precision)):
+            if self.device.type == "cpu" and name in FRAMEWORKS["torch"].needs_cuda:
+                raise UserError(f"--{kind} {name} needs a CUDA device, and this is a CPU")
+        self.precision = PRECISIONS[precision]
+        self.dtype = self.precision.compute
+        self.execution = self.preferred[self.device.type] if execution == "auto" else execution
         # As TensorFlow's threads do. A gradient that fades over a thousand steps ends in denormal numbers,
         # with which a CPU computes many times slower. The threads that are started later inherit it.
         torch.set_flush_denormal(True)
-        self.engine = _engine(model, execution, self.device, self.dtype)
+        self.engine = _engine(model, self.execution, self.device, self.dtype)
         if self.device.type == "cuda":
             # fp32 means IEEE float32; torch's default would let cuDNN round to TF32.
-            torch.backends.cuda.matmul.fp32_precision = "ieee"
-            torch.backends.cudnn.rnn.fp32_precision = "ieee"  # type: ignore[attr-defined]
+            rounding = "tf32" if self.precision.tf32 else "ieee"
+            torch.backends.cuda.matmul.fp32_precision = rounding
+            torch.backends.cudnn.rnn.fp32_precision = rounding  # type: ignore[attr-defined]
 
+    @abstractmethod
     def canonical(self) -> Mapping[str, Canonical]:
         """Return the parameters by canonical name (ptb_lm.parameters)."""
-        raise NotImplementedError
 
     def export_weights(self) -> Arrays:
         """Return the parameters by canonical name, in the precision of the model."""
@@ -81,8 +90,17 @@ class TorchModel:
 def _engine(model: str, execution: str, device: torch.device, dtype: torch.dtype) -> str:
     if model != "cudnn":
         return f"torch {model} on {device.type} ({execution})"
-    if device.type == "cuda":
-        return "torch.nn.LSTM on cuda (cuDNN)"
-    # oneDNN's LSTM has no double precision.
-    library = "oneDNN" if torch.backends.mkldnn.is_available() and dtype != torch.float64 else "ATen"
-    return f"torch.nn.LSTM on cpu ({library})"
+    library = "cuDNN" if device.type == "cuda" else "oneDNN" if _has_onednn(dtype) else "ATen"
+    how = library if execution == "eager" else f"{library}, {execution}"
+    return f"torch.nn.LSTM on {device.type} ({how})"
+
+
+def _has_onednn(dtype: torch.dtype) -> bool:
+    """Return whether torch computes an LSTM on this CPU with oneDNN."""
+    if not torch.backends.mkldnn.is_available():
+        return False
+    if dtype == torch.bfloat16:
+        return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    if dtype == torch.float16:
+        return bool(torch.ops.mkldnn._is_mkldnn_fp16_supported())
+    return dtype == torch.float32  # it has no double precision

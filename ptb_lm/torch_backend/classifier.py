@@ -61,9 +61,8 @@ class TorchClassifier(TorchModel):
     ) -> None:
         super().__init__(model=model, execution=execution, device=device, precision=precision)
         self.config = config
-        self.execution = execution
         self.stack = self.build_stack(model).to(device=self.device, dtype=self.dtype)
-        self.executed_stack = self.stack.executed(partial(executed, execution=execution))
+        self.executed_stack = self.stack.executed(partial(executed, execution=self.execution))
         width = config.hidden_sizes[-1] * (2 if config.bidirectional else 1)
         self.dense = nn.Linear(width, config.classes, device=self.device, dtype=self.dtype)
         self.dropout = InvertedDropout(config.keep_prob, device=self.device, seed=seed)

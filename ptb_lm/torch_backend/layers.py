@@ -21,6 +21,7 @@ from ptb_lm.torch_backend.cells import (
     freeze_second_bias,
 )
 from ptb_lm.torch_backend.lengths import Lengths
+from ptb_lm.torch_backend.persistent import PersistentLayer
 
 PREFIXES = ("", "reverse.")  # of each direction's canonical names
 
@@ -158,6 +159,7 @@ LAYERS: dict[str, LayerFactory] = {
     "block": partial(_directed, BlockLayer),
     "block_fused": partial(_directed, BlockFusedLayer),
     "cudnn": CudnnLayer,
+    "persistent": partial(_directed, PersistentLayer),
 }
 
 

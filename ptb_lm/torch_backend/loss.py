@@ -8,34 +8,69 @@ Shapes: N = tokens of a window, H = hidden units, V = vocabulary, E = embedding 
 """
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
+
+from ptb_lm.torch_backend.precision import Masters, Precision
+
+
+class _Buffers(NamedTuple):
+    """What a number of tokens is computed in; the last two are one where precisions are."""
+
+    inputs: Tensor  # [N, H + 1], in the compute precision
+    logits_NV: Tensor  # in the compute precision
+    log_p_NV: Tensor  # in the precision of the masters
 
 
 class SoftmaxLayer:
     """The projection onto the vocabulary with softmax and cross-entropy, over reused buffers.
 
-    The bias is the last row of the weight, and the input has a last column of ones: the products compute
+    The bias is the row after the kernel's, and the input has a column of ones there: the products compute
     the bias and its gradient on the way, and no pass over the logits is spent on either.
 
     Attributes:
-        weight: [H + 1, V]; trained by whoever owns this object, from `gradient`.
-        gradient: [H + 1, V]; what the last `loss_and_gradients` computed.
+        weight: [H + 1, V], as it is kept; more rows on a GPU, of zeros, which stay zeros.
+        gradient: As `weight`, in the compute precision; what the last `loss_and_gradients` computed.
 
     Args:
         hidden_size: H.
         vocabulary_size: V.
         device: Where to compute.
-        dtype: In which precision.
+        precision: In what.
     """
 
     def __init__(
-        self, hidden_size: int, vocabulary_size: int, *, device: torch.device, dtype: torch.dtype
+        self, hidden_size: int, vocabulary_size: int, *, device: torch.device, precision: Precision
     ) -> None:
-        self.weight = torch.zeros(hidden_size + 1, vocabulary_size, device=device, dtype=dtype)
-        self.gradient = torch.zeros_like(self.weight)
-        self._buffers: dict[int, tuple[Tensor, Tensor, Tensor]] = {}
+        self.hidden_size = hidden_size
+        # A GPU's matrix units take eight numbers at a time, and rows that begin at such a place.
+        multiple = 8 if device.type == "cuda" else 1
+        rows = -(-(hidden_size + 1) // multiple) * multiple
+        self._used = torch.zeros(rows, vocabulary_size, device=device, dtype=precision.compute)
+        self._masters = Masters([self._used], precision.master)
+        self.weight = self._masters[self._used]
+        self.gradient = torch.zeros_like(self._used)
+        self._buffers: dict[int, _Buffers] = {}
+
+    @property
+    def kernel(self) -> Tensor:
+        """The kernel as it is kept, [H, V]."""
+        return self.weight[: self.hidden_size]
+
+    @property
+    def bias(self) -> Tensor:
+        """The bias as it is kept, [V]."""
+        return self.weight[self.hidden_size]
+
+    def refresh(self) -> None:
+        """Compute with `weight` as it is now, after it was set from outside."""
+        self._masters.refresh()
+
+    def update(self, scale: Tensor) -> None:
+        """Add scale * `gradient` to the weight."""
+        self._masters.add([self.gradient], scale)
 
     def losses(self, hidden_NH: Tensor, targets_N: Tensor) -> Tensor:
         """Return the negative log likelihood of each target [N], in nats."""
@@ -49,42 +84,49 @@ class SoftmaxLayer:
             targets_N: Target word ids.
             scale: The gradients are those of scale * sum of the negative log likelihoods.
         """
-        nll_N, inputs, log_p_NV = self._losses(hidden_NH, targets_N)
-        d_logits_NV = log_p_NV.exp_()
-        d_logits_NV.scatter_add_(1, targets_N[:, None], torch.full_like(nll_N, -1.0)[:, None])
+        nll_N, (inputs, d_logits_NV, log_p_NV) = self._losses(hidden_NH, targets_N)
+        torch.exp(log_p_NV, out=d_logits_NV)
+        minus_one = d_logits_NV.new_full((len(targets_N), 1), -1.0)
+        d_logits_NV.scatter_add_(1, targets_N[:, None], minus_one)
         # The scale goes into the narrow factor of each product rather than into the wide one.
         torch.mm((inputs * scale).T, d_logits_NV, out=self.gradient)
-        d_hidden_NH = (d_logits_NV @ self.weight[:-1].T).mul_(scale)
+        d_hidden_NH = (d_logits_NV @ self._used[: self.hidden_size].T).mul_(scale)
         return nll_N, d_hidden_NH
 
-    def _losses(self, hidden_NH: Tensor, targets_N: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        inputs, logits_NV, log_p_NV = self._buffers_for(len(targets_N))
-        inputs[:, :-1] = hidden_NH
-        torch.mm(inputs, self.weight, out=logits_NV)
-        torch.log_softmax(logits_NV, 1, out=log_p_NV)
+    def _losses(self, hidden_NH: Tensor, targets_N: Tensor) -> tuple[Tensor, _Buffers]:
+        buffers = self._buffers_for(len(targets_N))
+        inputs, logits_NV, log_p_NV = buffers
+        inputs[:, : self.hidden_size] = hidden_NH
+        torch.mm(inputs, self._used, out=logits_NV)
+        torch.log_softmax(logits_NV, 1, dtype=log_p_NV.dtype, out=log_p_NV)
         nll_N = log_p_NV.gather(1, targets_N[:, None])[:, 0].neg_()
-        return nll_N, inputs, log_p_NV
+        return nll_N, buffers
 
-    def _buffers_for(self, tokens: int) -> tuple[Tensor, Tensor, Tensor]:
+    def _buffers_for(self, tokens: int) -> _Buffers:
         # Logits are the largest tensors of a step; fresh ones would be page-faulted in at every step.
         if tokens not in self._buffers:
-            rows, width = self.weight.shape
-            self._buffers[tokens] = (
-                self.weight.new_ones(tokens, rows),
-                self.weight.new_empty(tokens, width),
-                self.weight.new_empty(tokens, width),
-            )
+            rows, width = self._used.shape
+            inputs = self._used.new_zeros(tokens, rows)
+            inputs[:, self.hidden_size] = 1
+            logits_NV = self._used.new_empty(tokens, width)
+            # In place where it can be: the softmax is bound by how much memory it passes over.
+            same = self.weight.dtype == self._used.dtype
+            log_p_NV = logits_NV if same else self.weight.new_empty(tokens, width)
+            self._buffers[tokens] = _Buffers(inputs, logits_NV, log_p_NV)
         return self._buffers[tokens]
 
 
 def global_norm(gradients: Sequence[Tensor]) -> Tensor:
-    """Return the norm of all gradients together, [].
+    """Return the norm of all gradients together, [], in float64.
 
-    Row by row, and over the rows in float64: over some million float32 numbers at once, torch's own norm on a
-    CPU is off by 5e-5 of it, and each clipped step with it.
+    Row by row in float32 at least, and over the rows in float64: over some million float32 numbers at once,
+    torch's own norm on a CPU is off by 5e-5 of it, and each clipped step with it.
     """
-    rows = [torch.linalg.vector_norm(gradient, dim=-1).flatten() for gradient in gradients]
-    norm: Tensor = torch.linalg.vector_norm(torch.cat(rows), dtype=torch.float64).to(rows[0].dtype)
+    rows = []
+    for gradient in gradients:
+        dtype = torch.promote_types(gradient.dtype, torch.float32)
+        rows.append(torch.linalg.vector_norm(gradient, dim=-1, dtype=dtype).flatten())
+    norm: Tensor = torch.linalg.vector_norm(torch.cat(rows), dtype=torch.float64)
     return norm
 
 
