@@ -10,7 +10,7 @@ import time
 
 import torch
 
-from ptb_lm.torch_backend.base import DTYPES
+from ptb_lm.torch_backend.precision import PRECISIONS
 
 WIDTH = {"cpu": 2048, "cuda": 8192}
 TIMES = 3
@@ -20,9 +20,10 @@ def main() -> None:
     """Answer until stdin ends: {"device": ..., "gflops": 2 * multiply-adds / second / 1e9}."""
     asked, precision = sys.argv[1:]
     device = ("cuda" if torch.cuda.is_available() else "cpu") if asked == "auto" else asked
-    torch.backends.cuda.matmul.fp32_precision = "ieee"
+    chosen = PRECISIONS[precision]
+    torch.backends.cuda.matmul.fp32_precision = "tf32" if chosen.tf32 else "ieee"
     width = WIDTH[device]
-    a, b, c = (torch.rand(width, width, device=device, dtype=DTYPES[precision]) for _ in range(3))
+    a, b, c = (torch.rand(width, width, device=device, dtype=chosen.compute) for _ in range(3))
     torch.mm(a, b, out=c)
     for _ in sys.stdin:
         rates = []
