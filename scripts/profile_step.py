@@ -1,0 +1,69 @@
+"""Where the time of a torch training step goes, operation by operation.
+
+    python scripts/profile_step.py torch/cudnn --config medium --out results/profile-medium-cpu
+
+A variant is named as in the benchmark: torch/MODEL[/EXECUTION], or plain-torch/cudnn. Prints the operations
+by their own time (on a GPU, its kernels); --out keeps them in profile.txt, and in trace.json for
+chrome://tracing or Perfetto.
+"""
+
+import argparse
+import shlex
+import sys
+from pathlib import Path
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from ptb_lm import parameters
+from ptb_lm.bench.suites import PTB_VOCABULARY
+from ptb_lm.bench.variants import LANGUAGE_MODELS, Variant
+from ptb_lm.bench.workloads import LanguageTask
+from ptb_lm.config import PRESETS
+from ptb_lm.files import atomic_write
+
+WARM_UP = 5
+
+
+def main() -> None:
+    """Profile some steps on random words of Penn Treebank's frequencies."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("variant", metavar="VARIANT")
+    parser.add_argument("--config", choices=tuple(PRESETS), default="small")
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    parser.add_argument("--precision", default="fp32")
+    parser.add_argument("--steps", type=int, default=5, help="steps to profile (default: 5)")
+    parser.add_argument("--out", type=Path)
+    arguments = parser.parse_args()
+
+    task = LanguageTask(config=PRESETS[arguments.config], vocabulary_size=PTB_VOCABULARY)
+    build = Variant(arguments.variant, "").builder(
+        LANGUAGE_MODELS, device=arguments.device, precision=arguments.precision, seed=1
+    )
+    model = build(task.config, parameters.initial(task.config, task.vocabulary_size, seed=1))
+    windows = task.windows(WARM_UP + arguments.steps, seed=1)
+    state = model.zero_state(task.config.batch_size)
+    on_gpu = model.device.type == "cuda"
+    for x_BT, y_BT in windows[:WARM_UP]:
+        state, _ = model.train_step(x_BT, y_BT, state, learning_rate=0.1)
+    model.read([])
+    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]
+    with profile(activities=activities, acc_events=True) as profiled:
+        for x_BT, y_BT in windows[WARM_UP:]:
+            state, _ = model.train_step(x_BT, y_BT, state, learning_rate=0.1)
+        model.read([])
+    order = "self_device_time_total" if on_gpu else "self_cpu_time_total"
+    table = profiled.key_averages().table(sort_by=order, row_limit=25, max_name_column_width=60)
+    command = shlex.join(["python", *sys.argv])
+    text = f"{command}\ntorch {torch.__version__}, {arguments.steps} steps, {model.engine}\n{table}\n"
+    print(text)
+    if arguments.out:
+        arguments.out.mkdir(parents=True, exist_ok=True)
+        atomic_write(arguments.out / "profile.txt", text)
+        profiled.export_chrome_trace(str(arguments.out / "trace.json"))
+
+
+if __name__ == "__main__":
+    main()
