@@ -1,0 +1,29 @@
+"""Products of many small matrices with one and the same, as a loop over time makes them.
+
+Shapes: B = rows of the small matrix, K, N = sides of the one that stays.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+
+def by_transpose(matrix_KN: Tensor, rows: int) -> Callable[[Tensor], Tensor]:
+    """Return the function x_BN -> x_BN @ matrix_KN.T, [B, K], prepared for many calls.
+
+    On a CPU the plain product of so few rows spends most of its time on rearranging the matrix. MKL can do
+    that once, for all calls.
+
+    Args:
+        matrix_KN: Must not change between the calls.
+        rows: B.
+    """
+    if matrix_KN.device.type != "cpu":
+        return lambda x_BN: x_BN @ matrix_KN.T
+    if torch.backends.mkl.is_available() and matrix_KN.dtype == torch.float32:
+        matrix_KN = matrix_KN.contiguous()
+        packed = torch.ops.mkl._mkl_reorder_linear_weight(matrix_KN, rows)
+        return lambda x_BN: torch.ops.mkl._mkl_linear(x_BN, packed, matrix_KN, None, rows)
+    # The other way round, the large matrix is read along its rows.
+    return lambda x_BN: (matrix_KN @ x_BN.T).T
