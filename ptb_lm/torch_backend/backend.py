@@ -16,6 +16,7 @@ from torch import Tensor
 from ptb_lm.backend import Arrays, Ids, Measured
 from ptb_lm.config import Config
 from ptb_lm.errors import UserError
+from ptb_lm.torch_backend import memory
 from ptb_lm.torch_backend.base import TorchModel
 from ptb_lm.torch_backend.cells import Canonical
 from ptb_lm.torch_backend.execution import executed
@@ -66,6 +67,7 @@ class TorchBackend(TorchModel):
         seed: int,
     ) -> None:
         super().__init__(model=model, execution=execution, device=device, precision=precision)
+        memory.keep_freed()
         self.config = config
         vocabulary_size = len(weights["embedding"])
         kept: dict[str, Any] = {"device": self.device, "dtype": self.precision.master}

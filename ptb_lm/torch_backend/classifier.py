@@ -17,6 +17,7 @@ from torch.nn import functional
 from ptb_lm.backend import Arrays
 from ptb_lm.classifier import Batch, ClassifierConfig, Scores, check_lengths
 from ptb_lm.errors import UserError
+from ptb_lm.torch_backend import memory
 from ptb_lm.torch_backend.base import TorchModel
 from ptb_lm.torch_backend.cells import Canonical
 from ptb_lm.torch_backend.execution import executed
@@ -60,6 +61,7 @@ class TorchClassifier(TorchModel):
         seed: int,
     ) -> None:
         super().__init__(model=model, execution=execution, device=device, precision=precision)
+        memory.keep_freed()
         self.config = config
         self.stack = self.build_stack(model).to(device=self.device, dtype=self.dtype)
         self.executed_stack = self.stack.executed(partial(executed, execution=self.execution))
