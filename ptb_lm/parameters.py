@@ -18,13 +18,19 @@ Shapes = dict[str, tuple[int, ...]]
 
 
 def shapes(config: Config, vocabulary_size: int) -> Shapes:
-    """Return the shape of every parameter of a language model by its canonical name, in a fixed order."""
-    return {
+    """Return the shape of every parameter of a language model by its canonical name, in a fixed order.
+
+    With tied weights there is no `softmax.kernel`: it is the embedding, transposed.
+    """
+    table = {
         "embedding": (vocabulary_size, config.embedding_width),
         **lstm_shapes(config.embedding_width, config.layer_sizes),
         "softmax.kernel": (config.layer_sizes[-1], vocabulary_size),
         "softmax.bias": (vocabulary_size,),
     }
+    if config.tie_weights:
+        del table["softmax.kernel"]
+    return table
 
 
 def lstm_shapes(input_size: int, hidden_sizes: Sequence[int], *, bidirectional: bool = False) -> Shapes:

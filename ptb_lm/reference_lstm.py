@@ -56,7 +56,7 @@ def stack_forward(
         state: Where each layer and direction begins: a reverse one at the sequence's last valid step.
         lengths_B: Steps of each sequence, 1 to T. None: all T.
         masks: L + 1 dropout masks, 0 or 1 / keep_prob: [T, B, I] for the input, then [T, B, its output
-            width] for the output of each layer. None: no dropout.
+            width] for the output of each layer; [1, B, ...] where one holds for all steps. None: no dropout.
 
     Returns:
         (output_TBK, state, tape): the output is zero beyond a sequence's length; the state is the one after
