@@ -8,6 +8,7 @@ Shapes: B = batch, T = time steps, L = layers, H = hidden units.
 
 import importlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -57,8 +58,21 @@ class Backend(Protocol):
     def load_weights(self, weights: Mapping[str, NDArray[Any]]) -> None:
         """Set the parameters from canonical arrays of the right names and shapes."""
 
+    def average(self, weight: float) -> None:
+        """Move the averages of the parameters towards them: average += weight * (parameter - average).
+
+        The first call of all makes them equal to the parameters, whatever the weight.
+        """
+
+    def averaged(self) -> AbstractContextManager[None]:
+        """Return a context in which the averages, which there must be, are the parameters.
+
+        Scoring, exporting and loading then mean the averages; nothing is trained. Afterwards the parameters
+        are what they were, to the bit.
+        """
+
     def export_training_state(self, state: State) -> Arrays:
-        """Return all else that the next step depends on.
+        """Return all else that the next step depends on, but for the averages.
 
         "h" and "c" are the carried state [L, B, H]; other names are the framework's (random generators).
         """

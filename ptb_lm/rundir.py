@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,8 +23,15 @@ MAX_SEED = 2**63 - 1  # of a framework's random generator
 
 
 # Keys that config.json did not always have, with what every run did before.
-ADDED = {"execution": "eager", "unroll": "static"}
-ADDED_HYPERPARAMETERS = {"embedding_size": 0}
+ADDED = {"recipe": "tutorial", "execution": "eager", "unroll": "static"}
+ADDED_HYPERPARAMETERS = {
+    "embedding_size": 0,
+    "tie_weights": False,
+    "variational": False,
+    "embedding_keep_prob": 1.0,
+    "recurrent_keep_prob": 1.0,
+    "average_epochs": 0.0,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +43,7 @@ class RunConfig:
     """
 
     config: str  # the preset's name
+    recipe: str  # how it is trained, a name in ptb_lm.config.RECIPES
     model: str
     framework: str
     execution: str
@@ -75,6 +83,15 @@ class RunConfig:
             return cls(hyperparameters=Config(**hyperparameters), **values)
         except UserError as error:
             raise UserError(f"{source}: {error}") from None
+
+
+class SavedState(NamedTuple):
+    """The newest training state."""
+
+    weights: Arrays  # by canonical name
+    training: Arrays  # the backend's other arrays
+    progress: Progress
+    averages: Arrays  # of the weights, by canonical name; none if none are kept, or not yet
 
 
 class RunDirectory:
@@ -193,8 +210,8 @@ class RunDirectory:
         singles = {name: array.astype(np.float32) for name, array in weights.items()}
         checkpoint.save(self.weights, singles, metadata)
 
-    def read_state(self, corpus: Corpus | None = None) -> tuple[Arrays, Arrays, Progress]:
-        """Read the newest training state: (weights, the backend's other arrays, progress).
+    def read_state(self, corpus: Corpus | None = None) -> SavedState:
+        """Read the newest training state.
 
         Raises:
             UserError: The file is missing, truncated or foreign, or was saved with another corpus.
@@ -206,13 +223,17 @@ class RunDirectory:
             raise UserError(f"{self.state} does not hold a training state") from None
         if corpus is not None and metadata.get("corpus_sha256") != corpus.sha256:
             raise UserError(f"the data are not those that {self.state} was trained on")
-        return _with_prefix(arrays, "weights."), _with_prefix(arrays, "training."), progress
+        weights, training, averages = (
+            _with_prefix(arrays, prefix) for prefix in ("weights.", "training.", "averages.")
+        )
+        return SavedState(weights, training, progress, averages)
 
-    def write_state(self, weights: Arrays, training: Arrays, progress: Progress, *, corpus: Corpus) -> None:
+    def write_state(self, state: SavedState, *, corpus: Corpus) -> None:
         """Write the newest training state, in the precision of the model."""
-        arrays = {f"weights.{name}": array for name, array in weights.items()}
-        arrays |= {f"training.{name}": array for name, array in training.items()}
-        metadata = {"progress": progress.to_json(), "corpus_sha256": corpus.sha256}
+        arrays = {f"weights.{name}": array for name, array in state.weights.items()}
+        arrays |= {f"training.{name}": array for name, array in state.training.items()}
+        arrays |= {f"averages.{name}": array for name, array in state.averages.items()}
+        metadata = {"progress": state.progress.to_json(), "corpus_sha256": corpus.sha256}
         checkpoint.save(self.state, arrays, metadata)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ptb_lm import backend, cli, datasets, parameters, runlog
-from ptb_lm.config import PRESETS, Config, flag_name
+from ptb_lm.config import PRESETS, RECIPES, Config, flag_name
 from ptb_lm.corpus import Corpus
 from ptb_lm.errors import UserError
 from ptb_lm.files import atomic_write, home
@@ -33,6 +33,9 @@ RESUMABLE = {
     "decay_after",
     "max_grad_norm",
     "keep_prob",
+    "variational",
+    "embedding_keep_prob",
+    "recurrent_keep_prob",
 }
 
 
@@ -53,6 +56,11 @@ def _parser() -> cli.Parser:
     add = parser.add_argument
     add("--model", choices=backend.MODELS, help=f"the LSTM implementation (default: cudnn). {models}")
     add("--config", choices=tuple(PRESETS), help="the preset (default: small; demo for --data synthetic)")
+    add(
+        "--recipe",
+        choices=tuple(RECIPES),
+        help="default: medium and large to a lower perplexity; tutorial: as TensorFlow's tutorial has it",
+    )
     add("--framework", choices=tuple(backend.FRAMEWORKS), help="default: torch")
     add(
         "--execution",
@@ -76,10 +84,28 @@ def _parser() -> cli.Parser:
     runs.add_argument("--overwrite", action="store_true", help="replace the run in --run-dir")
     overrides = parser.add_argument_group("hyper-parameters, in place of the preset's")
     for field in dataclasses.fields(Config):
-        presets = ", ".join(f"{name} {getattr(preset, field.name):.4g}" for name, preset in PRESETS.items())
-        help_text = f"{field.metadata['help']} ({presets})"
-        overrides.add_argument(flag_name(field.name), type=field.type, metavar="N", help=help_text)
+        help_text = f"{field.metadata['help']} ({_preset_values(field.name)})"
+        if field.type is bool:
+            overrides.add_argument(
+                flag_name(field.name), action=argparse.BooleanOptionalAction, default=None, help=help_text
+            )
+        else:
+            overrides.add_argument(flag_name(field.name), type=field.type, metavar="N", help=help_text)
     return parser
+
+
+def _preset_values(field: str) -> str:
+    """Return a hyper-parameter's value in each preset: the default recipe's, the tutorial's if another."""
+    shown = []
+    for name in PRESETS:
+        by_default, tutorial = (_shown(getattr(RECIPES[r][name], field)) for r in ("default", "tutorial"))
+        note = "" if by_default == tutorial else f" [tutorial {tutorial}]"
+        shown.append(f"{name} {by_default}{note}")
+    return ", ".join(shown)
+
+
+def _shown(value: Any) -> str:
+    return ("no", "yes")[value] if isinstance(value, bool) else f"{value:.4g}"
 
 
 def _train(arguments: argparse.Namespace, command_line: str) -> int:
@@ -140,11 +166,13 @@ def _train(arguments: argparse.Namespace, command_line: str) -> int:
 def _new_config(given: dict[str, Any]) -> RunConfig:
     data = given.get("data", "ptb")
     preset = given.get("config", "demo" if data == "synthetic" else "small")
+    recipe = given.get("recipe", "default")
     changes = {name: given[name] for name in OVERRIDES if name in given}
     framework = given.get("framework", "torch")
     row = backend.FRAMEWORKS[framework]
     return RunConfig(
         config=preset,
+        recipe=recipe,
         model=given.get("model", "cudnn"),
         framework=framework,
         execution=given.get("execution", row.executions[0]),
@@ -153,7 +181,7 @@ def _new_config(given: dict[str, Any]) -> RunConfig:
         seed=given.get("seed", 1),
         device=given.get("device", "auto"),
         precision=given.get("precision", "fp32"),
-        hyperparameters=PRESETS[preset].replace(**changes),
+        hyperparameters=RECIPES[recipe][preset].replace(**changes),
     )
 
 
@@ -164,7 +192,7 @@ def _resumed_config(run: RunConfig, given: dict[str, Any]) -> RunConfig:
         if name in before and name not in RESUMABLE and given[name] != before[name]:
             raise UserError(
                 f"{flag_name(name)} {given[name]} differs from the run's {before[name]}, and a resumed run "
-                "keeps all but its data, device, epochs, learning rate and its decay, clipping and keep_prob"
+                "keeps all but its data, device, epochs, learning rate and its decay, clipping and dropout"
             )
     changes = {name: given[name] for name in OVERRIDES if name in given}
     return dataclasses.replace(
@@ -212,7 +240,10 @@ def _announce(
 ) -> None:
     tokens = ", ".join(f"{split} {len(ids):,}" for split, ids in corpus.splits.items())
     runlog.say(f"data {run.data}: {tokens} tokens, {len(corpus.vocabulary):,} words")
-    runlog.say(f"model {run.model}, config {run.config}: {parameter_count:,} parameters, {model.engine}")
+    runlog.say(
+        f"model {run.model}, config {run.config}, recipe {run.recipe}: {parameter_count:,} parameters, "
+        f"{model.engine}"
+    )
     runlog.say(f"run directory {directory.path}")
 
 
@@ -222,9 +253,19 @@ def _report(result: dict[str, Any], directory: RunDirectory) -> None:
     runlog.say(
         f"test perplexity {result['test_perplexity']:.2f}{best} (valid {result['valid_perplexity']:.2f}, "
         f"epoch {result['best_epoch']}; {result['words_per_second']:,.0f} words/s; "
-        f"{result['seconds']:,.0f} s)"
+        f"{result['seconds']:,.0f} s){_final_epoch(result)}"
     )
     runlog.say(f"written to {directory.result}")
+
+
+def _final_epoch(result: dict[str, Any]) -> str:
+    """Return what the last epoch's weights score, where they are not the best ones."""
+    if result["best_epoch"] == result["epochs"] or "final_test_perplexity" not in result:  # of an older run
+        return ""
+    return (
+        f"; the last epoch's weights: test {result['final_test_perplexity']:.2f}, "
+        f"valid {result['final_valid_perplexity']:.2f}"
+    )
 
 
 if __name__ == "__main__":

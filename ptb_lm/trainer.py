@@ -4,17 +4,18 @@ import dataclasses
 import math
 import shlex
 import time
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
 
-from ptb_lm import corpus, evaluation, parameters, runlog
-from ptb_lm.backend import Backend, Loss, State
+from ptb_lm import averaging, corpus, evaluation, parameters, runlog
+from ptb_lm.backend import Arrays, Backend, Loss, State
 from ptb_lm.corpus import Corpus
 from ptb_lm.errors import DivergenceError, UserError
 from ptb_lm.interrupt import Interrupted, StopRequest
 from ptb_lm.progress import Progress
-from ptb_lm.rundir import RunConfig, RunDirectory
+from ptb_lm.rundir import RunConfig, RunDirectory, SavedState
 from ptb_lm.schedule import learning_rate
 
 READ_SECONDS = 0.5  # how often the device is waited for: to move the bar, and to notice divergence
@@ -64,14 +65,19 @@ class Trainer:
         Raises:
             UserError: There is no such state, or it belongs to another model or vocabulary.
         """
-        weights, training, progress = self.directory.read_state(self.corpus)
+        weights, training, progress, averages = self.directory.read_state(self.corpus)
         try:
-            parameters.check(weights, self.config, len(self.corpus.vocabulary))
+            for arrays in (weights, averages) if self._updates(progress) else (weights,):
+                parameters.check(arrays, self.config, len(self.corpus.vocabulary))
             carried = (self.config.num_layers, self.config.batch_size, self.config.hidden_size)
             for name in ("h", "c"):
                 if training[name].shape != carried:
                     raise UserError(f"the tensor {name!r} has shape {training[name].shape}, not {carried}")
             self.backend.load_weights(weights)
+            if self._updates(progress):
+                self.backend.average(1.0)  # makes room for them
+                with self.backend.averaged():
+                    self.backend.load_weights(averages)
             self.state = self.backend.load_training_state(training)
         except (UserError, KeyError) as error:
             raise UserError(f"{self.directory.state} does not fit this run: {error}") from None
@@ -120,8 +126,10 @@ class Trainer:
         with runlog.progress(self.steps, description, initial=progress.step) as bar:
             self.backend.read([])
             start = time.perf_counter()
-            for x_BT, y_BT in corpus.windows(rows_BL, self.config.num_steps, start=progress.step):
+            windows = corpus.windows(rows_BL, self.config.num_steps, start=progress.step)
+            for step, (x_BT, y_BT) in enumerate(windows, start=progress.step + 1):
                 self.state, loss = self.backend.train_step(x_BT, y_BT, self.state, learning_rate=rate)
+                self._average(progress.epoch * self.steps + step)
                 pending.append(loss)
                 due = time.perf_counter() - start > READ_SECONDS
                 if due or not self._warm or self.stop.signal_number:
@@ -135,6 +143,20 @@ class Trainer:
                     start = time.perf_counter()  # bar and files are outside the clock
             if pending:
                 self._read(pending, start)
+
+    def _average(self, steps_done: int) -> None:
+        if averaging.due(self.config, steps_done):
+            update = averaging.updates(self.config, steps_done)
+            weight = averaging.weight(self.config, update=update, steps_an_epoch=self.steps)
+            self.backend.average(weight)
+
+    def _updates(self, progress: Progress) -> int:
+        """Return how often the average of the weights has been updated."""
+        return averaging.updates(self.config, progress.epoch * self.steps + progress.step)
+
+    def _judged(self) -> AbstractContextManager[None]:
+        """Return a context in which the backend's weights are those to score and to keep."""
+        return self.backend.averaged() if self._updates(self.progress) else nullcontext()
 
     def _read(self, pending: list[Loss], start: float) -> None:
         """Wait for some steps, stop the clock, and add up what they measured."""
@@ -155,7 +177,8 @@ class Trainer:
         """Validate, keep the weights if they are the best, and write the epoch's row."""
         progress, config = self.progress, self.config
         try:
-            valid = self._perplexity("valid")
+            with self._judged():
+                valid = self._perplexity("valid")
         except Interrupted:
             self._save()  # validation is done again, training is not
             raise
@@ -187,15 +210,24 @@ class Trainer:
         return row
 
     def _test(self) -> runlog.Row:
-        """Score the test split with the best weights."""
+        """Score the test split with the best weights, and with those of the last epoch, as the tutorial does.
+
+        Nothing is saved any more: an interrupted test is done again from the state at the last epoch's end.
+        """
+        rows = self.progress.rows
+        final: float | None = None
         weights = self.directory.read_weights(self.run, self.corpus.vocabulary)
+        if self.progress.best_epoch != self.progress.epoch:
+            with self._judged():
+                final = self._perplexity("test")
         self.backend.load_weights(weights)
         test = self._perplexity("test")
-        rows = self.progress.rows
         tokens = sum(row["words_per_second"] * row["seconds"] for row in rows)
         return {
             "test_perplexity": test,
             "valid_perplexity": self.progress.best_perplexity,
+            "final_test_perplexity": test if final is None else final,
+            "final_valid_perplexity": rows[-1]["valid_perplexity"],
             "best_possible_perplexity": self.corpus.bounds.get("test"),
             "best_epoch": self.progress.best_epoch,
             "epochs": self.progress.epoch,
@@ -220,9 +252,9 @@ class Trainer:
 
     def _write_best(self) -> None:
         best = {"epoch": self.progress.best_epoch, "valid_perplexity": self.progress.best_perplexity}
-        self.directory.write_weights(
-            self.backend.export_weights(), self.run, self.corpus.vocabulary, best=best
-        )
+        with self._judged():
+            weights = self.backend.export_weights()
+        self.directory.write_weights(weights, self.run, self.corpus.vocabulary, best=best)
 
     def _save(self) -> None:
         """Write the newest training state; a state that is not finite is never written."""
@@ -231,7 +263,11 @@ class Trainer:
             raise self._diverged(f"by epoch {self.progress.epoch + 1}, step {self.progress.step}")
         training = self.backend.export_training_state(self.state)
         saved = dataclasses.replace(self.progress, run_seconds=self._run_seconds())
-        self.directory.write_state(weights, training, saved, corpus=self.corpus)
+        averages: Arrays = {}
+        if self._updates(self.progress):
+            with self.backend.averaged():
+                averages = self.backend.export_weights()
+        self.directory.write_state(SavedState(weights, training, saved, averages), corpus=self.corpus)
         self._saved = time.perf_counter()
 
     def _stop_if_asked(self, *, save: bool) -> None:
