@@ -3,7 +3,8 @@
 Shapes: B = batch, T = time steps, H = hidden units.
 """
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -88,6 +89,7 @@ class TensorFlowBackend:
         self.train_function = executed(self.network.train, execution)
         self.window_function = executed(self.network.evaluate, execution)
         self.evaluate_function = executed(self.network.evaluate, execution, signature)
+        self.averages: list[tf.Variable] = []
         self.load_weights(weights)
 
     def zero_state(self, batch_size: int) -> State:
@@ -129,6 +131,24 @@ class TensorFlowBackend:
         """Set the parameters from canonical arrays."""
         self.network.load(weights)
 
+    def average(self, weight: float) -> None:
+        """Move the averages of the parameters towards them."""
+        with tf.device(self.device.name):
+            if not self.averages:
+                self.averages = [tf.Variable(variable) for variable in self.network.trained]
+                return
+            for average, variable in zip(self.averages, self.network.trained, strict=True):
+                average.assign_add(weight * (variable - average))
+
+    @contextlib.contextmanager
+    def averaged(self) -> Iterator[None]:
+        """Return a context in which the averages are the parameters."""
+        self._swap_averages()
+        try:
+            yield
+        finally:
+            self._swap_averages()
+
     def export_training_state(self, state: State) -> Arrays:
         """Return the carried state and the state of the dropout stream."""
         return {
@@ -148,6 +168,13 @@ class TensorFlowBackend:
                 (tf.constant(h_BH, self.dtype), tf.constant(c_BH, self.dtype))
                 for h_BH, c_BH in zip(arrays["h"], arrays["c"], strict=True)
             ]
+
+    def _swap_averages(self) -> None:
+        with tf.device(self.device.name):
+            for average, variable in zip(self.averages, self.network.trained, strict=True):
+                kept = tf.identity(variable)
+                variable.assign(average)
+                average.assign(kept)
 
     def device_memory(self) -> int | None:
         """Return the most bytes that the device had allocated at once; None on a CPU."""

@@ -60,6 +60,12 @@ class Layer:
             "bias": bias,
         }
 
+    def recurrent_factors(self, mask_HG: tf.Tensor) -> list[tf.Tensor | None]:
+        """Return a mask of the recurrent kernel [H, 4H] as a factor of each trained variable; None: of 1."""
+        gates = tf.split(mask_HG, 4, axis=1)
+        mask = tf.concat([gates[gate] for gate in self.GATES], 1)
+        return [tf.concat([tf.ones([self.input_size, 4 * self.hidden_size], mask.dtype), mask], 0), None]
+
     def load(self, canonical: Mapping[str, NDArray[Any]]) -> None:
         """Set the parameters from arrays by canonical name."""
         weight = np.concatenate([canonical["kernel"], canonical["recurrent_kernel"]])
@@ -176,6 +182,10 @@ class KerasLayer(Layer):
     def by_name(self, arrays: Sequence[NDArray[Any]]) -> Arrays:
         """Return what belongs to the trained variables by canonical name."""
         return dict(zip(("kernel", "recurrent_kernel", "bias"), arrays, strict=True))
+
+    def recurrent_factors(self, mask_HG: tf.Tensor) -> list[tf.Tensor | None]:
+        """Return a mask of the recurrent kernel [H, 4H] as a factor of each trained variable."""
+        return [None, mask_HG, None]
 
     def load(self, canonical: Mapping[str, NDArray[Any]]) -> None:
         """Set the parameters from arrays by canonical name."""

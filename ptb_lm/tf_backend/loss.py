@@ -7,7 +7,14 @@ as much as the LSTM itself on a CPU.
 Shapes: N = tokens of a window, H = hidden units, V = vocabulary, E = embedding width.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
 import tensorflow as tf
+from numpy.typing import NDArray
+
+from ptb_lm.backend import Arrays
 
 
 class SoftmaxLayer:
@@ -17,7 +24,8 @@ class SoftmaxLayer:
     the bias and its gradient on the way, and no pass over the logits is spent on either.
 
     Attributes:
-        weight: [H + 1, V]; trained by whoever owns this object.
+        weight: [H + 1, V].
+        trained: The variables to train, by whoever owns this object.
 
     Args:
         hidden_size: H.
@@ -27,6 +35,16 @@ class SoftmaxLayer:
 
     def __init__(self, hidden_size: int, vocabulary_size: int, *, dtype: tf.DType) -> None:
         self.weight = tf.Variable(tf.zeros([hidden_size + 1, vocabulary_size], dtype))
+        self.trained = [self.weight]
+
+    def canonical(self) -> Arrays:
+        """Return the parameters by canonical name."""
+        weight = self.weight.numpy()
+        return {"softmax.kernel": weight[:-1], "softmax.bias": weight[-1]}
+
+    def load(self, canonical: Mapping[str, NDArray[Any]]) -> None:
+        """Set the parameters from arrays by canonical name; other names are left alone."""
+        self.weight.assign(np.vstack([canonical["softmax.kernel"], canonical["softmax.bias"]]))
 
     def losses(self, hidden_NH: tf.Tensor, targets_N: tf.Tensor) -> tf.Tensor:
         """Return the negative log likelihood of each target [N], in nats."""
@@ -34,8 +52,8 @@ class SoftmaxLayer:
 
     def loss_and_gradients(
         self, hidden_NH: tf.Tensor, targets_N: tf.Tensor, scale: float
-    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Return (negative log likelihoods [N], gradient by hidden_NH, gradient by weight).
+    ) -> tuple[tf.Tensor, tf.Tensor, list[tf.Tensor]]:
+        """Return (negative log likelihoods [N], gradient by hidden_NH, gradients by the `trained`).
 
         Args:
             hidden_NH: The top layer's output.
@@ -46,7 +64,7 @@ class SoftmaxLayer:
         # The scale goes into the narrow factor of each product rather than into the wide one.
         d_weight = tf.matmul(scale * inputs, d_logits_NV, transpose_a=True)
         d_inputs = tf.matmul(d_logits_NV, self.weight, transpose_b=True)
-        return nll_N, scale * d_inputs[:, :-1], d_weight
+        return nll_N, scale * d_inputs[:, :-1], [d_weight]
 
     def _losses(self, hidden_NH: tf.Tensor, targets_N: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         inputs = tf.concat([hidden_NH, tf.ones_like(hidden_NH[:, :1])], 1)
@@ -54,6 +72,50 @@ class SoftmaxLayer:
             features=inputs @ self.weight, labels=targets_N
         )
         return nll_N, inputs, d_logits_NV
+
+
+class TiedSoftmaxLayer:
+    """The projection onto the vocabulary by the embedding itself, with softmax and cross-entropy.
+
+    Attributes:
+        trained: The variables to train: the embedding and the bias.
+
+    Args:
+        embedding_VE: The embedding, E = H.
+    """
+
+    def __init__(self, embedding_VE: tf.Variable) -> None:
+        self.embedding_VE = embedding_VE
+        self.bias_V = tf.Variable(tf.zeros([embedding_VE.shape[0]], embedding_VE.dtype))
+        self.trained = [embedding_VE, self.bias_V]
+
+    def canonical(self) -> Arrays:
+        """Return the parameters by canonical name, but for the embedding."""
+        return {"softmax.bias": self.bias_V.numpy()}
+
+    def load(self, canonical: Mapping[str, NDArray[Any]]) -> None:
+        """Set the parameters from arrays by canonical name; other names and the embedding are left alone."""
+        self.bias_V.assign(canonical["softmax.bias"])
+
+    def losses(self, hidden_NH: tf.Tensor, targets_N: tf.Tensor) -> tf.Tensor:
+        """Return the negative log likelihood of each target [N], in nats."""
+        return self._losses(hidden_NH, targets_N)[0]
+
+    def loss_and_gradients(
+        self, hidden_NH: tf.Tensor, targets_N: tf.Tensor, scale: float
+    ) -> tuple[tf.Tensor, tf.Tensor, list[tf.Tensor]]:
+        """Return as SoftmaxLayer's does; the embedding's gradient is the part that comes from the softmax."""
+        nll_N, d_logits_NV = self._losses(hidden_NH, targets_N)
+        d_embedding_VE = tf.matmul(d_logits_NV, scale * hidden_NH, transpose_a=True)
+        d_bias_V = scale * tf.reduce_sum(d_logits_NV, 0)
+        return nll_N, scale * (d_logits_NV @ self.embedding_VE), [d_embedding_VE, d_bias_V]
+
+    def _losses(self, hidden_NH: tf.Tensor, targets_N: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        logits_NV = tf.matmul(hidden_NH, self.embedding_VE, transpose_b=True) + self.bias_V
+        nll_N, d_logits_NV = tf.raw_ops.SparseSoftmaxCrossEntropyWithLogits(
+            features=logits_NV, labels=targets_N
+        )
+        return nll_N, d_logits_NV
 
 
 def sum_by_word(gradient_NE: tf.Tensor, ids_N: tf.Tensor, vocabulary_size: int) -> tf.Tensor:

@@ -1,10 +1,10 @@
-"""A stack of LSTM layers, which the language model and the sequence classifier share, and dropout.
+"""A stack of LSTM layers, which the language model and the sequence classifier share.
 
 Shapes: T = time steps, B = batch, I = input width, H = hidden units, K = the top layer's output width (H, or
 2H if bidirectional).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -14,9 +14,8 @@ from numpy.typing import NDArray
 from ptb_lm import parameters
 from ptb_lm.backend import Arrays
 from ptb_lm.tf_backend.cells import Layer
+from ptb_lm.tf_backend.dropout import Dropout
 from ptb_lm.tf_backend.time_loop import LayerState
-
-Dropout = Callable[[tf.Tensor], tf.Tensor]
 
 
 class LSTMStack:
@@ -111,6 +110,18 @@ class LSTMStack:
             for name, array in layer.by_name(list(islice(remaining, len(layer.trained)))).items()
         }
 
+    def recurrent_factors(self, masks: Mapping[str, tf.Tensor]) -> list[tf.Tensor | None]:
+        """Return the factor of each trained variable that drops recurrent weights; None: of 1.
+
+        Args:
+            masks: [H, 4H] of some recurrent kernels by canonical name; other names are left alone.
+        """
+        factors: list[tf.Tensor | None] = []
+        for prefix, layer in self._by_prefix.items():
+            mask = masks.get(prefix + "recurrent_kernel")
+            factors += [None] * len(layer.trained) if mask is None else layer.recurrent_factors(mask)
+        return factors
+
     def load(self, canonical: Mapping[str, NDArray[Any]]) -> None:
         """Set the parameters from arrays by canonical name; other names are left alone."""
         for prefix, layer in self._by_prefix.items():
@@ -132,31 +143,3 @@ def _turned(x_TBI: tf.Tensor, lengths_B: tf.Tensor | None) -> tf.Tensor:
     if lengths_B is None:
         return tf.reverse(x_TBI, [0])
     return tf.reverse_sequence(x_TBI, lengths_B, seq_axis=0, batch_axis=1)
-
-
-class InvertedDropout:
-    """Inverted dropout with a random stream of its own: a fresh mask at each call.
-
-    Its own stream makes the masks the same for every layer implementation, and a run resumable. XLA makes
-    other masks of the same stream than TensorFlow's own operation does.
-
-    Args:
-        keep_prob: Probability that a unit is kept; kept units are divided by it.
-        seed: Of the stream.
-    """
-
-    def __init__(self, keep_prob: float, *, seed: int) -> None:
-        self.keep_prob = keep_prob
-        self.generator = tf.random.Generator.from_seed(seed, alg="philox")
-
-    def __call__(self, x: tf.Tensor) -> tf.Tensor:
-        """Return x with a fresh mask applied."""
-        if self.keep_prob == 1:
-            return x
-        kept = self.generator.uniform(tf.shape(x)) < self.keep_prob
-        return x * (tf.cast(kept, x.dtype) / self.keep_prob)
-
-
-def no_dropout(x: tf.Tensor) -> tf.Tensor:
-    """Return x: what evaluation uses."""
-    return x

@@ -3,18 +3,19 @@
 Shapes: B = batch, T = time steps, N = T * B tokens, E = embedding width, H = hidden units, V = vocabulary.
 """
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
-import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
 from ptb_lm.backend import Arrays
 from ptb_lm.config import Config
 from ptb_lm.tf_backend.cells import Layer
-from ptb_lm.tf_backend.loss import SoftmaxLayer, sum_by_word
-from ptb_lm.tf_backend.model import InvertedDropout, LSTMStack, no_dropout
+from ptb_lm.tf_backend.dropout import WindowDropout, no_dropout, one_after_another
+from ptb_lm.tf_backend.loss import SoftmaxLayer, TiedSoftmaxLayer, sum_by_word
+from ptb_lm.tf_backend.model import LSTMStack
 from ptb_lm.tf_backend.time_loop import LayerState
 
 State = Sequence[LayerState]
@@ -23,6 +24,9 @@ Loss: TypeAlias = tf.Tensor  # [2] in float64: negative log likelihood, gradient
 
 class Network:
     """Embedding, LSTM layers with dropout, softmax; trained by SGD with clipping.
+
+    Attributes:
+        trained: The variables to train.
 
     Args:
         config: The hyper-parameters.
@@ -48,8 +52,15 @@ class Network:
         self.dtype = dtype
         self.embedding_VE = tf.Variable(tf.zeros([vocabulary_size, width], dtype))
         self.stack = LSTMStack(layer, width, hidden_sizes, unroll=unroll, dtype=dtype)
-        self.softmax = SoftmaxLayer(hidden_sizes[-1], vocabulary_size, dtype=dtype)
-        self.dropout = InvertedDropout(config.keep_prob, seed=seed)
+        self.tied = config.tie_weights
+        self.softmax: SoftmaxLayer | TiedSoftmaxLayer
+        if self.tied:
+            self.softmax = TiedSoftmaxLayer(self.embedding_VE)
+            self.trained = [*self.softmax.trained, *self.stack.trained]
+        else:
+            self.softmax = SoftmaxLayer(hidden_sizes[-1], vocabulary_size, dtype=dtype)
+            self.trained = [self.embedding_VE, *self.softmax.trained, *self.stack.trained]
+        self.dropout = WindowDropout(config, vocabulary_size, dtype=dtype, seed=seed)
 
     def train(
         self, x_BT: tf.Tensor, y_BT: tf.Tensor, state: State, learning_rate: tf.Tensor
@@ -57,18 +68,27 @@ class Network:
         """Do one step of SGD; the shape of the window is known as it is traced."""
         batch, steps = x_BT.shape
         ids_N, targets_N = _time_major(x_BT), _time_major(y_BT)
-        x_TBE = tf.reshape(tf.gather(self.embedding_VE, ids_N), [steps, batch, -1])
-        with tf.GradientTape() as tape:
-            tape.watch(x_TBE)
-            output_TBH, state = self.stack(x_TBE, state, dropout=self.dropout)
-            output_TBH = self.dropout(output_TBH)
-        output_NH = tf.reshape(output_TBH, [steps * batch, -1])
-        nll_N, d_output_NH, d_softmax = self.softmax.loss_and_gradients(output_NH, targets_N, 1 / batch)
-        d_x_TBE, *gradients = tape.gradient(
-            output_TBH, [x_TBE, *self.stack.trained], tf.reshape(d_output_NH, [steps, batch, -1])
-        )
-        d_x_NE = tf.reshape(d_x_TBE, [steps * batch, -1])
-        norm = self._update(ids_N, d_x_NE, [d_softmax, *gradients], learning_rate)
+        masks = self.dropout.draw(batch, steps)
+        dropout = one_after_another(masks.units)
+        factors = self.stack.recurrent_factors(masks.weights)
+        embedded_NE = tf.gather(self.embedding_VE, ids_N)
+        with _multiplied(self.stack.trained, factors):
+            with tf.GradientTape() as tape:
+                tape.watch(embedded_NE)
+                x_NE = embedded_NE
+                if "embedding" in masks.weights:
+                    x_NE *= tf.gather(masks.weights["embedding"], ids_N)
+                x_TBE = tf.reshape(x_NE, [steps, batch, -1])
+                output_TBH, state = self.stack(x_TBE, state, dropout=dropout)
+                output_NH = tf.reshape(dropout(output_TBH), [steps * batch, -1])
+            nll_N, d_output_NH, d_softmax = self.softmax.loss_and_gradients(output_NH, targets_N, 1 / batch)
+            by = [embedded_NE, *self.stack.trained]
+            d_embedded_NE, *gradients = tape.gradient(output_NH, by, d_output_NH)
+        gradients = [
+            gradient if factor is None else gradient * factor
+            for gradient, factor in zip(gradients, factors, strict=True)
+        ]
+        norm = self._update(ids_N, d_embedded_NE, [*d_softmax, *gradients], learning_rate)
         return state, _loss(nll_N, norm)
 
     def evaluate(self, x_BT: tf.Tensor, y_BT: tf.Tensor, state: State) -> tuple[State, Loss]:
@@ -81,12 +101,10 @@ class Network:
 
     def canonical(self) -> Arrays:
         """Return the parameters by canonical name."""
-        weight = self.softmax.weight.numpy()
         return {
             "embedding": self.embedding_VE.numpy(),
             **self.stack.canonical(),
-            "softmax.kernel": weight[:-1],
-            "softmax.bias": weight[-1],
+            **self.softmax.canonical(),
         }
 
     def load(self, canonical: Mapping[str, NDArray[Any]]) -> None:
@@ -94,23 +112,54 @@ class Network:
         arrays = {name: array.astype(self.dtype.as_numpy_dtype) for name, array in canonical.items()}
         self.embedding_VE.assign(arrays["embedding"])
         self.stack.load(arrays)
-        self.softmax.weight.assign(np.vstack([arrays["softmax.kernel"], arrays["softmax.bias"]]))
+        self.softmax.load(arrays)
 
     def _update(
-        self, ids_N: tf.Tensor, d_x_NE: tf.Tensor, gradients: Sequence[tf.Tensor], learning_rate: tf.Tensor
+        self,
+        ids_N: tf.Tensor,
+        d_embedded_NE: tf.Tensor,
+        gradients: Sequence[tf.Tensor],
+        learning_rate: tf.Tensor,
     ) -> tf.Tensor:
         """Clip by the global norm, move the parameters, and return the norm before clipping, [].
 
-        The embedding's gradient has rows only for the words of the window; no others are touched.
+        Args:
+            ids_N: The window's words.
+            d_embedded_NE: The gradient by each one's embedding, as the bottom layer's input.
+            gradients: By the softmax's and the stack's variables.
+            learning_rate: [].
         """
-        d_embedding_NE = sum_by_word(d_x_NE, ids_N, self.embedding_VE.shape[0])
+        if self.tied:
+            d_softmax_VE, *others = gradients
+            gradients = [tf.tensor_scatter_nd_add(d_softmax_VE, ids_N[:, None], d_embedded_NE), *others]
+            norm = tf.linalg.global_norm(gradients)
+            _descend(self.trained, gradients, self._scale(learning_rate, norm))
+            return norm
+        # The embedding's gradient has rows only for the words of the window; no others are touched.
+        d_embedding_NE = sum_by_word(d_embedded_NE, ids_N, self.embedding_VE.shape[0])
         norm = tf.linalg.global_norm([d_embedding_NE, *gradients])
-        scale = learning_rate * self.max_grad_norm / tf.maximum(norm, self.max_grad_norm)
+        scale = self._scale(learning_rate, norm)
         self.embedding_VE.scatter_sub(tf.IndexedSlices(scale * d_embedding_NE, ids_N))
-        for variable, gradient in zip([self.softmax.weight, *self.stack.trained], gradients, strict=True):
-            # In one pass, where assign_sub(scale * gradient) takes two.
-            tf.raw_ops.ResourceApplyGradientDescent(var=variable.handle, alpha=scale, delta=gradient)
+        _descend(self.trained[1:], gradients, scale)
         return norm
+
+    def _scale(self, learning_rate: tf.Tensor, norm: tf.Tensor) -> tf.Tensor:
+        return learning_rate * self.max_grad_norm / tf.maximum(norm, self.max_grad_norm)
+
+
+@contextlib.contextmanager
+def _multiplied(variables: Sequence[tf.Variable], factors: Sequence[tf.Tensor | None]) -> Iterator[None]:
+    """Multiply variables by factors while this is entered; None leaves one alone.
+
+    In place, so that every layer reads its weights as it always does, cuDNN's and Keras's too.
+    """
+    changed = [pair for pair in zip(variables, factors, strict=True) if pair[1] is not None]
+    kept = [tf.identity(variable) for variable, _ in changed]
+    for (variable, factor), value in zip(changed, kept, strict=True):
+        variable.assign(value * factor)
+    yield
+    for (variable, _), value in zip(changed, kept, strict=True):
+        variable.assign(value)
 
 
 def _time_major(ids_BT: tf.Tensor) -> tf.Tensor:
@@ -121,3 +170,10 @@ def _loss(nll_N: tf.Tensor, norm: tf.Tensor) -> Loss:
     # Summed in float64: the total over a split must not depend on how it was cut into windows.
     loss: Loss = tf.stack([tf.reduce_sum(tf.cast(nll_N, tf.float64)), tf.cast(norm, tf.float64)])
     return loss
+
+
+def _descend(variables: Sequence[tf.Variable], gradients: Sequence[tf.Tensor], scale: tf.Tensor) -> None:
+    """Subtract scale * gradient from each variable."""
+    for variable, gradient in zip(variables, gradients, strict=True):
+        # In one pass, where assign_sub(scale * gradient) takes two.
+        tf.raw_ops.ResourceApplyGradientDescent(var=variable.handle, alpha=scale, delta=gradient)

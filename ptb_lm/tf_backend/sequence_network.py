@@ -14,7 +14,8 @@ from ptb_lm.backend import Arrays
 from ptb_lm.classifier import ClassifierConfig, shapes
 from ptb_lm.tf_backend.adam import Adam
 from ptb_lm.tf_backend.cells import Layer
-from ptb_lm.tf_backend.model import Dropout, InvertedDropout, LSTMStack, no_dropout
+from ptb_lm.tf_backend.dropout import Dropout, InvertedDropout, no_dropout
+from ptb_lm.tf_backend.model import LSTMStack
 
 
 class SequenceNetwork:

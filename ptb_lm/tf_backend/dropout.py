@@ -1,0 +1,87 @@
+"""Inverted dropout in TensorFlow, from a random stream of its own.
+
+Its own stream makes the masks the same for every layer implementation, and a run resumable. XLA makes other
+masks of the same stream than TensorFlow's own operation does.
+"""
+
+from collections.abc import Callable, Sequence
+
+import tensorflow as tf
+
+from ptb_lm.config import Config
+from ptb_lm.dropout import Masks, places
+
+Dropout = Callable[[tf.Tensor], tf.Tensor]
+
+
+class InvertedDropout:
+    """Dropout with a fresh mask at each call.
+
+    Args:
+        keep_prob: Probability that a unit is kept; kept units are divided by it.
+        seed: Of the stream.
+    """
+
+    def __init__(self, keep_prob: float, *, seed: int) -> None:
+        self.keep_prob = keep_prob
+        self.generator = _stream(seed)
+
+    def __call__(self, x: tf.Tensor) -> tf.Tensor:
+        """Return x with a fresh mask applied."""
+        if self.keep_prob == 1:
+            return x
+        return x * _mask(self.generator, tf.shape(x), self.keep_prob, x.dtype)
+
+
+class WindowDropout:
+    """Draws a language model's masks, window by window.
+
+    Args:
+        config: The hyper-parameters.
+        vocabulary_size: V.
+        dtype: Of the masks.
+        seed: Of the stream.
+    """
+
+    def __init__(self, config: Config, vocabulary_size: int, *, dtype: tf.DType, seed: int) -> None:
+        self.config = config
+        self.vocabulary_size = vocabulary_size
+        self.dtype = dtype
+        self.generator = _stream(seed)
+
+    def draw(self, batch: int, steps: int) -> Masks[tf.Tensor]:
+        """Return the next window's masks; see ptb_lm.dropout.
+
+        Args:
+            batch: B.
+            steps: T.
+        """
+        drawn = places(self.config, self.vocabulary_size, batch=batch, steps=steps)
+        return Masks(
+            {name: _mask(self.generator, *place, self.dtype) for name, place in drawn.weights.items()},
+            [_mask(self.generator, *place, self.dtype) for place in drawn.units],
+        )
+
+
+def no_dropout(x: tf.Tensor) -> tf.Tensor:
+    """Return x: what evaluation uses."""
+    return x
+
+
+def one_after_another(masks: Sequence[tf.Tensor]) -> Dropout:
+    """Return what applies some masks, one at a call; nothing if there are none."""
+    if not masks:
+        return no_dropout
+    remaining = iter(masks)
+    return lambda x: x * next(remaining)
+
+
+def _stream(seed: int) -> tf.random.Generator:
+    return tf.random.Generator.from_seed(seed, alg="philox")
+
+
+def _mask(
+    generator: tf.random.Generator, shape: Sequence[int] | tf.Tensor, keep_prob: float, dtype: tf.DType
+) -> tf.Tensor:
+    kept = generator.uniform(shape) < keep_prob
+    return tf.cast(kept, dtype) / keep_prob
