@@ -89,6 +89,7 @@ class TensorFlowBackend:
         self.train_function = executed(self.network.train, execution)
         self.window_function = executed(self.network.evaluate, execution)
         self.evaluate_function = executed(self.network.evaluate, execution, signature)
+        self.dropout = self.network.dropout
         self.averages: list[tf.Variable] = []
         self.load_weights(weights)
 
@@ -154,13 +155,13 @@ class TensorFlowBackend:
         return {
             "h": np.stack([h_BH.numpy() for h_BH, _ in state]),
             "c": np.stack([c_BH.numpy() for _, c_BH in state]),
-            "tensorflow.generator": self.network.dropout.generator.state.numpy(),
+            "tensorflow.generator": self.dropout.generator.state.numpy(),
         }
 
     def load_training_state(self, arrays: Mapping[str, NDArray[Any]]) -> State:
         """Set what `export_training_state` returned, and return the carried state."""
         try:
-            self.network.dropout.generator.reset(arrays["tensorflow.generator"])
+            self.dropout.generator.reset(arrays["tensorflow.generator"])
         except ValueError as error:
             raise UserError(f"the dropout stream is not one of TensorFlow's ({error})") from None
         with tf.device(self.device.name):

@@ -4,7 +4,8 @@ Shapes: B = batch, T = time steps, N = T * B tokens, L = layers, E = embedding w
 V = vocabulary.
 """
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar
 
@@ -17,12 +18,14 @@ from ptb_lm.backend import Arrays, Ids, Measured
 from ptb_lm.config import Config
 from ptb_lm.errors import UserError
 from ptb_lm.torch_backend import memory
+from ptb_lm.torch_backend.averages import MovingAverage
 from ptb_lm.torch_backend.base import TorchModel
 from ptb_lm.torch_backend.cells import Canonical
+from ptb_lm.torch_backend.dropout import WindowDropout, multiplied, no_dropout, one_after_another
 from ptb_lm.torch_backend.execution import executed
 from ptb_lm.torch_backend.graph import GraphedStep, Step
 from ptb_lm.torch_backend.loss import SoftmaxLayer, global_norm, sum_by_word
-from ptb_lm.torch_backend.model import InvertedDropout, LSTMStack, State, no_dropout
+from ptb_lm.torch_backend.model import LSTMStack, State
 from ptb_lm.torch_backend.precision import Masters
 
 Loss = Tensor  # [2]: negative log likelihood, gradient norm; in float64, as their sums over a split must be
@@ -70,8 +73,6 @@ class TorchBackend(TorchModel):
         memory.keep_freed()
         self.config = config
         vocabulary_size = len(weights["embedding"])
-        kept: dict[str, Any] = {"device": self.device, "dtype": self.precision.master}
-        self.embedding_VE = torch.zeros(vocabulary_size, config.embedding_width, **kept)
         self.stack = LSTMStack.build(model, config.embedding_width, config.layer_sizes)
         self.stack.to(self.device, self.precision.compute)
         self.window = (config.batch_size, config.num_steps)
@@ -79,12 +80,22 @@ class TorchBackend(TorchModel):
             partial(executed, execution=self.execution, window=self.window)
         )
         self.softmax = SoftmaxLayer(
-            config.layer_sizes[-1], vocabulary_size, device=self.device, precision=self.precision
+            config.layer_sizes[-1],
+            vocabulary_size,
+            device=self.device,
+            precision=self.precision,
+            by_word=config.tie_weights,
         )
-        self.dropout = InvertedDropout(config.keep_prob, device=self.device, seed=seed)
+        if config.tie_weights:
+            self.embedding_VE = self.softmax.kernel.T
+        else:
+            kept: dict[str, Any] = {"device": self.device, "dtype": self.precision.master}
+            self.embedding_VE = torch.zeros(vocabulary_size, config.embedding_width, **kept)
+        self.dropout = WindowDropout(config, vocabulary_size, device=self.device, dtype=self.dtype, seed=seed)
         self.trained = self.stack.trained()
         self.masters = Masters(self.trained, self.precision.master)
         self.rate = torch.zeros((), device=self.device, dtype=torch.float64)
+        self.moving_average: MovingAverage | None = None
         self.step: Step = self._step
         if self.execution == "graph":
             self.step = GraphedStep(self._step, rate=self.rate, generator=self.dropout.generator)
@@ -93,18 +104,39 @@ class TorchBackend(TorchModel):
     def canonical(self) -> dict[str, Canonical]:
         """Return the parameters by canonical name (ptb_lm.parameters)."""
         layers = self.stack.canonical().items()
-        return {
+        table = {
             "embedding": Canonical(self.embedding_VE),
             **{name: where._replace(parameter=self.masters[where.parameter]) for name, where in layers},
             "softmax.kernel": Canonical(self.softmax.kernel),
             "softmax.bias": Canonical(self.softmax.bias),
         }
+        if self.config.tie_weights:
+            del table["softmax.kernel"]
+        return table
 
     def load_weights(self, weights: Mapping[str, NDArray[Any]]) -> None:
         """Set the parameters from canonical arrays of the right names and shapes."""
         super().load_weights(weights)
-        self.masters.refresh()
-        self.softmax.refresh()
+        self._refresh()
+
+    def average(self, weight: float) -> None:
+        """Move the averages of the parameters towards them."""
+        if self.moving_average is None:
+            self.moving_average = MovingAverage([kept.value for kept in self.canonical().values()])
+        else:
+            self.moving_average.update(weight)
+
+    @contextlib.contextmanager
+    def averaged(self) -> Iterator[None]:
+        """Return a context in which the averages are the parameters."""
+        assert self.moving_average is not None
+        self.moving_average.swap()
+        self._refresh()
+        try:
+            yield
+        finally:
+            self.moving_average.swap()
+            self._refresh()
 
     def zero_state(self, batch_size: int) -> State:
         """Return the zero state for a batch."""
@@ -155,32 +187,60 @@ class TorchBackend(TorchModel):
     def _step(self, ids_N: Tensor, targets_N: Tensor, state: State) -> tuple[State, Loss]:
         """Do a training step at the learning rate in `rate`; nothing here waits for the device."""
         batch = len(state[0][0])
-        x_TBE = self._embedded(ids_N, batch).requires_grad_()
-        output_TBH, state = self.executed_stack(x_TBE, state, dropout=self.dropout)
-        scale = self.precision.loss_scale / batch
-        nll_N, d_output_NH = self.softmax.loss_and_gradients(
-            output_TBH.detach().flatten(0, 1), targets_N, scale
-        )
-        gradients = torch.autograd.grad(output_TBH, [x_TBE, *self.trained], d_output_NH.view_as(output_TBH))
-        norm = self._update(ids_N, *gradients)
+        masks = self.dropout.draw(batch, len(ids_N) // batch)
+        factors = self.stack.factors(masks.weights)
+        embedded_TBE = self._embedded(ids_N, batch).requires_grad_()
+        x_TBE = embedded_TBE
+        if "embedding" in masks.weights:
+            x_TBE = x_TBE * masks.weights["embedding"][ids_N].view(-1, batch, 1)
+        with multiplied(factors):
+            output_TBH, state = self.executed_stack(x_TBE, state, dropout=one_after_another(masks.units))
+            scale = self.precision.loss_scale / batch
+            nll_N, d_output_NH = self.softmax.loss_and_gradients(
+                output_TBH.detach().flatten(0, 1), targets_N, scale
+            )
+            d_embedded_TBE, *gradients = torch.autograd.grad(
+                output_TBH, [embedded_TBE, *self.trained], d_output_NH.view_as(output_TBH)
+            )
+        gradients = [
+            gradient * factors[parameter] if parameter in factors else gradient
+            for parameter, gradient in zip(self.trained, gradients, strict=True)
+        ]
+        norm = self._update(ids_N, d_embedded_TBE, gradients)
         return [(h_BH.detach(), c_BH.detach()) for h_BH, c_BH in state], _measured(nll_N, norm)
 
-    def _update(self, ids_N: Tensor, d_x_TBE: Tensor, *gradients: Tensor) -> Tensor:
+    def _update(self, ids_N: Tensor, d_embedded_TBE: Tensor, gradients: Sequence[Tensor]) -> Tensor:
         """Clip by the global norm, move the parameters, and return the norm before clipping, [].
 
-        The embedding's gradient has rows only for the words of the window; no others are touched.
+        Args:
+            ids_N: The window's words.
+            d_embedded_TBE: The gradient by each one's embedding, as the bottom layer's input. It has rows for
+                the words of the window only, and no others are touched, unless the softmax touches them all.
+            gradients: By the stack's parameters.
         """
-        d_x_NE = d_x_TBE.flatten(0, 1).to(self.embedding_VE.dtype)
-        scaled_norm = global_norm([sum_by_word(d_x_NE, ids_N), self.softmax.gradient, *gradients])
+        d_embedded_NE = d_embedded_TBE.flatten(0, 1)
+        of_words: list[Tensor] = []
+        if self.config.tie_weights:
+            self.softmax.kernel_gradient.T.index_add_(0, ids_N, d_embedded_NE)
+        else:
+            d_embedded_NE = d_embedded_NE.to(self.embedding_VE.dtype)
+            of_words = [sum_by_word(d_embedded_NE, ids_N)]
+        scaled_norm = global_norm([*of_words, self.softmax.gradient, *gradients])
         norm = scaled_norm / self.precision.loss_scale
         bound = self.config.max_grad_norm
         # Tensors, not numbers: the device's step is not waited for.
         scale = -self.rate * bound / (norm.clamp(min=bound) * self.precision.loss_scale)
         scale = scale.to(self.precision.master)
-        self.embedding_VE.index_add_(0, ids_N, d_x_NE * scale)
+        if not self.config.tie_weights:
+            self.embedding_VE.index_add_(0, ids_N, d_embedded_NE * scale)
         self.softmax.update(scale)
         self.masters.add(gradients, scale)
         return norm
+
+    def _refresh(self) -> None:
+        """Compute with the parameters as they are now, after they were set from outside."""
+        self.masters.refresh()
+        self.softmax.refresh()
 
     def _embedded(self, ids_N: Tensor, batch: int) -> Tensor:
         """Return the words' vectors, [T, B, E]."""

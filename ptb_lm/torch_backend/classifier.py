@@ -20,8 +20,9 @@ from ptb_lm.errors import UserError
 from ptb_lm.torch_backend import memory
 from ptb_lm.torch_backend.base import TorchModel
 from ptb_lm.torch_backend.cells import Canonical
+from ptb_lm.torch_backend.dropout import Dropout, InvertedDropout, no_dropout
 from ptb_lm.torch_backend.execution import executed
-from ptb_lm.torch_backend.model import Dropout, InvertedDropout, LSTMStack, no_dropout
+from ptb_lm.torch_backend.model import LSTMStack
 
 
 def build(

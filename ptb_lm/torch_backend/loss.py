@@ -8,7 +8,7 @@ Shapes: N = tokens of a window, H = hidden units, V = vocabulary, E = embedding 
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -39,16 +39,28 @@ class SoftmaxLayer:
         vocabulary_size: V.
         device: Where to compute.
         precision: In what.
+        by_word: Whether the weights of a word lie side by side, as an embedding's do: the kernel, transposed,
+            may then be one.
     """
 
     def __init__(
-        self, hidden_size: int, vocabulary_size: int, *, device: torch.device, precision: Precision
+        self,
+        hidden_size: int,
+        vocabulary_size: int,
+        *,
+        device: torch.device,
+        precision: Precision,
+        by_word: bool = False,
     ) -> None:
         self.hidden_size = hidden_size
         # A GPU's matrix units take eight numbers at a time, and rows that begin at such a place.
         multiple = 8 if device.type == "cuda" else 1
         rows = -(-(hidden_size + 1) // multiple) * multiple
-        self._used = torch.zeros(rows, vocabulary_size, device=device, dtype=precision.compute)
+        place: dict[str, Any] = {"device": device, "dtype": precision.compute}
+        if by_word:
+            self._used = torch.zeros(vocabulary_size, rows, **place).T
+        else:
+            self._used = torch.zeros(rows, vocabulary_size, **place)
         self._masters = Masters([self._used], precision.master)
         self.weight = self._masters[self._used]
         self.gradient = torch.zeros_like(self._used)
@@ -63,6 +75,11 @@ class SoftmaxLayer:
     def bias(self) -> Tensor:
         """The bias as it is kept, [V]."""
         return self.weight[self.hidden_size]
+
+    @property
+    def kernel_gradient(self) -> Tensor:
+        """The kernel's part of `gradient`, [H, V]."""
+        return self.gradient[: self.hidden_size]
 
     def refresh(self) -> None:
         """Compute with `weight` as it is now, after it was set from outside."""

@@ -4,17 +4,16 @@ Shapes: T = time steps, B = batch, I = input width, H = a layer's hidden units, 
 width: H, or 2H where each layer reads the sequence in both directions.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 
-import torch
 from torch import Tensor, nn
 
 from ptb_lm.torch_backend.cells import Canonical, Layer, LayerState
+from ptb_lm.torch_backend.dropout import Dropout
 from ptb_lm.torch_backend.layers import LAYERS, StackLayer
 from ptb_lm.torch_backend.lengths import Lengths
 
-Dropout = Callable[[Tensor], Tensor]
 State = Sequence[LayerState]  # of each layer and direction: layer 0 forward, layer 0 reverse, layer 1 ...
 
 
@@ -64,6 +63,18 @@ class LSTMStack(nn.Module):
             for name, parameter in layer.canonical().items()
         }
 
+    def factors(self, masks: Mapping[str, Tensor]) -> dict[Tensor, Tensor]:
+        """Return masks of trained parameters by the parameter, as it lies; other names are left alone.
+
+        Args:
+            masks: By canonical name, in canonical shape.
+        """
+        kept = {name: where for name, where in self.canonical().items() if name in masks}
+        return {
+            where.parameter: masks[name].T if where.transposed else masks[name]
+            for name, where in kept.items()
+        }
+
     def trained(self) -> list[nn.Parameter]:
         """Return the parameters that are trained; torch's second biases are not."""
         return [parameter for parameter in self.parameters() if parameter.requires_grad]
@@ -95,32 +106,3 @@ class LSTMStack(nn.Module):
             after.extend(layer_after)
             output = dropout(output)
         return output, after
-
-
-class InvertedDropout:
-    """Inverted dropout with a random stream of its own: a fresh mask at each call.
-
-    Its own stream makes the masks the same for every layer implementation, and a run resumable.
-
-    Args:
-        keep_prob: Probability that a unit is kept; kept units are divided by it.
-        device: Where the masks are drawn.
-        seed: Of the stream.
-    """
-
-    def __init__(self, keep_prob: float, *, device: torch.device, seed: int) -> None:
-        self.keep_prob = keep_prob
-        self.generator = torch.Generator(device)
-        self.generator.manual_seed(seed)
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """Return x with a fresh mask applied."""
-        if self.keep_prob == 1:
-            return x
-        mask = torch.empty_like(x).bernoulli_(self.keep_prob, generator=self.generator)
-        return x * mask.div_(self.keep_prob)
-
-
-def no_dropout(x: Tensor) -> Tensor:
-    """Return x: what evaluation uses."""
-    return x

@@ -17,7 +17,8 @@ from ptb_lm.classifier import ClassifierConfig
 from ptb_lm.errors import UserError
 from ptb_lm.torch_backend.cells import Canonical, Layer, LayerState, freeze_second_bias
 from ptb_lm.torch_backend.classifier import TorchClassifier
-from ptb_lm.torch_backend.model import Dropout, LSTMStack, State
+from ptb_lm.torch_backend.dropout import Dropout
+from ptb_lm.torch_backend.model import LSTMStack, State
 
 WEIGHTS = {"kernel": "weight_ih", "recurrent_kernel": "weight_hh", "bias": "bias_ih"}
 

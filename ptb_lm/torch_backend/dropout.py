@@ -1,0 +1,107 @@
+"""Inverted dropout in torch, from a random stream of its own.
+
+Its own stream makes the masks the same for every layer implementation, and a run resumable. Masks are drawn
+on the device, by nothing that waits for it.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from ptb_lm.config import Config
+from ptb_lm.dropout import Masks, Place, places
+
+Dropout = Callable[[Tensor], Tensor]
+
+
+class InvertedDropout:
+    """Dropout with a fresh mask at each call.
+
+    Args:
+        keep_prob: Probability that a unit is kept; kept units are divided by it.
+        device: Where the masks are drawn.
+        seed: Of the stream.
+    """
+
+    def __init__(self, keep_prob: float, *, device: torch.device, seed: int) -> None:
+        self.keep_prob = keep_prob
+        self.generator = torch.Generator(device)
+        self.generator.manual_seed(seed)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Return x with a fresh mask applied."""
+        if self.keep_prob == 1:
+            return x
+        mask = torch.empty_like(x).bernoulli_(self.keep_prob, generator=self.generator)
+        return x * mask.div_(self.keep_prob)
+
+
+class WindowDropout:
+    """Draws a language model's masks, window by window.
+
+    Args:
+        config: The hyper-parameters.
+        vocabulary_size: V.
+        device: Where the masks are drawn.
+        dtype: Of the masks.
+        seed: Of the stream.
+    """
+
+    def __init__(
+        self, config: Config, vocabulary_size: int, *, device: torch.device, dtype: torch.dtype, seed: int
+    ) -> None:
+        self.config = config
+        self.vocabulary_size = vocabulary_size
+        self.dtype = dtype
+        self.generator = torch.Generator(device)
+        self.generator.manual_seed(seed)
+
+    def draw(self, batch: int, steps: int) -> Masks[Tensor]:
+        """Return the next window's masks; see ptb_lm.dropout.
+
+        Args:
+            batch: B.
+            steps: T.
+        """
+        drawn = places(self.config, self.vocabulary_size, batch=batch, steps=steps)
+        return Masks(
+            {name: self._mask(place) for name, place in drawn.weights.items()},
+            [self._mask(place) for place in drawn.units],
+        )
+
+    def _mask(self, place: Place) -> Tensor:
+        mask = torch.empty(place.shape, device=self.generator.device, dtype=self.dtype)
+        return mask.bernoulli_(place.keep_prob, generator=self.generator).div_(place.keep_prob)
+
+
+def no_dropout(x: Tensor) -> Tensor:
+    """Return x: what evaluation uses."""
+    return x
+
+
+def one_after_another(masks: Sequence[Tensor]) -> Dropout:
+    """Return what applies some masks, one at a call; nothing if there are none."""
+    if not masks:
+        return no_dropout
+    remaining = iter(masks)
+    return lambda x: x * next(remaining)
+
+
+@contextlib.contextmanager
+def multiplied(factors: Mapping[Tensor, Tensor]) -> Iterator[None]:
+    """Multiply parameters by factors while this is entered; then they are what they were, to the bit.
+
+    In place, so that every layer computes with its weights as they lie, cuDNN's too, whatever runs it.
+    """
+    kept = {parameter: parameter.detach().clone() for parameter in factors}
+    with torch.no_grad():
+        for parameter, factor in factors.items():
+            parameter.mul_(factor)
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for parameter, value in kept.items():
+                parameter.copy_(value)
