@@ -4,6 +4,7 @@ import functools
 import itertools
 from collections.abc import Iterator
 from importlib.util import find_spec
+from typing import Any
 
 import numpy as np
 import pytest
@@ -116,12 +117,23 @@ def test_twenty_training_steps_equal_the_reference(
     assert not all(clipped)
 
 
+# All that training may do otherwise.
+REGULARISED = {
+    "keep_prob": 0.6,
+    "variational": True,
+    "embedding_keep_prob": 0.7,
+    "recurrent_keep_prob": 0.8,
+    "tie_weights": True,
+}
+
+
 @every_model
+@pytest.mark.parametrize("changes", [{"keep_prob": 0.5}, REGULARISED], ids=["dropout", "all"])
 def test_evaluation_has_no_dropout_and_changes_nothing(
-    framework: str, model: str, tiny_config: Config
+    framework: str, model: str, changes: dict[str, Any], tiny_config: Config
 ) -> None:
-    weights = random_weights(tiny_config, VOCABULARY, seed=1)
-    config = tiny_config.replace(keep_prob=0.5)
+    config = tiny_config.replace(**changes)
+    weights = random_weights(config, VOCABULARY, seed=1)
     built = build(config, weights, framework=framework, model=model)
     state, expected_state = built.zero_state(3), reference.zero_state(weights, 3)
     before = built.export_training_state(state)
@@ -170,15 +182,21 @@ EVERY_COMPILED = [
 
 
 @every_device
+@pytest.mark.parametrize("changes", [{"keep_prob": 0.6}, REGULARISED], ids=["dropout", "all"])
 @pytest.mark.parametrize(
     ("framework", "model", "execution"),
     [pytest.param(*row.values, None, marks=row.marks) for row in EVERY_MODEL] + EVERY_COMPILED,
 )
 def test_stopped_at_any_step_and_resumed_is_bit_identical(
-    framework: str, model: str, execution: str | None, device: str, tiny_config: Config
+    framework: str,
+    model: str,
+    execution: str | None,
+    changes: dict[str, Any],
+    device: str,
+    tiny_config: Config,
 ) -> None:
     """Weights, optimiser, carried state and dropout's random stream all go on."""
-    config = tiny_config.replace(keep_prob=0.6)
+    config = tiny_config.replace(**changes)
     weights = random_weights(config, VOCABULARY, seed=1)
     windows = random_windows(config, VOCABULARY, 8, seed=2)
     choice = {"framework": framework, "model": model, "execution": execution, "device": device}
@@ -209,10 +227,65 @@ def test_stopped_at_any_step_and_resumed_is_bit_identical(
                 )
 
 
+@every_device
+@every_model
+def test_averages_are_moved_scored_and_kept_apart(
+    framework: str, model: str, device: str, tiny_config: Config
+) -> None:
+    """They follow the weights, scoring within `averaged` uses them, and training goes on as without them."""
+    config = tiny_config.replace(**REGULARISED)
+    precision = "fp32" if device == "cuda" else FRAMEWORKS[framework].options(model)["precision"][-1]
+    weights = random_weights(config, VOCABULARY, seed=1)
+    choice = {"framework": framework, "model": model, "precision": precision, "device": device}
+    built, plain = build(config, weights, **choice), build(config, weights, **choice)
+    state, other = built.zero_state(3), plain.zero_state(3)
+    expected: dict[str, np.ndarray] = {}
+    bound = {"rtol": 0, "atol": 1e-14 if precision == "fp64" else 1e-6}
+    steps = zip(random_windows(config, VOCABULARY, 6, seed=2), [1.0, 0.5, 1 / 3, 0.25, 0.1, 0.9], strict=True)
+    for (x_BT, y_BT), weight in steps:
+        state, _ = built.train_step(x_BT, y_BT, state, learning_rate=0.7)
+        other, _ = plain.train_step(x_BT, y_BT, other, learning_rate=0.7)
+        built.average(weight)
+        before = built.export_weights()
+        for name, array in before.items():
+            average = expected.get(name, array)
+            expected[name] = average + weight * (array - average)
+        with built.averaged():
+            for name, array in built.export_weights().items():
+                np.testing.assert_allclose(array, expected[name], **bound, err_msg=name)
+            _, score = built.evaluate_step(x_BT, y_BT, built.zero_state(3))
+            averages = {name: array.astype(np.float64) for name, array in expected.items()}
+            loss, _, _ = reference.loss_and_gradients(averages, x_BT, y_BT, reference.zero_state(averages, 3))
+            assert built.read([score])[0].nll == pytest.approx(3 * loss, rel=1e-6)
+        for name, array in built.export_weights().items():
+            np.testing.assert_array_equal(array, before[name], err_msg=name)
+    for name, array in plain.export_weights().items():
+        if device == "cpu":  # a GPU adds up the embedding's gradient in no fixed order
+            np.testing.assert_array_equal(before[name], array, err_msg=name)
+
+
+@every_model
+def test_averages_can_be_set(framework: str, model: str, tiny_config: Config) -> None:
+    """As a resumed run does: loaded within `averaged`."""
+    first, second = (random_weights(tiny_config, VOCABULARY, seed=seed) for seed in (1, 2))
+    built = build(tiny_config, first, framework=framework, model=model)
+    built.average(1.0)
+    with built.averaged():
+        built.load_weights(second)
+    for name, array in built.export_weights().items():
+        np.testing.assert_array_equal(array, first[name].astype(np.float32))
+    with built.averaged():
+        for name, array in built.export_weights().items():
+            np.testing.assert_array_equal(array, second[name].astype(np.float32))
+
+
+@pytest.mark.parametrize("changes", [{"keep_prob": 0.5}, REGULARISED], ids=["dropout", "all"])
 @every_framework
-def test_all_models_of_a_framework_drop_the_same_units(framework: str, tiny_config: Config) -> None:
+def test_all_models_of_a_framework_drop_the_same_units(
+    framework: str, changes: dict[str, Any], tiny_config: Config
+) -> None:
     """The same seed gives the same losses whatever the model; another seed gives others."""
-    config = tiny_config.replace(keep_prob=0.5)
+    config = tiny_config.replace(**changes)
     weights = random_weights(config, VOCABULARY, seed=1)
     windows = random_windows(config, VOCABULARY, 5, seed=2)
     losses = [

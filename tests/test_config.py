@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ptb_lm.config import PRESETS, SMALL, Config, flag_name
+from ptb_lm.config import PRESETS, RECIPES, SMALL, Config, flag_name
 from ptb_lm.errors import UserError
 
 # tensorflow/models, tutorials/rnn/ptb/ptb_word_lm.py.
@@ -24,6 +24,12 @@ TUTORIAL = {
     "keep_prob": (1.0, 1.0, 0.5, 0.35),
     "lr_decay": (0.5, 0.5, 0.8, 1 / 1.15),
     "batch_size": (20, 20, 20, 20),
+    # What it does not have.
+    "tie_weights": (False,) * 4,
+    "variational": (False,) * 4,
+    "embedding_keep_prob": (1.0,) * 4,
+    "recurrent_keep_prob": (1.0,) * 4,
+    "average_epochs": (0.0,) * 4,
 }
 
 
@@ -33,8 +39,49 @@ def test_the_presets_are_the_tutorials(name: str) -> None:
     assert tuple(getattr(preset, name) for preset in presets) == TUTORIAL[name]
 
 
+def differences(config: Config, other: Config) -> dict[str, Any]:
+    """What one configuration has otherwise than another."""
+    return {
+        field.name: getattr(config, field.name)
+        for field in dataclasses.fields(Config)
+        if getattr(config, field.name) != getattr(other, field.name)
+    }
+
+
+def test_the_tutorial_s_recipe_is_its_presets() -> None:
+    assert RECIPES["tutorial"] == PRESETS
+
+
+def test_the_default_recipe_trains_medium_and_large_otherwise() -> None:
+    """The same architectures; each number is of the publication that config.py names."""
+    default = RECIPES["default"]
+    assert {name: differences(default[name], PRESETS[name]) for name in PRESETS} == {
+        "test": {},
+        "small": {},
+        "medium": {
+            "variational": True,
+            "keep_prob": 0.65,
+            "embedding_keep_prob": 0.8,
+            "recurrent_keep_prob": 0.8,
+            "lr_decay": pytest.approx(0.8333, abs=1e-4),
+            "max_grad_norm": 10.0,
+            "average_epochs": 1.0,
+        },
+        "large": {
+            "variational": True,
+            "keep_prob": 0.5,
+            "embedding_keep_prob": 0.7,
+            "recurrent_keep_prob": 0.7,
+            "decay_after": 11,
+            "average_epochs": 1.0,
+        },
+        "demo": {},
+    }
+
+
 COUNTS = ("num_layers", "hidden_size", "num_steps", "batch_size", "epochs")
-POSITIVE = ("lr_decay", "learning_rate", "max_grad_norm", "keep_prob")
+PROBABILITIES = ("keep_prob", "embedding_keep_prob", "recurrent_keep_prob")
+POSITIVE = ("lr_decay", "learning_rate", "max_grad_norm", *PROBABILITIES)
 
 
 @pytest.mark.parametrize("value", [0, -3])
@@ -51,7 +98,7 @@ def test_a_rate_is_greater_than_zero(name: str, value: float) -> None:
         SMALL.replace(**{name: value})
 
 
-@pytest.mark.parametrize("name", ["decay_after", "init_scale"])
+@pytest.mark.parametrize("name", ["decay_after", "init_scale", "average_epochs"])
 def test_zero_may_mean_none(name: str) -> None:
     assert getattr(SMALL.replace(**{name: 0}), name) == 0
     with pytest.raises(UserError, match=f"^{flag_name(name)} must be at least 0, not -1$"):
@@ -59,13 +106,30 @@ def test_zero_may_mean_none(name: str) -> None:
 
 
 @pytest.mark.parametrize("value", [1.0001, 1.5])
-def test_keep_prob_is_at_most_one(value: float) -> None:
-    with pytest.raises(UserError, match=f"--keep-prob must be greater than 0 and at most 1, not {value}"):
-        SMALL.replace(keep_prob=value)
+@pytest.mark.parametrize("name", PROBABILITIES)
+def test_a_probability_is_at_most_one(name: str, value: float) -> None:
+    problem = f"^{flag_name(name)} must be greater than 0 and at most 1, not {value}$"
+    with pytest.raises(UserError, match=problem):
+        SMALL.replace(**{name: value})
+
+
+@pytest.mark.parametrize("value", [0, 1, 1.0, "yes", None])
+@pytest.mark.parametrize("name", ["tie_weights", "variational"])
+def test_a_switch_is_true_or_false(name: str, value: Any) -> None:
+    problem = re.escape(f"{flag_name(name)} must be true or false, not {value!r}")
+    with pytest.raises(UserError, match=f"^{problem}$"):
+        SMALL.replace(**{name: value})
+
+
+def test_tied_weights_need_an_embedding_as_wide_as_the_layers() -> None:
+    assert SMALL.replace(tie_weights=True, embedding_size=200).tie_weights
+    problem = "^--tie-weights needs an embedding as wide as the top layer: 100 is not 200$"
+    with pytest.raises(UserError, match=problem):
+        SMALL.replace(tie_weights=True, embedding_size=100)
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-@pytest.mark.parametrize("name", [*POSITIVE, "init_scale"])
+@pytest.mark.parametrize("name", [*POSITIVE, "init_scale", "average_epochs"])
 def test_a_number_is_finite(name: str, value: float) -> None:
     with pytest.raises(UserError, match=f"^{flag_name(name)} must be a finite number, not {value}$"):
         SMALL.replace(**{name: value})

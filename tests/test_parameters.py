@@ -16,6 +16,18 @@ def test_parameter_counts_of_the_tutorial(preset: str, count: int) -> None:
     assert parameters.count(zeros) == count
 
 
+def test_tied_weights_have_no_kernel_of_the_softmax() -> None:
+    medium = PRESETS["medium"]
+    tied, untied = (parameters.shapes(medium.replace(tie_weights=tie), 10_000) for tie in (True, False))
+    assert untied.keys() - tied.keys() == {"softmax.kernel"}
+    assert tied == {name: untied[name] for name in tied}
+    initial = parameters.initial(medium.replace(tie_weights=True), 10_000, seed=1)
+    assert parameters.count(initial) == 13_275_200
+    parameters.check(initial, medium.replace(tie_weights=True), 10_000)
+    with pytest.raises(UserError, match=r"'softmax\.kernel' is missing"):
+        parameters.check(initial, medium, 10_000)
+
+
 def test_initial_weights_are_uniform_in_the_scale_with_lstm_biases_zero() -> None:
     config = PRESETS["small"].replace(init_scale=0.04)
     weights = parameters.initial(config, 1000, seed=5)

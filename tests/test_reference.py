@@ -40,6 +40,62 @@ def test_gradients_equal_finite_differences(sizes: tuple[int, ...], with_dropout
         np.testing.assert_allclose(gradients[name], numeric, rtol=0, atol=1e-8, err_msg=name)
 
 
+@pytest.mark.parametrize("what", ["tied", "window masks", "weight masks", "all, tied"])
+def test_gradients_of_the_regularised_model_equal_finite_differences(what: str) -> None:
+    """Tied weights; masks that hold for all time steps; dropped words and recurrent weights."""
+    rng, tied = np.random.default_rng(0), "tied" in what
+    batch, steps, sizes = 3, 5, (6, 7, 6) if tied else (5, 7, 4)
+    shapes = {
+        "embedding": (VOCABULARY, sizes[0]),
+        **parameters.lstm_shapes(sizes[0], sizes[1:]),
+        **({} if tied else {"softmax.kernel": (sizes[-1], VOCABULARY)}),
+        "softmax.bias": (VOCABULARY,),
+    }
+    weights = {name: rng.uniform(-0.5, 0.5, shape) for name, shape in shapes.items()}
+    state = tuple([rng.uniform(-1, 1, (batch, hidden)) for hidden in sizes[1:]] for _ in "hc")
+    words = rng.integers(VOCABULARY, size=(batch, steps + 1))
+    x_BT, y_BT = words[:, :-1], words[:, 1:]
+    masks, weight_masks = None, None
+    if what in ("window masks", "all, tied"):
+        masks = [rng.integers(2, size=(1, batch, width)) / 0.5 for width in sizes]
+    if what in ("weight masks", "all, tied"):
+        masked = {"embedding": (VOCABULARY, 1)}
+        masked |= {name: shape for name, shape in shapes.items() if name.endswith("recurrent_kernel")}
+        weight_masks = {name: rng.integers(2, size=shape) / 0.5 for name, shape in masked.items()}
+
+    def loss() -> float:
+        return reference.loss_and_gradients(
+            weights, x_BT, y_BT, state, masks=masks, weight_masks=weight_masks
+        )[0]
+
+    _, gradients, _ = reference.loss_and_gradients(
+        weights, x_BT, y_BT, state, masks=masks, weight_masks=weight_masks
+    )
+    assert gradients.keys() == weights.keys()
+    for name, weight in weights.items():
+        numeric = numeric_gradient(loss, weight)
+        np.testing.assert_allclose(gradients[name], numeric, rtol=0, atol=1e-8, err_msg=name)
+        # A dropped weight has no gradient, but that a tied softmax uses all words.
+        if weight_masks and name.endswith("recurrent_kernel"):
+            np.testing.assert_array_equal(gradients[name][weight_masks[name] == 0], 0)
+
+
+def test_tied_weights_are_untied_ones_that_are_equal() -> None:
+    """The same loss, and the two gradients add up."""
+    rng = np.random.default_rng(0)
+    shapes = {"embedding": (VOCABULARY, 6), **parameters.lstm_shapes(6, (6,)), "softmax.bias": (VOCABULARY,)}
+    tied = {name: rng.uniform(-0.5, 0.5, shape) for name, shape in shapes.items()}
+    untied = {**tied, "softmax.kernel": tied["embedding"].T.copy()}
+    words = rng.integers(VOCABULARY, size=(3, 6))
+    zero = reference.zero_state(tied, 3)
+    loss, gradients, _ = reference.loss_and_gradients(tied, words[:, :-1], words[:, 1:], zero)
+    expected, by_part, _ = reference.loss_and_gradients(untied, words[:, :-1], words[:, 1:], zero)
+    assert loss == pytest.approx(expected, rel=1e-14)
+    by_part["embedding"] += by_part.pop("softmax.kernel").T
+    for name, gradient in by_part.items():
+        np.testing.assert_allclose(gradients[name], gradient, rtol=0, atol=1e-13, err_msg=name)
+
+
 def test_one_unit_by_hand() -> None:
     """One layer of one unit, one step, every gate with another weight: the equations written out."""
     kernel, recurrent, bias = ([0.1, 0.2, 0.3, 0.4], [0.5, 0.6, 0.7, 0.8], [0.05, 0.15, 0.25, 0.35])

@@ -18,6 +18,7 @@ from ptb_lm.vocabulary import Vocabulary
 
 RUN = RunConfig(
     config="small",
+    recipe="default",
     model="block",
     framework="torch",
     execution="compile",
@@ -99,6 +100,8 @@ def changed_config(directory: RunDirectory, **changes: Any) -> None:
         ({"hidden_size": 0}, "--hidden-size must be at least 1, not 0"),
         ({"hidden_size": 3.5}, "--hidden-size must be a whole number, not 3.5"),
         ({"keep_prob": "1"}, "--keep-prob must be a finite number, not '1'"),
+        ({"tie_weights": 1}, "--tie-weights must be true or false, not 1"),
+        ({"recipe": 1}, "recipe cannot be 1"),
         ({"learning_rate": float("nan")}, "--learning-rate must be a finite number, not nan"),
     ],
 )
@@ -121,6 +124,20 @@ def test_a_configuration_that_is_no_table_is_refused(content: str, directory: Ru
 def test_a_configuration_from_before_executions_is_read(directory: RunDirectory) -> None:
     changed_config(directory, execution=None, unroll=None)
     assert directory.read_config() == dataclasses.replace(RUN, execution="eager", unroll="static")
+
+
+def test_a_configuration_from_before_recipes_is_read(directory: RunDirectory) -> None:
+    """Such a run did what the tutorial does."""
+    since = (
+        "recipe",
+        "tie_weights",
+        "variational",
+        "embedding_keep_prob",
+        "recurrent_keep_prob",
+        "average_epochs",
+    )
+    changed_config(directory, **dict.fromkeys(since))
+    assert directory.read_config() == dataclasses.replace(RUN, recipe="tutorial")
 
 
 def test_hyperparameters_that_are_no_table_are_refused(directory: RunDirectory) -> None:

@@ -56,7 +56,8 @@ def stack(framework: str, model: str, device: str, weights: Weights, *, bidirect
 
 
 def torch_stack(model: str, device: str, weights: Weights, *, bidirectional: bool) -> Run:
-    from ptb_lm.torch_backend.model import LSTMStack, no_dropout
+    from ptb_lm.torch_backend.dropout import no_dropout
+    from ptb_lm.torch_backend.model import LSTMStack
 
     built = LSTMStack.build(model, *sizes(weights), bidirectional=bidirectional).to(device)
     for name, kept in built.canonical().items():
@@ -82,7 +83,8 @@ def tensorflow_stack(model: str, device: str, weights: Weights, *, bidirectional
 
     from ptb_lm.tf_backend.cells import layer_type
     from ptb_lm.tf_backend.device import choose
-    from ptb_lm.tf_backend.model import LSTMStack, no_dropout
+    from ptb_lm.tf_backend.dropout import no_dropout
+    from ptb_lm.tf_backend.model import LSTMStack
 
     try:
         chosen = choose(device, model=model, execution="eager")

@@ -23,8 +23,8 @@ tf = pytest.importorskip("tensorflow")
 
 from ptb_lm.tf_backend.block_ops import block_cell, block_lstm  # noqa: E402
 from ptb_lm.tf_backend.cells import BasicLayer  # noqa: E402
-from ptb_lm.tf_backend.loss import SoftmaxLayer, sum_by_word  # noqa: E402
-from ptb_lm.tf_backend.model import InvertedDropout  # noqa: E402
+from ptb_lm.tf_backend.dropout import InvertedDropout  # noqa: E402
+from ptb_lm.tf_backend.loss import SoftmaxLayer, TiedSoftmaxLayer, sum_by_word  # noqa: E402
 from ptb_lm.tf_backend.time_loop import over_time  # noqa: E402
 
 VOCABULARY = 11
@@ -185,41 +185,6 @@ def test_windows_of_the_configuration_s_shape_are_evaluated_as_they_are_trained(
     assert built.evaluate_function.experimental_get_tracing_count() == 1
 
 
-@pytest.mark.parametrize("execution", FRAMEWORKS["tensorflow"].executions)
-@pytest.mark.parametrize("model", MODELS)
-def test_dropout_is_in_every_place_the_reference_has_it(
-    model: str, execution: str, tiny_config: Config
-) -> None:
-    """Embedding, between layers, top output: the reference is given the masks of a twin stream.
-
-    The embedding has another width than the layers.
-    """
-    options = FRAMEWORKS["tensorflow"].options(model)
-    if execution not in options["execution"]:
-        pytest.skip(FRAMEWORKS["tensorflow"].refusals[model, execution])
-    precision = options["precision"][-1]
-    bound = {"fp32": 1e-5, "fp64": 1e-11}[precision]
-    config = tiny_config.replace(embedding_size=4, keep_prob=0.5, max_grad_norm=1.8)
-    weights = random_weights(config, VOCABULARY, seed=1)
-    built = build(config, model, execution=execution, precision=precision)
-    widths = (4, *config.layer_sizes)
-    # XLA makes other masks of the stream.
-    twin = tf.function(InvertedDropout(config.keep_prob, seed=3), jit_compile=execution == "xla")
-    state, expected_state = built.zero_state(3), reference.zero_state(weights, 3)
-    for x_BT, y_BT in random_windows(config, VOCABULARY, 10, seed=2):
-        state, loss = built.train_step(x_BT, y_BT, state, learning_rate=0.7)
-        masks = [twin(tf.ones([5, 3, width])).numpy() for width in widths]
-        expected, gradients, expected_state = reference.loss_and_gradients(
-            weights, x_BT, y_BT, expected_state, masks=masks
-        )
-        weights, norm = reference.sgd_update(weights, gradients, learning_rate=0.7, max_grad_norm=1.8)
-        (measured,) = built.read([loss])
-        assert measured.nll == pytest.approx(3 * expected, rel=bound)
-        assert measured.gradient_norm == pytest.approx(norm, rel=10 * bound)
-    for name, array in built.export_weights().items():
-        np.testing.assert_allclose(array, weights[name], rtol=0, atol=10 * bound, err_msg=name)
-
-
 @pytest.mark.parametrize("keep_prob", [0.35, 0.5, 0.9])
 def test_dropout_keeps_units_at_its_rate_and_the_mean(keep_prob: float) -> None:
     dropout = InvertedDropout(keep_prob, seed=0)
@@ -243,7 +208,7 @@ def test_the_loss_and_its_gradients_equal_the_tape_s() -> None:
     layer = SoftmaxLayer(7, 13, dtype=tf.float64)
     layer.weight.assign(50 * rng.normal(size=(8, 13)))
     hidden, targets = tf.constant(rng.normal(size=(9, 7))), tf.constant(rng.integers(13, size=9))
-    nll_N, d_hidden_NH, d_weight = layer.loss_and_gradients(hidden, targets, 0.3)
+    nll_N, d_hidden_NH, (d_weight,) = layer.loss_and_gradients(hidden, targets, 0.3)
     with tf.GradientTape() as tape:
         tape.watch(hidden)
         logits_NV = hidden @ layer.weight[:-1] + layer.weight[-1]
@@ -254,6 +219,23 @@ def test_the_loss_and_its_gradients_equal_the_tape_s() -> None:
     np.testing.assert_allclose(layer.losses(hidden, targets), expected_N)
     np.testing.assert_allclose(d_hidden_NH, d_hidden)
     np.testing.assert_allclose(d_weight, d_expected)
+
+
+def test_a_tied_softmax_computes_what_an_untied_one_does() -> None:
+    rng = np.random.default_rng(0)
+    untied, embedding = SoftmaxLayer(7, 13, dtype=tf.float64), tf.Variable(rng.normal(size=(13, 7)))
+    tied = TiedSoftmaxLayer(embedding)
+    bias = rng.normal(size=13)
+    tied.load({"softmax.bias": bias})
+    untied.load({"softmax.kernel": embedding.numpy().T, "softmax.bias": bias})
+    hidden, targets = tf.constant(rng.normal(size=(9, 7))), tf.constant(rng.integers(13, size=9))
+    expected_N, expected_NH, (d_weight,) = untied.loss_and_gradients(hidden, targets, 0.3)
+    nll_N, d_hidden_NH, (d_embedding_VE, d_bias_V) = tied.loss_and_gradients(hidden, targets, 0.3)
+    np.testing.assert_allclose(nll_N, expected_N)
+    np.testing.assert_allclose(tied.losses(hidden, targets), expected_N)
+    np.testing.assert_allclose(d_hidden_NH, expected_NH)
+    np.testing.assert_allclose(d_embedding_VE, tf.transpose(d_weight[:-1]))
+    np.testing.assert_allclose(d_bias_V, d_weight[-1])
 
 
 def test_very_unlikely_targets_have_a_finite_loss() -> None:

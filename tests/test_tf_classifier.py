@@ -12,7 +12,7 @@ from ptb_lm.errors import UserError
 
 tf = pytest.importorskip("tensorflow")
 
-from ptb_lm.tf_backend.model import InvertedDropout  # noqa: E402
+from ptb_lm.tf_backend.dropout import InvertedDropout  # noqa: E402
 
 # No two of a tensor's axes have the same size.
 STEPS, BATCH, LABELS = 9, 4, 2

@@ -13,8 +13,9 @@ tf = pytest.importorskip("tensorflow")
 
 from ptb_lm.tf_backend.cells import layer_type  # noqa: E402
 from ptb_lm.tf_backend.device import DTYPES  # noqa: E402
+from ptb_lm.tf_backend.dropout import no_dropout  # noqa: E402
 from ptb_lm.tf_backend.execution import executed  # noqa: E402
-from ptb_lm.tf_backend.model import LSTMStack, no_dropout  # noqa: E402
+from ptb_lm.tf_backend.model import LSTMStack  # noqa: E402
 
 # No two of a tensor's axes have the same size.
 STEPS, BATCH, WIDTH, HIDDEN = 6, 3, 4, (7, 5, 2)

@@ -17,49 +17,13 @@ from ptb_lm.backend import FRAMEWORKS
 from ptb_lm.config import SMALL, Config
 from ptb_lm.errors import UserError
 from ptb_lm.torch_backend.cells import BasicLayer
+from ptb_lm.torch_backend.dropout import InvertedDropout, WindowDropout, multiplied
 from ptb_lm.torch_backend.execution import executed
 from ptb_lm.torch_backend.fused import FusedSequence
 from ptb_lm.torch_backend.loss import SoftmaxLayer, global_norm, sum_by_word
-from ptb_lm.torch_backend.model import InvertedDropout
 from ptb_lm.torch_backend.precision import PRECISIONS
 
 VOCABULARY = 11
-
-
-class RecordedDropout:
-    """Applies the masks of another dropout, and keeps them."""
-
-    def __init__(self, dropout: InvertedDropout) -> None:
-        self.dropout = dropout
-        self.masks: list[np.ndarray] = []
-
-    def __call__(self, x: Tensor) -> Tensor:
-        mask = self.dropout(torch.ones_like(x))
-        self.masks.append(mask.detach().numpy())
-        return x * mask
-
-
-@pytest.mark.parametrize("model", sorted(FRAMEWORKS["torch"].models))
-def test_dropout_is_in_every_place_the_reference_has_it(model: str, tiny_config: Config) -> None:
-    """Embedding, between layers, top output: twenty steps with the masks handed to the reference."""
-    config = tiny_config.replace(keep_prob=0.5, max_grad_norm=1.8)
-    weights = random_weights(config, VOCABULARY, seed=1)
-    built: Any = backend.build(
-        config, weights, framework="torch", model=model, device="cpu", precision="fp64", seed=3
-    )
-    state, expected_state = built.zero_state(3), reference.zero_state(weights, 3)
-    for x_BT, y_BT in random_windows(config, VOCABULARY, 20, seed=2):
-        built.dropout = RecordedDropout(built.dropout)
-        state, loss = built.train_step(x_BT, y_BT, state, learning_rate=0.7)
-        masks, built.dropout = built.dropout.masks, built.dropout.dropout
-        assert len(masks) == config.num_layers + 1
-        expected, gradients, expected_state = reference.loss_and_gradients(
-            weights, x_BT, y_BT, expected_state, masks=masks
-        )
-        weights, norm = reference.sgd_update(weights, gradients, learning_rate=0.7, max_grad_norm=1.8)
-        (measured,) = built.read([loss])
-        assert measured.nll == pytest.approx(3 * expected, rel=1e-11)
-        assert measured.gradient_norm == pytest.approx(norm, rel=1e-10)
 
 
 # What is run otherwise than the default, and for the rest every model as it is.
@@ -88,11 +52,11 @@ def test_an_embedding_of_its_own_width(
         precision="fp64",
         seed=3,
     )
+    twin = WindowDropout(config, VOCABULARY, device=torch.device("cpu"), dtype=torch.float64, seed=3)
     state, expected_state = built.zero_state(3), reference.zero_state(weights, 3)
     for x_BT, y_BT in random_windows(config, VOCABULARY, 20, seed=2):
-        built.dropout = RecordedDropout(built.dropout)
         state, loss = built.train_step(x_BT, y_BT, state, learning_rate=0.7)
-        masks, built.dropout = built.dropout.masks, built.dropout.dropout
+        masks = [mask.numpy() for mask in twin.draw(3, 5).units]
         assert [mask.shape[-1] for mask in masks] == [embedding_size, 7, 7]
         expected, gradients, expected_state = reference.loss_and_gradients(
             weights, x_BT, y_BT, expected_state, masks=masks
@@ -328,10 +292,27 @@ def test_dropout_keeps_units_at_its_rate_and_the_mean(keep_prob: float) -> None:
     assert not torch.equal(*masks)
 
 
-def test_the_loss_and_its_gradients_equal_torch() -> None:
+def test_a_multiplied_parameter_is_what_it_was_to_the_bit() -> None:
+    """After a failure too; and a gradient taken within is that of the product."""
+    generator = torch.Generator().manual_seed(0)
+    parameter = torch.nn.Parameter(torch.randn(3, 4, generator=generator))
+    before, factor = parameter.detach().clone(), torch.tensor([0.0, 3.0, 1.0, 1 / 3])
+    with multiplied({parameter: factor}):
+        assert torch.equal(parameter, before * factor)
+        (gradient,) = torch.autograd.grad((parameter**2).sum(), parameter)
+    assert torch.equal(gradient, 2 * before * factor)
+    assert torch.equal(parameter, before)
+    with pytest.raises(RuntimeError, match="out of memory"), multiplied({parameter: factor}):
+        raise RuntimeError("out of memory")
+    assert torch.equal(parameter, before)
+
+
+@pytest.mark.parametrize("by_word", [False, True])
+def test_the_loss_and_its_gradients_equal_torch(by_word: bool) -> None:
     """Against torch's own linear and cross_entropy, with logits far apart."""
     generator = torch.Generator().manual_seed(0)
-    layer = SoftmaxLayer(7, 13, device=torch.device("cpu"), precision=PRECISIONS["fp64"])
+    layer = SoftmaxLayer(7, 13, device=torch.device("cpu"), precision=PRECISIONS["fp64"], by_word=by_word)
+    assert (layer.kernel.T.stride(1) == 1) is by_word
     for tokens in (5, 9, 5):
         layer.weight.copy_(50 * torch.randn(8, 13, generator=generator, dtype=torch.float64))
         hidden = torch.randn(tokens, 7, generator=generator, dtype=torch.float64, requires_grad=True)

@@ -10,7 +10,7 @@ from torch import Tensor
 from ptb_lm import classifier, reference_classifier
 from ptb_lm.classifier import CLASSIFIERS, LOSSES, Batch, ClassifierConfig
 from ptb_lm.errors import UserError
-from ptb_lm.torch_backend.model import InvertedDropout
+from ptb_lm.torch_backend.dropout import InvertedDropout
 
 BATCH, STEPS = 6, 9
 LENGTHS = np.array([5, 9, 6, 4, 6, 9], np.int32)

@@ -11,10 +11,11 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from ptb_lm import parameters, reference_lstm
+from ptb_lm.torch_backend.dropout import InvertedDropout, no_dropout
 from ptb_lm.torch_backend.execution import executed
 from ptb_lm.torch_backend.layers import LAYERS
 from ptb_lm.torch_backend.lengths import Lengths
-from ptb_lm.torch_backend.model import InvertedDropout, LSTMStack, State, no_dropout
+from ptb_lm.torch_backend.model import LSTMStack, State
 
 STEPS, BATCH, INPUTS, HIDDEN = 9, 6, 4, (7, 5, 3)
 LENGTHS = [4, 9, 6, 1, 6, 9]  # some equal, out of order, the least and the most

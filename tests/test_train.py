@@ -1,5 +1,6 @@
 """The command that trains: what it refuses, and what a failure leaves behind."""
 
+import json
 import os
 import re
 import shutil
@@ -14,7 +15,7 @@ import pytest
 import runs
 
 from ptb_lm import checkpoint, train
-from ptb_lm.config import PRESETS, SMALL
+from ptb_lm.config import PRESETS, RECIPES, SMALL
 from ptb_lm.rundir import MAX_SEED, RunDirectory
 
 
@@ -63,7 +64,9 @@ def refused_resume(run: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..
 # Names and values.
 
 
-@pytest.mark.parametrize("flag", ["--model", "--config", "--framework", "--precision", "--device"])
+@pytest.mark.parametrize(
+    "flag", ["--model", "--config", "--recipe", "--framework", "--precision", "--device"]
+)
 def test_an_unknown_name_is_refused_with_the_known_ones(flag: str, refused: Callable[..., str]) -> None:
     problem = refused(flag, "nonsense")
     assert re.fullmatch(
@@ -82,6 +85,9 @@ def test_an_unknown_name_is_refused_with_the_known_ones(flag: str, refused: Call
         ("--decay-after", "-1", "--decay-after must be at least 0, not -1"),
         ("--keep-prob", "0", "--keep-prob must be greater than 0, not 0.0"),
         ("--keep-prob", "1.5", "--keep-prob must be greater than 0 and at most 1, not 1.5"),
+        ("--embedding-keep-prob", "0", "--embedding-keep-prob must be greater than 0, not 0.0"),
+        ("--recurrent-keep-prob", "2", "--recurrent-keep-prob must be greater than 0 and at most 1, not 2.0"),
+        ("--average-epochs", "-1", "--average-epochs must be at least 0, not -1.0"),
         ("--keep-prob", "nan", "--keep-prob must be a finite number, not nan"),
         ("--learning-rate", "inf", "--learning-rate must be a finite number, not inf"),
         ("--learning-rate", "0", "--learning-rate must be greater than 0, not 0.0"),
@@ -99,6 +105,11 @@ def test_an_impossible_value_is_refused(
     flag: str, value: str, problem: str, refused: Callable[..., str]
 ) -> None:
     assert refused(flag, value) == problem
+
+
+def test_tied_weights_of_two_widths_are_refused(refused: Callable[..., str]) -> None:
+    problem = refused("--tie-weights", "--embedding-size", "5")
+    assert problem == "--tie-weights needs an embedding as wide as the top layer: 5 is not 6"
 
 
 @pytest.mark.parametrize("arguments", [["--lr", "0.1"], ["--epoch", "1"], ["more"]])
@@ -356,6 +367,8 @@ def test_a_parent_folder_without_permission_is_refused(capsys: pytest.CaptureFix
         ("--init-scale", "0.2", 0.1),
         ("--seed", "2", 1),
         ("--config", "medium", "small"),
+        ("--recipe", "tutorial", "default"),
+        ("--average-epochs", "1", 0.0),
         ("--model", "basic", "cudnn"),
         ("--precision", "fp64", "fp32"),
     ],
@@ -364,6 +377,7 @@ def test_resuming_as_another_run_is_refused(
     flag: str, value: str, before: object, refused_resume: Callable[..., str]
 ) -> None:
     problem = refused_resume(flag, value)
+    value = "1.0" if flag == "--average-epochs" else value
     assert problem.startswith(f"{flag} {value} differs from the run's {before}, and a resumed run keeps ")
 
 
@@ -389,7 +403,13 @@ def test_resuming_with_the_runs_own_flags_is_no_change(run: Path, data: Path) ->
 
 @pytest.mark.parametrize(
     ("flag", "value"),
-    [("--epochs", "3"), ("--learning-rate", "0.5"), ("--lr-decay", "0.9"), ("--keep-prob", "0.9")],
+    [
+        ("--epochs", "3"),
+        ("--learning-rate", "0.5"),
+        ("--lr-decay", "0.9"),
+        ("--keep-prob", "0.9"),
+        ("--recurrent-keep-prob", "0.9"),
+    ],
 )
 def test_resuming_may_change_how_training_goes_on(flag: str, value: str, run: Path) -> None:
     assert train.main(["--resume", str(run), "--epochs", "4", flag, value]) == 0
@@ -616,6 +636,22 @@ def test_the_preset_and_the_flags_make_the_configuration(data: Path, tmp_path: P
     assert (config.config, config.model, config.framework, config.seed) == ("test", "cudnn", "torch", 1)
 
 
+@pytest.mark.parametrize("recipe", [None, "default", "tutorial"])
+def test_the_recipe_decides_how_a_preset_is_trained(recipe: str | None) -> None:
+    given = {"config": "medium", "keep_prob": 0.9, **({"recipe": recipe} if recipe else {})}
+    run = train._new_config(given)
+    assert run.recipe == (recipe or "default")
+    assert run.hyperparameters == RECIPES[recipe or "default"]["medium"].replace(keep_prob=0.9)
+
+
+def test_a_switch_is_turned_off_as_it_is_turned_on(data: Path, tmp_path: Path) -> None:
+    on = ["--tie-weights", "--variational", "--epochs", "1"]
+    run = runs.train_run(data, tmp_path / "new", *on, "--no-variational")
+    found = RunDirectory(run).read_config().hyperparameters
+    assert (found.tie_weights, found.variational) == (True, False)
+    assert "softmax.kernel" not in checkpoint.load(run / "weights.safetensors")[0]
+
+
 def test_the_weights_are_canonical(finished: Path) -> None:
     weights, metadata = checkpoint.load(finished / "weights.safetensors")
     words = len((finished / "vocabulary.txt").read_text().splitlines())
@@ -643,11 +679,37 @@ def test_stdout_tells_what_the_files_hold(
     out, err = capsys.readouterr()
     assert err == ""  # no progress bar: this is not a terminal
     result, lines = runs.result(run), out.splitlines()
-    assert f"config small: {result['parameters']:,} parameters, {result['engine']}" in lines[1]
+    assert (
+        f"config small, recipe default: {result['parameters']:,} parameters, {result['engine']}" in lines[1]
+    )
     assert lines[2] == f"run directory {run}"
     assert [line.split("  ")[:2] for line in lines[3:5]] == [["epoch", "1/2"], ["epoch", "2/2"]]
     assert lines[5].startswith(f"test perplexity {result['test_perplexity']:.2f} (valid ")
     assert lines[6:] == [f"written to {run / 'result.json'}"]
+
+
+def test_stdout_tells_of_the_last_epoch_where_it_is_not_the_best(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "new"
+    runs.train_run(data, run, "--decay-after", "1", "--lr-decay", "20", "--max-grad-norm", "1000")
+    told, result = capsys.readouterr().out.splitlines()[-2], runs.result(run)
+    assert result["best_epoch"] == 1
+    assert result["final_valid_perplexity"] > result["valid_perplexity"]
+    assert told.endswith(
+        f"s); the last epoch's weights: test {result['final_test_perplexity']:.2f}, "
+        f"valid {result['final_valid_perplexity']:.2f}"
+    )
+
+
+def test_a_run_from_before_the_last_epoch_was_tested_is_reported(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result = runs.result(run)
+    del result["final_test_perplexity"], result["final_valid_perplexity"]
+    (run / "result.json").write_text(json.dumps({**result, "best_epoch": 1}))
+    assert train.main(["--resume", str(run)]) == 0
+    assert "last epoch" not in capsys.readouterr().out
 
 
 # The process itself.
@@ -681,3 +743,6 @@ def test_help_names_every_flag_and_its_preset_values(capsys: pytest.CaptureFixtu
     for flag in ("--hidden-size", "--keep-prob", "--resume", "--overwrite", "--device"):
         assert flag in text
     assert f"small {SMALL.hidden_size}, medium 650, large 1500" in text
+    assert "medium 0.65 [tutorial 0.5], large 0.5 [tutorial 0.35], demo 1" in text
+    assert "--tie-weights, --no-tie-weights" in text
+    assert "medium yes [tutorial no]" in text

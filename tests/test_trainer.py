@@ -56,7 +56,14 @@ def assert_equal_runs(run: Path, expected: Path) -> None:
     for name, array in best.items():
         np.testing.assert_array_equal(array, expected_best[name], err_msg=name)
     assert untimed_rows(run) == untimed_rows(expected)
-    for key in ("test_perplexity", "valid_perplexity", "best_epoch", "epochs"):
+    for key in (
+        "test_perplexity",
+        "valid_perplexity",
+        "final_test_perplexity",
+        "final_valid_perplexity",
+        "best_epoch",
+        "epochs",
+    ):
         assert result(run)[key] == result(expected)[key]
 
 
@@ -70,12 +77,18 @@ def result(run: Path) -> dict[str, Any]:
     return loaded
 
 
-def test_a_whole_run_equals_the_reference(text_folder: Path, tmp_path: Path) -> None:
-    """Schedule, order, carried state, clipping, validation and test: done again in NumPy."""
+@pytest.mark.parametrize(
+    "horizon", [pytest.param(0.0, id="weights"), pytest.param(0.7, id="averages of tied weights")]
+)
+def test_a_whole_run_equals_the_reference(horizon: float, text_folder: Path, tmp_path: Path) -> None:
+    """Schedule, order, carried state, clipping, averaging, validation and test: done again in NumPy."""
     run = tmp_path / "run"
-    assert main(arguments(text_folder, run, "--max-grad-norm", "2")) == 0
+    more = ("--tie-weights", "--average-epochs", str(horizon)) if horizon else ()
+    assert main(arguments(text_folder, run, "--max-grad-norm", "2", *more)) == 0
     config = SMALL.replace(
-        **{name.replace("-", "_"): value for name, value in SIZES.items()}, max_grad_norm=2.0
+        **{name.replace("-", "_"): value for name, value in SIZES.items()},
+        max_grad_norm=2.0,
+        tie_weights=horizon > 0,
     )
     data = corpus.load(text_folder)
     weights = {
@@ -83,10 +96,12 @@ def test_a_whole_run_equals_the_reference(text_folder: Path, tmp_path: Path) -> 
         for name, array in parameters.initial(config, len(data.vocabulary), seed=1).items()
     }
 
+    averages, updates, every = dict[str, np.ndarray](), 0, 10
+
     def perplexity(split: str, batch: int) -> float:
-        rows_BL = corpus.rows(data.splits[split], batch)
-        zero = reference.zero_state(weights, batch)
-        loss, _, _ = reference.loss_and_gradients(weights, rows_BL[:, :-1], rows_BL[:, 1:], zero)
+        rows_BL, judged = corpus.rows(data.splits[split], batch), averages or weights
+        zero = reference.zero_state(judged, batch)
+        loss, _, _ = reference.loss_and_gradients(judged, rows_BL[:, :-1], rows_BL[:, 1:], zero)
         return math.exp(loss / (rows_BL.shape[1] - 1))
 
     for epoch, row in enumerate(untimed_rows(run)):
@@ -97,26 +112,60 @@ def test_a_whole_run_equals_the_reference(text_folder: Path, tmp_path: Path) -> 
                 weights, gradients, learning_rate=learning_rate(config, epoch), max_grad_norm=2.0
             )
             total, steps, norms = total + loss, steps + 1, norms + norm
+            if horizon and (epoch * 22 + steps) % every == 0:
+                updates += 1
+                w = max(1 / updates, 1 - math.exp(-every / (horizon * 22)))
+                for name, array in weights.items():
+                    average = averages.get(name, array)
+                    averages[name] = average + w * (array - average)
         assert row["epoch"] == epoch + 1
         assert row["learning_rate"] == [1.0, 0.5][epoch]
         assert row["train_perplexity"] == pytest.approx(math.exp(total / (4 * steps)), rel=1e-10)
         assert row["valid_perplexity"] == pytest.approx(perplexity("valid", 3), rel=1e-10)
         assert row["gradient_norm"] == pytest.approx(norms / steps, rel=1e-10)
     assert result(run)["best_epoch"] == 2
+    assert updates == (4 if horizon else 0)
     # The weights are saved in float32.
     assert result(run)["test_perplexity"] == pytest.approx(perplexity("test", 1), rel=1e-6)
 
 
 def test_the_best_weights_are_kept(text_folder: Path, tmp_path: Path) -> None:
-    """A learning rate that ruins the second epoch: the first epoch's weights are tested."""
+    """A learning rate that ruins the second epoch: the first's weights are tested, and the last's."""
     once, twice = tmp_path / "once", tmp_path / "twice"
-    assert main(arguments(text_folder, twice, "--lr-decay", "20", "--max-grad-norm", "1000")) == 0
+    assert main(arguments(text_folder, twice, *RUINED)) == 0
     first, second = untimed_rows(twice)
     assert second["valid_perplexity"] > first["valid_perplexity"]
     assert main(arguments(text_folder, once, "--epochs", "1", "--max-grad-norm", "1000")) == 0
     assert result(twice)["best_epoch"] == 1
     assert result(twice)["valid_perplexity"] == first["valid_perplexity"]
     assert result(twice)["test_perplexity"] == result(once)["test_perplexity"]
+    assert result(twice)["final_valid_perplexity"] == second["valid_perplexity"]
+    assert result(twice)["final_test_perplexity"] == pytest.approx(perplexity_of_the_state(twice), rel=1e-10)
+    for kind in ("test", "valid"):
+        assert result(once)[f"final_{kind}_perplexity"] == result(once)[f"{kind}_perplexity"]
+
+
+# Of the second epoch, which ends worse than the first.
+RUINED = ("--lr-decay", "20", "--max-grad-norm", "1000")
+
+
+def perplexity_of_the_state(run: Path) -> float:
+    """What the weights that the last epoch ended with score, by the reference."""
+    weights, _, _, averages = RunDirectory(run).read_state()
+    data = corpus.load(Path(RunDirectory(run).read_config().data))
+    rows_BL = corpus.rows(data.splits["test"], 1)
+    judged = averages or weights
+    zero = reference.zero_state(judged, 1)
+    loss, _, _ = reference.loss_and_gradients(judged, rows_BL[:, :-1], rows_BL[:, 1:], zero)
+    return math.exp(loss / (rows_BL.shape[1] - 1))
+
+
+def test_the_last_epoch_s_averages_are_tested(text_folder: Path, tmp_path: Path) -> None:
+    assert main(arguments(text_folder, tmp_path / "run", *RUINED, "--average-epochs", "0.2")) == 0
+    found = result(tmp_path / "run")
+    assert found["best_epoch"] == 1
+    expected = perplexity_of_the_state(tmp_path / "run")
+    assert found["final_test_perplexity"] == pytest.approx(expected, rel=1e-10)
 
 
 class StopAfter(StopRequest):
@@ -164,6 +213,57 @@ def test_stopped_anywhere_and_resumed_equals_never_stopped(
         assert main(["--resume", str(run)]) == 0
     else:
         assert status == 0
+    assert_equal_runs(run, expected)
+
+
+REGULARISED = (
+    "--tie-weights",
+    "--variational",
+    *("--keep-prob", "0.7"),
+    *("--embedding-keep-prob", "0.8"),
+    *("--recurrent-keep-prob", "0.8"),
+    *("--average-epochs", "0.5"),
+    *("--precision", "fp32"),
+)
+
+
+@pytest.mark.parametrize("asked", [0, 7, 9, 10, 20, 25, 43, 52])
+def test_with_averages_too(
+    asked: int, text_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before the first update, after it, between two, in an evaluation with the averages in place."""
+    monkeypatch.setattr(trainer, "READ_SECONDS", math.inf)
+    run, expected = tmp_path / "run", tmp_path / "expected"
+    assert main(arguments(text_folder, expected, *REGULARISED)) == 0
+    with monkeypatch.context() as patch:
+        patch.setattr("ptb_lm.train.StopRequest", lambda: StopAfter(asked))
+        assert main(arguments(text_folder, run, *REGULARISED)) == 143
+    assert_saved_when_asked(run, asked)
+    assert main(["--resume", str(run)]) == 0
+    assert_equal_runs(run, expected)
+    saved = RunDirectory(run).read_state()
+    assert saved.averages.keys() == saved.weights.keys()
+
+
+@pytest.mark.parametrize("before_the_end", [1, 4, 5, 7])
+def test_stopped_in_either_test_and_resumed_equals_never_stopped(
+    before_the_end: int, text_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last epoch's weights are tested first, then the best ones; four windows each."""
+    more = (*RUINED, "--average-epochs", "0.2")
+    monkeypatch.setattr(trainer, "READ_SECONDS", math.inf)
+    run, expected = tmp_path / "run", tmp_path / "expected"
+    counted = StopAfter(10**9)
+    with monkeypatch.context() as patch:
+        patch.setattr("ptb_lm.train.StopRequest", lambda: counted)
+        assert main(arguments(text_folder, expected, *more)) == 0
+    asked = 10**9 - counted._left
+    with monkeypatch.context() as patch:
+        patch.setattr("ptb_lm.train.StopRequest", lambda: StopAfter(asked - before_the_end))
+        assert main(arguments(text_folder, run, *more)) == 143
+    assert len(untimed_rows(run)) == 2
+    assert not (run / "result.json").exists()
+    assert main(["--resume", str(run)]) == 0
     assert_equal_runs(run, expected)
 
 
@@ -340,6 +440,7 @@ def fake_trainer(
         config = SMALL.replace(batch_size=3, num_steps=4, epochs=2)
         run = RunConfig(
             config="small",
+            recipe="default",
             model="fake",
             framework="fake",
             execution="eager",
