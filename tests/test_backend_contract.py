@@ -25,22 +25,22 @@ EVERY_MODEL = [
 ]
 
 
-def variants() -> Iterator[ParameterSet]:
-    """Every model in every precision as its framework runs it by default, and otherwise in the finest.
+def on_each_device(framework: str, *choice: str | None) -> Iterator[ParameterSet]:
+    """A choice on every device that can do it."""
+    if not set(FRAMEWORKS[framework].needs_cuda) & set(choice):
+        yield pytest.param(framework, *choice, "cpu", marks=installed(framework))
+    yield pytest.param(framework, *choice, "cuda", marks=[installed(framework), pytest.mark.gpu])
 
-    On every device that can.
-    """
+
+def variants() -> Iterator[ParameterSet]:
+    """Every model in every precision as its framework runs it by default, and otherwise in the finest."""
     for framework, row in FRAMEWORKS.items():
         for model in row.models:
             options = row.options(model)
             for variant in itertools.product(*options.values()):
                 by_default = variant[:2] == (row.executions[0], row.unrolls[0])
-                if not by_default and variant[-1] != options["precision"][-1]:
-                    continue
-                marks = [installed(framework)]
-                if not set(row.needs_cuda) & set(variant):
-                    yield pytest.param(framework, model, *variant, "cpu", marks=marks)
-                yield pytest.param(framework, model, *variant, "cuda", marks=[*marks, pytest.mark.gpu])
+                if by_default or variant[-1] == options["precision"][-1]:
+                    yield from on_each_device(framework, model, *variant)
 
 
 # Bounds on the relative difference from reference.py, which computes in float64. Those of the half precisions
@@ -173,20 +173,17 @@ def train(built: Backend, config: Config, windows: list[tuple[np.ndarray, np.nda
     return [measured.nll for measured in built.read(losses)]
 
 
-# With compiled steps too: what is compiled or profiled at the first step must not depend on which step it is.
-EVERY_COMPILED = [
-    pytest.param(framework, "basic", execution, marks=installed(framework))
-    for framework, row in FRAMEWORKS.items()
-    for execution in row.executions[1:]
-]
+def resumed() -> Iterator[ParameterSet]:
+    """Every model, and with compiled steps: what the first one compiles must not depend on which it is."""
+    for framework, row in FRAMEWORKS.items():
+        for model in row.models:
+            yield from on_each_device(framework, model, None)
+        for execution in row.executions[1:]:
+            yield from on_each_device(framework, "basic", execution)
 
 
-@every_device
 @pytest.mark.parametrize("changes", [{"keep_prob": 0.6}, REGULARISED], ids=["dropout", "all"])
-@pytest.mark.parametrize(
-    ("framework", "model", "execution"),
-    [pytest.param(*row.values, None, marks=row.marks) for row in EVERY_MODEL] + EVERY_COMPILED,
-)
+@pytest.mark.parametrize(("framework", "model", "execution", "device"), list(resumed()))
 def test_stopped_at_any_step_and_resumed_is_bit_identical(
     framework: str,
     model: str,
@@ -364,7 +361,7 @@ def test_every_training_step_equals_torch_s(framework: str, model: str, tiny_con
         (
             {"framework": "torch", "model": "cudnn", "execution": "compile"},
             "torch has no cudnn with --execution compile: torch.compile leaves torch.nn.LSTM as it is; "
-            "choose from eager",
+            "choose from auto, eager, graph",
         ),
         (
             {"framework": "tensorflow", "model": "block", "execution": "xla"},
@@ -395,7 +392,10 @@ def test_what_does_not_go_together_is_refused(
         ({"model": "gru"}, "unknown model 'gru' for torch; choose from basic, block, block_fused, cudnn"),
         ({"precision": "fp8"}, "unknown precision 'fp8'"),
         ({"device": "tpu"}, "unknown device 'tpu'"),
-        ({"execution": "xla"}, "unknown execution 'xla' for torch; choose from eager, compile, jit"),
+        (
+            {"execution": "xla"},
+            "unknown execution 'xla' for torch; choose from auto, eager, graph, compile, jit",
+        ),
         ({"unroll": "loop"}, "unknown unroll 'loop' for torch; choose from static"),
     ],
 )

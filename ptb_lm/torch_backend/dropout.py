@@ -5,6 +5,7 @@ on the device, by nothing that waits for it.
 """
 
 import contextlib
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import torch
@@ -34,8 +35,7 @@ class InvertedDropout:
         """Return x with a fresh mask applied."""
         if self.keep_prob == 1:
             return x
-        mask = torch.empty_like(x).bernoulli_(self.keep_prob, generator=self.generator)
-        return x * mask.div_(self.keep_prob)
+        return x * _drawn(Place(tuple(x.shape), self.keep_prob), self.generator, x.dtype)
 
 
 class WindowDropout:
@@ -67,13 +67,9 @@ class WindowDropout:
         """
         drawn = places(self.config, self.vocabulary_size, batch=batch, steps=steps)
         return Masks(
-            {name: self._mask(place) for name, place in drawn.weights.items()},
-            [self._mask(place) for place in drawn.units],
+            {name: _drawn(place, self.generator, self.dtype) for name, place in drawn.weights.items()},
+            [_drawn(place, self.generator, self.dtype) for place in drawn.units],
         )
-
-    def _mask(self, place: Place) -> Tensor:
-        mask = torch.empty(place.shape, device=self.generator.device, dtype=self.dtype)
-        return mask.bernoulli_(place.keep_prob, generator=self.generator).div_(place.keep_prob)
 
 
 def no_dropout(x: Tensor) -> Tensor:
@@ -105,3 +101,17 @@ def multiplied(factors: Mapping[Tensor, Tensor]) -> Iterator[None]:
         with torch.no_grad():
             for parameter, value in kept.items():
                 parameter.copy_(value)
+
+
+def _drawn(place: Place, generator: torch.Generator, dtype: torch.dtype) -> Tensor:
+    """Return a mask: 0 with probability 1 - keep_prob, else 1 / keep_prob."""
+    if generator.device.type == "cpu":
+        # bernoulli_ draws in double precision, one number after the other: a twentieth of medium's step.
+        count = math.prod(place.shape)
+        pairs = torch.empty(-(-count // 2), dtype=torch.int64).random_(-(2**63), None, generator=generator)
+        below = round(place.keep_prob * 2**32) - 2**31
+        mask = (pairs.view(torch.int32)[:count] <= max(below - 1, -(2**31))).view(place.shape).to(dtype)
+    else:
+        mask = torch.empty(place.shape, device=generator.device, dtype=dtype)
+        mask.bernoulli_(place.keep_prob, generator=generator)
+    return mask.div_(place.keep_prob)
