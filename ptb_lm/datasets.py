@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from ptb_lm import corpus, download, synthetic
+from ptb_lm import corpus, synthetic
 from ptb_lm.corpus import Corpus
 from ptb_lm.errors import UserError
 from ptb_lm.files import home
@@ -35,6 +35,9 @@ def load(data: str) -> Corpus:
 def _penn_treebank() -> Path:
     if named := os.environ.get(DATA_VARIABLE):
         return Path(named)
+    # Imported here, because an HTTP client takes longer to import than --help should take.
+    from ptb_lm import download
+
     folder = home() / "data" / "ptb"
     if not all((folder / name).is_file() for name in download.PTB):
         try:
