@@ -1,7 +1,5 @@
 """The benchmark's processes: those that die, hang, or answer nonsense."""
 
-import subprocess
-import sys
 import textwrap
 import time
 from pathlib import Path
@@ -75,15 +73,3 @@ def test_a_process_that_hangs_is_ended_with_those_it_started(
     while state.exists() and state.read_text().rpartition(")")[2].split()[0] != "Z":
         assert time.monotonic() < deadline
         time.sleep(0.05)
-
-
-def test_the_rate_of_matrix_multiplication_is_told_with_the_device() -> None:
-    from ptb_lm.bench.process import Gemm
-
-    gemm = Gemm("cpu", "fp64")
-    assert gemm.device == "cpu"
-    assert 0.1 < gemm.gflops() < 1e5
-    gemm.close()
-    program = [sys.executable, "-m", "ptb_lm.torch_backend.gemm", "auto", "fp32"]
-    answered = subprocess.run(program, input="\n", capture_output=True, text=True, check=True)
-    assert answered.stdout.count("\n") == 1

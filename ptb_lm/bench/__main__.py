@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ptb_lm import backend, cli, files, runlog
-from ptb_lm.bench import runner, variants
+from ptb_lm.bench import runner, selection, variants
 from ptb_lm.bench.record import Record
 from ptb_lm.bench.reporting import compare, report
 from ptb_lm.bench.suites import DEFAULT_SUITE, SUITES
@@ -121,7 +121,7 @@ def _list_variants(workload: Workload) -> None:
 
 def _run(arguments: argparse.Namespace) -> int:
     added = [variants.add(given) for given in arguments.add]
-    options = runner.Options(
+    options = selection.Options(
         suite=arguments.suite,
         workloads=_patterns(arguments.workloads),
         variants=_patterns(arguments.variants),
@@ -133,7 +133,7 @@ def _run(arguments: argparse.Namespace) -> int:
         seed=arguments.seed,
         added=tuple(arguments.add),
     )
-    workloads = runner.selected(options, added)
+    workloads = selection.selected(options, added)
     out = arguments.out or files.home() / "bench" / options.suite
     command = shlex.join([*PROG.split(), *sys.argv[1:]])
     with files.locked(out):
@@ -152,7 +152,7 @@ def _patterns(given: Sequence[str]) -> tuple[str, ...]:
     return tuple(pattern for each in given for pattern in each.split(",") if pattern)
 
 
-def _settings(options: runner.Options) -> dict[str, Any]:
+def _settings(options: selection.Options) -> dict[str, Any]:
     """Return what rows that stand in one table have in common."""
     environment = runlog.environment()
     kept = ("suite", "rounds", "batch_size", "row_limit", "device", "precision", "seed")

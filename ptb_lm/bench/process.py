@@ -1,4 +1,4 @@
-"""The processes that the runner speaks to, in lines of JSON."""
+"""The processes that the benchmark speaks to, in lines of JSON."""
 
 import contextlib
 import json
@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ptb_lm.bench.worker import Order
-from ptb_lm.errors import UserError
 
 # Far above what a compilation takes: a process that is silent for so long hangs.
 PATIENCE = 1800.0
@@ -201,41 +200,3 @@ class Worker:
                 self._log.write_text(self._process.stderr())
             raise
         return answer
-
-
-class Gemm:
-    """Measures the machine's matrix multiplication.
-
-    Attributes:
-        device: "cpu" or "cuda".
-
-    Args:
-        device: "cpu", "cuda", or "auto": cuda where there is one.
-        precision: A name in ptb_lm.backend.PRECISIONS.
-
-    Raises:
-        UserError: It cannot be measured on this device.
-    """
-
-    def __init__(self, device: str, precision: str) -> None:
-        self._process = Process("ptb_lm.torch_backend.gemm", device, precision)
-        self.device = str(self._measured()["device"])
-
-    def gflops(self) -> float:
-        """Return the rate measured just now, in GFLOP/s.
-
-        Raises:
-            UserError: It could not be measured.
-        """
-        return float(self._measured()["gflops"])
-
-    def _measured(self) -> dict[str, Any]:
-        try:
-            return self._process.ask("")
-        except WorkerError as error:
-            self.close()
-            raise UserError(f"cannot measure the machine's matrix multiplication: {error}") from None
-
-    def close(self) -> None:
-        """End the process."""
-        self._process.close()

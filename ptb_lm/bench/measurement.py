@@ -1,0 +1,184 @@
+"""One block of steps of one variant: its process, checked and warmed up, and the row that comes of it."""
+
+import itertools
+import time
+from pathlib import Path
+
+from ptb_lm.bench.machine import Gemm
+from ptb_lm.bench.plan import Plan, plan
+from ptb_lm.bench.pool import Pool
+from ptb_lm.bench.process import WarmUp, Worker, WorkerError
+from ptb_lm.bench.record import Record, Row
+from ptb_lm.bench.selection import Options
+from ptb_lm.bench.suites import SUITES
+from ptb_lm.bench.variants import Variant
+from ptb_lm.bench.worker import Order
+from ptb_lm.bench.workloads import Workload
+
+# By how much the losses of two variants may differ: far above rounding, far below another computation.
+LOSS_TOLERANCE = 1e-3
+
+
+class Measurement:
+    """A workload being measured: block by block, in whatever order it is asked for them.
+
+    Attributes:
+        measured: The workload's measured rows that the record had at the beginning.
+        pool: The processes; whoever owns this object closes it.
+
+    Args:
+        options: What was asked for.
+        workload: What to measure, with the variants to measure.
+        record: Where rows go.
+        gemm: Measures the machine, and knows its device.
+        session: When this run began.
+        command: That began it.
+    """
+
+    def __init__(
+        self,
+        options: Options,
+        workload: Workload,
+        record: Record,
+        gemm: Gemm,
+        *,
+        session: str,
+        command: str,
+    ) -> None:
+        self.options, self.workload, self.record = options, workload, record
+        self.gemm, self.session, self.command = gemm, session, command
+        record.retry(workload.name, {variant.name for variant in workload.variants})
+        every = record.measured()
+        self.measured = {key: row for key, row in every.items() if row["workload"] == workload.name}
+        used = [row["process"] for row in every.values()]
+        self.pool = Pool(itertools.count(max(used, default=-1) + 1), rounds=workload.rounds_a_process)
+        (self._declared,) = (w for w in SUITES[options.suite].workloads if w.name == workload.name)
+        batch, declared = workload.task.batch_size, self._declared.task.batch_size
+        self._cut = None if batch == declared else f"batch {batch} of {declared}"
+        self._plans: dict[tuple[str, str], Plan] = {}
+        self._impossible: set[tuple[str, str]] = set()  # variants and passes
+        # (the first variant's name, its loss), to which the others' must be equal.
+        losses = ((row["variant"], row["loss"]) for row in self.measured.values())
+        self._loss: tuple[str, float] | None = next(losses, None)
+
+    def is_over(self, variant: str, pass_name: str) -> bool:
+        """Return whether a variant's pass cannot be measured, or not for longer."""
+        planned = self._plans.get((variant, pass_name))
+        return (variant, pass_name) in self._impossible or (planned is not None and planned.is_spent)
+
+    def measure(self, variant: Variant, pass_name: str, index: int) -> None:
+        """Measure a block of a round, or record why that is not possible."""
+        row = self._row(variant, pass_name)
+        options, workload = self.options, self.workload
+        try:
+            worker = self._worker(variant)
+        except WorkerError as error:
+            for each in workload.passes:
+                self._give_up(variant, each, error)
+            return
+        try:
+            warm_up = worker.warm_up(pass_name, steps=workload.warm_up, limit=options.row_limit / 5)
+            planned = self._plan(variant, pass_name, warm_up)
+            gflops = self.gemm.gflops()
+            block = worker.block(pass_name, planned.steps)
+        except WorkerError as error:
+            self.pool.drop(variant.name)
+            self._give_up(variant, pass_name, error)
+            return
+        planned.spent += block["seconds"]
+        self.record.add(
+            {
+                **row,
+                "status": "measured",
+                "round": index,
+                "process": worker.id,
+                "steps": planned.steps,
+                "seconds": block["seconds"],
+                "note": planned.note(warm_up, workload),
+                "startup": {
+                    "check_seconds": worker.facts["check_seconds"],
+                    "build_seconds": worker.facts["build_seconds"],
+                    **warm_up._asdict(),
+                },
+                "peak_memory": block["peak_memory"],
+                "gemm_gflops": gflops,
+                **{name: worker.facts[name] for name in ("loss", "parity", "engine", "environment")},
+            }
+        )
+
+    def _worker(self, variant: Variant) -> Worker:
+        """Return the variant's worker, checked.
+
+        Raises:
+            WorkerError: It cannot do the workload.
+        """
+        order, log = self._order(variant), self._log(variant)
+        try:
+            worker = self.pool.get(order, log=log)
+        except WorkerError as error:
+            if error.status != "failed" or not self.pool.holds_others(variant.name):
+                raise
+            # Perhaps there was no memory for it beside the others, on the device for example.
+            self.pool.close()
+            worker = self.pool.get(order, log=log)
+        try:
+            self._check_loss(variant, worker.facts["loss"])
+        except WorkerError:
+            self.pool.drop(variant.name)
+            raise
+        return worker
+
+    def _give_up(self, variant: Variant, pass_name: str, error: WorkerError) -> None:
+        self._impossible.add((variant.name, pass_name))
+        row = self._row(variant, pass_name)
+        self.record.add({**row, "status": error.status, "reason": str(error)})
+
+    def _check_loss(self, variant: Variant, loss: float) -> None:
+        if self._loss is None:
+            self._loss = variant.name, loss
+        other, expected = self._loss
+        if not abs(loss - expected) <= LOSS_TOLERANCE * abs(expected):
+            raise WorkerError("wrong", f"its first loss is {loss:.6g}, that of {other} {expected:.6g}")
+
+    def _plan(self, variant: Variant, pass_name: str, warm_up: WarmUp) -> Plan:
+        key = (variant.name, pass_name)
+        if key not in self._plans:
+            done = [row for (_, of, name, _), row in self.measured.items() if (name, of) == key]
+            self._plans[key] = plan(self.workload, warm_up, limit=self.options.row_limit, done=done)
+        return self._plans[key]
+
+    def _row(self, variant: Variant, pass_name: str) -> Row:
+        """Return what a row says whether or not anything is measured."""
+        options, workload = self.options, self.workload
+        return {
+            "suite": options.suite,
+            "workload": workload.name,
+            "pass": pass_name,
+            "session": self.session,
+            "variant": variant.name,
+            "label": variant.label,
+            "baseline": workload.baseline,
+            "reason": None,
+            "planned_rounds": max(self._declared.rounds, workload.rounds),
+            "cut": self._cut,
+            "work": workload.work(pass_name, precision=options.precision, device=self.gemm.device),
+            "command": self.command,
+            "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        }
+
+    def _order(self, variant: Variant) -> Order:
+        options = self.options
+        return Order(
+            suite=options.suite,
+            workload=self.workload.name,
+            variant=variant.name,
+            batch_size=options.batch_size,
+            device=self.gemm.device,
+            precision=options.precision,
+            seed=options.seed,
+            added=options.added,
+        )
+
+    def _log(self, variant: Variant) -> Path:
+        name = f"{self.workload.name}-{variant.name.replace('/', '-')}.log"
+        return self.record.folder / "failures" / name
