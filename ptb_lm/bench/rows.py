@@ -5,11 +5,12 @@ Unknown keys are left alone: a later version may record more.
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ptb_lm.bench import checks
 from ptb_lm.errors import UserError
 
 FILE = "rows.jsonl"
@@ -143,9 +144,9 @@ def _row(line: bytes, source: str) -> Row:
         raise UserError(f"{source} not valid JSON")
     values = json.loads(line)
     try:
-        fields = _fields(values, required=_NAMES, optional=_OPTIONAL)
+        fields = checks.fields(values, required=_NAMES, optional=_OPTIONAL)
         if fields["status"] == MEASURED:
-            fields |= _fields(values, required=_BLOCK, optional={})
+            fields |= checks.fields(values, required=_BLOCK, optional={})
         elif "reason" not in fields:
             raise ValueError(f"{fields['status']}, but no reason is given")
     except ValueError as error:
@@ -154,117 +155,48 @@ def _row(line: bytes, source: str) -> Row:
     return Row(**{"label": fields["variant"], **fields})
 
 
-_Check = Callable[[Any], Any]  # returns the value; raises ValueError with what it should be
-
-
-def _fields(values: Any, *, required: Mapping[str, _Check], optional: Mapping[str, _Check]) -> dict[str, Any]:
-    if not isinstance(values, dict):
-        raise ValueError("not a JSON object")
-    fields = {}
-    for key, check in {**required, **optional}.items():
-        if values.get(key) is None:
-            if key in required:
-                raise ValueError(f"the key {key!r} is missing")
-            continue
-        try:
-            fields[key] = check(values[key])
-        except _UnfitError as error:
-            raise ValueError(f"{key} cannot be {values[key]!r}: it must be {error}") from None
-    return fields
-
-
-class _UnfitError(Exception):
-    """A value is not what it must be; the message says what that is."""
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise _UnfitError("a text")
-    return value
-
-
-def _one_of(names: tuple[str, ...]) -> _Check:
-    def check(value: Any) -> str:
-        if value not in names:
-            raise _UnfitError(f"one of {', '.join(names)}")
-        return str(value)
-
-    return check
-
-
-def _whole(least: int) -> _Check:
-    def check(value: Any) -> int:
-        if type(value) is not int or value < least:
-            raise _UnfitError(f"a whole number of at least {least}")
-        return value
-
-    return check
-
-
-def _number(value: Any) -> float:
-    if type(value) not in (int, float):
-        raise _UnfitError("a number")
-    return float(value)
-
-
-def _positive(value: Any) -> float:
-    number = _number(value)
-    if not (math.isfinite(number) and number > 0):
-        raise _UnfitError("a number above 0")
-    return number
-
-
-def _object(value: Any) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise _UnfitError("a JSON object")
-    return value
-
-
-def _numbers(value: Any) -> dict[str, float]:
-    return {key: _number(each) for key, each in _object(value).items() if each is not None}
-
-
 def _work(value: Any) -> Work:
-    return Work(**_fields(_object(value), required=_WORK, optional={"description": _text, "clock": _text}))
+    optional = {"description": checks.text, "clock": checks.text}
+    return Work(**checks.fields(checks.mapping(value), required=_WORK, optional=optional))
 
 
-_WORK: dict[str, _Check] = {
-    "parameters": _whole(0),
-    "flops_per_step": _positive,
-    "items_per_step": _positive,
-    "unit": _text,
-    "precision": _text,
-    "device": _text,
+_WORK: dict[str, checks.Check] = {
+    "parameters": checks.whole(0),
+    "flops_per_step": checks.positive,
+    "items_per_step": checks.positive,
+    "unit": checks.text,
+    "precision": checks.text,
+    "device": checks.text,
 }
-_NAMES: dict[str, _Check] = {
-    "suite": _text,
-    "workload": _text,
-    "pass": _one_of(PASSES),
-    "variant": _text,
-    "baseline": _text,
-    "status": _one_of(STATUSES),
+_NAMES: dict[str, checks.Check] = {
+    "suite": checks.text,
+    "workload": checks.text,
+    "pass": checks.one_of(PASSES),
+    "variant": checks.text,
+    "baseline": checks.text,
+    "status": checks.one_of(STATUSES),
 }
-_BLOCK: dict[str, _Check] = {
-    "round": _whole(0),
-    "process": _whole(0),
-    "steps": _whole(1),
-    "seconds": _positive,
+_BLOCK: dict[str, checks.Check] = {
+    "round": checks.whole(0),
+    "process": checks.whole(0),
+    "steps": checks.whole(1),
+    "seconds": checks.positive,
     "work": _work,
 }
-_OPTIONAL: dict[str, _Check] = {
-    "label": _text,
-    "reason": _text,
-    "planned_rounds": _whole(0),
-    "note": _text,
-    "cut": _text,
-    "session": _text,
-    "loss": _number,
-    "parity": _numbers,
-    "startup": _numbers,
-    "peak_memory": _numbers,
-    "gemm_gflops": _positive,
-    "engine": _text,
-    "environment": _object,
-    "command": _text,
-    "time": _text,
+_OPTIONAL: dict[str, checks.Check] = {
+    "label": checks.text,
+    "reason": checks.text,
+    "planned_rounds": checks.whole(0),
+    "note": checks.text,
+    "cut": checks.text,
+    "session": checks.text,
+    "loss": checks.number,
+    "parity": checks.numbers,
+    "startup": checks.numbers,
+    "peak_memory": checks.numbers,
+    "gemm_gflops": checks.positive,
+    "engine": checks.text,
+    "environment": checks.mapping,
+    "command": checks.text,
+    "time": checks.text,
 }

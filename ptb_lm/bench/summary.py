@@ -2,115 +2,13 @@
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
-from ptb_lm.bench import fairness, intervals, rows
-from ptb_lm.bench.intervals import Ratio, Spread
-from ptb_lm.bench.rows import MEASURED, Row, Work
+from ptb_lm.bench import fairness, rows
+from ptb_lm.bench.results import Group, Result, Summary, distinct, paired
+from ptb_lm.bench.rows import MEASURED, Row
 from ptb_lm.errors import UserError
-
-
-@dataclass(frozen=True, kw_only=True)
-class Result:
-    """What a variant did in a pass of a workload."""
-
-    variant: str
-    label: str
-    status: str  # one of rows.STATUSES; only "wrong" hides what was measured
-    reason: str  # why it is not, or not wholly, measured
-    blocks: tuple[Row, ...]  # the measured rows, by round
-    planned_rounds: int
-    ratio: Ratio | None  # to the group's baseline, 1 for itself; None if they have no round in common
-    notes: tuple[str, ...]
-
-    @property
-    def seconds(self) -> Spread | None:
-        """Seconds a step, over the rounds."""
-        return self._spread(lambda row: row.seconds_per_step)
-
-    @property
-    def elapsed(self) -> tuple[float, int]:
-        """Seconds of all timed blocks together, and their steps."""
-        return sum(row.seconds for row in self.blocks), sum(row.steps for row in self.blocks)
-
-    @property
-    def rate(self) -> Spread | None:
-        """Items a second."""
-        return self._spread(lambda row: row.rate)
-
-    @property
-    def gemm_fraction(self) -> Spread | None:
-        """The declared FLOPs a second, as a fraction of the machine's matrix multiplication in that round."""
-        return self._spread(lambda row: row.gemm_fraction)
-
-    @property
-    def processes(self) -> int:
-        """By how many processes it was measured."""
-        return len({row.process for row in self.blocks})
-
-    @property
-    def engine(self) -> str:
-        """What computed the LSTM."""
-        return "; ".join(distinct(row.engine for row in self.blocks if row.engine))
-
-    def recorded(self, facts: str, key: str, choose: Callable[[Iterable[float]], float]) -> float | None:
-        """Return one number for a fact that rows record: of `startup`, `peak_memory` or `parity`."""
-        values = [getattr(row, facts)[key] for row in self.blocks if key in getattr(row, facts)]
-        return choose(values) if values else None
-
-    def _spread(self, value: Callable[[Row], float | None]) -> Spread | None:
-        known = [number for row in self.blocks if (number := value(row)) is not None]
-        return intervals.spread(known) if known else None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Group:
-    """A pass of a workload: its results, the fastest first, those without figures last."""
-
-    suite: str
-    workload: str
-    pass_name: str
-    baseline: str
-    work: Work | None  # None if nothing was measured
-    results: tuple[Result, ...]
-    warnings: tuple[str, ...]
-
-    @property
-    def cuts(self) -> list[str]:
-        """How the workload was smaller than declared."""
-        return distinct(row.cut for result in self.results for row in result.blocks if row.cut)
-
-    @property
-    def name(self) -> str:
-        """The workload and pass, for people."""
-        return f"{self.workload}, {self.pass_name}"
-
-    def result(self, variant: str) -> Result | None:
-        """Return a variant's result, if it is part of the group."""
-        return next((result for result in self.results if result.variant == variant), None)
-
-    def label(self, variant: str) -> str:
-        """Return how tables call a variant."""
-        return result.label if (result := self.result(variant)) else variant
-
-
-@dataclass(frozen=True, kw_only=True)
-class Summary:
-    """A benchmark's results."""
-
-    groups: tuple[Group, ...]
-    environment: Mapping[str, tuple[str, ...]]  # the distinct values that the rows recorded, by name
-    commands: tuple[str, ...]
-    times: tuple[str, ...]  # of the first and the last row
-    remarks: tuple[str, ...]
-
-    @property
-    def suites(self) -> tuple[str, ...]:
-        """The suites' names."""
-        return tuple(distinct(group.suite for group in self.groups))
 
 
 def summarise(folder: Path, *, baseline: str | None = None) -> Summary:
@@ -146,24 +44,6 @@ def summarise(folder: Path, *, baseline: str | None = None) -> Summary:
         times=(times[0], times[-1]) if times else (),
         remarks=tuple(remarks),
     )
-
-
-def paired(of: Result, to: Result) -> Ratio | None:
-    """Return how many times as fast as another a result is; None if no round has both."""
-    if of.variant == to.variant:  # which is 1 by definition, and not by measurement
-        return (
-            Ratio(mean=0.0, error=None, freedom=0, unit="round", units=len(of.blocks)) if of.blocks else None
-        )
-    return intervals.ratio(
-        {(row.session, row.round): row.seconds_per_step for row in to.blocks},
-        {(row.session, row.round): row.seconds_per_step for row in of.blocks},
-        {(row.session, row.round): row.process for row in of.blocks},
-    )
-
-
-def distinct(values: Iterable[Any]) -> list[Any]:
-    """Return the distinct values, in the order of their first."""
-    return list(dict.fromkeys(values))
 
 
 def _group(members: Sequence[Row], *, baseline: str | None, source: Path) -> Group:

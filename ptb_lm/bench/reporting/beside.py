@@ -8,7 +8,7 @@ from ptb_lm.bench.reporting.document import Captioned
 from ptb_lm.bench.reporting.formats import NOTHING
 from ptb_lm.bench.reporting.published import Figure, Source
 from ptb_lm.bench.reporting.tables import Cell, Column, Name, Table
-from ptb_lm.bench.summary import Group, distinct, paired
+from ptb_lm.bench.results import Group, distinct, paired
 
 
 def tables(groups: Sequence[Group]) -> Iterator[Captioned]:

@@ -10,7 +10,8 @@ from ptb_lm.bench.intervals import LogMean
 from ptb_lm.bench.reporting import formats
 from ptb_lm.bench.reporting.formats import NOTHING
 from ptb_lm.bench.reporting.tables import Cell, Column, Name, Table, markdown_code, markdown_text, to_markdown
-from ptb_lm.bench.summary import Group, Result, Summary, distinct, summarise
+from ptb_lm.bench.results import Group, Result, Summary, distinct
+from ptb_lm.bench.summary import summarise
 from ptb_lm.errors import UserError
 
 _CAVEATS = (

@@ -7,7 +7,7 @@ from ptb_lm.bench.intervals import Ratio, Spread
 from ptb_lm.bench.reporting import formats
 from ptb_lm.bench.reporting.formats import NOTHING
 from ptb_lm.bench.reporting.tables import Column, Name, Table
-from ptb_lm.bench.summary import Group, Result
+from ptb_lm.bench.results import Group, Result
 
 _T = TypeVar("_T")
 

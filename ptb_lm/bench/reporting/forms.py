@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from ptb_lm.bench.reporting.formats import NOTHING, interval, percent, significant, times
-from ptb_lm.bench.summary import Group, Result
+from ptb_lm.bench.results import Group, Result
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,8 @@ from ptb_lm.bench.reporting import curves, page, reading, sections
 from ptb_lm.bench.reporting.document import Captioned, Document, Section
 from ptb_lm.bench.reporting.plots import MISSING
 from ptb_lm.bench.reporting.tables import Column, Table, markdown_text, to_markdown
-from ptb_lm.bench.summary import Group, Summary, distinct, summarise
+from ptb_lm.bench.results import Group, Summary, distinct
+from ptb_lm.bench.summary import summarise
 from ptb_lm.errors import UserError
 from ptb_lm.files import atomic_write
 

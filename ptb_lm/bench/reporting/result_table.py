@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from ptb_lm.bench.reporting import forms
 from ptb_lm.bench.reporting.forms import Measure
 from ptb_lm.bench.reporting.tables import Across, Cell, Column, Name, Table
-from ptb_lm.bench.summary import Group, Result, distinct
+from ptb_lm.bench.results import Group, Result, distinct
 
 
 def table(groups: Sequence[Group]) -> Table:

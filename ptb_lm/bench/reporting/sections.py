@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from ptb_lm.bench.reporting import beside, details, formats, result_plots, result_table
 from ptb_lm.bench.reporting.document import Captioned, Section
-from ptb_lm.bench.summary import Group, Result, distinct, paired
+from ptb_lm.bench.results import Group, Result, distinct, paired
 
 
 def lead(group: Group) -> str:

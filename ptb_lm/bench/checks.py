@@ -1,0 +1,88 @@
+"""Checks of values that were read as JSON: each returns the value, or says what it must be."""
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+Check = Callable[[Any], Any]  # returns the value; raises UnfitError
+
+
+class UnfitError(Exception):
+    """A value is not what it must be; the message says what that is."""
+
+
+def fields(values: Any, *, required: Mapping[str, Check], optional: Mapping[str, Check]) -> dict[str, Any]:
+    """Return the fields that there are checks for; null is as good as none.
+
+    Raises:
+        ValueError: It is no object, a required field is missing, or a value is not what it must be.
+    """
+    if not isinstance(values, dict):
+        raise ValueError("not a JSON object")
+    found = {}
+    for key, check in {**required, **optional}.items():
+        if values.get(key) is None:
+            if key in required:
+                raise ValueError(f"the key {key!r} is missing")
+            continue
+        try:
+            found[key] = check(values[key])
+        except UnfitError as error:
+            raise ValueError(f"{key} cannot be {values[key]!r}: it must be {error}") from None
+    return found
+
+
+def text(value: Any) -> str:
+    """Check for a text."""
+    if not isinstance(value, str):
+        raise UnfitError("a text")
+    return value
+
+
+def one_of(names: tuple[str, ...]) -> Check:
+    """Return a check for one of some names."""
+
+    def check(value: Any) -> str:
+        if value not in names:
+            raise UnfitError(f"one of {', '.join(names)}")
+        return str(value)
+
+    return check
+
+
+def whole(least: int) -> Check:
+    """Return a check for a whole number, which true and 1.0 are not."""
+
+    def check(value: Any) -> int:
+        if type(value) is not int or value < least:
+            raise UnfitError(f"a whole number of at least {least}")
+        return value
+
+    return check
+
+
+def number(value: Any) -> float:
+    """Check for a number."""
+    if type(value) not in (int, float):
+        raise UnfitError("a number")
+    return float(value)
+
+
+def positive(value: Any) -> float:
+    """Check for a finite number above 0."""
+    found = number(value)
+    if not (math.isfinite(found) and found > 0):
+        raise UnfitError("a number above 0")
+    return found
+
+
+def mapping(value: Any) -> dict[str, Any]:
+    """Check for an object."""
+    if not isinstance(value, dict):
+        raise UnfitError("a JSON object")
+    return value
+
+
+def numbers(value: Any) -> dict[str, float]:
+    """Check for an object of numbers; leave out what is null."""
+    return {key: number(each) for key, each in mapping(value).items() if each is not None}
