@@ -118,3 +118,23 @@ def every(framework: str) -> Iterator[Variant]:
                         parts.pop()
                 name = "/".join(parts)
                 yield Variant(name, name)
+
+
+def named(table: Mapping[str, str]) -> tuple[Variant, ...]:
+    """Return variants by name and label."""
+    return tuple(Variant(name, label) for name, label in table.items())
+
+
+# Every model of both frameworks, as --model and --framework choose them.
+MODELS = named(
+    {
+        "torch/basic": "PyTorch basic",
+        "torch/block": "PyTorch block (LSTMCell)",
+        "torch/block_fused": "PyTorch block_fused",
+        "torch/cudnn": "PyTorch cudnn (nn.LSTM)",
+        "tensorflow/basic": "TensorFlow basic",
+        "tensorflow/block": "TensorFlow block (LSTMBlockCell)",
+        "tensorflow/block_fused": "TensorFlow block_fused (BlockLSTM)",
+        "tensorflow/cudnn": "TensorFlow cudnn (on a CPU: Keras's loop)",
+    }
+)

@@ -1,0 +1,104 @@
+"""The workloads of the suites that classify sequences: acoustic, semantics, template.
+
+Sizes and protocols are those of the tables that a suite makes again; published.py has the figures.
+"""
+
+from collections.abc import Mapping
+
+from ptb_lm.bench.variants import MODELS, named
+from ptb_lm.bench.workloads import ClassifierTask, Workload
+from ptb_lm.classifier import ClassifierConfig
+
+_ACOUSTIC_VARIANTS = {
+    "torch/basic": "PyTorch LSTMCell-basic",
+    "torch/block": "PyTorch LSTMCell-fused",
+    "torch/block_fused": "PyTorch block_fused",
+    "torch/cudnn": "PyTorch cuDNNLSTM (on a CPU: oneDNN)",
+    "tensorflow/basic/graph/loop": "TensorFlow LSTMCell",
+    "tensorflow/block/graph/loop": "TensorFlow LSTMBlockCell",
+    "tensorflow/block_fused": "TensorFlow LSTMBlockFusedCell",
+    "tensorflow/cudnn": "TensorFlow cuDNNLSTM (on a CPU: Keras's loop)",
+}
+_ONE_LAYER_VARIANTS = {
+    **_ACOUSTIC_VARIANTS,
+    "keras-tensorflow/lstm": "Keras/TensorFlow LSTM",
+    "keras-tensorflow/cudnn": "Keras/TensorFlow cuDNNLSTM",
+    "keras-jax/lstm": "Keras/JAX LSTM",
+    "keras-jax/cudnn": "Keras/JAX cuDNNLSTM",
+    "keras-torch/lstm": "Keras/torch LSTM",
+    "keras-torch/cudnn": "Keras/torch LSTM, its faster path",
+    "pytensor/scan": "PyTensor scan (Theano's heir)",
+}
+
+
+def _acoustic(
+    name: str,
+    variants: Mapping[str, str],
+    *,
+    layers: int,
+    batch: int,
+    steps: int,
+    ctc: bool = False,
+) -> Workload:
+    """Return a workload of Braun's framework comparison: 320 units, 123 features, Adam at 1e-3."""
+    config = ClassifierConfig(
+        input_size=123,
+        hidden_sizes=(320,) * layers,
+        bidirectional=layers > 1,
+        classes=59 if ctc else 10,
+        loss="ctc" if ctc else "cross_entropy",
+    )
+    task = ClassifierTask(
+        config=config,
+        batch_size=batch,
+        steps=steps,
+        shortest=500 if ctc else None,
+        labels=100 if ctc else 1,
+    )
+    # 500 runs, of which 100 warm up.
+    return Workload(
+        name=name, task=task, variants=named(variants), baseline="torch/basic", steps=80, warm_up=100
+    )
+
+
+THREE_LAYERS = Workload(
+    name="3x1024",
+    task=ClassifierTask(
+        config=ClassifierConfig(input_size=1024, hidden_sizes=(1024,) * 3, classes=10),
+        batch_size=128,
+        steps=8,
+    ),
+    variants=named(
+        {
+            "torch/cudnn": "three calls of one layer",
+            "one-call-torch/cudnn": "one call of three layers",
+        }
+    ),
+    baseline="torch/cudnn",
+    passes=("forward", "train"),
+)
+
+TURNING_POINTS = Workload(
+    # The batches of examples/sequence_classification.py.
+    name="turning-points",
+    task=ClassifierTask(
+        config=ClassifierConfig(
+            input_size=2, hidden_sizes=(16,) * 2, classes=2, learning_rate=0.01, clip_value=0.1
+        ),
+        batch_size=50,
+        steps=30,
+        shortest=10,
+    ),
+    variants=MODELS,
+    baseline="torch/basic",
+    passes=("forward", "train"),
+    steps=20,
+    warm_up=10,
+)
+
+ACOUSTIC = (
+    _acoustic("1x320-CE-short", _ONE_LAYER_VARIANTS, layers=1, batch=64, steps=100),
+    _acoustic("1x320-CE-long", _ONE_LAYER_VARIANTS, layers=1, batch=32, steps=1000),
+    _acoustic("4x320-CE-long", _ACOUSTIC_VARIANTS, layers=4, batch=32, steps=1000),
+    _acoustic("4x320-CTC-long", _ACOUSTIC_VARIANTS, layers=4, batch=32, steps=1000, ctc=True),
+)

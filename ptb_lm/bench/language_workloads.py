@@ -1,0 +1,106 @@
+"""The workloads of the suites that model language: quick, ptb, executions, stacked-lm, peak.
+
+Sizes and protocols are those of the tables that a suite makes again; published.py has the figures.
+"""
+
+import dataclasses
+
+from ptb_lm.bench.variants import MODELS, Variant, every, named
+from ptb_lm.bench.workloads import LanguageTask, Workload
+from ptb_lm.config import PRESETS, Config
+
+PTB_VOCABULARY = 10_000
+PLAIN_TORCH = "plain-torch/cudnn"
+
+_PLAIN = named({PLAIN_TORCH: "PyTorch modules, plain loop"})
+
+
+def _preset(name: str, *, variants: tuple[Variant, ...], baseline: str) -> Workload:
+    task = LanguageTask(config=PRESETS[name], vocabulary_size=PTB_VOCABULARY)
+    return Workload(name=name, task=task, variants=variants, baseline=baseline)
+
+
+_WORD_LANGUAGE_MODEL = Workload(
+    # The 1500-unit model of pytorch/examples' word_language_model, on a vocabulary of 35,000.
+    name="word_language_model",
+    task=LanguageTask(
+        config=PRESETS["large"].replace(max_grad_norm=0.25, learning_rate=20.0), vocabulary_size=35_000
+    ),
+    variants=named(
+        {
+            "plain-torch/cudnn": "PyTorch modules, plain loop",
+            "torch/cudnn": "PyTorch cudnn (nn.LSTM)",
+            "tensorflow/block_fused": "TensorFlow block_fused (BlockLSTM)",
+            "tensorflow/cudnn": "TensorFlow cudnn (on a CPU: Keras's loop)",
+        }
+    ),
+    baseline=PLAIN_TORCH,
+)
+
+PTB = (
+    *(
+        _preset(name, variants=(*_PLAIN, *MODELS), baseline="torch/basic")
+        for name in ("small", "medium", "large")
+    ),
+    _WORD_LANGUAGE_MODEL,
+)
+
+QUICK = dataclasses.replace(
+    _preset(
+        "small",
+        variants=named(
+            {
+                "plain-torch/cudnn": "PyTorch modules, plain loop",
+                "torch/basic": "PyTorch basic",
+                "torch/block": "PyTorch block (LSTMCell)",
+                "torch/block_fused": "PyTorch block_fused",
+                "torch/cudnn": "PyTorch cudnn (nn.LSTM)",
+                "tensorflow/block_fused": "TensorFlow block_fused (BlockLSTM)",
+            }
+        ),
+        baseline=PLAIN_TORCH,
+    ),
+    # A process each round: its interval covers what differs between processes.
+    rounds_a_process=1,
+)
+
+_EVERY = (Variant(PLAIN_TORCH, PLAIN_TORCH), *every("torch"), *every("tensorflow"))
+EXECUTIONS = tuple(_preset(name, variants=_EVERY, baseline=PLAIN_TORCH) for name in ("small", "medium"))
+
+STACKED = Workload(
+    name="3x256",
+    task=LanguageTask(
+        config=Config(num_layers=3, hidden_size=256, embedding_size=128, num_steps=50, batch_size=128),
+        vocabulary_size=10_001,
+        unit="sequences",
+    ),
+    variants=named(
+        {
+            "tensorflow/basic/eager": "TF Eager, fine-grained cell",
+            "tensorflow/basic": "TF Graph, fine-grained cell",
+            "tensorflow/basic/graph/loop": "TF Graph while-loop, fine-grained cell",
+            "torch/basic": "PyTorch, fine-grained cell",
+            "torch/basic/jit": "PyTorch JIT, fine-grained cell (a layer each)",
+            "torch/basic/compile": "torch.compile, fine-grained cell (a layer each)",
+            "tensorflow/block/eager": "TF Eager, static LSTM cell",
+            "tensorflow/block": "TF Graph, static LSTM cell",
+            "tensorflow/block/graph/loop": "TF Graph while-loop, static LSTM cell",
+            "torch/block": "PyTorch, static LSTM cell",
+            "torch/block/jit": "PyTorch JIT, static LSTM cell (a layer each)",
+            "torch/block/compile": "torch.compile, static LSTM cell (a layer each)",
+            "tensorflow/block_fused": "TF Graph, BlockLSTM",
+            "tensorflow/cudnn/eager": "TF Eager, monolithic (on a CPU: Keras's loop)",
+            "tensorflow/cudnn": "TF Graph, monolithic (on a CPU: Keras's loop)",
+            "tensorflow/cudnn/graph/loop": "TF Graph while-loop, monolithic",
+            "torch/block_fused": "PyTorch, block_fused",
+            "torch/cudnn": "PyTorch, monolithic (on a CPU: oneDNN)",
+            "torch/cudnn/jit": "PyTorch JIT, monolithic",
+            "torch/cudnn/compile": "torch.compile, monolithic",
+        }
+    ),
+    baseline="torch/basic",
+    passes=("forward", "train"),
+    # 60 batches: 10 to warm up, 50 timed.
+    steps=10,
+    warm_up=10,
+)
