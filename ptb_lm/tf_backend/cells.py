@@ -9,6 +9,7 @@ All compute the same function of the same canonical parameters:
 Shapes: T = time steps, B = batch, I = input width, H = hidden units.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -22,7 +23,7 @@ from ptb_lm.tf_backend.block_ops import block_cell, block_lstm
 from ptb_lm.tf_backend.time_loop import LayerState, over_time
 
 
-class Layer:
+class Layer(ABC):
     """One LSTM layer over a sequence.
 
     Its parameters lie as TensorFlow's operations want them: kernel above recurrent kernel in one matrix,
@@ -72,6 +73,7 @@ class Layer:
         self.weight.assign(self._reordered(weight))
         self.bias.assign(self._reordered(canonical["bias"]))
 
+    @abstractmethod
     def __call__(
         self, x_TBI: tf.Tensor, state: LayerState, lengths_B: tf.Tensor | None = None
     ) -> tuple[tf.Tensor, LayerState]:
@@ -83,7 +85,6 @@ class Layer:
             lengths_B: Steps of each sample, 1 to T; beyond them the output is finite, and no more is said of
                 it. None: all T.
         """
-        raise NotImplementedError
 
     def _reordered(self, array: NDArray[Any]) -> NDArray[Any]:
         gates = np.split(array, 4, axis=-1)

@@ -10,6 +10,7 @@ same function of the same canonical parameters:
 Shapes: T = time steps, B = batch, I = input width, H = hidden units.
 """
 
+from abc import ABC, abstractmethod
 from typing import NamedTuple
 
 import torch
@@ -41,7 +42,7 @@ class Canonical(NamedTuple):
         return tensor.T if self.transposed else tensor
 
 
-class Layer(nn.Module):
+class Layer(nn.Module, ABC):
     """One LSTM layer over a sequence, in one direction.
 
     Args:
@@ -54,13 +55,13 @@ class Layer(nn.Module):
         self.input_size = input_size
         self.hidden_size = hidden_size
 
+    @abstractmethod
     def canonical(self) -> dict[str, Canonical]:
         """Return the trained parameters by canonical name: kernel, recurrent_kernel, bias."""
-        raise NotImplementedError
 
+    @abstractmethod
     def forward(self, x_TBI: Tensor, state: LayerState) -> tuple[Tensor, LayerState]:
         """Return the output [T, B, H] and the state after the last step."""
-        raise NotImplementedError
 
 
 class CanonicalLayer(Layer):

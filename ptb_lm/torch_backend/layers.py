@@ -3,6 +3,7 @@
 Shapes: T = time steps, B = batch, I = input width, H = hidden units, D = directions, K = D * H.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Protocol
@@ -26,7 +27,7 @@ from ptb_lm.torch_backend.persistent import PersistentLayer
 PREFIXES = ("", "reverse.")  # of each direction's canonical names
 
 
-class StackLayer(nn.Module):
+class StackLayer(nn.Module, ABC):
     """One layer of a stack.
 
     Attributes:
@@ -35,14 +36,15 @@ class StackLayer(nn.Module):
 
     state_sizes: tuple[int, ...]
 
+    @abstractmethod
     def canonical(self) -> dict[str, Canonical]:
         """Return the trained parameters by canonical name: kernel, ..., reverse.kernel, ..."""
-        raise NotImplementedError
 
     def executed(self, execute: Callable[[Layer], Layer]) -> "StackLayer":
         """Return a layer with the same parameters whose `Layer`s, if it has any, are run otherwise."""
         return self
 
+    @abstractmethod
     def forward(
         self, x_TBI: Tensor, state: Sequence[LayerState], lengths: Lengths | None = None
     ) -> tuple[Tensor, list[LayerState]]:
@@ -53,7 +55,6 @@ class StackLayer(nn.Module):
             state: Each direction's state before it reads the sequence.
             lengths: The valid steps of each sample. None: all.
         """
-        raise NotImplementedError
 
 
 class DirectedLayers(StackLayer):
