@@ -118,10 +118,10 @@ PTB = {
     "tensorflow/basic/eager": 0.15,
 }
 STACKED_SPEEDS = {
-    "torch/basic": 1.0,
+    "torch/basic/eager": 1.0,
     "torch/basic/jit": 1.4,
-    "torch/block": 1.2,
-    "torch/cudnn": 5.0,
+    "torch/block/eager": 1.2,
+    "torch/cudnn/eager": 5.0,
     "tensorflow/basic": 2.2,
     "tensorflow/basic/graph/loop": 2.0,
     "tensorflow/basic/eager": 0.12,
@@ -132,7 +132,7 @@ ACOUSTIC = {"torch/basic": 1.0, "torch/block": 1.3, "torch/cudnn": 4.0, "keras-j
 def rich() -> list[dict[str, Any]]:
     """Return the rows of three suites in which everything happens that may."""
     ptb: dict[str, Any] = {"suite": "ptb", "baseline": "tensorflow/basic"}
-    lm: dict[str, Any] = {"suite": "stacked-lm", "workload": "3x256"}
+    lm: dict[str, Any] = {"suite": "stacked-lm", "workload": "3x256", "baseline": "torch/basic/eager"}
     speech: dict[str, Any] = {"suite": "acoustic", "workload": "1x320-CE-short"}
     forward = {**STACKED, "flops_per_step": STACKED["flops_per_step"] / 3}
     return [

@@ -91,6 +91,19 @@ def test_what_cannot_be_compared_says_why(changes: dict[str, Any], why: str, tmp
     assert f"- small, train is not compared: {why}" in lines
 
 
+def test_variants_of_their_own_precision_are_compared_each_with_itself(tmp_path: Path) -> None:
+    def rows_of(speed: float) -> list[dict[str, Any]]:
+        precisions = {"torch/basic": "fp32", "torch/cudnn@bf16": "bf16"}
+        speeds = {"torch/basic": 1.0, "torch/cudnn@bf16": speed}
+        return [
+            {**each, "work": {**WORK, "precision": precisions[each["variant"]]}} for each in rounds(speeds)
+        ]
+
+    lines = compared(tmp_path, rows_of(2.0), rows_of(2.0))
+    assert lines[0] == "1 of 1 ratios agree within their intervals."
+    assert not any("is not compared" in line for line in lines)
+
+
 def test_nothing_in_common_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="have no workload in common"):
         compared(tmp_path, [row()], [row(workload="medium")])

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import runs
-from bench_rows import PTB, STACKED_SPEEDS, rich, rounds, row, write
+from bench_rows import PTB, STACKED_SPEEDS, WORK, rich, rounds, row, write
 
 from ptb_lm.bench.reporting.report import write_report
 from ptb_lm.errors import UserError
@@ -70,7 +70,7 @@ def test_stacked_lm_has_wall_time_elapsed_and_sequences_side_by_side(rich_report
         "wall time a batch (s)",
         "elapsed (s / batches)",
         "sequences a second",
-        "speed-up over torch/basic",
+        "speed-up over torch/basic/eager",
         "95 % interval",
     ]
     assert titles[1:] == [f"{name}: {title}" for name in ("forward", "train") for title in of_a_pass]
@@ -123,7 +123,10 @@ def test_published_figures_stand_beside_ours(rich_report: str) -> None:
     assert float(block[5]) == pytest.approx(1.1, rel=0.05)
     assert lines[2][4:] == ["–", "–", "–"], "tensorflow/cudnn was not measured"
     stacked = section_of(rich_report, "stacked-lm: 3x256")
-    assert "| PyTorch, cuDNN LSTM `torch/cudnn` | RTX 2080 Ti | 23.6 | 1.1809 | 5,419.76 | 20.06 |" in stacked
+    assert (
+        "| PyTorch, cuDNN LSTM `torch/cudnn/eager` | RTX 2080 Ti | 23.6 | 1.1809 | 5,419.76 | 20.06 |"
+        in stacked
+    )
     assert "look swapped in the source" in stacked
     acoustic = section_of(rich_report, "acoustic: 1x320-CE-short")
     assert "Its results are pictures without numbers" in acoustic
@@ -238,3 +241,26 @@ def test_who_may_be_as_fast_is_named(tmp_path: Path) -> None:
     report = report_of(tmp_path, rows)
     assert "torch/cudnn is the fastest" in report
     assert "Not told apart from it: torch/block." in report
+
+
+def test_precisions_that_differ_are_named_and_said_to_be_compared(tmp_path: Path) -> None:
+    rows = [
+        row(
+            variant=f"torch/cudnn@{precision}",
+            label="PyTorch cudnn",
+            baseline="torch/cudnn@fp32",
+            work={**WORK, "precision": precision},
+            seconds=seconds,
+        )
+        for precision, seconds in (("fp32", 4.0), ("bf16", 1.0))
+    ]
+    section = section_of(report_of(tmp_path, rows), "small")
+    titles, *lines = table_of(section)
+    assert [line[0] for line in lines] == [
+        "PyTorch cudnn, bf16 `torch/cudnn@bf16`",
+        "PyTorch cudnn, fp32 `torch/cudnn@fp32`",
+    ]
+    assert "speed-up over PyTorch cudnn, fp32" in titles
+    assert "bf16, fp32 on cpu." in section
+    assert "- The variants compute in bf16, fp32: ratios here compare precisions too." in section
+    assert "compare precisions" not in report_of(tmp_path / "one", [row()])

@@ -174,6 +174,45 @@ def test_unequal_work_is_an_error(what: str, tmp_path: Path) -> None:
     assert "torch/cudnn" in str(caught.value)
 
 
+MIXED = {"plain-torch/cudnn@tf32": "tf32", "torch/cudnn/graph@bf16": "bf16", "tensorflow/cudnn": "fp32"}
+
+
+def mixed(**changes: Any) -> list[dict[str, Any]]:
+    work = {name: {**WORK, "precision": precision} for name, precision in MIXED.items()}
+    baseline = "plain-torch/cudnn@tf32"
+    return [
+        row(**{"variant": name, "label": "An LSTM", "baseline": baseline, "work": each, **changes})
+        for name, each in work.items()
+    ]
+
+
+def test_a_precision_that_the_name_gives_is_no_unequal_work_but_is_shown(tmp_path: Path) -> None:
+    none = unmeasured("unavailable", "no GPU", variant="torch/cudnn@fp16", label="An LSTM")
+    group = group_of(tmp_path, [*mixed(), {**none, "baseline": "plain-torch/cudnn@tf32"}])
+    assert sorted(group.precisions) == ["bf16", "fp32", "tf32"]
+    labels = {result.variant: result.label for result in group.results}
+    assert labels == {
+        **{name: f"An LSTM, {precision}" for name, precision in MIXED.items()},
+        "torch/cudnn@fp16": "An LSTM, fp16",
+    }
+    assert group.label(group.baseline) == "An LSTM, tf32"
+
+
+def test_one_precision_is_in_no_label(tmp_path: Path) -> None:
+    assert [result.label for result in group_of(tmp_path, mixed()[:1]).results] == ["An LSTM"]
+
+
+def test_a_precision_that_the_name_does_not_give_is_unequal_work(tmp_path: Path) -> None:
+    other = row(variant="torch/basic", work={**WORK, "precision": "bf16"}, baseline="plain-torch/cudnn@tf32")
+    with pytest.raises(UserError, match="precision is fp32 for tensorflow/cudnn and bf16 for torch/basic"):
+        summary_of(tmp_path, [*mixed(), other])
+
+
+def test_a_row_of_another_precision_than_its_name_s_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="plain-torch/cudnn@tf32 of small, train was computed in fp32"):
+        summary_of(tmp_path, mixed(work=WORK))
+
+
 def test_another_device_is_no_other_work(tmp_path: Path) -> None:
     group_of(tmp_path, [row(), row(variant="torch/cudnn", work={**WORK, "device": "cuda"})])
 

@@ -16,10 +16,14 @@ from ptb_lm.errors import UserError
         ("torch/cudnn", ("torch", "cudnn", None, None)),
         ("torch/basic/jit", ("torch", "basic", "jit", None)),
         ("tensorflow/basic/graph/loop", ("tensorflow", "basic", "graph", "loop")),
+        ("torch/cudnn@bf16", ("torch", "cudnn", None, None)),
+        ("torch/cudnn/graph@bf16", ("torch", "cudnn", "graph", None)),
     ],
 )
-def test_a_name_has_up_to_four_parts(name: str, parts: tuple) -> None:
-    assert tuple(Variant(name, "").parts.values()) == parts
+def test_a_name_has_up_to_four_parts_and_a_precision(name: str, parts: tuple) -> None:
+    variant = Variant(name, "")
+    assert tuple(variant.parts.values()) == parts
+    assert variant.precision == ("bf16" if name.endswith("@bf16") else None)
 
 
 def test_every_suite_names_only_what_a_registry_knows() -> None:
@@ -32,6 +36,7 @@ def test_every_suite_names_only_what_a_registry_knows() -> None:
                 assert model in row.models
                 assert parts["execution"] in (None, *row.executions)
                 assert parts["unroll"] in (None, *row.unrolls)
+                assert variant.precision in (None, *row.precisions)
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
@@ -51,13 +56,14 @@ def test_every_combination_is_named_once_and_none_that_is_refused(framework: str
         for model in row.models
         for execution in row.executions
         for unroll in row.unrolls
-        if not {(model, execution), (model, unroll)} & row.refusals.keys()
+        if execution != "auto"
+        and not {(model, execution), (model, unroll)} & row.refusals.keys()
         and (execution != "eager" or unroll == row.unrolls[0])
     }
     assert seen == wanted
 
 
-@pytest.mark.parametrize("given", ["mine", "=a:b", "mine=a", "mine=a:b:c", "a/b=c:d"])
+@pytest.mark.parametrize("given", ["mine", "=a:b", "mine=a", "mine=a:b:c", "a/b=c:d", "a@bf16=c:d"])
 def test_adding_wants_a_name_and_a_function(given: str) -> None:
     with pytest.raises(UserError, match="NAME=MODULE:FUNCTION"):
         variants.add(given)
@@ -86,4 +92,23 @@ def test_a_builder_passes_on_what_was_chosen() -> None:
     with pytest.raises(UserError, match="unknown precision 'fp64'"):
         Variant("plain-torch/cudnn", "").builder(
             variants.LANGUAGE_MODELS, device="cpu", precision="fp64", seed=1
+        )
+
+
+@pytest.mark.parametrize(("name", "precision"), [("torch/cudnn", "fp32"), ("torch/cudnn@bf16", "bf16")])
+def test_the_name_s_precision_comes_before_the_run_s(
+    name: str, precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built = []
+    monkeypatch.setattr(
+        variants, "resolve", lambda *_, **chosen: (lambda *_, **__: None, built.append(chosen) or {})
+    )
+    Variant(name, "").builder(variants.LANGUAGE_MODELS, device="cpu", precision="fp32", seed=1)
+    assert [chosen["precision"] for chosen in built] == [precision]
+
+
+def test_a_precision_that_a_program_lacks_is_refused() -> None:
+    with pytest.raises(UserError, match="unknown precision 'bf16' for plain-torch; choose from"):
+        Variant("plain-torch/cudnn@bf16", "").builder(
+            variants.LANGUAGE_MODELS, device="cpu", precision="fp32", seed=1
         )

@@ -18,11 +18,11 @@ def swapped(weights: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     return {name: swap(array) if name.startswith("lstm.") else array for name, array in weights.items()}
 
 
-def build(config: Any, weights: Mapping[str, np.ndarray], **chosen: Any) -> Any:
+def build(config: Any, weights: Mapping[str, np.ndarray], *, precision: str = "fp32", **ignored: Any) -> Any:
     """Build torch's cudnn model of swapped gates, which speaks of them in the right order."""
     language = hasattr(config, "num_steps")
     module = backend if language else classifier
-    chosen = {"device": "cpu", "precision": "fp32", "seed": 1}
+    chosen = {"device": "cpu", "precision": precision, "seed": 1}
     model = module.build(config, swapped(weights), framework="torch", model="cudnn", **chosen)
     export = model.export_weights
     model.export_weights = lambda: swapped(export())

@@ -14,27 +14,30 @@ class Gemm:
 
     Args:
         device: "cpu", "cuda", or "auto": cuda where there is one.
-        precision: A name in ptb_lm.backend.PRECISIONS.
 
     Raises:
-        UserError: It cannot be measured on this device.
+        UserError: There is no such device.
     """
 
-    def __init__(self, device: str, precision: str) -> None:
-        self._process = Process("ptb_lm.torch_backend.gemm", device, precision)
-        self.device = str(self._measured()["device"])
+    def __init__(self, device: str) -> None:
+        self._process = Process("ptb_lm.torch_backend.gemm", device)
+        # Of the precision that every device has.
+        self.device = str(self._measured("fp32")["device"])
 
-    def gflops(self) -> float:
+    def gflops(self, precision: str) -> float:
         """Return the rate measured just now, in GFLOP/s.
+
+        Args:
+            precision: A name in ptb_lm.backend.PRECISIONS.
 
         Raises:
             UserError: It could not be measured.
         """
-        return float(self._measured()["gflops"])
+        return float(self._measured(precision)["gflops"])
 
-    def _measured(self) -> dict[str, Any]:
+    def _measured(self, precision: str) -> dict[str, Any]:
         try:
-            return self._process.ask("")
+            return self._process.ask(precision)
         except WorkerError as error:
             self.close()
             raise UserError(f"cannot measure the machine's matrix multiplication: {error}") from None

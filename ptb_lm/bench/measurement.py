@@ -79,7 +79,7 @@ class Measurement:
         try:
             warm_up = worker.warm_up(pass_name, steps=workload.warm_up, limit=options.row_limit / 5)
             planned = self._plan(variant, pass_name, warm_up)
-            gflops = self.gemm.gflops()
+            gflops = self.gemm.gflops(variant.precision or options.precision)
             block = worker.block(pass_name, planned.steps)
         except WorkerError as error:
             self.pool.drop(variant.name)
@@ -94,7 +94,8 @@ class Measurement:
                 "process": worker.id,
                 "steps": planned.steps,
                 "seconds": block["seconds"],
-                "note": planned.note(warm_up, workload),
+                "note": "; ".join(filter(None, (planned.note(warm_up, workload), self._unchecked(worker))))
+                or None,
                 "startup": {
                     "check_seconds": worker.facts["check_seconds"],
                     "build_seconds": worker.facts["build_seconds"],
@@ -112,6 +113,8 @@ class Measurement:
         Raises:
             WorkerError: It cannot do the workload.
         """
+        if self.workload.needs_cuda and self.gemm.device != "cuda":
+            raise WorkerError("unavailable", self.workload.needs_cuda)
         order, log = self._order(variant), self._log(variant)
         try:
             worker = self.pool.get(order, log=log)
@@ -140,6 +143,12 @@ class Measurement:
         if not abs(loss - expected) <= LOSS_TOLERANCE * abs(expected):
             raise WorkerError("wrong", f"its first loss is {loss:.6g}, that of {other} {expected:.6g}")
 
+    def _unchecked(self, worker: Worker) -> str | None:
+        """Say which part of the workload the check at its size left out."""
+        batch = self.workload.task.batch_size
+        rows = int(worker.facts["parity"].get("whole_rows", batch))
+        return f"its loss was compared on {rows} of {batch} rows" if rows < batch else None
+
     def _plan(self, variant: Variant, pass_name: str, warm_up: WarmUp) -> Plan:
         key = (variant.name, pass_name)
         if key not in self._plans:
@@ -161,7 +170,9 @@ class Measurement:
             "reason": None,
             "planned_rounds": max(self._declared.rounds, workload.rounds),
             "cut": self._cut,
-            "work": workload.work(pass_name, precision=options.precision, device=self.gemm.device),
+            "work": workload.work(
+                pass_name, precision=variant.precision or options.precision, device=self.gemm.device
+            ),
             "command": self.command,
             "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         }

@@ -75,6 +75,13 @@ class Group:
     warnings: tuple[str, ...]
 
     @property
+    def precisions(self) -> list[str]:
+        """The precisions that its variants computed in."""
+        return distinct(
+            row.work.precision for result in self.results for row in result.blocks[:1] if row.work
+        )
+
+    @property
     def cuts(self) -> list[str]:
         """How the workload was smaller than declared."""
         return distinct(row.cut for result in self.results for row in result.blocks if row.cut)

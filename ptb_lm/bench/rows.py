@@ -21,7 +21,10 @@ PASSES = ("forward", "train")
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """What a step does: equal for all variants of a workload's pass, but for the device."""
+    """What a step does: equal for all variants of a workload's pass.
+
+    But for the device, and for a precision that a variant's name gives (variants.declared_precision).
+    """
 
     parameters: int
     flops_per_step: float

@@ -22,7 +22,7 @@ def run(options: Options, workloads: Sequence[Workload], record: Record, *, comm
     """
     blocks = sum(len(w.variants) * len(w.passes) * w.rounds for w in workloads)
     session = time.strftime("%Y-%m-%dT%H:%M:%S%z")
-    gemm = Gemm(options.device, options.precision)
+    gemm = Gemm(options.device)
     with contextlib.closing(gemm), runlog.progress(blocks, options.suite) as bar:
         for workload in workloads:
             measurement = Measurement(options, workload, record, gemm, session=session, command=command)

@@ -8,6 +8,7 @@ from pathlib import Path
 from ptb_lm.bench import fairness, rows
 from ptb_lm.bench.results import Group, Result, Summary, distinct, paired
 from ptb_lm.bench.rows import MEASURED, Row
+from ptb_lm.bench.variants import declared_precision
 from ptb_lm.errors import UserError
 
 
@@ -59,6 +60,8 @@ def _group(members: Sequence[Row], *, baseline: str | None, source: Path) -> Gro
     for row in members:
         by_variant.setdefault(row.variant, []).append(row)
     results = {variant: _result(of) for variant, of in by_variant.items()}
+    if len({row.work.precision for row in measured if row.work}) > 1:
+        results = {variant: _with_precision(result) for variant, result in results.items()}
     warnings = []
     base = results.get(baseline)
     if base is None or not base.blocks:
@@ -106,6 +109,13 @@ def _result(members: Sequence[Row]) -> Result:
         ratio=None,
         notes=tuple(notes),
     )
+
+
+def _with_precision(result: Result) -> Result:
+    """Name the precision in the label, because in this group it tells variants apart."""
+    work = result.blocks[0].work if result.blocks else None
+    precision = work.precision if work else declared_precision(result.variant)
+    return dataclasses.replace(result, label=f"{result.label}, {precision}") if precision else result
 
 
 def _with_ratio(result: Result, base: Result) -> Result:

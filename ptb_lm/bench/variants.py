@@ -1,7 +1,8 @@
-"""Who computes it: variants, named FRAMEWORK/MODEL[/EXECUTION[/UNROLL]], and the registries behind the names.
+"""Who computes it: variants, and the registries behind their names.
 
-A variant is what a program can be asked for, `torch/cudnn` or `tensorflow/basic/graph/loop`; or a program
-that people write without this package, kept here to be compared with: `plain-torch/cudnn`.
+A variant, FRAMEWORK/MODEL[/EXECUTION[/UNROLL]][@PRECISION], is what a program can be asked for,
+`torch/cudnn`, `tensorflow/basic/graph/loop` or `torch/cudnn/graph@bf16`; or a program that people write
+without this package, kept here to be compared with: `plain-torch/cudnn`.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -9,19 +10,21 @@ from dataclasses import dataclass
 from typing import Any
 
 from ptb_lm import classifier
-from ptb_lm.backend import FRAMEWORKS, Framework, resolve
+from ptb_lm.backend import FRAMEWORKS, PRECISIONS, Framework, resolve
 from ptb_lm.errors import UserError
 
 
-def _program(build: str, model: str) -> Framework:
-    """Return the row of a torch program without choices."""
+def _program(
+    framework: str, build: str, models: Mapping[str, str], *, execution: str, precisions: tuple[str, ...]
+) -> Framework:
+    """Return the row of a framework's program without choices but the precision."""
     return Framework(
         build=build,
-        models={"cudnn": model},
-        executions=("eager",),
+        models=models,
+        executions=(execution,),
         unrolls=("static",),
-        precisions=("fp32",),
-        missing=FRAMEWORKS["torch"].missing,
+        precisions=precisions,
+        missing=FRAMEWORKS[framework].missing,
         refusals={},
     )
 
@@ -29,13 +32,29 @@ def _program(build: str, model: str) -> Framework:
 LANGUAGE_MODELS: dict[str, Framework] = {
     **FRAMEWORKS,
     "plain-torch": _program(
+        "torch",
         "ptb_lm.torch_backend.plain:build",
-        "nn.Embedding, nn.LSTM, nn.Linear, cross_entropy, clip_grad_norm_, SGD",
+        {"cudnn": "nn.Embedding, nn.LSTM, nn.Linear, cross_entropy, clip_grad_norm_, SGD"},
+        execution="eager",
+        precisions=("fp32", "tf32"),
+    ),
+    "plain-tensorflow": _program(
+        "tensorflow",
+        "ptb_lm.tf_backend.plain:build",
+        {"keras": "Keras's Embedding, LSTM, Dense, cross-entropy and SGD, tf.clip_by_global_norm"},
+        execution="graph",
+        precisions=("fp32",),
     ),
 }
 CLASSIFIERS: dict[str, Framework] = {
     **classifier.CLASSIFIERS,
-    "one-call-torch": _program("ptb_lm.torch_backend.one_call:build", "one torch.nn.LSTM for all layers"),
+    "one-call-torch": _program(
+        "torch",
+        "ptb_lm.torch_backend.one_call:build",
+        {"cudnn": "one torch.nn.LSTM for all layers"},
+        execution="eager",
+        precisions=("fp32",),
+    ),
 }
 
 
@@ -44,8 +63,9 @@ class Variant:
     """Somebody who computes a workload.
 
     Attributes:
-        name: FRAMEWORK/MODEL[/EXECUTION[/UNROLL]]; what is left out is the framework's default.
-        label: How a table calls it.
+        name: FRAMEWORK/MODEL[/EXECUTION[/UNROLL]][@PRECISION]; what is left out is the framework's default,
+            and the run's precision.
+        label: How a table calls it; a precision that the name gives is not repeated.
     """
 
     name: str
@@ -53,19 +73,31 @@ class Variant:
 
     @property
     def parts(self) -> dict[str, str | None]:
-        """The name's parts; None where it leaves one to the framework."""
-        parts = (*self.name.split("/"), None, None)
+        """The name's parts before the precision; None where it leaves one to the framework."""
+        parts = (*self.name.partition("@")[0].split("/"), None, None)
         return dict(zip(("framework", "model", "execution", "unroll"), parts[:4], strict=True))
+
+    @property
+    def precision(self) -> str | None:
+        """The precision that the name gives; None where it leaves that to the run."""
+        return declared_precision(self.name)
 
     def builder(
         self, registry: Mapping[str, Framework], *, device: str, precision: str, seed: int
     ) -> Callable[..., Any]:
         """Return the function of (config, weights) that builds it; imports the framework.
 
+        Args:
+            registry: Who there is.
+            device: "auto", "cpu" or "cuda".
+            precision: Holds where the name gives none.
+            seed: Of dropout.
+
         Raises:
             UserError: There is no such framework, model or combination here, and why.
         """
         parts = self.parts
+        precision = self.precision or precision
         function, chosen = resolve(registry, **parts, device=device, precision=precision)  # type: ignore[arg-type]
         return lambda config, weights: function(
             config, weights, model=parts["model"], device=device, seed=seed, **chosen
@@ -84,7 +116,7 @@ def add(name_and_build: str) -> Variant:
         UserError: It is not of this form, or the name is taken.
     """
     name, _, build = name_and_build.partition("=")
-    if not name or "/" in name or build.count(":") != 1:
+    if not name or {"/", "@"} & set(name) or build.count(":") != 1:
         raise UserError(f"--add {name_and_build}: give it as NAME=MODULE:FUNCTION")
     if name in LANGUAGE_MODELS or name in CLASSIFIERS:
         raise UserError(f"--add {name_and_build}: the name {name!r} is taken")
@@ -93,7 +125,7 @@ def add(name_and_build: str) -> Variant:
         models={"custom": build},
         executions=("eager",),
         unrolls=("static",),
-        precisions=("fp32", "fp64"),
+        precisions=PRECISIONS,
         missing=f"{build} cannot be imported; is it on PYTHONPATH?",
         refusals={},
     )
@@ -102,11 +134,16 @@ def add(name_and_build: str) -> Variant:
 
 
 def every(framework: str) -> Iterator[Variant]:
-    """Yield every model × execution × unroll of a framework that go together."""
+    """Yield every model × execution × unroll of a framework that go together.
+
+    Not "auto", which is one of the others.
+    """
     row = FRAMEWORKS[framework]
     for model in row.models:
         options = row.options(model)
         for execution in options["execution"]:
+            if execution == "auto":
+                continue
             for unroll in options["unroll"]:
                 # Eager has no graph to unroll into.
                 if execution == "eager" and unroll != row.unrolls[0]:
@@ -120,12 +157,17 @@ def every(framework: str) -> Iterator[Variant]:
                 yield Variant(name, name)
 
 
+def declared_precision(variant: str) -> str | None:
+    """Return the precision that a variant's name gives; None where it gives none."""
+    return variant.partition("@")[2] or None
+
+
 def named(table: Mapping[str, str]) -> tuple[Variant, ...]:
     """Return variants by name and label."""
     return tuple(Variant(name, label) for name, label in table.items())
 
 
-# Every model of both frameworks, as --model and --framework choose them.
+# The models that both frameworks have.
 MODELS = named(
     {
         "torch/basic": "PyTorch basic",

@@ -33,7 +33,7 @@ class Order:
     variant: str
     batch_size: int | None  # another than the workload's
     device: str
-    precision: str
+    precision: str  # where the variant's name gives none
     seed: int
     added: tuple[str, ...]  # NAME=MODULE:FUNCTION
 
@@ -77,10 +77,10 @@ def _ready(order: Order) -> tuple[tasks.Worked, dict[str, Any]]:
         variants.add(added)
     task = order.task
     start = time.perf_counter()
-    build = variants.Variant(order.variant, "").builder(
-        tasks.registry(task), device=order.device, precision=order.precision, seed=order.seed
-    )
-    errors = parity.check(task, build, precision=order.precision, seed=order.seed)
+    variant = variants.Variant(order.variant, "")
+    precision = variant.precision or order.precision
+    build = variant.builder(tasks.registry(task), device=order.device, precision=precision, seed=order.seed)
+    errors = parity.check(task, build, precision=precision, seed=order.seed)
     checked = time.perf_counter()
     worked = tasks.start(task, build, seed=order.seed)
     parameters = sum(weights.size for weights in worked.export_weights().values())

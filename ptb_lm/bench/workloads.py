@@ -164,6 +164,7 @@ class Workload:
     steps: int = 5  # timed in a round, at least
     warm_up: int = 3  # steps before
     rounds_a_process: int = 5
+    needs_cuda: str = ""  # why it is not measured on a CPU; "" if it is
 
     def work(self, pass_name: str, *, precision: str, device: str) -> dict[str, Any]:
         """Return what a step of a pass does: the same for every variant."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ptb_lm.bench import intervals
-from ptb_lm.bench.fairness import EQUAL_WORK
+from ptb_lm.bench.fairness import EQUAL_WORK, common_precision
 from ptb_lm.bench.intervals import LogMean
 from ptb_lm.bench.reporting import formats
 from ptb_lm.bench.reporting.formats import NOTHING
@@ -105,6 +105,9 @@ def _incomparable(a: Group, b: Group) -> str:
         one, two = getattr(a.work, what), getattr(b.work, what)
         if one != two:
             return f"the work is not the same: {what} is {one} in A and {two} in B"
+    one, two = (common_precision(row for of in group.results for row in of.blocks) for group in (a, b))
+    if one and two and one != two:
+        return f"the work is not the same: precision is {one} in A and {two} in B"
     return ""
 
 

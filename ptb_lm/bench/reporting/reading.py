@@ -14,8 +14,8 @@ interval is a statement by itself: of twenty, one is wrong on average. Where qua
 of the rounds.
 
 The fraction of the GEMM rate is the declared FLOPs of a step by its time, over what the same machine and
-threads reached in a large matrix multiplication in the same round. Start-up (build and warm-up, with any
-compilation) is not part of the timed steps.
+threads reached in a large matrix multiplication of the variant's precision in the same round. Start-up
+(build and warm-up, with any compilation) is not part of the timed steps.
 
 Published figures are of other machines and years: their ratios compare, their times do not.
 """

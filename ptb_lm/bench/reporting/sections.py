@@ -57,13 +57,20 @@ def _work(groups: Sequence[Group]) -> Iterator[str]:
     steps = " and ".join(f"{formats.flops(each.flops_per_step)} ({name})" for name, each in measured)
     cut = "".join(f"Cut: {cut}. " for cut in distinct(cut for group in groups for cut in group.cuts))
     what = f"{cut}{work.description}; " if work.description else cut
+    precisions = ", ".join(_precisions(groups))
     step = f"a step is {work.items_per_step:,.0f} {work.unit} and {steps}"
-    yield f"{what}{work.parameters:,} parameters; {step}; {work.precision} on {work.device}."
+    yield f"{what}{work.parameters:,} parameters; {step}; {precisions} on {work.device}."
     if work.clock:
         yield f"Inside the clock: {work.clock}."
 
 
+def _precisions(groups: Sequence[Group]) -> list[str]:
+    return distinct(precision for group in groups for precision in group.precisions)
+
+
 def _remarks(groups: Sequence[Group]) -> Iterator[str]:
+    if len(precisions := _precisions(groups)) > 1:
+        yield f"The variants compute in {', '.join(precisions)}: ratios here compare precisions too."
     for group in groups:
         for note in distinct(note for result in group.results for note in result.notes):
             of = [result.label for result in group.results if note in result.notes]
