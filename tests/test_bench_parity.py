@@ -1,15 +1,17 @@
 """What the benchmark refuses to time: a variant that computes something else."""
 
 import dataclasses
+import functools
 from typing import Any
 
 import numpy as np
 import pytest
 import wrong_variant
+from conftest import installed
 
 from ptb_lm import backend, classifier
 from ptb_lm.backend import FRAMEWORKS
-from ptb_lm.bench import parity, variants
+from ptb_lm.bench import parity, variants, whole_size
 from ptb_lm.bench.variants import Variant
 from ptb_lm.bench.workloads import ClassifierTask, LanguageTask
 from ptb_lm.classifier import ClassifierConfig
@@ -34,7 +36,11 @@ CLASSIFIERS = {
 CHOSEN = {"device": "cpu", "seed": 1}
 
 
-@pytest.mark.parametrize("precision", ["fp32", "fp64"])
+# What a CPU has of them: TF32 is a rounding that only a GPU does.
+PRECISIONS = [name for name in FRAMEWORKS["torch"].precisions if name not in FRAMEWORKS["torch"].needs_cuda]
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("model", FRAMEWORKS["torch"].models)
 def test_right_language_models_pass(model: str, precision: str) -> None:
     build = Variant(f"torch/{model}", "").builder(variants.LANGUAGE_MODELS, precision=precision, **CHOSEN)
@@ -43,9 +49,49 @@ def test_right_language_models_pass(model: str, precision: str) -> None:
     assert 0 < errors["gradient_error"] < errors["bound"]
 
 
-def test_the_plain_loop_passes() -> None:
-    build = Variant("plain-torch/cudnn", "").builder(variants.LANGUAGE_MODELS, precision="fp32", **CHOSEN)
+@pytest.mark.parametrize(
+    "name", ["plain-torch/cudnn", pytest.param("plain-tensorflow/keras", marks=installed("tensorflow"))]
+)
+def test_the_plain_loops_pass(name: str) -> None:
+    build = Variant(name, "").builder(variants.LANGUAGE_MODELS, precision="fp32", **CHOSEN)
     parity.check(LANGUAGE, build, precision="fp32", seed=3)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", FRAMEWORKS["torch"].precisions)
+@pytest.mark.parametrize("model", FRAMEWORKS["torch"].models)
+def test_right_language_models_pass_on_a_gpu(model: str, precision: str) -> None:
+    build = Variant(f"torch/{model}", "").builder(
+        variants.LANGUAGE_MODELS, precision=precision, device="cuda", seed=1
+    )
+    parity.check(LANGUAGE, build, precision=precision, seed=3)
+    whole_size.check(LANGUAGE, build, precision=precision, seed=3)
+
+
+@pytest.mark.gpu
+def test_the_plain_loop_passes_in_tf32_on_a_gpu() -> None:
+    build = Variant("plain-torch/cudnn@tf32", "").builder(
+        variants.LANGUAGE_MODELS, precision="fp32", device="cuda", seed=1
+    )
+    parity.check(LANGUAGE, build, precision="tf32", seed=3)
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_swapped_gates_are_refused_in_every_precision(precision: str, seed: int) -> None:
+    build = functools.partial(wrong_variant.build, precision=precision)
+    with pytest.raises(parity.WrongError, match=r"is off by .* from the NumPy reference's"):
+        parity.check(LANGUAGE, build, precision=precision, seed=seed)
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_half_precision_is_refused_as_single(precision: str) -> None:
+    """A bound tells the precisions apart: what rounds to 8 or 11 bits is no float32."""
+    build = Variant(f"torch/cudnn@{precision}", "").builder(
+        variants.LANGUAGE_MODELS, precision="fp32", **CHOSEN
+    )
+    with pytest.raises(parity.WrongError, match="more than 1e-04"):
+        parity.check(LANGUAGE, build, precision="fp32", seed=3)
 
 
 @pytest.mark.parametrize("loss", CLASSIFIERS)

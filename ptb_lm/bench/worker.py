@@ -5,6 +5,7 @@ Each further line asks for a block of steps and is answered with its seconds.
 """
 
 import contextlib
+import gc
 import json
 import math
 import os
@@ -18,9 +19,9 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from ptb_lm import runlog
-from ptb_lm.bench import parity, tasks, variants
+from ptb_lm.bench import parity, tasks, variants, whole_size
 from ptb_lm.bench.suites import SUITES
-from ptb_lm.bench.workloads import Task
+from ptb_lm.bench.workloads import LanguageTask, Task
 from ptb_lm.errors import UserError
 
 
@@ -81,6 +82,9 @@ def _ready(order: Order) -> tuple[tasks.Worked, dict[str, Any]]:
     precision = variant.precision or order.precision
     build = variant.builder(tasks.registry(task), device=order.device, precision=precision, seed=order.seed)
     errors = parity.check(task, build, precision=precision, seed=order.seed)
+    if isinstance(task, LanguageTask):
+        errors |= whole_size.check(task, build, precision=precision, seed=order.seed)
+    gc.collect()  # what was compared is not to take memory beside what is timed
     checked = time.perf_counter()
     worked = tasks.start(task, build, seed=order.seed)
     parameters = sum(weights.size for weights in worked.export_weights().values())

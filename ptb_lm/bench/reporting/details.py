@@ -24,6 +24,7 @@ _COLUMNS = (
     Column("device memory"),
     Column("error of loss"),
     Column("error of gradient"),
+    Column("error of loss, whole size"),
     Column("engine", numeric=False),
 )
 
@@ -46,7 +47,7 @@ def _cells(result: Result) -> Iterator[str]:
         yield _or_nothing(result.recorded("startup", key, max), formats.significant)
     for key in ("host_bytes", "device_bytes"):
         yield _or_nothing(result.recorded("peak_memory", key, max), formats.size)
-    for key in ("loss_error", "gradient_error"):
+    for key in ("loss_error", "gradient_error", "whole_loss_error"):
         yield _or_nothing(result.recorded("parity", key, max), lambda error: f"{error:.0e}")
     yield result.engine or NOTHING
 
