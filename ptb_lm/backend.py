@@ -81,7 +81,7 @@ class Backend(Protocol):
         """Set what `export_training_state` returned, and return the carried state."""
 
     def device_memory(self) -> int | None:
-        """Return the peak of the bytes allocated on the device since the process started; None on a CPU."""
+        """Return the peak of the bytes allocated on the device since it was last asked for; None on a CPU."""
 
     def environment(self) -> dict[str, Any]:
         """Return versions, device and threads, for the run's record."""

@@ -98,7 +98,7 @@ class Classifier(Protocol):
         """Set the parameters from canonical arrays of the right names and shapes."""
 
     def device_memory(self) -> int | None:
-        """Return the peak of the bytes allocated on the device since the process started; None on a CPU."""
+        """Return the peak of the bytes allocated on the device since it was last asked for; None on a CPU."""
 
     def environment(self) -> dict[str, Any]:
         """Return versions, device and threads."""

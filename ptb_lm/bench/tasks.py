@@ -37,7 +37,7 @@ class Worked(Protocol):
         """Return versions, device and threads."""
 
     def device_memory(self) -> int | None:
-        """Return the peak of bytes allocated on the device; None on a CPU."""
+        """Return the peak of bytes allocated on the device since it was last asked for; None on a CPU."""
 
 
 class LanguageModelling:

@@ -50,6 +50,19 @@ class Order:
         return json.dumps(asdict(self))
 
 
+class DevicePeaks:
+    """The peak of the device's memory in each pass, from its first step on: warm-up allocates, too."""
+
+    def __init__(self) -> None:
+        self._by_pass: dict[str, int] = {}
+
+    def after(self, pass_name: str, peak: int | None) -> int | None:
+        """Return the pass's peak so far, given that of a block of it; None on a CPU."""
+        if peak is not None:
+            self._by_pass[pass_name] = max(peak, self._by_pass.get(pass_name, 0))
+        return self._by_pass.get(pass_name)
+
+
 def main() -> int:
     """Answer until stdin ends; return the exit status."""
     with _answers_apart() as answers:
@@ -57,10 +70,13 @@ def main() -> int:
             order = Order(**json.loads(sys.stdin.readline()))
             worked, facts = _ready(order)
             _answer(answers, status="ready", **facts)
+            worked.device_memory()  # what was compared and built is no pass's
+            peaks = DevicePeaks()
             for line in sys.stdin:
                 asked = json.loads(line)
                 seconds = worked.block(asked["pass"], asked["steps"])
-                memory = {"host_bytes": _host_memory(), "device_bytes": worked.device_memory()}
+                device = peaks.after(asked["pass"], worked.device_memory())
+                memory = {"host_bytes": _host_memory(), "device_bytes": device}
                 _answer(answers, seconds=seconds, peak_memory=memory)
         except UserError as error:
             _answer(answers, status="unavailable", reason=str(error))

@@ -18,7 +18,7 @@ class Library(Protocol):
         """Have a GPU multiply in float32, where its default is to round to TF32."""
 
     def peak_memory(self) -> int:
-        """Return the peak of the bytes taken on the GPU by this process."""
+        """Return the peak of the bytes taken on the GPU since it was last asked for, if it can be told."""
 
     def environment(self, *, gpu: bool) -> dict[str, Any]:
         """Return the version, the threads, and of a GPU its name and libraries."""

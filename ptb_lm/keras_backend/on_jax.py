@@ -35,7 +35,7 @@ class Jax:
         jax.config.update("jax_default_matmul_precision", "highest")
 
     def peak_memory(self) -> int:
-        """Return the peak of the bytes taken on the GPU since the process started."""
+        """Return the peak of the bytes taken on the GPU since the process started: JAX cannot forget it."""
         return int((jax.devices("gpu")[0].memory_stats() or {})["peak_bytes_in_use"])
 
     def environment(self, *, gpu: bool) -> dict[str, Any]:

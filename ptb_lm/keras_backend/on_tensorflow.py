@@ -34,8 +34,10 @@ class TensorFlow:
         tf.config.experimental.enable_tensor_float_32_execution(False)
 
     def peak_memory(self) -> int:
-        """Return the peak of the bytes taken on the GPU."""
-        return int(tf.config.experimental.get_memory_info("GPU:0")["peak"])
+        """Return the peak of the bytes taken on the GPU since it was last asked for."""
+        peak = int(tf.config.experimental.get_memory_info("GPU:0")["peak"])
+        tf.config.experimental.reset_memory_stats("GPU:0")
+        return peak
 
     def environment(self, *, gpu: bool) -> dict[str, Any]:
         """Return the version, the threads, and of a GPU its name and libraries."""

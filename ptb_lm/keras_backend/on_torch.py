@@ -31,8 +31,10 @@ class Torch:
         torch.backends.cudnn.rnn.fp32_precision = "ieee"  # type: ignore[attr-defined]
 
     def peak_memory(self) -> int:
-        """Return the peak of the bytes taken on the GPU."""
-        return torch.cuda.max_memory_allocated()
+        """Return the peak of the bytes taken on the GPU since it was last asked for."""
+        peak = torch.cuda.max_memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        return peak
 
     def environment(self, *, gpu: bool) -> dict[str, Any]:
         """Return the version, the threads, and of a GPU its name and libraries."""

@@ -178,7 +178,7 @@ class TensorFlowBackend:
                 average.assign(kept)
 
     def device_memory(self) -> int | None:
-        """Return the most bytes that the device had allocated at once; None on a CPU."""
+        """Return the most bytes that were allocated at once since it was last asked for; None on a CPU."""
         return self.device.peak_memory()
 
     def environment(self) -> dict[str, Any]:

@@ -36,10 +36,12 @@ class Device:
         return f"keras.layers.LSTM on cpu ({execution}; cuDNN needs a GPU)"
 
     def peak_memory(self) -> int | None:
-        """Return the most bytes that were allocated at once since the process started; None on a CPU."""
+        """Return the most bytes that were allocated at once since it was last asked for; None on a CPU."""
         if not self.gpu:
             return None
-        return int(tf.config.experimental.get_memory_info(self.name)["peak"])
+        peak = int(tf.config.experimental.get_memory_info(self.name)["peak"])
+        tf.config.experimental.reset_memory_stats(self.name)
+        return peak
 
     def environment(self) -> dict[str, Any]:
         """Return versions, device and threads."""

@@ -72,8 +72,12 @@ class TorchModel(ABC):
             torch.cuda.synchronize(self.device)
 
     def device_memory(self) -> int | None:
-        """Return the peak of the bytes allocated on the device since the process started; None on a CPU."""
-        return torch.cuda.max_memory_allocated(self.device) if self.device.type == "cuda" else None
+        """Return the peak of the bytes allocated on the device since it was last asked for; None on a CPU."""
+        if self.device.type == "cpu":
+            return None
+        peak = torch.cuda.max_memory_allocated(self.device)
+        torch.cuda.reset_peak_memory_stats(self.device)
+        return peak
 
     def environment(self) -> dict[str, Any]:
         """Return versions, device and threads."""
