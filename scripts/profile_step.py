@@ -16,7 +16,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from ptb_lm import parameters
-from ptb_lm.bench.suites import PTB_VOCABULARY
+from ptb_lm.bench.language_workloads import PTB_VOCABULARY
 from ptb_lm.bench.variants import LANGUAGE_MODELS, Variant
 from ptb_lm.bench.workloads import LanguageTask
 from ptb_lm.config import PRESETS

@@ -15,6 +15,7 @@ from runs import refusal, run_command
 
 from ptb_lm.bench import __main__ as bench
 from ptb_lm.bench import variants
+from ptb_lm.bench.suites import SUITES
 
 TESTS = Path(__file__).resolve().parent
 # Two variants of the smallest workload, made smaller still.
@@ -169,6 +170,30 @@ def test_a_precision_that_a_variant_lacks_is_a_row(tmp_path: Path) -> None:
     # Tried again, but the rows of what is not asked for stay.
     assert run_command(bench, *QUICK, "--precision", "fp64", "--out", out) == 0
     assert [row["status"] for row in rows(out)].count("unavailable") == 1
+
+
+def test_what_needs_a_gpu_says_so_in_every_row(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert run_command(bench, "run", "peak", "--device", "cpu", "--out", out) == 1  # nothing was measured
+    recorded = rows(out)
+    assert {row["status"] for row in recorded} == {"unavailable"}
+    assert {row["reason"] for row in recorded} == {
+        "the suite peak compares what only a CUDA device has: TF32 and CUDA graphs"
+    }
+    assert len(recorded) == sum(len(workload.variants) for workload in SUITES["peak"].workloads)
+    for row in recorded:
+        assert row["work"]["precision"] == (row["variant"].partition("@")[2] or "fp32")
+    report = (out / "report.md").read_text()
+    assert "unavailable: the suite peak compares what only a CUDA device has" in report
+
+
+def test_the_run_s_precision_is_in_its_rows(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert run_command(bench, *QUICK, "--precision", "bf16", "--out", out) == 0
+    found = {row["variant"]: row for row in rows(out)}
+    assert found["torch/cudnn"]["work"]["precision"] == "bf16"
+    assert found["torch/cudnn"]["parity"]["bound"] == 16 * 2**-8
+    assert found["plain-torch/cudnn"]["status"] == "unavailable"
 
 
 def test_a_run_that_measures_nothing_fails(tmp_path: Path) -> None:

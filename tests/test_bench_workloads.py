@@ -96,7 +96,7 @@ def test_every_workload_has_its_baseline_and_no_variant_twice() -> None:
             names = [variant.name for variant in each.variants]
             assert each.baseline in names
             assert len(set(names)) == len(names)
-            assert len({variant.label for variant in each.variants}) == len(names)
+            assert len({(variant.label, variant.precision) for variant in each.variants}) == len(names)
 
 
 def test_windows_follow_on_each_other_and_repeat_by_seed() -> None:
@@ -109,3 +109,17 @@ def test_windows_follow_on_each_other_and_repeat_by_seed() -> None:
     np.testing.assert_array_equal(task.windows(2, seed=1)[1][1], second[1])
     assert (task.windows(2, seed=2)[1][1] != second[1]).any()
     assert task.items == 2
+
+
+def test_peak_is_the_other_suites_work_in_words() -> None:
+    assert work("peak", "medium") == work("ptb", "medium")
+    assert work("peak", "large") == work("ptb", "large")
+    words, sequences = work("peak", "3x256-words"), work("stacked-lm", "3x256")
+    assert (words["items_per_step"], words["unit"]) == (128 * 50, "words")
+    assert {name for name in words if words[name] != sequences[name]} == {"items_per_step", "unit"}
+    for each in SUITES["peak"].workloads:
+        assert each.baseline == "plain-torch/cudnn@tf32"
+        assert each.needs_cuda
+    assert not any(
+        each.needs_cuda for name, suite in SUITES.items() if name != "peak" for each in suite.workloads
+    )

@@ -14,7 +14,7 @@ class Suite(NamedTuple):
 
 
 SUITES: dict[str, Suite] = {
-    "quick": Suite("small, in two to three minutes on a laptop", (language_workloads.QUICK,)),
+    "quick": Suite("small, in some three minutes on a laptop", (language_workloads.QUICK,)),
     "ptb": Suite(
         "words per second of the tutorial's configurations, and of pytorch/examples' language model",
         language_workloads.PTB,
@@ -25,6 +25,10 @@ SUITES: dict[str, Suite] = {
     "stacked-lm": Suite(
         "TensorFlow and PyTorch, eager and compiled, three ways to write a cell",
         (language_workloads.STACKED,),
+    ),
+    "peak": Suite(
+        "the fastest on a CUDA device: CUDA graphs and lower precisions against a plain loop in TF32",
+        language_workloads.PEAK,
     ),
     "acoustic": Suite(
         "speech-sized sequence classification, with cross-entropy and CTC", classifier_workloads.ACOUSTIC

@@ -64,6 +64,7 @@ _GEMM = Measure("of GEMM rate", _gemm_fraction)
 
 FORMS: Mapping[str, tuple[Measure, ...]] = {
     "ptb": (_RATE, _SPEED_UP, _INTERVAL, _TIME, _GEMM),
+    "peak": (_RATE, _SPEED_UP, _INTERVAL, _TIME, _GEMM),
     "stacked-lm": (
         Measure("wall time a batch (s)", _seconds),
         Measure("elapsed (s / batches)", _elapsed),
