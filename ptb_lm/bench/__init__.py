@@ -3,6 +3,7 @@
 A suite (suites.py) declares workloads (workloads.py) and the variants (variants.py) that do them; a run
 selects of them (selection.py). Its rounds are interleaved (runner.py), block by block (measurement.py,
 plan.py). A variant is a process of its own (worker.py; seen from here process.py and pool.py), which is
-compared with the NumPy reference (parity.py) before the clock starts. What was measured is a line each in
-rows.jsonl (record.py, rows.py); summary.py makes results (results.py) of it, which reporting/ shows.
+compared with the NumPy reference before the clock starts (parity.py, whole_size.py; how closely: bounds.py).
+What was measured is a line each in rows.jsonl (record.py, rows.py), with the machine's own rate beside it
+(machine.py); summary.py makes results (results.py) of it, which reporting/ shows.
 """
