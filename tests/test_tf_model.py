@@ -11,7 +11,7 @@ from ptb_lm.reference_lstm import stack_backward, stack_forward
 
 tf = pytest.importorskip("tensorflow")
 
-from ptb_lm.tf_backend.cells import layer_type  # noqa: E402
+from ptb_lm.tf_backend.cells import Layer, layer_type  # noqa: E402
 from ptb_lm.tf_backend.device import DTYPES  # noqa: E402
 from ptb_lm.tf_backend.dropout import no_dropout  # noqa: E402
 from ptb_lm.tf_backend.execution import executed  # noqa: E402
@@ -189,3 +189,11 @@ def test_without_lengths_nothing_is_masked() -> None:
     kinds = {operation.type for operation in graph.get_operations()}
     assert "Tanh" in kinds
     assert not any(kind.startswith(("Select", "Where", "Less", "Reverse", "Gather")) for kind in kinds)
+
+
+def test_a_layer_that_lacks_a_method_is_refused_when_it_is_built() -> None:
+    class Half(Layer):
+        pass
+
+    with pytest.raises(TypeError, match="Can't instantiate abstract class Half"):
+        Half(3, 4, dtype=tf.float32, unroll="static")

@@ -11,9 +11,10 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from ptb_lm import parameters, reference_lstm
+from ptb_lm.torch_backend.cells import Layer
 from ptb_lm.torch_backend.dropout import InvertedDropout, no_dropout
 from ptb_lm.torch_backend.execution import executed
-from ptb_lm.torch_backend.layers import LAYERS
+from ptb_lm.torch_backend.layers import LAYERS, StackLayer
 from ptb_lm.torch_backend.lengths import Lengths
 from ptb_lm.torch_backend.model import LSTMStack, State
 
@@ -298,3 +299,13 @@ def test_no_padded_step_is_computed() -> None:
     lengths.run(counted, x_TBI, state[0], backwards=False)  # type: ignore[arg-type]
     assert given == [(1, 6), (3, 5), (2, 4), (3, 2)]
     assert sum(steps * running for steps, running in given) == sum(LENGTHS)
+
+
+@pytest.mark.parametrize("base", [Layer, StackLayer])
+def test_a_layer_that_lacks_a_method_is_refused_when_it_is_built(base: type) -> None:
+    class Half(base):  # type: ignore[misc]
+        def canonical(self) -> dict[str, Any]:
+            return {}
+
+    with pytest.raises(TypeError, match="Can't instantiate abstract class Half"):
+        Half()
