@@ -48,11 +48,30 @@ def _parser() -> cli.Parser:
         "suite", nargs="?", choices=tuple(SUITES), default=DEFAULT_SUITE, help="default: %(default)s"
     )
     run.add_argument("--out", type=Path, help="folder for rows and report (default: bench/SUITE)")
-    run.add_argument("--workloads", nargs="+", default=[], metavar="PATTERN", help="only these, as 4x320-*")
     run.add_argument(
-        "--variants", nargs="+", default=[], metavar="PATTERN", help="only these and the baseline, as torch/*"
+        "--workloads",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="PATTERN",
+        help="only these, as 4x320-*",
     )
-    run.add_argument("--add", nargs="+", default=[], metavar="NAME=MODULE:FUNCTION", help="your own variants")
+    run.add_argument(
+        "--variants",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="PATTERN",
+        help="only these and the baseline, as torch/*",
+    )
+    run.add_argument(
+        "--add",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="NAME=MODULE:FUNCTION",
+        help="your own variants",
+    )
     run.add_argument("--rounds", type=_count, help="default: as the workload declares (list SUITE)")
     run.add_argument("--batch-size", type=_count, help="default: as the workload declares")
     run.add_argument(
