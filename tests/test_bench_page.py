@@ -103,9 +103,9 @@ def test_every_plot_is_drawn(page: Any) -> None:
     assert titles == [
         "Speed-up over tensorflow/basic",
         "Fraction of the GEMM rate",
-        "Speed-up over torch/basic, forward",
+        "Speed-up over torch/basic/eager, forward",
         "Fraction of the GEMM rate, forward",
-        "Speed-up over torch/basic, train",
+        "Speed-up over torch/basic/eager, train",
         "Fraction of the GEMM rate, train",
         "Speed-up over torch/basic",
         "Fraction of the GEMM rate",

@@ -65,7 +65,7 @@ def to_html(table: Table) -> str:
     grouped = any(column.group for column in table.columns)
     head = "".join(_html_groups(table.columns)) if grouped else ""
     heads = "".join(
-        f'<th scope="col"{_class(column)}>{escape(column.title)}</th>'
+        f'<th scope="col"{_class(column)}>{_breakable(column.title)}</th>'
         for column in table.columns
         if not grouped or column.group
     )
@@ -113,7 +113,7 @@ def _html_groups(columns: Sequence[Column]) -> Iterator[str]:
             yield f'<th scope="colgroup" colspan="{len(among)}" class="group">{escape(group)}</th>'
         else:
             for column in among:
-                yield f'<th scope="col" rowspan="2"{_class(column)}>{escape(column.title)}</th>'
+                yield f'<th scope="col" rowspan="2"{_class(column)}>{_breakable(column.title)}</th>'
 
 
 def _html_row(row: Sequence[Cell], columns: Sequence[Column]) -> Iterator[str]:
@@ -138,3 +138,8 @@ def _html_cell(cell: str | Name) -> str:
 
 def _class(column: Column) -> str:
     return ' class="number"' if column.numeric else ""
+
+
+def _breakable(heading: str) -> str:
+    # A variant's name in a heading would make its column as wide as the name is long.
+    return escape(heading).replace("/", "/<wbr>")
