@@ -3,8 +3,8 @@
     python scripts/profile_step.py torch/cudnn --config medium --out results/profile-medium-cpu
 
 A variant is named as in the benchmark: torch/MODEL[/EXECUTION], or plain-torch/cudnn. Prints the operations
-by their own time (on a GPU, its kernels); --out keeps them in profile.txt, and in trace.json for
-chrome://tracing or Perfetto.
+by their own time (on a GPU, its kernels); --out keeps them in profile.txt, and with --trace in trace.json
+for Perfetto.
 """
 
 import argparse
@@ -36,6 +36,7 @@ def main() -> None:
     parser.add_argument("--precision", default="fp32")
     parser.add_argument("--steps", type=int, default=5, help="steps to profile (default: 5)")
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--trace", action="store_true", help="write every operation's start and end too")
     arguments = parser.parse_args()
 
     task = LanguageTask(config=PRESETS[arguments.config], vocabulary_size=PTB_VOCABULARY)
@@ -62,7 +63,8 @@ def main() -> None:
     if arguments.out:
         arguments.out.mkdir(parents=True, exist_ok=True)
         atomic_write(arguments.out / "profile.txt", text)
-        profiled.export_chrome_trace(str(arguments.out / "trace.json"))
+        if arguments.trace:
+            profiled.export_chrome_trace(str(arguments.out / "trace.json"))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,52 @@
+"""The scripts that measure: what they measure is the model that the package trains."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+
+WITHOUT = ["own_softmax", "sparse_embedding", "kept_memory", "fast_masks", "packed_recurrence"]
+
+
+def run(*arguments: str) -> str:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "scripts")])}
+    done = subprocess.run(
+        [sys.executable, *arguments], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("what", WITHOUT)
+def test_the_model_without_an_optimisation_equals_the_reference(what: str) -> None:
+    """In a process of its own, which it changes for good."""
+    run(
+        "-c",
+        f"""
+from ptb_lm import parameters
+from ptb_lm.bench import parity, variants
+from ptb_lm.bench.workloads import LanguageTask
+from ptb_lm.config import Config
+
+task = LanguageTask(config=Config(hidden_size=7, keep_prob=0.5), vocabulary_size=50)
+variant = variants.add("mine=without:{what}")
+build = variant.builder(variants.LANGUAGE_MODELS, device="cpu", precision="fp32", seed=1)
+parity.check(task, build, precision="fp32", seed=3)
+model = build(task.config, parameters.initial(task.config, 50, seed=1))
+((x, y),) = task.windows(1, seed=1)
+model.train_step(x, y, model.zero_state(20), learning_rate=0.5)
+""",
+    )
+
+
+def test_a_profile_names_the_operations_and_its_command(tmp_path: Path) -> None:
+    script = str(ROOT / "scripts" / "profile_step.py")
+    printed = run(script, "torch/cudnn", "--config", "test", "--steps", "1", "--out", str(tmp_path))
+    kept = (tmp_path / "profile.txt").read_text()
+    assert kept in printed
+    assert f"--config test --steps 1 --out {tmp_path}" in kept
+    assert "aten::log_softmax" in kept
+    assert [path.name for path in tmp_path.iterdir()] == ["profile.txt"]
