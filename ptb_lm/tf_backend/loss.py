@@ -1,4 +1,4 @@
-"""The ends of the network by hand: softmax cross-entropy with its gradient, and the embedding's gradient.
+"""The ends of the network by hand: the projection onto the vocabulary, and the embedding's gradient.
 
 Between them lies the gradient tape. The two ends touch every word of the vocabulary, so that passes over it
 that the tape would add (a scale on the logits' gradient, a sum for the bias, dense embedding gradients) cost
@@ -15,6 +15,7 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from ptb_lm.backend import Arrays
+from ptb_lm.tf_backend.cross_entropy import SoftmaxCrossEntropy
 
 
 class SoftmaxLayer:
@@ -48,7 +49,7 @@ class SoftmaxLayer:
 
     def losses(self, hidden_NH: tf.Tensor, targets_N: tf.Tensor) -> tf.Tensor:
         """Return the negative log likelihood of each target [N], in nats."""
-        return self._losses(hidden_NH, targets_N)[0]
+        return SoftmaxCrossEntropy(_with_ones(hidden_NH) @ self.weight, targets_N).nll_N
 
     def loss_and_gradients(
         self, hidden_NH: tf.Tensor, targets_N: tf.Tensor, scale: float
@@ -60,18 +61,12 @@ class SoftmaxLayer:
             targets_N: Target word ids.
             scale: The gradients are those of scale * sum of the negative log likelihoods.
         """
-        nll_N, inputs, d_logits_NV = self._losses(hidden_NH, targets_N)
-        # The scale goes into the narrow factor of each product rather than into the wide one.
-        d_weight = tf.matmul(scale * inputs, d_logits_NV, transpose_a=True)
+        inputs = _with_ones(hidden_NH)
+        softmax = SoftmaxCrossEntropy(inputs @ self.weight, targets_N)
+        d_logits_NV, factor_N1 = softmax.gradient(scale)
+        d_weight = tf.matmul(factor_N1 * inputs, d_logits_NV, transpose_a=True)
         d_inputs = tf.matmul(d_logits_NV, self.weight, transpose_b=True)
-        return nll_N, scale * d_inputs[:, :-1], [d_weight]
-
-    def _losses(self, hidden_NH: tf.Tensor, targets_N: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        inputs = tf.concat([hidden_NH, tf.ones_like(hidden_NH[:, :1])], 1)
-        nll_N, d_logits_NV = tf.raw_ops.SparseSoftmaxCrossEntropyWithLogits(
-            features=inputs @ self.weight, labels=targets_N
-        )
-        return nll_N, inputs, d_logits_NV
+        return softmax.nll_N, factor_N1 * d_inputs[:, :-1], [d_weight]
 
 
 class TiedSoftmaxLayer:
@@ -99,23 +94,20 @@ class TiedSoftmaxLayer:
 
     def losses(self, hidden_NH: tf.Tensor, targets_N: tf.Tensor) -> tf.Tensor:
         """Return the negative log likelihood of each target [N], in nats."""
-        return self._losses(hidden_NH, targets_N)[0]
+        return SoftmaxCrossEntropy(self._logits(hidden_NH), targets_N).nll_N
 
     def loss_and_gradients(
         self, hidden_NH: tf.Tensor, targets_N: tf.Tensor, scale: float
     ) -> tuple[tf.Tensor, tf.Tensor, list[tf.Tensor]]:
         """Return as SoftmaxLayer's does; the embedding's gradient is the part that comes from the softmax."""
-        nll_N, d_logits_NV = self._losses(hidden_NH, targets_N)
-        d_embedding_VE = tf.matmul(d_logits_NV, scale * hidden_NH, transpose_a=True)
-        d_bias_V = scale * tf.reduce_sum(d_logits_NV, 0)
-        return nll_N, scale * (d_logits_NV @ self.embedding_VE), [d_embedding_VE, d_bias_V]
+        softmax = SoftmaxCrossEntropy(self._logits(hidden_NH), targets_N)
+        d_logits_NV, factor_N1 = softmax.gradient(scale)
+        d_embedding_VE = tf.matmul(d_logits_NV, factor_N1 * hidden_NH, transpose_a=True)
+        d_bias_V = tf.linalg.matvec(d_logits_NV, factor_N1[:, 0], transpose_a=True)
+        return softmax.nll_N, factor_N1 * (d_logits_NV @ self.embedding_VE), [d_embedding_VE, d_bias_V]
 
-    def _losses(self, hidden_NH: tf.Tensor, targets_N: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        logits_NV = tf.matmul(hidden_NH, self.embedding_VE, transpose_b=True) + self.bias_V
-        nll_N, d_logits_NV = tf.raw_ops.SparseSoftmaxCrossEntropyWithLogits(
-            features=logits_NV, labels=targets_N
-        )
-        return nll_N, d_logits_NV
+    def _logits(self, hidden_NH: tf.Tensor) -> tf.Tensor:
+        return tf.matmul(hidden_NH, self.embedding_VE, transpose_b=True) + self.bias_V
 
 
 def sum_by_word(gradient_NE: tf.Tensor, ids_N: tf.Tensor, vocabulary_size: int) -> tf.Tensor:
@@ -128,3 +120,7 @@ def sum_by_word(gradient_NE: tf.Tensor, ids_N: tf.Tensor, vocabulary_size: int) 
     tokens = tf.shape(ids_N)[0]
     first_V = tf.math.unsorted_segment_min(tf.range(tokens), ids_N, vocabulary_size)
     return tf.math.unsorted_segment_sum(gradient_NE, tf.gather(first_V, ids_N), tokens)
+
+
+def _with_ones(hidden_NH: tf.Tensor) -> tf.Tensor:
+    return tf.concat([hidden_NH, tf.ones_like(hidden_NH[:, :1])], 1)
