@@ -2,7 +2,8 @@
 
 LSTMBlockCell has no registered gradient in TensorFlow 2. BlockLSTMV2 has one, but of the wrong operation:
 BlockLSTMGrad, which takes the weights of cell and forget gate in the order of BlockLSTM, the other way round
-than BlockLSTMV2 does (TensorFlow 2.21). Here both go with the gradient operation written for them.
+than BlockLSTMV2 does (TensorFlow 2.21). Here LSTMBlockCell goes with the gradient operation written for it,
+and BlockLSTMV2 with sequence_gradient, which takes a fraction of its operation's time.
 
 Both add 1 to the forget gate or clip the cell at 3 unless told otherwise; here neither does.
 
@@ -13,6 +14,8 @@ from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
+
+from ptb_lm.tf_backend.sequence_gradient import Activations, sequence_gradient
 
 Gradient = Callable[..., tuple[tf.Tensor, ...]]
 
@@ -78,10 +81,8 @@ def _block_lstm(
     after = tf.raw_ops.BlockLSTMV2(**inputs, cell_clip=-1.0, use_peephole=False)
 
     def gradient(d_h_TBH: tf.Tensor, d_c_TBH: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        before = tf.raw_ops.BlockLSTMGradV2(
-            **inputs, **after._asdict(), cs_grad=d_c_TBH, h_grad=d_h_TBH, use_peephole=False
-        )
-        return before.x_grad, before.h_prev_grad, before.cs_prev_grad, before.w_grad, before.b_grad
+        activations = Activations(**after._asdict())
+        return sequence_gradient(x_TBI, h_BH, c_BH, weight, activations, d_h_TBH, d_c_TBH)
 
     return (after.h, after.cs), gradient
 
