@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
+from ptb_lm import memory
 from ptb_lm.backend import Arrays, Ids, Measured
 from ptb_lm.config import Config
 from ptb_lm.errors import UserError
@@ -71,6 +72,7 @@ class TensorFlowBackend:
         dtype: tf.DType,
         seed: int,
     ) -> None:
+        memory.keep_freed()
         self.config = config
         self.device = device
         self.dtype = dtype

@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
+from ptb_lm import memory
 from ptb_lm.backend import Arrays
 from ptb_lm.classifier import Batch, ClassifierConfig, Scores, check_lengths
 from ptb_lm.errors import UserError
@@ -73,6 +74,7 @@ class TensorFlowClassifier:
         dtype: tf.DType,
         seed: int,
     ) -> None:
+        memory.keep_freed()
         self.device = device
         self.dtype = dtype
         self.engine = device.engine(model, execution)

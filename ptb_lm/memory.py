@@ -3,7 +3,7 @@
 import ctypes
 import sys
 
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8  # malloc.h
 LARGEST = 2**30
 
 
@@ -20,3 +20,6 @@ def keep_freed() -> None:
     if mallopt is not None:
         mallopt(M_MMAP_THRESHOLD, LARGEST)
         mallopt(M_TRIM_THRESHOLD, LARGEST)
+        # TensorFlow's operations run on threads of its own. The heaps that such threads get hold 64 MiB, and
+        # one that has become empty is given back all the same; the process's first heap is not.
+        mallopt(M_ARENA_MAX, 1)
