@@ -1,0 +1,120 @@
+"""The gradient of BlockLSTMV2 by hand against the tape over elementary operations."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+tf = pytest.importorskip("tensorflow")
+
+from ptb_lm.tf_backend.block_ops import block_lstm  # noqa: E402
+from ptb_lm.tf_backend.sequence_gradient import (  # noqa: E402
+    LONGEST_UNROLLED,
+    Activations,
+    sequence_gradient,
+)
+
+# No two of a tensor's axes have the same size.
+BATCH, WIDTH, HIDDEN = 3, 5, 2
+NAMES = ("x", "h", "c", "weight", "bias")
+LENGTHS = [1, 4, LONGEST_UNROLLED, LONGEST_UNROLLED + 1]
+
+
+def random_inputs(steps: int, dtype: Any) -> list[Any]:
+    """Random (x_TBI, h_BH, c_BH, weight, bias), gates in the order i, f, g, o."""
+    rng = np.random.default_rng(0)
+    shapes = [
+        (steps, BATCH, WIDTH),
+        (BATCH, HIDDEN),
+        (BATCH, HIDDEN),
+        (WIDTH + HIDDEN, 4 * HIDDEN),
+        (4 * HIDDEN,),
+    ]
+    return [tf.constant(rng.uniform(-1, 1, shape), dtype) for shape in shapes]
+
+
+def random_output_gradients(steps: int, dtype: Any) -> list[Any]:
+    """Of the output and of the cell at every step."""
+    rng = np.random.default_rng(1)
+    return [tf.constant(rng.normal(size=(steps, BATCH, HIDDEN)), dtype) for _ in range(2)]
+
+
+def elementary(x_TBI: Any, h_BH: Any, c_BH: Any, weight: Any, bias: Any) -> Activations:
+    """What BlockLSTMV2 returns, step by step."""
+    activations = []
+    for x_BI in tf.unstack(x_TBI):
+        gates = tf.split(tf.concat([x_BI, h_BH], 1) @ weight + bias, 4, axis=1)
+        i, f, o = (tf.sigmoid(gates[gate]) for gate in (0, 1, 3))
+        g = tf.tanh(gates[2])
+        c_BH = f * c_BH + i * g
+        h_BH = o * tf.tanh(c_BH)
+        activations.append(Activations(i=i, cs=c_BH, f=f, o=o, ci=g, co=tf.tanh(c_BH), h=h_BH))
+    return Activations(*(tf.stack(every) for every in zip(*activations, strict=True)))
+
+
+def expected_gradients(steps: int) -> tuple[Activations, list[Any]]:
+    """The activations, and the gradients by every input, in float64."""
+    inputs = random_inputs(steps, tf.float64)
+    with tf.GradientTape() as tape:
+        tape.watch(inputs)
+        after = elementary(*inputs)
+    outputs = random_output_gradients(steps, tf.float64)
+    return after, tape.gradient([after.h, after.cs], inputs, output_gradients=outputs)
+
+
+def check(measured: Any, expected: Any, bound: float) -> None:
+    for name, array, right in zip(NAMES, measured, expected, strict=True):
+        np.testing.assert_allclose(array, right, rtol=0, atol=bound, err_msg=name)
+
+
+@pytest.mark.parametrize("execution", ["eager", "graph", "any shape"])
+@pytest.mark.parametrize("steps", LENGTHS)
+def test_it_is_the_tape_s_to_the_last_digits(steps: int, execution: str) -> None:
+    """By every input, with a gradient of every step's output and cell."""
+    x_TBI, h_BH, c_BH, weight, _ = random_inputs(steps, tf.float64)
+    after, expected = expected_gradients(steps)
+
+    def run(x_TBI: Any, h_BH: Any, c_BH: Any, after: Any, outputs: Any) -> Any:
+        return sequence_gradient(x_TBI, h_BH, c_BH, weight, Activations(*after), *outputs)
+
+    given = (x_TBI, h_BH, c_BH, tuple(after), tuple(random_output_gradients(steps, tf.float64)))
+    function: Any = run
+    if execution == "graph":
+        function = tf.function(run)
+    if execution == "any shape":
+        unknown = {2: [None], 3: [None, None]}  # but for the width
+        specs = tf.nest.map_structure(
+            lambda a: tf.TensorSpec([*unknown[len(a.shape)], a.shape[-1]], a.dtype), given
+        )
+        function = tf.function(run, input_signature=specs)
+    check(function(*given), expected, 1e-13)
+
+
+@pytest.mark.parametrize("execution", ["eager", "graph"])
+@pytest.mark.parametrize("steps", LENGTHS)
+def test_the_operation_has_it(steps: int, execution: str) -> None:
+    _, expected = expected_gradients(steps)
+
+    def run(*inputs: Any) -> Any:
+        with tf.GradientTape() as tape:
+            tape.watch(inputs)
+            outputs = block_lstm(*inputs)
+        return tape.gradient(outputs, inputs, output_gradients=random_output_gradients(steps, tf.float32))
+
+    function = tf.function(run) if execution == "graph" else run
+    check(function(*random_inputs(steps, tf.float32)), expected, 3e-5)
+
+
+@pytest.mark.parametrize(("steps", "loops"), [(LONGEST_UNROLLED, 0), (LONGEST_UNROLLED + 1, 1), (None, 1)])
+def test_a_long_sequence_is_a_loop_in_the_graph(steps: int | None, loops: int) -> None:
+    _, *others = random_inputs(1, tf.float32)
+
+    def run(x_TBI: Any) -> Any:
+        with tf.GradientTape() as tape:
+            tape.watch(x_TBI)
+            outputs = block_lstm(x_TBI, *others)
+        return tape.gradient(outputs, x_TBI)
+
+    graph = tf.function(run).get_concrete_function(tf.TensorSpec([steps, BATCH, WIDTH])).graph
+    kinds = [operation.type for operation in graph.get_operations()]
+    assert sum(kind.endswith("While") for kind in kinds) == loops
