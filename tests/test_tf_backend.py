@@ -241,7 +241,12 @@ def test_a_tied_softmax_computes_what_an_untied_one_does() -> None:
 def test_very_unlikely_targets_have_a_finite_loss() -> None:
     layer = SoftmaxLayer(1, 2, dtype=tf.float32)
     layer.weight.assign([[0.0, 0.0], [400.0, -400.0]])
-    assert layer.losses(tf.zeros([1, 1]), tf.constant([1])).numpy().tolist() == [800.0]
+    hidden, targets = tf.zeros([1, 1]), tf.constant([1])
+    assert layer.losses(hidden, targets).numpy().tolist() == [800.0]
+    nll_N, d_hidden_NH, (d_weight,) = layer.loss_and_gradients(hidden, targets, 0.5)
+    assert nll_N.numpy().tolist() == [800.0]
+    assert d_hidden_NH.numpy().tolist() == [[0.0]]
+    assert d_weight.numpy().tolist() == [[0.0, 0.0], [0.5, -0.5]]
 
 
 @pytest.mark.parametrize("tokens", [1, 2, 50])

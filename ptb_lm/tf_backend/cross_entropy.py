@@ -19,7 +19,7 @@ class SoftmaxCrossEntropy:
         nll_N: The negative log likelihood of each target, in nats; finite for the least likely ones too.
 
     Args:
-        logits_NV: Used up: in a graph, all is computed in their place.
+        logits_NV: In a graph, the exponentials take their place if nobody else reads them.
         targets_N: Target ids.
     """
 
@@ -36,5 +36,6 @@ class SoftmaxCrossEntropy:
 
     def gradient(self, scale: float) -> tuple[tf.Tensor, tf.Tensor]:
         """Return (d_NV, factor_N1), whose product is the gradient of scale * sum(nll_N) by the logits."""
+        # This copies; what does not (ScatterNdNonAliasingAdd) is unknown to XLA.
         d_NV = tf.tensor_scatter_nd_sub(self._exp_NV, self._places_N2, self._sum_N)
         return d_NV, (scale / self._sum_N)[:, None]

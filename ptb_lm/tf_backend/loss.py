@@ -65,8 +65,8 @@ class SoftmaxLayer:
         softmax = SoftmaxCrossEntropy(inputs @ self.weight, targets_N)
         d_logits_NV, factor_N1 = softmax.gradient(scale)
         d_weight = tf.matmul(factor_N1 * inputs, d_logits_NV, transpose_a=True)
-        d_inputs = tf.matmul(d_logits_NV, self.weight, transpose_b=True)
-        return softmax.nll_N, factor_N1 * d_inputs[:, :-1], [d_weight]
+        d_hidden_NH = factor_N1 * tf.matmul(d_logits_NV, self.weight[:-1], transpose_b=True)
+        return softmax.nll_N, d_hidden_NH, [d_weight]
 
 
 class TiedSoftmaxLayer:
