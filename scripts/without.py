@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
+from ptb_lm import memory
 from ptb_lm.config import Config
 from ptb_lm.dropout import Place
-from ptb_lm.torch_backend import backend, dropout, fused, loss, memory
+from ptb_lm.torch_backend import backend, dropout, fused, loss
 from ptb_lm.torch_backend.backend import TorchBackend
 
 Weights = Mapping[str, NDArray[Any]]
