@@ -7,7 +7,8 @@ Each function builds the model `cudnn` (or `block_fused`, where it says so) with
 without this package. They pass the benchmark's comparison with the reference like everything else.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -31,28 +32,41 @@ def own_softmax(config: Config, weights: Weights, **chosen: Any) -> TorchBackend
         def loss_and_gradients(
             self, hidden_NH: Tensor, targets_N: Tensor, scale: float
         ) -> tuple[Tensor, Tensor]:
-            kernel, bias = (part.detach().requires_grad_() for part in (self.kernel, self.bias))
-            hidden_NH = hidden_NH.detach().requires_grad_()
-            nll_N = functional.cross_entropy(hidden_NH @ kernel + bias, targets_N, reduction="none")
-            d_kernel, d_bias, d_hidden_NH = torch.autograd.grad(
-                scale * nll_N.sum(), [kernel, bias, hidden_NH]
-            )
-            self.gradient[:-1], self.gradient[-1] = d_kernel, d_bias
+            leaves = [part.detach().requires_grad_() for part in (hidden_NH, self.kernel, self.bias)]
+            hidden_NH, kernel, bias = leaves
+            logits_NV = torch.addmm(bias, hidden_NH, kernel)  # as nn.Linear does
+            nll_N = functional.cross_entropy(logits_NV, targets_N, reduction="none")
+            d_hidden_NH, *self.gradients = torch.autograd.grad(scale * nll_N.sum(), leaves)
             return nll_N.detach(), d_hidden_NH
 
-    vars(backend)["SoftmaxLayer"] = AutogradSoftmax
-    return _cudnn(config, weights, **chosen)
+    class AutogradEnds(TorchBackend):
+        softmax: AutogradSoftmax
+
+        def _update(self, ids_N: Tensor, d_embedded_TBE: Tensor, gradients: Sequence[Tensor]) -> Tensor:
+            d_embedded_NE = d_embedded_TBE.flatten(0, 1)
+            of_words = loss.sum_by_word(d_embedded_NE, ids_N)
+            norm = loss.global_norm([of_words, *self.softmax.gradients, *gradients])
+            scale = self._scale(norm)
+            self.embedding_VE.index_add_(0, ids_N, d_embedded_NE * scale)
+            for parameter, gradient in zip(
+                (self.softmax.kernel, self.softmax.bias), self.softmax.gradients, strict=True
+            ):
+                parameter.addcmul_(gradient, scale)
+            self.masters.add(gradients, scale)
+            return norm
+
+    _replace(backend, "SoftmaxLayer", AutogradSoftmax)
+    return _cudnn(config, weights, kind=AutogradEnds, **chosen)
 
 
 def sparse_embedding(config: Config, weights: Weights, **chosen: Any) -> TorchBackend:
     """Return the model with an embedding's gradient for every word: filled, summed into, normed and added."""
 
     class DenseEmbedding(TorchBackend):
-        def _update(self, ids_N: Tensor, d_embedded_TBE: Tensor, gradients: Any) -> Tensor:
+        def _update(self, ids_N: Tensor, d_embedded_TBE: Tensor, gradients: Sequence[Tensor]) -> Tensor:
             dense_VE = torch.zeros_like(self.embedding_VE).index_add_(0, ids_N, d_embedded_TBE.flatten(0, 1))
             norm = loss.global_norm([dense_VE, self.softmax.gradient, *gradients])
-            bound = self.config.max_grad_norm
-            scale = (-self.rate * bound / norm.clamp(min=bound)).float()
+            scale = self._scale(norm)
             self.embedding_VE.addcmul_(dense_VE, scale)
             self.softmax.update(scale)
             self.masters.add(gradients, scale)
@@ -63,7 +77,7 @@ def sparse_embedding(config: Config, weights: Weights, **chosen: Any) -> TorchBa
 
 def kept_memory(config: Config, weights: Weights, **chosen: Any) -> TorchBackend:
     """Return the model in a process that gives freed memory back."""
-    vars(memory)["keep_freed"] = lambda: None
+    _replace(memory, "keep_freed", lambda: None)
     return _cudnn(config, weights, **chosen)
 
 
@@ -74,13 +88,13 @@ def fast_masks(config: Config, weights: Weights, **chosen: Any) -> TorchBackend:
         mask = torch.empty(place.shape, dtype=dtype)
         return mask.bernoulli_(place.keep_prob, generator=generator).div_(place.keep_prob)
 
-    vars(dropout)["_drawn"] = drawn
+    _replace(dropout, "_drawn", drawn)
     return _cudnn(config, weights, **chosen)
 
 
 def packed_recurrence(config: Config, weights: Weights, **chosen: Any) -> TorchBackend:
     """Return `block_fused` with the recurrent matrix rearranged at every step of the backward pass."""
-    vars(fused)["by_transpose"] = lambda matrix_KN, rows: lambda x_BN: x_BN @ matrix_KN.T
+    _replace(fused, "by_transpose", lambda matrix_KN, rows: lambda x_BN: x_BN @ matrix_KN.T)
     return _built("block_fused", TorchBackend, config, weights, chosen)
 
 
@@ -95,3 +109,8 @@ def _built(
 ) -> TorchBackend:
     del chosen["unroll"]
     return kind(config, weights, **{**chosen, "model": model})
+
+
+def _replace(module: ModuleType, name: str, by: Any) -> None:
+    """Replace a module's function or class for the rest of this process, which is one variant's."""
+    setattr(module, name, by)

@@ -228,7 +228,10 @@ def test_the_benchmark_times_the_example_s_sizes() -> None:
         (["--sequences", "99"], "--sequences must be at least 100, not 99"),
         (["--keep-prob", "0"], "keep_prob must be greater than 0 and at most 1, not 0.0"),
         (["--learning-rate", "0"], "learning_rate must be greater than 0 and at most 1, not 0.0"),
-        (["--model", "gru"], "unknown model 'gru' for torch; choose from basic, block, block_fused, cudnn"),
+        (
+            ["--model", "gru"],
+            "unknown model 'gru' for torch; choose from basic, block, block_fused, cudnn, persistent",
+        ),
         (
             ["--execution", "jit"],
             "torch has no cudnn with --execution jit: TorchScript leaves torch.nn.LSTM as it is; "

@@ -227,15 +227,19 @@ class TorchBackend(TorchModel):
             of_words = [sum_by_word(d_embedded_NE, ids_N)]
         scaled_norm = global_norm([*of_words, self.softmax.gradient, *gradients])
         norm = scaled_norm / self.precision.loss_scale
-        bound = self.config.max_grad_norm
-        # Tensors, not numbers: the device's step is not waited for.
-        scale = -self.rate * bound / (norm.clamp(min=bound) * self.precision.loss_scale)
-        scale = scale.to(self.precision.master)
+        scale = self._scale(norm)
         if not self.config.tie_weights:
             self.embedding_VE.index_add_(0, ids_N, d_embedded_NE * scale)
         self.softmax.update(scale)
         self.masters.add(gradients, scale)
         return norm
+
+    def _scale(self, norm: Tensor) -> Tensor:
+        """Return what a gradient is multiplied by, to be added to its parameter, []."""
+        bound = self.config.max_grad_norm
+        # Tensors, not numbers: the device's step is not waited for.
+        scale = -self.rate * bound / (norm.clamp(min=bound) * self.precision.loss_scale)
+        return scale.to(self.precision.master)
 
     def _refresh(self) -> None:
         """Compute with the parameters as they are now, after they were set from outside."""
