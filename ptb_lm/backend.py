@@ -137,7 +137,7 @@ FRAMEWORKS: dict[str, Framework] = {
         models={
             "basic": "elementary operations at each time step",
             "block": "LSTMBlockCell, one fused operation a time step",
-            "block_fused": "BlockLSTMV2, one operation a layer",
+            "block_fused": "BlockLSTMV2, one operation a layer, with a gradient of our own",
             "cudnn": "CudnnRNNV3 on a GPU, the Keras LSTM layer's loop on a CPU",
         },
         executions=("graph", "eager", "xla"),

@@ -18,8 +18,9 @@ def keep_freed() -> None:
         return
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
-        mallopt(M_MMAP_THRESHOLD, LARGEST)
-        mallopt(M_TRIM_THRESHOLD, LARGEST)
+        # Older versions take no more than 32 MiB; set to less than a tensor has, the others would do harm.
+        if mallopt(M_MMAP_THRESHOLD, LARGEST) or mallopt(M_MMAP_THRESHOLD, 2**25):
+            mallopt(M_TRIM_THRESHOLD, LARGEST)
         # TensorFlow's operations run on threads of its own. The heaps that such threads get hold 64 MiB, and
         # one that has become empty is given back all the same; the process's first heap is not.
         mallopt(M_ARENA_MAX, 1)

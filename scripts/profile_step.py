@@ -7,7 +7,6 @@ by their own time (on a GPU, its kernels); --out keeps them in profile.txt, and 
 for Perfetto.
 """
 
-import argparse
 import shlex
 import sys
 from pathlib import Path
@@ -15,29 +14,36 @@ from pathlib import Path
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from ptb_lm import parameters
+from ptb_lm import cli, parameters
+from ptb_lm.backend import FRAMEWORKS
 from ptb_lm.bench.language_workloads import PTB_VOCABULARY
 from ptb_lm.bench.variants import LANGUAGE_MODELS, Variant
 from ptb_lm.bench.workloads import LanguageTask
 from ptb_lm.config import PRESETS
+from ptb_lm.errors import UserError
 from ptb_lm.files import atomic_write
 
+PROG = "python scripts/profile_step.py"
 WARM_UP = 5
 
 
-def main() -> None:
-    """Profile some steps on random words of Penn Treebank's frequencies."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("variant", metavar="VARIANT")
+def main() -> int:
+    """Profile some steps on random words of Penn Treebank's frequencies; return the exit status."""
+    return cli.run(PROG, _profile)
+
+
+def _profile() -> int:
+    parser = cli.Parser(prog=PROG, description="Where the time of a torch training step goes.")
+    parser.add_argument("variant", metavar="VARIANT", help="as torch/cudnn, or plain-torch/cudnn")
     parser.add_argument("--config", choices=tuple(PRESETS), default="small")
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
-    parser.add_argument("--precision", default="fp32")
+    parser.add_argument("--precision", choices=FRAMEWORKS["torch"].precisions, default="fp32")
     parser.add_argument("--steps", type=int, default=5, help="steps to profile (default: 5)")
-    parser.add_argument("--out", type=Path)
-    parser.add_argument("--trace", action="store_true", help="write every operation's start and end too")
+    parser.add_argument("--out", type=Path, help="keep what is printed in OUT/profile.txt")
+    parser.add_argument("--trace", action="store_true", help="write OUT/trace.json too")
     arguments = parser.parse_args()
+    if not arguments.variant.startswith(("torch/", "plain-torch/")):
+        raise UserError(f"{arguments.variant} is not one of torch's variants, which this profiles")
 
     task = LanguageTask(config=PRESETS[arguments.config], vocabulary_size=PTB_VOCABULARY)
     build = Variant(arguments.variant, "").builder(
@@ -65,7 +71,8 @@ def main() -> None:
         atomic_write(arguments.out / "profile.txt", text)
         if arguments.trace:
             profiled.export_chrome_trace(str(arguments.out / "trace.json"))
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

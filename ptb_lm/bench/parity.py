@@ -104,6 +104,15 @@ def _language(task: LanguageTask, build: Build, *, seed: int) -> dict[str, float
         score, _, expected_state = reference.loss_and_gradients(weights, x_next_BT, y_next_BT, expected_state)
         errors[f"loss in window {index}"] = abs(nll - score) / score
 
+    # Steps that move nothing, one after the other: what a step may keep for the next (a state, a captured
+    # graph) must not show.
+    state, expected_state = backend.zero_state(batch), zero
+    for index, (x_next_BT, y_next_BT) in enumerate(windows):
+        state, loss = backend.train_step(x_next_BT, y_next_BT, state, learning_rate=0.0)
+        nll = backend.read([loss])[0].nll / batch
+        score, _, expected_state = reference.loss_and_gradients(weights, x_next_BT, y_next_BT, expected_state)
+        errors[f"loss in training window {index}"] = abs(nll - score) / score
+
     _, loss = backend.train_step(x_BT, y_BT, backend.zero_state(batch), learning_rate=rate)
     errors["loss in training"] = abs(backend.read([loss])[0].nll / batch - expected) / expected
     after = backend.export_weights()

@@ -70,7 +70,8 @@ class TorchBackend(TorchModel):
         seed: int,
     ) -> None:
         super().__init__(model=model, execution=execution, device=device, precision=precision)
-        memory.keep_freed()
+        if self.device.type == "cpu":
+            memory.keep_freed()
         self.config = config
         vocabulary_size = len(weights["embedding"])
         self.stack = LSTMStack.build(model, config.embedding_width, config.layer_sizes)

@@ -40,6 +40,10 @@ class TorchModel(ABC):
         for kind, name in (("execution", execution), ("precision", precision)):
             if self.device.type == "cpu" and name in FRAMEWORKS["torch"].needs_cuda:
                 raise UserError(f"--{kind} {name} needs a CUDA device, and this is a CPU")
+        if (execution, precision) == ("compile", "tf32"):
+            raise UserError(
+                "--execution compile does not go with --precision tf32; choose from auto, eager, graph"
+            )
         self.precision = PRECISIONS[precision]
         self.dtype = self.precision.compute
         self.execution = self.preferred[self.device.type] if execution == "auto" else execution
@@ -48,10 +52,14 @@ class TorchModel(ABC):
         torch.set_flush_denormal(True)
         self.engine = _engine(model, self.execution, self.device, self.dtype)
         if self.device.type == "cuda":
-            # fp32 means IEEE float32; torch's default would let cuDNN round to TF32.
+            # For the whole process. fp32 means IEEE float32; torch's default would let cuDNN round to TF32.
             rounding = "tf32" if self.precision.tf32 else "ieee"
             torch.backends.cuda.matmul.fp32_precision = rounding
             torch.backends.cudnn.rnn.fp32_precision = rounding  # type: ignore[attr-defined]
+            torch.backends.cudnn.conv.fp32_precision = rounding  # type: ignore[attr-defined]
+            # Half precision rounds factors, and sums in float32.
+            torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
+            torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
 
     @abstractmethod
     def canonical(self) -> Mapping[str, Canonical]:

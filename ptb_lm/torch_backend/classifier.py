@@ -62,7 +62,8 @@ class TorchClassifier(TorchModel):
         seed: int,
     ) -> None:
         super().__init__(model=model, execution=execution, device=device, precision=precision)
-        memory.keep_freed()
+        if self.device.type == "cpu":
+            memory.keep_freed()
         self.config = config
         self.stack = self.build_stack(model).to(device=self.device, dtype=self.dtype)
         self.executed_stack = self.stack.executed(partial(executed, execution=self.execution))

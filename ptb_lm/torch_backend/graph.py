@@ -42,9 +42,14 @@ class GraphedStep:
         """Do a step; return the state and the loss.
 
         The state is the graph's own, which the next call overwrites.
+
+        Raises:
+            ValueError: The window has another size than the first.
         """
         if self._graph is None:
             self._graph = self._capture(ids_N, targets_N, state)
+        if ids_N.shape != self._ids_N.shape or state[0][0].shape != self._state[0][0].shape:
+            raise ValueError("a captured step takes windows of the first one's batch size and length only")
         self._ids_N.copy_(ids_N, non_blocking=True)
         self._targets_N.copy_(targets_N, non_blocking=True)
         _copy(self._state, state)

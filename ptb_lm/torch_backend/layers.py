@@ -131,6 +131,7 @@ class CudnnLayer(StackLayer):
         self, x_TBI: Tensor, state: Sequence[LayerState], lengths: Lengths | None = None
     ) -> tuple[Tensor, list[LayerState]]:
         """Return the output [T, B, K] and each direction's state after it has read the sequence."""
+        self.lstm.train(torch.is_grad_enabled())  # without a gradient, nothing is kept for one
         before = tuple(_stacked(parts) for parts in zip(*state, strict=True))
         if lengths is None:
             output_TBK, after = self.lstm(x_TBI, before)

@@ -2,8 +2,9 @@
 
 That kernel keeps the recurrent weights on the chip for the whole sequence, where cuDNN's standard one reads
 them again at every step. torch asks for it in float16 alone, for one layer a call, in one direction, with H
-and I divisible by 128 and B by 8 (aten/src/ATen/native/cudnn/RNN.cpp, use_persist_common_heuristics). Zeros
-make up the difference: a unit whose weights are all zero stays zero and hands on no gradient, and a row of
+and I divisible by 128 and B by 8, H at most 1024 and B at most 128, on a GPU of 98 multiprocessors or more
+(aten/src/ATen/native/cudnn/RNN.cpp, use_persist_common_heuristics and its neighbours). Zeros make up the
+difference in size: a unit whose weights are all zero stays zero and hands on no gradient, and a row of
 the batch has nothing to do with the others. So the numbers are those of the layer as it is.
 
 Shapes: T = time steps, B = batch, I = input width, H = hidden units.
@@ -41,12 +42,12 @@ class PersistentLayer(Layer):
         rows, units = _missing(batch, ROWS), _missing(hidden, UNITS)
         inputs = _missing(self.input_size, UNITS)
         bias = functional.pad(self.bias_ih.view(4, hidden), (0, units)).flatten()
-        weights = [
+        weights = _side_by_side(
             functional.pad(self.weight_ih.view(4, hidden, -1), (0, inputs, 0, units)).flatten(0, 1),
             functional.pad(self.weight_hh.view(4, hidden, -1), (0, units, 0, units)).flatten(0, 1),
             bias,
             torch.zeros_like(bias),  # of torch's two biases the model has one
-        ]
+        )
         before = [functional.pad(part, (0, units, 0, rows))[None] for part in state]
         output, h, c = torch.lstm(
             functional.pad(x_TBI, (0, inputs, 0, rows)),
@@ -55,11 +56,18 @@ class PersistentLayer(Layer):
             has_biases=True,
             num_layers=1,
             dropout=0.0,
-            train=True,
+            train=torch.is_grad_enabled(),
             bidirectional=False,
             batch_first=False,
         )
         return output[:, :batch, :hidden], (h[0, :batch, :hidden], c[0, :batch, :hidden])
+
+
+def _side_by_side(*weights: Tensor) -> list[Tensor]:
+    # As cuDNN wants them, in one piece of memory; torch would warn, and copy them there itself.
+    flat = torch.cat([weight.flatten() for weight in weights])
+    parts = flat.split([weight.numel() for weight in weights])
+    return [part.view_as(weight) for part, weight in zip(parts, weights, strict=True)]
 
 
 def _missing(size: int, multiple: int) -> int:

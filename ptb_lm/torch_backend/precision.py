@@ -18,7 +18,7 @@ class Precision(NamedTuple):
     compute: torch.dtype  # what the layers and the products of the softmax compute in
     tf32: bool = False  # whether a GPU may round the factors of float32 products to TF32
     # What the loss is multiplied by before the backward pass. float16's numbers end at 6e-8, and so would the
-    # gradients of single tokens; its largest is 65,504, far above what clipping lets through.
+    # gradients of single tokens; they also end at 65,504, beyond which a step counts as diverged.
     loss_scale: float = 1.0
 
 
@@ -26,7 +26,7 @@ PRECISIONS = {
     "fp32": Precision(torch.float32, torch.float32),
     "tf32": Precision(torch.float32, torch.float32, tf32=True),
     "bf16": Precision(torch.float32, torch.bfloat16),
-    "fp16": Precision(torch.float32, torch.float16, loss_scale=1024.0),
+    "fp16": Precision(torch.float32, torch.float16, loss_scale=128.0),
     "fp64": Precision(torch.float64, torch.float64),
 }
 
