@@ -6,9 +6,18 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import ROOT
+from conftest import ROOT, installed
 
-WITHOUT = ["own_softmax", "sparse_embedding", "kept_memory", "fast_masks", "packed_recurrence"]
+WITHOUT = [
+    *(
+        f"without:{what}"
+        for what in ("own_softmax", "sparse_embedding", "kept_memory", "fast_masks", "packed_recurrence")
+    ),
+    *(
+        pytest.param(f"without_tensorflow:{what}", marks=installed("tensorflow"))
+        for what in ("own_softmax", "own_gradient", "kept_memory")
+    ),
+]
 
 
 def run(*arguments: str) -> str:
@@ -32,7 +41,7 @@ from ptb_lm.bench.workloads import LanguageTask
 from ptb_lm.config import Config
 
 task = LanguageTask(config=Config(hidden_size=7, keep_prob=0.5), vocabulary_size=50)
-variant = variants.add("mine=without:{what}")
+variant = variants.add("mine={what}")
 build = variant.builder(variants.LANGUAGE_MODELS, device="cpu", precision="fp32", seed=1)
 parity.check(task, build, precision="fp32", seed=3)
 model = build(task.config, parameters.initial(task.config, 50, seed=1))
