@@ -16,10 +16,10 @@ from ptb_lm import backend, corpus, parameters, reference
 from ptb_lm.backend import FRAMEWORKS
 from ptb_lm.config import SMALL, Config
 from ptb_lm.errors import UserError
-from ptb_lm.torch_backend.cells import BasicLayer
+from ptb_lm.torch_backend.cells import BasicLayer, BlockFusedLayer
 from ptb_lm.torch_backend.dropout import InvertedDropout, WindowDropout, multiplied
 from ptb_lm.torch_backend.execution import executed
-from ptb_lm.torch_backend.fused import FusedSequence
+from ptb_lm.torch_backend.fused import FusedSequence, last_of_each
 from ptb_lm.torch_backend.loss import SoftmaxLayer, global_norm, sum_by_word
 from ptb_lm.torch_backend.precision import PRECISIONS
 
@@ -236,15 +236,42 @@ def test_the_layers_as_executed_share_the_parameters(execution: str, tiny_config
     assert all(p.grad is None for p in layer.parameters())
 
 
-@pytest.mark.parametrize("steps", [1, 4])
-def test_the_fused_sequence_has_the_gradient_of_every_input(steps: int) -> None:
+@pytest.mark.parametrize("running", [(2,), (2,) * 4, (3, 3, 1, 1), (4, 3, 2, 1), (3, 1)])
+def test_the_fused_sequence_has_the_gradient_of_every_input(running: tuple[int, ...]) -> None:
     """The carried state's too, which training does not use; against finite differences."""
     generator = torch.Generator().manual_seed(0)
-    shapes = [(steps, 2, 5), (2, 3), (2, 3), (5, 12), (3, 12), (12,)]
+    batch = running[0]
+    shapes = [(sum(running), 5), (batch, 3), (batch, 3), (5, 12), (3, 12), (12,)]
     inputs = [
         torch.randn(shape, generator=generator, dtype=torch.float64, requires_grad=True) for shape in shapes
     ]
-    assert torch.autograd.gradcheck(FusedSequence.apply, inputs)
+
+    def every_output(*inputs: Tensor) -> tuple[Tensor, ...]:
+        output_PH, c_BH = FusedSequence.apply(*inputs, running)  # type: ignore[no-untyped-call]
+        return output_PH, last_of_each(output_PH, running), c_BH
+
+    assert torch.autograd.gradcheck(every_output, inputs)
+
+
+@pytest.mark.parametrize("running", [(2,), (2,) * 4, (3, 3, 1, 1), (4, 3, 2, 1), (3, 1)])
+def test_the_fused_sequence_equals_torch_s_packed_one(running: tuple[int, ...]) -> None:
+    generator = torch.Generator().manual_seed(0)
+    ours, theirs = BlockFusedLayer(5, 3), torch.nn.LSTM(5, 3)
+    for parameter in ours.parameters():
+        torch.nn.init.normal_(parameter, generator=generator)
+    with torch.no_grad():
+        theirs.weight_ih_l0.copy_(ours.kernel.T)
+        theirs.weight_hh_l0.copy_(ours.recurrent_kernel.T)
+        theirs.bias_ih_l0.copy_(ours.bias)
+        theirs.bias_hh_l0.zero_()
+    x_PI = torch.randn(sum(running), 5, generator=generator)
+    h_BH, c_BH = torch.randn(2, running[0], 3, generator=generator)
+    output_PH, (h_last_BH, c_last_BH) = ours.packed(x_PI, (h_BH, c_BH), running)
+    packed = torch.nn.utils.rnn.PackedSequence(x_PI, torch.tensor(running))
+    expected, (h_1BH, c_1BH) = theirs(packed, (h_BH[None], c_BH[None]))
+    torch.testing.assert_close(output_PH, expected.data)
+    torch.testing.assert_close(h_last_BH, h_1BH[0])
+    torch.testing.assert_close(c_last_BH, c_1BH[0])
 
 
 def test_twenty_steps_of_small_at_its_real_size() -> None:

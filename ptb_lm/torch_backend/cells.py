@@ -16,7 +16,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ptb_lm.torch_backend.fused import FusedSequence
+from ptb_lm.torch_backend.fused import FusedSequence, last_of_each
 
 LayerState = tuple[Tensor, Tensor]  # h_BH, c_BH
 
@@ -128,10 +128,22 @@ class BlockFusedLayer(CanonicalLayer):
 
     def forward(self, x_TBI: Tensor, state: LayerState) -> tuple[Tensor, LayerState]:
         """Return the output [T, B, H] and the state after the last step."""
-        output_TBH, c_BH = FusedSequence.apply(  # type: ignore[no-untyped-call]
-            x_TBI, *state, self.kernel, self.recurrent_kernel, self.bias
+        steps, batch, _ = x_TBI.shape
+        output_PH, last = self.packed(x_TBI.flatten(0, 1), state, (batch,) * steps)
+        return output_PH.view(steps, batch, -1), last
+
+    def packed(self, x_PI: Tensor, state: LayerState, running: tuple[int, ...]) -> tuple[Tensor, LayerState]:
+        """Return the output [P, H] and each sample's state after its last step, over packed sequences.
+
+        Args:
+            x_PI: The steps of all samples, as ptb_lm.torch_backend.fused describes.
+            state: Before the first step, samples in the same order.
+            running: How many samples have a step, for each of T.
+        """
+        output_PH, c_BH = FusedSequence.apply(  # type: ignore[no-untyped-call]
+            x_PI, *state, self.kernel, self.recurrent_kernel, self.bias, running
         )
-        return output_TBH, (output_TBH[-1], c_BH)
+        return output_PH, (last_of_each(output_PH, running), c_BH)
 
 
 def freeze_second_bias(bias: Tensor) -> None:

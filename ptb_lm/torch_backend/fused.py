@@ -4,9 +4,16 @@ What does not depend on the step before is done for all steps in one product: th
 the backward pass the gradients of the kernels and of the input. The loop over time keeps one small product
 and the pointwise work, in place.
 
-Shapes: T = time steps, B = batch, I = input width, H = hidden units; gates in the order i, f, g, o along 4H.
+The steps lie one after the other, as in torch's packed sequences: first the first step of each sample, then
+the second of each that has one. Samples are sorted by length, the longest first; where all are of one length
+that is the flattened [T, B].
+
+Shapes: T = time steps, B = batch, P = steps of all samples, I = input width, H = hidden units; gates in the
+order i, f, g, o along G = 4H.
 """
 
+from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -16,81 +23,121 @@ from ptb_lm.torch_backend.repeated import by_transpose
 
 
 class FusedSequence(torch.autograd.Function):
-    """(x_TBI, h_BH, c_BH, kernel, recurrent_kernel, bias) -> (output_TBH, the last c_BH)."""
+    """(x_PI, h_BH, c_BH, kernel, recurrent_kernel, bias, running) -> (output_PH, each sample's last c_BH).
+
+    `running` is how many samples have a step, for each of T.
+    """
 
     @staticmethod
     def forward(
         ctx: Any,
-        x_TBI: Tensor,
+        x_PI: Tensor,
         h_BH: Tensor,
         c_BH: Tensor,
         kernel: Tensor,
         recurrent_kernel: Tensor,
         bias: Tensor,
+        running: tuple[int, ...],
     ) -> tuple[Tensor, Tensor]:
-        """Return the outputs and the last cell state; keep the activations for the backward pass."""
-        steps, batch, _ = x_TBI.shape
-        hidden = h_BH.shape[1]
-        gates_TBG = torch.addmm(bias, x_TBI.flatten(0, 1), kernel).view(steps, batch, 4 * hidden)
-        # Index t holds the state before step t.
-        h_SBH, c_SBH = (state.new_empty(steps + 1, batch, hidden) for state in (h_BH, c_BH))
-        tanh_c_TBH = h_BH.new_empty(steps, batch, hidden)
-        h_SBH[0], c_SBH[0] = h_BH, c_BH
+        """Return the outputs and the last cell states; keep the activations for the backward pass."""
+        batch, hidden = h_BH.shape
+        gates_PG = torch.addmm(bias, x_PI, kernel)
+        # The state before the first step, then after each.
+        h_all, c_all = (part.new_empty(batch + len(x_PI), hidden) for part in (h_BH, c_BH))
+        h_all[:batch], c_all[:batch] = h_BH, c_BH
+        tanh_c_PH = h_BH.new_empty(len(x_PI), hidden)
         # Views are made for all steps at once: in a small layer, one at a time costs as much as the products.
-        h, c, tanh_c = h_SBH.unbind(), c_SBH.unbind(), tanh_c_TBH.unbind()
-        through_sigmoid = gates_TBG[..., : 2 * hidden].unbind()
-        i, f, g, o = (gate_TBH.unbind() for gate_TBH in gates_TBG.split(hidden, dim=2))
-        for t, gates in enumerate(gates_TBG.unbind()):
-            gates.addmm_(h[t], recurrent_kernel)
+        (h_before, h_after), (c_before, c_after) = (_steps(every, running) for every in (h_all, c_all))
+        through_sigmoid = gates_PG[:, : 2 * hidden].split(running)
+        i, f, g, o = (gate_PH.split(running) for gate_PH in gates_PG.split(hidden, dim=1))
+        tanh_c = tanh_c_PH.split(running)
+        for t, gates in enumerate(gates_PG.split(running)):
+            gates.addmm_(h_before[t], recurrent_kernel)
             through_sigmoid[t].sigmoid_()
             g[t].tanh_()
             o[t].sigmoid_()
-            torch.mul(f[t], c[t], out=c[t + 1]).addcmul_(i[t], g[t])
-            torch.tanh(c[t + 1], out=tanh_c[t])
-            torch.mul(o[t], tanh_c[t], out=h[t + 1])
-        ctx.save_for_backward(x_TBI, kernel, recurrent_kernel, gates_TBG, h_SBH, c_SBH, tanh_c_TBH)
-        return h_SBH[1:], c_SBH[-1].clone()
+            torch.mul(f[t], c_before[t], out=c_after[t]).addcmul_(i[t], g[t])
+            torch.tanh(c_after[t], out=tanh_c[t])
+            torch.mul(o[t], tanh_c[t], out=h_after[t])
+        ctx.running = running
+        ctx.save_for_backward(x_PI, kernel, recurrent_kernel, gates_PG, h_all, c_all, tanh_c_PH)
+        return h_all[batch:], last_of_each(c_all[batch:], running).clone()
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
-        """Return the gradients of all six inputs; None for an input that wants none."""
-        d_output_TBH, d_c_last_BH = grad_outputs
-        x_TBI, kernel, recurrent_kernel, gates_TBG, h_SBH, c_SBH, tanh_c_TBH = ctx.saved_tensors
-        steps, batch, hidden = tanh_c_TBH.shape
-        i, f, g, o = gates_TBG.split(hidden, dim=2)
+        """Return the gradients of the inputs; None for one that wants none."""
+        d_output_PH, d_c_last_BH = grad_outputs
+        x_PI, kernel, recurrent_kernel, gates_PG, h_all, c_all, tanh_c_PH = ctx.saved_tensors
+        running: tuple[int, ...] = ctx.running
+        batch, hidden = d_c_last_BH.shape
+        h_before_PH, c_before_PH = (_together(every, running) for every in (h_all, c_all))
+        i, f, g, o = gates_PG.split(hidden, dim=1)
         # Everything but the gradient that flows back through time, for all steps at once: the gradient of a
         # gate before its nonlinearity is its factor times d_c, or for o times d_h. With h = o tanh(c):
         #   i: g i (1 - i)   f: c_before f (1 - f)   g: i (1 - g g)   o: h (1 - o)   d_c by d_h: o - h tanh(c)
-        d_gates_TBG = torch.empty_like(gates_TBG)  # the factors first
-        by_i, by_f, by_g, by_o = d_gates_TBG.split(hidden, dim=2)
-        h_TBH = h_SBH[1:]
+        d_gates_PG = torch.empty_like(gates_PG)  # the factors first
+        by_i, by_f, by_g, by_o = d_gates_PG.split(hidden, dim=1)
+        h_PH = h_all[batch:]
         torch.mul(i, g, out=by_g)
         torch.addcmul(by_g, by_g, i, value=-1, out=by_i)
         torch.addcmul(i, by_g, g, value=-1, out=by_g)
-        torch.addcmul(f, f, f, value=-1, out=by_f).mul_(c_SBH[:-1])
-        torch.addcmul(h_TBH, h_TBH, o, value=-1, out=by_o)
-        through_TBH = torch.addcmul(o, h_TBH, tanh_c_TBH, value=-1)
-        d_h_BH, d_c_BH = torch.zeros_like(d_c_last_BH), d_c_last_BH.clone()
-        d_c_B1H = d_c_BH[:, None]
-        by_c = d_gates_TBG[..., : 3 * hidden].view(steps, batch, 3, hidden).unbind()
+        torch.addcmul(f, f, f, value=-1, out=by_f).mul_(c_before_PH)
+        torch.addcmul(h_PH, h_PH, o, value=-1, out=by_o)
+        through_PH = torch.addcmul(o, h_PH, tanh_c_PH, value=-1)
+        by_c = d_gates_PG[:, : 3 * hidden].view(len(x_PI), 3, hidden).split(running)
         d_output, d_gates, by_h, through, forgotten = (
-            every.unbind() for every in (d_output_TBH, d_gates_TBG, by_o, through_TBH, f)
+            every.split(running) for every in (d_output_PH, d_gates_PG, by_o, through_PH, f)
         )
+        # A sample that has ended waits in these, below the ones that run, until its last step is reached.
+        d_h_BH, d_c_BH = torch.zeros_like(d_c_last_BH), d_c_last_BH.clone()
         through_recurrence = by_transpose(recurrent_kernel, batch)
-        for t in reversed(range(steps)):
-            d_h_BH.add_(d_output[t])
-            d_c_BH.addcmul_(d_h_BH, through[t])
-            by_c[t].mul_(d_c_B1H)
-            by_h[t].mul_(d_h_BH)
-            d_h_BH = through_recurrence(d_gates[t])
-            d_c_BH.mul_(forgotten[t])
-        d_gates_NG = d_gates_TBG.flatten(0, 1)
+        for t in reversed(range(len(running))):
+            d_h, d_c = d_h_BH[: running[t]], d_c_BH[: running[t]]
+            d_h.add_(d_output[t])
+            d_c.addcmul_(d_h, through[t])
+            by_c[t].mul_(d_c[:, None])
+            by_h[t].mul_(d_h)
+            d_c.mul_(forgotten[t])
+            if running[t] == batch:
+                d_h_BH = through_recurrence(d_gates[t])
+            else:
+                d_h.copy_(through_recurrence(d_gates[t]))
         return (
             # Nobody wants that of the data.
-            (d_gates_NG @ kernel.T).view_as(x_TBI) if ctx.needs_input_grad[0] else None,
+            d_gates_PG @ kernel.T if ctx.needs_input_grad[0] else None,
             d_h_BH,
             d_c_BH,
-            x_TBI.flatten(0, 1).T @ d_gates_NG,
-            h_SBH[:-1].flatten(0, 1).T @ d_gates_NG,
-            d_gates_NG.sum(0),
+            x_PI.T @ d_gates_PG,
+            h_before_PH.T @ d_gates_PG,
+            d_gates_PG.sum(0),
+            None,
         )
+
+
+def last_of_each(every_PH: Tensor, running: Sequence[int]) -> Tensor:
+    """Return the rows of each sample's last step, [B, H].
+
+    Args:
+        every_PH: Of all steps.
+        running: How many samples have a step, for each of T.
+    """
+    starts = [0, *accumulate(running)]
+    if running[-1] == running[0]:
+        return every_PH[starts[-2] :]
+    rows = {}
+    for start, samples, going_on in zip(starts, running, [*running[1:], 0], strict=False):
+        rows.update({sample: start + sample for sample in range(going_on, samples)})
+    return every_PH[torch.tensor([rows[sample] for sample in sorted(rows)], device=every_PH.device)]
+
+
+def _steps(every: Tensor, running: tuple[int, ...]) -> tuple[list[Tensor], list[Tensor]]:
+    """Return views of a state [B + P, H]: before each step of those that have it, and after each."""
+    parts = every.split([running[0], *running])
+    return [part[:samples] for part, samples in zip(parts, running, strict=False)], list(parts[1:])
+
+
+def _together(every: Tensor, running: tuple[int, ...]) -> Tensor:
+    """Return a state [B + P, H] before each step, [P, H]."""
+    if running[-1] == running[0]:
+        return every[: -running[0]]
+    return torch.cat(_steps(every, running)[0])

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 
-from ptb_lm.torch_backend.cells import Layer, LayerState
+from ptb_lm.torch_backend.cells import BlockFusedLayer, Layer, LayerState
 
 
 class Lengths:
@@ -50,18 +50,27 @@ class Lengths:
         position_P = self._backwards if backwards else packed.data
         x_PI = x_TBI.flatten(0, 1).index_select(0, position_P)
         h_BH, c_BH = (part_BH[packed.sorted_indices] for part_BH in state)
+        if isinstance(layer, BlockFusedLayer):
+            output_PH, last = layer.packed(x_PI, (h_BH, c_BH), tuple(packed.batch_sizes.tolist()))
+        else:
+            output_PH, last = self._in_pieces(layer, x_PI, (h_BH, c_BH))
+        output = output_PH.new_zeros(self.steps * len(self.lengths_B), output_PH.shape[1])
+        output = output.index_copy(0, position_P, output_PH)
+        h_BH, c_BH = (part_BH[packed.unsorted_indices] for part_BH in last)
+        return output.view(self.steps, len(self.lengths_B), -1), (h_BH, c_BH)
+
+    def _in_pieces(self, layer: Layer, x_PI: Tensor, state: LayerState) -> tuple[Tensor, LayerState]:
+        """Run a layer that wants a rectangle at a time; the samples stay sorted."""
+        h_BH, c_BH = state
         outputs, ended = [], []
         for (running, steps), (going_on, _) in zip(self._pieces, [*self._pieces[1:], (0, 0)], strict=True):
             piece_PI, x_PI = x_PI.tensor_split([running * steps])
             output, (h_BH, c_BH) = layer(piece_PI.view(steps, running, -1), (h_BH[:running], c_BH[:running]))
             outputs.append(output.flatten(0, 1))
             ended.append((h_BH[going_on:], c_BH[going_on:]))
-        output_PH = torch.cat(outputs)
-        output = output_PH.new_zeros(self.steps * len(self.lengths_B), output_PH.shape[1])
-        output = output.index_copy(0, position_P, output_PH)
-        # The shortest samples ended first, and are last in the order of the packed ones.
-        h_BH, c_BH = (torch.cat(parts[::-1])[packed.unsorted_indices] for parts in zip(*ended, strict=True))
-        return output.view(self.steps, len(self.lengths_B), -1), (h_BH, c_BH)
+        # The shortest samples ended first, and are last in the order.
+        h_BH, c_BH = (torch.cat(parts[::-1]) for parts in zip(*ended, strict=True))
+        return torch.cat(outputs), (h_BH, c_BH)
 
     @cached_property
     def _packed(self) -> PackedSequence:

@@ -17,13 +17,21 @@ def by_transpose(matrix_KN: Tensor, rows: int) -> Callable[[Tensor], Tensor]:
 
     Args:
         matrix_KN: Must not change between the calls.
-        rows: B.
+        rows: B; fewer rows work too, but nothing was prepared for them.
     """
     if matrix_KN.device.type != "cpu":
         return lambda x_BN: x_BN @ matrix_KN.T
     if torch.backends.mkl.is_available() and matrix_KN.dtype == torch.float32:
         matrix_KN = matrix_KN.contiguous()
         packed = torch.ops.mkl._mkl_reorder_linear_weight(matrix_KN, rows)
-        return lambda x_BN: torch.ops.mkl._mkl_linear(x_BN, packed, matrix_KN, None, rows)
-    # The other way round, the large matrix is read along its rows.
-    return lambda x_BN: (matrix_KN @ x_BN.T).T
+        return lambda x_BN: (
+            torch.ops.mkl._mkl_linear(x_BN, packed, matrix_KN, None, rows)
+            if len(x_BN) == rows
+            else _other_way_round(matrix_KN, x_BN)
+        )
+    return lambda x_BN: _other_way_round(matrix_KN, x_BN)
+
+
+def _other_way_round(matrix_KN: Tensor, x_BN: Tensor) -> Tensor:
+    # The large matrix is then read along its rows.
+    return (matrix_KN @ x_BN.T).T
