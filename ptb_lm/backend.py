@@ -6,20 +6,23 @@ owns the graph, loss, gradients, clipping, update, dropout and compilation. Arra
 Shapes: B = batch, T = time steps, L = layers, H = hidden units.
 """
 
+from __future__ import annotations
+
 import importlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 from ptb_lm.config import Config
 from ptb_lm.errors import UserError
 
-Ids = NDArray[np.int32]
-Arrays = dict[str, NDArray[Any]]
+if TYPE_CHECKING:  # the registry is all that --help wants, and NumPy takes longer to import
+    import numpy as np
+    from numpy.typing import NDArray
+
+Ids: TypeAlias = "NDArray[np.int32]"
+Arrays: TypeAlias = "dict[str, NDArray[Any]]"
 State = Any  # opaque to the trainer: the carried h and c, in the framework's own tensors
 Loss = Any  # opaque: a window's measurements, possibly still being computed
 

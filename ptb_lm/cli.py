@@ -11,6 +11,8 @@ from typing import NoReturn
 
 from ptb_lm.errors import DivergenceError, UserError
 
+TRAIN = "python -m ptb_lm.train"  # the command, as a hint that names it says
+
 EXIT_FAILED = 1  # the run failed: divergence, a full disk
 EXIT_USAGE = 2  # the user can put it right: a name, a value, a file
 

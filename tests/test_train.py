@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import runs
 
-from ptb_lm import checkpoint, train
+from ptb_lm import checkpoint, launch, train
 from ptb_lm.config import PRESETS, RECIPES, SMALL
 from ptb_lm.rundir import MAX_SEED, RunDirectory
 
@@ -639,7 +639,7 @@ def test_the_preset_and_the_flags_make_the_configuration(data: Path, tmp_path: P
 @pytest.mark.parametrize("recipe", [None, "default", "tutorial"])
 def test_the_recipe_decides_how_a_preset_is_trained(recipe: str | None) -> None:
     given = {"config": "medium", "keep_prob": 0.9, **({"recipe": recipe} if recipe else {})}
-    run = train._new_config(given)
+    run = launch.new_config(given)
     assert run.recipe == (recipe or "default")
     assert run.hyperparameters == RECIPES[recipe or "default"]["medium"].replace(keep_prob=0.9)
 
@@ -746,3 +746,14 @@ def test_help_names_every_flag_and_its_preset_values(capsys: pytest.CaptureFixtu
     assert "medium 0.65 [tutorial 0.5], large 0.5 [tutorial 0.35], demo 1" in text
     assert "--tie-weights, --no-tie-weights" in text
     assert "medium yes [tutorial no]" in text
+
+
+def test_help_imports_nothing_that_takes_long() -> None:
+    code = (
+        "import sys\nfrom ptb_lm import train\n"
+        "try:\n    train.main(['--help'])\nexcept SystemExit:\n    pass\n"
+        "print([name for name in ('numpy', 'torch', 'tensorflow', 'tqdm', 'http') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "--learning-rate" in done.stdout
+    assert done.stdout.splitlines()[-1] == "[]"

@@ -205,7 +205,7 @@ def test_stopped_anywhere_and_resumed_equals_never_stopped(
     run, expected = tmp_path / "run", tmp_path / "expected"
     assert main(arguments(text_folder, expected, *more)) == 0
     with monkeypatch.context() as patch:
-        patch.setattr("ptb_lm.train.StopRequest", lambda: StopAfter(asked))
+        patch.setattr("ptb_lm.launch.StopRequest", lambda: StopAfter(asked))
         status = main(arguments(text_folder, run, *more))
     if status == 143:
         assert not (run / "result.json").exists()
@@ -236,7 +236,7 @@ def test_with_averages_too(
     run, expected = tmp_path / "run", tmp_path / "expected"
     assert main(arguments(text_folder, expected, *REGULARISED)) == 0
     with monkeypatch.context() as patch:
-        patch.setattr("ptb_lm.train.StopRequest", lambda: StopAfter(asked))
+        patch.setattr("ptb_lm.launch.StopRequest", lambda: StopAfter(asked))
         assert main(arguments(text_folder, run, *REGULARISED)) == 143
     assert_saved_when_asked(run, asked)
     assert main(["--resume", str(run)]) == 0
@@ -255,11 +255,11 @@ def test_stopped_in_either_test_and_resumed_equals_never_stopped(
     run, expected = tmp_path / "run", tmp_path / "expected"
     counted = StopAfter(10**9)
     with monkeypatch.context() as patch:
-        patch.setattr("ptb_lm.train.StopRequest", lambda: counted)
+        patch.setattr("ptb_lm.launch.StopRequest", lambda: counted)
         assert main(arguments(text_folder, expected, *more)) == 0
     asked = 10**9 - counted._left
     with monkeypatch.context() as patch:
-        patch.setattr("ptb_lm.train.StopRequest", lambda: StopAfter(asked - before_the_end))
+        patch.setattr("ptb_lm.launch.StopRequest", lambda: StopAfter(asked - before_the_end))
         assert main(arguments(text_folder, run, *more)) == 143
     assert len(untimed_rows(run)) == 2
     assert not (run / "result.json").exists()
@@ -273,7 +273,7 @@ def test_stopped_again_and_again_equals_never_stopped(
     run, expected = tmp_path / "run", tmp_path / "expected"
     assert main(arguments(text_folder, expected, "--keep-prob", "0.7")) == 0
     first, status, stops = arguments(text_folder, run, "--keep-prob", "0.7"), 143, 0
-    monkeypatch.setattr("ptb_lm.train.StopRequest", lambda: StopAfter(9))
+    monkeypatch.setattr("ptb_lm.launch.StopRequest", lambda: StopAfter(9))
     while status == 143:
         status = main(["--resume", str(run)] if stops else first)
         stops += 1
