@@ -37,6 +37,11 @@ def _parser() -> cli.Parser:
         "--execution", choices=backend.EXECUTIONS, help="how it is run (default: the framework's own)"
     )
     parser.add_argument("--device", choices=backend.DEVICES, help="default: as the run was trained")
+    parser.add_argument(
+        "--precision",
+        choices=backend.PRECISIONS,
+        help="default: as the run was trained, or fp32 where that cannot be had",
+    )
     return parser
 
 
@@ -54,14 +59,15 @@ def _evaluate(arguments: argparse.Namespace) -> int:
         ids, split, name = data.splits[arguments.split], arguments.split, arguments.split
     batch_size = evaluation.batch_size(split, run.hyperparameters)
     corpus.check_evaluation(ids, batch_size=batch_size, split=name)
+    framework, implementation = arguments.framework or run.framework, arguments.model or run.model
     model = backend.build(
         run.hyperparameters,
         weights,
-        framework=arguments.framework or run.framework,
-        model=arguments.model or run.model,
+        framework=framework,
+        model=implementation,
         execution=arguments.execution,
         device=arguments.device or run.device,
-        precision=run.precision,
+        precision=arguments.precision or _precision(run.precision, framework, implementation),
         seed=run.seed,
     )
     perplexity = evaluation.perplexity(
@@ -70,6 +76,13 @@ def _evaluate(arguments: argparse.Namespace) -> int:
     scored = len(ids) // batch_size * batch_size - batch_size
     print(f"{name} perplexity {perplexity:.4f} ({scored:,} tokens scored)")
     return 0
+
+
+def _precision(trained: str, framework: str, model: str) -> str:
+    """Return the precision to score in: the weights are kept in float32, whatever they were trained in."""
+    row = backend.FRAMEWORKS[framework]
+    anywhere = set(row.options(model)["precision"]) - set(row.needs_cuda)
+    return trained if trained in anywhere else "fp32"
 
 
 if __name__ == "__main__":

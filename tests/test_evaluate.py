@@ -1,5 +1,6 @@
 """Scoring a saved run: the number that training reported, whatever way it is asked for."""
 
+import json
 import re
 import shutil
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import runs
+from conftest import installed
 
 from ptb_lm import backend, checkpoint, corpus, evaluate, evaluation, reference
 from ptb_lm.backend import FRAMEWORKS, Backend
@@ -152,6 +154,29 @@ def test_another_framework_gives_the_same_perplexity(
     expected = runs.result(run)["test_perplexity"]
     given = printed(capsys, run, "--framework", "tensorflow", "--model", model)[0]
     assert float(given) == pytest.approx(expected, abs=1.1e-4)
+
+
+@pytest.mark.parametrize(
+    ("trained", "flags"),
+    [
+        ("bf16", ["--precision", "fp32"]),
+        pytest.param("bf16", ["--framework", "tensorflow"], marks=installed("tensorflow")),
+        pytest.param(
+            "fp64", ["--framework", "tensorflow", "--model", "block_fused"], marks=installed("tensorflow")
+        ),
+        ("tf32", []),
+    ],
+)
+def test_a_precision_that_cannot_be_had_is_no_obstacle(
+    trained: str, flags: list[str], run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The weights are kept in float32."""
+    copy = tmp_path / "run"
+    shutil.copytree(run, copy)
+    config = json.loads((copy / "config.json").read_text())
+    (copy / "config.json").write_text(json.dumps({**config, "precision": trained}))
+    expected = runs.result(run)["test_perplexity"]
+    assert float(printed(capsys, copy, *flags)[0]) == pytest.approx(expected, abs=1.1e-4)
 
 
 def test_dropout_is_off(data: Path, tmp_path: Path) -> None:
