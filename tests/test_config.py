@@ -9,6 +9,7 @@ import pytest
 
 from ptb_lm.config import PRESETS, RECIPES, SMALL, Config, flag_name
 from ptb_lm.errors import UserError
+from ptb_lm.schedule import learning_rate
 
 # tensorflow/models, tutorials/rnn/ptb/ptb_word_lm.py.
 TUTORIAL = {
@@ -76,7 +77,19 @@ def test_the_default_recipe_trains_medium_and_large_otherwise() -> None:
             "average_epochs": 1.0,
         },
         "demo": {},
+        "race": {},
     }
+
+
+def test_the_race_is_medium_by_default_on_a_shorter_schedule() -> None:
+    race, medium = RECIPES["default"]["race"], RECIPES["default"]["medium"]
+    assert differences(race, medium).keys() == {"epochs", "decay_after", "lr_decay"}
+    assert race.epochs == 30
+    for at_the_start in range(race.decay_after):
+        assert learning_rate(race, at_the_start) == learning_rate(medium, 0)
+    assert learning_rate(race, race.decay_after) < learning_rate(medium, 0)
+    assert learning_rate(race, race.epochs - 1) == pytest.approx(learning_rate(medium, medium.epochs - 1))
+    assert race.decay_after / race.epochs == pytest.approx(medium.decay_after / medium.epochs, abs=0.02)
 
 
 COUNTS = ("num_layers", "hidden_size", "num_steps", "batch_size", "epochs")
