@@ -1,0 +1,174 @@
+"""scripts/reproduce: what it makes, in a copy of the checkout, of a text that is small."""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import runs
+from conftest import ROOT, installed
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+SCRIPT = ROOT / "scripts" / "reproduce"
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A copy of what it needs, with results/ as they are before anything is made."""
+    copy = tmp_path / "checkout"
+    for folder in ("scripts", "ptb_lm"):
+        shutil.copytree(ROOT / folder, copy / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    (copy / "results").mkdir()
+    for name in ("setup.py", "results/README.md", "results/records.md"):
+        shutil.copy(ROOT / name, copy / name)
+    runs.write_corpus(tmp_path / "ptb")
+    return copy
+
+
+def environment(checkout: Path) -> dict[str, str]:
+    """What lets it find Penn Treebank, this Python, and no GPU."""
+    changes = {
+        "PTB_LM_DATA": str(checkout.parent / "ptb"),
+        "PYTHON": sys.executable,
+        "CUDA_VISIBLE_DEVICES": "",
+    }
+    return {**os.environ, **changes}
+
+
+def reproduce(checkout: Path, *results: str) -> str:
+    """Run it to its end; return what it printed."""
+    done = subprocess.run(
+        [str(checkout / "scripts" / "reproduce"), *results],
+        env=environment(checkout),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def kept(checkout: Path, name: str) -> set[str]:
+    return {path.name for path in (checkout / "results" / name).iterdir()}
+
+
+ENDED = {"config.json", "metrics.jsonl", "result.json", "curve.svg", "events.out.tfevents.001"}
+
+
+@installed("matplotlib")
+def test_an_ablation_leaves_runs_pictures_logs_and_tables(checkout: Path) -> None:
+    reproduce(checkout, "ablation-small")
+    page = (checkout / "results" / "README.md").read_text()
+    inside = page[page.index("<!-- ablation of small: ") : page.index("<!-- end of ablation of small -->")]
+    steps = re.findall(r"\| \[(.+?)\]\((.+?)\) \| (.*?) \| 13 \(best", inside)
+    units = "--keep-prob 0.8 --variational"
+    words = f"{units} --embedding-keep-prob 0.9 --recurrent-keep-prob 0.9"
+    schedule = "--lr-decay 0.57 --max-grad-norm 10"
+    assert [(name, flags.strip("`")) for name, _, flags in steps] == [
+        ("0 average alone", "--average-epochs 1"),
+        ("0 tutorial", ""),
+        ("1 variational", units),
+        ("2 words and recurrent", words),
+        ("3 schedule", f"{schedule} {words}"),
+        ("4 average", f"{schedule} {words} --average-epochs 1"),
+    ]
+    for _, folder, _ in steps:
+        assert kept(checkout, folder) == ENDED
+
+    # What is there is not made again, and the first step is the run of small.
+    before = runs.files(checkout / "results")
+    again = reproduce(checkout, "small")
+    assert "epoch " not in again
+    assert runs.files(checkout / "results") == before
+
+
+@installed("matplotlib")
+def test_a_run_that_is_stopped_leaves_what_it_has_done_and_goes_on(checkout: Path) -> None:
+    results, name = checkout / "results", "small-cudnn-cpu"
+    text = checkout.parent / "ptb" / "train.txt"
+    text.write_text(text.read_text() * 8)  # the run takes some seconds
+    said = stopped(checkout, signal.SIGTERM)
+    assert f"go on with: python -m ptb_lm.train --resume checkpoints/reproduce-{name}" in said
+    assert kept(checkout, name) == ENDED - {"result.json"}
+    done = epochs(results / name)
+    assert 0 < done < 13
+    assert f"| {done} of 13, going on (best " in (results / "README.md").read_text()
+
+    reproduce(checkout, "small")
+    assert kept(checkout, name) == ENDED | {"events.out.tfevents.002"}
+    assert epochs(results / name) == 13
+    assert "going on (best" not in (results / "README.md").read_text()
+    events = EventAccumulator(str(results / name))
+    events.Reload()
+    assert [scalar.step for scalar in events.Scalars("perplexity/valid")] == list(range(1, 14))
+
+    # A run that has ended stays, until another has.
+    shutil.rmtree(checkout / "checkpoints" / f"reproduce-{name}")
+    before = runs.files(results)
+    stopped(checkout, signal.SIGINT)
+    assert runs.files(results) == before
+
+
+def epochs(run: Path) -> int:
+    return (run / "metrics.jsonl").read_text().count("\n")
+
+
+def stopped(checkout: Path, number: signal.Signals) -> str:
+    """Stop small after an epoch or more, as a terminal or timeout does it; return what it said on stderr."""
+    process = subprocess.Popen(
+        [str(checkout / "scripts" / "reproduce"), "small"],
+        env=environment(checkout),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+        text=True,
+    )
+    metrics = checkout / "checkpoints" / "reproduce-small-cudnn-cpu" / "metrics.jsonl"
+    while not metrics.exists() or not metrics.read_text():
+        assert process.poll() is None
+        time.sleep(0.02)
+    os.killpg(process.pid, number)
+    said = process.communicate()[1]
+    assert process.returncode == 128 + number
+    return said
+
+
+@pytest.mark.parametrize("flag", ["-h", "--help"])
+def test_help_is_its_header(flag: str) -> None:
+    done = subprocess.run([str(SCRIPT), "small", flag], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    header = [line[2:] for line in SCRIPT.read_text().split("\n\n")[0].splitlines()[1:]]
+    assert done.stdout.splitlines() == header
+    listed = re.search(r"^results=\((.*?)\)", SCRIPT.read_text(), flags=re.DOTALL | re.MULTILINE)
+    assert listed is not None
+    for name in listed[1].split():
+        assert re.search(rf"^  (\S+, )*{name}\b", done.stdout, flags=re.MULTILINE)
+
+
+def test_an_unknown_name_is_refused_before_anything_is_made(checkout: Path) -> None:
+    assert "unknown result 'smal'; choose from small" in refused(checkout, "small", "smal")
+
+
+def test_a_race_needs_a_gpu(checkout: Path) -> None:
+    problem = "the records are of a GPU, and this machine has none that torch can use"
+    assert refused(checkout, "small", "race") == f"scripts/reproduce: race: {problem}\n"
+
+
+def refused(checkout: Path, *results: str) -> str:
+    before = runs.files(checkout)
+    done = subprocess.run(
+        [str(checkout / "scripts" / "reproduce"), *results],
+        env=environment(checkout),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    after = {name: content for name, content in runs.files(checkout).items() if "__pycache__" not in name}
+    assert after == before
+    return done.stderr
