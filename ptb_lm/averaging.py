@@ -8,8 +8,23 @@ themselves are trained.
 import math
 
 from ptb_lm.config import Config
+from ptb_lm.errors import UserError
 
 AVERAGE_EVERY = 10  # training steps; a pass over all weights at each step would cost as much as the update
+
+
+def check(config: Config, *, steps_an_epoch: int) -> None:
+    """Check that the average is updated at all.
+
+    Raises:
+        UserError: The run ends before its first update.
+    """
+    steps = config.epochs * steps_an_epoch
+    if config.average_epochs and not updates(config, steps):
+        raise UserError(
+            f"--average-epochs {config.average_epochs:g}: the average moves every {AVERAGE_EVERY} steps, and "
+            f"this run has {steps}; train for more --epochs, or with --average-epochs 0"
+        )
 
 
 def updates(config: Config, steps_done: int) -> int:

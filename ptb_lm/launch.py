@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from ptb_lm import backend, cli, datasets, parameters, runlog
+from ptb_lm import averaging, backend, cli, datasets, parameters, runlog
 from ptb_lm.config import RECIPES, Config, flag_name
 from ptb_lm.corpus import Corpus
 from ptb_lm.errors import UserError
@@ -65,7 +65,7 @@ def train(arguments: argparse.Namespace, command_line: str) -> int:
 
     # Everything that can be wrong is found out before anything is written.
     corpus = datasets.load(run.data)
-    count_steps(corpus, run)
+    averaging.check(run.hyperparameters, steps_an_epoch=count_steps(corpus, run))
     if resuming:
         _check_vocabulary(directory, corpus)
     weights = parameters.initial(run.hyperparameters, len(corpus.vocabulary), seed=run.seed)

@@ -8,6 +8,7 @@ import pytest
 from ptb_lm import averaging
 from ptb_lm.averaging import AVERAGE_EVERY
 from ptb_lm.config import SMALL
+from ptb_lm.errors import UserError
 
 HALF_AN_EPOCH = SMALL.replace(average_epochs=0.5)
 
@@ -21,6 +22,20 @@ def test_it_is_updated_every_ten_steps_of_the_whole_run() -> None:
     due = [step for step in range(1, 50) if averaging.due(HALF_AN_EPOCH, step)]
     assert due == [10, 20, 30, 40]
     assert [averaging.updates(HALF_AN_EPOCH, step) for step in (0, 9, 10, 39, 40)] == [0, 0, 1, 3, 4]
+
+
+def test_a_run_that_ends_before_the_first_update_is_refused() -> None:
+    """At nine steps in all there is nothing to score, at ten there is."""
+    short = HALF_AN_EPOCH.replace(epochs=3)
+    with pytest.raises(UserError) as caught:
+        averaging.check(short, steps_an_epoch=3)
+    assert str(caught.value) == (
+        "--average-epochs 0.5: the average moves every 10 steps, and this run has 9; train for more "
+        "--epochs, or with --average-epochs 0"
+    )
+    averaging.check(short.replace(epochs=4), steps_an_epoch=3)
+    averaging.check(short.replace(epochs=1), steps_an_epoch=10)
+    averaging.check(SMALL.replace(epochs=1), steps_an_epoch=1)
 
 
 def test_it_begins_as_a_plain_mean() -> None:

@@ -125,6 +125,24 @@ def test_a_gpu_that_is_not_there_is_refused(refused: Callable[..., str]) -> None
     assert refused("--device", "cuda").startswith("--device cuda: torch ")
 
 
+def test_a_model_of_another_framework_is_refused_with_those_it_has(refused: Callable[..., str]) -> None:
+    assert refused("--framework", "tensorflow", "--model", "persistent") == (
+        "unknown model 'persistent' for tensorflow; choose from basic, block, block_fused, cudnn"
+    )
+
+
+def test_an_average_is_kept_from_the_tenth_step_on(data: Path, tmp_path: Path) -> None:
+    """Two epochs of five steps are ten."""
+    run = runs.train_run(data, tmp_path / "run", "--average-epochs", "1", "--num-steps", "35")
+    saved = RunDirectory(run).read_state()
+    assert saved.averages.keys() == saved.weights.keys()
+
+
+def test_an_average_that_would_never_move_is_refused(refused: Callable[..., str]) -> None:
+    problem = refused("--average-epochs", "1", "--num-steps", "50")
+    assert problem.startswith("--average-epochs 1: the average moves every 10 steps, and this run has ")
+
+
 # Data.
 
 
