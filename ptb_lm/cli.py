@@ -3,6 +3,7 @@
 import argparse
 import contextlib
 import errno
+import math
 import os
 import signal
 import sys
@@ -41,6 +42,32 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Print the sentence on stderr and exit with status 2."""
         self.exit(EXIT_USAGE, f"{self.prog}: {message} (see --help)\n")
+
+
+def whole(least: int) -> Callable[[str], int]:
+    """Return the type of a flag whose value is a whole number."""
+
+    def parse(value: str) -> int:
+        try:
+            number = int(value)
+        except ValueError:
+            number = least - 1
+        if number < least:
+            raise argparse.ArgumentTypeError(f"must be a whole number of at least {least}, not {value!r}")
+        return number
+
+    return parse
+
+
+def positive(value: str) -> float:
+    """Return a flag's value, which is a finite number above 0."""
+    try:
+        number = float(value)
+    except ValueError:
+        number = math.nan
+    if not (math.isfinite(number) and number > 0):
+        raise argparse.ArgumentTypeError(f"must be a number above 0, not {value!r}")
+    return number
 
 
 def run(name: str, body: Callable[[], int]) -> int:

@@ -38,12 +38,17 @@ def _profile() -> int:
     parser.add_argument("--config", choices=tuple(PRESETS), default="small")
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     parser.add_argument("--precision", choices=FRAMEWORKS["torch"].precisions, default="fp32")
-    parser.add_argument("--steps", type=int, default=5, help="steps to profile (default: 5)")
+    parser.add_argument("--steps", type=cli.whole(1), default=5, help="steps to profile (default: 5)")
     parser.add_argument("--out", type=Path, help="keep what is printed in OUT/profile.txt")
     parser.add_argument("--trace", action="store_true", help="write OUT/trace.json too")
     arguments = parser.parse_args()
+    if arguments.trace and not arguments.out:
+        raise UserError("--trace writes OUT/trace.json, and --out is not given")
     if not arguments.variant.startswith(("torch/", "plain-torch/")):
-        raise UserError(f"{arguments.variant} is not one of torch's variants, which this profiles")
+        raise UserError(
+            f"{arguments.variant}: only torch's variants can be profiled, torch/MODEL[/EXECUTION] and "
+            "plain-torch/cudnn"
+        )
 
     task = LanguageTask(config=PRESETS[arguments.config], vocabulary_size=PTB_VOCABULARY)
     build = Variant(arguments.variant, "").builder(

@@ -99,6 +99,36 @@ def test_a_bad_command_line_is_one_sentence(
     assert capsys.readouterr() == ("", f"command: {problem} (see --help)\n")
 
 
+def numbers() -> cli.Parser:
+    built = cli.Parser(prog="command", description="A command.")
+    built.add_argument("--steps", type=cli.whole(1))
+    built.add_argument("--seconds", type=cli.positive)
+    return built
+
+
+def test_numbers_are_parsed() -> None:
+    parsed = numbers().parse_args(["--steps", "1", "--seconds", "1e-6"])
+    assert (parsed.steps, parsed.seconds) == (1, 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("flag", "value", "problem"),
+    [
+        *(("--steps", value, "a whole number of at least 1") for value in ("0", "-1", "1.5", "many", "")),
+        *(("--seconds", value, "a number above 0") for value in ("0", "-1", "nan", "inf", "long", "")),
+    ],
+)
+def test_a_number_that_is_none_is_told(
+    flag: str, value: str, problem: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        numbers().parse_args([f"{flag}={value}"])
+    assert (
+        capsys.readouterr().err
+        == f"command: argument {flag}: must be {problem}, not {value!r} (see --help)\n"
+    )
+
+
 def printing(length: int) -> list[str]:
     """Return a process that prints some characters, and ends as a command does."""
     body = f"lambda: print('y' * {length}) or 0"

@@ -20,11 +20,18 @@ WITHOUT = [
 ]
 
 
-def run(*arguments: str) -> str:
+PROFILE = str(ROOT / "scripts" / "profile_step.py")
+
+
+def ended(*arguments: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "scripts")])}
-    done = subprocess.run(
+    return subprocess.run(
         [sys.executable, *arguments], env=environment, capture_output=True, text=True, check=False
     )
+
+
+def run(*arguments: str) -> str:
+    done = ended(*arguments)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -52,10 +59,28 @@ model.train_step(x, y, model.zero_state(20), learning_rate=0.5)
 
 
 def test_a_profile_names_the_operations_and_its_command(tmp_path: Path) -> None:
-    script = str(ROOT / "scripts" / "profile_step.py")
-    printed = run(script, "torch/cudnn", "--config", "test", "--steps", "1", "--out", str(tmp_path))
+    printed = run(PROFILE, "torch/cudnn", "--config", "test", "--steps", "1", "--out", str(tmp_path))
     kept = (tmp_path / "profile.txt").read_text()
     assert kept in printed
     assert f"--config test --steps 1 --out {tmp_path}" in kept
     assert "aten::mm" in kept
     assert [path.name for path in tmp_path.iterdir()] == ["profile.txt"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["torch/cudnn", "--steps", "0"], "argument --steps: must be a whole number of at least 1, not '0'"),
+        (["torch/cudnn", "--trace"], "--trace writes OUT/trace.json, and --out is not given"),
+        (["torch/cudn"], "unknown model 'cudn' for torch; choose from basic, block, block_fused, cudnn, "),
+        (["torch/cudnn/quick"], "unknown execution 'quick' for torch; choose from auto, eager, graph"),
+        (["torch/cudnn/eager/static/more"], "torch/cudnn/eager/static/more: a variant is FRAMEWORK/MODEL[/"),
+        (["cudnn"], "cudnn: only torch's variants can be profiled, torch/MODEL[/EXECUTION] and plain-torch"),
+        (["tensorflow/cudnn"], "tensorflow/cudnn: only torch's variants can be profiled, torch/MODEL"),
+    ],
+)
+def test_a_profile_that_cannot_be_is_one_sentence(arguments: list[str], sentence: str) -> None:
+    done = ended(PROFILE, *arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"python scripts/profile_step.py: {sentence}")
+    assert done.stderr.count("\n") == 1

@@ -96,6 +96,8 @@ class Variant:
         Raises:
             UserError: There is no such framework, model or combination here, and why.
         """
+        if self.name.partition("@")[0].count("/") > 3:
+            raise UserError(f"{self.name}: a variant is FRAMEWORK/MODEL[/EXECUTION[/UNROLL]][@PRECISION]")
         parts = self.parts
         precision = self.precision or precision
         function, chosen = resolve(registry, **parts, device=device, precision=precision)  # type: ignore[arg-type]
@@ -116,7 +118,8 @@ def add(name_and_build: str) -> Variant:
         UserError: It is not of this form, or the name is taken.
     """
     name, _, build = name_and_build.partition("=")
-    if not name or {"/", "@"} & set(name) or build.count(":") != 1:
+    module, _, function = build.partition(":")
+    if not name or {"/", "@"} & set(name) or not module or not function or ":" in function:
         raise UserError(f"--add {name_and_build}: give it as NAME=MODULE:FUNCTION")
     if name in LANGUAGE_MODELS or name in CLASSIFIERS:
         raise UserError(f"--add {name_and_build}: the name {name!r} is taken")
