@@ -105,8 +105,13 @@ def test_variants_of_their_own_precision_are_compared_each_with_itself(tmp_path:
 
 
 def test_nothing_in_common_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="have no workload in common"):
-        compared(tmp_path, [row()], [row(workload="medium")])
+    a, b = [row()], [row(workload="medium"), row(workload="medium", pass_="forward")]
+    with pytest.raises(UserError) as caught:
+        compared(tmp_path, a, b)
+    assert str(caught.value) == (
+        f"no workload of a suite is in both: {tmp_path / 'a'} holds quick/small (train); {tmp_path / 'b'} "
+        "holds quick/medium (forward and train)"
+    )
 
 
 def test_a_folder_that_is_none_is_an_error(tmp_path: Path) -> None:

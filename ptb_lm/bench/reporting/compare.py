@@ -71,7 +71,9 @@ def _markdown(a: Path, b: Path) -> Iterator[str]:
     one, two = summarise(a), summarise(b)
     common = [(first, second) for first in one.groups for second in two.groups if _key(first) == _key(second)]
     if not common:
-        raise UserError(f"{a} and {b} have no workload in common")
+        raise UserError(
+            f"no workload of a suite is in both: {a} holds {_content(one)}; {b} holds {_content(two)}"
+        )
     troubles = [(first, trouble) for first, second in common if (trouble := _incomparable(first, second))]
     compared = [
         (first, _pairs(first, second)) for first, second in common if not _incomparable(first, second)
@@ -95,6 +97,13 @@ def _markdown(a: Path, b: Path) -> Iterator[str]:
 
 def _key(group: Group) -> tuple[str, str, str]:
     return group.suite, group.workload, group.pass_name
+
+
+def _content(summary: Summary) -> str:
+    passes: dict[str, list[str]] = {}
+    for group in summary.groups:
+        passes.setdefault(f"{group.suite}/{group.workload}", []).append(group.pass_name)
+    return ", ".join(f"{workload} ({' and '.join(of)})" for workload, of in passes.items())
 
 
 def _incomparable(a: Group, b: Group) -> str:

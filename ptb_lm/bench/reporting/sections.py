@@ -76,3 +76,4 @@ def _remarks(groups: Sequence[Group]) -> Iterator[str]:
             of = [result.label for result in group.results if note in result.notes]
             everyone = len(of) == sum(bool(result.blocks) for result in group.results) > 1
             yield f"{group.pass_name}, {'all' if everyone else ', '.join(of)}: {note}"
+    yield from result_table.unavailable(groups)
