@@ -1,4 +1,4 @@
-"""Measure LSTM implementations: python -m ptb_lm.bench list | run SUITE | report DIR | compare DIR DIR."""
+"""Measure LSTM implementations: python -m ptb_lm.bench list | run SUITE | report DIR | compare A B."""
 
 import argparse
 import os
@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from ptb_lm import backend, cli, files, runlog
-from ptb_lm.bench import runner, selection, variants
+from ptb_lm.bench import added, runner, selection, variants
 from ptb_lm.bench.record import Record
 from ptb_lm.bench.reporting import compare, report
 from ptb_lm.bench.suites import DEFAULT_SUITE, SUITES
 from ptb_lm.bench.workloads import Workload
+from ptb_lm.errors import UserError
 
 PROG = "python -m ptb_lm.bench"
 # The variables that libraries read how many threads to use from.
@@ -72,48 +73,45 @@ def _parser() -> cli.Parser:
         metavar="NAME=MODULE:FUNCTION",
         help="your own variants",
     )
-    run.add_argument("--rounds", type=_count, help="default: as the workload declares (list SUITE)")
-    run.add_argument("--batch-size", type=_count, help="default: as the workload declares")
+    run.add_argument(
+        "--baseline",
+        metavar="VARIANT",
+        help="what speeds are compared with (default: as the workload declares)",
+    )
+    run.add_argument("--rounds", type=cli.whole(1), help="default: as the workload declares (list SUITE)")
+    run.add_argument("--batch-size", type=cli.whole(1), help="default: as the workload declares")
     run.add_argument(
         "--row-limit",
-        type=_seconds,
+        type=cli.positive,
         default=600.0,
         metavar="SECONDS",
         help="cut steps and rounds of what would take longer, a variant and pass (default: %(default)g)",
     )
     run.add_argument("--device", choices=backend.DEVICES, default="auto", help="default: %(default)s")
     run.add_argument("--precision", choices=backend.PRECISIONS, default="fp32", help="default: %(default)s")
-    run.add_argument("--seed", type=int, default=1, help="default: %(default)s")
+    run.add_argument("--seed", type=cli.whole(0), default=1, help="default: %(default)s")
     run.set_defaults(function=_run)
 
     text = "Write the tables and the page of what was measured, again."
     reporting = commands.add_parser("report", prog=f"{PROG} report", description=text, help=text)
     reporting.add_argument("folder", type=Path, metavar="DIR", help="what run wrote")
-    reporting.add_argument("--baseline", metavar="VARIANT", help="what speeds are compared with")
+    kept = "; kept for later reports and comparisons"
+    reporting.add_argument("--baseline", metavar="VARIANT", help=f"what speeds are compared with{kept}")
     reporting.add_argument(
-        "--runs", nargs="+", type=Path, default=[], metavar="RUN", help="training runs, for learning curves"
+        "--runs",
+        nargs="*",
+        type=Path,
+        metavar="RUN",
+        help=f"training runs, to show the learning curves of{kept}",
     )
     reporting.set_defaults(function=_report)
 
     text = "Compare two measurements of a suite: before and after, or of two machines."
     comparing = commands.add_parser("compare", prog=f"{PROG} compare", description=text, help=text)
-    comparing.add_argument("folders", nargs=2, type=Path, metavar="DIR", help="what run wrote")
+    comparing.add_argument("a", type=Path, metavar="A", help="what run wrote")
+    comparing.add_argument("b", type=Path, metavar="B", help="what another run wrote")
     comparing.set_defaults(function=_compare)
     return parser
-
-
-def _count(value: str) -> int:
-    number = int(value)
-    if number < 1:
-        raise argparse.ArgumentTypeError("must be at least 1")
-    return number
-
-
-def _seconds(value: str) -> float:
-    number = float(value)
-    if not number > 0:
-        raise argparse.ArgumentTypeError("must be greater than 0")
-    return number
 
 
 def _list(arguments: argparse.Namespace) -> int:
@@ -139,11 +137,12 @@ def _list_variants(workload: Workload) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    added = [variants.add(given) for given in arguments.add]
+    own = [variants.add(given) for given in arguments.add]
     options = selection.Options(
         suite=arguments.suite,
-        workloads=_patterns(arguments.workloads),
-        variants=_patterns(arguments.variants),
+        workloads=_patterns("--workloads", arguments.workloads),
+        variants=_patterns("--variants", arguments.variants),
+        baseline=arguments.baseline,
         rounds=arguments.rounds,
         batch_size=arguments.batch_size,
         row_limit=arguments.row_limit,
@@ -152,7 +151,8 @@ def _run(arguments: argparse.Namespace) -> int:
         seed=arguments.seed,
         added=tuple(arguments.add),
     )
-    workloads = selection.selected(options, added)
+    workloads = selection.selected(options, own)
+    added.check(options.added)
     out = arguments.out or files.home() / "bench" / options.suite
     command = shlex.join([*PROG.split(), *sys.argv[1:]])
     with files.locked(out):
@@ -162,19 +162,22 @@ def _run(arguments: argparse.Namespace) -> int:
         except KeyboardInterrupt:
             runlog.say(f"{out} keeps what was measured; the same command goes on")
             raise
-    _write_report(out)
+    report.write_report(out)
     return 0 if record.measured() else cli.EXIT_FAILED
 
 
-def _patterns(given: Sequence[str]) -> tuple[str, ...]:
+def _patterns(flag: str, given: Sequence[str]) -> tuple[str, ...]:
     """Return patterns that were separated by spaces or commas."""
-    return tuple(pattern for each in given for pattern in each.split(",") if pattern)
+    patterns = tuple(pattern for each in given for pattern in each.split(",") if pattern)
+    if given and not patterns:
+        raise UserError(f"{flag} names nothing; without it, everything is measured")
+    return patterns
 
 
 def _settings(options: selection.Options) -> dict[str, Any]:
     """Return what rows that stand in one table have in common."""
     environment = runlog.environment()
-    kept = ("suite", "rounds", "batch_size", "row_limit", "device", "precision", "seed")
+    kept = ("suite", "baseline", "rounds", "batch_size", "row_limit", "device", "precision", "seed")
     return {
         **{name: getattr(options, name) for name in kept},
         **{name: environment[name] for name in ("ptb_lm", "commit", "python", "processor", "cores")},
@@ -183,16 +186,12 @@ def _settings(options: selection.Options) -> dict[str, Any]:
 
 
 def _report(arguments: argparse.Namespace) -> int:
-    return _write_report(arguments.folder, baseline=arguments.baseline, runs=arguments.runs)
-
-
-def _write_report(folder: Path, *, baseline: str | None = None, runs: Sequence[Path] = ()) -> int:
-    report.write_report(folder, baseline=baseline, runs=runs)
+    report.write_report(arguments.folder, baseline=arguments.baseline, runs=arguments.runs)
     return 0
 
 
 def _compare(arguments: argparse.Namespace) -> int:
-    runlog.say(compare.compare(*arguments.folders))
+    runlog.say(compare.compare(arguments.a, arguments.b))
     return 0
 
 

@@ -5,7 +5,7 @@ import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from ptb_lm.bench import fairness, rows
+from ptb_lm.bench import choices, fairness, names, rows
 from ptb_lm.bench.results import Group, Result, Summary, distinct, paired
 from ptb_lm.bench.rows import MEASURED, Row
 from ptb_lm.bench.variants import declared_precision
@@ -17,16 +17,19 @@ def summarise(folder: Path, *, baseline: str | None = None) -> Summary:
 
     Args:
         folder: Holds rows.jsonl.
-        baseline: The variant that ratios are to; None: the one that was recorded.
+        baseline: The variant that ratios are to; None: the one that was chosen before (choices.py), or else
+            the one that the rows name.
 
     Raises:
         UserError: The rows cannot be read (rows.read), variants did unequal work, or no workload has the
             baseline.
     """
     loaded, remarks = rows.read(folder)
-    if baseline is not None and baseline not in {row.variant for row in loaded}:
-        known = ", ".join(sorted({row.variant for row in loaded}))
-        raise UserError(f"--baseline {baseline}: {folder} has no such variant; it has {known}")
+    baseline = choices.read(folder).baseline if baseline is None else baseline
+    known = distinct(row.variant for row in loaded)
+    if baseline not in (None, *known):
+        instead = names.instead_of(str(baseline), known)
+        raise UserError(f"--baseline {baseline}: no such variant in {folder}; {instead}")
     by_group: dict[tuple[str, str, str], list[Row]] = {}
     for row in loaded:
         by_group.setdefault((row.suite, row.workload, row.pass_name), []).append(row)

@@ -65,7 +65,7 @@ class DevicePeaks:
 
 def main() -> int:
     """Answer until stdin ends; return the exit status."""
-    with _answers_apart() as answers:
+    with answers_apart() as answers:
         try:
             order = Order(**json.loads(sys.stdin.readline()))
             worked, facts = _ready(order)
@@ -125,7 +125,7 @@ def _answer(answers: TextIO, **values: Any) -> None:
 
 
 @contextlib.contextmanager
-def _answers_apart() -> Iterator[TextIO]:
+def answers_apart() -> Iterator[TextIO]:
     """Yield what stdout was; whatever else prints there, prints on stderr from now on."""
     with os.fdopen(os.dup(1), "w", encoding="utf-8") as answers:
         os.dup2(2, 1)

@@ -4,6 +4,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ptb_lm import runlog
+from ptb_lm.bench import choices
+from ptb_lm.bench.choices import Choices
 from ptb_lm.bench.reporting import curves, page, reading, sections
 from ptb_lm.bench.reporting.document import Captioned, Document, Section
 from ptb_lm.bench.reporting.plots import MISSING
@@ -19,20 +21,30 @@ _OF_A_PROCESS = {"started"}  # facts that are no machine's
 _FACTS_FIRST = ("cpu", "processor", "device", "cores", "threads", "torch", "tensorflow", "commit")
 
 
-def write_report(out: Path, *, baseline: str | None, runs: Sequence[Path]) -> None:
+def write_report(out: Path, *, baseline: str | None = None, runs: Sequence[Path] | None = None) -> None:
     """Write OUT/report.md and OUT/report.html from OUT/rows.jsonl, and say so.
 
     Without matplotlib the page is left out, and a sentence says how to get it.
 
     Args:
         out: The benchmark's folder.
-        baseline: The variant that ratios are to; None: the one that was recorded.
-        runs: Run directories to show the learning curves of.
+        baseline: The variant that ratios are to; None: the one that was chosen before, or that rows name.
+        runs: Run directories to show the learning curves of; None: those that were chosen before.
 
     Raises:
         UserError: The rows or a run cannot be read, work was unequal, or there is no such baseline.
     """
-    document = build(summarise(out, baseline=baseline), runs=runs)
+    before = choices.read(out)
+    chosen = Choices(
+        baseline=before.baseline if baseline is None else baseline,
+        runs=before.runs if runs is None else tuple(runs),
+    )
+    for run in chosen.runs if runs is None else ():
+        if not run.is_dir():
+            raise UserError(f"the run {run} of this report is gone; --runs names others, or none")
+    document = build(summarise(out, baseline=chosen.baseline), runs=chosen.runs)
+    if chosen != before:
+        choices.write(out, chosen)
     atomic_write(out / MARKDOWN, to_text(document))
     runlog.say(f"wrote {out / MARKDOWN}")
     try:

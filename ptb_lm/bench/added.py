@@ -1,0 +1,64 @@
+"""Whether what --add names is there, asked of a process of its own: the module may import a framework.
+
+The process, python -m ptb_lm.bench.added MODULE, answers each function's name with what is wrong with it.
+"""
+
+import contextlib
+import importlib
+import json
+import sys
+from collections.abc import Sequence
+
+from ptb_lm.bench.process import Process, WorkerError
+from ptb_lm.bench.worker import answers_apart
+from ptb_lm.errors import UserError
+
+
+def check(added: Sequence[str]) -> None:
+    """Import what NAME=MODULE:FUNCTION names, for each of some.
+
+    Raises:
+        UserError: A module cannot be imported, or has no such function.
+    """
+    builds = {given: given.partition("=")[2].partition(":") for given in added}
+    for module in dict.fromkeys(module for module, _, _ in builds.values()):
+        with contextlib.closing(Process("ptb_lm.bench.added", module)) as process:
+            for given, (of, _, function) in builds.items():
+                if of == module and (trouble := _trouble(process, function)):
+                    raise UserError(f"--add {given}: {trouble}")
+
+
+def _trouble(process: Process, function: str) -> str:
+    try:
+        return str(process.ask(function)["trouble"])
+    except WorkerError as error:
+        return str(error)
+
+
+def main() -> None:
+    """Answer until stdin ends: {"trouble": "" or what is wrong}."""
+    (module,) = sys.argv[1:]
+    with answers_apart() as answers:
+        trouble = _import(module)
+        for line in sys.stdin:
+            function = line.strip()
+            if not trouble and not callable(getattr(sys.modules[module], function, None)):
+                trouble = f"the module {module} has no function {function}"
+            answers.write(json.dumps({"trouble": trouble}) + "\n")
+            answers.flush()
+
+
+def _import(module: str) -> str:
+    """Import a module; return what is wrong, "" for nothing."""
+    try:
+        importlib.import_module(module)
+    except Exception as error:
+        # Whatever it is, it is the user's own code that cannot be imported.
+        if isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}."):
+            return f"there is no module {error.name}; is it on PYTHONPATH?"
+        return f"the module {module} cannot be imported: {type(error).__name__}: {error}".split("\n")[0]
+    return ""
+
+
+if __name__ == "__main__":
+    main()

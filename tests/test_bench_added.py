@@ -1,0 +1,73 @@
+"""Variants of the user's own that are not there: found out before anything is measured."""
+
+import sys
+from pathlib import Path
+
+import pytest
+from runs import refusal
+
+from ptb_lm.bench import __main__ as bench
+from ptb_lm.bench import added, variants
+
+MODULE = """
+import sys
+
+print("a module that prints")
+raise_in = None
+
+
+def build(config, weights, **chosen):
+    return None
+"""
+
+
+@pytest.fixture(autouse=True)
+def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of modules, on the path of processes to come."""
+    folder = tmp_path / "modules"
+    (folder / "package").mkdir(parents=True)
+    (folder / "package" / "__init__.py").touch()
+    (folder / "package" / "own.py").write_text(MODULE)
+    (folder / "own.py").write_text(MODULE)
+    (folder / "broken.py").write_text("import own\nown.nothing\n")
+    (folder / "needing.py").write_text("import a_framework_that_is_not_there\n")
+    (folder / "dying.py").write_text("import os; os.kill(os.getpid(), 11)\n")
+    (folder / "leaving.py").write_text("raise SystemExit('no GPU, no module')\n")
+    monkeypatch.setenv("PYTHONPATH", str(folder))
+    for table in ("LANGUAGE_MODELS", "CLASSIFIERS"):
+        monkeypatch.setattr(variants, table, dict(getattr(variants, table)))
+    return folder
+
+
+def test_what_is_there_is_imported_elsewhere() -> None:
+    added.check(["one=own:build", "two=own:build", "three=package.own:build"])
+    assert not {"own", "package"} & sys.modules.keys()
+
+
+@pytest.mark.parametrize(
+    ("build", "trouble"),
+    [
+        ("absent:build", "there is no module absent; is it on PYTHONPATH?"),
+        ("package.absent:build", "there is no module package.absent; is it on PYTHONPATH?"),
+        ("absent.own:build", "there is no module absent; is it on PYTHONPATH?"),
+        ("own:bild", "the module own has no function bild"),
+        ("own:raise_in", "the module own has no function raise_in"),
+        (
+            "broken:build",
+            "the module broken cannot be imported: AttributeError: module 'own' has no attribute 'nothing'",
+        ),
+        (
+            "needing:build",
+            "the module needing cannot be imported: ModuleNotFoundError: No module named "
+            "'a_framework_that_is_not_there'",
+        ),
+        ("dying:build", "its process was ended by signal 11"),
+        ("leaving:build", "its process ended with status 1: no GPU, no module"),
+    ],
+)
+def test_what_is_not_there_ends_the_run_before_it_begins(
+    build: str, trouble: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ["--add", "two=own:build", f"mine={build}", "--out", tmp_path / "out"]
+    assert refusal(capsys, bench, "run", "quick", *given) == f"--add mine={build}: {trouble}"
+    assert not (tmp_path / "out").exists()

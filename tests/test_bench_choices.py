@@ -1,0 +1,100 @@
+"""What was chosen for a report: kept in its folder, for later reports and comparisons."""
+
+import json
+from pathlib import Path
+
+import pytest
+import runs
+from bench_rows import rounds, write
+from runs import refusal, run_command
+
+from ptb_lm.bench import __main__ as bench
+from ptb_lm.bench import choices
+from ptb_lm.bench.choices import Choices
+from ptb_lm.bench.reporting.compare import compare
+from ptb_lm.errors import UserError
+
+SPEEDS = {"torch/basic": 1.0, "torch/block": 0.7, "torch/cudnn": 2.0}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return write(tmp_path / "out", rounds(SPEEDS))
+
+
+def report(folder: Path, *more: object) -> str:
+    assert run_command(bench, "report", folder, *more) == 0
+    return (folder / "report.md").read_text()
+
+
+def test_a_baseline_is_given_once(folder: Path) -> None:
+    assert "speed-up over torch/basic" in report(folder)
+    assert not (folder / "report.json").exists(), "nothing was chosen"
+    assert "speed-up over torch/cudnn" in report(folder, "--baseline", "torch/cudnn")
+    assert "speed-up over torch/cudnn" in report(folder)
+    assert "speed-up over torch/block" in report(folder, "--baseline", "torch/block")
+    assert "speed-up over torch/block" in report(folder)
+
+
+def test_a_comparison_is_by_the_baseline_that_was_chosen(folder: Path, tmp_path: Path) -> None:
+    other = write(tmp_path / "other", rounds(SPEEDS, seed=1))
+    report(folder, "--baseline", "torch/cudnn")
+    assert "the baseline is torch/cudnn in A and torch/basic in B" in compare(folder, other)
+    report(other, "--baseline", "torch/cudnn")
+    assert "| A: × torch/cudnn | B: × torch/cudnn |" in compare(folder, other)
+
+
+def test_a_refused_baseline_is_not_kept(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    report(folder, "--baseline", "torch/cudnn")
+    sentence = refusal(capsys, bench, "report", folder, "--baseline", "torch/cudn")
+    assert sentence.startswith(f"--baseline torch/cudn: no such variant in {folder}; there is torch/")
+    assert "speed-up over torch/cudnn" in report(folder)
+
+
+def test_runs_are_given_once_and_may_be_left_out_again(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = runs.train_run(runs.write_corpus(tmp_path / "data"), tmp_path / "checkpoints" / "a run")
+    monkeypatch.chdir(tmp_path)
+    assert "Learning curves" in report(Path("out"), "--runs", "checkpoints/a run")
+    assert json.loads((folder / "report.json").read_text())["runs"] == ["../checkpoints/a run"]
+    monkeypatch.chdir(tmp_path.parent)
+    assert "Learning curves" in report(folder, "--baseline", "torch/cudnn")
+    run.rename(tmp_path / "moved")
+    assert refusal(capsys, bench, "report", folder) == (
+        f"the run {run} of this report is gone; --runs names others, or none"
+    )
+    assert "Learning curves" in report(folder, "--runs", tmp_path / "moved")
+    without = report(folder, "--runs")
+    assert "Learning curves" not in without
+    assert "speed-up over torch/cudnn" in without
+    assert "Learning curves" not in report(folder)
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        ("{", "not valid JSON"),
+        ("[]", "not a JSON object"),
+        ('{"baseline": 1}', "baseline cannot be 1: it must be a text"),
+        ('{"runs": "a"}', "runs cannot be 'a': it must be a list"),
+        ('{"runs": [1]}', "runs cannot be [1]: it must be a text"),
+    ],
+)
+def test_a_broken_file_is_one_sentence(content: str, why: str, tmp_path: Path) -> None:
+    (tmp_path / "report.json").write_text(content)
+    with pytest.raises(UserError) as caught:
+        choices.read(tmp_path)
+    assert str(caught.value) == f"{tmp_path / 'report.json'}: {why}"
+
+
+def test_a_name_beyond_ascii_comes_back(tmp_path: Path) -> None:
+    chosen = Choices(baseline="mine ü/custom", runs=(tmp_path / "Läufe" / "1",))
+    choices.write(tmp_path, chosen)
+    assert choices.read(tmp_path) == chosen
+
+
+def test_a_file_that_is_no_text_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "report.json").write_bytes(b"\xff\xfe\xfd")
+    with pytest.raises(UserError, match=r"report.json: not valid JSON$"):
+        choices.read(tmp_path)
