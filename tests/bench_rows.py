@@ -15,6 +15,7 @@ WORK = {
     "precision": "fp32",
     "device": "cpu",
     "description": "2 × 200 units, vocabulary 10,000, batch 20 × 20 steps",
+    "bytes_per_step": {"products": 20_000_000, "update": 30_000_000},
 }
 STACKED = {
     **WORK,
@@ -58,6 +59,7 @@ def row(**changes: Any) -> dict[str, Any]:
         "startup": {"build_seconds": 1.2, "warm_up_seconds": 3.4, "warm_up_steps": 3},
         "peak_memory": {"host_bytes": 9e8, "device_bytes": None},
         "gemm_gflops": 3000.0,
+        "copy_gbytes": 100.0,
         "engine": "an engine",
         "environment": ENVIRONMENT,
         "command": "python -m ptb_lm.bench run quick --out OUT",

@@ -29,7 +29,7 @@ def test_a_loss_that_was_compared_on_some_rows_says_so(
         Options(suite="quick"),
         SMALL,
         Record(tmp_path, {}),
-        gemm=SimpleNamespace(device="cpu"),
+        machine=SimpleNamespace(device="cpu"),  # type: ignore[arg-type]
         session="",
         command="",
     )

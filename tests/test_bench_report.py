@@ -2,10 +2,11 @@
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import runs
-from bench_rows import PTB, STACKED_SPEEDS, WORK, rich, rounds, row, write
+from bench_rows import PTB, STACKED_SPEEDS, WORK, rich, rounds, row, unmeasured, write
 
 from ptb_lm.bench.reporting.report import write_report
 from ptb_lm.errors import UserError
@@ -19,7 +20,7 @@ def without_matplotlib(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def report_of(folder: Path, rows: object, **options: object) -> str:
-    write_report(write(folder, rows), **{"baseline": None, "runs": [], **options})  # type: ignore[arg-type]
+    write_report(write(folder, rows), **options)  # type: ignore[arg-type]
     return (folder / "report.md").read_text(encoding="utf-8")
 
 
@@ -50,9 +51,43 @@ def test_every_row_is_there_fastest_first_and_troubles_last(rich_report: str) ->
     names = [line[0] for line in table_of(section_of(rich_report, "ptb: small"))[1:]]
     fastest_first = sorted(PTB, key=lambda variant: -PTB[variant])
     assert names[: len(PTB)] == [f"`{variant}`" for variant in fastest_first]
-    assert names[len(PTB)] == "`tensorflow/block/xla`"
     assert names[-1] == "`mine/wrong`"
-    assert len(names) == len(PTB) + 3
+    assert len(names) == len(PTB) + 2
+
+
+def test_who_is_not_available_has_no_row_but_a_line_a_reason(tmp_path: Path) -> None:
+    both: dict[str, Any] = {"variant": "tensorflow/cudnn"}
+    rows = [
+        row(),
+        row(pass_="forward"),
+        *(unmeasured("unavailable", "needs a GPU", pass_=each, **both) for each in ("forward", "train")),
+        unmeasured("unavailable", "needs a GPU", variant="torch/cudnn/graph"),
+        unmeasured("unavailable", "needs a compiler", variant="torch/cudnn/compile"),
+        # Measured in one pass: its row says where it was not.
+        row(variant="torch/jit"),
+        unmeasured("unavailable", "only trains", variant="torch/jit", pass_="forward"),
+    ]
+    section = section_of(report_of(tmp_path, rows), "small")
+    names = [line[0] for line in table_of(section)[1:]]
+    assert sorted(names) == ["`torch/basic`", "`torch/jit`"]
+    assert "| `torch/jit` | unavailable: only trains |" in section
+    assert "- not available here, tensorflow/cudnn, torch/cudnn/graph: needs a GPU\n" in section
+    assert "- not available here, torch/cudnn/compile: needs a compiler\n" in section
+
+
+def test_where_nothing_is_available_there_is_no_table(tmp_path: Path) -> None:
+    section = section_of(report_of(tmp_path, [unmeasured("unavailable", "needs a GPU")]), "small")
+    assert section.strip() == "- not available here, torch/basic: needs a GPU"
+
+
+def test_peak_has_the_fraction_of_the_roofline(tmp_path: Path) -> None:
+    rows = [row(suite="peak", workload="medium", copy_gbytes=copied) for copied in (100.0,)]
+    report = report_of(tmp_path, rows)
+    titles, line, *_ = table_of(section_of(report, "medium"))
+    assert (titles[-1], line[-1]) == ("of roofline", "7.9 %"), "3.67 ms and 0.3 of 50"
+    titles, line = table_of(section_of(report, "medium"), -1)
+    assert line[titles.index("of roofline")] == "7.9 %"
+    assert "The roofline is the least time" in section_of(report, "How to read this")
 
 
 def test_ptb_has_words_a_second_and_the_speed_up_over_basic(rich_report: str) -> None:
@@ -82,7 +117,8 @@ def test_stacked_lm_has_wall_time_elapsed_and_sequences_side_by_side(rich_report
         assert float(seconds) == pytest.approx(200 * float(wall), rel=0.05)
         assert float(rate.replace(",", "")) == pytest.approx(128 / float(wall), rel=0.01)
         assert float(speed_up) == pytest.approx(speed, rel=0.1)
-    assert cells["tensorflow/cudnn"][0] == "unavailable: needs a GPU"
+    assert "tensorflow/cudnn" not in cells
+    assert "- not available here, tensorflow/cudnn: needs a GPU" in rich_report
     assert cells["torch/block/jit"][0] == "not part of this pass"
     assert "- train, torch/block/jit: failed after 1 of 5 rounds: out of memory" in rich_report
     assert "- train, torch/block/jit: one round: no interval" in rich_report
@@ -165,7 +201,7 @@ def test_another_baseline(tmp_path: Path) -> None:
 
 def test_warnings_are_up_front(tmp_path: Path) -> None:
     write(tmp_path, [row(baseline="torch/cudnn")], end="{")
-    write_report(tmp_path, baseline=None, runs=[])
+    write_report(tmp_path)
     top = (tmp_path / "report.md").read_text().split("\n## ")[0]
     assert "**Warning:** The last line of rows.jsonl was cut off" in top
     assert "**Warning:** small, train: There are no ratios: the baseline torch/cudnn was not part" in top

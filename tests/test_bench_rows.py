@@ -26,6 +26,8 @@ def test_a_row_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert read.seconds_per_step == 0.05
     assert read.rate == 400 / 0.05
     assert read.gemm_fraction == pytest.approx(1.1e10 / 0.05 / 3e12)
+    # 11 GFLOP at 3 TFLOP/s take longer than 20 MB at 100 GB/s; then come 30 MB more.
+    assert read.roofline_fraction == pytest.approx((1.1e10 / 3e12 + 30e6 / 100e9) / 0.05)
     assert read.work is not None
     assert read.work.parameters == WORK["parameters"]
     assert read.peak_memory == {"host_bytes": 9e8}, "what is null was not measured"
@@ -80,6 +82,9 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
     ({"work": {**WORK, "unit": None}}, "the key 'unit' is missing"),
     ({"work": []}, "work cannot be []"),
     ({"gemm_gflops": -1}, "gemm_gflops cannot be -1"),
+    ({"copy_gbytes": 0}, "copy_gbytes cannot be 0"),
+    ({"work": {**WORK, "bytes_per_step": {"products": 1}}}, "the key 'update' is missing"),
+    ({"work": {**WORK, "bytes_per_step": {"products": 1, "update": -1}}}, "update cannot be -1"),
     ({"startup": {"build_seconds": "long"}}, "startup cannot be"),
     ({"environment": "here"}, "environment cannot be 'here': it must be a JSON object"),
     ({"status": "failed"}, "failed, but no reason is given"),

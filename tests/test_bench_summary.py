@@ -53,7 +53,7 @@ def test_another_baseline(tmp_path: Path) -> None:
 
 def test_a_baseline_that_nobody_is(tmp_path: Path) -> None:
     with pytest.raises(
-        UserError, match=r"--baseline torch/none: .* has no such variant; it has torch/basic, t"
+        UserError, match=r"--baseline torch/none: no such variant in .*; there is .*torch/block"
     ):
         summary_of(tmp_path, rounds(SPEEDS), baseline="torch/none")
 
@@ -97,6 +97,16 @@ def test_facts_are_kept(tmp_path: Path) -> None:
 def test_without_a_gemm_rate_there_is_no_fraction(tmp_path: Path) -> None:
     result = result_of(group_of(tmp_path, [row(gemm_gflops=None)]), "torch/basic")
     assert result.gemm_fraction is None
+
+
+def test_without_a_copy_rate_or_declared_bytes_there_is_no_roofline(tmp_path: Path) -> None:
+    rows = [
+        row(copy_gbytes=None),
+        row(variant="torch/block", work={**WORK, "bytes_per_step": None}),
+        row(variant="torch/cudnn", gemm_gflops=None),
+    ]
+    group = group_of(tmp_path, rows)
+    assert [result.roofline_fraction for result in group.results] == [None] * 3
 
 
 def test_the_passes_of_a_workload_stand_together_forward_first(tmp_path: Path) -> None:

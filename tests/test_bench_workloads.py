@@ -35,6 +35,14 @@ def test_the_work_of_a_language_model_counted_by_hand() -> None:
     assert train["parameters"] == 7 * 3 + 8 * 20 + 20 + 10 * 20 + 20 + 5 * 7 + 7
 
 
+@pytest.mark.parametrize("tied", [False, True])
+def test_a_tied_softmax_is_as_much_work_as_any(tied: bool) -> None:
+    """The embedding multiplies nothing: words pick its rows, and their gradients are added into rows."""
+    config = Config(num_layers=1, hidden_size=5, num_steps=4, batch_size=2, tie_weights=tied)
+    task = LanguageTask(config=config, vocabulary_size=7)
+    assert task.multiply_adds == 8 * (10 * 20 + 5 * 7)
+
+
 @pytest.mark.parametrize("loss", ["cross_entropy", "ctc"])
 def test_the_work_of_a_classifier_counted_by_hand(loss: str) -> None:
     config = ClassifierConfig(input_size=3, hidden_sizes=(5, 2), classes=4, bidirectional=True, loss=loss)
@@ -117,6 +125,7 @@ def test_peak_is_the_other_suites_work_in_words() -> None:
     words, sequences = work("peak", "3x256-words"), work("stacked-lm", "3x256")
     assert (words["items_per_step"], words["unit"]) == (128 * 50, "words")
     assert {name for name in words if words[name] != sequences[name]} == {"items_per_step", "unit"}
+    assert work("acoustic", "1x320-CE-short")["bytes_per_step"] is None, "no roofline is declared"
     for each in SUITES["peak"].workloads:
         assert each.baseline == "plain-torch/cudnn@tf32"
         assert each.needs_cuda

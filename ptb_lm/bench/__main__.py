@@ -1,6 +1,7 @@
 """Measure LSTM implementations: python -m ptb_lm.bench list | run SUITE | report DIR | compare A B."""
 
 import argparse
+import contextlib
 import os
 import shlex
 import sys
@@ -10,6 +11,7 @@ from typing import Any
 
 from ptb_lm import backend, cli, files, runlog
 from ptb_lm.bench import added, runner, selection, variants
+from ptb_lm.bench.machine import Machine
 from ptb_lm.bench.record import Record
 from ptb_lm.bench.reporting import compare, report
 from ptb_lm.bench.suites import DEFAULT_SUITE, SUITES
@@ -155,10 +157,10 @@ def _run(arguments: argparse.Namespace) -> int:
     added.check(options.added)
     out = arguments.out or files.home() / "bench" / options.suite
     command = shlex.join([*PROG.split(), *sys.argv[1:]])
-    with files.locked(out):
-        record = Record(out, _settings(options))
+    with contextlib.closing(Machine(options.device)) as machine, files.locked(out):
+        record = Record(out, _settings(options, machine))
         try:
-            runner.run(options, workloads, record, command=command)
+            runner.run(options, workloads, record, machine, command=command)
         except KeyboardInterrupt:
             runlog.say(f"{out} keeps what was measured; the same command goes on")
             raise
@@ -174,13 +176,14 @@ def _patterns(flag: str, given: Sequence[str]) -> tuple[str, ...]:
     return patterns
 
 
-def _settings(options: selection.Options) -> dict[str, Any]:
+def _settings(options: selection.Options, machine: Machine) -> dict[str, Any]:
     """Return what rows that stand in one table have in common."""
     environment = runlog.environment()
     kept = ("suite", "baseline", "rounds", "batch_size", "row_limit", "device", "precision", "seed")
     return {
         **{name: getattr(options, name) for name in kept},
         **{name: environment[name] for name in ("ptb_lm", "commit", "python", "processor", "cores")},
+        "gpu": machine.gpu,
         **{name: os.environ.get(name) for name in THREADS},
     }
 

@@ -4,7 +4,7 @@ import itertools
 import time
 from pathlib import Path
 
-from ptb_lm.bench.machine import Gemm
+from ptb_lm.bench.machine import Machine
 from ptb_lm.bench.plan import Plan, plan
 from ptb_lm.bench.pool import Pool
 from ptb_lm.bench.process import WarmUp, Worker, WorkerError
@@ -30,7 +30,7 @@ class Measurement:
         options: What was asked for.
         workload: What to measure, with the variants to measure.
         record: Where rows go.
-        gemm: Measures the machine, and knows its device.
+        machine: Is measured beside each block.
         session: When this run began.
         command: That began it.
     """
@@ -40,13 +40,13 @@ class Measurement:
         options: Options,
         workload: Workload,
         record: Record,
-        gemm: Gemm,
+        machine: Machine,
         *,
         session: str,
         command: str,
     ) -> None:
         self.options, self.workload, self.record = options, workload, record
-        self.gemm, self.session, self.command = gemm, session, command
+        self.machine, self.session, self.command = machine, session, command
         record.retry(workload.name, {variant.name for variant in workload.variants})
         every = record.measured()
         self.measured = {key: row for key, row in every.items() if row["workload"] == workload.name}
@@ -79,7 +79,7 @@ class Measurement:
         try:
             warm_up = worker.warm_up(pass_name, steps=workload.warm_up, limit=options.row_limit / 5)
             planned = self._plan(variant, pass_name, warm_up)
-            gflops = self.gemm.gflops(variant.precision or options.precision)
+            rates = self.machine.rates(variant.precision or options.precision)
             block = worker.block(pass_name, planned.steps)
         except WorkerError as error:
             self.pool.drop(variant.name)
@@ -102,7 +102,7 @@ class Measurement:
                     **warm_up._asdict(),
                 },
                 "peak_memory": block["peak_memory"],
-                "gemm_gflops": gflops,
+                **rates._asdict(),
                 **{name: worker.facts[name] for name in ("loss", "parity", "engine", "environment")},
             }
         )
@@ -113,7 +113,7 @@ class Measurement:
         Raises:
             WorkerError: It cannot do the workload.
         """
-        if self.workload.needs_cuda and self.gemm.device != "cuda":
+        if self.workload.needs_cuda and self.machine.device != "cuda":
             raise WorkerError("unavailable", self.workload.needs_cuda)
         order, log = self._order(variant), self._log(variant)
         try:
@@ -171,7 +171,7 @@ class Measurement:
             "planned_rounds": max(self._declared.rounds, workload.rounds),
             "cut": self._cut,
             "work": workload.work(
-                pass_name, precision=variant.precision or options.precision, device=self.gemm.device
+                pass_name, precision=variant.precision or options.precision, device=self.machine.device
             ),
             "command": self.command,
             "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
@@ -184,7 +184,7 @@ class Measurement:
             workload=self.workload.name,
             variant=variant.name,
             batch_size=options.batch_size,
-            device=self.gemm.device,
+            device=self.machine.device,
             precision=options.precision,
             seed=options.seed,
             added=options.added,

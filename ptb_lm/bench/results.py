@@ -43,6 +43,11 @@ class Result:
         return self._spread(lambda row: row.gemm_fraction)
 
     @property
+    def roofline_fraction(self) -> Spread | None:
+        """The least time of a step on the machine, measured in that round, as a fraction of that it took."""
+        return self._spread(lambda row: row.roofline_fraction)
+
+    @property
     def processes(self) -> int:
         """By how many processes it was measured."""
         return len({row.process for row in self.blocks})

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ptb_lm.bench import checks
+from ptb_lm.bench import checks, roofline
 from ptb_lm.errors import UserError
 
 FILE = "rows.jsonl"
@@ -34,6 +34,7 @@ class Work:
     device: str
     description: str = ""
     clock: str = ""  # what is inside the timed part
+    bytes_per_step: roofline.Traffic | None = None  # None where no roofline is declared
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +65,8 @@ class Row:
     parity: Mapping[str, Any] = field(default_factory=dict)
     startup: Mapping[str, Any] = field(default_factory=dict)
     peak_memory: Mapping[str, Any] = field(default_factory=dict)
-    gemm_gflops: float | None = None  # of the machine, measured in the same round
+    gemm_gflops: float | None = None  # of the machine, measured in the same round, as is the next
+    copy_gbytes: float | None = None
     engine: str = ""
     environment: Mapping[str, Any] = field(default_factory=dict)
     command: str = ""
@@ -86,6 +88,21 @@ class Row:
         if self.work is None or self.gemm_gflops is None:
             return None
         return self.work.flops_per_step / self.seconds_per_step / (self.gemm_gflops * 1e9)
+
+    @property
+    def roofline_fraction(self) -> float | None:
+        """The least time that the machine can do a step in (roofline.py), as a fraction of that it took."""
+        if self.work is None or self.work.bytes_per_step is None:
+            return None
+        if self.gemm_gflops is None or self.copy_gbytes is None:
+            return None
+        least = roofline.seconds(
+            self.work.flops_per_step,
+            self.work.bytes_per_step,
+            gemm_gflops=self.gemm_gflops,
+            copy_gbytes=self.copy_gbytes,
+        )
+        return least / self.seconds_per_step
 
 
 def read(folder: Path) -> tuple[list[Row], list[str]]:
@@ -159,8 +176,13 @@ def _row(line: bytes, source: str) -> Row:
 
 
 def _work(value: Any) -> Work:
-    optional = {"description": checks.text, "clock": checks.text}
+    optional = {"description": checks.text, "clock": checks.text, "bytes_per_step": _traffic}
     return Work(**checks.fields(checks.mapping(value), required=_WORK, optional=optional))
+
+
+def _traffic(value: Any) -> roofline.Traffic:
+    required = dict.fromkeys(roofline.Traffic._fields, checks.whole(0))
+    return roofline.Traffic(**checks.fields(checks.mapping(value), required=required, optional={}))
 
 
 _WORK: dict[str, checks.Check] = {
@@ -198,6 +220,7 @@ _OPTIONAL: dict[str, checks.Check] = {
     "startup": checks.numbers,
     "peak_memory": checks.numbers,
     "gemm_gflops": checks.positive,
+    "copy_gbytes": checks.positive,
     "engine": checks.text,
     "environment": checks.mapping,
     "command": checks.text,

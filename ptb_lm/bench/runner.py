@@ -6,26 +6,27 @@ import time
 from collections.abc import Iterator, Sequence
 
 from ptb_lm import runlog
-from ptb_lm.bench.machine import Gemm
+from ptb_lm.bench.machine import Machine
 from ptb_lm.bench.measurement import Measurement
 from ptb_lm.bench.record import Record
 from ptb_lm.bench.selection import Options
 from ptb_lm.bench.workloads import Workload
 
 
-def run(options: Options, workloads: Sequence[Workload], record: Record, *, command: str) -> None:
+def run(
+    options: Options, workloads: Sequence[Workload], record: Record, machine: Machine, *, command: str
+) -> None:
     """Measure what the record lacks; a round of which something is lacking with its baseline.
 
     Raises:
-        UserError: The machine's matrix multiplication cannot be measured, on no such device for example.
+        UserError: The machine's rates cannot be measured.
         OSError: The disk is full.
     """
     blocks = sum(len(w.variants) * len(w.passes) * w.rounds for w in workloads)
     session = time.strftime("%Y-%m-%dT%H:%M:%S%z")
-    gemm = Gemm(options.device)
-    with contextlib.closing(gemm), runlog.progress(blocks, options.suite) as bar:
+    with runlog.progress(blocks, options.suite) as bar:
         for workload in workloads:
-            measurement = Measurement(options, workload, record, gemm, session=session, command=command)
+            measurement = Measurement(options, workload, record, machine, session=session, command=command)
             with contextlib.closing(measurement.pool):
                 for done in _rounds(measurement):
                     bar.set_description(f"{options.suite}: {workload.name} {done}")

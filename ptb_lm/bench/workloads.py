@@ -1,12 +1,15 @@
 """What is computed: the tasks of the benchmark, with the work that each declares.
 
 FLOPs count the multiply-adds of LSTM, softmax and dense layers only: 2 a multiply-add forward, 6 for a
-training step (the gradients by inputs and by weights cost as much as the forward pass, each).
+training step (the gradients by inputs and by weights cost as much as the forward pass, each). An embedding
+has none: words pick its rows, and their gradients are added into rows. With tied weights it is the softmax's
+kernel as well, whose multiply-adds are those of any other.
 
 Shapes: B = batch, T = time steps, I = input width, H = hidden units, V = vocabulary, U = labels a sequence.
 """
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +18,7 @@ import numpy as np
 
 from ptb_lm import classifier, corpus, parameters
 from ptb_lm.backend import Ids
+from ptb_lm.bench import roofline
 from ptb_lm.bench.variants import Variant
 from ptb_lm.classifier import Batch, ClassifierConfig
 from ptb_lm.config import Config
@@ -48,7 +52,15 @@ class LanguageTask:
     def multiply_adds(self) -> int:
         """Of a forward pass."""
         words = self.config.batch_size * self.config.num_steps
-        return words * _matrix_elements(self.shapes, ("lstm.", "softmax."))
+        softmax = self.config.layer_sizes[-1] * self.vocabulary_size
+        return words * (_matrix_elements(self.shapes, ("lstm.",)) + softmax)
+
+    def traffic(self, pass_name: str, precision: str) -> roofline.Traffic:
+        """Return what a step must move between the device and its memory."""
+        weights = sum(math.prod(shape) for shape in self.shapes.values())
+        if not self.config.tie_weights:
+            weights -= math.prod(self.shapes["embedding"])
+        return roofline.traffic(weights, pass_name, precision)
 
     @property
     def batch_size(self) -> int:
@@ -167,10 +179,11 @@ class Workload:
     needs_cuda: str = ""  # why it is not measured on a CPU; "" if it is
 
     def work(self, pass_name: str, *, precision: str, device: str) -> dict[str, Any]:
-        """Return what a step of a pass does: the same for every variant."""
+        """Return what a step of a pass does: the same for every variant of a precision."""
         task = self.task
+        traffic = task.traffic(pass_name, precision)._asdict() if isinstance(task, LanguageTask) else None
         return {
-            "parameters": sum(int(np.prod(shape)) for shape in task.shapes.values()),
+            "parameters": sum(math.prod(shape) for shape in task.shapes.values()),
             "flops_per_step": task.multiply_adds * FLOPS_A_MULTIPLY_ADD[pass_name],
             "items_per_step": task.items,
             "unit": task.unit,
@@ -178,10 +191,11 @@ class Workload:
             "device": device,
             "description": task.size,
             "clock": task.clock,
+            "bytes_per_step": traffic,
         }
 
 
 def _matrix_elements(shapes: Mapping[str, Sequence[int]], prefixes: tuple[str, ...]) -> int:
     return sum(
-        int(np.prod(shape)) for name, shape in shapes.items() if name.startswith(prefixes) and len(shape) == 2
+        math.prod(shape) for name, shape in shapes.items() if name.startswith(prefixes) and len(shape) == 2
     )

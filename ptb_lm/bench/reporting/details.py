@@ -18,6 +18,7 @@ _COLUMNS = (
     Column("interval from"),
     Column("ms a step, quartiles"),
     Column("of GEMM rate"),
+    Column("of roofline"),
     Column("build (s)"),
     Column("warm-up (s)"),
     Column("host memory"),
@@ -42,7 +43,8 @@ def _cells(result: Result) -> Iterator[str]:
     yield str(result.processes)
     yield _or_nothing(result.ratio, _units)
     yield _or_nothing(result.seconds, _quartiles)
-    yield _or_nothing(result.gemm_fraction, lambda fraction: formats.percent(fraction.median))
+    for fraction in (result.gemm_fraction, result.roofline_fraction):
+        yield _or_nothing(fraction, lambda known: formats.percent(known.median))
     for key in ("build_seconds", "warm_up_seconds"):
         yield _or_nothing(result.recorded("startup", key, max), formats.significant)
     for key in ("host_bytes", "device_bytes"):

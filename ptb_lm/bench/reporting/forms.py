@@ -56,15 +56,20 @@ def _gemm_fraction(result: Result) -> str:
     return percent(result.gemm_fraction.median) if result.gemm_fraction else NOTHING
 
 
+def _roofline_fraction(result: Result) -> str:
+    return percent(result.roofline_fraction.median) if result.roofline_fraction else NOTHING
+
+
 _RATE = Measure("{unit} a second", _rate)
 _TIME = Measure("ms a step", _milliseconds)
 _SPEED_UP = Measure("speed-up over {baseline}", _ratio)
 _INTERVAL = Measure("95 % interval", lambda result: interval(result.ratio))
 _GEMM = Measure("of GEMM rate", _gemm_fraction)
+_ROOFLINE = Measure("of roofline", _roofline_fraction)
 
 FORMS: Mapping[str, tuple[Measure, ...]] = {
     "ptb": (_RATE, _SPEED_UP, _INTERVAL, _TIME, _GEMM),
-    "peak": (_RATE, _SPEED_UP, _INTERVAL, _TIME, _GEMM),
+    "peak": (_RATE, _SPEED_UP, _INTERVAL, _TIME, _GEMM, _ROOFLINE),
     "stacked-lm": (
         Measure("wall time a batch (s)", _seconds),
         Measure("elapsed (s / batches)", _elapsed),

@@ -1,0 +1,61 @@
+"""How fast a step of a language model could be at best on a machine: its roofline.
+
+    seconds >= max(FLOPs / GEMM rate, bytes of the products / copy rate) + bytes of the update / copy rate
+
+The rates are measured on the machine, the multiplication's in the variant's precision. Bytes are those of the
+W trained weights that every step uses, as if none stayed in a cache from one use to the next; a number that
+is computed with has u bytes, one that is kept k.
+
+| | products | update |
+|---|--:|--:|
+| forward | W u | 0 |
+| train | 2 W u | W (u + 2 k), and W u where u is not k |
+
+The products read each weight and, in training, write its gradient. The update reads the gradient, reads and
+writes what is kept, and copies it to what is computed with where that is something else.
+
+An embedding that is not the softmax's kernel is not in W: of it a window uses few rows. The update has a time
+of its own, because no weight may move before the norm of all gradients is known, which needs all products.
+Activations and logits are left out, which may stay on the chip, and so is that the time steps wait for each
+other: a small model stays far from its roofline on a large GPU.
+"""
+
+from typing import NamedTuple
+
+# Of a number that is computed with, and of one that is kept: ptb_lm.torch_backend.precision has the types.
+BYTES = {"fp32": (4, 4), "tf32": (4, 4), "bf16": (2, 4), "fp16": (2, 4), "fp64": (8, 8)}
+
+
+class Traffic(NamedTuple):
+    """What a step must move between the device and its memory, in bytes."""
+
+    products: int
+    update: int
+
+
+def traffic(weights: int, pass_name: str, precision: str) -> Traffic:
+    """Return what a step must move.
+
+    Args:
+        weights: W, how many weights every step uses.
+        pass_name: "forward" or "train".
+        precision: A name in BYTES.
+    """
+    used, kept = BYTES[precision]
+    if pass_name == "forward":
+        return Traffic(products=weights * used, update=0)
+    copied = used if used != kept else 0
+    return Traffic(products=2 * weights * used, update=weights * (used + 2 * kept + copied))
+
+
+def seconds(flops: float, moved: Traffic, *, gemm_gflops: float, copy_gbytes: float) -> float:
+    """Return the seconds that a step takes at least.
+
+    Args:
+        flops: Floating-point operations of the step's products.
+        moved: What it must move.
+        gemm_gflops: The machine's matrix multiplication, in GFLOP/s.
+        copy_gbytes: The machine's copying, read and written, in GB/s.
+    """
+    products = max(flops / gemm_gflops, moved.products / copy_gbytes)
+    return (products + moved.update / copy_gbytes) / 1e9
