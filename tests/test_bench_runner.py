@@ -146,8 +146,8 @@ def test_what_would_take_too_long_is_cut_and_says_so(tmp_path: Path) -> None:
     assert sorted(row["variant"] for row in recorded) == ["plain-torch/cudnn", "torch/cudnn"]  # a round each
     for row in recorded:
         assert row["steps"] == 1
-        assert row["note"] == "1 of 5 steps a round, to keep within 1e-06 s"
-        assert row["startup"]["warm_up_steps"] == 3
+        assert row["note"] == "1 of 5 steps a round, 2 of 3 steps to warm up, to keep within 1e-06 s"
+        assert row["startup"]["warm_up_steps"] == 2
         assert row["cut"] == "batch 2 of 20"
     report = (out / "report.md").read_text()
     assert "only 1 of 5 rounds" in report

@@ -157,21 +157,25 @@ class Worker:
         Args:
             pass_name: "forward" or "train".
             steps: How many, at least 3.
-            limit: Seconds; the first three steps are done whatever they take, of the others as many as fit.
+            limit: Seconds; the first two steps are done whatever they take, of the others as many as fit, one
+                at least unless the second took longer by itself.
 
         Raises:
             WorkerError: It failed.
         """
         if pass_name not in self._warm_ups:
             # What a compiler does more than once, it does in the first two steps.
-            first, second, last = (self.block(pass_name, 1)["seconds"] for _ in range(3))
-            more = min(steps - 3, int((limit - second - last) / last))
-            rest = self.block(pass_name, more)["seconds"] if more > 0 else 0.0
+            first, second = (self.block(pass_name, 1)["seconds"] for _ in range(2))
+            total, done, last = first + second, 2, second
+            if second <= limit:
+                last = self.block(pass_name, 1)["seconds"]
+                total, done = total + last, 3
+                more = min(steps - done, int((limit - second - last) / last))
+                if more > 0:
+                    rest = self.block(pass_name, more)["seconds"]
+                    total, done, last = total + rest, done + more, rest / more
             self._warm_ups[pass_name] = WarmUp(
-                first_step_seconds=first,
-                warm_up_seconds=first + second + last + rest,
-                warm_up_steps=3 + max(more, 0),
-                step_seconds=rest / more if more > 0 else last,
+                first_step_seconds=first, warm_up_seconds=total, warm_up_steps=done, step_seconds=last
             )
         return self._warm_ups[pass_name]
 
