@@ -1,9 +1,10 @@
 """The contract between the trainer and a framework, and the registry of backends.
 
 The trainer owns tokens, their order, initial weights, schedule, stopping, the clock and the files. A backend
-owns the graph, loss, gradients, clipping, update, dropout and compilation. Arrays cross this line as NumPy.
+owns the graph, loss, gradients, clipping, update, dropout and compilation. Arrays cross this line as NumPy;
+words may stay with the backend, as what its `place` returned.
 
-Shapes: B = batch, T = time steps, L = layers, H = hidden units.
+Shapes: B = batch, T = time steps, L = layers, or the length of a row, H = hidden units.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import importlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from ptb_lm.config import Config
 from ptb_lm.errors import UserError
@@ -21,7 +22,25 @@ if TYPE_CHECKING:  # the registry is all that --help wants, and NumPy takes long
     import numpy as np
     from numpy.typing import NDArray
 
-Ids: TypeAlias = "NDArray[np.int32]"
+AnyWords = TypeVar("AnyWords", bound="Words")
+
+
+class Words(Protocol):
+    """The words of a split in rows [B, L], or a window of them [B, T].
+
+    NumPy's, or what a backend's `place` returned, which only that backend can read. Either can be sliced, and
+    nothing else is done with it outside of the backend.
+    """
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(B, L) or (B, T)."""
+
+    def __getitem__(self: AnyWords, part: tuple[slice, slice], /) -> AnyWords:
+        """Return some time steps of some rows."""
+
+
+Ids: TypeAlias = "NDArray[np.int32]"  # words in NumPy
 Arrays: TypeAlias = "dict[str, NDArray[Any]]"
 State = Any  # opaque to the trainer: the carried h and c, in the framework's own tensors
 Loss = Any  # opaque: a window's measurements, possibly still being computed
@@ -42,14 +61,19 @@ class Backend(Protocol):
     def zero_state(self, batch_size: int) -> State:
         """Return the zero state for a batch."""
 
-    def train_step(self, x_BT: Ids, y_BT: Ids, state: State, *, learning_rate: float) -> tuple[State, Loss]:
+    def place(self, rows_BL: Ids) -> Words:
+        """Return rows put where windows cut from them cost a step the least; it takes NumPy's too."""
+
+    def train_step(
+        self, x_BT: Words, y_BT: Words, state: State, *, learning_rate: float
+    ) -> tuple[State, Loss]:
         """Do one step of SGD with dropout and clipping; may return before the device is done.
 
         The loss for the gradient is summed over time and averaged over the batch. The state is used up: the
         one returned may be the same memory.
         """
 
-    def evaluate_step(self, x_BT: Ids, y_BT: Ids, state: State) -> tuple[State, Loss]:
+    def evaluate_step(self, x_BT: Words, y_BT: Words, state: State) -> tuple[State, Loss]:
         """Score a window without dropout; may return before the device is done."""
 
     def read(self, losses: Sequence[Loss]) -> list[Measured]:

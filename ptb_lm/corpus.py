@@ -1,6 +1,6 @@
 """A corpus: train, valid and test text as ids, cut into rows and windows.
 
-Shapes: B = batch (rows), T = time steps of a window.
+Shapes: B = batch (rows), L = length of a row, T = time steps of a window.
 """
 
 import hashlib
@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ptb_lm import text
+from ptb_lm.backend import AnyWords
 from ptb_lm.errors import UserError
 from ptb_lm.text import Ids
 from ptb_lm.vocabulary import Vocabulary
@@ -74,18 +75,18 @@ def split_path(folder: Path, split: str) -> Path:
 
 
 def rows(ids: Ids, batch_size: int) -> Ids:
-    """Cut ids [length] into contiguous rows [B, length // B]; the remainder at the end is dropped."""
+    """Cut ids [length] into contiguous rows [B, L = length // B]; the remainder at the end is dropped."""
     length = len(ids) // batch_size
     return ids[: batch_size * length].reshape(batch_size, length)
 
 
 def windows(
-    rows_BL: Ids, num_steps: int, *, start: int = 0, partial: bool = False
-) -> Iterator[tuple[Ids, Ids]]:
-    """Yield the windows (x_BT, y_BT) of rows in their order; y is x shifted by one.
+    rows_BL: AnyWords, num_steps: int, *, start: int = 0, partial: bool = False
+) -> Iterator[tuple[AnyWords, AnyWords]]:
+    """Yield the windows (x_BT, y_BT) of rows in their order, as slices of them; y is x shifted by one.
 
     Args:
-        rows_BL: What `rows` returns.
+        rows_BL: What `rows` returns, or a backend's `place` of it.
         num_steps: T, time steps of a window.
         start: The first window's number, to go on where an earlier pass stopped.
         partial: Yield the last, shorter window too, so that every token but the rows' first is a target.

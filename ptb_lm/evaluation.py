@@ -46,7 +46,7 @@ def perplexity(
         check_stop: Called between windows; may raise.
     """
     window = window or max(1, config.batch_size * config.num_steps // batch_size)
-    rows_BL = corpus.rows(ids, batch_size)
+    rows_BL = backend.place(corpus.rows(ids, batch_size))
     targets = rows_BL.shape[1] - 1
     state = backend.zero_state(batch_size)
     nll, pending, last_read = 0.0, list[Loss](), time.perf_counter()

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ptb_lm import averaging, corpus, evaluation, parameters, runlog
-from ptb_lm.backend import Arrays, Backend, Loss, State
+from ptb_lm.backend import Arrays, Backend, Loss, State, Words
 from ptb_lm.corpus import Corpus
 from ptb_lm.errors import DivergenceError, UserError
 from ptb_lm.interrupt import Interrupted, StopRequest
@@ -110,17 +110,17 @@ class Trainer:
         try:
             self._save()  # before any work: a folder that cannot be written is noticed now
             runlog.write_metrics(self.directory.metrics, progress.rows)
+            rows_BL = self.backend.place(corpus.rows(self.corpus.splits["train"], self.config.batch_size))
             while progress.epoch < self.config.epochs:
-                self._train_epoch()
+                self._train_epoch(rows_BL)
                 row = self._finish_epoch()
                 scalars.add({tag: row[key] for tag, key in SCALARS.items()}, step=row["epoch"])
             return self._test()
         finally:
             scalars.close()
 
-    def _train_epoch(self) -> None:
+    def _train_epoch(self, rows_BL: Words) -> None:
         progress, rate = self.progress, learning_rate(self.config, self.progress.epoch)
-        rows_BL = corpus.rows(self.corpus.splits["train"], self.config.batch_size)
         pending: list[Loss] = []
         description = f"epoch {progress.epoch + 1}/{self.config.epochs}"
         with runlog.progress(self.steps, description, initial=progress.step) as bar:

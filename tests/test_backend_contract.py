@@ -11,7 +11,7 @@ import pytest
 from _pytest.mark import ParameterSet
 from conftest import installed, random_weights, random_windows
 
-from ptb_lm import backend, reference
+from ptb_lm import backend, corpus, reference
 from ptb_lm.backend import FRAMEWORKS, Backend
 from ptb_lm.config import Config
 from ptb_lm.errors import UserError
@@ -162,6 +162,35 @@ def test_evaluation_takes_any_batch_and_window(
     zero = reference.zero_state(weights, batch)
     expected = batch * reference.loss_and_gradients(weights, x_BT, y_BT, zero)[0]
     assert built.read([loss])[0].nll == pytest.approx(expected, rel=1e-6)
+
+
+@every_device
+@every_model
+def test_windows_of_placed_rows_are_as_good_as_numpy_s(
+    framework: str, model: str, device: str, tiny_config: Config
+) -> None:
+    """Trained with dropout on whole windows, and scored on those of another length, the last one shorter."""
+    config = tiny_config.replace(**REGULARISED)
+    weights = random_weights(config, VOCABULARY, seed=1)
+    rows_BL = np.random.default_rng(2).integers(VOCABULARY, size=(config.batch_size, 27), dtype=np.int32)
+    every_loss = []
+    for place in (False, True):
+        built = build(config, weights, framework=framework, model=model, device=device)
+        rows = built.place(rows_BL) if place else rows_BL
+        assert tuple(rows.shape) == rows_BL.shape
+        losses = []
+        state = built.zero_state(config.batch_size)
+        for x_BT, y_BT in corpus.windows(rows, config.num_steps):
+            state, loss = built.train_step(x_BT, y_BT, state, learning_rate=0.7)
+            losses.append(loss)
+        state = built.zero_state(config.batch_size)
+        for x_BT, y_BT in corpus.windows(rows, 8, partial=True):
+            state, loss = built.evaluate_step(x_BT, y_BT, state)
+            losses.append(loss)
+        every_loss.append(built.read(losses))
+    assert len(every_loss[0]) == 5 + 4
+    # A GPU adds up the embedding's gradient in no fixed order.
+    np.testing.assert_allclose(every_loss[1], every_loss[0], rtol=0 if device == "cpu" else 1e-5)
 
 
 def train(built: Backend, config: Config, windows: list[tuple[np.ndarray, np.ndarray]]) -> list[float]:

@@ -10,6 +10,8 @@ import pytest
 import torch
 from conftest import random_weights, random_windows
 from torch import Tensor
+from torch.autograd import DeviceType
+from torch.profiler import ProfilerActivity, profile
 
 import ptb_lm
 from ptb_lm import backend, corpus, parameters, reference
@@ -24,7 +26,6 @@ from ptb_lm.torch_backend.loss import SoftmaxLayer, global_norm, sum_by_word
 from ptb_lm.torch_backend.precision import PRECISIONS
 
 VOCABULARY = 11
-
 
 # What is run otherwise than the default, and for the rest every model as it is.
 EXECUTED = [
@@ -190,6 +191,86 @@ def test_a_captured_step_draws_new_masks_at_each_replay(tiny_config: Config) -> 
         built.train_step(x_BT, y_BT, built.zero_state(3), learning_rate=0.0)[1].clone() for _ in range(8)
     ]
     assert len({measured.nll for measured in built.read(losses)}) == 8
+
+
+@pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype:UserWarning")
+@pytest.mark.parametrize(
+    "changes",
+    [{"keep_prob": 0.5}, {"tie_weights": True, "embedding_keep_prob": 0.7, "recurrent_keep_prob": 0.8}],
+    ids=["units", "weights"],
+)
+@pytest.mark.parametrize("execution", ["eager", "graph"])
+@pytest.mark.parametrize("model", sorted(FRAMEWORKS["torch"].models))
+def test_no_step_waits_for_the_device_or_copies_from_the_host(
+    model: str, execution: str, changes: dict[str, Any], tiny_config: Config
+) -> None:
+    """Of windows of placed rows, in training and in evaluation; in float16, where there is the most to do."""
+    config = tiny_config.replace(**changes)
+    built: Any = backend.build(
+        config,
+        random_weights(config, VOCABULARY, seed=1),
+        framework="torch",
+        model=model,
+        execution=execution,
+        device="cuda",
+        precision="fp16",
+        seed=3,
+    )
+    rows_BL = np.random.default_rng(2).integers(VOCABULARY, size=(3, 7 * 5 + 1), dtype=np.int32)
+    windows = list(corpus.windows(built.place(rows_BL), 5))
+    state, scored = built.zero_state(3), built.zero_state(3)
+    for x_BT, y_BT in windows[:2]:  # libraries choose their kernels, the graph is captured
+        state, loss = built.train_step(x_BT, y_BT, state, learning_rate=0.7)
+        scored, score = built.evaluate_step(x_BT, y_BT, scored)
+    built.read([loss, score])
+    losses = []
+    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], acc_events=True) as profiled:
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            for x_BT, y_BT in windows[2:]:
+                state, loss = built.train_step(x_BT, y_BT, state, learning_rate=0.7)
+                scored, score = built.evaluate_step(x_BT, y_BT, scored)
+                losses.extend([loss, score])
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+        measured = built.read(losses)
+    on_device = [event.name for event in profiled.events() if event.device_type == DeviceType.CUDA]
+    assert len(on_device) > len(losses)
+    assert [name for name in on_device if "HtoD" in name] == []
+    assert np.isfinite(measured).all()
+
+
+def test_a_placed_window_s_words_are_a_view_in_time_major_order(tiny_config: Config) -> None:
+    """Nothing is copied or launched to cut it; of another type or order it would be, at every step."""
+    weights = random_weights(tiny_config, VOCABULARY, seed=1)
+    built: Any = backend.build(
+        tiny_config, weights, framework="torch", model="cudnn", device="cpu", precision="fp32", seed=3
+    )
+    rows_BL = np.arange(3 * 11, dtype=np.int32).reshape(3, 11)
+    placed = built.place(rows_BL)
+    for (x_BT, y_BT), expected in zip(corpus.windows(placed, 5), corpus.windows(rows_BL, 5), strict=True):
+        for ids_BT, numbers_BT in zip((x_BT, y_BT), expected, strict=True):
+            words_N = built._time_major(ids_BT)
+            assert words_N.tolist() == numbers_BT.T.flatten().tolist()
+            assert words_N.untyped_storage().data_ptr() == placed.untyped_storage().data_ptr()
+            assert words_N.is_contiguous()
+            assert words_N.dtype == torch.int64
+
+
+def test_the_learning_rate_is_sent_to_the_device_when_it_changes(tiny_config: Config) -> None:
+    weights = random_weights(tiny_config, VOCABULARY, seed=1)
+    built: Any = backend.build(
+        tiny_config, weights, framework="torch", model="cudnn", device="cpu", precision="fp32", seed=3
+    )
+    ((x_BT, y_BT),) = random_windows(tiny_config, VOCABULARY, 1, seed=2)
+    sent = []
+    for rate in (0.7, 0.7, 0.5, 0.5, 0.7):
+        before = built.rate._version
+        built.train_step(x_BT, y_BT, built.zero_state(3), learning_rate=rate)
+        sent.append(built.rate._version - before)
+        assert built.rate.item() == rate
+    assert sent == [1, 0, 1, 0, 1]
 
 
 @pytest.mark.gpu

@@ -392,6 +392,9 @@ class FakeBackend:
     def zero_state(self, batch_size: int) -> None:
         return None
 
+    def place(self, rows: np.ndarray) -> np.ndarray:
+        return rows
+
     def train_step(
         self, x: np.ndarray, y: np.ndarray, state: None, *, learning_rate: float
     ) -> tuple[Any, Any]:

@@ -1,6 +1,6 @@
 """The TensorFlow backend: the contract of ptb_lm.backend.
 
-Shapes: B = batch, T = time steps, H = hidden units.
+Shapes: B = batch, T = time steps, L = length of a row, H = hidden units.
 """
 
 import contextlib
@@ -99,6 +99,10 @@ class TensorFlowBackend:
         """Return the zero state for a batch."""
         with tf.device(self.device.name):
             return self.network.stack.zero_state(batch_size)
+
+    def place(self, rows_BL: Ids) -> Ids:
+        """Return the rows as they are: TensorFlow is given NumPy's windows."""
+        return rows_BL
 
     def train_step(self, x_BT: Ids, y_BT: Ids, state: State, *, learning_rate: float) -> tuple[State, Loss]:
         """Do one step of SGD with dropout and clipping."""

@@ -1,13 +1,13 @@
 """The torch backend: the contract of ptb_lm.backend.
 
-Shapes: B = batch, T = time steps, N = T * B tokens, L = layers, E = embedding width, H = hidden units,
-V = vocabulary.
+Shapes: B = batch, T = time steps, N = T * B tokens, L = layers, or the length of a row, E = embedding width,
+H = hidden units, V = vocabulary.
 """
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 import torch
@@ -28,6 +28,7 @@ from ptb_lm.torch_backend.loss import SoftmaxLayer, global_norm, sum_by_word
 from ptb_lm.torch_backend.model import LSTMStack, State
 from ptb_lm.torch_backend.precision import Masters
 
+Words: TypeAlias = "Tensor | Ids"  # of rows [B, L] or of a window [B, T]
 Loss = Tensor  # [2]: negative log likelihood, gradient norm; in float64, as their sums over a split must be
 
 
@@ -96,6 +97,7 @@ class TorchBackend(TorchModel):
         self.trained = self.stack.trained()
         self.masters = Masters(self.trained, self.precision.master)
         self.rate = torch.zeros((), device=self.device, dtype=torch.float64)
+        self.learning_rate = 0.0  # what `rate` holds
         self.moving_average: MovingAverage | None = None
         self.step: Step = self._step
         if self.execution == "graph":
@@ -143,13 +145,21 @@ class TorchBackend(TorchModel):
         """Return the zero state for a batch."""
         return self.stack.zero_state(batch_size)
 
-    def train_step(self, x_BT: Ids, y_BT: Ids, state: State, *, learning_rate: float) -> tuple[State, Loss]:
+    def place(self, rows_BL: Ids) -> Tensor:
+        """Return the rows on the device, laid out so that a window's words in time-major order are a view."""
+        return torch.from_numpy(rows_BL.T.astype(np.int64, order="C")).to(self.device).T
+
+    def train_step(
+        self, x_BT: Words, y_BT: Words, state: State, *, learning_rate: float
+    ) -> tuple[State, Loss]:
         """Do one step of SGD with dropout and clipping."""
-        self.rate.fill_(learning_rate)
+        if learning_rate != self.learning_rate:
+            self.rate.fill_(learning_rate)
+            self.learning_rate = learning_rate
         return self.step(self._time_major(x_BT), self._time_major(y_BT), state)
 
     @torch.no_grad()
-    def evaluate_step(self, x_BT: Ids, y_BT: Ids, state: State) -> tuple[State, Loss]:
+    def evaluate_step(self, x_BT: Words, y_BT: Words, state: State) -> tuple[State, Loss]:
         """Score a window without dropout."""
         ids_N, targets_N = self._time_major(x_BT), self._time_major(y_BT)
         # Executed for one shape; others, of which there are many, it would compile anew.
@@ -251,7 +261,10 @@ class TorchBackend(TorchModel):
         """Return the words' vectors, [T, B, E]."""
         return self.embedding_VE[ids_N].to(self.precision.compute).view(-1, batch, self.embedding_VE.shape[1])
 
-    def _time_major(self, ids_BT: Ids) -> Tensor:
+    def _time_major(self, ids_BT: Words) -> Tensor:
+        """Return a window's words on the device, [N]."""
+        if isinstance(ids_BT, Tensor):
+            return ids_BT.T.reshape(-1)
         return torch.from_numpy(ids_BT.T.reshape(-1).astype(np.int64)).to(self.device, non_blocking=True)
 
 
