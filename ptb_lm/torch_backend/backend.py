@@ -19,7 +19,7 @@ from ptb_lm.backend import Arrays, Ids, Measured
 from ptb_lm.config import Config
 from ptb_lm.errors import UserError
 from ptb_lm.torch_backend.averages import MovingAverage
-from ptb_lm.torch_backend.base import TorchModel
+from ptb_lm.torch_backend.base import TorchModel, enough_memory
 from ptb_lm.torch_backend.cells import Canonical
 from ptb_lm.torch_backend.dropout import WindowDropout, multiplied, no_dropout, one_after_another
 from ptb_lm.torch_backend.execution import executed
@@ -32,6 +32,7 @@ Words: TypeAlias = "Tensor | Ids"  # of rows [B, L] or of a window [B, T]
 Loss = Tensor  # [2]: negative log likelihood, gradient norm; in float64, as their sums over a split must be
 
 
+@enough_memory()
 def build(
     config: Config,
     weights: Mapping[str, NDArray[Any]],
@@ -46,7 +47,8 @@ def build(
     """Build the backend; see ptb_lm.backend.build.
 
     Raises:
-        UserError: There is no such device, it cannot do what is asked for, or there is no compiler.
+        UserError: There is no such device, it cannot do what is asked for, or it has not enough memory; or
+            there is no compiler.
     """
     assert unroll == "static", "a Python loop over time"
     return TorchBackend(
@@ -122,6 +124,7 @@ class TorchBackend(TorchModel):
         super().load_weights(weights)
         self._refresh()
 
+    @enough_memory()
     def average(self, weight: float) -> None:
         """Move the averages of the parameters towards them."""
         if self.moving_average is None:
@@ -145,10 +148,12 @@ class TorchBackend(TorchModel):
         """Return the zero state for a batch."""
         return self.stack.zero_state(batch_size)
 
+    @enough_memory()
     def place(self, rows_BL: Ids) -> Tensor:
         """Return the rows on the device, laid out so that a window's words in time-major order are a view."""
         return torch.from_numpy(rows_BL.T.astype(np.int64, order="C")).to(self.device).T
 
+    @enough_memory()
     def train_step(
         self, x_BT: Words, y_BT: Words, state: State, *, learning_rate: float
     ) -> tuple[State, Loss]:
@@ -158,6 +163,7 @@ class TorchBackend(TorchModel):
             self.learning_rate = learning_rate
         return self.step(self._time_major(x_BT), self._time_major(y_BT), state)
 
+    @enough_memory()
     @torch.no_grad()
     def evaluate_step(self, x_BT: Words, y_BT: Words, state: State) -> tuple[State, Loss]:
         """Score a window without dropout."""

@@ -1,8 +1,9 @@
-"""What a language model and a classifier in torch share: device, precision, and weights in and out."""
+"""What a language model and a classifier in torch share: device, precision, memory, weights in and out."""
 
+import contextlib
 import platform
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -13,6 +14,9 @@ from ptb_lm.backend import FRAMEWORKS, Arrays
 from ptb_lm.errors import UserError
 from ptb_lm.torch_backend.cells import Canonical
 from ptb_lm.torch_backend.precision import PRECISIONS
+
+# What messages of torch say when an allocation failed: its allocator's on a CPU, CUDA's, and its libraries'.
+NO_MEMORY = ("DefaultCPUAllocator", "out of memory", "_STATUS_ALLOC_FAILED")
 
 
 class TorchModel(ABC):
@@ -97,6 +101,33 @@ class TorchModel(ABC):
         else:
             facts["device"] = f"cpu ({platform.machine()}, {torch.backends.cpu.get_cpu_capability()})"
         return facts
+
+
+@contextlib.contextmanager
+def enough_memory() -> Iterator[None]:
+    """Return a context, or a decorator, in which memory that there is not is the user's to put right.
+
+    Raises:
+        UserError: An allocation failed, on either device.
+    """
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        if not _is_out_of_memory(error):
+            raise
+        raise UserError(
+            "there is not enough memory for a model and windows of this size; a smaller --hidden-size, "
+            "--num-layers, --batch-size or --num-steps needs less"
+        ) from None
+
+
+def _is_out_of_memory(error: BaseException | None) -> bool:
+    if error is None:
+        return False
+    if isinstance(error, MemoryError) or any(sign in str(error) for sign in NO_MEMORY):
+        return True
+    # What fails because an allocation did: the end of a graph's capture, for one.
+    return _is_out_of_memory(error.__context__)
 
 
 def _engine(model: str, execution: str, device: torch.device, dtype: torch.dtype) -> str:
