@@ -1,4 +1,4 @@
-"""What language models and classifiers in torch share: what is said of memory that there is not."""
+"""What language models and classifiers in torch share: memory that there is not, weights in one piece."""
 
 import subprocess
 import sys
@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import runs
 import torch
+from conftest import random_weights, random_windows
 
 from ptb_lm import backend, parameters, train
 from ptb_lm.backend import FRAMEWORKS
@@ -109,3 +110,24 @@ def test_the_command_says_so_in_a_sentence_and_its_state_is_kept(tmp_path: Path)
     saved = RunDirectory(run).read_state()
     assert saved.progress.step == 0
     assert saved.weights["embedding"].shape[1] == 400_000
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", FRAMEWORKS["torch"].precisions)
+def test_cudnn_finds_a_layer_s_weights_in_one_piece(precision: str, tiny_config: Config) -> None:
+    """Whatever is done to them: else torch would put them together at every call, and say so in a warning."""
+    config = tiny_config.replace(keep_prob=0.5, recurrent_keep_prob=0.8)
+    weights = random_weights(config, 11, seed=1)
+    built: Any = backend.build(
+        config, weights, framework="torch", model="cudnn", device="cuda", precision=precision, seed=1
+    )
+    state = built.zero_state(3)
+    for x_BT, y_BT in random_windows(config, 11, 3, seed=2):
+        state, _ = built.train_step(x_BT, y_BT, state, learning_rate=0.7)
+        built.average(0.5)
+        with built.averaged():
+            built.evaluate_step(x_BT, y_BT, built.zero_state(3))
+    built.load_weights(built.export_weights())
+    for layer in built.stack.layers:
+        pieces = {parameter.untyped_storage().data_ptr() for parameter in layer.lstm.parameters()}
+        assert len(pieces) == 1

@@ -15,6 +15,7 @@ from ptb_lm.errors import UserError
 from ptb_lm.torch_backend.cells import Canonical
 from ptb_lm.torch_backend.precision import PRECISIONS
 
+BFLOAT16_LSTM = 91300  # the first version of cuDNN that takes one
 # What messages of torch say when an allocation failed: its allocator's on a CPU, CUDA's, and its libraries'.
 NO_MEMORY = ("DefaultCPUAllocator", "out of memory", "_STATUS_ALLOC_FAILED")
 
@@ -64,6 +65,10 @@ class TorchModel(ABC):
             # Half precision rounds factors, and sums in float32.
             torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
             torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
+            # torch.nn.LSTM lays its weights out in one piece, as cuDNN wants them, if they are of one of
+            # these types. bfloat16 is missing: such weights would be put together again at every call.
+            if (torch.backends.cudnn.version() or 0) >= BFLOAT16_LSTM:
+                torch.backends.cudnn.CUDNN_TENSOR_DTYPES.add(torch.bfloat16)
 
     @abstractmethod
     def canonical(self) -> Mapping[str, Canonical]:
