@@ -17,8 +17,12 @@ class Precision(NamedTuple):
     master: torch.dtype  # what the weights are kept in
     compute: torch.dtype  # what the layers and the products of the softmax compute in
     tf32: bool = False  # whether a GPU may round the factors of float32 products to TF32
-    # What the loss is multiplied by before the backward pass. float16's numbers end at 6e-8, and so would the
-    # gradients of single tokens; they also end at 65,504, beyond which a step counts as diverged.
+    # What the loss is multiplied by before the backward pass, so that its numbers lie well within a format.
+    # float16 loses digits below 6e-5 and ends at 65,504, beyond which a step counts as diverged. With 16, the
+    # largest number in 300 steps of medium on Penn Treebank (default recipe; computed in float32) is 622,
+    # though the gradient's norm reaches 915, 200 times the first; in the softmax's gradient none can exceed
+    # 16 T / keep_prob. At the other end: medium's first gradients by each of its weights are within 0.12 % of
+    # float32's, as they are with 128; with 1 within 0.13 %, with 1 / 16 within 0.76 %.
     loss_scale: float = 1.0
 
 
@@ -26,7 +30,7 @@ PRECISIONS = {
     "fp32": Precision(torch.float32, torch.float32),
     "tf32": Precision(torch.float32, torch.float32, tf32=True),
     "bf16": Precision(torch.float32, torch.bfloat16),
-    "fp16": Precision(torch.float32, torch.float16, loss_scale=128.0),
+    "fp16": Precision(torch.float32, torch.float16, loss_scale=16.0),
     "fp64": Precision(torch.float64, torch.float64),
 }
 
