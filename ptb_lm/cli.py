@@ -101,7 +101,7 @@ def run(name: str, body: Callable[[], int]) -> int:
         status = EXIT_USAGE if error.errno in BAD_PATH else EXIT_FAILED
         return _fail(name, f"{where}{error.strerror}{hint}", status)
     except MemoryError:
-        return _fail(name, "not enough memory for a model of this size", EXIT_FAILED)
+        return _fail(name, "there is not enough memory for a model of this size", EXIT_USAGE)
     except KeyboardInterrupt:
         return _fail(name, "interrupted", 128 + signal.SIGINT)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from ptb_lm import cli, parameters
+from ptb_lm import cli, corpus, parameters
 from ptb_lm.backend import FRAMEWORKS
 from ptb_lm.bench.language_workloads import PTB_VOCABULARY
 from ptb_lm.bench.variants import LANGUAGE_MODELS, Variant
@@ -55,7 +55,8 @@ def _profile() -> int:
         LANGUAGE_MODELS, device=arguments.device, precision=arguments.precision, seed=1
     )
     model = build(task.config, parameters.initial(task.config, task.vocabulary_size, seed=1))
-    windows = task.windows(WARM_UP + arguments.steps, seed=1)
+    rows_BL = model.place(task.rows(WARM_UP + arguments.steps, seed=1))
+    windows = list(corpus.windows(rows_BL, task.config.num_steps))
     state = model.zero_state(task.config.batch_size)
     on_gpu = model.device.type == "cuda"
     for x_BT, y_BT in windows[:WARM_UP]:

@@ -95,6 +95,6 @@ def test_every_workload_as_declared_is_compared_whole() -> None:
 def test_the_forward_pass_alone_is_the_reference_s() -> None:
     task = dataclasses.replace(TASK, config=TASK.config.replace(batch_size=3, num_steps=5))
     weights = parity.random_weights(task.shapes, 1, np.float64)
-    x_BT, y_BT = task.windows(1, seed=1)[0]
+    x_BT, y_BT = task.window(seed=1)
     expected, _, _ = reference.loss_and_gradients(weights, x_BT, y_BT, reference.zero_state(weights, 3))
     assert whole_size._loss(weights, x_BT, y_BT) == pytest.approx(3 * expected, rel=1e-12)

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from ptb_lm import corpus
 from ptb_lm.bench.suites import SUITES
 from ptb_lm.bench.workloads import ClassifierTask, LanguageTask, Workload
 from ptb_lm.classifier import ClassifierConfig
@@ -107,15 +108,17 @@ def test_every_workload_has_its_baseline_and_no_variant_twice() -> None:
             assert len({(variant.label, variant.precision) for variant in each.variants}) == len(names)
 
 
-def test_windows_follow_on_each_other_and_repeat_by_seed() -> None:
+def test_rows_hold_as_many_windows_as_are_asked_for_and_repeat_by_seed() -> None:
     task = LanguageTask(
         config=Config(hidden_size=5, num_steps=4, batch_size=2), vocabulary_size=50, unit="sequences"
     )
-    first, second = task.windows(2, seed=1)
-    np.testing.assert_array_equal(first[0][:, 1:], first[1][:, :-1])
-    np.testing.assert_array_equal(first[1][:, -1], second[0][:, 0])
-    np.testing.assert_array_equal(task.windows(2, seed=1)[1][1], second[1])
-    assert (task.windows(2, seed=2)[1][1] != second[1]).any()
+    rows_BL = task.rows(2, seed=1)
+    assert len(list(corpus.windows(rows_BL, 4))) == 2
+    np.testing.assert_array_equal(task.rows(2, seed=1), rows_BL)
+    assert (task.rows(2, seed=2) != rows_BL).any()
+    x_BT, y_BT = task.window(seed=1)
+    assert x_BT.shape == (2, 4)
+    np.testing.assert_array_equal(y_BT[:, :-1], x_BT[:, 1:])
     assert task.items == 2
 
 

@@ -46,7 +46,7 @@ def interrupt() -> int:
         (divergence, 1, "the loss is not finite"),
         (missing_file, 2, "/no/such/file: No such file or directory"),
         (folder_for_a_file, 2, "/: Is a directory"),
-        (not_enough_memory, 1, "not enough memory for a model of this size"),
+        (not_enough_memory, 2, "there is not enough memory for a model of this size"),
         (interrupt, 130, "interrupted"),
     ],
 )

@@ -52,7 +52,7 @@ variant = variants.add("mine={what}")
 build = variant.builder(variants.LANGUAGE_MODELS, device="cpu", precision="fp32", seed=1)
 parity.check(task, build, precision="fp32", seed=3)
 model = build(task.config, parameters.initial(task.config, 50, seed=1))
-((x, y),) = task.windows(1, seed=1)
+x, y = task.window(seed=1)
 model.train_step(x, y, model.zero_state(20), learning_rate=0.5)
 """,
     )

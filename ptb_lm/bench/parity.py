@@ -95,11 +95,13 @@ def _language(task: LanguageTask, build: Build, *, seed: int) -> dict[str, float
     expected, gradients, _ = reference.loss_and_gradients(weights, x_BT, y_BT, zero)
     _, norm = reference.sgd_update(weights, gradients, learning_rate=1.0, max_grad_norm=1.0)
     backend: Backend = build(config.replace(max_grad_norm=norm / 2), weights)
+    # As they are timed: from where the model wants the text kept.
+    placed = list(corpus.windows(backend.place(ids_BL), steps))
 
     errors: dict[str, float] = {}
     state, expected_state = backend.zero_state(batch), zero
-    for index, (x_next_BT, y_next_BT) in enumerate(windows):
-        state, loss = backend.evaluate_step(x_next_BT, y_next_BT, state)
+    for index, (words, (x_next_BT, y_next_BT)) in enumerate(zip(placed, windows, strict=True)):
+        state, loss = backend.evaluate_step(*words, state)
         nll = backend.read([loss])[0].nll / batch
         score, _, expected_state = reference.loss_and_gradients(weights, x_next_BT, y_next_BT, expected_state)
         errors[f"loss in window {index}"] = abs(nll - score) / score
@@ -107,13 +109,13 @@ def _language(task: LanguageTask, build: Build, *, seed: int) -> dict[str, float
     # Steps that move nothing, one after the other: what a step may keep for the next (a state, a captured
     # graph) must not show.
     state, expected_state = backend.zero_state(batch), zero
-    for index, (x_next_BT, y_next_BT) in enumerate(windows):
-        state, loss = backend.train_step(x_next_BT, y_next_BT, state, learning_rate=0.0)
+    for index, (words, (x_next_BT, y_next_BT)) in enumerate(zip(placed, windows, strict=True)):
+        state, loss = backend.train_step(*words, state, learning_rate=0.0)
         nll = backend.read([loss])[0].nll / batch
         score, _, expected_state = reference.loss_and_gradients(weights, x_next_BT, y_next_BT, expected_state)
         errors[f"loss in training window {index}"] = abs(nll - score) / score
 
-    _, loss = backend.train_step(x_BT, y_BT, backend.zero_state(batch), learning_rate=rate)
+    _, loss = backend.train_step(*placed[0], backend.zero_state(batch), learning_rate=rate)
     errors["loss in training"] = abs(backend.read([loss])[0].nll / batch - expected) / expected
     after = backend.export_weights()
     return errors | _gradient_errors({n: 2 * (w - after[n]) / rate for n, w in weights.items()}, gradients)

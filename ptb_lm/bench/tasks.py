@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from ptb_lm import classifier, parameters
+from ptb_lm import classifier, corpus, parameters
 from ptb_lm.backend import Arrays, Backend, Framework
 from ptb_lm.bench import variants
 from ptb_lm.bench.workloads import ClassifierTask, LanguageTask, Task
@@ -50,7 +50,8 @@ class LanguageModelling:
         self.engine = self.backend.engine
         self.export_weights, self.environment = self.backend.export_weights, self.backend.environment
         self.device_memory = self.backend.device_memory
-        self.windows = itertools.cycle(task.windows(WINDOWS, seed=seed))
+        rows_BL = self.backend.place(task.rows(WINDOWS, seed=seed))
+        self.windows = itertools.cycle(list(corpus.windows(rows_BL, task.config.num_steps)))
         self.state = self.backend.zero_state(task.batch_size)
 
     def loss(self) -> float:
@@ -58,7 +59,7 @@ class LanguageModelling:
 
         Less a step, because a window of another shape than training's is not compiled anew.
         """
-        x_BT, y_BT = self.task.windows(1, seed=self.seed)[0]
+        x_BT, y_BT = self.task.window(seed=self.seed)
         x_BT, y_BT = x_BT[:, :-1], y_BT[:, :-1]
         _, loss = self.backend.evaluate_step(x_BT, y_BT, self.backend.zero_state(len(x_BT)))
         return self.backend.read([loss])[0].nll / y_BT.size

@@ -47,7 +47,7 @@ def check(task: LanguageTask, build: Build, *, precision: str, seed: int) -> dic
     dtype = np.float64 if precision == "fp64" else np.float32
     weights = parity.random_weights(task.shapes, seed, dtype)
     weights["softmax.kernel"] *= LOGITS
-    x_BT, y_BT = (ids_BT[:rows, :-1] for ids_BT in task.windows(1, seed=seed)[0])
+    x_BT, y_BT = (ids_BT[:rows, :-1] for ids_BT in task.window(seed=seed))
     backend: Backend = build(task.config, weights)
     _, loss = backend.evaluate_step(x_BT, y_BT, backend.zero_state(rows))
     expected = _loss(weights, x_BT, y_BT)

@@ -36,7 +36,7 @@ class LanguageTask:
     config: Config
     vocabulary_size: int
     unit: str = "words"  # what is counted a second: words, or sequences (rows of a window)
-    clock: str = "the NumPy window in; embedding, LSTM, softmax; train: gradients, clipping, SGD"
+    clock: str = "a window of the text in; embedding, LSTM, softmax; train: gradients, clipping, SGD"
 
     @property
     def shapes(self) -> parameters.Shapes:
@@ -81,17 +81,21 @@ class LanguageTask:
         """Return the task with other rows."""
         return dataclasses.replace(self, config=self.config.replace(batch_size=batch_size))
 
-    def windows(self, count: int, *, seed: int) -> list[tuple[Ids, Ids]]:
-        """Return consecutive windows (x_BT, y_BT) of random words."""
+    def rows(self, windows: int, *, seed: int) -> Ids:
+        """Return rows of random words [B, L], long enough for some windows."""
         rng = np.random.default_rng(seed)
         probability_V = 1 / np.arange(1, self.vocabulary_size + 1)
-        length = count * self.config.num_steps + 1
+        length = windows * self.config.num_steps + 1
         ids_BL = rng.choice(
             self.vocabulary_size,
             (self.config.batch_size, length),
             p=probability_V / probability_V.sum(),
         )
-        return list(corpus.windows(ids_BL.astype(np.int32), self.config.num_steps))
+        return ids_BL.astype(np.int32)
+
+    def window(self, *, seed: int) -> tuple[Ids, Ids]:
+        """Return a window (x_BT, y_BT) of random words."""
+        return next(corpus.windows(self.rows(1, seed=seed), self.config.num_steps))
 
 
 @dataclass(frozen=True, kw_only=True)

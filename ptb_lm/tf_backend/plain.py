@@ -76,6 +76,10 @@ class PlainLoop:
         with tf.device(self.device.name):
             return [(tf.zeros([batch_size, h]), tf.zeros([batch_size, h])) for h in self.config.layer_sizes]
 
+    def place(self, rows_BL: Ids) -> Ids:
+        """Return the rows as they are."""
+        return rows_BL
+
     def train_step(self, x_BT: Ids, y_BT: Ids, state: State, *, learning_rate: float) -> tuple[State, Loss]:
         """Do one step of SGD with dropout and clipping."""
         with tf.device(self.device.name):

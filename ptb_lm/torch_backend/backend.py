@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar, TypeAlias
 
-import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -18,6 +17,7 @@ from ptb_lm import memory
 from ptb_lm.backend import Arrays, Ids, Measured
 from ptb_lm.config import Config
 from ptb_lm.errors import UserError
+from ptb_lm.torch_backend import words
 from ptb_lm.torch_backend.averages import MovingAverage
 from ptb_lm.torch_backend.base import TorchModel, enough_memory
 from ptb_lm.torch_backend.cells import Canonical
@@ -151,7 +151,7 @@ class TorchBackend(TorchModel):
     @enough_memory()
     def place(self, rows_BL: Ids) -> Tensor:
         """Return the rows on the device, laid out so that a window's words in time-major order are a view."""
-        return torch.from_numpy(rows_BL.T.astype(np.int64, order="C")).to(self.device).T
+        return words.placed(rows_BL, self.device)
 
     @enough_memory()
     def train_step(
@@ -269,9 +269,7 @@ class TorchBackend(TorchModel):
 
     def _time_major(self, ids_BT: Words) -> Tensor:
         """Return a window's words on the device, [N]."""
-        if isinstance(ids_BT, Tensor):
-            return ids_BT.T.reshape(-1)
-        return torch.from_numpy(ids_BT.T.reshape(-1).astype(np.int64)).to(self.device, non_blocking=True)
+        return words.time_major(ids_BT, self.device).flatten()
 
 
 def _measured(nll_N: Tensor, norm: Tensor) -> Loss:

@@ -136,6 +136,8 @@ def _is_out_of_memory(error: BaseException | None) -> bool:
 
 
 def _engine(model: str, execution: str, device: torch.device, dtype: torch.dtype) -> str:
+    if model == "persistent" and (device.type, dtype) != ("cuda", torch.float16):
+        return f"torch persistent on {device.type} ({execution}; its kernel needs CUDA and fp16)"
     if model != "cudnn":
         return f"torch {model} on {device.type} ({execution})"
     library = "cuDNN" if device.type == "cuda" else "oneDNN" if _has_onednn(dtype) else "ATen"

@@ -7,16 +7,17 @@ every other variant and can be held to the same numbers; that saves it next to n
 Shapes: B = batch, T = time steps, L = layers, H = hidden units, V = vocabulary.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from ptb_lm.backend import Ids, Measured
+from ptb_lm.backend import Ids, Measured, Words
 from ptb_lm.config import Config
+from ptb_lm.torch_backend import words
 from ptb_lm.torch_backend.base import TorchModel
 from ptb_lm.torch_backend.cells import Canonical, freeze_second_bias
 
@@ -79,7 +80,13 @@ class PlainLoop(TorchModel):
         h_LBH, c_LBH = (torch.zeros(shape, device=self.device, dtype=self.dtype) for _ in range(2))
         return h_LBH, c_LBH
 
-    def train_step(self, x_BT: Ids, y_BT: Ids, state: State, *, learning_rate: float) -> tuple[State, Loss]:
+    def place(self, rows_BL: Ids) -> Tensor:
+        """Return the rows on the device, where the example keeps its data."""
+        return words.placed(rows_BL, self.device)
+
+    def train_step(
+        self, x_BT: Words, y_BT: Words, state: State, *, learning_rate: float
+    ) -> tuple[State, Loss]:
         """Do one step of SGD with dropout and clipping."""
         self.model.train()
         for group in self.optimizer.param_groups:
@@ -92,15 +99,15 @@ class PlainLoop(TorchModel):
         (mean * x_BT.shape[1]).backward()
         norm = nn.utils.clip_grad_norm_(self.trained, self.config.max_grad_norm)
         self.optimizer.step()
-        return state, (mean.detach() * y_BT.size, norm)
+        return state, (mean.detach() * math.prod(y_BT.shape), norm)
 
     @torch.no_grad()
-    def evaluate_step(self, x_BT: Ids, y_BT: Ids, state: State) -> tuple[State, Loss]:
+    def evaluate_step(self, x_BT: Words, y_BT: Words, state: State) -> tuple[State, Loss]:
         """Score a window without dropout."""
         self.model.eval()
         logits_TBV, state = self.model(self._time_major(x_BT), state)
         mean = nn.functional.cross_entropy(logits_TBV.flatten(0, 1), self._time_major(y_BT).flatten())
-        return state, (mean * y_BT.size, torch.zeros_like(mean))
+        return state, (mean * math.prod(y_BT.shape), torch.zeros_like(mean))
 
     def read(self, losses: Sequence[Loss]) -> list[Measured]:
         """Wait for the device and return the numbers behind some losses."""
@@ -109,8 +116,8 @@ class PlainLoop(TorchModel):
             return []
         return [Measured(*pair) for pair in torch.stack([torch.stack(loss) for loss in losses]).tolist()]
 
-    def _time_major(self, ids_BT: Ids) -> Tensor:
-        return torch.from_numpy(ids_BT.T.astype(np.int64)).to(self.device)
+    def _time_major(self, ids_BT: Words) -> Tensor:
+        return words.time_major(ids_BT, self.device)
 
 
 def build(
