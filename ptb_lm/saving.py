@@ -1,4 +1,4 @@
-"""The newest state of a run: what is taken of it to be saved, and how it is given back to go on."""
+"""The newest state of a run: what of it is saved, and how a run goes on from it."""
 
 import shlex
 from collections.abc import Mapping
@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ptb_lm import parameters
-from ptb_lm.averages import Averages
+from ptb_lm.averaging import Averages
 from ptb_lm.backend import Backend, State
 from ptb_lm.config import Config
 from ptb_lm.corpus import Corpus
@@ -17,7 +17,7 @@ from ptb_lm.progress import Progress
 from ptb_lm.rundir import RunDirectory, SavedState
 
 
-def taken(
+def collect(
     directory: RunDirectory, backend: Backend, averages: Averages, state: State, progress: Progress
 ) -> SavedState:
     """Return all that the next step depends on.
@@ -39,7 +39,7 @@ def taken(
     return SavedState(weights, training, progress, averages.export(progress))
 
 
-def given_back(
+def restore(
     directory: RunDirectory, backend: Backend, averages: Averages, *, config: Config, corpus: Corpus
 ) -> tuple[State, Progress]:
     """Give a backend the newest state in a run directory; return the carried state, and how far the run is.

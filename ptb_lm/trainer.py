@@ -4,8 +4,8 @@ import dataclasses
 import math
 import time
 
-from ptb_lm import corpus, evaluation, figures, parameters, runlog, saving
-from ptb_lm.averages import Averages
+from ptb_lm import corpus, evaluation, metrics, parameters, runlog, saving
+from ptb_lm.averaging import Averages
 from ptb_lm.backend import Backend, Loss, State, Words
 from ptb_lm.corpus import Corpus
 from ptb_lm.interrupt import Interrupted, StopRequest
@@ -61,7 +61,7 @@ class Trainer:
         Raises:
             UserError: There is no such state, or it belongs to another model or vocabulary.
         """
-        self.state, self.progress = saving.given_back(
+        self.state, self.progress = saving.restore(
             self.directory, self.backend, self.averages, config=self.config, corpus=self.corpus
         )
         self.progress.commands.append(command)
@@ -89,7 +89,7 @@ class Trainer:
             while progress.epoch < self.config.epochs:
                 self._train_epoch(rows_BL)
                 row = self._finish_epoch()
-                scalars.add({tag: row[key] for tag, key in figures.SCALARS.items()}, step=row["epoch"])
+                scalars.add({tag: row[key] for tag, key in metrics.SCALARS.items()}, step=row["epoch"])
             return self._test()
         finally:
             scalars.close()
@@ -110,7 +110,7 @@ class Trainer:
                 if due or not self._warm or self.stop.signal_number:
                     self._read(pending, start)
                     bar.update(len(pending))
-                    bar.set_postfix(figures.of_bar(progress, self.config), refresh=False)
+                    bar.set_postfix(metrics.bar(progress, self.config), refresh=False)
                     pending = []
                     self._stop_if_asked(save=True)
                     if time.perf_counter() - self._saved > SAVE_SECONDS:
@@ -144,7 +144,7 @@ class Trainer:
         except Interrupted:
             self._save()  # validation is done again, training is not
             raise
-        row = figures.of_epoch(progress, self.config, valid_perplexity=valid)
+        row = metrics.epoch_row(progress, self.config, valid_perplexity=valid)
         if not (math.isfinite(valid) and math.isfinite(row["train_perplexity"])):
             raise saving.diverged(self.directory, f"at the end of epoch {row['epoch']}")
         if valid < progress.best_perplexity:
@@ -157,7 +157,7 @@ class Trainer:
         self.state = self.backend.zero_state(self.config.batch_size)
         runlog.write_metrics(self.directory.metrics, progress.rows)
         self._save()
-        runlog.say(figures.line(row, self.config))
+        runlog.say(metrics.epoch_line(row, self.config))
         return row
 
     def _test(self) -> runlog.Row:
@@ -173,7 +173,7 @@ class Trainer:
                 final = self._perplexity("test")
         self.backend.load_weights(weights)
         test = self._perplexity("test")
-        return figures.of_run(
+        return metrics.result(
             progress,
             test_perplexity=test,
             final_test_perplexity=test if final is None else final,
@@ -201,7 +201,7 @@ class Trainer:
 
     def _save(self) -> None:
         """Write the newest training state."""
-        saved = saving.taken(self.directory, self.backend, self.averages, self.state, self.progress)
+        saved = saving.collect(self.directory, self.backend, self.averages, self.state, self.progress)
         progress = dataclasses.replace(self.progress, run_seconds=self._run_seconds())
         self.directory.write_state(saved._replace(progress=progress), corpus=self.corpus)
         self._saved = time.perf_counter()

@@ -1,4 +1,4 @@
-"""The figures that a run reports: on its progress bar, at the end of an epoch, and as its result."""
+"""What a run reports of itself: on its progress bar, at the end of an epoch, and as its result."""
 
 import math
 from typing import Any
@@ -18,7 +18,7 @@ SCALARS = {
 }
 
 
-def of_bar(progress: Progress, config: Config) -> dict[str, Any]:
+def bar(progress: Progress, config: Config) -> dict[str, Any]:
     """Return what the progress bar shows of the epoch so far."""
     perplexity = progress.train_perplexity(config.batch_size * config.num_steps)
     return {
@@ -28,7 +28,7 @@ def of_bar(progress: Progress, config: Config) -> dict[str, Any]:
     }
 
 
-def of_epoch(progress: Progress, config: Config, *, valid_perplexity: float) -> runlog.Row:
+def epoch_row(progress: Progress, config: Config, *, valid_perplexity: float) -> runlog.Row:
     """Return the row of metrics.jsonl of an epoch whose training steps are all done."""
     return {
         "epoch": progress.epoch + 1,
@@ -41,7 +41,7 @@ def of_epoch(progress: Progress, config: Config, *, valid_perplexity: float) -> 
     }
 
 
-def line(row: runlog.Row, config: Config) -> str:
+def epoch_line(row: runlog.Row, config: Config) -> str:
     """Return an epoch's row as a line for people."""
     return (
         f"epoch {row['epoch']:>2}/{config.epochs}  learning rate {row['learning_rate']:.4g}  perplexity: "
@@ -50,7 +50,7 @@ def line(row: runlog.Row, config: Config) -> str:
     )
 
 
-def of_run(
+def result(
     progress: Progress,
     *,
     test_perplexity: float,
