@@ -48,7 +48,8 @@ def train(arguments: argparse.Namespace, command_line: str) -> int:
         command_line: As it was typed, for the record.
 
     Raises:
-        UserError: Something is wrong with the flags, the data or the run directory; nothing was written.
+        UserError: Something is wrong with the flags, the data or the run directory, and nothing was written;
+            or there is not enough memory for a step, and the run directory has the newest state.
     """
     command = f"{cli.TRAIN} {command_line}".strip()
     given = {name: value for name, value in vars(arguments).items() if value is not None}
@@ -65,9 +66,11 @@ def train(arguments: argparse.Namespace, command_line: str) -> int:
 
     # Everything that can be wrong is found out before anything is written.
     corpus = datasets.load(run.data)
-    averaging.check(run.hyperparameters, steps_an_epoch=count_steps(corpus, run))
+    steps = count_steps(corpus, run)
     if resuming:
         _check_vocabulary(directory, corpus)
+    else:
+        averaging.check(run.hyperparameters, steps_an_epoch=steps)
     weights = parameters.initial(run.hyperparameters, len(corpus.vocabulary), seed=run.seed)
     model = backend.build(
         run.hyperparameters,

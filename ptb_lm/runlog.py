@@ -83,7 +83,8 @@ def _git_commit() -> str | None:
     try:
         commit = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, timeout=10)
         status = subprocess.run(
-            [*git, "status", "--porcelain", "--untracked-files=no"],
+            # Of the code: results that a script has just written change nothing of what it ran.
+            [*git, "status", "--porcelain", "--untracked-files=no", "--", "*.py"],
             capture_output=True,
             text=True,
             timeout=10,

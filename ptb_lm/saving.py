@@ -12,7 +12,7 @@ from ptb_lm.averaging import Averages
 from ptb_lm.backend import Backend, State
 from ptb_lm.config import Config
 from ptb_lm.corpus import Corpus
-from ptb_lm.errors import DivergenceError, UserError
+from ptb_lm.errors import DivergenceError, OutOfMemoryError, UserError
 from ptb_lm.progress import Progress
 from ptb_lm.rundir import RunDirectory, SavedState
 
@@ -56,6 +56,8 @@ def restore(
         backend.load_weights(saved.weights)
         averages.load(saved.averages, progress)
         state = backend.load_training_state(saved.training)
+    except OutOfMemoryError:
+        raise
     except (UserError, KeyError) as error:
         raise UserError(f"{directory.state} does not fit this run: {error}") from None
     if progress.epoch > config.epochs:

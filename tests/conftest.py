@@ -1,5 +1,6 @@
 """What the tests share."""
 
+import functools
 import importlib.util
 import os
 from collections.abc import Callable
@@ -81,3 +82,18 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         torch = pytest.importorskip("torch")
         if not torch.cuda.is_available():
             pytest.skip("needs a CUDA device")
+        if "tensorflow" in _frameworks(item) and not _tensorflow_has_a_gpu():
+            pytest.skip("needs a TensorFlow that finds the CUDA device")
+
+
+def _frameworks(item: pytest.Item) -> set[str]:
+    """What a test is of, by its file's name or its parameters."""
+    of_file = {"tensorflow"} if item.path.name.startswith("test_tf_") else set[str]()
+    chosen = getattr(item, "callspec", None)
+    return of_file | {str(value) for value in (chosen.params.values() if chosen else ())}
+
+
+@functools.cache
+def _tensorflow_has_a_gpu() -> bool:
+    tensorflow = pytest.importorskip("tensorflow")
+    return bool(tensorflow.config.list_physical_devices("GPU"))

@@ -19,8 +19,8 @@ from ptb_lm.rundir import RunDirectory
 from ptb_lm.torch_backend.base import enough_memory
 
 TOO_SMALL = (
-    "there is not enough memory for a model and windows of this size; a smaller --hidden-size, --num-layers, "
-    "--batch-size or --num-steps needs less"
+    "there is not enough memory for a model and windows of this size; fewer hidden units, layers, rows a "
+    "batch or time steps need less"
 )
 every_model = pytest.mark.parametrize("model", sorted(FRAMEWORKS["torch"].models))
 
@@ -62,8 +62,9 @@ def test_a_window_for_which_there_is_no_memory_is_refused(execution: str, device
         built.evaluate_step(long_1T, long_1T, state)
     assert str(caught.value) == TOO_SMALL
     short_1T = np.zeros((1, 2), np.int32)
-    _, loss = built.evaluate_step(short_1T, short_1T, state)
+    state, loss = built.train_step(short_1T, short_1T, state, learning_rate=0.5)
     assert built.read([loss])[0].nll == pytest.approx(2 * np.log(2))
+    assert built.export_weights()["softmax.bias"][0] > 0, "the step moves nothing"
 
 
 def test_a_failed_allocation_is_known_by_what_it_led_to() -> None:

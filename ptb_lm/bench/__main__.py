@@ -157,7 +157,7 @@ def _run(arguments: argparse.Namespace) -> int:
     added.check(options.added)
     out = arguments.out or files.home() / "bench" / options.suite
     command = shlex.join([*PROG.split(), *sys.argv[1:]])
-    with contextlib.closing(Machine(options.device)) as machine, files.locked(out):
+    with files.locked(out), contextlib.closing(Machine(options.device)) as machine:
         record = Record(out, _settings(options, machine))
         try:
             runner.run(options, workloads, record, machine, command=command)

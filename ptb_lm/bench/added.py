@@ -39,9 +39,9 @@ def main() -> None:
     """Answer until stdin ends: {"trouble": "" or what is wrong}."""
     (module,) = sys.argv[1:]
     with answers_apart() as answers:
-        trouble = _import(module)
+        not_imported = _import(module)
         for line in sys.stdin:
-            function = line.strip()
+            function, trouble = line.strip(), not_imported
             if not trouble and not callable(getattr(sys.modules[module], function, None)):
                 trouble = f"the module {module} has no function {function}"
             answers.write(json.dumps({"trouble": trouble}) + "\n")

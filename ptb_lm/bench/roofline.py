@@ -1,6 +1,6 @@
-"""How fast a step of a language model could be at best on a machine: its roofline.
+"""How fast a step of a language model could be on a machine, by an estimate of its work: its roofline.
 
-    seconds >= max(FLOPs / GEMM rate, bytes of the products / copy rate) + bytes of the update / copy rate
+    seconds = max(FLOPs / GEMM rate, bytes of the products / copy rate) + bytes of the update / copy rate
 
 The rates are measured on the machine, the multiplication's in the variant's precision. Bytes are those of the
 W trained weights that every step uses, as if none stayed in a cache from one use to the next; a number that
@@ -49,7 +49,7 @@ def traffic(weights: int, pass_name: str, precision: str) -> Traffic:
 
 
 def seconds(flops: float, moved: Traffic, *, gemm_gflops: float, copy_gbytes: float) -> float:
-    """Return the seconds that a step takes at least.
+    """Return the seconds of a step at its roofline.
 
     Args:
         flops: Floating-point operations of the step's products.

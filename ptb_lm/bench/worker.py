@@ -22,7 +22,7 @@ from ptb_lm import runlog
 from ptb_lm.bench import parity, tasks, variants, whole_size
 from ptb_lm.bench.suites import SUITES
 from ptb_lm.bench.workloads import LanguageTask, Task
-from ptb_lm.errors import UserError
+from ptb_lm.errors import OutOfMemoryError, UserError
 
 
 @dataclass(frozen=True)
@@ -78,6 +78,9 @@ def main() -> int:
                 device = peaks.after(asked["pass"], worked.device_memory())
                 memory = {"host_bytes": _host_memory(), "device_bytes": device}
                 _answer(answers, seconds=seconds, peak_memory=memory)
+        except OutOfMemoryError as error:
+            # Perhaps there is enough without the other variants: a failure is tried again alone.
+            _answer(answers, status="failed", reason=str(error))
         except UserError as error:
             _answer(answers, status="unavailable", reason=str(error))
         except parity.WrongError as error:

@@ -12,7 +12,7 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from ptb_lm import memory
-from ptb_lm.backend import Arrays, Ids, Measured
+from ptb_lm.backend import Arrays, Ids, Measured, Words
 from ptb_lm.config import Config
 from ptb_lm.errors import UserError
 from ptb_lm.tf_backend.cells import layer_type
@@ -100,19 +100,24 @@ class TensorFlowBackend:
         with tf.device(self.device.name):
             return self.network.stack.zero_state(batch_size)
 
-    def place(self, rows_BL: Ids) -> Ids:
-        """Return the rows as they are: TensorFlow is given NumPy's windows."""
-        return rows_BL
+    def place(self, rows_BL: Ids) -> tf.Tensor:
+        """Return the rows on the device."""
+        with tf.device(self.device.name):
+            return tf.constant(rows_BL)
 
-    def train_step(self, x_BT: Ids, y_BT: Ids, state: State, *, learning_rate: float) -> tuple[State, Loss]:
+    def train_step(
+        self, x_BT: Words, y_BT: Words, state: State, *, learning_rate: float
+    ) -> tuple[State, Loss]:
         """Do one step of SGD with dropout and clipping."""
         with tf.device(self.device.name):
             # A tensor, because the function would be traced again for every new number.
             rate = tf.constant(learning_rate, self.dtype)
-            state, loss = self.train_function(tf.constant(x_BT), tf.constant(y_BT), state, rate)
+            state, loss = self.train_function(
+                tf.convert_to_tensor(x_BT), tf.convert_to_tensor(y_BT), state, rate
+            )
         return state, loss
 
-    def evaluate_step(self, x_BT: Ids, y_BT: Ids, state: State) -> tuple[State, Loss]:
+    def evaluate_step(self, x_BT: Words, y_BT: Words, state: State) -> tuple[State, Loss]:
         """Score a window without dropout.
 
         One of the configuration's own shape is run as a training step is; all others share a graph.
@@ -120,7 +125,7 @@ class TensorFlowBackend:
         own = x_BT.shape == (self.config.batch_size, self.config.num_steps)
         function = self.window_function if own else self.evaluate_function
         with tf.device(self.device.name):
-            state, loss = function(tf.constant(x_BT), tf.constant(y_BT), state)
+            state, loss = function(tf.convert_to_tensor(x_BT), tf.convert_to_tensor(y_BT), state)
         return state, loss
 
     def read(self, losses: Sequence[Loss]) -> list[Measured]:

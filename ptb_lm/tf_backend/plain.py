@@ -14,7 +14,7 @@ import keras
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from ptb_lm.backend import Arrays, Ids, Measured
+from ptb_lm.backend import Arrays, Ids, Measured, Words
 from ptb_lm.config import Config
 from ptb_lm.tf_backend.device import Device, choose
 from ptb_lm.tf_backend.loss import sum_by_word
@@ -76,21 +76,26 @@ class PlainLoop:
         with tf.device(self.device.name):
             return [(tf.zeros([batch_size, h]), tf.zeros([batch_size, h])) for h in self.config.layer_sizes]
 
-    def place(self, rows_BL: Ids) -> Ids:
-        """Return the rows as they are."""
-        return rows_BL
+    def place(self, rows_BL: Ids) -> tf.Tensor:
+        """Return the rows on the device."""
+        with tf.device(self.device.name):
+            return tf.constant(rows_BL)
 
-    def train_step(self, x_BT: Ids, y_BT: Ids, state: State, *, learning_rate: float) -> tuple[State, Loss]:
+    def train_step(
+        self, x_BT: Words, y_BT: Words, state: State, *, learning_rate: float
+    ) -> tuple[State, Loss]:
         """Do one step of SGD with dropout and clipping."""
         with tf.device(self.device.name):
             self.optimizer.learning_rate = learning_rate
-            state, loss = self.train_function(tf.constant(x_BT), tf.constant(y_BT), state)
+            state, loss = self.train_function(tf.convert_to_tensor(x_BT), tf.convert_to_tensor(y_BT), state)
         return state, loss
 
-    def evaluate_step(self, x_BT: Ids, y_BT: Ids, state: State) -> tuple[State, Loss]:
+    def evaluate_step(self, x_BT: Words, y_BT: Words, state: State) -> tuple[State, Loss]:
         """Score a window without dropout."""
         with tf.device(self.device.name):
-            state, loss = self.evaluate_function(tf.constant(x_BT), tf.constant(y_BT), state)
+            state, loss = self.evaluate_function(
+                tf.convert_to_tensor(x_BT), tf.convert_to_tensor(y_BT), state
+            )
         return state, loss
 
     def read(self, losses: Sequence[Loss]) -> list[Measured]:

@@ -7,14 +7,14 @@ H = hidden units, V = vocabulary.
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar
 
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from ptb_lm import memory
-from ptb_lm.backend import Arrays, Ids, Measured
+from ptb_lm.backend import Arrays, Ids, Measured, Words
 from ptb_lm.config import Config
 from ptb_lm.errors import UserError
 from ptb_lm.torch_backend import words
@@ -28,7 +28,6 @@ from ptb_lm.torch_backend.loss import SoftmaxLayer, global_norm, sum_by_word
 from ptb_lm.torch_backend.model import LSTMStack, State
 from ptb_lm.torch_backend.precision import Masters
 
-Words: TypeAlias = "Tensor | Ids"  # of rows [B, L] or of a window [B, T]
 Loss = Tensor  # [2]: negative log likelihood, gradient norm; in float64, as their sums over a split must be
 
 

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from ptb_lm.backend import FRAMEWORKS, Arrays
-from ptb_lm.errors import UserError
+from ptb_lm.errors import OutOfMemoryError, UserError
 from ptb_lm.torch_backend.cells import Canonical
 from ptb_lm.torch_backend.precision import PRECISIONS
 
@@ -113,16 +113,16 @@ def enough_memory() -> Iterator[None]:
     """Return a context, or a decorator, in which memory that there is not is the user's to put right.
 
     Raises:
-        UserError: An allocation failed, on either device.
+        OutOfMemoryError: An allocation failed, on either device.
     """
     try:
         yield
     except (MemoryError, RuntimeError) as error:
         if not _is_out_of_memory(error):
             raise
-        raise UserError(
-            "there is not enough memory for a model and windows of this size; a smaller --hidden-size, "
-            "--num-layers, --batch-size or --num-steps needs less"
+        raise OutOfMemoryError(
+            "there is not enough memory for a model and windows of this size; fewer hidden units, layers, "
+            "rows a batch or time steps need less"
         ) from None
 
 

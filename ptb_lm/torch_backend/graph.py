@@ -64,12 +64,14 @@ class GraphedStep:
         self._rate.zero_()
         side = torch.cuda.Stream(device)
         side.wait_stream(torch.cuda.current_stream(device))
-        with torch.cuda.stream(side):
-            for _ in range(WARM_UP):
-                self._step(self._ids_N, self._targets_N, self._state)
-        torch.cuda.current_stream(device).wait_stream(side)
-        self._generator.set_state(stream_state)
-        self._rate.copy_(rate)
+        try:
+            with torch.cuda.stream(side):
+                for _ in range(WARM_UP):
+                    self._step(self._ids_N, self._targets_N, self._state)
+        finally:  # memory may have run out, and a smaller step be tried
+            torch.cuda.current_stream(device).wait_stream(side)
+            self._generator.set_state(stream_state)
+            self._rate.copy_(rate)
         graph = torch.cuda.CUDAGraph()
         graph.register_generator_state(self._generator)
         with torch.cuda.graph(graph):

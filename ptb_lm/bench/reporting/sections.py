@@ -28,7 +28,8 @@ def lead(group: Group) -> str:
 
 def _may_be_as_fast(result: Result, fastest: Result) -> bool:
     lead = paired(fastest, result) if result.blocks else None
-    return lead is not None and (lead.interval is None or lead.interval[0] <= 1)
+    # Of what has no interval nothing is said but its time.
+    return lead is not None and lead.interval is not None and lead.interval[0] <= 1
 
 
 def section(groups: Sequence[Group], *, with_suite: bool) -> Section:
