@@ -40,12 +40,13 @@ RESUMABLE = {
 }
 
 
-def train(arguments: argparse.Namespace, command_line: str) -> int:
+def train(arguments: argparse.Namespace, command_line: str, *, started: float) -> int:
     """Train as the flags say; return the exit status.
 
     Args:
         arguments: Of ptb_lm.train's parser; None where a flag was not given.
         command_line: As it was typed, for the record.
+        started: When the command was, by time.perf_counter.
 
     Raises:
         UserError: Something is wrong with the flags, the data or the run directory, and nothing was written;
@@ -84,7 +85,7 @@ def train(arguments: argparse.Namespace, command_line: str) -> int:
         seed=run.seed,
     )
     with directory.locked(), StopRequest() as stop:
-        trainer = Trainer(run, corpus, model, directory, stop=stop, command=command)
+        trainer = Trainer(run, corpus, model, directory, stop=stop, command=command, started=started)
         if resuming:
             trainer.resume(command)
             if trainer.progress.epoch == run.hyperparameters.epochs and directory.result.exists():

@@ -4,6 +4,7 @@ import argparse
 import dataclasses
 import shlex
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,16 +17,17 @@ PROG = cli.TRAIN
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit status."""
+    started = time.perf_counter()
     arguments = list(sys.argv[1:] if argv is None else argv)
-    return cli.run(PROG, lambda: _train(arguments))
+    return cli.run(PROG, lambda: _train(arguments, started))
 
 
-def _train(arguments: list[str]) -> int:
+def _train(arguments: list[str], started: float) -> int:
     parsed = _parser().parse_args(arguments)
     # Imported when the flags are known to be right.
     from ptb_lm import launch
 
-    return launch.train(parsed, shlex.join(arguments))
+    return launch.train(parsed, shlex.join(arguments), started=started)
 
 
 def _parser() -> cli.Parser:

@@ -27,6 +27,7 @@ class Trainer:
         directory: Where the run's files are; it exists.
         stop: Asked before every step.
         command: The command line, for the record.
+        started: When the command was, by time.perf_counter.
     """
 
     def __init__(
@@ -38,6 +39,7 @@ class Trainer:
         *,
         stop: StopRequest,
         command: str,
+        started: float,
     ) -> None:
         self.run = run
         self.config = run.hyperparameters
@@ -53,6 +55,7 @@ class Trainer:
         self.tokens = self.config.batch_size * self.config.num_steps  # a step
         self.averages = Averages(backend, self.config, steps_an_epoch=self.steps)
         self._warm = False  # the first step of a process compiles, and is not clocked
+        self._started = started
         self._entered = self._saved = time.perf_counter()
 
     def resume(self, command: str) -> None:
@@ -126,7 +129,10 @@ class Trainer:
         if self._warm:
             progress.clocked_seconds += seconds
             progress.clocked_tokens += len(pending) * self.tokens
-        self._warm = True
+        else:
+            # How long a user waits for it: imports, the text, the model, compilation.
+            self._environment["seconds_to_first_step"] = start + seconds - self._started
+            self._warm = True
         for nll, gradient_norm in measured:
             progress.step += 1
             if not (math.isfinite(nll) and math.isfinite(gradient_norm)):

@@ -241,6 +241,28 @@ def test_no_step_waits_for_the_device_or_copies_from_the_host(
     assert np.isfinite(measured).all()
 
 
+@pytest.mark.gpu
+def test_cudnn_s_persistent_kernel_is_the_one_that_runs() -> None:
+    """At medium's sizes, which are padded to those that it takes: by its name in a profile."""
+    config = PRESETS["medium"].replace(num_steps=5)
+    weights = parameters.initial(config, 50, seed=1)
+    built: Any = backend.build(
+        config,
+        weights,
+        framework="torch",
+        model="persistent",
+        execution="eager",
+        device="cuda",
+        precision="fp16",
+        seed=1,
+    )
+    (x_BT, y_BT), *_ = random_windows(config, 50, 1, seed=2)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiled:
+        built.read([built.train_step(x_BT, y_BT, built.zero_state(config.batch_size), learning_rate=0.1)[1]])
+    kernels = {event.key for event in profiled.key_averages()}
+    assert any("persist" in kernel.lower() for kernel in kernels), kernels
+
+
 def test_a_placed_window_s_words_are_a_view_in_time_major_order(tiny_config: Config) -> None:
     """Nothing is copied or launched to cut it; of another type or order it would be, at every step."""
     weights = random_weights(tiny_config, VOCABULARY, seed=1)

@@ -381,6 +381,20 @@ def test_the_seed_decides(text_folder: Path, tmp_path: Path) -> None:
 FINE = Measured(nll=1.0, gradient_norm=1.0)
 
 
+class PlacedWords:
+    """Words that only the fake backend can read."""
+
+    def __init__(self, words: np.ndarray) -> None:
+        self.words = words
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.words.shape
+
+    def __getitem__(self, part: Any) -> "PlacedWords":
+        return PlacedWords(self.words[part])
+
+
 class FakeBackend:
     """Costs known seconds on a fake clock, and returns what it is told to."""
 
@@ -392,16 +406,18 @@ class FakeBackend:
     def zero_state(self, batch_size: int) -> None:
         return None
 
-    def place(self, rows: np.ndarray) -> np.ndarray:
-        return rows
+    def place(self, rows: np.ndarray) -> PlacedWords:
+        return PlacedWords(rows)
 
     def train_step(
-        self, x: np.ndarray, y: np.ndarray, state: None, *, learning_rate: float
+        self, x: PlacedWords, y: PlacedWords, state: None, *, learning_rate: float
     ) -> tuple[Any, Any]:
+        assert (x.words[:, 1:] == y.words[:, :-1]).all()
         self.clock.now += 1
         return None, self.loss
 
-    def evaluate_step(self, x: np.ndarray, y: np.ndarray, state: None) -> tuple[Any, Any]:
+    def evaluate_step(self, x: PlacedWords, y: PlacedWords, state: None) -> tuple[Any, Any]:
+        assert (x.words[:, 1:] == y.words[:, :-1]).all()
         self.clock.now += 100
         return None, Measured(1.0, 0.0)
 
@@ -458,7 +474,9 @@ def fake_trainer(
         directory.create(run, data.vocabulary)
         monkeypatch.setattr(RunDirectory, "read_weights", lambda *_: {"w": np.zeros(1)})
         backend: Any = FakeBackend(clock, **changes)
-        return trainer.Trainer(run, data, backend, directory, stop=StopRequest(), command="test"), clock
+        return trainer.Trainer(
+            run, data, backend, directory, stop=StopRequest(), command="test", started=-5.0
+        ), clock
 
     return make
 
@@ -472,6 +490,8 @@ def test_the_clock_has_the_steps_in_it_and_nothing_else(
     first, second = built.progress.rows
     assert built.steps == 22
     assert (first["words_per_second"], first["seconds"]) == (12.0, 21.0)
+    # Five seconds before the trainer, a save, and the step itself.
+    assert outcome["environment"]["seconds_to_first_step"] == 5 + 1000 + 1
     assert (second["words_per_second"], second["seconds"]) == (12.0, 22.0)
     assert outcome["words_per_second"] == pytest.approx(12.0)
     assert outcome["seconds"] == clock.now
