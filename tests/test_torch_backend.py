@@ -16,7 +16,7 @@ from torch.profiler import ProfilerActivity, profile
 import ptb_lm
 from ptb_lm import backend, corpus, parameters, reference
 from ptb_lm.backend import FRAMEWORKS
-from ptb_lm.config import SMALL, Config
+from ptb_lm.config import PRESETS, SMALL, Config
 from ptb_lm.errors import UserError
 from ptb_lm.torch_backend.cells import BasicLayer, BlockFusedLayer
 from ptb_lm.torch_backend.dropout import InvertedDropout, WindowDropout, multiplied
@@ -257,7 +257,7 @@ def test_cudnn_s_persistent_kernel_is_the_one_that_runs() -> None:
         seed=1,
     )
     (x_BT, y_BT), *_ = random_windows(config, 50, 1, seed=2)
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiled:
+    with profile(activities=[ProfilerActivity.CUDA]) as profiled:
         built.read([built.train_step(x_BT, y_BT, built.zero_state(config.batch_size), learning_rate=0.1)[1]])
     kernels = {event.key for event in profiled.key_averages()}
     assert any("persist" in kernel.lower() for kernel in kernels), kernels
