@@ -6,14 +6,12 @@ from collections.abc import Iterator
 import kept_runs
 from kept_runs import Run
 
-from ptb_lm.config import RECIPES
-
 # The steps that are runs in their own right, by the names of their folders.
 STEPS = {
     "small": {"small": "0 tutorial"},
     "medium": {"medium-tutorial": "0 tutorial", "medium": "4 average: the default recipe"},
 }
-TITLES = ["step", "beside the tutorial's", "epochs (best):", "best valid:", "last valid:", "device"]
+TITLES = ["step", "beside the tutorial's", "epochs (best):", "best valid:", "last valid:", "device", "commit"]
 
 
 def markdown(runs: list[Run], config: str) -> str:
@@ -38,7 +36,7 @@ def _steps(runs: list[Run], config: str) -> Iterator[tuple[str, Run]]:
 
 
 def _row(name: str, run: Run) -> list[str]:
-    changes = kept_runs.flags(run.config.hyperparameters, beside=RECIPES["tutorial"][run.config.config])
+    changes = kept_runs.overrides(run, recipe="tutorial")
     return [
         f"[{name}]({run.folder.name})",
         f"`{' '.join(changes)}`" if changes else "",
@@ -46,4 +44,5 @@ def _row(name: str, run: Run) -> list[str]:
         kept_runs.perplexity([run.best["valid_perplexity"]], strong=True),
         kept_runs.perplexity([run.epochs[-1]["valid_perplexity"] if run.result else None]),
         run.device,
+        run.commit,
     ]

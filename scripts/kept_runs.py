@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ptb_lm.config import Config, flag_name
+from ptb_lm.config import RECIPES, Config, flag_name
 from ptb_lm.errors import UserError
 from ptb_lm.files import atomic_write
 from ptb_lm.rundir import RunConfig, RunDirectory
@@ -54,6 +54,12 @@ class Run:
         return environment["processor"] + (f", threads: {threads}" if threads else "")
 
     @property
+    def commit(self) -> str:
+        """The short hash of its code's commit, and whether there were uncommitted changes; "" if unknown."""
+        commit, _, changes = (self.result.get("environment", {}).get("commit") or "").partition(" ")
+        return f"{commit[:7]} {changes}".rstrip()
+
+    @property
     def data(self) -> str:
         """The name of its corpus: "ptb" however its folder was given."""
         return Path(self.config.data).name
@@ -84,6 +90,13 @@ def read_all(results: Path) -> list[Run]:
         UserError: As `read` does.
     """
     return [read(path.parent) for path in sorted(results.glob("*/metrics.jsonl"))]
+
+
+def overrides(run: Run, *, recipe: str) -> list[str]:
+    """Return the flags that make a run of its preset by a recipe; none if this version lacks either."""
+    config = run.config
+    preset = RECIPES.get(recipe, {}).get(config.config, config.hyperparameters)
+    return flags(config.hyperparameters, beside=preset)
 
 
 def flags(config: Config, beside: Config) -> list[str]:
@@ -135,9 +148,9 @@ def write_part(page: Path, name: str, content: str) -> None:
         text = page.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise UserError(f"{page} is missing") from None
-    name = re.escape(name)
-    parts = re.split(rf"(?m)(^<!-- {name}: .*-->\n|^<!-- end of {name} -->$)", text)
-    if len(parts) != 5 or parts[1].startswith("<!-- end of"):
+    escaped = re.escape(name)
+    parts = re.split(rf"(?m)(^<!-- {escaped}: .*-->\n|^<!-- end of {escaped} -->$)", text)
+    if [marker.startswith("<!-- end of") for marker in parts[1::2]] != [False, True]:
         raise UserError(f"{page} has not one part between <!-- {name}: … --> and <!-- end of {name} -->")
     before, begin, _, end, after = parts
     changed = f"{before}{begin}\n{content}\n{end}{after}"

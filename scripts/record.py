@@ -35,7 +35,10 @@ def _record() -> int:
     run = kept_runs.read(arguments.run)
     if problem := _problem(run):
         raise UserError(f"{run.folder} is no record: {problem}")
-    atomic_write(run.folder / "record.json", json.dumps({"what": arguments.what}) + "\n")
+    record = run.folder / "record.json"
+    if record.exists() and (what := _what(run)) != arguments.what:
+        raise UserError(f"{run.folder} is in the table already, as {what!r}; other code is another run")
+    atomic_write(record, json.dumps({"what": arguments.what}) + "\n")
     results = run.folder.resolve().parent
     records = [kept_runs.read(path.parent) for path in results.glob("*/record.json")]
     records.sort(key=lambda record: str(record.result["environment"]["started"]))
@@ -51,23 +54,27 @@ def _problem(run: Run) -> str:
         return f"{len(run.epochs)} of {run.config.hyperparameters.epochs} epochs are done"
     if run.data != "ptb":
         return f"it read {run.config.data}, not Penn Treebank"
-    if run.result["test_perplexity"] > BOUND:
-        return f"its test perplexity is {run.result['test_perplexity']:.3f}, above {BOUND}"
+    if not run.result["test_perplexity"] <= BOUND:  # nor is one that is no number
+        return f"its test perplexity is {run.result['test_perplexity']:.3f}, not at most {BOUND}"
     if "cuda" not in run.result["environment"]:
         return f"it ran on a CPU ({run.device}), and records are of a GPU"
     if run.result.get("earlier_environments"):
         return "it was resumed, and its seconds lack what the stop cost"
+    if not run.commit or " " in run.commit:
+        return f"a commit makes it again, and it was made by {run.commit or 'none that is known'}"
     return ""
+
+
+def _what(run: Run) -> str:
+    return str(json.loads((run.folder / "record.json").read_text(encoding="utf-8"))["what"])
 
 
 def _row(run: Run) -> list[str]:
     environment = run.result["environment"]
-    what = json.loads((run.folder / "record.json").read_text(encoding="utf-8"))["what"]
-    commit, _, changes = (environment["commit"] or "none").partition(" ")
     return [
         environment["started"][:10],
-        f"{commit[:7]} {changes}".rstrip(),
-        markdown_text(what),
+        run.commit,
+        markdown_text(_what(run)),
         run.device,
         str(run.result["epochs"]),
         f"{run.result['test_perplexity']:.2f}",

@@ -17,7 +17,7 @@ import kept_runs
 from kept_runs import Run
 
 from ptb_lm import backend, cli
-from ptb_lm.config import RECIPES
+from ptb_lm.config import PRESETS, RECIPES
 
 PROG = "python scripts/results_table.py"
 
@@ -63,9 +63,8 @@ def _apart_from_the_seed(run: Run) -> tuple[Any, ...]:
 def _order(run: Run) -> tuple[Any, ...]:
     """Return what to sort by: as the presets are, long runs before short ones, runs of one row together."""
     config = run.config
-    presets = [*RECIPES["default"], config.config]
     return (
-        presets.index(config.config),
+        [*PRESETS, config.config].index(config.config),  # those that this version does not know come last
         -config.hyperparameters.epochs,
         len(_overrides(run)),
         repr(_apart_from_the_seed(run)),
@@ -74,9 +73,10 @@ def _order(run: Run) -> tuple[Any, ...]:
 
 
 def _recipe(run: Run) -> str:
-    """Return the recipe's name; "both" of a preset that they do not tell apart."""
+    """Return the recipe's name; "both" of a preset that they are known not to tell apart."""
     name = run.config.config
-    return "both" if RECIPES["default"][name] == RECIPES["tutorial"][name] else run.config.recipe
+    same = name in PRESETS and RECIPES["default"][name] == RECIPES["tutorial"][name]
+    return "both" if same else run.config.recipe
 
 
 def _execution(run: Run) -> str:
@@ -88,7 +88,7 @@ def _execution(run: Run) -> str:
 
 
 def _overrides(run: Run) -> list[str]:
-    return kept_runs.flags(run.config.hyperparameters, beside=RECIPES[run.config.recipe][run.config.config])
+    return kept_runs.overrides(run, recipe=run.config.recipe)
 
 
 def _row(group: list[Run]) -> list[str]:

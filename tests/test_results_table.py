@@ -196,10 +196,18 @@ def change(path: Path, by: Callable[[dict[str, Any]], object]) -> None:
     path.write_text(json.dumps(content))
 
 
+def in_environment(run: Path, **facts: str | None) -> Path:
+    change(run / "result.json", lambda result: result["environment"].update(facts))
+    return run
+
+
 def test_an_ablation_shows_validation_only(results: Path) -> None:
+    names = ["small-cudnn-cpu", "ablation-small-4-average-cudnn-cpu"]
+    in_environment(results / names[0], commit="0123456789abcdef")
+    in_environment(results / names[1], commit="fedcba9876543210 with uncommitted changes")
     tables(results)
     rows = part(results / "README.md", "ablation of small")
-    names = ["small-cudnn-cpu", "ablation-small-4-average-cudnn-cpu"]
+    assert [row["commit"] for row in rows] == ["0123456", "fedcba9 with uncommitted changes"]
     assert [row["step"] for row in rows] == [f"[0 tutorial]({names[0]})", f"[4 average]({names[1]})"]
     assert [row["beside the tutorial's"] for row in rows] == ["", "`--average-epochs 1`"]
     for row, name in zip(rows, names, strict=True):
@@ -210,6 +218,27 @@ def test_an_ablation_shows_validation_only(results: Path) -> None:
     assert "test" not in rows[0]
     assert part(results / "README.md", "ablation of medium") == []
     assert "No step of it has been run yet." in (results / "README.md").read_text()
+
+
+def test_a_step_that_is_going_on_has_no_commit_yet(results: Path) -> None:
+    (results / "going-on").rename(results / "ablation-small-1-variational-cudnn-cpu")
+    tables(results)
+    rows = part(results / "README.md", "ablation of small")
+    assert [row["commit"] for row in rows if "1 variational" in row["step"]] == [""]
+
+
+def test_a_preset_that_is_not_known_is_shown_as_it_is(results: Path) -> None:
+    """As of a run by another version, whose configuration this one lacks."""
+    name = "ablation-small-4-average-cudnn-cpu"
+    before = tables(results)[name]
+    change(results / name / "config.json", lambda config: config.update(config="of-old", recipe="default"))
+    row = tables(results)[name]
+    assert (row["config"], row["recipe"]) == ("of-old", "default")
+    assert row["command"] == "`python -m ptb_lm.train --model cudnn --config of-old`"
+    assert {title for title in row if row[title] != before[title]} == {"config", "recipe", "command"}
+    assert part(results / "README.md", "runs")[-1] == row
+    steps = part(results / "README.md", "ablation of small")
+    assert [step["beside the tutorial's"] for step in steps] == ["", ""]
 
 
 def test_only_what_is_between_the_markers_is_replaced(results: Path) -> None:
@@ -230,6 +259,7 @@ def test_only_what_is_between_the_markers_is_replaced(results: Path) -> None:
         PAGE.replace("<!-- end of runs -->", ""),
         PAGE.replace("<!-- runs: written by a script -->\n", ""),
         PAGE + PAGE,
+        PAGE.replace("<!-- end of runs -->", "<!-- runs: of another kind -->"),
         "<!-- end of runs -->\n<!-- runs: upside down -->\n",
     ],
 )
@@ -323,24 +353,21 @@ def test_a_curve_without_matplotlib_is_one_sentence(results: Path) -> None:
     assert not (results / "long" / "curve.svg").exists()
 
 
-def on_a_gpu(run: Path, **more: str) -> Path:
-    """Let a run's record say that it was made on a GPU, which tests cannot ask for."""
-    gpu = {"device": "NVIDIA H200", "cuda": "13.0", **more}
-    change(run / "result.json", lambda result: result["environment"].update(gpu))
-    return run
+def on_a_gpu(run: Path, **more: str | None) -> Path:
+    """Let a run's record say that it was made on a GPU, by a commit, which tests cannot ask for."""
+    gpu = {"device": "NVIDIA H200", "cuda": "13.0", "commit": "0123456789abcdef"}
+    return in_environment(run, **{**gpu, **more})
 
 
 def test_a_record_is_a_row(results: Path) -> None:
-    first = on_a_gpu(results / "seed-1", started="2026-12-01T10:00:00+0000", commit="0123456789abcdef")
-    later = on_a_gpu(
-        results / "long", started="2026-12-02T09:00:00+0000", commit="fedcba98 with uncommitted changes"
-    )
+    first = on_a_gpu(results / "seed-1", started="2026-12-01T10:00:00+0000")
+    later = on_a_gpu(results / "long", started="2026-12-02T09:00:00+0000", commit="fedcba9876543210")
     for run, what in ((later, "a batch of 40 | and *fp16*"), (first, "the first")):
         done = script("record.py", run, "--what", what)
         assert (done.returncode, done.stderr) == (0, "")
     rows = part(results / "records.md", "records")
     assert [row["what changed"] for row in rows] == ["the first", r"a batch of 40 \| and \*fp16\*"]
-    assert [row["commit"] for row in rows] == ["0123456", "fedcba9 with uncommitted changes"]
+    assert [row["commit"] for row in rows] == ["0123456", "fedcba9"]
     result = runs.result(first)
     assert rows[0]["date"] == "2026-12-01"
     assert rows[0]["device"] == "NVIDIA H200"
@@ -358,8 +385,10 @@ def test_the_same_run_is_one_row(results: Path) -> None:
     assert once.endswith("<!-- end of records -->\nRules.\n")
     assert script("record.py", f"{run}/", "--what", "first words").returncode == 0
     assert page.read_text() == once
-    assert script("record.py", run, "--what", "better words").returncode == 0
-    assert page.read_text() == once.replace("first words", "better words")
+    kept = runs.files(results)
+    sentence = refusal("record.py", run, "--what", "other words")
+    assert sentence == f"{run} is in the table already, as 'first words'; other code is another run"
+    assert runs.files(results) == kept
 
 
 def write_uniform(folder: Path) -> Path:
@@ -376,7 +405,25 @@ def test_a_perplexity_above_the_bound_is_no_record(results: Path, tmp_path: Path
     run = on_a_gpu(runs.train_run(write_uniform(tmp_path / "ptb"), results / "uniform"))
     perplexity = runs.result(run)["test_perplexity"]
     assert 150 < perplexity < math.inf
-    assert_no_record(run, f"its test perplexity is {perplexity:.3f}, above 78.3")
+    assert_no_record(run, f"its test perplexity is {perplexity:.3f}, not at most 78.3")
+
+
+def test_a_perplexity_that_is_no_number_is_no_record(results: Path) -> None:
+    run = on_a_gpu(results / "seed-1")
+    change(run / "result.json", lambda result: result.update(test_perplexity=math.nan))
+    assert_no_record(run, "its test perplexity is nan, not at most 78.3")
+
+
+@pytest.mark.parametrize(
+    ("commit", "by"),
+    [
+        ("fedcba9876543210 with uncommitted changes", "fedcba9 with uncommitted changes"),
+        (None, "none that is known"),
+    ],
+)
+def test_a_run_without_a_commit_is_no_record(results: Path, commit: str | None, by: str) -> None:
+    run = on_a_gpu(results / "seed-1", commit=commit)
+    assert_no_record(run, f"a commit makes it again, and it was made by {by}")
 
 
 def test_a_run_that_is_going_on_is_no_record(results: Path) -> None:
