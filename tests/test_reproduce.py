@@ -14,6 +14,8 @@ import runs
 from conftest import ROOT, installed
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from ptb_lm.rundir import RunDirectory
+
 SCRIPT = ROOT / "scripts" / "reproduce"
 
 
@@ -31,24 +33,24 @@ def checkout(tmp_path: Path) -> Path:
 
 
 def environment(checkout: Path) -> dict[str, str]:
-    """What lets it find Penn Treebank, this Python, and no GPU."""
+    """What lets it find Penn Treebank, this Python, what a test puts into modules/, and no GPU."""
     changes = {
         "PTB_LM_DATA": str(checkout.parent / "ptb"),
         "PYTHON": sys.executable,
+        "PYTHONPATH": str(checkout.parent / "modules"),
         "CUDA_VISIBLE_DEVICES": "",
     }
     return {**os.environ, **changes}
 
 
+def run(checkout: Path, *results: str) -> subprocess.CompletedProcess[str]:
+    command = [str(checkout / "scripts" / "reproduce"), *results]
+    return subprocess.run(command, env=environment(checkout), capture_output=True, text=True, check=False)
+
+
 def reproduce(checkout: Path, *results: str) -> str:
     """Run it to its end; return what it printed."""
-    done = subprocess.run(
-        [str(checkout / "scripts" / "reproduce"), *results],
-        env=environment(checkout),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run(checkout, *results)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -90,9 +92,8 @@ def test_an_ablation_leaves_runs_pictures_logs_and_tables(checkout: Path) -> Non
 @installed("matplotlib")
 def test_a_run_that_is_stopped_leaves_what_it_has_done_and_goes_on(checkout: Path) -> None:
     results, name = checkout / "results", "small-cudnn-cpu"
-    text = checkout.parent / "ptb" / "train.txt"
-    text.write_text(text.read_text() * 8)  # the run takes some seconds
-    said = stopped(checkout, signal.SIGTERM)
+    lengthen(checkout)
+    said = stopped(checkout, signal.SIGTERM, again=results / name / "metrics.jsonl")
     assert f"go on with: python -m ptb_lm.train --resume checkpoints/reproduce-{name}" in said
     assert kept(checkout, name) == ENDED - {"result.json"}
     done = epochs(results / name)
@@ -110,18 +111,27 @@ def test_a_run_that_is_stopped_leaves_what_it_has_done_and_goes_on(checkout: Pat
     # A run that has ended stays, until another has.
     shutil.rmtree(checkout / "checkpoints" / f"reproduce-{name}")
     before = runs.files(results)
-    stopped(checkout, signal.SIGINT)
+    stopped(checkout, signal.SIGINT, "gpu-tests")
     assert runs.files(results) == before
+
+
+def lengthen(checkout: Path) -> None:
+    """Let a run take some seconds."""
+    text = checkout.parent / "ptb" / "train.txt"
+    text.write_text(text.read_text() * 8)
 
 
 def epochs(run: Path) -> int:
     return (run / "metrics.jsonl").read_text().count("\n")
 
 
-def stopped(checkout: Path, number: signal.Signals) -> str:
-    """Stop small after an epoch or more, as a terminal or timeout does it; return what it said on stderr."""
+def stopped(checkout: Path, number: signal.Signals, *after: str, again: Path | None = None) -> str:
+    """Stop small after an epoch or more, as a terminal or timeout does it; return what it said on stderr.
+
+    What was to be made after it is not; with `again`, the signal comes once more when this file is there.
+    """
     process = subprocess.Popen(
-        [str(checkout / "scripts" / "reproduce"), "small"],
+        [str(checkout / "scripts" / "reproduce"), "small", *after],
         env=environment(checkout),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
@@ -129,13 +139,77 @@ def stopped(checkout: Path, number: signal.Signals) -> str:
         text=True,
     )
     metrics = checkout / "checkpoints" / "reproduce-small-cudnn-cpu" / "metrics.jsonl"
-    while not metrics.exists() or not metrics.read_text():
-        assert process.poll() is None
-        time.sleep(0.02)
-    os.killpg(process.pid, number)
+    for awaited in (metrics, again) if again else (metrics,):
+        while not awaited.exists() or not awaited.read_text():
+            assert process.poll() is None
+            time.sleep(0.02)
+        os.killpg(process.pid, number)
     said = process.communicate()[1]
     assert process.returncode == 128 + number
     return said
+
+
+def test_what_cannot_be_kept_changes_neither_the_status_nor_the_tables(checkout: Path) -> None:
+    results = checkout / "results"
+    runs.train_run(checkout.parent / "ptb", results / "another")
+    lengthen(checkout)
+    (results / "small-cudnn-cpu").write_text("a file, where the run's folder belongs")
+    stopped(checkout, signal.SIGTERM)
+    assert "](another)" in (results / "README.md").read_text()
+
+
+def ended(checkout: Path, seed: int) -> Path:
+    """A run of other sizes, in place of the one that small is; return its folder."""
+    folder = checkout / "checkpoints" / "reproduce-small-cudnn-cpu"
+    return runs.train_run(checkout.parent / "ptb", folder, "--overwrite", "--seed", str(seed))
+
+
+@installed("matplotlib")
+def test_a_full_disk_leaves_what_was_kept(checkout: Path) -> None:
+    ended(checkout, seed=1)
+    reproduce(checkout, "small")
+    before = runs.files(checkout / "results")
+    size = (ended(checkout, seed=2) / "result.json").stat().st_size
+    with runs.disk_with_room_for(size - 1):
+        assert run(checkout, "small").returncode != 0
+    assert runs.files(checkout / "results") == before
+    reproduce(checkout, "small")
+    assert kept(checkout, "small-cudnn-cpu") == ENDED
+    assert runs.files(checkout / "results") != before
+
+
+def test_without_matplotlib_a_picture_stays_while_it_is_of_the_run(checkout: Path) -> None:
+    modules = checkout.parent / "modules"
+    modules.mkdir()
+    (modules / "sitecustomize.py").write_text("import sys\nsys.modules['matplotlib'] = None\n")
+    ended(checkout, seed=1)
+    assert "matplotlib is not installed" in run(checkout, "small").stderr
+    ours = {"curve.svg": "drawn elsewhere", "record.json": '{"what": "the first"}', "notes.md": "by hand"}
+    folder = checkout / "results" / "small-cudnn-cpu"
+    for name, content in ours.items():
+        (folder / name).write_text(content)
+    before = runs.files(folder)
+    reproduce(checkout, "small")
+    assert runs.files(folder) == before
+    ended(checkout, seed=2)
+    reproduce(checkout, "small")
+    assert kept(checkout, "small-cudnn-cpu") == ENDED - {"curve.svg"} | {"notes.md"}
+
+
+def test_a_run_that_another_process_is_at_is_not_kept(checkout: Path) -> None:
+    folder = ended(checkout, seed=1)
+    (folder / "result.json").unlink()
+    with RunDirectory(folder).locked():
+        done = run(checkout, "small")
+    assert done.returncode == 2
+    assert "another process is at work" in done.stderr
+    assert not (checkout / "results" / "small-cudnn-cpu").exists()
+
+
+def test_what_fails_does_not_stop_the_others(checkout: Path) -> None:
+    done = run(checkout, "gpu-tests", "small")  # this copy has no tests
+    assert (done.returncode, done.stderr.splitlines()[-1]) == (1, "scripts/reproduce: failed: gpu-tests")
+    assert "result.json" in kept(checkout, "small-cudnn-cpu")
 
 
 @pytest.mark.parametrize("flag", ["-h", "--help"])
@@ -154,20 +228,34 @@ def test_an_unknown_name_is_refused_before_anything_is_made(checkout: Path) -> N
     assert "unknown result 'smal'; choose from small" in refused(checkout, "small", "smal")
 
 
+def test_a_race_is_of_a_commit(checkout: Path) -> None:
+    problem = "scripts/reproduce: race: a record is made again by its commit, and this is "
+    assert refused(checkout, "small", "race") == f"{problem}no checkout of one\n"
+    commit = committed(checkout)
+    with (checkout / "ptb_lm" / "config.py").open("a") as file:
+        file.write("# a change\n")
+    assert refused(checkout, "race") == f"{problem}{commit} with uncommitted changes\n"
+
+
+def committed(checkout: Path) -> str:
+    """Make it a repository's checkout with nothing uncommitted; return the commit."""
+    git = ["git", "-C", str(checkout), "-c", "user.name=a", "-c", "user.email=a@example.org"]
+    for command in (["init", "--quiet"], ["add", "--all"], ["commit", "--quiet", "--message", "all"]):
+        subprocess.run([*git, *command], check=True)
+    return subprocess.run(
+        [*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True
+    ).stdout.strip()
+
+
 def test_a_race_needs_a_gpu(checkout: Path) -> None:
+    committed(checkout)
     problem = "the records are of a GPU, and this machine has none that torch can use"
     assert refused(checkout, "small", "race") == f"scripts/reproduce: race: {problem}\n"
 
 
 def refused(checkout: Path, *results: str) -> str:
     before = runs.files(checkout)
-    done = subprocess.run(
-        [str(checkout / "scripts" / "reproduce"), *results],
-        env=environment(checkout),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run(checkout, *results)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
     after = {name: content for name, content in runs.files(checkout).items() if "__pycache__" not in name}
     assert after == before
