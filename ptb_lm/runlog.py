@@ -75,10 +75,13 @@ def _installed() -> bool:
 
 
 def _git_commit() -> str | None:
-    """Return the commit of the checkout that this package lies in, marked if there are changes."""
+    """Return the commit of the checkout that this package lies in, marked if there are changes.
+
+    A copy of a checkout without its .git has the commit that whoever made it put into PTB_LM_COMMIT.
+    """
     checkout = Path(__file__).resolve().parent.parent
     if not (checkout / ".git").exists():  # installed, perhaps inside another project's checkout
-        return None
+        return os.environ.get("PTB_LM_COMMIT") or None
     git = ["git", "-C", str(checkout)]
     try:
         commit = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, timeout=10)

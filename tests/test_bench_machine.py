@@ -19,7 +19,7 @@ def test_the_rates_are_told_with_the_device() -> None:
         assert 0.1 < rates.gemm_gflops < 1e5
         assert 0.1 < rates.copy_gbytes < 1e4
     machine.close()
-    program = [sys.executable, "-m", "ptb_lm.torch_backend.gemm", "auto"]
+    program = [sys.executable, "-m", "ptb_lm.torch_backend.rates", "auto"]
     answered = subprocess.run(program, input="fp32\nfp64\n", capture_output=True, text=True, check=True)
     assert answered.stdout.count("\n") == 2
 

@@ -140,3 +140,33 @@ def test_the_commit_is_the_checkouts(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     installed.mkdir(parents=True)
     monkeypatch.setattr(runlog, "__file__", str(installed / "runlog.py"))
     assert runlog.environment()["commit"] is None
+
+
+def test_the_commit_is_marked_when_the_code_has_changed_and_not_when_results_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=nobody", "-c", "user.email=nobody@example.org"]
+    code, page = tmp_path / "ptb_lm" / "runlog.py", tmp_path / "results" / "README.md"
+    for path in (code, page):
+        path.parent.mkdir()
+        path.write_text("first\n")
+    for arguments in (["init", "--quiet"], ["add", "--all"], ["commit", "--quiet", "--message", "first"]):
+        subprocess.run([*git, *arguments], check=True)
+    head = subprocess.run(
+        [*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True
+    ).stdout.strip()
+    monkeypatch.setattr(runlog, "__file__", str(code))
+    monkeypatch.setenv("PTB_LM_COMMIT", "of no use here")
+    assert runlog.environment()["commit"] == head
+    page.write_text("second\n")
+    assert runlog.environment()["commit"] == head
+    code.write_text("second\n")
+    assert runlog.environment()["commit"] == f"{head} with uncommitted changes"
+
+
+def test_a_copy_without_git_is_told_its_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runlog, "__file__", str(tmp_path / "ptb_lm" / "runlog.py"))
+    monkeypatch.delenv("PTB_LM_COMMIT", raising=False)
+    assert runlog.environment()["commit"] is None
+    monkeypatch.setenv("PTB_LM_COMMIT", "0123abc")
+    assert runlog.environment()["commit"] == "0123abc"

@@ -28,7 +28,7 @@ class Machine:
     """
 
     def __init__(self, device: str) -> None:
-        self._process = Process("ptb_lm.torch_backend.gemm", device)
+        self._process = Process("ptb_lm.torch_backend.rates", device)
         facts = self._measured("fp32")  # a precision that every device has
         if "trouble" in facts:
             self.close()

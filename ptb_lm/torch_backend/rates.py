@@ -1,4 +1,4 @@
-"""How fast the machine multiplies matrices and copies memory: python -m ptb_lm.torch_backend.gemm cpu.
+"""How fast the machine multiplies matrices and copies memory: python -m ptb_lm.torch_backend.rates cpu.
 
 Each line on stdin is a precision, in which it multiplies; it answers with a line of JSON.
 """
