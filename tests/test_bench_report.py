@@ -87,7 +87,7 @@ def test_peak_has_the_fraction_of_the_roofline(tmp_path: Path) -> None:
     assert (titles[-1], line[-1]) == ("of roofline", "7.9 %"), "3.67 ms and 0.3 of 50"
     titles, line = table_of(section_of(report, "medium"), -1)
     assert line[titles.index("of roofline")] == "7.9 %"
-    assert "The roofline is the least time" in section_of(report, "How to read this")
+    assert "The roofline is an estimate" in section_of(report, "How to read this")
 
 
 def test_ptb_has_words_a_second_and_the_speed_up_over_basic(rich_report: str) -> None:
@@ -273,6 +273,7 @@ def test_who_may_be_as_fast_is_named(tmp_path: Path) -> None:
         *(row(variant="torch/cudnn", round=n, seconds=s) for n, s in enumerate((1.0, 1.1, 0.9, 1.0))),
         *(row(variant="torch/block", round=n, seconds=s) for n, s in enumerate((1.1, 1.0, 1.0, 1.0))),
         *(row(variant="torch/jit", round=n, seconds=s) for n, s in enumerate((2.1, 2.0, 2.0, 2.0))),
+        row(variant="torch/slow", seconds=40.0),  # one round tells no error, and nothing is said of it
     ]
     report = report_of(tmp_path, rows)
     assert "torch/cudnn is the fastest" in report

@@ -1,4 +1,4 @@
-"""The least time of a step: by hand, and for the workloads of the suite peak."""
+"""The roofline of a step: by hand, and for the workloads of the suite peak."""
 
 import pytest
 

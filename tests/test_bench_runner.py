@@ -104,6 +104,7 @@ def test_wrong_and_failing_variants_become_rows_and_are_not_timed(tmp_path: Path
     added = [
         "wrong=wrong_variant:build",
         "failing=wrong_variant:build_failing",
+        "greedy=wrong_variant:build_greedy",
         "right=wrong_variant:build_right",
     ]
     flags = ["--variants", "*/custom", "--rounds", "1", *SMALL]
@@ -114,14 +115,16 @@ def test_wrong_and_failing_variants_become_rows_and_are_not_timed(tmp_path: Path
         "right/custom": "measured",
         "wrong/custom": "wrong",
         "failing/custom": "failed",
+        "greedy/custom": "failed",  # not unavailable: without the others there may be enough
     }
+    assert found["greedy/custom"]["reason"] == "there is not enough memory"
     assert "off by" in found["wrong/custom"]["reason"]
     assert "NumPy reference" in found["wrong/custom"]["reason"]
     assert found["failing/custom"]["reason"] == "RuntimeError: out of luck"
     assert "seconds" not in found["wrong/custom"]
-    (log,) = (tmp_path / "out" / "failures").iterdir()
-    assert log.name == "small-failing-custom.log"
-    assert "second line" in log.read_text()
+    logs = {log.name: log.read_text() for log in (tmp_path / "out" / "failures").iterdir()}
+    assert logs.keys() == {"small-failing-custom.log", "small-greedy-custom.log"}
+    assert "second line" in logs["small-failing-custom.log"]
     report = (tmp_path / "out" / "report.md").read_text()
     assert "out of luck" in report
 

@@ -263,6 +263,12 @@ def test_cudnn_s_persistent_kernel_is_the_one_that_runs() -> None:
     assert any("persist" in kernel.lower() for kernel in kernels), kernels
 
 
+def test_the_persistent_model_says_that_its_kernel_is_not_the_one_that_runs(tiny_config: Config) -> None:
+    weights = random_weights(tiny_config, 11, seed=1)
+    chosen: Any = {"framework": "torch", "model": "persistent", "device": "cpu", "precision": "fp16"}
+    assert "its kernel needs CUDA and fp16" in backend.build(tiny_config, weights, seed=1, **chosen).engine
+
+
 def test_a_placed_window_s_words_are_a_view_in_time_major_order(tiny_config: Config) -> None:
     """Nothing is copied or launched to cut it; of another type or order it would be, at every step."""
     weights = random_weights(tiny_config, VOCABULARY, seed=1)

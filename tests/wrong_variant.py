@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from ptb_lm import backend, classifier
+from ptb_lm.errors import OutOfMemoryError
 
 
 def swapped(weights: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -34,6 +35,11 @@ def build_right(config: Any, weights: Mapping[str, np.ndarray], **chosen: Any) -
     return backend.build(
         config, weights, framework="torch", model="cudnn", device="cpu", precision="fp32", seed=1
     )
+
+
+def build_greedy(config: Any, weights: Mapping[str, np.ndarray], **chosen: Any) -> Any:
+    """Build nothing, for want of memory."""
+    raise OutOfMemoryError("there is not enough memory")
 
 
 def build_failing(config: Any, weights: Mapping[str, np.ndarray], **chosen: Any) -> Any:

@@ -5,6 +5,6 @@ selects of them (selection.py). Its rounds are interleaved (runner.py), block by
 plan.py). A variant is a process of its own (worker.py; seen from here process.py and pool.py), which is
 compared with the NumPy reference before the clock starts (parity.py, whole_size.py; how closely: bounds.py).
 What was measured is a line each in rows.jsonl (record.py, rows.py), with the machine's own rate beside it
-(machine.py); summary.py makes results (results.py) of it, which reporting/ shows, beside the least time that
-the machine could do a step in (roofline.py).
+(machine.py); summary.py makes results (results.py) of it, which reporting/ shows, beside what a step
+would take at best, by an estimate (roofline.py).
 """

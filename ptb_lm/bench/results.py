@@ -44,7 +44,7 @@ class Result:
 
     @property
     def roofline_fraction(self) -> Spread | None:
-        """The least time of a step on the machine, measured in that round, as a fraction of that it took."""
+        """The time of a step at its roofline (roofline.py), of that round, as a fraction of that it took."""
         return self._spread(lambda row: row.roofline_fraction)
 
     @property

@@ -91,7 +91,7 @@ class Row:
 
     @property
     def roofline_fraction(self) -> float | None:
-        """The least time that the machine can do a step in (roofline.py), as a fraction of that it took."""
+        """The time of a step at its roofline (roofline.py), as a fraction of that it took."""
         if self.work is None or self.work.bytes_per_step is None:
             return None
         if self.gemm_gflops is None or self.copy_gbytes is None:
