@@ -18,8 +18,8 @@ threads reached in a large matrix multiplication of the variant's precision in t
 (build and warm-up, with any compilation) is not part of the timed steps.
 
 The roofline is an estimate of a language model's step at best on this machine: its FLOPs at the GEMM rate (or
-the weights at the rate at which the machine copies memory, if that takes longer), and, in training, its update
-at that copy rate, which must wait for the norm of all gradients; both rates are of the same round. The
+the weights at the rate at which the machine copies memory, if that takes longer), and, in training, its
+update at that copy rate, which must wait for the norm of all gradients; both rates are of the same round. The
 fraction is that time over the measured one. What stays in a cache is counted as if it did not; activations,
 and that the time steps of an LSTM wait for each other, are not counted.
 
