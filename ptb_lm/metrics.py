@@ -8,10 +8,11 @@ from ptb_lm.config import Config
 from ptb_lm.progress import Progress
 from ptb_lm.schedule import learning_rate
 
-# TensorBoard tag -> column of metrics.jsonl.
+# TensorBoard tag -> column of metrics.jsonl, where there is one.
 SCALARS = {
     "perplexity/train": "train_perplexity",
     "perplexity/valid": "valid_perplexity",
+    "perplexity/valid_unaveraged": "unaveraged_valid_perplexity",
     "learning_rate": "learning_rate",
     "words_per_second": "words_per_second",
     "gradient_norm": "gradient_norm",
@@ -28,13 +29,29 @@ def bar(progress: Progress, config: Config) -> dict[str, Any]:
     }
 
 
-def epoch_row(progress: Progress, config: Config, *, valid_perplexity: float) -> runlog.Row:
-    """Return the row of metrics.jsonl of an epoch whose training steps are all done."""
+def scalars(row: runlog.Row) -> dict[str, float]:
+    """Return what TensorBoard shows of an epoch's row, by tag."""
+    return {tag: row[column] for tag, column in SCALARS.items() if column in row}
+
+
+def epoch_row(
+    progress: Progress, config: Config, *, valid_perplexity: float, unaveraged_valid_perplexity: float
+) -> runlog.Row:
+    """Return the row of metrics.jsonl of an epoch whose training steps are all done.
+
+    Args:
+        progress: Of the run.
+        config: The hyper-parameters.
+        valid_perplexity: Of what is kept: the weights' moving average where there is one, or the weights.
+        unaveraged_valid_perplexity: Of the weights. It has a column only in a run that averages them.
+    """
+    unaveraged = {"unaveraged_valid_perplexity": unaveraged_valid_perplexity}
     return {
         "epoch": progress.epoch + 1,
         "learning_rate": learning_rate(config, progress.epoch),
         "train_perplexity": progress.train_perplexity(config.batch_size * config.num_steps),
         "valid_perplexity": valid_perplexity,
+        **(unaveraged if config.average_epochs else {}),
         "words_per_second": progress.words_per_second,
         "seconds": progress.clocked_seconds,
         "gradient_norm": progress.gradient_norms / progress.step,

@@ -92,7 +92,7 @@ class Trainer:
             while progress.epoch < self.config.epochs:
                 self._train_epoch(rows_BL)
                 row = self._finish_epoch()
-                scalars.add({tag: row[key] for tag, key in metrics.SCALARS.items()}, step=row["epoch"])
+                scalars.add(metrics.scalars(row), step=row["epoch"])
             return self._test()
         finally:
             scalars.close()
@@ -147,11 +147,15 @@ class Trainer:
         try:
             with self.averages.in_place(progress):
                 valid = self._perplexity("valid")
+            # What the average gains or, early on, costs.
+            unaveraged = self._perplexity("valid") if self.averages.exist(progress) else valid
         except Interrupted:
             self._save()  # validation is done again, training is not
             raise
-        row = metrics.epoch_row(progress, self.config, valid_perplexity=valid)
-        if not (math.isfinite(valid) and math.isfinite(row["train_perplexity"])):
+        row = metrics.epoch_row(
+            progress, self.config, valid_perplexity=valid, unaveraged_valid_perplexity=unaveraged
+        )
+        if not all(math.isfinite(perplexity) for perplexity in (row["train_perplexity"], valid, unaveraged)):
             raise saving.diverged(self.directory, f"at the end of epoch {row['epoch']}")
         if valid < progress.best_perplexity:
             progress.best_perplexity, progress.best_epoch = valid, row["epoch"]

@@ -43,6 +43,18 @@ def test_tensorboard_reads_the_metrics(run: Path) -> None:
         assert [scalar.value for scalar in scalars] == pytest.approx([row[column] for row in rows], rel=1e-7)
 
 
+def test_the_weights_have_a_curve_beside_that_of_their_average(tmp_path: Path) -> None:
+    run = runs.train_run(runs.write_corpus(tmp_path / "data"), tmp_path / "run", "--average-epochs", "1")
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    events = EventAccumulator(str(run))
+    events.Reload()
+    curves = {"perplexity/valid_unaveraged": "unaveraged_valid_perplexity", **TAGS}
+    assert set(events.Tags()["scalars"]) == curves.keys()
+    for tag, column in curves.items():
+        values = [scalar.value for scalar in events.Scalars(tag)]
+        assert values == pytest.approx([row[column] for row in rows], rel=1e-7)
+
+
 def test_each_process_writes_a_file_of_its_own_and_purges_what_it_repeats(run: Path) -> None:
     first, second = (
         [*EventFileLoader(str(path)).Load()] for path in sorted(run.glob("events.out.tfevents*"))

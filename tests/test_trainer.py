@@ -98,8 +98,8 @@ def test_a_whole_run_equals_the_reference(horizon: float, text_folder: Path, tmp
 
     averages, updates, every = dict[str, np.ndarray](), 0, 10
 
-    def perplexity(split: str, batch: int) -> float:
-        rows_BL, judged = corpus.rows(data.splits[split], batch), averages or weights
+    def perplexity(split: str, batch: int, *, averaged: bool = True) -> float:
+        rows_BL, judged = corpus.rows(data.splits[split], batch), (averaged and averages) or weights
         zero = reference.zero_state(judged, batch)
         loss, _, _ = reference.loss_and_gradients(judged, rows_BL[:, :-1], rows_BL[:, 1:], zero)
         return math.exp(loss / (rows_BL.shape[1] - 1))
@@ -122,11 +122,27 @@ def test_a_whole_run_equals_the_reference(horizon: float, text_folder: Path, tmp
         assert row["learning_rate"] == [1.0, 0.5][epoch]
         assert row["train_perplexity"] == pytest.approx(math.exp(total / (4 * steps)), rel=1e-10)
         assert row["valid_perplexity"] == pytest.approx(perplexity("valid", 3), rel=1e-10)
+        unaveraged = [perplexity("valid", 3, averaged=False)] if horizon else []
+        assert [v for k, v in row.items() if k.startswith("unav")] == pytest.approx(unaveraged, rel=1e-10)
         assert row["gradient_norm"] == pytest.approx(norms / steps, rel=1e-10)
     assert result(run)["best_epoch"] == 2
     assert updates == (4 if horizon else 0)
     # The weights are saved in float32.
     assert result(run)["test_perplexity"] == pytest.approx(perplexity("test", 1), rel=1e-6)
+
+
+def test_to_average_changes_nothing_that_is_trained(text_folder: Path, tmp_path: Path) -> None:
+    """With dropout: the weights of both runs end equal to the bit, and were scored so in every epoch."""
+    with_average, without = tmp_path / "with", tmp_path / "without"
+    assert main(arguments(text_folder, with_average, *REGULARISED)) == 0
+    assert main(arguments(text_folder, without, *REGULARISED, "--average-epochs", "0")) == 0
+    for name, array in RunDirectory(without).read_state().weights.items():
+        np.testing.assert_array_equal(RunDirectory(with_average).read_state().weights[name], array)
+    averaged, trained = untimed_rows(with_average), untimed_rows(without)
+    assert all(row["valid_perplexity"] != row["unaveraged_valid_perplexity"] for row in averaged)
+    for row in averaged:
+        row["valid_perplexity"] = row.pop("unaveraged_valid_perplexity")
+    assert averaged == trained
 
 
 def test_the_best_weights_are_kept(text_folder: Path, tmp_path: Path) -> None:
