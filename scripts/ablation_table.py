@@ -1,4 +1,8 @@
-"""The tables of the ablations: a row a step, from the tutorial's recipe to the default."""
+"""The tables of the ablations: a row a step, from the tutorial's recipe to the default.
+
+To average the weights changes nothing that is trained, so that one run tells of both: the weights and their
+average.
+"""
 
 import re
 from collections.abc import Iterator
@@ -9,9 +13,12 @@ from kept_runs import Run
 # The steps that are runs in their own right, by the names of their folders.
 STEPS = {
     "small": {"small": "0 tutorial"},
-    "medium": {"medium-tutorial": "0 tutorial", "medium": "4 average: the default recipe"},
+    "medium": {"medium-tutorial": "0 tutorial", "medium": "3 schedule: the default recipe"},
 }
-TITLES = ["step", "beside the tutorial's", "epochs (best):", "best valid:", "last valid:", "device", "commit"]
+TITLES = [
+    *("step", "beside the tutorial's", "epochs (best):", "best valid: weights:", "best valid: average:"),
+    *("last valid: weights:", "last valid: average:", "device", "commit"),
+]
 
 
 def markdown(runs: list[Run], config: str) -> str:
@@ -37,12 +44,20 @@ def _steps(runs: list[Run], config: str) -> Iterator[tuple[str, Run]]:
 
 def _row(name: str, run: Run) -> list[str]:
     changes = kept_runs.overrides(run, recipe="tutorial")
+    both = [_valid(run, averaged=False), _valid(run, averaged=True)]
     return [
         f"[{name}]({run.folder.name})",
         f"`{' '.join(changes)}`" if changes else "",
         kept_runs.epochs([run]),
-        kept_runs.perplexity([run.best["valid_perplexity"]], strong=True),
-        kept_runs.perplexity([run.epochs[-1]["valid_perplexity"] if run.result else None]),
+        *(kept_runs.perplexity([min(values, default=None)], strong=True) for values in both),
+        *(kept_runs.perplexity(values[-1:] if run.result else []) for values in both),
         run.device,
         run.commit,
     ]
+
+
+def _valid(run: Run, *, averaged: bool) -> list[float]:
+    """Return the validation perplexities by epoch of the weights, or of their average, as far as known."""
+    kept_is_average = run.config.hyperparameters.average_epochs > 0
+    column = "valid_perplexity" if averaged == kept_is_average else "unaveraged_valid_perplexity"
+    return [] if averaged and not kept_is_average else [row[column] for row in run.epochs if column in row]

@@ -28,6 +28,7 @@ PROG = "python scripts/learning_curve.py"
 PERPLEXITIES: dict[str, dict[str, Any]] = {
     "train_perplexity": {"label": "train", "color": SLOWER, "linestyle": "--", "marker": "s"},
     "valid_perplexity": {"label": "valid", "color": FASTER, "marker": "o"},
+    "unaveraged_valid_perplexity": {"label": "valid, unaveraged", "color": FASTER, "linestyle": ":"},
 }
 
 
@@ -109,7 +110,8 @@ def _draw_perplexities(axes: "Axes", run: Run) -> None:
     from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
     for column, look in PERPLEXITIES.items():
-        axes.plot(*_points(run, column), gid=column, **look)
+        if any(column in row for row in run.epochs):
+            axes.plot(*_points(run, column), gid=column, **look)
     axes.set_yscale("log")
     low, high = axes.get_ylim()
     few = high < 3 * low  # so that powers of ten and their simple multiples may all be outside
@@ -137,8 +139,8 @@ def _draw_speed(axes: "Axes", run: Run) -> None:
 
 
 def _points(run: Run, column: str) -> tuple[list[int], list[float]]:
-    """Return epochs and values; what is beyond a float has no place on an axis: the line has a gap there."""
-    values = [row[column] for row in run.epochs]
+    """Return epochs and values; the line has a gap where there is none, or one beyond a float."""
+    values = [row.get(column, math.nan) for row in run.epochs]
     return [row["epoch"] for row in run.epochs], [v if math.isfinite(v) else math.nan for v in values]
 
 

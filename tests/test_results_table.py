@@ -65,7 +65,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     full = ["--data", str(data), "--config", "small", "--device", "cpu"]
     assert train.main([*full, "--run-dir", str(results / "small-cudnn-cpu")]) == 0
-    averages = ["--average-epochs", "1", "--run-dir", str(results / "ablation-small-4-average-cudnn-cpu")]
+    averages = ["--average-epochs", "1", "--run-dir", str(results / "ablation-small-3-schedule-cudnn-cpu")]
     assert train.main([*full, *averages]) == 0
     stop_early(data, results / "going-on")
     return results
@@ -202,19 +202,23 @@ def in_environment(run: Path, **facts: str | None) -> Path:
 
 
 def test_an_ablation_shows_validation_only(results: Path) -> None:
-    names = ["small-cudnn-cpu", "ablation-small-4-average-cudnn-cpu"]
+    names = ["small-cudnn-cpu", "ablation-small-3-schedule-cudnn-cpu"]
     in_environment(results / names[0], commit="0123456789abcdef")
     in_environment(results / names[1], commit="fedcba9876543210 with uncommitted changes")
     tables(results)
     rows = part(results / "README.md", "ablation of small")
     assert [row["commit"] for row in rows] == ["0123456", "fedcba9 with uncommitted changes"]
-    assert [row["step"] for row in rows] == [f"[0 tutorial]({names[0]})", f"[4 average]({names[1]})"]
+    assert [row["step"] for row in rows] == [f"[0 tutorial]({names[0]})", f"[3 schedule]({names[1]})"]
     assert [row["beside the tutorial's"] for row in rows] == ["", "`--average-epochs 1`"]
-    for row, name in zip(rows, names, strict=True):
+    for row, name, kept in zip(rows, names, ("weights", "average"), strict=True):
         result = runs.result(results / name)
-        assert row["best valid"] == f"**{result['valid_perplexity']:.2f}**"
-        assert row["last valid"] == f"{result['final_valid_perplexity']:.2f}"
+        assert row[f"best valid: {kept}"] == f"**{result['valid_perplexity']:.2f}**"
+        assert row[f"last valid: {kept}"] == f"{result['final_valid_perplexity']:.2f}"
         assert row["epochs (best)"] == f"13 (best {result['best_epoch']})"
+    assert (rows[0]["best valid: average"], rows[0]["last valid: average"]) == ("", "")
+    weights = [each["unaveraged_valid_perplexity"] for each in metrics(results / names[1])]
+    assert rows[1]["best valid: weights"] == f"**{min(weights):.2f}**"
+    assert rows[1]["last valid: weights"] == f"{weights[-1]:.2f}"
     assert "test" not in rows[0]
     assert part(results / "README.md", "ablation of medium") == []
     assert "No step of it has been run yet." in (results / "README.md").read_text()
@@ -229,7 +233,7 @@ def test_a_step_that_is_going_on_has_no_commit_yet(results: Path) -> None:
 
 def test_a_preset_that_is_not_known_is_shown_as_it_is(results: Path) -> None:
     """As of a run by another version, whose configuration this one lacks."""
-    name = "ablation-small-4-average-cudnn-cpu"
+    name = "ablation-small-3-schedule-cudnn-cpu"
     before = tables(results)[name]
     change(results / name / "config.json", lambda config: config.update(config="of-old", recipe="default"))
     row = tables(results)[name]
@@ -303,22 +307,26 @@ def line(picture: ElementTree.Element, name: str) -> np.ndarray:
 
 
 @installed("matplotlib")
-@pytest.mark.parametrize("name", ["small-cudnn-cpu", "going-on"])
+@pytest.mark.parametrize("name", ["small-cudnn-cpu", "ablation-small-3-schedule-cudnn-cpu", "going-on"])
 def test_a_curve_goes_through_what_was_measured(results: Path, name: str) -> None:
     run = results / name
     done = script("learning_curve.py", run)
     assert (done.returncode, done.stderr, done.stdout) == (0, "", f"{run / 'curve.svg'}\n")
     picture, rows = ElementTree.parse(run / "curve.svg").getroot(), metrics(run)
-    # Perplexities of both lines are on one logarithmic axis, words a second on one of their own, from 0.
-    places = np.concatenate([line(picture, f"{split}_perplexity") for split in ("train", "valid")])
-    values = [row[f"{split}_perplexity"] for split in ("train", "valid") for row in rows]
+    # Perplexities are on one logarithmic axis, words a second on one of their own, from 0.
+    columns = ["train_perplexity", "valid_perplexity"]
+    if name.startswith("ablation"):
+        columns.append("unaveraged_valid_perplexity")
+    places = np.concatenate([line(picture, column) for column in columns])
+    values = [row[column] for column in columns for row in rows]
     assert_on_axis(places[:, 1], np.log(values))
     assert np.ptp(places[:, 1]) > 50  # the axis is of their size
-    assert_on_axis(places[:, 0], np.tile([row["epoch"] for row in rows], 2))
+    assert_on_axis(places[:, 0], np.tile([row["epoch"] for row in rows], len(columns)))
     speeds = line(picture, "words_per_second")
     assert_on_axis(speeds[:, 1], np.array([row["words_per_second"] for row in rows]))
     texts = [text.text or "" for text in picture.iter(f"{SVG}text")]
     assert {"perplexity", "words/s", "epoch", "train", "valid"} <= set(texts)
+    assert ("valid, unaveraged" in texts) == name.startswith("ablation")
     going_on = f", {len(rows)} of 1000 epochs" if name == "going-on" else ""
     assert f"{name}{going_on}" in texts
 
