@@ -8,6 +8,12 @@ class UserError(Exception):
 class OutOfMemoryError(UserError):
     """There is not enough memory, of the host or of a device."""
 
+    def __init__(self) -> None:
+        super().__init__(
+            "there is not enough memory for a model and windows of this size; fewer hidden units, layers, "
+            "rows a batch or time steps need less"
+        )
+
 
 class DivergenceError(Exception):
     """Training produced a loss or a gradient that is not finite. Commands exit with status 1."""

@@ -39,7 +39,7 @@ def build_right(config: Any, weights: Mapping[str, np.ndarray], **chosen: Any) -
 
 def build_greedy(config: Any, weights: Mapping[str, np.ndarray], **chosen: Any) -> Any:
     """Build nothing, for want of memory."""
-    raise OutOfMemoryError("there is not enough memory")
+    raise OutOfMemoryError
 
 
 def build_failing(config: Any, weights: Mapping[str, np.ndarray], **chosen: Any) -> Any:

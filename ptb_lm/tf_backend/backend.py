@@ -16,11 +16,12 @@ from ptb_lm.backend import Arrays, Ids, Measured, Words
 from ptb_lm.config import Config
 from ptb_lm.errors import UserError
 from ptb_lm.tf_backend.cells import layer_type
-from ptb_lm.tf_backend.device import DTYPES, Device, choose
+from ptb_lm.tf_backend.device import DTYPES, Device, choose, enough_memory
 from ptb_lm.tf_backend.execution import executed
 from ptb_lm.tf_backend.network import Loss, Network, State
 
 
+@enough_memory()
 def build(
     config: Config,
     weights: Mapping[str, NDArray[Any]],
@@ -35,7 +36,7 @@ def build(
     """Build the backend; see ptb_lm.backend.build.
 
     Raises:
-        UserError: There is no such device, or XLA cannot compile the model on it.
+        UserError: There is no such device, XLA cannot compile the model on it, or there is not enough memory.
     """
     chosen = choose(device, model=model, execution=execution)
     with tf.device(chosen.name):
@@ -100,11 +101,13 @@ class TensorFlowBackend:
         with tf.device(self.device.name):
             return self.network.stack.zero_state(batch_size)
 
+    @enough_memory()
     def place(self, rows_BL: Ids) -> tf.Tensor:
         """Return the rows on the device."""
         with tf.device(self.device.name):
             return tf.constant(rows_BL)
 
+    @enough_memory()
     def train_step(
         self, x_BT: Words, y_BT: Words, state: State, *, learning_rate: float
     ) -> tuple[State, Loss]:
@@ -117,6 +120,7 @@ class TensorFlowBackend:
             )
         return state, loss
 
+    @enough_memory()
     def evaluate_step(self, x_BT: Words, y_BT: Words, state: State) -> tuple[State, Loss]:
         """Score a window without dropout.
 
@@ -128,6 +132,7 @@ class TensorFlowBackend:
             state, loss = function(tf.convert_to_tensor(x_BT), tf.convert_to_tensor(y_BT), state)
         return state, loss
 
+    @enough_memory()
     def read(self, losses: Sequence[Loss]) -> list[Measured]:
         """Wait for the device and return the numbers behind some losses."""
         if not losses:
@@ -143,6 +148,7 @@ class TensorFlowBackend:
         """Set the parameters from canonical arrays."""
         self.network.load(weights)
 
+    @enough_memory()
     def average(self, weight: float) -> None:
         """Move the averages of the parameters towards them."""
         with tf.device(self.device.name):

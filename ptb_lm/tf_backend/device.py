@@ -1,13 +1,15 @@
 """The device that TensorFlow computes on: which one, how precisely, and what it tells of itself."""
 
+import contextlib
 import os
 import platform
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
 
-from ptb_lm.errors import UserError
+from ptb_lm.errors import OutOfMemoryError, UserError
 
 DTYPES = {"fp32": tf.float32, "fp64": tf.float64}
 
@@ -80,3 +82,16 @@ def choose(device: str, *, model: str, execution: str) -> Device:
     # fp32 means IEEE float32; TensorFlow's default would let a GPU round to TF32.
     tf.config.experimental.enable_tensor_float_32_execution(False)
     return Device(gpu)
+
+
+@contextlib.contextmanager
+def enough_memory() -> Iterator[None]:
+    """Return a context, or a decorator, in which memory that there is not is the user's to put right.
+
+    Raises:
+        OutOfMemoryError: An allocation failed, on either device.
+    """
+    try:
+        yield
+    except (MemoryError, tf.errors.ResourceExhaustedError):
+        raise OutOfMemoryError from None

@@ -120,10 +120,7 @@ def enough_memory() -> Iterator[None]:
     except (MemoryError, RuntimeError) as error:
         if not _is_out_of_memory(error):
             raise
-        raise OutOfMemoryError(
-            "there is not enough memory for a model and windows of this size; fewer hidden units, layers, "
-            "rows a batch or time steps need less"
-        ) from None
+        raise OutOfMemoryError from None
 
 
 def _is_out_of_memory(error: BaseException | None) -> bool:
