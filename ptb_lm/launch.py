@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from ptb_lm import averaging, backend, cli, datasets, parameters, runlog
+from ptb_lm import backend, cli, datasets, parameters, runlog
 from ptb_lm.config import RECIPES, Config, flag_name
 from ptb_lm.corpus import Corpus
 from ptb_lm.errors import UserError
@@ -67,11 +67,9 @@ def train(arguments: argparse.Namespace, command_line: str, *, started: float) -
 
     # Everything that can be wrong is found out before anything is written.
     corpus = datasets.load(run.data)
-    steps = count_steps(corpus, run)
+    count_steps(corpus, run)  # refuses a split that is too short
     if resuming:
         _check_vocabulary(directory, corpus)
-    else:
-        averaging.check(run.hyperparameters, steps_an_epoch=steps)
     weights = parameters.initial(run.hyperparameters, len(corpus.vocabulary), seed=run.seed)
     model = backend.build(
         run.hyperparameters,

@@ -1,60 +1,66 @@
 """The moving average's weight, as a function of how far training is."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
 
-from ptb_lm import averaging
-from ptb_lm.averaging import AVERAGE_EVERY
+from ptb_lm.averaging import AVERAGE_EVERY, Averages, interval, weight
 from ptb_lm.config import SMALL
-from ptb_lm.errors import UserError
 
-HALF_AN_EPOCH = SMALL.replace(average_epochs=0.5)
+
+class Recorder:
+    """The part of a backend that moves averages: of one weight, which is the step that was done last."""
+
+    def __init__(self) -> None:
+        self.steps_done, self.moved = 0, list[tuple[int, float]]()
+
+    def average(self, w: float) -> None:
+        self.moved.append((self.steps_done, w))
+
+
+def moves(horizon: float, *, steps_an_epoch: int, steps: int) -> list[tuple[int, float]]:
+    """After which steps the averages move, and how far."""
+    backend: Any = Recorder()
+    averages = Averages(backend, SMALL.replace(average_epochs=horizon), steps_an_epoch=steps_an_epoch)
+    for backend.steps_done in range(1, steps + 1):
+        averages.move(backend.steps_done)
+    moved: list[tuple[int, float]] = backend.moved
+    return moved
 
 
 def test_off_there_is_nothing_to_do() -> None:
-    assert not any(averaging.due(SMALL, step) for step in range(1000))
-    assert averaging.updates(SMALL, 1000) == 0
+    assert moves(0, steps_an_epoch=30, steps=1000) == []
 
 
-def test_it_is_updated_every_ten_steps_of_the_whole_run() -> None:
-    due = [step for step in range(1, 50) if averaging.due(HALF_AN_EPOCH, step)]
-    assert due == [10, 20, 30, 40]
-    assert [averaging.updates(HALF_AN_EPOCH, step) for step in (0, 9, 10, 39, 40)] == [0, 0, 1, 3, 4]
-
-
-def test_a_run_that_ends_before_the_first_update_is_refused() -> None:
-    """At nine steps in all there is nothing to score, at ten there is."""
-    short = HALF_AN_EPOCH.replace(epochs=3)
-    with pytest.raises(UserError) as caught:
-        averaging.check(short, steps_an_epoch=3)
-    assert str(caught.value) == (
-        "--average-epochs 0.5: the average moves every 10 steps, and this run has 9; train for more "
-        "--epochs, or with --average-epochs 0"
-    )
-    averaging.check(short.replace(epochs=4), steps_an_epoch=3)
-    averaging.check(short.replace(epochs=1), steps_an_epoch=10)
-    averaging.check(SMALL.replace(epochs=1), steps_an_epoch=1)
+@pytest.mark.parametrize(
+    ("steps_an_epoch", "expected"),
+    [(30, [10, 20, 30, 40]), (10, [10, 20, 30, 40]), (13, [10, 20, 30, 40]), (9, [9, 18, 27, 36, 45])],
+)
+def test_they_move_every_ten_steps_of_the_whole_run_or_once_a_shorter_epoch(
+    steps_an_epoch: int, expected: list[int]
+) -> None:
+    assert [step for step, _ in moves(0.5, steps_an_epoch=steps_an_epoch, steps=49)] == expected
+    assert interval(steps_an_epoch) == min(10, steps_an_epoch)
 
 
 def test_it_begins_as_a_plain_mean() -> None:
     """Until the mean's weight falls below that of the horizon."""
     numbers, average = np.random.default_rng(0).normal(size=30), 0.0
-    for update, number in enumerate(numbers, start=1):
-        weight = averaging.weight(HALF_AN_EPOCH, update=update, steps_an_epoch=1000)
-        average += weight * (number - average)
+    for update, (_, w) in enumerate(moves(0.5, steps_an_epoch=1000, steps=300), start=1):
+        average += w * (numbers[update - 1] - average)
         assert average == pytest.approx(numbers[:update].mean(), rel=1e-12)
 
 
-def test_after_the_horizon_a_step_counts_a_third_as_much() -> None:
-    """1 / e: after horizon / AVERAGE_EVERY updates, the share of what was before."""
-    steps_an_epoch, share = 400, 1.0
-    for update in range(1000, 1000 + round(0.5 * steps_an_epoch / AVERAGE_EVERY)):
-        share *= 1 - averaging.weight(HALF_AN_EPOCH, update=update, steps_an_epoch=steps_an_epoch)
+@pytest.mark.parametrize("steps_an_epoch", [400, 10, 6])
+def test_after_the_horizon_a_step_counts_a_third_as_much(steps_an_epoch: int) -> None:
+    """1 / e: after so many epochs of updates, the share of what was before."""
+    share = 1.0
+    for update in range(1000, 1000 + 3 * steps_an_epoch // min(AVERAGE_EVERY, steps_an_epoch)):
+        share *= 1 - weight(3, update=update, steps_an_epoch=steps_an_epoch)
     assert share == pytest.approx(1 / math.e, rel=1e-12)
 
 
 def test_a_horizon_below_a_step_is_the_weights_themselves() -> None:
-    config = SMALL.replace(average_epochs=1e-9)
-    assert averaging.weight(config, update=1000, steps_an_epoch=10) == 1.0
+    assert weight(1e-9, update=1000, steps_an_epoch=10) == 1.0

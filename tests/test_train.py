@@ -131,16 +131,15 @@ def test_a_model_of_another_framework_is_refused_with_those_it_has(refused: Call
     )
 
 
-def test_an_average_is_kept_from_the_tenth_step_on(data: Path, tmp_path: Path) -> None:
-    """Two epochs of five steps are ten."""
-    run = runs.train_run(data, tmp_path / "run", "--average-epochs", "1", "--num-steps", "35")
+@pytest.mark.parametrize("num_steps", ["35", "100"])
+def test_even_the_shortest_epoch_has_an_average(num_steps: str, data: Path, tmp_path: Path) -> None:
+    """Of five steps, and of one: its only update makes the average the weights."""
+    flags = ["--average-epochs", "1", "--num-steps", num_steps, "--epochs", "1"]
+    run = runs.train_run(data, tmp_path / "run", *flags)
     saved = RunDirectory(run).read_state()
     assert saved.averages.keys() == saved.weights.keys()
-
-
-def test_an_average_that_would_never_move_is_refused(refused: Callable[..., str]) -> None:
-    problem = refused("--average-epochs", "1", "--num-steps", "50")
-    assert problem.startswith("--average-epochs 1: the average moves every 10 steps, and this run has ")
+    (row,) = (json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines())
+    assert row["valid_perplexity"] == row["unaveraged_valid_perplexity"]
 
 
 # Data.
