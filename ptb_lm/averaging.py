@@ -13,6 +13,10 @@ from ptb_lm.config import Config
 from ptb_lm.progress import Progress
 
 AVERAGE_EVERY = 10  # training steps; a pass over all weights at each step would cost as much as the update
+# Early on the average holds the last quarter of the updates, or so: a mean of all would remember for an epoch
+# or two how training began. Polynomial-decay averaging: Shamir and Zhang, "Stochastic Gradient Descent for
+# Non-smooth Optimization", 2013.
+DECAY = 3
 
 
 def interval(steps_an_epoch: int) -> int:
@@ -25,10 +29,11 @@ def weight(horizon: float, *, update: int, steps_an_epoch: int) -> float:
 
     Args:
         horizon: Epochs after which a step counts 1 / e as much.
-        update: Its number, counted from 1: the first ones make a plain mean, which forgets where it began.
+        update: Its number, counted from 1, where the average is set to the weights.
         steps_an_epoch: Training steps of an epoch.
     """
-    return max(1 / update, -math.expm1(-interval(steps_an_epoch) / (horizon * steps_an_epoch)))
+    early = (1 + DECAY) / (update + DECAY)
+    return max(early, -math.expm1(-interval(steps_an_epoch) / (horizon * steps_an_epoch)))
 
 
 class Averages:

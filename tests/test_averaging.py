@@ -45,12 +45,13 @@ def test_they_move_every_ten_steps_of_the_whole_run_or_once_a_shorter_epoch(
     assert interval(steps_an_epoch) == min(10, steps_an_epoch)
 
 
-def test_it_begins_as_a_plain_mean() -> None:
-    """Until the mean's weight falls below that of the horizon."""
+def test_it_begins_as_a_mean_that_favours_what_came_last() -> None:
+    """By the cube of how late it came, or nearly; until the horizon is shorter than that."""
     numbers, average = np.random.default_rng(0).normal(size=30), 0.0
+    late = np.arange(1, 31) * np.arange(2, 32) * np.arange(3, 33)
     for update, (_, w) in enumerate(moves(0.5, steps_an_epoch=1000, steps=300), start=1):
         average += w * (numbers[update - 1] - average)
-        assert average == pytest.approx(numbers[:update].mean(), rel=1e-12)
+        assert average == pytest.approx(np.average(numbers[:update], weights=late[:update]), rel=1e-12)
 
 
 @pytest.mark.parametrize("steps_an_epoch", [400, 10, 6])

@@ -114,7 +114,7 @@ def test_a_whole_run_equals_the_reference(horizon: float, text_folder: Path, tmp
             total, steps, norms = total + loss, steps + 1, norms + norm
             if horizon and (epoch * 22 + steps) % every == 0:
                 updates += 1
-                w = max(1 / updates, 1 - math.exp(-every / (horizon * 22)))
+                w = max(4 / (updates + 3), 1 - math.exp(-every / (horizon * 22)))
                 for name, array in weights.items():
                     average = averages.get(name, array)
                     averages[name] = average + w * (array - average)
