@@ -12,7 +12,7 @@ from kept_runs import Run
 
 # The steps that are runs in their own right, by the names of their folders.
 STEPS = {
-    "small": {"small": "0 tutorial"},
+    "small": {"small-tutorial": "0 tutorial", "small": "0 average alone: the default recipe"},
     "medium": {"medium-tutorial": "0 tutorial", "medium": "3 schedule: the default recipe"},
 }
 TITLES = [

@@ -13,7 +13,8 @@ import pytest
 from ptb_lm import train
 
 # Sizes that differ from each other, so that a run of other sizes is told apart by any of them.
-FLAGS = ["--hidden-size", "6", "--num-steps", "5", "--batch-size", "4", "--epochs", "2", "--device", "cpu"]
+SIZES = ["--hidden-size", "6", "--num-steps", "5", "--batch-size", "4"]
+FLAGS = [*SIZES, "--epochs", "2", "--device", "cpu", "--recipe", "tutorial"]
 
 
 def write_corpus(folder: Path) -> Path:

@@ -58,13 +58,14 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     data, results = runs.write_corpus(folder / "ptb"), folder / "results"
     results.mkdir()
     for seed in ("1", "2", "3"):
-        runs.train_run(data, results / f"seed-{seed}", "--config", "medium", "--seed", seed)
+        flags = ["--config", "medium", "--recipe", "default", "--seed", seed]
+        runs.train_run(data, results / f"seed-{seed}", *flags)
     runs.train_run(data, results / "tutorial", "--config", "medium", "--recipe", "tutorial")
     runs.train_run(
         data, results / "long", "--model", "basic", "--epochs", "5", "--keep-prob", "0.7", "--tie-weights"
     )
-    full = ["--data", str(data), "--config", "small", "--device", "cpu"]
-    assert train.main([*full, "--run-dir", str(results / "small-cudnn-cpu")]) == 0
+    full = ["--data", str(data), "--config", "small", "--recipe", "tutorial", "--device", "cpu"]
+    assert train.main([*full, "--run-dir", str(results / "small-tutorial-cudnn-cpu")]) == 0
     averages = ["--average-epochs", "1", "--run-dir", str(results / "ablation-small-3-schedule-cudnn-cpu")]
     assert train.main([*full, *averages]) == 0
     stop_early(data, results / "going-on")
@@ -73,7 +74,12 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def stop_early(data: Path, run: Path) -> None:
     """Start a run of a thousand epochs, and stop it after some."""
-    command = [sys.executable, "-m", "ptb_lm.train", *runs.arguments(data, run, "--epochs", "1000")]
+    command = [
+        sys.executable,
+        "-m",
+        "ptb_lm.train",
+        *runs.arguments(data, run, "--config", "demo", "--epochs", "1000"),
+    ]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         metrics = run / "metrics.jsonl"
         while not metrics.exists() or metrics.read_text().count("\n") < 3:
@@ -120,7 +126,7 @@ def tables(results: Path) -> dict[str, dict[str, str]]:
 def test_a_row_says_what_the_run_s_files_say(results: Path) -> None:
     row, result, rows = tables(results)["long"], runs.result(results / "long"), metrics(results / "long")
     best = rows[result["best_epoch"] - 1]
-    assert (row["config"], row["recipe"], row["model"]) == ("small", "both", "torch basic")
+    assert (row["config"], row["recipe"], row["model"]) == ("small", "tutorial", "torch basic")
     assert row["seeds"] == "[1](long)"
     assert row["parameters"] == f"{result['parameters']:,}"
     assert row["epochs (best)"] == f"5 (best {result['best_epoch']})"
@@ -151,11 +157,11 @@ def test_runs_that_differ_in_their_seed_are_one_row(results: Path) -> None:
 
 def test_a_full_run_stands_beside_the_published_number(results: Path) -> None:
     rows = tables(results)
-    assert rows["small-cudnn-cpu"]["tutorial's test"] == "115.91"
-    assert {name for name, row in rows.items() if row["tutorial's test"]} == {"small-cudnn-cpu"}
+    assert rows["small-tutorial-cudnn-cpu"]["tutorial's test"] == "115.91"
+    assert {name for name, row in rows.items() if row["tutorial's test"]} == {"small-tutorial-cudnn-cpu"}
 
 
-@pytest.mark.parametrize("name", ["seed-2", "tutorial", "long", "small-cudnn-cpu", "going-on"])
+@pytest.mark.parametrize("name", ["seed-2", "tutorial", "long", "small-tutorial-cudnn-cpu", "going-on"])
 def test_the_command_is_that_of_the_run(results: Path, name: str) -> None:
     command = shlex.split(tables(results)[name]["command"].strip("`"))
     assert command[:3] == ["python", "-m", "ptb_lm.train"]
@@ -170,6 +176,7 @@ def test_the_command_is_that_of_the_run(results: Path, name: str) -> None:
 def test_a_run_that_is_going_on_has_what_it_has_done(results: Path) -> None:
     row, done = tables(results)["going-on"], metrics(results / "going-on")
     best = min(done, key=lambda each: float(each["valid_perplexity"]))
+    assert (row["config"], row["recipe"]) == ("demo", "both")
     assert row["epochs (best)"] == f"{len(done)} of 1000, going on (best {best['epoch']})"
     assert (row["train"], row["valid"]) == tuple(
         f"{best[f'{split}_perplexity']:.2f}" for split in ("train", "valid")
@@ -180,14 +187,14 @@ def test_a_run_that_is_going_on_has_what_it_has_done(results: Path) -> None:
 
 def test_what_older_runs_did_not_write_is_left_blank(results: Path) -> None:
     """As the runs of before recipes, of which results/ has some."""
-    run = results / "small-cudnn-cpu"
-    before = tables(results)["small-cudnn-cpu"]
+    run = results / "small-tutorial-cudnn-cpu"
+    before = tables(results)["small-tutorial-cudnn-cpu"]
     change(run / "config.json", lambda config: [config.pop(key) for key in ("recipe", "execution", "unroll")])
     added = ("tie_weights", "variational", "average_epochs", "embedding_size")
     change(run / "config.json", lambda config: [config["hyperparameters"].pop(key) for key in added])
     gone = ("final_test_perplexity", "final_valid_perplexity", "earlier_environments", "seconds")
     change(run / "result.json", lambda result: [result.pop(key) for key in gone])
-    assert tables(results)["small-cudnn-cpu"] == {**before, "last: test": "", "minutes": ""}
+    assert tables(results)["small-tutorial-cudnn-cpu"] == {**before, "last: test": "", "minutes": ""}
 
 
 def change(path: Path, by: Callable[[dict[str, Any]], object]) -> None:
@@ -202,7 +209,7 @@ def in_environment(run: Path, **facts: str | None) -> Path:
 
 
 def test_an_ablation_shows_validation_only(results: Path) -> None:
-    names = ["small-cudnn-cpu", "ablation-small-3-schedule-cudnn-cpu"]
+    names = ["small-tutorial-cudnn-cpu", "ablation-small-3-schedule-cudnn-cpu"]
     in_environment(results / names[0], commit="0123456789abcdef")
     in_environment(results / names[1], commit="fedcba9876543210 with uncommitted changes")
     tables(results)
@@ -283,7 +290,7 @@ def test_a_missing_page_is_one_sentence(results: Path) -> None:
 def test_the_page_of_this_checkout_has_the_tables_of_its_runs(tmp_path: Path) -> None:
     kept = ROOT / "results"
     shutil.copytree(kept, tmp_path / "results", ignore=shutil.ignore_patterns("bench-*", "profile-*"))
-    assert "small-cudnn-cpu" in tables(tmp_path / "results")
+    assert "small-tutorial-cudnn-cpu" in tables(tmp_path / "results")
     assert (tmp_path / "results" / "README.md").read_text() == (kept / "README.md").read_text()
 
 
@@ -307,7 +314,9 @@ def line(picture: ElementTree.Element, name: str) -> np.ndarray:
 
 
 @installed("matplotlib")
-@pytest.mark.parametrize("name", ["small-cudnn-cpu", "ablation-small-3-schedule-cudnn-cpu", "going-on"])
+@pytest.mark.parametrize(
+    "name", ["small-tutorial-cudnn-cpu", "ablation-small-3-schedule-cudnn-cpu", "going-on"]
+)
 def test_a_curve_goes_through_what_was_measured(results: Path, name: str) -> None:
     run = results / name
     done = script("learning_curve.py", run)

@@ -24,7 +24,11 @@ from ptb_lm.schedule import learning_rate
 from ptb_lm.train import main
 
 SIZES = {"hidden-size": 6, "num-layers": 2, "batch-size": 3, "num-steps": 4, "epochs": 2, "decay-after": 1}
-FLAGS = [part for name, value in SIZES.items() for part in (f"--{name}", str(value))]
+FLAGS = [
+    "--recipe",
+    "tutorial",
+    *(part for name, value in SIZES.items() for part in (f"--{name}", str(value))),
+]
 
 
 @pytest.fixture(scope="session")
