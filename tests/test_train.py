@@ -384,7 +384,7 @@ def test_a_parent_folder_without_permission_is_refused(capsys: pytest.CaptureFix
         ("--init-scale", "0.2", 0.1),
         ("--seed", "2", 1),
         ("--config", "medium", "small"),
-        ("--recipe", "tutorial", "default"),
+        ("--recipe", "default", "tutorial"),
         ("--average-epochs", "1", 0.0),
         ("--model", "basic", "cudnn"),
         ("--precision", "fp64", "fp32"),
@@ -697,7 +697,7 @@ def test_stdout_tells_what_the_files_hold(
     assert err == ""  # no progress bar: this is not a terminal
     result, lines = runs.result(run), out.splitlines()
     assert (
-        f"config small, recipe default: {result['parameters']:,} parameters, {result['engine']}" in lines[1]
+        f"config small, recipe tutorial: {result['parameters']:,} parameters, {result['engine']}" in lines[1]
     )
     assert lines[2] == f"run directory {run}"
     assert [line.split("  ")[:2] for line in lines[3:5]] == [["epoch", "1/2"], ["epoch", "2/2"]]
