@@ -44,7 +44,7 @@ def _parser() -> cli.Parser:
     add(
         "--recipe",
         choices=tuple(RECIPES),
-        help="default: medium and large to a lower perplexity; tutorial: as TensorFlow's tutorial has it",
+        help="default: to a lower perplexity (small, medium, large); tutorial: as in TensorFlow's tutorial",
     )
     add("--framework", choices=tuple(backend.FRAMEWORKS), help="default: torch")
     add(
