@@ -1,7 +1,7 @@
-"""The tables of the ablations: a row a step, from the tutorial's recipe to the default.
+"""The tables of the ablations: a row a step, from the tutorial's recipe to all of medium's by default.
 
-To average the weights changes nothing that is trained, so that one run tells of both: the weights and their
-average.
+To average the weights changes nothing that is trained, so that one run tells of both: the weights, as if they
+had not been averaged, and their average.
 """
 
 import re
@@ -12,8 +12,8 @@ from kept_runs import Run
 
 # The steps that are runs in their own right, by the names of their folders.
 STEPS = {
-    "small": {"small-tutorial": "0 tutorial", "small": "0 average alone: the default recipe"},
-    "medium": {"medium-tutorial": "0 tutorial", "medium": "3 schedule: the default recipe"},
+    "small": {"small-tutorial": "0 tutorial", "small": "1 average: the default recipe"},
+    "medium": {"medium-tutorial": "0 tutorial", "medium": "4 schedule: the default recipe"},
 }
 TITLES = [
     *("step", "beside the tutorial's", "epochs (best):", "best valid: weights:", "best valid: average:"),
@@ -57,7 +57,8 @@ def _row(name: str, run: Run) -> list[str]:
 
 
 def _valid(run: Run, *, averaged: bool) -> list[float]:
-    """Return the validation perplexities by epoch of the weights, or of their average, as far as known."""
+    """Return the validation perplexities of the weights or their average, if all epochs have them."""
     kept_is_average = run.config.hyperparameters.average_epochs > 0
     column = "valid_perplexity" if averaged == kept_is_average else "unaveraged_valid_perplexity"
-    return [] if averaged and not kept_is_average else [row[column] for row in run.epochs if column in row]
+    known = all(column in row for row in run.epochs) and (kept_is_average or not averaged)
+    return [row[column] for row in run.epochs] if known else []

@@ -89,23 +89,13 @@ sys.exit(main(sys.argv[2:]))
 """
 
 
-needs_linux = pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs Linux")
-
-
-def limited(room: int, *flags: str) -> subprocess.CompletedProcess[str]:
-    """Train with so many MB beside what Python, torch and this package take."""
-    command = [sys.executable, "-c", LIMITED, str(room * 2**20), *flags]
-    return subprocess.run(command, capture_output=True, text=True)
-
-
-WIDE = ("--embedding-size", "400000", "--num-layers", "1", "--num-steps", "150", "--framework", "torch")
-
-
-@needs_linux
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs Linux")
 def test_the_command_says_so_in_a_sentence_and_its_state_is_kept(tmp_path: Path) -> None:
     """A first step that needs 960 MB where there are 600; the weights need 80."""
     data, run = runs.write_corpus(tmp_path / "data"), tmp_path / "run"
-    done = limited(600, *runs.arguments(data, run, *WIDE))
+    wide = ("--embedding-size", "400000", "--num-layers", "1", "--num-steps", "150", "--framework", "torch")
+    command = [sys.executable, "-c", LIMITED, str(600 * 2**20), *runs.arguments(data, run, *wide)]
+    done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 2, done.stderr
     assert runs.sentence(done.stderr, train) == TOO_SMALL
     saved = RunDirectory(run).read_state()

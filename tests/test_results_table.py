@@ -66,7 +66,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     full = ["--data", str(data), "--config", "small", "--recipe", "tutorial", "--device", "cpu"]
     assert train.main([*full, "--run-dir", str(results / "small-tutorial-cudnn-cpu")]) == 0
-    averages = ["--average-epochs", "1", "--run-dir", str(results / "ablation-small-3-schedule-cudnn-cpu")]
+    averages = ["--average-epochs", "1", "--run-dir", str(results / "ablation-small-4-schedule-cudnn-cpu")]
     assert train.main([*full, *averages]) == 0
     stop_early(data, results / "going-on")
     return results
@@ -74,12 +74,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def stop_early(data: Path, run: Path) -> None:
     """Start a run of a thousand epochs, and stop it after some."""
-    command = [
-        sys.executable,
-        "-m",
-        "ptb_lm.train",
-        *runs.arguments(data, run, "--config", "demo", "--epochs", "1000"),
-    ]
+    flags = runs.arguments(data, run, "--config", "demo", "--epochs", "1000")
+    command = [sys.executable, "-m", "ptb_lm.train", *flags]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         metrics = run / "metrics.jsonl"
         while not metrics.exists() or metrics.read_text().count("\n") < 3:
@@ -209,13 +205,13 @@ def in_environment(run: Path, **facts: str | None) -> Path:
 
 
 def test_an_ablation_shows_validation_only(results: Path) -> None:
-    names = ["small-tutorial-cudnn-cpu", "ablation-small-3-schedule-cudnn-cpu"]
+    names = ["small-tutorial-cudnn-cpu", "ablation-small-4-schedule-cudnn-cpu"]
     in_environment(results / names[0], commit="0123456789abcdef")
     in_environment(results / names[1], commit="fedcba9876543210 with uncommitted changes")
     tables(results)
     rows = part(results / "README.md", "ablation of small")
     assert [row["commit"] for row in rows] == ["0123456", "fedcba9 with uncommitted changes"]
-    assert [row["step"] for row in rows] == [f"[0 tutorial]({names[0]})", f"[3 schedule]({names[1]})"]
+    assert [row["step"] for row in rows] == [f"[0 tutorial]({names[0]})", f"[4 schedule]({names[1]})"]
     assert [row["beside the tutorial's"] for row in rows] == ["", "`--average-epochs 1`"]
     for row, name, kept in zip(rows, names, ("weights", "average"), strict=True):
         result = runs.result(results / name)
@@ -231,16 +227,28 @@ def test_an_ablation_shows_validation_only(results: Path) -> None:
     assert "No step of it has been run yet." in (results / "README.md").read_text()
 
 
+def test_a_column_that_not_all_epochs_have_is_not_in_the_table(results: Path) -> None:
+    """As of a run that was begun before there was one: the least of the others would be no run's best."""
+    run = results / "ablation-small-4-schedule-cudnn-cpu"
+    rows = metrics(run)
+    del rows[0]["unaveraged_valid_perplexity"]
+    (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    tables(results)
+    step = part(results / "README.md", "ablation of small")[1]
+    assert (step["best valid: weights"], step["last valid: weights"]) == ("", "")
+    assert step["best valid: average"]
+
+
 def test_a_step_that_is_going_on_has_no_commit_yet(results: Path) -> None:
-    (results / "going-on").rename(results / "ablation-small-1-variational-cudnn-cpu")
+    (results / "going-on").rename(results / "ablation-small-2-variational-cudnn-cpu")
     tables(results)
     rows = part(results / "README.md", "ablation of small")
-    assert [row["commit"] for row in rows if "1 variational" in row["step"]] == [""]
+    assert [row["commit"] for row in rows if "2 variational" in row["step"]] == [""]
 
 
 def test_a_preset_that_is_not_known_is_shown_as_it_is(results: Path) -> None:
     """As of a run by another version, whose configuration this one lacks."""
-    name = "ablation-small-3-schedule-cudnn-cpu"
+    name = "ablation-small-4-schedule-cudnn-cpu"
     before = tables(results)[name]
     change(results / name / "config.json", lambda config: config.update(config="of-old", recipe="default"))
     row = tables(results)[name]
@@ -315,7 +323,7 @@ def line(picture: ElementTree.Element, name: str) -> np.ndarray:
 
 @installed("matplotlib")
 @pytest.mark.parametrize(
-    "name", ["small-tutorial-cudnn-cpu", "ablation-small-3-schedule-cudnn-cpu", "going-on"]
+    "name", ["small-tutorial-cudnn-cpu", "ablation-small-4-schedule-cudnn-cpu", "going-on"]
 )
 def test_a_curve_goes_through_what_was_measured(results: Path, name: str) -> None:
     run = results / name

@@ -82,7 +82,7 @@ def result(run: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    "horizon", [pytest.param(0.0, id="weights"), pytest.param(0.7, id="averages of tied weights")]
+    "horizon", [pytest.param(0.0, id="weights"), pytest.param(0.3, id="averages of tied weights")]
 )
 def test_a_whole_run_equals_the_reference(horizon: float, text_folder: Path, tmp_path: Path) -> None:
     """Schedule, order, carried state, clipping, averaging, validation and test: done again in NumPy."""

@@ -187,6 +187,7 @@ class TensorFlowBackend:
                 for h_BH, c_BH in zip(arrays["h"], arrays["c"], strict=True)
             ]
 
+    @enough_memory()
     def _swap_averages(self) -> None:
         with tf.device(self.device.name):
             for average, variable in zip(self.averages, self.network.trained, strict=True):

@@ -134,14 +134,17 @@ class TorchBackend(TorchModel):
     @contextlib.contextmanager
     def averaged(self) -> Iterator[None]:
         """Return a context in which the averages are the parameters."""
-        assert self.moving_average is not None
-        self.moving_average.swap()
-        self._refresh()
+        self._swap_averages()
         try:
             yield
         finally:
-            self.moving_average.swap()
-            self._refresh()
+            self._swap_averages()
+
+    @enough_memory()
+    def _swap_averages(self) -> None:
+        assert self.moving_average is not None
+        self.moving_average.swap()
+        self._refresh()
 
     def zero_state(self, batch_size: int) -> State:
         """Return the zero state for a batch."""
