@@ -77,6 +77,7 @@ def test_an_ablation_leaves_runs_pictures_logs_and_tables(checkout: Path) -> Non
         ("2 variational", f"{units} {average}"),
         ("3 words and recurrent", f"{words} {average}"),
         ("4 schedule", f"--lr-decay 0.57 --max-grad-norm 10 {words} {average}"),
+        ("5 slower decay", f"--lr-decay 0.8 --max-grad-norm 10 {words} {average}"),
     ]
     for _, folder, _ in steps:
         assert kept(checkout, folder) == ENDED
