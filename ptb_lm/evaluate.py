@@ -8,7 +8,7 @@ from pathlib import Path
 from ptb_lm import backend, cli, corpus, datasets, evaluation, text
 from ptb_lm.errors import UserError
 from ptb_lm.rundir import RunDirectory
-from ptb_lm.vocabulary import Vocabulary
+from ptb_lm.vocabulary import UNK, Vocabulary
 
 PROG = "python -m ptb_lm.evaluate"
 
@@ -46,6 +46,8 @@ def _parser() -> cli.Parser:
 
 
 def _evaluate(arguments: argparse.Namespace) -> int:
+    if arguments.text is not None and arguments.data is not None:
+        raise UserError("--data says where the run's splits are, and --text FILE is scored instead of one")
     directory = RunDirectory(arguments.run)
     run = directory.read_config()
     vocabulary = Vocabulary.load(directory.vocabulary)
@@ -74,7 +76,9 @@ def _evaluate(arguments: argparse.Namespace) -> int:
         model, ids, run.hyperparameters, batch_size=batch_size, description=name
     )
     scored = len(ids) // batch_size * batch_size - batch_size
-    print(f"{name} perplexity {perplexity:.4f} ({scored:,} tokens scored)")
+    unknown = 0 if arguments.text is None else int((ids[1:] == vocabulary.unknown).sum())
+    of_them = f", {unknown:,} of them {UNK}" if unknown else ""
+    print(f"{name} perplexity {perplexity:.4f} ({scored:,} token{'s' * (scored != 1)} scored{of_them})")
     return 0
 
 

@@ -95,6 +95,8 @@ def train(arguments: argparse.Namespace, command_line: str, *, started: float) -
         else:
             directory.create(run, corpus.vocabulary)
         _announce(run, corpus, model, directory, parameters.count(weights))
+        if resuming:
+            runlog.say(f"goes on in epoch {trainer.progress.epoch + 1}, step {trainer.progress.step + 1}")
         try:
             result = trainer.train()
         except Interrupted as interrupted:

@@ -7,7 +7,6 @@ place. All start from the same weights and see the same windows; each loss is co
 variant's.
 """
 
-import argparse
 import itertools
 import json
 import shlex
@@ -17,21 +16,26 @@ from typing import Any
 
 import numpy as np
 
-from ptb_lm import backend, corpus, datasets, parameters, runlog
+from ptb_lm import backend, cli, corpus, datasets, parameters, runlog
 from ptb_lm.config import PRESETS, Config
+from ptb_lm.errors import UserError
 from ptb_lm.files import atomic_write
 
+PROG = "python scripts/divergence.py"
 
-def main() -> None:
+
+def main() -> int:
     """Train the variants side by side; print the differences, and write OUT/result.json."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("variants", nargs="+", metavar="VARIANT")
+    return cli.run(PROG, _compare)
+
+
+def _compare() -> int:
+    parser = cli.Parser(prog=PROG, description="How fast runs that differ by rounding alone drift apart.")
+    parser.add_argument("variants", nargs="+", metavar="VARIANT", help="MODEL/PRECISION, or with /nudged")
     parser.add_argument("--config", choices=tuple(PRESETS), default="small")
     parser.add_argument("--data", default="ptb")
-    parser.add_argument("--steps", type=int, default=151)
-    parser.add_argument("--out", type=Path)
+    parser.add_argument("--steps", type=cli.whole(1), default=151, help="default: 151")
+    parser.add_argument("--out", type=Path, help="keep what is printed in OUT/result.json")
     arguments = parser.parse_args()
 
     config, loaded = PRESETS[arguments.config], datasets.load(arguments.data)
@@ -58,10 +62,14 @@ def main() -> None:
         command = shlex.join(["python", *sys.argv])
         result = {"command": command, "environment": runlog.environment(), "rows": rows}
         atomic_write(arguments.out / "result.json", json.dumps(result, indent=1) + "\n")
+    return 0
 
 
 def _build(variant: str, config: Config, vocabulary_size: int) -> Any:
-    model, precision, *nudged = variant.split("/")
+    parts = variant.split("/")
+    if len(parts) < 2 or parts[2:] not in ([], ["nudged"]):
+        raise UserError(f"{variant}: a variant is MODEL/PRECISION or MODEL/PRECISION/nudged")
+    model, precision, *nudged = parts
     weights = parameters.initial(config, vocabulary_size, seed=1)
     if nudged:
         kernel = weights["lstm.0.kernel"]
@@ -72,4 +80,4 @@ def _build(variant: str, config: Config, vocabulary_size: int) -> Any:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -50,7 +50,9 @@ def printed(capsys: pytest.CaptureFixture[str], *given: object) -> tuple[str, in
     capsys.readouterr()
     assert runs.run_command(evaluate, *given) == 0
     out, err = capsys.readouterr()
-    match = re.fullmatch(r"\S+ perplexity (\d+\.\d{4}) \(([\d,]+) tokens scored\)\n", out)
+    match = re.fullmatch(
+        r"\S+ perplexity (\d+\.\d{4}) \(([\d,]+) tokens? scored(?:, [\d,]+ of them <unk>)?\)\n", out
+    )
     assert match, out
     assert err == ""
     return match[1], int(match[2].replace(",", ""))
@@ -191,6 +193,30 @@ def test_unknown_words_are_scored_as_unk(
     strange.write_text("w1 zebra w2\nquagga w1\n")
     plain.write_text("w1 <unk> w2\n<unk> w1\n")
     assert printed(capsys, run, "--text", strange) == printed(capsys, run, "--text", plain)
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        ("w1 zebra w2\nquagga w1\n", "(6 tokens scored, 2 of them <unk>)"),
+        ("zebra w1 w2\n", "(3 tokens scored)"),  # the first is not scored
+        ("w1\n", "(1 token scored)"),
+        ("zebra\n\n<unk>\n", "(4 tokens scored, 1 of them <unk>)"),
+    ],
+)
+def test_how_many_words_were_unknown_is_told(
+    content: str, told: str, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A text of unknown words is an easy one."""
+    text = tmp_path / "text.txt"
+    text.write_text(content)
+    assert runs.run_command(evaluate, run, "--text", text) == 0
+    assert capsys.readouterr().out.endswith(f" {told}\n")
+
+
+def test_a_text_needs_no_data(run: Path, data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    problem = runs.refusal(capsys, evaluate, run, "--text", "x", "--data", data)
+    assert problem == "--data says where the run's splits are, and --text FILE is scored instead of one"
 
 
 def test_a_moved_run_is_scored_with_its_data_elsewhere(

@@ -1,11 +1,13 @@
 """The scripts that measure: what they measure is the model that the package trains."""
 
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import runs
 from conftest import ROOT, installed
 
 WITHOUT = [
@@ -84,3 +86,36 @@ def test_a_profile_that_cannot_be_is_one_sentence(arguments: list[str], sentence
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith(f"python scripts/profile_step.py: {sentence}")
     assert done.stderr.count("\n") == 1
+
+
+DIVERGENCE = str(ROOT / "scripts" / "divergence.py")
+
+
+def test_a_model_does_not_diverge_from_itself_and_a_nudge_is_seen(tmp_path: Path) -> None:
+    data = runs.write_corpus(tmp_path / "data")
+    variants = ["basic/fp64", "basic/fp64/nudged", "cudnn/fp64"]
+    flags = ["--data", str(data), "--config", "test", "--steps", "15", "--out", str(tmp_path / "out")]
+    run(DIVERGENCE, *flags, *variants)
+    rows = json.loads((tmp_path / "out" / "result.json").read_text())["rows"]
+    assert [row["step"] for row in rows] == [*range(15)]
+    for row in rows:
+        assert row["relative_difference"]["basic/fp64/nudged"] < 1e-8
+        assert row["relative_difference"]["cudnn/fp64"] < 1e-13
+    assert rows[-1]["relative_difference"]["basic/fp64/nudged"] > 0
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        (["foo/fp32"], "unknown model 'foo' for torch; choose from "),
+        (["foo"], "foo: a variant is MODEL/PRECISION or MODEL/PRECISION/nudged"),
+        (["basic/fp64/pushed"], "basic/fp64/pushed: a variant is MODEL/PRECISION or "),
+        (["basic/fp64", "--steps", "-5"], "argument --steps: must be a whole number of at least 1"),
+        (["basic/fp64", "--data", "nowhere"], "the data folder nowhere does not exist"),
+    ],
+)
+def test_divergence_refuses_in_a_sentence(given: list[str], problem: str, tmp_path: Path) -> None:
+    data = runs.write_corpus(tmp_path / "data")
+    done = ended(DIVERGENCE, "--config", "test", "--data", str(data), *given)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert done.stderr.startswith(f"python scripts/divergence.py: {problem}")

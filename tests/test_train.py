@@ -413,6 +413,11 @@ def change_config(run: Path, old: str, new: str) -> None:
     config.write_text(text.replace(old, new))
 
 
+def test_where_a_run_goes_on_is_told(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert train.main(["--resume", str(run), "--epochs", "3"]) == 0
+    assert "goes on in epoch 3, step 1\n" in capsys.readouterr().out
+
+
 def test_resuming_with_the_runs_own_flags_is_no_change(run: Path, data: Path) -> None:
     flags = [*runs.FLAGS, "--seed", "1", "--model", "cudnn", "--config", "small", "--data", str(data)]
     assert train.main(["--resume", str(run), *flags]) == 0
