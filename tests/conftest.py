@@ -3,6 +3,7 @@
 import functools
 import importlib.util
 import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -75,6 +76,12 @@ def numeric_gradient(loss: Callable[[], float], array: np.ndarray) -> np.ndarray
         gradient[index] = (above - loss()) / (2 * step)
         array[index] = kept
     return gradient
+
+
+def pytest_configure() -> None:
+    """Let SIGINT be heard: a shell's background jobs ignore it, and so would all that the tests start."""
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
