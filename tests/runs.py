@@ -46,6 +46,11 @@ def result(run: Path) -> dict[str, Any]:
     return loaded
 
 
+def metrics(run: Path) -> list[dict[str, Any]]:
+    """Return the rows of a run's metrics, one an epoch."""
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
 def files(folder: Path) -> dict[str, bytes]:
     """Return all files below a folder, by relative path, with their content."""
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}

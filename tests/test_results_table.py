@@ -95,10 +95,6 @@ def results(made: Path, tmp_path: Path) -> Path:
     return copy
 
 
-def metrics(run: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-
-
 def part(page: Path, name: str) -> list[dict[str, str]]:
     """The rows of the table between a page's markers, by title."""
     text = page.read_text()
@@ -120,7 +116,7 @@ def tables(results: Path) -> dict[str, dict[str, str]]:
 
 
 def test_a_row_says_what_the_run_s_files_say(results: Path) -> None:
-    row, result, rows = tables(results)["long"], runs.result(results / "long"), metrics(results / "long")
+    row, result, rows = tables(results)["long"], runs.result(results / "long"), runs.metrics(results / "long")
     best = rows[result["best_epoch"] - 1]
     assert (row["config"], row["recipe"], row["model"]) == ("small", "tutorial", "torch basic")
     assert row["seeds"] == "[1](long)"
@@ -170,7 +166,7 @@ def test_the_command_is_that_of_the_run(results: Path, name: str) -> None:
 
 
 def test_a_run_that_is_going_on_has_what_it_has_done(results: Path) -> None:
-    row, done = tables(results)["going-on"], metrics(results / "going-on")
+    row, done = tables(results)["going-on"], runs.metrics(results / "going-on")
     best = min(done, key=lambda each: float(each["valid_perplexity"]))
     assert (row["config"], row["recipe"]) == ("demo", "both")
     assert row["epochs (best)"] == f"{len(done)} of 1000, going on (best {best['epoch']})"
@@ -219,7 +215,7 @@ def test_an_ablation_shows_validation_only(results: Path) -> None:
         assert row[f"last valid: {kept}"] == f"{result['final_valid_perplexity']:.2f}"
         assert row["epochs (best)"] == f"13 (best {result['best_epoch']})"
     assert (rows[0]["best valid: average"], rows[0]["last valid: average"]) == ("", "")
-    weights = [each["unaveraged_valid_perplexity"] for each in metrics(results / names[1])]
+    weights = [each["unaveraged_valid_perplexity"] for each in runs.metrics(results / names[1])]
     assert rows[1]["best valid: weights"] == f"**{min(weights):.2f}**"
     assert rows[1]["last valid: weights"] == f"{weights[-1]:.2f}"
     assert "test" not in rows[0]
@@ -230,7 +226,7 @@ def test_an_ablation_shows_validation_only(results: Path) -> None:
 def test_a_column_that_not_all_epochs_have_is_not_in_the_table(results: Path) -> None:
     """As of a run that was begun before there was one: the least of the others would be no run's best."""
     run = results / "ablation-small-4-schedule-cudnn-cpu"
-    rows = metrics(run)
+    rows = runs.metrics(run)
     del rows[0]["unaveraged_valid_perplexity"]
     (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     tables(results)
@@ -329,7 +325,7 @@ def test_a_curve_goes_through_what_was_measured(results: Path, name: str) -> Non
     run = results / name
     done = script("learning_curve.py", run)
     assert (done.returncode, done.stderr, done.stdout) == (0, "", f"{run / 'curve.svg'}\n")
-    picture, rows = ElementTree.parse(run / "curve.svg").getroot(), metrics(run)
+    picture, rows = ElementTree.parse(run / "curve.svg").getroot(), runs.metrics(run)
     # Perplexities are on one logarithmic axis, words a second on one of their own, from 0.
     columns = ["train_perplexity", "valid_perplexity"]
     if name.startswith("ablation"):
@@ -453,7 +449,7 @@ def test_a_run_without_a_commit_is_no_record(results: Path, commit: str | None, 
 
 def test_a_run_that_is_going_on_is_no_record(results: Path) -> None:
     run = results / "going-on"
-    assert_no_record(run, f"{len(metrics(run))} of 1000 epochs are done")
+    assert_no_record(run, f"{len(runs.metrics(run))} of 1000 epochs are done")
 
 
 def test_a_run_on_a_cpu_is_no_record(results: Path) -> None:

@@ -1,6 +1,5 @@
 """TensorBoard scalars: read back with TensorBoard's own readers."""
 
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -32,7 +31,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_tensorboard_reads_the_metrics(run: Path) -> None:
-    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    rows = runs.metrics(run)
     events = EventAccumulator(str(run))
     events.Reload()
     assert set(events.Tags()["scalars"]) == TAGS.keys()
@@ -45,7 +44,7 @@ def test_tensorboard_reads_the_metrics(run: Path) -> None:
 
 def test_the_weights_have_a_curve_beside_that_of_their_average(tmp_path: Path) -> None:
     run = runs.train_run(runs.write_corpus(tmp_path / "data"), tmp_path / "run", "--average-epochs", "1")
-    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    rows = runs.metrics(run)
     events = EventAccumulator(str(run))
     events.Reload()
     curves = {"perplexity/valid_unaveraged": "unaveraged_valid_perplexity", **TAGS}

@@ -138,7 +138,7 @@ def test_even_the_shortest_epoch_has_an_average(num_steps: str, data: Path, tmp_
     run = runs.train_run(data, tmp_path / "run", *flags)
     saved = RunDirectory(run).read_state()
     assert saved.averages.keys() == saved.weights.keys()
-    (row,) = (json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines())
+    (row,) = runs.metrics(run)
     assert row["valid_perplexity"] == row["unaveraged_valid_perplexity"]
 
 

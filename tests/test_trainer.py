@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import runs
 
 from ptb_lm import checkpoint, corpus, evaluate, parameters, reference, trainer
 from ptb_lm.backend import Measured
@@ -72,8 +73,10 @@ def assert_equal_runs(run: Path, expected: Path) -> None:
 
 
 def untimed_rows(run: Path) -> list[dict[str, Any]]:
-    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    return [{k: v for k, v in row.items() if k not in ("words_per_second", "seconds")} for row in rows]
+    return [
+        {k: v for k, v in row.items() if k not in ("words_per_second", "seconds")}
+        for row in runs.metrics(run)
+    ]
 
 
 def result(run: Path) -> dict[str, Any]:
