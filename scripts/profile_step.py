@@ -19,7 +19,7 @@ from ptb_lm.backend import FRAMEWORKS
 from ptb_lm.bench.language_workloads import PTB_VOCABULARY
 from ptb_lm.bench.variants import LANGUAGE_MODELS, Variant
 from ptb_lm.bench.workloads import LanguageTask
-from ptb_lm.config import PRESETS
+from ptb_lm.config import PRESETS, RECIPES
 from ptb_lm.errors import UserError
 from ptb_lm.files import atomic_write
 
@@ -36,6 +36,7 @@ def _profile() -> int:
     parser = cli.Parser(prog=PROG, description="Where the time of a torch training step goes.")
     parser.add_argument("variant", metavar="VARIANT", help="as torch/cudnn, or plain-torch/cudnn")
     parser.add_argument("--config", choices=tuple(PRESETS), default="small")
+    parser.add_argument("--recipe", choices=tuple(RECIPES), default="default", help="default: %(default)s")
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     parser.add_argument("--precision", choices=FRAMEWORKS["torch"].precisions, default="fp32")
     parser.add_argument("--steps", type=cli.whole(1), default=5, help="steps to profile (default: 5)")
@@ -50,7 +51,7 @@ def _profile() -> int:
             "plain-torch/cudnn"
         )
 
-    task = LanguageTask(config=PRESETS[arguments.config], vocabulary_size=PTB_VOCABULARY)
+    task = LanguageTask(config=RECIPES[arguments.recipe][arguments.config], vocabulary_size=PTB_VOCABULARY)
     build = Variant(arguments.variant, "").builder(
         LANGUAGE_MODELS, device=arguments.device, precision=arguments.precision, seed=1
     )

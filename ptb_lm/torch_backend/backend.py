@@ -198,10 +198,12 @@ class TorchBackend(TorchModel):
         except (RuntimeError, TypeError) as error:
             # A GPU's generator has another state than a CPU's.
             raise UserError(f"the dropout stream was not saved on {self.device.type} ({error})") from None
-        h_LBH, c_LBH = (
-            torch.from_numpy(arrays[name].copy()).to(self.device, self.dtype) for name in ("h", "c")
-        )
-        return list(zip(h_LBH.unbind(), c_LBH.unbind(), strict=True))
+        h_LBH, c_LBH = (torch.from_numpy(arrays[name].copy()) for name in ("h", "c"))
+        state = self.zero_state(h_LBH.shape[1])
+        for (h_BH, c_BH), h_saved_BH, c_saved_BH in zip(state, h_LBH, c_LBH, strict=True):
+            h_BH.copy_(h_saved_BH)
+            c_BH.copy_(c_saved_BH)
+        return state
 
     def _step(self, ids_N: Tensor, targets_N: Tensor, state: State) -> tuple[State, Loss]:
         """Do a training step at the learning rate in `rate`; nothing here waits for the device."""

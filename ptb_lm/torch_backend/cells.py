@@ -59,6 +59,11 @@ class Layer(nn.Module, ABC):
     def canonical(self) -> dict[str, Canonical]:
         """Return the trained parameters by canonical name: kernel, recurrent_kernel, bias."""
 
+    def zero_state(self, batch_size: int) -> LayerState:
+        """Return the zero state for a batch."""
+        zeros = next(self.parameters()).new_zeros
+        return zeros(batch_size, self.hidden_size), zeros(batch_size, self.hidden_size)
+
     @abstractmethod
     def forward(self, x_TBI: Tensor, state: LayerState) -> tuple[Tensor, LayerState]:
         """Return the output [T, B, H] and the state after the last step."""
@@ -124,7 +129,15 @@ class BlockLayer(Layer):
 
 
 class BlockFusedLayer(CanonicalLayer):
-    """One operation for the sequence, with its own gradient (ptb_lm.torch_backend.fused)."""
+    """One operation for the sequence, with its own gradient (ptb_lm.torch_backend.fused).
+
+    In half precision the carried c, which is added to at every step, is of float32.
+    """
+
+    def zero_state(self, batch_size: int) -> LayerState:
+        """Return the zero state for a batch."""
+        h_BH, c_BH = super().zero_state(batch_size)
+        return h_BH, c_BH.to(torch.promote_types(c_BH.dtype, torch.float32))
 
     def forward(self, x_TBI: Tensor, state: LayerState) -> tuple[Tensor, LayerState]:
         """Return the output [T, B, H] and the state after the last step."""

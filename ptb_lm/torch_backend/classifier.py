@@ -156,7 +156,7 @@ class TorchClassifier(TorchModel):
         samples, steps, _ = x_BTI.shape
         x_TBI = torch.from_numpy(x_BTI).to(self.device, self.dtype, non_blocking=True).transpose(0, 1)
         ends_B = None if lengths_B is None else _lengths(lengths_B, samples, steps)
-        output_TBK, _ = stack(x_TBI, stack.zero_state(samples), dropout=dropout, lengths_B=ends_B)
+        output_TBK, _ = stack(x_TBI, self.stack.zero_state(samples), dropout=dropout, lengths_B=ends_B)
         features = output_TBK if self.config.loss == "ctc" else self._final(output_TBK, ends_B)
         logits: Tensor = self.dense(features)
         return logits.log_softmax(dim=-1)

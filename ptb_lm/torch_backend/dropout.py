@@ -5,7 +5,6 @@ on the device, by nothing that waits for it.
 """
 
 import contextlib
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import torch
@@ -13,6 +12,7 @@ from torch import Tensor
 
 from ptb_lm.config import Config
 from ptb_lm.dropout import Masks, Place, places
+from ptb_lm.torch_backend import cpu
 
 Dropout = Callable[[Tensor], Tensor]
 
@@ -105,13 +105,17 @@ def multiplied(factors: Mapping[Tensor, Tensor]) -> Iterator[None]:
 
 def _drawn(place: Place, generator: torch.Generator, dtype: torch.dtype) -> Tensor:
     """Return a mask: 0 with probability 1 - keep_prob, else 1 / keep_prob."""
-    if generator.device.type == "cpu":
-        # bernoulli_ draws in double precision, one number after the other: a twentieth of medium's step.
-        count = math.prod(place.shape)
-        pairs = torch.empty(-(-count // 2), dtype=torch.int64).random_(-(2**63), None, generator=generator)
-        below = round(place.keep_prob * 2**32) - 2**31
-        mask = (pairs.view(torch.int32)[:count] <= max(below - 1, -(2**31))).view(place.shape).to(dtype)
-    else:
-        mask = torch.empty(place.shape, device=generator.device, dtype=dtype)
-        mask.bernoulli_(place.keep_prob, generator=generator)
-    return mask.div_(place.keep_prob)
+    mask = torch.empty(place.shape, device=generator.device, dtype=dtype)
+    if generator.device.type != "cpu":
+        return mask.bernoulli_(place.keep_prob, generator=generator).div_(place.keep_prob)
+    # bernoulli_ draws in double precision, one number after the other. Here one random word is for four units, of
+    # 16 bits each: the probability is right to 2^-17.
+    words = torch.empty(-(-mask.numel() // 4), dtype=torch.int64).random_(-(2**63), None, generator=generator)
+    most = min(max(round(place.keep_prob * 2**16) - 1, 0), 2**16 - 1)
+    random = words.view(torch.uint16)[: mask.numel()].view(mask.shape)
+    if (kernels := cpu.kernels(mask)) is not None:
+        kernels.mask(mask, random, most, 1 / place.keep_prob)
+        return mask
+    # Of such words torch can compare signed ones alone.
+    kept = (random.view(torch.int16) ^ -(2**15)) <= most - 2**15
+    return mask.copy_(kept).div_(place.keep_prob)

@@ -4,6 +4,8 @@ What does not depend on the step before is done for all steps in one product: th
 the backward pass the gradients of the kernels and of the input. The loop over time keeps one small product
 and the pointwise work, in place.
 
+On a CPU the loop itself is a kernel of our own (ptb_lm.torch_backend.native), where there is one.
+
 The steps lie one after the other, as in torch's packed sequences: first the first step of each sample, then
 the second of each that has one. Samples are sorted by length, the longest first; where all are of one length
 that is the flattened [T, B].
@@ -19,13 +21,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ptb_lm.torch_backend import cpu
+from ptb_lm.torch_backend.native import Kernels
+from ptb_lm.torch_backend.products import times, times_transposed, transposed_times
 from ptb_lm.torch_backend.repeated import by_transpose
 
 
 class FusedSequence(torch.autograd.Function):
     """(x_PI, h_BH, c_BH, kernel, recurrent_kernel, bias, running) -> (output_PH, each sample's last c_BH).
 
-    `running` is how many samples have a step, for each of T.
+    `running` is how many samples have a step, for each of T. c is of float32 at least.
     """
 
     @staticmethod
@@ -41,10 +46,22 @@ class FusedSequence(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         """Return the outputs and the last cell states; keep the activations for the backward pass."""
         batch, hidden = h_BH.shape
-        gates_PG = torch.addmm(bias, x_PI, kernel)
+        kernels = cpu.recurrence(x_PI)
         # The state before the first step, then after each.
-        h_all, c_all = (part.new_empty(batch + len(x_PI), hidden) for part in (h_BH, c_BH))
-        h_all[:batch], c_all[:batch] = h_BH, c_BH
+        c_all = c_BH.new_empty(batch + len(x_PI), hidden)
+        c_all[:batch] = c_BH
+        ctx.running, ctx.kernels = running, kernels
+        if kernels is not None:
+            gates_PG = times(x_PI, kernel)
+            padded = h_BH.new_zeros(batch + len(x_PI), kernels.state_width(hidden, h_BH.dtype))
+            h_all = padded[:, :hidden]
+            h_all[:batch] = h_BH
+            kernels.lstm_forward(gates_PG, bias, recurrent_kernel, padded, c_all, running)
+            ctx.save_for_backward(x_PI, kernel, recurrent_kernel, gates_PG, h_all, c_all)
+            return h_all[batch:], last_of_each(c_all[batch:], running).clone()
+        gates_PG = torch.addmm(bias, x_PI, kernel)
+        h_all = h_BH.new_empty(batch + len(x_PI), hidden)
+        h_all[:batch] = h_BH
         tanh_c_PH = h_BH.new_empty(len(x_PI), hidden)
         # Views are made for all steps at once: in a small layer, one at a time costs as much as the products.
         (h_before, h_after), (c_before, c_after) = (_steps(every, running) for every in (h_all, c_all))
@@ -59,59 +76,79 @@ class FusedSequence(torch.autograd.Function):
             torch.mul(f[t], c_before[t], out=c_after[t]).addcmul_(i[t], g[t])
             torch.tanh(c_after[t], out=tanh_c[t])
             torch.mul(o[t], tanh_c[t], out=h_after[t])
-        ctx.running = running
         ctx.save_for_backward(x_PI, kernel, recurrent_kernel, gates_PG, h_all, c_all, tanh_c_PH)
         return h_all[batch:], last_of_each(c_all[batch:], running).clone()
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
         """Return the gradients of the inputs; None for one that wants none."""
-        d_output_PH, d_c_last_BH = grad_outputs
-        x_PI, kernel, recurrent_kernel, gates_PG, h_all, c_all, tanh_c_PH = ctx.saved_tensors
-        running: tuple[int, ...] = ctx.running
-        batch, hidden = d_c_last_BH.shape
-        h_before_PH, c_before_PH = (_together(every, running) for every in (h_all, c_all))
-        i, f, g, o = gates_PG.split(hidden, dim=1)
-        # Everything but the gradient that flows back through time, for all steps at once: the gradient of a
-        # gate before its nonlinearity is its factor times d_c, or for o times d_h. With h = o tanh(c):
-        #   i: g i (1 - i)   f: c_before f (1 - f)   g: i (1 - g g)   o: h (1 - o)   d_c by d_h: o - h tanh(c)
-        d_gates_PG = torch.empty_like(gates_PG)  # the factors first
-        by_i, by_f, by_g, by_o = d_gates_PG.split(hidden, dim=1)
-        h_PH = h_all[batch:]
-        torch.mul(i, g, out=by_g)
-        torch.addcmul(by_g, by_g, i, value=-1, out=by_i)
-        torch.addcmul(i, by_g, g, value=-1, out=by_g)
-        torch.addcmul(f, f, f, value=-1, out=by_f).mul_(c_before_PH)
-        torch.addcmul(h_PH, h_PH, o, value=-1, out=by_o)
-        through_PH = torch.addcmul(o, h_PH, tanh_c_PH, value=-1)
-        by_c = d_gates_PG[:, : 3 * hidden].view(len(x_PI), 3, hidden).split(running)
-        d_output, d_gates, by_h, through, forgotten = (
-            every.split(running) for every in (d_output_PH, d_gates_PG, by_o, through_PH, f)
-        )
-        # A sample that has ended waits in these, below the ones that run, until its last step is reached.
-        d_h_BH, d_c_BH = torch.zeros_like(d_c_last_BH), d_c_last_BH.clone()
-        through_recurrence = by_transpose(recurrent_kernel, batch)
-        for t in reversed(range(len(running))):
-            d_h, d_c = d_h_BH[: running[t]], d_c_BH[: running[t]]
-            d_h.add_(d_output[t])
-            d_c.addcmul_(d_h, through[t])
-            by_c[t].mul_(d_c[:, None])
-            by_h[t].mul_(d_h)
-            d_c.mul_(forgotten[t])
-            if running[t] == batch:
-                d_h_BH = through_recurrence(d_gates[t])
-            else:
-                d_h.copy_(through_recurrence(d_gates[t]))
+        x_PI, kernel, recurrent_kernel, _, h_all, *_ = ctx.saved_tensors
+        back = _back_by_kernels if ctx.kernels is not None else _back_by_operations
+        d_gates_PG, d_h_BH, d_c_BH = back(ctx, *grad_outputs)
         return (
             # Nobody wants that of the data.
-            d_gates_PG @ kernel.T if ctx.needs_input_grad[0] else None,
+            times_transposed(d_gates_PG, kernel) if ctx.needs_input_grad[0] else None,
             d_h_BH,
             d_c_BH,
-            x_PI.T @ d_gates_PG,
-            h_before_PH.T @ d_gates_PG,
+            transposed_times(x_PI, d_gates_PG),
+            transposed_times(_together(h_all, ctx.running), d_gates_PG),
             d_gates_PG.sum(0),
             None,
         )
+
+
+def _back_by_kernels(ctx: Any, d_output_PH: Tensor, d_c_last_BH: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the gradients by the gates before their nonlinearities, and by the state before the first step."""
+    kernels: Kernels = ctx.kernels
+    _, _, recurrent_kernel, gates_PG, _, c_all = ctx.saved_tensors
+    # The last h is among the outputs, and its gradient with theirs.
+    d_h_BH, d_c_BH = torch.zeros_like(d_c_last_BH), d_c_last_BH.clone(memory_format=torch.contiguous_format)
+    if d_output_PH.stride(1) != 1:
+        d_output_PH = d_output_PH.contiguous()
+    d_gates_PG = kernels.lstm_backward(
+        gates_PG, c_all, d_output_PH, recurrent_kernel, d_h_BH, d_c_BH, ctx.running
+    )
+    return d_gates_PG, d_h_BH.to(gates_PG.dtype), d_c_BH
+
+
+def _back_by_operations(ctx: Any, d_output_PH: Tensor, d_c_last_BH: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the same by torch's operations."""
+    x_PI, _, recurrent_kernel, gates_PG, h_all, c_all, tanh_c_PH = ctx.saved_tensors
+    running: tuple[int, ...] = ctx.running
+    batch, hidden = d_c_last_BH.shape
+    c_before_PH = _together(c_all, running)
+    i, f, g, o = gates_PG.split(hidden, dim=1)
+    # Everything but the gradient that flows back through time, for all steps at once: the gradient of a
+    # gate before its nonlinearity is its factor times d_c, or for o times d_h. With h = o tanh(c):
+    #   i: g i (1 - i)   f: c_before f (1 - f)   g: i (1 - g g)   o: h (1 - o)   d_c by d_h: o - h tanh(c)
+    d_gates_PG = torch.empty_like(gates_PG)  # the factors first
+    by_i, by_f, by_g, by_o = d_gates_PG.split(hidden, dim=1)
+    h_PH = h_all[batch:]
+    torch.mul(i, g, out=by_g)
+    torch.addcmul(by_g, by_g, i, value=-1, out=by_i)
+    torch.addcmul(i, by_g, g, value=-1, out=by_g)
+    torch.addcmul(f, f, f, value=-1, out=by_f).mul_(c_before_PH)
+    torch.addcmul(h_PH, h_PH, o, value=-1, out=by_o)
+    through_PH = torch.addcmul(o, h_PH, tanh_c_PH, value=-1)
+    by_c = d_gates_PG[:, : 3 * hidden].view(len(x_PI), 3, hidden).split(running)
+    d_output, d_gates, by_h, through, forgotten = (
+        every.split(running) for every in (d_output_PH, d_gates_PG, by_o, through_PH, f)
+    )
+    # A sample that has ended waits in these, below the ones that run, until its last step is reached.
+    d_h_BH, d_c_BH = torch.zeros_like(h_all[:batch]), d_c_last_BH.clone()
+    through_recurrence = by_transpose(recurrent_kernel, batch)
+    for t in reversed(range(len(running))):
+        d_h, d_c = d_h_BH[: running[t]], d_c_BH[: running[t]]
+        d_h.add_(d_output[t])
+        d_c.addcmul_(d_h, through[t])
+        by_c[t].mul_(d_c[:, None])
+        by_h[t].mul_(d_h)
+        d_c.mul_(forgotten[t])
+        if running[t] == batch:
+            d_h_BH = through_recurrence(d_gates[t])
+        else:
+            d_h.copy_(through_recurrence(d_gates[t]))
+    return d_gates_PG, d_h_BH, d_c_BH
 
 
 def last_of_each(every_PH: Tensor, running: Sequence[int]) -> Tensor:

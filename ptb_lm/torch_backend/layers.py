@@ -31,14 +31,18 @@ class StackLayer(nn.Module, ABC):
     """One layer of a stack.
 
     Attributes:
-        state_sizes: H of each direction.
+        direction_count: 1, or 2 if it reads the sequence in both directions.
     """
 
-    state_sizes: tuple[int, ...]
+    direction_count: int
 
     @abstractmethod
     def canonical(self) -> dict[str, Canonical]:
         """Return the trained parameters by canonical name: kernel, ..., reverse.kernel, ..."""
+
+    @abstractmethod
+    def zero_state(self, batch_size: int) -> list[LayerState]:
+        """Return each direction's zero state for a batch."""
 
     def executed(self, execute: Callable[[Layer], Layer]) -> "StackLayer":
         """Return a layer with the same parameters whose `Layer`s, if it has any, are run otherwise."""
@@ -67,7 +71,11 @@ class DirectedLayers(StackLayer):
     def __init__(self, directions: Iterable[Layer]) -> None:
         super().__init__()
         self.directions: Sequence[Layer] = nn.ModuleList(directions)  # type: ignore[assignment]
-        self.state_sizes = tuple(layer.hidden_size for layer in self.directions)
+        self.direction_count = len(self.directions)
+
+    def zero_state(self, batch_size: int) -> list[LayerState]:
+        """Return each direction's zero state for a batch."""
+        return [layer.zero_state(batch_size) for layer in self.directions]
 
     def canonical(self) -> dict[str, Canonical]:
         """Return the trained parameters by canonical name."""
@@ -112,7 +120,7 @@ class CudnnLayer(StackLayer):
         super().__init__()
         self.lstm = nn.LSTM(input_size, hidden_size, bidirectional=bidirectional)
         self.suffixes = ("l0", "l0_reverse") if bidirectional else ("l0",)
-        self.state_sizes = (hidden_size,) * len(self.suffixes)
+        self.direction_count = len(self.suffixes)
         for suffix in self.suffixes:
             freeze_second_bias(self.lstm.get_parameter(f"bias_hh_{suffix}"))
 
@@ -126,6 +134,11 @@ class CudnnLayer(StackLayer):
             )
             table[prefix + "bias"] = Canonical(self.lstm.get_parameter(f"bias_ih_{suffix}"))
         return table
+
+    def zero_state(self, batch_size: int) -> list[LayerState]:
+        """Return each direction's zero state for a batch."""
+        zeros, shape = self.lstm.weight_hh_l0.new_zeros, (batch_size, self.lstm.hidden_size)
+        return [(zeros(shape), zeros(shape)) for _ in self.suffixes]
 
     def forward(
         self, x_TBI: Tensor, state: Sequence[LayerState], lengths: Lengths | None = None

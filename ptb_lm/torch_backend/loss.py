@@ -7,21 +7,23 @@ LSTM itself on a CPU.
 Shapes: N = tokens of a window, H = hidden units, V = vocabulary, E = embedding width.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from ptb_lm.torch_backend import cpu
 from ptb_lm.torch_backend.precision import Masters, Precision
+from ptb_lm.torch_backend.products import times, times_transposed, transposed_times
 
 
 class _Buffers(NamedTuple):
-    """What a number of tokens is computed in; the last two are one where precisions are."""
+    """What a number of tokens is computed in."""
 
     inputs: Tensor  # [N, H + 1], in the compute precision
     logits_NV: Tensor  # in the compute precision
-    log_p_NV: Tensor  # in the precision of the masters
 
 
 class SoftmaxLayer:
@@ -91,7 +93,7 @@ class SoftmaxLayer:
 
     def losses(self, hidden_NH: Tensor, targets_N: Tensor) -> Tensor:
         """Return the negative log likelihood of each target [N], in nats."""
-        return self._losses(hidden_NH, targets_N)[0]
+        return self._cross_entropy(self._logits(hidden_NH).logits_NV, targets_N, gradient=False)
 
     def loss_and_gradients(self, hidden_NH: Tensor, targets_N: Tensor, scale: float) -> tuple[Tensor, Tensor]:
         """Return (negative log likelihoods [N], gradient by hidden_NH); set `gradient`.
@@ -101,23 +103,34 @@ class SoftmaxLayer:
             targets_N: Target word ids.
             scale: The gradients are those of scale * sum of the negative log likelihoods.
         """
-        nll_N, (inputs, d_logits_NV, log_p_NV) = self._losses(hidden_NH, targets_N)
-        torch.exp(log_p_NV, out=d_logits_NV)
-        minus_one = d_logits_NV.new_full((len(targets_N), 1), -1.0)
-        d_logits_NV.scatter_add_(1, targets_N[:, None], minus_one)
+        inputs, logits_NV = self._logits(hidden_NH)
+        nll_N = self._cross_entropy(logits_NV, targets_N, gradient=True)
         # The scale goes into the narrow factor of each product rather than into the wide one.
-        torch.mm((inputs * scale).T, d_logits_NV, out=self.gradient)
-        d_hidden_NH = (d_logits_NV @ self._used[: self.hidden_size].T).mul_(scale)
+        transposed_times(inputs * scale, logits_NV, out=self.gradient)
+        d_hidden_NH = times_transposed(logits_NV, self._used[: self.hidden_size]).mul_(scale)
         return nll_N, d_hidden_NH
 
-    def _losses(self, hidden_NH: Tensor, targets_N: Tensor) -> tuple[Tensor, _Buffers]:
-        buffers = self._buffers_for(len(targets_N))
-        inputs, logits_NV, log_p_NV = buffers
-        inputs[:, : self.hidden_size] = hidden_NH
-        torch.mm(inputs, self._used, out=logits_NV)
-        torch.log_softmax(logits_NV, 1, dtype=log_p_NV.dtype, out=log_p_NV)
+    def _logits(self, hidden_NH: Tensor) -> _Buffers:
+        buffers = self._buffers_for(len(hidden_NH))
+        buffers.inputs[:, : self.hidden_size] = hidden_NH
+        times(buffers.inputs, self._used, out=buffers.logits_NV)
+        return buffers
+
+    def _cross_entropy(self, logits_NV: Tensor, targets_N: Tensor, *, gradient: bool) -> Tensor:
+        """Return the negative log likelihoods [N]; replace the logits, if asked to, by their gradient."""
+        if (kernels := cpu.kernels(logits_NV)) is not None:
+            return kernels.cross_entropy(logits_NV, targets_N, gradient=gradient)
+        if self.weight.dtype == self._used.dtype:
+            # In place: the softmax is bound by how much memory it passes over.
+            log_p_NV = torch.log_softmax(logits_NV, 1, out=logits_NV)
+        else:
+            log_p_NV = torch.log_softmax(logits_NV, 1, dtype=self.weight.dtype)
         nll_N = log_p_NV.gather(1, targets_N[:, None])[:, 0].neg_()
-        return nll_N, buffers
+        if gradient:
+            torch.exp(log_p_NV, out=logits_NV)
+            minus_one = logits_NV.new_full((len(targets_N), 1), -1.0)
+            logits_NV.scatter_add_(1, targets_N[:, None], minus_one)
+        return nll_N
 
     def _buffers_for(self, tokens: int) -> _Buffers:
         # Logits are the largest tensors of a step; fresh ones would be page-faulted in at every step.
@@ -125,11 +138,7 @@ class SoftmaxLayer:
             rows, width = self._used.shape
             inputs = self._used.new_zeros(tokens, rows)
             inputs[:, self.hidden_size] = 1
-            logits_NV = self._used.new_empty(tokens, width)
-            # In place where it can be: the softmax is bound by how much memory it passes over.
-            same = self.weight.dtype == self._used.dtype
-            log_p_NV = logits_NV if same else self.weight.new_empty(tokens, width)
-            self._buffers[tokens] = _Buffers(inputs, logits_NV, log_p_NV)
+            self._buffers[tokens] = _Buffers(inputs, self._used.new_empty(tokens, width))
         return self._buffers[tokens]
 
 
@@ -139,6 +148,8 @@ def global_norm(gradients: Sequence[Tensor]) -> Tensor:
     Row by row in float32 at least, and over the rows in float64: over some million float32 numbers at once,
     torch's own norm on a CPU is off by 5e-5 of it, and each clipped step with it.
     """
+    if (kernels := cpu.kernels(*gradients)) is not None:
+        return torch.tensor(math.sqrt(sum(map(kernels.sum_of_squares, gradients))), dtype=torch.float64)
     rows = []
     for gradient in gradients:
         dtype = torch.promote_types(gradient.dtype, torch.float32)

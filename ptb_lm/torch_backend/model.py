@@ -81,9 +81,7 @@ class LSTMStack(nn.Module):
 
     def zero_state(self, batch_size: int) -> list[LayerState]:
         """Return the zero state for a batch."""
-        zeros = next(self.parameters()).new_zeros
-        sizes = [size for layer in self.layers for size in layer.state_sizes]
-        return [(zeros(batch_size, size), zeros(batch_size, size)) for size in sizes]
+        return [state for layer in self.layers for state in layer.zero_state(batch_size)]
 
     def forward(
         self, x_TBI: Tensor, state: State, *, dropout: Dropout, lengths_B: Tensor | None = None
@@ -102,7 +100,7 @@ class LSTMStack(nn.Module):
         before, after = iter(state), list[LayerState]()
         output = dropout(x_TBI)
         for layer in self.layers:
-            output, layer_after = layer(output, list(islice(before, len(layer.state_sizes))), lengths)
+            output, layer_after = layer(output, list(islice(before, layer.direction_count)), lengths)
             after.extend(layer_after)
             output = dropout(output)
         return output, after

@@ -10,6 +10,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ptb_lm.torch_backend import cpu
+
 
 class Precision(NamedTuple):
     """A row of PRECISIONS."""
@@ -51,7 +53,11 @@ class Masters:
 
     def add(self, gradients: Sequence[Tensor], scale: Tensor) -> None:
         """Add scale * gradient to each parameter, in their order."""
+        kernels = cpu.kernels(*gradients)
         for (used, kept), gradient in zip(self._kept.items(), gradients, strict=True):
+            if kernels is not None and kept.dtype == torch.float32:
+                kernels.update(kept, _laid_out_as(kept, gradient), used.detach(), scale.item())
+                continue
             kept.addcmul_(gradient, scale)
             _refresh(used, kept)
 
@@ -59,6 +65,13 @@ class Masters:
         """Copy what is kept to what is computed with."""
         for used, kept in self._kept.items():
             _refresh(used, kept)
+
+
+def _laid_out_as(kept: Tensor, gradient: Tensor) -> Tensor:
+    """Return the gradient with its numbers in the order in memory of those that it moves."""
+    if gradient.stride() == kept.stride():
+        return gradient
+    return torch.empty_like(kept, dtype=gradient.dtype).copy_(gradient)
 
 
 @torch.no_grad()

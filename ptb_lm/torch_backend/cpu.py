@@ -1,0 +1,139 @@
+"""How a CPU computes: with which kernels, and float32 products by which library. Chosen once a process.
+
+The choice depends on the machine alone, not on a measurement, so that a run computes alike wherever it is
+started again. A resumed run keeps its own.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import os
+import platform
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from ptb_lm.torch_backend import native
+
+KERNELS = ("native", "torch")
+PRODUCTS = ("MKL", "oneDNN")
+VARIABLE = "PTB_LM_KERNELS"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """How a CPU computes.
+
+    Attributes:
+        kernels: "native": those of ptb_lm.torch_backend.native; "torch": torch's operations.
+        products: The library of float32 products: "MKL", which stands for torch's default, or "oneDNN".
+    """
+
+    kernels: str
+    products: str
+
+
+_chosen: Choice | None = None
+
+
+def chosen() -> Choice:
+    """Return how this process computes on a CPU: the machine's default, unless `use` set another."""
+    return _chosen or default()
+
+
+def use(choice: Choice) -> None:
+    """Compute so from now on, as far as this machine can."""
+    global _chosen
+    _chosen = Choice(
+        kernels=choice.kernels if native.trouble() is None else "torch",
+        products=choice.products if onednn_is_exact() else "MKL",
+    )
+
+
+@contextlib.contextmanager
+def using(**changes: str) -> Iterator[Choice]:
+    """Return a context that computes otherwise: `using(kernels="torch")`."""
+    global _chosen
+    before = _chosen
+    use(dataclasses.replace(chosen(), **changes))
+    try:
+        yield chosen()
+    finally:
+        _chosen = before
+
+
+@functools.cache
+def default() -> Choice:
+    """Return this machine's choice.
+
+    Of the two libraries MKL is the faster one on Intel's processors; on others it takes a path that is not made for
+    them, and oneDNN is about twice as fast.
+    """
+    off = os.environ.get(VARIABLE) == "torch"
+    return Choice(
+        kernels="torch" if off or native.trouble() is not None else "native",
+        products="MKL" if is_intel() or not onednn_is_exact() else "oneDNN",
+    )
+
+
+@functools.cache
+def is_intel() -> bool:
+    """Return whether the processor is Intel's; where that is not known, that it is: torch's default stays."""
+    if platform.machine() not in ("x86_64", "AMD64"):
+        return True
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    except OSError:
+        return True
+    return "GenuineIntel" in text or "vendor_id" not in text
+
+
+@functools.cache
+def onednn_is_exact() -> bool:
+    """Return whether oneDNN computes float32 products in float32 as `float32_products` asks it to.
+
+    torch has no setting that names the library. One that allows oneDNN to round factors to bfloat16 makes
+    torch take it; a CPU without matrix units for bfloat16 then does not round, and one with them does.
+    """
+    if not torch.backends.mkldnn.is_available() or not hasattr(torch.backends.mkldnn, "matmul"):
+        return False
+    stream = torch.Generator().manual_seed(1)
+    a, b = (torch.randn(96, 96, generator=stream) for _ in range(2))
+    with _onednn():
+        found = torch.mm(a, b)
+    exact = a.double() @ b.double()
+    return bool((found - exact).abs().max() < 1e-5 * exact.abs().max())
+
+
+def float32_products() -> contextlib.AbstractContextManager[None]:
+    """Return a context in which float32 products go to the library that was chosen."""
+    return _onednn() if chosen().products == "oneDNN" else contextlib.nullcontext()
+
+
+@contextlib.contextmanager
+def _onednn() -> Iterator[None]:
+    settings = torch.backends.mkldnn.matmul
+    before = settings.fp32_precision
+    settings.fp32_precision = "bf16"
+    try:
+        yield
+    finally:
+        settings.fp32_precision = before
+
+
+def kernels(*tensors: Tensor) -> native.Kernels | None:
+    """Return our own kernels, if they are chosen and take such tensors; those of the recurrence may not."""
+    if torch.compiler.is_compiling() or chosen().kernels != "native":
+        return None
+    if any(tensor.device.type != "cpu" or tensor.dtype not in native.NAMES for tensor in tensors):
+        return None
+    return native.loaded()
+
+
+def recurrence(x: Tensor) -> native.Kernels | None:
+    """Return our own kernels, if they are chosen and run the recurrence of such an input."""
+    found = kernels(x)
+    return found if found is not None and x.dtype in found.recurrent else None

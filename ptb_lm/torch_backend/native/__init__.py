@@ -1,0 +1,259 @@
+"""Kernels of our own for a CPU, in C++ (kernels.cpp): compiled at their first use, and kept in a cache.
+
+They need a C++ compiler, once, and a few functions that torch exports for extensions. Where either is missing
+torch's own operations compute the same, more slowly; `trouble` says what it is.
+"""
+
+import ctypes
+import functools
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+SOURCE = Path(__file__).with_name("kernels.cpp")
+FLAGS = ("-std=c++17", "-O3", "-march=native", "-fopenmp", "-fPIC", "-shared")
+NAMES = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
+MULTIPLE = 32  # bfloat16 numbers that a matrix unit takes from a row at once
+
+
+class MissingError(Exception):
+    """There are no kernels on this machine, and why."""
+
+
+class Kernels:
+    """The compiled kernels, for tensors on a CPU.
+
+    Shapes: T = time steps, B = batch, P = steps of all samples, H = hidden units, G = 4 H, N = tokens, V =
+    vocabulary; sequences are packed as ptb_lm.torch_backend.fused describes.
+
+    Args:
+        library: The shared library.
+    """
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        self._library = library
+        self.recurrent = {dtype for dtype, name in NAMES.items() if library[f"supported_{name}"]()}
+        for name in NAMES.values():
+            getattr(library, f"sum_of_squares_{name}").restype = ctypes.c_double
+
+    def state_width(self, hidden: int, dtype: torch.dtype) -> int:
+        """Return the width of the rows of h that `lstm_forward` takes; the columns beyond H must be zero."""
+        return -(-hidden // MULTIPLE) * MULTIPLE if dtype == torch.bfloat16 else hidden
+
+    def lstm_forward(
+        self,
+        gates_PG: Tensor,
+        bias_G: Tensor,
+        kernel_HG: Tensor,
+        h: Tensor,
+        c: Tensor,
+        running: Sequence[int],
+    ) -> None:
+        """Run a layer's recurrence.
+
+        Args:
+            gates_PG: The input's part of the gates, without bias; replaced by the gates' activations.
+            bias_G: The bias.
+            kernel_HG: The recurrent kernel.
+            h: [B + P, state_width]; the first B rows are the state before, the others are computed.
+            c: [B + P, H] in float32, likewise.
+            running: How many samples have a step, for each of T.
+        """
+        hidden, width = kernel_HG.shape[0], h.shape[1]
+        packed = kernel_HG.new_empty(-(-hidden // 16) * 64 * width)
+        self._call(
+            "lstm_forward",
+            gates_PG.dtype,
+            *(len(running), _integers(running), hidden, width),
+            *(gates_PG, bias_G, kernel_HG, packed, h, c),
+        )
+
+    def lstm_backward(
+        self,
+        gates_PG: Tensor,
+        c: Tensor,
+        d_output_PH: Tensor,
+        kernel_HG: Tensor,
+        d_h_BH: Tensor,
+        d_c_BH: Tensor,
+        running: Sequence[int],
+    ) -> Tensor:
+        """Return the gradient by the gates before their nonlinearities, [P, G].
+
+        Args:
+            gates_PG: The activations that `lstm_forward` left.
+            c: As it left them.
+            d_output_PH: The gradient by the outputs; its rows may lie apart.
+            kernel_HG: The recurrent kernel.
+            d_h_BH: In float32: the gradient by the last h beyond that by the outputs; replaced by that by the
+                state before.
+            d_c_BH: Likewise of c.
+            running: As `lstm_forward`'s.
+        """
+        hidden = kernel_HG.shape[0]
+        packed = kernel_HG.new_empty(-(-hidden // 32) * 32 * 4 * hidden)
+        d_gates_PG = torch.empty_like(gates_PG)
+        assert d_output_PH.stride(1) == 1
+        self._call(
+            "lstm_backward",
+            gates_PG.dtype,
+            *(len(running), _integers(running), hidden, gates_PG, c),
+            *(_Apart(d_output_PH), d_output_PH.stride(0), kernel_HG, packed, d_gates_PG, d_h_BH, d_c_BH),
+        )
+        return d_gates_PG
+
+    def cross_entropy(self, logits_NV: Tensor, targets_N: Tensor, *, gradient: bool) -> Tensor:
+        """Return the negative log likelihood of each target [N], in nats and float32.
+
+        Args:
+            logits_NV: Replaced, if asked for, by the gradient of the sum of the negative log likelihoods.
+            targets_N: Word ids.
+            gradient: Whether to compute it.
+        """
+        nll_N = torch.empty(len(targets_N))
+        self._call(
+            "cross_entropy", logits_NV.dtype, *logits_NV.shape, logits_NV, targets_N, nll_N, int(gradient)
+        )
+        return nll_N
+
+    def sum_of_squares(self, values: Tensor) -> float:
+        """Return the sum of squares of a tensor's numbers, summed in float64 over sums of float32."""
+        total: float = self._call("sum_of_squares", values.dtype, values.numel(), values)
+        return total
+
+    def mask(self, kept: Tensor, random: Tensor, most: int, factor: float) -> None:
+        """Set each number to `factor`, or to 0 where its random one of 16 bits is greater than `most`."""
+        self._call("mask", kept.dtype, kept.numel(), random, most, ctypes.c_float(factor), kept)
+
+    def update(self, kept: Tensor, gradient: Tensor, used: Tensor, scale: float) -> None:
+        """Add scale * gradient to `kept`, in float32, and copy the sum to `used`, which may be the same."""
+        self._call("update", gradient.dtype, kept.numel(), kept, gradient, used, ctypes.c_float(scale))
+
+    def _call(self, function: str, dtype: torch.dtype, *arguments: Any) -> Any:
+        # Integers are as wide as pointers here: the kernels take int64_t.
+        passed = [_passed(argument) for argument in (*arguments, torch.get_num_threads())]
+        return getattr(self._library, f"{function}_{NAMES[dtype]}")(*passed)
+
+
+class _Apart:
+    """A tensor whose rows may lie apart."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = tensor
+
+
+def _integers(values: Sequence[int]) -> Any:
+    return (ctypes.c_int64 * len(values))(*values)
+
+
+def _passed(argument: Any) -> Any:
+    if isinstance(argument, Tensor):
+        assert _is_dense(argument)
+        return ctypes.c_void_p(argument.data_ptr())
+    if isinstance(argument, _Apart):
+        return ctypes.c_void_p(argument.tensor.data_ptr())
+    return ctypes.c_int64(argument) if isinstance(argument, int) else argument
+
+
+def _is_dense(tensor: Tensor) -> bool:
+    # Of a matrix that lies transposed every number is there once, too.
+    return tensor.is_contiguous() or (tensor.ndim == 2 and tensor.T.is_contiguous())
+
+
+@functools.cache
+def loaded() -> Kernels:
+    """Return the kernels, compiled if need be.
+
+    Raises:
+        MissingError: There are none on this machine.
+    """
+    if sys.platform != "linux":
+        raise MissingError("they are for Linux")
+    compiler = _compiler()
+    libraries = Path(torch.__file__).parent / "lib"
+    command = [compiler, *FLAGS, f"-L{libraries}", "-ltorch_cpu", "-lc10"]
+    path = _cache() / f"kernels-{_key(command)}.so"
+    if not path.exists():
+        _compile(command, path)
+    try:
+        return Kernels(ctypes.CDLL(str(path)))
+    except OSError as error:
+        raise MissingError(f"the compiled kernels cannot be loaded: {error}") from None
+
+
+@functools.cache
+def trouble() -> str | None:
+    """Return why there are no kernels; None where there are."""
+    try:
+        loaded()
+    except MissingError as error:
+        return str(error)
+    return None
+
+
+def _compiler() -> str:
+    for name in filter(None, (os.environ.get("CXX"), "g++", "clang++", "c++")):
+        if found := shutil.which(name):
+            return found
+    raise MissingError("there is no C++ compiler; install g++ or set CXX")
+
+
+def _key(command: Sequence[str]) -> str:
+    """Return a name for what the command makes of the source on this machine."""
+    version = subprocess.run([command[0], "--version"], capture_output=True, text=True, check=False)
+    facts = [SOURCE.read_text(encoding="utf-8"), *command, version.stdout, torch.__version__, _processor()]
+    return hashlib.sha256("\0".join(facts).encode()).hexdigest()[:16]
+
+
+def _processor() -> str:
+    """Return what -march=native depends on."""
+    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    kept = ("vendor_id", "cpu family", "model\t", "flags", "Features", "CPU part")
+    return platform.machine() + "\n".join(dict.fromkeys(line for line in lines if line.startswith(kept)))
+
+
+def _cache() -> Path:
+    """Return the folder that compiled kernels are kept in, of this user alone; one for now if need be.
+
+    Raises:
+        MissingError: No folder can be written.
+    """
+    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    folder = Path(home) / "ptb_lm"
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError:
+        return _folder_for_now()
+    return folder if os.access(folder, os.W_OK) else _folder_for_now()
+
+
+@functools.cache
+def _folder_for_now() -> Path:
+    try:
+        return Path(tempfile.mkdtemp(prefix="ptb_lm-"))
+    except OSError as error:
+        raise MissingError(f"there is no place for the compiled kernels: {error}") from None
+
+
+def _compile(command: Sequence[str], path: Path) -> None:
+    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+        made = Path(folder) / path.name
+        command = [*command[: 1 + len(FLAGS)], "-o", str(made), str(SOURCE), *command[1 + len(FLAGS) :]]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise MissingError(f"the C++ compiler failed: {error}") from None
+        if done.returncode:
+            lines = [line for line in done.stderr.splitlines() if "error" in line] or ["without a word"]
+            raise MissingError(f"the C++ compiler failed: {lines[0]}")
+        made.replace(path)  # at once, whoever else compiles it now

@@ -1,0 +1,450 @@
+// What torch's own operations do slowly on a CPU in a training step: the recurrence of an LSTM layer, softmax
+// cross-entropy, the norm of the gradients and the update of the weights. ptb_lm/torch_backend/native compiles
+// this file for the machine at hand and calls it; without a compiler, torch's operations compute the same.
+//
+// The products of the recurrence are oneDNN's, through the "batch-reduce" product that torch exports for
+// extensions (ATen/native/CPUBlas.h). They take float32, and bfloat16 with sums in float32, on AMX too.
+//
+// Shapes: T = time steps, B = batch, P = steps of all samples, H = hidden units, G = 4 H, N = tokens, V =
+// vocabulary. Gates lie in the order i, f, g, o along G. Sequences are packed as fused.py describes.
+//
+// Every element is computed by one thread in an order that does not depend on how many threads there are, so
+// that results are the same for any number of them.
+
+#include <omp.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+namespace c10 {
+struct BFloat16;
+}
+
+namespace at::native::cpublas {
+// C[M, N] = A[M, K] @ B[K, N], or += where `add` is set. bfloat16's B lies in pairs of rows: [K / 2, N, 2].
+void brgemm(int64_t M, int64_t N, int64_t K, int64_t lda, int64_t ldb, int64_t ldc, bool add,
+            const c10::BFloat16* A, const c10::BFloat16* B, float* C, bool in_pairs);
+void brgemm(int64_t M, int64_t N, int64_t K, int64_t lda, int64_t ldb, int64_t ldc, bool add, const float* A,
+            const float* B, float* C, bool in_pairs);
+void brgemm_release(bool in_pairs);
+}  // namespace at::native::cpublas
+
+namespace {
+
+namespace cpublas = at::native::cpublas;
+
+constexpr int LANES = 16;
+using Floats = float __attribute__((vector_size(4 * LANES)));
+using Ints = int32_t __attribute__((vector_size(4 * LANES)));
+using Words = uint32_t __attribute__((vector_size(4 * LANES)));
+using Halves = uint16_t __attribute__((vector_size(2 * LANES)));
+
+struct bfloat16 {
+  uint16_t bits;
+};
+
+// ---- numbers in and out of vectors ----
+
+inline Floats load(const float* from) {
+  Floats x;
+  std::memcpy(&x, from, sizeof x);
+  return x;
+}
+
+inline Floats load(const bfloat16* from) {
+  Halves halves;
+  std::memcpy(&halves, from, sizeof halves);
+  return reinterpret_cast<Floats>(__builtin_convertvector(halves, Words) << 16);
+}
+
+inline void store(float* to, Floats x) { std::memcpy(to, &x, sizeof x); }
+
+inline void store(bfloat16* to, Floats x) {
+  Words words = reinterpret_cast<Words>(x);
+  words += 0x7fff + ((words >> 16) & 1);  // to the nearest, ties to even
+  Halves halves = __builtin_convertvector(words >> 16, Halves);
+  std::memcpy(to, &halves, sizeof halves);
+}
+
+// The first `count` lanes; the others are zeros, or left alone.
+template <class T>
+inline Floats load(const T* from, int64_t count) {
+  if (count >= LANES) return load(from);
+  T some[LANES] = {};
+  std::memcpy(some, from, count * sizeof(T));
+  return load(some);
+}
+
+template <class T>
+inline void store(T* to, Floats x, int64_t count) {
+  if (count >= LANES) return store(to, x);
+  T some[LANES];
+  store(some, x);
+  std::memcpy(to, some, count * sizeof(T));
+}
+
+inline Floats all(float x) { return Floats{} + x; }
+
+inline float sum(Floats x) {
+  float total = 0;
+  for (int lane = 0; lane < LANES; ++lane) total += x[lane];
+  return total;
+}
+
+inline float maximum(Floats x) {
+  float largest = x[0];
+  for (int lane = 1; lane < LANES; ++lane) largest = std::max(largest, x[lane]);
+  return largest;
+}
+
+// ---- functions; NaN stays NaN ----
+
+// e^x to 2 units in the last place: x = n ln 2 + r, and e^r by its Taylor polynomial.
+inline Floats exponential(Floats x) {
+  x = x > 88.0f ? all(88.0f) : x;
+  x = x < -87.0f ? all(-87.0f) : x;
+  const float magic = 12582912.0f;  // 1.5 * 2^23: adding it rounds to a whole number
+  Floats n = (x * 1.44269504f + magic) - magic;
+  Floats r = x - n * 0.693359375f + n * 2.12194440e-4f;
+  Floats p = all(1.0f / 5040);
+  for (float coefficient : {1.0f / 720, 1.0f / 120, 1.0f / 24, 1.0f / 6, 0.5f, 1.0f, 1.0f})
+    p = p * r + coefficient;
+  Ints exponent = (__builtin_convertvector(n, Ints) + 127) << 23;
+  return p * reinterpret_cast<Floats>(exponent);
+}
+
+// An odd rational function, right to 4 units in the last place; the coefficients are those of Eigen's tanh.
+inline Floats tanh(Floats x) {
+  x = x > 7.90531110763549805f ? all(7.90531110763549805f) : x;
+  x = x < -7.90531110763549805f ? all(-7.90531110763549805f) : x;
+  const Floats square = x * x;
+  Floats over = all(-2.76076847742355e-16f), under = all(1.19825839466702e-06f);
+  for (float coefficient : {2.00018790482477e-13f, -8.60467152213735e-11f, 5.12229709037114e-08f,
+                            1.48572235717979e-05f, 6.37261928875436e-04f, 4.89352455891786e-03f})
+    over = over * square + coefficient;
+  for (float coefficient : {1.18534705686654e-04f, 2.26843463243900e-03f, 4.89352518554385e-03f})
+    under = under * square + coefficient;
+  return x * over / under;
+}
+
+inline Floats sigmoid(Floats x) { return 0.5f * tanh(0.5f * x) + 0.5f; }
+
+// ---- products ----
+
+inline void product(int64_t M, int64_t N, int64_t K, int64_t lda, int64_t ldb, int64_t ldc, const float* A,
+                    const float* B, float* C) {
+  cpublas::brgemm(M, N, K, lda, ldb, ldc, false, A, B, C, false);
+}
+
+inline void product(int64_t M, int64_t N, int64_t K, int64_t lda, int64_t ldb, int64_t ldc, const bfloat16* A,
+                    const bfloat16* B, float* C) {
+  cpublas::brgemm(M, N, K, lda, ldb, ldc, false, reinterpret_cast<const c10::BFloat16*>(A),
+                  reinterpret_cast<const c10::BFloat16*>(B), C, true);
+}
+
+template <class T>
+constexpr int64_t PAIR = 1;
+template <>
+constexpr int64_t PAIR<bfloat16> = 2;
+
+inline int64_t pieces(int64_t whole, int64_t piece) { return (whole + piece - 1) / piece; }
+
+// A thread's share of some blocks: [first, last).
+struct Share {
+  int64_t first, last;
+  explicit Share(int64_t blocks) {
+    int64_t threads = omp_get_num_threads(), thread = omp_get_thread_num();
+    first = blocks * thread / threads;
+    last = blocks * (thread + 1) / threads;
+  }
+};
+
+// A block of units has its columns of the recurrent kernel side by side: forward those of all four gates.
+constexpr int64_t FORWARD = LANES, BACKWARD = 2 * LANES;
+
+// Rows before and after each step in a state [B + P], and in what is [P].
+struct Steps {
+  std::vector<int64_t> before, after, packed;
+  Steps(int64_t count, const int64_t* running) : before(count), after(count), packed(count) {
+    int64_t start = 0, done = 0;
+    for (int64_t t = 0; t < count; ++t) {
+      before[t] = start;
+      start += t == 0 ? running[0] : running[t - 1];
+      after[t] = start;
+      packed[t] = done;
+      done += running[t];
+    }
+  }
+};
+
+// A matrix of 32-bit numbers [rows, columns] as [columns, BACKWARD]; what is beyond `rows` is zero.
+inline void transpose(int64_t rows, int64_t columns, const void* from, void* to) {
+  constexpr int64_t PIECE = 64;
+  const char* source = static_cast<const char*>(from);
+  char* target = static_cast<char*>(to);
+  for (int64_t start = 0; start < columns; start += PIECE)
+    for (int64_t row = 0; row < BACKWARD; ++row)
+      for (int64_t column = start; column < std::min(columns, start + PIECE); ++column) {
+        uint32_t number = 0;
+        if (row < rows) std::memcpy(&number, source + (row * columns + column) * 4, 4);
+        std::memcpy(target + (column * BACKWARD + row) * 4, &number, 4);
+      }
+}
+
+// Some columns of one row, or of two that then lie in pairs, LANES of them to a vector.
+inline Words columns(const float* row, const float*, int64_t count) {
+  return reinterpret_cast<Words>(load(row, count));
+}
+
+inline Words columns(const bfloat16* row, const bfloat16* next, int64_t count) {
+  const Words high = next ? reinterpret_cast<Words>(load(next, count)) : Words{};
+  return reinterpret_cast<Words>(load(row, count)) >> 16 | high;
+}
+
+template <class T>
+void lstm_forward(int64_t steps, const int64_t* running, int64_t hidden, int64_t stride, T* gates, const T* bias,
+                  const T* kernel, T* packed, T* h, float* c, int64_t threads) {
+  const int64_t blocks = pieces(hidden, FORWARD), width = 4 * FORWARD, pair = PAIR<T>;
+  const Steps at(steps, running);
+#pragma omp parallel num_threads(threads)
+  {
+    const Share mine(blocks);
+    std::vector<float> sums(running[0] * width);
+    for (int64_t block = mine.first; block < mine.last; ++block) {
+      const int64_t unit = block * FORWARD, units = std::min(FORWARD, hidden - unit);
+      T* to = packed + block * stride * width;
+      for (int64_t row = 0; row < stride; row += pair)
+        for (int64_t gate = 0; gate < 4; ++gate, to += LANES * pair) {
+          const T* from = kernel + (row * 4 + gate) * hidden + unit;
+          const T* next = row + 1 < hidden ? from + 4 * hidden : nullptr;
+          const Words some = row < hidden ? columns(from, next, units) : Words{};
+          std::memcpy(to, &some, sizeof some);
+        }
+    }
+    for (int64_t t = 0; t < steps; ++t) {
+      // Each thread computes its own units, from the state of all.
+#pragma omp barrier
+      for (int64_t block = mine.first; block < mine.last; ++block) {
+        const int64_t unit = block * FORWARD, units = std::min(FORWARD, hidden - unit);
+        product(running[t], width, stride, stride, width, width, h + at.before[t] * stride,
+                packed + block * stride * width, sums.data());
+        for (int64_t row = 0; row < running[t]; ++row) {
+          T* gate = gates + (at.packed[t] + row) * 4 * hidden + unit;
+          auto summed = [&](int64_t which) {
+            return load(&sums[row * width + which * FORWARD]) + load(gate + which * hidden, units) +
+                   load(bias + which * hidden + unit, units);
+          };
+          const Floats i = sigmoid(summed(0)), f = sigmoid(summed(1)), g = tanh(summed(2)),
+                       o = sigmoid(summed(3));
+          const Floats cell = f * load(c + (at.before[t] + row) * hidden + unit, units) + i * g;
+          store(gate, i, units);
+          store(gate + hidden, f, units);
+          store(gate + 2 * hidden, g, units);
+          store(gate + 3 * hidden, o, units);
+          store(c + (at.after[t] + row) * hidden + unit, cell, units);
+          store(h + (at.after[t] + row) * stride + unit, o * tanh(cell), units);
+        }
+      }
+    }
+    cpublas::brgemm_release(pair == 2);
+  }
+}
+
+template <class T>
+void lstm_backward(int64_t steps, const int64_t* running, int64_t hidden, const T* gates, const float* c,
+                   const T* d_output, int64_t d_output_stride, const T* kernel, T* packed, T* d_gates,
+                   float* d_h, float* d_c, int64_t threads) {
+  const int64_t blocks = pieces(hidden, BACKWARD), width = 4 * hidden, pair = PAIR<T>;
+  const Steps at(steps, running);
+#pragma omp parallel num_threads(threads)
+  {
+    const Share mine(blocks);
+    for (int64_t block = mine.first; block < mine.last; ++block) {
+      const int64_t unit = block * BACKWARD, units = std::min(BACKWARD, hidden - unit);
+      transpose(units, width / pair, kernel + unit * width, packed + block * width * BACKWARD);
+    }
+    for (int64_t t = steps - 1; t >= 0; --t) {
+      for (int64_t unit = mine.first * BACKWARD; unit < std::min(mine.last * BACKWARD, hidden); unit += LANES) {
+        const int64_t units = std::min<int64_t>(LANES, hidden - unit);
+        for (int64_t row = 0; row < running[t]; ++row) {
+          const int64_t step = at.packed[t] + row;
+          const T* gate = gates + step * width + unit;
+          const Floats i = load(gate, units), f = load(gate + hidden, units), g = load(gate + 2 * hidden, units),
+                       o = load(gate + 3 * hidden, units);
+          const Floats squashed = tanh(load(c + (at.after[t] + row) * hidden + unit, units));
+          const Floats by_h =
+              load(d_h + row * hidden + unit, units) + load(d_output + step * d_output_stride + unit, units);
+          const Floats by_c =
+              load(d_c + row * hidden + unit, units) + by_h * o * (1.0f - squashed * squashed);
+          T* d_gate = d_gates + step * width + unit;
+          store(d_gate, by_c * g * i * (1.0f - i), units);
+          store(d_gate + hidden, by_c * load(c + (at.before[t] + row) * hidden + unit, units) * f * (1.0f - f),
+                units);
+          store(d_gate + 2 * hidden, by_c * i * (1.0f - g * g), units);
+          store(d_gate + 3 * hidden, by_h * squashed * o * (1.0f - o), units);
+          store(d_c + row * hidden + unit, by_c * f, units);
+        }
+      }
+      // Each unit's gradient needs the gates of all; the next step back needs only its own.
+#pragma omp barrier
+      for (int64_t block = mine.first; block < mine.last; ++block) {
+        const int64_t unit = block * BACKWARD, units = std::min(BACKWARD, hidden - unit);
+        product(running[t], units, width, width, BACKWARD, hidden, d_gates + at.packed[t] * width,
+                packed + block * width * BACKWARD, d_h + unit);
+      }
+    }
+    cpublas::brgemm_release(pair == 2);
+  }
+}
+
+// ---- softmax cross-entropy ----
+
+template <class T>
+void cross_entropy(int64_t tokens, int64_t words, T* logits, const int64_t* targets, float* nll, bool gradient,
+                   int64_t threads) {
+#pragma omp parallel for num_threads(threads) schedule(static)
+  for (int64_t token = 0; token < tokens; ++token) {
+    T* row = logits + token * words;
+    const int64_t whole = words / LANES * LANES, rest = words - whole;
+    float target;
+    {
+      T one[LANES] = {row[targets[token]]};
+      target = load(one)[0];
+    }
+    Floats largest = load(row, 1);
+    largest = all(largest[0]);
+    bool finite = true;
+    for (int64_t word = 0; word < whole; word += LANES) {
+      Floats x = load(row + word);
+      largest = x > largest ? x : largest;
+    }
+    for (int64_t word = whole; word < words; ++word) largest[0] = std::max(largest[0], load(row + word, 1)[0]);
+    const float most = maximum(largest);
+    (void)finite;
+    Floats sums = {};
+    for (int64_t word = 0; word < whole; word += LANES) sums += exponential(load(row + word) - most);
+    float total = sum(sums);
+    if (rest) {
+      Floats last = exponential(load(row + whole, rest) - most);
+      for (int64_t lane = 0; lane < rest; ++lane) total += last[lane];
+    }
+    const float log_total = __builtin_logf(total);
+    nll[token] = most + log_total - target;
+    if (!gradient) continue;
+    const float factor = 1.0f / total;
+    for (int64_t word = 0; word < words; word += LANES) {
+      const int64_t lanes = std::min<int64_t>(LANES, words - word);
+      store(row + word, exponential(load(row + word, lanes) - most) * factor, lanes);
+    }
+    T& hit = row[targets[token]];
+    T one[LANES] = {hit};
+    // 1 - p from the other side, where p is rounded already: as torch's scatter_add_ does.
+    store(&hit, load(one) - 1.0f, 1);
+  }
+}
+
+// ---- norm and update ----
+
+constexpr int64_t CHUNK = 4096;
+
+template <class T>
+double sum_of_squares(int64_t count, const T* values, int64_t threads) {
+  const int64_t chunks = pieces(count, CHUNK);
+  std::vector<double> sums(chunks);
+#pragma omp parallel for num_threads(threads) schedule(static)
+  for (int64_t chunk = 0; chunk < chunks; ++chunk) {
+    const int64_t end = std::min(count, (chunk + 1) * CHUNK);
+    Floats some = {};
+    for (int64_t at = chunk * CHUNK; at < end; at += LANES) {
+      const Floats x = load(values + at, end - at);
+      some += x * x;
+    }
+    sums[chunk] = sum(some);
+  }
+  double total = 0;
+  for (double each : sums) total += each;
+  return total;
+}
+
+template <class T>
+void update(int64_t count, float* kept, const T* gradient, T* used, float scale, int64_t threads) {
+  const int64_t chunks = pieces(count, CHUNK);
+#pragma omp parallel for num_threads(threads) schedule(static)
+  for (int64_t chunk = 0; chunk < chunks; ++chunk) {
+    const int64_t end = std::min(count, (chunk + 1) * CHUNK);
+    for (int64_t at = chunk * CHUNK; at < end; at += LANES) {
+      const int64_t lanes = end - at;
+      const Floats moved = load(kept + at, lanes) + load(gradient + at, lanes) * scale;
+      store(kept + at, moved, lanes);
+      if (static_cast<void*>(used) != static_cast<void*>(kept)) store(used + at, moved, lanes);
+    }
+  }
+}
+
+// ---- dropout ----
+
+template <class T>
+void mask(int64_t count, const uint16_t* random, uint16_t most, float factor, T* kept, int64_t threads) {
+  const int64_t chunks = pieces(count, CHUNK);
+#pragma omp parallel for num_threads(threads) schedule(static)
+  for (int64_t chunk = 0; chunk < chunks; ++chunk) {
+    const int64_t end = std::min(count, (chunk + 1) * CHUNK);
+    for (int64_t at = chunk * CHUNK; at < end; at += LANES) {
+      uint16_t some[LANES] = {};
+      std::memcpy(some, random + at, std::min<int64_t>(LANES, end - at) * sizeof(uint16_t));
+      Halves halves;
+      std::memcpy(&halves, some, sizeof halves);
+      const Words numbers = __builtin_convertvector(halves, Words);
+      store(kept + at, numbers <= most ? all(factor) : Floats{}, end - at);
+    }
+  }
+}
+
+template <class T>
+int supported() {
+  try {
+    T a[4] = {}, b[4 * LANES] = {};
+    float c[LANES];
+    product(1, LANES, 4, 4, LANES, LANES, a, b, c);
+    cpublas::brgemm_release(PAIR<T> == 2);
+    return 1;
+  } catch (...) {
+    return 0;
+  }
+}
+
+}  // namespace
+
+#define FOR_EACH_TYPE(DECLARE) DECLARE(float, float32) DECLARE(bfloat16, bfloat16)
+#define DECLARE(T, NAME)                                                                                        \
+  extern "C" int supported_##NAME() { return supported<T>(); }                                                  \
+  extern "C" void lstm_forward_##NAME(int64_t steps, const int64_t* running, int64_t hidden, int64_t stride,    \
+                                      T* gates, const T* bias, const T* kernel, T* packed, T* h, float* c,      \
+                                      int64_t threads) {                                                        \
+    lstm_forward(steps, running, hidden, stride, gates, bias, kernel, packed, h, c, threads);                   \
+  }                                                                                                             \
+  extern "C" void lstm_backward_##NAME(int64_t steps, const int64_t* running, int64_t hidden, const T* gates,   \
+                                       const float* c, const T* d_output, int64_t d_output_stride,              \
+                                       const T* kernel, T* packed, T* d_gates, float* d_h, float* d_c,          \
+                                       int64_t threads) {                                                       \
+    lstm_backward(steps, running, hidden, gates, c, d_output, d_output_stride, kernel, packed, d_gates, d_h,    \
+                  d_c, threads);                                                                                \
+  }                                                                                                             \
+  extern "C" void cross_entropy_##NAME(int64_t tokens, int64_t words, T* logits, const int64_t* targets,        \
+                                       float* nll, int gradient, int64_t threads) {                             \
+    cross_entropy(tokens, words, logits, targets, nll, gradient != 0, threads);                                 \
+  }                                                                                                             \
+  extern "C" double sum_of_squares_##NAME(int64_t count, const T* values, int64_t threads) {                    \
+    return sum_of_squares(count, values, threads);                                                              \
+  }                                                                                                             \
+  extern "C" void mask_##NAME(int64_t count, const uint16_t* random, int64_t most, float factor, T* kept,        \
+                              int64_t threads) {                                                                \
+    mask(count, random, static_cast<uint16_t>(most), factor, kept, threads);                                    \
+  }                                                                                                             \
+  extern "C" void update_##NAME(int64_t count, float* kept, const T* gradient, T* used, float scale,            \
+                                int64_t threads) {                                                              \
+    update(count, kept, gradient, used, scale, threads);                                                        \
+  }
+FOR_EACH_TYPE(DECLARE)

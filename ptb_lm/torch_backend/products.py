@@ -1,0 +1,34 @@
+"""Matrix products, on a CPU laid out as the library that computes them is fast.
+
+In bfloat16 oneDNN takes two to three times as long for a product whose first factor lies transposed. In
+float32 the library is the machine's choice (ptb_lm.torch_backend.cpu). On a GPU they are torch's as they stand.
+
+Shapes: M, N = rows and columns of the product, K = what is summed over.
+"""
+
+import torch
+from torch import Tensor
+
+from ptb_lm.torch_backend import cpu
+
+
+def times(a_MK: Tensor, b_KN: Tensor, *, out: Tensor | None = None) -> Tensor:
+    """Return a @ b, in `out` if it is given."""
+    with cpu.float32_products():
+        return torch.mm(a_MK, b_KN) if out is None else torch.mm(a_MK, b_KN, out=out)
+
+
+def transposed_times(a_KM: Tensor, b_KN: Tensor, *, out: Tensor | None = None) -> Tensor:
+    """Return a.T @ b, in `out` if it is given; `a` is the narrower one."""
+    if _is_bfloat16_on_cpu(a_KM):
+        return times(a_KM.T.contiguous(), b_KN, out=out)
+    return times(a_KM.T, b_KN, out=out)
+
+
+def times_transposed(a_MK: Tensor, b_NK: Tensor) -> Tensor:
+    """Return a @ b.T."""
+    return times(a_MK, b_NK.T)
+
+
+def _is_bfloat16_on_cpu(x: Tensor) -> bool:
+    return x.dtype == torch.bfloat16 and x.device.type == "cpu"
