@@ -56,7 +56,13 @@ class Measured(NamedTuple):
 class Backend(Protocol):
     """A language model of one framework on one device, with its optimiser."""
 
-    engine: str  # what computes the LSTM, for people: "torch.nn.LSTM on cpu (oneDNN)"
+    @property
+    def engine(self) -> str:
+        """What computes the LSTM, for people: "torch.nn.LSTM on cpu (oneDNN)"."""
+
+    @property
+    def hints(self) -> Sequence[str]:
+        """What a user should know of this choice on this machine, a sentence each: what is faster here."""
 
     def zero_state(self, batch_size: int) -> State:
         """Return the zero state for a batch."""
@@ -126,6 +132,7 @@ class Framework:
     missing: str  # what to do if the module cannot be imported
     refusals: Mapping[tuple[str, str], str]  # (model, one of the above) -> why the two do not go together
     needs_cuda: tuple[str, ...] = ()  # of the above, what a CPU cannot do
+    auto_precision: str = ""  # "module:function" of a device's name; "": auto is fp32
 
     def options(self, model: str) -> dict[str, tuple[str, ...]]:
         """Return what may be chosen for a model: the values of execution, unroll and precision."""
@@ -158,6 +165,7 @@ FRAMEWORKS: dict[str, Framework] = {
             ("persistent", "jit"): "TorchScript leaves torch's LSTM as it is",
         },
         needs_cuda=("graph", "tf32"),
+        auto_precision="ptb_lm.torch_backend.base:auto_precision",
     ),
     "tensorflow": Framework(
         build="ptb_lm.tf_backend.backend:build",
@@ -192,6 +200,27 @@ EXECUTIONS = _every(row.executions for row in FRAMEWORKS.values())
 UNROLLS = _every(row.unrolls for row in FRAMEWORKS.values())
 PRECISIONS = _every(row.precisions for row in FRAMEWORKS.values())
 DEVICES = ("auto", "cpu", "cuda")
+AUTO = "auto"  # of a precision: what the device is fast in
+
+
+def precision_for(framework: str, precision: str, *, device: str) -> str:
+    """Return a precision as it is, and for "auto" the fastest that the device computes in by itself.
+
+    Args:
+        framework: A name in FRAMEWORKS; it is imported for "auto".
+        precision: A name in PRECISIONS, or "auto".
+        device: "auto", "cpu" or "cuda".
+
+    Raises:
+        UserError: The framework is not installed.
+    """
+    row = FRAMEWORKS[framework]
+    if precision != AUTO:
+        return precision
+    if not row.auto_precision:
+        return "fp32"
+    found: str = _imported(row.auto_precision, missing=f"{framework} is not installed; {row.missing}")(device)
+    return found
 
 
 def build(
@@ -274,10 +303,20 @@ def resolve(
                     f"{framework} has no {model} with --{kind} {name}: {reason}; choose from {choices}"
                 )
             raise UserError(f"unknown {kind} {name!r} for {framework}; choose from {choices}")
-    module, _, attribute = row.build.partition(":")
+    return _imported(row.build, missing=f"{framework} is not installed; {row.missing}"), chosen
+
+
+def _imported(name: str, *, missing: str) -> Callable[..., Any]:
+    """Return the function that "module:function" names.
+
+    Raises:
+        UserError: A module outside of this package is missing.
+    """
+    module, _, attribute = name.partition(":")
     try:
-        return getattr(importlib.import_module(module), attribute), chosen
+        function: Callable[..., Any] = getattr(importlib.import_module(module), attribute)
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith("ptb_lm"):
             raise
-        raise UserError(f"{framework} is not installed; {row.missing}") from None
+        raise UserError(missing) from None
+    return function

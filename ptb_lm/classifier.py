@@ -74,7 +74,9 @@ class Classifier(Protocol):
     A loss is in nats, averaged over the batch.
     """
 
-    engine: str  # what computes the LSTM, for people
+    @property
+    def engine(self) -> str:
+        """What computes the LSTM, for people."""
 
     def train_step(self, batch: Batch) -> Loss:
         """Do one step of Adam with dropout and clipping; may return before the device is done."""

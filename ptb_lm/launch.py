@@ -97,6 +97,7 @@ def train(arguments: argparse.Namespace, command_line: str, *, started: float) -
         _announce(run, corpus, model, directory, parameters.count(weights))
         if resuming:
             runlog.say(f"goes on in epoch {trainer.progress.epoch + 1}, step {trainer.progress.step + 1}")
+            _tell_what_changed(*trainer.progress.environments[-2:])
         try:
             result = trainer.train()
         except Interrupted as interrupted:
@@ -126,7 +127,9 @@ def new_config(given: dict[str, Any]) -> RunConfig:
         data=data,
         seed=given.get("seed", 1),
         device=given.get("device", "auto"),
-        precision=given.get("precision", "fp32"),
+        precision=backend.precision_for(
+            framework, given.get("precision", "fp32"), device=given.get("device", "auto")
+        ),
         hyperparameters=RECIPES[recipe][preset].replace(**changes),
     )
 
@@ -135,7 +138,8 @@ def _resumed_config(run: RunConfig, given: dict[str, Any]) -> RunConfig:
     """Return the run's configuration with the flags given now, where they may differ."""
     before = {**run.to_json(), **run.to_json()["hyperparameters"]}
     for name in given:
-        if name in before and name not in RESUMABLE and given[name] != before[name]:
+        kept = name in RESUMABLE or (name, given[name]) == ("precision", backend.AUTO)
+        if name in before and not kept and given[name] != before[name]:
             raise UserError(
                 f"{flag_name(name)} {given[name]} differs from the run's {before[name]}, and a resumed run "
                 "keeps all but its data, device, epochs, learning rate and its decay, clipping and dropout"
@@ -190,7 +194,20 @@ def _announce(
         f"model {run.model}, config {run.config}, recipe {run.recipe}: {parameter_count:,} parameters, "
         f"{model.engine}"
     )
+    for hint in model.hints:
+        runlog.say(hint)
     runlog.say(f"run directory {directory.path}")
+
+
+def _tell_what_changed(before: dict[str, Any], now: dict[str, Any]) -> None:
+    """Say what the last digits of a run depend on and is not as it was when the run stopped."""
+    changed = [
+        f"{name} {before[name]} before, {now.get(name)} now"
+        for name in ("torch", "tensorflow", "device", "kernels", "products", "threads")
+        if name in before and before[name] != now.get(name)
+    ]
+    if changed:
+        runlog.say(f"from here on rounding differs from a run that never stopped: {'; '.join(changed)}")
 
 
 def _report(result: dict[str, Any], directory: RunDirectory) -> None:

@@ -61,7 +61,11 @@ def _parser() -> cli.Parser:
     add("--data", help="ptb (default), synthetic, or a folder with train.txt, valid.txt and test.txt")
     add("--seed", type=int, help="of the initial weights and of dropout (default: 1)")
     add("--device", choices=backend.DEVICES, help="default: auto, a GPU if there is one")
-    add("--precision", choices=backend.PRECISIONS, help="default: fp32")
+    add(
+        "--precision",
+        choices=(backend.AUTO, *backend.PRECISIONS),
+        help="default: fp32. auto: bf16 on a CPU or GPU that multiplies in it, else fp32",
+    )
     runs = parser.add_argument_group("the run directory")
     where = runs.add_mutually_exclusive_group()
     where.add_argument("--run-dir", type=Path, help="default: a new one in checkpoints/")

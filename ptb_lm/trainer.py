@@ -68,6 +68,8 @@ class Trainer:
             self.directory, self.backend, self.averages, config=self.config, corpus=self.corpus
         )
         self.progress.commands.append(command)
+        # A state may say how to compute.
+        self._environment |= self.backend.environment()
         self.progress.environments.append(self._environment)
 
     def train(self) -> runlog.Row:

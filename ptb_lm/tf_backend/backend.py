@@ -78,6 +78,7 @@ class TensorFlowBackend:
         self.device = device
         self.dtype = dtype
         self.engine = device.engine(model, execution)
+        self.hints: tuple[str, ...] = ()
         self.network = Network(
             config,
             layer_type(model, gpu=device.gpu),

@@ -17,7 +17,7 @@ from ptb_lm import memory
 from ptb_lm.backend import Arrays, Ids, Measured, Words
 from ptb_lm.config import Config
 from ptb_lm.errors import UserError
-from ptb_lm.torch_backend import words
+from ptb_lm.torch_backend import cpu, words
 from ptb_lm.torch_backend.averages import MovingAverage
 from ptb_lm.torch_backend.base import TorchModel, enough_memory
 from ptb_lm.torch_backend.cells import Canonical
@@ -105,6 +105,11 @@ class TorchBackend(TorchModel):
             self.step = GraphedStep(self._step, rate=self.rate, generator=self.dropout.generator)
         self.load_weights(weights)
 
+    @property
+    def engine(self) -> str:
+        """What computes the LSTM and, on a CPU, all else."""
+        return super().engine + (f"; {cpu.described(self.dtype)}" if self.device.type == "cpu" else "")
+
     def canonical(self) -> dict[str, Canonical]:
         """Return the parameters by canonical name (ptb_lm.parameters)."""
         layers = self.stack.canonical().items()
@@ -189,6 +194,8 @@ class TorchBackend(TorchModel):
             "h": torch.stack([h_BH for h_BH, _ in state]).to("cpu", self.precision.master).numpy(),
             "c": torch.stack([c_BH for _, c_BH in state]).to("cpu", self.precision.master).numpy(),
             "torch.generator": self.dropout.generator.get_state().numpy(),
+            # A run goes on as it was computed, wherever the machine would choose otherwise.
+            **({"torch.cpu": cpu.saved()} if self.device.type == "cpu" else {}),
         }
 
     def load_training_state(self, arrays: Mapping[str, NDArray[Any]]) -> State:
@@ -198,6 +205,8 @@ class TorchBackend(TorchModel):
         except (RuntimeError, TypeError) as error:
             # A GPU's generator has another state than a CPU's.
             raise UserError(f"the dropout stream was not saved on {self.device.type} ({error})") from None
+        if self.device.type == "cpu" and "torch.cpu" in arrays:
+            cpu.restore(arrays["torch.cpu"])
         h_LBH, c_LBH = (torch.from_numpy(arrays[name].copy()) for name in ("h", "c"))
         state = self.zero_state(h_LBH.shape[1])
         for (h_BH, c_BH), h_saved_BH, c_saved_BH in zip(state, h_LBH, c_LBH, strict=True):

@@ -1,6 +1,7 @@
 """What a language model and a classifier in torch share: device, precision, memory, weights in and out."""
 
 import contextlib
+import dataclasses
 import platform
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 
 from ptb_lm.backend import FRAMEWORKS, Arrays
 from ptb_lm.errors import OutOfMemoryError, UserError
+from ptb_lm.torch_backend import cpu, native
 from ptb_lm.torch_backend.cells import Canonical
 from ptb_lm.torch_backend.precision import PRECISIONS
 
@@ -55,7 +57,7 @@ class TorchModel(ABC):
         # As TensorFlow's threads do. A gradient that fades over a thousand steps ends in denormal numbers,
         # with which a CPU computes many times slower. The threads that are started later inherit it.
         torch.set_flush_denormal(True)
-        self.engine = _engine(model, self.execution, self.device, self.dtype)
+        self.model_name = model
         if self.device.type == "cuda":
             # For the whole process. fp32 means IEEE float32; torch's default would let cuDNN round to TF32.
             rounding = "tf32" if self.precision.tf32 else "ieee"
@@ -69,6 +71,32 @@ class TorchModel(ABC):
             # these types. bfloat16 is missing: such weights would be put together again at every call.
             if (torch.backends.cudnn.version() or 0) >= BFLOAT16_LSTM:
                 torch.backends.cudnn.CUDNN_TENSOR_DTYPES.add(torch.bfloat16)
+
+    @property
+    def engine(self) -> str:
+        """What computes the LSTM, for people."""
+        return _lstm(self.model_name, self.execution, self.device, self.dtype)
+
+    @property
+    def hints(self) -> list[str]:
+        """What a user should know of this choice on this machine, a sentence each."""
+        if self.device.type == "cuda":
+            return []
+        hints = []
+        if self.dtype == torch.float16 or (self.dtype == torch.bfloat16 and not cpu.multiplies_bfloat16()):
+            name = str(self.dtype).removeprefix("torch.")
+            hints.append(f"this CPU does not multiply in {name}: --precision fp32 is faster")
+        if self.dtype == torch.float32 and cpu.multiplies_bfloat16():
+            hints.append("this CPU multiplies in bfloat16: --precision bf16 is faster")
+        if self.model_name == "persistent":
+            hints.append("--model persistent is for a GPU in fp16: here --model block_fused is faster")
+        elif (
+            self.model_name != "block_fused" and cpu.recurrence(torch.empty(0, dtype=self.dtype)) is not None
+        ):
+            hints.append(f"on this CPU --model block_fused is faster than {self.model_name}")
+        if cpu.chosen().kernels == "torch" and (trouble := native.trouble()):
+            hints.append(f"training is slower than it could be, without compiled kernels: {trouble}")
+        return hints
 
     @abstractmethod
     def canonical(self) -> Mapping[str, Canonical]:
@@ -105,6 +133,7 @@ class TorchModel(ABC):
             facts["cudnn"] = torch.backends.cudnn.version()
         else:
             facts["device"] = f"cpu ({platform.machine()}, {torch.backends.cpu.get_cpu_capability()})"
+            facts |= dataclasses.asdict(cpu.chosen())
         return facts
 
 
@@ -132,9 +161,22 @@ def _is_out_of_memory(error: BaseException | None) -> bool:
     return _is_out_of_memory(error.__context__)
 
 
-def _engine(model: str, execution: str, device: torch.device, dtype: torch.dtype) -> str:
+def auto_precision(device: str) -> str:
+    """Return what --precision auto means: "bf16" where the device multiplies in bfloat16, else "fp32".
+
+    Args:
+        device: "auto", "cpu" or "cuda".
+    """
+    if device != "cpu" and torch.cuda.is_available():
+        return "bf16" if torch.cuda.get_device_capability() >= (8, 0) else "fp32"
+    return "bf16" if cpu.multiplies_bfloat16() else "fp32"
+
+
+def _lstm(model: str, execution: str, device: torch.device, dtype: torch.dtype) -> str:
     if model == "persistent" and (device.type, dtype) != ("cuda", torch.float16):
         return f"torch persistent on {device.type} ({execution}; its kernel needs CUDA and fp16)"
+    if model == "block_fused" and cpu.recurrence(torch.empty(0, dtype=dtype, device=device)) is not None:
+        return f"torch {model} on {device.type} (kernels of our own)"
     if model != "cudnn":
         return f"torch {model} on {device.type} ({execution})"
     library = "cuDNN" if device.type == "cuda" else "oneDNN" if _has_onednn(dtype) else "ATen"

@@ -12,10 +12,14 @@ import platform
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from ptb_lm.errors import UserError
 from ptb_lm.torch_backend import native
 
 KERNELS = ("native", "torch")
@@ -65,12 +69,31 @@ def using(**changes: str) -> Iterator[Choice]:
         _chosen = before
 
 
+def saved() -> NDArray[np.uint8]:
+    """Return the choice as a run's state holds it: places in KERNELS and PRODUCTS."""
+    choice = chosen()
+    return np.array([KERNELS.index(choice.kernels), PRODUCTS.index(choice.products)], np.uint8)
+
+
+def restore(places: NDArray[Any]) -> None:
+    """Compute from now on as `saved` says, as far as this machine can.
+
+    Raises:
+        UserError: It says nothing of the kind.
+    """
+    try:
+        kernels, products = (int(place) for place in places)
+        use(Choice(KERNELS[kernels], PRODUCTS[products]))
+    except (ValueError, TypeError, IndexError):
+        raise UserError("the tensor 'torch.cpu' names no way to compute on a CPU") from None
+
+
 @functools.cache
 def default() -> Choice:
     """Return this machine's choice.
 
-    Of the two libraries MKL is the faster one on Intel's processors; on others it takes a path that is not made for
-    them, and oneDNN is about twice as fast.
+    MKL is the faster library on Intel's processors. On others it takes a path that is not made for them, and
+    oneDNN is about twice as fast.
     """
     off = os.environ.get(VARIABLE) == "torch"
     return Choice(
@@ -115,13 +138,26 @@ def float32_products() -> contextlib.AbstractContextManager[None]:
 
 @contextlib.contextmanager
 def _onednn() -> Iterator[None]:
-    settings = torch.backends.mkldnn.matmul
+    settings = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
     before = settings.fp32_precision
     settings.fp32_precision = "bf16"
     try:
         yield
     finally:
         settings.fp32_precision = before
+
+
+def described(dtype: torch.dtype) -> str:
+    """Return the choice as an engine line ends: "products by MKL, native kernels"."""
+    choice = chosen()
+    library = choice.products if dtype == torch.float32 else "oneDNN" if dtype == torch.bfloat16 else "ATen"
+    return f"products by {library}, {choice.kernels} kernels"
+
+
+@functools.cache
+def multiplies_bfloat16() -> bool:
+    """Return whether the processor has instructions for bfloat16 products: AVX512_BF16, or AMX."""
+    return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
 
 
 def kernels(*tensors: Tensor) -> native.Kernels | None:

@@ -108,8 +108,8 @@ def _drawn(place: Place, generator: torch.Generator, dtype: torch.dtype) -> Tens
     mask = torch.empty(place.shape, device=generator.device, dtype=dtype)
     if generator.device.type != "cpu":
         return mask.bernoulli_(place.keep_prob, generator=generator).div_(place.keep_prob)
-    # bernoulli_ draws in double precision, one number after the other. Here one random word is for four units, of
-    # 16 bits each: the probability is right to 2^-17.
+    # bernoulli_ draws in double precision, one number after the other. Here a random word serves four units,
+    # 16 bits for each: the probability is right to 2^-17.
     words = torch.empty(-(-mask.numel() // 4), dtype=torch.int64).random_(-(2**63), None, generator=generator)
     most = min(max(round(place.keep_prob * 2**16) - 1, 0), 2**16 - 1)
     random = words.view(torch.uint16)[: mask.numel()].view(mask.shape)

@@ -59,7 +59,8 @@ class FusedSequence(torch.autograd.Function):
             kernels.lstm_forward(gates_PG, bias, recurrent_kernel, padded, c_all, running)
             ctx.save_for_backward(x_PI, kernel, recurrent_kernel, gates_PG, h_all, c_all)
             return h_all[batch:], last_of_each(c_all[batch:], running).clone()
-        gates_PG = torch.addmm(bias, x_PI, kernel)
+        with cpu.float32_products():
+            gates_PG = torch.addmm(bias, x_PI, kernel)
         h_all = h_BH.new_empty(batch + len(x_PI), hidden)
         h_all[:batch] = h_BH
         tanh_c_PH = h_BH.new_empty(len(x_PI), hidden)
@@ -68,21 +69,22 @@ class FusedSequence(torch.autograd.Function):
         through_sigmoid = gates_PG[:, : 2 * hidden].split(running)
         i, f, g, o = (gate_PH.split(running) for gate_PH in gates_PG.split(hidden, dim=1))
         tanh_c = tanh_c_PH.split(running)
-        for t, gates in enumerate(gates_PG.split(running)):
-            gates.addmm_(h_before[t], recurrent_kernel)
-            through_sigmoid[t].sigmoid_()
-            g[t].tanh_()
-            o[t].sigmoid_()
-            torch.mul(f[t], c_before[t], out=c_after[t]).addcmul_(i[t], g[t])
-            torch.tanh(c_after[t], out=tanh_c[t])
-            torch.mul(o[t], tanh_c[t], out=h_after[t])
+        with cpu.float32_products():
+            for t, gates in enumerate(gates_PG.split(running)):
+                gates.addmm_(h_before[t], recurrent_kernel)
+                through_sigmoid[t].sigmoid_()
+                g[t].tanh_()
+                o[t].sigmoid_()
+                torch.mul(f[t], c_before[t], out=c_after[t]).addcmul_(i[t], g[t])
+                torch.tanh(c_after[t], out=tanh_c[t])
+                torch.mul(o[t], tanh_c[t], out=h_after[t])
         ctx.save_for_backward(x_PI, kernel, recurrent_kernel, gates_PG, h_all, c_all, tanh_c_PH)
         return h_all[batch:], last_of_each(c_all[batch:], running).clone()
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
         """Return the gradients of the inputs; None for one that wants none."""
-        x_PI, kernel, recurrent_kernel, _, h_all, *_ = ctx.saved_tensors
+        x_PI, kernel, _, _, h_all, *_ = ctx.saved_tensors
         back = _back_by_kernels if ctx.kernels is not None else _back_by_operations
         d_gates_PG, d_h_BH, d_c_BH = back(ctx, *grad_outputs)
         return (
@@ -98,7 +100,7 @@ class FusedSequence(torch.autograd.Function):
 
 
 def _back_by_kernels(ctx: Any, d_output_PH: Tensor, d_c_last_BH: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the gradients by the gates before their nonlinearities, and by the state before the first step."""
+    """Return the gradients by the gates before their nonlinearities, and by the first state."""
     kernels: Kernels = ctx.kernels
     _, _, recurrent_kernel, gates_PG, _, c_all = ctx.saved_tensors
     # The last h is among the outputs, and its gradient with theirs.
@@ -137,17 +139,18 @@ def _back_by_operations(ctx: Any, d_output_PH: Tensor, d_c_last_BH: Tensor) -> t
     # A sample that has ended waits in these, below the ones that run, until its last step is reached.
     d_h_BH, d_c_BH = torch.zeros_like(h_all[:batch]), d_c_last_BH.clone()
     through_recurrence = by_transpose(recurrent_kernel, batch)
-    for t in reversed(range(len(running))):
-        d_h, d_c = d_h_BH[: running[t]], d_c_BH[: running[t]]
-        d_h.add_(d_output[t])
-        d_c.addcmul_(d_h, through[t])
-        by_c[t].mul_(d_c[:, None])
-        by_h[t].mul_(d_h)
-        d_c.mul_(forgotten[t])
-        if running[t] == batch:
-            d_h_BH = through_recurrence(d_gates[t])
-        else:
-            d_h.copy_(through_recurrence(d_gates[t]))
+    with cpu.float32_products():
+        for t in reversed(range(len(running))):
+            d_h, d_c = d_h_BH[: running[t]], d_c_BH[: running[t]]
+            d_h.add_(d_output[t])
+            d_c.addcmul_(d_h, through[t])
+            by_c[t].mul_(d_c[:, None])
+            by_h[t].mul_(d_h)
+            d_c.mul_(forgotten[t])
+            if running[t] == batch:
+                d_h_BH = through_recurrence(d_gates[t])
+            else:
+                d_h.copy_(through_recurrence(d_gates[t]))
     return d_gates_PG, d_h_BH, d_c_BH
 
 

@@ -137,7 +137,7 @@ class CudnnLayer(StackLayer):
 
     def zero_state(self, batch_size: int) -> list[LayerState]:
         """Return each direction's zero state for a batch."""
-        zeros, shape = self.lstm.weight_hh_l0.new_zeros, (batch_size, self.lstm.hidden_size)
+        zeros, shape = next(self.parameters()).new_zeros, (batch_size, self.lstm.hidden_size)
         return [(zeros(shape), zeros(shape)) for _ in self.suffixes]
 
     def forward(

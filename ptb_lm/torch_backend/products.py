@@ -1,7 +1,7 @@
 """Matrix products, on a CPU laid out as the library that computes them is fast.
 
 In bfloat16 oneDNN takes two to three times as long for a product whose first factor lies transposed. In
-float32 the library is the machine's choice (ptb_lm.torch_backend.cpu). On a GPU they are torch's as they stand.
+float32 the library is the machine's choice (ptb_lm.torch_backend.cpu). On a GPU they are torch's own.
 
 Shapes: M, N = rows and columns of the product, K = what is summed over.
 """

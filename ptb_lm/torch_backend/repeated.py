@@ -8,12 +8,14 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from ptb_lm.torch_backend import cpu
+
 
 def by_transpose(matrix_KN: Tensor, rows: int) -> Callable[[Tensor], Tensor]:
     """Return the function x_BN -> x_BN @ matrix_KN.T, [B, K], prepared for many calls.
 
-    On a CPU the plain product of so few rows spends most of its time on rearranging the matrix. MKL can do
-    that once, for all calls.
+    On a CPU the plain product of so few rows spends most of its time on rearranging the matrix. MKL, where it
+    is the library of float32 products, can do that once, for all calls.
 
     Args:
         matrix_KN: Must not change between the calls.
@@ -21,7 +23,8 @@ def by_transpose(matrix_KN: Tensor, rows: int) -> Callable[[Tensor], Tensor]:
     """
     if matrix_KN.device.type != "cpu":
         return lambda x_BN: x_BN @ matrix_KN.T
-    if torch.backends.mkl.is_available() and matrix_KN.dtype == torch.float32:
+    with_mkl = torch.backends.mkl.is_available() and cpu.chosen().products == "MKL"
+    if with_mkl and matrix_KN.dtype == torch.float32:
         matrix_KN = matrix_KN.contiguous()
         packed = torch.ops.mkl._mkl_reorder_linear_weight(matrix_KN, rows)
         return lambda x_BN: (
