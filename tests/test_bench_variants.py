@@ -109,8 +109,35 @@ def test_the_name_s_precision_comes_before_the_run_s(
     assert [chosen["precision"] for chosen in built] == [precision]
 
 
+@pytest.mark.parametrize(
+    ("variant", "expected"),
+    [
+        (Variant("torch/cudnn", "An LSTM"), Variant("torch/cudnn@bf16", "An LSTM")),
+        (Variant("torch/cudnn/graph@fp32", "An LSTM"), Variant("torch/cudnn/graph@bf16", "An LSTM")),
+        # A label that is the name stays the name.
+        (Variant("torch/cudnn", "torch/cudnn"), Variant("torch/cudnn@bf16", "torch/cudnn@bf16")),
+    ],
+)
+def test_a_variant_at_another_precision(variant: Variant, expected: Variant) -> None:
+    assert variant.at("bf16") == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "precision", "offered"),
+    [
+        ("torch/cudnn", "bf16", True),
+        ("plain-torch/cudnn/compile", "bf16", True),
+        ("tensorflow/basic", "fp64", True),
+        ("tensorflow/block_fused", "fp64", False),  # refused of this model alone
+        ("plain-torch/cudnn", "fp16", False),
+    ],
+)
+def test_which_precisions_are_offered(name: str, precision: str, offered: bool) -> None:
+    assert Variant(name, "").offers(precision, variants.LANGUAGE_MODELS) is offered
+
+
 def test_a_precision_that_a_program_lacks_is_refused() -> None:
-    with pytest.raises(UserError, match="unknown precision 'bf16' for plain-torch; choose from"):
-        Variant("plain-torch/cudnn@bf16", "").builder(
+    with pytest.raises(UserError, match="unknown precision 'fp16' for plain-torch; choose from"):
+        Variant("plain-torch/cudnn@fp16", "").builder(
             variants.LANGUAGE_MODELS, device="cpu", precision="fp32", seed=1
         )

@@ -12,7 +12,14 @@ from ptb_lm.config import PRESETS, Config
 PTB_VOCABULARY = 10_000
 PLAIN_TORCH = "plain-torch/cudnn"
 
-_PLAIN_TORCH = Variant(PLAIN_TORCH, "PyTorch modules, plain loop")
+# The loop that people write, and what they add to make it faster.
+_PLAIN_TORCH = named(
+    {
+        PLAIN_TORCH: "PyTorch modules, plain loop",
+        f"{PLAIN_TORCH}/compile": "PyTorch modules, plain loop, torch.compile",
+        f"{PLAIN_TORCH}-kept-memory": "PyTorch modules, plain loop, freed memory kept",
+    }
+)
 _PLAIN_TENSORFLOW = Variant("plain-tensorflow/keras", "Keras layers, plain loop")
 
 
@@ -40,10 +47,10 @@ _WORD_LANGUAGE_MODEL = Workload(
 
 PTB = (
     *(
-        _preset(name, variants=(_PLAIN_TORCH, _PLAIN_TENSORFLOW, *MODELS), baseline="torch/basic")
+        _preset(name, variants=(*_PLAIN_TORCH, _PLAIN_TENSORFLOW, *MODELS), baseline="torch/basic")
         for name in ("small", "medium")
     ),
-    _preset("large", variants=(_PLAIN_TORCH, *MODELS), baseline="torch/basic"),
+    _preset("large", variants=(*_PLAIN_TORCH, *MODELS), baseline="torch/basic"),
     _WORD_LANGUAGE_MODEL,
 )
 
@@ -67,7 +74,7 @@ QUICK = dataclasses.replace(
 )
 
 _EVERY = (
-    *(Variant(plain.name, plain.name) for plain in (_PLAIN_TORCH, _PLAIN_TENSORFLOW)),
+    *(Variant(plain.name, plain.name) for plain in (*_PLAIN_TORCH, _PLAIN_TENSORFLOW)),
     *every("torch"),
     *every("tensorflow"),
 )
@@ -114,6 +121,7 @@ STACKED = Workload(
 _PEAK_VARIANTS = named(
     {
         "plain-torch/cudnn@tf32": "PyTorch modules, plain loop",
+        "plain-torch/cudnn@bf16": "PyTorch modules, plain loop",
         "torch/cudnn/eager@fp32": "PyTorch cudnn, eager",
         "torch/cudnn/graph@fp32": "PyTorch cudnn, CUDA graph",
         "torch/cudnn/graph@tf32": "PyTorch cudnn, CUDA graph",

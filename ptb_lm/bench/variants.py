@@ -15,13 +15,18 @@ from ptb_lm.errors import UserError
 
 
 def _program(
-    framework: str, build: str, models: Mapping[str, str], *, execution: str, precisions: tuple[str, ...]
+    framework: str,
+    build: str,
+    models: Mapping[str, str],
+    *,
+    executions: tuple[str, ...],
+    precisions: tuple[str, ...] = ("fp32",),
 ) -> Framework:
-    """Return the row of a framework's program without choices but the precision."""
+    """Return the row of a framework's program that people write."""
     return Framework(
         build=build,
         models=models,
-        executions=(execution,),
+        executions=executions,
         unrolls=("static",),
         precisions=precisions,
         missing=FRAMEWORKS[framework].missing,
@@ -34,16 +39,18 @@ LANGUAGE_MODELS: dict[str, Framework] = {
     "plain-torch": _program(
         "torch",
         "ptb_lm.torch_backend.plain:build",
-        {"cudnn": "nn.Embedding, nn.LSTM, nn.Linear, cross_entropy, clip_grad_norm_, SGD"},
-        execution="eager",
-        precisions=("fp32", "tf32"),
+        {
+            "cudnn": "nn.Embedding, nn.LSTM, nn.Linear, cross_entropy, clip_grad_norm_, SGD",
+            "cudnn-kept-memory": "the same in a process that keeps freed memory",
+        },
+        executions=("eager", "compile"),
+        precisions=("fp32", "tf32", "bf16"),
     ),
     "plain-tensorflow": _program(
         "tensorflow",
         "ptb_lm.tf_backend.plain:build",
         {"keras": "Keras's Embedding, LSTM, Dense, cross-entropy and SGD, tf.clip_by_global_norm"},
-        execution="graph",
-        precisions=("fp32",),
+        executions=("graph",),
     ),
 }
 CLASSIFIERS: dict[str, Framework] = {
@@ -52,8 +59,7 @@ CLASSIFIERS: dict[str, Framework] = {
         "torch",
         "ptb_lm.torch_backend.one_call:build",
         {"cudnn": "one torch.nn.LSTM for all layers"},
-        execution="eager",
-        precisions=("fp32",),
+        executions=("eager",),
     ),
 }
 
@@ -65,22 +71,38 @@ class Variant:
     Attributes:
         name: FRAMEWORK/MODEL[/EXECUTION[/UNROLL]][@PRECISION]; what is left out is the framework's default,
             and the run's precision.
-        label: How a table calls it; a precision that the name gives is not repeated.
+        label: How a table calls it; a precision that the name gives is not repeated, but a report names it
+            where a table has several (summary.py).
     """
 
     name: str
     label: str
 
     @property
+    def base(self) -> str:
+        """The name without a precision."""
+        return self.name.partition("@")[0]
+
+    @property
     def parts(self) -> dict[str, str | None]:
         """The name's parts before the precision; None where it leaves one to the framework."""
-        parts = (*self.name.partition("@")[0].split("/"), None, None)
+        parts = (*self.base.split("/"), None, None)
         return dict(zip(("framework", "model", "execution", "unroll"), parts[:4], strict=True))
 
     @property
     def precision(self) -> str | None:
         """The precision that the name gives; None where it leaves that to the run."""
         return declared_precision(self.name)
+
+    def at(self, precision: str) -> "Variant":
+        """Return the variant in a precision that its name then gives."""
+        name = f"{self.base}@{precision}"
+        return Variant(name, name if self.label == self.name else self.label)
+
+    def offers(self, precision: str, registry: Mapping[str, Framework]) -> bool:
+        """Return whether the framework computes this model in a precision."""
+        row = registry[str(self.parts["framework"])]
+        return precision in row.options(str(self.parts["model"]))["precision"]
 
     def builder(
         self, registry: Mapping[str, Framework], *, device: str, precision: str, seed: int
@@ -96,7 +118,7 @@ class Variant:
         Raises:
             UserError: There is no such framework, model or combination here, and why.
         """
-        if self.name.partition("@")[0].count("/") > 3:
+        if self.base.count("/") > 3:
             raise UserError(f"{self.name}: a variant is FRAMEWORK/MODEL[/EXECUTION[/UNROLL]][@PRECISION]")
         parts = self.parts
         precision = self.precision or precision
