@@ -4,13 +4,25 @@ from typing import Any
 
 import pytest
 
+from ptb_lm.bench import variants
 from ptb_lm.bench.selection import Options, selected
 from ptb_lm.bench.variants import Variant
 from ptb_lm.errors import UserError
 
 
+@pytest.fixture(autouse=True)
+def _mine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A variant of the user's own, forgotten afterwards."""
+    for table in ("LANGUAGE_MODELS", "CLASSIFIERS"):
+        monkeypatch.setattr(variants, table, dict(getattr(variants, table)))
+    assert variants.add("mine=anywhere:build") == MINE
+
+
+MINE = Variant("mine/custom", "mine")
+
+
 def chosen(suite: str, **options: Any) -> dict[str, list[str]]:
-    workloads = selected(Options(suite=suite, **options), [Variant("mine/custom", "mine")])  # type: ignore[arg-type]
+    workloads = selected(Options(suite=suite, **options), [MINE])  # type: ignore[arg-type]
     return {workload.name: [variant.name for variant in workload.variants] for workload in workloads}
 
 
@@ -26,6 +38,48 @@ def test_another_baseline_is_measured_and_the_declared_one_only_if_asked_for() -
     assert chosen("ptb", **options) == {"small": ["plain-torch/cudnn", "torch/block"]}
     (workload,) = selected(Options(suite="quick", baseline="torch/basic"))
     assert workload.baseline == "torch/basic"
+
+
+@pytest.mark.parametrize(
+    ("suite", "patterns", "names"),
+    [
+        ("quick", ("torch/cudnn", "torch/cudnn@bf16"), ("torch/cudnn", "torch/cudnn@bf16")),
+        ("quick", ("torch/c*@bf16", "mine/*@fp64"), ("torch/cudnn@bf16", "mine/custom@fp64")),
+        # What a wildcard matches is left out where the framework lacks the precision; what is named stays.
+        ("quick", ("*/block_fused@fp64",), ("torch/block_fused@fp64",)),
+        ("quick", ("tensorflow/block_fused@fp64",), ("tensorflow/block_fused@fp64",)),
+        ("executions", ("torch/basic/[ec]*@fp64",), ("torch/basic/eager@fp64", "torch/basic/compile@fp64")),
+        # Of variants that name a precision, the same at another; those that are there stand there once.
+        ("peak", ("plain-torch/*@bf16",), ("plain-torch/cudnn@bf16",)),
+        (
+            "peak",
+            ("torch/*/graph@fp16",),
+            ("torch/cudnn/graph@fp16", "torch/persistent/graph@fp16", "torch/block_fused/graph@fp16"),
+        ),
+        ("acoustic", ("torch/cudnn@fp64", "torch/cudnn"), ("torch/cudnn", "torch/cudnn@fp64")),
+        ("template", ("tensorflow/b*@fp64",), ("tensorflow/basic@fp64",)),
+    ],
+)
+def test_a_pattern_with_a_precision_selects_at_that_precision(
+    suite: str, patterns: tuple[str, ...], names: tuple[str, ...]
+) -> None:
+    workload, *_ = selected(Options(suite=suite, variants=patterns), [MINE])
+    assert tuple(variant.name for variant in workload.variants) == (workload.baseline, *names)
+
+
+def test_the_label_stays_and_the_report_tells_the_precision() -> None:
+    (workload,) = selected(Options(suite="quick", variants=("torch/cudnn@bf16",)))
+    assert workload.variants[1] == Variant("torch/cudnn@bf16", "PyTorch cudnn (nn.LSTM)")
+
+
+def test_a_baseline_may_name_a_precision() -> None:
+    (workload,) = selected(
+        Options(suite="quick", variants=("torch/*@bf16",), baseline="plain-torch/cudnn@bf16")
+    )
+    assert workload.baseline == "plain-torch/cudnn@bf16"
+    every = ["plain-torch/cudnn", *(f"torch/{model}" for model in ("basic", "block", "block_fused", "cudnn"))]
+    assert sorted(variant.name for variant in workload.variants) == [f"{name}@bf16" for name in every]
+    assert workload.variants[0].label == "PyTorch modules, plain loop"
 
 
 def refusal(suite: str, **options: Any) -> str:
@@ -58,9 +112,19 @@ def refusal(suite: str, **options: Any) -> str:
             "; precisions are fp32, tf32, bf16, fp16, fp64",
         ),
         (
-            {"variants": ("torch/cudnn@bf16",)},
-            "--variants torch/cudnn@bf16: matches nothing of small; the nearest of 7: torch/cudnn, ",
-            "; --precision bf16 is for all that name none",
+            {"variants": ("tensorflow/*@fp64",)},
+            "--variants tensorflow/*@fp64: matches nothing of small; ",
+            "none of tensorflow/* computes in fp64",
+        ),
+        (
+            {"variants": ("torch/cudn@bf16",)},
+            "--variants torch/cudn@bf16: matches nothing of small; the nearest of 7: torch/cudnn, ",
+            "; precisions are fp32, tf32, bf16, fp16, fp64",
+        ),
+        (
+            {"baseline": "torch/cudn@bf16"},
+            "--baseline torch/cudn@bf16: no such variant of small; the nearest of 7: torch/cudnn, ",
+            "; precisions are fp32, tf32, bf16, fp16, fp64",
         ),
         (
             {"baseline": "mine/costum"},

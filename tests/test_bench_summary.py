@@ -208,6 +208,12 @@ def test_a_precision_that_the_name_gives_is_no_unequal_work_but_is_shown(tmp_pat
     assert group.label(group.baseline) == "An LSTM, tf32"
 
 
+def test_a_label_that_is_the_name_has_its_precision_once(tmp_path: Path) -> None:
+    rows = [row(), row(variant="torch/basic@bf16", work={**WORK, "precision": "bf16"})]
+    labels = {result.variant: result.label for result in group_of(tmp_path, rows).results}
+    assert labels == {"torch/basic": "torch/basic, fp32", "torch/basic@bf16": "torch/basic@bf16"}
+
+
 def test_one_precision_is_in_no_label(tmp_path: Path) -> None:
     assert [result.label for result in group_of(tmp_path, mixed()[:1]).results] == ["An LSTM"]
 

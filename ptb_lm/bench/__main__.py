@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ptb_lm import backend, cli, files, runlog
-from ptb_lm.bench import added, runner, selection, variants
+from ptb_lm.bench import added, runner, selection, tasks, variants
 from ptb_lm.bench.machine import Machine
 from ptb_lm.bench.record import Record
 from ptb_lm.bench.reporting import compare, report
@@ -65,7 +65,7 @@ def _parser() -> cli.Parser:
         action="extend",
         default=[],
         metavar="PATTERN",
-        help="only these and the baseline, as torch/*",
+        help="only these and the baseline, as torch/*, or as torch/*@bf16 at that precision",
     )
     run.add_argument(
         "--add",
@@ -77,7 +77,7 @@ def _parser() -> cli.Parser:
     )
     run.add_argument(
         "--baseline",
-        metavar="VARIANT",
+        metavar="VARIANT[@PRECISION]",
         help="what speeds are compared with (default: as the workload declares)",
     )
     run.add_argument("--rounds", type=cli.whole(1), help="default: as the workload declares (list SUITE)")
@@ -90,7 +90,12 @@ def _parser() -> cli.Parser:
         help="cut steps and rounds of what would take longer, a variant and pass (default: %(default)g)",
     )
     run.add_argument("--device", choices=backend.DEVICES, default="auto", help="default: %(default)s")
-    run.add_argument("--precision", choices=backend.PRECISIONS, default="fp32", help="default: %(default)s")
+    run.add_argument(
+        "--precision",
+        choices=backend.PRECISIONS,
+        default="fp32",
+        help="of the variants whose names give none (default: %(default)s)",
+    )
     run.add_argument("--seed", type=cli.whole(0), default=1, help="default: %(default)s")
     run.set_defaults(function=_run)
 
@@ -136,6 +141,10 @@ def _list_variants(workload: Workload) -> None:
     for variant in workload.variants:
         baseline = " (baseline)" * (variant.name == workload.baseline)
         runlog.say(f"    {variant.name:<30} {variant.label}{baseline}")
+    frameworks = dict.fromkeys(str(variant.parts["framework"]) for variant in workload.variants)
+    rows = {name: tasks.registry(workload.task)[name] for name in frameworks}
+    precisions = "; ".join(f"{name} {', '.join(row.precisions)}" for name, row in rows.items())
+    runlog.say(f"    each also as VARIANT@PRECISION: {precisions}")
 
 
 def _run(arguments: argparse.Namespace) -> int:

@@ -118,6 +118,8 @@ def _with_precision(result: Result) -> Result:
     """Name the precision in the label, because in this group it tells variants apart."""
     work = result.blocks[0].work if result.blocks else None
     precision = work.precision if work else declared_precision(result.variant)
+    if result.label == result.variant and declared_precision(result.variant):
+        return result  # which is the name that gives it
     return dataclasses.replace(result, label=f"{result.label}, {precision}") if precision else result
 
 
