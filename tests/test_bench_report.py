@@ -1,5 +1,6 @@
 """The report in Markdown: every row, in its suite's columns, with published figures and learning curves."""
 
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -7,8 +8,11 @@ from typing import Any
 import pytest
 import runs
 from bench_rows import PTB, STACKED_SPEEDS, WORK, rich, rounds, row, unmeasured, write
+from conftest import ROOT
 
+from ptb_lm.bench.reporting import result_plots
 from ptb_lm.bench.reporting.report import write_report
+from ptb_lm.bench.summary import summarise
 from ptb_lm.errors import UserError
 
 
@@ -88,6 +92,52 @@ def test_peak_has_the_fraction_of_the_roofline(tmp_path: Path) -> None:
     titles, line = table_of(section_of(report, "medium"), -1)
     assert line[titles.index("of roofline")] == "7.9 %"
     assert "The roofline is an estimate" in section_of(report, "How to read this")
+
+
+def test_a_fraction_above_one_says_that_the_limit_was_underestimated(tmp_path: Path) -> None:
+    """11 GFLOP in 50 ms are 220 GFLOP/s."""
+    rows = [
+        row(suite="ptb", variant=variant, gemm_gflops=gflops)
+        for variant, gflops in (("torch/basic", 200.0), ("torch/cudnn", 220.0), ("torch/block", 440.0))
+    ]
+    report = report_of(tmp_path, rows)
+    wanted = {"`torch/basic`": "limit underestimated", "`torch/cudnn`": "100.0 %", "`torch/block`": "50.0 %"}
+    for number in (0, -1):
+        titles, *lines = table_of(section_of(report, "small"), number)
+        assert {line[0]: line[titles.index("of GEMM rate")] for line in lines} == wanted
+    assert "110.0 %" not in report
+    (group,) = summarise(tmp_path).groups
+    *_, fractions = result_plots.plots(group, with_pass=False)
+    assert [(bar.label, bar.value, bar.text) for bar in fractions.bars] == [
+        ("torch/basic", 1.0, "limit underestimated"),
+        ("torch/cudnn", 1.0, "100.0 %"),
+        ("torch/block", 0.5, "50.0 %"),
+    ]
+
+
+def test_the_details_say_what_the_limit_was_measured_on(tmp_path: Path) -> None:
+    bf16 = {"work": {**WORK, "precision": "bf16"}, "gemm_library": "torch.mm (oneDNN)"}
+    rows = [
+        row(gemm_gflops=100.0),
+        row(round=1, gemm_gflops=120.0),
+        row(variant="torch/basic@bf16", gemm_shape="1 × 2 × 3 (softmax)", gemm_threads=None, **bf16),
+    ]
+    section = section_of(report_of(tmp_path / "a", rows), "small")
+    assert (
+        "- GEMM rate: fp32, torch.mm (MKL), 2048 × 2048 × 2048, threads: 2, blocks: 2, median: 110 GFLOP/s\n"
+        "- GEMM rate: bf16, torch.mm (oneDNN), 1 × 2 × 3 (softmax), blocks: 1, median: 3,000 GFLOP/s\n"
+    ) in section
+    earlier = row(gemm_library=None, gemm_shape=None, gemm_threads=None)
+    assert "GEMM rate:" not in report_of(tmp_path / "b", [earlier])
+    assert "7.3 %" in report_of(tmp_path / "b", [earlier])
+
+
+def test_the_measured_benchmarks_of_this_repository_can_still_be_reported(tmp_path: Path) -> None:
+    """Those in results/ were measured by earlier versions, whose rows lack what later ones tell."""
+    for folder in sorted((ROOT / "results").glob("bench-*")):
+        copy = shutil.copytree(folder, tmp_path / folder.name)
+        write_report(copy)
+        assert "of GEMM rate" in (copy / "report.md").read_text(encoding="utf-8")
 
 
 def test_ptb_has_words_a_second_and_the_speed_up_over_basic(rich_report: str) -> None:

@@ -33,6 +33,21 @@ def test_a_row_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert read.peak_memory == {"host_bytes": 9e8}, "what is null was not measured"
 
 
+def test_the_limit_s_library_shape_and_threads_are_read(tmp_path: Path) -> None:
+    (read,), _ = rows.read(write(tmp_path, [row()]))
+    assert (read.gemm_library, read.gemm_threads) == ("torch.mm (MKL)", 2)
+    assert read.gemm_shape == "2048 × 2048 × 2048"
+
+
+def test_rows_of_earlier_versions_have_a_rate_and_no_library(tmp_path: Path) -> None:
+    unknown = dict.fromkeys(("gemm_library", "gemm_shape", "gemm_threads"))
+    for missing in (unknown, None):
+        earlier = {key: value for key, value in row().items() if missing is not None or key not in unknown}
+        (read,), _ = rows.read(write(tmp_path, [earlier | (missing or {})]))
+        assert (read.gemm_library, read.gemm_shape, read.gemm_threads) == ("", "", None)
+        assert read.gemm_fraction == pytest.approx(1.1e10 / 0.05 / 3e12)
+
+
 def test_a_row_without_measurement_says_why(tmp_path: Path) -> None:
     (read,), _ = rows.read(write(tmp_path, [unmeasured("unavailable", "no GPU", variant="a/b")]))
     assert (read.status, read.reason, read.label, read.work) == ("unavailable", "no GPU", "a/b", None)
@@ -82,6 +97,8 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
     ({"work": {**WORK, "unit": None}}, "the key 'unit' is missing"),
     ({"work": []}, "work cannot be []"),
     ({"gemm_gflops": -1}, "gemm_gflops cannot be -1"),
+    ({"gemm_library": 3}, "gemm_library cannot be 3: it must be a text"),
+    ({"gemm_threads": 0}, "gemm_threads cannot be 0: it must be a whole number of at least 1"),
     ({"copy_gbytes": 0}, "copy_gbytes cannot be 0"),
     ({"work": {**WORK, "bytes_per_step": {"products": 1}}}, "the key 'update' is missing"),
     ({"work": {**WORK, "bytes_per_step": {"products": 1, "update": -1}}}, "update cannot be -1"),

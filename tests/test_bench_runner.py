@@ -53,6 +53,9 @@ def test_a_run_records_and_goes_on_where_it_was_interrupted(tmp_path: Path) -> N
         assert row["work"]["device"] == "cpu"
         assert row["parity"]["gradient_error"] < row["parity"]["bound"]
         assert row["gemm_gflops"] > 0
+        assert row["gemm_library"].startswith(("torch.mm", "NumPy"))
+        assert " × " in row["gemm_shape"]
+        assert row["gemm_threads"] in (None, 1)
         assert row["copy_gbytes"] > 0
         assert row["work"]["bytes_per_step"]["update"] == 12 * 2_651_600  # all but the embedding, three times
         assert row["peak_memory"]["host_bytes"] > 4 * 4_651_600
@@ -191,8 +194,25 @@ def test_the_run_s_precision_is_in_its_rows(tmp_path: Path) -> None:
     assert run_command(bench, *QUICK, "--precision", "bf16", "--out", out) == 0
     found = {row["variant"]: row for row in rows(out)}
     assert found["torch/cudnn"]["work"]["precision"] == "bf16"
-    assert found["torch/cudnn"]["parity"]["bound"] == 16 * 2**-8
-    assert found["plain-torch/cudnn"]["status"] == "unavailable"
+    assert {row["parity"]["bound"] for row in found.values()} == {16 * 2**-8}
+    assert {row["status"] for row in found.values()} == {"measured"}
+
+
+def test_a_precision_beside_the_run_s_is_measured_and_told_apart(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    flags = ["--variants", "torch/cudnn", "torch/cudnn@bf16", "tensorflow/block_fused@fp64", "--rounds", "1"]
+    assert run_command(bench, "run", "quick", *flags, *SMALL, "--out", out) == 0
+    found = {row["variant"]: row for row in rows(out)}
+    assert {name: (row["status"], row["work"]["precision"]) for name, row in found.items()} == {
+        "plain-torch/cudnn": ("measured", "fp32"),
+        "torch/cudnn": ("measured", "fp32"),
+        "torch/cudnn@bf16": ("measured", "bf16"),
+        "tensorflow/block_fused@fp64": ("unavailable", "fp64"),
+    }
+    assert "computes in float32 at most" in found["tensorflow/block_fused@fp64"]["reason"]
+    report = (out / "report.md").read_text()
+    assert "| PyTorch cudnn (nn.LSTM), bf16 `torch/cudnn@bf16` |" in report
+    assert "| PyTorch cudnn (nn.LSTM), fp32 `torch/cudnn` |" in report
 
 
 def test_a_run_that_measures_nothing_fails(tmp_path: Path) -> None:

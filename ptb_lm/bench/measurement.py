@@ -4,7 +4,8 @@ import itertools
 import time
 from pathlib import Path
 
-from ptb_lm.bench.machine import Machine
+from ptb_lm.bench import products
+from ptb_lm.bench.machine import Gemm, Machine
 from ptb_lm.bench.plan import Plan, plan
 from ptb_lm.bench.pool import Pool
 from ptb_lm.bench.process import WarmUp, Worker, WorkerError
@@ -55,6 +56,7 @@ class Measurement:
         (self._declared,) = (w for w in SUITES[options.suite].workloads if w.name == workload.name)
         batch, declared = workload.task.batch_size, self._declared.task.batch_size
         self._cut = None if batch == declared else f"batch {batch} of {declared}"
+        self._products = products.of_step(workload.task)
         self._plans: dict[tuple[str, str], Plan] = {}
         self._impossible: set[tuple[str, str]] = set()  # variants and passes
         # (the first variant's name, its loss), to which the others' must be equal.
@@ -79,8 +81,7 @@ class Measurement:
         try:
             warm_up = worker.warm_up(pass_name, steps=workload.warm_up, limit=options.row_limit / 5)
             planned = self._plan(variant, pass_name, warm_up)
-            rates = self.machine.rates(variant.precision or options.precision)
-            block = worker.block(pass_name, planned.steps)
+            gemm, block = self._block(worker, pass_name, planned.steps, self._precision(variant))
         except WorkerError as error:
             self.pool.drop(variant.name)
             self._give_up(variant, pass_name, error)
@@ -102,10 +103,28 @@ class Measurement:
                     **warm_up._asdict(),
                 },
                 "peak_memory": block["peak_memory"],
-                **rates._asdict(),
+                **gemm._asdict(),
+                "copy_gbytes": self.machine.copy_gbytes(),
                 **{name: worker.facts[name] for name in ("loss", "parity", "engine", "environment")},
             }
         )
+
+    def _block(self, worker: Worker, pass_name: str, steps: int, precision: str) -> tuple[Gemm, Row]:
+        """Return the machine's limit and a block of steps.
+
+        The limit is measured right before and right after the block, and the larger one counts: a machine
+        whose speed changes is fast at one of its ends at least.
+
+        Raises:
+            WorkerError: The worker failed.
+        """
+        before = self.machine.gemm(precision, self._products)
+        block = worker.block(pass_name, steps)
+        after = self.machine.gemm(precision, self._products)
+        return max(before, after, key=lambda gemm: gemm.gemm_gflops), block
+
+    def _precision(self, variant: Variant) -> str:
+        return variant.precision or self.options.precision
 
     def _worker(self, variant: Variant) -> Worker:
         """Return the variant's worker, checked.
@@ -170,9 +189,7 @@ class Measurement:
             "reason": None,
             "planned_rounds": max(self._declared.rounds, workload.rounds),
             "cut": self._cut,
-            "work": workload.work(
-                pass_name, precision=variant.precision or options.precision, device=self.machine.device
-            ),
+            "work": workload.work(pass_name, precision=self._precision(variant), device=self.machine.device),
             "command": self.command,
             "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         }

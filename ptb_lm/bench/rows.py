@@ -65,7 +65,10 @@ class Row:
     parity: Mapping[str, Any] = field(default_factory=dict)
     startup: Mapping[str, Any] = field(default_factory=dict)
     peak_memory: Mapping[str, Any] = field(default_factory=dict)
-    gemm_gflops: float | None = None  # of the machine, measured in the same round, as is the next
+    gemm_gflops: float | None = None  # of the machine, measured beside the block, as is copy_gbytes
+    gemm_library: str = ""  # what multiplied, the machine's best; "" in rows of earlier versions
+    gemm_shape: str = ""  # at which shape
+    gemm_threads: int | None = None
     copy_gbytes: float | None = None
     engine: str = ""
     environment: Mapping[str, Any] = field(default_factory=dict)
@@ -84,7 +87,10 @@ class Row:
 
     @property
     def gemm_fraction(self) -> float | None:
-        """The declared FLOPs a second, as a fraction of the machine's matrix multiplication."""
+        """The declared FLOPs a second, as a fraction of the machine's matrix multiplication.
+
+        Above 1 that was measured too low to be a limit.
+        """
         if self.work is None or self.gemm_gflops is None:
             return None
         return self.work.flops_per_step / self.seconds_per_step / (self.gemm_gflops * 1e9)
@@ -220,6 +226,9 @@ _OPTIONAL: dict[str, checks.Check] = {
     "startup": checks.numbers,
     "peak_memory": checks.numbers,
     "gemm_gflops": checks.positive,
+    "gemm_library": checks.text,
+    "gemm_shape": checks.text,
+    "gemm_threads": checks.whole(1),
     "copy_gbytes": checks.positive,
     "engine": checks.text,
     "environment": checks.mapping,

@@ -1,5 +1,6 @@
 """How each result came about: rounds, spread, start-up, memory, parity with the reference, engine."""
 
+import statistics
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
@@ -38,13 +39,26 @@ def table(group: Group) -> Table:
     )
 
 
+def limits(group: Group) -> Iterator[str]:
+    """Yield what the GEMM rate was measured on, a sentence each; rows of earlier versions do not tell."""
+    rates: dict[str, list[float]] = {}
+    for row in (row for result in group.results for row in result.blocks):
+        if row.work and row.gemm_library and row.gemm_gflops:
+            threads = f", threads: {row.gemm_threads}" if row.gemm_threads else ""
+            on = f"{row.work.precision}, {row.gemm_library}, {row.gemm_shape}{threads}"
+            rates.setdefault(on, []).append(row.gemm_gflops)
+    for on, measured in rates.items():
+        median = formats.significant(statistics.median(measured))
+        yield f"GEMM rate: {on}, blocks: {len(measured)}, median: {median} GFLOP/s"
+
+
 def _cells(result: Result) -> Iterator[str]:
     yield f"{len(result.blocks)} of {result.planned_rounds or len(result.blocks)}"
     yield str(result.processes)
     yield _or_nothing(result.ratio, _units)
     yield _or_nothing(result.seconds, _quartiles)
-    for fraction in (result.gemm_fraction, result.roofline_fraction):
-        yield _or_nothing(fraction, lambda known: formats.percent(known.median))
+    yield _or_nothing(result.gemm_fraction, lambda known: formats.of_limit(known.median))
+    yield _or_nothing(result.roofline_fraction, lambda known: formats.percent(known.median))
     for key in ("build_seconds", "warm_up_seconds"):
         yield _or_nothing(result.recorded("startup", key, max), formats.significant)
     for key in ("host_bytes", "device_bytes"):

@@ -5,6 +5,7 @@ import math
 from ptb_lm.bench.intervals import LogMean
 
 NOTHING = "–"  # stands where there is no figure
+UNDERESTIMATED = "limit underestimated"
 
 
 def significant(value: float, digits: int = 3) -> str:
@@ -37,6 +38,11 @@ def interval(value: LogMean | None) -> str:
 def percent(fraction: float) -> str:
     """Return a fraction in percent: a decimal, more if it is small."""
     return f"{significant(100 * fraction, 2) if fraction < 0.01 else f'{100 * fraction:,.1f}'} %"
+
+
+def of_limit(fraction: float) -> str:
+    """Return a fraction of the machine's limit in percent; what is above 1 says that it was none."""
+    return percent(fraction) if fraction <= 1 else UNDERESTIMATED
 
 
 def size(count: float | None) -> str:

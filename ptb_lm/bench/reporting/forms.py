@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from ptb_lm.bench.reporting.formats import NOTHING, interval, percent, significant, times
+from ptb_lm.bench.reporting.formats import NOTHING, interval, of_limit, percent, significant, times
 from ptb_lm.bench.results import Group, Result
 
 
@@ -53,7 +53,7 @@ def _ratio(result: Result) -> str:
 
 
 def _gemm_fraction(result: Result) -> str:
-    return percent(result.gemm_fraction.median) if result.gemm_fraction else NOTHING
+    return of_limit(result.gemm_fraction.median) if result.gemm_fraction else NOTHING
 
 
 def _roofline_fraction(result: Result) -> str:

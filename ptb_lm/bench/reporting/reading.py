@@ -13,9 +13,13 @@ kernels; and it covers the baseline's draws only as far as its processes change 
 interval is a statement by itself: of twenty, one is wrong on average. Where quartiles are given, they are
 of the rounds.
 
-The fraction of the GEMM rate is the declared FLOPs of a step by its time, over what the same machine and
-threads reached in a large matrix multiplication of the variant's precision in the same round. Start-up
-(build and warm-up, with any compilation) is not part of the timed steps.
+The fraction of the GEMM rate is the declared FLOPs of a step by its time, over what the same machine reached
+in matrix multiplication of the variant's precision, measured for half a second right before and right after
+the block, of which the larger counts. It is that of the fastest of its libraries at the fastest shape, among
+large square matrices and the products of the workload's own step; the details name both, and the threads. A
+fraction above 1 means that the limit was underestimated, and that is said in its place. In reports of earlier
+versions it is a multiplication of large square matrices by torch. Start-up (build and warm-up, with any
+compilation) is not part of the timed steps.
 
 The roofline is an estimate of a language model's step at best on this machine: its FLOPs at the GEMM rate (or
 the weights at the rate at which the machine copies memory, if that takes longer), and, in training, its

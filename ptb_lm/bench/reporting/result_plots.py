@@ -42,13 +42,15 @@ def _fraction(result: Result) -> Bar | None:
     fraction = result.gemm_fraction
     if fraction is None:
         return None
+    # A bar ends at the limit, also where that was measured too low.
+    median, low, high = (min(each, 1.0) for each in (fraction.median, fraction.low, fraction.high))
     spread = fraction.count > 1
     return Bar(
         label=result.label,
-        value=fraction.median,
-        low=fraction.low if spread else None,
-        high=fraction.high if spread else None,
-        text=formats.percent(fraction.median),
+        value=median,
+        low=low if spread else None,
+        high=high if spread else None,
+        text=formats.of_limit(fraction.median),
     )
 
 

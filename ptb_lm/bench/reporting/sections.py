@@ -43,7 +43,11 @@ def section(groups: Sequence[Group], *, with_suite: bool) -> Section:
         plots=[plot for group in groups for plot in result_plots.plots(group, with_pass=several)],
         beside=list(beside.tables(groups)),
         details=[
-            Captioned(caption=f"How {group.name} was measured", table=details.table(group))
+            Captioned(
+                caption=f"How {group.name} was measured",
+                table=details.table(group),
+                remarks=list(details.limits(group)),
+            )
             for group in groups
             if group.work
         ],
