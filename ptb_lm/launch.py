@@ -194,9 +194,9 @@ def _announce(
         f"model {run.model}, config {run.config}, recipe {run.recipe}: {parameter_count:,} parameters, "
         f"{model.engine}"
     )
+    runlog.say(f"run directory {directory.path}")
     for hint in model.hints:
         runlog.say(hint)
-    runlog.say(f"run directory {directory.path}")
 
 
 def _tell_what_changed(before: dict[str, Any], now: dict[str, Any]) -> None:

@@ -268,6 +268,23 @@ def test_with_averages_too(
     assert saved.averages.keys() == saved.weights.keys()
 
 
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("model", ["basic", "block", "block_fused", "cudnn"])
+def test_in_bfloat16_too(
+    model: str, tied: bool, text_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trainer, "READ_SECONDS", math.inf)
+    more = (*REGULARISED, "--model", model, "--precision", "bf16", *(() if tied else ("--no-tie-weights",)))
+    run, expected = tmp_path / "run", tmp_path / "expected"
+    assert main(arguments(text_folder, expected, *more)) == 0
+    with monkeypatch.context() as patch:
+        patch.setattr("ptb_lm.launch.StopRequest", lambda: StopAfter(16))
+        assert main(arguments(text_folder, run, *more)) == 143
+    assert_saved_when_asked(run, 16)
+    assert main(["--resume", str(run)]) == 0
+    assert_equal_runs(run, expected)
+
+
 @pytest.mark.parametrize("before_the_end", [1, 4, 5, 7])
 def test_stopped_in_either_test_and_resumed_equals_never_stopped(
     before_the_end: int, text_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

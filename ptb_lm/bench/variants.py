@@ -51,6 +51,7 @@ LANGUAGE_MODELS: dict[str, Framework] = {
         "ptb_lm.tf_backend.plain:build",
         {"keras": "Keras's Embedding, LSTM, Dense, cross-entropy and SGD, tf.clip_by_global_norm"},
         executions=("graph",),
+        precisions=("fp32", "bf16"),
     ),
 }
 CLASSIFIERS: dict[str, Framework] = {

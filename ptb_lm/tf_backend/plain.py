@@ -2,7 +2,8 @@
 
 Keras's Embedding, LSTM and Dense, cross-entropy from logits, tf.clip_by_global_norm and Keras's SGD in one
 tf.function; the carried state goes in as initial_state. The embedding's gradient is what a tape gives: a row
-for each token (tf.IndexedSlices), of which SGD moves no other rows.
+for each token (tf.IndexedSlices), of which SGD moves no other rows. In bf16 the layers have Keras's policy
+mixed_bfloat16.
 
 Shapes: B = batch, T = time steps, N = B * T tokens, E = embedding width, H = hidden units, V = vocabulary.
 """
@@ -21,21 +22,22 @@ from ptb_lm.tf_backend.loss import sum_by_word
 
 State = Sequence[Sequence[tf.Tensor]]  # (h_BH, c_BH) of each layer
 Loss: TypeAlias = tf.Tensor  # [2]: negative log likelihood, gradient norm
+POLICIES = {"fp32": "float32", "bf16": "mixed_bfloat16"}  # of Keras, by precision
 
 
 class PlainModel:
     """A language model of Keras's own layers."""
 
-    def __init__(self, config: Config, vocabulary_size: int, *, gpu: bool) -> None:
-        self.embedding = keras.layers.Embedding(vocabulary_size, config.embedding_width)
+    def __init__(self, config: Config, vocabulary_size: int, *, gpu: bool, policy: str) -> None:
+        self.embedding = keras.layers.Embedding(vocabulary_size, config.embedding_width, dtype=policy)
         # Where there is a GPU, Keras would try cuDNN on the CPU too.
         cudnn = "auto" if gpu else False
         self.lstms = [
-            keras.layers.LSTM(hidden, return_sequences=True, return_state=True, use_cudnn=cudnn)
+            keras.layers.LSTM(hidden, return_sequences=True, return_state=True, use_cudnn=cudnn, dtype=policy)
             for hidden in config.layer_sizes
         ]
-        self.dense = keras.layers.Dense(vocabulary_size)
-        self.dropout = keras.layers.Dropout(1 - config.keep_prob)
+        self.dense = keras.layers.Dense(vocabulary_size, dtype=policy)
+        self.dropout = keras.layers.Dropout(1 - config.keep_prob, dtype=policy)
         self.embedding.build((None, None))
         width = config.embedding_width
         for lstm, hidden in zip(self.lstms, config.layer_sizes, strict=True):
@@ -59,12 +61,18 @@ class PlainLoop:
     """Trains a PlainModel; as much of ptb_lm.backend.Backend as the benchmark asks for."""
 
     def __init__(
-        self, config: Config, weights: Mapping[str, NDArray[Any]], *, device: Device, seed: int
+        self,
+        config: Config,
+        weights: Mapping[str, NDArray[Any]],
+        *,
+        device: Device,
+        precision: str,
+        seed: int,
     ) -> None:
         keras.utils.set_random_seed(seed)
         self.config, self.device = config, device
         self.engine = f"Keras layers on {'cuda' if device.gpu else 'cpu'} (graph)"
-        self.model = PlainModel(config, len(weights["embedding"]), gpu=device.gpu)
+        self.model = PlainModel(config, len(weights["embedding"]), gpu=device.gpu, policy=POLICIES[precision])
         self.optimizer = keras.optimizers.SGD(1.0)
         self.optimizer.build(self.model.variables)
         self.train_function = tf.function(self._train)
@@ -74,7 +82,11 @@ class PlainLoop:
     def zero_state(self, batch_size: int) -> State:
         """Return the zero state for a batch."""
         with tf.device(self.device.name):
-            return [(tf.zeros([batch_size, h]), tf.zeros([batch_size, h])) for h in self.config.layer_sizes]
+            dtype = self.model.dense.compute_dtype
+            return [
+                (tf.zeros([batch_size, hidden], dtype), tf.zeros([batch_size, hidden], dtype))
+                for hidden in self.config.layer_sizes
+            ]
 
     def place(self, rows_BL: Ids) -> tf.Tensor:
         """Return the rows on the device."""
@@ -152,6 +164,7 @@ class PlainLoop:
 
 
 def _mean_loss(y_BT: tf.Tensor, logits_BTV: tf.Tensor) -> tf.Tensor:
+    logits_BTV = tf.cast(logits_BTV, tf.float32)
     return tf.reduce_mean(keras.losses.sparse_categorical_crossentropy(y_BT, logits_BTV, from_logits=True))
 
 
@@ -176,7 +189,7 @@ def build(
     Raises:
         UserError: There is no such device.
     """
-    assert (execution, precision) == ("graph", "fp32")
+    assert execution == "graph"
     chosen = choose(device, model=model, execution=execution)
     with tf.device(chosen.name):
-        return PlainLoop(config, weights, device=chosen, seed=seed)
+        return PlainLoop(config, weights, device=chosen, precision=precision, seed=seed)
