@@ -49,12 +49,15 @@ def test_right_language_models_pass(model: str, precision: str) -> None:
     assert 0 < errors["gradient_error"] < errors["bound"]
 
 
-@pytest.mark.parametrize(
-    "name", ["plain-torch/cudnn", pytest.param("plain-tensorflow/keras", marks=installed("tensorflow"))]
-)
-def test_the_plain_loops_pass(name: str) -> None:
-    build = Variant(name, "").builder(variants.LANGUAGE_MODELS, precision="fp32", **CHOSEN)
-    parity.check(LANGUAGE, build, precision="fp32", seed=3)
+@installed("tensorflow")
+@pytest.mark.parametrize("precision", variants.LANGUAGE_MODELS["plain-tensorflow"].precisions)
+def test_the_plain_loop_of_keras_passes(precision: str) -> None:
+    """Torch's has a file of its own, test_bench_plain.py."""
+    build = Variant("plain-tensorflow/keras", "").builder(
+        variants.LANGUAGE_MODELS, precision=precision, **CHOSEN
+    )
+    parity.check(LANGUAGE, build, precision=precision, seed=3)
+    whole_size.check(LANGUAGE, build, precision=precision, seed=3)
 
 
 @pytest.mark.gpu
