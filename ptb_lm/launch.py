@@ -10,6 +10,7 @@ import json
 import shlex
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from ptb_lm.corpus import Corpus
 from ptb_lm.errors import UserError
 from ptb_lm.files import atomic_write, home
 from ptb_lm.interrupt import Interrupted, StopRequest
+from ptb_lm.load import Load
 from ptb_lm.rundir import RunConfig, RunDirectory
 from ptb_lm.trainer import Trainer, count_steps
 from ptb_lm.vocabulary import Vocabulary
@@ -52,7 +54,7 @@ def train(arguments: argparse.Namespace, command_line: str, *, started: float) -
         UserError: Something is wrong with the flags, the data or the run directory, and nothing was written;
             or there is not enough memory for a step, and the run directory has the newest state.
     """
-    command = f"{cli.TRAIN} {command_line}".strip()
+    command, load = f"{cli.TRAIN} {command_line}".strip(), Load()
     given = {name: value for name, value in vars(arguments).items() if value is not None}
     resuming = arguments.resume is not None
     if arguments.overwrite and arguments.run_dir is None:
@@ -94,7 +96,16 @@ def train(arguments: argparse.Namespace, command_line: str, *, started: float) -
             directory.write_config(run)
         else:
             directory.create(run, corpus.vocabulary)
-        _announce(run, corpus, model, directory, parameters.count(weights))
+        threads = trainer.environment.get("threads")
+        busy = load.hint(threads) if isinstance(threads, int) else None
+        _announce(
+            run,
+            corpus,
+            model,
+            directory,
+            parameters.count(weights),
+            hints=[*model.hints, *filter(None, [busy])],
+        )
         if resuming:
             runlog.say(f"goes on in epoch {trainer.progress.epoch + 1}, step {trainer.progress.step + 1}")
             _tell_what_changed(*trainer.progress.environments[-2:])
@@ -186,7 +197,13 @@ def _check_vocabulary(directory: RunDirectory, corpus: Corpus) -> None:
 
 
 def _announce(
-    run: RunConfig, corpus: Corpus, model: backend.Backend, directory: RunDirectory, parameter_count: int
+    run: RunConfig,
+    corpus: Corpus,
+    model: backend.Backend,
+    directory: RunDirectory,
+    parameter_count: int,
+    *,
+    hints: Sequence[str],
 ) -> None:
     tokens = ", ".join(f"{split} {len(ids):,}" for split, ids in corpus.splits.items())
     runlog.say(f"data {run.data}: {tokens} tokens, {len(corpus.vocabulary):,} words")
@@ -195,7 +212,7 @@ def _announce(
         f"{model.engine}"
     )
     runlog.say(f"run directory {directory.path}")
-    for hint in model.hints:
+    for hint in hints:
         runlog.say(hint)
 
 

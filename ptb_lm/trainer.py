@@ -20,6 +20,9 @@ SAVE_SECONDS = 300.0  # how much work a lost process may lose
 class Trainer:
     """Trains one run.
 
+    Attributes:
+        environment: Versions and machine facts, for the record.
+
     Args:
         run: The resolved configuration.
         corpus: The data.
@@ -48,8 +51,8 @@ class Trainer:
         self.directory = directory
         self.stop = stop
         # Taken now: at the end of a long run the checkout may be another.
-        self._environment = {**runlog.environment(), **backend.environment()}
-        self.progress = Progress(commands=[command], environments=[self._environment])
+        self.environment = {**runlog.environment(), **backend.environment()}
+        self.progress = Progress(commands=[command], environments=[self.environment])
         self.state: State = backend.zero_state(self.config.batch_size)
         self.steps = count_steps(corpus, run)
         self.tokens = self.config.batch_size * self.config.num_steps  # a step
@@ -69,8 +72,8 @@ class Trainer:
         )
         self.progress.commands.append(command)
         # A state may say how to compute.
-        self._environment |= self.backend.environment()
-        self.progress.environments.append(self._environment)
+        self.environment |= self.backend.environment()
+        self.progress.environments.append(self.environment)
 
     def train(self) -> runlog.Row:
         """Train to the last epoch, score the test split with the best weights, and return the result.
@@ -133,7 +136,7 @@ class Trainer:
             progress.clocked_tokens += len(pending) * self.tokens
         else:
             # How long a user waits for it: imports, the text, the model, compilation.
-            self._environment["seconds_to_first_step"] = start + seconds - self._started
+            self.environment["seconds_to_first_step"] = start + seconds - self._started
             self._warm = True
         for nll, gradient_norm in measured:
             progress.step += 1
