@@ -213,7 +213,7 @@ def _announce(
     )
     runlog.say(f"run directory {directory.path}")
     for hint in hints:
-        runlog.say(hint)
+        runlog.say(f"hint: {hint}")
 
 
 def _tell_what_changed(before: dict[str, Any], now: dict[str, Any]) -> None:
