@@ -218,9 +218,11 @@ def _announce(
 
 def _tell_what_changed(before: dict[str, Any], now: dict[str, Any]) -> None:
     """Say what the last digits of a run depend on and is not as it was when the run stopped."""
+    # A run from before there was a choice.
+    before = {**({"kernels": "torch", "float32_products": "MKL"} if "kernels" in now else {}), **before}
     changed = [
-        f"{name} {before[name]} before, {now.get(name)} now"
-        for name in ("torch", "tensorflow", "device", "kernels", "products", "threads")
+        f"{name.replace('_', ' ')} {before[name]} before, {now.get(name)} now"
+        for name in ("torch", "tensorflow", "device", "kernels", "float32_products", "threads")
         if name in before and before[name] != now.get(name)
     ]
     if changed:

@@ -1,4 +1,4 @@
-"""How busy the machine's cores are with the work of others."""
+"""How busy the cores that this process may use are with the work of others."""
 
 import os
 import time
@@ -29,8 +29,7 @@ class Load:
 
         The threads wait for each other many times a step. One that has to share its core holds up all.
         """
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        taken = round(self.busy_cores())
+        cores, taken = len(_cores()), round(self.busy_cores())
         if taken < 1 or threads < 2 or threads + taken <= cores:
             return None
         fewer = max(1, cores - taken)
@@ -40,12 +39,20 @@ class Load:
         )
 
 
+def _cores() -> set[int]:
+    """Return the cores that this process may use."""
+    return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
+
+
 def _others() -> float | None:
-    """Return the seconds that all cores have spent on other processes; None if the system does not tell."""
+    """Return the seconds that these cores have spent on other processes; None if the system does not tell."""
     try:
-        fields = Path("/proc/stat").read_text(encoding="ascii").split("\n", 1)[0].split()
+        lines = Path("/proc/stat").read_text(encoding="ascii").splitlines()
     except OSError:
         return None
-    user, _, system = (int(field) for field in fields[1:4])
-    own = os.times()
-    return (user + system) / HERTZ - own.user - own.system
+    ours = {f"cpu{core}" for core in _cores()}
+    fields = [line.split() for line in lines if line.partition(" ")[0] in ours]
+    own = os.times()  # with what this process has started and waited for: a compiler
+    # user, nice, system, ...
+    spent = sum(int(of[1]) + int(of[3]) for of in fields) / HERTZ
+    return spent - own.user - own.system - own.children_user - own.children_system

@@ -134,17 +134,15 @@ def _steps(arguments: argparse.Namespace) -> int:
 
 def _table(rows: list[dict[str, Any]]) -> str:
     lines = [
-        f"| words a second, median | {' | '.join(NEIGHBOURS)} |",
+        f"| words a second: median (lowest to highest) | {' | '.join(NEIGHBOURS)} |",
         f"|---|{'--:|' * len(NEIGHBOURS)}",
     ]
     for way in dict.fromkeys(row["way"] for row in rows):
-        cells = [
-            statistics.median(
-                row["words_per_second"] for row in rows if (row["way"], row["neighbour"]) == (way, neighbour)
-            )
-            for neighbour in NEIGHBOURS
-        ]
-        lines.append(f"| {way} | {' | '.join(f'{cell:,.0f}' for cell in cells)} |")
+        cells = []
+        for neighbour in NEIGHBOURS:
+            rates = [r["words_per_second"] for r in rows if (r["way"], r["neighbour"]) == (way, neighbour)]
+            cells.append(f"{statistics.median(rates):,.0f} ({min(rates):,.0f} to {max(rates):,.0f})")
+        lines.append(f"| {way} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 

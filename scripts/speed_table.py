@@ -11,6 +11,7 @@ from pathlib import Path
 import kept_runs
 
 from ptb_lm import cli
+from ptb_lm.bench.reporting import formats
 from ptb_lm.bench.results import Group, Result, Summary
 from ptb_lm.bench.summary import summarise
 
@@ -104,7 +105,10 @@ def _cells(group: Group, result: Result | None) -> list[str]:
     if result.ratio is not None and result.variant != group.baseline:
         low, high = result.ratio.interval or (None, None)
         ratio = f"{result.ratio.estimate:.2f}" + ("" if low is None else f" ({low:.2f} to {high:.2f})")
-    fraction = "" if result.gemm_fraction is None else f"{result.gemm_fraction.median:.0%}"
+    fraction = ""
+    if result.gemm_fraction is not None:
+        reached = result.gemm_fraction.median
+        fraction = f"{reached:.0%}" if reached <= 1 else formats.UNDERESTIMATED
     return [f"{result.rate.median:,.0f}", ratio, fraction]
 
 

@@ -19,7 +19,7 @@ from torch.nn import functional
 from ptb_lm import memory
 from ptb_lm.config import Config
 from ptb_lm.dropout import Place
-from ptb_lm.torch_backend import backend, dropout, fused, loss
+from ptb_lm.torch_backend import backend, cpu, dropout, fused, loss
 from ptb_lm.torch_backend.backend import TorchBackend
 
 Weights = Mapping[str, NDArray[Any]]
@@ -92,8 +92,15 @@ def fast_masks(config: Config, weights: Weights, **chosen: Any) -> TorchBackend:
     return _cudnn(config, weights, **chosen)
 
 
+def own_kernels(config: Config, weights: Weights, **chosen: Any) -> TorchBackend:
+    """Return `block_fused` by torch's operations alone."""
+    cpu.use(cpu.Choice("torch", cpu.default().products))
+    return _built("block_fused", TorchBackend, config, weights, chosen)
+
+
 def packed_recurrence(config: Config, weights: Weights, **chosen: Any) -> TorchBackend:
-    """Return `block_fused` with the recurrent matrix rearranged at every step of the backward pass."""
+    """Return `block_fused` without kernels, its matrix rearranged at every step of the backward pass."""
+    cpu.use(cpu.Choice("torch", "MKL"))
     _replace(fused, "by_transpose", lambda matrix_KN, rows: lambda x_BN: x_BN @ matrix_KN.T)
     return _built("block_fused", TorchBackend, config, weights, chosen)
 

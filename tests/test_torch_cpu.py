@@ -85,7 +85,7 @@ def test_torch_s_own_setting_is_left_as_it_was(choice: cpu.Choice) -> None:
     choose(choice)
     settings = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
     before = settings.fp32_precision
-    with pytest.raises(ZeroDivisionError), cpu.float32_products():
+    with pytest.raises(ZeroDivisionError), cpu.float32_products(torch.ones(1)):
         1 / 0  # noqa: B018
     assert settings.fp32_precision == before
 
@@ -109,7 +109,7 @@ import torch
 from ptb_lm.torch_backend import cpu
 a, b = (torch.randn(200, 200, generator=torch.Generator().manual_seed(seed)) for seed in (1, 2))
 with cpu.using(products="oneDNN"):
-    with cpu.float32_products():
+    with cpu.float32_products(a):
         found = a @ b
 expected = a.double() @ b.double()
 print(cpu.onednn_is_exact(), float((found - expected).norm() / expected.norm()) < 1e-6)
@@ -141,6 +141,46 @@ def test_a_run_goes_on_as_it_was_computed(tiny_config: Config) -> None:
     saved["torch.cpu"] = np.array([9, 0], np.uint8)
     with pytest.raises(UserError, match="names no way to compute"):
         built.load_training_state(saved)
+
+
+def test_the_variable_holds_for_a_resumed_run_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(cpu.VARIABLE, "torch")
+    cpu.restore(np.array([cpu.KERNELS.index("native"), 0], np.uint8))
+    assert cpu.chosen().kernels == "torch"
+    monkeypatch.setenv(cpu.VARIABLE, "bogus")
+    with pytest.raises(UserError, match="PTB_LM_KERNELS=bogus: choose from native, torch"):
+        cpu.use(cpu.chosen())
+
+
+def test_nothing_is_compiled_for_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tensor without memory stands for one of another device."""
+
+    def asked() -> None:
+        raise AssertionError
+
+    monkeypatch.setattr(cpu, "chosen", asked)
+    x = torch.empty(3, 3, device="meta")
+    assert cpu.kernels(x) is None
+    assert cpu.recurrence(x) is None
+    with cpu.float32_products(x):
+        pass
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp64"])
+@pytest.mark.parametrize("choice", EVERY_WAY)
+def test_block_fused_is_compiled_however_a_cpu_computes(
+    choice: cpu.Choice, precision: str, tiny_config: Config
+) -> None:
+    choose(choice)
+    weights = random_weights(tiny_config, VOCABULARY, 1)
+    chosen = {"framework": "torch", "model": "block_fused", "execution": "compile", "device": "cpu"}
+    built = backend.build(tiny_config, weights, precision=precision, seed=1, **chosen)
+    assert "(compile)" in built.engine
+    ((x_BT, y_BT),) = random_windows(tiny_config, VOCABULARY, 1, seed=2)
+    _, loss = built.train_step(x_BT, y_BT, built.zero_state(3), learning_rate=0.1)
+    expected, _, _ = reference.loss_and_gradients(weights, x_BT, y_BT, reference.zero_state(weights, 3))
+    bound = 1e-2 if precision == "bf16" else 1e-5
+    assert built.read([loss])[0].nll / 3 == pytest.approx(expected, rel=bound)
 
 
 def test_the_machine_s_choice_is_by_its_processor(monkeypatch: pytest.MonkeyPatch) -> None:

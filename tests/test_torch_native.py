@@ -127,6 +127,35 @@ def test_what_is_not_finite_stays_visible(bad: float, dtype: torch.dtype) -> Non
 
 
 @needs_kernels
+def test_nothing_is_read_or_written_beyond_a_tensor() -> None:
+    """What does not fit is refused before a kernel sees it."""
+    kernels, logits = native.loaded(), torch.zeros(3, 7)
+    for target in (-1, 7, 10**7):
+        with pytest.raises(IndexError, match="a target is not one of 7 words"):
+            kernels.cross_entropy(logits, torch.tensor([0, target, 0]), gradient=True)
+    for targets in (torch.zeros(3, dtype=torch.int32), torch.zeros(2, dtype=torch.int64)):
+        with pytest.raises(ValueError, match="is needed"):
+            kernels.cross_entropy(logits, targets, gradient=True)
+    with pytest.raises(ValueError, match="is needed"):
+        kernels.cross_entropy(torch.zeros(7, 3).T, torch.zeros(3, dtype=torch.int64), gradient=True)
+    with pytest.raises(ValueError, match="do not lie alike"):
+        kernels.update(torch.zeros(3, 7), torch.zeros(7, 3).T, torch.zeros(3, 7), 1.0)
+    inputs = [torch.zeros(shape).bfloat16() for shape in ((2, 3), (2, 5), (2, 5), (3, 20), (5, 20), (20,))]
+    with pytest.raises(ValueError, match="is needed"):
+        FusedSequence.apply(*inputs, (2,))  # type: ignore[no-untyped-call]
+    apart = torch.arange(12.0).view(3, 4)[:, ::2]
+    assert global_norm([apart]).item() == pytest.approx(apart.norm().item())
+
+
+@needs_kernels
+def test_every_nan_stays_one_in_bfloat16() -> None:
+    bits = torch.tensor([0x7FC00000, 0x7FFFFFFF, 0x7F800001, -1, -0x00400000], dtype=torch.int32)
+    kept, used = bits.view(torch.float32).clone(), torch.zeros(5, dtype=torch.bfloat16)
+    native.loaded().update(kept, torch.zeros(5, dtype=torch.bfloat16), used, 1.0)
+    assert used.isnan().all()
+
+
+@needs_kernels
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("shape", [(1,), (31, 5), (3, 4099)])
 def test_the_norm_and_the_update(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
@@ -148,7 +177,7 @@ def test_the_norm_and_the_update(dtype: torch.dtype, shape: tuple[int, ...]) -> 
 
 @needs_kernels
 @pytest.mark.parametrize("dtype", TYPES)
-@pytest.mark.parametrize("keep_prob", [1e-9, 0.35, 0.8, 1 - 1e-9, 1.0])
+@pytest.mark.parametrize("keep_prob", [1e-9, *(percent / 100 for percent in range(1, 101)), 1 - 1e-9])
 def test_masks_are_those_of_torch_to_the_bit(dtype: torch.dtype, keep_prob: float) -> None:
     masks = []
     for kernels in cpu.KERNELS:
@@ -225,6 +254,25 @@ class TestWithoutKernels:
         done = run(TROUBLE, XDG_CACHE_HOME=str(tmp_path / "file"))
         expected = run(TROUBLE)
         assert done.stdout == expected.stdout
+
+    def test_a_user_without_a_home_has_them_for_the_process(self, tmp_path: Path) -> None:
+        no_home = "def none(): raise RuntimeError('no home')"
+        code = f"import pathlib\n{no_home}\npathlib.Path.home = none\n{TROUBLE}"
+        done = run(code, XDG_CACHE_HOME="", TMPDIR=str(tmp_path))
+        assert done.stdout == run(TROUBLE).stdout
+        assert not list(tmp_path.iterdir())
+
+    def test_a_library_that_was_cut_off_is_made_again(self, tmp_path: Path) -> None:
+        expected = run(TROUBLE, XDG_CACHE_HOME=str(tmp_path)).stdout
+        for library in (tmp_path / "ptb_lm").iterdir():
+            library.write_bytes(library.read_bytes()[:100])
+        assert run(TROUBLE, XDG_CACHE_HOME=str(tmp_path)).stdout == expected
+
+    def test_code_of_others_is_not_loaded(self, tmp_path: Path) -> None:
+        (tmp_path / "ptb_lm").mkdir()
+        (tmp_path / "ptb_lm").chmod(0o777)
+        assert run(TROUBLE, XDG_CACHE_HOME=str(tmp_path)).stdout == run(TROUBLE).stdout
+        assert not list((tmp_path / "ptb_lm").iterdir())
 
     def test_they_can_be_switched_off(self) -> None:
         done = run(TROUBLE, **{cpu.VARIABLE: "torch"})

@@ -1,7 +1,6 @@
 """What a language model and a classifier in torch share: device, precision, memory, weights in and out."""
 
 import contextlib
-import dataclasses
 import platform
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
@@ -81,7 +80,7 @@ class TorchModel(ABC):
     def hints(self) -> list[str]:
         """What a user should know of this choice on this machine, a sentence each."""
         if self.device.type == "cuda":
-            return []
+            return self._hints_of_a_gpu()
         hints = []
         if self.dtype == torch.float16 or (self.dtype == torch.bfloat16 and not cpu.multiplies_bfloat16()):
             name = str(self.dtype).removeprefix("torch.")
@@ -90,12 +89,23 @@ class TorchModel(ABC):
             hints.append("this CPU multiplies in bfloat16: --precision bf16 is faster")
         if self.model_name == "persistent":
             hints.append("--model persistent is for a GPU in fp16: here --model block_fused is faster")
-        elif (
-            self.model_name != "block_fused" and cpu.recurrence(torch.empty(0, dtype=self.dtype)) is not None
-        ):
+        elif self.model_name != "block_fused" and self._has_a_fast_recurrence():
             hints.append(f"on this CPU --model block_fused is faster than {self.model_name}")
         if cpu.chosen().kernels == "torch" and (trouble := native.trouble()):
             hints.append(f"training is slower than it could be, without compiled kernels: {trouble}")
+        return hints
+
+    def _has_a_fast_recurrence(self) -> bool:
+        """Return whether our own kernels run the recurrence where that was measured to be faster."""
+        wide = "AVX512" in torch.backends.cpu.get_cpu_capability()
+        return wide and cpu.recurrence(torch.empty(0, dtype=self.dtype)) is not None
+
+    def _hints_of_a_gpu(self) -> list[str]:
+        hints = []
+        if self.dtype == torch.float32 and torch.cuda.get_device_capability(self.device) >= (8, 0):
+            hints.append("this GPU multiplies in bfloat16: --precision bf16 is faster")
+        if self.model_name == "persistent" and self.dtype != torch.float16:
+            hints.append("--model persistent is for --precision fp16: here --model cudnn is faster")
         return hints
 
     @abstractmethod
@@ -133,7 +143,7 @@ class TorchModel(ABC):
             facts["cudnn"] = torch.backends.cudnn.version()
         else:
             facts["device"] = f"cpu ({platform.machine()}, {torch.backends.cpu.get_cpu_capability()})"
-            facts |= dataclasses.asdict(cpu.chosen())
+            facts |= {"kernels": cpu.chosen().kernels, "float32_products": cpu.chosen().products}
         return facts
 
 
@@ -175,7 +185,8 @@ def auto_precision(device: str) -> str:
 def _lstm(model: str, execution: str, device: torch.device, dtype: torch.dtype) -> str:
     if model == "persistent" and (device.type, dtype) != ("cuda", torch.float16):
         return f"torch persistent on {device.type} ({execution}; its kernel needs CUDA and fp16)"
-    if model == "block_fused" and cpu.recurrence(torch.empty(0, dtype=dtype, device=device)) is not None:
+    ours = execution == "eager" and cpu.recurrence(torch.empty(0, dtype=dtype, device=device)) is not None
+    if model == "block_fused" and ours:
         return f"torch {model} on {device.type} (kernels of our own)"
     if model != "cudnn":
         return f"torch {model} on {device.type} ({execution})"

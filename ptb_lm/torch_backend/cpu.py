@@ -52,7 +52,7 @@ def use(choice: Choice) -> None:
     """Compute so from now on, as far as this machine can."""
     global _chosen
     _chosen = Choice(
-        kernels=choice.kernels if native.trouble() is None else "torch",
+        kernels=choice.kernels if native.trouble() is None and not _switched_off() else "torch",
         products=choice.products if onednn_is_exact() else "MKL",
     )
 
@@ -95,11 +95,22 @@ def default() -> Choice:
     MKL is the faster library on Intel's processors. On others it takes a path that is not made for them, and
     oneDNN is about twice as fast.
     """
-    off = os.environ.get(VARIABLE) == "torch"
     return Choice(
-        kernels="torch" if off or native.trouble() is not None else "native",
+        kernels="torch" if _switched_off() or native.trouble() is not None else "native",
         products="MKL" if is_intel() or not onednn_is_exact() else "oneDNN",
     )
+
+
+def _switched_off() -> bool:
+    """Return whether the user wants no kernels of our own.
+
+    Raises:
+        UserError: The variable says something else.
+    """
+    wanted = os.environ.get(VARIABLE) or "native"
+    if wanted not in KERNELS:
+        raise UserError(f"{VARIABLE}={wanted}: choose from {', '.join(KERNELS)}")
+    return wanted == "torch"
 
 
 @functools.cache
@@ -124,20 +135,36 @@ def onednn_is_exact() -> bool:
     if not torch.backends.mkldnn.is_available() or not hasattr(torch.backends.mkldnn, "matmul"):
         return False
     stream = torch.Generator().manual_seed(1)
-    a, b = (torch.randn(96, 96, generator=stream) for _ in range(2))
-    with _onednn():
-        found = torch.mm(a, b)
-    exact = a.double() @ b.double()
-    return bool((found - exact).abs().max() < 1e-5 * exact.abs().max())
+    for m, k, n in ((96, 96, 96), (20, 650, 2600), (700, 650, 1000)):
+        a, b = (torch.randn(shape, generator=stream) for shape in ((m, k), (k, n)))
+        with onednn():
+            found = torch.mm(a, b)
+        exact = a.double() @ b.double()
+        if not (found - exact).abs().max() < 1e-5 * exact.abs().max():
+            return False
+    return True
 
 
-def float32_products() -> contextlib.AbstractContextManager[None]:
-    """Return a context in which float32 products go to the library that was chosen."""
-    return _onednn() if chosen().products == "oneDNN" else contextlib.nullcontext()
+def float32_products(x: Tensor) -> contextlib.AbstractContextManager[None]:
+    """Return a context in which products of such a tensor go to the library that was chosen for float32."""
+    if torch.compiler.is_compiling() or x.device.type != "cpu" or x.dtype != torch.float32:
+        return contextlib.nullcontext()
+    return onednn() if chosen().products == "oneDNN" else contextlib.nullcontext()
+
+
+def by_mkl(x: Tensor) -> bool:
+    """Return whether products of such a tensor are MKL's."""
+    if x.device.type != "cpu" or x.dtype != torch.float32 or not torch.backends.mkl.is_available():
+        return False
+    return torch.compiler.is_compiling() or chosen().products == "MKL"
 
 
 @contextlib.contextmanager
-def _onednn() -> Iterator[None]:
+def onednn() -> Iterator[None]:
+    """Return a context in which torch gives float32 products to oneDNN.
+
+    Afterwards torch's setting is what it was; one that was inherited is then set to that value.
+    """
     settings = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
     before = settings.fp32_precision
     settings.fp32_precision = "bf16"
@@ -149,24 +176,34 @@ def _onednn() -> Iterator[None]:
 
 def described(dtype: torch.dtype) -> str:
     """Return the choice as an engine line ends: "products by MKL, native kernels"."""
-    choice = chosen()
-    library = choice.products if dtype == torch.float32 else "oneDNN" if dtype == torch.bfloat16 else "ATen"
-    return f"products by {library}, {choice.kernels} kernels"
+    ours = (
+        torch.backends.mkldnn.is_available()
+        and {
+            torch.bfloat16: torch.ops.mkldnn._is_mkldnn_bf16_supported,
+            torch.float16: torch.ops.mkldnn._is_mkldnn_fp16_supported,
+        }.get(dtype, lambda: False)()
+    )
+    library = "oneDNN" if ours else "ATen" if dtype.itemsize == 2 else "MKL"
+    if dtype == torch.float32:
+        library = chosen().products
+    return f"products by {library}, {chosen().kernels if dtype in native.NAMES else 'torch'} kernels"
 
 
 @functools.cache
 def multiplies_bfloat16() -> bool:
     """Return whether the processor has instructions for bfloat16 products: AVX512_BF16, or AMX."""
-    return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
+    asked = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
+    return any(getattr(torch.cpu, name, lambda: False)() for name in asked)
 
 
 def kernels(*tensors: Tensor) -> native.Kernels | None:
     """Return our own kernels, if they are chosen and take such tensors; those of the recurrence may not."""
-    if torch.compiler.is_compiling() or chosen().kernels != "native":
+    if torch.compiler.is_compiling():
         return None
+    # Asked first: where a GPU computes, nothing is compiled for the CPU.
     if any(tensor.device.type != "cpu" or tensor.dtype not in native.NAMES for tensor in tensors):
         return None
-    return native.loaded()
+    return native.loaded() if chosen().kernels == "native" else None
 
 
 def recurrence(x: Tensor) -> native.Kernels | None:

@@ -114,7 +114,7 @@ def _drawn(place: Place, generator: torch.Generator, dtype: torch.dtype) -> Tens
     most = min(max(round(place.keep_prob * 2**16) - 1, 0), 2**16 - 1)
     random = words.view(torch.uint16)[: mask.numel()].view(mask.shape)
     if (kernels := cpu.kernels(mask)) is not None:
-        kernels.mask(mask, random, most, 1 / place.keep_prob)
+        kernels.mask(mask, random, most, mask.new_ones(()).div_(place.keep_prob).item())
         return mask
     # Of such words torch can compare signed ones alone.
     kept = (random.view(torch.int16) ^ -(2**15)) <= most - 2**15

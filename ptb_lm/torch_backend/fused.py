@@ -59,7 +59,7 @@ class FusedSequence(torch.autograd.Function):
             kernels.lstm_forward(gates_PG, bias, recurrent_kernel, padded, c_all, running)
             ctx.save_for_backward(x_PI, kernel, recurrent_kernel, gates_PG, h_all, c_all)
             return h_all[batch:], last_of_each(c_all[batch:], running).clone()
-        with cpu.float32_products():
+        with cpu.float32_products(x_PI):
             gates_PG = torch.addmm(bias, x_PI, kernel)
         h_all = h_BH.new_empty(batch + len(x_PI), hidden)
         h_all[:batch] = h_BH
@@ -69,7 +69,7 @@ class FusedSequence(torch.autograd.Function):
         through_sigmoid = gates_PG[:, : 2 * hidden].split(running)
         i, f, g, o = (gate_PH.split(running) for gate_PH in gates_PG.split(hidden, dim=1))
         tanh_c = tanh_c_PH.split(running)
-        with cpu.float32_products():
+        with cpu.float32_products(x_PI):
             for t, gates in enumerate(gates_PG.split(running)):
                 gates.addmm_(h_before[t], recurrent_kernel)
                 through_sigmoid[t].sigmoid_()
@@ -139,7 +139,7 @@ def _back_by_operations(ctx: Any, d_output_PH: Tensor, d_c_last_BH: Tensor) -> t
     # A sample that has ended waits in these, below the ones that run, until its last step is reached.
     d_h_BH, d_c_BH = torch.zeros_like(h_all[:batch]), d_c_last_BH.clone()
     through_recurrence = by_transpose(recurrent_kernel, batch)
-    with cpu.float32_products():
+    with cpu.float32_products(x_PI):
         for t in reversed(range(len(running))):
             d_h, d_c = d_h_BH[: running[t]], d_c_BH[: running[t]]
             d_h.add_(d_output[t])

@@ -14,7 +14,7 @@ from ptb_lm.torch_backend import cpu
 
 def times(a_MK: Tensor, b_KN: Tensor, *, out: Tensor | None = None) -> Tensor:
     """Return a @ b, in `out` if it is given."""
-    with cpu.float32_products():
+    with cpu.float32_products(a_MK):
         return torch.mm(a_MK, b_KN) if out is None else torch.mm(a_MK, b_KN, out=out)
 
 

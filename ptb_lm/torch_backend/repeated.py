@@ -23,8 +23,7 @@ def by_transpose(matrix_KN: Tensor, rows: int) -> Callable[[Tensor], Tensor]:
     """
     if matrix_KN.device.type != "cpu":
         return lambda x_BN: x_BN @ matrix_KN.T
-    with_mkl = torch.backends.mkl.is_available() and cpu.chosen().products == "MKL"
-    if with_mkl and matrix_KN.dtype == torch.float32:
+    if cpu.by_mkl(matrix_KN):
         matrix_KN = matrix_KN.contiguous()
         packed = torch.ops.mkl._mkl_reorder_linear_weight(matrix_KN, rows)
         return lambda x_BN: (

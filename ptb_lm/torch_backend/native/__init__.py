@@ -4,6 +4,7 @@ They need a C++ compiler, once, and a few functions that torch exports for exten
 torch's own operations compute the same, more slowly; `trouble` says what it is.
 """
 
+import atexit
 import ctypes
 import functools
 import hashlib
@@ -69,7 +70,13 @@ class Kernels:
             c: [B + P, H] in float32, likewise.
             running: How many samples have a step, for each of T.
         """
-        hidden, width = kernel_HG.shape[0], h.shape[1]
+        hidden, width, dtype = kernel_HG.shape[0], h.shape[1], gates_PG.dtype
+        steps, samples = sum(running), running[0]
+        _check(gates_PG, dtype, steps, 4 * hidden)
+        _check(bias_G, dtype, 4 * hidden)
+        _check(kernel_HG, dtype, hidden, 4 * hidden)
+        _check(h, dtype, samples + steps, self.state_width(hidden, dtype))
+        _check(c, torch.float32, samples + steps, hidden)
         packed = kernel_HG.new_empty(-(-hidden // 16) * 64 * width)
         self._call(
             "lstm_forward",
@@ -100,10 +107,17 @@ class Kernels:
             d_c_BH: Likewise of c.
             running: As `lstm_forward`'s.
         """
-        hidden = kernel_HG.shape[0]
+        hidden, dtype = kernel_HG.shape[0], gates_PG.dtype
+        steps, samples = sum(running), running[0]
+        _check(gates_PG, dtype, steps, 4 * hidden)
+        _check(kernel_HG, dtype, hidden, 4 * hidden)
+        _check(c, torch.float32, samples + steps, hidden)
+        for d_state_BH in (d_h_BH, d_c_BH):
+            _check(d_state_BH, torch.float32, samples, hidden)
+        if d_output_PH.stride(1) != 1 or (d_output_PH.dtype, d_output_PH.shape) != (dtype, (steps, hidden)):
+            raise ValueError("the gradient by the outputs does not fit them")
         packed = kernel_HG.new_empty(-(-hidden // 32) * 32 * 4 * hidden)
         d_gates_PG = torch.empty_like(gates_PG)
-        assert d_output_PH.stride(1) == 1
         self._call(
             "lstm_backward",
             gates_PG.dtype,
@@ -119,7 +133,15 @@ class Kernels:
             logits_NV: Replaced, if asked for, by the gradient of the sum of the negative log likelihoods.
             targets_N: Word ids.
             gradient: Whether to compute it.
+
+        Raises:
+            IndexError: A target is no word.
         """
+        tokens, words = logits_NV.shape
+        _check(logits_NV, logits_NV.dtype, tokens, words)
+        _check(targets_N, torch.int64, tokens)
+        if tokens and not (targets_N.min() >= 0 and targets_N.max() < words):
+            raise IndexError(f"a target is not one of {words} words")
         nll_N = torch.empty(len(targets_N))
         self._call(
             "cross_entropy", logits_NV.dtype, *logits_NV.shape, logits_NV, targets_N, nll_N, int(gradient)
@@ -128,15 +150,29 @@ class Kernels:
 
     def sum_of_squares(self, values: Tensor) -> float:
         """Return the sum of squares of a tensor's numbers, summed in float64 over sums of float32."""
+        values = values if _is_dense(values) else values.contiguous()
         total: float = self._call("sum_of_squares", values.dtype, values.numel(), values)
         return total
 
     def mask(self, kept: Tensor, random: Tensor, most: int, factor: float) -> None:
         """Set each number to `factor`, or to 0 where its random one of 16 bits is greater than `most`."""
+        _check(kept, kept.dtype, *kept.shape)
+        _check(random, torch.uint16, *kept.shape)
         self._call("mask", kept.dtype, kept.numel(), random, most, ctypes.c_float(factor), kept)
 
     def update(self, kept: Tensor, gradient: Tensor, used: Tensor, scale: float) -> None:
-        """Add scale * gradient to `kept`, in float32, and copy the sum to `used`, which may be the same."""
+        """Add scale * gradient to `kept`, in float32, and copy the sum to `used`, which may be the same.
+
+        All three lie alike in memory, as a matrix or as its transpose.
+        """
+        for tensor, dtype in ((kept, torch.float32), (used, gradient.dtype)):
+            alike = (tensor.dtype, tensor.shape, tensor.stride()) == (
+                dtype,
+                gradient.shape,
+                gradient.stride(),
+            )
+            if not alike or not _is_dense(tensor):
+                raise ValueError("a weight and its gradient do not lie alike")
         self._call("update", gradient.dtype, kept.numel(), kept, gradient, used, ctypes.c_float(scale))
 
     def _call(self, function: str, dtype: torch.dtype, *arguments: Any) -> Any:
@@ -158,11 +194,20 @@ def _integers(values: Sequence[int]) -> Any:
 
 def _passed(argument: Any) -> Any:
     if isinstance(argument, Tensor):
-        assert _is_dense(argument)
         return ctypes.c_void_p(argument.data_ptr())
     if isinstance(argument, _Apart):
         return ctypes.c_void_p(argument.tensor.data_ptr())
     return ctypes.c_int64(argument) if isinstance(argument, int) else argument
+
+
+def _check(tensor: Tensor, dtype: torch.dtype, *shape: int) -> None:
+    """Raise ValueError if a tensor is not what a kernel reads or writes: it would do so beyond it."""
+    if (
+        tensor.device.type != "cpu"
+        or not tensor.is_contiguous()
+        or (tensor.dtype, tensor.shape) != (dtype, shape)
+    ):
+        raise ValueError(f"a tensor of {tensor.dtype} {tuple(tensor.shape)} where {dtype} {shape} is needed")
 
 
 def _is_dense(tensor: Tensor) -> bool:
@@ -179,15 +224,20 @@ def loaded() -> Kernels:
     """
     if sys.platform != "linux":
         raise MissingError("they are for Linux")
-    compiler = _compiler()
-    libraries = Path(torch.__file__).parent / "lib"
-    command = [compiler, *FLAGS, f"-L{libraries}", "-ltorch_cpu", "-lc10"]
-    path = _cache() / f"kernels-{_key(command)}.so"
-    if not path.exists():
+    try:
+        command = [_compiler(), *FLAGS, f"-L{Path(torch.__file__).parent / 'lib'}", "-ltorch_cpu", "-lc10"]
+        path = _cache() / f"kernels-{_key(command)}.so"
+        if path.exists():
+            try:
+                return Kernels(ctypes.CDLL(str(path)))
+            except (OSError, AttributeError):  # a crash of the machine may have cut it off
+                path.unlink(missing_ok=True)
         _compile(command, path)
+    except OSError as error:
+        raise MissingError(f"the kernels cannot be compiled: {error}") from None
     try:
         return Kernels(ctypes.CDLL(str(path)))
-    except OSError as error:
+    except (OSError, AttributeError) as error:
         raise MissingError(f"the compiled kernels cannot be loaded: {error}") from None
 
 
@@ -223,26 +273,21 @@ def _processor() -> str:
 
 
 def _cache() -> Path:
-    """Return the folder that compiled kernels are kept in, of this user alone; one for now if need be.
+    """Return the folder that compiled kernels are kept in; one for this process if there is none.
 
-    Raises:
-        MissingError: No folder can be written.
+    Only this user may write there: code is loaded from it.
     """
-    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    folder = Path(home) / "ptb_lm"
     try:
+        folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ptb_lm"
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    except OSError:
-        return _folder_for_now()
-    return folder if os.access(folder, os.W_OK) else _folder_for_now()
-
-
-@functools.cache
-def _folder_for_now() -> Path:
-    try:
-        return Path(tempfile.mkdtemp(prefix="ptb_lm-"))
-    except OSError as error:
-        raise MissingError(f"there is no place for the compiled kernels: {error}") from None
+        status = folder.stat()
+        if status.st_uid == os.geteuid() and not status.st_mode & 0o022 and os.access(folder, os.W_OK):
+            return folder
+    except (OSError, RuntimeError):  # RuntimeError: this user has no home
+        pass
+    folder = Path(tempfile.mkdtemp(prefix="ptb_lm-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
 
 
 def _compile(command: Sequence[str], path: Path) -> None:
