@@ -119,7 +119,8 @@ build = Variant("plain-torch/{}", "").builder(LANGUAGE_MODELS, device="cpu", pre
 loop = build(config, parameters.initial(config, 50, seed=1))
 def use():
     torch.ones(2**23)
-use()
+for _ in range(20):
+    use()  # the heap grows, here and there, until one place is used again and again
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 for _ in range(4):
     use()
