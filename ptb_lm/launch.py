@@ -209,7 +209,7 @@ def _announce(
     runlog.say(f"data {run.data}: {tokens} tokens, {len(corpus.vocabulary):,} words")
     runlog.say(
         f"model {run.model}, config {run.config}, recipe {run.recipe}: {parameter_count:,} parameters, "
-        f"{model.engine}"
+        f"{model.engine}; precision {run.precision}"
     )
     runlog.say(f"run directory {directory.path}")
     for hint in hints:

@@ -70,13 +70,15 @@ def _main() -> int:
 
 def _ways() -> dict[str, dict[str, str]]:
     cores = len(os.sched_getaffinity(0))
-    return {
+    ways: dict[str, dict[str, str]] = {
         "as the package sets it": {},
         "spin for ever (OMP_WAIT_POLICY=active)": {"OMP_WAIT_POLICY": "active"},
         "sleep at once (OMP_WAIT_POLICY=passive)": {"OMP_WAIT_POLICY": "passive"},
         "a thread on each core (OMP_PROC_BIND=true)": {"OMP_PROC_BIND": "true"},
-        f"one thread fewer (OMP_NUM_THREADS={cores - 1})": {"OMP_NUM_THREADS": str(cores - 1)},
     }
+    if cores > 1:
+        ways[f"one thread fewer (OMP_NUM_THREADS={cores - 1})"] = {"OMP_NUM_THREADS": str(cores - 1)}
+    return ways
 
 
 @contextlib.contextmanager

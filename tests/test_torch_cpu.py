@@ -147,6 +147,9 @@ def test_the_variable_holds_for_a_resumed_run_too(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv(cpu.VARIABLE, "torch")
     cpu.restore(np.array([cpu.KERNELS.index("native"), 0], np.uint8))
     assert cpu.chosen().kernels == "torch"
+    monkeypatch.setenv(cpu.VARIABLE, "native")
+    cpu.restore(np.array([cpu.KERNELS.index("torch"), 0], np.uint8))
+    assert cpu.chosen().kernels == ("torch" if native.trouble() else "native")
     monkeypatch.setenv(cpu.VARIABLE, "bogus")
     with pytest.raises(UserError, match="PTB_LM_KERNELS=bogus: choose from native, torch"):
         cpu.use(cpu.chosen())
@@ -227,11 +230,12 @@ def test_hints_name_what_is_faster_here(monkeypatch: pytest.MonkeyPatch, tiny_co
         return "\n".join(backend.build(tiny_config, weights, seed=1, **chosen).hints)
 
     monkeypatch.setattr(cpu, "multiplies_bfloat16", lambda: True)
-    assert "--precision bf16 is faster" in hints("block_fused", "fp32")
+    assert "--precision bf16 is faster, but for tiny models" in hints("block_fused", "fp32")
     assert "--precision" not in hints("block_fused", "bf16")
-    assert "--precision fp32 is faster" in hints("block_fused", "fp16")
+    assert "fp16 is slow on a CPU: --precision bf16 is faster" in hints("block_fused", "fp16")
     assert "--model block_fused is faster" in hints("persistent", "fp32")
     monkeypatch.setattr(cpu, "multiplies_bfloat16", lambda: False)
     assert "--precision fp32 is faster" in hints("block_fused", "bf16")
+    assert "fp16 is slow on a CPU: --precision fp32 is faster" in hints("block_fused", "fp16")
     cpu.use(cpu.Choice("torch", "MKL"))
     assert "block_fused is faster" not in hints("cudnn", "fp32")

@@ -230,6 +230,12 @@ class TestWithoutKernels:
         done = run(TROUBLE, PATH=str(tmp_path), CXX="", XDG_CACHE_HOME=str(tmp_path))
         assert done.stdout.strip() == "there is no C++ compiler; install g++ or set CXX torch"
 
+    def test_a_compiler_that_is_not_there_is_said(self, tmp_path: Path) -> None:
+        done = run(TROUBLE, CXX="/nonexistent", XDG_CACHE_HOME=str(tmp_path))
+        assert done.stdout.strip() == "CXX names /nonexistent, which is not there torch"
+        done = run(TROUBLE, CXX="/bin/true", XDG_CACHE_HOME=str(tmp_path))
+        assert "cannot be compiled" in done.stdout
+
     def test_a_compiler_that_fails_is_said(self, tmp_path: Path) -> None:
         compiler = tmp_path / "c++"
         compiler.write_text("#!/bin/sh\necho 'kernels.cpp:1: error: no such thing' >&2\nexit 1\n")

@@ -720,7 +720,8 @@ def test_a_run_says_what_is_faster_here_and_what_a_resumed_one_changes(
     monkeypatch.setattr("ptb_lm.load.Load.hint", lambda self, threads: f"{threads} threads are many")
     runs.train_run(data, run, "--precision", "fp16", "--model", "block_fused", "--epochs", "1")
     out = capsys.readouterr().out
-    assert "hint: this CPU does not multiply in float16: --precision fp32 is faster\n" in out
+    assert "; precision fp16\n" in out
+    assert "hint: training in fp16 is slow on a CPU: --precision" in out
     assert "hint: 1 threads are many\n" in out
     corpus = datasets.load(str(data))
     state = RunDirectory(run).read_state(corpus)

@@ -82,11 +82,13 @@ class TorchModel(ABC):
         if self.device.type == "cuda":
             return self._hints_of_a_gpu()
         hints = []
-        if self.dtype == torch.float16 or (self.dtype == torch.bfloat16 and not cpu.multiplies_bfloat16()):
-            name = str(self.dtype).removeprefix("torch.")
-            hints.append(f"this CPU does not multiply in {name}: --precision fp32 is faster")
-        if self.dtype == torch.float32 and cpu.multiplies_bfloat16():
-            hints.append("this CPU multiplies in bfloat16: --precision bf16 is faster")
+        best = auto_precision("cpu")
+        if self.dtype == torch.float16:
+            hints.append(f"training in fp16 is slow on a CPU: --precision {best} is faster")
+        if self.dtype == torch.bfloat16 and best != "bf16":
+            hints.append("this CPU has no bfloat16 products of its own: --precision fp32 is faster")
+        if self.dtype == torch.float32 and best == "bf16":
+            hints.append("this CPU multiplies in bfloat16: --precision bf16 is faster, but for tiny models")
         if self.model_name == "persistent":
             hints.append("--model persistent is for a GPU in fp16: here --model block_fused is faster")
         elif self.model_name != "block_fused" and self._has_a_fast_recurrence():
@@ -187,7 +189,7 @@ def _lstm(model: str, execution: str, device: torch.device, dtype: torch.dtype) 
         return f"torch persistent on {device.type} ({execution}; its kernel needs CUDA and fp16)"
     ours = execution == "eager" and cpu.recurrence(torch.empty(0, dtype=dtype, device=device)) is not None
     if model == "block_fused" and ours:
-        return f"torch {model} on {device.type} (kernels of our own)"
+        return f"torch {model} on {device.type} (native kernels)"
     if model != "cudnn":
         return f"torch {model} on {device.type} ({execution})"
     library = "cuDNN" if device.type == "cuda" else "oneDNN" if _has_onednn(dtype) else "ATen"

@@ -83,7 +83,9 @@ def restore(places: NDArray[Any]) -> None:
     """
     try:
         kernels, products = (int(place) for place in places)
-        use(Choice(KERNELS[kernels], PRODUCTS[products]))
+        # Who sets the variable wants that, whatever the run had.
+        wanted = KERNELS[kernels] if not os.environ.get(VARIABLE) else "native"
+        use(Choice(wanted, PRODUCTS[products]))
     except (ValueError, TypeError, IndexError):
         raise UserError("the tensor 'torch.cpu' names no way to compute on a CPU") from None
 

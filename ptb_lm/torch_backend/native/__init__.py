@@ -252,9 +252,12 @@ def trouble() -> str | None:
 
 
 def _compiler() -> str:
-    for name in filter(None, (os.environ.get("CXX"), "g++", "clang++", "c++")):
+    wanted = os.environ.get("CXX")
+    for name in [wanted] if wanted else ["g++", "clang++", "c++"]:
         if found := shutil.which(name):
             return found
+    if wanted:
+        raise MissingError(f"CXX names {wanted}, which is not there")
     raise MissingError("there is no C++ compiler; install g++ or set CXX")
 
 
@@ -301,4 +304,6 @@ def _compile(command: Sequence[str], path: Path) -> None:
         if done.returncode:
             lines = [line for line in done.stderr.splitlines() if "error" in line] or ["without a word"]
             raise MissingError(f"the C++ compiler failed: {lines[0]}")
+        with made.open("rb") as file:
+            os.fsync(file.fileno())  # half a library would end every later process that loads it
         made.replace(path)  # at once, whoever else compiles it now
