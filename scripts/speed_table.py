@@ -73,7 +73,7 @@ def _where(summary: Summary, link: str) -> str:
     machine = f"{facts['processor']}, {facts['cores']} cores, torch {facts['torch']}"
     lines = (
         "Words a second of a training step by the tutorial's recipe (the median of rounds); how many times",
-        "as fast as the plain loop in float32 that is (the mean of the rounds' ratios, with its 95 % interval);",
+        "as fast as the plain loop in float32 that is (the mean of the rounds' ratios, with its interval);",
         f"and the fraction of what the machine's fastest matrix products make. {machine},",
         f"commit {commit} ([report]({link})).",
     )
