@@ -4,31 +4,19 @@ They need a C++ compiler, once, and a few functions that torch exports for exten
 torch's own operations compute the same, more slowly; `trouble` says what it is.
 """
 
-import atexit
 import ctypes
 import functools
-import hashlib
-import os
-import platform
-import shutil
-import subprocess
-import sys
-import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-SOURCE = Path(__file__).with_name("kernels.cpp")
-FLAGS = ("-std=c++17", "-O3", "-march=native", "-fopenmp", "-fPIC", "-shared")
+from ptb_lm.torch_backend.native import library
+from ptb_lm.torch_backend.native.library import MissingError
+
 NAMES = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
 MULTIPLE = 32  # bfloat16 numbers that a matrix unit takes from a row at once
-
-
-class MissingError(Exception):
-    """There are no kernels on this machine, and why."""
 
 
 class Kernels:
@@ -38,14 +26,14 @@ class Kernels:
     vocabulary; sequences are packed as ptb_lm.torch_backend.fused describes.
 
     Args:
-        library: The shared library.
+        loaded: The shared library.
     """
 
-    def __init__(self, library: ctypes.CDLL) -> None:
-        self._library = library
-        self.recurrent = {dtype for dtype, name in NAMES.items() if library[f"supported_{name}"]()}
+    def __init__(self, loaded: ctypes.CDLL) -> None:
+        self._library = loaded
+        self.recurrent = {dtype for dtype, name in NAMES.items() if loaded[f"supported_{name}"]()}
         for name in NAMES.values():
-            getattr(library, f"sum_of_squares_{name}").restype = ctypes.c_double
+            getattr(loaded, f"sum_of_squares_{name}").restype = ctypes.c_double
 
     def state_width(self, hidden: int, dtype: torch.dtype) -> int:
         """Return the width of the rows of h that `lstm_forward` takes; the columns beyond H must be zero."""
@@ -222,23 +210,7 @@ def loaded() -> Kernels:
     Raises:
         MissingError: There are none on this machine.
     """
-    if sys.platform != "linux":
-        raise MissingError("they are for Linux")
-    try:
-        command = [_compiler(), *FLAGS, f"-L{Path(torch.__file__).parent / 'lib'}", "-ltorch_cpu", "-lc10"]
-        path = _cache() / f"kernels-{_key(command)}.so"
-        if path.exists():
-            try:
-                return Kernels(ctypes.CDLL(str(path)))
-            except (OSError, AttributeError):  # a crash of the machine may have cut it off
-                path.unlink(missing_ok=True)
-        _compile(command, path)
-    except OSError as error:
-        raise MissingError(f"the kernels cannot be compiled: {error}") from None
-    try:
-        return Kernels(ctypes.CDLL(str(path)))
-    except (OSError, AttributeError) as error:
-        raise MissingError(f"the compiled kernels cannot be loaded: {error}") from None
+    return Kernels(library.load())
 
 
 @functools.cache
@@ -249,61 +221,3 @@ def trouble() -> str | None:
     except MissingError as error:
         return str(error)
     return None
-
-
-def _compiler() -> str:
-    wanted = os.environ.get("CXX")
-    for name in [wanted] if wanted else ["g++", "clang++", "c++"]:
-        if found := shutil.which(name):
-            return found
-    if wanted:
-        raise MissingError(f"CXX names {wanted}, which is not there")
-    raise MissingError("there is no C++ compiler; install g++ or set CXX")
-
-
-def _key(command: Sequence[str]) -> str:
-    """Return a name for what the command makes of the source on this machine."""
-    version = subprocess.run([command[0], "--version"], capture_output=True, text=True, check=False)
-    facts = [SOURCE.read_text(encoding="utf-8"), *command, version.stdout, torch.__version__, _processor()]
-    return hashlib.sha256("\0".join(facts).encode()).hexdigest()[:16]
-
-
-def _processor() -> str:
-    """Return what -march=native depends on."""
-    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    kept = ("vendor_id", "cpu family", "model\t", "flags", "Features", "CPU part")
-    return platform.machine() + "\n".join(dict.fromkeys(line for line in lines if line.startswith(kept)))
-
-
-def _cache() -> Path:
-    """Return the folder that compiled kernels are kept in; one for this process if there is none.
-
-    Only this user may write there: code is loaded from it.
-    """
-    try:
-        folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ptb_lm"
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        status = folder.stat()
-        if status.st_uid == os.geteuid() and not status.st_mode & 0o022 and os.access(folder, os.W_OK):
-            return folder
-    except (OSError, RuntimeError):  # RuntimeError: this user has no home
-        pass
-    folder = Path(tempfile.mkdtemp(prefix="ptb_lm-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return folder
-
-
-def _compile(command: Sequence[str], path: Path) -> None:
-    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-        made = Path(folder) / path.name
-        command = [*command[: 1 + len(FLAGS)], "-o", str(made), str(SOURCE), *command[1 + len(FLAGS) :]]
-        try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-        except (OSError, subprocess.TimeoutExpired) as error:
-            raise MissingError(f"the C++ compiler failed: {error}") from None
-        if done.returncode:
-            lines = [line for line in done.stderr.splitlines() if "error" in line] or ["without a word"]
-            raise MissingError(f"the C++ compiler failed: {lines[0]}")
-        with made.open("rb") as file:
-            os.fsync(file.fileno())  # half a library would end every later process that loads it
-        made.replace(path)  # at once, whoever else compiles it now
