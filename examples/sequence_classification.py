@@ -22,10 +22,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ptb_lm import backend, classifier, cli, files, parameters
+from ptb_lm import classifier, cli, files
 from ptb_lm.classifier import Batch, Classifier, ClassifierConfig
 from ptb_lm.errors import DivergenceError, UserError
-from ptb_lm.scalars import Scalars
+from ptb_lm.model import backend, parameters
+from ptb_lm.training.scalars import Scalars
 
 try:
     from sklearn import metrics, model_selection

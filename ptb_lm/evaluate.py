@@ -5,10 +5,13 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from ptb_lm import backend, cli, corpus, datasets, evaluation, text
+from ptb_lm import cli
+from ptb_lm.data import corpus, datasets, text
+from ptb_lm.data.vocabulary import UNK, Vocabulary
 from ptb_lm.errors import UserError
-from ptb_lm.rundir import RunDirectory
-from ptb_lm.vocabulary import UNK, Vocabulary
+from ptb_lm.model import backend
+from ptb_lm.training import scoring
+from ptb_lm.training.run_directory import RunDirectory
 
 PROG = "python -m ptb_lm.evaluate"
 
@@ -59,7 +62,7 @@ def _evaluate(arguments: argparse.Namespace) -> int:
         if data.vocabulary.sha256 != vocabulary.sha256:
             raise UserError(f"the data {arguments.data or run.data} have another vocabulary than the run")
         ids, split, name = data.splits[arguments.split], arguments.split, arguments.split
-    batch_size = evaluation.batch_size(split, run.hyperparameters)
+    batch_size = scoring.batch_size(split, run.hyperparameters)
     corpus.check_evaluation(ids, batch_size=batch_size, split=name)
     framework, implementation = arguments.framework or run.framework, arguments.model or run.model
     model = backend.build(
@@ -72,9 +75,7 @@ def _evaluate(arguments: argparse.Namespace) -> int:
         precision=arguments.precision or _precision(run.precision, framework, implementation),
         seed=run.seed,
     )
-    perplexity = evaluation.perplexity(
-        model, ids, run.hyperparameters, batch_size=batch_size, description=name
-    )
+    perplexity = scoring.perplexity(model, ids, run.hyperparameters, batch_size=batch_size, description=name)
     scored = len(ids) // batch_size * batch_size - batch_size
     unknown = 0 if arguments.text is None else int((ids[1:] == vocabulary.unknown).sum())
     of_them = f", {unknown:,} of them {UNK}" if unknown else ""

@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ptb_lm import backend, cli
-from ptb_lm.config import PRESETS, RECIPES, Config, flag_name
+from ptb_lm import cli
+from ptb_lm.model import backend
+from ptb_lm.model.config import PRESETS, RECIPES, Config, flag_name
 
 PROG = cli.TRAIN
 
@@ -25,7 +26,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _train(arguments: list[str], started: float) -> int:
     parsed = _parser().parse_args(arguments)
     # Imported when the flags are known to be right.
-    from ptb_lm import launch
+    from ptb_lm.training import launch
 
     return launch.train(parsed, shlex.join(arguments), started=started)
 

@@ -19,10 +19,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ptb_lm import cli, runlog
-from ptb_lm.backend import FRAMEWORKS
-from ptb_lm.config import PRESETS, RECIPES
+from ptb_lm import cli
 from ptb_lm.files import atomic_write
+from ptb_lm.model.backend import FRAMEWORKS
+from ptb_lm.model.config import PRESETS, RECIPES
+from ptb_lm.training import runlog
 
 PROG = "python scripts/contention.py"
 BUSY = [sys.executable, "-c", "while True: pass"]
@@ -106,9 +107,10 @@ def _measured(waits: dict[str, str]) -> float:
 
 def _steps(arguments: argparse.Namespace) -> int:
     """Print the words per second of some steps."""
-    from ptb_lm import backend, corpus, parameters
     from ptb_lm.bench.language_workloads import PTB_VOCABULARY
     from ptb_lm.bench.workloads import LanguageTask
+    from ptb_lm.data import corpus
+    from ptb_lm.model import backend, parameters
 
     config = RECIPES["default"][arguments.config]
     task = LanguageTask(config=config, vocabulary_size=PTB_VOCABULARY)

@@ -16,10 +16,13 @@ from typing import Any
 
 import numpy as np
 
-from ptb_lm import backend, cli, corpus, datasets, parameters, runlog
-from ptb_lm.config import PRESETS, Config
+from ptb_lm import cli
+from ptb_lm.data import corpus, datasets
 from ptb_lm.errors import UserError
 from ptb_lm.files import atomic_write
+from ptb_lm.model import backend, parameters
+from ptb_lm.model.config import PRESETS, Config
+from ptb_lm.training import runlog
 
 PROG = "python scripts/divergence.py"
 

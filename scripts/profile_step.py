@@ -14,14 +14,16 @@ from pathlib import Path
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from ptb_lm import cli, corpus, parameters
-from ptb_lm.backend import FRAMEWORKS
+from ptb_lm import cli
 from ptb_lm.bench.language_workloads import PTB_VOCABULARY
 from ptb_lm.bench.variants import LANGUAGE_MODELS, Variant
 from ptb_lm.bench.workloads import LanguageTask
-from ptb_lm.config import PRESETS, RECIPES
+from ptb_lm.data import corpus
 from ptb_lm.errors import UserError
 from ptb_lm.files import atomic_write
+from ptb_lm.model import parameters
+from ptb_lm.model.backend import FRAMEWORKS
+from ptb_lm.model.config import PRESETS, RECIPES
 
 PROG = "python scripts/profile_step.py"
 WARM_UP = 5

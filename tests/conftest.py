@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ptb_lm.config import SMALL, Config
+from ptb_lm.model.config import SMALL, Config
 
 # The tests' models are tiny: threads would only wait for each other. Read when a framework is imported.
 for variable in ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"):
@@ -43,7 +43,7 @@ def installed(framework: str) -> pytest.MarkDecorator:
 
 def random_weights(config: Config, vocabulary_size: int, seed: int) -> dict[str, np.ndarray]:
     """Random canonical weights in float64, biases too: zero biases would hide swapped gates."""
-    from ptb_lm import parameters
+    from ptb_lm.model import parameters
 
     rng = np.random.default_rng(seed)
     return {
@@ -60,7 +60,7 @@ def random_windows(
     ids = rng.integers(
         vocabulary_size, size=(config.batch_size, count * config.num_steps + 1), dtype=np.int32
     )
-    from ptb_lm import corpus
+    from ptb_lm.data import corpus
 
     return list(corpus.windows(ids, config.num_steps))
 
@@ -95,7 +95,11 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 def _frameworks(item: pytest.Item) -> set[str]:
     """What a test is of, by its file's name or its parameters."""
-    of_file = {"tensorflow"} if item.path.name.startswith("test_tf_") else set[str]()
+    of_file = (
+        {"tensorflow"}
+        if {"tf_backend", "tensorflow"} & {*item.path.parts, *item.path.stem.split("_")}
+        else set[str]()
+    )
     chosen = getattr(item, "callspec", None)
     return of_file | {str(value) for value in (chosen.params.values() if chosen else ())}
 

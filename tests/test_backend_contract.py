@@ -1,4 +1,4 @@
-"""The contract of ptb_lm.backend: one suite for every framework and model."""
+"""The contract of ptb_lm.model.backend: one suite for every framework and model."""
 
 import functools
 import itertools
@@ -11,10 +11,11 @@ import pytest
 from _pytest.mark import ParameterSet
 from conftest import installed, random_weights, random_windows
 
-from ptb_lm import backend, corpus, reference
-from ptb_lm.backend import FRAMEWORKS, Backend
-from ptb_lm.config import Config
+from ptb_lm.data import corpus
 from ptb_lm.errors import UserError
+from ptb_lm.model import backend, reference
+from ptb_lm.model.backend import FRAMEWORKS, Backend
+from ptb_lm.model.config import Config
 
 VOCABULARY = 11
 STEPS = 20

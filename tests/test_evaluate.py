@@ -10,10 +10,13 @@ import pytest
 import runs
 from conftest import installed
 
-from ptb_lm import backend, checkpoint, corpus, evaluate, evaluation, reference
-from ptb_lm.backend import FRAMEWORKS, Backend
-from ptb_lm.rundir import RunDirectory
-from ptb_lm.vocabulary import Vocabulary
+from ptb_lm import evaluate
+from ptb_lm.data import corpus
+from ptb_lm.data.vocabulary import Vocabulary
+from ptb_lm.model import backend, reference
+from ptb_lm.model.backend import FRAMEWORKS, Backend
+from ptb_lm.training import checkpoint, scoring
+from ptb_lm.training.run_directory import RunDirectory
 
 # Bounds on the relative difference between two ways to the same number.
 TOLERANCE = {"fp32": 1e-6, "fp64": 1e-12}
@@ -77,11 +80,11 @@ def perplexity(
     run: Path, data: Path, split: str = "test", model: str | None = None, window: int | None = None
 ) -> float:
     config = RunDirectory(run).read_config().hyperparameters
-    return evaluation.perplexity(
+    return scoring.perplexity(
         loaded(run, model),
         corpus.load(data).splits[split],
         config,
-        batch_size=evaluation.batch_size(split, config),
+        batch_size=scoring.batch_size(split, config),
         description=split,
         window=window,
     )

@@ -16,10 +16,10 @@ import torch
 from conftest import ROOT, installed, random_weights, random_windows
 from torch import nn
 
-from ptb_lm import backend, parameters
-from ptb_lm.backend import FRAMEWORKS
-from ptb_lm.config import Config
 from ptb_lm.errors import UserError
+from ptb_lm.model import backend, parameters
+from ptb_lm.model.backend import FRAMEWORKS
+from ptb_lm.model.config import Config
 
 STEPS, BATCH, INPUTS = 6, 4, 3
 State = Sequence[tuple[np.ndarray, np.ndarray]]  # h_BH and c_BH of each layer and direction

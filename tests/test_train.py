@@ -14,10 +14,12 @@ import numpy as np
 import pytest
 import runs
 
-from ptb_lm import checkpoint, datasets, launch, train
-from ptb_lm.config import PRESETS, RECIPES, SMALL
-from ptb_lm.rundir import MAX_SEED, RunDirectory
+from ptb_lm import train
+from ptb_lm.data import datasets
+from ptb_lm.model.config import PRESETS, RECIPES, SMALL
 from ptb_lm.torch_backend import cpu
+from ptb_lm.training import checkpoint, launch
+from ptb_lm.training.run_directory import MAX_SEED, RunDirectory
 
 
 @pytest.fixture(scope="module")

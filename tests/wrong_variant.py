@@ -5,8 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from ptb_lm import backend, classifier
+from ptb_lm import classifier
 from ptb_lm.errors import OutOfMemoryError
+from ptb_lm.model import backend
 
 
 def swapped(weights: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

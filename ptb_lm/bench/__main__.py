@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ptb_lm import backend, cli, files, runlog
+from ptb_lm import cli, files
 from ptb_lm.bench import added, runner, selection, tasks, variants
 from ptb_lm.bench.machine import Machine
 from ptb_lm.bench.record import Record
@@ -17,6 +17,8 @@ from ptb_lm.bench.reporting import compare, report
 from ptb_lm.bench.suites import DEFAULT_SUITE, SUITES
 from ptb_lm.bench.workloads import Workload
 from ptb_lm.errors import UserError
+from ptb_lm.model import backend
+from ptb_lm.training import runlog
 
 PROG = "python -m ptb_lm.bench"
 # The variables that libraries read how many threads to use from.

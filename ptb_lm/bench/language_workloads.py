@@ -7,7 +7,7 @@ import dataclasses
 
 from ptb_lm.bench.variants import MODELS, Variant, every, named
 from ptb_lm.bench.workloads import LanguageTask, Workload
-from ptb_lm.config import PRESETS, Config
+from ptb_lm.model.config import PRESETS, Config
 
 PTB_VOCABULARY = 10_000
 PLAIN_TORCH = "plain-torch/cudnn"

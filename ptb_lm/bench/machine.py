@@ -50,7 +50,7 @@ class Machine:
         measure.
 
         Args:
-            precision: Of the multiplication, a name in ptb_lm.backend.PRECISIONS.
+            precision: Of the multiplication, a name in ptb_lm.model.backend.PRECISIONS.
             products: What to multiply, beside large square matrices.
 
         Raises:

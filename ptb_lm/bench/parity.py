@@ -11,11 +11,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ptb_lm import classifier, corpus, parameters, reference, reference_classifier
-from ptb_lm.backend import Backend
+from ptb_lm import classifier
 from ptb_lm.bench.bounds import BOUNDS
 from ptb_lm.bench.workloads import ClassifierTask, LanguageTask, Task
 from ptb_lm.classifier import Classifier
+from ptb_lm.classifier import reference as reference_classifier
+from ptb_lm.data import corpus
+from ptb_lm.model import parameters, reference
+from ptb_lm.model.backend import Backend
 
 # Of the losses after steps of Adam, at least: libraries put its epsilon in one of two places, which moves a
 # weight whose gradient is as small as that by another step. A missing step shows many times over.

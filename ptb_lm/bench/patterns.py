@@ -3,9 +3,9 @@
 import fnmatch
 from collections.abc import Mapping, Sequence
 
-from ptb_lm.backend import PRECISIONS, Framework
 from ptb_lm.bench import names
 from ptb_lm.bench.variants import Variant
+from ptb_lm.model.backend import PRECISIONS, Framework
 
 
 def select(pattern: str, variants: Sequence[Variant], registry: Mapping[str, Framework]) -> list[Variant]:

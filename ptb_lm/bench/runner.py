@@ -5,12 +5,12 @@ import random
 import time
 from collections.abc import Iterator, Sequence
 
-from ptb_lm import runlog
 from ptb_lm.bench.machine import Machine
 from ptb_lm.bench.measurement import Measurement
 from ptb_lm.bench.record import Record
 from ptb_lm.bench.selection import Options
 from ptb_lm.bench.workloads import Workload
+from ptb_lm.training import runlog
 
 
 def run(

@@ -5,13 +5,13 @@ import fnmatch
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ptb_lm.backend import PRECISIONS
 from ptb_lm.bench import names, patterns
 from ptb_lm.bench.suites import SUITES
 from ptb_lm.bench.tasks import registry
 from ptb_lm.bench.variants import Variant
 from ptb_lm.bench.workloads import Workload
 from ptb_lm.errors import UserError
+from ptb_lm.model.backend import PRECISIONS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +29,7 @@ class Options:
         batch_size: None: as the workload declares.
         row_limit: Seconds that the timed blocks of a workload, pass and variant may take together.
         device: "auto", "cpu" or "cuda".
-        precision: A name in ptb_lm.backend.PRECISIONS.
+        precision: A name in ptb_lm.model.backend.PRECISIONS.
         seed: Of weights and inputs. The order within rounds is always another.
         added: NAME=MODULE:FUNCTION, variants of the user's own.
     """

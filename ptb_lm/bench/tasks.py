@@ -6,11 +6,13 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from ptb_lm import classifier, corpus, parameters
-from ptb_lm.backend import Arrays, Backend, Framework
+from ptb_lm import classifier
 from ptb_lm.bench import variants
 from ptb_lm.bench.workloads import ClassifierTask, LanguageTask, Task
 from ptb_lm.classifier import Classifier
+from ptb_lm.data import corpus
+from ptb_lm.model import parameters
+from ptb_lm.model.backend import Arrays, Backend, Framework
 
 WINDOWS = 32  # distinct ones, over and over
 

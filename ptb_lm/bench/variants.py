@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ptb_lm import classifier
-from ptb_lm.backend import FRAMEWORKS, PRECISIONS, Framework, resolve
 from ptb_lm.errors import UserError
+from ptb_lm.model.backend import FRAMEWORKS, PRECISIONS, Framework, resolve
 
 
 def _program(
@@ -38,7 +38,7 @@ LANGUAGE_MODELS: dict[str, Framework] = {
     **FRAMEWORKS,
     "plain-torch": _program(
         "torch",
-        "ptb_lm.torch_backend.plain:build",
+        "ptb_lm.bench.rivals.plain_torch:build",
         {
             "cudnn": "nn.Embedding, nn.LSTM, nn.Linear, cross_entropy, clip_grad_norm_, SGD",
             "cudnn-kept-memory": "the same in a process that keeps freed memory",
@@ -48,7 +48,7 @@ LANGUAGE_MODELS: dict[str, Framework] = {
     ),
     "plain-tensorflow": _program(
         "tensorflow",
-        "ptb_lm.tf_backend.plain:build",
+        "ptb_lm.bench.rivals.plain_tensorflow:build",
         {"keras": "Keras's Embedding, LSTM, Dense, cross-entropy and SGD, tf.clip_by_global_norm"},
         executions=("graph",),
         precisions=("fp32", "bf16"),
@@ -58,7 +58,7 @@ CLASSIFIERS: dict[str, Framework] = {
     **classifier.CLASSIFIERS,
     "one-call-torch": _program(
         "torch",
-        "ptb_lm.torch_backend.one_call:build",
+        "ptb_lm.bench.rivals.torch_one_call:build",
         {"cudnn": "one torch.nn.LSTM for all layers"},
         executions=("eager",),
     ),
@@ -132,7 +132,7 @@ class Variant:
 def add(name_and_build: str) -> Variant:
     """Register an implementation of the user's own, NAME=MODULE:FUNCTION, for the time of this process.
 
-    FUNCTION builds a ptb_lm.backend.Backend or a ptb_lm.classifier.Classifier, as those of ptb_lm do.
+    FUNCTION builds a ptb_lm.model.backend.Backend or a ptb_lm.classifier.Classifier, as those of ptb_lm do.
 
     Returns:
         The variant, NAME/custom.

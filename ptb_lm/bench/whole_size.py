@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ptb_lm import reference, reference_lstm
-from ptb_lm.backend import Backend, Ids
 from ptb_lm.bench import parity
 from ptb_lm.bench.bounds import BOUNDS
 from ptb_lm.bench.parity import Build, WrongError
 from ptb_lm.bench.workloads import LanguageTask
+from ptb_lm.model import reference, reference_lstm
+from ptb_lm.model.backend import Backend, Ids
 
 # What the reference does in some ten seconds on two slow cores. Of a larger window some rows are compared.
 MULTIPLY_ADDS = 1e11

@@ -18,11 +18,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
-from ptb_lm import runlog
 from ptb_lm.bench import parity, tasks, variants, whole_size
 from ptb_lm.bench.suites import SUITES
 from ptb_lm.bench.workloads import LanguageTask, Task
 from ptb_lm.errors import OutOfMemoryError, UserError
+from ptb_lm.training import runlog
 
 
 @dataclass(frozen=True)

@@ -16,12 +16,14 @@ from typing import Any
 
 import numpy as np
 
-from ptb_lm import classifier, corpus, parameters
-from ptb_lm.backend import Ids
+from ptb_lm import classifier
 from ptb_lm.bench import roofline
 from ptb_lm.bench.variants import Variant
 from ptb_lm.classifier import Batch, ClassifierConfig
-from ptb_lm.config import Config
+from ptb_lm.data import corpus
+from ptb_lm.model import parameters
+from ptb_lm.model.backend import Ids
+from ptb_lm.model.config import Config
 
 FLOPS_A_MULTIPLY_ADD = {"forward": 2, "train": 6}
 

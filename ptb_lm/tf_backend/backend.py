@@ -1,4 +1,4 @@
-"""The TensorFlow backend: the contract of ptb_lm.backend.
+"""The TensorFlow backend: the contract of ptb_lm.model.backend.
 
 Shapes: B = batch, T = time steps, L = length of a row, H = hidden units.
 """
@@ -12,9 +12,9 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from ptb_lm import memory
-from ptb_lm.backend import Arrays, Ids, Measured, Words
-from ptb_lm.config import Config
 from ptb_lm.errors import UserError
+from ptb_lm.model.backend import Arrays, Ids, Measured, Words
+from ptb_lm.model.config import Config
 from ptb_lm.tf_backend.cells import layer_type
 from ptb_lm.tf_backend.device import DTYPES, Device, choose, enough_memory
 from ptb_lm.tf_backend.execution import executed
@@ -33,7 +33,7 @@ def build(
     precision: str,
     seed: int,
 ) -> "TensorFlowBackend":
-    """Build the backend; see ptb_lm.backend.build.
+    """Build the backend; see ptb_lm.model.backend.build.
 
     Raises:
         UserError: There is no such device, XLA cannot compile the model on it, or there is not enough memory.

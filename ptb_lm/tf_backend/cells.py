@@ -18,7 +18,7 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from ptb_lm.backend import Arrays
+from ptb_lm.model.backend import Arrays
 from ptb_lm.tf_backend.block_ops import block_cell, block_lstm
 from ptb_lm.tf_backend.time_loop import LayerState, over_time
 

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
-from ptb_lm.config import Config
-from ptb_lm.dropout import Masks, places
+from ptb_lm.model.config import Config
+from ptb_lm.model.dropout import Masks, places
 
 Dropout = Callable[[tf.Tensor], tf.Tensor]
 
@@ -50,7 +50,7 @@ class WindowDropout:
         self.generator = _stream(seed)
 
     def draw(self, batch: int, steps: int) -> Masks[tf.Tensor]:
-        """Return the next window's masks; see ptb_lm.dropout.
+        """Return the next window's masks; see ptb_lm.model.dropout.
 
         Args:
             batch: B.

@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from ptb_lm.backend import Arrays
+from ptb_lm.model.backend import Arrays
 from ptb_lm.tf_backend.cross_entropy import SoftmaxCrossEntropy
 
 

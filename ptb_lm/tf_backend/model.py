@@ -11,8 +11,8 @@ from typing import Any
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from ptb_lm import parameters
-from ptb_lm.backend import Arrays
+from ptb_lm.model import parameters
+from ptb_lm.model.backend import Arrays
 from ptb_lm.tf_backend.cells import Layer
 from ptb_lm.tf_backend.dropout import Dropout
 from ptb_lm.tf_backend.time_loop import LayerState
@@ -98,7 +98,7 @@ class LSTMStack:
         return [(tf.zeros(shape, self.dtype), tf.zeros(shape, self.dtype)) for shape in shapes]
 
     def canonical(self) -> Arrays:
-        """Return the parameters by canonical name (ptb_lm.parameters.lstm_shapes)."""
+        """Return the parameters by canonical name (ptb_lm.model.parameters.lstm_shapes)."""
         return self.by_name([variable.numpy() for variable in self.trained])
 
     def by_name(self, arrays: Sequence[NDArray[Any]]) -> Arrays:

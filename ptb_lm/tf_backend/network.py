@@ -10,8 +10,8 @@ from typing import Any, TypeAlias
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from ptb_lm.backend import Arrays
-from ptb_lm.config import Config
+from ptb_lm.model.backend import Arrays
+from ptb_lm.model.config import Config
 from ptb_lm.tf_backend.cells import Layer
 from ptb_lm.tf_backend.dropout import WindowDropout, no_dropout, one_after_another
 from ptb_lm.tf_backend.loss import SoftmaxLayer, TiedSoftmaxLayer, sum_by_word

@@ -1,4 +1,4 @@
-"""The torch backend: the contract of ptb_lm.backend.
+"""The torch backend: the contract of ptb_lm.model.backend.
 
 Shapes: B = batch, T = time steps, N = T * B tokens, L = layers, or the length of a row, E = embedding width,
 H = hidden units, V = vocabulary.
@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ptb_lm import memory
-from ptb_lm.backend import Arrays, Ids, Measured, Words
-from ptb_lm.config import Config
 from ptb_lm.errors import UserError
+from ptb_lm.model.backend import Arrays, Ids, Measured, Words
+from ptb_lm.model.config import Config
 from ptb_lm.torch_backend import cpu, words
 from ptb_lm.torch_backend.averages import MovingAverage
 from ptb_lm.torch_backend.base import TorchModel, enough_memory
@@ -43,7 +43,7 @@ def build(
     precision: str,
     seed: int,
 ) -> "TorchBackend":
-    """Build the backend; see ptb_lm.backend.build.
+    """Build the backend; see ptb_lm.model.backend.build.
 
     Raises:
         UserError: There is no such device, it cannot do what is asked for, or it has not enough memory; or
@@ -111,7 +111,7 @@ class TorchBackend(TorchModel):
         return super().engine + (f"; {cpu.described(self.dtype)}" if self.device.type == "cpu" else "")
 
     def canonical(self) -> dict[str, Canonical]:
-        """Return the parameters by canonical name (ptb_lm.parameters)."""
+        """Return the parameters by canonical name (ptb_lm.model.parameters)."""
         layers = self.stack.canonical().items()
         table = {
             "embedding": Canonical(self.embedding_VE),

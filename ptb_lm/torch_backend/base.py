@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ptb_lm.backend import FRAMEWORKS, Arrays
 from ptb_lm.errors import OutOfMemoryError, UserError
+from ptb_lm.model.backend import FRAMEWORKS, Arrays
 from ptb_lm.torch_backend import cpu, native
 from ptb_lm.torch_backend.cells import Canonical
 from ptb_lm.torch_backend.precision import PRECISIONS
@@ -112,7 +112,7 @@ class TorchModel(ABC):
 
     @abstractmethod
     def canonical(self) -> Mapping[str, Canonical]:
-        """Return the parameters by canonical name (ptb_lm.parameters)."""
+        """Return the parameters by canonical name (ptb_lm.model.parameters)."""
 
     def export_weights(self) -> Arrays:
         """Return the parameters by canonical name, in the precision of the model."""

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from ptb_lm.config import Config
-from ptb_lm.dropout import Masks, Place, places
+from ptb_lm.model.config import Config
+from ptb_lm.model.dropout import Masks, Place, places
 from ptb_lm.torch_backend import cpu
 
 Dropout = Callable[[Tensor], Tensor]
@@ -59,7 +59,7 @@ class WindowDropout:
         self.generator.manual_seed(seed)
 
     def draw(self, batch: int, steps: int) -> Masks[Tensor]:
-        """Return the next window's masks; see ptb_lm.dropout.
+        """Return the next window's masks; see ptb_lm.model.dropout.
 
         Args:
             batch: B.

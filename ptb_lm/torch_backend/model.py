@@ -56,7 +56,7 @@ class LSTMStack(nn.Module):
         return LSTMStack(layer.executed(execute) for layer in self.layers)
 
     def canonical(self) -> dict[str, Canonical]:
-        """Return the trained parameters by canonical name, those of ptb_lm.parameters.lstm_shapes."""
+        """Return the trained parameters by canonical name, those of ptb_lm.model.parameters.lstm_shapes."""
         return {
             f"lstm.{index}.{name}": parameter
             for index, layer in enumerate(self.layers)

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ptb_lm.backend import Ids, Words
+from ptb_lm.model.backend import Ids, Words
 
 
 def placed(rows_BL: Ids, device: torch.device) -> Tensor:

@@ -1,4 +1,4 @@
-"""Learning curves: what run directories (ptb_lm.rundir) tell, for a report."""
+"""Learning curves: what run directories (ptb_lm.training.run_directory) tell, for a report."""
 
 import json
 import math
@@ -11,7 +11,7 @@ from ptb_lm.bench.reporting.document import Captioned, Curves, Section
 from ptb_lm.bench.reporting.formats import NOTHING
 from ptb_lm.bench.reporting.tables import Cell, Column, Name, Table
 from ptb_lm.errors import UserError
-from ptb_lm.rundir import RunConfig, RunDirectory
+from ptb_lm.training.run_directory import RunConfig, RunDirectory
 
 _LINES = {"train": "train_perplexity", "valid": "valid_perplexity"}
 

@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from ptb_lm import runlog
 from ptb_lm.bench import choices
 from ptb_lm.bench.choices import Choices
 from ptb_lm.bench.reporting import curves, page, reading, sections
@@ -14,6 +13,7 @@ from ptb_lm.bench.results import Group, Summary, distinct
 from ptb_lm.bench.summary import summarise
 from ptb_lm.errors import UserError
 from ptb_lm.files import atomic_write
+from ptb_lm.training import runlog
 
 MARKDOWN, PAGE = "report.md", "report.html"
 

@@ -1,0 +1,195 @@
+"""The TensorFlow loop that people write, without this package: what the models' speed is compared with.
+
+Keras's Embedding, LSTM and Dense, cross-entropy from logits, tf.clip_by_global_norm and Keras's SGD in one
+tf.function; the carried state goes in as initial_state. The embedding's gradient is what a tape gives: a row
+for each token (tf.IndexedSlices), of which SGD moves no other rows. In bf16 the layers have Keras's policy
+mixed_bfloat16.
+
+Shapes: B = batch, T = time steps, N = B * T tokens, E = embedding width, H = hidden units, V = vocabulary.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+import keras
+import tensorflow as tf
+from numpy.typing import NDArray
+
+from ptb_lm.model.backend import Arrays, Ids, Measured, Words
+from ptb_lm.model.config import Config
+from ptb_lm.tf_backend.device import Device, choose
+from ptb_lm.tf_backend.loss import sum_by_word
+
+State = Sequence[Sequence[tf.Tensor]]  # (h_BH, c_BH) of each layer
+Loss: TypeAlias = tf.Tensor  # [2]: negative log likelihood, gradient norm
+POLICIES = {"fp32": "float32", "bf16": "mixed_bfloat16"}  # of Keras, by precision
+
+
+class PlainModel:
+    """A language model of Keras's own layers."""
+
+    def __init__(self, config: Config, vocabulary_size: int, *, gpu: bool, policy: str) -> None:
+        self.embedding = keras.layers.Embedding(vocabulary_size, config.embedding_width, dtype=policy)
+        # Where there is a GPU, Keras would try cuDNN on the CPU too.
+        cudnn = "auto" if gpu else False
+        self.lstms = [
+            keras.layers.LSTM(hidden, return_sequences=True, return_state=True, use_cudnn=cudnn, dtype=policy)
+            for hidden in config.layer_sizes
+        ]
+        self.dense = keras.layers.Dense(vocabulary_size, dtype=policy)
+        self.dropout = keras.layers.Dropout(1 - config.keep_prob, dtype=policy)
+        self.embedding.build((None, None))
+        width = config.embedding_width
+        for lstm, hidden in zip(self.lstms, config.layer_sizes, strict=True):
+            lstm.build((None, None, width))
+            width = hidden
+        self.dense.build((None, None, width))
+        layers = [self.embedding, *self.lstms, self.dense]
+        self.variables = [variable for layer in layers for variable in layer.trainable_variables]
+
+    def __call__(self, x_BT: tf.Tensor, state: State, *, training: bool) -> tuple[tf.Tensor, State]:
+        """Return the logits [B, T, V] and the state."""
+        x_BTE, after = self.dropout(self.embedding(x_BT), training=training), []
+        for lstm, before in zip(self.lstms, state, strict=True):
+            x_BTE, h_BH, c_BH = lstm(x_BTE, initial_state=list(before), training=training)
+            x_BTE = self.dropout(x_BTE, training=training)
+            after.append((h_BH, c_BH))
+        return self.dense(x_BTE), after
+
+
+class PlainLoop:
+    """Trains a PlainModel; as much of ptb_lm.model.backend.Backend as the benchmark asks for."""
+
+    def __init__(
+        self,
+        config: Config,
+        weights: Mapping[str, NDArray[Any]],
+        *,
+        device: Device,
+        precision: str,
+        seed: int,
+    ) -> None:
+        keras.utils.set_random_seed(seed)
+        self.config, self.device = config, device
+        self.engine = f"Keras layers on {'cuda' if device.gpu else 'cpu'} (graph)"
+        self.model = PlainModel(config, len(weights["embedding"]), gpu=device.gpu, policy=POLICIES[precision])
+        self.optimizer = keras.optimizers.SGD(1.0)
+        self.optimizer.build(self.model.variables)
+        self.train_function = tf.function(self._train)
+        self.evaluate_function = tf.function(self._evaluate)
+        self.load_weights(weights)
+
+    def zero_state(self, batch_size: int) -> State:
+        """Return the zero state for a batch."""
+        with tf.device(self.device.name):
+            dtype = self.model.dense.compute_dtype
+            return [
+                (tf.zeros([batch_size, hidden], dtype), tf.zeros([batch_size, hidden], dtype))
+                for hidden in self.config.layer_sizes
+            ]
+
+    def place(self, rows_BL: Ids) -> tf.Tensor:
+        """Return the rows on the device."""
+        with tf.device(self.device.name):
+            return tf.constant(rows_BL)
+
+    def train_step(
+        self, x_BT: Words, y_BT: Words, state: State, *, learning_rate: float
+    ) -> tuple[State, Loss]:
+        """Do one step of SGD with dropout and clipping."""
+        with tf.device(self.device.name):
+            self.optimizer.learning_rate = learning_rate
+            state, loss = self.train_function(tf.convert_to_tensor(x_BT), tf.convert_to_tensor(y_BT), state)
+        return state, loss
+
+    def evaluate_step(self, x_BT: Words, y_BT: Words, state: State) -> tuple[State, Loss]:
+        """Score a window without dropout."""
+        with tf.device(self.device.name):
+            state, loss = self.evaluate_function(
+                tf.convert_to_tensor(x_BT), tf.convert_to_tensor(y_BT), state
+            )
+        return state, loss
+
+    def read(self, losses: Sequence[Loss]) -> list[Measured]:
+        """Wait for the device and return the numbers behind some losses."""
+        if not losses:
+            tf.test.experimental.sync_devices()
+            return []
+        return [Measured(*pair) for pair in tf.stack(losses).numpy().tolist()]
+
+    def export_weights(self) -> Arrays:
+        """Return the parameters by canonical name."""
+        return {
+            name: variable.numpy() for name, variable in zip(self._names(), self.model.variables, strict=True)
+        }
+
+    def load_weights(self, weights: Mapping[str, NDArray[Any]]) -> None:
+        """Set the parameters from canonical arrays; Keras keeps the gates in the same order."""
+        for name, variable in zip(self._names(), self.model.variables, strict=True):
+            variable.assign(weights[name])
+
+    def device_memory(self) -> int | None:
+        """Return the most bytes that were allocated at once since it was last asked for; None on a CPU."""
+        return self.device.peak_memory()
+
+    def environment(self) -> dict[str, Any]:
+        """Return versions, device and threads."""
+        return {**self.device.environment(), "keras": keras.__version__}
+
+    def _train(self, x_BT: tf.Tensor, y_BT: tf.Tensor, state: State) -> tuple[State, Loss]:
+        with tf.GradientTape() as tape:
+            logits_BTV, state = self.model(x_BT, state, training=True)
+            mean = _mean_loss(y_BT, logits_BTV)
+            # The mean over tokens is what people write; this factor makes it the tutorial's loss.
+            loss = mean * x_BT.shape[1]
+        gradients = tape.gradient(loss, [variable.value for variable in self.model.variables])
+        # tf.clip_by_global_norm by itself would take a word's occurrences for rows of their own, which is
+        # not the gradient's norm.
+        vocabulary_size = self.model.embedding.embeddings.shape[0]
+        d_embedding_NE = sum_by_word(gradients[0].values, gradients[0].indices, vocabulary_size)
+        norm = tf.linalg.global_norm([d_embedding_NE, *gradients[1:]])
+        gradients, _ = tf.clip_by_global_norm(gradients, self.config.max_grad_norm, use_norm=norm)
+        self.optimizer.apply_gradients(zip(gradients, self.model.variables, strict=True))
+        return state, _measured(mean, y_BT, norm)
+
+    def _evaluate(self, x_BT: tf.Tensor, y_BT: tf.Tensor, state: State) -> tuple[State, Loss]:
+        logits_BTV, state = self.model(x_BT, state, training=False)
+        return state, _measured(_mean_loss(y_BT, logits_BTV), y_BT, tf.zeros([]))
+
+    def _names(self) -> list[str]:
+        """Return the canonical names of the model's variables."""
+        kinds = ("kernel", "recurrent_kernel", "bias")
+        layers = [f"lstm.{layer}.{kind}" for layer in range(self.config.num_layers) for kind in kinds]
+        return ["embedding", *layers, "softmax.kernel", "softmax.bias"]
+
+
+def _mean_loss(y_BT: tf.Tensor, logits_BTV: tf.Tensor) -> tf.Tensor:
+    logits_BTV = tf.cast(logits_BTV, tf.float32)
+    return tf.reduce_mean(keras.losses.sparse_categorical_crossentropy(y_BT, logits_BTV, from_logits=True))
+
+
+def _measured(mean: tf.Tensor, y_BT: tf.Tensor, norm: tf.Tensor) -> Loss:
+    loss: Loss = tf.stack([mean * tf.cast(tf.size(y_BT), mean.dtype), norm])
+    return loss
+
+
+def build(
+    config: Config,
+    weights: Mapping[str, NDArray[Any]],
+    *,
+    model: str,
+    execution: str,
+    unroll: str,
+    device: str,
+    precision: str,
+    seed: int,
+) -> PlainLoop:
+    """Build the loop; see ptb_lm.model.backend.build.
+
+    Raises:
+        UserError: There is no such device.
+    """
+    assert execution == "graph"
+    chosen = choose(device, model=model, execution=execution)
+    with tf.device(chosen.name):
+        return PlainLoop(config, weights, device=chosen, precision=precision, seed=seed)

@@ -1,0 +1,192 @@
+"""The torch loop that people write, without this package: what the models' speed is compared with.
+
+After pytorch/examples' word_language_model: nn.Embedding, nn.LSTM, nn.Linear, cross_entropy, clip_grad_norm_
+and SGD. Of torch.nn.LSTM's two biases the second is frozen at zero here, so that it does the same work as
+every other variant and can be held to the same numbers; that saves it next to nothing.
+
+What people add to make it faster is there too: torch.autocast in bfloat16, with weights in float32; and
+torch.compile of the module, with its default settings: it stops at torch.nn.LSTM. The model
+cudnn-kept-memory has the allocator's setting of this package (ptb_lm.memory), and nothing else of it.
+
+Shapes: B = batch, T = time steps, E = embedding width, L = layers, H = hidden units, V = vocabulary.
+"""
+
+import math
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from ptb_lm import memory
+from ptb_lm.errors import UserError
+from ptb_lm.model.backend import Ids, Measured, Words
+from ptb_lm.model.config import Config
+from ptb_lm.torch_backend import words
+from ptb_lm.torch_backend.base import TorchModel
+from ptb_lm.torch_backend.cells import Canonical, freeze_second_bias
+
+State = tuple[Tensor, Tensor]  # h_LBH, c_LBH
+Loss = tuple[Tensor, Tensor]  # negative log likelihood [], gradient norm []
+
+KEPT_MEMORY = "cudnn-kept-memory"
+
+
+class PlainModel(nn.Module):
+    """A language model of torch's own modules."""
+
+    def __init__(self, config: Config, vocabulary_size: int) -> None:
+        super().__init__()
+        width, hidden, drop = config.embedding_width, config.hidden_size, 1 - config.keep_prob
+        self.embedding = nn.Embedding(vocabulary_size, width)
+        self.lstm = nn.LSTM(width, hidden, config.num_layers, dropout=drop if config.num_layers > 1 else 0)
+        self.linear = nn.Linear(hidden, vocabulary_size)
+        self.dropout = nn.Dropout(drop)
+        for layer in range(config.num_layers):
+            freeze_second_bias(self.lstm.get_parameter(f"bias_hh_l{layer}"))
+
+    def forward(self, x_TB: Tensor, state: State) -> tuple[Tensor, State]:
+        """Return the logits [T, B, V] and the state."""
+        # A line each, as in the example: torch.compile compiles those before the LSTM, and no more.
+        embedded_TBE = self.dropout(self.embedding(x_TB))
+        output_TBH, state = self.lstm(embedded_TBE, state)
+        output_TBH = self.dropout(output_TBH)
+        return self.linear(output_TBH), state
+
+
+class PlainLoop(TorchModel):
+    """Trains a PlainModel; as much of ptb_lm.model.backend.Backend as the benchmark asks for."""
+
+    def __init__(
+        self, config: Config, weights: Mapping[str, NDArray[Any]], *, model: str, seed: int, **chosen: str
+    ) -> None:
+        _check(config)
+        super().__init__(model="cudnn", **chosen)
+        if model == KEPT_MEMORY and self.device.type == "cpu":
+            memory.keep_freed()
+        torch.manual_seed(seed)
+        self.config = config
+        self.network = PlainModel(config, len(weights["embedding"])).to(self.device, self.precision.master)
+        self.executed = _compiled(self.network) if self.execution == "compile" else self.network
+        self.trained = [parameter for parameter in self.network.parameters() if parameter.requires_grad]
+        self.optimizer = torch.optim.SGD(self.trained, lr=1.0)
+        self.load_weights(weights)
+
+    @property
+    def engine(self) -> str:
+        """What computes the LSTM."""
+        where = "; torch.compile stops at the LSTM" if self.execution == "compile" else ""
+        return f"{super().engine}{where}"
+
+    def environment(self) -> dict[str, Any]:
+        """Return versions, device and threads; what this package chooses of a CPU is nothing to the loop."""
+        facts = super().environment()
+        return {name: fact for name, fact in facts.items() if name not in ("kernels", "float32_products")}
+
+    def canonical(self) -> dict[str, Canonical]:
+        """Return the trained parameters by canonical name."""
+        network = self.network
+        table = {"embedding": Canonical(network.embedding.weight)}
+        for layer in range(self.config.num_layers):
+            for name, kept in (
+                ("kernel", "weight_ih"),
+                ("recurrent_kernel", "weight_hh"),
+                ("bias", "bias_ih"),
+            ):
+                parameter = network.lstm.get_parameter(f"{kept}_l{layer}")
+                table[f"lstm.{layer}.{name}"] = Canonical(parameter, transposed=name != "bias")
+        table["softmax.kernel"] = Canonical(network.linear.weight, transposed=True)
+        table["softmax.bias"] = Canonical(network.linear.bias)
+        return table
+
+    def zero_state(self, batch_size: int) -> State:
+        """Return the zero state for a batch."""
+        shape = (self.config.num_layers, batch_size, self.config.hidden_size)
+        h_LBH, c_LBH = (torch.zeros(shape, device=self.device, dtype=self.precision.master) for _ in range(2))
+        return h_LBH, c_LBH
+
+    def place(self, rows_BL: Ids) -> Tensor:
+        """Return the rows on the device, where the example keeps its data."""
+        return words.placed(rows_BL, self.device)
+
+    def train_step(
+        self, x_BT: Words, y_BT: Words, state: State, *, learning_rate: float
+    ) -> tuple[State, Loss]:
+        """Do one step of SGD with dropout and clipping."""
+        self.network.train()
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate
+        mean, state = self._forward(x_BT, y_BT, (state[0].detach(), state[1].detach()))
+        self.optimizer.zero_grad()
+        # The mean over tokens is what the example writes; this factor makes it the tutorial's loss.
+        (mean * x_BT.shape[1]).backward()
+        norm = nn.utils.clip_grad_norm_(self.trained, self.config.max_grad_norm)
+        self.optimizer.step()
+        return state, (mean.detach() * math.prod(y_BT.shape), norm)
+
+    @torch.no_grad()
+    def evaluate_step(self, x_BT: Words, y_BT: Words, state: State) -> tuple[State, Loss]:
+        """Score a window without dropout."""
+        self.network.eval()
+        mean, state = self._forward(x_BT, y_BT, state)
+        return state, (mean * math.prod(y_BT.shape), torch.zeros_like(mean))
+
+    def read(self, losses: Sequence[Loss]) -> list[Measured]:
+        """Wait for the device and return the numbers behind some losses."""
+        if not losses:
+            self.wait()
+            return []
+        return [Measured(*pair) for pair in torch.stack([torch.stack(loss) for loss in losses]).tolist()]
+
+    def _forward(self, x_BT: Words, y_BT: Words, state: State) -> tuple[Tensor, State]:
+        """Return the mean loss of a target, [], and the state."""
+        half = self.dtype != self.precision.master
+        with torch.autocast(self.device.type, dtype=self.dtype if half else None, enabled=half):
+            logits_TBV, state = self.executed(self._time_major(x_BT), state)
+            mean = nn.functional.cross_entropy(logits_TBV.flatten(0, 1), self._time_major(y_BT).flatten())
+        return mean, state
+
+    def _time_major(self, ids_BT: Words) -> Tensor:
+        return words.time_major(ids_BT, self.device)
+
+
+def _check(config: Config) -> None:
+    """Refuse what the loop does not do.
+
+    Raises:
+        UserError: The configuration asks for it.
+    """
+    asked = {
+        "--tie-weights": config.tie_weights,
+        "--variational": config.variational,
+        "--embedding-keep-prob": config.embedding_keep_prob < 1,
+        "--recurrent-keep-prob": config.recurrent_keep_prob < 1,
+    }
+    if flags := [flag for flag, given in asked.items() if given]:
+        raise UserError(f"the plain loop of torch's own modules has no {', '.join(flags)}")
+
+
+def _compiled(model: PlainModel) -> PlainModel:
+    """Return the module under torch.compile.
+
+    Raises:
+        UserError: torch.compile would find no C++ compiler.
+    """
+    if shutil.which(os.environ.get("CXX", "g++")) is None:
+        raise UserError("--execution compile needs a C++ compiler; install g++ or set CXX")
+    # What a process compiles counts towards a limit, beyond which torch quietly runs the module as it is. The
+    # benchmark builds models to compare before the one that it times; people build one.
+    torch.compiler.reset()
+    return cast(PlainModel, torch.compile(model))
+
+
+def build(config: Config, weights: Mapping[str, NDArray[Any]], *, unroll: str, **chosen: Any) -> PlainLoop:
+    """Build the loop; see ptb_lm.model.backend.build.
+
+    Raises:
+        UserError: There is no such device, or no compiler; or the configuration asks for what the loop lacks.
+    """
+    return PlainLoop(config, weights, **chosen)

@@ -1,0 +1,88 @@
+"""All layers of a classifier in one call of torch.nn.LSTM: what a call for each layer is compared with.
+
+It is how cuDNN is meant to be used, which may then work on several layers at a time. The layers must be of
+one size, and dropout can only stand between them; here there is none.
+
+Shapes: L = layers, T = time steps, B = batch, I = input width, H = hidden units.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from ptb_lm.classifier import ClassifierConfig
+from ptb_lm.classifier.on_torch import TorchClassifier
+from ptb_lm.errors import UserError
+from ptb_lm.torch_backend.cells import Canonical, Layer, LayerState, freeze_second_bias
+from ptb_lm.torch_backend.dropout import Dropout
+from ptb_lm.torch_backend.model import LSTMStack, State
+
+WEIGHTS = {"kernel": "weight_ih", "recurrent_kernel": "weight_hh", "bias": "bias_ih"}
+
+
+class OneCallStack(LSTMStack):
+    """Layers of one size, without dropout, in one torch.nn.LSTM.
+
+    Args:
+        input_size: I.
+        hidden_size: H.
+        layers: L.
+    """
+
+    def __init__(self, input_size: int, hidden_size: int, layers: int) -> None:
+        super().__init__([])
+        self.lstm = nn.LSTM(input_size, hidden_size, layers)
+        for layer in range(layers):
+            freeze_second_bias(self.lstm.get_parameter(f"bias_hh_l{layer}"))
+
+    def executed(self, execute: Callable[[Layer], Layer]) -> LSTMStack:
+        """Return itself: there are no single layers."""
+        return self
+
+    def canonical(self) -> dict[str, Canonical]:
+        """Return the trained parameters by canonical name."""
+        return {
+            f"lstm.{layer}.{name}": Canonical(self.lstm.get_parameter(f"{kept}_l{layer}"), name != "bias")
+            for layer in range(self.lstm.num_layers)
+            for name, kept in WEIGHTS.items()
+        }
+
+    def zero_state(self, batch_size: int) -> list[LayerState]:
+        """Return the zero state for a batch."""
+        zeros = next(self.parameters()).new_zeros
+        shape = (batch_size, self.lstm.hidden_size)
+        return [(zeros(shape), zeros(shape)) for _ in range(self.lstm.num_layers)]
+
+    def forward(
+        self, x_TBI: Tensor, state: State, *, dropout: Dropout, lengths_B: Tensor | None = None
+    ) -> tuple[Tensor, list[LayerState]]:
+        """Return the output [T, B, H], and the state after the sequence."""
+        assert lengths_B is None, "all of T"
+        h_LBH, c_LBH = (torch.stack(parts) for parts in zip(*state, strict=True))
+        output_TBH, (h_LBH, c_LBH) = self.lstm(x_TBI, (h_LBH, c_LBH))
+        return output_TBH, list(zip(h_LBH.unbind(), c_LBH.unbind(), strict=True))
+
+
+class OneCallClassifier(TorchClassifier):
+    """A torch classifier whose layers are one call."""
+
+    def build_stack(self, model: str) -> LSTMStack:
+        """Return the LSTM layers; their parameters are still to be loaded."""
+        config = self.config
+        return OneCallStack(config.input_size, config.hidden_sizes[0], len(config.hidden_sizes))
+
+
+def build(
+    config: ClassifierConfig, weights: Mapping[str, NDArray[Any]], *, unroll: str, **chosen: Any
+) -> OneCallClassifier:
+    """Build the classifier; see ptb_lm.classifier.build.
+
+    Raises:
+        UserError: The layers cannot be one call, or there is no such device.
+    """
+    if len(set(config.hidden_sizes)) > 1 or config.bidirectional or config.keep_prob < 1:
+        raise UserError("one call takes layers of one size, in one direction, without dropout on the output")
+    return OneCallClassifier(config, weights, **chosen)

@@ -1,0 +1,230 @@
+"""The contract of a sequence classifier: the language model's LSTM stacks, for something else than language.
+
+A stack of LSTM layers over float features, a dense layer, and cross-entropy for one label a sequence, or CTC
+for a sequence of labels; trained by Adam. The benchmark's acoustic workloads and the example that classifies
+sequences are made of it. Arrays cross this line as NumPy.
+
+Shapes: B = batch, T = time steps, I = features, K = the stack's output width (H, or 2H if bidirectional),
+C = classes, U = labels a sequence.
+"""
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ptb_lm.errors import UserError
+from ptb_lm.model import parameters
+from ptb_lm.model.backend import FRAMEWORKS, Arrays, Framework, resolve
+
+Scores = NDArray[np.floating]
+Loss = Any  # opaque: a batch's loss, possibly still being computed
+
+LOSSES = ("cross_entropy", "ctc")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassifierConfig:
+    """What a sequence classifier is, and how it is trained.
+
+    Raises:
+        UserError: A value is impossible.
+    """
+
+    input_size: int  # I
+    hidden_sizes: tuple[int, ...]  # H of each layer, from the bottom to the top; they may differ
+    classes: int  # C; for CTC class 0 is the blank
+    bidirectional: bool = False
+    loss: str = "cross_entropy"
+    learning_rate: float = 1e-3  # of Adam with betas 0.9 and 0.999
+    clip_value: float | None = None  # bound on each element of the gradient; None: no clipping
+    keep_prob: float = 1.0  # of dropout, in the language model's places: input, between layers, top output
+
+    def __post_init__(self) -> None:
+        if self.loss not in LOSSES:
+            raise UserError(f"unknown loss {self.loss!r}; choose from {', '.join(LOSSES)}")
+        sizes = (self.input_size, *self.hidden_sizes, self.classes)
+        if not self.hidden_sizes or min(sizes) < 1:
+            raise UserError("input_size, hidden_sizes and classes must be at least 1")
+        if not 0 < self.keep_prob <= 1:
+            raise UserError(f"keep_prob must be greater than 0 and at most 1, not {self.keep_prob}")
+        if not 0 < self.learning_rate <= 1:
+            raise UserError(f"learning_rate must be greater than 0 and at most 1, not {self.learning_rate}")
+        if self.clip_value is not None and not 0 < self.clip_value < math.inf:
+            raise UserError(f"clip_value must be greater than 0 and finite, not {self.clip_value}")
+
+
+class Batch(NamedTuple):
+    """Some labelled sequences."""
+
+    x_BTI: NDArray[np.float32]
+    labels: NDArray[np.int32]  # [B] for cross-entropy; [B, U] for CTC, each of 1 to C - 1
+    lengths_B: NDArray[np.int32] | None = None  # steps of each, the rest is padding; None: all T
+
+
+class Classifier(Protocol):
+    """A sequence classifier of one framework on one device, with its optimiser.
+
+    Cross-entropy reads the top layer's final state: of each direction, the output after its last valid step.
+    CTC reads the top layer's output at every valid step. What the padding holds has no influence on anything.
+    A loss is in nats, averaged over the batch.
+    """
+
+    @property
+    def engine(self) -> str:
+        """What computes the LSTM, for people."""
+
+    def train_step(self, batch: Batch) -> Loss:
+        """Do one step of Adam with dropout and clipping; may return before the device is done."""
+
+    def forward_step(self, batch: Batch) -> Loss:
+        """Compute the loss alone, without dropout, run as a training step is; may return early."""
+
+    def loss_and_gradients(self, batch: Batch) -> tuple[float, Arrays]:
+        """Return the loss and its gradient by each canonical parameter: no dropout, no clipping, no step."""
+
+    def predict(self, x_BTI: NDArray[np.float32], lengths_B: NDArray[np.int32] | None = None) -> Scores:
+        """Return the log-probabilities without dropout: [B, C], or [B, T, C] for CTC."""
+
+    def read(self, losses: Sequence[Loss]) -> list[float]:
+        """Wait for the device and return the numbers behind some losses: the only synchronisation."""
+
+    def export_weights(self) -> Arrays:
+        """Return the parameters by canonical name, in the precision of the model."""
+
+    def load_weights(self, weights: Mapping[str, NDArray[Any]]) -> None:
+        """Set the parameters from canonical arrays of the right names and shapes."""
+
+    def device_memory(self) -> int | None:
+        """Return the peak of the bytes allocated on the device since it was last asked for; None on a CPU."""
+
+    def environment(self) -> dict[str, Any]:
+        """Return versions, device and threads."""
+
+
+_KERAS_MODELS = {
+    "lstm": "keras.layers.LSTM, Keras's own loop over elementary operations",
+    "cudnn": "keras.layers.LSTM with cuDNN on a GPU; on a CPU, of torch alone, a loop after one product",
+}
+_KERAS_MISSING = "install it with: pip install 'ptb-lm[jax]' (a checkout: -e '.[jax]')"
+
+# The frameworks of the language model, by what else they build, and those that build this alone.
+CLASSIFIERS: dict[str, Framework] = {
+    "torch": dataclasses.replace(
+        FRAMEWORKS["torch"],
+        build="ptb_lm.classifier.on_torch:build",
+        executions=("eager", "compile", "jit"),
+        precisions=("fp32", "fp64"),
+        needs_cuda=(),
+    ),
+    "tensorflow": dataclasses.replace(
+        FRAMEWORKS["tensorflow"], build="ptb_lm.classifier.on_tensorflow:build"
+    ),
+    "keras-jax": Framework(
+        build="ptb_lm.bench.rivals.keras.on_jax:build",
+        models=_KERAS_MODELS,
+        executions=("xla",),
+        unrolls=("loop",),
+        precisions=("fp32",),
+        missing=_KERAS_MISSING,
+        refusals={},
+    ),
+    "keras-torch": Framework(
+        build="ptb_lm.bench.rivals.keras.on_torch:build",
+        models=_KERAS_MODELS,
+        executions=("eager",),
+        unrolls=("static",),
+        precisions=("fp32",),
+        missing=_KERAS_MISSING,
+        refusals={},
+    ),
+    "keras-tensorflow": Framework(
+        build="ptb_lm.bench.rivals.keras.on_tensorflow:build",
+        models=_KERAS_MODELS,
+        executions=("graph", "xla"),
+        unrolls=("loop",),
+        precisions=("fp32",),
+        missing=FRAMEWORKS["tensorflow"].missing,
+        refusals={("cudnn", "xla"): "XLA cannot compile CudnnRNNV3"},
+    ),
+    "pytensor": Framework(
+        build="ptb_lm.bench.rivals.pytensor.classifier:build",
+        models={"scan": "elementary operations in pytensor.scan, after one product of all inputs"},
+        executions=("graph",),
+        unrolls=("loop",),
+        precisions=("fp32", "fp64"),
+        missing="install it with: pip install 'ptb-lm[pytensor]' (a checkout: -e '.[pytensor]')",
+        refusals={},
+    ),
+}
+
+
+def check_lengths(lengths_B: NDArray[np.int32], samples: int, steps: int) -> None:
+    """Check that each sequence of a batch has a length that is possible.
+
+    Raises:
+        UserError: There are fewer or more lengths than sequences, or one is not from 1 to T.
+    """
+    if len(lengths_B) != samples or lengths_B.min() < 1 or lengths_B.max() > steps:
+        raise UserError(f"there must be {samples} lengths, each from 1 to {steps}")
+
+
+def shapes(config: ClassifierConfig) -> parameters.Shapes:
+    """Return the shape of every parameter by its canonical name: the stack's, dense.kernel, dense.bias."""
+    width = config.hidden_sizes[-1] * (2 if config.bidirectional else 1)
+    return {
+        **parameters.lstm_shapes(config.input_size, config.hidden_sizes, bidirectional=config.bidirectional),
+        "dense.kernel": (width, config.classes),
+        "dense.bias": (config.classes,),
+    }
+
+
+def initial(config: ClassifierConfig, *, seed: int, scale: float = 0.1) -> parameters.Weights:
+    """Draw initial weights: uniform in [-scale, scale], float32, with LSTM biases zero."""
+    return parameters.uniform(shapes(config), scale=scale, seed=seed)
+
+
+def build(
+    config: ClassifierConfig,
+    weights: Mapping[str, NDArray[Any]],
+    *,
+    framework: str,
+    model: str,
+    execution: str | None = None,
+    unroll: str | None = None,
+    device: str = "auto",
+    precision: str = "fp32",
+    seed: int = 1,
+) -> Classifier:
+    """Build a framework's classifier; only that framework is imported.
+
+    Args:
+        config: What to build.
+        weights: Canonical parameters to start from; see `shapes`.
+        framework: A name in CLASSIFIERS.
+        model: As for ptb_lm.model.backend.build, and so are the others.
+        execution: How the operations of a training step are run.
+        unroll: How a loop over time enters the graph.
+        device: "cpu", "cuda", or "auto".
+        precision: "fp32" or "fp64".
+        seed: Seeds dropout.
+
+    Raises:
+        UserError: A name is unknown, two do not go together, the framework is not installed, or there is
+            no such device.
+    """
+    function, chosen = resolve(
+        CLASSIFIERS,
+        framework=framework,
+        model=model,
+        execution=execution,
+        unroll=unroll,
+        device=device,
+        precision=precision,
+    )
+    classifier: Classifier = function(config, weights, model=model, device=device, seed=seed, **chosen)
+    return classifier

@@ -1,0 +1,150 @@
+"""The sequence classifier in TensorFlow: the contract of ptb_lm.classifier.
+
+Shapes: B = batch, T = time steps, I = features, C = classes, U = labels a sequence.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from numpy.typing import NDArray
+
+from ptb_lm import memory
+from ptb_lm.classifier import Batch, ClassifierConfig, Scores, check_lengths
+from ptb_lm.classifier.tensorflow_network import SequenceNetwork
+from ptb_lm.errors import UserError
+from ptb_lm.model.backend import Arrays
+from ptb_lm.tf_backend.cells import layer_type
+from ptb_lm.tf_backend.device import DTYPES, Device, choose
+from ptb_lm.tf_backend.execution import executed
+
+
+def build(
+    config: ClassifierConfig,
+    weights: Mapping[str, NDArray[Any]],
+    *,
+    model: str,
+    execution: str,
+    unroll: str,
+    device: str,
+    precision: str,
+    seed: int,
+) -> "TensorFlowClassifier":
+    """Build the classifier; see ptb_lm.classifier.build.
+
+    Raises:
+        UserError: There is no such device, or XLA cannot compile the model on it, or the loss.
+    """
+    if execution == "xla" and config.loss == "ctc":
+        raise UserError("XLA cannot compile TensorFlow's CTC; choose --execution graph or eager")
+    chosen = choose(device, model=model, execution=execution)
+    with tf.device(chosen.name):
+        return TensorFlowClassifier(
+            config,
+            weights,
+            model=model,
+            execution=execution,
+            unroll=unroll,
+            device=chosen,
+            dtype=DTYPES[precision],
+            seed=seed,
+        )
+
+
+class TensorFlowClassifier:
+    """An LSTM sequence classifier in TensorFlow, with Adam.
+
+    Attributes:
+        train_function: The training step, as it is executed; traced once for each shape of batch.
+        forward_function: The loss alone, likewise.
+        gradients_function: The loss and its gradients, likewise.
+        predict_function: The log-probabilities; traced once for all shapes, with a loop over time.
+    """
+
+    def __init__(
+        self,
+        config: ClassifierConfig,
+        weights: Mapping[str, NDArray[Any]],
+        *,
+        model: str,
+        execution: str,
+        unroll: str,
+        device: Device,
+        dtype: tf.DType,
+        seed: int,
+    ) -> None:
+        memory.keep_freed()
+        self.device = device
+        self.dtype = dtype
+        self.engine = device.engine(model, execution)
+        self.network = SequenceNetwork(
+            config, layer_type(model, gpu=device.gpu), unroll=unroll, dtype=dtype, seed=seed
+        )
+        signature = [
+            tf.TensorSpec([None, None, config.input_size], dtype),
+            tf.TensorSpec([None], tf.int32),
+        ]
+        self.train_function = executed(self.network.train, execution)
+        self.forward_function = executed(self.network.loss, execution)
+        self.gradients_function = executed(self.network.loss_and_gradients, execution)
+        self.predict_function = executed(self.network.predict, execution, signature)
+        self.load_weights(weights)
+
+    def train_step(self, batch: Batch) -> tf.Tensor:
+        """Do one step of Adam with dropout and clipping."""
+        with tf.device(self.device.name):
+            return self.train_function(*self._tensors(batch))
+
+    def forward_step(self, batch: Batch) -> tf.Tensor:
+        """Compute the loss alone, without dropout, run as a training step is."""
+        with tf.device(self.device.name):
+            return self.forward_function(*self._tensors(batch))
+
+    def loss_and_gradients(self, batch: Batch) -> tuple[float, Arrays]:
+        """Return the loss and its gradient by each canonical parameter: no dropout, no clipping, no step."""
+        with tf.device(self.device.name):
+            loss, gradients = self.gradients_function(*self._tensors(batch))
+        return float(loss), self.network.by_name([gradient.numpy() for gradient in gradients])
+
+    def predict(self, x_BTI: NDArray[np.float32], lengths_B: NDArray[np.int32] | None = None) -> Scores:
+        """Return the log-probabilities without dropout: [B, C], or [B, T, C] for CTC."""
+        batch, steps, _ = x_BTI.shape
+        if lengths_B is None:  # the same graph does for both
+            lengths_B = np.full(batch, steps, np.int32)
+        check_lengths(lengths_B, batch, steps)
+        with tf.device(self.device.name):
+            scores = self.predict_function(tf.constant(x_BTI, self.dtype), tf.constant(lengths_B, tf.int32))
+        return np.asarray(scores.numpy())
+
+    def read(self, losses: Sequence[tf.Tensor]) -> list[float]:
+        """Wait for the device and return the numbers behind some losses."""
+        if not losses:
+            tf.test.experimental.sync_devices()
+            return []
+        return [float(loss) for loss in tf.stack(losses).numpy()]
+
+    def export_weights(self) -> Arrays:
+        """Return the parameters by canonical name."""
+        return self.network.canonical()
+
+    def load_weights(self, weights: Mapping[str, NDArray[Any]]) -> None:
+        """Set the parameters from canonical arrays."""
+        self.network.load(weights)
+
+    def device_memory(self) -> int | None:
+        """Return the most bytes that the device had allocated at once; None on a CPU."""
+        return self.device.peak_memory()
+
+    def environment(self) -> dict[str, Any]:
+        """Return versions, device and threads."""
+        return self.device.environment()
+
+    def _tensors(self, batch: Batch) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor | None]:
+        if batch.lengths_B is not None:
+            check_lengths(batch.lengths_B, *batch.x_BTI.shape[:2])
+        return (
+            tf.constant(batch.x_BTI, self.dtype),
+            tf.constant(batch.labels, tf.int32),
+            None if batch.lengths_B is None else tf.constant(batch.lengths_B, tf.int32),
+        )

@@ -1,0 +1,183 @@
+"""The torch sequence classifier: the contract of ptb_lm.classifier.
+
+Shapes: B = batch, T = time steps, I = features, H = the top layer's hidden units, K = its output width: H, or
+2H if bidirectional, C = classes, U = labels a sequence.
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional
+
+from ptb_lm import memory
+from ptb_lm.classifier import Batch, ClassifierConfig, Scores, check_lengths
+from ptb_lm.errors import UserError
+from ptb_lm.model.backend import Arrays
+from ptb_lm.torch_backend.base import TorchModel
+from ptb_lm.torch_backend.cells import Canonical
+from ptb_lm.torch_backend.dropout import Dropout, InvertedDropout, no_dropout
+from ptb_lm.torch_backend.execution import executed
+from ptb_lm.torch_backend.model import LSTMStack
+
+
+def build(
+    config: ClassifierConfig,
+    weights: Mapping[str, NDArray[Any]],
+    *,
+    model: str,
+    execution: str,
+    unroll: str,
+    device: str,
+    precision: str,
+    seed: int,
+) -> "TorchClassifier":
+    """Build the classifier; see ptb_lm.classifier.build.
+
+    Raises:
+        UserError: There is no such device, or no compiler.
+    """
+    assert unroll == "static", "a Python loop over time"
+    return TorchClassifier(
+        config, weights, model=model, execution=execution, device=device, precision=precision, seed=seed
+    )
+
+
+class TorchClassifier(TorchModel):
+    """A sequence classifier in torch, with Adam."""
+
+    def __init__(
+        self,
+        config: ClassifierConfig,
+        weights: Mapping[str, NDArray[Any]],
+        *,
+        model: str,
+        execution: str,
+        device: str,
+        precision: str,
+        seed: int,
+    ) -> None:
+        super().__init__(model=model, execution=execution, device=device, precision=precision)
+        if self.device.type == "cpu":
+            memory.keep_freed()
+        self.config = config
+        self.stack = self.build_stack(model).to(device=self.device, dtype=self.dtype)
+        self.executed_stack = self.stack.executed(partial(executed, execution=self.execution))
+        width = config.hidden_sizes[-1] * (2 if config.bidirectional else 1)
+        self.dense = nn.Linear(width, config.classes, device=self.device, dtype=self.dtype)
+        self.dropout = InvertedDropout(config.keep_prob, device=self.device, seed=seed)
+        self.trained = [*self.stack.trained(), *self.dense.parameters()]
+        self.optimizer = torch.optim.Adam(self.trained, config.learning_rate, betas=(0.9, 0.999), eps=1e-8)
+        self.load_weights(weights)
+
+    def build_stack(self, model: str) -> LSTMStack:
+        """Return the LSTM layers; their parameters are still to be loaded."""
+        config = self.config
+        return LSTMStack.build(
+            model, config.input_size, config.hidden_sizes, bidirectional=config.bidirectional
+        )
+
+    def canonical(self) -> dict[str, Canonical]:
+        """Return the parameters by canonical name (ptb_lm.classifier.shapes)."""
+        return {
+            **self.stack.canonical(),
+            "dense.kernel": Canonical(self.dense.weight, True),
+            "dense.bias": Canonical(self.dense.bias),
+        }
+
+    def train_step(self, batch: Batch) -> Tensor:
+        """Do one step of Adam with dropout and clipping."""
+        self.optimizer.zero_grad()
+        loss = self._loss(batch, self.dropout)
+        loss.backward()
+        if self.config.clip_value is not None:
+            nn.utils.clip_grad_value_(self.trained, self.config.clip_value)
+        self.optimizer.step()
+        return loss.detach()
+
+    @torch.no_grad()
+    def forward_step(self, batch: Batch) -> Tensor:
+        """Compute the loss alone, without dropout, run as a training step is."""
+        return self._loss(batch, no_dropout)
+
+    def loss_and_gradients(self, batch: Batch) -> tuple[float, Arrays]:
+        """Return the loss and its gradient by each canonical parameter: no dropout, no clipping, no step."""
+        self.optimizer.zero_grad()
+        loss = self._loss(batch, no_dropout)
+        loss.backward()
+        gradients = {name: kept.gradient.cpu().numpy().copy() for name, kept in self.canonical().items()}
+        return loss.item(), gradients
+
+    @torch.no_grad()
+    def predict(self, x_BTI: NDArray[np.float32], lengths_B: NDArray[np.int32] | None = None) -> Scores:
+        """Return the log-probabilities without dropout: [B, C], or [B, T, C] for CTC."""
+        log_p = self._log_probabilities(self.stack, x_BTI, lengths_B, no_dropout)
+        scores: Scores = (log_p.transpose(0, 1) if self.config.loss == "ctc" else log_p).cpu().numpy()
+        return scores
+
+    def read(self, losses: Sequence[Tensor]) -> list[float]:
+        """Wait for the device and return the numbers behind some losses."""
+        if not losses:
+            self.wait()
+            return []
+        numbers: list[float] = torch.stack(list(losses)).tolist()
+        return numbers
+
+    def _loss(self, batch: Batch, dropout: Dropout) -> Tensor:
+        """Return the loss averaged over the batch, []."""
+        if batch.lengths_B is not None and self.execution == "compile":
+            raise UserError(
+                "--execution compile does not go with sequences of different lengths: "
+                "every batch would be compiled anew; choose from eager, jit"
+            )
+        log_p = self._log_probabilities(self.executed_stack, batch.x_BTI, batch.lengths_B, dropout)
+        labels = torch.from_numpy(batch.labels.astype(np.int64)).to(self.device, non_blocking=True)
+        if self.config.loss == "cross_entropy":
+            loss: Tensor = functional.nll_loss(log_p, labels)
+        else:
+            samples, steps, _ = batch.x_BTI.shape
+            input_lengths = _lengths(batch.lengths_B, samples, steps)
+            label_lengths = torch.full((samples,), labels.shape[1])
+            loss = functional.ctc_loss(log_p, labels, input_lengths, label_lengths, reduction="sum") / samples
+        return loss
+
+    def _log_probabilities(
+        self,
+        stack: LSTMStack,
+        x_BTI: NDArray[np.float32],
+        lengths_B: NDArray[np.int32] | None,
+        dropout: Dropout,
+    ) -> Tensor:
+        """Return the log-probabilities: [B, C], or [T, B, C] for CTC."""
+        samples, steps, _ = x_BTI.shape
+        x_TBI = torch.from_numpy(x_BTI).to(self.device, self.dtype, non_blocking=True).transpose(0, 1)
+        ends_B = None if lengths_B is None else _lengths(lengths_B, samples, steps)
+        output_TBK, _ = stack(x_TBI, self.stack.zero_state(samples), dropout=dropout, lengths_B=ends_B)
+        features = output_TBK if self.config.loss == "ctc" else self._final(output_TBK, ends_B)
+        logits: Tensor = self.dense(features)
+        return logits.log_softmax(dim=-1)
+
+    def _final(self, output_TBK: Tensor, lengths_B: Tensor | None) -> Tensor:
+        """Return each direction's output after its last valid step, [B, K]."""
+        if lengths_B is None:
+            last_BK = output_TBK[-1]
+        else:
+            last_B, row_B = lengths_B - 1, torch.arange(len(lengths_B))
+            last_BK = output_TBK[last_B.to(self.device), row_B.to(self.device)]
+        if not self.config.bidirectional:
+            return last_BK
+        hidden = self.config.hidden_sizes[-1]
+        # The reverse direction ends at step 0.
+        return torch.cat([last_BK[:, :hidden], output_TBK[0, :, hidden:]], dim=1)
+
+
+def _lengths(lengths_B: NDArray[np.int32] | None, samples: int, steps: int) -> Tensor:
+    """Return the valid steps of each sample, on the CPU."""
+    if lengths_B is None:
+        return torch.full((samples,), steps)
+    check_lengths(lengths_B, samples, steps)
+    return torch.from_numpy(lengths_B.astype(np.int64))

@@ -1,0 +1,221 @@
+"""A sequence classifier in NumPy, forward and backward, and its optimiser: the oracle for ptb_lm.classifier.
+
+Written to be read and checked, not to be fast. It computes in the precision of the weights it is given.
+
+Shapes: B = batch, T = time steps, I = features, K = the stack's output width (H, or 2H if bidirectional),
+C = classes, U = labels a sequence, S = 2U + 1 = those labels with a blank before, between and after them.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ptb_lm.classifier import Batch, ClassifierConfig
+from ptb_lm.model.reference import log_softmax
+from ptb_lm.model.reference_lstm import Array, stack_backward, stack_forward, stack_zero_state
+
+BLANK = 0
+
+
+def predict(
+    config: ClassifierConfig,
+    weights: Mapping[str, Array],
+    x_BTI: Array,
+    lengths_B: NDArray[np.integer] | None = None,
+) -> Array:
+    """Return the log-probabilities: [B, C], or [B, T, C] for CTC; in the padding, those of a zero output."""
+    zero = stack_zero_state(weights, len(x_BTI))
+    output_TBK, _, _ = stack_forward(weights, x_BTI.swapaxes(0, 1), zero, lengths_B=lengths_B)
+    read = _read_by_loss(config, output_TBK, _every_length(x_BTI, lengths_B))
+    log_p = log_softmax(_dense(weights, output_TBK[read]))
+    return log_p.swapaxes(0, 1) if config.loss == "ctc" else log_p
+
+
+def loss_and_gradients(
+    config: ClassifierConfig,
+    weights: Mapping[str, Array],
+    batch: Batch,
+    *,
+    masks: Sequence[Array] | None = None,
+) -> tuple[float, dict[str, Array]]:
+    """Return the loss in nats, averaged over the batch, and its gradient by every parameter.
+
+    Args:
+        config: Tells the loss and what it reads; nothing else of it is used.
+        weights: Canonical parameters (ptb_lm.classifier.shapes).
+        batch: Labelled sequences; what their padding holds is never read.
+        masks: Dropout masks, as stack_forward takes them. None: no dropout.
+
+    Returns:
+        (loss, gradients). If the labels of a sequence do not fit into its steps, CTC's loss is infinite, and
+        the gradients are NaN.
+
+    Raises:
+        ValueError: A length is not one of 1 to T.
+    """
+    x_BTI = batch.x_BTI
+    lengths_B = _every_length(x_BTI, batch.lengths_B)
+
+    # Forward.
+    zero = stack_zero_state(weights, len(x_BTI))
+    output_TBK, _, tape = stack_forward(
+        weights, x_BTI.swapaxes(0, 1), zero, lengths_B=batch.lengths_B, masks=masks
+    )
+    read = _read_by_loss(config, output_TBK, lengths_B)
+    features = output_TBK[read]
+    log_p = log_softmax(_dense(weights, features))
+    if config.loss == "ctc":
+        losses_B, d_logits = _ctc_losses(log_p, batch.labels, lengths_B)
+    else:
+        losses_B, d_logits = _cross_entropies(log_p, batch.labels)
+
+    # Backward.
+    d_logits /= len(x_BTI)
+    d_output_TBK = np.zeros_like(output_TBK)
+    d_output_TBK[read] = d_logits @ weights["dense.kernel"].T
+    _, gradients, _ = stack_backward(weights, tape, d_output_TBK)
+    leading = tuple(range(d_logits.ndim - 1))
+    gradients["dense.kernel"] = np.tensordot(features, d_logits, axes=(leading, leading))
+    gradients["dense.bias"] = d_logits.sum(axis=leading)
+    return float(np.mean(losses_B, dtype=np.float64)), gradients
+
+
+def ctc(log_p_TC: Array, labels_U: NDArray[np.integer]) -> tuple[float, Array]:
+    """Return the CTC loss of one sequence, and its gradient by the logits behind log_p_TC.
+
+    The forward-backward algorithm of Graves et al., "Connectionist Temporal Classification", 2006, sections
+    4.1 and 4.2, on logarithms instead of rescaled probabilities; beta leaves out what step t emits.
+
+    Args:
+        log_p_TC: Log-probabilities of every class at every step; class 0 is the blank.
+        labels_U: The labels, each of 1 to C - 1.
+
+    Returns:
+        (loss, d_logits_TC): the loss is -log p(labels) in nats. If no path gives the labels it is infinite,
+        and its gradient, which does not exist, is NaN.
+    """
+    steps, classes = log_p_TC.shape
+    path_S = np.full(2 * len(labels_U) + 1, BLANK)
+    path_S[1::2] = labels_U
+    log_p_TS = log_p_TC[:, path_S]
+
+    # log_step_SS[r, s] = 0 if a path may go from place r to place s in one step, else log 0: it may stay, go
+    # on by one, and go on by two if that skips a blank between two labels that differ.
+    place = np.arange(len(path_S))
+    skips_S = (path_S != BLANK) & (path_S != np.roll(path_S, 2))
+    ahead_SS = place - place[:, None]
+    allowed_SS = (ahead_SS == 0) | (ahead_SS == 1) | ((ahead_SS == 2) & skips_S)
+    log_step_SS = np.where(allowed_SS, 0, -np.inf).astype(log_p_TC.dtype)
+
+    # log alpha[t, s]: all ways to be in place s after step t. A path begins in one of the first two places.
+    alpha_TS = np.full_like(log_p_TS, -np.inf)
+    alpha_TS[0, :2] = log_p_TS[0, :2]
+    for t in range(1, steps):
+        alpha_TS[t] = np.logaddexp.reduce(alpha_TS[t - 1, :, None] + log_step_SS, axis=0) + log_p_TS[t]
+    # log beta[t, s]: all ways to go on from there to the end, which is one of the last two places.
+    beta_TS = np.full_like(log_p_TS, -np.inf)
+    beta_TS[-1, -2:] = 0
+    for t in reversed(range(steps - 1)):
+        beta_TS[t] = np.logaddexp.reduce(log_step_SS + (log_p_TS[t + 1] + beta_TS[t + 1]), axis=1)
+
+    log_likelihood = np.logaddexp.reduce(alpha_TS[-1, -2:])
+    if np.isneginf(log_likelihood):
+        return np.inf, np.full_like(log_p_TC, np.nan)
+    posterior_TS = np.exp(alpha_TS + beta_TS - log_likelihood)
+    emits_SC = path_S[:, None] == np.arange(classes)
+    return -float(log_likelihood), np.exp(log_p_TC) - posterior_TS @ emits_SC.astype(log_p_TC.dtype)
+
+
+class AdamState(NamedTuple):
+    """What Adam carries: the number of steps, and by parameter the first and second moment estimates."""
+
+    steps: int
+    m: dict[str, Array]
+    v: dict[str, Array]
+
+
+def adam_start(weights: Mapping[str, Array]) -> AdamState:
+    """Return Adam's state before the first step."""
+    m, v = ({name: np.zeros_like(w) for name, w in weights.items()} for _ in range(2))
+    return AdamState(0, m, v)
+
+
+def adam(
+    weights: Mapping[str, Array],
+    gradients: Mapping[str, Array],
+    state: AdamState,
+    *,
+    learning_rate: float,
+    clip_value: float | None = None,
+    betas: tuple[float, float] = (0.9, 0.999),
+    epsilon: float = 1e-8,
+) -> tuple[dict[str, Array], AdamState]:
+    """Return the weights and the state after one step of Adam.
+
+    Kingma & Ba, "Adam: A Method for Stochastic Optimization", 2015, algorithm 1: epsilon is added to the root
+    of the bias-corrected second moment.
+
+    Args:
+        weights: Parameters by name.
+        gradients: The loss's gradient by each.
+        state: Of the step before, or adam_start's.
+        learning_rate: Alpha, the step size.
+        clip_value: Bound on each element of the gradient, before anything else. None: no clipping.
+        betas: Decay rates of the moment estimates.
+        epsilon: What keeps the division from zero.
+    """
+    beta1, beta2 = betas
+    steps = state.steps + 1
+    updated: dict[str, Array] = {}
+    m: dict[str, Array] = {}
+    v: dict[str, Array] = {}
+    for name, w in weights.items():
+        g = gradients[name] if clip_value is None else np.clip(gradients[name], -clip_value, clip_value)
+        m[name] = beta1 * state.m[name] + (1 - beta1) * g
+        v[name] = beta2 * state.v[name] + (1 - beta2) * g**2
+        m_hat = m[name] / (1 - beta1**steps)
+        v_hat = v[name] / (1 - beta2**steps)
+        updated[name] = w - learning_rate * m_hat / (np.sqrt(v_hat) + epsilon)
+    return updated, AdamState(steps, m, v)
+
+
+def _every_length(x_BTI: Array, lengths_B: NDArray[np.integer] | None) -> NDArray[np.integer]:
+    return np.full(x_BTI.shape[0], x_BTI.shape[1]) if lengths_B is None else lengths_B
+
+
+def _dense(weights: Mapping[str, Array], features: Array) -> Array:
+    return np.asarray(features @ weights["dense.kernel"] + weights["dense.bias"])
+
+
+def _read_by_loss(config: ClassifierConfig, output_TBK: Array, lengths_B: NDArray[np.integer]) -> Any:
+    """Return the index of the outputs that the loss reads: all [T, B, K], or the last of each unit [B, K].
+
+    Last in the order in which its direction reads: step 0 for the units of the reverse direction.
+    """
+    if config.loss == "ctc":
+        return ...
+    rows, units = np.arange(len(lengths_B)), np.arange(output_TBK.shape[-1])
+    last_BK = np.where(units < config.hidden_sizes[-1], lengths_B[:, None] - 1, 0)
+    return last_BK, rows[:, None], units
+
+
+def _cross_entropies(log_p_BC: Array, labels_B: NDArray[np.integer]) -> tuple[Array, Array]:
+    """Return each sequence's loss, and its gradient by its logits."""
+    labels_B1 = labels_B[:, None]
+    log_p_B1 = np.take_along_axis(log_p_BC, labels_B1, axis=-1)
+    d_logits_BC = np.exp(log_p_BC)
+    np.put_along_axis(d_logits_BC, labels_B1, np.exp(log_p_B1) - 1, axis=-1)
+    return -log_p_B1[:, 0], d_logits_BC
+
+
+def _ctc_losses(
+    log_p_TBC: Array, labels_BU: NDArray[np.integer], lengths_B: NDArray[np.integer]
+) -> tuple[Array, Array]:
+    """Return each sequence's loss, and its gradient by its logits, which is zero in the padding."""
+    losses_B = np.zeros_like(log_p_TBC[0, :, 0])
+    d_logits_TBC = np.zeros_like(log_p_TBC)
+    for row, length in enumerate(lengths_B):
+        losses_B[row], d_logits_TBC[:length, row] = ctc(log_p_TBC[:length, row], labels_BU[row])
+    return losses_B, d_logits_TBC

@@ -1,0 +1,136 @@
+"""The whole sequence classifier: its variables, and its steps as functions to be traced, compiled or run.
+
+Shapes: B = batch, T = time steps, I = features, K = the stack's output width, C = classes, U = labels a
+sequence.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+from numpy.typing import NDArray
+
+from ptb_lm.classifier import ClassifierConfig, shapes
+from ptb_lm.classifier.tensorflow_adam import Adam
+from ptb_lm.model.backend import Arrays
+from ptb_lm.tf_backend.cells import Layer
+from ptb_lm.tf_backend.dropout import Dropout, InvertedDropout, no_dropout
+from ptb_lm.tf_backend.model import LSTMStack
+
+
+class SequenceNetwork:
+    """LSTM layers with dropout and a dense layer, for cross-entropy or CTC; trained by Adam.
+
+    In its methods lengths_B is each sample's steps, or None for all T; a loss is [], the mean over the batch.
+
+    Args:
+        config: What to build.
+        layer: The implementation of a layer.
+        unroll: See time_loop.
+        dtype: In which precision.
+        seed: Of dropout.
+    """
+
+    def __init__(
+        self, config: ClassifierConfig, layer: type[Layer], *, unroll: str, dtype: tf.DType, seed: int
+    ) -> None:
+        self.config = config
+        self.dtype = dtype
+        self.stack = LSTMStack(
+            layer,
+            config.input_size,
+            config.hidden_sizes,
+            bidirectional=config.bidirectional,
+            unroll=unroll,
+            dtype=dtype,
+        )
+        self.kernel_KC = tf.Variable(tf.zeros(shapes(config)["dense.kernel"], dtype))
+        self.bias_C = tf.Variable(tf.zeros([config.classes], dtype))
+        self.trained = [*self.stack.trained, self.kernel_KC, self.bias_C]
+        self.adam = Adam(self.trained, config.learning_rate)
+        self.dropout = InvertedDropout(config.keep_prob, seed=seed)
+
+    def train(self, x_BTI: tf.Tensor, labels: tf.Tensor, lengths_B: tf.Tensor | None) -> tf.Tensor:
+        """Do one step of Adam; return the loss before it."""
+        loss, gradients = self._loss_and_gradients(x_BTI, labels, lengths_B, self.dropout)
+        clip = self.config.clip_value
+        if clip is not None:
+            gradients = [tf.clip_by_value(gradient, -clip, clip) for gradient in gradients]
+        self.adam.step(gradients)
+        return loss
+
+    def loss(self, x_BTI: tf.Tensor, labels: tf.Tensor, lengths_B: tf.Tensor | None) -> tf.Tensor:
+        """Return the loss without dropout."""
+        return self._loss(x_BTI, labels, lengths_B, no_dropout)
+
+    def loss_and_gradients(
+        self, x_BTI: tf.Tensor, labels: tf.Tensor, lengths_B: tf.Tensor | None
+    ) -> tuple[tf.Tensor, list[tf.Tensor]]:
+        """Return the loss and its gradient by each trained variable, without dropout."""
+        return self._loss_and_gradients(x_BTI, labels, lengths_B, no_dropout)
+
+    def predict(self, x_BTI: tf.Tensor, lengths_B: tf.Tensor) -> tf.Tensor:
+        """Return the log-probabilities without dropout: [B, C], or [B, T, C] for CTC."""
+        log_p = tf.nn.log_softmax(self._logits(x_BTI, lengths_B, no_dropout))
+        return tf.transpose(log_p, [1, 0, 2]) if self.config.loss == "ctc" else log_p
+
+    def canonical(self) -> Arrays:
+        """Return the parameters by canonical name (ptb_lm.classifier.shapes)."""
+        return self.by_name([variable.numpy() for variable in self.trained])
+
+    def by_name(self, arrays: Sequence[NDArray[Any]]) -> Arrays:
+        """Return by canonical name what belongs to the trained variables: their values, or gradients."""
+        *of_the_stack, kernel_KC, bias_C = arrays
+        return {**self.stack.by_name(of_the_stack), "dense.kernel": kernel_KC, "dense.bias": bias_C}
+
+    def load(self, canonical: Mapping[str, NDArray[Any]]) -> None:
+        """Set the parameters from arrays by canonical name."""
+        arrays = {name: array.astype(self.dtype.as_numpy_dtype) for name, array in canonical.items()}
+        self.stack.load(arrays)
+        self.kernel_KC.assign(arrays["dense.kernel"])
+        self.bias_C.assign(arrays["dense.bias"])
+
+    def _loss_and_gradients(
+        self, x_BTI: tf.Tensor, labels: tf.Tensor, lengths_B: tf.Tensor | None, dropout: Dropout
+    ) -> tuple[tf.Tensor, list[tf.Tensor]]:
+        with tf.GradientTape() as tape:
+            loss = self._loss(x_BTI, labels, lengths_B, dropout)
+        return loss, tape.gradient(loss, self.trained)
+
+    def _loss(
+        self, x_BTI: tf.Tensor, labels: tf.Tensor, lengths_B: tf.Tensor | None, dropout: Dropout
+    ) -> tf.Tensor:
+        logits = self._logits(x_BTI, lengths_B, dropout)
+        if self.config.loss == "ctc":
+            nll_B = _ctc(logits, labels, lengths_B)
+        else:
+            nll_B = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
+        return tf.reduce_mean(nll_B)
+
+    def _logits(self, x_BTI: tf.Tensor, lengths_B: tf.Tensor | None, dropout: Dropout) -> tf.Tensor:
+        """Return [B, C], or [T, B, C] for CTC."""
+        x_TBI = tf.transpose(x_BTI, [1, 0, 2])
+        zeros = self.stack.zero_state(tf.shape(x_TBI)[1])
+        features, state = self.stack(x_TBI, zeros, dropout=dropout, lengths_B=lengths_B)
+        if self.config.loss == "cross_entropy":
+            directions = len(self.stack.layers[-1])
+            features = tf.concat([h_BH for h_BH, _ in state[-directions:]], 1)
+        return tf.tensordot(dropout(features), self.kernel_KC, 1) + self.bias_C
+
+
+def _ctc(logits_TBC: tf.Tensor, labels_BU: tf.Tensor, lengths_B: tf.Tensor | None) -> tf.Tensor:
+    """Return the negative log likelihood of each sequence of labels [B] in nats, where class 0 is blank.
+
+    TensorFlow refuses labels that do not fit into their steps, whose true loss is infinite.
+    """
+    steps, batch = tf.unstack(tf.shape(logits_TBC)[:2])
+    nll_B = tf.nn.ctc_loss(
+        # Sparse labels go to one operation; dense ones to a loop over elementary ones, many times slower.
+        tf.sparse.from_dense(labels_BU),
+        tf.cast(logits_TBC, tf.float32),  # it computes in no other precision
+        label_length=None,
+        logit_length=tf.fill([batch], steps) if lengths_B is None else lengths_B,
+        logits_time_major=True,
+        blank_index=0,
+    )
+    return tf.cast(nll_B, logits_TBC.dtype)

@@ -1,0 +1,1 @@
+"""Text: vocabularies, corpora and the processes that write synthetic ones."""

@@ -1,0 +1,125 @@
+"""A corpus: train, valid and test text as ids, cut into rows and windows.
+
+Shapes: B = batch (rows), L = length of a row, T = time steps of a window.
+"""
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ptb_lm.data import text
+from ptb_lm.data.text import Ids
+from ptb_lm.data.vocabulary import Vocabulary
+from ptb_lm.errors import UserError
+from ptb_lm.model.backend import AnyWords
+
+SPLITS = ("train", "valid", "test")
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """The three splits of a corpus, encoded.
+
+    Attributes:
+        vocabulary: The words of the training split.
+        splits: "train", "valid", "test" -> ids [length].
+        bounds: Split -> the best perplexity that any model can reach, where it is known.
+    """
+
+    vocabulary: Vocabulary
+    splits: dict[str, Ids]
+    bounds: dict[str, float] = field(default_factory=dict)
+
+    @cached_property
+    def sha256(self) -> str:
+        """The digest of the words and of all splits: equal for equal corpora only."""
+        digest = hashlib.sha256(self.vocabulary.sha256.encode())
+        for split in SPLITS:
+            digest.update(f"{split} {len(self.splits[split])}".encode())
+            digest.update(self.splits[split].astype("<i4").tobytes())
+        return digest.hexdigest()
+
+
+def load(folder: Path) -> Corpus:
+    """Read the corpus in a folder: `ptb.train.txt` or `train.txt`, and so on.
+
+    Raises:
+        UserError: The folder or a split is missing, empty, binary, not UTF-8, or has a word that the
+            training split lacks while that has no `<unk>`.
+    """
+    if not folder.is_dir():
+        problem = "is a file, not a folder" if folder.exists() else "does not exist; --data names another"
+        raise UserError(f"the data folder {folder} {problem}")
+    paths = {split: split_path(folder, split) for split in SPLITS}  # complain before reading 100 MB
+    vocabulary, train = text.build_vocabulary(paths["train"])
+    held_out = {split: text.encode(paths[split], vocabulary) for split in ("valid", "test")}
+    return Corpus(vocabulary, {"train": train, **held_out})
+
+
+def split_path(folder: Path, split: str) -> Path:
+    """Return the text file of a split.
+
+    Raises:
+        UserError: It is not there.
+    """
+    names = (f"ptb.{split}.txt", f"{split}.txt")
+    for name in names:
+        if (folder / name).is_file():
+            return folder / name
+    raise UserError(f"the data folder {folder} has neither {names[0]} nor {names[1]}")
+
+
+def rows(ids: Ids, batch_size: int) -> Ids:
+    """Cut ids [length] into contiguous rows [B, L = length // B]; the remainder at the end is dropped."""
+    length = len(ids) // batch_size
+    return ids[: batch_size * length].reshape(batch_size, length)
+
+
+def windows(
+    rows_BL: AnyWords, num_steps: int, *, start: int = 0, partial: bool = False
+) -> Iterator[tuple[AnyWords, AnyWords]]:
+    """Yield the windows (x_BT, y_BT) of rows in their order, as slices of them; y is x shifted by one.
+
+    Args:
+        rows_BL: What `rows` returns, or a backend's `place` of it.
+        num_steps: T, time steps of a window.
+        start: The first window's number, to go on where an earlier pass stopped.
+        partial: Yield the last, shorter window too, so that every token but the rows' first is a target.
+    """
+    targets = rows_BL.shape[1] - 1
+    stop = targets if partial else targets - targets % num_steps
+    for begin in range(start * num_steps, stop, num_steps):
+        end = min(begin + num_steps, targets)
+        yield rows_BL[:, begin:end], rows_BL[:, begin + 1 : end + 1]
+
+
+def count_windows(ids: NDArray[np.int32], *, batch_size: int, num_steps: int) -> int:
+    """Return the number of whole windows of a training epoch.
+
+    Raises:
+        UserError: The split is too short for even one.
+    """
+    count = (len(ids) // batch_size - 1) // num_steps
+    if count < 1:
+        raise UserError(
+            f"the train split has {len(ids)} tokens, but --batch-size {batch_size} and --num-steps "
+            f"{num_steps} need at least {batch_size * (num_steps + 1)}"
+        )
+    return count
+
+
+def check_evaluation(ids: Ids, *, batch_size: int, split: str) -> None:
+    """Check that a split, or a file named in its place, has a target in every row.
+
+    Raises:
+        UserError: The split is too short.
+    """
+    if len(ids) // batch_size < 2:
+        name = f"the {split} split" if split in SPLITS else split
+        rows_text = f"batch size {batch_size} needs" if batch_size > 1 else "scoring needs"
+        raise UserError(f"{name} has {len(ids)} tokens, but {rows_text} at least {2 * batch_size}")

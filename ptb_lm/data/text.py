@@ -1,0 +1,120 @@
+"""Text files to word ids, in bounded memory: the words of the whole file are never a Python list.
+
+Words are what `str.split` finds; every line ends in `<eos>`, as in TensorFlow's ptb_word_lm tutorial.
+"""
+
+import codecs
+import itertools
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ptb_lm.data.vocabulary import EOS, UNK, Vocabulary
+from ptb_lm.errors import UserError
+
+Ids = NDArray[np.int32]
+
+CHUNK_BYTES = 1 << 20  # large enough that Python's overhead a chunk does not count
+
+
+def build_vocabulary(path: Path) -> tuple[Vocabulary, Ids]:
+    """Read a text once; return its vocabulary, by descending count and then word, and its ids [length].
+
+    Raises:
+        UserError: The file is missing, empty, binary or not UTF-8.
+    """
+    # Words are numbered as they come, and renumbered once the counts are known.
+    provisional: defaultdict[str, int] = defaultdict(itertools.count().__next__)
+    ids = _encode_chunks(path, provisional)
+    words = list(provisional)
+    counts = np.bincount(ids, minlength=len(words))
+    order = sorted(range(len(words)), key=lambda index: (-counts[index], words[index]))
+    final = np.empty(len(words), np.int32)
+    final[order] = np.arange(len(words), dtype=np.int32)
+    return Vocabulary(words[index] for index in order), final[ids]
+
+
+def encode(path: Path, vocabulary: Vocabulary) -> Ids:
+    """Read a text as ids [length] of a known vocabulary; words it lacks become `<unk>`.
+
+    Raises:
+        UserError: The file is missing, empty, binary or not UTF-8, or has a word that the vocabulary lacks
+            while it lacks `<unk>` too.
+    """
+    return _encode_chunks(path, _KnownWords(vocabulary))
+
+
+class _KnownWords(dict[str, int]):
+    """The vocabulary's ids, with `<unk>` for all other words."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        super().__init__(vocabulary.ids)
+        self.unknown = vocabulary.unknown
+
+    def __missing__(self, word: str) -> int:
+        if self.unknown is None:
+            raise _UnknownWordError(word)
+        return self.unknown
+
+
+class _UnknownWordError(Exception):
+    pass
+
+
+def _encode_chunks(path: Path, table: dict[str, int]) -> Ids:
+    pieces = []
+    for line, chunk in _chunks(path):
+        # A line's end becomes a word of its own.
+        words = chunk.replace("\n", f" {EOS} ").split()
+        try:
+            # map and __getitem__ keep the loop over words in C.
+            pieces.append(np.fromiter(map(table.__getitem__, words), np.int32, len(words)))
+        except _UnknownWordError as error:
+            (word,) = error.args
+            number = line + words[: words.index(word)].count(EOS)
+            raise UserError(
+                f"{path}, line {number}: the word {word!r} is not in the vocabulary, which has no {UNK}"
+            ) from None
+    if not pieces:
+        raise UserError(f"{path} is empty")
+    return np.concatenate(pieces)
+
+
+def _chunks(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield (number of its first line, text) for pieces of a file that end between words."""
+    line, rest, last = 1, b"", b""
+    try:
+        with path.open("rb") as file:
+            if (head := file.read(len(codecs.BOM_UTF8))) != codecs.BOM_UTF8:
+                rest, last = head, head[-1:]
+            while block := file.read(CHUNK_BYTES):
+                block = rest + block
+                # Cut at the last space or newline: single bytes in UTF-8, so no character is cut either.
+                cut = max(block.rfind(b" "), block.rfind(b"\n")) + 1
+                last = block[-1:]
+                block, rest = block[:cut], block[cut:]
+                if block:
+                    yield line, _decode(block, path, line)
+                    line += block.count(b"\n")
+    except FileNotFoundError:
+        raise UserError(f"{path} does not exist") from None
+    except IsADirectoryError:
+        raise UserError(f"{path} is a folder, not a text file") from None
+    if last not in (b"", b"\n"):  # the last line ends here, even without a newline
+        rest += b"\n"
+    if rest:
+        yield line, _decode(rest, path, line)
+
+
+def _decode(block: bytes, path: Path, line: int) -> str:
+    if (zero := block.find(b"\0")) >= 0:
+        number = line + block.count(b"\n", 0, zero)
+        raise UserError(f"{path}, line {number}: a zero byte; this is a binary file, not text")
+    try:
+        return block.decode("utf-8")
+    except UnicodeDecodeError as error:
+        number = line + block.count(b"\n", 0, error.start)
+        raise UserError(f"{path}, line {number}: not valid UTF-8 (byte 0x{block[error.start]:02x})") from None

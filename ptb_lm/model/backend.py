@@ -1,0 +1,322 @@
+"""The contract between the trainer and a framework, and the registry of backends.
+
+The trainer owns tokens, their order, initial weights, schedule, stopping, the clock and the files. A backend
+owns the graph, loss, gradients, clipping, update, dropout and compilation. Arrays cross this line as NumPy;
+words may stay with the backend, as what its `place` returned.
+
+Shapes: B = batch, T = time steps, L = layers, or the length of a row, H = hidden units.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, TypeVar
+
+from ptb_lm.errors import UserError
+from ptb_lm.model.config import Config
+
+if TYPE_CHECKING:  # the registry is all that --help wants, and NumPy takes longer to import
+    import numpy as np
+    from numpy.typing import NDArray
+
+AnyWords = TypeVar("AnyWords", bound="Words")
+
+
+class Words(Protocol):
+    """The words of a split in rows [B, L], or a window of them [B, T].
+
+    NumPy's, or what a backend's `place` returned, which only that backend can read. Either can be sliced, and
+    nothing else is done with it outside of the backend.
+    """
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(B, L) or (B, T)."""
+
+    def __getitem__(self: AnyWords, part: tuple[slice, slice], /) -> AnyWords:
+        """Return some time steps of some rows."""
+
+
+Ids: TypeAlias = "NDArray[np.int32]"  # words in NumPy
+Arrays: TypeAlias = "dict[str, NDArray[Any]]"
+State = Any  # opaque to the trainer: the carried h and c, in the framework's own tensors
+Loss = Any  # opaque: a window's measurements, possibly still being computed
+
+
+class Measured(NamedTuple):
+    """What a window measured: the plain numbers behind a `Loss`."""
+
+    nll: float  # negative log likelihood of the window's targets in nats, summed over batch and time
+    gradient_norm: float  # global norm before clipping; 0 for an evaluation step
+
+
+class Backend(Protocol):
+    """A language model of one framework on one device, with its optimiser."""
+
+    @property
+    def engine(self) -> str:
+        """What computes the LSTM, for people: "torch.nn.LSTM on cpu (oneDNN)"."""
+
+    @property
+    def hints(self) -> Sequence[str]:
+        """What a user should know of this choice on this machine, a sentence each: what is faster here."""
+
+    def zero_state(self, batch_size: int) -> State:
+        """Return the zero state for a batch."""
+
+    def place(self, rows_BL: Ids) -> Words:
+        """Return rows put where windows cut from them cost a step the least; it takes NumPy's too."""
+
+    def train_step(
+        self, x_BT: Words, y_BT: Words, state: State, *, learning_rate: float
+    ) -> tuple[State, Loss]:
+        """Do one step of SGD with dropout and clipping; may return before the device is done.
+
+        The loss for the gradient is summed over time and averaged over the batch. The state is used up: the
+        one returned may be the same memory.
+        """
+
+    def evaluate_step(self, x_BT: Words, y_BT: Words, state: State) -> tuple[State, Loss]:
+        """Score a window without dropout; may return before the device is done."""
+
+    def read(self, losses: Sequence[Loss]) -> list[Measured]:
+        """Wait for the device and return the numbers behind some losses: the only synchronisation."""
+
+    def export_weights(self) -> Arrays:
+        """Return the parameters by canonical name (model/parameters.py), in the precision of the model."""
+
+    def load_weights(self, weights: Mapping[str, NDArray[Any]]) -> None:
+        """Set the parameters from canonical arrays of the right names and shapes."""
+
+    def average(self, weight: float) -> None:
+        """Move the averages of the parameters towards them: average += weight * (parameter - average).
+
+        The first call of all makes them equal to the parameters, whatever the weight.
+        """
+
+    def averaged(self) -> AbstractContextManager[None]:
+        """Return a context in which the averages, which there must be, are the parameters.
+
+        Scoring, exporting and loading then mean the averages; nothing is trained. Afterwards the parameters
+        are what they were, to the bit.
+        """
+
+    def export_training_state(self, state: State) -> Arrays:
+        """Return all else that the next step depends on, but for the averages.
+
+        "h" and "c" are the carried state [L, B, H]; other names are the framework's (random generators).
+        """
+
+    def load_training_state(self, arrays: Mapping[str, NDArray[Any]]) -> State:
+        """Set what `export_training_state` returned, and return the carried state."""
+
+    def device_memory(self) -> int | None:
+        """Return the peak of the bytes allocated on the device since it was last asked for; None on a CPU."""
+
+    def environment(self) -> dict[str, Any]:
+        """Return versions, device and threads, for the run's record."""
+
+
+@dataclass(frozen=True)
+class Framework:
+    """A row of the registry: data only, so that listing it imports no framework."""
+
+    build: str  # "module:function", imported when it is used
+    models: Mapping[str, str]  # name -> what it is
+    executions: tuple[str, ...]  # how the operations are run; the first is the default
+    unrolls: tuple[str, ...]  # how a loop over time enters the graph; the first is the default
+    precisions: tuple[str, ...]
+    missing: str  # what to do if the module cannot be imported
+    refusals: Mapping[tuple[str, str], str]  # (model, one of the above) -> why the two do not go together
+    needs_cuda: tuple[str, ...] = ()  # of the above, what a CPU cannot do
+    auto_precision: str = ""  # "module:function" of a device's name; "": auto is fp32
+
+    def options(self, model: str) -> dict[str, tuple[str, ...]]:
+        """Return what may be chosen for a model: the values of execution, unroll and precision."""
+        every = {"execution": self.executions, "unroll": self.unrolls, "precision": self.precisions}
+        return {
+            kind: tuple(name for name in names if (model, name) not in self.refusals)
+            for kind, names in every.items()
+        }
+
+
+FRAMEWORKS: dict[str, Framework] = {
+    "torch": Framework(
+        build="ptb_lm.torch_backend.backend:build",
+        models={
+            "basic": "elementary operations, a Python loop over time",
+            "block": "torch.nn.LSTMCell, one fused operation a time step",
+            "block_fused": "one operation a layer, with a gradient of our own",
+            "cudnn": "torch.nn.LSTM, one operation a layer: cuDNN on a GPU, oneDNN on a CPU",
+            "persistent": "cudnn, padded to the sizes of cuDNN's persistent kernel; for --precision fp16",
+        },
+        executions=("auto", "eager", "graph", "compile", "jit"),
+        unrolls=("static",),
+        precisions=("fp32", "tf32", "bf16", "fp16", "fp64"),
+        missing="install it with: pip install torch",
+        refusals={
+            ("block_fused", "jit"): "TorchScript leaves an autograd function as it is",
+            ("cudnn", "compile"): "torch.compile leaves torch.nn.LSTM as it is",
+            ("cudnn", "jit"): "TorchScript leaves torch.nn.LSTM as it is",
+            ("persistent", "compile"): "torch.compile leaves torch's LSTM as it is",
+            ("persistent", "jit"): "TorchScript leaves torch's LSTM as it is",
+        },
+        needs_cuda=("graph", "tf32"),
+        auto_precision="ptb_lm.torch_backend.base:auto_precision",
+    ),
+    "tensorflow": Framework(
+        build="ptb_lm.tf_backend.backend:build",
+        models={
+            "basic": "elementary operations at each time step",
+            "block": "LSTMBlockCell, one fused operation a time step",
+            "block_fused": "BlockLSTMV2, one operation a layer, with a gradient of our own",
+            "cudnn": "CudnnRNNV3 on a GPU, the Keras LSTM layer's loop on a CPU",
+        },
+        executions=("graph", "eager", "xla"),
+        unrolls=("static", "loop"),
+        precisions=("fp32", "fp64"),
+        missing="install it with: pip install 'ptb-lm[tensorflow]' (a checkout: -e '.[tensorflow]')",
+        refusals={
+            ("block", "xla"): "XLA cannot compile LSTMBlockCell",
+            ("block", "fp64"): "LSTMBlockCell computes in float32 at most",
+            ("block_fused", "xla"): "XLA cannot compile BlockLSTMV2",
+            ("block_fused", "fp64"): "BlockLSTMV2 computes in float32 at most",
+            ("block_fused", "loop"): "the loop over time is inside the operation",
+            ("cudnn", "loop"): "the loop over time is inside the layer",
+        },
+    ),
+}
+
+
+def _every(names: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(name for row in names for name in row))
+
+
+MODELS = _every(tuple(row.models) for row in FRAMEWORKS.values())
+EXECUTIONS = _every(row.executions for row in FRAMEWORKS.values())
+UNROLLS = _every(row.unrolls for row in FRAMEWORKS.values())
+PRECISIONS = _every(row.precisions for row in FRAMEWORKS.values())
+DEVICES = ("auto", "cpu", "cuda")
+AUTO = "auto"  # of a precision: what the device is fast in
+
+
+def precision_for(framework: str, precision: str, *, device: str) -> str:
+    """Return a precision as it is, and for "auto" the fastest that the device computes in by itself.
+
+    Args:
+        framework: A name in FRAMEWORKS; it is imported for "auto".
+        precision: A name in PRECISIONS, or "auto".
+        device: "auto", "cpu" or "cuda".
+
+    Raises:
+        UserError: The framework is not installed.
+    """
+    row = FRAMEWORKS[framework]
+    if precision != AUTO:
+        return precision
+    if not row.auto_precision:
+        return "fp32"
+    found: str = _imported(row.auto_precision, missing=f"{framework} is not installed; {row.missing}")(device)
+    return found
+
+
+def build(
+    config: Config,
+    weights: Mapping[str, NDArray[Any]],
+    *,
+    framework: str,
+    model: str,
+    execution: str | None = None,
+    unroll: str | None = None,
+    device: str,
+    precision: str,
+    seed: int,
+) -> Backend:
+    """Build a framework's backend; only that framework is imported.
+
+    Args:
+        config: The hyper-parameters.
+        weights: Canonical parameters to start from.
+        framework: A name in FRAMEWORKS.
+        model: The LSTM implementation, a name in MODELS.
+        execution: How the operations of a training step are run, a name in EXECUTIONS; None: the
+            framework's first.
+        unroll: How a loop over time enters the graph, a name in UNROLLS; None: the framework's first.
+        device: "cpu", "cuda", or "auto": cuda where there is one.
+        precision: A name in PRECISIONS.
+        seed: Seeds dropout.
+
+    Raises:
+        UserError: A name is unknown, two do not go together, the framework is not installed, or there is
+            no such device.
+    """
+    function, chosen = resolve(
+        FRAMEWORKS,
+        framework=framework,
+        model=model,
+        execution=execution,
+        unroll=unroll,
+        device=device,
+        precision=precision,
+    )
+    backend: Backend = function(config, weights, model=model, device=device, seed=seed, **chosen)
+    return backend
+
+
+def resolve(
+    frameworks: Mapping[str, Framework],
+    *,
+    framework: str,
+    model: str,
+    execution: str | None,
+    unroll: str | None,
+    device: str,
+    precision: str,
+) -> tuple[Callable[..., Any], dict[str, str]]:
+    """Check what was chosen against a registry, and import the framework that builds it.
+
+    Returns:
+        (function, chosen): what the row names to build with; and execution, unroll and precision, the first
+        of the row's where None was given.
+
+    Raises:
+        UserError: As `build` does.
+    """
+    row = frameworks.get(framework)
+    if row is None:
+        raise UserError(f"unknown framework {framework!r}; choose from {', '.join(frameworks)}")
+    chosen = {
+        "execution": execution or row.executions[0],
+        "unroll": unroll or row.unrolls[0],
+        "precision": precision,
+    }
+    available = {"model": tuple(row.models), "device": DEVICES, **row.options(model)}
+    for kind, name in {"model": model, "device": device, **chosen}.items():
+        if name not in available[kind]:
+            choices = ", ".join(available[kind])
+            if (model, name) in row.refusals:
+                reason = row.refusals[model, name]
+                raise UserError(
+                    f"{framework} has no {model} with --{kind} {name}: {reason}; choose from {choices}"
+                )
+            raise UserError(f"unknown {kind} {name!r} for {framework}; choose from {choices}")
+    return _imported(row.build, missing=f"{framework} is not installed; {row.missing}"), chosen
+
+
+def _imported(name: str, *, missing: str) -> Callable[..., Any]:
+    """Return the function that "module:function" names.
+
+    Raises:
+        UserError: A module outside of this package is missing.
+    """
+    module, _, attribute = name.partition(":")
+    try:
+        function: Callable[..., Any] = getattr(importlib.import_module(module), attribute)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.startswith("ptb_lm"):
+            raise
+        raise UserError(missing) from None
+    return function

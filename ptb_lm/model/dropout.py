@@ -1,0 +1,54 @@
+"""Where a language model drops what: its masks' places, shapes and probabilities, one truth for all backends.
+
+A mask is 0 where something is dropped and 1 / keep_prob where it is kept (inverted dropout), so that nothing
+is scaled in evaluation. All masks are drawn anew for each window.
+
+Shapes: B = batch, T = time steps, E = embedding width, H = hidden units, L = layers, V = vocabulary.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Generic, NamedTuple, TypeVar
+
+from ptb_lm.model.config import Config
+
+Mask = TypeVar("Mask")
+
+
+class Place(NamedTuple):
+    """What a mask is drawn from."""
+
+    shape: tuple[int, ...]
+    keep_prob: float
+
+
+@dataclass(frozen=True)
+class Masks(Generic[Mask]):
+    """A window's masks, or the places that they are drawn from.
+
+    Attributes:
+        weights: Of parameters by canonical name: [V, 1] of `embedding`, so that all occurrences of a word
+            share their fate; [H, 4H] of each layer's recurrent kernel. None of a parameter that is all kept.
+        units: L + 1, of the embedding's output [T, B, E] and of each layer's [T, B, H]; [1, B, ...] if they
+            hold for all time steps. Empty if no units are dropped.
+    """
+
+    weights: Mapping[str, Mask]
+    units: Sequence[Mask]
+
+
+def places(config: Config, vocabulary_size: int, *, batch: int, steps: int) -> Masks[Place]:
+    """Return the places of a window's masks.
+
+    They are drawn in this order: weights, then units, each as they stand.
+    """
+    weights: dict[str, Place] = {}
+    if config.embedding_keep_prob < 1:
+        weights["embedding"] = Place((vocabulary_size, 1), config.embedding_keep_prob)
+    if config.recurrent_keep_prob < 1:
+        for layer, hidden in enumerate(config.layer_sizes):
+            place = Place((hidden, 4 * hidden), config.recurrent_keep_prob)
+            weights[f"lstm.{layer}.recurrent_kernel"] = place
+    widths = (config.embedding_width, *config.layer_sizes) if config.keep_prob < 1 else ()
+    masks = 1 if config.variational else steps
+    return Masks(weights, [Place((masks, batch, width), config.keep_prob) for width in widths])

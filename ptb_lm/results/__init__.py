@@ -1,0 +1,1 @@
+"""From finished runs and benchmark rows to tables, curves and records."""

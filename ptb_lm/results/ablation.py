@@ -1,0 +1,64 @@
+"""The tables of the ablations: a row a step, from the tutorial's recipe to the default and beyond.
+
+To average the weights changes nothing that is trained, so that one run tells of both: the weights, as if they
+had not been averaged, and their average.
+"""
+
+import re
+from collections.abc import Iterator
+
+from ptb_lm.results import kept_runs
+from ptb_lm.results.kept_runs import Run
+
+# The steps that are runs in their own right, by the names of their folders.
+STEPS = {
+    "small": {"small-tutorial": "0 tutorial", "small": "1 average: the default recipe"},
+    "medium": {"medium-tutorial": "0 tutorial", "medium": "4 schedule: the default recipe"},
+}
+TITLES = [
+    *("step", "beside the tutorial's", "epochs (best):", "best valid: weights:", "best valid: average:"),
+    *("last valid: weights:", "last valid: average:", "device", "commit"),
+]
+
+
+def markdown(runs: list[Run], config: str) -> str:
+    """Return the table of the ablation of a configuration.
+
+    The test split is left out, because nothing is chosen by it.
+    """
+    steps = sorted(_steps(runs, config), key=lambda step: (step[1].device, step[0]))
+    rows = [_row(name, run) for name, run in steps]
+    return kept_runs.table(TITLES, rows) if rows else "No step of it has been run yet.\n"
+
+
+def _steps(runs: list[Run], config: str) -> Iterator[tuple[str, Run]]:
+    """Yield the runs that scripts/reproduce makes for it, with what they are called in the table."""
+    prefix = f"ablation-{config}-"
+    for run in runs:
+        if named := re.fullmatch(r"(.+)-cudnn-(cpu|cuda)", run.folder.name):
+            if named[1] in STEPS[config]:
+                yield STEPS[config][named[1]], run
+            elif named[1].startswith(prefix):
+                yield named[1].removeprefix(prefix).replace("-", " "), run
+
+
+def _row(name: str, run: Run) -> list[str]:
+    changes = kept_runs.overrides(run, recipe="tutorial")
+    both = [_valid(run, averaged=False), _valid(run, averaged=True)]
+    return [
+        f"[{name}]({run.folder.name})",
+        f"`{' '.join(changes)}`" if changes else "",
+        kept_runs.epochs([run]),
+        *(kept_runs.perplexity([min(values, default=None)], strong=True) for values in both),
+        *(kept_runs.perplexity(values[-1:] if run.result else []) for values in both),
+        run.device,
+        run.commit,
+    ]
+
+
+def _valid(run: Run, *, averaged: bool) -> list[float]:
+    """Return the validation perplexities of the weights or their average, if all epochs have them."""
+    kept_is_average = run.config.hyperparameters.average_epochs > 0
+    column = "valid_perplexity" if averaged == kept_is_average else "unaveraged_valid_perplexity"
+    known = all(column in row for row in run.epochs) and (kept_is_average or not averaged)
+    return [row[column] for row in run.epochs] if known else []

@@ -1,0 +1,115 @@
+"""Write the tables of speed in README.md and docs/performance.md from what is in results/.
+
+Each page has a part between `<!-- speed: ... -->` and `<!-- end of speed -->`, from a benchmark's rows;
+docs/performance.md has one of contention, too.
+"""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from ptb_lm import cli
+from ptb_lm.bench.reporting import formats
+from ptb_lm.bench.results import Group, Result, Summary
+from ptb_lm.bench.summary import summarise
+from ptb_lm.results import kept_runs
+
+PROG = "python -m ptb_lm.results.speed"
+MEASURED = "bench-precisions-cpu"
+CONTENTION = "contention-medium-cpu"
+PAGES = ("README.md", "docs/performance.md")
+# What the pages show, with what a reader calls it.
+NAMES = {
+    "plain-torch/cudnn": "the plain loop in torch",
+    "plain-torch/cudnn/compile": "… under `torch.compile`",
+    "plain-torch/cudnn-kept-memory": "… that keeps freed memory",
+    "plain-torch/cudnn@bf16": "… under `torch.autocast`",
+    "before-cudnn/custom": "`cudnn` before",
+    "torch/cudnn": "`cudnn`",
+    "torch/block_fused": "`block_fused`",
+    "before-cudnn/custom@bf16": "`cudnn` before",
+    "torch/cudnn@bf16": "`cudnn`",
+    "before-block_fused/custom@bf16": "`block_fused` before",
+    "torch/block_fused@bf16": "`block_fused`",
+    "plain-tensorflow/keras": "the plain loop in Keras on TensorFlow",
+    "plain-tensorflow/keras@bf16": "… with the policy `mixed_bfloat16`",
+}
+SHORT = (
+    "plain-torch/cudnn",
+    "plain-torch/cudnn@bf16",
+    "torch/cudnn",
+    "torch/block_fused",
+    "torch/cudnn@bf16",
+    "torch/block_fused@bf16",
+)
+
+
+def main() -> int:
+    """Run the command; return its exit status."""
+    return cli.run(PROG, _write)
+
+
+def _write() -> int:
+    parser = cli.Parser(prog=PROG, description="Write the tables of speed from a benchmark's rows.")
+    parser.add_argument(
+        "--root", type=Path, default=kept_runs.RESULTS.parent, help="another checkout than this"
+    )
+    root: Path = parser.parse_args().root
+    summary = summarise(root / "results" / MEASURED)
+    for page in PAGES:
+        names = SHORT if page == "README.md" else tuple(NAMES)
+        link = f"{'' if page == 'README.md' else '../'}results/{MEASURED}/report.md"
+        kept_runs.write_part(root / page, "speed", f"{_where(summary, link)}\n\n{_table(summary, names)}")
+    contention = (root / "results" / CONTENTION / "table.md").read_text(encoding="utf-8")
+    kept_runs.write_part(root / "docs" / "performance.md", "contention", contention)
+    print(f"wrote the tables of speed into {' and '.join(PAGES)}")
+    return 0
+
+
+def _where(summary: Summary, link: str) -> str:
+    facts = {name: "/".join(values) for name, values in summary.environment.items()}
+    commit = facts["commit"].partition(" ")[0][:7]
+    machine = f"{facts['processor']}, {facts['cores']} cores, torch {facts['torch']}"
+    lines = (
+        "Words a second of a training step by the tutorial's recipe (the median of rounds); how many times",
+        "as fast as the plain loop in float32 that is (the mean of the rounds' ratios, with its interval);",
+        f"and the fraction of what the machine's fastest matrix products make. {machine},",
+        f"commit {commit} ([report]({link})).",
+    )
+    return "\n".join(lines)
+
+
+def _table(summary: Summary, names: Sequence[str]) -> str:
+    groups = {group.workload: group for group in summary.groups}
+    titles = ["", "precision"]
+    for workload in groups:
+        titles += [f"{workload}:", "ratio:", "of the products:"]
+    rows = []
+    for name in names:
+        found = [group.result(name) for group in groups.values()]
+        known = next((result for result in found if result and result.blocks), None)
+        if known is None or known.blocks[0].work is None:
+            continue
+        cells = [NAMES[name], known.blocks[0].work.precision]
+        for group, result in zip(groups.values(), found, strict=True):
+            cells += _cells(group, result)
+        rows.append(cells)
+    return kept_runs.table(titles, rows)
+
+
+def _cells(group: Group, result: Result | None) -> list[str]:
+    if result is None or result.rate is None:
+        return ["", "", ""]
+    ratio = ""
+    if result.ratio is not None and result.variant != group.baseline:
+        low, high = result.ratio.interval or (None, None)
+        ratio = f"{result.ratio.estimate:.2f}" + ("" if low is None else f" ({low:.2f} to {high:.2f})")
+    fraction = ""
+    if result.gemm_fraction is not None:
+        reached = result.gemm_fraction.median
+        fraction = f"{reached:.0%}" if reached <= 1 else formats.UNDERESTIMATED
+    return [f"{result.rate.median:,.0f}", ratio, fraction]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

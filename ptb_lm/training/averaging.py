@@ -1,0 +1,77 @@
+"""The moving average of the weights: when it moves and how far, and a backend's.
+
+SGD with a constant learning rate wanders about a region; the average over an epoch or so of its steps lies
+nearer the middle than any of them (Polyak and Juditsky, 1992). The average is scored and kept; the weights
+themselves are trained.
+"""
+
+import math
+from contextlib import AbstractContextManager, nullcontext
+
+from ptb_lm.model.backend import Arrays, Backend
+from ptb_lm.model.config import Config
+from ptb_lm.training.progress import Progress
+
+AVERAGE_EVERY = 10  # training steps; a pass over all weights at each step would cost as much as the update
+# Early on the average holds the last quarter of the updates, or so: a mean of all would remember for an epoch
+# or two how training began. Polynomial-decay averaging: Shamir and Zhang, "Stochastic Gradient Descent for
+# Non-smooth Optimization", 2013.
+DECAY = 3
+
+
+def interval(steps_an_epoch: int) -> int:
+    """Return the training steps between two updates: in a short epoch fewer, so that each has one."""
+    return min(AVERAGE_EVERY, steps_an_epoch)
+
+
+def weight(horizon: float, *, update: int, steps_an_epoch: int) -> float:
+    """Return the w of an update, `average += w * (weights - average)`.
+
+    Args:
+        horizon: Epochs after which a step counts 1 / e as much.
+        update: Its number, counted from 1, where the average is set to the weights.
+        steps_an_epoch: Training steps of an epoch.
+    """
+    early = (1 + DECAY) / (update + DECAY)
+    return max(early, -math.expm1(-interval(steps_an_epoch) / (horizon * steps_an_epoch)))
+
+
+class Averages:
+    """The averages of a backend's weights, if they are to be averaged.
+
+    Args:
+        backend: Keeps them.
+        config: The hyper-parameters.
+        steps_an_epoch: Training steps of an epoch.
+    """
+
+    def __init__(self, backend: Backend, config: Config, *, steps_an_epoch: int) -> None:
+        self.backend, self.horizon, self.steps = backend, config.average_epochs, steps_an_epoch
+
+    def move(self, steps_done: int) -> None:
+        """Move them if that is due after this many training steps of the whole run."""
+        update, since = divmod(steps_done, interval(self.steps))
+        if self.horizon and not since:
+            self.backend.average(weight(self.horizon, update=update, steps_an_epoch=self.steps))
+
+    def exist(self, progress: Progress) -> bool:
+        """Return whether there are any: from the first update on, which is in the first epoch."""
+        return self.horizon > 0 and progress.epoch * self.steps + progress.step >= interval(self.steps)
+
+    def in_place(self, progress: Progress) -> AbstractContextManager[None]:
+        """Return a context in which the backend's weights are the averages, if there are any yet."""
+        return self.backend.averaged() if self.exist(progress) else nullcontext()
+
+    def export(self, progress: Progress) -> Arrays:
+        """Return them by canonical name; nothing if there are none yet."""
+        if not self.exist(progress):
+            return {}
+        with self.backend.averaged():
+            return self.backend.export_weights()
+
+    def load(self, arrays: Arrays, progress: Progress) -> None:
+        """Set what `export` returned."""
+        if self.exist(progress):
+            self.backend.average(1.0)  # makes room for them
+            with self.backend.averaged():
+                self.backend.load_weights(arrays)

@@ -1,0 +1,253 @@
+"""What the train command does with its flags: a new run or one that goes on, its folder, its result.
+
+Apart from ptb_lm.train, because what is imported here takes longer than --help should.
+"""
+
+import argparse
+import dataclasses
+import itertools
+import json
+import shlex
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ptb_lm import cli
+from ptb_lm.data import datasets
+from ptb_lm.data.corpus import Corpus
+from ptb_lm.data.vocabulary import Vocabulary
+from ptb_lm.errors import UserError
+from ptb_lm.files import atomic_write, home
+from ptb_lm.load import Load
+from ptb_lm.model import backend, parameters
+from ptb_lm.model.config import RECIPES, Config, flag_name
+from ptb_lm.training import runlog
+from ptb_lm.training.interrupt import Interrupted, StopRequest
+from ptb_lm.training.run_directory import RunConfig, RunDirectory
+from ptb_lm.training.trainer import Trainer, count_steps
+
+OVERRIDES = tuple(field.name for field in dataclasses.fields(Config))
+# What may differ when a run is resumed; all else would make it another run.
+RESUMABLE = {
+    "data",
+    "device",
+    "epochs",
+    "learning_rate",
+    "lr_decay",
+    "decay_after",
+    "max_grad_norm",
+    "keep_prob",
+    "variational",
+    "embedding_keep_prob",
+    "recurrent_keep_prob",
+}
+
+
+def train(arguments: argparse.Namespace, command_line: str, *, started: float) -> int:
+    """Train as the flags say; return the exit status.
+
+    Args:
+        arguments: Of ptb_lm.train's parser; None where a flag was not given.
+        command_line: As it was typed, for the record.
+        started: When the command was, by time.perf_counter.
+
+    Raises:
+        UserError: Something is wrong with the flags, the data or the run directory, and nothing was written;
+            or there is not enough memory for a step, and the run directory has the newest state.
+    """
+    command, load = f"{cli.TRAIN} {command_line}".strip(), Load()
+    given = {name: value for name, value in vars(arguments).items() if value is not None}
+    resuming = arguments.resume is not None
+    if arguments.overwrite and arguments.run_dir is None:
+        raise UserError("--overwrite replaces the run in --run-dir, which is not given")
+    if resuming:
+        directory = RunDirectory(arguments.resume)
+        run = _resumed_config(directory.read_config(), given)
+    else:
+        run = new_config(given)
+        directory = RunDirectory(arguments.run_dir or _new_path(run))
+        _refuse_existing(directory, overwrite=arguments.overwrite)
+
+    # Everything that can be wrong is found out before anything is written.
+    corpus = datasets.load(run.data)
+    count_steps(corpus, run)  # refuses a split that is too short
+    if resuming:
+        _check_vocabulary(directory, corpus)
+    weights = parameters.initial(run.hyperparameters, len(corpus.vocabulary), seed=run.seed)
+    model = backend.build(
+        run.hyperparameters,
+        weights,
+        framework=run.framework,
+        model=run.model,
+        execution=run.execution,
+        unroll=run.unroll,
+        device=run.device,
+        precision=run.precision,
+        seed=run.seed,
+    )
+    with directory.locked(), StopRequest() as stop:
+        trainer = Trainer(run, corpus, model, directory, stop=stop, command=command, started=started)
+        if resuming:
+            trainer.resume(command)
+            if trainer.progress.epoch == run.hyperparameters.epochs and directory.result.exists():
+                runlog.say(f"the run in {directory.path} has ended; more --epochs would go on")
+                _report(directory.read_result(), directory)
+                return 0
+            directory.remove_leftovers()
+            directory.write_config(run)
+        else:
+            directory.create(run, corpus.vocabulary)
+        threads = trainer.environment.get("threads")
+        busy = load.hint(threads) if isinstance(threads, int) else None
+        _announce(
+            run,
+            corpus,
+            model,
+            directory,
+            parameters.count(weights),
+            hints=[*model.hints, *filter(None, [busy])],
+        )
+        if resuming:
+            runlog.say(f"goes on in epoch {trainer.progress.epoch + 1}, step {trainer.progress.step + 1}")
+            _tell_what_changed(*trainer.progress.environments[-2:])
+        try:
+            result = trainer.train()
+        except Interrupted as interrupted:
+            again = shlex.join([*cli.TRAIN.split(), "--resume", str(directory.path)])
+            print(f"{interrupted}: saved; go on with: {again}", file=sys.stderr)
+            return interrupted.exit_status
+    atomic_write(directory.result, json.dumps(result, indent=2) + "\n")
+    _report(result, directory)
+    return 0
+
+
+def new_config(given: dict[str, Any]) -> RunConfig:
+    """Return the configuration of a new run from the flags that were given, by name."""
+    data = given.get("data", "ptb")
+    preset = given.get("config", "demo" if data == "synthetic" else "small")
+    recipe = given.get("recipe", "default")
+    changes = {name: given[name] for name in OVERRIDES if name in given}
+    framework = given.get("framework", "torch")
+    row = backend.FRAMEWORKS[framework]
+    return RunConfig(
+        config=preset,
+        recipe=recipe,
+        model=given.get("model", "cudnn"),
+        framework=framework,
+        execution=given.get("execution", row.executions[0]),
+        unroll=given.get("unroll", row.unrolls[0]),
+        data=data,
+        seed=given.get("seed", 1),
+        device=given.get("device", "auto"),
+        precision=backend.precision_for(
+            framework, given.get("precision", "fp32"), device=given.get("device", "auto")
+        ),
+        hyperparameters=RECIPES[recipe][preset].replace(**changes),
+    )
+
+
+def _resumed_config(run: RunConfig, given: dict[str, Any]) -> RunConfig:
+    """Return the run's configuration with the flags given now, where they may differ."""
+    before = {**run.to_json(), **run.to_json()["hyperparameters"]}
+    for name in given:
+        kept = name in RESUMABLE or (name, given[name]) == ("precision", backend.AUTO)
+        if name in before and not kept and given[name] != before[name]:
+            raise UserError(
+                f"{flag_name(name)} {given[name]} differs from the run's {before[name]}, and a resumed run "
+                "keeps all but its data, device, epochs, learning rate and its decay, clipping and dropout"
+            )
+    changes = {name: given[name] for name in OVERRIDES if name in given}
+    return dataclasses.replace(
+        run,
+        data=given.get("data", run.data),
+        device=given.get("device", run.device),
+        hyperparameters=run.hyperparameters.replace(**changes),
+    )
+
+
+def _new_path(run: RunConfig) -> Path:
+    name = f"{time.strftime('%Y%m%d-%H%M%S')}-{run.framework}-{run.model}-{run.config}"
+    path = home() / "checkpoints" / name
+    numbers = itertools.count(2)
+    while path.exists():  # runs that start within one second
+        path = path.with_name(f"{name}-{next(numbers)}")
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+
+
+def _refuse_existing(directory: RunDirectory, *, overwrite: bool) -> None:
+    path = directory.path
+    if path.exists() and not path.is_dir():
+        raise UserError(f"{path} is a file, not a run directory")
+    if not path.is_dir() or not any(path.iterdir()) or directory.is_stillborn():
+        return
+    if overwrite:
+        directory.read_config()  # of a run; any other folder is left alone
+    else:
+        again = shlex.join(["--resume", str(path)])
+        raise UserError(
+            f"the run directory {path} exists; go on with {again}, or replace it with --overwrite"
+        )
+
+
+def _check_vocabulary(directory: RunDirectory, corpus: Corpus) -> None:
+    if Vocabulary.load(directory.vocabulary).sha256 != corpus.vocabulary.sha256:
+        raise UserError(
+            f"the vocabulary of the data ({len(corpus.vocabulary):,} words) is not the one in "
+            f"{directory.vocabulary}"
+        )
+
+
+def _announce(
+    run: RunConfig,
+    corpus: Corpus,
+    model: backend.Backend,
+    directory: RunDirectory,
+    parameter_count: int,
+    *,
+    hints: Sequence[str],
+) -> None:
+    tokens = ", ".join(f"{split} {len(ids):,}" for split, ids in corpus.splits.items())
+    runlog.say(f"data {run.data}: {tokens} tokens, {len(corpus.vocabulary):,} words")
+    runlog.say(
+        f"model {run.model}, config {run.config}, recipe {run.recipe}: {parameter_count:,} parameters, "
+        f"{model.engine}; precision {run.precision}"
+    )
+    runlog.say(f"run directory {directory.path}")
+    for hint in hints:
+        runlog.say(f"hint: {hint}")
+
+
+def _tell_what_changed(before: dict[str, Any], now: dict[str, Any]) -> None:
+    """Say what the last digits of a run depend on and is not as it was when the run stopped."""
+    # A run from before there was a choice.
+    before = {**({"kernels": "torch", "float32_products": "MKL"} if "kernels" in now else {}), **before}
+    changed = [
+        f"{name.replace('_', ' ')} {before[name]} before, {now.get(name)} now"
+        for name in ("torch", "tensorflow", "device", "kernels", "float32_products", "threads")
+        if name in before and before[name] != now.get(name)
+    ]
+    if changed:
+        runlog.say(f"from here on rounding differs from a run that never stopped: {'; '.join(changed)}")
+
+
+def _report(result: dict[str, Any], directory: RunDirectory) -> None:
+    bound = result["best_possible_perplexity"]
+    best = f"; the best any model can do is {bound:.2f}" if bound else ""
+    runlog.say(
+        f"test perplexity {result['test_perplexity']:.2f}{best} (valid {result['valid_perplexity']:.2f}, "
+        f"epoch {result['best_epoch']}; {result['words_per_second']:,.0f} words/s; "
+        f"{result['seconds']:,.0f} s){_final_epoch(result)}"
+    )
+    runlog.say(f"written to {directory.result}")
+
+
+def _final_epoch(result: dict[str, Any]) -> str:
+    """Return what the last epoch's weights score, where they are not the best ones."""
+    if result["best_epoch"] == result["epochs"] or "final_test_perplexity" not in result:  # of an older run
+        return ""
+    return (
+        f"; the last epoch's weights: test {result['final_test_perplexity']:.2f}, "
+        f"valid {result['final_valid_perplexity']:.2f}"
+    )

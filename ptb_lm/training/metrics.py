@@ -1,0 +1,108 @@
+"""What a run reports of itself: on its progress bar, at the end of an epoch, and as its result."""
+
+import math
+from typing import Any
+
+from ptb_lm.model.config import Config
+from ptb_lm.model.schedule import learning_rate
+from ptb_lm.training import runlog
+from ptb_lm.training.progress import Progress
+
+# TensorBoard tag -> column of metrics.jsonl, where there is one.
+SCALARS = {
+    "perplexity/train": "train_perplexity",
+    "perplexity/valid": "valid_perplexity",
+    "perplexity/valid_unaveraged": "unaveraged_valid_perplexity",
+    "learning_rate": "learning_rate",
+    "words_per_second": "words_per_second",
+    "gradient_norm": "gradient_norm",
+}
+
+
+def bar(progress: Progress, config: Config) -> dict[str, Any]:
+    """Return what the progress bar shows of the epoch so far."""
+    perplexity = progress.train_perplexity(config.batch_size * config.num_steps)
+    return {
+        "loss": f"{math.log(perplexity):.3f}",
+        "perplexity": f"{perplexity:.1f}",
+        "wps": f"{progress.words_per_second:,.0f}",
+    }
+
+
+def scalars(row: runlog.Row) -> dict[str, float]:
+    """Return what TensorBoard shows of an epoch's row, by tag."""
+    return {tag: row[column] for tag, column in SCALARS.items() if column in row}
+
+
+def epoch_row(
+    progress: Progress, config: Config, *, valid_perplexity: float, unaveraged_valid_perplexity: float
+) -> runlog.Row:
+    """Return the row of metrics.jsonl of an epoch whose training steps are all done.
+
+    Args:
+        progress: Of the run.
+        config: The hyper-parameters.
+        valid_perplexity: Of what is kept: the weights' moving average where there is one, or the weights.
+        unaveraged_valid_perplexity: Of the weights. It has a column only in a run that averages them.
+    """
+    unaveraged = {"unaveraged_valid_perplexity": unaveraged_valid_perplexity}
+    return {
+        "epoch": progress.epoch + 1,
+        "learning_rate": learning_rate(config, progress.epoch),
+        "train_perplexity": progress.train_perplexity(config.batch_size * config.num_steps),
+        "valid_perplexity": valid_perplexity,
+        **(unaveraged if config.average_epochs else {}),
+        "words_per_second": progress.words_per_second,
+        "seconds": progress.clocked_seconds,
+        "gradient_norm": progress.gradient_norms / progress.step,
+    }
+
+
+def epoch_line(row: runlog.Row, config: Config) -> str:
+    """Return an epoch's row as a line for people."""
+    return (
+        f"epoch {row['epoch']:>2}/{config.epochs}  learning rate {row['learning_rate']:.4g}  perplexity: "
+        f"train {row['train_perplexity']:.2f}, valid {row['valid_perplexity']:.2f}  "
+        f"{row['words_per_second']:,.0f} words/s"
+    )
+
+
+def result(
+    progress: Progress,
+    *,
+    test_perplexity: float,
+    final_test_perplexity: float,
+    best_possible_perplexity: float | None,
+    parameters: int,
+    engine: str,
+    seconds: float,
+) -> runlog.Row:
+    """Return what result.json holds.
+
+    Args:
+        progress: Of the run, which has ended.
+        test_perplexity: Of the best epoch's weights.
+        final_test_perplexity: Of the last epoch's, as the tutorial has it.
+        best_possible_perplexity: The least that any model can reach on the test split, where it is known.
+        parameters: How many there are.
+        engine: What computed the LSTM.
+        seconds: Of all processes that worked on the run.
+    """
+    rows = progress.rows
+    tokens = sum(row["words_per_second"] * row["seconds"] for row in rows)
+    return {
+        "test_perplexity": test_perplexity,
+        "valid_perplexity": progress.best_perplexity,
+        "final_test_perplexity": final_test_perplexity,
+        "final_valid_perplexity": rows[-1]["valid_perplexity"],
+        "best_possible_perplexity": best_possible_perplexity,
+        "best_epoch": progress.best_epoch,
+        "epochs": progress.epoch,
+        "words_per_second": tokens / max(sum(row["seconds"] for row in rows), 1e-9),
+        "parameters": parameters,
+        "engine": engine,
+        "seconds": seconds,
+        "command": " && ".join(progress.commands),
+        "environment": progress.environments[-1],
+        "earlier_environments": progress.environments[:-1],
+    }

@@ -1,0 +1,57 @@
+"""How far a run is."""
+
+import dataclasses
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+from ptb_lm.training import runlog
+
+
+@dataclass
+class Progress:
+    """How far a run is: with the tensors, all that resuming needs."""
+
+    epoch: int = 0  # epochs finished
+    step: int = 0  # training windows done in this epoch
+    nll: float = 0.0  # of this epoch's training windows, nats
+    gradient_norms: float = 0.0  # sum over this epoch's steps
+    clocked_tokens: int = 0  # of this epoch, inside the clock
+    clocked_seconds: float = 0.0
+    run_seconds: float = 0.0  # of all processes that worked on this run
+    best_epoch: int = 0  # counted from 1
+    best_perplexity: float = math.inf  # on the valid split
+    rows: list[runlog.Row] = field(default_factory=list)  # of metrics.jsonl
+    commands: list[str] = field(default_factory=list)  # one a process
+    environments: list[runlog.Row] = field(default_factory=list)  # as each process started
+
+    def next_epoch(self) -> None:
+        """Count the epoch as finished and start the next one's sums."""
+        self.epoch += 1
+        self.step = self.clocked_tokens = 0
+        self.nll = self.gradient_norms = self.clocked_seconds = 0.0
+
+    def train_perplexity(self, tokens_per_step: int) -> float:
+        """Return the perplexity of this epoch's training windows so far; at least one is done."""
+        return runlog.perplexity(self.nll, self.step * tokens_per_step)
+
+    @property
+    def words_per_second(self) -> float:
+        """Target tokens trained a second in this epoch, inside the clock."""
+        return self.clocked_tokens / max(self.clocked_seconds, 1e-9)
+
+    @classmethod
+    def from_json(cls, values: Any) -> "Progress":
+        """Read what `to_json` returned.
+
+        Raises:
+            ValueError: A value is missing, unknown or of another type.
+        """
+        types = {name: type(value) for name, value in cls().to_json().items()}
+        if not isinstance(values, dict) or {name: type(v) for name, v in values.items()} != types:
+            raise ValueError("not a run's progress")
+        return cls(**values)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return everything as JSON types."""
+        return dataclasses.asdict(self)

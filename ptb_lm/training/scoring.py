@@ -1,0 +1,64 @@
+"""Perplexity of a model on a split."""
+
+import math
+import time
+from collections.abc import Callable
+
+from ptb_lm.data import corpus
+from ptb_lm.data.text import Ids
+from ptb_lm.model.backend import Backend, Loss
+from ptb_lm.model.config import Config
+from ptb_lm.training import runlog
+
+READ_SECONDS = 0.5  # how often the device is waited for, to move the progress bar
+
+
+def batch_size(split: str, config: Config) -> int:
+    """Return the rows that a split is scored in.
+
+    The test split is one row, so that every token but the first is scored with its whole history. The others
+    are scored in as many rows as training uses, which is much faster: they only steer training.
+    """
+    return 1 if split == "test" else config.batch_size
+
+
+def perplexity(
+    backend: Backend,
+    ids: Ids,
+    config: Config,
+    *,
+    batch_size: int,
+    description: str,
+    window: int | None = None,
+    check_stop: Callable[[], None] = lambda: None,
+) -> float:
+    """Return the perplexity of a backend's model on a split.
+
+    Every token but the first of each row is scored, and the state is carried through the row.
+
+    Args:
+        backend: The model.
+        ids: The split [length].
+        config: The hyper-parameters.
+        batch_size: Rows to cut the split into; what does not fill them is dropped.
+        description: For the progress bar.
+        window: Time steps scored in one call; only speed depends on it. The default makes as many tokens a
+            call as a training step has, so that the same buffers serve.
+        check_stop: Called between windows; may raise.
+    """
+    window = window or max(1, config.batch_size * config.num_steps // batch_size)
+    rows_BL = backend.place(corpus.rows(ids, batch_size))
+    targets = rows_BL.shape[1] - 1
+    state = backend.zero_state(batch_size)
+    nll, pending, last_read = 0.0, list[Loss](), time.perf_counter()
+    with runlog.progress(math.ceil(targets / window), description) as bar:
+        for x_BT, y_BT in corpus.windows(rows_BL, window, partial=True):
+            check_stop()
+            state, loss = backend.evaluate_step(x_BT, y_BT, state)
+            pending.append(loss)
+            if time.perf_counter() - last_read > READ_SECONDS:
+                nll += math.fsum(measured.nll for measured in backend.read(pending))
+                bar.update(len(pending))
+                pending, last_read = [], time.perf_counter()
+        nll += math.fsum(measured.nll for measured in backend.read(pending))
+    return runlog.perplexity(nll, batch_size * targets)

@@ -1,0 +1,87 @@
+"""The newest state of a run: what of it is saved, and how a run goes on from it."""
+
+import shlex
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ptb_lm.data.corpus import Corpus
+from ptb_lm.errors import DivergenceError, OutOfMemoryError, UserError
+from ptb_lm.model import parameters
+from ptb_lm.model.backend import Backend, State
+from ptb_lm.model.config import Config
+from ptb_lm.training.averaging import Averages
+from ptb_lm.training.progress import Progress
+from ptb_lm.training.run_directory import RunDirectory, SavedState
+
+
+def collect(
+    directory: RunDirectory, backend: Backend, averages: Averages, state: State, progress: Progress
+) -> SavedState:
+    """Return all that the next step depends on.
+
+    Args:
+        directory: The run's.
+        backend: Holds the weights.
+        averages: Of the weights.
+        state: The carried state.
+        progress: How far the run is.
+
+    Raises:
+        DivergenceError: A weight is not finite: such a state is never saved.
+    """
+    weights = backend.export_weights()
+    if not all(np.isfinite(array).all() for array in weights.values()):
+        raise diverged(directory, f"by epoch {progress.epoch + 1}, step {progress.step}")
+    training = backend.export_training_state(state)
+    return SavedState(weights, training, progress, averages.export(progress))
+
+
+def restore(
+    directory: RunDirectory, backend: Backend, averages: Averages, *, config: Config, corpus: Corpus
+) -> tuple[State, Progress]:
+    """Give a backend the newest state in a run directory; return the carried state, and how far the run is.
+
+    Raises:
+        UserError: There is no such state, or it belongs to another model, corpus or length of training.
+    """
+    saved = directory.read_state(corpus)
+    progress = saved.progress
+    try:
+        for weights in (saved.weights, saved.averages) if averages.exist(progress) else (saved.weights,):
+            parameters.check(weights, config, len(corpus.vocabulary))
+        _check_carried(saved.training, config)
+        backend.load_weights(saved.weights)
+        averages.load(saved.averages, progress)
+        state = backend.load_training_state(saved.training)
+    except OutOfMemoryError:
+        raise
+    except (UserError, KeyError) as error:
+        raise UserError(f"{directory.state} does not fit this run: {error}") from None
+    if progress.epoch > config.epochs:
+        raise UserError(f"--epochs {config.epochs}: the run has {progress.epoch} epochs already")
+    best = directory.read_best()
+    if progress.best_epoch and not best:
+        raise UserError(f"{directory.weights} is missing: the best weights so far")
+    if best and best["valid_perplexity"] < progress.best_perplexity:
+        # The process died after it wrote these weights and before it wrote its state.
+        progress.best_epoch, progress.best_perplexity = best["epoch"], best["valid_perplexity"]
+    return state, progress
+
+
+def diverged(directory: RunDirectory, when: str) -> DivergenceError:
+    """Return the error that training diverged, which says how to go on from the state that is saved."""
+    return DivergenceError(
+        f"training diverged {when}: the loss, a gradient or a weight is not finite; the last good state "
+        f"is kept, and {shlex.join(['--resume', str(directory.path)])} with a smaller "
+        "--learning-rate goes on from it"
+    )
+
+
+def _check_carried(training: Mapping[str, NDArray[Any]], config: Config) -> None:
+    carried = (config.num_layers, config.batch_size, config.hidden_size)
+    for name in ("h", "c"):
+        if training[name].shape != carried:
+            raise UserError(f"the tensor {name!r} has shape {training[name].shape}, not {carried}")

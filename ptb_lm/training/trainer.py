@@ -1,0 +1,250 @@
+"""The training loop: epochs, validation, the best weights, stopping. It knows no framework."""
+
+import dataclasses
+import math
+import time
+
+from ptb_lm.data import corpus
+from ptb_lm.data.corpus import Corpus
+from ptb_lm.model import parameters
+from ptb_lm.model.backend import Backend, Loss, State, Words
+from ptb_lm.model.schedule import learning_rate
+from ptb_lm.training import metrics, runlog, scoring
+from ptb_lm.training.averaging import Averages
+from ptb_lm.training.interrupt import Interrupted, StopRequest
+from ptb_lm.training.progress import Progress
+from ptb_lm.training.run_directory import RunConfig, RunDirectory
+from ptb_lm.training.state import collect, diverged, restore
+
+READ_SECONDS = 0.5  # how often the device is waited for: to move the bar, and to notice divergence
+SAVE_SECONDS = 300.0  # how much work a lost process may lose
+
+
+class Trainer:
+    """Trains one run.
+
+    Attributes:
+        environment: Versions and machine facts, for the record.
+
+    Args:
+        run: The resolved configuration.
+        corpus: The data.
+        backend: The model, holding its initial weights.
+        directory: Where the run's files are; it exists.
+        stop: Asked before every step.
+        command: The command line, for the record.
+        started: When the command was, by time.perf_counter.
+    """
+
+    def __init__(
+        self,
+        run: RunConfig,
+        corpus: Corpus,
+        backend: Backend,
+        directory: RunDirectory,
+        *,
+        stop: StopRequest,
+        command: str,
+        started: float,
+    ) -> None:
+        self.run = run
+        self.config = run.hyperparameters
+        self.corpus = corpus
+        self.backend = backend
+        self.directory = directory
+        self.stop = stop
+        # Taken now: at the end of a long run the checkout may be another.
+        self.environment = {**runlog.environment(), **backend.environment()}
+        self.progress = Progress(commands=[command], environments=[self.environment])
+        self.state: State = backend.zero_state(self.config.batch_size)
+        self.steps = count_steps(corpus, run)
+        self.tokens = self.config.batch_size * self.config.num_steps  # a step
+        self.averages = Averages(backend, self.config, steps_an_epoch=self.steps)
+        self._warm = False  # the first step of a process compiles, and is not clocked
+        self._started = started
+        self._entered = self._saved = time.perf_counter()
+
+    def resume(self, command: str) -> None:
+        """Go on from the run directory's newest state.
+
+        Raises:
+            UserError: There is no such state, or it belongs to another model or vocabulary.
+        """
+        self.state, self.progress = restore(
+            self.directory, self.backend, self.averages, config=self.config, corpus=self.corpus
+        )
+        self.progress.commands.append(command)
+        # A state may say how to compute.
+        self.environment |= self.backend.environment()
+        self.progress.environments.append(self.environment)
+
+    def train(self) -> runlog.Row:
+        """Train to the last epoch, score the test split with the best weights, and return the result.
+
+        Raises:
+            DivergenceError: A loss or gradient is not finite; the last good state is on disk.
+            Interrupted: A signal asked to stop; the state is saved.
+            UserError: There is not enough memory for a step; the newest state is on disk.
+            OSError: A file cannot be written.
+        """
+        progress = self.progress
+        first = progress.epoch == 0 and progress.step == 0
+        # Imported here, because TensorBoard takes a second, and --help should not.
+        from ptb_lm.training.scalars import Scalars
+
+        scalars = Scalars(self.directory.path, purge_step=None if first else progress.epoch + 1)
+        try:
+            self._save()  # before any work: a folder that cannot be written is noticed now
+            runlog.write_metrics(self.directory.metrics, progress.rows)
+            rows_BL = self.backend.place(corpus.rows(self.corpus.splits["train"], self.config.batch_size))
+            while progress.epoch < self.config.epochs:
+                self._train_epoch(rows_BL)
+                row = self._finish_epoch()
+                scalars.add(metrics.scalars(row), step=row["epoch"])
+            return self._test()
+        finally:
+            scalars.close()
+
+    def _train_epoch(self, rows_BL: Words) -> None:
+        progress, rate = self.progress, learning_rate(self.config, self.progress.epoch)
+        pending: list[Loss] = []
+        description = f"epoch {progress.epoch + 1}/{self.config.epochs}"
+        with runlog.progress(self.steps, description, initial=progress.step) as bar:
+            self.backend.read([])
+            start = time.perf_counter()
+            windows = corpus.windows(rows_BL, self.config.num_steps, start=progress.step)
+            for step, (x_BT, y_BT) in enumerate(windows, start=progress.step + 1):
+                self.state, loss = self.backend.train_step(x_BT, y_BT, self.state, learning_rate=rate)
+                self.averages.move(progress.epoch * self.steps + step)
+                pending.append(loss)
+                due = time.perf_counter() - start > READ_SECONDS
+                if due or not self._warm or self.stop.signal_number:
+                    self._read(pending, start)
+                    bar.update(len(pending))
+                    bar.set_postfix(metrics.bar(progress, self.config), refresh=False)
+                    pending = []
+                    self._stop_if_asked(save=True)
+                    if time.perf_counter() - self._saved > SAVE_SECONDS:
+                        self._save()
+                    start = time.perf_counter()  # bar and files are outside the clock
+            if pending:
+                self._read(pending, start)
+
+    def _read(self, pending: list[Loss], start: float) -> None:
+        """Wait for some steps, stop the clock, and add up what they measured."""
+        progress, measured = self.progress, self.backend.read(pending)
+        seconds = time.perf_counter() - start
+        if self._warm:
+            progress.clocked_seconds += seconds
+            progress.clocked_tokens += len(pending) * self.tokens
+        else:
+            # How long a user waits for it: imports, the text, the model, compilation.
+            self.environment["seconds_to_first_step"] = start + seconds - self._started
+            self._warm = True
+        for nll, gradient_norm in measured:
+            progress.step += 1
+            if not (math.isfinite(nll) and math.isfinite(gradient_norm)):
+                when = f"in epoch {progress.epoch + 1}, step {progress.step} of {self.steps}"
+                raise diverged(self.directory, when)
+            progress.nll += nll
+            progress.gradient_norms += gradient_norm
+
+    def _finish_epoch(self) -> runlog.Row:
+        """Validate, keep the weights if they are the best, and write the epoch's row."""
+        progress = self.progress
+        try:
+            with self.averages.in_place(progress):
+                valid = self._perplexity("valid")
+            # What the average gains or, early on, costs.
+            unaveraged = self._perplexity("valid") if self.averages.exist(progress) else valid
+        except Interrupted:
+            self._save()  # validation is done again, training is not
+            raise
+        row = metrics.epoch_row(
+            progress, self.config, valid_perplexity=valid, unaveraged_valid_perplexity=unaveraged
+        )
+        if not all(math.isfinite(perplexity) for perplexity in (row["train_perplexity"], valid, unaveraged)):
+            raise diverged(self.directory, f"at the end of epoch {row['epoch']}")
+        if valid < progress.best_perplexity:
+            progress.best_perplexity, progress.best_epoch = valid, row["epoch"]
+            # What a resumed run reported before it went on is not true of these weights.
+            self.directory.result.unlink(missing_ok=True)
+            self._write_best()
+        progress.rows.append(row)
+        progress.next_epoch()
+        self.state = self.backend.zero_state(self.config.batch_size)
+        runlog.write_metrics(self.directory.metrics, progress.rows)
+        self._save()
+        runlog.say(metrics.epoch_line(row, self.config))
+        return row
+
+    def _test(self) -> runlog.Row:
+        """Score the test split with the best weights, and with those of the last epoch, as the tutorial does.
+
+        Nothing is saved any more: an interrupted test is done again from the state at the last epoch's end.
+        """
+        progress = self.progress
+        weights = self.directory.read_weights(self.run, self.corpus.vocabulary)
+        final: float | None = None
+        if progress.best_epoch != progress.epoch:
+            with self.averages.in_place(progress):
+                final = self._perplexity("test")
+        self.backend.load_weights(weights)
+        test = self._perplexity("test")
+        return metrics.result(
+            progress,
+            test_perplexity=test,
+            final_test_perplexity=test if final is None else final,
+            best_possible_perplexity=self.corpus.bounds.get("test"),
+            parameters=parameters.count(weights),
+            engine=self.backend.engine,
+            seconds=self._run_seconds(),
+        )
+
+    def _perplexity(self, split: str) -> float:
+        return scoring.perplexity(
+            self.backend,
+            self.corpus.splits[split],
+            self.config,
+            batch_size=scoring.batch_size(split, self.config),
+            description=split,
+            check_stop=lambda: self._stop_if_asked(save=False),
+        )
+
+    def _write_best(self) -> None:
+        best = {"epoch": self.progress.best_epoch, "valid_perplexity": self.progress.best_perplexity}
+        with self.averages.in_place(self.progress):
+            weights = self.backend.export_weights()
+        self.directory.write_weights(weights, self.run, self.corpus.vocabulary, best=best)
+
+    def _save(self) -> None:
+        """Write the newest training state."""
+        saved = collect(self.directory, self.backend, self.averages, self.state, self.progress)
+        progress = dataclasses.replace(self.progress, run_seconds=self._run_seconds())
+        self.directory.write_state(saved._replace(progress=progress), corpus=self.corpus)
+        self._saved = time.perf_counter()
+
+    def _stop_if_asked(self, *, save: bool) -> None:
+        # Read once: a signal may arrive at any time, and what is reported as saved must be.
+        if number := self.stop.signal_number:
+            if save:
+                self._save()
+            raise Interrupted(number)
+
+    def _run_seconds(self) -> float:
+        return self.progress.run_seconds + time.perf_counter() - self._entered
+
+
+def count_steps(corpus_: Corpus, run: RunConfig) -> int:
+    """Return the training steps of an epoch, after checking that every split is long enough.
+
+    Raises:
+        UserError: A split is too short.
+    """
+    config = run.hyperparameters
+    for split in ("valid", "test"):
+        rows = scoring.batch_size(split, config)
+        corpus.check_evaluation(corpus_.splits[split], batch_size=rows, split=split)
+    return corpus.count_windows(
+        corpus_.splits["train"], batch_size=config.batch_size, num_steps=config.num_steps
+    )

@@ -1,0 +1,368 @@
+"""Keras's classifiers against the NumPy reference; each library in a process of its own, as Keras has it."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+from ptb_lm import classifier
+from ptb_lm.classifier import Batch, ClassifierConfig, reference
+from ptb_lm.errors import UserError
+
+FRAMEWORKS = ("keras-jax", "keras-torch", "keras-tensorflow")
+STEPS, BATCH = 9, 3
+LENGTHS = np.array([9, 2, 6], np.int32)
+TRAINING_STEPS = 10
+
+
+class Variant(NamedTuple):
+    framework: str
+    model: str
+    execution: str | None
+    bidirectional: bool
+    device: str = "cpu"
+
+    @property
+    def masks(self) -> bool:
+        return self.model != "cudnn" or self.framework == "keras-tensorflow"
+
+
+def variants() -> list[Any]:
+    on_cpu = [
+        Variant(framework, "lstm", None, bidirectional)
+        for framework in FRAMEWORKS
+        for bidirectional in (False, True)
+    ]
+    on_cpu += [Variant("keras-torch", "cudnn", None, bidirectional) for bidirectional in (False, True)]
+    on_cpu += [Variant("keras-tensorflow", "lstm", "xla", False)]
+    on_gpu = [
+        Variant(framework, "cudnn", None, bidirectional, "cuda")
+        for framework in FRAMEWORKS
+        for bidirectional in (False, True)
+    ]
+    return [
+        pytest.param(variant, id="-".join(map(str, variant)), marks=[pytest.mark.gpu] * (variant in on_gpu))
+        for variant in on_cpu + on_gpu
+    ]
+
+
+def configured(**changes: Any) -> ClassifierConfig:
+    """No two of a tensor's axes have the same size."""
+    sizes: dict[str, Any] = {"input_size": 5, "hidden_sizes": (7, 6), "classes": 4, "learning_rate": 0.01}
+    return ClassifierConfig(**{**sizes, **changes})
+
+
+def random_weights(config: ClassifierConfig) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(1)
+    return {name: rng.uniform(-0.5, 0.5, shape) for name, shape in classifier.shapes(config).items()}
+
+
+def random_batch(config: ClassifierConfig, *, lengths: bool, seed: int = 2) -> Batch:
+    """With lengths, what lies behind them is NaN."""
+    rng = np.random.default_rng(seed)
+    x_BTI = rng.normal(size=(BATCH, STEPS, config.input_size)).astype(np.float32)
+    labels_B = rng.integers(config.classes, size=BATCH, dtype=np.int32)
+    if not lengths:
+        return Batch(x_BTI, labels_B)
+    x_BTI[np.arange(STEPS) >= LENGTHS[:, None]] = np.nan
+    return Batch(x_BTI, labels_B, LENGTHS)
+
+
+def training_batches(config: ClassifierConfig, *, masks: bool) -> list[Batch]:
+    """With masks, whole batches and others in turn: two models of Keras's, with one optimiser."""
+    return [
+        random_batch(config, lengths=masks and step % 2 == 1, seed=10 + step)
+        for step in range(TRAINING_STEPS)
+    ]
+
+
+def start() -> None:
+    """Begin a library's process, in which a warning is an error as it is here."""
+    warnings.simplefilter("error")
+    # Keras reads torch's tensors so, and NumPy tells Keras.
+    warnings.filterwarnings("ignore", "__array__ implementation doesn't accept a copy keyword")
+
+
+def build(variant: Variant, config: ClassifierConfig, **choice: Any) -> Any:
+    return classifier.build(
+        config,
+        random_weights(config),
+        **{
+            "framework": variant.framework,
+            "model": variant.model,
+            "execution": variant.execution,
+            "device": variant.device,
+            **choice,
+        },
+    )
+
+
+def measure(variant: Variant) -> dict[str, Any]:
+    """What a variant computes, in this process."""
+    config = configured(bidirectional=variant.bidirectional)
+    built = build(variant, config)
+    results: dict[str, Any] = {"engine": built.engine, "environment": built.environment()}
+    for lengths in (False, True) if variant.masks else (False,):
+        batch = random_batch(config, lengths=lengths)
+        loss, gradients = built.loss_and_gradients(batch)
+        (forward,) = built.read([built.forward_step(batch)])
+        scores = built.predict(batch.x_BTI, batch.lengths_B)
+        results[f"lengths {lengths}"] = {
+            "loss": loss,
+            "gradients": gradients,
+            "forward": forward,
+            "scores": scores,
+        }
+    results["weights"] = built.export_weights()
+    batches = training_batches(config, masks=variant.masks)
+    results["losses"] = built.read([built.train_step(batch) for batch in batches])
+    results["trained"] = built.export_weights()
+    results["memory"] = built.device_memory()
+    return results
+
+
+@pytest.fixture(scope="module")
+def processes() -> Iterator[dict[str, ProcessPoolExecutor]]:
+    """A process for each library that is installed."""
+    pools = {
+        framework: ProcessPoolExecutor(1, get_context("spawn"), start)
+        for framework in FRAMEWORKS
+        if installed(framework)
+    }
+    yield pools
+    for pool in pools.values():
+        pool.shutdown()
+
+
+@pytest.fixture(scope="module", params=variants())
+def measured(
+    request: pytest.FixtureRequest, processes: dict[str, ProcessPoolExecutor]
+) -> tuple[Variant, dict[str, Any]]:
+    variant: Variant = request.param
+    return variant, within(processes, variant.framework).submit(measure, variant).result()
+
+
+def installed(framework: str) -> bool:
+    library = framework.removeprefix("keras-")
+    return all(importlib.util.find_spec(name) is not None for name in ("keras", library))
+
+
+def within(processes: dict[str, ProcessPoolExecutor], framework: str) -> ProcessPoolExecutor:
+    if framework not in processes:
+        pytest.skip(f"{framework} is not installed")
+    return processes[framework]
+
+
+def test_loss_gradients_and_scores_are_the_references(measured: tuple[Variant, dict[str, Any]]) -> None:
+    """With lengths too, whatever the padding holds; a forward step and predict agree with them."""
+    variant, results = measured
+    config = configured(bidirectional=variant.bidirectional)
+    weights = random_weights(config)
+    for lengths in (False, True) if variant.masks else (False,):
+        batch, found = random_batch(config, lengths=lengths), results[f"lengths {lengths}"]
+        loss, gradients = reference.loss_and_gradients(config, weights, batch)
+        scores_BC = reference.predict(config, weights, batch.x_BTI, batch.lengths_B)
+        assert found["loss"] == pytest.approx(loss, rel=1e-6)
+        assert found["forward"] == pytest.approx(loss, rel=1e-6)
+        np.testing.assert_allclose(found["scores"], scores_BC, rtol=0, atol=1e-6)
+        assert found["gradients"].keys() == gradients.keys()
+        for name, gradient in gradients.items():
+            np.testing.assert_allclose(found["gradients"][name], gradient, rtol=0, atol=1e-6, err_msg=name)
+
+
+def test_weights_come_back_as_they_were_loaded(measured: tuple[Variant, dict[str, Any]]) -> None:
+    """Gradients were taken in between."""
+    variant, results = measured
+    for name, weight in random_weights(configured(bidirectional=variant.bidirectional)).items():
+        np.testing.assert_array_equal(results["weights"][name], weight.astype(np.float32))
+
+
+def trained_by_reference(
+    config: ClassifierConfig, batches: list[Batch], *, kerass: bool
+) -> tuple[list[float], dict[str, np.ndarray]]:
+    """The losses and weights of a training; Keras's Adam is algorithm 1 with an epsilon that shrinks."""
+    weights, losses = random_weights(config), []
+    state = reference.adam_start(weights)
+    for step, batch in enumerate(batches, start=1):
+        loss, gradients = reference.loss_and_gradients(config, weights, batch)
+        weights, state = reference.adam(
+            weights,
+            gradients,
+            state,
+            learning_rate=config.learning_rate,
+            clip_value=config.clip_value,
+            epsilon=1e-8 / np.sqrt(1 - 0.999**step) if kerass else 1e-8,
+        )
+        losses.append(loss)
+    return losses, weights
+
+
+def test_training_is_kerass_adam(measured: tuple[Variant, dict[str, Any]]) -> None:
+    variant, results = measured
+    config = configured(bidirectional=variant.bidirectional)
+    batches = training_batches(config, masks=variant.masks)
+    losses, weights = trained_by_reference(config, batches, kerass=True)
+    np.testing.assert_allclose(results["losses"], losses, rtol=1e-5)
+    assert_close_for_nearly_all(results["trained"], weights)
+
+
+def test_training_is_nearly_the_references_adam(measured: tuple[Variant, dict[str, Any]]) -> None:
+    """Epsilon's place matters where a gradient is as small as 1e-6, which hardly matters to the loss."""
+    variant, results = measured
+    config = configured(bidirectional=variant.bidirectional)
+    batches = training_batches(config, masks=variant.masks)
+    losses, _ = trained_by_reference(config, batches, kerass=False)
+    np.testing.assert_allclose(results["losses"], losses, rtol=1e-4)
+
+
+def assert_close_for_nearly_all(found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> None:
+    """Adam divides by the gradient's size: where that is but rounding, the step is too."""
+    errors = np.concatenate([np.abs(found[name] - expected[name]).ravel() for name in expected])
+    assert np.quantile(errors, 0.98) < 2e-5
+    assert errors.max() < 0.01 * TRAINING_STEPS
+
+
+def test_it_says_what_computes(measured: tuple[Variant, dict[str, Any]]) -> None:
+    variant, results = measured
+    library = variant.framework.removeprefix("keras-")
+    assert f"of {library} on {variant.device}" in results["engine"]
+    assert {"keras", library, "device", "threads"} <= results["environment"].keys()
+    assert (results["memory"] is None) == (variant.device == "cpu")
+
+
+def drop_and_clip(framework: str) -> dict[str, Any]:
+    """What dropout and clipping change, in this process."""
+    variant = Variant(framework, "lstm", None, False)
+    config = configured(keep_prob=0.5)
+    batch = random_batch(config, lengths=True)
+    dropping = build(variant, config, seed=3)
+    results = {"forward": [dropping.forward_step(batch) for _ in range(2)]}
+    results["gradients"] = dropping.loss_and_gradients(batch)
+    dropping_nothing_else = build(variant, configured(keep_prob=0.5, learning_rate=1e-30), seed=3)
+    results["dropped"] = [dropping_nothing_else.train_step(batch) for _ in range(20)]
+    clipping = build(variant, configured(clip_value=0.01))
+    results["clipped"] = [clipping.train_step(batch) for batch in training_batches(config, masks=True)]
+    return results
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_dropout_and_clipping(framework: str, processes: dict[str, ProcessPoolExecutor]) -> None:
+    results = within(processes, framework).submit(drop_and_clip, framework).result()
+    config = configured()
+    batch = random_batch(config, lengths=True)
+    loss, gradients = reference.loss_and_gradients(config, random_weights(config), batch)
+    assert results["forward"] == pytest.approx([loss, loss], rel=1e-6)
+    assert results["gradients"][0] == pytest.approx(loss, rel=1e-6)
+    for name, gradient in gradients.items():
+        np.testing.assert_allclose(results["gradients"][1][name], gradient, rtol=0, atol=1e-6)
+    assert len(set(results["dropped"])) == 20, "each step drops others"
+
+    config = configured(clip_value=0.01)
+    losses, _ = trained_by_reference(config, training_batches(config, masks=True), kerass=True)
+    np.testing.assert_allclose(results["clipped"], losses, rtol=1e-5)
+    unclipped, _ = trained_by_reference(configured(), training_batches(config, masks=True), kerass=True)
+    assert np.abs(np.array(unclipped) - losses).max() > 1e-3, "clipping to this bound shows"
+
+
+def refusal(variant: Variant, **changes: Any) -> str:
+    """The sentence with which a variant is refused, in this process."""
+    lengths = changes.pop("lengths", False)
+    config = configured(**changes)
+    try:
+        build(variant, config).train_step(random_batch(config, lengths=lengths))
+    except UserError as error:
+        return str(error)
+    return "not refused"
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_what_keras_does_not_do_is_refused(framework: str, processes: dict[str, ProcessPoolExecutor]) -> None:
+    def refused(model: str, **changes: Any) -> str:
+        variant = Variant(framework, model, None, False, changes.pop("device", "cpu"))
+        return within(processes, framework).submit(refusal, variant, **changes).result()
+
+    others = {"keras-jax": "torch", "keras-torch": "tensorflow", "keras-tensorflow": "jax"}
+    if framework == "keras-torch":
+        assert "no cudnn for sequences of different lengths" in refused("cudnn", lengths=True)
+    else:
+        assert "no cudnn on a CPU" in refused("cudnn")
+    assert "cross_entropy alone, not with ctc" in refused("lstm", loss="ctc")
+    other = Variant(f"keras-{others[framework]}", "lstm", None, False)
+    if installed(other.framework):
+        library = framework.removeprefix("keras-")
+        sentence = within(processes, framework).submit(refusal, other).result()
+        assert (
+            sentence
+            == f"this process has Keras on {library} already; start another one for {others[framework]}"
+        )
+
+
+def absent_device(framework: str) -> str | None:
+    """Refusal of a GPU; None where there is one."""
+    variant = Variant(framework, "lstm", None, False)
+    return (
+        None if build(variant, configured(), device="auto").gpu else refusal(variant._replace(device="cuda"))
+    )
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_a_missing_gpu_is_refused(framework: str, processes: dict[str, ProcessPoolExecutor]) -> None:
+    sentence = within(processes, framework).submit(absent_device, framework).result()
+    if sentence is None:
+        pytest.skip("there is a CUDA device")
+    assert sentence == f"--device cuda: Keras on {framework.removeprefix('keras-')} finds no CUDA device here"
+
+
+def python(program: str) -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if name != "TF_CPP_MIN_LOG_LEVEL"}
+    return subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
+
+
+def test_listing_the_classifiers_imports_no_library() -> None:
+    program = (
+        "import sys, ptb_lm.classifier; from ptb_lm.bench.rivals import keras, pytensor; print(*sys.modules)"
+    )
+    modules = python(program).stdout.split()
+    assert "ptb_lm.classifier" in modules
+    assert not {"torch", "tensorflow", "keras", "jax", "pytensor"} & set(modules)
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_without_keras_the_row_tells_how_to_install_it(framework: str) -> None:
+    program = f"""
+import sys
+sys.modules["keras"] = None
+from ptb_lm.classifier import *
+config = ClassifierConfig(input_size=1, hidden_sizes=(1,), classes=2)
+build(config, initial(config, seed=1), framework={framework!r}, model="lstm")
+"""
+    last_line = python(program).stderr.splitlines()[-1]
+    assert last_line.startswith(
+        f"ptb_lm.errors.UserError: {framework} is not installed; install it with: pip"
+    )
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_the_terminal_stays_quiet(framework: str) -> None:
+    if not installed(framework):
+        pytest.skip(f"{framework} is not installed")
+    program = f"""
+import numpy as np
+from ptb_lm.classifier import *
+config = ClassifierConfig(input_size=2, hidden_sizes=(3,), classes=2, bidirectional=True)
+built = build(config, initial(config, seed=1), framework={framework!r}, model="lstm")
+batch = Batch(np.zeros((4, 3, 2), np.float32), np.zeros(4, np.int32))
+for each in (batch, batch._replace(lengths_B=np.full(4, 2, np.int32))):
+    built.train_step(each), built.forward_step(each), built.loss_and_gradients(each)
+    built.predict(each.x_BTI, each.lengths_B)
+"""
+    finished = python(program)
+    assert (finished.returncode, finished.stdout, finished.stderr) == (0, "", "")

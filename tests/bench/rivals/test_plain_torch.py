@@ -1,0 +1,141 @@
+"""The loops that people write in torch: each computes what the reference does, in each of its precisions."""
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import torch
+
+from ptb_lm.bench import parity, whole_size
+from ptb_lm.bench.rivals.plain_torch import PlainLoop
+from ptb_lm.bench.variants import LANGUAGE_MODELS, Variant
+from ptb_lm.bench.workloads import LanguageTask
+from ptb_lm.errors import UserError
+from ptb_lm.model import parameters
+from ptb_lm.model.backend import FRAMEWORKS
+from ptb_lm.model.config import PRESETS, RECIPES, Config
+
+TASK = LanguageTask(
+    config=Config(hidden_size=40, embedding_size=30, num_steps=20, keep_prob=0.5), vocabulary_size=500
+)
+PLAIN = LANGUAGE_MODELS["plain-torch"]
+ON_A_CPU = [name for name in PLAIN.precisions if name not in FRAMEWORKS["torch"].needs_cuda]
+
+
+def builder(name: str, *, device: str = "cpu") -> parity.Build:
+    return Variant(f"plain-torch/{name}", "").builder(
+        LANGUAGE_MODELS, device=device, precision="fp32", seed=1
+    )
+
+
+def built(name: str, config: Config = TASK.config) -> PlainLoop:
+    loop: PlainLoop = builder(name)(config, parameters.initial(config, TASK.vocabulary_size, seed=1))
+    return loop
+
+
+def check(build: parity.Build, precision: str) -> None:
+    parity.check(TASK, build, precision=precision, seed=3)
+    assert whole_size.check(TASK, build, precision=precision, seed=3)["whole_rows"] == 20
+
+
+@pytest.mark.parametrize("precision", ON_A_CPU)
+@pytest.mark.parametrize("execution", PLAIN.executions)
+@pytest.mark.parametrize("model", PLAIN.models)
+def test_every_plain_loop_passes_in_each_precision(model: str, execution: str, precision: str) -> None:
+    check(builder(f"{model}/{execution}@{precision}"), precision)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", PLAIN.precisions)
+@pytest.mark.parametrize("execution", PLAIN.executions)
+def test_the_plain_loop_passes_on_a_gpu(execution: str, precision: str) -> None:
+    if (execution, precision) == ("compile", "tf32"):
+        pytest.skip("torch.compile does not go with TF32 as it is set here")
+    check(builder(f"cudnn/{execution}@{precision}", device="cuda"), precision)
+
+
+def test_autocast_keeps_weights_and_gradients_in_float32_and_computes_in_bfloat16() -> None:
+    loop = built("cudnn@bf16")
+    state, loss = loop.train_step(*TASK.window(seed=1), loop.zero_state(20), learning_rate=0.5)
+    assert {h.dtype for h in loop.zero_state(20)} == {torch.float32}, "as a program that knows nothing of it"
+    assert {h.dtype for h in state} == {torch.bfloat16}
+    assert {kept.value.dtype for kept in loop.canonical().values()} == {torch.float32}
+    assert {kept.gradient.dtype for kept in loop.canonical().values()} == {torch.float32}
+    assert {number.dtype for number in loss} == {torch.float32}
+    with pytest.raises(parity.WrongError, match="more than 1e-04"):
+        check(builder("cudnn@bf16"), "fp32")
+
+
+def test_torch_compiles_a_part_of_the_module_and_the_row_says_which() -> None:
+    from torch._dynamo.utils import counters
+
+    counters.clear()
+    loop = built("cudnn/compile")
+    loop.train_step(*TASK.window(seed=1), loop.zero_state(20), learning_rate=0.5)
+    assert counters["stats"]["unique_graphs"] >= 1, "everything ran as it stands"
+    assert loop.engine.endswith("; torch.compile stops at the LSTM")
+    assert "compile" not in built("cudnn").engine
+
+
+def test_compiling_without_a_compiler_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(UserError, match=r"^--execution compile needs a C\+\+ compiler; install g\+\+ or set"):
+        built("cudnn/compile")
+
+
+@pytest.mark.parametrize(
+    ("changes", "flags"),
+    [
+        ({"tie_weights": True, "embedding_size": 0}, "--tie-weights"),
+        ({"variational": True}, "--variational"),
+        ({"embedding_keep_prob": 0.9}, "--embedding-keep-prob"),
+        ({"recurrent_keep_prob": 0.9}, "--recurrent-keep-prob"),
+        (
+            {"variational": True, "embedding_keep_prob": 0.9, "recurrent_keep_prob": 0.9},
+            "--variational, --embedding-keep-prob, --recurrent-keep-prob",
+        ),
+    ],
+)
+def test_what_the_plain_loop_does_not_do_is_refused(changes: dict[str, Any], flags: str) -> None:
+    with pytest.raises(UserError) as caught:
+        built("cudnn", TASK.config.replace(**changes))
+    assert str(caught.value) == f"the plain loop of torch's own modules has no {flags}"
+
+
+def test_the_tutorial_s_configurations_are_not_refused() -> None:
+    assert RECIPES["default"]["medium"].variational, "which is refused above"
+    for config in PRESETS["test"], PRESETS["medium"].replace(hidden_size=4):
+        built("cudnn", config)
+
+
+FAULTS = """
+import resource, torch
+from ptb_lm.model import parameters
+from ptb_lm.bench.variants import LANGUAGE_MODELS, Variant
+from ptb_lm.model.config import PRESETS
+config = PRESETS["test"]
+build = Variant("plain-torch/{}", "").builder(LANGUAGE_MODELS, device="cpu", precision="fp32", seed=1)
+loop = build(config, parameters.initial(config, 50, seed=1))
+def use():
+    torch.ones(2**23)
+for _ in range(20):
+    use()  # the heap grows, here and there, until one place is used again and again
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(4):
+    use()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+def faults(model: str) -> int:
+    program = [sys.executable, "-c", FAULTS.format(model)]
+    return int(subprocess.run(program, capture_output=True, text=True, check=True).stdout)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only glibc is told")
+def test_the_model_of_kept_memory_keeps_it_and_the_other_gives_it_back() -> None:
+    given_back = faults("cudnn")
+    if given_back < 1000:
+        pytest.skip("this C library keeps its memory by itself, or its pages are huge")
+    assert faults("cudnn-kept-memory") < given_back / 20

@@ -1,0 +1,185 @@
+"""PyTensor's classifier against the NumPy reference."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ptb_lm import classifier
+from ptb_lm.classifier import Batch, ClassifierConfig, reference
+from ptb_lm.errors import UserError
+
+pytensor = pytest.importorskip("pytensor")
+
+from ptb_lm.bench.rivals.pytensor.dropout import InvertedDropout  # noqa: E402
+
+STEPS, BATCH = 9, 3
+LENGTHS = np.array([9, 2, 6], np.int32)
+BOUND = {"fp32": 1e-6, "fp64": 1e-13}
+
+EVERY_PRECISION = pytest.mark.parametrize("precision", classifier.CLASSIFIERS["pytensor"].precisions)
+
+
+@pytest.fixture(autouse=True)
+def interpreted(request: pytest.FixtureRequest) -> Iterator[None]:
+    """The same graphs without a compiler, which takes minutes for them; one test has it."""
+    if "compiled" in request.node.name:
+        yield
+    else:
+        with pytensor.config.change_flags(mode="FAST_COMPILE", cxx=""):
+            yield
+
+
+def configured(**changes: Any) -> ClassifierConfig:
+    """No two of a tensor's axes have the same size."""
+    sizes: dict[str, Any] = {"input_size": 5, "hidden_sizes": (7, 6), "classes": 4, "learning_rate": 0.01}
+    return ClassifierConfig(**{**sizes, **changes})
+
+
+def random_weights(config: ClassifierConfig) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(1)
+    return {name: rng.uniform(-0.5, 0.5, shape) for name, shape in classifier.shapes(config).items()}
+
+
+def random_batch(config: ClassifierConfig, *, lengths: bool, seed: int = 2) -> Batch:
+    """With lengths, what lies behind them is NaN."""
+    rng = np.random.default_rng(seed)
+    x_BTI = rng.normal(size=(BATCH, STEPS, config.input_size)).astype(np.float32)
+    labels_B = rng.integers(config.classes, size=BATCH, dtype=np.int32)
+    if not lengths:
+        return Batch(x_BTI, labels_B)
+    x_BTI[np.arange(STEPS) >= LENGTHS[:, None]] = np.nan
+    return Batch(x_BTI, labels_B, LENGTHS)
+
+
+def build(config: ClassifierConfig, **choice: Any) -> Any:
+    weights = random_weights(config)
+    return classifier.build(config, weights, framework="pytensor", model="scan", **choice)
+
+
+def trained_by_reference(
+    config: ClassifierConfig, batches: list[Batch]
+) -> tuple[list[float], dict[str, Any]]:
+    weights, losses = random_weights(config), []
+    state = reference.adam_start(weights)
+    for batch in batches:
+        loss, gradients = reference.loss_and_gradients(config, weights, batch)
+        weights, state = reference.adam(
+            weights, gradients, state, learning_rate=config.learning_rate, clip_value=config.clip_value
+        )
+        losses.append(loss)
+    return losses, weights
+
+
+@EVERY_PRECISION
+@pytest.mark.parametrize("lengths", [False, True])
+def test_loss_gradients_and_scores_are_the_references(lengths: bool, precision: str) -> None:
+    """With lengths too, whatever the padding holds; a forward step and predict agree with them."""
+    config, bound = configured(), BOUND[precision]
+    built, batch = build(config, precision=precision), random_batch(config, lengths=lengths)
+    expected_loss, expected = reference.loss_and_gradients(config, random_weights(config), batch)
+    loss, gradients = built.loss_and_gradients(batch)
+    assert loss == pytest.approx(expected_loss, rel=bound)
+    assert gradients.keys() == expected.keys()
+    for name, gradient in expected.items():
+        assert gradients[name].dtype == built.dtype
+        np.testing.assert_allclose(gradients[name], gradient, rtol=0, atol=bound, err_msg=name)
+    assert built.read([built.forward_step(batch)]) == [pytest.approx(expected_loss, rel=bound)]
+    scores_BC = reference.predict(config, random_weights(config), batch.x_BTI, batch.lengths_B)
+    np.testing.assert_allclose(built.predict(batch.x_BTI, batch.lengths_B), scores_BC, rtol=0, atol=bound)
+
+
+@pytest.mark.parametrize("clip_value", [None, 0.01])
+def test_training_is_the_references_adam(clip_value: float | None) -> None:
+    """Whole batches and others in turn: two functions, with one optimiser."""
+    config = configured(clip_value=clip_value)
+    batches = [random_batch(config, lengths=step % 2 == 1, seed=10 + step) for step in range(10)]
+    losses, weights = trained_by_reference(config, batches)
+    built = build(config, precision="fp64")
+    found = built.read([built.train_step(batch) for batch in batches])
+    np.testing.assert_allclose(found, losses, rtol=1e-11)
+    for name, weight in built.export_weights().items():
+        np.testing.assert_allclose(weight, weights[name], rtol=0, atol=1e-9, err_msg=name)
+
+
+def test_what_is_compiled_by_default_trains_as_the_reference() -> None:
+    """As users run it: PyTensor's own choice of compiler, float32, and one layer, to be compiled sooner."""
+    config = configured(hidden_sizes=(7,))
+    built = build(config)
+    assert built.engine == "pytensor.scan on cpu (numba)"
+    batches = [random_batch(config, lengths=False, seed=10 + step) for step in range(10)]
+    losses, _ = trained_by_reference(config, batches)
+    np.testing.assert_allclose([built.train_step(batch) for batch in batches], losses, rtol=1e-5)
+
+
+def test_dropout_is_in_a_training_step_alone() -> None:
+    config = configured(keep_prob=0.5, learning_rate=1e-30)
+    batch, built = random_batch(config, lengths=True), build(config, precision="fp64", seed=3)
+    loss, gradients = reference.loss_and_gradients(config, random_weights(config), batch)
+    assert len({built.train_step(batch) for _ in range(20)}) == 20, "each step drops others"
+    assert built.forward_step(batch) == pytest.approx(loss, rel=1e-13)
+    np.testing.assert_allclose(built.loss_and_gradients(batch)[1]["dense.bias"], gradients["dense.bias"])
+    again = build(config, precision="fp64", seed=3), build(config, precision="fp64", seed=4)
+    first, other = (twin.train_step(batch) for twin in again)
+    assert first == build(config, precision="fp64", seed=3).train_step(batch) != other
+
+
+def test_dropout_keeps_values_at_its_rate_and_the_mean() -> None:
+    dropout = InvertedDropout(0.8, pytensor.shared(np.random.default_rng(0)))
+    ones = pytensor.tensor.ones((400, 500), dtype="float64")
+    first, second = pytensor.function([], [dropout(ones), dropout(ones)], updates=dropout.updates)()
+    for kept in (first, second):
+        assert set(np.unique(kept)) == {0, 1 / 0.8}
+        assert kept.mean() == pytest.approx(1, abs=0.01)
+    assert (first != second).any()
+
+
+def test_weights_come_back_as_they_were_loaded() -> None:
+    config = configured()
+    weights = random_weights(config)
+    exported = build(config).export_weights()
+    assert list(exported) == list(weights)
+    for name, weight in exported.items():
+        assert weight.dtype == np.float32
+        np.testing.assert_array_equal(weight, weights[name].astype(np.float32))
+
+
+def test_it_says_what_computes() -> None:
+    built = build(configured())
+    assert {"pytensor", "device", "threads"} == built.environment().keys()
+    assert built.device_memory() is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "choice", "sentence"),
+    [
+        ({"loss": "ctc"}, {}, "pytensor trains with cross_entropy alone, not with ctc"),
+        ({"bidirectional": True}, {}, "pytensor has layers of one direction alone"),
+        ({}, {"device": "cuda"}, "--device cuda: pytensor compiles for the CPU"),
+    ],
+)
+def test_what_it_does_not_do_is_refused(
+    changes: dict[str, Any], choice: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(UserError) as refusal:
+        build(configured(**changes), **choice)
+    assert str(refusal.value) == sentence
+
+
+def test_the_terminal_stays_quiet_when_it_is_compiled() -> None:
+    """With numba, as users run it."""
+    program = """
+import numpy as np
+from ptb_lm.classifier import *
+config = ClassifierConfig(input_size=5, hidden_sizes=(7,), classes=4)
+built = build(config, initial(config, seed=1), framework="pytensor", model="scan")
+built.train_step(Batch(np.zeros((3, 9, 5), np.float32), np.zeros(3, np.int32)))
+"""
+    finished = subprocess.run(
+        [sys.executable, "-c", program], env=dict(os.environ), capture_output=True, text=True
+    )
+    assert (finished.returncode, finished.stdout, finished.stderr) == (0, "", "")

@@ -1,0 +1,120 @@
+"""The machine's own rates, of matrix multiplication and of copying."""
+
+import contextlib
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import torch
+
+from ptb_lm.bench.machine import Machine
+from ptb_lm.bench.products import Product
+from ptb_lm.errors import UserError
+from ptb_lm.model.backend import FRAMEWORKS
+from ptb_lm.torch_backend import cpu, gemm
+
+PRECISIONS = [name for name in FRAMEWORKS["torch"].precisions if name not in FRAMEWORKS["torch"].needs_cuda]
+PRODUCTS = [Product("softmax", 40, 30, 50), Product("its gradient", 30, 40, 50, "first")]
+
+
+def test_the_rates_are_told_with_the_device_library_shape_and_threads() -> None:
+    machine = Machine("cpu")
+    assert (machine.device, machine.gpu) == ("cpu", None)
+    shapes = {"2048 × 2048 × 2048", *(product.shape for product in PRODUCTS)}
+    for precision in ("fp32", "fp64", "bf16"):
+        measured = machine.gemm(precision, PRODUCTS)
+        assert 0.1 < measured.gemm_gflops < 1e5
+        assert measured.gemm_library in {library.name for library in gemm.libraries("cpu", precision)}
+        assert measured.gemm_shape in shapes
+        if measured.gemm_library.startswith("torch"):
+            assert measured.gemm_threads == 1, "conftest.py asks for one"
+        again = machine.gemm(precision, PRODUCTS)
+        assert again[1:] == measured[1:], "the pair that was found stays"
+    assert 0.1 < machine.copy_gbytes() < 1e4
+    machine.close()
+
+
+def test_a_question_is_a_line_and_so_is_its_answer() -> None:
+    program = [sys.executable, "-m", "ptb_lm.torch_backend.rates", "auto"]
+    questions: list[dict[str, Any]] = [
+        {"what": "device"},
+        {"what": "gemm", "precision": "fp32", "products": [[4, 5, 6, "second"]]},
+        {"what": "copy"},
+    ]
+    asked = "".join(json.dumps(question) + "\n" for question in questions)
+    done = subprocess.run(program, input=asked, capture_output=True, text=True, check=True)
+    answers = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [set(answer) for answer in answers] == [
+        {"device", "gpu"},
+        {"gflops", "product", "library", "threads"},
+        {"gbytes"},
+    ]
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_every_library_multiplies_and_in_the_precision(precision: str) -> None:
+    """Against the product in float64: no library may be fast by rounding more than the precision does."""
+    bound = {"fp64": 1e-12, "fp32": 1e-5, "fp16": 2**-10, "bf16": 2**-7}[precision]
+    for transposed in ("", "first", "second"):
+        for library in gemm.libraries("cpu", precision):
+            of = gemm.factors((60, 70, 80, transposed), "cpu", precision)
+            with library.setting():
+                library.multiply(*of)
+            exact = of.a_MK.double() @ of.b_KN.double()
+            error = (of.c_MN.double() - exact).abs().max() / exact.abs().max()
+            assert error < bound, f"{library.name}, {transposed}"
+            assert of.a_MK.is_contiguous() is (transposed != "first")
+            assert of.b_KN.is_contiguous() is (transposed != "second")
+
+
+def test_which_libraries_there_are() -> None:
+    names = {precision: [each.name for each in gemm.libraries("cpu", precision)] for precision in PRECISIONS}
+    own = "MKL" if torch.backends.mkl.is_available() else "BLAS"
+    onednn = ["torch.mm (oneDNN)"] if cpu.onednn_is_exact() else []
+    assert names["fp32"] == [f"torch.mm ({own})", *onednn, "NumPy"]
+    assert names["fp64"] == [f"torch.mm ({own})", "NumPy"]
+    assert len(names["bf16"]) == len(names["fp16"]) == 1
+
+
+def test_numpy_s_threads_are_known_where_somebody_can_tell(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("threadpoolctl")
+    (numpy,) = (library for library in gemm.libraries("cpu", "fp32") if library.name == "NumPy")
+    threads = numpy.threads()
+    assert threads is not None
+    assert threads >= 1
+    monkeypatch.setitem(sys.modules, "threadpoolctl", None)
+    assert numpy.threads() is None
+
+
+def test_the_fastest_of_all_pairs_is_measured() -> None:
+    """A product of two numbers is slower by far than one of two matrices, whoever does it."""
+    products = ((1, 1, 1, ""), (512, 512, 512, ""), (1, 2, 1, "second"))
+    rate = gemm.measure("cpu", "fp32", products)
+    assert rate.product == 1
+    assert rate.gflops > gemm.measure("cpu", "fp32", products[:1]).gflops
+
+
+def test_a_precision_that_is_none_is_one_sentence() -> None:
+    machine = Machine("cpu")
+    with pytest.raises(UserError, match=r"cannot measure the machine's rates: .*fp8"):
+        machine.gemm("fp8", PRODUCTS)
+
+
+def test_a_gpu_that_is_not_there_is_one_sentence() -> None:
+    if torch.cuda.is_available():
+        pytest.skip("needs a machine without a CUDA device")
+    with pytest.raises(UserError, match=r"^--device cuda: torch \S+ finds no CUDA device here$"):
+        Machine("cuda")
+
+
+@pytest.mark.gpu
+def test_a_gpu_is_named_and_copies_faster_than_a_processor() -> None:
+    with contextlib.closing(Machine("auto")) as machine:
+        assert machine.device == "cuda"
+        assert machine.gpu == torch.cuda.get_device_name()
+        measured = machine.gemm("bf16", PRODUCTS)
+        assert measured[1:] == ("torch.mm (cuBLAS)", "8192 × 8192 × 8192", None)
+        assert measured.gemm_gflops > 1000
+        assert 100 < machine.copy_gbytes() < 1e5

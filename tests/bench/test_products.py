@@ -1,0 +1,55 @@
+"""The products of a training step, counted by hand, and against the work that the tasks declare."""
+
+import pytest
+
+from ptb_lm.bench import products
+from ptb_lm.bench.products import Product
+from ptb_lm.bench.suites import SUITES
+from ptb_lm.bench.workloads import ClassifierTask, LanguageTask
+from ptb_lm.classifier import ClassifierConfig
+from ptb_lm.model.config import Config
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_those_of_a_language_model_by_hand(tied: bool) -> None:
+    config = Config(num_layers=2, hidden_size=5, num_steps=4, batch_size=2, tie_weights=tied)
+    found = products.of_step(LanguageTask(config=config, vocabulary_size=7))
+    assert [product[1:] for product in found] == [
+        (8, 6, 7, ""),  # 8 words, 5 units and a one for the bias, a vocabulary of 7
+        (8, 7, 6, "second"),
+        (6, 8, 7, "first"),
+        (8, 5, 20, ""),  # both layers' inputs, of one width
+        (8, 20, 5, "second"),
+        (5, 8, 20, "first"),
+        (2, 5, 20, ""),  # a time step
+        (2, 20, 5, "second"),
+        (5, 2, 20, "first"),
+    ]
+    assert found[2].shape == "6 × 8 × 7 (softmax, gradient by the weights)"
+
+
+@pytest.mark.parametrize(("loss", "outputs"), [("cross_entropy", 3), ("ctc", 27)])
+def test_those_of_a_classifier_by_hand(loss: str, outputs: int) -> None:
+    config = ClassifierConfig(input_size=3, hidden_sizes=(5, 2), classes=4, bidirectional=True, loss=loss)
+    found = products.of_step(ClassifierTask(config=config, batch_size=3, steps=9, labels=2))
+    assert {product[1:] for product in found if not product.transposed} == {
+        (outputs, 4, 4, ""),  # both directions of two units, four classes
+        (27, 3, 20, ""),
+        (27, 10, 8, ""),  # both directions of five units
+        (3, 5, 20, ""),
+        (3, 2, 8, ""),
+    }
+
+
+def test_every_workload_has_distinct_ones_three_of_each() -> None:
+    for suite in SUITES.values():
+        for workload in suite.workloads:
+            found = products.of_step(workload.task)
+            assert len({product[1:] for product in found}) == len(found)
+            layouts = [product.transposed for product in found]
+            assert layouts.count("") == layouts.count("first") == layouts.count("second") > 0
+
+
+def test_a_square_is_no_model_s() -> None:
+    assert products.square(2048) == Product("", 2048, 2048, 2048)
+    assert products.square(2048).shape == "2048 × 2048 × 2048"

@@ -1,0 +1,339 @@
+"""Whole runs of the benchmark, with real workers: what is recorded, resumed, refused and cleaned up."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from runs import refusal, run_command
+
+from ptb_lm.bench import __main__ as bench
+from ptb_lm.bench import variants
+from ptb_lm.bench.suites import SUITES
+
+TESTS = Path(__file__).resolve().parents[1]
+# Two variants of the smallest workload, made smaller still.
+SMALL = ["--batch-size", "2", "--device", "cpu"]
+QUICK = ["run", "quick", "--variants", "torch/cudnn", "--rounds", "2", *SMALL]
+
+
+@pytest.fixture(autouse=True)
+def _added(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let workers find this folder's modules, and forget added variants."""
+    monkeypatch.setenv("PYTHONPATH", str(TESTS))
+    for table in ("LANGUAGE_MODELS", "CLASSIFIERS"):
+        monkeypatch.setattr(variants, table, dict(getattr(variants, table)))
+
+
+def rows(out: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (out / "rows.jsonl").read_text().splitlines()]
+
+
+def test_a_run_records_and_goes_on_where_it_was_interrupted(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert run_command(bench, *QUICK, "--out", out) == 0
+    recorded = rows(out)
+    assert sorted((row["variant"], row["round"]) for row in recorded) == [
+        (name, index) for name in ("plain-torch/cudnn", "torch/cudnn") for index in (0, 1)
+    ]
+    assert len({row["process"] for row in recorded}) == 4  # quick: a process a round
+    for row in recorded:
+        assert row["status"] == "measured"
+        assert row["reason"] is None
+        assert row["seconds"] > 0
+        assert row["steps"] >= 5
+        assert row["note"] is None
+        assert row["work"]["parameters"] == 4_651_600
+        assert row["work"]["items_per_step"] == 40
+        assert row["work"]["device"] == "cpu"
+        assert row["parity"]["gradient_error"] < row["parity"]["bound"]
+        assert row["gemm_gflops"] > 0
+        assert row["gemm_library"].startswith(("torch.mm", "NumPy"))
+        assert " × " in row["gemm_shape"]
+        assert row["gemm_threads"] in (None, 1)
+        assert row["copy_gbytes"] > 0
+        assert row["work"]["bytes_per_step"]["update"] == 12 * 2_651_600  # all but the embedding, three times
+        assert row["peak_memory"]["host_bytes"] > 4 * 4_651_600
+        assert row["environment"]["torch"]
+        assert row["environment"]["threads"]
+        assert row["command"].startswith("python -m ptb_lm.bench")
+    assert recorded[0]["loss"] == pytest.approx(recorded[1]["loss"], rel=1e-5)
+    assert (out / "report.md").is_file()
+
+    lines = (out / "rows.jsonl").read_text().splitlines(keepends=True)
+    # As a crash leaves it: a row missing, another half written.
+    (out / "rows.jsonl").write_text("".join(lines[:2]) + lines[2][:50])
+    assert run_command(bench, *QUICK, "--out", out) == 0
+    again = rows(out)
+    assert (out / "rows.jsonl").read_text().splitlines(keepends=True)[:2] == lines[:2]
+    assert sorted((row["variant"], row["round"]) for row in again[2:]) == [
+        ("plain-torch/cudnn", 1),
+        ("torch/cudnn", 1),
+    ]
+    assert not {row["process"] for row in again[2:]} & {row["process"] for row in again[:2]}
+    assert len({row["session"] for row in again}) == 2
+
+    before = (out / "rows.jsonl").read_text()
+    assert run_command(bench, *QUICK, "--out", out) == 0  # nothing left to do
+    assert (out / "rows.jsonl").read_text() == before
+
+
+def test_what_is_added_later_is_measured_beside_its_own_baseline(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    flags = ["run", "quick", "--rounds", "1", *SMALL, "--out", str(out)]
+    assert run_command(bench, *flags, "--variants", "torch/cudnn") == 0
+    first = rows(out)
+    assert run_command(bench, *flags, "--variants", "torch/block,torch/cudnn") == 0
+    assert rows(out)[:2] == first
+    assert sorted(row["variant"] for row in rows(out)[2:]) == ["plain-torch/cudnn", "torch/block"]
+    # The baseline's row is lost: what was paired with it is measured again.
+    lost = [row for row in rows(out) if row["variant"] != "plain-torch/cudnn"]
+    (out / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in lost))
+    assert run_command(bench, *flags, "--variants", "torch/block", "torch/cudnn") == 0
+    assert sorted(row["variant"] for row in rows(out)[2:]) == [
+        "plain-torch/cudnn",
+        "torch/block",
+        "torch/cudnn",
+    ]
+    assert "speed-up" in (out / "report.md").read_text()
+
+
+def test_wrong_and_failing_variants_become_rows_and_are_not_timed(tmp_path: Path) -> None:
+    added = [
+        "wrong=wrong_variant:build",
+        "failing=wrong_variant:build_failing",
+        "greedy=wrong_variant:build_greedy",
+        "right=wrong_variant:build_right",
+    ]
+    flags = ["--variants", "*/custom", "--rounds", "1", *SMALL]
+    assert run_command(bench, "run", "quick", *flags, "--add", *added, "--out", tmp_path / "out") == 0
+    found = {row["variant"]: row for row in rows(tmp_path / "out")}
+    assert {name: row["status"] for name, row in found.items()} == {
+        "plain-torch/cudnn": "measured",
+        "right/custom": "measured",
+        "wrong/custom": "wrong",
+        "failing/custom": "failed",
+        "greedy/custom": "failed",  # not unavailable: without the others there may be enough
+    }
+    assert found["greedy/custom"]["reason"].startswith("there is not enough memory for ")
+    assert "off by" in found["wrong/custom"]["reason"]
+    assert "NumPy reference" in found["wrong/custom"]["reason"]
+    assert found["failing/custom"]["reason"] == "RuntimeError: out of luck"
+    assert "seconds" not in found["wrong/custom"]
+    logs = {log.name: log.read_text() for log in (tmp_path / "out" / "failures").iterdir()}
+    assert logs.keys() == {"small-failing-custom.log", "small-greedy-custom.log"}
+    assert "second line" in logs["small-failing-custom.log"]
+    report = (tmp_path / "out" / "report.md").read_text()
+    assert "out of luck" in report
+
+
+def test_both_passes_and_another_batch_size(tmp_path: Path) -> None:
+    flags = ["--rounds", "1", "--row-limit", "1", *SMALL]
+    out = tmp_path / "out"
+    assert run_command(bench, "run", "semantics", *flags, "--variants", "torch/*", "--out", out) == 0
+    recorded = rows(out)
+    assert sorted(row["pass"] for row in recorded) == ["forward", "train"]
+    work = {row["pass"]: row["work"] for row in recorded}
+    assert work["train"]["flops_per_step"] == 3 * work["forward"]["flops_per_step"]
+    assert {row["work"]["items_per_step"] for row in recorded} == {2}
+    assert "batch 2 ×" in work["train"]["description"]
+    assert len({row["process"] for row in recorded}) == 1
+
+
+def test_what_would_take_too_long_is_cut_and_says_so(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert run_command(bench, *QUICK, "--row-limit", "1e-6", "--out", out) == 0
+    recorded = rows(out)
+    assert sorted(row["variant"] for row in recorded) == ["plain-torch/cudnn", "torch/cudnn"]  # a round each
+    for row in recorded:
+        assert row["steps"] == 1
+        assert row["note"] == "1 of 5 steps a round, 2 of 3 steps to warm up, to keep within 1e-06 s"
+        assert row["startup"]["warm_up_steps"] == 2
+        assert row["cut"] == "batch 2 of 20"
+    report = (out / "report.md").read_text()
+    assert "only 1 of 5 rounds" in report
+    assert "Cut: batch 2 of 20." in report
+
+
+def test_a_precision_that_a_variant_lacks_is_a_row(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert run_command(bench, *QUICK, "--precision", "fp64", "--out", out) == 0
+    found = {row["variant"]: row for row in rows(out)}
+    assert found["plain-torch/cudnn"]["status"] == "unavailable"
+    assert "fp64" in found["plain-torch/cudnn"]["reason"]
+    assert found["torch/cudnn"]["status"] == "measured"
+    # Tried again, but the rows of what is not asked for stay.
+    assert run_command(bench, *QUICK, "--precision", "fp64", "--out", out) == 0
+    assert [row["status"] for row in rows(out)].count("unavailable") == 1
+
+
+def test_what_needs_a_gpu_says_so_in_every_row(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert run_command(bench, "run", "peak", "--device", "cpu", "--out", out) == 1  # nothing was measured
+    recorded = rows(out)
+    assert {row["status"] for row in recorded} == {"unavailable"}
+    assert {row["reason"] for row in recorded} == {
+        "the suite peak compares what only a CUDA device has: TF32 and CUDA graphs"
+    }
+    assert len(recorded) == sum(len(workload.variants) for workload in SUITES["peak"].workloads)
+    for row in recorded:
+        assert row["work"]["precision"] == (row["variant"].partition("@")[2] or "fp32")
+    report = (out / "report.md").read_text()
+    names = ", ".join(sorted(variant.name for variant in SUITES["peak"].workloads[0].variants))
+    assert f"- not available here, {names}: the suite peak compares what only a CUDA device has" in report
+    assert len(report.splitlines()) < 50, "no table of what is not there"
+
+
+def test_the_run_s_precision_is_in_its_rows(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert run_command(bench, *QUICK, "--precision", "bf16", "--out", out) == 0
+    found = {row["variant"]: row for row in rows(out)}
+    assert found["torch/cudnn"]["work"]["precision"] == "bf16"
+    assert {row["parity"]["bound"] for row in found.values()} == {16 * 2**-8}
+    assert {row["status"] for row in found.values()} == {"measured"}
+
+
+def test_a_precision_beside_the_run_s_is_measured_and_told_apart(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    flags = ["--variants", "torch/cudnn", "torch/cudnn@bf16", "tensorflow/block_fused@fp64", "--rounds", "1"]
+    assert run_command(bench, "run", "quick", *flags, *SMALL, "--out", out) == 0
+    found = {row["variant"]: row for row in rows(out)}
+    assert {name: (row["status"], row["work"]["precision"]) for name, row in found.items()} == {
+        "plain-torch/cudnn": ("measured", "fp32"),
+        "torch/cudnn": ("measured", "fp32"),
+        "torch/cudnn@bf16": ("measured", "bf16"),
+        "tensorflow/block_fused@fp64": ("unavailable", "fp64"),
+    }
+    assert "computes in float32 at most" in found["tensorflow/block_fused@fp64"]["reason"]
+    report = (out / "report.md").read_text()
+    assert "| PyTorch cudnn (nn.LSTM), bf16 `torch/cudnn@bf16` |" in report
+    assert "| PyTorch cudnn (nn.LSTM), fp32 `torch/cudnn` |" in report
+
+
+def test_a_run_that_measures_nothing_fails(tmp_path: Path) -> None:
+    flags = ["--variants", "plain-torch/cudnn", "--precision", "fp64", *SMALL]
+    assert run_command(bench, "run", "quick", *flags, "--out", tmp_path / "out") == 1
+
+
+def test_rows_of_other_settings_are_not_mixed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out"
+    assert run_command(bench, *QUICK, "--out", out) == 0
+    message = refusal(capsys, bench, *QUICK, "--seed", "2", "--out", out)
+    assert message == f"{out} holds rows of another run (seed was 1, now 2); choose another --out"
+    message = refusal(capsys, bench, *QUICK, "--baseline", "torch/cudnn", "--out", out)
+    assert "(baseline was None, now 'torch/cudnn')" in message
+    settings = json.loads((out / "bench.json").read_text())
+    assert settings["gpu"] is None
+    (out / "bench.json").write_text(json.dumps({**settings, "gpu": "NVIDIA H200"}))
+    message = refusal(capsys, bench, *QUICK, "--out", out)
+    assert (
+        message == f"{out} holds rows of another run (gpu was 'NVIDIA H200', now None); choose another --out"
+    )
+
+
+def test_another_baseline_is_recorded_and_paired_with(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    flags = ["--baseline", "torch/cudnn", "--variants", "torch/block", "--rounds", "1", *SMALL]
+    assert run_command(bench, "run", "quick", *flags, "--out", out) == 0
+    assert {(row["variant"], row["baseline"]) for row in rows(out)} == {
+        ("torch/cudnn", "torch/cudnn"),
+        ("torch/block", "torch/cudnn"),
+    }
+    assert "speed-up over PyTorch cudnn (nn.LSTM)" in (out / "report.md").read_text()
+
+
+def test_a_run_that_goes_on_reports_as_was_chosen(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    flags = ["run", "quick", "--variants", "torch/cudnn", "--rounds", "1", *SMALL, "--out", str(out)]
+    assert run_command(bench, *flags) == 0
+    assert run_command(bench, "report", out, "--baseline", "torch/cudnn") == 0
+    chosen = (out / "report.md").read_text()
+    assert "speed-up over PyTorch cudnn (nn.LSTM)" in chosen
+    assert run_command(bench, *flags) == 0
+    assert (out / "report.md").read_text() == chosen
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        (["run", "quick", "--workloads", "huge"], "--workloads huge: matches nothing of the suite quick"),
+        (["run", "quick", "--variants", "jax/*"], "--variants jax/*: matches nothing of small"),
+        (["run", "quick", "--variants", ""], "--variants names nothing; without it, everything is measured"),
+        (
+            ["run", "quick", "--workloads", ","],
+            "--workloads names nothing; without it, everything is measured",
+        ),
+        (["run", "--baseline", ""], "--baseline : no such variant of small"),
+        (["run", "--rounds", "0"], "argument --rounds: must be a whole number of at least 1, not '0'"),
+        (
+            ["run", "--batch-size", "x"],
+            "argument --batch-size: must be a whole number of at least 1, not 'x'",
+        ),
+        (["run", "--row-limit", "nan"], "argument --row-limit: must be a number above 0, not 'nan'"),
+        (["run", "--row-limit", "inf"], "argument --row-limit: must be a number above 0, not 'inf'"),
+        (["run", "--seed", "-1"], "argument --seed: must be a whole number of at least 0, not '-1'"),
+        (["run", "everything"], "argument suite: invalid choice: 'everything'"),
+        (["run", "--add", "mine"], "--add mine: give it as NAME=MODULE:FUNCTION"),
+        ([], "the following arguments are required: COMMAND"),
+    ],
+)
+def test_bad_input_is_one_sentence(
+    given: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_command(bench, *given) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.count("\n") == 1
+    assert err.startswith("python -m ptb_lm.bench")
+    assert sentence in err
+
+
+def test_a_ctrl_c_keeps_the_rows_and_leaves_no_process_behind(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    command = [sys.executable, "-m", "ptb_lm.bench", "run", "quick", "--device", "cpu", "--out", str(out)]
+    variants_flag = ["--variants", "torch/cudnn", "--row-limit", "0.1", "--rounds", "50"]
+    process = subprocess.Popen(
+        [*command, *variants_flag], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    while not (out / "rows.jsonl").exists() or not (out / "rows.jsonl").read_text():
+        assert process.poll() is None
+        time.sleep(0.05)
+    children = _children(process.pid)
+    assert children
+    process.send_signal(signal.SIGINT)
+    stdout, stderr = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert stderr == "python -m ptb_lm.bench: interrupted\n"
+    assert "the same command goes on" in stdout
+    assert all(row["status"] == "measured" for row in rows(out))
+    deadline = time.monotonic() + 30
+    while any(Path(f"/proc/{child}/cmdline").exists() for child in children):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_listing_imports_no_framework() -> None:
+    program = (
+        "import sys; from ptb_lm.bench import __main__ as bench; bench.main(['list', 'acoustic']);"
+        "assert not {'torch', 'tensorflow', 'keras', 'jax', 'pytensor', 'matplotlib'} & sys.modules.keys()"
+    )
+    listed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert "4x320-CTC-long" in listed.stdout
+    assert "TensorFlow LSTMBlockFusedCell" in listed.stdout
+
+
+def _children(parent: int) -> list[int]:
+    pids = [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
+    return [pid for pid in pids if pid != os.getpid() and _parent(pid) == parent]
+
+
+def _parent(pid: int) -> int | None:
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return None

@@ -1,0 +1,143 @@
+"""Names of variants, and what the registries make of them."""
+
+import pytest
+
+from ptb_lm.bench import variants
+from ptb_lm.bench.suites import SUITES
+from ptb_lm.bench.tasks import registry
+from ptb_lm.bench.variants import Variant, every
+from ptb_lm.errors import UserError
+from ptb_lm.model.backend import FRAMEWORKS
+
+
+@pytest.mark.parametrize(
+    ("name", "parts"),
+    [
+        ("torch/cudnn", ("torch", "cudnn", None, None)),
+        ("torch/basic/jit", ("torch", "basic", "jit", None)),
+        ("tensorflow/basic/graph/loop", ("tensorflow", "basic", "graph", "loop")),
+        ("torch/cudnn@bf16", ("torch", "cudnn", None, None)),
+        ("torch/cudnn/graph@bf16", ("torch", "cudnn", "graph", None)),
+    ],
+)
+def test_a_name_has_up_to_four_parts_and_a_precision(name: str, parts: tuple) -> None:
+    variant = Variant(name, "")
+    assert tuple(variant.parts.values()) == parts
+    assert variant.precision == ("bf16" if name.endswith("@bf16") else None)
+
+
+def test_every_suite_names_only_what_a_registry_knows() -> None:
+    for suite in SUITES.values():
+        for workload in suite.workloads:
+            for variant in workload.variants:
+                parts = variant.parts
+                row = registry(workload.task)[str(parts["framework"])]
+                model = str(parts["model"])
+                assert model in row.models
+                assert parts["execution"] in (None, *row.executions)
+                assert parts["unroll"] in (None, *row.unrolls)
+                assert variant.precision in (None, *row.precisions)
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_every_combination_is_named_once_and_none_that_is_refused(framework: str) -> None:
+    row = FRAMEWORKS[framework]
+    names = [variant.name for variant in every(framework)]
+    assert len(set(names)) == len(names)
+    seen = set()
+    for name in names:
+        parts = Variant(name, "").parts
+        model = str(parts["model"])
+        execution, unroll = parts["execution"] or row.executions[0], parts["unroll"] or row.unrolls[0]
+        assert not {(model, execution), (model, unroll)} & row.refusals.keys()
+        seen.add((model, execution, unroll))
+    wanted = {
+        (model, execution, unroll)
+        for model in row.models
+        for execution in row.executions
+        for unroll in row.unrolls
+        if execution != "auto"
+        and not {(model, execution), (model, unroll)} & row.refusals.keys()
+        and (execution != "eager" or unroll == row.unrolls[0])
+    }
+    assert seen == wanted
+
+
+@pytest.mark.parametrize(
+    "given", ["mine", "=a:b", "mine=a", "mine=a:", "mine=:b", "mine=a:b:c", "a/b=c:d", "a@bf16=c:d"]
+)
+def test_adding_wants_a_name_and_a_function(given: str) -> None:
+    with pytest.raises(UserError, match="NAME=MODULE:FUNCTION"):
+        variants.add(given)
+
+
+def test_a_taken_name_is_refused() -> None:
+    with pytest.raises(UserError, match="'torch' is taken"):
+        variants.add("torch=numpy:array")
+
+
+def test_an_added_module_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    for table in (variants.LANGUAGE_MODELS, variants.CLASSIFIERS):
+        monkeypatch.delitem(table, "mine", raising=False)
+    variant = variants.add("mine=nowhere_to_be_found:build")
+    assert variant.name == "mine/custom"
+    with pytest.raises(UserError, match="nowhere_to_be_found:build cannot be imported"):
+        variant.builder(variants.LANGUAGE_MODELS, device="cpu", precision="fp32", seed=1)
+    del variants.LANGUAGE_MODELS["mine"], variants.CLASSIFIERS["mine"]
+
+
+def test_a_builder_passes_on_what_was_chosen() -> None:
+    build = Variant("plain-torch/cudnn", "").builder(
+        variants.LANGUAGE_MODELS, device="cpu", precision="fp32", seed=1
+    )
+    assert callable(build)
+    with pytest.raises(UserError, match="unknown precision 'fp64'"):
+        Variant("plain-torch/cudnn", "").builder(
+            variants.LANGUAGE_MODELS, device="cpu", precision="fp64", seed=1
+        )
+
+
+@pytest.mark.parametrize(("name", "precision"), [("torch/cudnn", "fp32"), ("torch/cudnn@bf16", "bf16")])
+def test_the_name_s_precision_comes_before_the_run_s(
+    name: str, precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built = []
+    monkeypatch.setattr(
+        variants, "resolve", lambda *_, **chosen: (lambda *_, **__: None, built.append(chosen) or {})
+    )
+    Variant(name, "").builder(variants.LANGUAGE_MODELS, device="cpu", precision="fp32", seed=1)
+    assert [chosen["precision"] for chosen in built] == [precision]
+
+
+@pytest.mark.parametrize(
+    ("variant", "expected"),
+    [
+        (Variant("torch/cudnn", "An LSTM"), Variant("torch/cudnn@bf16", "An LSTM")),
+        (Variant("torch/cudnn/graph@fp32", "An LSTM"), Variant("torch/cudnn/graph@bf16", "An LSTM")),
+        # A label that is the name stays the name.
+        (Variant("torch/cudnn", "torch/cudnn"), Variant("torch/cudnn@bf16", "torch/cudnn@bf16")),
+    ],
+)
+def test_a_variant_at_another_precision(variant: Variant, expected: Variant) -> None:
+    assert variant.at("bf16") == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "precision", "offered"),
+    [
+        ("torch/cudnn", "bf16", True),
+        ("plain-torch/cudnn/compile", "bf16", True),
+        ("tensorflow/basic", "fp64", True),
+        ("tensorflow/block_fused", "fp64", False),  # refused of this model alone
+        ("plain-torch/cudnn", "fp16", False),
+    ],
+)
+def test_which_precisions_are_offered(name: str, precision: str, offered: bool) -> None:
+    assert Variant(name, "").offers(precision, variants.LANGUAGE_MODELS) is offered
+
+
+def test_a_precision_that_a_program_lacks_is_refused() -> None:
+    with pytest.raises(UserError, match="unknown precision 'fp16' for plain-torch; choose from"):
+        Variant("plain-torch/cudnn@fp16", "").builder(
+            variants.LANGUAGE_MODELS, device="cpu", precision="fp32", seed=1
+        )

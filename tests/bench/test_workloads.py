@@ -1,0 +1,137 @@
+"""The declared work of the benchmark's tasks, and the suites' agreement with the tables they make again."""
+
+import numpy as np
+import pytest
+
+from ptb_lm.bench.suites import SUITES
+from ptb_lm.bench.workloads import ClassifierTask, LanguageTask, Workload
+from ptb_lm.classifier import ClassifierConfig
+from ptb_lm.data import corpus
+from ptb_lm.model.config import Config
+
+
+def workload(suite: str, name: str) -> Workload:
+    (found,) = (workload for workload in SUITES[suite].workloads if workload.name == name)
+    return found
+
+
+def work(suite: str, name: str, pass_name: str = "train") -> dict:
+    return workload(suite, name).work(pass_name, precision="fp32", device="cpu")
+
+
+def test_the_work_of_a_language_model_counted_by_hand() -> None:
+    config = Config(num_layers=2, hidden_size=5, embedding_size=3, num_steps=4, batch_size=2)
+    task = LanguageTask(config=config, vocabulary_size=7)
+    # A word: (3 + 5) * 20 in the first layer, (5 + 5) * 20 in the second, 5 * 7 in the softmax.
+    assert task.multiply_adds == 8 * (8 * 20 + 10 * 20 + 35)
+    assert task.items == 8
+    train, forward = (
+        Workload(name="w", task=task, variants=(), baseline="").work(name, precision="fp32", device="cpu")
+        for name in ("train", "forward")
+    )
+    assert (train["flops_per_step"], forward["flops_per_step"]) == (
+        6 * task.multiply_adds,
+        2 * task.multiply_adds,
+    )
+    assert train["parameters"] == 7 * 3 + 8 * 20 + 20 + 10 * 20 + 20 + 5 * 7 + 7
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_a_tied_softmax_is_as_much_work_as_any(tied: bool) -> None:
+    """The embedding multiplies nothing: words pick its rows, and their gradients are added into rows."""
+    config = Config(num_layers=1, hidden_size=5, num_steps=4, batch_size=2, tie_weights=tied)
+    task = LanguageTask(config=config, vocabulary_size=7)
+    assert task.multiply_adds == 8 * (10 * 20 + 5 * 7)
+
+
+@pytest.mark.parametrize("loss", ["cross_entropy", "ctc"])
+def test_the_work_of_a_classifier_counted_by_hand(loss: str) -> None:
+    config = ClassifierConfig(input_size=3, hidden_sizes=(5, 2), classes=4, bidirectional=True, loss=loss)
+    task = ClassifierTask(config=config, batch_size=3, steps=9, shortest=5, labels=2)
+    lengths_B = task.batch(seed=8).lengths_B
+    assert lengths_B is not None
+    assert sorted(lengths_B) == [5, 7, 9]
+    # A frame: both directions of 3 -> 5 and of 10 -> 2. The dense layer: 4 by 4, a frame or a sequence.
+    frames, dense = 21, 16
+    lstm = frames * 2 * ((3 + 5) * 20 + (10 + 2) * 8)
+    assert task.multiply_adds == lstm + dense * (frames if loss == "ctc" else 3)
+
+
+def test_sizes_of_the_published_tables() -> None:
+    # The tutorial's parameter counts.
+    assert [work("ptb", name)["parameters"] for name in ("small", "medium", "large")] == [
+        4_651_600,
+        19_775_200,
+        66_022_000,
+    ]
+    assert work("ptb", "medium")["items_per_step"] == 700
+    example = workload("ptb", "word_language_model").task
+    assert isinstance(example, LanguageTask)
+    assert (example.vocabulary_size, example.config.hidden_size, example.config.num_steps) == (
+        35_000,
+        1500,
+        35,
+    )
+
+    stacked = workload("stacked-lm", "3x256")
+    assert isinstance(stacked.task, LanguageTask)
+    shapes = stacked.task.shapes
+    assert shapes["embedding"] == (10_001, 128)
+    assert shapes["lstm.0.kernel"] == (128, 1024)
+    assert shapes["lstm.2.kernel"] == (256, 1024)
+    assert shapes["softmax.kernel"] == (256, 10_001)
+    assert (stacked.task.batch_size, stacked.task.config.num_steps) == (128, 50)
+    assert (stacked.warm_up, stacked.rounds * stacked.steps) == (10, 50)
+    assert work("stacked-lm", "3x256")["items_per_step"] == 128
+
+    # One layer of 123 features; the table gives 8.5 million parameters for the large network.
+    short = workload("acoustic", "1x320-CE-short")
+    assert short.task.batch(seed=0)[0].shape == (64, 100, 123)  # type: ignore[union-attr]
+    assert (short.warm_up, short.rounds * short.steps) == (100, 400)
+    assert work("acoustic", "4x320-CE-long")["parameters"] == pytest.approx(8.5e6, rel=0.01)
+    ctc = workload("acoustic", "4x320-CTC-long").task
+    assert isinstance(ctc, ClassifierTask)
+    batch = ctc.batch(seed=3)
+    assert batch.lengths_B is not None
+    assert (batch.lengths_B.min(), batch.lengths_B.max()) == (500, 1000)
+    assert batch.labels.shape == (32, 100)
+    assert batch.labels.min() >= 1
+    assert batch.labels.max() <= 58
+
+
+def test_every_workload_has_its_baseline_and_no_variant_twice() -> None:
+    for suite in SUITES.values():
+        for each in suite.workloads:
+            names = [variant.name for variant in each.variants]
+            assert each.baseline in names
+            assert len(set(names)) == len(names)
+            assert len({(variant.label, variant.precision) for variant in each.variants}) == len(names)
+
+
+def test_rows_hold_as_many_windows_as_are_asked_for_and_repeat_by_seed() -> None:
+    task = LanguageTask(
+        config=Config(hidden_size=5, num_steps=4, batch_size=2), vocabulary_size=50, unit="sequences"
+    )
+    rows_BL = task.rows(2, seed=1)
+    assert len(list(corpus.windows(rows_BL, 4))) == 2
+    np.testing.assert_array_equal(task.rows(2, seed=1), rows_BL)
+    assert (task.rows(2, seed=2) != rows_BL).any()
+    x_BT, y_BT = task.window(seed=1)
+    assert x_BT.shape == (2, 4)
+    np.testing.assert_array_equal(y_BT[:, :-1], x_BT[:, 1:])
+    assert task.items == 2
+
+
+def test_peak_is_the_other_suites_work_in_words() -> None:
+    assert work("peak", "medium") == work("ptb", "medium")
+    assert work("peak", "large") == work("ptb", "large")
+    words, sequences = work("peak", "3x256-words"), work("stacked-lm", "3x256")
+    assert (words["items_per_step"], words["unit"]) == (128 * 50, "words")
+    assert {name for name in words if words[name] != sequences[name]} == {"items_per_step", "unit"}
+    assert work("acoustic", "1x320-CE-short")["bytes_per_step"] is None, "no roofline is declared"
+    for each in SUITES["peak"].workloads:
+        assert each.baseline == "plain-torch/cudnn@tf32"
+        assert each.needs_cuda
+    assert not any(
+        each.needs_cuda for name, suite in SUITES.items() if name != "peak" for each in suite.workloads
+    )

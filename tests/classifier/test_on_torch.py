@@ -1,0 +1,254 @@
+"""torch's sequence classifier: every model, direction, loss and length, against the NumPy reference."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from ptb_lm import classifier
+from ptb_lm.classifier import CLASSIFIERS, LOSSES, Batch, ClassifierConfig, reference
+from ptb_lm.errors import UserError
+from ptb_lm.torch_backend.dropout import InvertedDropout
+
+BATCH, STEPS = 6, 9
+LENGTHS = np.array([5, 9, 6, 4, 6, 9], np.int32)
+
+every_model = pytest.mark.parametrize("model", CLASSIFIERS["torch"].models)
+every_direction = pytest.mark.parametrize("bidirectional", [False, True], ids=["one way", "both ways"])
+every_length = pytest.mark.parametrize("lengths", [None, LENGTHS], ids=["full", "lengths"])
+every_loss = pytest.mark.parametrize("loss", LOSSES)
+every_device = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+
+
+def configured(bidirectional: bool = True, loss: str = "ctc", **more: Any) -> ClassifierConfig:
+    """Sizes that all differ."""
+    return ClassifierConfig(
+        input_size=4, hidden_sizes=(7, 5, 3), classes=8, bidirectional=bidirectional, loss=loss, **more
+    )
+
+
+def random_weights(config: ClassifierConfig) -> dict[str, np.ndarray]:
+    """In float64, biases too."""
+    rng = np.random.default_rng(1)
+    return {name: rng.uniform(-0.8, 0.8, shape) for name, shape in classifier.shapes(config).items()}
+
+
+def random_batch(config: ClassifierConfig, lengths: np.ndarray | None = None, seed: int = 2) -> Batch:
+    """Labels of CTC repeat here and there, which takes a blank between."""
+    rng = np.random.default_rng(seed)
+    x_BTI = rng.normal(size=(BATCH, STEPS, config.input_size)).astype(np.float32)
+    shape = (BATCH, 2) if config.loss == "ctc" else (BATCH,)
+    labels = rng.integers(1, config.classes, size=shape, dtype=np.int32)
+    if config.loss == "ctc":
+        labels[1] = labels[1, 0]
+    return Batch(x_BTI, labels, lengths)
+
+
+def build(config: ClassifierConfig, weights: dict[str, np.ndarray] | None = None, **choice: Any) -> Any:
+    weights = random_weights(config) if weights is None else weights
+    defaults = {"model": "cudnn", "precision": "fp64", "device": "cpu"}
+    return classifier.build(config, weights, framework="torch", **{**defaults, **choice})
+
+
+def assert_close(found: dict[str, np.ndarray], expected: dict[str, np.ndarray], *, atol: float) -> None:
+    assert found.keys() == expected.keys()
+    for name, array in expected.items():
+        np.testing.assert_allclose(found[name], array, rtol=0, atol=atol, err_msg=name)
+
+
+@every_device
+@pytest.mark.parametrize("precision", ["fp32", "fp64"])
+@every_length
+@every_loss
+@every_direction
+@every_model
+def test_loss_gradients_and_predictions_equal_the_reference(
+    model: str, bidirectional: bool, loss: str, lengths: np.ndarray | None, precision: str, device: str
+) -> None:
+    # Dropout that none of these has, and a bound that none of these gradients is cut by.
+    config = configured(bidirectional, loss, keep_prob=0.5, clip_value=1e-3)
+    weights, batch = random_weights(config), random_batch(config, lengths)
+    built = build(config, weights, model=model, precision=precision, device=device)
+    expected, expected_gradients = reference.loss_and_gradients(config, weights, batch)
+    bound = 1e-5 if precision == "fp32" else 1e-11
+    found, gradients = built.loss_and_gradients(batch)
+    assert found == pytest.approx(expected, rel=bound)
+    assert_close(gradients, expected_gradients, atol=bound)
+    assert built.read([built.forward_step(batch)]) == [pytest.approx(expected, rel=bound)]
+    scores = built.predict(batch.x_BTI, lengths)
+    np.testing.assert_allclose(
+        scores, reference.predict(config, weights, batch.x_BTI, lengths), rtol=0, atol=10 * bound
+    )
+    # None of it was a step.
+    assert_close(built.export_weights(), weights, atol=1e-7 if precision == "fp32" else 0)
+
+
+class RecordedDropout:
+    """Applies the masks of another dropout, and keeps them."""
+
+    def __init__(self, dropout: InvertedDropout) -> None:
+        self.dropout = dropout
+        self.masks: list[np.ndarray] = []
+
+    def __call__(self, x: Tensor) -> Tensor:
+        mask = self.dropout(torch.ones_like(x))
+        self.masks.append(mask.detach().cpu().numpy())
+        return x * mask
+
+
+@every_device
+@pytest.mark.parametrize("clip_value", [None, 0.05])
+@every_length
+@every_loss
+@every_direction
+@every_model
+def test_twenty_steps_equal_the_reference(
+    model: str,
+    bidirectional: bool,
+    loss: str,
+    lengths: np.ndarray | None,
+    clip_value: float | None,
+    device: str,
+) -> None:
+    """With dropout, whose masks are handed to the reference, and a bound that cuts some of the elements."""
+    config = configured(bidirectional, loss, keep_prob=0.7, clip_value=clip_value, learning_rate=0.01)
+    weights = random_weights(config)
+    built = build(config, weights, model=model, device=device)
+    adam, cut = reference.adam_start(weights), list[np.ndarray]()
+    for step in range(20):
+        batch = random_batch(config, lengths, seed=step)
+        built.dropout = RecordedDropout(built.dropout)
+        measured = built.train_step(batch)
+        masks, built.dropout = built.dropout.masks, built.dropout.dropout
+        expected, gradients = reference.loss_and_gradients(config, weights, batch, masks=masks)
+        weights, adam = reference.adam(weights, gradients, adam, learning_rate=0.01, clip_value=clip_value)
+        assert built.read([measured]) == [pytest.approx(expected, rel=1e-9)], f"step {step}"
+        assert_close(built.export_weights(), weights, atol=1e-8)
+        cut.extend(abs(gradient.ravel()) > (clip_value or np.inf) for gradient in gradients.values())
+    assert np.concatenate(cut).any() == (clip_value is not None)
+    assert not np.concatenate(cut).all()
+
+
+@pytest.mark.parametrize("execution", ["eager", "jit"])
+@every_loss
+@every_direction
+@every_model
+def test_what_the_padding_holds_changes_no_bit(
+    model: str, bidirectional: bool, loss: str, execution: str
+) -> None:
+    if (model, execution) in CLASSIFIERS["torch"].refusals:
+        pytest.skip(CLASSIFIERS["torch"].refusals[model, execution])
+    config = configured(bidirectional, loss, keep_prob=0.7)
+    batch = random_batch(config, LENGTHS)
+    poisoned = Batch(batch.x_BTI.copy(), batch.labels, LENGTHS)
+    poisoned.x_BTI[np.arange(STEPS) >= LENGTHS[:, None]] = np.nan
+    found = []
+    # The first run is the one that TorchScript profiles, which rounds otherwise.
+    for given in (batch, batch, poisoned):
+        built = build(config, model=model, precision="fp32", execution=execution)
+        loss_before, gradients = built.loss_and_gradients(given)
+        numbers = [loss_before, *built.read([built.train_step(given), built.forward_step(given)])]
+        scores = built.predict(given.x_BTI, LENGTHS)
+        found.append({"losses": np.array(numbers), "scores": scores, **gradients})
+        found[-1] |= {f"{name} after": array for name, array in built.export_weights().items()}
+    assert np.isfinite(found[1]["losses"]).all()
+    assert_close(found[2], found[1], atol=0)
+
+
+@pytest.mark.parametrize(
+    ("model", "execution", "lengths"),
+    [
+        ("basic", "compile", None),
+        ("block_fused", "compile", None),
+        ("basic", "jit", np.array([3, 2, 3, 3, 2, 3], np.int32)),
+        ("block", "jit", None),
+    ],
+)
+def test_other_executions_equal_the_reference(model: str, execution: str, lengths: np.ndarray | None) -> None:
+    """Over few steps: a compiler takes its time for each."""
+    config = ClassifierConfig(
+        input_size=4, hidden_sizes=(5, 3), classes=6, bidirectional=True, loss="ctc", learning_rate=0.01
+    )
+    weights = random_weights(config)
+    built, adam = build(config, model=model, execution=execution), reference.adam_start(weights)
+    for step in range(4):
+        rng = np.random.default_rng(step)
+        x_BTI = rng.normal(size=(BATCH, 3, 4)).astype(np.float32)
+        batch = Batch(x_BTI, rng.integers(1, 6, size=(BATCH, 1), dtype=np.int32), lengths)
+        expected, gradients = reference.loss_and_gradients(config, weights, batch)
+        assert built.read([built.forward_step(batch)]) == [pytest.approx(expected, rel=1e-11)]
+        found, found_gradients = built.loss_and_gradients(batch)
+        assert found == pytest.approx(expected, rel=1e-11)
+        assert_close(found_gradients, gradients, atol=1e-11)
+        built.train_step(batch)
+        weights, adam = reference.adam(weights, gradients, adam, learning_rate=0.01)
+        assert_close(built.export_weights(), weights, atol=1e-8)
+
+
+def test_lengths_are_refused_where_each_would_be_compiled() -> None:
+    config = configured()
+    built = build(config, model="basic", execution="compile")
+    with pytest.raises(UserError, match=r"--execution compile does not go with .* choose from eager, jit"):
+        built.train_step(random_batch(config, LENGTHS))
+
+
+@pytest.mark.parametrize("lengths", [[5, 9, 6, 0, 6, 9], [5, 9, 6, 1, 6, 10], [5, 9]])
+@every_model
+def test_impossible_lengths_are_refused(model: str, lengths: list[int]) -> None:
+    config = configured()
+    built = build(config, model=model)
+    with pytest.raises(UserError, match="there must be 6 lengths, each from 1 to 9"):
+        built.train_step(random_batch(config, np.array(lengths, np.int32)))
+
+
+def test_labels_that_do_not_fit_have_an_infinite_loss() -> None:
+    """As in the reference: it is not hidden."""
+    config = configured()
+    batch = random_batch(config, np.array([5, 9, 6, 1, 6, 9], np.int32))
+    assert reference.loss_and_gradients(config, random_weights(config), batch)[0] == np.inf
+    built = build(config)
+    assert built.read([built.forward_step(batch)]) == [np.inf]
+
+
+def test_the_same_seed_drops_the_same_units_whatever_the_model() -> None:
+    config = configured(keep_prob=0.5)
+    batch = random_batch(config, LENGTHS)
+    losses = []
+    for model, seed in (("basic", 3), ("block_fused", 3), ("cudnn", 3), ("cudnn", 4)):
+        built = build(config, model=model, seed=seed)
+        losses.append(built.read([built.train_step(batch), built.train_step(batch)]))
+    assert losses[1] == pytest.approx(losses[0], rel=1e-10)
+    assert losses[2] == pytest.approx(losses[0], rel=1e-10)
+    assert losses[3] != pytest.approx(losses[0], rel=1e-3)
+
+
+def test_weights_of_another_model_predict_the_same() -> None:
+    config = configured()
+    batch = random_batch(config)
+    trained = build(config, model="basic")
+    trained.train_step(batch)
+    other = build(config, model="cudnn")
+    other.load_weights(trained.export_weights())
+    np.testing.assert_allclose(other.predict(batch.x_BTI), trained.predict(batch.x_BTI), rtol=0, atol=1e-12)
+
+
+def test_it_tells_what_it_runs_on() -> None:
+    built = build(configured(), model="block", execution="jit")
+    assert built.engine == "torch block on cpu (jit)"
+    assert built.environment()["torch"] == torch.__version__
+    assert built.device_memory() is None
+    assert built.read([]) == []
+
+
+@pytest.mark.gpu
+def test_the_peak_of_a_gpu_s_memory_is_known() -> None:
+    built = build(configured(), device="cuda")
+    assert built.device_memory() >= 8 * sum(array.size for array in random_weights(configured()).values())
+
+
+def test_numbers_that_fade_away_are_zero() -> None:
+    """A CPU computes many times slower with denormal numbers; long sequences have gradients full of them."""
+    build(configured())
+    assert (torch.full((1000,), 1e-38) * 0.01 == 0).all()

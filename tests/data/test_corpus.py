@@ -1,0 +1,93 @@
+"""Rows and windows, folders, and the facts of the real Penn Treebank."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ptb_lm.data import corpus
+from ptb_lm.errors import UserError
+
+
+def folder_with(path: Path, **splits: str) -> Path:
+    for name, content in splits.items():
+        (path / f"{name.replace('_', '.')}.txt").write_text(content)
+    return path
+
+
+def test_rows_are_contiguous_and_windows_follow_each_other() -> None:
+    ids = np.arange(23, dtype=np.int32)
+    rows_BL = corpus.rows(ids, 3)
+    np.testing.assert_array_equal(rows_BL, [range(7), range(7, 14), range(14, 21)])
+    windows = list(corpus.windows(rows_BL, 2))
+    assert len(windows) == 3 == corpus.count_windows(ids, batch_size=3, num_steps=2)
+    np.testing.assert_array_equal(windows[0][0], [[0, 1], [7, 8], [14, 15]])
+    np.testing.assert_array_equal(windows[2][0], [[4, 5], [11, 12], [18, 19]])
+    for x_BT, y_BT in windows:
+        np.testing.assert_array_equal(y_BT, x_BT + 1)
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3, 4, 5, 6, 7, 50])
+def test_partial_windows_make_every_token_but_the_first_a_target_once(steps: int) -> None:
+    rows_BL = corpus.rows(np.arange(22, dtype=np.int32), 2)
+    targets = np.concatenate([y_BT for _, y_BT in corpus.windows(rows_BL, steps, partial=True)], axis=1)
+    np.testing.assert_array_equal(targets, rows_BL[:, 1:])
+
+
+@pytest.mark.parametrize("start", [0, 1, 4, 5])
+def test_windows_go_on_where_an_earlier_pass_stopped(start: int) -> None:
+    rows_BL = corpus.rows(np.arange(32, dtype=np.int32), 2)
+    everything = list(corpus.windows(rows_BL, 3))
+    rest = list(corpus.windows(rows_BL, 3, start=start))
+    assert len(everything) == 5
+    np.testing.assert_array_equal(rest, everything[start:] if start < 5 else [])
+
+
+def test_a_training_split_too_short_says_the_numbers() -> None:
+    ids = np.zeros(20 * 21 - 1, np.int32)
+    with pytest.raises(
+        UserError, match="419 tokens, but --batch-size 20 and --num-steps 20 need at least 420"
+    ):
+        corpus.count_windows(ids, batch_size=20, num_steps=20)
+    assert corpus.count_windows(np.zeros(420, np.int32), batch_size=20, num_steps=20) == 1
+
+
+def test_an_evaluation_split_too_short_says_the_numbers() -> None:
+    with pytest.raises(UserError, match="valid split has 39 tokens, but batch size 20 needs at least 40"):
+        corpus.check_evaluation(np.zeros(39, np.int32), batch_size=20, split="valid")
+    corpus.check_evaluation(np.zeros(40, np.int32), batch_size=20, split="valid")
+
+
+@pytest.mark.parametrize("prefix", ["", "ptb_"])
+def test_load_finds_both_ways_of_naming(prefix: str, tmp_path: Path) -> None:
+    folder_with(
+        tmp_path, **{f"{prefix}train": "a b <unk>\n", f"{prefix}valid": "a c\n", f"{prefix}test": "b\n\n"}
+    )
+    loaded = corpus.load(tmp_path)
+    assert loaded.vocabulary.words == ("<eos>", "<unk>", "a", "b")
+    assert {split: ids.tolist() for split, ids in loaded.splits.items()} == {
+        "train": [2, 3, 1, 0],
+        "valid": [2, 1, 0],
+        "test": [3, 0, 0],
+    }
+
+
+def test_a_missing_split_is_named_before_anything_is_read(tmp_path: Path) -> None:
+    folder_with(tmp_path, train="", valid="a\n")
+    with pytest.raises(UserError, match=r"neither ptb\.test\.txt nor test\.txt"):
+        corpus.load(tmp_path)
+    with pytest.raises(UserError, match="nowhere does not exist"):
+        corpus.load(tmp_path / "nowhere")
+
+
+def test_penn_treebank(penn_treebank: Path) -> None:
+    loaded = corpus.load(penn_treebank)
+    assert {split: len(ids) for split, ids in loaded.splits.items()} == {
+        "train": 929_589,
+        "valid": 73_760,
+        "test": 82_430,
+    }
+    assert len(loaded.vocabulary) == 10_000
+    assert {"<unk>", "<eos>", "N"} <= loaded.vocabulary.ids.keys()
+    assert corpus.count_windows(loaded.splits["train"], batch_size=20, num_steps=20) == 2323
+    assert corpus.count_windows(loaded.splits["train"], batch_size=20, num_steps=35) == 1327

@@ -1,0 +1,196 @@
+"""The embedded corpus: its bytes, its bound, and its files."""
+
+import hashlib
+import json
+import math
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from ptb_lm.data import newswire, synthetic
+from ptb_lm.data.hmm import HiddenMarkovModel
+from ptb_lm.data.synthetic import SPLITS
+from ptb_lm.errors import UserError
+
+FILES = ("train.txt", "valid.txt", "test.txt", "perplexity.json")
+
+# With a change of the text, raise synthetic.VERSION and replace these.
+GOLDEN_SHA256 = {
+    "train": "a3687bad6fc787b1be96867586d2ca74c460ea2267f8bebcf2a25c5812c7e692",
+    "valid": "d8b7a5d9d13ddd618c2de410a740c849a0e294e106918184f214e0631ea9cbb6",
+    "test": "a47752104d8a2b315d310edc115412cd0cedfd9dd734f5ad34873e89e20de4b6",
+}
+GOLDEN_PERPLEXITY = {"valid": 24.856202692430227, "test": 24.97732120196155}
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("synthetic")
+    synthetic.ensure(folder)
+    return folder
+
+
+@pytest.fixture
+def small(monkeypatch):
+    for split in SPLITS:
+        monkeypatch.setitem(synthetic._TOKENS, split, 300)
+
+
+def read_ids(path):
+    ids = {word: i for i, word in enumerate(newswire.newswire()[1])}
+    return [ids[word] for line in path.read_text().splitlines() for word in [*line.split(" "), "<eos>"]]
+
+
+def snapshot(folder):
+    return {name: (folder / name).read_bytes() for name in FILES}
+
+
+def test_golden_bytes(corpus):
+    digests = {s: hashlib.sha256((corpus / f"{s}.txt").read_bytes()).hexdigest() for s in SPLITS}
+    assert digests == GOLDEN_SHA256
+    assert json.loads((corpus / "perplexity.json").read_text())["sha256"] == GOLDEN_SHA256
+
+
+def test_bound_is_the_perplexity_of_the_text_on_disk(corpus):
+    model, _ = newswire.newswire()
+    bound = synthetic.bound(corpus)
+    assert bound == pytest.approx(GOLDEN_PERPLEXITY, rel=1e-9)
+    for split in ("valid", "test"):
+        assert model.perplexity(read_ids(corpus / f"{split}.txt")) == pytest.approx(bound[split], rel=1e-9)
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_a_sentence_a_line(corpus, split):
+    text = (corpus / f"{split}.txt").read_bytes().decode("ascii")
+    assert text.endswith("\n")
+    assert "<" not in text
+    assert all(line and line == " ".join(line.split()) for line in text[:-1].split("\n"))
+    tokens = len(text.split()) + text.count("\n")
+    assert synthetic._TOKENS[split] - 200 < tokens <= synthetic._TOKENS[split]
+
+
+def test_every_word_occurs_in_train(corpus):
+    # The corpus has no <unk>: a word that train lacks could not be scored.
+    assert set(read_ids(corpus / "train.txt")) == set(range(len(newswire.newswire()[1])))
+
+
+@pytest.mark.parametrize("split", ["valid", "test"])
+def test_no_model_of_counts_beats_the_bound(corpus, split):
+    vocabulary = len(newswire.newswire()[1])
+    train, ids = np.array(read_ids(corpus / "train.txt")), np.array(read_ids(corpus / f"{split}.txt"))
+    unigram = (np.bincount(train, minlength=vocabulary) + 1) / (len(train) + vocabulary)
+    counts = np.zeros((vocabulary, vocabulary))
+    np.add.at(counts, (train[:-1], train[1:]), 1)
+    # Witten-Bell: the weight of the unigram follows from how many different words have followed.
+    kinds = (counts > 0).sum(-1, keepdims=True)
+    bigram = (counts + kinds * unigram) / (counts.sum(-1, keepdims=True) + kinds)
+
+    scored = len(ids) - 1
+    best = scored * math.log(synthetic.bound(corpus)[split])
+    for nll in (-np.log(unigram[ids[1:]]).sum(), -np.log(bigram[ids[:-1], ids[1:]]).sum()):
+        # For every model q that has not seen the split, P(log q(x) - log p(x) > t) <= exp(-t) (Markov).
+        assert nll >= best - math.log(1e9)
+        # And there must be something to learn beyond neighbours: a model has to carry the topic.
+        assert math.exp(nll / scored) > 1.5 * synthetic.bound(corpus)[split]
+
+
+@pytest.mark.parametrize("part", ["transition", "emission"])
+def test_the_process_fits_its_text_better_than_a_neighbour(corpus, part):
+    # Were the text not a draw from this very process, a slightly different one could come out ahead.
+    model, _ = newswire.newswire()
+    ids = read_ids(corpus / "valid.txt")
+    parts = {name: getattr(model, name) for name in ("initial", "transition", "emission")}
+    parts[part] = 0.95 * parts[part] + 0.05 / parts[part].shape[-1]
+    assert model.log_likelihood(ids) > HiddenMarkovModel(**parts).log_likelihood(ids) + 100
+
+
+def test_ensure_makes_the_folder_and_is_deterministic(small, tmp_path):
+    synthetic.ensure(tmp_path / "a" / "b")
+    synthetic.ensure(tmp_path / "c")
+    assert snapshot(tmp_path / "a" / "b") == snapshot(tmp_path / "c")
+    assert sorted(path.name for path in (tmp_path / "c").iterdir()) == sorted(FILES)
+
+
+def test_ensure_leaves_an_intact_corpus_alone(small, tmp_path, monkeypatch):
+    synthetic.ensure(tmp_path)
+    before = {name: (tmp_path / name).stat() for name in FILES}
+    monkeypatch.setattr(synthetic, "newswire", lambda: pytest.fail("generated again"))
+    synthetic.ensure(tmp_path)
+    for name, stat in before.items():
+        now = (tmp_path / name).stat()
+        assert (now.st_ino, now.st_mtime_ns) == (stat.st_ino, stat.st_mtime_ns)
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("damage", ["missing", "truncated", "empty", "changed", "binary"])
+def test_ensure_repairs(small, tmp_path, name, damage):
+    synthetic.ensure(tmp_path)
+    before = snapshot(tmp_path)
+    path, content = tmp_path / name, before[name]
+    if damage == "missing":
+        path.unlink()
+    else:
+        changed = content.replace(b"version", b"Version") if name.endswith("json") else content.swapcase()
+        path.write_bytes(
+            {"truncated": content[:-9], "empty": b"", "changed": changed, "binary": b"\xff\x00"}[damage]
+        )
+    synthetic.ensure(tmp_path)
+    assert snapshot(tmp_path) == before
+
+
+@pytest.mark.parametrize(
+    "record", ["[]", "null", "{}", '{"valid": 1.0, "test": null}', '{"valid": 1, "test": 2}']
+)
+def test_ensure_replaces_a_record_of_another_form(small, tmp_path, record):
+    synthetic.ensure(tmp_path)
+    before = snapshot(tmp_path)
+    (tmp_path / "perplexity.json").write_text(record)
+    synthetic.ensure(tmp_path)
+    assert snapshot(tmp_path) == before
+
+
+def test_ensure_replaces_a_stale_version(small, tmp_path, monkeypatch):
+    monkeypatch.setitem(synthetic._GENERATOR, "version", synthetic.VERSION - 1)
+    synthetic.ensure(tmp_path)
+    monkeypatch.setitem(synthetic._GENERATOR, "version", synthetic.VERSION)
+    synthetic.ensure(tmp_path)
+    record = json.loads((tmp_path / "perplexity.json").read_text())
+    assert record["generator"]["version"] == synthetic.VERSION
+
+
+def test_a_crash_between_the_files_is_repaired(small, tmp_path, monkeypatch):
+    synthetic.ensure(tmp_path)
+    before = snapshot(tmp_path)
+    (tmp_path / "train.txt").unlink()
+    write = synthetic.atomic_write
+
+    def crash(path, content):
+        if path.name == "valid.txt":
+            raise KeyboardInterrupt
+        write(path, content)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(synthetic, "atomic_write", crash)
+        patch.setitem(synthetic._SEEDS, "train", 99)
+        with pytest.raises(KeyboardInterrupt):
+            synthetic.ensure(tmp_path)
+    assert (tmp_path / "train.txt").read_bytes() != before["train.txt"]
+    synthetic.ensure(tmp_path)
+    assert snapshot(tmp_path) == before
+
+
+@pytest.mark.parametrize("record", [None, "", "[]", '{"valid": 20.0}', '{"valid": 20.0, "test": "x"}'])
+def test_bound_without_a_record(tmp_path, record):
+    if record is not None:
+        (tmp_path / "perplexity.json").write_text(record)
+    with pytest.raises(UserError, match=r"perplexity\.json"):
+        synthetic.bound(tmp_path)
+
+
+def test_needs_no_framework():
+    code = (
+        "import ptb_lm.data.synthetic, sys; sys.exit('torch' in sys.modules or 'tensorflow' in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

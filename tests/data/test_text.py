@@ -1,0 +1,115 @@
+"""Reading text: tokens, counts, and errors that name the line."""
+
+import tracemalloc
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ptb_lm.data import text
+from ptb_lm.data.vocabulary import Vocabulary
+from ptb_lm.errors import UserError
+
+
+def write(folder: Path, content: str | bytes) -> Path:
+    path = folder / "text.txt"
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return path
+
+
+def words(folder: Path, content: str | bytes) -> list[str]:
+    vocabulary, ids = text.build_vocabulary(write(folder, content))
+    return [vocabulary.words[index] for index in ids]
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ("a b\nc\n", "a b <eos> c <eos>"),
+        (" a  b \n c \n", "a b <eos> c <eos>"),
+        ("a b\nc", "a b <eos> c <eos>"),  # the last line ends with the file
+        ("a b\nc ", "a b <eos> c <eos>"),
+        ("a\n\nb\n", "a <eos> <eos> b <eos>"),
+        ("a\r\nb\r\n", "a <eos> b <eos>"),
+        ("\ufeffa\tb\n", "a b <eos>"),  # a byte order mark is not part of a word
+        ("été 中文 naïve\n", "été 中文 naïve <eos>"),
+        ("ab", "ab <eos>"),
+        ("\n", "<eos>"),
+    ],
+)
+def test_words(content: str, expected: str, tmp_path: Path) -> None:
+    assert words(tmp_path, content) == expected.split()
+
+
+def test_the_vocabulary_is_by_descending_count_and_then_word(tmp_path: Path) -> None:
+    vocabulary, ids = text.build_vocabulary(write(tmp_path, "b a c b\nd a b\n"))
+    assert vocabulary.words == ("b", "<eos>", "a", "c", "d")
+    assert ids.tolist() == [0, 2, 3, 0, 1, 4, 2, 0, 1]
+    assert ids.dtype == np.int32
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 3, 7, 64])
+def test_chunks_cut_no_word_and_no_character(
+    chunk: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = np.random.default_rng(chunk)
+    pieces = ["été", "a", "中文字", "\n", " ", "  ", "\r\n", "long-word-of-many-letters"]
+    content = " ".join(pieces[index] for index in rng.integers(len(pieces), size=300))
+    monkeypatch.setattr(text, "CHUNK_BYTES", chunk)
+    whole = content if content.endswith("\n") else content + "\n"
+    assert words(tmp_path, content) == whole.replace("\n", " <eos> ").split()
+
+
+def test_unknown_words_become_unk(tmp_path: Path) -> None:
+    vocabulary = Vocabulary(["a", "<unk>", "<eos>"])
+    assert text.encode(write(tmp_path, "a b a\nc\n"), vocabulary).tolist() == [0, 1, 0, 2, 1, 2]
+
+
+@pytest.mark.parametrize("chunk", [1, 5, 1 << 20])
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"a\nb a\na zebra\n", r"text\.txt, line 3: the word 'zebra' is not in the vocabulary.*no <unk>"),
+        (b"a\nb\n\xff a\n", r"text\.txt, line 3: not valid UTF-8 \(byte 0xff\)"),
+        (b"a\nb \xc3", r"text\.txt, line 2: not valid UTF-8 \(byte 0xc3\)"),
+        (b"a\na\nb\0\n", r"text\.txt, line 3: a zero byte; this is a binary file"),
+        (b"", r"text\.txt is empty"),
+    ],
+)
+def test_errors_name_file_and_line(
+    content: bytes, message: str, chunk: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(text, "CHUNK_BYTES", chunk)
+    path = write(tmp_path, content)
+    with pytest.raises(UserError, match=message):
+        text.encode(path, Vocabulary(["a", "b", "<eos>"]))
+
+
+def test_missing_file_and_folder(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"nothing\.txt does not exist"):
+        text.build_vocabulary(tmp_path / "nothing.txt")
+    with pytest.raises(UserError, match="is a folder"):
+        text.build_vocabulary(tmp_path)
+
+
+def test_memory_is_a_small_multiple_of_the_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Python list of the words would take some ten times the text."""
+    monkeypatch.setattr(text, "CHUNK_BYTES", 1 << 16)
+    rng = np.random.default_rng(0)
+    numbers = rng.geometric(0.001, size=600_000)
+    path = write(tmp_path, " ".join(f"word{n}" for n in numbers))
+    size = path.stat().st_size
+    assert size > 4_000_000
+    tracemalloc.start()
+    try:
+        vocabulary, ids = text.build_vocabulary(path)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    counts = Counter(numbers.tolist())
+    assert len(ids) == len(numbers) + 1
+    assert len(vocabulary) == len(counts) + 1
+    assert vocabulary.words[0] == f"word{min(counts, key=lambda n: (-counts[n], f'word{n}'))}"
+    # 4 bytes an id, three times over while they are joined and renumbered, and one chunk of words.
+    assert peak < 3 * 4 * len(ids) + 30 * text.CHUNK_BYTES

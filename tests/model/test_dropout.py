@@ -1,0 +1,237 @@
+"""Dropout of every kind, in every model of both frameworks: its masks, and what is computed with them."""
+
+import importlib
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from _pytest.mark import ParameterSet
+from conftest import installed, random_weights, random_windows
+
+from ptb_lm.errors import UserError
+from ptb_lm.model import backend, reference
+from ptb_lm.model.backend import FRAMEWORKS
+from ptb_lm.model.config import Config
+from ptb_lm.model.dropout import Masks, Place, places
+
+VOCABULARY = 11
+HALF = {"fp16": 2.5e-4, "bf16": 2e-3}
+BOUND = {"fp32": 1e-5, "fp64": 1e-11, **HALF}
+
+UNITS = {"embedding_size": 4, "keep_prob": 0.5}
+WEIGHTS = {"embedding_keep_prob": 0.6, "recurrent_keep_prob": 0.7}
+CASES: dict[str, dict[str, Any]] = {
+    "units": UNITS,
+    "units of a window": {**UNITS, "variational": True},
+    "words": {"embedding_keep_prob": 0.6},
+    "recurrent weights": {"recurrent_keep_prob": 0.7},
+    "tied, nothing dropped": {"tie_weights": True},
+    "tied words": {"tie_weights": True, "embedding_keep_prob": 0.6},
+    "all": {**UNITS, **WEIGHTS},
+    "all, tied": {**WEIGHTS, "keep_prob": 0.5, "tie_weights": True, "variational": True},
+}
+
+every_framework = pytest.mark.parametrize(
+    "framework", [pytest.param(framework, marks=installed(framework)) for framework in FRAMEWORKS]
+)
+
+
+def variants() -> Iterator[ParameterSet]:
+    """Everything at once in every execution, and each by itself as it is run by default."""
+    for framework, row in FRAMEWORKS.items():
+        for model in row.models:
+            options = row.options(model)
+            precisions = [name for name in options["precision"] if name in BOUND]
+            for execution, unroll, precision in itertools.product(
+                options["execution"], options["unroll"], precisions
+            ):
+                by_default = (execution, unroll) == (row.executions[0], row.unrolls[0])
+                if not by_default and precision != precisions[-1]:
+                    continue
+                for case in CASES:
+                    if not ((by_default and precision not in HALF) or case.startswith("all")):
+                        continue
+                    choice = (framework, model, execution, unroll, precision)
+                    if execution not in row.needs_cuda:
+                        yield pytest.param(*choice, "cpu", case, marks=installed(framework))
+                    if framework == "torch" or by_default:
+                        marks = [installed(framework), pytest.mark.gpu]
+                        yield pytest.param(*choice, "cuda", case, marks=marks)
+
+
+def build(config: Config, **choice: str) -> Any:
+    weights = random_weights(config, VOCABULARY, seed=1)
+    try:
+        return backend.build(config, weights, seed=3, **choice)  # type: ignore[arg-type]
+    except UserError as error:
+        if choice["device"] == "cuda":
+            pytest.skip(str(error))
+        raise
+
+
+def drawn_by(built: Any, *, execution: str = "eager") -> Callable[[], Masks[np.ndarray]]:
+    """What returns a backend's next masks, without anything being trained."""
+    size = {"batch": built.config.batch_size, "steps": built.config.num_steps}
+
+    def draw() -> Any:
+        masks = built.dropout.draw(**size)
+        return dict(masks.weights), list(masks.units)
+
+    if execution == "xla":  # it makes other masks of the stream
+        draw = importlib.import_module("tensorflow").function(draw, jit_compile=True)
+
+    def numbers() -> Masks[np.ndarray]:
+        weights, units = draw()
+        return Masks({name: array_of(mask) for name, mask in weights.items()}, [*map(array_of, units)])
+
+    return numbers
+
+
+def array_of(mask: Any) -> np.ndarray:
+    on_cpu = mask.double().cpu() if type(mask).__module__.startswith("torch") else mask
+    return np.asarray(on_cpu.numpy(), np.float64)
+
+
+@pytest.mark.parametrize(
+    ("framework", "model", "execution", "unroll", "precision", "device", "case"), list(variants())
+)
+def test_twenty_training_steps_equal_the_reference_with_the_same_masks(
+    framework: str,
+    model: str,
+    execution: str,
+    unroll: str,
+    precision: str,
+    device: str,
+    case: str,
+    tiny_config: Config,
+) -> None:
+    """Loss, norm, every weight and so every gradient; the masks are those of a twin's stream."""
+    # A bound that clips some steps and not others.
+    config = tiny_config.replace(max_grad_norm=1.8, **CASES[case])
+    choice = {
+        "framework": framework,
+        "model": model,
+        "execution": execution,
+        "unroll": unroll,
+        "precision": precision,
+        "device": device,
+    }
+    built, next_masks = build(config, **choice), drawn_by(build(config, **choice), execution=execution)
+    weights, bound, clipped = random_weights(config, VOCABULARY, seed=1), BOUND[precision], []
+    assert ("softmax.kernel" in weights) != config.tie_weights
+    state, expected_state = built.zero_state(3), reference.zero_state(weights, 3)
+    for step, (x_BT, y_BT) in enumerate(random_windows(config, VOCABULARY, 20, seed=2)):
+        state, loss = built.train_step(x_BT, y_BT, state, learning_rate=0.7)
+        masks = next_masks()
+        expected, gradients, expected_state = reference.loss_and_gradients(
+            weights,
+            x_BT,
+            y_BT,
+            expected_state,
+            masks=masks.units or None,
+            weight_masks=masks.weights,
+        )
+        weights, norm = reference.sgd_update(weights, gradients, learning_rate=0.7, max_grad_norm=1.8)
+        clipped.append(norm > 1.8)
+        (measured,) = built.read([loss])
+        assert measured.nll / 3 == pytest.approx(expected, rel=bound), f"step {step}"
+        assert measured.gradient_norm == pytest.approx(norm, rel=10 * bound), f"step {step}"
+        exported = built.export_weights()
+        assert exported.keys() == weights.keys()
+        for name, array in exported.items():
+            np.testing.assert_allclose(
+                array, weights[name], rtol=0, atol=10 * bound, err_msg=f"step {step}, {name}"
+            )
+    assert any(clipped)
+    assert not all(clipped)
+
+
+@every_framework
+def test_masks_are_the_same_for_all_models_and_others_for_another_seed(
+    framework: str, tiny_config: Config
+) -> None:
+    config = tiny_config.replace(**CASES["all"])
+    choice = {"framework": framework, "device": "cpu", "precision": "fp32"}
+    streams = [drawn_by(build(config, model=model, **choice)) for model in FRAMEWORKS[framework].models]
+    model = next(iter(FRAMEWORKS[framework].models))
+    weights = random_weights(config, VOCABULARY, seed=1)
+    other = drawn_by(backend.build(config, weights, model=model, seed=4, **choice))  # type: ignore[arg-type]
+    for _ in range(3):
+        first, *rest = [draw() for draw in streams]
+        another = other()
+        assert list(first.weights) == ["embedding", "lstm.0.recurrent_kernel", "lstm.1.recurrent_kernel"]
+        for masks in rest:
+            for name, mask in first.weights.items():
+                np.testing.assert_array_equal(masks.weights[name], mask)
+            for mask, expected in zip(masks.units, first.units, strict=True):
+                np.testing.assert_array_equal(mask, expected)
+        assert any((another.weights[name] != mask).any() for name, mask in first.weights.items())
+        assert any((mask != ours).any() for mask, ours in zip(another.units, first.units, strict=True))
+
+
+# Sizes of the real model, so that rates are known well.
+LARGE = {"hidden_size": 650, "num_layers": 2, "num_steps": 35, "batch_size": 20}
+
+
+@every_framework
+@pytest.mark.parametrize("variational", [False, True])
+def test_masks_keep_at_their_rate_and_the_mean_and_are_fresh_each_window(
+    framework: str, variational: bool, tiny_config: Config
+) -> None:
+    config = tiny_config.replace(
+        **LARGE,
+        keep_prob=0.65,
+        embedding_keep_prob=0.8,
+        recurrent_keep_prob=0.7,
+        variational=variational,
+    )
+    model = "cudnn"
+    built = build(config, framework=framework, model=model, device="cpu", precision="fp32")
+    built.dropout.vocabulary_size = 10_000
+    draw = drawn_by(built)
+    windows = [draw(), draw()]
+    expected = places(config, 10_000, batch=20, steps=35)
+    pairs = []
+    for masks in windows:
+        assert masks.weights.keys() == expected.weights.keys()
+        drawn = [*masks.weights.values(), *masks.units]
+        pairs.append(drawn)
+        for mask, place in zip(drawn, [*expected.weights.values(), *expected.units], strict=True):
+            assert mask.shape == place.shape
+            check_rate(mask, place)
+    for first, second in zip(*pairs, strict=True):
+        kept = [(mask != 0).mean() for mask in (first, second)]
+        both = ((first != 0) & (second != 0)).mean()
+        # Independent of the window before.
+        assert both == pytest.approx(kept[0] * kept[1], abs=5 / first.size**0.5)
+
+
+def check_rate(mask: np.ndarray, place: Place) -> None:
+    """0 or 1 / keep_prob, kept at this rate, and along no axis the same."""
+    kept, keep_prob = mask != 0, place.keep_prob
+    np.testing.assert_allclose(mask[kept], 1 / keep_prob, rtol=1e-6)
+    variance = keep_prob * (1 - keep_prob)
+    assert kept.mean() == pytest.approx(keep_prob, abs=5 * (variance / mask.size) ** 0.5)
+    for axis, size in enumerate(mask.shape):
+        if size > 1:
+            means = kept.mean(axis)
+            deviation = (2 / means.size) ** 0.5
+            assert means.var() == pytest.approx(variance / size, rel=5 * deviation)
+
+
+def test_nothing_is_drawn_by_default(tiny_config: Config) -> None:
+    assert places(tiny_config, VOCABULARY, batch=3, steps=5) == Masks({}, [])
+
+
+def test_places_are_of_the_widths_that_they_drop(tiny_config: Config) -> None:
+    config = tiny_config.replace(embedding_size=4, keep_prob=0.5, recurrent_keep_prob=0.9)
+    assert places(config, VOCABULARY, batch=3, steps=5) == Masks(
+        {f"lstm.{layer}.recurrent_kernel": Place((7, 28), 0.9) for layer in (0, 1)},
+        [Place((5, 3, width), 0.5) for width in (4, 7, 7)],
+    )
+    window = places(config.replace(variational=True), VOCABULARY, batch=3, steps=5)
+    assert [place.shape for place in window.units] == [(1, 3, 4), (1, 3, 7), (1, 3, 7)]
+    words = places(tiny_config.replace(embedding_keep_prob=0.8), VOCABULARY, batch=3, steps=5)
+    assert words == Masks({"embedding": Place((VOCABULARY, 1), 0.8)}, [])

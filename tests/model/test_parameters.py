@@ -1,0 +1,56 @@
+"""Canonical shapes and initial values."""
+
+import numpy as np
+import pytest
+
+from ptb_lm.errors import UserError
+from ptb_lm.model import parameters
+from ptb_lm.model.config import PRESETS
+
+
+@pytest.mark.parametrize(
+    ("preset", "count"), [("small", 4_651_600), ("medium", 19_775_200), ("large", 66_022_000)]
+)
+def test_parameter_counts_of_the_tutorial(preset: str, count: int) -> None:
+    zeros = {name: np.empty(shape) for name, shape in parameters.shapes(PRESETS[preset], 10_000).items()}
+    assert parameters.count(zeros) == count
+
+
+def test_tied_weights_have_no_kernel_of_the_softmax() -> None:
+    medium = PRESETS["medium"]
+    tied, untied = (parameters.shapes(medium.replace(tie_weights=tie), 10_000) for tie in (True, False))
+    assert untied.keys() - tied.keys() == {"softmax.kernel"}
+    assert tied == {name: untied[name] for name in tied}
+    initial = parameters.initial(medium.replace(tie_weights=True), 10_000, seed=1)
+    assert parameters.count(initial) == 13_275_200
+    parameters.check(initial, medium.replace(tie_weights=True), 10_000)
+    with pytest.raises(UserError, match=r"'softmax\.kernel' is missing"):
+        parameters.check(initial, medium, 10_000)
+
+
+def test_initial_weights_are_uniform_in_the_scale_with_lstm_biases_zero() -> None:
+    config = PRESETS["small"].replace(init_scale=0.04)
+    weights = parameters.initial(config, 1000, seed=5)
+    for name, weight in weights.items():
+        assert weight.dtype == np.float32
+        if name.startswith("lstm.") and name.endswith(".bias"):
+            assert not weight.any()
+        else:
+            assert abs(weight).max() <= np.float32(0.04)
+            assert weight.mean() == pytest.approx(0, abs=5 * 0.04 / (3 * weight.size) ** 0.5)
+            assert weight.std() == pytest.approx(0.04 / 3**0.5, rel=5 / weight.size**0.5)
+    again = parameters.initial(config, 1000, seed=5)
+    assert all((again[name] == weights[name]).all() for name in weights)
+    assert (parameters.initial(config, 1000, seed=6)["embedding"] != weights["embedding"]).any()
+
+
+def test_check_names_what_does_not_fit() -> None:
+    config = PRESETS["small"].replace(hidden_size=4)
+    weights = parameters.initial(config, 9, seed=0)
+    parameters.check(weights, config, 9)
+    with pytest.raises(UserError, match=r"'embedding' has shape \(9, 4\), not \(10, 4\)"):
+        parameters.check(weights, config, 10)
+    with pytest.raises(UserError, match=r"'lstm\.1\.bias' is missing"):
+        parameters.check({n: w for n, w in weights.items() if n != "lstm.1.bias"}, config, 9)
+    with pytest.raises(UserError, match="'extra' does not belong"):
+        parameters.check({**weights, "extra": weights["embedding"]}, config, 9)

@@ -1,0 +1,163 @@
+"""reference.py against finite differences and against facts known without it."""
+
+import math
+
+import numpy as np
+import pytest
+from conftest import numeric_gradient, random_weights, random_windows
+
+from ptb_lm.model import parameters, reference
+from ptb_lm.model.config import Config
+
+VOCABULARY = 11
+
+
+@pytest.mark.parametrize("with_dropout", [False, True])
+@pytest.mark.parametrize("sizes", [(7, 7, 7), (5, 7, 4)])
+def test_gradients_equal_finite_differences(sizes: tuple[int, ...], with_dropout: bool) -> None:
+    """The embedding's width, then the units of each layer."""
+    rng = np.random.default_rng(0)
+    batch, steps = 3, 5
+    shapes = {
+        "embedding": (VOCABULARY, sizes[0]),
+        **parameters.lstm_shapes(sizes[0], sizes[1:]),
+        "softmax.kernel": (sizes[-1], VOCABULARY),
+        "softmax.bias": (VOCABULARY,),
+    }
+    weights = {name: rng.uniform(-0.5, 0.5, shape) for name, shape in shapes.items()}
+    state = tuple([rng.uniform(-1, 1, (batch, hidden)) for hidden in sizes[1:]] for _ in "hc")
+    words = rng.integers(VOCABULARY, size=(batch, steps + 1))
+    x_BT, y_BT = words[:, :-1], words[:, 1:]
+    masks = [rng.integers(2, size=(steps, batch, width)) / 0.5 for width in sizes] if with_dropout else None
+    _, gradients, _ = reference.loss_and_gradients(weights, x_BT, y_BT, state, masks=masks)
+    assert gradients.keys() == weights.keys()
+
+    def loss() -> float:
+        return reference.loss_and_gradients(weights, x_BT, y_BT, state, masks=masks)[0]
+
+    for name, weight in weights.items():
+        numeric = numeric_gradient(loss, weight)
+        np.testing.assert_allclose(gradients[name], numeric, rtol=0, atol=1e-8, err_msg=name)
+
+
+@pytest.mark.parametrize("what", ["tied", "window masks", "weight masks", "all, tied"])
+def test_gradients_of_the_regularised_model_equal_finite_differences(what: str) -> None:
+    """Tied weights; masks that hold for all time steps; dropped words and recurrent weights."""
+    rng, tied = np.random.default_rng(0), "tied" in what
+    batch, steps, sizes = 3, 5, (6, 7, 6) if tied else (5, 7, 4)
+    shapes = {
+        "embedding": (VOCABULARY, sizes[0]),
+        **parameters.lstm_shapes(sizes[0], sizes[1:]),
+        **({} if tied else {"softmax.kernel": (sizes[-1], VOCABULARY)}),
+        "softmax.bias": (VOCABULARY,),
+    }
+    weights = {name: rng.uniform(-0.5, 0.5, shape) for name, shape in shapes.items()}
+    state = tuple([rng.uniform(-1, 1, (batch, hidden)) for hidden in sizes[1:]] for _ in "hc")
+    words = rng.integers(VOCABULARY, size=(batch, steps + 1))
+    x_BT, y_BT = words[:, :-1], words[:, 1:]
+    masks, weight_masks = None, None
+    if what in ("window masks", "all, tied"):
+        masks = [rng.integers(2, size=(1, batch, width)) / 0.5 for width in sizes]
+    if what in ("weight masks", "all, tied"):
+        masked = {"embedding": (VOCABULARY, 1)}
+        masked |= {name: shape for name, shape in shapes.items() if name.endswith("recurrent_kernel")}
+        weight_masks = {name: rng.integers(2, size=shape) / 0.5 for name, shape in masked.items()}
+
+    def loss() -> float:
+        return reference.loss_and_gradients(
+            weights, x_BT, y_BT, state, masks=masks, weight_masks=weight_masks
+        )[0]
+
+    _, gradients, _ = reference.loss_and_gradients(
+        weights, x_BT, y_BT, state, masks=masks, weight_masks=weight_masks
+    )
+    assert gradients.keys() == weights.keys()
+    for name, weight in weights.items():
+        numeric = numeric_gradient(loss, weight)
+        np.testing.assert_allclose(gradients[name], numeric, rtol=0, atol=1e-8, err_msg=name)
+        # A dropped weight has no gradient, but that a tied softmax uses all words.
+        if weight_masks and name.endswith("recurrent_kernel"):
+            np.testing.assert_array_equal(gradients[name][weight_masks[name] == 0], 0)
+
+
+def test_tied_weights_are_untied_ones_that_are_equal() -> None:
+    """The same loss, and the two gradients add up."""
+    rng = np.random.default_rng(0)
+    shapes = {"embedding": (VOCABULARY, 6), **parameters.lstm_shapes(6, (6,)), "softmax.bias": (VOCABULARY,)}
+    tied = {name: rng.uniform(-0.5, 0.5, shape) for name, shape in shapes.items()}
+    untied = {**tied, "softmax.kernel": tied["embedding"].T.copy()}
+    words = rng.integers(VOCABULARY, size=(3, 6))
+    zero = reference.zero_state(tied, 3)
+    loss, gradients, _ = reference.loss_and_gradients(tied, words[:, :-1], words[:, 1:], zero)
+    expected, by_part, _ = reference.loss_and_gradients(untied, words[:, :-1], words[:, 1:], zero)
+    assert loss == pytest.approx(expected, rel=1e-14)
+    by_part["embedding"] += by_part.pop("softmax.kernel").T
+    for name, gradient in by_part.items():
+        np.testing.assert_allclose(gradients[name], gradient, rtol=0, atol=1e-13, err_msg=name)
+
+
+def test_one_unit_by_hand() -> None:
+    """One layer of one unit, one step, every gate with another weight: the equations written out."""
+    kernel, recurrent, bias = ([0.1, 0.2, 0.3, 0.4], [0.5, 0.6, 0.7, 0.8], [0.05, 0.15, 0.25, 0.35])
+    weights = {
+        "embedding": np.array([[2.0], [3.0]]),
+        "lstm.0.kernel": np.array([kernel]),
+        "lstm.0.recurrent_kernel": np.array([recurrent]),
+        "lstm.0.bias": np.array(bias),
+        "softmax.kernel": np.array([[1.0, -1.0]]),
+        "softmax.bias": np.array([0.1, 0.2]),
+    }
+    h, c = 0.3, -0.4
+    i, f, g, o = (3.0 * k + h * r + b for k, r, b in zip(kernel, recurrent, bias, strict=True))
+    c = c / (1 + math.exp(-f)) + math.tanh(g) / (1 + math.exp(-i))
+    h = math.tanh(c) / (1 + math.exp(-o))
+    logits = (h + 0.1, -h + 0.2)
+    expected = math.log(sum(math.exp(logit) for logit in logits)) - logits[0]
+    state = (np.full((1, 1, 1), 0.3), np.full((1, 1, 1), -0.4))
+    loss, _, (h_after, c_after) = reference.loss_and_gradients(
+        weights, np.array([[1]]), np.array([[0]]), state
+    )
+    assert loss == pytest.approx(expected, rel=1e-14)
+    assert h_after[0].item() == pytest.approx(h, rel=1e-14)
+    assert c_after[0].item() == pytest.approx(c, rel=1e-14)
+
+
+def test_the_loss_is_summed_over_time_and_averaged_over_the_batch(tiny_config: Config) -> None:
+    """With all-zero weights every word is equally likely."""
+    weights = {n: np.zeros_like(w) for n, w in random_weights(tiny_config, VOCABULARY, seed=0).items()}
+    ((x_BT, y_BT),) = random_windows(tiny_config, VOCABULARY, 1, seed=2)
+    state = reference.zero_state(weights, tiny_config.batch_size)
+    loss, _, _ = reference.loss_and_gradients(weights, x_BT, y_BT, state)
+    assert loss == pytest.approx(tiny_config.num_steps * math.log(VOCABULARY), rel=1e-12)
+
+
+def test_two_windows_with_carried_state_equal_one(tiny_config: Config) -> None:
+    weights = random_weights(tiny_config, VOCABULARY, seed=0)
+    (x1, y1), (x2, y2) = random_windows(tiny_config, VOCABULARY, 2, seed=2)
+    zero = reference.zero_state(weights, tiny_config.batch_size)
+    first, _, carried = reference.loss_and_gradients(weights, x1, y1, zero)
+    second, _, after = reference.loss_and_gradients(weights, x2, y2, carried)
+    whole, _, expected = reference.loss_and_gradients(weights, np.hstack([x1, x2]), np.hstack([y1, y2]), zero)
+    assert first + second == pytest.approx(whole, rel=1e-12)
+    np.testing.assert_allclose(after, expected, rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize("max_grad_norm", [0.5, 50.0])
+def test_the_update_moves_by_at_most_the_clipped_norm(max_grad_norm: float) -> None:
+    weights = {"a": np.array([1.0, 2.0]), "b": np.array([[3.0]])}
+    gradients = {"a": np.array([2.0, 3.0]), "b": np.array([[6.0]])}  # norm 7
+    updated, norm = reference.sgd_update(weights, gradients, learning_rate=0.1, max_grad_norm=max_grad_norm)
+    assert norm == pytest.approx(7)
+    factor = 0.1 * min(1, max_grad_norm / 7)
+    np.testing.assert_allclose(updated["a"], weights["a"] - factor * gradients["a"])
+    np.testing.assert_allclose(updated["b"], weights["b"] - factor * gradients["b"])
+
+
+def test_single_precision_stays_single(tiny_config: Config) -> None:
+    weights = {n: w.astype(np.float32) for n, w in random_weights(tiny_config, VOCABULARY, seed=0).items()}
+    ((x_BT, y_BT),) = random_windows(tiny_config, VOCABULARY, 1, seed=2)
+    state = reference.zero_state(weights, tiny_config.batch_size)
+    _, gradients, after = reference.loss_and_gradients(weights, x_BT, y_BT, state)
+    updated, _ = reference.sgd_update(weights, gradients, learning_rate=1.0, max_grad_norm=1.0)
+    for array in (*gradients.values(), *after[0], *after[1], *updated.values()):
+        assert array.dtype == np.float32

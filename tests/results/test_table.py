@@ -1,0 +1,477 @@
+"""The tables, pictures and records that scripts make of runs: of runs that the trainer made."""
+
+import json
+import math
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+import runs
+from conftest import ROOT, installed
+
+from ptb_lm import train
+from ptb_lm.training import launch
+from ptb_lm.training.run_directory import RunDirectory
+
+PAGE = """# Results
+
+<!-- runs: written by a script -->
+| what was there | is replaced |
+<!-- end of runs -->
+
+Between.
+<!-- ablation of small: written by a script -->
+<!-- end of ablation of small -->
+<!-- ablation of medium: written by a script -->
+<!-- end of ablation of medium -->
+The end, with a \\backslash.
+"""
+RECORDS = "# Records\n\n<!-- records: written by a script -->\nNone.\n<!-- end of records -->\nRules.\n"
+
+
+def script(name: str, *arguments: object) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", f"ptb_lm.results.{name}", *map(str, arguments)]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+
+def refusal(name: str, *arguments: object) -> str:
+    """Run a script that must refuse: one sentence on stderr, which is returned."""
+    done = script(name, *arguments)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    return done.stderr.removeprefix(f"python -m ptb_lm.results.{name}: ").rstrip("\n")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of results, with runs of which some differ in their seed only; its corpus is called ptb."""
+    folder = tmp_path_factory.mktemp("made")
+    data, results = runs.write_corpus(folder / "ptb"), folder / "results"
+    results.mkdir()
+    for seed in ("1", "2", "3"):
+        flags = ["--config", "medium", "--recipe", "default", "--seed", seed]
+        runs.train_run(data, results / f"seed-{seed}", *flags)
+    runs.train_run(data, results / "tutorial", "--config", "medium", "--recipe", "tutorial")
+    runs.train_run(
+        data, results / "long", "--model", "basic", "--epochs", "5", "--keep-prob", "0.7", "--tie-weights"
+    )
+    full = ["--data", str(data), "--config", "small", "--recipe", "tutorial", "--device", "cpu"]
+    assert train.main([*full, "--run-dir", str(results / "small-tutorial-cudnn-cpu")]) == 0
+    averages = ["--average-epochs", "1", "--run-dir", str(results / "ablation-small-4-schedule-cudnn-cpu")]
+    assert train.main([*full, *averages]) == 0
+    stop_early(data, results / "going-on")
+    return results
+
+
+def stop_early(data: Path, run: Path) -> None:
+    """Start a run of a thousand epochs, and stop it after some."""
+    flags = runs.arguments(data, run, "--config", "demo", "--epochs", "1000")
+    command = [sys.executable, "-m", "ptb_lm.train", *flags]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        metrics = run / "metrics.jsonl"
+        while not metrics.exists() or metrics.read_text().count("\n") < 3:
+            assert process.poll() is None
+            time.sleep(0.02)
+        process.send_signal(signal.SIGTERM)
+    assert process.returncode == 128 + signal.SIGTERM
+
+
+@pytest.fixture
+def results(made: Path, tmp_path: Path) -> Path:
+    """The same, to be changed, with the pages that are written into."""
+    copy = tmp_path / "results"
+    shutil.copytree(made, copy)
+    (copy / "README.md").write_text(PAGE)
+    (copy / "records.md").write_text(RECORDS)
+    return copy
+
+
+def part(page: Path, name: str) -> list[dict[str, str]]:
+    """The rows of the table between a page's markers, by title."""
+    text = page.read_text()
+    inside = text[text.index(f"<!-- {name}: ") : text.index(f"<!-- end of {name} -->")]
+    lines = [line for line in inside.splitlines() if line.startswith("|")]
+    if not lines:
+        return []
+    titles, _, *rows = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
+    return [dict(zip(titles, row, strict=True)) for row in rows]
+
+
+def tables(results: Path) -> dict[str, dict[str, str]]:
+    """Write the tables; return the row of each run by its folder's name."""
+    done = script("table", "--results", results)
+    assert (done.returncode, done.stderr) == (0, "")
+    rows = part(results / "README.md", "runs")
+    names = [path.parent.name for path in results.glob("*/metrics.jsonl")]
+    return {name: row for name in names for row in rows if f"({name})" in row["seeds"]}
+
+
+def test_a_row_says_what_the_run_s_files_say(results: Path) -> None:
+    row, result, rows = tables(results)["long"], runs.result(results / "long"), runs.metrics(results / "long")
+    best = rows[result["best_epoch"] - 1]
+    assert (row["config"], row["recipe"], row["model"]) == ("small", "tutorial", "torch basic")
+    assert row["seeds"] == "[1](long)"
+    assert row["parameters"] == f"{result['parameters']:,}"
+    assert row["epochs (best)"] == f"5 (best {result['best_epoch']})"
+    assert row["train"] == f"{best['train_perplexity']:.2f}"
+    assert row["valid"] == f"{result['valid_perplexity']:.2f}"
+    assert row["test"] == f"**{result['test_perplexity']:.2f}**"
+    assert row["last: train"] == f"{rows[-1]['train_perplexity']:.2f}"
+    assert row["last: valid"] == f"{result['final_valid_perplexity']:.2f}"
+    assert row["last: test"] == f"{result['final_test_perplexity']:.2f}"
+    assert row["words/s"] == f"{result['words_per_second']:,.0f}"
+    assert row["minutes"] == f"{result['seconds'] / 60:.0f}"
+    environment = result["environment"]
+    assert row["device"] == f"{environment['processor']}, threads: {environment['threads']}"
+    assert (row["tutorial's test"], row["curves"]) == ("", "")
+
+
+def test_runs_that_differ_in_their_seed_are_one_row(results: Path) -> None:
+    by_run = tables(results)
+    assert by_run["seed-1"] == by_run["seed-2"] == by_run["seed-3"] != by_run["tutorial"]
+    row, of_each = by_run["seed-2"], [runs.result(results / f"seed-{seed}") for seed in (1, 2, 3)]
+    assert row["seeds"] == "[1](seed-1), [2](seed-2), [3](seed-3)"
+    for title, key in (("test", "test_perplexity"), ("last: test", "final_test_perplexity")):
+        values = [result[key] for result in of_each]
+        spread = f"({min(values):.2f} to {max(values):.2f})"
+        assert row[title].replace("*", "") == f"{sum(values) / 3:.2f} {spread}"
+    assert (row["recipe"], by_run["tutorial"]["recipe"]) == ("default", "tutorial")
+
+
+def test_a_full_run_stands_beside_the_published_number(results: Path) -> None:
+    rows = tables(results)
+    assert rows["small-tutorial-cudnn-cpu"]["tutorial's test"] == "115.91"
+    assert {name for name, row in rows.items() if row["tutorial's test"]} == {"small-tutorial-cudnn-cpu"}
+
+
+@pytest.mark.parametrize("name", ["seed-2", "tutorial", "long", "small-tutorial-cudnn-cpu", "going-on"])
+def test_the_command_is_that_of_the_run(results: Path, name: str) -> None:
+    command = shlex.split(tables(results)[name]["command"].strip("`"))
+    assert command[:3] == ["python", "-m", "ptb_lm.train"]
+    given = vars(train._parser().parse_args(command[3:]))
+    repeated = launch.new_config({flag: value for flag, value in given.items() if value is not None})
+    run = RunDirectory(results / name).read_config()
+    assert repeated.hyperparameters == run.hyperparameters
+    for what in ("config", "model", "framework", "execution", "unroll", "precision"):
+        assert getattr(repeated, what) == getattr(run, what)
+
+
+def test_a_run_that_is_going_on_has_what_it_has_done(results: Path) -> None:
+    row, done = tables(results)["going-on"], runs.metrics(results / "going-on")
+    best = min(done, key=lambda each: float(each["valid_perplexity"]))
+    assert (row["config"], row["recipe"]) == ("demo", "both")
+    assert row["epochs (best)"] == f"{len(done)} of 1000, going on (best {best['epoch']})"
+    assert (row["train"], row["valid"]) == tuple(
+        f"{best[f'{split}_perplexity']:.2f}" for split in ("train", "valid")
+    )
+    assert not any(row[title] for title in ("test", "last: valid", "last: test", "minutes", "parameters"))
+    assert int(row["words/s"].replace(",", "")) > 0
+
+
+def test_what_older_runs_did_not_write_is_left_blank(results: Path) -> None:
+    """As the runs of before recipes, of which results/ has some."""
+    run = results / "small-tutorial-cudnn-cpu"
+    before = tables(results)["small-tutorial-cudnn-cpu"]
+    change(run / "config.json", lambda config: [config.pop(key) for key in ("recipe", "execution", "unroll")])
+    added = ("tie_weights", "variational", "average_epochs", "embedding_size")
+    change(run / "config.json", lambda config: [config["hyperparameters"].pop(key) for key in added])
+    gone = ("final_test_perplexity", "final_valid_perplexity", "earlier_environments", "seconds")
+    change(run / "result.json", lambda result: [result.pop(key) for key in gone])
+    assert tables(results)["small-tutorial-cudnn-cpu"] == {**before, "last: test": "", "minutes": ""}
+
+
+def change(path: Path, by: Callable[[dict[str, Any]], object]) -> None:
+    content = json.loads(path.read_text())
+    by(content)
+    path.write_text(json.dumps(content))
+
+
+def in_environment(run: Path, **facts: str | None) -> Path:
+    change(run / "result.json", lambda result: result["environment"].update(facts))
+    return run
+
+
+def test_an_ablation_shows_validation_only(results: Path) -> None:
+    names = ["small-tutorial-cudnn-cpu", "ablation-small-4-schedule-cudnn-cpu"]
+    in_environment(results / names[0], commit="0123456789abcdef")
+    in_environment(results / names[1], commit="fedcba9876543210 with uncommitted changes")
+    tables(results)
+    rows = part(results / "README.md", "ablation of small")
+    assert [row["commit"] for row in rows] == ["0123456", "fedcba9 with uncommitted changes"]
+    assert [row["step"] for row in rows] == [f"[0 tutorial]({names[0]})", f"[4 schedule]({names[1]})"]
+    assert [row["beside the tutorial's"] for row in rows] == ["", "`--average-epochs 1`"]
+    for row, name, kept in zip(rows, names, ("weights", "average"), strict=True):
+        result = runs.result(results / name)
+        assert row[f"best valid: {kept}"] == f"**{result['valid_perplexity']:.2f}**"
+        assert row[f"last valid: {kept}"] == f"{result['final_valid_perplexity']:.2f}"
+        assert row["epochs (best)"] == f"13 (best {result['best_epoch']})"
+    assert (rows[0]["best valid: average"], rows[0]["last valid: average"]) == ("", "")
+    weights = [each["unaveraged_valid_perplexity"] for each in runs.metrics(results / names[1])]
+    assert rows[1]["best valid: weights"] == f"**{min(weights):.2f}**"
+    assert rows[1]["last valid: weights"] == f"{weights[-1]:.2f}"
+    assert "test" not in rows[0]
+    assert part(results / "README.md", "ablation of medium") == []
+    assert "No step of it has been run yet." in (results / "README.md").read_text()
+
+
+def test_a_column_that_not_all_epochs_have_is_not_in_the_table(results: Path) -> None:
+    """As of a run that was begun before there was one: the least of the others would be no run's best."""
+    run = results / "ablation-small-4-schedule-cudnn-cpu"
+    rows = runs.metrics(run)
+    del rows[0]["unaveraged_valid_perplexity"]
+    (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    tables(results)
+    step = part(results / "README.md", "ablation of small")[1]
+    assert (step["best valid: weights"], step["last valid: weights"]) == ("", "")
+    assert step["best valid: average"]
+
+
+def test_a_step_that_is_going_on_has_no_commit_yet(results: Path) -> None:
+    (results / "going-on").rename(results / "ablation-small-2-variational-cudnn-cpu")
+    tables(results)
+    rows = part(results / "README.md", "ablation of small")
+    assert [row["commit"] for row in rows if "2 variational" in row["step"]] == [""]
+
+
+def test_a_preset_that_is_not_known_is_shown_as_it_is(results: Path) -> None:
+    """As of a run by another version, whose configuration this one lacks."""
+    name = "ablation-small-4-schedule-cudnn-cpu"
+    before = tables(results)[name]
+    change(results / name / "config.json", lambda config: config.update(config="of-old", recipe="default"))
+    row = tables(results)[name]
+    assert (row["config"], row["recipe"]) == ("of-old", "default")
+    assert row["command"] == "`python -m ptb_lm.train --model cudnn --config of-old`"
+    assert {title for title in row if row[title] != before[title]} == {"config", "recipe", "command"}
+    assert part(results / "README.md", "runs")[-1] == row
+    steps = part(results / "README.md", "ablation of small")
+    assert [step["beside the tutorial's"] for step in steps] == ["", ""]
+
+
+def test_only_what_is_between_the_markers_is_replaced(results: Path) -> None:
+    page = results / "README.md"
+    tables(results)
+    written = page.read_text()
+    assert "is replaced" not in written
+    for text in ("# Results\n\n<!-- runs: ", "-->\n\nBetween.\n<!--", "-->\nThe end, with a \\backslash.\n"):
+        assert text in written
+    stamp = page.stat().st_mtime_ns
+    tables(results)
+    assert (page.read_text(), page.stat().st_mtime_ns) == (written, stamp)  # nothing new, nothing written
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        PAGE.replace("<!-- end of runs -->", ""),
+        PAGE.replace("<!-- runs: written by a script -->\n", ""),
+        PAGE + PAGE,
+        PAGE.replace("<!-- end of runs -->", "<!-- runs: of another kind -->"),
+        "<!-- end of runs -->\n<!-- runs: upside down -->\n",
+    ],
+)
+def test_a_page_without_its_markers_is_left_alone(results: Path, page: str) -> None:
+    (results / "README.md").write_text(page)
+    sentence = refusal("table", "--results", results)
+    readme = results / "README.md"
+    assert sentence == f"{readme} has not one part between <!-- runs: … --> and <!-- end of runs -->"
+    assert readme.read_text() == page
+
+
+def test_a_missing_page_is_one_sentence(results: Path) -> None:
+    (results / "README.md").unlink()
+    assert refusal("table", "--results", results) == f"{results / 'README.md'} is missing"
+
+
+def test_the_page_of_this_checkout_has_the_tables_of_its_runs(tmp_path: Path) -> None:
+    kept = ROOT / "results"
+    shutil.copytree(kept, tmp_path / "results", ignore=shutil.ignore_patterns("bench-*", "profile-*"))
+    assert "small-tutorial-cudnn-cpu" in tables(tmp_path / "results")
+    assert (tmp_path / "results" / "README.md").read_text() == (kept / "README.md").read_text()
+
+
+@pytest.mark.parametrize("name", ["table", "curve", "records"])
+def test_help_says_what_a_script_does(name: str) -> None:
+    done = script(name, "--help")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith(f"usage: python -m ptb_lm.results.{name}")
+
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def line(picture: ElementTree.Element, name: str) -> np.ndarray:
+    """The points [N, 2] of a line of a picture."""
+    (group,) = (each for each in picture.iter(f"{SVG}g") if each.get("id") == name)
+    path = next(group.iter(f"{SVG}path")).get("d")
+    assert path is not None
+    numbers = [float(word) for word in path.split() if word not in "ML"]
+    return np.array(numbers).reshape(-1, 2)
+
+
+@installed("matplotlib")
+@pytest.mark.parametrize(
+    "name", ["small-tutorial-cudnn-cpu", "ablation-small-4-schedule-cudnn-cpu", "going-on"]
+)
+def test_a_curve_goes_through_what_was_measured(results: Path, name: str) -> None:
+    run = results / name
+    done = script("curve", run)
+    assert (done.returncode, done.stderr, done.stdout) == (0, "", f"{run / 'curve.svg'}\n")
+    picture, rows = ElementTree.parse(run / "curve.svg").getroot(), runs.metrics(run)
+    # Perplexities are on one logarithmic axis, words a second on one of their own, from 0.
+    columns = ["train_perplexity", "valid_perplexity"]
+    if name.startswith("ablation"):
+        columns.append("unaveraged_valid_perplexity")
+    places = np.concatenate([line(picture, column) for column in columns])
+    values = [row[column] for column in columns for row in rows]
+    assert_on_axis(places[:, 1], np.log(values))
+    assert np.ptp(places[:, 1]) > 50  # the axis is of their size
+    assert_on_axis(places[:, 0], np.tile([row["epoch"] for row in rows], len(columns)))
+    speeds = line(picture, "words_per_second")
+    assert_on_axis(speeds[:, 1], np.array([row["words_per_second"] for row in rows]))
+    texts = [text.text or "" for text in picture.iter(f"{SVG}text")]
+    assert {"perplexity", "words/s", "epoch", "train", "valid"} <= set(texts)
+    assert ("valid, unaveraged" in texts) == name.startswith("ablation")
+    going_on = f", {len(rows)} of 1000 epochs" if name == "going-on" else ""
+    assert f"{name}{going_on}" in texts
+
+
+def assert_on_axis(places: np.ndarray, values: np.ndarray) -> None:
+    """Places in points (of an inch) are the values but for an origin and a scale."""
+    slope, origin = np.polyfit(values, places, 1)
+    np.testing.assert_allclose(places, origin + slope * values, atol=1e-3)
+
+
+@installed("matplotlib")
+def test_a_curve_is_the_same_each_time(results: Path) -> None:
+    """So that a repository sees no change where there is none; a table then links it."""
+    pictures = []
+    for _ in range(2):
+        assert script("curve", results / "long").returncode == 0
+        pictures.append((results / "long" / "curve.svg").read_bytes())
+    assert pictures[0] == pictures[1]
+    assert tables(results)["long"]["curves"] == "[1](long/curve.svg)"
+
+
+def test_a_curve_without_matplotlib_is_one_sentence(results: Path) -> None:
+    code = (
+        "import sys; sys.modules['matplotlib'] = None; from ptb_lm.results import curve;"
+        f"sys.argv[1:] = [{str(results / 'long')!r}]; sys.exit(curve.main())"
+    )
+    paths = str(ROOT)
+    environment = {**os.environ, "PYTHONPATH": paths}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "install matplotlib" in done.stderr
+    assert not (results / "long" / "curve.svg").exists()
+
+
+def on_a_gpu(run: Path, **more: str | None) -> Path:
+    """Let a run's record say that it was made on a GPU, by a commit, which tests cannot ask for."""
+    gpu = {"device": "NVIDIA H200", "cuda": "13.0", "commit": "0123456789abcdef"}
+    return in_environment(run, **{**gpu, **more})
+
+
+def test_a_record_is_a_row(results: Path) -> None:
+    first = on_a_gpu(results / "seed-1", started="2026-12-01T10:00:00+0000")
+    later = on_a_gpu(results / "long", started="2026-12-02T09:00:00+0000", commit="fedcba9876543210")
+    for run, what in ((later, "a batch of 40 | and *fp16*"), (first, "the first")):
+        done = script("records", run, "--what", what)
+        assert (done.returncode, done.stderr) == (0, "")
+    rows = part(results / "records.md", "records")
+    assert [row["what changed"] for row in rows] == ["the first", r"a batch of 40 \| and \*fp16\*"]
+    assert [row["commit"] for row in rows] == ["0123456", "fedcba9"]
+    result = runs.result(first)
+    assert rows[0]["date"] == "2026-12-01"
+    assert rows[0]["device"] == "NVIDIA H200"
+    assert rows[0]["epochs"] == "2"
+    assert rows[0]["test"] == f"{result['test_perplexity']:.2f}"
+    assert rows[0]["seconds"] == f"{result['seconds']:.1f}"
+    assert rows[0]["log"] == "[seed-1](seed-1)"
+
+
+def test_the_same_run_is_one_row(results: Path) -> None:
+    run, page = on_a_gpu(results / "seed-1"), results / "records.md"
+    assert script("records", run, "--what", "first words").returncode == 0
+    once = page.read_text()
+    assert once.startswith("# Records\n\n<!-- records: ")
+    assert once.endswith("<!-- end of records -->\nRules.\n")
+    assert script("records", f"{run}/", "--what", "first words").returncode == 0
+    assert page.read_text() == once
+    kept = runs.files(results)
+    sentence = refusal("records", run, "--what", "other words")
+    assert sentence == f"{run} is in the table already, as 'first words'; other code is another run"
+    assert runs.files(results) == kept
+
+
+def write_uniform(folder: Path) -> Path:
+    """A text of 300 words, all as frequent: no model's perplexity is below 150, say."""
+    folder.mkdir()
+    rng = np.random.default_rng(0)
+    for split in ("train", "valid", "test"):
+        words = [f"w{number}" for number in rng.permutation(np.repeat(np.arange(300), 2))]
+        (folder / f"{split}.txt").write_text(" ".join(words) + "\n")
+    return folder
+
+
+def test_a_perplexity_above_the_bound_is_no_record(results: Path, tmp_path: Path) -> None:
+    run = on_a_gpu(runs.train_run(write_uniform(tmp_path / "ptb"), results / "uniform"))
+    perplexity = runs.result(run)["test_perplexity"]
+    assert 150 < perplexity < math.inf
+    assert_no_record(run, f"its test perplexity is {perplexity:.3f}, not at most 78.3")
+
+
+def test_a_perplexity_that_is_no_number_is_no_record(results: Path) -> None:
+    run = on_a_gpu(results / "seed-1")
+    change(run / "result.json", lambda result: result.update(test_perplexity=math.nan))
+    assert_no_record(run, "its test perplexity is nan, not at most 78.3")
+
+
+@pytest.mark.parametrize(
+    ("commit", "by"),
+    [
+        ("fedcba9876543210 with uncommitted changes", "fedcba9 with uncommitted changes"),
+        (None, "none that is known"),
+    ],
+)
+def test_a_run_without_a_commit_is_no_record(results: Path, commit: str | None, by: str) -> None:
+    run = on_a_gpu(results / "seed-1", commit=commit)
+    assert_no_record(run, f"a commit makes it again, and it was made by {by}")
+
+
+def test_a_run_that_is_going_on_is_no_record(results: Path) -> None:
+    run = results / "going-on"
+    assert_no_record(run, f"{len(runs.metrics(run))} of 1000 epochs are done")
+
+
+def test_a_run_on_a_cpu_is_no_record(results: Path) -> None:
+    processor = runs.result(results / "seed-1")["environment"]["processor"]
+    problem = f"it ran on a CPU ({processor}, threads: "
+    assert problem in refusal("records", results / "seed-1", "--what", "x")
+
+
+def test_a_run_on_another_text_is_no_record(results: Path, tmp_path: Path) -> None:
+    data = runs.write_corpus(tmp_path / "other")
+    run = on_a_gpu(runs.train_run(data, results / "other"))
+    assert_no_record(run, f"it read {data}, not Penn Treebank")
+
+
+def test_a_run_that_was_resumed_is_no_record(results: Path) -> None:
+    run = results / "seed-1"
+    assert train.main(["--resume", str(run), "--epochs", "3"]) == 0
+    assert_no_record(on_a_gpu(run), "it was resumed, and its seconds lack what the stop cost")
+
+
+def assert_no_record(run: Path, problem: str) -> None:
+    assert refusal("records", run, "--what", "x") == f"{run} is no record: {problem}"
+    assert (run.parent / "records.md").read_text() == RECORDS
+    assert not (run / "record.json").exists()

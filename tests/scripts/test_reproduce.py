@@ -1,0 +1,262 @@
+"""scripts/reproduce: what it makes, in a copy of the checkout, of a text that is small."""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import runs
+from conftest import ROOT, installed
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from ptb_lm.training.run_directory import RunDirectory
+
+SCRIPT = ROOT / "scripts" / "reproduce"
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A copy of what it needs, with results/ as they are before anything is made."""
+    copy = tmp_path / "checkout"
+    for folder in ("scripts", "ptb_lm"):
+        shutil.copytree(ROOT / folder, copy / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    (copy / "results").mkdir()
+    for name in ("setup.py", "results/README.md", "results/records.md"):
+        shutil.copy(ROOT / name, copy / name)
+    runs.write_corpus(tmp_path / "ptb")
+    return copy
+
+
+def environment(checkout: Path) -> dict[str, str]:
+    """What lets it find Penn Treebank, this Python, what a test puts into modules/, and no GPU."""
+    changes = {
+        "PTB_LM_DATA": str(checkout.parent / "ptb"),
+        "PYTHON": sys.executable,
+        "PYTHONPATH": str(checkout.parent / "modules"),
+        "CUDA_VISIBLE_DEVICES": "",
+    }
+    return {**os.environ, **changes}
+
+
+def run(checkout: Path, *results: str) -> subprocess.CompletedProcess[str]:
+    command = [str(checkout / "scripts" / "reproduce"), *results]
+    return subprocess.run(command, env=environment(checkout), capture_output=True, text=True, check=False)
+
+
+def reproduce(checkout: Path, *results: str) -> str:
+    """Run it to its end; return what it printed."""
+    done = run(checkout, *results)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def kept(checkout: Path, name: str) -> set[str]:
+    return {path.name for path in (checkout / "results" / name).iterdir()}
+
+
+ENDED = {"config.json", "metrics.jsonl", "result.json", "curve.svg", "events.out.tfevents.001"}
+
+
+@installed("matplotlib")
+def test_an_ablation_leaves_runs_pictures_logs_and_tables(checkout: Path) -> None:
+    reproduce(checkout, "ablation-small")
+    page = (checkout / "results" / "README.md").read_text()
+    inside = page[page.index("<!-- ablation of small: ") : page.index("<!-- end of ablation of small -->")]
+    steps = re.findall(r"\| \[(.+?)\]\((.+?)\) \| (.*?) \| 13 \(best", inside)
+    units = "--keep-prob 0.8 --variational"
+    words = f"{units} --embedding-keep-prob 0.9 --recurrent-keep-prob 0.9"
+    average = "--average-epochs 1"
+    assert [(name, flags.strip("`")) for name, _, flags in steps] == [
+        ("0 tutorial", ""),
+        ("1 average: the default recipe", average),
+        ("2 variational", f"{units} {average}"),
+        ("3 words and recurrent", f"{words} {average}"),
+        ("4 schedule", f"--lr-decay 0.57 --max-grad-norm 10 {words} {average}"),
+        ("5 slower decay", f"--lr-decay 0.8 --max-grad-norm 10 {words} {average}"),
+    ]
+    for _, folder, _ in steps:
+        assert kept(checkout, folder) == ENDED
+
+    # What is there is not made again, and a step is the run of small.
+    before = runs.files(checkout / "results")
+    again = reproduce(checkout, "small")
+    assert "epoch " not in again
+    assert runs.files(checkout / "results") == before
+
+
+@installed("matplotlib")
+def test_a_run_that_is_stopped_leaves_what_it_has_done_and_goes_on(checkout: Path) -> None:
+    results, name = checkout / "results", "small-cudnn-cpu"
+    lengthen(checkout)
+    said = stopped(checkout, signal.SIGTERM, again=results / name / "metrics.jsonl")
+    assert f"go on with: python -m ptb_lm.train --resume checkpoints/reproduce-{name}" in said
+    assert kept(checkout, name) == ENDED - {"result.json"}
+    done = epochs(results / name)
+    assert 0 < done < 13
+    assert f"| {done} of 13, going on (best " in (results / "README.md").read_text()
+
+    reproduce(checkout, "small")
+    assert kept(checkout, name) == ENDED | {"events.out.tfevents.002"}
+    assert epochs(results / name) == 13
+    assert "going on (best" not in (results / "README.md").read_text()
+    events = EventAccumulator(str(results / name))
+    events.Reload()
+    assert [scalar.step for scalar in events.Scalars("perplexity/valid")] == list(range(1, 14))
+
+    # A run that has ended stays, until another has.
+    shutil.rmtree(checkout / "checkpoints" / f"reproduce-{name}")
+    before = runs.files(results)
+    stopped(checkout, signal.SIGINT, "gpu-tests")
+    assert runs.files(results) == before
+
+
+def lengthen(checkout: Path) -> None:
+    """Let a run take some seconds."""
+    text = checkout.parent / "ptb" / "train.txt"
+    text.write_text(text.read_text() * 8)
+
+
+def epochs(run: Path) -> int:
+    return (run / "metrics.jsonl").read_text().count("\n")
+
+
+def stopped(checkout: Path, number: signal.Signals, *after: str, again: Path | None = None) -> str:
+    """Stop small after an epoch or more, as a terminal or timeout does it; return what it said on stderr.
+
+    What was to be made after it is not; with `again`, the signal comes once more when this file is there.
+    """
+    process = subprocess.Popen(
+        [str(checkout / "scripts" / "reproduce"), "small", *after],
+        env=environment(checkout),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+        text=True,
+    )
+    metrics = checkout / "checkpoints" / "reproduce-small-cudnn-cpu" / "metrics.jsonl"
+    for awaited in (metrics, again) if again else (metrics,):
+        while not awaited.exists() or not awaited.read_text():
+            assert process.poll() is None
+            time.sleep(0.02)
+        os.killpg(process.pid, number)
+    said = process.communicate()[1]
+    assert process.returncode == 128 + number
+    return said
+
+
+def test_what_cannot_be_kept_changes_neither_the_status_nor_the_tables(checkout: Path) -> None:
+    results = checkout / "results"
+    runs.train_run(checkout.parent / "ptb", results / "another")
+    lengthen(checkout)
+    (results / "small-cudnn-cpu").write_text("a file, where the run's folder belongs")
+    stopped(checkout, signal.SIGTERM)
+    assert "](another)" in (results / "README.md").read_text()
+
+
+def ended(checkout: Path, seed: int) -> Path:
+    """A run of other sizes, in place of the one that small is; return its folder."""
+    folder = checkout / "checkpoints" / "reproduce-small-cudnn-cpu"
+    return runs.train_run(checkout.parent / "ptb", folder, "--overwrite", "--seed", str(seed))
+
+
+@installed("matplotlib")
+def test_a_full_disk_leaves_what_was_kept(checkout: Path) -> None:
+    ended(checkout, seed=1)
+    reproduce(checkout, "small")
+    before = runs.files(checkout / "results")
+    size = (ended(checkout, seed=2) / "result.json").stat().st_size
+    with runs.disk_with_room_for(size - 1):
+        assert run(checkout, "small").returncode != 0
+    assert runs.files(checkout / "results") == before
+    reproduce(checkout, "small")
+    assert kept(checkout, "small-cudnn-cpu") == ENDED
+    assert runs.files(checkout / "results") != before
+
+
+def test_without_matplotlib_a_picture_stays_while_it_is_of_the_run(checkout: Path) -> None:
+    modules = checkout.parent / "modules"
+    modules.mkdir()
+    (modules / "sitecustomize.py").write_text("import sys\nsys.modules['matplotlib'] = None\n")
+    ended(checkout, seed=1)
+    assert "matplotlib is not installed" in run(checkout, "small").stderr
+    ours = {"curve.svg": "drawn elsewhere", "record.json": '{"what": "the first"}', "notes.md": "by hand"}
+    folder = checkout / "results" / "small-cudnn-cpu"
+    for name, content in ours.items():
+        (folder / name).write_text(content)
+    before = runs.files(folder)
+    reproduce(checkout, "small")
+    assert runs.files(folder) == before
+    ended(checkout, seed=2)
+    reproduce(checkout, "small")
+    assert kept(checkout, "small-cudnn-cpu") == ENDED - {"curve.svg"} | {"notes.md"}
+
+
+def test_a_run_that_another_process_is_at_is_not_kept(checkout: Path) -> None:
+    folder = ended(checkout, seed=1)
+    (folder / "result.json").unlink()
+    with RunDirectory(folder).locked():
+        done = run(checkout, "small")
+    assert done.returncode == 2
+    assert "another process is at work" in done.stderr
+    assert not (checkout / "results" / "small-cudnn-cpu").exists()
+
+
+def test_what_fails_does_not_stop_the_others(checkout: Path) -> None:
+    done = run(checkout, "gpu-tests", "small")  # this copy has no tests
+    assert (done.returncode, done.stderr.splitlines()[-1]) == (1, "scripts/reproduce: failed: gpu-tests")
+    assert "result.json" in kept(checkout, "small-cudnn-cpu")
+
+
+@pytest.mark.parametrize("flag", ["-h", "--help"])
+def test_help_is_its_header(flag: str) -> None:
+    done = subprocess.run([str(SCRIPT), "small", flag], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    header = [line[2:] for line in SCRIPT.read_text().split("\n\n")[0].splitlines()[1:]]
+    assert done.stdout.splitlines() == header
+    listed = re.search(r"^results=\((.*?)\)", SCRIPT.read_text(), flags=re.DOTALL | re.MULTILINE)
+    assert listed is not None
+    for name in listed[1].split():
+        assert re.search(rf"^  (\S+, )*{name}\b", done.stdout, flags=re.MULTILINE)
+
+
+def test_an_unknown_name_is_refused_before_anything_is_made(checkout: Path) -> None:
+    assert "unknown result 'smal'; choose from small" in refused(checkout, "small", "smal")
+
+
+def test_a_race_is_of_a_commit(checkout: Path) -> None:
+    problem = "scripts/reproduce: race: a record is made again by its commit, and this is "
+    assert refused(checkout, "small", "race") == f"{problem}no checkout of one\n"
+    commit = committed(checkout)
+    with (checkout / "ptb_lm" / "config.py").open("a") as file:
+        file.write("# a change\n")
+    assert refused(checkout, "race") == f"{problem}{commit} with uncommitted changes\n"
+
+
+def committed(checkout: Path) -> str:
+    """Make it a repository's checkout with nothing uncommitted; return the commit."""
+    git = ["git", "-C", str(checkout), "-c", "user.name=a", "-c", "user.email=a@example.org"]
+    for command in (["init", "--quiet"], ["add", "--all"], ["commit", "--quiet", "--message", "all"]):
+        subprocess.run([*git, *command], check=True)
+    return subprocess.run(
+        [*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True
+    ).stdout.strip()
+
+
+def test_a_race_needs_a_gpu(checkout: Path) -> None:
+    committed(checkout)
+    problem = "the records are of a GPU, and this machine has none that torch can use"
+    assert refused(checkout, "small", "race") == f"scripts/reproduce: race: {problem}\n"
+
+
+def refused(checkout: Path, *results: str) -> str:
+    before = runs.files(checkout)
+    done = run(checkout, *results)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    after = {name: content for name, content in runs.files(checkout).items() if "__pycache__" not in name}
+    assert after == before
+    return done.stderr

@@ -1,0 +1,403 @@
+"""What is TensorFlow's own: the Block operations, the graph, dropout's places, its silence."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import runs
+from conftest import random_weights, random_windows
+
+from ptb_lm import evaluate, train
+from ptb_lm.errors import UserError
+from ptb_lm.model import backend, reference
+from ptb_lm.model.backend import FRAMEWORKS
+from ptb_lm.model.config import Config
+from ptb_lm.quiet import held_back_stderr
+from ptb_lm.training import checkpoint
+from ptb_lm.training.run_directory import RunDirectory
+
+tf = pytest.importorskip("tensorflow")
+
+from ptb_lm.tf_backend.block_ops import block_cell, block_lstm  # noqa: E402
+from ptb_lm.tf_backend.cells import BasicLayer  # noqa: E402
+from ptb_lm.tf_backend.dropout import InvertedDropout  # noqa: E402
+from ptb_lm.tf_backend.loss import SoftmaxLayer, TiedSoftmaxLayer, sum_by_word  # noqa: E402
+from ptb_lm.tf_backend.time_loop import over_time  # noqa: E402
+
+VOCABULARY = 11
+MODELS = sorted(FRAMEWORKS["tensorflow"].models)
+
+STEPS, BATCH, WIDTH, HIDDEN = 4, 3, 5, 2
+
+
+def random_layer() -> tuple[Any, ...]:
+    """Random (x_TBI, h_BH, c_BH, weight, bias) in float32, gates in the order i, f, g, o."""
+    rng = np.random.default_rng(0)
+    shapes = [
+        (STEPS, BATCH, WIDTH),
+        (BATCH, HIDDEN),
+        (BATCH, HIDDEN),
+        (WIDTH + HIDDEN, 4 * HIDDEN),
+        (4 * HIDDEN,),
+    ]
+    return tuple(tf.constant(rng.normal(size=shape), tf.float32) for shape in shapes)
+
+
+def elementary(x_TBI: Any, h_BH: Any, c_BH: Any, weight: Any, bias: Any) -> tuple[Any, Any]:
+    """What BasicLayer computes, as a function of its parameters: (h_TBH, the last c_BH)."""
+    layer = BasicLayer(WIDTH, HIDDEN, dtype=tf.float32, unroll="static")
+    layer.weight, layer.bias = weight, bias
+    h_TBH, (_, c_BH) = layer(x_TBI, (h_BH, c_BH))
+    return h_TBH, c_BH
+
+
+def by_cell(x_TBI: Any, h_BH: Any, c_BH: Any, weight: Any, bias: Any) -> tuple[Any, Any]:
+    weight, bias = (
+        tf.concat([tf.split(a, 4, -1)[gate] for gate in (0, 2, 1, 3)], -1) for a in (weight, bias)
+    )
+    outputs = []
+    for x_BI in x_TBI:
+        h_BH, c_BH = block_cell(x_BI, h_BH, c_BH, weight, bias)
+        outputs.append(h_BH)
+    return tf.stack(outputs), c_BH
+
+
+def by_layer(*inputs: Any) -> tuple[Any, Any]:
+    h_TBH, c_TBH = block_lstm(*inputs)
+    return h_TBH, c_TBH[-1]
+
+
+def outputs_and_gradients(layer: Callable[..., tuple[Any, Any]]) -> list[np.ndarray]:
+    """Outputs, and the gradients of a random mixture of them by every input."""
+    inputs, rng = random_layer(), np.random.default_rng(1)
+    with tf.GradientTape() as tape:
+        tape.watch(inputs)
+        outputs = layer(*inputs)
+        mixture = sum(tf.reduce_sum(rng.normal(size=output.shape) * output) for output in outputs)
+    return [array.numpy() for array in (*outputs, *tape.gradient(mixture, inputs))]
+
+
+@pytest.mark.parametrize("layer", [by_cell, by_layer])
+def test_block_operations_equal_elementary_ones(layer: Callable[..., tuple[Any, Any]]) -> None:
+    """Random weights and states: two swapped gates, in the output or a gradient, would not pass."""
+    for array, expected in zip(outputs_and_gradients(layer), outputs_and_gradients(elementary), strict=True):
+        np.testing.assert_allclose(array, expected, rtol=0, atol=3e-6)
+
+
+def test_the_gradient_that_tensorflow_registers_for_block_lstm_v2_is_wrong() -> None:
+    """When this fails, TensorFlow has mended it, and block_ops may use the registered one."""
+
+    def registered(x_TBI: Any, h_BH: Any, c_BH: Any, weight: Any, bias: Any) -> tuple[Any, Any]:
+        after = tf.raw_ops.BlockLSTMV2(
+            seq_len_max=STEPS,
+            x=x_TBI,
+            cs_prev=c_BH,
+            h_prev=h_BH,
+            w=weight,
+            wci=tf.zeros(HIDDEN),
+            wcf=tf.zeros(HIDDEN),
+            wco=tf.zeros(HIDDEN),
+            b=bias,
+            cell_clip=-1.0,
+            use_peephole=False,
+        )
+        return after.h, after.cs[-1]
+
+    h_TBH, c_BH, d_x_TBI, *_ = outputs_and_gradients(registered)
+    expected_h_TBH, expected_c_BH, expected_d_x_TBI, *_ = outputs_and_gradients(elementary)
+    np.testing.assert_allclose(h_TBH, expected_h_TBH, atol=3e-6)
+    np.testing.assert_allclose(c_BH, expected_c_BH, atol=3e-6)
+    assert np.abs(d_x_TBI - expected_d_x_TBI).max() > 0.1
+
+
+@pytest.mark.parametrize(("unroll", "steps"), [("static", 6), ("loop", 1)])
+def test_the_graph_holds_every_step_or_one(unroll: str, steps: int) -> None:
+    traced = []
+
+    def step(x_BI: Any, state: Any) -> Any:
+        traced.append(x_BI)
+        return x_BI + state[0], state[1]
+
+    function = tf.function(lambda x_TBI, state: over_time(step, x_TBI, state, unroll=unroll))
+    x_TBI, zeros_BH = tf.ones([6, 2, 3]), tf.zeros([2, 3])
+    h_TBH, (h_BH, _) = function(x_TBI, (zeros_BH, zeros_BH))
+    assert len(traced) == steps
+    np.testing.assert_array_equal(h_TBH[:, 0, 0], [1, 2, 3, 4, 5, 6])
+    np.testing.assert_array_equal(h_BH, h_TBH[-1])
+
+
+def build(config: Config, model: str, **choice: Any) -> Any:
+    weights = random_weights(config, VOCABULARY, seed=1)
+    defaults: dict[str, Any] = {"device": "cpu", "precision": "fp32", "seed": 3}
+    return backend.build(config, weights, framework="tensorflow", model=model, **{**defaults, **choice})
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_only_the_first_step_is_traced(model: str, tiny_config: Config) -> None:
+    """Whatever the learning rate, and in evaluation whatever the window."""
+    built = build(tiny_config.replace(keep_prob=0.5), model)
+    state = built.zero_state(3)
+    for step, (x_BT, y_BT) in enumerate(random_windows(tiny_config, VOCABULARY, 5, seed=2)):
+        state, _ = built.train_step(x_BT, y_BT, state, learning_rate=0.5**step)
+    built.load_training_state(built.export_training_state(state))
+    assert built.train_function.experimental_get_tracing_count() == 1
+    for batch, steps in ((1, 1), (1, 9), (3, 5), (4, 2), (3, 5)):
+        sizes = tiny_config.replace(batch_size=batch, num_steps=steps)
+        ((x_BT, y_BT),) = random_windows(sizes, VOCABULARY, 1, seed=2)
+        built.evaluate_step(x_BT, y_BT, built.zero_state(batch))
+    assert built.window_function.experimental_get_tracing_count() == 1
+    assert built.evaluate_function.experimental_get_tracing_count() == 1
+
+
+@pytest.mark.parametrize(
+    ("model", "execution", "unroll", "loops"),
+    [
+        ("basic", "graph", "static", False),
+        ("basic", "graph", "loop", True),
+        ("basic", "xla", "static", False),
+        ("basic", "eager", "static", False),
+        ("block", "graph", "static", False),
+        ("cudnn", "xla", "static", True),  # the Keras layer's own loop
+    ],
+)
+def test_windows_of_the_configuration_s_shape_are_evaluated_as_they_are_trained(
+    model: str, execution: str, unroll: str, loops: bool, tiny_config: Config
+) -> None:
+    """And those of another shape are not; both score what the reference does."""
+    built = build(tiny_config, model, execution=execution, unroll=unroll)
+    weights = random_weights(tiny_config, VOCABULARY, seed=1)
+    for steps in (5, 3):
+        ((x_BT, y_BT),) = random_windows(tiny_config.replace(num_steps=steps), VOCABULARY, 1, seed=2)
+        zero = reference.zero_state(weights, 3)
+        expected, _, (h, _) = reference.loss_and_gradients(weights, x_BT, y_BT, zero)
+        state, loss = built.evaluate_step(x_BT, y_BT, built.zero_state(3))
+        assert built.read([loss])[0].nll == pytest.approx(3 * expected, rel=1e-6)
+        np.testing.assert_allclose(built.export_training_state(state)["h"], h, rtol=0, atol=1e-6)
+    if execution == "eager":
+        return
+    window = tf.TensorSpec([3, 5], tf.int32)
+    graph = built.window_function.get_concrete_function(window, window, built.zero_state(3)).graph
+    assert any("While" in operation.type for operation in graph.get_operations()) is loops
+    assert built.window_function.experimental_get_tracing_count() == 1
+    assert built.evaluate_function.experimental_get_tracing_count() == 1
+
+
+@pytest.mark.parametrize("keep_prob", [0.35, 0.5, 0.9])
+def test_dropout_keeps_units_at_its_rate_and_the_mean(keep_prob: float) -> None:
+    dropout = InvertedDropout(keep_prob, seed=0)
+    masks = [dropout(tf.ones([35, 20, 650], tf.float64)).numpy() for _ in range(2)]
+    for mask in masks:
+        kept = mask != 0
+        variance = keep_prob * (1 - keep_prob)
+        assert kept.mean() == pytest.approx(keep_prob, abs=5 * (variance / mask.size) ** 0.5)
+        np.testing.assert_allclose(mask[kept], 1 / keep_prob)
+        # No axis shares a mask: time steps, rows and units are dropped one by one.
+        for axis in range(3):
+            means = kept.mean(axis)
+            deviation = (2 / means.size) ** 0.5
+            assert means.var() == pytest.approx(variance / mask.shape[axis], rel=5 * deviation)
+    assert (masks[0] != masks[1]).any()
+
+
+def test_the_loss_and_its_gradients_equal_the_tape_s() -> None:
+    """Against TensorFlow's own softmax cross-entropy, with logits far apart."""
+    rng = np.random.default_rng(0)
+    layer = SoftmaxLayer(7, 13, dtype=tf.float64)
+    layer.weight.assign(50 * rng.normal(size=(8, 13)))
+    hidden, targets = tf.constant(rng.normal(size=(9, 7))), tf.constant(rng.integers(13, size=9))
+    nll_N, d_hidden_NH, (d_weight,) = layer.loss_and_gradients(hidden, targets, 0.3)
+    with tf.GradientTape() as tape:
+        tape.watch(hidden)
+        logits_NV = hidden @ layer.weight[:-1] + layer.weight[-1]
+        expected_N = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=targets, logits=logits_NV)
+        scaled = 0.3 * tf.reduce_sum(expected_N)
+    d_hidden, d_expected = tape.gradient(scaled, [hidden, layer.weight])
+    np.testing.assert_allclose(nll_N, expected_N)
+    np.testing.assert_allclose(layer.losses(hidden, targets), expected_N)
+    np.testing.assert_allclose(d_hidden_NH, d_hidden)
+    np.testing.assert_allclose(d_weight, d_expected)
+
+
+def test_a_tied_softmax_computes_what_an_untied_one_does() -> None:
+    rng = np.random.default_rng(0)
+    untied, embedding = SoftmaxLayer(7, 13, dtype=tf.float64), tf.Variable(rng.normal(size=(13, 7)))
+    tied = TiedSoftmaxLayer(embedding)
+    bias = rng.normal(size=13)
+    tied.load({"softmax.bias": bias})
+    untied.load({"softmax.kernel": embedding.numpy().T, "softmax.bias": bias})
+    hidden, targets = tf.constant(rng.normal(size=(9, 7))), tf.constant(rng.integers(13, size=9))
+    expected_N, expected_NH, (d_weight,) = untied.loss_and_gradients(hidden, targets, 0.3)
+    nll_N, d_hidden_NH, (d_embedding_VE, d_bias_V) = tied.loss_and_gradients(hidden, targets, 0.3)
+    np.testing.assert_allclose(nll_N, expected_N)
+    np.testing.assert_allclose(tied.losses(hidden, targets), expected_N)
+    np.testing.assert_allclose(d_hidden_NH, expected_NH)
+    np.testing.assert_allclose(d_embedding_VE, tf.transpose(d_weight[:-1]))
+    np.testing.assert_allclose(d_bias_V, d_weight[-1])
+
+
+def test_very_unlikely_targets_have_a_finite_loss() -> None:
+    layer = SoftmaxLayer(1, 2, dtype=tf.float32)
+    layer.weight.assign([[0.0, 0.0], [400.0, -400.0]])
+    hidden, targets = tf.zeros([1, 1]), tf.constant([1])
+    assert layer.losses(hidden, targets).numpy().tolist() == [800.0]
+    nll_N, d_hidden_NH, (d_weight,) = layer.loss_and_gradients(hidden, targets, 0.5)
+    assert nll_N.numpy().tolist() == [800.0]
+    assert d_hidden_NH.numpy().tolist() == [[0.0]]
+    assert d_weight.numpy().tolist() == [[0.0, 0.0], [0.5, -0.5]]
+
+
+@pytest.mark.parametrize("tokens", [1, 2, 50])
+def test_sum_by_word_has_a_row_for_each_word(tokens: int) -> None:
+    rng = np.random.default_rng(tokens)
+    ids_N, gradient_NE = rng.integers(9, size=tokens), rng.normal(size=(tokens, 4))
+    dense_VE = np.zeros((9, 4))
+    np.add.at(dense_VE, ids_N, gradient_NE)
+    summed_NE = sum_by_word(tf.constant(gradient_NE), tf.constant(ids_N), 9).numpy()
+    for position, word in enumerate(ids_N):
+        first = word not in ids_N[:position]
+        np.testing.assert_allclose(summed_NE[position], dense_VE[word] if first else np.zeros(4))
+
+
+def test_words_outside_the_window_keep_their_embedding(tiny_config: Config) -> None:
+    built = build(tiny_config, "block_fused")
+    before = built.export_weights()["embedding"]
+    x_BT, y_BT = np.full((3, 5), 4, np.int32), np.full((3, 5), 6, np.int32)
+    built.train_step(x_BT, y_BT, built.zero_state(3), learning_rate=0.7)
+    changed = (built.export_weights()["embedding"] != before).any(axis=1)
+    assert np.flatnonzero(changed).tolist() == [4]
+
+
+def test_the_stream_of_another_framework_is_refused(tiny_config: Config) -> None:
+    built = build(tiny_config, "basic")
+    arrays = built.export_training_state(built.zero_state(3))
+    with pytest.raises(UserError, match="dropout stream"):
+        built.load_training_state({**arrays, "tensorflow.generator": np.zeros(2, np.int64)})
+
+
+def test_the_engine_says_what_runs(tiny_config: Config) -> None:
+    assert build(tiny_config, "cudnn").engine == "keras.layers.LSTM on cpu (graph; cuDNN needs a GPU)"
+    assert build(tiny_config, "block", execution="eager").engine == "tensorflow block on cpu (eager)"
+
+
+def test_a_missing_device_is_one_sentence(tiny_config: Config) -> None:
+    if tf.config.list_physical_devices("GPU"):
+        pytest.skip("there is a CUDA device")
+    with pytest.raises(UserError, match=r"--device cuda: tensorflow [\d.]+ finds no CUDA device here"):
+        build(tiny_config, "basic", device="cuda")
+
+
+def test_a_cpu_s_memory_is_not_measured(tiny_config: Config) -> None:
+    assert build(tiny_config, "basic").device_memory() is None
+
+
+@pytest.mark.gpu
+def test_a_gpu_s_memory_is_measured_at_its_peak(tiny_config: Config) -> None:
+    if not tf.config.list_physical_devices("GPU"):
+        pytest.skip("tensorflow finds no CUDA device")
+    built = build(tiny_config, "basic", device="cuda")
+    before = built.device_memory()
+    with tf.device("GPU:0"):
+        tf.zeros([before + 2**20], tf.uint8).numpy()
+    assert built.device_memory() >= before + 2**20
+
+
+@pytest.mark.gpu
+def test_xla_refuses_cudnn(tiny_config: Config) -> None:
+    with pytest.raises(UserError, match="XLA cannot compile CudnnRNNV3"):
+        build(tiny_config, "cudnn", device="cuda", execution="xla")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return runs.write_corpus(tmp_path_factory.mktemp("tensorflow") / "data")
+
+
+def test_a_refused_execution_leaves_nothing_behind(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    more = ("--framework", "tensorflow", "--model", "block_fused", "--execution", "xla")
+    refused = runs.refusal(capsys, train, *runs.arguments(data, tmp_path / "run", *more))
+    assert refused.startswith("tensorflow has no block_fused with --execution xla")
+    assert not (tmp_path / "run").exists()
+
+
+TRAIN_FLAGS = ("--framework", "tensorflow", "--model", "block_fused", "--keep-prob", "0.7")
+
+
+def test_a_run_scores_the_same_in_torch(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = runs.train_run(data, tmp_path / "run", *TRAIN_FLAGS)
+    config = RunDirectory(run).read_config()
+    assert (config.framework, config.execution, config.unroll) == ("tensorflow", "graph", "static")
+    capsys.readouterr()
+    assert runs.run_command(evaluate, run, "--framework", "torch", "--model", "cudnn") == 0
+    scored = float(capsys.readouterr().out.split()[2])
+    assert scored == pytest.approx(runs.result(run)["test_perplexity"], abs=1.1e-4)
+
+
+def test_a_resumed_run_ends_with_the_same_weights(data: Path, tmp_path: Path) -> None:
+    whole = runs.train_run(data, tmp_path / "whole", *TRAIN_FLAGS)
+    parts = runs.train_run(data, tmp_path / "parts", *TRAIN_FLAGS, "--epochs", "1")
+    assert train.main(["--resume", str(parts), "--epochs", "2"]) == 0
+    states = [checkpoint.load(RunDirectory(run).state)[0] for run in (parts, whole)]
+    assert states[0].keys() == states[1].keys()
+    for name, array in states[0].items():
+        np.testing.assert_array_equal(array, states[1][name], err_msg=name)
+
+
+def python(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run Python without the variables that TensorFlow reads, as a user would."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("TF_", "KERAS"))}
+    return subprocess.run(
+        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, env=environment
+    )
+
+
+TRAIN = "import sys; from ptb_lm import train; status = train.main(sys.argv[1:]); {}; sys.exit(status)"
+
+
+@pytest.mark.parametrize(
+    ("framework", "model", "execution", "others"),
+    [
+        ("tensorflow", "cudnn", "graph", ("torch",)),
+        ("tensorflow", "basic", "xla", ("torch",)),
+        ("torch", "basic", "jit", ("tensorflow", "keras")),
+    ],
+)
+def test_training_imports_one_framework_and_says_nothing_but_its_lines(
+    framework: str, model: str, execution: str, others: tuple[str, ...], data: Path, tmp_path: Path
+) -> None:
+    code = TRAIN.format(f"print('also:', [name for name in {others} if name in sys.modules])")
+    more = ("--framework", framework, "--model", model, "--execution", execution, "--epochs", "1")
+    done = python(code, *runs.arguments(data, tmp_path / "run", *more))
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    assert done.stdout.endswith("also: []\n")
+
+
+def test_without_tensorflow_one_sentence_says_how_to_install_it(data: Path, tmp_path: Path) -> None:
+    code = "import sys; sys.modules['tensorflow'] = None; " + TRAIN.format("0")
+    done = python(code, *runs.arguments(data, tmp_path / "run", "--framework", "tensorflow"))
+    assert done.returncode == 2
+    assert runs.sentence(done.stderr, train) == (
+        "tensorflow is not installed; install it with: pip install 'ptb-lm[tensorflow]' "
+        "(a checkout: -e '.[tensorflow]')"
+    )
+    assert not (tmp_path / "run").exists()
+
+
+def test_notices_are_held_back_unless_the_body_fails(capfd: pytest.CaptureFixture[str]) -> None:
+    with held_back_stderr():
+        os.write(2, b"a notice\n")
+    assert capfd.readouterr().err == ""
+    with pytest.raises(ZeroDivisionError), held_back_stderr():
+        os.write(2, b"a reason\n") / 0
+    assert capfd.readouterr().err == "a reason\n"
+    os.write(2, b"after\n")
+    assert capfd.readouterr().err == "after\n"

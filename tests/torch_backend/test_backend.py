@@ -1,0 +1,528 @@
+"""What is torch's own: where dropout is applied, the fused loss, the embedding's gradient."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import random_weights, random_windows
+from torch import Tensor
+from torch.autograd import DeviceType
+from torch.profiler import ProfilerActivity, profile
+
+import ptb_lm
+from ptb_lm.data import corpus
+from ptb_lm.errors import UserError
+from ptb_lm.model import backend, parameters, reference
+from ptb_lm.model.backend import FRAMEWORKS
+from ptb_lm.model.config import PRESETS, SMALL, Config
+from ptb_lm.torch_backend.cells import BasicLayer, BlockFusedLayer
+from ptb_lm.torch_backend.dropout import InvertedDropout, WindowDropout, multiplied
+from ptb_lm.torch_backend.execution import executed
+from ptb_lm.torch_backend.fused import FusedSequence, last_of_each
+from ptb_lm.torch_backend.loss import SoftmaxLayer, global_norm, sum_by_word
+from ptb_lm.torch_backend.precision import PRECISIONS
+
+VOCABULARY = 11
+
+# What is run otherwise than the default, and for the rest every model as it is.
+EXECUTED = [
+    *((model, "eager") for model in FRAMEWORKS["torch"].models),
+    ("basic", "compile"),
+    ("block", "jit"),
+]
+
+
+@pytest.mark.parametrize("embedding_size", [4, 9])
+@pytest.mark.parametrize(("model", "execution"), EXECUTED)
+def test_an_embedding_of_its_own_width(
+    model: str, execution: str, embedding_size: int, tiny_config: Config
+) -> None:
+    """Twenty steps with dropout, and a window scored after each."""
+    config = tiny_config.replace(embedding_size=embedding_size, keep_prob=0.5, max_grad_norm=1.8)
+    weights = random_weights(config, VOCABULARY, seed=1)
+    built: Any = backend.build(
+        config,
+        weights,
+        framework="torch",
+        model=model,
+        execution=execution,
+        device="cpu",
+        precision="fp64",
+        seed=3,
+    )
+    twin = WindowDropout(config, VOCABULARY, device=torch.device("cpu"), dtype=torch.float64, seed=3)
+    state, expected_state = built.zero_state(3), reference.zero_state(weights, 3)
+    for x_BT, y_BT in random_windows(config, VOCABULARY, 20, seed=2):
+        state, loss = built.train_step(x_BT, y_BT, state, learning_rate=0.7)
+        masks = [mask.numpy() for mask in twin.draw(3, 5).units]
+        assert [mask.shape[-1] for mask in masks] == [embedding_size, 7, 7]
+        expected, gradients, expected_state = reference.loss_and_gradients(
+            weights, x_BT, y_BT, expected_state, masks=masks
+        )
+        weights, norm = reference.sgd_update(weights, gradients, learning_rate=0.7, max_grad_norm=1.8)
+        (measured,) = built.read([loss])
+        assert measured.nll == pytest.approx(3 * expected, rel=1e-11)
+        assert measured.gradient_norm == pytest.approx(norm, rel=1e-10)
+        _, loss = built.evaluate_step(x_BT, y_BT, state)
+        expected, _, _ = reference.loss_and_gradients(weights, x_BT, y_BT, expected_state)
+        assert built.read([loss])[0].nll == pytest.approx(3 * expected, rel=1e-11)
+
+
+class CountedStack:
+    """Counts what it is called for."""
+
+    def __init__(self, stack: Any) -> None:
+        self.stack = stack
+        self.shapes: list[tuple[int, ...]] = []
+
+    def __call__(self, x_TBE: Tensor, state: Any, **choice: Any) -> Any:
+        self.shapes.append(tuple(x_TBE.shape[:2]))
+        return self.stack(x_TBE, state, **choice)
+
+
+EAGER_OR_PER_LAYER = [name for name in FRAMEWORKS["torch"].executions if name != "graph"]
+
+
+@pytest.mark.parametrize("execution", EAGER_OR_PER_LAYER)
+def test_evaluation_is_executed_for_training_s_windows_alone(execution: str, tiny_config: Config) -> None:
+    """As training is, and in between it changes no bit of what is trained."""
+    weights = random_weights(tiny_config, VOCABULARY, seed=1)
+
+    def build() -> Any:
+        return backend.build(
+            tiny_config,
+            weights,
+            framework="torch",
+            model="basic",
+            execution=execution,
+            device="cpu",
+            precision="fp32",
+            seed=3,
+        )
+
+    windows = random_windows(tiny_config, VOCABULARY, 4, seed=2)
+    trained, both = build(), build()
+    both.executed_stack = counted = CountedStack(both.executed_stack)
+    state, other = trained.zero_state(3), both.zero_state(3)
+    for x_BT, y_BT in windows:
+        state, _ = trained.train_step(x_BT, y_BT, state, learning_rate=0.7)
+        both.evaluate_step(x_BT[:, :3], y_BT[:, :3], other)
+        _, score = both.evaluate_step(x_BT, y_BT, other)
+        _, again = both.evaluate_step(x_BT, y_BT, other)
+        assert both.read([score]) == both.read([again])
+        other, _ = both.train_step(x_BT, y_BT, other, learning_rate=0.7)
+    assert counted.shapes == [(5, 3)] * 3 * len(windows)
+    expected = trained.export_weights() | trained.export_training_state(state)
+    found = both.export_weights() | both.export_training_state(other)
+    for name, array in expected.items():
+        np.testing.assert_array_equal(found[name], array, err_msg=name)
+
+
+@pytest.mark.parametrize(
+    ("choice", "message"),
+    [
+        ({"execution": "graph"}, "--execution graph needs a CUDA device, and this is a CPU"),
+        ({"precision": "tf32"}, "--precision tf32 needs a CUDA device, and this is a CPU"),
+    ],
+)
+def test_what_a_cpu_cannot_do_is_refused(choice: dict[str, str], message: str, tiny_config: Config) -> None:
+    weights = random_weights(tiny_config, VOCABULARY, seed=1)
+    chosen: Any = {"precision": "fp32", **choice}
+    with pytest.raises(UserError, match=message):
+        backend.build(tiny_config, weights, framework="torch", model="cudnn", device="cpu", seed=3, **chosen)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", FRAMEWORKS["torch"].precisions)
+@pytest.mark.parametrize("model", sorted(FRAMEWORKS["torch"].models))
+def test_a_captured_step_does_what_an_eager_one_does(model: str, precision: str, tiny_config: Config) -> None:
+    """Twenty steps with dropout at changing learning rates, an evaluation between, and a restored state."""
+    config = tiny_config.replace(keep_prob=0.5, max_grad_norm=1.8)
+    weights = random_weights(config, VOCABULARY, seed=1)
+    eager, graph = (
+        backend.build(
+            config,
+            weights,
+            framework="torch",
+            model=model,
+            execution=execution,
+            device="cuda",
+            precision=precision,
+            seed=3,
+        )
+        for execution in ("eager", "graph")
+    )
+    states = [built.zero_state(3) for built in (eager, graph)]
+    exact = {"rtol": 0, "atol": 1e-12 if precision == "fp64" else 1e-5 if precision == "fp32" else 2e-3}
+    for step, (x_BT, y_BT) in enumerate(random_windows(config, VOCABULARY, 20, seed=2)):
+        measured = []
+        for index, built in enumerate((eager, graph)):
+            states[index], loss = built.train_step(x_BT, y_BT, states[index], learning_rate=1 / (1 + step))
+            _, score = built.evaluate_step(x_BT, y_BT, built.zero_state(3))
+            measured.append(built.read([loss, score]))
+        np.testing.assert_allclose(measured[1], measured[0], rtol=exact["atol"], err_msg=f"step {step}")
+        if step == 9:
+            states = [
+                built.load_training_state(built.export_training_state(state))
+                for built, state in zip((eager, graph), states, strict=True)
+            ]
+    for name, array in eager.export_weights().items():
+        np.testing.assert_allclose(graph.export_weights()[name], array, **exact, err_msg=name)
+
+
+@pytest.mark.gpu
+def test_a_captured_step_draws_new_masks_at_each_replay(tiny_config: Config) -> None:
+    config = tiny_config.replace(keep_prob=0.5)
+    built = backend.build(
+        config,
+        random_weights(config, VOCABULARY, seed=1),
+        framework="torch",
+        model="cudnn",
+        execution="graph",
+        device="cuda",
+        precision="fp32",
+        seed=3,
+    )
+    ((x_BT, y_BT),) = random_windows(config, VOCABULARY, 1, seed=2)
+    losses = [
+        built.train_step(x_BT, y_BT, built.zero_state(3), learning_rate=0.0)[1].clone() for _ in range(8)
+    ]
+    assert len({measured.nll for measured in built.read(losses)}) == 8
+
+
+@pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype:UserWarning")
+@pytest.mark.parametrize(
+    "changes",
+    [{"keep_prob": 0.5}, {"tie_weights": True, "embedding_keep_prob": 0.7, "recurrent_keep_prob": 0.8}],
+    ids=["units", "weights"],
+)
+@pytest.mark.parametrize("execution", ["eager", "graph"])
+@pytest.mark.parametrize("model", sorted(FRAMEWORKS["torch"].models))
+def test_no_step_waits_for_the_device_or_copies_from_the_host(
+    model: str, execution: str, changes: dict[str, Any], tiny_config: Config
+) -> None:
+    """Of windows of placed rows, in training and in evaluation; in float16, where there is the most to do."""
+    config = tiny_config.replace(**changes)
+    built: Any = backend.build(
+        config,
+        random_weights(config, VOCABULARY, seed=1),
+        framework="torch",
+        model=model,
+        execution=execution,
+        device="cuda",
+        precision="fp16",
+        seed=3,
+    )
+    rows_BL = np.random.default_rng(2).integers(VOCABULARY, size=(3, 7 * 5 + 1), dtype=np.int32)
+    windows = list(corpus.windows(built.place(rows_BL), 5))
+    state, scored = built.zero_state(3), built.zero_state(3)
+    for x_BT, y_BT in windows[:2]:  # libraries choose their kernels, the graph is captured
+        state, loss = built.train_step(x_BT, y_BT, state, learning_rate=0.7)
+        scored, score = built.evaluate_step(x_BT, y_BT, scored)
+    built.read([loss, score])
+    losses = []
+    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], acc_events=True) as profiled:
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            for x_BT, y_BT in windows[2:]:
+                state, loss = built.train_step(x_BT, y_BT, state, learning_rate=0.7)
+                scored, score = built.evaluate_step(x_BT, y_BT, scored)
+                losses.extend([loss, score])
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+        measured = built.read(losses)
+    on_device = [event.name for event in profiled.events() if event.device_type == DeviceType.CUDA]
+    assert len(on_device) > len(losses)
+    assert [name for name in on_device if "HtoD" in name] == []
+    assert np.isfinite(measured).all()
+
+
+@pytest.mark.gpu
+def test_cudnn_s_persistent_kernel_is_the_one_that_runs() -> None:
+    """At medium's sizes, which are padded to those that it takes: by its name in a profile."""
+    config = PRESETS["medium"].replace(num_steps=5)
+    weights = parameters.initial(config, 50, seed=1)
+    built: Any = backend.build(
+        config,
+        weights,
+        framework="torch",
+        model="persistent",
+        execution="eager",
+        device="cuda",
+        precision="fp16",
+        seed=1,
+    )
+    (x_BT, y_BT), *_ = random_windows(config, 50, 1, seed=2)
+    with profile(activities=[ProfilerActivity.CUDA]) as profiled:
+        built.read([built.train_step(x_BT, y_BT, built.zero_state(config.batch_size), learning_rate=0.1)[1]])
+    kernels = {event.key for event in profiled.key_averages()}
+    assert any("persist" in kernel.lower() for kernel in kernels), kernels
+
+
+def test_the_persistent_model_says_that_its_kernel_is_not_the_one_that_runs(tiny_config: Config) -> None:
+    weights = random_weights(tiny_config, 11, seed=1)
+    chosen: Any = {"framework": "torch", "model": "persistent", "device": "cpu", "precision": "fp16"}
+    assert "its kernel needs CUDA and fp16" in backend.build(tiny_config, weights, seed=1, **chosen).engine
+
+
+def test_a_placed_window_s_words_are_a_view_in_time_major_order(tiny_config: Config) -> None:
+    """Nothing is copied or launched to cut it; of another type or order it would be, at every step."""
+    weights = random_weights(tiny_config, VOCABULARY, seed=1)
+    built: Any = backend.build(
+        tiny_config, weights, framework="torch", model="cudnn", device="cpu", precision="fp32", seed=3
+    )
+    rows_BL = np.arange(3 * 11, dtype=np.int32).reshape(3, 11)
+    placed = built.place(rows_BL)
+    for (x_BT, y_BT), expected in zip(corpus.windows(placed, 5), corpus.windows(rows_BL, 5), strict=True):
+        for ids_BT, numbers_BT in zip((x_BT, y_BT), expected, strict=True):
+            words_N = built._time_major(ids_BT)
+            assert words_N.tolist() == numbers_BT.T.flatten().tolist()
+            assert words_N.untyped_storage().data_ptr() == placed.untyped_storage().data_ptr()
+            assert words_N.is_contiguous()
+            assert words_N.dtype == torch.int64
+
+
+def test_the_learning_rate_is_sent_to_the_device_when_it_changes(tiny_config: Config) -> None:
+    weights = random_weights(tiny_config, VOCABULARY, seed=1)
+    built: Any = backend.build(
+        tiny_config, weights, framework="torch", model="cudnn", device="cpu", precision="fp32", seed=3
+    )
+    ((x_BT, y_BT),) = random_windows(tiny_config, VOCABULARY, 1, seed=2)
+    sent = []
+    for rate in (0.7, 0.7, 0.5, 0.5, 0.7):
+        before = built.rate._version
+        built.train_step(x_BT, y_BT, built.zero_state(3), learning_rate=rate)
+        sent.append(built.rate._version - before)
+        assert built.rate.item() == rate
+    assert sent == [1, 0, 1, 0, 1]
+
+
+@pytest.mark.gpu
+def test_the_peak_of_a_gpu_s_memory_is_known(tiny_config: Config) -> None:
+    weights = random_weights(tiny_config, VOCABULARY, seed=1)
+    built = backend.build(
+        tiny_config, weights, framework="torch", model="cudnn", device="cuda", precision="fp32", seed=3
+    )
+    peak = built.device_memory()
+    assert peak is not None
+    assert peak >= 4 * sum(array.size for array in weights.values())
+
+
+def test_a_cpu_s_memory_is_not_asked_for(tiny_config: Config) -> None:
+    weights = random_weights(tiny_config, VOCABULARY, seed=1)
+    built = backend.build(
+        tiny_config, weights, framework="torch", model="cudnn", device="cpu", precision="fp32", seed=3
+    )
+    assert built.device_memory() is None
+
+
+def test_compiling_without_a_compiler_is_refused(
+    tiny_config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(UserError, match="--execution compile needs a C\\+\\+ compiler"):
+        backend.build(
+            tiny_config,
+            random_weights(tiny_config, VOCABULARY, seed=1),
+            framework="torch",
+            model="basic",
+            execution="compile",
+            device="cpu",
+            precision="fp32",
+            seed=3,
+        )
+
+
+@pytest.mark.parametrize("execution", EAGER_OR_PER_LAYER)
+def test_the_layers_as_executed_share_the_parameters(execution: str, tiny_config: Config) -> None:
+    layer = BasicLayer(7, 7)
+    ours = executed(layer, execution, window=(3, 5))
+    assert [p.data_ptr() for p in ours.parameters()] == [p.data_ptr() for p in layer.parameters()]
+    assert all(p.grad is None for p in layer.parameters())
+
+
+@pytest.mark.parametrize("running", [(2,), (2,) * 4, (3, 3, 1, 1), (4, 3, 2, 1), (3, 1)])
+def test_the_fused_sequence_has_the_gradient_of_every_input(running: tuple[int, ...]) -> None:
+    """The carried state's too, which training does not use; against finite differences."""
+    generator = torch.Generator().manual_seed(0)
+    batch = running[0]
+    shapes = [(sum(running), 5), (batch, 3), (batch, 3), (5, 12), (3, 12), (12,)]
+    inputs = [
+        torch.randn(shape, generator=generator, dtype=torch.float64, requires_grad=True) for shape in shapes
+    ]
+
+    def every_output(*inputs: Tensor) -> tuple[Tensor, ...]:
+        output_PH, c_BH = FusedSequence.apply(*inputs, running)  # type: ignore[no-untyped-call]
+        return output_PH, last_of_each(output_PH, running), c_BH
+
+    assert torch.autograd.gradcheck(every_output, inputs)
+
+
+@pytest.mark.parametrize("running", [(2,), (2,) * 4, (3, 3, 1, 1), (4, 3, 2, 1), (3, 1)])
+def test_the_fused_sequence_equals_torch_s_packed_one(running: tuple[int, ...]) -> None:
+    generator = torch.Generator().manual_seed(0)
+    ours, theirs = BlockFusedLayer(5, 3), torch.nn.LSTM(5, 3)
+    for parameter in ours.parameters():
+        torch.nn.init.normal_(parameter, generator=generator)
+    with torch.no_grad():
+        theirs.weight_ih_l0.copy_(ours.kernel.T)
+        theirs.weight_hh_l0.copy_(ours.recurrent_kernel.T)
+        theirs.bias_ih_l0.copy_(ours.bias)
+        theirs.bias_hh_l0.zero_()
+    x_PI = torch.randn(sum(running), 5, generator=generator)
+    h_BH, c_BH = torch.randn(2, running[0], 3, generator=generator)
+    output_PH, (h_last_BH, c_last_BH) = ours.packed(x_PI, (h_BH, c_BH), running)
+    packed = torch.nn.utils.rnn.PackedSequence(x_PI, torch.tensor(running))
+    expected, (h_1BH, c_1BH) = theirs(packed, (h_BH[None], c_BH[None]))
+    torch.testing.assert_close(output_PH, expected.data)
+    torch.testing.assert_close(h_last_BH, h_1BH[0])
+    torch.testing.assert_close(c_last_BH, c_1BH[0])
+
+
+def test_twenty_steps_of_small_at_its_real_size() -> None:
+    """From the tutorial's initial weights and at its learning rate, where rounding grows fast: in float64."""
+    config, vocabulary = SMALL, 10_000
+    weights = {
+        name: array.astype(np.float64)
+        for name, array in parameters.initial(config, vocabulary, seed=1).items()
+    }
+    models = {
+        model: backend.build(
+            config, weights, framework="torch", model=model, device="cpu", precision="fp64", seed=1
+        )
+        for model in FRAMEWORKS["torch"].models
+    }
+    states = {model: built.zero_state(config.batch_size) for model, built in models.items()}
+    state = reference.zero_state(weights, config.batch_size)
+    words = np.random.default_rng(0).zipf(1.3, size=(config.batch_size, 20 * config.num_steps + 1))
+    for step, (x_BT, y_BT) in enumerate(corpus.windows(np.minimum(words, vocabulary) - 1, config.num_steps)):
+        expected, gradients, state = reference.loss_and_gradients(weights, x_BT, y_BT, state)
+        weights, _ = reference.sgd_update(weights, gradients, learning_rate=1.0, max_grad_norm=5.0)
+        for model, built in models.items():
+            states[model], loss = built.train_step(x_BT, y_BT, states[model], learning_rate=1.0)
+            (measured,) = built.read([loss])
+            assert measured.nll / config.batch_size == pytest.approx(expected, rel=1e-10), (model, step)
+
+
+@pytest.mark.parametrize("keep_prob", [0.35, 0.5, 0.9])
+def test_dropout_keeps_units_at_its_rate_and_the_mean(keep_prob: float) -> None:
+    dropout = InvertedDropout(keep_prob, device=torch.device("cpu"), seed=0)
+    masks = [dropout(torch.ones(35, 20, 650)) for _ in range(2)]
+    for mask in masks:
+        kept = mask != 0
+        deviation = (keep_prob * (1 - keep_prob) / mask.numel()) ** 0.5
+        assert kept.double().mean().item() == pytest.approx(keep_prob, abs=5 * deviation)
+        assert mask[kept].unique().tolist() == pytest.approx([1 / keep_prob])
+        # No axis shares a mask: time steps, rows and units are dropped one by one.
+        for axis in range(3):
+            along = kept.double().mean(axis)
+            assert along.min() < keep_prob < along.max()
+            assert along.var() > 0
+            assert along.var().item() == pytest.approx(
+                keep_prob * (1 - keep_prob) / mask.shape[axis], rel=0.1
+            )
+    assert not torch.equal(*masks)
+
+
+def test_a_multiplied_parameter_is_what_it_was_to_the_bit() -> None:
+    """After a failure too; and a gradient taken within is that of the product."""
+    generator = torch.Generator().manual_seed(0)
+    parameter = torch.nn.Parameter(torch.randn(3, 4, generator=generator))
+    before, factor = parameter.detach().clone(), torch.tensor([0.0, 3.0, 1.0, 1 / 3])
+    with multiplied({parameter: factor}):
+        assert torch.equal(parameter, before * factor)
+        (gradient,) = torch.autograd.grad((parameter**2).sum(), parameter)
+    assert torch.equal(gradient, 2 * before * factor)
+    assert torch.equal(parameter, before)
+    with pytest.raises(RuntimeError, match="out of memory"), multiplied({parameter: factor}):
+        raise RuntimeError("out of memory")
+    assert torch.equal(parameter, before)
+
+
+@pytest.mark.parametrize("by_word", [False, True])
+def test_the_loss_and_its_gradients_equal_torch(by_word: bool) -> None:
+    """Against torch's own linear and cross_entropy, with logits far apart."""
+    generator = torch.Generator().manual_seed(0)
+    layer = SoftmaxLayer(7, 13, device=torch.device("cpu"), precision=PRECISIONS["fp64"], by_word=by_word)
+    assert (layer.kernel.T.stride(1) == 1) is by_word
+    for tokens in (5, 9, 5):
+        layer.weight.copy_(50 * torch.randn(8, 13, generator=generator, dtype=torch.float64))
+        hidden = torch.randn(tokens, 7, generator=generator, dtype=torch.float64, requires_grad=True)
+        targets = torch.randint(13, (tokens,), generator=generator)
+        kernel, bias = (part.clone().requires_grad_() for part in (layer.weight[:-1], layer.weight[-1]))
+        nll_N, d_hidden_NH = layer.loss_and_gradients(hidden.detach(), targets, 0.3)
+        expected_N = torch.nn.functional.cross_entropy(hidden @ kernel + bias, targets, reduction="none")
+        (0.3 * expected_N.sum()).backward()
+        torch.testing.assert_close(nll_N, expected_N)
+        torch.testing.assert_close(layer.losses(hidden.detach(), targets), expected_N)
+        torch.testing.assert_close(d_hidden_NH, hidden.grad)
+        torch.testing.assert_close(layer.gradient, torch.vstack([kernel.grad, bias.grad]))
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_the_loss_in_half_precision_keeps_its_weight_in_single(precision: str) -> None:
+    """Updates far below the weight's rounding in half precision add up."""
+    generator = torch.Generator().manual_seed(0)
+    layer = SoftmaxLayer(7, 13, device=torch.device("cpu"), precision=PRECISIONS[precision])
+    layer.weight.copy_(torch.randn(8, 13, generator=generator))
+    layer.refresh()
+    before = layer.weight.double()
+    hidden = torch.randn(9, 7, generator=generator).to(PRECISIONS[precision].compute)
+    targets = torch.randint(13, (9,), generator=generator)
+    moved = torch.zeros(8, 13, dtype=torch.float64)
+    for _ in range(50):
+        nll_N, _ = layer.loss_and_gradients(hidden, targets, 1.0)
+        used = layer.weight.to(PRECISIONS[precision].compute).double()
+        expected_N = torch.nn.functional.cross_entropy(
+            hidden.double() @ used[:-1] + used[-1], targets, reduction="none"
+        )
+        torch.testing.assert_close(nll_N.double(), expected_N, rtol=0, atol=0.02)
+        layer.update(torch.tensor(1e-5))
+        moved += 1e-5 * layer.gradient.double()
+    torch.testing.assert_close(layer.weight.double() - before, moved, rtol=1e-2, atol=1e-5)
+    assert layer.losses(hidden, targets).dtype == torch.float32
+
+
+def test_very_unlikely_targets_have_a_finite_loss() -> None:
+    layer = SoftmaxLayer(1, 2, device=torch.device("cpu"), precision=PRECISIONS["fp32"])
+    layer.weight.copy_(torch.tensor([[0.0, 0.0], [400.0, -400.0]]))
+    nll_N, _ = layer.loss_and_gradients(torch.zeros(1, 1), torch.tensor([1]), 1.0)
+    assert nll_N.tolist() == [800.0]
+
+
+def test_the_global_norm_is_exact_over_millions_of_numbers() -> None:
+    generator = torch.Generator().manual_seed(0)
+    wide = torch.randn(201, 10_000, generator=generator) * torch.rand(201, 1, generator=generator) ** 4
+    gradients = [wide, torch.randn(800, generator=generator), torch.randn(3, 4, generator=generator)]
+    expected = sum(gradient.double().square().sum().item() for gradient in gradients) ** 0.5
+    assert global_norm(gradients).item() == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("tokens", [1, 2, 50])
+def test_sum_by_word_has_the_rows_and_the_norm_of_the_dense_gradient(tokens: int) -> None:
+    generator = torch.Generator().manual_seed(tokens)
+    ids_N = torch.randint(9, (tokens,), generator=generator)
+    gradient_NE = torch.randn(tokens, 4, generator=generator, dtype=torch.float64)
+    dense = torch.zeros(9, 4, dtype=torch.float64).index_add_(0, ids_N, gradient_NE)
+    summed = sum_by_word(gradient_NE, ids_N)
+    assert summed.norm().item() == pytest.approx(dense.norm().item(), rel=1e-14)
+    words = ids_N.unique()
+    torch.testing.assert_close(summed[: len(words)], dense[words])
+    assert not summed[len(words) :].any()
+
+
+def test_no_framework_is_imported_before_it_is_used() -> None:
+    package = Path(ptb_lm.__file__).parent
+    modules = sorted(path.stem for path in package.glob("*.py"))
+    assert "trainer" in modules
+    code = (
+        f"import sys; {'; '.join(f'import ptb_lm.{name}' for name in modules)}; "
+        "print([name for name in ('torch', 'tensorflow', 'keras', 'jax') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,54 @@
+"""What language models and classifiers in torch share: failed allocations, weights in one piece."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import random_weights, random_windows
+
+from ptb_lm.errors import OutOfMemoryError
+from ptb_lm.model import backend
+from ptb_lm.model.backend import FRAMEWORKS
+from ptb_lm.model.config import Config
+from ptb_lm.torch_backend.base import enough_memory
+
+
+def test_a_failed_allocation_is_known_by_what_it_led_to() -> None:
+    @enough_memory()
+    def capture() -> None:
+        try:
+            torch.empty(2**60)
+        finally:
+            torch.zeros(2).view(3)  # what ends the capture fails, too
+
+    with pytest.raises(OutOfMemoryError):
+        capture()
+    with pytest.raises(OutOfMemoryError), enough_memory():
+        np.empty(2**56)
+
+
+def test_any_other_failure_is_left_alone() -> None:
+    with pytest.raises(RuntimeError, match="size of tensor a"), enough_memory():
+        torch.zeros(2) + torch.zeros(3)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", FRAMEWORKS["torch"].precisions)
+def test_cudnn_finds_a_layer_s_weights_in_one_piece(precision: str, tiny_config: Config) -> None:
+    """Whatever is done to them: else torch would put them together at every call, and say so in a warning."""
+    config = tiny_config.replace(keep_prob=0.5, recurrent_keep_prob=0.8)
+    weights = random_weights(config, 11, seed=1)
+    built: Any = backend.build(
+        config, weights, framework="torch", model="cudnn", device="cuda", precision=precision, seed=1
+    )
+    state = built.zero_state(3)
+    for x_BT, y_BT in random_windows(config, 11, 3, seed=2):
+        state, _ = built.train_step(x_BT, y_BT, state, learning_rate=0.7)
+        built.average(0.5)
+        with built.averaged():
+            built.evaluate_step(x_BT, y_BT, built.zero_state(3))
+    built.load_weights(built.export_weights())
+    for layer in built.stack.layers:
+        pieces = {parameter.untyped_storage().data_ptr() for parameter in layer.lstm.parameters()}
+        assert len(pieces) == 1

@@ -1,0 +1,241 @@
+"""How a CPU computes: the choice of kernels and of the library of float32 products."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from conftest import random_weights, random_windows  # noqa: E402
+
+from ptb_lm.errors import UserError  # noqa: E402
+from ptb_lm.model import backend, reference  # noqa: E402
+from ptb_lm.model.config import Config  # noqa: E402
+from ptb_lm.torch_backend import cpu, native, products  # noqa: E402
+
+VOCABULARY = 31
+EVERY_WAY = [
+    pytest.param(cpu.Choice(kernels, library), id=f"{kernels}-{library}")
+    for kernels in cpu.KERNELS
+    for library in cpu.PRODUCTS
+]
+
+
+@pytest.fixture(autouse=True)
+def as_it_was() -> Iterator[None]:
+    with cpu.using():
+        yield
+
+
+def choose(choice: cpu.Choice) -> None:
+    cpu.use(choice)
+    if cpu.chosen() != choice:
+        pytest.skip(f"this machine cannot compute with {choice}")
+
+
+@pytest.mark.parametrize("choice", EVERY_WAY)
+@pytest.mark.parametrize("model", ["basic", "block", "block_fused", "cudnn"])
+@pytest.mark.parametrize("tied", [False, True])
+def test_every_way_computes_what_the_reference_does(
+    choice: cpu.Choice, model: str, tied: bool, tiny_config: Config
+) -> None:
+    choose(choice)
+    config = tiny_config.replace(tie_weights=tied)
+    weights = {
+        n: w.astype(np.float32).astype(np.float64) for n, w in random_weights(config, VOCABULARY, 1).items()
+    }
+    built = backend.build(
+        config, weights, framework="torch", model=model, device="cpu", precision="fp32", seed=1
+    )
+    state, expected_state = (
+        built.zero_state(config.batch_size),
+        reference.zero_state(weights, config.batch_size),
+    )
+    for step, (x_BT, y_BT) in enumerate(random_windows(config, VOCABULARY, 20, seed=2)):
+        expected, gradients, expected_state = reference.loss_and_gradients(
+            weights, x_BT, y_BT, expected_state
+        )
+        weights, _ = reference.sgd_update(weights, gradients, learning_rate=0.5, max_grad_norm=5.0)
+        state, loss = built.train_step(x_BT, y_BT, state, learning_rate=0.5)
+        assert built.read([loss])[0].nll / config.batch_size == pytest.approx(expected, rel=1e-5), step
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("choice", EVERY_WAY)
+def test_the_products(choice: cpu.Choice, dtype: torch.dtype) -> None:
+    choose(choice)
+    stream = torch.Generator().manual_seed(0)
+    bound = {torch.float32: 1e-6, torch.bfloat16: 4e-3, torch.float64: 1e-14}[dtype]
+    a, b, c = (torch.randn(shape, generator=stream).to(dtype) for shape in ((33, 70), (70, 41), (41, 70)))
+    for found, expected in (
+        (products.times(a, b), a.double() @ b.double()),
+        (products.transposed_times(a.T, b), a.double() @ b.double()),
+        (products.times_transposed(a, c), a.double() @ c.double().T),
+        (products.times(a, b, out=torch.empty(33, 41, dtype=dtype)), a.double() @ b.double()),
+    ):
+        assert ((found.double() - expected).norm() / expected.norm()).item() < bound
+
+
+@pytest.mark.parametrize("choice", EVERY_WAY)
+def test_torch_s_own_setting_is_left_as_it_was(choice: cpu.Choice) -> None:
+    choose(choice)
+    settings = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
+    before = settings.fp32_precision
+    with pytest.raises(ZeroDivisionError), cpu.float32_products(torch.ones(1)):
+        1 / 0  # noqa: B018
+    assert settings.fp32_precision == before
+
+
+def test_the_ways_of_a_processor_without_matrix_units() -> None:
+    """The tests above that such a processor alone can run, on one that oneDNN is told to take for it."""
+    if cpu.onednn_is_exact():
+        pytest.skip("they have just been run")
+    environment = {**os.environ, "ONEDNN_MAX_CPU_ISA": "AVX512_CORE_BF16"}
+    command = [sys.executable, "-m", "pytest", "-q", __file__, "-k", "oneDNN"]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 0, done.stdout
+    assert "skipped" not in done.stdout
+
+
+@pytest.mark.parametrize("isa", ["DEFAULT", "AVX512_CORE_BF16", "AVX2"])
+def test_onednn_is_taken_only_where_it_computes_in_float32(isa: str) -> None:
+    """Of a processor like this one, and of ones without matrix units, as oneDNN can be told."""
+    code = """
+import torch
+from ptb_lm.torch_backend import cpu
+a, b = (torch.randn(200, 200, generator=torch.Generator().manual_seed(seed)) for seed in (1, 2))
+with cpu.using(products="oneDNN"):
+    with cpu.float32_products(a):
+        found = a @ b
+expected = a.double() @ b.double()
+print(cpu.onednn_is_exact(), float((found - expected).norm() / expected.norm()) < 1e-6)
+"""
+    environment = {**os.environ, "ONEDNN_MAX_CPU_ISA": isa}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True
+    )
+    exact, right = done.stdout.split()
+    assert right == "True"
+    if isa != "DEFAULT":
+        assert exact == "True"
+
+
+def test_a_run_goes_on_as_it_was_computed(tiny_config: Config) -> None:
+    weights = random_weights(tiny_config, VOCABULARY, 1)
+    chosen = {"framework": "torch", "model": "block_fused", "device": "cpu", "precision": "fp32"}
+    built = backend.build(tiny_config, weights, seed=1, **chosen)
+    for kernels in cpu.KERNELS:
+        cpu.use(cpu.Choice(kernels, "MKL"))
+        saved, computed = built.export_training_state(built.zero_state(3)), cpu.chosen()
+        cpu.use(cpu.Choice("native", "MKL"))
+        built.load_training_state(saved)
+        assert cpu.chosen() == computed
+        assert built.environment()["kernels"] == computed.kernels
+        assert f"{computed.kernels} kernels" in built.engine
+    del saved["torch.cpu"]  # of a run from before there was a choice
+    built.load_training_state(saved)
+    saved["torch.cpu"] = np.array([9, 0], np.uint8)
+    with pytest.raises(UserError, match="names no way to compute"):
+        built.load_training_state(saved)
+
+
+def test_the_variable_holds_for_a_resumed_run_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(cpu.VARIABLE, "torch")
+    cpu.restore(np.array([cpu.KERNELS.index("native"), 0], np.uint8))
+    assert cpu.chosen().kernels == "torch"
+    monkeypatch.setenv(cpu.VARIABLE, "native")
+    cpu.restore(np.array([cpu.KERNELS.index("torch"), 0], np.uint8))
+    assert cpu.chosen().kernels == ("torch" if native.trouble() else "native")
+    monkeypatch.setenv(cpu.VARIABLE, "bogus")
+    with pytest.raises(UserError, match="PTB_LM_KERNELS=bogus: choose from native, torch"):
+        cpu.use(cpu.chosen())
+
+
+def test_nothing_is_compiled_for_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tensor without memory stands for one of another device."""
+
+    def asked() -> None:
+        raise AssertionError
+
+    monkeypatch.setattr(cpu, "chosen", asked)
+    x = torch.empty(3, 3, device="meta")
+    assert cpu.kernels(x) is None
+    assert cpu.recurrence(x) is None
+    with cpu.float32_products(x):
+        pass
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp64"])
+@pytest.mark.parametrize("choice", EVERY_WAY)
+def test_block_fused_is_compiled_however_a_cpu_computes(
+    choice: cpu.Choice, precision: str, tiny_config: Config
+) -> None:
+    choose(choice)
+    weights = random_weights(tiny_config, VOCABULARY, 1)
+    chosen = {"framework": "torch", "model": "block_fused", "execution": "compile", "device": "cpu"}
+    built = backend.build(tiny_config, weights, precision=precision, seed=1, **chosen)
+    assert "(compile)" in built.engine
+    ((x_BT, y_BT),) = random_windows(tiny_config, VOCABULARY, 1, seed=2)
+    _, loss = built.train_step(x_BT, y_BT, built.zero_state(3), learning_rate=0.1)
+    expected, _, _ = reference.loss_and_gradients(weights, x_BT, y_BT, reference.zero_state(weights, 3))
+    bound = 1e-2 if precision == "bf16" else 1e-5
+    assert built.read([loss])[0].nll / 3 == pytest.approx(expected, rel=bound)
+
+
+def test_the_machine_s_choice_is_by_its_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+    try:
+        for intel, exact, expected in ((True, True, "MKL"), (False, True, "oneDNN"), (False, False, "MKL")):
+            monkeypatch.setattr(cpu, "is_intel", lambda intel=intel: intel)
+            monkeypatch.setattr(cpu, "onednn_is_exact", lambda exact=exact: exact)
+            cpu.default.cache_clear()
+            assert cpu.default().products == expected
+    finally:
+        monkeypatch.undo()
+        cpu.default.cache_clear()
+
+
+def test_what_torch_is_asked_for_by_private_names_is_there() -> None:
+    """Where one of these has gone, the code that asks for it must change."""
+    assert isinstance(torch.cpu._is_avx512_bf16_supported(), bool)
+    assert isinstance(torch.cpu._is_amx_tile_supported(), bool)
+    if torch.backends.mkldnn.is_available():
+        assert isinstance(torch.backends.mkldnn.matmul.fp32_precision, str)  # type: ignore[attr-defined]
+    if sys.platform == "linux":
+        assert "cannot be loaded" not in (native.trouble() or "")
+
+
+def test_auto_precision_is_bfloat16_where_the_processor_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    for has, expected in ((True, "bf16"), (False, "fp32")):
+        monkeypatch.setattr(cpu, "multiplies_bfloat16", lambda has=has: has)
+        assert backend.precision_for("torch", "auto", device="cpu") == expected
+        assert backend.precision_for("torch", "fp64", device="cpu") == "fp64"
+    assert backend.precision_for("tensorflow", "auto", device="cpu") == "fp32"
+
+
+@pytest.mark.gpu
+def test_auto_precision_on_a_gpu() -> None:
+    expected = "bf16" if torch.cuda.get_device_capability() >= (8, 0) else "fp32"
+    assert backend.precision_for("torch", "auto", device="cuda") == expected
+
+
+def test_hints_name_what_is_faster_here(monkeypatch: pytest.MonkeyPatch, tiny_config: Config) -> None:
+    weights = random_weights(tiny_config, VOCABULARY, 1)
+
+    def hints(model: str, precision: str) -> str:
+        chosen = {"framework": "torch", "model": model, "device": "cpu", "precision": precision}
+        return "\n".join(backend.build(tiny_config, weights, seed=1, **chosen).hints)
+
+    monkeypatch.setattr(cpu, "multiplies_bfloat16", lambda: True)
+    assert "--precision bf16 is faster, but for tiny models" in hints("block_fused", "fp32")
+    assert "--precision" not in hints("block_fused", "bf16")
+    assert "fp16 is slow on a CPU: --precision bf16 is faster" in hints("block_fused", "fp16")
+    assert "--model block_fused is faster" in hints("persistent", "fp32")
+    monkeypatch.setattr(cpu, "multiplies_bfloat16", lambda: False)
+    assert "--precision fp32 is faster" in hints("block_fused", "bf16")
+    assert "fp16 is slow on a CPU: --precision fp32 is faster" in hints("block_fused", "fp16")
+    cpu.use(cpu.Choice("torch", "MKL"))
+    assert "block_fused is faster" not in hints("cudnn", "fp32")

@@ -1,0 +1,311 @@
+"""torch's LSTM stack: every model, direction and length, against torch.nn.LSTM and the NumPy reference."""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+from ptb_lm.model import parameters, reference_lstm
+from ptb_lm.torch_backend.cells import Layer
+from ptb_lm.torch_backend.dropout import InvertedDropout, no_dropout
+from ptb_lm.torch_backend.execution import executed
+from ptb_lm.torch_backend.layers import LAYERS, StackLayer
+from ptb_lm.torch_backend.lengths import Lengths
+from ptb_lm.torch_backend.model import LSTMStack, State
+
+STEPS, BATCH, INPUTS, HIDDEN = 9, 6, 4, (7, 5, 3)
+LENGTHS = [4, 9, 6, 1, 6, 9]  # some equal, out of order, the least and the most
+
+every_model = pytest.mark.parametrize("model", LAYERS)
+every_direction = pytest.mark.parametrize("bidirectional", [False, True], ids=["one way", "both ways"])
+every_length = pytest.mark.parametrize(
+    "lengths", [None, LENGTHS, [5, 3, 5, 2, 4, 3]], ids=["full", "lengths", "none full"]
+)
+every_device = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+
+Numbers = dict[str, np.ndarray]
+Run = Callable[[Tensor, State], tuple[Tensor, State]]
+
+
+def random_lstm_weights(bidirectional: bool) -> Numbers:
+    rng = np.random.default_rng(1)
+    shapes = parameters.lstm_shapes(INPUTS, HIDDEN, bidirectional=bidirectional)
+    return {name: rng.uniform(-0.8, 0.8, shape) for name, shape in shapes.items()}
+
+
+def load(stack: LSTMStack, weights: Mapping[str, np.ndarray]) -> LSTMStack:
+    assert list(stack.canonical()) == list(weights)
+    for name, kept in stack.canonical().items():
+        kept.value.copy_(torch.from_numpy(weights[name]))
+    return stack
+
+
+def build(model: str, bidirectional: bool, *, dtype: torch.dtype = torch.float64) -> LSTMStack:
+    stack = LSTMStack.build(model, INPUTS, HIDDEN, bidirectional=bidirectional).to(dtype)
+    return load(stack, random_lstm_weights(bidirectional))
+
+
+def tensors(
+    seed: int, bidirectional: bool, first: int = INPUTS
+) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
+    """Random numbers in the shapes of (an input of some width, a state)."""
+    generator = torch.Generator().manual_seed(seed)
+    draw: Callable[..., Tensor] = partial(torch.randn, generator=generator, dtype=torch.float64)
+    sizes = [hidden for hidden in HIDDEN for _ in range(2 if bidirectional else 1)]
+    return draw(STEPS, BATCH, first), [(draw(BATCH, size), draw(BATCH, size)) for size in sizes]
+
+
+def measure(run: Run, bidirectional: bool, x_TBI: Tensor, *, like: Tensor) -> Numbers:
+    """Run a stack; return output and state after, and the gradient of a random sum of them."""
+    place: dict[str, Any] = {"device": like.device, "dtype": like.dtype}
+    x_TBI = x_TBI.to(**place, copy=True).requires_grad_()
+    _, before = tensors(3, bidirectional)
+    state = [(h.to(**place).requires_grad_(), c.to(**place).requires_grad_()) for h, c in before]
+    output, after = run(x_TBI, state)
+    d_output, d_state = tensors(4, bidirectional, output.shape[2])
+    pairs = [(output, d_output)]
+    for part, d_part in zip(after, d_state, strict=True):
+        pairs.extend(zip(part, d_part, strict=True))
+    torch.autograd.backward([y for y, _ in pairs], [d.to(**place) for _, d in pairs])
+    found = {"output": output, "d_x": x_TBI.grad}
+    for index in range(len(state)):
+        found |= {f"h {index}": after[index][0], f"c {index}": after[index][1]}
+        found |= {f"d_h {index}": state[index][0].grad, f"d_c {index}": state[index][1].grad}
+    return {name: tensor.detach().cpu().numpy() for name, tensor in found.items() if tensor is not None}
+
+
+def measured(
+    stack: LSTMStack, bidirectional: bool, x_TBI: Tensor, lengths: list[int] | None, *, run: Any = None
+) -> Numbers:
+    """Measure one of our stacks; the gradients by its parameters too."""
+    like = next(stack.parameters())
+    lengths_B = None if lengths is None else torch.tensor(lengths)
+    forward = partial(run or stack, dropout=no_dropout, lengths_B=lengths_B)
+    stack.zero_grad()
+    found = measure(forward, bidirectional, x_TBI, like=like)
+    return found | {name: kept.gradient.cpu().numpy() for name, kept in stack.canonical().items()}
+
+
+def expected_by_torch(bidirectional: bool, x_TBI: Tensor, lengths: list[int] | None) -> Numbers:
+    """The same by torch.nn.LSTM, a layer at a time, with packed sequences."""
+    weights, directions = random_lstm_weights(bidirectional), 2 if bidirectional else 1
+    layers = []
+    width = INPUTS
+    for index, hidden in enumerate(HIDDEN):
+        layer = nn.LSTM(width, hidden, bidirectional=bidirectional, dtype=torch.float64)
+        prefixes = parameters.directions(index, bidirectional=bidirectional)
+        for prefix, suffix in zip(prefixes, ("", "_reverse"), strict=False):
+            # The bias is in the second of torch's two, which ours leave at zero.
+            for name, kept in {
+                "weight_ih": weights[prefix + "kernel"].T,
+                "weight_hh": weights[prefix + "recurrent_kernel"].T,
+                "bias_ih": 0 * weights[prefix + "bias"],
+                "bias_hh": weights[prefix + "bias"],
+            }.items():
+                layer.get_parameter(f"{name}_l0{suffix}").data = torch.from_numpy(kept).contiguous()
+        layers.append(layer)
+        width = directions * hidden
+
+    def run(x: Tensor, state: State) -> tuple[Tensor, State]:
+        after: list[tuple[Tensor, Tensor]] = []
+        for layer in layers:
+            part = state[len(after) : len(after) + directions]
+            before = tuple(torch.stack([pair[kind] for pair in part]) for kind in (0, 1))
+            if lengths is None:
+                x, (h, c) = layer(x, before)
+            else:
+                packed = pack_padded_sequence(x, torch.tensor(lengths), enforce_sorted=False)
+                packed, (h, c) = layer(packed, before)
+                x, _ = pad_packed_sequence(packed, total_length=STEPS)
+            after.extend(zip(h.unbind(), c.unbind(), strict=True))
+        return x, after
+
+    found = measure(run, bidirectional, x_TBI, like=torch.zeros((), dtype=torch.float64))
+    for index, layer in enumerate(layers):
+        for prefix, suffix in zip(
+            parameters.directions(index, bidirectional=bidirectional), ("", "_reverse"), strict=False
+        ):
+            for name, theirs in (
+                ("kernel", "weight_ih"),
+                ("recurrent_kernel", "weight_hh"),
+                ("bias", "bias_hh"),
+            ):
+                gradient = layer.get_parameter(f"{theirs}_l0{suffix}").grad
+                assert gradient is not None
+                found[prefix + name] = gradient.T.numpy() if gradient.ndim == 2 else gradient.numpy()
+    return found
+
+
+def expected_by_reference(bidirectional: bool, x_TBI: Tensor, lengths: list[int] | None) -> Numbers:
+    """The same by the NumPy reference."""
+    weights = random_lstm_weights(bidirectional)
+
+    def numbers(state: State) -> list[tuple[np.ndarray, np.ndarray]]:
+        return [(h.numpy(), c.numpy()) for h, c in state]
+
+    output, after, tape = reference_lstm.stack_forward(
+        weights,
+        x_TBI.numpy(),
+        numbers(tensors(3, bidirectional)[1]),
+        lengths_B=None if lengths is None else np.array(lengths),
+    )
+    d_output, d_state = tensors(4, bidirectional, output.shape[2])
+    d_x, gradients, d_before = reference_lstm.stack_backward(
+        weights, tape, d_output.numpy(), numbers(d_state)
+    )
+    found = {"output": output, "d_x": d_x, **gradients}
+    for index, (ours, d_ours) in enumerate(zip(after, d_before, strict=True)):
+        found |= {f"h {index}": ours[0], f"c {index}": ours[1]}
+        found |= {f"d_h {index}": d_ours[0], f"d_c {index}": d_ours[1]}
+    return found
+
+
+def assert_close(found: Numbers, expected: Numbers, *, atol: float) -> None:
+    assert found.keys() == expected.keys()
+    for name, array in expected.items():
+        np.testing.assert_allclose(found[name], array, rtol=0, atol=atol, err_msg=name)
+
+
+@every_length
+@every_direction
+@pytest.mark.parametrize("model", [model for model in LAYERS if model != "cudnn"])
+def test_outputs_states_and_gradients_equal_torch(
+    model: str, bidirectional: bool, lengths: list[int] | None
+) -> None:
+    x_TBI, _ = tensors(2, bidirectional)
+    found = measured(build(model, bidirectional), bidirectional, x_TBI, lengths)
+    assert_close(found, expected_by_torch(bidirectional, x_TBI, lengths), atol=1e-12)
+
+
+@every_device
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["fp32", "fp64"])
+@every_length
+@every_direction
+@every_model
+def test_outputs_states_and_gradients_equal_the_reference(
+    model: str, bidirectional: bool, lengths: list[int] | None, dtype: torch.dtype, device: str
+) -> None:
+    x_TBI, _ = tensors(2, bidirectional)
+    stack = build(model, bidirectional, dtype=dtype).to(device)
+    if device == "cuda":
+        torch.backends.cuda.matmul.fp32_precision = "ieee"
+        torch.backends.cudnn.rnn.fp32_precision = "ieee"  # type: ignore[attr-defined]
+    found = measured(stack, bidirectional, x_TBI, lengths)
+    atol = 1e-12 if dtype == torch.float64 else 5e-6
+    assert_close(found, expected_by_reference(bidirectional, x_TBI, lengths), atol=atol)
+
+
+@pytest.mark.parametrize("execution", ["eager", "jit"])
+@every_direction
+@every_model
+def test_what_the_padding_holds_changes_no_bit(model: str, bidirectional: bool, execution: str) -> None:
+    stack = build(model, bidirectional)
+    run = stack.executed(partial(executed, execution=execution)) if model in ("basic", "block") else stack
+    x_TBI, _ = tensors(2, bidirectional)
+    padding_TB = torch.arange(STEPS)[:, None] >= torch.tensor(LENGTHS)
+    expected = measured(stack, bidirectional, x_TBI, LENGTHS)
+    measured(stack, bidirectional, x_TBI, LENGTHS, run=run)  # the run that TorchScript profiles
+    x_TBI[padding_TB] = torch.nan
+    found = measured(stack, bidirectional, x_TBI, LENGTHS, run=run)
+    assert_close(found, expected, atol=0 if execution == "eager" else 1e-12)
+    assert not found["output"][padding_TB].any()
+    assert not found["d_x"][padding_TB].any()
+
+
+@every_direction
+@every_model
+def test_lengths_that_are_all_full_are_as_none(model: str, bidirectional: bool) -> None:
+    x_TBI, _ = tensors(2, bidirectional)
+    stack = build(model, bidirectional)
+    expected = measured(stack, bidirectional, x_TBI, None)
+    assert_close(measured(stack, bidirectional, x_TBI, [STEPS] * BATCH), expected, atol=1e-13)
+
+
+@pytest.mark.parametrize("model", ["basic", "block"])
+def test_scripted_layers_compute_the_same_in_both_directions(model: str) -> None:
+    x_TBI, _ = tensors(2, True)
+    stack = build(model, True)
+    run = stack.executed(partial(executed, execution="jit"))
+    assert [p.data_ptr() for p in run.parameters()] == [p.data_ptr() for p in stack.parameters()]
+    for _ in range(3):
+        found = measured(stack, True, x_TBI, None, run=run)
+        assert_close(found, expected_by_reference(True, x_TBI, None), atol=1e-12)
+
+
+@every_length
+@every_direction
+@every_model
+def test_dropout_is_in_every_place_the_reference_has_it(
+    model: str, bidirectional: bool, lengths: list[int] | None
+) -> None:
+    dropout, masks = InvertedDropout(0.5, device=torch.device("cpu"), seed=0), list[np.ndarray]()
+
+    def recorded(x: Tensor) -> Tensor:
+        mask = dropout(torch.ones_like(x))
+        masks.append(mask.detach().numpy())
+        return x * mask
+
+    x_TBI, state = tensors(2, bidirectional)
+    stack = build(model, bidirectional)
+    lengths_B = None if lengths is None else torch.tensor(lengths)
+    output, _ = stack(x_TBI, state, dropout=recorded, lengths_B=lengths_B)
+    expected, _, _ = reference_lstm.stack_forward(
+        random_lstm_weights(bidirectional),
+        x_TBI.numpy(),
+        [(h.numpy(), c.numpy()) for h, c in state],
+        lengths_B=None if lengths is None else np.array(lengths),
+        masks=masks,
+    )
+    np.testing.assert_allclose(output.detach().numpy(), expected, rtol=0, atol=1e-12)
+
+
+@every_direction
+@every_model
+def test_the_second_biases_are_zero_and_not_trained(model: str, bidirectional: bool) -> None:
+    stack = build(model, bidirectional)
+    trained = {id(parameter) for parameter in stack.trained()}
+    assert trained == {id(kept.parameter) for kept in stack.canonical().values()}
+    others = [parameter for parameter in stack.parameters() if id(parameter) not in trained]
+    assert not any(parameter.any() for parameter in others)
+    assert (len(others) > 0) == (model in ("block", "cudnn"))
+
+
+@every_direction
+def test_the_zero_state_is_one_pair_for_each_layer_and_direction(bidirectional: bool) -> None:
+    stack = build("basic", bidirectional)
+    directions = 2 if bidirectional else 1
+    state = stack.zero_state(BATCH)
+    assert [h.shape for h, _ in state] == [(BATCH, hidden) for hidden in HIDDEN for _ in range(directions)]
+    assert [c.shape for _, c in state] == [h.shape for h, _ in state]
+    assert not any(part.any() for pair in state for part in pair)
+
+
+def test_no_padded_step_is_computed() -> None:
+    """The layer is given the valid steps alone, and never a batch wider than the samples that go on."""
+    given: list[tuple[int, ...]] = []
+    layer = build("basic", False).layers[0].directions[0]  # type: ignore[attr-defined]
+
+    def counted(x_TBI: Tensor, state: Sequence[Tensor]) -> Any:
+        given.append(tuple(x_TBI.shape[:2]))
+        return layer(x_TBI, state)
+
+    x_TBI, state = tensors(2, False)
+    lengths = Lengths(torch.tensor(LENGTHS), STEPS, torch.device("cpu"))
+    lengths.run(counted, x_TBI, state[0], backwards=False)  # type: ignore[arg-type]
+    assert given == [(1, 6), (3, 5), (2, 4), (3, 2)]
+    assert sum(steps * running for steps, running in given) == sum(LENGTHS)
+
+
+@pytest.mark.parametrize("base", [Layer, StackLayer])
+def test_a_layer_that_lacks_a_method_is_refused_when_it_is_built(base: type) -> None:
+    class Half(base):  # type: ignore[misc]
+        def canonical(self) -> dict[str, Any]:
+            return {}
+
+    with pytest.raises(TypeError, match="Can't instantiate abstract class Half"):
+        Half()

@@ -1,0 +1,295 @@
+"""The compiled kernels against torch in float64, and what happens where there are none."""
+
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from ptb_lm.model.dropout import Place  # noqa: E402
+from ptb_lm.torch_backend import cpu, dropout, native  # noqa: E402
+from ptb_lm.torch_backend.fused import FusedSequence  # noqa: E402
+from ptb_lm.torch_backend.loss import SoftmaxLayer, global_norm  # noqa: E402
+from ptb_lm.torch_backend.precision import PRECISIONS, Masters  # noqa: E402
+
+needs_kernels = pytest.mark.skipif(native.trouble() is not None, reason=f"no kernels: {native.trouble()}")
+TYPES = [torch.float32, torch.bfloat16]
+# Relative to the norm of what is computed; bfloat16 rounds each number that is kept to 2^-9.
+ROUNDING = {torch.float32: 2e-6, torch.bfloat16: 2e-2}
+
+
+@pytest.fixture(autouse=True)
+def kernels_or_not() -> Iterator[None]:
+    with cpu.using():
+        yield
+
+
+def error(found: torch.Tensor, expected: torch.Tensor) -> float:
+    assert found.shape == expected.shape
+    return float((found.double() - expected).norm() / expected.norm())
+
+
+def in_two_threads() -> Iterator[int]:
+    before = torch.get_num_threads()
+    for threads in (1, 2):
+        torch.set_num_threads(threads)
+        yield threads
+    torch.set_num_threads(before)
+
+
+@needs_kernels
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("hidden", [1, 5, 16, 37, 70])
+@pytest.mark.parametrize("running", [(1,), (3, 3, 3, 3), (4, 3, 3, 1, 1), (21, 20)])
+def test_the_recurrence_and_its_gradients(dtype: torch.dtype, hidden: int, running: tuple[int, ...]) -> None:
+    """Against the same operation in float64, whose gradient is checked by finite differences elsewhere."""
+    if dtype not in native.loaded().recurrent:
+        pytest.skip(f"this CPU has no product of {dtype}")
+    stream, width, batch, steps = torch.Generator().manual_seed(hidden), 11, running[0], sum(running)
+
+    def drawn(*shape: int) -> torch.Tensor:
+        return (torch.randn(shape, generator=stream) * 0.7).to(dtype)
+
+    inputs = [
+        drawn(steps, width),
+        drawn(batch, hidden),
+        drawn(batch, hidden).float(),
+        drawn(width, 4 * hidden),
+        drawn(hidden, 4 * hidden),
+        drawn(4 * hidden),
+    ]
+    wanted = [drawn(steps, hidden), drawn(batch, hidden).float()]
+
+    def computed(inputs: list[torch.Tensor], wanted: list[torch.Tensor]) -> list[torch.Tensor]:
+        leaves = [value.clone().requires_grad_() for value in inputs]
+        outputs = FusedSequence.apply(*leaves, running)  # type: ignore[no-untyped-call]
+        return [*(output.detach() for output in outputs), *torch.autograd.grad(outputs, leaves, wanted)]
+
+    expected = computed([value.double() for value in inputs], [value.double() for value in wanted])
+    by_threads = []
+    for _ in in_two_threads():
+        assert cpu.recurrence(inputs[0]) is not None
+        found = computed(inputs, wanted)
+        by_threads.append(found)
+        for index, (one, other) in enumerate(zip(found, expected, strict=True)):
+            assert error(one, other) < ROUNDING[dtype], index
+    # The kernels do not depend on how many threads there are; torch's own products around them may.
+    assert all(torch.equal(one, other) for one, other in zip(*(each[:2] for each in by_threads), strict=True))
+
+
+@needs_kernels
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("words", [2, 16, 1003])
+def test_the_cross_entropy_and_its_gradient(dtype: torch.dtype, words: int) -> None:
+    stream = torch.Generator().manual_seed(words)
+    for scale in (0.1, 3.0, 100.0):
+        logits = (scale * torch.randn(33, words, generator=stream)).to(dtype)
+        targets = torch.randint(words, (33,), generator=stream)
+        leaf = logits.double().requires_grad_()
+        expected = torch.nn.functional.cross_entropy(leaf, targets, reduction="none")
+        (gradient,) = torch.autograd.grad(expected.sum(), leaf)
+        for _ in in_two_threads():
+            used = logits.clone()
+            found = native.loaded().cross_entropy(used, targets, gradient=False)
+            torch.testing.assert_close(found.double(), expected.detach(), rtol=1e-6, atol=1e-5)
+            assert torch.equal(used, logits)
+            assert torch.equal(native.loaded().cross_entropy(used, targets, gradient=True), found)
+            assert error(used, gradient) < ROUNDING[dtype]
+
+
+@needs_kernels
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+@pytest.mark.parametrize("dtype", TYPES)
+def test_what_is_not_finite_stays_visible(bad: float, dtype: torch.dtype) -> None:
+    logits = torch.zeros(2, 40, dtype=dtype)
+    logits[1, 7] = bad
+    losses = native.loaded().cross_entropy(logits, torch.tensor([0, 0]), gradient=False)
+    assert losses[0].item() == pytest.approx(math.log(40))
+    assert not losses[1].isfinite()
+    assert not math.isfinite(global_norm([logits.new_full((3,), bad)]).item())
+    hidden, steps = 5, (2,)
+    inputs = [
+        torch.zeros(shape, dtype=dtype)
+        for shape in ((2, 3), (2, hidden), (2, hidden), (3, 20), (5, 20), (20,))
+    ]
+    inputs[2] = inputs[2].float()
+    inputs[0][0, 0] = math.nan
+    inputs[3][:] = 1
+    output, cell = FusedSequence.apply(*inputs, steps)  # type: ignore[no-untyped-call]
+    assert output[0].isnan().all()
+    assert cell[0].isnan().all()
+    assert output[1].isfinite().all()
+
+
+@needs_kernels
+def test_nothing_is_read_or_written_beyond_a_tensor() -> None:
+    """What does not fit is refused before a kernel sees it."""
+    kernels, logits = native.loaded(), torch.zeros(3, 7)
+    for target in (-1, 7, 10**7):
+        with pytest.raises(IndexError, match="a target is not one of 7 words"):
+            kernels.cross_entropy(logits, torch.tensor([0, target, 0]), gradient=True)
+    for targets in (torch.zeros(3, dtype=torch.int32), torch.zeros(2, dtype=torch.int64)):
+        with pytest.raises(ValueError, match="is needed"):
+            kernels.cross_entropy(logits, targets, gradient=True)
+    with pytest.raises(ValueError, match="is needed"):
+        kernels.cross_entropy(torch.zeros(7, 3).T, torch.zeros(3, dtype=torch.int64), gradient=True)
+    with pytest.raises(ValueError, match="do not lie alike"):
+        kernels.update(torch.zeros(3, 7), torch.zeros(7, 3).T, torch.zeros(3, 7), 1.0)
+    inputs = [torch.zeros(shape).bfloat16() for shape in ((2, 3), (2, 5), (2, 5), (3, 20), (5, 20), (20,))]
+    with pytest.raises(ValueError, match="is needed"):
+        FusedSequence.apply(*inputs, (2,))  # type: ignore[no-untyped-call]
+    apart = torch.arange(12.0).view(3, 4)[:, ::2]
+    assert global_norm([apart]).item() == pytest.approx(apart.norm().item())
+
+
+@needs_kernels
+def test_every_nan_stays_one_in_bfloat16() -> None:
+    bits = torch.tensor([0x7FC00000, 0x7FFFFFFF, 0x7F800001, -1, -0x00400000], dtype=torch.int32)
+    kept, used = bits.view(torch.float32).clone(), torch.zeros(5, dtype=torch.bfloat16)
+    native.loaded().update(kept, torch.zeros(5, dtype=torch.bfloat16), used, 1.0)
+    assert used.isnan().all()
+
+
+@needs_kernels
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("shape", [(1,), (31, 5), (3, 4099)])
+def test_the_norm_and_the_update(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+    stream = torch.Generator().manual_seed(0)
+    # A matrix that lies transposed, too, as a tied softmax's does.
+    for transposed in (False, True) if len(shape) == 2 else (False,):
+        used = torch.randn(shape, generator=stream).to(dtype)
+        used = used.T.contiguous().T if transposed else used
+        gradient = torch.randn(shape, generator=stream).to(dtype)
+        masters = Masters([used], torch.float32)
+        kept = masters[used]
+        expected = kept.double() - 0.25 * gradient.double()
+        for _ in in_two_threads():
+            assert global_norm([gradient]).item() == pytest.approx(gradient.double().norm().item(), rel=1e-6)
+        masters.add([gradient], torch.tensor(-0.25))
+        torch.testing.assert_close(kept.double(), expected, rtol=1e-6, atol=1e-6)
+        assert torch.equal(used, kept.to(dtype))
+
+
+@needs_kernels
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("keep_prob", [1e-9, *(percent / 100 for percent in range(1, 101)), 1 - 1e-9])
+def test_masks_are_those_of_torch_to_the_bit(dtype: torch.dtype, keep_prob: float) -> None:
+    masks = []
+    for kernels in cpu.KERNELS:
+        with cpu.using(kernels=kernels):
+            stream = torch.Generator().manual_seed(3)
+            masks.append(dropout._drawn(Place((77, 33), keep_prob), stream, dtype))
+            assert cpu.chosen().kernels == kernels
+    assert torch.equal(*masks)
+
+
+@needs_kernels
+def test_a_softmax_layer_is_the_same_with_kernels_and_without() -> None:
+    stream = torch.Generator().manual_seed(0)
+    weight, hidden = torch.randn(8, 1003, generator=stream), torch.randn(9, 7, generator=stream)
+    targets = torch.randint(1003, (9,), generator=stream)
+    for precision, by_word in (("fp32", False), ("fp32", True), ("bf16", False), ("bf16", True)):
+        found = []
+        for kernels in cpu.KERNELS:
+            with cpu.using(kernels=kernels):
+                layer = SoftmaxLayer(
+                    7, 1003, device=torch.device("cpu"), precision=PRECISIONS[precision], by_word=by_word
+                )
+                layer.weight.copy_(weight)
+                layer.refresh()
+                dtype = PRECISIONS[precision].compute
+                nll_N, d_hidden_NH = layer.loss_and_gradients(hidden.to(dtype), targets, 0.3)
+                layer.update(torch.tensor(-0.5))
+                found.append((nll_N, d_hidden_NH.float(), layer.weight.clone()))
+        bound = 1e-5 if precision == "fp32" else 2e-2
+        for one, other in zip(*found, strict=True):
+            assert error(one, other.double()) < bound
+
+
+def run(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        env={**os.environ, **environment},
+        check=False,
+    )
+
+
+TROUBLE = "from ptb_lm.torch_backend import cpu, native; print(native.trouble(), cpu.chosen().kernels)"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernels are for Linux")
+class TestWithoutKernels:
+    def test_no_compiler_is_said(self, tmp_path: Path) -> None:
+        done = run(TROUBLE, PATH=str(tmp_path), CXX="", XDG_CACHE_HOME=str(tmp_path))
+        assert done.stdout.strip() == "there is no C++ compiler; install g++ or set CXX torch"
+
+    def test_a_compiler_that_is_not_there_is_said(self, tmp_path: Path) -> None:
+        done = run(TROUBLE, CXX="/nonexistent", XDG_CACHE_HOME=str(tmp_path))
+        assert done.stdout.strip() == "CXX names /nonexistent, which is not there torch"
+        done = run(TROUBLE, CXX="/bin/true", XDG_CACHE_HOME=str(tmp_path))
+        assert "cannot be compiled" in done.stdout
+
+    def test_a_compiler_that_fails_is_said(self, tmp_path: Path) -> None:
+        compiler = tmp_path / "c++"
+        compiler.write_text("#!/bin/sh\necho 'kernels.cpp:1: error: no such thing' >&2\nexit 1\n")
+        compiler.chmod(0o755)
+        done = run(TROUBLE, CXX=str(compiler), XDG_CACHE_HOME=str(tmp_path))
+        assert done.stdout.strip() == ("the C++ compiler failed: kernels.cpp:1: error: no such thing torch")
+        assert not list((tmp_path / "ptb_lm").iterdir())
+
+    def test_a_library_that_cannot_be_loaded_is_said_and_not_used(self, tmp_path: Path) -> None:
+        compiler = tmp_path / "c++"
+        # It leaves something that is no library, as a torch without the exported products would not load.
+        compiler.write_text(
+            '#!/bin/sh\nwhile [ $# -gt 0 ]; do [ "$1" = -o ] && echo nothing > "$2"; shift; done\n'
+        )
+        compiler.chmod(0o755)
+        done = run(TROUBLE, CXX=str(compiler), XDG_CACHE_HOME=str(tmp_path))
+        assert "the compiled kernels cannot be loaded" in done.stdout
+        assert done.stdout.strip().endswith(" torch")
+
+    def test_a_cache_that_cannot_be_written_is_no_obstacle(self, tmp_path: Path) -> None:
+        (tmp_path / "file").write_text("")
+        done = run(TROUBLE, XDG_CACHE_HOME=str(tmp_path / "file"))
+        expected = run(TROUBLE)
+        assert done.stdout == expected.stdout
+
+    def test_a_user_without_a_home_has_them_for_the_process(self, tmp_path: Path) -> None:
+        no_home = "def none(): raise RuntimeError('no home')"
+        code = f"import pathlib\n{no_home}\npathlib.Path.home = none\n{TROUBLE}"
+        done = run(code, XDG_CACHE_HOME="", TMPDIR=str(tmp_path))
+        assert done.stdout == run(TROUBLE).stdout
+        assert not list(tmp_path.iterdir())
+
+    def test_a_library_that_was_cut_off_is_made_again(self, tmp_path: Path) -> None:
+        expected = run(TROUBLE, XDG_CACHE_HOME=str(tmp_path)).stdout
+        for library in (tmp_path / "ptb_lm").iterdir():
+            library.write_bytes(library.read_bytes()[:100])
+        assert run(TROUBLE, XDG_CACHE_HOME=str(tmp_path)).stdout == expected
+
+    def test_code_of_others_is_not_loaded(self, tmp_path: Path) -> None:
+        (tmp_path / "ptb_lm").mkdir()
+        (tmp_path / "ptb_lm").chmod(0o777)
+        assert run(TROUBLE, XDG_CACHE_HOME=str(tmp_path)).stdout == run(TROUBLE).stdout
+        assert not list((tmp_path / "ptb_lm").iterdir())
+
+    def test_they_can_be_switched_off(self) -> None:
+        done = run(TROUBLE, **{cpu.VARIABLE: "torch"})
+        assert done.stdout.strip().endswith(" torch")
+
+
+@needs_kernels
+def test_what_is_compiled_is_kept(tmp_path: Path) -> None:
+    first = run(TROUBLE, XDG_CACHE_HOME=str(tmp_path))
+    (library,) = (tmp_path / "ptb_lm").iterdir()
+    made = library.stat().st_mtime_ns
+    second = run(TROUBLE, XDG_CACHE_HOME=str(tmp_path))
+    assert first.stdout == second.stdout == "None native\n"
+    assert library.stat().st_mtime_ns == made

@@ -1,0 +1,120 @@
+"""Memory that there is not: one sentence, and nothing is lost."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import runs
+import torch
+from conftest import installed
+
+from ptb_lm import train
+from ptb_lm.errors import OutOfMemoryError
+from ptb_lm.model import backend, parameters
+from ptb_lm.model.backend import FRAMEWORKS
+from ptb_lm.model.config import SMALL, Config
+from ptb_lm.torch_backend.backend import TorchBackend
+from ptb_lm.torch_backend.base import enough_memory
+from ptb_lm.training.run_directory import RunDirectory
+
+TOO_SMALL = (
+    "there is not enough memory for a model and windows of this size; fewer hidden units, layers, rows a "
+    "batch or time steps need less"
+)
+
+
+def build(config: Config, vocabulary_size: int, framework: str, **choice: str) -> Any:
+    """A model whose weights are all zero, and take no memory here."""
+    shapes = parameters.shapes(config, vocabulary_size)
+    weights = {name: np.broadcast_to(np.float32(0), shape) for name, shape in shapes.items()}
+    chosen: Any = {"model": "cudnn", "device": "cpu", "precision": "fp32", **choice}
+    return backend.build(config, weights, framework=framework, seed=1, **chosen)
+
+
+@pytest.mark.parametrize(
+    ("framework", "model"),
+    [
+        pytest.param(name, model, marks=installed(name))
+        for name, row in FRAMEWORKS.items()
+        for model in sorted(row.models)
+    ],
+)
+def test_a_model_for_which_there_is_no_memory_is_refused(framework: str, model: str) -> None:
+    """Its first matrix is beyond what a process can address."""
+    with pytest.raises(OutOfMemoryError) as caught:
+        build(SMALL.replace(hidden_size=10_000_000), 11, framework, model=model)
+    assert str(caught.value) == TOO_SMALL
+
+
+@pytest.mark.parametrize(
+    ("framework", "execution", "device", "words"),
+    [
+        ("torch", "eager", "cpu", 40_000_000),
+        pytest.param("tensorflow", "eager", "cpu", 40_000_000, marks=installed("tensorflow")),
+        pytest.param("tensorflow", "graph", "cpu", 40_000_000, marks=installed("tensorflow")),
+        pytest.param("torch", "eager", "cuda", 1_000_000, marks=pytest.mark.gpu),
+        pytest.param("torch", "graph", "cuda", 1_000_000, marks=pytest.mark.gpu),
+    ],
+)
+def test_a_window_for_which_there_is_no_memory_is_refused(
+    framework: str, execution: str, device: str, words: int
+) -> None:
+    """Its vectors, of a million numbers a word, are some 160 or 4 TB. What fits is done as before."""
+    config = SMALL.replace(num_layers=1, hidden_size=1, embedding_size=1_000_000, batch_size=1, num_steps=2)
+    model = "block_fused" if framework == "tensorflow" else "cudnn"  # a layer in one operation
+    built = build(config, 2, framework, model=model, execution=execution, device=device)
+    state, long_1T = built.zero_state(1), built.place(np.zeros((1, words), np.int32))
+    with pytest.raises(OutOfMemoryError):
+        built.train_step(long_1T, long_1T, state, learning_rate=0.5)
+    with pytest.raises(OutOfMemoryError):
+        built.evaluate_step(long_1T, long_1T, state)
+    short_1T = np.zeros((1, 2), np.int32)
+    state, loss = built.train_step(short_1T, short_1T, state, learning_rate=0.5)
+    assert built.read([loss])[0].nll == pytest.approx(2 * np.log(2))
+    assert built.export_weights()["softmax.bias"][0] > 0, "the step moves nothing"
+
+
+LIMITED = """
+import resource, sys
+from pathlib import Path
+import ptb_lm.training.scalars, ptb_lm.training.launch, ptb_lm.torch_backend.backend
+from ptb_lm.train import main
+
+pages = int(Path("/proc/self/statm").read_text().split()[0])
+limit = pages * resource.getpagesize() + int(sys.argv[1])
+resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+sys.exit(main(sys.argv[2:]))
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs Linux")
+def test_the_command_says_so_in_a_sentence_and_its_state_is_kept(tmp_path: Path) -> None:
+    """A first step that needs 960 MB where there are 600; the weights need 80."""
+    data, run = runs.write_corpus(tmp_path / "data"), tmp_path / "run"
+    wide = ("--embedding-size", "400000", "--num-layers", "1", "--num-steps", "150", "--framework", "torch")
+    command = [sys.executable, "-c", LIMITED, str(600 * 2**20), *runs.arguments(data, run, *wide)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 2, done.stderr
+    assert runs.sentence(done.stderr, train) == TOO_SMALL
+    saved = RunDirectory(run).read_state()
+    assert saved.progress.step == 0
+    assert saved.weights["embedding"].shape[1] == 400_000
+
+
+def test_a_state_for_which_there_is_no_memory_is_not_called_wrong(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data, run = runs.write_corpus(tmp_path / "data"), tmp_path / "run"
+    runs.train_run(data, run, "--average-epochs", "1")
+    kept = runs.files(run)
+
+    @enough_memory()
+    def too_large(self: TorchBackend, weight: float) -> None:
+        torch.empty(2**60)
+
+    monkeypatch.setattr(TorchBackend, "average", too_large)
+    assert runs.refusal(capsys, train, "--resume", run, "--epochs", "3") == TOO_SMALL
+    assert runs.files(run) == kept

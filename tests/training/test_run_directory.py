@@ -1,0 +1,214 @@
+"""A run directory: what its files must hold to be believed."""
+
+import dataclasses
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from runs import files
+
+from ptb_lm.data.vocabulary import Vocabulary
+from ptb_lm.errors import UserError
+from ptb_lm.model import parameters
+from ptb_lm.model.config import SMALL
+from ptb_lm.training import checkpoint
+from ptb_lm.training.run_directory import MAX_SEED, RunConfig, RunDirectory
+
+RUN = RunConfig(
+    config="small",
+    recipe="default",
+    model="block",
+    framework="torch",
+    execution="compile",
+    unroll="static",
+    data="some/folder",
+    seed=7,
+    device="cpu",
+    precision="fp64",
+    hyperparameters=SMALL.replace(hidden_size=3, lr_decay=1 / 1.15),
+)
+VOCABULARY = Vocabulary(["<eos>", "a", "ü"])
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> RunDirectory:
+    """A run whose first epoch is done."""
+    created = RunDirectory(tmp_path / "run")
+    created.create(RUN, VOCABULARY)
+    save_weights(created, parameters.initial(RUN.hyperparameters, len(VOCABULARY), seed=7))
+    return created
+
+
+def save_weights(
+    directory: RunDirectory, weights: dict[str, Any], vocabulary: Vocabulary = VOCABULARY
+) -> None:
+    checkpoint.save(directory.weights, weights, {"vocabulary_sha256": vocabulary.sha256})
+
+
+def test_the_configuration_comes_back(directory: RunDirectory) -> None:
+    assert directory.read_config() == RUN
+
+
+def test_the_vocabulary_comes_back(directory: RunDirectory) -> None:
+    assert Vocabulary.load(directory.vocabulary).words == VOCABULARY.words
+
+
+def test_the_weights_come_back(directory: RunDirectory) -> None:
+    expected = parameters.initial(RUN.hyperparameters, len(VOCABULARY), seed=7)
+    weights = directory.read_weights(RUN, VOCABULARY)
+    assert weights.keys() == expected.keys()
+    for name, array in weights.items():
+        np.testing.assert_array_equal(array, expected[name])
+
+
+def test_creating_removes_what_an_older_run_left(directory: RunDirectory) -> None:
+    for stale in (directory.result, directory.metrics, directory.state):
+        stale.write_text("old")
+    for number in range(2):
+        (directory.path / f"events.out.tfevents.{number}.host.1").write_text("old")
+    notes = directory.path / "notes.txt"
+    notes.write_text("mine")
+    directory.create(RUN, VOCABULARY)
+    assert files(directory.path).keys() == {"config.json", "vocabulary.txt", "notes.txt"}
+
+
+def changed_config(directory: RunDirectory, **changes: Any) -> None:
+    """Change keys of config.json, or remove those that become None; `Config`'s are found by their name."""
+    values = json.loads(directory.config.read_text())
+    for name, value in changes.items():
+        table = values["hyperparameters"] if name in values["hyperparameters"] else values
+        table[name] = value
+        if value is None:
+            del table[name]
+    directory.config.write_text(json.dumps(values))
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"colour": "red"}, "unknown key 'colour'"),
+        ({"hyperparameters": {"colour": 1}}, "unknown key 'colour'"),
+        ({"model": None}, "the key 'model' is missing"),
+        ({"hidden_size": None}, "the key 'hidden_size' is missing"),
+        ({"seed": "7"}, "seed cannot be '7'"),
+        ({"seed": True}, "seed cannot be True"),
+        ({"seed": -1}, f"--seed must be at least 0 and at most {MAX_SEED}, not -1"),
+        ({"seed": MAX_SEED + 1}, f"--seed must be at least 0 and at most {MAX_SEED}, not {MAX_SEED + 1}"),
+        ({"data": 3}, "data cannot be 3"),
+        ({"hidden_size": 0}, "--hidden-size must be at least 1, not 0"),
+        ({"hidden_size": 3.5}, "--hidden-size must be a whole number, not 3.5"),
+        ({"keep_prob": "1"}, "--keep-prob must be a finite number, not '1'"),
+        ({"tie_weights": 1}, "--tie-weights must be true or false, not 1"),
+        ({"recipe": 1}, "recipe cannot be 1"),
+        ({"learning_rate": float("nan")}, "--learning-rate must be a finite number, not nan"),
+    ],
+)
+def test_a_changed_configuration_is_refused(
+    changes: dict[str, Any], problem: str, directory: RunDirectory
+) -> None:
+    changed_config(directory, **changes)
+    with pytest.raises(UserError) as caught:
+        directory.read_config()
+    assert str(caught.value) == f"{directory.config}: {problem}"
+
+
+@pytest.mark.parametrize("content", ["[]", "3", '"text"', "null"])
+def test_a_configuration_that_is_no_table_is_refused(content: str, directory: RunDirectory) -> None:
+    directory.config.write_text(content)
+    with pytest.raises(UserError, match=r"config\.json is not a run's configuration$"):
+        directory.read_config()
+
+
+def test_a_configuration_from_before_executions_is_read(directory: RunDirectory) -> None:
+    changed_config(directory, execution=None, unroll=None)
+    assert directory.read_config() == dataclasses.replace(RUN, execution="eager", unroll="static")
+
+
+def test_a_configuration_from_before_recipes_is_read(directory: RunDirectory) -> None:
+    """Such a run did what the tutorial does."""
+    since = (
+        "recipe",
+        "tie_weights",
+        "variational",
+        "embedding_keep_prob",
+        "recurrent_keep_prob",
+        "average_epochs",
+    )
+    changed_config(directory, **dict.fromkeys(since))
+    assert directory.read_config() == dataclasses.replace(RUN, recipe="tutorial")
+
+
+def test_hyperparameters_that_are_no_table_are_refused(directory: RunDirectory) -> None:
+    changed_config(directory, hyperparameters=3)
+    with pytest.raises(UserError, match=r"config\.json is not a run's configuration$"):
+        directory.read_config()
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"{'a': 1}", b"\xff\xfe", bytes(100)])
+def test_a_configuration_that_is_not_json_is_refused(content: bytes, directory: RunDirectory) -> None:
+    directory.config.write_bytes(content)
+    with pytest.raises(UserError, match=r"config\.json is not valid JSON$"):
+        directory.read_config()
+
+
+def test_a_folder_that_is_missing_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=f"the run directory {tmp_path}/run does not exist"):
+        RunDirectory(tmp_path / "run").read_config()
+
+
+def test_a_folder_of_another_kind_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=rf"{tmp_path} is not a run directory: config\.json is missing"):
+        RunDirectory(tmp_path).read_config()
+
+
+def test_a_file_is_no_run_directory(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("text")
+    with pytest.raises(UserError, match=r"file is not a run directory$"):
+        RunDirectory(tmp_path / "file").read_config()
+
+
+def test_weights_of_another_vocabulary_are_refused(directory: RunDirectory) -> None:
+    # As many words, so that the shapes are no help.
+    other = Vocabulary(["<eos>", "ü", "a"])
+    save_weights(directory, directory.read_weights(RUN, VOCABULARY), other)
+    with pytest.raises(UserError, match=r"weights\.safetensors was trained with another vocabulary than"):
+        directory.read_weights(RUN, VOCABULARY)
+
+
+def test_weights_without_a_vocabulary_are_refused(directory: RunDirectory) -> None:
+    checkpoint.save(directory.weights, directory.read_weights(RUN, VOCABULARY), {})
+    with pytest.raises(UserError, match=r"weights\.safetensors was trained with another vocabulary than"):
+        directory.read_weights(RUN, VOCABULARY)
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"softmax.bias": np.zeros(4, np.float32)}, r"'softmax.bias' has shape \(4,\), not \(3,\)"),
+        ({"embedding": np.zeros(9, np.float32)}, r"'embedding' has shape \(9,\), not \(3, 3\)"),
+        ({"lstm.2.bias": np.zeros(12, np.float32)}, "'lstm.2.bias' does not belong to this model"),
+        ({"lstm.1.kernel": None}, "'lstm.1.kernel' is missing"),
+    ],
+)
+def test_weights_of_another_model_are_refused(
+    changes: dict[str, Any], problem: str, directory: RunDirectory
+) -> None:
+    weights = directory.read_weights(RUN, VOCABULARY) | changes
+    save_weights(directory, {name: array for name, array in weights.items() if array is not None})
+    with pytest.raises(UserError, match=rf"does not fit {directory.config}: the tensor {problem}"):
+        directory.read_weights(RUN, VOCABULARY)
+
+
+def test_a_run_without_weights_says_why(directory: RunDirectory) -> None:
+    directory.weights.unlink()
+    with pytest.raises(UserError, match=r"is missing; a run's first epoch writes it$"):
+        directory.read_weights(RUN, VOCABULARY)
+
+
+def test_a_run_may_be_moved(directory: RunDirectory, tmp_path: Path) -> None:
+    moved = RunDirectory(Path(shutil.move(directory.path, tmp_path / "elsewhere")))
+    assert moved.read_config() == RUN
+    assert moved.read_weights(RUN, VOCABULARY).keys() == parameters.shapes(RUN.hyperparameters, 3).keys()

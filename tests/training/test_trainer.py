@@ -1,0 +1,571 @@
+"""The training loop: what it computes, and that stopping and resuming changes nothing."""
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import runs
+
+from ptb_lm import evaluate
+from ptb_lm.data import corpus
+from ptb_lm.errors import DivergenceError
+from ptb_lm.model import parameters, reference
+from ptb_lm.model.backend import Measured
+from ptb_lm.model.config import SMALL
+from ptb_lm.model.schedule import learning_rate
+from ptb_lm.train import main
+from ptb_lm.training import checkpoint, trainer
+from ptb_lm.training.interrupt import StopRequest
+from ptb_lm.training.run_directory import RunConfig, RunDirectory
+
+SIZES = {"hidden-size": 6, "num-layers": 2, "batch-size": 3, "num-steps": 4, "epochs": 2, "decay-after": 1}
+FLAGS = [
+    "--recipe",
+    "tutorial",
+    *(part for name, value in SIZES.items() for part in (f"--{name}", str(value))),
+]
+
+
+@pytest.fixture(scope="session")
+def text_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A corpus of a few hundred words, drawn at random."""
+    folder, rng = tmp_path_factory.mktemp("text"), np.random.default_rng(0)
+    for split, lines in (("train", 30), ("valid", 6), ("test", 5)):
+        words = rng.zipf(1.5, size=(lines, 7)).clip(max=20)
+        content = "".join(" ".join(f"w{word}" for word in line) + " <unk>\n" for line in words)
+        (folder / f"{split}.txt").write_text(content)
+    return folder
+
+
+def arguments(text_folder: Path, run: Path, *more: str) -> list[str]:
+    return ["--data", str(text_folder), "--run-dir", str(run), "--precision", "fp64", *FLAGS, *more]
+
+
+def final_state(run: Path) -> dict[str, np.ndarray]:
+    return checkpoint.load(RunDirectory(run).state)[0]
+
+
+def assert_equal_runs(run: Path, expected: Path) -> None:
+    """The same weights, state, metrics (but for the clock) and result, to the last bit."""
+    state, expected_state = final_state(run), final_state(expected)
+    assert state.keys() == expected_state.keys()
+    for name, array in state.items():
+        np.testing.assert_array_equal(array, expected_state[name], err_msg=name)
+    best, expected_best = (checkpoint.load(RunDirectory(path).weights)[0] for path in (run, expected))
+    for name, array in best.items():
+        np.testing.assert_array_equal(array, expected_best[name], err_msg=name)
+    assert untimed_rows(run) == untimed_rows(expected)
+    for key in (
+        "test_perplexity",
+        "valid_perplexity",
+        "final_test_perplexity",
+        "final_valid_perplexity",
+        "best_epoch",
+        "epochs",
+    ):
+        assert result(run)[key] == result(expected)[key]
+
+
+def untimed_rows(run: Path) -> list[dict[str, Any]]:
+    return [
+        {k: v for k, v in row.items() if k not in ("words_per_second", "seconds")}
+        for row in runs.metrics(run)
+    ]
+
+
+def result(run: Path) -> dict[str, Any]:
+    loaded: dict[str, Any] = json.loads((run / "result.json").read_text())
+    return loaded
+
+
+@pytest.mark.parametrize(
+    "horizon", [pytest.param(0.0, id="weights"), pytest.param(0.3, id="averages of tied weights")]
+)
+def test_a_whole_run_equals_the_reference(horizon: float, text_folder: Path, tmp_path: Path) -> None:
+    """Schedule, order, carried state, clipping, averaging, validation and test: done again in NumPy."""
+    run = tmp_path / "run"
+    more = ("--tie-weights", "--average-epochs", str(horizon)) if horizon else ()
+    assert main(arguments(text_folder, run, "--max-grad-norm", "2", *more)) == 0
+    config = SMALL.replace(
+        **{name.replace("-", "_"): value for name, value in SIZES.items()},
+        max_grad_norm=2.0,
+        tie_weights=horizon > 0,
+    )
+    data = corpus.load(text_folder)
+    weights = {
+        name: array.astype(np.float64)
+        for name, array in parameters.initial(config, len(data.vocabulary), seed=1).items()
+    }
+
+    averages, updates, every = dict[str, np.ndarray](), 0, 10
+
+    def perplexity(split: str, batch: int, *, averaged: bool = True) -> float:
+        rows_BL, judged = corpus.rows(data.splits[split], batch), (averaged and averages) or weights
+        zero = reference.zero_state(judged, batch)
+        loss, _, _ = reference.loss_and_gradients(judged, rows_BL[:, :-1], rows_BL[:, 1:], zero)
+        return math.exp(loss / (rows_BL.shape[1] - 1))
+
+    for epoch, row in enumerate(untimed_rows(run)):
+        state, total, steps, norms = reference.zero_state(weights, 3), 0.0, 0, 0.0
+        for x_BT, y_BT in corpus.windows(corpus.rows(data.splits["train"], 3), 4):
+            loss, gradients, state = reference.loss_and_gradients(weights, x_BT, y_BT, state)
+            weights, norm = reference.sgd_update(
+                weights, gradients, learning_rate=learning_rate(config, epoch), max_grad_norm=2.0
+            )
+            total, steps, norms = total + loss, steps + 1, norms + norm
+            if horizon and (epoch * 22 + steps) % every == 0:
+                updates += 1
+                w = max(4 / (updates + 3), 1 - math.exp(-every / (horizon * 22)))
+                for name, array in weights.items():
+                    average = averages.get(name, array)
+                    averages[name] = average + w * (array - average)
+        assert row["epoch"] == epoch + 1
+        assert row["learning_rate"] == [1.0, 0.5][epoch]
+        assert row["train_perplexity"] == pytest.approx(math.exp(total / (4 * steps)), rel=1e-10)
+        assert row["valid_perplexity"] == pytest.approx(perplexity("valid", 3), rel=1e-10)
+        unaveraged = [perplexity("valid", 3, averaged=False)] if horizon else []
+        assert [v for k, v in row.items() if k.startswith("unav")] == pytest.approx(unaveraged, rel=1e-10)
+        assert row["gradient_norm"] == pytest.approx(norms / steps, rel=1e-10)
+    assert result(run)["best_epoch"] == 2
+    assert updates == (4 if horizon else 0)
+    # The weights are saved in float32.
+    assert result(run)["test_perplexity"] == pytest.approx(perplexity("test", 1), rel=1e-6)
+
+
+def test_to_average_changes_nothing_that_is_trained(text_folder: Path, tmp_path: Path) -> None:
+    """With dropout: the weights of both runs end equal to the bit, and were scored so in every epoch."""
+    with_average, without = tmp_path / "with", tmp_path / "without"
+    assert main(arguments(text_folder, with_average, *REGULARISED)) == 0
+    assert main(arguments(text_folder, without, *REGULARISED, "--average-epochs", "0")) == 0
+    for name, array in RunDirectory(without).read_state().weights.items():
+        np.testing.assert_array_equal(RunDirectory(with_average).read_state().weights[name], array)
+    averaged, trained = untimed_rows(with_average), untimed_rows(without)
+    assert all(row["valid_perplexity"] != row["unaveraged_valid_perplexity"] for row in averaged)
+    for row in averaged:
+        row["valid_perplexity"] = row.pop("unaveraged_valid_perplexity")
+    assert averaged == trained
+
+
+def test_the_best_weights_are_kept(text_folder: Path, tmp_path: Path) -> None:
+    """A learning rate that ruins the second epoch: the first's weights are tested, and the last's."""
+    once, twice = tmp_path / "once", tmp_path / "twice"
+    assert main(arguments(text_folder, twice, *RUINED)) == 0
+    first, second = untimed_rows(twice)
+    assert second["valid_perplexity"] > first["valid_perplexity"]
+    assert main(arguments(text_folder, once, "--epochs", "1", "--max-grad-norm", "1000")) == 0
+    assert result(twice)["best_epoch"] == 1
+    assert result(twice)["valid_perplexity"] == first["valid_perplexity"]
+    assert result(twice)["test_perplexity"] == result(once)["test_perplexity"]
+    assert result(twice)["final_valid_perplexity"] == second["valid_perplexity"]
+    assert result(twice)["final_test_perplexity"] == pytest.approx(perplexity_of_the_state(twice), rel=1e-10)
+    for kind in ("test", "valid"):
+        assert result(once)[f"final_{kind}_perplexity"] == result(once)[f"{kind}_perplexity"]
+
+
+# Of the second epoch, which ends worse than the first.
+RUINED = ("--lr-decay", "20", "--max-grad-norm", "1000")
+
+
+def perplexity_of_the_state(run: Path) -> float:
+    """What the weights that the last epoch ended with score, by the reference."""
+    weights, _, _, averages = RunDirectory(run).read_state()
+    data = corpus.load(Path(RunDirectory(run).read_config().data))
+    rows_BL = corpus.rows(data.splits["test"], 1)
+    judged = averages or weights
+    zero = reference.zero_state(judged, 1)
+    loss, _, _ = reference.loss_and_gradients(judged, rows_BL[:, :-1], rows_BL[:, 1:], zero)
+    return math.exp(loss / (rows_BL.shape[1] - 1))
+
+
+def test_the_last_epoch_s_averages_are_tested(text_folder: Path, tmp_path: Path) -> None:
+    assert main(arguments(text_folder, tmp_path / "run", *RUINED, "--average-epochs", "0.2")) == 0
+    found = result(tmp_path / "run")
+    assert found["best_epoch"] == 1
+    expected = perplexity_of_the_state(tmp_path / "run")
+    assert found["final_test_perplexity"] == pytest.approx(expected, rel=1e-10)
+
+
+class StopAfter(StopRequest):
+    """A stop request that arrives at the n-th time the trainer asks."""
+
+    def __init__(self, asked: int) -> None:
+        self._left = asked
+        super().__init__()
+
+    @property
+    def signal_number(self) -> int | None:  # type: ignore[override]
+        self._left -= 1
+        return signal.SIGTERM if self._left < 0 else None
+
+    @signal_number.setter
+    def signal_number(self, value: int | None) -> None:
+        pass
+
+
+def assert_saved_when_asked(run: Path, asked: int) -> None:
+    """The state is of the step that the stop was asked at: nothing that was trained is lost."""
+    saved = RunDirectory(run).read_state()[2]
+    steps = 22  # an epoch's, on this corpus
+    if asked < steps:  # the trainer asks once a step
+        assert (saved.epoch, saved.step) == (0, asked + 1)
+    else:
+        assert saved.epoch * steps + saved.step >= steps
+
+
+@pytest.mark.parametrize("asked", [0, 1, 7, 20, 40, 41, 42, 43, 44, 60, 83, 84, 85, 86, 87, 88, 90])
+def test_stopped_anywhere_and_resumed_equals_never_stopped(
+    asked: int, text_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In training, validation and test, with dropout on; float32, as people train."""
+    monkeypatch.setattr(trainer, "READ_SECONDS", math.inf)  # or a slow machine asks more often
+    more = ("--keep-prob", "0.7", "--precision", "fp32")
+    run, expected = tmp_path / "run", tmp_path / "expected"
+    assert main(arguments(text_folder, expected, *more)) == 0
+    with monkeypatch.context() as patch:
+        patch.setattr("ptb_lm.training.launch.StopRequest", lambda: StopAfter(asked))
+        status = main(arguments(text_folder, run, *more))
+    if status == 143:
+        assert not (run / "result.json").exists()
+        assert_saved_when_asked(run, asked)
+        assert main(["--resume", str(run)]) == 0
+    else:
+        assert status == 0
+    assert_equal_runs(run, expected)
+
+
+REGULARISED = (
+    "--tie-weights",
+    "--variational",
+    *("--keep-prob", "0.7"),
+    *("--embedding-keep-prob", "0.8"),
+    *("--recurrent-keep-prob", "0.8"),
+    *("--average-epochs", "0.5"),
+    *("--precision", "fp32"),
+)
+
+
+@pytest.mark.parametrize("asked", [0, 7, 9, 10, 20, 25, 43, 52])
+def test_with_averages_too(
+    asked: int, text_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before the first update, after it, between two, in an evaluation with the averages in place."""
+    monkeypatch.setattr(trainer, "READ_SECONDS", math.inf)
+    run, expected = tmp_path / "run", tmp_path / "expected"
+    assert main(arguments(text_folder, expected, *REGULARISED)) == 0
+    with monkeypatch.context() as patch:
+        patch.setattr("ptb_lm.training.launch.StopRequest", lambda: StopAfter(asked))
+        assert main(arguments(text_folder, run, *REGULARISED)) == 143
+    assert_saved_when_asked(run, asked)
+    assert main(["--resume", str(run)]) == 0
+    assert_equal_runs(run, expected)
+    saved = RunDirectory(run).read_state()
+    assert saved.averages.keys() == saved.weights.keys()
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("model", ["basic", "block", "block_fused", "cudnn"])
+def test_in_bfloat16_too(
+    model: str, tied: bool, text_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trainer, "READ_SECONDS", math.inf)
+    more = (*REGULARISED, "--model", model, "--precision", "bf16", *(() if tied else ("--no-tie-weights",)))
+    run, expected = tmp_path / "run", tmp_path / "expected"
+    assert main(arguments(text_folder, expected, *more)) == 0
+    with monkeypatch.context() as patch:
+        patch.setattr("ptb_lm.training.launch.StopRequest", lambda: StopAfter(16))
+        assert main(arguments(text_folder, run, *more)) == 143
+    assert_saved_when_asked(run, 16)
+    assert main(["--resume", str(run)]) == 0
+    assert_equal_runs(run, expected)
+
+
+@pytest.mark.parametrize("before_the_end", [1, 4, 5, 7])
+def test_stopped_in_either_test_and_resumed_equals_never_stopped(
+    before_the_end: int, text_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last epoch's weights are tested first, then the best ones; four windows each."""
+    more = (*RUINED, "--average-epochs", "0.2")
+    monkeypatch.setattr(trainer, "READ_SECONDS", math.inf)
+    run, expected = tmp_path / "run", tmp_path / "expected"
+    counted = StopAfter(10**9)
+    with monkeypatch.context() as patch:
+        patch.setattr("ptb_lm.training.launch.StopRequest", lambda: counted)
+        assert main(arguments(text_folder, expected, *more)) == 0
+    asked = 10**9 - counted._left
+    with monkeypatch.context() as patch:
+        patch.setattr("ptb_lm.training.launch.StopRequest", lambda: StopAfter(asked - before_the_end))
+        assert main(arguments(text_folder, run, *more)) == 143
+    assert len(untimed_rows(run)) == 2
+    assert not (run / "result.json").exists()
+    assert main(["--resume", str(run)]) == 0
+    assert_equal_runs(run, expected)
+
+
+def test_stopped_again_and_again_equals_never_stopped(
+    text_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, expected = tmp_path / "run", tmp_path / "expected"
+    assert main(arguments(text_folder, expected, "--keep-prob", "0.7")) == 0
+    first, status, stops = arguments(text_folder, run, "--keep-prob", "0.7"), 143, 0
+    monkeypatch.setattr("ptb_lm.training.launch.StopRequest", lambda: StopAfter(9))
+    while status == 143:
+        status = main(["--resume", str(run)] if stops else first)
+        stops += 1
+        assert stops < 100
+    assert status == 0
+    assert stops > 5
+    assert_equal_runs(run, expected)
+
+
+def test_a_killed_run_goes_on_from_its_newest_state(
+    text_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed at any time, the files of the last save are whole; here between two saves."""
+    run, expected = tmp_path / "run", tmp_path / "expected"
+    assert main(arguments(text_folder, expected)) == 0
+    monkeypatch.setattr(trainer, "SAVE_SECONDS", 0.0)
+    monkeypatch.setattr(trainer, "READ_SECONDS", 0.0)
+
+    class Killed(BaseException):
+        pass
+
+    saves = iter(range(30))
+    original = trainer.Trainer._save
+
+    def save_or_die(self: trainer.Trainer) -> None:
+        if next(saves, None) is None:
+            raise Killed
+        original(self)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(trainer.Trainer, "_save", save_or_die)
+        with pytest.raises(Killed):
+            main(arguments(text_folder, run))
+    assert main(["--resume", str(run)]) == 0
+    assert_equal_runs(run, expected)
+
+
+def test_resume_with_more_epochs_equals_a_longer_run(text_folder: Path, tmp_path: Path) -> None:
+    run, expected = tmp_path / "run", tmp_path / "expected"
+    assert main(arguments(text_folder, expected, "--epochs", "3")) == 0
+    assert main(arguments(text_folder, run)) == 0
+    assert main(["--resume", str(run), "--epochs", "3"]) == 0
+    assert_equal_runs(run, expected)
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_signals_save_and_print_the_resume_command(
+    number: signal.Signals, status: int, text_folder: Path, tmp_path: Path
+) -> None:
+    run, expected = tmp_path / "run", tmp_path / "expected"
+    flags = ("--epochs", "40", "--lr-decay", "0.99")
+    command = [sys.executable, "-m", "ptb_lm.train", *arguments(text_folder, run, *flags)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    while not (run / "metrics.jsonl").exists() or not (run / "metrics.jsonl").read_text():
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.01)
+    os.kill(process.pid, number)
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == status, stderr
+    assert f"python -m ptb_lm.train --resume {run}" in stderr
+    assert "Traceback" not in stderr
+    assert not list(run.rglob("*.tmp"))
+    assert main(["--resume", str(run)]) == 0
+    assert main(arguments(text_folder, expected, *flags)) == 0
+    assert_equal_runs(run, expected)
+
+
+def test_best_weights_written_before_a_crash_keep_their_numbers(
+    text_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Killed between the best weights and the state, and resumed with a rate that makes the epoch worse."""
+    run = tmp_path / "run"
+
+    class Killed(BaseException):
+        pass
+
+    def die(self: trainer.Trainer) -> None:
+        if self.progress.epoch == 1:
+            raise Killed
+        save(self)
+
+    save = trainer.Trainer._save
+    with monkeypatch.context() as patch:
+        patch.setattr(trainer.Trainer, "_save", die)
+        with pytest.raises(Killed):
+            main(arguments(text_folder, run))
+    assert main(["--resume", str(run), "--learning-rate", "0.001"]) == 0
+    best = result(run)
+    capsys.readouterr()
+    assert evaluate.main([str(run), "--split", "valid"]) == 0
+    assert f"valid perplexity {best['valid_perplexity']:.4f}" in capsys.readouterr().out
+    assert best["best_epoch"] == 1
+
+
+def test_the_seed_decides(text_folder: Path, tmp_path: Path) -> None:
+    def trained(name: str, *more: str) -> dict[str, Any]:
+        assert main(arguments(text_folder, tmp_path / name, "--keep-prob", "0.7", *more)) == 0
+        return untimed_rows(tmp_path / name)[0]
+
+    first = trained("first", "--seed", "1")
+    assert trained("again", "--seed", "1") == first
+    assert trained("other", "--seed", "2") != first
+
+
+FINE = Measured(nll=1.0, gradient_norm=1.0)
+
+
+class PlacedWords:
+    """Words that only the fake backend can read."""
+
+    def __init__(self, words: np.ndarray) -> None:
+        self.words = words
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.words.shape
+
+    def __getitem__(self, part: Any) -> "PlacedWords":
+        return PlacedWords(self.words[part])
+
+
+class FakeBackend:
+    """Costs known seconds on a fake clock, and returns what it is told to."""
+
+    engine = "fake"
+
+    def __init__(self, clock: "FakeClock", loss: Measured = FINE) -> None:
+        self.clock, self.loss, self.weights = clock, loss, {"w": np.zeros(1)}
+
+    def zero_state(self, batch_size: int) -> None:
+        return None
+
+    def place(self, rows: np.ndarray) -> PlacedWords:
+        return PlacedWords(rows)
+
+    def train_step(
+        self, x: PlacedWords, y: PlacedWords, state: None, *, learning_rate: float
+    ) -> tuple[Any, Any]:
+        assert (x.words[:, 1:] == y.words[:, :-1]).all()
+        self.clock.now += 1
+        return None, self.loss
+
+    def evaluate_step(self, x: PlacedWords, y: PlacedWords, state: None) -> tuple[Any, Any]:
+        assert (x.words[:, 1:] == y.words[:, :-1]).all()
+        self.clock.now += 100
+        return None, Measured(1.0, 0.0)
+
+    def read(self, losses: list[Measured]) -> list[Measured]:
+        return list(losses)
+
+    def export_weights(self) -> dict[str, np.ndarray]:
+        self.clock.now += 1000  # saving is slow
+        return self.weights
+
+    def export_training_state(self, state: None) -> dict[str, np.ndarray]:
+        return {}
+
+    def load_weights(self, weights: dict[str, np.ndarray]) -> None:
+        pass
+
+    def environment(self) -> dict[str, Any]:
+        return {}
+
+
+class FakeClock:
+    now = 0.0
+
+    def perf_counter(self) -> float:
+        return self.now
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(time, name)
+
+
+@pytest.fixture
+def fake_trainer(
+    text_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., tuple[trainer.Trainer, FakeClock]]:
+    def make(**changes: Any) -> tuple[trainer.Trainer, FakeClock]:
+        clock = FakeClock()
+        monkeypatch.setattr(trainer, "time", clock)
+        monkeypatch.setattr(trainer, "READ_SECONDS", 3.5)  # every four steps
+        config = SMALL.replace(batch_size=3, num_steps=4, epochs=2)
+        run = RunConfig(
+            config="small",
+            recipe="default",
+            model="fake",
+            framework="fake",
+            execution="eager",
+            unroll="static",
+            data=str(text_folder),
+            seed=1,
+            device="cpu",
+            precision="fp32",
+            hyperparameters=config,
+        )
+        data, directory = corpus.load(text_folder), RunDirectory(tmp_path / "fake")
+        directory.create(run, data.vocabulary)
+        monkeypatch.setattr(RunDirectory, "read_weights", lambda *_: {"w": np.zeros(1)})
+        backend: Any = FakeBackend(clock, **changes)
+        return trainer.Trainer(
+            run, data, backend, directory, stop=StopRequest(), command="test", started=-5.0
+        ), clock
+
+    return make
+
+
+def test_the_clock_has_the_steps_in_it_and_nothing_else(
+    fake_trainer: Callable[..., tuple[trainer.Trainer, FakeClock]],
+) -> None:
+    """Each step is a second and 12 words; the first compiles; evaluation and saving take much longer."""
+    built, clock = fake_trainer()
+    outcome = built.train()
+    first, second = built.progress.rows
+    assert built.steps == 22
+    assert (first["words_per_second"], first["seconds"]) == (12.0, 21.0)
+    # Five seconds before the trainer, a save, and the step itself.
+    assert outcome["environment"]["seconds_to_first_step"] == 5 + 1000 + 1
+    assert (second["words_per_second"], second["seconds"]) == (12.0, 22.0)
+    assert outcome["words_per_second"] == pytest.approx(12.0)
+    assert outcome["seconds"] == clock.now
+
+
+def test_saving_within_an_epoch_is_outside_the_clock(
+    fake_trainer: Callable[..., tuple[trainer.Trainer, FakeClock]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trainer, "SAVE_SECONDS", 5.0)
+    built, _ = fake_trainer()
+    built.train()
+    assert [row["seconds"] for row in built.progress.rows] == [21.0, 22.0]
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [Measured(math.nan, 1.0), Measured(math.inf, 1.0), Measured(1.0, math.nan), Measured(1.0, math.inf)],
+)
+def test_a_loss_or_norm_that_is_not_finite_stops_the_run(
+    loss: Measured, fake_trainer: Callable[..., tuple[trainer.Trainer, FakeClock]]
+) -> None:
+    built, _ = fake_trainer(loss=loss)
+    with pytest.raises(DivergenceError, match="in epoch 1, step 1 of 22"):
+        built.train()
+
+
+def test_weights_that_are_not_finite_are_never_written(
+    fake_trainer: Callable[..., tuple[trainer.Trainer, FakeClock]],
+) -> None:
+    built, _ = fake_trainer()
+    built.backend.weights["w"][0] = math.nan  # type: ignore[attr-defined]
+    with pytest.raises(DivergenceError, match="diverged by epoch 1, step 0"):
+        built.train()
+    assert not built.directory.state.exists()
