@@ -10,6 +10,7 @@ from ptb_lm.data import corpus, datasets, text
 from ptb_lm.data.vocabulary import UNK, Vocabulary
 from ptb_lm.errors import UserError
 from ptb_lm.model import backend
+from ptb_lm.model.choice import Choice
 from ptb_lm.training import scoring
 from ptb_lm.training.run_directory import RunDirectory
 
@@ -64,17 +65,7 @@ def _evaluate(arguments: argparse.Namespace) -> int:
         ids, split, name = data.splits[arguments.split], arguments.split, arguments.split
     batch_size = scoring.batch_size(split, run.hyperparameters)
     corpus.check_evaluation(ids, batch_size=batch_size, split=name)
-    framework, implementation = arguments.framework or run.framework, arguments.model or run.model
-    model = backend.build(
-        run.hyperparameters,
-        weights,
-        framework=framework,
-        model=implementation,
-        execution=arguments.execution,
-        device=arguments.device or run.device,
-        precision=arguments.precision or _precision(run.precision, framework, implementation),
-        seed=run.seed,
-    )
+    model = backend.build(run.hyperparameters, weights, _choice(arguments, run.choice))
     perplexity = scoring.perplexity(model, ids, run.hyperparameters, batch_size=batch_size, description=name)
     scored = len(ids) // batch_size * batch_size - batch_size
     unknown = 0 if arguments.text is None else int((ids[1:] == vocabulary.unknown).sum())
@@ -83,11 +74,23 @@ def _evaluate(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _precision(trained: str, framework: str, model: str) -> str:
-    """Return the precision to score in: the weights are kept in float32, whatever they were trained in."""
+def _choice(arguments: argparse.Namespace, trained: Choice) -> Choice:
+    """Return what scores a run: what trained it, but for the flags, and run as its framework does by default.
+
+    The weights are kept in float32 whatever they were trained in, so that they can be scored in fp32 where
+    the run's precision cannot be had.
+    """
+    framework, model = arguments.framework or trained.framework, arguments.model or trained.model
     row = backend.FRAMEWORKS[framework]
     anywhere = set(row.options(model)["precision"]) - set(row.needs_cuda)
-    return trained if trained in anywhere else "fp32"
+    return Choice.of(
+        framework=framework,
+        model=model,
+        execution=arguments.execution,
+        device=arguments.device or trained.device,
+        precision=arguments.precision or (trained.precision if trained.precision in anywhere else "fp32"),
+        seed=trained.seed,
+    )
 
 
 if __name__ == "__main__":

@@ -111,18 +111,12 @@ def _steps(arguments: argparse.Namespace) -> int:
     from ptb_lm.bench.workloads import LanguageTask
     from ptb_lm.data import corpus
     from ptb_lm.model import backend, parameters
+    from ptb_lm.model.choice import Choice
 
     config = RECIPES["default"][arguments.config]
     task = LanguageTask(config=config, vocabulary_size=PTB_VOCABULARY)
-    model = backend.build(
-        config,
-        parameters.initial(config, PTB_VOCABULARY, seed=1),
-        framework="torch",
-        model=arguments.model,
-        device="cpu",
-        precision=arguments.precision,
-        seed=1,
-    )
+    choice = Choice.of(model=arguments.model, device="cpu", precision=arguments.precision)
+    model = backend.build(config, parameters.initial(config, PTB_VOCABULARY, seed=1), choice)
     ((x_BT, y_BT),) = corpus.windows(model.place(task.rows(1, seed=1)), config.num_steps)
     state: Any = model.zero_state(config.batch_size)
     done, start = -3, time.perf_counter()

@@ -21,6 +21,7 @@ from ptb_lm.data import corpus, datasets
 from ptb_lm.errors import UserError
 from ptb_lm.files import atomic_write
 from ptb_lm.model import backend, parameters
+from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import PRESETS, Config
 from ptb_lm.training import runlog
 
@@ -77,9 +78,7 @@ def _build(variant: str, config: Config, vocabulary_size: int) -> Any:
     if nudged:
         kernel = weights["lstm.0.kernel"]
         kernel[0, 0] = np.nextafter(kernel[0, 0], np.float32(1))
-    return backend.build(
-        config, weights, framework="torch", model=model, device="cpu", precision=precision, seed=1
-    )
+    return backend.build(config, weights, Choice.of(model=model, device="cpu", precision=precision))
 
 
 if __name__ == "__main__":

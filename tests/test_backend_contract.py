@@ -15,6 +15,7 @@ from ptb_lm.data import corpus
 from ptb_lm.errors import UserError
 from ptb_lm.model import backend, reference
 from ptb_lm.model.backend import FRAMEWORKS, Backend
+from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
 
 VOCABULARY = 11
@@ -61,7 +62,7 @@ every_device = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", ma
 def build(config: Config, weights: dict[str, np.ndarray], **choice: str | None) -> Backend:
     defaults = {"device": "cpu", "precision": "fp32"}
     try:
-        return backend.build(config, weights, seed=3, **{**defaults, **choice})  # type: ignore[arg-type]
+        return backend.build(config, weights, Choice.of(seed=3, **{**defaults, **choice}))
     except UserError as error:
         if choice.get("device") == "cuda":
             pytest.skip(str(error))
@@ -323,7 +324,7 @@ def test_all_models_of_a_framework_drop_the_same_units(
         assert other == pytest.approx(losses[0], rel=1e-5)
     model = next(iter(FRAMEWORKS[framework].models))
     other_seed = backend.build(
-        config, weights, framework=framework, model=model, device="cpu", precision="fp32", seed=4
+        config, weights, Choice.of(framework=framework, model=model, device="cpu", seed=4)
     )
     assert train(other_seed, config, windows) != pytest.approx(losses[0], rel=1e-3)
 

@@ -1,5 +1,6 @@
 """Scoring a saved run: the number that training reported, whatever way it is asked for."""
 
+import dataclasses
 import json
 import re
 import shutil
@@ -68,11 +69,7 @@ def loaded(run: Path, model: str | None = None) -> Backend:
     return backend.build(
         config.hyperparameters,
         directory.read_weights(config, Vocabulary.load(directory.vocabulary)),
-        framework=config.framework,
-        model=model or config.model,
-        device="cpu",
-        precision=config.precision,
-        seed=0,
+        dataclasses.replace(config.choice, model=model or config.choice.model),
     )
 
 
@@ -127,7 +124,7 @@ def test_the_reference_agrees_over_the_whole_test_split(any_run: Path, data: Pat
     nll, _, _ = reference.loss_and_gradients(
         weights, ids_1L[:, :-1], ids_1L[:, 1:], reference.zero_state(weights, 1)
     )
-    precision = RunDirectory(any_run).read_config().precision
+    precision = RunDirectory(any_run).read_config().choice.precision
     assert runs.result(any_run)["test_perplexity"] == pytest.approx(
         np.exp(nll / (len(tokens) - 1)), rel=TOLERANCE[precision]
     )
@@ -135,7 +132,7 @@ def test_the_reference_agrees_over_the_whole_test_split(any_run: Path, data: Pat
 
 @pytest.mark.parametrize("window", [1, 3, 7, 1000])
 def test_the_window_of_evaluation_does_not_matter(window: int, any_run: Path, data: Path) -> None:
-    precision = RunDirectory(any_run).read_config().precision
+    precision = RunDirectory(any_run).read_config().choice.precision
     expected = runs.result(any_run)["test_perplexity"]
     assert perplexity(any_run, data, window=window) == pytest.approx(expected, rel=TOLERANCE[precision])
 
@@ -144,7 +141,7 @@ def test_the_window_of_evaluation_does_not_matter(window: int, any_run: Path, da
 def test_every_model_gives_the_same_perplexity(
     model: str, any_run: Path, data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    precision = RunDirectory(any_run).read_config().precision
+    precision = RunDirectory(any_run).read_config().choice.precision
     expected = runs.result(any_run)["test_perplexity"]
     assert perplexity(any_run, data, model=model) == pytest.approx(expected, rel=TOLERANCE[precision])
     # Beyond the last digit printed lies the rounding of float32.

@@ -19,6 +19,7 @@ from torch import nn
 from ptb_lm.errors import UserError
 from ptb_lm.model import backend, parameters
 from ptb_lm.model.backend import FRAMEWORKS
+from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
 
 STEPS, BATCH, INPUTS = 6, 4, 3
@@ -305,9 +306,7 @@ def test_the_language_model_has_dropout_on_the_top_output(
     """All units are dropped: nothing but the softmax's bias is left to predict from."""
     config = tiny_config.replace(keep_prob=1e-9, num_layers=1)
     weights = random_weights(config, 11, seed=1)
-    built = backend.build(
-        config, weights, framework=framework, model=model, device="cpu", precision="fp32", seed=1
-    )
+    built = backend.build(config, weights, Choice.of(framework=framework, model=model, device="cpu", seed=1))
     ((x_BT, y_BT),) = random_windows(config, 11, 1, seed=2)
     _, loss = built.train_step(x_BT, y_BT, built.zero_state(config.batch_size), learning_rate=0.0)
     (measured,) = built.read([loss])

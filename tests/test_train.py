@@ -16,10 +16,11 @@ import runs
 
 from ptb_lm import train
 from ptb_lm.data import datasets
+from ptb_lm.model.choice import MAX_SEED, Choice
 from ptb_lm.model.config import PRESETS, RECIPES, SMALL
 from ptb_lm.torch_backend import cpu
 from ptb_lm.training import checkpoint, launch
-from ptb_lm.training.run_directory import MAX_SEED, RunDirectory
+from ptb_lm.training.run_directory import RunDirectory
 
 
 @pytest.fixture(scope="module")
@@ -658,7 +659,7 @@ def test_the_preset_and_the_flags_make_the_configuration(data: Path, tmp_path: P
     assert train.main(["--config", "test", "--data", str(data), "--run-dir", str(run), *flags]) == 0
     config = RunDirectory(run).read_config()
     assert config.hyperparameters == PRESETS["test"].replace(batch_size=4, keep_prob=0.9)
-    assert (config.config, config.model, config.framework, config.seed) == ("test", "cudnn", "torch", 1)
+    assert (config.config, config.choice) == ("test", Choice.of())
 
 
 @pytest.mark.parametrize("recipe", [None, "default", "tutorial"])

@@ -8,6 +8,7 @@ import numpy as np
 from ptb_lm import classifier
 from ptb_lm.errors import OutOfMemoryError
 from ptb_lm.model import backend
+from ptb_lm.model.choice import Choice
 
 
 def swapped(weights: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -33,9 +34,7 @@ def build(config: Any, weights: Mapping[str, np.ndarray], *, precision: str = "f
 
 def build_right(config: Any, weights: Mapping[str, np.ndarray], **chosen: Any) -> Any:
     """Build torch's cudnn model as it is."""
-    return backend.build(
-        config, weights, framework="torch", model="cudnn", device="cpu", precision="fp32", seed=1
-    )
+    return backend.build(config, weights, Choice.of(model="cudnn", device="cpu", seed=1))
 
 
 def build_greedy(config: Any, weights: Mapping[str, np.ndarray], **chosen: Any) -> Any:
@@ -55,3 +54,8 @@ def build_failing(config: Any, weights: Mapping[str, np.ndarray], **chosen: Any)
 
     model.train_step = train_step
     return model
+
+
+def as_given(config: Any, weights: Mapping[str, np.ndarray], **chosen: Any) -> Any:
+    """Build nothing; return what was given."""
+    return config, weights, chosen

@@ -11,7 +11,8 @@ from typing import Any
 
 from ptb_lm import classifier
 from ptb_lm.errors import UserError
-from ptb_lm.model.backend import FRAMEWORKS, PRECISIONS, Framework, resolve
+from ptb_lm.model.backend import FRAMEWORKS, PRECISIONS, Framework
+from ptb_lm.model.choice import Choice
 
 
 def _program(
@@ -122,17 +123,29 @@ class Variant:
         if self.base.count("/") > 3:
             raise UserError(f"{self.name}: a variant is FRAMEWORK/MODEL[/EXECUTION[/UNROLL]][@PRECISION]")
         parts = self.parts
-        precision = self.precision or precision
-        function, chosen = resolve(registry, **parts, device=device, precision=precision)  # type: ignore[arg-type]
-        return lambda config, weights: function(
-            config, weights, model=parts["model"], device=device, seed=seed, **chosen
+        choice = Choice.of(
+            registry,
+            framework=parts["framework"] or "",
+            model=parts["model"] or "",
+            execution=parts["execution"],
+            unroll=parts["unroll"],
+            device=device,
+            precision=self.precision or precision,
+            seed=seed,
         )
+        function = choice.builder()
+        if choice.row.takes_keywords:
+            chosen = choice.to_json()
+            del chosen["framework"]
+            return lambda config, weights: function(config, weights, **chosen)
+        return lambda config, weights: function(config, weights, choice)
 
 
 def add(name_and_build: str) -> Variant:
     """Register an implementation of the user's own, NAME=MODULE:FUNCTION, for the time of this process.
 
-    FUNCTION builds a ptb_lm.model.backend.Backend or a ptb_lm.classifier.Classifier, as those of ptb_lm do.
+    FUNCTION builds a ptb_lm.model.backend.Backend or a ptb_lm.classifier.Classifier. It is called as
+    FUNCTION(config, weights, model=..., execution=..., unroll=..., device=..., precision=..., seed=...).
 
     Returns:
         The variant, NAME/custom.
@@ -154,6 +167,7 @@ def add(name_and_build: str) -> Variant:
         precisions=PRECISIONS,
         missing=f"{build} cannot be imported; is it on PYTHONPATH?",
         refusals={},
+        takes_keywords=True,
     )
     LANGUAGE_MODELS[name] = CLASSIFIERS[name] = row
     return Variant(f"{name}/custom", name)

@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 
 from ptb_lm.errors import UserError
 from ptb_lm.model import parameters
-from ptb_lm.model.backend import FRAMEWORKS, Arrays, Framework, resolve
+from ptb_lm.model.backend import FRAMEWORKS, Arrays, Framework
+from ptb_lm.model.choice import Choice
 
 Scores = NDArray[np.floating]
 Loss = Any  # opaque: a batch's loss, possibly still being computed
@@ -120,6 +121,7 @@ CLASSIFIERS: dict[str, Framework] = {
         executions=("eager", "compile", "jit"),
         precisions=("fp32", "fp64"),
         needs_cuda=(),
+        auto_precision="",
     ),
     "tensorflow": dataclasses.replace(
         FRAMEWORKS["tensorflow"], build="ptb_lm.classifier.on_tensorflow:build"
@@ -194,11 +196,7 @@ def build(
     *,
     framework: str,
     model: str,
-    execution: str | None = None,
-    unroll: str | None = None,
-    device: str = "auto",
-    precision: str = "fp32",
-    seed: int = 1,
+    **chosen: Any,
 ) -> Classifier:
     """Build a framework's classifier; only that framework is imported.
 
@@ -206,25 +204,14 @@ def build(
         config: What to build.
         weights: Canonical parameters to start from; see `shapes`.
         framework: A name in CLASSIFIERS.
-        model: As for ptb_lm.model.backend.build, and so are the others.
-        execution: How the operations of a training step are run.
-        unroll: How a loop over time enters the graph.
-        device: "cpu", "cuda", or "auto".
-        precision: "fp32" or "fp64".
-        seed: Seeds dropout.
+        model: The LSTM implementation, a name in the framework's row.
+        **chosen: execution, unroll, device, precision ("fp32" or "fp64") and seed (of dropout), where they
+            are not to be as ptb_lm.model.choice.Choice.of has them by default.
 
     Raises:
-        UserError: A name is unknown, two do not go together, the framework is not installed, or there is
+        UserError: A name is unknown, two cannot be combined, the framework is not installed, or there is
             no such device.
     """
-    function, chosen = resolve(
-        CLASSIFIERS,
-        framework=framework,
-        model=model,
-        execution=execution,
-        unroll=unroll,
-        device=device,
-        precision=precision,
-    )
-    classifier: Classifier = function(config, weights, model=model, device=device, seed=seed, **chosen)
+    choice = Choice.of(CLASSIFIERS, framework=framework, model=model, **chosen)
+    classifier: Classifier = choice.builder()(config, weights, choice)
     return classifier

@@ -15,41 +15,23 @@ from ptb_lm.classifier import Batch, ClassifierConfig, Scores, check_lengths
 from ptb_lm.classifier.tensorflow_network import SequenceNetwork
 from ptb_lm.errors import UserError
 from ptb_lm.model.backend import Arrays
+from ptb_lm.model.choice import Choice
 from ptb_lm.tf_backend.cells import layer_type
-from ptb_lm.tf_backend.device import DTYPES, Device, choose
+from ptb_lm.tf_backend.device import DTYPES, choose
 from ptb_lm.tf_backend.execution import executed
 
 
 def build(
-    config: ClassifierConfig,
-    weights: Mapping[str, NDArray[Any]],
-    *,
-    model: str,
-    execution: str,
-    unroll: str,
-    device: str,
-    precision: str,
-    seed: int,
+    config: ClassifierConfig, weights: Mapping[str, NDArray[Any]], choice: Choice
 ) -> "TensorFlowClassifier":
     """Build the classifier; see ptb_lm.classifier.build.
 
     Raises:
         UserError: There is no such device, or XLA cannot compile the model on it, or the loss.
     """
-    if execution == "xla" and config.loss == "ctc":
+    if choice.execution == "xla" and config.loss == "ctc":
         raise UserError("XLA cannot compile TensorFlow's CTC; choose --execution graph or eager")
-    chosen = choose(device, model=model, execution=execution)
-    with tf.device(chosen.name):
-        return TensorFlowClassifier(
-            config,
-            weights,
-            model=model,
-            execution=execution,
-            unroll=unroll,
-            device=chosen,
-            dtype=DTYPES[precision],
-            seed=seed,
-        )
+    return TensorFlowClassifier(config, weights, choice)
 
 
 class TensorFlowClassifier:
@@ -62,33 +44,27 @@ class TensorFlowClassifier:
         predict_function: The log-probabilities; traced once for all shapes, with a loop over time.
     """
 
-    def __init__(
-        self,
-        config: ClassifierConfig,
-        weights: Mapping[str, NDArray[Any]],
-        *,
-        model: str,
-        execution: str,
-        unroll: str,
-        device: Device,
-        dtype: tf.DType,
-        seed: int,
-    ) -> None:
+    def __init__(self, config: ClassifierConfig, weights: Mapping[str, NDArray[Any]], choice: Choice) -> None:
         memory.keep_freed()
-        self.device = device
-        self.dtype = dtype
-        self.engine = device.engine(model, execution)
-        self.network = SequenceNetwork(
-            config, layer_type(model, gpu=device.gpu), unroll=unroll, dtype=dtype, seed=seed
-        )
+        self.device = choose(choice)
+        self.dtype = DTYPES[choice.precision]
+        self.engine = self.device.engine(choice)
+        with tf.device(self.device.name):
+            self.network = SequenceNetwork(
+                config,
+                layer_type(choice.model, gpu=self.device.gpu),
+                unroll=choice.unroll,
+                dtype=self.dtype,
+                seed=choice.seed,
+            )
         signature = [
-            tf.TensorSpec([None, None, config.input_size], dtype),
+            tf.TensorSpec([None, None, config.input_size], self.dtype),
             tf.TensorSpec([None], tf.int32),
         ]
-        self.train_function = executed(self.network.train, execution)
-        self.forward_function = executed(self.network.loss, execution)
-        self.gradients_function = executed(self.network.loss_and_gradients, execution)
-        self.predict_function = executed(self.network.predict, execution, signature)
+        self.train_function = executed(self.network.train, choice.execution)
+        self.forward_function = executed(self.network.loss, choice.execution)
+        self.gradients_function = executed(self.network.loss_and_gradients, choice.execution)
+        self.predict_function = executed(self.network.predict, choice.execution, signature)
         self.load_weights(weights)
 
     def train_step(self, batch: Batch) -> tf.Tensor:
@@ -130,7 +106,8 @@ class TensorFlowClassifier:
 
     def load_weights(self, weights: Mapping[str, NDArray[Any]]) -> None:
         """Set the parameters from canonical arrays."""
-        self.network.load(weights)
+        with tf.device(self.device.name):
+            self.network.load(weights)
 
     def device_memory(self) -> int | None:
         """Return the most bytes that the device had allocated at once; None on a CPU."""

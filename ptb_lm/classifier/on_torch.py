@@ -18,6 +18,7 @@ from ptb_lm import memory
 from ptb_lm.classifier import Batch, ClassifierConfig, Scores, check_lengths
 from ptb_lm.errors import UserError
 from ptb_lm.model.backend import Arrays
+from ptb_lm.model.choice import Choice
 from ptb_lm.torch_backend.base import TorchModel
 from ptb_lm.torch_backend.cells import Canonical
 from ptb_lm.torch_backend.dropout import Dropout, InvertedDropout, no_dropout
@@ -25,51 +26,28 @@ from ptb_lm.torch_backend.execution import executed
 from ptb_lm.torch_backend.model import LSTMStack
 
 
-def build(
-    config: ClassifierConfig,
-    weights: Mapping[str, NDArray[Any]],
-    *,
-    model: str,
-    execution: str,
-    unroll: str,
-    device: str,
-    precision: str,
-    seed: int,
-) -> "TorchClassifier":
+def build(config: ClassifierConfig, weights: Mapping[str, NDArray[Any]], choice: Choice) -> "TorchClassifier":
     """Build the classifier; see ptb_lm.classifier.build.
 
     Raises:
         UserError: There is no such device, or no compiler.
     """
-    assert unroll == "static", "a Python loop over time"
-    return TorchClassifier(
-        config, weights, model=model, execution=execution, device=device, precision=precision, seed=seed
-    )
+    return TorchClassifier(config, weights, choice)
 
 
 class TorchClassifier(TorchModel):
     """A sequence classifier in torch, with Adam."""
 
-    def __init__(
-        self,
-        config: ClassifierConfig,
-        weights: Mapping[str, NDArray[Any]],
-        *,
-        model: str,
-        execution: str,
-        device: str,
-        precision: str,
-        seed: int,
-    ) -> None:
-        super().__init__(model=model, execution=execution, device=device, precision=precision)
+    def __init__(self, config: ClassifierConfig, weights: Mapping[str, NDArray[Any]], choice: Choice) -> None:
+        super().__init__(choice)
         if self.device.type == "cpu":
             memory.keep_freed()
         self.config = config
-        self.stack = self.build_stack(model).to(device=self.device, dtype=self.dtype)
+        self.stack = self.build_stack(choice.model).to(device=self.device, dtype=self.dtype)
         self.executed_stack = self.stack.executed(partial(executed, execution=self.execution))
         width = config.hidden_sizes[-1] * (2 if config.bidirectional else 1)
         self.dense = nn.Linear(width, config.classes, device=self.device, dtype=self.dtype)
-        self.dropout = InvertedDropout(config.keep_prob, device=self.device, seed=seed)
+        self.dropout = InvertedDropout(config.keep_prob, device=self.device, seed=choice.seed)
         self.trained = [*self.stack.trained(), *self.dense.parameters()]
         self.optimizer = torch.optim.Adam(self.trained, config.learning_rate, betas=(0.9, 0.999), eps=1e-8)
         self.load_weights(weights)

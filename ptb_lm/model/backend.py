@@ -9,18 +9,18 @@ Shapes: B = batch, T = time steps, L = layers, or the length of a row, H = hidde
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
-from ptb_lm.errors import UserError
 from ptb_lm.model.config import Config
 
 if TYPE_CHECKING:  # the registry is all that --help wants, and NumPy takes longer to import
     import numpy as np
     from numpy.typing import NDArray
+
+    from ptb_lm.model.choice import Choice  # which stands on the registry
 
 AnyWords = TypeVar("AnyWords", bound="Words")
 
@@ -124,7 +124,7 @@ class Backend(Protocol):
 class Framework:
     """A row of the registry: data only, so that listing it imports no framework."""
 
-    build: str  # "module:function", imported when it is used
+    build: str  # "module:function" of (config, weights, choice), imported when it is used
     models: Mapping[str, str]  # name -> what it is
     executions: tuple[str, ...]  # how the operations are run; the first is the default
     unrolls: tuple[str, ...]  # how a loop over time enters the graph; the first is the default
@@ -133,6 +133,8 @@ class Framework:
     refusals: Mapping[tuple[str, str], str]  # (model, one of the above) -> why the two do not go together
     needs_cuda: tuple[str, ...] = ()  # of the above, what a CPU cannot do
     auto_precision: str = ""  # "module:function" of a device's name; "": auto is fp32
+    # Whether `build` takes the names of the choice as keywords, not the choice: other people's functions do.
+    takes_keywords: bool = False
 
     def options(self, model: str) -> dict[str, tuple[str, ...]]:
         """Return what may be chosen for a model: the values of execution, unroll and precision."""
@@ -203,120 +205,16 @@ DEVICES = ("auto", "cpu", "cuda")
 AUTO = "auto"  # of a precision: what the device is fast in
 
 
-def precision_for(framework: str, precision: str, *, device: str) -> str:
-    """Return a precision as it is, and for "auto" the fastest that the device computes in by itself.
-
-    Args:
-        framework: A name in FRAMEWORKS; it is imported for "auto".
-        precision: A name in PRECISIONS, or "auto".
-        device: "auto", "cpu" or "cuda".
-
-    Raises:
-        UserError: The framework is not installed.
-    """
-    row = FRAMEWORKS[framework]
-    if precision != AUTO:
-        return precision
-    if not row.auto_precision:
-        return "fp32"
-    found: str = _imported(row.auto_precision, missing=f"{framework} is not installed; {row.missing}")(device)
-    return found
-
-
-def build(
-    config: Config,
-    weights: Mapping[str, NDArray[Any]],
-    *,
-    framework: str,
-    model: str,
-    execution: str | None = None,
-    unroll: str | None = None,
-    device: str,
-    precision: str,
-    seed: int,
-) -> Backend:
+def build(config: Config, weights: Mapping[str, NDArray[Any]], choice: Choice) -> Backend:
     """Build a framework's backend; only that framework is imported.
 
     Args:
         config: The hyper-parameters.
         weights: Canonical parameters to start from.
-        framework: A name in FRAMEWORKS.
-        model: The LSTM implementation, a name in MODELS.
-        execution: How the operations of a training step are run, a name in EXECUTIONS; None: the
-            framework's first.
-        unroll: How a loop over time enters the graph, a name in UNROLLS; None: the framework's first.
-        device: "cpu", "cuda", or "auto": cuda where there is one.
-        precision: A name in PRECISIONS.
-        seed: Seeds dropout.
+        choice: What computes it, of FRAMEWORKS.
 
     Raises:
-        UserError: A name is unknown, two do not go together, the framework is not installed, or there is
-            no such device.
+        UserError: The framework is not installed, or its device is missing or cannot do what was chosen.
     """
-    function, chosen = resolve(
-        FRAMEWORKS,
-        framework=framework,
-        model=model,
-        execution=execution,
-        unroll=unroll,
-        device=device,
-        precision=precision,
-    )
-    backend: Backend = function(config, weights, model=model, device=device, seed=seed, **chosen)
+    backend: Backend = choice.builder()(config, weights, choice)
     return backend
-
-
-def resolve(
-    frameworks: Mapping[str, Framework],
-    *,
-    framework: str,
-    model: str,
-    execution: str | None,
-    unroll: str | None,
-    device: str,
-    precision: str,
-) -> tuple[Callable[..., Any], dict[str, str]]:
-    """Check what was chosen against a registry, and import the framework that builds it.
-
-    Returns:
-        (function, chosen): what the row names to build with; and execution, unroll and precision, the first
-        of the row's where None was given.
-
-    Raises:
-        UserError: As `build` does.
-    """
-    row = frameworks.get(framework)
-    if row is None:
-        raise UserError(f"unknown framework {framework!r}; choose from {', '.join(frameworks)}")
-    chosen = {
-        "execution": execution or row.executions[0],
-        "unroll": unroll or row.unrolls[0],
-        "precision": precision,
-    }
-    available = {"model": tuple(row.models), "device": DEVICES, **row.options(model)}
-    for kind, name in {"model": model, "device": device, **chosen}.items():
-        if name not in available[kind]:
-            choices = ", ".join(available[kind])
-            if (model, name) in row.refusals:
-                reason = row.refusals[model, name]
-                raise UserError(
-                    f"{framework} has no {model} with --{kind} {name}: {reason}; choose from {choices}"
-                )
-            raise UserError(f"unknown {kind} {name!r} for {framework}; choose from {choices}")
-    return _imported(row.build, missing=f"{framework} is not installed; {row.missing}"), chosen
-
-
-def _imported(name: str, *, missing: str) -> Callable[..., Any]:
-    """Return the function that "module:function" names.
-
-    Raises:
-        UserError: A module outside of this package is missing.
-    """
-    module, _, attribute = name.partition(":")
-    try:
-        function: Callable[..., Any] = getattr(importlib.import_module(module), attribute)
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.startswith("ptb_lm"):
-            raise
-        raise UserError(missing) from None
-    return function

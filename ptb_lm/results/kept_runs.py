@@ -47,7 +47,7 @@ class Run:
     def device(self) -> str:
         """The GPU, or processor and threads, that it was computed on, as far as its files tell."""
         environment: dict[str, str] = self.result.get("environment", {})
-        name = environment.get("device", self.config.device)
+        name = environment.get("device", self.config.choice.device)
         if not name.startswith("cpu") or "processor" not in environment:
             return name
         threads = environment.get("threads")

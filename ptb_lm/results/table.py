@@ -4,7 +4,6 @@ Runs that differ in nothing but the seed are one row. What a run's files lack, b
 made before the key existed, is left blank.
 """
 
-import dataclasses
 import shlex
 import sys
 from itertools import groupby
@@ -13,7 +12,6 @@ from statistics import fmean
 from typing import Any
 
 from ptb_lm import cli
-from ptb_lm.model import backend
 from ptb_lm.model.config import PRESETS, RECIPES
 from ptb_lm.results import ablation, kept_runs
 from ptb_lm.results.kept_runs import Run
@@ -53,10 +51,8 @@ def _runs_table(runs: list[Run]) -> str:
 
 def _apart_from_the_seed(run: Run) -> tuple[Any, ...]:
     """Return all that tells runs apart that are not of one row."""
-    config = dataclasses.replace(
-        run.config, seed=0, data=run.data, device="", recipe=_recipe(run), execution=_execution(run)
-    )
-    return run.device, "" if run.result else run.folder.name, config
+    alike = {"seed": 0, "data": run.data, "device": "", "recipe": _recipe(run), "execution": _execution(run)}
+    return run.device, "" if run.result else run.folder.name, {**run.config.to_json(), **alike}
 
 
 def _order(run: Run) -> tuple[Any, ...]:
@@ -66,8 +62,11 @@ def _order(run: Run) -> tuple[Any, ...]:
         [*PRESETS, config.config].index(config.config),  # those that this version does not know come last
         -config.hyperparameters.epochs,
         len(_overrides(run)),
+        run.device,
+        _recipe(run),
+        config.choice.model,
         repr(_apart_from_the_seed(run)),
-        config.seed,
+        config.choice.seed,
     )
 
 
@@ -80,10 +79,11 @@ def _recipe(run: Run) -> str:
 
 def _execution(run: Run) -> str:
     """Return how a step was run; "" for a CPU's or a framework's usual way."""
-    usual = {backend.FRAMEWORKS[run.config.framework].executions[0]}
-    if run.config.framework == "torch" and "cuda" not in run.result.get("environment", {}):
+    choice = run.config.choice
+    usual = {choice.row.executions[0]}
+    if choice.framework == "torch" and "cuda" not in run.result.get("environment", {}):
         usual.add("eager")
-    return "" if run.config.execution in usual else run.config.execution
+    return "" if choice.execution in usual else choice.execution
 
 
 def _overrides(run: Run) -> list[str]:
@@ -98,7 +98,7 @@ def _row(group: list[Run]) -> list[str]:
         run.config.config,
         _recipe(run),
         _model(run),
-        ", ".join(f"[{each.config.seed}]({each.folder.name})" for each in group),
+        ", ".join(f"[{each.config.choice.seed}]({each.folder.name})" for each in group),
         next((f"{result['parameters']:,}" for result in results if "parameters" in result), ""),
         kept_runs.epochs(group),
         kept_runs.perplexity([each.best["train_perplexity"] for each in group]),
@@ -119,9 +119,9 @@ def _row(group: list[Run]) -> list[str]:
 
 
 def _model(run: Run) -> str:
-    config = run.config
-    parts = [config.framework, config.model, _execution(run)]
-    precision = "" if config.precision == "fp32" else f" @{config.precision}"
+    choice = run.config.choice
+    parts = [choice.framework, choice.model, _execution(run)]
+    precision = "" if choice.precision == "fp32" else f" @{choice.precision}"
     return " ".join(part for part in parts if part) + precision
 
 
@@ -132,17 +132,16 @@ def _minutes(results: list[dict[str, Any]]) -> str:
 
 def _command(run: Run) -> str:
     """Return what repeats a run, but for its seed and folder; defaults are left out."""
-    config = run.config
-    row = backend.FRAMEWORKS[config.framework]
+    config, choice = run.config, run.config.choice
     chosen_and_usual = {
         "recipe": ("default" if _recipe(run) == "both" else config.recipe, "default"),
-        "framework": (config.framework, "torch"),
+        "framework": (choice.framework, "torch"),
         "execution": (_execution(run), ""),
-        "unroll": (config.unroll, row.unrolls[0]),
-        "precision": (config.precision, "fp32"),
+        "unroll": (choice.unroll, choice.row.unrolls[0]),
+        "precision": (choice.precision, "fp32"),
         "data": (run.data, "ptb"),
     }
-    flags = ["--model", config.model, "--config", config.config]
+    flags = ["--model", choice.model, "--config", config.config]
     for name, (chosen, usual) in chosen_and_usual.items():
         if chosen != usual:
             flags += [f"--{name}", chosen]
@@ -150,7 +149,7 @@ def _command(run: Run) -> str:
 
 
 def _curve(run: Run) -> str:
-    return f"[{run.config.seed}]({run.folder.name}/curve.svg)"
+    return f"[{run.config.choice.seed}]({run.folder.name}/curve.svg)"
 
 
 if __name__ == "__main__":

@@ -14,42 +14,22 @@ from numpy.typing import NDArray
 from ptb_lm import memory
 from ptb_lm.errors import UserError
 from ptb_lm.model.backend import Arrays, Ids, Measured, Words
+from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
 from ptb_lm.tf_backend.cells import layer_type
-from ptb_lm.tf_backend.device import DTYPES, Device, choose, enough_memory
+from ptb_lm.tf_backend.device import DTYPES, choose, enough_memory
 from ptb_lm.tf_backend.execution import executed
 from ptb_lm.tf_backend.network import Loss, Network, State
 
 
 @enough_memory()
-def build(
-    config: Config,
-    weights: Mapping[str, NDArray[Any]],
-    *,
-    model: str,
-    execution: str,
-    unroll: str,
-    device: str,
-    precision: str,
-    seed: int,
-) -> "TensorFlowBackend":
+def build(config: Config, weights: Mapping[str, NDArray[Any]], choice: Choice) -> "TensorFlowBackend":
     """Build the backend; see ptb_lm.model.backend.build.
 
     Raises:
         UserError: There is no such device, XLA cannot compile the model on it, or there is not enough memory.
     """
-    chosen = choose(device, model=model, execution=execution)
-    with tf.device(chosen.name):
-        return TensorFlowBackend(
-            config,
-            weights,
-            model=model,
-            execution=execution,
-            unroll=unroll,
-            device=chosen,
-            dtype=DTYPES[precision],
-            seed=seed,
-        )
+    return TensorFlowBackend(config, weights, choice)
 
 
 class TensorFlowBackend:
@@ -61,38 +41,28 @@ class TensorFlowBackend:
         evaluate_function: The evaluation step for all others; traced once for all.
     """
 
-    def __init__(
-        self,
-        config: Config,
-        weights: Mapping[str, NDArray[Any]],
-        *,
-        model: str,
-        execution: str,
-        unroll: str,
-        device: Device,
-        dtype: tf.DType,
-        seed: int,
-    ) -> None:
+    def __init__(self, config: Config, weights: Mapping[str, NDArray[Any]], choice: Choice) -> None:
         memory.keep_freed()
         self.config = config
-        self.device = device
-        self.dtype = dtype
-        self.engine = device.engine(model, execution)
+        self.device = choose(choice)
+        self.dtype = DTYPES[choice.precision]
+        self.engine = self.device.engine(choice)
         self.hints: tuple[str, ...] = ()
-        self.network = Network(
-            config,
-            layer_type(model, gpu=device.gpu),
-            vocabulary_size=len(weights["embedding"]),
-            unroll=unroll,
-            dtype=dtype,
-            seed=seed,
-        )
+        with tf.device(self.device.name):
+            self.network = Network(
+                config,
+                layer_type(choice.model, gpu=self.device.gpu),
+                vocabulary_size=len(weights["embedding"]),
+                unroll=choice.unroll,
+                dtype=self.dtype,
+                seed=choice.seed,
+            )
         window = tf.TensorSpec([None, None], tf.int32)
-        states = [tf.TensorSpec([None, hidden_size], dtype) for hidden_size in config.layer_sizes]
+        states = [tf.TensorSpec([None, hidden_size], self.dtype) for hidden_size in config.layer_sizes]
         signature = [window, window, [(h_BH, h_BH) for h_BH in states]]
-        self.train_function = executed(self.network.train, execution)
-        self.window_function = executed(self.network.evaluate, execution)
-        self.evaluate_function = executed(self.network.evaluate, execution, signature)
+        self.train_function = executed(self.network.train, choice.execution)
+        self.window_function = executed(self.network.evaluate, choice.execution)
+        self.evaluate_function = executed(self.network.evaluate, choice.execution, signature)
         self.dropout = self.network.dropout
         self.averages: list[tf.Variable] = []
         self.load_weights(weights)
@@ -147,7 +117,8 @@ class TensorFlowBackend:
 
     def load_weights(self, weights: Mapping[str, NDArray[Any]]) -> None:
         """Set the parameters from canonical arrays."""
-        self.network.load(weights)
+        with tf.device(self.device.name):
+            self.network.load(weights)
 
     @enough_memory()
     def average(self, weight: float) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from ptb_lm.errors import OutOfMemoryError, UserError
+from ptb_lm.model.choice import Choice
 
 DTYPES = {"fp32": tf.float32, "fp64": tf.float64}
 
@@ -29,13 +30,13 @@ class Device:
         """What tf.device takes."""
         return "GPU:0" if self.gpu else "CPU:0"
 
-    def engine(self, model: str, execution: str) -> str:
+    def engine(self, choice: Choice) -> str:
         """Return what computes the LSTM here, for people."""
-        if model != "cudnn":
-            return f"tensorflow {model} on {'cuda' if self.gpu else 'cpu'} ({execution})"
+        if choice.model != "cudnn":
+            return f"tensorflow {choice.model} on {'cuda' if self.gpu else 'cpu'} ({choice.execution})"
         if self.gpu:
-            return f"CudnnRNNV3 on cuda (cuDNN, {execution})"
-        return f"keras.layers.LSTM on cpu ({execution}; cuDNN needs a GPU)"
+            return f"CudnnRNNV3 on cuda (cuDNN, {choice.execution})"
+        return f"keras.layers.LSTM on cpu ({choice.execution}; cuDNN needs a GPU)"
 
     def peak_memory(self) -> int | None:
         """Return the most bytes that were allocated at once since it was last asked for; None on a CPU."""
@@ -62,22 +63,17 @@ class Device:
         return facts
 
 
-def choose(device: str, *, model: str, execution: str) -> Device:
-    """Return the device that was asked for, and hold it to IEEE float32.
-
-    Args:
-        device: "cpu", "cuda", or "auto": cuda where there is one.
-        model: The LSTM implementation.
-        execution: How its operations are run.
+def choose(choice: Choice) -> Device:
+    """Return the device that was chosen, and hold it to IEEE float32.
 
     Raises:
         UserError: There is no such device, or XLA cannot compile the model on it.
     """
     gpus = tf.config.list_physical_devices("GPU")
-    if device == "cuda" and not gpus:
+    if choice.device == "cuda" and not gpus:
         raise UserError(f"--device cuda: tensorflow {tf.__version__} finds no CUDA device here")
-    gpu = device == "cuda" or (device == "auto" and bool(gpus))
-    if gpu and model == "cudnn" and execution == "xla":
+    gpu = choice.device == "cuda" or (choice.device == "auto" and bool(gpus))
+    if gpu and (choice.model, choice.execution) == ("cudnn", "xla"):
         raise UserError("XLA cannot compile CudnnRNNV3; choose --execution graph or eager, or --model basic")
     # fp32 means IEEE float32; TensorFlow's default would let a GPU round to TF32.
     tf.config.experimental.enable_tensor_float_32_execution(False)

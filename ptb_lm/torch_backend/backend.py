@@ -16,6 +16,7 @@ from torch import Tensor
 from ptb_lm import memory
 from ptb_lm.errors import UserError
 from ptb_lm.model.backend import Arrays, Ids, Measured, Words
+from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
 from ptb_lm.torch_backend import cpu, words
 from ptb_lm.torch_backend.averages import MovingAverage
@@ -32,27 +33,14 @@ Loss = Tensor  # [2]: negative log likelihood, gradient norm; in float64, as the
 
 
 @enough_memory()
-def build(
-    config: Config,
-    weights: Mapping[str, NDArray[Any]],
-    *,
-    model: str,
-    execution: str,
-    unroll: str,
-    device: str,
-    precision: str,
-    seed: int,
-) -> "TorchBackend":
+def build(config: Config, weights: Mapping[str, NDArray[Any]], choice: Choice) -> "TorchBackend":
     """Build the backend; see ptb_lm.model.backend.build.
 
     Raises:
         UserError: There is no such device, it cannot do what is asked for, or it has not enough memory; or
             there is no compiler.
     """
-    assert unroll == "static", "a Python loop over time"
-    return TorchBackend(
-        config, weights, model=model, execution=execution, device=device, precision=precision, seed=seed
-    )
+    return TorchBackend(config, weights, choice)
 
 
 class TorchBackend(TorchModel):
@@ -60,23 +48,13 @@ class TorchBackend(TorchModel):
 
     preferred: ClassVar[Mapping[str, str]] = {"cpu": "eager", "cuda": "graph"}
 
-    def __init__(
-        self,
-        config: Config,
-        weights: Mapping[str, NDArray[Any]],
-        *,
-        model: str,
-        execution: str,
-        device: str,
-        precision: str,
-        seed: int,
-    ) -> None:
-        super().__init__(model=model, execution=execution, device=device, precision=precision)
+    def __init__(self, config: Config, weights: Mapping[str, NDArray[Any]], choice: Choice) -> None:
+        super().__init__(choice)
         if self.device.type == "cpu":
             memory.keep_freed()
         self.config = config
         vocabulary_size = len(weights["embedding"])
-        self.stack = LSTMStack.build(model, config.embedding_width, config.layer_sizes)
+        self.stack = LSTMStack.build(choice.model, config.embedding_width, config.layer_sizes)
         self.stack.to(self.device, self.precision.compute)
         self.window = (config.batch_size, config.num_steps)
         self.executed_stack = self.stack.executed(
@@ -94,7 +72,9 @@ class TorchBackend(TorchModel):
         else:
             kept: dict[str, Any] = {"device": self.device, "dtype": self.precision.master}
             self.embedding_VE = torch.zeros(vocabulary_size, config.embedding_width, **kept)
-        self.dropout = WindowDropout(config, vocabulary_size, device=self.device, dtype=self.dtype, seed=seed)
+        self.dropout = WindowDropout(
+            config, vocabulary_size, device=self.device, dtype=self.dtype, seed=choice.seed
+        )
         self.trained = self.stack.trained()
         self.masters = Masters(self.trained, self.precision.master)
         self.rate = torch.zeros((), device=self.device, dtype=torch.float64)

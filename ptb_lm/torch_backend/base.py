@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from ptb_lm.errors import OutOfMemoryError, UserError
 from ptb_lm.model.backend import FRAMEWORKS, Arrays
+from ptb_lm.model.choice import Choice
 from ptb_lm.torch_backend import cpu, native
 from ptb_lm.torch_backend.cells import Canonical
 from ptb_lm.torch_backend.precision import PRECISIONS
@@ -25,10 +26,7 @@ class TorchModel(ABC):
     """A model in torch on one device.
 
     Args:
-        model: How its LSTM layers are computed.
-        execution: How they are run. "auto": as `preferred` says.
-        device: "cpu", "cuda", or "auto": cuda where there is one.
-        precision: A name in PRECISIONS.
+        choice: What was chosen. The execution "auto" is what `preferred` says.
 
     Raises:
         UserError: There is no such device, or it cannot do what is asked for.
@@ -37,7 +35,9 @@ class TorchModel(ABC):
     # The execution that "auto" means on each type of device.
     preferred: ClassVar[Mapping[str, str]] = {"cpu": "eager", "cuda": "eager"}
 
-    def __init__(self, *, model: str, execution: str, device: str, precision: str) -> None:
+    def __init__(self, choice: Choice) -> None:
+        device, execution, precision = choice.device, choice.execution, choice.precision
+        assert choice.unroll == "static", "a Python loop over time"
         if device == "cuda" and not torch.cuda.is_available():
             raise UserError(f"--device cuda: torch {torch.__version__} finds no CUDA device here")
         if device == "auto":
@@ -56,7 +56,7 @@ class TorchModel(ABC):
         # As TensorFlow's threads do. A gradient that fades over a thousand steps ends in denormal numbers,
         # with which a CPU computes many times slower. The threads that are started later inherit it.
         torch.set_flush_denormal(True)
-        self.model_name = model
+        self.model_name = choice.model
         if self.device.type == "cuda":
             # For the whole process. fp32 means IEEE float32; torch's default would let cuDNN round to TF32.
             rounding = "tf32" if self.precision.tf32 else "ieee"

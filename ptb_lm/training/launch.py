@@ -22,6 +22,7 @@ from ptb_lm.errors import UserError
 from ptb_lm.files import atomic_write, home
 from ptb_lm.load import Load
 from ptb_lm.model import backend, parameters
+from ptb_lm.model.choice import CHOSEN, Choice
 from ptb_lm.model.config import RECIPES, Config, flag_name
 from ptb_lm.training import runlog
 from ptb_lm.training.interrupt import Interrupted, StopRequest
@@ -75,18 +76,8 @@ def train(arguments: argparse.Namespace, command_line: str, *, started: float) -
     count_steps(corpus, run)  # refuses a split that is too short
     if resuming:
         _check_vocabulary(directory, corpus)
-    weights = parameters.initial(run.hyperparameters, len(corpus.vocabulary), seed=run.seed)
-    model = backend.build(
-        run.hyperparameters,
-        weights,
-        framework=run.framework,
-        model=run.model,
-        execution=run.execution,
-        unroll=run.unroll,
-        device=run.device,
-        precision=run.precision,
-        seed=run.seed,
-    )
+    weights = parameters.initial(run.hyperparameters, len(corpus.vocabulary), seed=run.choice.seed)
+    model = backend.build(run.hyperparameters, weights, run.choice)
     with directory.locked(), StopRequest() as stop:
         trainer = Trainer(run, corpus, model, directory, stop=stop, command=command, started=started)
         if resuming:
@@ -129,21 +120,11 @@ def new_config(given: dict[str, Any]) -> RunConfig:
     preset = given.get("config", "demo" if data == "synthetic" else "small")
     recipe = given.get("recipe", "default")
     changes = {name: given[name] for name in OVERRIDES if name in given}
-    framework = given.get("framework", "torch")
-    row = backend.FRAMEWORKS[framework]
     return RunConfig(
         config=preset,
         recipe=recipe,
-        model=given.get("model", "cudnn"),
-        framework=framework,
-        execution=given.get("execution", row.executions[0]),
-        unroll=given.get("unroll", row.unrolls[0]),
         data=data,
-        seed=given.get("seed", 1),
-        device=given.get("device", "auto"),
-        precision=backend.precision_for(
-            framework, given.get("precision", "fp32"), device=given.get("device", "auto")
-        ),
+        choice=Choice.of(**{name: given[name] for name in CHOSEN if name in given}),
         hyperparameters=RECIPES[recipe][preset].replace(**changes),
     )
 
@@ -162,13 +143,13 @@ def _resumed_config(run: RunConfig, given: dict[str, Any]) -> RunConfig:
     return dataclasses.replace(
         run,
         data=given.get("data", run.data),
-        device=given.get("device", run.device),
+        choice=dataclasses.replace(run.choice, device=given.get("device", run.choice.device)),
         hyperparameters=run.hyperparameters.replace(**changes),
     )
 
 
 def _new_path(run: RunConfig) -> Path:
-    name = f"{time.strftime('%Y%m%d-%H%M%S')}-{run.framework}-{run.model}-{run.config}"
+    name = f"{time.strftime('%Y%m%d-%H%M%S')}-{run.choice.framework}-{run.choice.model}-{run.config}"
     path = home() / "checkpoints" / name
     numbers = itertools.count(2)
     while path.exists():  # runs that start within one second
@@ -211,8 +192,8 @@ def _announce(
     tokens = ", ".join(f"{split} {len(ids):,}" for split, ids in corpus.splits.items())
     runlog.say(f"data {run.data}: {tokens} tokens, {len(corpus.vocabulary):,} words")
     runlog.say(
-        f"model {run.model}, config {run.config}, recipe {run.recipe}: {parameter_count:,} parameters, "
-        f"{model.engine}; precision {run.precision}"
+        f"model {run.choice.model}, config {run.config}, recipe {run.recipe}: {parameter_count:,} "
+        f"parameters, {model.engine}; precision {run.choice.precision}"
     )
     runlog.say(f"run directory {directory.path}")
     for hint in hints:

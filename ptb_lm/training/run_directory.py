@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,12 +16,10 @@ from ptb_lm.errors import UserError
 from ptb_lm.files import atomic_write, locked
 from ptb_lm.model import parameters
 from ptb_lm.model.backend import Arrays
+from ptb_lm.model.choice import CHOSEN, Choice
 from ptb_lm.model.config import Config
 from ptb_lm.training import checkpoint
 from ptb_lm.training.progress import Progress
-
-MAX_SEED = 2**63 - 1  # of a framework's random generator
-
 
 # Keys that config.json did not always have, with what every run did before.
 ADDED = {"recipe": "tutorial", "execution": "eager", "unroll": "static"}
@@ -39,29 +37,29 @@ ADDED_HYPERPARAMETERS = {
 class RunConfig:
     """Everything that determines a run: what config.json holds.
 
-    Raises:
-        UserError: The seed is out of range.
+    Attributes:
+        config: The preset's name.
+        recipe: How it is trained, a name in ptb_lm.model.config.RECIPES.
+        data: What --data named.
+        choice: What computes it.
+        hyperparameters: The preset's, with what was given in their place.
     """
 
-    config: str  # the preset's name
-    recipe: str  # how it is trained, a name in ptb_lm.model.config.RECIPES
-    model: str
-    framework: str
-    execution: str
-    unroll: str
+    config: str
+    recipe: str
     data: str
-    seed: int
-    device: str
-    precision: str
+    choice: Choice
     hyperparameters: Config
 
-    def __post_init__(self) -> None:
-        if not 0 <= self.seed <= MAX_SEED:
-            raise UserError(f"--seed must be at least 0 and at most {MAX_SEED}, not {self.seed}")
-
     def to_json(self) -> dict[str, Any]:
-        """Return the configuration as JSON types."""
-        return dataclasses.asdict(self)
+        """Return the configuration as JSON types: the choice's names beside the others."""
+        return {
+            "config": self.config,
+            "recipe": self.recipe,
+            "data": self.data,
+            **self.choice.to_json(),
+            "hyperparameters": dataclasses.asdict(self.hyperparameters),
+        }
 
     @classmethod
     def from_json(cls, values: Any, source: Path) -> "RunConfig":
@@ -72,16 +70,18 @@ class RunConfig:
         """
         if isinstance(values, dict):
             values = {**ADDED, **values}
-        values = _checked_keys(cls, values, source)
+        values = _checked_keys(("config", "recipe", "data", *CHOSEN, "hyperparameters"), values, source)
         hyperparameters = values.pop("hyperparameters")
         if isinstance(hyperparameters, dict):
             hyperparameters = {**ADDED_HYPERPARAMETERS, **hyperparameters}
-        hyperparameters = _checked_keys(Config, hyperparameters, source)
+        names = [field.name for field in dataclasses.fields(Config)]
+        hyperparameters = _checked_keys(names, hyperparameters, source)
         for name, value in values.items():
             if type(value) is not (int if name == "seed" else str):
                 raise UserError(f"{source}: {name} cannot be {value!r}")
         try:
-            return cls(hyperparameters=Config(**hyperparameters), **values)
+            choice = Choice(**{name: values.pop(name) for name in CHOSEN})
+            return cls(choice=choice, hyperparameters=Config(**hyperparameters), **values)
         except UserError as error:
             raise UserError(f"{source}: {error}") from None
 
@@ -255,12 +255,11 @@ def _read_json(path: Path, folder: Path) -> Any:
         raise UserError(f"{path} is not valid JSON") from None
 
 
-def _checked_keys(cls: type, values: Any, source: Path) -> dict[str, Any]:
+def _checked_keys(expected: Sequence[str], values: Any, source: Path) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise UserError(f"{source} is not a run's configuration")
-    expected = {field.name for field in dataclasses.fields(cls)}
-    for name in sorted(values.keys() - expected):
+    for name in sorted(values.keys() - set(expected)):
         raise UserError(f"{source}: unknown key {name!r}")
-    for name in sorted(expected - values.keys()):
+    for name in sorted(set(expected) - values.keys()):
         raise UserError(f"{source}: the key {name!r} is missing")
     return dict(values)

@@ -1,13 +1,19 @@
 """Names of variants, and what the registries make of them."""
 
+import subprocess
+from typing import Any
+
 import pytest
+from conftest import ROOT, random_weights, random_windows
 
 from ptb_lm.bench import variants
 from ptb_lm.bench.suites import SUITES
 from ptb_lm.bench.tasks import registry
 from ptb_lm.bench.variants import Variant, every
 from ptb_lm.errors import UserError
+from ptb_lm.model import reference
 from ptb_lm.model.backend import FRAMEWORKS
+from ptb_lm.model.config import Config
 
 
 @pytest.mark.parametrize(
@@ -97,16 +103,12 @@ def test_a_builder_passes_on_what_was_chosen() -> None:
         )
 
 
-@pytest.mark.parametrize(("name", "precision"), [("torch/cudnn", "fp32"), ("torch/cudnn@bf16", "bf16")])
-def test_the_name_s_precision_comes_before_the_run_s(
-    name: str, precision: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    built = []
-    monkeypatch.setattr(
-        variants, "resolve", lambda *_, **chosen: (lambda *_, **__: None, built.append(chosen) or {})
-    )
-    Variant(name, "").builder(variants.LANGUAGE_MODELS, device="cpu", precision="fp32", seed=1)
-    assert [chosen["precision"] for chosen in built] == [precision]
+@pytest.mark.parametrize(
+    ("name", "precision"), [("torch/cudnn", "torch.float32"), ("torch/cudnn@bf16", "torch.bfloat16")]
+)
+def test_the_name_s_precision_comes_before_the_run_s(name: str, precision: str, tiny_config: Config) -> None:
+    build = Variant(name, "").builder(variants.LANGUAGE_MODELS, device="cpu", precision="fp32", seed=1)
+    assert str(build(tiny_config, random_weights(tiny_config, 11, 1)).dtype) == precision
 
 
 @pytest.mark.parametrize(
@@ -141,3 +143,44 @@ def test_a_precision_that_a_program_lacks_is_refused() -> None:
         Variant("plain-torch/cudnn@fp16", "").builder(
             variants.LANGUAGE_MODELS, device="cpu", precision="fp32", seed=1
         )
+
+
+def built_by(added: str, config: Config, weights: dict, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """What a function that --add names builds."""
+    for table in ("LANGUAGE_MODELS", "CLASSIFIERS"):
+        monkeypatch.setattr(variants, table, dict(getattr(variants, table)))
+    variant = variants.add(added)
+    return variant.builder(variants.LANGUAGE_MODELS, device="cpu", precision="fp64", seed=5)(config, weights)
+
+
+def test_an_added_function_is_called_with_keywords(
+    tiny_config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weights = random_weights(tiny_config, 11, 1)
+    config, given, chosen = built_by("mine=wrong_variant:as_given", tiny_config, weights, monkeypatch)
+    assert (config, given) == (tiny_config, weights)
+    assert chosen == {
+        "model": "custom",
+        "execution": "eager",
+        "unroll": "static",
+        "device": "cpu",
+        "precision": "fp64",
+        "seed": 5,
+    }
+
+
+def test_an_added_function_of_an_earlier_commit_still_builds(
+    tiny_config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The package of that commit takes keywords, and knows nothing of a choice."""
+    before = pytest.importorskip("ptb_lm.bench.rivals.before")
+    known = subprocess.run(["git", "-C", ROOT, "cat-file", "-e", before.COMMIT], capture_output=True)
+    if known.returncode:
+        pytest.skip(f"needs the commit {before.COMMIT}, which this checkout lacks")
+    weights = random_weights(tiny_config, 11, 1)
+    model = built_by("then=ptb_lm.bench.rivals.before:cudnn", tiny_config, weights, monkeypatch)
+    assert type(model).__module__.startswith("ptb_lm_before.")
+    ((x_BT, y_BT),) = random_windows(tiny_config, 11, 1, seed=2)
+    _, loss = model.evaluate_step(x_BT, y_BT, model.zero_state(3))
+    expected, _, _ = reference.loss_and_gradients(weights, x_BT, y_BT, reference.zero_state(weights, 3))
+    assert model.read([loss])[0].nll / 3 == pytest.approx(expected, rel=1e-12)

@@ -13,6 +13,7 @@ from conftest import installed, random_weights, random_windows
 from ptb_lm.errors import UserError
 from ptb_lm.model import backend, reference
 from ptb_lm.model.backend import FRAMEWORKS
+from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
 from ptb_lm.model.dropout import Masks, Place, places
 
@@ -64,7 +65,7 @@ def variants() -> Iterator[ParameterSet]:
 def build(config: Config, **choice: str) -> Any:
     weights = random_weights(config, VOCABULARY, seed=1)
     try:
-        return backend.build(config, weights, seed=3, **choice)  # type: ignore[arg-type]
+        return backend.build(config, weights, Choice.of(seed=3, **choice))
     except UserError as error:
         if choice["device"] == "cuda":
             pytest.skip(str(error))
@@ -157,7 +158,7 @@ def test_masks_are_the_same_for_all_models_and_others_for_another_seed(
     streams = [drawn_by(build(config, model=model, **choice)) for model in FRAMEWORKS[framework].models]
     model = next(iter(FRAMEWORKS[framework].models))
     weights = random_weights(config, VOCABULARY, seed=1)
-    other = drawn_by(backend.build(config, weights, model=model, seed=4, **choice))  # type: ignore[arg-type]
+    other = drawn_by(backend.build(config, weights, Choice.of(model=model, seed=4, **choice)))
     for _ in range(3):
         first, *rest = [draw() for draw in streams]
         another = other()

@@ -16,6 +16,7 @@ from ptb_lm import evaluate, train
 from ptb_lm.errors import UserError
 from ptb_lm.model import backend, reference
 from ptb_lm.model.backend import FRAMEWORKS
+from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
 from ptb_lm.quiet import held_back_stderr
 from ptb_lm.training import checkpoint
@@ -134,7 +135,9 @@ def test_the_graph_holds_every_step_or_one(unroll: str, steps: int) -> None:
 def build(config: Config, model: str, **choice: Any) -> Any:
     weights = random_weights(config, VOCABULARY, seed=1)
     defaults: dict[str, Any] = {"device": "cpu", "precision": "fp32", "seed": 3}
-    return backend.build(config, weights, framework="tensorflow", model=model, **{**defaults, **choice})
+    return backend.build(
+        config, weights, Choice.of(framework="tensorflow", model=model, **{**defaults, **choice})
+    )
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -333,8 +336,8 @@ def test_a_run_scores_the_same_in_torch(
     data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = runs.train_run(data, tmp_path / "run", *TRAIN_FLAGS)
-    config = RunDirectory(run).read_config()
-    assert (config.framework, config.execution, config.unroll) == ("tensorflow", "graph", "static")
+    chosen = RunDirectory(run).read_config().choice
+    assert (chosen.framework, chosen.execution, chosen.unroll) == ("tensorflow", "graph", "static")
     capsys.readouterr()
     assert runs.run_command(evaluate, run, "--framework", "torch", "--model", "cudnn") == 0
     scored = float(capsys.readouterr().out.split()[2])

@@ -1,8 +1,5 @@
 """What is torch's own: where dropout is applied, the fused loss, the embedding's gradient."""
 
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,11 +10,11 @@ from torch import Tensor
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
-import ptb_lm
 from ptb_lm.data import corpus
 from ptb_lm.errors import UserError
 from ptb_lm.model import backend, parameters, reference
 from ptb_lm.model.backend import FRAMEWORKS
+from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import PRESETS, SMALL, Config
 from ptb_lm.torch_backend.cells import BasicLayer, BlockFusedLayer
 from ptb_lm.torch_backend.dropout import InvertedDropout, WindowDropout, multiplied
@@ -47,12 +44,7 @@ def test_an_embedding_of_its_own_width(
     built: Any = backend.build(
         config,
         weights,
-        framework="torch",
-        model=model,
-        execution=execution,
-        device="cpu",
-        precision="fp64",
-        seed=3,
+        Choice.of(model=model, execution=execution, device="cpu", precision="fp64", seed=3),
     )
     twin = WindowDropout(config, VOCABULARY, device=torch.device("cpu"), dtype=torch.float64, seed=3)
     state, expected_state = built.zero_state(3), reference.zero_state(weights, 3)
@@ -96,12 +88,7 @@ def test_evaluation_is_executed_for_training_s_windows_alone(execution: str, tin
         return backend.build(
             tiny_config,
             weights,
-            framework="torch",
-            model="basic",
-            execution=execution,
-            device="cpu",
-            precision="fp32",
-            seed=3,
+            Choice.of(model="basic", execution=execution, device="cpu", seed=3),
         )
 
     windows = random_windows(tiny_config, VOCABULARY, 4, seed=2)
@@ -133,7 +120,7 @@ def test_what_a_cpu_cannot_do_is_refused(choice: dict[str, str], message: str, t
     weights = random_weights(tiny_config, VOCABULARY, seed=1)
     chosen: Any = {"precision": "fp32", **choice}
     with pytest.raises(UserError, match=message):
-        backend.build(tiny_config, weights, framework="torch", model="cudnn", device="cpu", seed=3, **chosen)
+        backend.build(tiny_config, weights, Choice.of(model="cudnn", device="cpu", seed=3, **chosen))
 
 
 @pytest.mark.gpu
@@ -147,12 +134,13 @@ def test_a_captured_step_does_what_an_eager_one_does(model: str, precision: str,
         backend.build(
             config,
             weights,
-            framework="torch",
-            model=model,
-            execution=execution,
-            device="cuda",
-            precision=precision,
-            seed=3,
+            Choice.of(
+                model=model,
+                execution=execution,
+                device="cuda",
+                precision=precision,
+                seed=3,
+            ),
         )
         for execution in ("eager", "graph")
     )
@@ -180,12 +168,7 @@ def test_a_captured_step_draws_new_masks_at_each_replay(tiny_config: Config) -> 
     built = backend.build(
         config,
         random_weights(config, VOCABULARY, seed=1),
-        framework="torch",
-        model="cudnn",
-        execution="graph",
-        device="cuda",
-        precision="fp32",
-        seed=3,
+        Choice.of(model="cudnn", execution="graph", device="cuda", precision="fp32", seed=3),
     )
     ((x_BT, y_BT),) = random_windows(config, VOCABULARY, 1, seed=2)
     losses = [
@@ -211,12 +194,7 @@ def test_no_step_waits_for_the_device_or_copies_from_the_host(
     built: Any = backend.build(
         config,
         random_weights(config, VOCABULARY, seed=1),
-        framework="torch",
-        model=model,
-        execution=execution,
-        device="cuda",
-        precision="fp16",
-        seed=3,
+        Choice.of(model=model, execution=execution, device="cuda", precision="fp16", seed=3),
     )
     rows_BL = np.random.default_rng(2).integers(VOCABULARY, size=(3, 7 * 5 + 1), dtype=np.int32)
     windows = list(corpus.windows(built.place(rows_BL), 5))
@@ -250,12 +228,7 @@ def test_cudnn_s_persistent_kernel_is_the_one_that_runs() -> None:
     built: Any = backend.build(
         config,
         weights,
-        framework="torch",
-        model="persistent",
-        execution="eager",
-        device="cuda",
-        precision="fp16",
-        seed=1,
+        Choice.of(model="persistent", execution="eager", device="cuda", precision="fp16", seed=1),
     )
     (x_BT, y_BT), *_ = random_windows(config, 50, 1, seed=2)
     with profile(activities=[ProfilerActivity.CUDA]) as profiled:
@@ -267,14 +240,19 @@ def test_cudnn_s_persistent_kernel_is_the_one_that_runs() -> None:
 def test_the_persistent_model_says_that_its_kernel_is_not_the_one_that_runs(tiny_config: Config) -> None:
     weights = random_weights(tiny_config, 11, seed=1)
     chosen: Any = {"framework": "torch", "model": "persistent", "device": "cpu", "precision": "fp16"}
-    assert "its kernel needs CUDA and fp16" in backend.build(tiny_config, weights, seed=1, **chosen).engine
+    assert (
+        "its kernel needs CUDA and fp16"
+        in backend.build(tiny_config, weights, Choice.of(seed=1, **chosen)).engine
+    )
 
 
 def test_a_placed_window_s_words_are_a_view_in_time_major_order(tiny_config: Config) -> None:
     """Nothing is copied or launched to cut it; of another type or order it would be, at every step."""
     weights = random_weights(tiny_config, VOCABULARY, seed=1)
     built: Any = backend.build(
-        tiny_config, weights, framework="torch", model="cudnn", device="cpu", precision="fp32", seed=3
+        tiny_config,
+        weights,
+        Choice.of(model="cudnn", device="cpu", seed=3),
     )
     rows_BL = np.arange(3 * 11, dtype=np.int32).reshape(3, 11)
     placed = built.place(rows_BL)
@@ -290,7 +268,9 @@ def test_a_placed_window_s_words_are_a_view_in_time_major_order(tiny_config: Con
 def test_the_learning_rate_is_sent_to_the_device_when_it_changes(tiny_config: Config) -> None:
     weights = random_weights(tiny_config, VOCABULARY, seed=1)
     built: Any = backend.build(
-        tiny_config, weights, framework="torch", model="cudnn", device="cpu", precision="fp32", seed=3
+        tiny_config,
+        weights,
+        Choice.of(model="cudnn", device="cpu", seed=3),
     )
     ((x_BT, y_BT),) = random_windows(tiny_config, VOCABULARY, 1, seed=2)
     sent = []
@@ -306,7 +286,9 @@ def test_the_learning_rate_is_sent_to_the_device_when_it_changes(tiny_config: Co
 def test_the_peak_of_a_gpu_s_memory_is_known(tiny_config: Config) -> None:
     weights = random_weights(tiny_config, VOCABULARY, seed=1)
     built = backend.build(
-        tiny_config, weights, framework="torch", model="cudnn", device="cuda", precision="fp32", seed=3
+        tiny_config,
+        weights,
+        Choice.of(model="cudnn", device="cuda", precision="fp32", seed=3),
     )
     peak = built.device_memory()
     assert peak is not None
@@ -316,7 +298,9 @@ def test_the_peak_of_a_gpu_s_memory_is_known(tiny_config: Config) -> None:
 def test_a_cpu_s_memory_is_not_asked_for(tiny_config: Config) -> None:
     weights = random_weights(tiny_config, VOCABULARY, seed=1)
     built = backend.build(
-        tiny_config, weights, framework="torch", model="cudnn", device="cpu", precision="fp32", seed=3
+        tiny_config,
+        weights,
+        Choice.of(model="cudnn", device="cpu", seed=3),
     )
     assert built.device_memory() is None
 
@@ -329,12 +313,7 @@ def test_compiling_without_a_compiler_is_refused(
         backend.build(
             tiny_config,
             random_weights(tiny_config, VOCABULARY, seed=1),
-            framework="torch",
-            model="basic",
-            execution="compile",
-            device="cpu",
-            precision="fp32",
-            seed=3,
+            Choice.of(model="basic", execution="compile", device="cpu", seed=3),
         )
 
 
@@ -392,9 +371,7 @@ def test_twenty_steps_of_small_at_its_real_size() -> None:
         for name, array in parameters.initial(config, vocabulary, seed=1).items()
     }
     models = {
-        model: backend.build(
-            config, weights, framework="torch", model=model, device="cpu", precision="fp64", seed=1
-        )
+        model: backend.build(config, weights, Choice.of(model=model, device="cpu", precision="fp64", seed=1))
         for model in FRAMEWORKS["torch"].models
     }
     states = {model: built.zero_state(config.batch_size) for model, built in models.items()}
@@ -514,15 +491,3 @@ def test_sum_by_word_has_the_rows_and_the_norm_of_the_dense_gradient(tokens: int
     words = ids_N.unique()
     torch.testing.assert_close(summed[: len(words)], dense[words])
     assert not summed[len(words) :].any()
-
-
-def test_no_framework_is_imported_before_it_is_used() -> None:
-    package = Path(ptb_lm.__file__).parent
-    modules = sorted(path.stem for path in package.glob("*.py"))
-    assert "trainer" in modules
-    code = (
-        f"import sys; {'; '.join(f'import ptb_lm.{name}' for name in modules)}; "
-        "print([name for name in ('torch', 'tensorflow', 'keras', 'jax') if name in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"

@@ -10,6 +10,7 @@ from conftest import random_weights, random_windows
 from ptb_lm.errors import OutOfMemoryError
 from ptb_lm.model import backend
 from ptb_lm.model.backend import FRAMEWORKS
+from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
 from ptb_lm.torch_backend.base import enough_memory
 
@@ -40,7 +41,9 @@ def test_cudnn_finds_a_layer_s_weights_in_one_piece(precision: str, tiny_config:
     config = tiny_config.replace(keep_prob=0.5, recurrent_keep_prob=0.8)
     weights = random_weights(config, 11, seed=1)
     built: Any = backend.build(
-        config, weights, framework="torch", model="cudnn", device="cuda", precision=precision, seed=1
+        config,
+        weights,
+        Choice.of(model="cudnn", device="cuda", precision=precision, seed=1),
     )
     state = built.zero_state(3)
     for x_BT, y_BT in random_windows(config, 11, 3, seed=2):

@@ -14,6 +14,7 @@ from conftest import random_weights, random_windows  # noqa: E402
 
 from ptb_lm.errors import UserError  # noqa: E402
 from ptb_lm.model import backend, reference  # noqa: E402
+from ptb_lm.model.choice import Choice  # noqa: E402
 from ptb_lm.model.config import Config  # noqa: E402
 from ptb_lm.torch_backend import cpu, native, products  # noqa: E402
 
@@ -48,9 +49,7 @@ def test_every_way_computes_what_the_reference_does(
     weights = {
         n: w.astype(np.float32).astype(np.float64) for n, w in random_weights(config, VOCABULARY, 1).items()
     }
-    built = backend.build(
-        config, weights, framework="torch", model=model, device="cpu", precision="fp32", seed=1
-    )
+    built = backend.build(config, weights, Choice.of(model=model, device="cpu", seed=1))
     state, expected_state = (
         built.zero_state(config.batch_size),
         reference.zero_state(weights, config.batch_size),
@@ -127,7 +126,7 @@ print(cpu.onednn_is_exact(), float((found - expected).norm() / expected.norm()) 
 def test_a_run_goes_on_as_it_was_computed(tiny_config: Config) -> None:
     weights = random_weights(tiny_config, VOCABULARY, 1)
     chosen = {"framework": "torch", "model": "block_fused", "device": "cpu", "precision": "fp32"}
-    built = backend.build(tiny_config, weights, seed=1, **chosen)
+    built = backend.build(tiny_config, weights, Choice.of(seed=1, **chosen))
     for kernels in cpu.KERNELS:
         cpu.use(cpu.Choice(kernels, "MKL"))
         saved, computed = built.export_training_state(built.zero_state(3)), cpu.chosen()
@@ -177,7 +176,7 @@ def test_block_fused_is_compiled_however_a_cpu_computes(
     choose(choice)
     weights = random_weights(tiny_config, VOCABULARY, 1)
     chosen = {"framework": "torch", "model": "block_fused", "execution": "compile", "device": "cpu"}
-    built = backend.build(tiny_config, weights, precision=precision, seed=1, **chosen)
+    built = backend.build(tiny_config, weights, Choice.of(precision=precision, seed=1, **chosen))
     assert "(compile)" in built.engine
     ((x_BT, y_BT),) = random_windows(tiny_config, VOCABULARY, 1, seed=2)
     _, loss = built.train_step(x_BT, y_BT, built.zero_state(3), learning_rate=0.1)
@@ -211,15 +210,14 @@ def test_what_torch_is_asked_for_by_private_names_is_there() -> None:
 def test_auto_precision_is_bfloat16_where_the_processor_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
     for has, expected in ((True, "bf16"), (False, "fp32")):
         monkeypatch.setattr(cpu, "multiplies_bfloat16", lambda has=has: has)
-        assert backend.precision_for("torch", "auto", device="cpu") == expected
-        assert backend.precision_for("torch", "fp64", device="cpu") == "fp64"
-    assert backend.precision_for("tensorflow", "auto", device="cpu") == "fp32"
+        assert Choice.of(precision="auto", device="cpu").precision == expected
+    assert Choice.of(framework="tensorflow", precision="auto", device="cpu").precision == "fp32"
 
 
 @pytest.mark.gpu
 def test_auto_precision_on_a_gpu() -> None:
     expected = "bf16" if torch.cuda.get_device_capability() >= (8, 0) else "fp32"
-    assert backend.precision_for("torch", "auto", device="cuda") == expected
+    assert Choice.of(precision="auto", device="cuda").precision == expected
 
 
 def test_hints_name_what_is_faster_here(monkeypatch: pytest.MonkeyPatch, tiny_config: Config) -> None:
@@ -227,7 +225,7 @@ def test_hints_name_what_is_faster_here(monkeypatch: pytest.MonkeyPatch, tiny_co
 
     def hints(model: str, precision: str) -> str:
         chosen = {"framework": "torch", "model": model, "device": "cpu", "precision": precision}
-        return "\n".join(backend.build(tiny_config, weights, seed=1, **chosen).hints)
+        return "\n".join(backend.build(tiny_config, weights, Choice.of(seed=1, **chosen)).hints)
 
     monkeypatch.setattr(cpu, "multiplies_bfloat16", lambda: True)
     assert "--precision bf16 is faster, but for tiny models" in hints("block_fused", "fp32")

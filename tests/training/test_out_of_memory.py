@@ -15,6 +15,7 @@ from ptb_lm import train
 from ptb_lm.errors import OutOfMemoryError
 from ptb_lm.model import backend, parameters
 from ptb_lm.model.backend import FRAMEWORKS
+from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import SMALL, Config
 from ptb_lm.torch_backend.backend import TorchBackend
 from ptb_lm.torch_backend.base import enough_memory
@@ -31,7 +32,7 @@ def build(config: Config, vocabulary_size: int, framework: str, **choice: str) -
     shapes = parameters.shapes(config, vocabulary_size)
     weights = {name: np.broadcast_to(np.float32(0), shape) for name, shape in shapes.items()}
     chosen: Any = {"model": "cudnn", "device": "cpu", "precision": "fp32", **choice}
-    return backend.build(config, weights, framework=framework, seed=1, **chosen)
+    return backend.build(config, weights, Choice.of(framework=framework, seed=1, **chosen))
 
 
 @pytest.mark.parametrize(

@@ -13,21 +13,16 @@ from runs import files
 from ptb_lm.data.vocabulary import Vocabulary
 from ptb_lm.errors import UserError
 from ptb_lm.model import parameters
+from ptb_lm.model.choice import MAX_SEED, Choice
 from ptb_lm.model.config import SMALL
 from ptb_lm.training import checkpoint
-from ptb_lm.training.run_directory import MAX_SEED, RunConfig, RunDirectory
+from ptb_lm.training.run_directory import RunConfig, RunDirectory
 
 RUN = RunConfig(
     config="small",
     recipe="default",
-    model="block",
-    framework="torch",
-    execution="compile",
-    unroll="static",
     data="some/folder",
-    seed=7,
-    device="cpu",
-    precision="fp64",
+    choice=Choice.of(model="block", execution="compile", device="cpu", precision="fp64", seed=7),
     hyperparameters=SMALL.replace(hidden_size=3, lr_decay=1 / 1.15),
 )
 VOCABULARY = Vocabulary(["<eos>", "a", "ü"])
@@ -103,6 +98,18 @@ def changed_config(directory: RunDirectory, **changes: Any) -> None:
         ({"keep_prob": "1"}, "--keep-prob must be a finite number, not '1'"),
         ({"tie_weights": 1}, "--tie-weights must be true or false, not 1"),
         ({"recipe": 1}, "recipe cannot be 1"),
+        ({"framework": "theano"}, "unknown framework 'theano'; choose from torch, tensorflow"),
+        ({"device": "tpu"}, "unknown device 'tpu' for torch; choose from auto, cpu, cuda"),
+        ({"execution": ""}, "unknown execution '' for torch; choose from auto, eager, graph, compile, jit"),
+        (
+            {"precision": "auto"},
+            "unknown precision 'auto' for torch; choose from fp32, tf32, bf16, fp16, fp64",
+        ),
+        (
+            {"model": "cudnn"},
+            "torch has no cudnn with --execution compile: torch.compile leaves torch.nn.LSTM as it is; "
+            "choose from auto, eager, graph",
+        ),
         ({"learning_rate": float("nan")}, "--learning-rate must be a finite number, not nan"),
     ],
 )
@@ -124,7 +131,8 @@ def test_a_configuration_that_is_no_table_is_refused(content: str, directory: Ru
 
 def test_a_configuration_from_before_executions_is_read(directory: RunDirectory) -> None:
     changed_config(directory, execution=None, unroll=None)
-    assert directory.read_config() == dataclasses.replace(RUN, execution="eager", unroll="static")
+    before = dataclasses.replace(RUN.choice, execution="eager", unroll="static")
+    assert directory.read_config() == dataclasses.replace(RUN, choice=before)
 
 
 def test_a_configuration_from_before_recipes_is_read(directory: RunDirectory) -> None:

@@ -20,6 +20,7 @@ from ptb_lm.data import corpus
 from ptb_lm.errors import DivergenceError
 from ptb_lm.model import parameters, reference
 from ptb_lm.model.backend import Measured
+from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import SMALL
 from ptb_lm.model.schedule import learning_rate
 from ptb_lm.train import main
@@ -503,14 +504,8 @@ def fake_trainer(
         run = RunConfig(
             config="small",
             recipe="default",
-            model="fake",
-            framework="fake",
-            execution="eager",
-            unroll="static",
             data=str(text_folder),
-            seed=1,
-            device="cpu",
-            precision="fp32",
+            choice=Choice.of(),
             hyperparameters=config,
         )
         data, directory = corpus.load(text_folder), RunDirectory(tmp_path / "fake")

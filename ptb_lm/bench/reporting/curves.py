@@ -68,7 +68,7 @@ def _metrics(path: Path) -> list[dict[str, Any]]:
 
 
 def _what(config: RunConfig) -> str:
-    return f"{config.config}, {config.framework} {config.model}"
+    return f"{config.config}, {config.choice.framework} {config.choice.model}"
 
 
 def _row(path: Path, config: RunConfig, metrics: list[dict[str, Any]], result: dict[str, Any]) -> list[Cell]:

@@ -16,8 +16,9 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from ptb_lm.model.backend import Arrays, Ids, Measured, Words
+from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
-from ptb_lm.tf_backend.device import Device, choose
+from ptb_lm.tf_backend.device import choose
 from ptb_lm.tf_backend.loss import sum_by_word
 
 State = Sequence[Sequence[tf.Tensor]]  # (h_BH, c_BH) of each layer
@@ -60,21 +61,16 @@ class PlainModel:
 class PlainLoop:
     """Trains a PlainModel; as much of ptb_lm.model.backend.Backend as the benchmark asks for."""
 
-    def __init__(
-        self,
-        config: Config,
-        weights: Mapping[str, NDArray[Any]],
-        *,
-        device: Device,
-        precision: str,
-        seed: int,
-    ) -> None:
-        keras.utils.set_random_seed(seed)
-        self.config, self.device = config, device
-        self.engine = f"Keras layers on {'cuda' if device.gpu else 'cpu'} (graph)"
-        self.model = PlainModel(config, len(weights["embedding"]), gpu=device.gpu, policy=POLICIES[precision])
-        self.optimizer = keras.optimizers.SGD(1.0)
-        self.optimizer.build(self.model.variables)
+    def __init__(self, config: Config, weights: Mapping[str, NDArray[Any]], choice: Choice) -> None:
+        keras.utils.set_random_seed(choice.seed)
+        self.config, self.device = config, choose(choice)
+        self.engine = f"Keras layers on {'cuda' if self.device.gpu else 'cpu'} (graph)"
+        with tf.device(self.device.name):
+            self.model = PlainModel(
+                config, len(weights["embedding"]), gpu=self.device.gpu, policy=POLICIES[choice.precision]
+            )
+            self.optimizer = keras.optimizers.SGD(1.0)
+            self.optimizer.build(self.model.variables)
         self.train_function = tf.function(self._train)
         self.evaluate_function = tf.function(self._evaluate)
         self.load_weights(weights)
@@ -125,8 +121,9 @@ class PlainLoop:
 
     def load_weights(self, weights: Mapping[str, NDArray[Any]]) -> None:
         """Set the parameters from canonical arrays; Keras keeps the gates in the same order."""
-        for name, variable in zip(self._names(), self.model.variables, strict=True):
-            variable.assign(weights[name])
+        with tf.device(self.device.name):
+            for name, variable in zip(self._names(), self.model.variables, strict=True):
+                variable.assign(weights[name])
 
     def device_memory(self) -> int | None:
         """Return the most bytes that were allocated at once since it was last asked for; None on a CPU."""
@@ -173,23 +170,10 @@ def _measured(mean: tf.Tensor, y_BT: tf.Tensor, norm: tf.Tensor) -> Loss:
     return loss
 
 
-def build(
-    config: Config,
-    weights: Mapping[str, NDArray[Any]],
-    *,
-    model: str,
-    execution: str,
-    unroll: str,
-    device: str,
-    precision: str,
-    seed: int,
-) -> PlainLoop:
+def build(config: Config, weights: Mapping[str, NDArray[Any]], choice: Choice) -> PlainLoop:
     """Build the loop; see ptb_lm.model.backend.build.
 
     Raises:
         UserError: There is no such device.
     """
-    assert execution == "graph"
-    chosen = choose(device, model=model, execution=execution)
-    with tf.device(chosen.name):
-        return PlainLoop(config, weights, device=chosen, precision=precision, seed=seed)
+    return PlainLoop(config, weights, choice)

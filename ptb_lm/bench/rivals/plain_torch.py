@@ -11,6 +11,7 @@ cudnn-kept-memory has the allocator's setting of this package (ptb_lm.memory), a
 Shapes: B = batch, T = time steps, E = embedding width, L = layers, H = hidden units, V = vocabulary.
 """
 
+import dataclasses
 import math
 import os
 import shutil
@@ -24,6 +25,7 @@ from torch import Tensor, nn
 from ptb_lm import memory
 from ptb_lm.errors import UserError
 from ptb_lm.model.backend import Ids, Measured, Words
+from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
 from ptb_lm.torch_backend import words
 from ptb_lm.torch_backend.base import TorchModel
@@ -60,14 +62,12 @@ class PlainModel(nn.Module):
 class PlainLoop(TorchModel):
     """Trains a PlainModel; as much of ptb_lm.model.backend.Backend as the benchmark asks for."""
 
-    def __init__(
-        self, config: Config, weights: Mapping[str, NDArray[Any]], *, model: str, seed: int, **chosen: str
-    ) -> None:
+    def __init__(self, config: Config, weights: Mapping[str, NDArray[Any]], choice: Choice) -> None:
         _check(config)
-        super().__init__(model="cudnn", **chosen)
-        if model == KEPT_MEMORY and self.device.type == "cpu":
+        super().__init__(dataclasses.replace(choice, model="cudnn"))
+        if choice.model == KEPT_MEMORY and self.device.type == "cpu":
             memory.keep_freed()
-        torch.manual_seed(seed)
+        torch.manual_seed(choice.seed)
         self.config = config
         self.network = PlainModel(config, len(weights["embedding"])).to(self.device, self.precision.master)
         self.executed = _compiled(self.network) if self.execution == "compile" else self.network
@@ -183,10 +183,10 @@ def _compiled(model: PlainModel) -> PlainModel:
     return cast(PlainModel, torch.compile(model))
 
 
-def build(config: Config, weights: Mapping[str, NDArray[Any]], *, unroll: str, **chosen: Any) -> PlainLoop:
+def build(config: Config, weights: Mapping[str, NDArray[Any]], choice: Choice) -> PlainLoop:
     """Build the loop; see ptb_lm.model.backend.build.
 
     Raises:
         UserError: There is no such device, or no compiler; or the configuration asks for what the loop lacks.
     """
-    return PlainLoop(config, weights, **chosen)
+    return PlainLoop(config, weights, choice)

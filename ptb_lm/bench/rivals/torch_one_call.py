@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from ptb_lm.classifier import ClassifierConfig
 from ptb_lm.classifier.on_torch import TorchClassifier
 from ptb_lm.errors import UserError
+from ptb_lm.model.choice import Choice
 from ptb_lm.torch_backend.cells import Canonical, Layer, LayerState, freeze_second_bias
 from ptb_lm.torch_backend.dropout import Dropout
 from ptb_lm.torch_backend.model import LSTMStack, State
@@ -75,9 +76,7 @@ class OneCallClassifier(TorchClassifier):
         return OneCallStack(config.input_size, config.hidden_sizes[0], len(config.hidden_sizes))
 
 
-def build(
-    config: ClassifierConfig, weights: Mapping[str, NDArray[Any]], *, unroll: str, **chosen: Any
-) -> OneCallClassifier:
+def build(config: ClassifierConfig, weights: Mapping[str, NDArray[Any]], choice: Choice) -> OneCallClassifier:
     """Build the classifier; see ptb_lm.classifier.build.
 
     Raises:
@@ -85,4 +84,4 @@ def build(
     """
     if len(set(config.hidden_sizes)) > 1 or config.bidirectional or config.keep_prob < 1:
         raise UserError("one call takes layers of one size, in one direction, without dropout on the output")
-    return OneCallClassifier(config, weights, **chosen)
+    return OneCallClassifier(config, weights, choice)

@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from ptb_lm import memory
+from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
 from ptb_lm.model.dropout import Place
 from ptb_lm.torch_backend import backend, cpu, dropout, fused, loss
@@ -114,8 +115,7 @@ def _cudnn(
 def _built(
     model: str, kind: type[TorchBackend], config: Config, weights: Weights, chosen: dict[str, Any]
 ) -> TorchBackend:
-    del chosen["unroll"]
-    return kind(config, weights, **{**chosen, "model": model})
+    return kind(config, weights, Choice.of(framework="torch", **{**chosen, "model": model}))
 
 
 def _replace(module: ModuleType, name: str, by: Any) -> None:

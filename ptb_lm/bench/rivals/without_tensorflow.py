@@ -14,6 +14,7 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from ptb_lm import memory
+from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
 from ptb_lm.tf_backend import backend, block_ops, loss
 from ptb_lm.tf_backend.backend import TensorFlowBackend
@@ -79,7 +80,8 @@ def kept_memory(config: Config, weights: Weights, **chosen: Any) -> TensorFlowBa
 
 
 def _block_fused(config: Config, weights: Weights, **chosen: Any) -> TensorFlowBackend:
-    return backend.build(config, weights, **{**chosen, "model": "block_fused", "execution": "graph"})
+    chosen = {**chosen, "model": "block_fused", "execution": "graph"}
+    return backend.build(config, weights, Choice.of(framework="tensorflow", **chosen))
 
 
 def _replace(module: ModuleType, name: str, by: Any) -> None:

@@ -18,36 +18,26 @@ from ptb_lm.bench.rivals.keras.network import Network
 from ptb_lm.classifier import Batch, ClassifierConfig, Scores
 from ptb_lm.errors import UserError
 from ptb_lm.model.backend import Arrays
+from ptb_lm.model.choice import Choice
 
 
 def build(
-    config: ClassifierConfig,
-    weights: Mapping[str, NDArray[Any]],
-    *,
-    library: Library,
-    model: str,
-    execution: str,
-    unroll: str,
-    device: str,
-    precision: str,
-    seed: int,
+    config: ClassifierConfig, weights: Mapping[str, NDArray[Any]], choice: Choice, *, library: Library
 ) -> "KerasClassifier":
     """Build the classifier; see ptb_lm.classifier.build.
 
     Raises:
         UserError: There is no such device, or Keras has no such classifier on it.
     """
-    assert (unroll, precision) == (library.unroll, "fp32"), "no row offers another"
+    assert choice.unroll == library.unroll
     if config.loss != "cross_entropy":
         raise UserError(f"keras-{library.name} trains with cross_entropy alone, not with {config.loss}")
-    if device == "cuda" and not library.has_gpu():
+    if choice.device == "cuda" and not library.has_gpu():
         raise UserError(f"--device cuda: Keras on {library.name} finds no CUDA device here")
-    gpu = device == "cuda" or (device == "auto" and library.has_gpu())
-    if model == "cudnn" and not gpu and not library.hoists_on_cpu:
+    gpu = choice.device == "cuda" or (choice.device == "auto" and library.has_gpu())
+    if choice.model == "cudnn" and not gpu and not library.hoists_on_cpu:
         raise UserError(f"keras-{library.name} has no cudnn on a CPU: there it would run the loop of lstm")
-    return KerasClassifier(
-        config, weights, library=library, cudnn=model == "cudnn", execution=execution, gpu=gpu, seed=seed
-    )
+    return KerasClassifier(config, weights, choice, library=library, gpu=gpu)
 
 
 class KerasClassifier:
@@ -62,21 +52,22 @@ class KerasClassifier:
         self,
         config: ClassifierConfig,
         weights: Mapping[str, NDArray[Any]],
+        choice: Choice,
         *,
         library: Library,
-        cudnn: bool,
-        execution: str,
         gpu: bool,
-        seed: int,
     ) -> None:
         library.compute_in_ieee_float32()
         keras.config.set_floatx("float32")  # a user's keras.json may have set another
         self.library = library
         self.gpu = gpu
+        cudnn = choice.model == "cudnn"
         self.knows_lengths = library.cudnn_masks or not cudnn
-        self.engine = _engine(library, cudnn=cudnn, execution=execution, gpu=gpu)
+        self.engine = _engine(library, cudnn=cudnn, execution=choice.execution, gpu=gpu)
         adam = keras.optimizers.Adam(config.learning_rate, epsilon=1e-8, clipvalue=config.clip_value)
-        network = functools.partial(Network, cudnn=cudnn, jit_compile=execution == "xla", seed=seed)
+        network = functools.partial(
+            Network, cudnn=cudnn, jit_compile=choice.execution == "xla", seed=choice.seed
+        )
         with self._device():
             self.network = network(config, adam)
             # A training step is where Keras takes gradients, whatever it computes with.

@@ -21,34 +21,26 @@ from ptb_lm.bench.rivals.pytensor.network import Network
 from ptb_lm.classifier import Batch, ClassifierConfig, Scores, check_lengths
 from ptb_lm.errors import UserError
 from ptb_lm.model.backend import Arrays
+from ptb_lm.model.choice import Choice
 
 DTYPES: dict[str, np.dtype[Any]] = {"fp32": np.dtype(np.float32), "fp64": np.dtype(np.float64)}
 
 
 def build(
-    config: ClassifierConfig,
-    weights: Mapping[str, NDArray[Any]],
-    *,
-    model: str,
-    execution: str,
-    unroll: str,
-    device: str,
-    precision: str,
-    seed: int,
+    config: ClassifierConfig, weights: Mapping[str, NDArray[Any]], choice: Choice
 ) -> "PyTensorClassifier":
     """Build the classifier; see ptb_lm.classifier.build.
 
     Raises:
         UserError: PyTensor's classifier is not like that, or not on that device.
     """
-    assert (model, execution, unroll) == ("scan", "graph", "loop"), "the row offers no others"
     if config.loss != "cross_entropy":
         raise UserError(f"pytensor trains with cross_entropy alone, not with {config.loss}")
     if config.bidirectional:
         raise UserError("pytensor has layers of one direction alone")
-    if device == "cuda":
+    if choice.device == "cuda":
         raise UserError("--device cuda: pytensor compiles for the CPU")
-    return PyTensorClassifier(config, weights, dtype=DTYPES[precision], seed=seed)
+    return PyTensorClassifier(config, weights, choice)
 
 
 class PyTensorClassifier:
@@ -58,19 +50,12 @@ class PyTensorClassifier:
     compiled in its own folder in the user's home. Its steps return when they are done.
     """
 
-    def __init__(
-        self,
-        config: ClassifierConfig,
-        weights: Mapping[str, NDArray[Any]],
-        *,
-        dtype: np.dtype[Any],
-        seed: int,
-    ) -> None:
+    def __init__(self, config: ClassifierConfig, weights: Mapping[str, NDArray[Any]], choice: Choice) -> None:
         self.config = config
-        self.dtype = dtype
+        self.dtype = DTYPES[choice.precision]
         self.engine = f"pytensor.scan on cpu ({_compiler()})"
-        self.network = Network(config, dtype)
-        self.generator = pytensor.shared(np.random.default_rng(seed))
+        self.network = Network(config, self.dtype)
+        self.generator = pytensor.shared(np.random.default_rng(choice.seed))
         self.adam = Adam(
             list(self.network.variables.values()),
             learning_rate=config.learning_rate,

@@ -1,0 +1,145 @@
+"""What a run chose: which framework computes which model, and how. One object, which is passed on whole."""
+
+import dataclasses
+import importlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ptb_lm.errors import UserError
+from ptb_lm.model.backend import AUTO, DEVICES, FRAMEWORKS, Framework
+
+MAX_SEED = 2**63 - 1  # of a framework's random generator
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """What computes a model. `of` makes one where not everything is given.
+
+    Attributes:
+        framework: A name in the registry.
+        model: The LSTM implementation, a name in the framework's row.
+        execution: How the operations of a training step are run, a name in the row.
+        unroll: How a loop over time enters the graph, a name in the row.
+        device: "cpu", "cuda", or "auto": cuda where there is one.
+        precision: A name in the row.
+        seed: Of the initial weights and of dropout.
+        registry: The frameworks to choose from.
+
+    Raises:
+        UserError: A name is unknown, two of them cannot be combined, or the seed is out of range.
+    """
+
+    framework: str
+    model: str
+    execution: str
+    unroll: str
+    device: str
+    precision: str
+    seed: int
+    registry: Mapping[str, Framework] = dataclasses.field(
+        default_factory=lambda: FRAMEWORKS, repr=False, compare=False
+    )
+
+    def __post_init__(self) -> None:
+        row = self.row
+        available = {"model": tuple(row.models), "device": DEVICES, **row.options(self.model)}
+        for kind, names in available.items():
+            name = getattr(self, kind)
+            if name in names:
+                continue
+            choices = ", ".join(names)
+            if reason := row.refusals.get((self.model, name)):
+                raise UserError(
+                    f"{self.framework} has no {self.model} with --{kind} {name}: {reason}; "
+                    f"choose from {choices}"
+                )
+            raise UserError(f"unknown {kind} {name!r} for {self.framework}; choose from {choices}")
+        if not 0 <= self.seed <= MAX_SEED:
+            raise UserError(f"--seed must be at least 0 and at most {MAX_SEED}, not {self.seed}")
+
+    @classmethod
+    def of(
+        cls,
+        registry: Mapping[str, Framework] = FRAMEWORKS,
+        *,
+        framework: str = "torch",
+        model: str = "cudnn",
+        execution: str | None = None,
+        unroll: str | None = None,
+        device: str = "auto",
+        precision: str = "fp32",
+        seed: int = 1,
+    ) -> "Choice":
+        """Return a choice, complete: here, and nowhere else, stands what holds where nothing is given.
+
+        Args:
+            registry: The frameworks to choose from.
+            framework: A name in the registry.
+            model: A name in the framework's row.
+            execution: None: the first of the row.
+            unroll: None: the first of the row.
+            device: "cpu", "cuda", or "auto".
+            precision: "auto": the fastest that the device computes in by itself. This imports the framework.
+            seed: Of the initial weights and of dropout.
+
+        Raises:
+            UserError: As for the class; or "auto" asks a framework that is not installed.
+        """
+        row = _row(registry, framework)
+        if precision == AUTO:
+            fastest = row.auto_precision
+            precision = _imported(fastest, framework, row)(device) if fastest else "fp32"
+        return cls(
+            framework=framework,
+            model=model,
+            execution=row.executions[0] if execution is None else execution,
+            unroll=row.unrolls[0] if unroll is None else unroll,
+            device=device,
+            precision=precision,
+            seed=seed,
+            registry=registry,
+        )
+
+    @property
+    def row(self) -> Framework:
+        """The framework's row of the registry."""
+        return _row(self.registry, self.framework)
+
+    def builder(self) -> Callable[..., Any]:
+        """Return the framework's function of (config, weights, choice); this imports the framework.
+
+        Raises:
+            UserError: The framework is not installed.
+        """
+        return _imported(self.row.build, self.framework, self.row)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what was chosen, by name: all but the registry."""
+        return {name: getattr(self, name) for name in CHOSEN}
+
+
+# The names of what is chosen.
+CHOSEN = tuple(field.name for field in dataclasses.fields(Choice) if field.name != "registry")
+
+
+def _row(registry: Mapping[str, Framework], framework: str) -> Framework:
+    if framework not in registry:
+        raise UserError(f"unknown framework {framework!r}; choose from {', '.join(registry)}")
+    return registry[framework]
+
+
+def _imported(name: str, framework: str, row: Framework) -> Callable[..., Any]:
+    """Return the function of a framework that "module:function" names.
+
+    Raises:
+        UserError: A module outside of this package is missing.
+    """
+    module, _, attribute = name.partition(":")
+    try:
+        function: Callable[..., Any] = getattr(importlib.import_module(module), attribute)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.startswith("ptb_lm"):
+            raise
+        raise UserError(f"{framework} is not installed; {row.missing}") from None
+    return function

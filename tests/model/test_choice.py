@@ -1,0 +1,84 @@
+"""What a run chooses: complete, checked where it is made, and resolved in one place."""
+
+import dataclasses
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from ptb_lm.classifier import CLASSIFIERS
+from ptb_lm.errors import UserError
+from ptb_lm.model.backend import FRAMEWORKS
+from ptb_lm.model.choice import CHOSEN, MAX_SEED, Choice
+
+
+@pytest.mark.parametrize(("framework", "execution"), [("torch", "auto"), ("tensorflow", "graph")])
+def test_what_is_not_given_is_the_framework_s_own(framework: str, execution: str) -> None:
+    assert Choice.of(framework=framework) == Choice(
+        framework=framework,
+        model="cudnn",
+        execution=execution,
+        unroll="static",
+        device="auto",
+        precision="fp32",
+        seed=1,
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ({"framework": "theano"}, "unknown framework 'theano'; choose from torch, tensorflow"),
+        (
+            {"framework": "tensorflow", "model": "persistent"},
+            "unknown model 'persistent' for tensorflow; choose from basic, block, block_fused, cudnn",
+        ),
+        ({"unroll": "loop"}, "unknown unroll 'loop' for torch; choose from static"),
+        ({"device": "tpu"}, "unknown device 'tpu' for torch; choose from auto, cpu, cuda"),
+        (
+            {"framework": "tensorflow", "precision": "bf16"},
+            "unknown precision 'bf16' for tensorflow; choose from fp32, fp64",
+        ),
+        (
+            {"execution": "jit"},
+            "torch has no cudnn with --execution jit: TorchScript leaves torch.nn.LSTM as it is; choose from "
+            "auto, eager, graph",
+        ),
+        ({"seed": -1}, f"--seed must be at least 0 and at most {MAX_SEED}, not -1"),
+    ],
+)
+def test_what_the_registry_lacks_is_refused(given: dict[str, Any], problem: str) -> None:
+    with pytest.raises(UserError) as caught:
+        Choice.of(**given)
+    assert str(caught.value) == problem
+
+
+def test_a_changed_choice_is_checked_against_its_own_registry() -> None:
+    choice = Choice.of(CLASSIFIERS, framework="pytensor", model="scan")
+    assert dataclasses.replace(choice, precision="fp64").row is CLASSIFIERS["pytensor"]
+    with pytest.raises(UserError, match="unknown device 'tpu' for pytensor"):
+        dataclasses.replace(choice, device="tpu")
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_every_combination_of_the_registry_can_be_chosen(framework: str) -> None:
+    row = FRAMEWORKS[framework]
+    for model in row.models:
+        for kind, names in row.options(model).items():
+            for name in names:
+                assert getattr(Choice.of(framework=framework, model=model, **{kind: name}), kind) == name
+
+
+def test_a_choice_is_written_by_its_names() -> None:
+    choice = Choice.of(model="block", seed=9)
+    assert list(choice.to_json()) == list(CHOSEN)
+    assert Choice(**choice.to_json()) == choice
+
+
+def test_choosing_imports_no_framework() -> None:
+    code = (
+        "import sys; from ptb_lm.model.choice import Choice; Choice.of(); Choice.of(framework='tensorflow'); "
+        "assert not {'torch', 'tensorflow', 'numpy'} & sys.modules.keys()"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
