@@ -1,7 +1,6 @@
 """Train a language model: python -m ptb_lm.train --model cudnn --config medium."""
 
 import argparse
-import dataclasses
 import shlex
 import sys
 import time
@@ -11,7 +10,7 @@ from typing import Any
 
 from ptb_lm import cli
 from ptb_lm.model import backend
-from ptb_lm.model.config import PRESETS, RECIPES, Config, flag_name
+from ptb_lm.model.config import HYPERPARAMETERS, PRESETS, RECIPES
 
 PROG = cli.TRAIN
 
@@ -73,14 +72,13 @@ def _parser() -> cli.Parser:
     where.add_argument("--resume", type=Path, metavar="RUN", help="go on exactly where this run stopped")
     runs.add_argument("--overwrite", action="store_true", help="replace the run in --run-dir")
     overrides = parser.add_argument_group("hyper-parameters, in place of the preset's")
-    for field in dataclasses.fields(Config):
-        help_text = f"{field.metadata['help']} ({_preset_values(field.name)})"
-        if field.type is bool:
-            overrides.add_argument(
-                flag_name(field.name), action=argparse.BooleanOptionalAction, default=None, help=help_text
-            )
-        else:
-            overrides.add_argument(flag_name(field.name), type=field.type, metavar="N", help=help_text)
+    for each in HYPERPARAMETERS:
+        how: dict[str, Any] = {"type": each.kind, "metavar": "N"}
+        if each.kind is bool:
+            how = {"action": argparse.BooleanOptionalAction, "default": None}
+        elif each.kind is str:
+            how = {"choices": each.choices or None}
+        overrides.add_argument(each.flag, help=f"{each.help} ({_preset_values(each.name)})", **how)
     return parser
 
 
@@ -95,6 +93,8 @@ def _preset_values(field: str) -> str:
 
 
 def _shown(value: Any) -> str:
+    if isinstance(value, str):
+        return value
     return ("no", "yes")[value] if isinstance(value, bool) else f"{value:.4g}"
 
 

@@ -87,9 +87,9 @@ def test_an_unknown_name_is_refused_with_the_known_ones(flag: str, refused: Call
         ("--hidden-size", "0", "--hidden-size must be at least 1, not 0"),
         ("--num-layers", "-1", "--num-layers must be at least 1, not -1"),
         ("--decay-after", "-1", "--decay-after must be at least 0, not -1"),
-        ("--keep-prob", "0", "--keep-prob must be greater than 0, not 0.0"),
+        ("--keep-prob", "0", "--keep-prob must be greater than 0 and at most 1, not 0.0"),
         ("--keep-prob", "1.5", "--keep-prob must be greater than 0 and at most 1, not 1.5"),
-        ("--embedding-keep-prob", "0", "--embedding-keep-prob must be greater than 0, not 0.0"),
+        ("--embedding-keep-prob", "0", "--embedding-keep-prob must be greater than 0 and at most 1, not 0.0"),
         ("--recurrent-keep-prob", "2", "--recurrent-keep-prob must be greater than 0 and at most 1, not 2.0"),
         ("--average-epochs", "-1", "--average-epochs must be at least 0, not -1.0"),
         ("--keep-prob", "nan", "--keep-prob must be a finite number, not nan"),
@@ -399,15 +399,19 @@ def test_resuming_as_another_run_is_refused(
 ) -> None:
     problem = refused_resume(flag, value)
     value = "1.0" if flag == "--average-epochs" else value
-    assert problem.startswith(f"{flag} {value} differs from the run's {before}, and a resumed run keeps ")
+    assert problem == (
+        f"{flag} {value} differs from the run's {before}; a resumed run can change --data, --device, "
+        "--epochs, --decay-after, --lr-decay, --learning-rate, --max-grad-norm, --keep-prob, --variational, "
+        "--embedding-keep-prob, --recurrent-keep-prob and nothing else"
+    )
 
 
 def test_resuming_in_another_framework_is_refused(run: Path, refused_resume: Callable[..., str]) -> None:
+    problem = refused_resume("--framework", "tensorflow")
+    assert problem.startswith("--framework tensorflow differs from the run's torch; a resumed run can ")
     change_config(run, '"framework": "torch"', '"framework": "other"')
-    assert refused_resume("--framework", "torch").startswith(
-        "--framework torch differs from the run's other, and a resumed run keeps "
-    )
-    assert refused_resume() == "unknown framework 'other'; choose from torch, tensorflow"
+    problem = f"{run / 'config.json'}: unknown framework 'other'; choose from torch, tensorflow"
+    assert refused_resume() == problem
 
 
 def change_config(run: Path, old: str, new: str) -> None:

@@ -1,42 +1,20 @@
 """Hyper-parameters: one frozen dataclass, and the presets, each only its differences."""
 
 import dataclasses
-import math
 from dataclasses import dataclass
 from typing import Any
 
 from ptb_lm.errors import UserError
+from ptb_lm.model.hyperparameter import hyperparameter as setting
+from ptb_lm.model.hyperparameter import hyperparameters
 
-# Sizes count things, so the least is 1; where 0 is allowed the help says what it means. All others: greater
-# than 0.
-_MINIMUM = {
-    "embedding_size": 0,
-    "num_layers": 1,
-    "hidden_size": 1,
-    "num_steps": 1,
-    "batch_size": 1,
-    "epochs": 1,
-    "decay_after": 0,
-    "init_scale": 0,
-    "average_epochs": 0,
-}
-_PROBABILITIES = ("keep_prob", "embedding_keep_prob", "recurrent_keep_prob")
-# What a 32-bit integer and a float32 hold.
-_MAXIMUM: dict[Any, float] = {int: 2**31 - 1, float: 3.4e38}
-
-
-def flag_name(field: str) -> str:
-    """Return the command-line flag that sets a field: `hidden_size` -> `--hidden-size`."""
-    return "--" + field.replace("_", "-")
-
-
-def _setting(default: float, help_text: str) -> Any:
-    return dataclasses.field(default=default, metadata={"help": help_text})
+# Of a keep probability: 0 would keep nothing.
+_SHARE: dict[str, Any] = {"above": 0, "maximum": 1}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """The hyper-parameters of one language model and its training.
+    """The hyper-parameters of one language model and its training, a line each (hyperparameter.py).
 
     The defaults are the tutorial's small configuration (tensorflow/models, tutorials/rnn/ptb), after
     Zaremba et al., "Recurrent Neural Network Regularization", 2014.
@@ -45,53 +23,57 @@ class Config:
         UserError: A value is impossible.
     """
 
-    num_layers: int = _setting(2, "LSTM layers")
-    hidden_size: int = _setting(200, "units of every layer")
-    embedding_size: int = _setting(0, "width of the embedding; 0: as the layers")
-    num_steps: int = _setting(20, "time steps that the gradient flows back through")
-    batch_size: int = _setting(20, "rows that the training text is cut into")
-    epochs: int = _setting(13, "passes over the training text (the tutorial's max_max_epoch)")
-    decay_after: int = _setting(4, "epochs at the initial learning rate (the tutorial's max_epoch)")
-    lr_decay: float = _setting(0.5, "the learning rate's factor an epoch from then on")
-    learning_rate: float = _setting(1.0, "of SGD, for a loss summed over time and averaged over the batch")
-    max_grad_norm: float = _setting(5.0, "bound on the global norm of the gradient of that loss")
-    keep_prob: float = _setting(1.0, "probability that dropout keeps a unit; 1: no dropout")
-    init_scale: float = _setting(0.1, "initial weights are uniform in [-init_scale, init_scale]")
+    num_layers: int = setting(2, "LSTM layers", minimum=1)
+    hidden_size: int = setting(200, "units of every layer", minimum=1)
+    embedding_size: int = setting(0, "width of the embedding; 0: as the layers", minimum=0, before=0)
+    num_steps: int = setting(20, "time steps that the gradient flows back through", minimum=1)
+    batch_size: int = setting(20, "rows that the training text is cut into", minimum=1)
+    epochs: int = setting(
+        13, "passes over the training text (the tutorial's max_max_epoch)", minimum=1, resumable=True
+    )
+    decay_after: int = setting(
+        4, "epochs at the initial learning rate (the tutorial's max_epoch)", minimum=0, resumable=True
+    )
+    lr_decay: float = setting(
+        0.5, "the learning rate's factor an epoch from then on", above=0, resumable=True
+    )
+    learning_rate: float = setting(
+        1.0, "of SGD, for a loss summed over time and averaged over the batch", above=0, resumable=True
+    )
+    max_grad_norm: float = setting(
+        5.0, "bound on the global norm of the gradient of that loss", above=0, resumable=True
+    )
+    keep_prob: float = setting(
+        1.0, "probability that dropout keeps a unit; 1: no dropout", resumable=True, **_SHARE
+    )
+    init_scale: float = setting(0.1, "initial weights are uniform in [-init_scale, init_scale]", minimum=0)
     # Press and Wolf, "Using the Output Embedding to Improve Language Models", 2017; Inan et al., 2017.
-    tie_weights: bool = _setting(False, "the softmax's kernel is the embedding, transposed")
+    tie_weights: bool = setting(False, "the softmax's kernel is the embedding, transposed", before=False)
     # This and the next: Gal and Ghahramani, "A Theoretically Grounded Application of Dropout in Recurrent
     # Neural Networks", 2016.
-    variational: bool = _setting(False, "one dropout mask a window for all its time steps, not one for each")
-    embedding_keep_prob: float = _setting(1.0, "probability that a word keeps its embedding in a window")
+    variational: bool = setting(
+        False,
+        "one dropout mask a window for all its time steps, not one for each",
+        before=False,
+        resumable=True,
+    )
+    embedding_keep_prob: float = setting(
+        1.0, "probability that a word keeps its embedding in a window", before=1.0, resumable=True, **_SHARE
+    )
     # Merity et al., "Regularizing and Optimizing LSTM Language Models", 2018: the weight drop of AWD-LSTM.
-    recurrent_keep_prob: float = _setting(1.0, "probability that a recurrent weight is kept in a window")
-    average_epochs: float = _setting(
-        0.0, "horizon in epochs of the moving average of the weights that is scored and kept; 0: the weights"
+    recurrent_keep_prob: float = setting(
+        1.0, "probability that a recurrent weight is kept in a window", before=1.0, resumable=True, **_SHARE
+    )
+    average_epochs: float = setting(
+        0.0,
+        "horizon in epochs of the moving average of the weights that is scored and kept; 0: the weights",
+        minimum=0,
+        before=0.0,
     )
 
     def __post_init__(self) -> None:
-        for field in dataclasses.fields(self):
-            value, flag = getattr(self, field.name), flag_name(field.name)
-            if field.type is bool:
-                if not isinstance(value, bool):
-                    raise UserError(f"{flag} must be true or false, not {value!r}")
-                continue
-            if field.type is int and (isinstance(value, bool) or not isinstance(value, int)):
-                raise UserError(f"{flag} must be a whole number, not {value!r}")
-            if isinstance(value, bool) or not isinstance(value, (int, float)) or not _is_finite(value):
-                raise UserError(f"{flag} must be a finite number, not {value!r}")
-            if value > _MAXIMUM[field.type]:
-                raise UserError(f"{flag} must be at most {_MAXIMUM[field.type]}")
-            minimum = _MINIMUM.get(field.name)
-            if minimum is not None and value < minimum:
-                raise UserError(f"{flag} must be at least {minimum}, not {value}")
-            if minimum is None and value <= 0:
-                raise UserError(f"{flag} must be greater than 0, not {value}")
-        for name in _PROBABILITIES:
-            if getattr(self, name) > 1:
-                raise UserError(
-                    f"{flag_name(name)} must be greater than 0 and at most 1, not {getattr(self, name)}"
-                )
+        for each in hyperparameters(Config):
+            each.check(getattr(self, each.name))
         if self.tie_weights and self.embedding_width != self.layer_sizes[-1]:
             raise UserError(
                 f"--tie-weights needs an embedding as wide as the top layer: {self.embedding_width} is not "
@@ -108,14 +90,21 @@ class Config:
         """The units of each layer, from the bottom to the top."""
         return (self.hidden_size,) * self.num_layers
 
+    def learning_rate_in(self, epoch: int) -> float:
+        """Return the learning rate of an epoch, counted from 0.
+
+        Constant for the first `decay_after` epochs, then multiplied by `lr_decay` once an epoch (the schedule
+        of TensorFlow's ptb_word_lm tutorial).
+        """
+        return self.learning_rate * self.lr_decay ** max(epoch + 1 - self.decay_after, 0)
+
     def replace(self, **changes: Any) -> "Config":
         """Return a copy with some values changed; the new values are checked."""
         return dataclasses.replace(self, **changes)
 
 
-def _is_finite(value: float) -> bool:
-    return isinstance(value, int) or math.isfinite(value)  # math.isfinite fails on an int beyond a float
-
+# What is to be known of each.
+HYPERPARAMETERS = hyperparameters(Config)
 
 SMALL = Config()
 # Half of the units dropped: the network may be wider, learns longer, and decays more gently.

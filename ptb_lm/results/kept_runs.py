@@ -10,7 +10,8 @@ from typing import Any
 
 from ptb_lm.errors import UserError
 from ptb_lm.files import atomic_write
-from ptb_lm.model.config import RECIPES, Config, flag_name
+from ptb_lm.model.config import RECIPES, Config
+from ptb_lm.model.hyperparameter import flag_name
 from ptb_lm.training.run_directory import RunConfig, RunDirectory
 
 RESULTS = Path(__file__).resolve().parents[2] / "results"
@@ -108,6 +109,8 @@ def flags(config: Config, beside: Config) -> list[str]:
             continue
         if isinstance(value, bool):
             chosen.append(flag_name(name) if value else flag_name(name).replace("--", "--no-", 1))
+        elif isinstance(value, str):
+            chosen += [flag_name(name), value]
         else:
             short = f"{value:g}"
             chosen += [flag_name(name), short if float(short) == value else repr(value)]

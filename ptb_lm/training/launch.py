@@ -23,27 +23,15 @@ from ptb_lm.files import atomic_write, home
 from ptb_lm.load import Load
 from ptb_lm.model import backend, parameters
 from ptb_lm.model.choice import CHOSEN, Choice
-from ptb_lm.model.config import RECIPES, Config, flag_name
+from ptb_lm.model.config import HYPERPARAMETERS, RECIPES
+from ptb_lm.model.hyperparameter import flag_name
 from ptb_lm.training import runlog
 from ptb_lm.training.interrupt import Interrupted, StopRequest
 from ptb_lm.training.run_directory import RunConfig, RunDirectory
 from ptb_lm.training.trainer import Trainer, count_steps
 
-OVERRIDES = tuple(field.name for field in dataclasses.fields(Config))
 # What may differ when a run is resumed; all else would make it another run.
-RESUMABLE = {
-    "data",
-    "device",
-    "epochs",
-    "learning_rate",
-    "lr_decay",
-    "decay_after",
-    "max_grad_norm",
-    "keep_prob",
-    "variational",
-    "embedding_keep_prob",
-    "recurrent_keep_prob",
-}
+RESUMABLE = ("data", "device", *(each.name for each in HYPERPARAMETERS if each.resumable))
 
 
 def train(arguments: argparse.Namespace, command_line: str, *, started: float) -> int:
@@ -119,7 +107,7 @@ def new_config(given: dict[str, Any]) -> RunConfig:
     data = given.get("data", "ptb")
     preset = given.get("config", "demo" if data == "synthetic" else "small")
     recipe = given.get("recipe", "default")
-    changes = {name: given[name] for name in OVERRIDES if name in given}
+    changes = {each.name: given[each.name] for each in HYPERPARAMETERS if each.name in given}
     return RunConfig(
         config=preset,
         recipe=recipe,
@@ -136,10 +124,10 @@ def _resumed_config(run: RunConfig, given: dict[str, Any]) -> RunConfig:
         kept = name in RESUMABLE or (name, given[name]) == ("precision", backend.AUTO)
         if name in before and not kept and given[name] != before[name]:
             raise UserError(
-                f"{flag_name(name)} {given[name]} differs from the run's {before[name]}, and a resumed run "
-                "keeps all but its data, device, epochs, learning rate and its decay, clipping and dropout"
+                f"{flag_name(name)} {given[name]} differs from the run's {before[name]}; a resumed run can "
+                f"change {', '.join(map(flag_name, RESUMABLE))} and nothing else"
             )
-    changes = {name: given[name] for name in OVERRIDES if name in given}
+    changes = {each.name: given[each.name] for each in HYPERPARAMETERS if each.name in given}
     return dataclasses.replace(
         run,
         data=given.get("data", run.data),

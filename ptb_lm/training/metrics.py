@@ -4,7 +4,6 @@ import math
 from typing import Any
 
 from ptb_lm.model.config import Config
-from ptb_lm.model.schedule import learning_rate
 from ptb_lm.training import runlog
 from ptb_lm.training.progress import Progress
 
@@ -48,7 +47,7 @@ def epoch_row(
     unaveraged = {"unaveraged_valid_perplexity": unaveraged_valid_perplexity}
     return {
         "epoch": progress.epoch + 1,
-        "learning_rate": learning_rate(config, progress.epoch),
+        "learning_rate": config.learning_rate_in(progress.epoch),
         "train_perplexity": progress.train_perplexity(config.batch_size * config.num_steps),
         "valid_perplexity": valid_perplexity,
         **(unaveraged if config.average_epochs else {}),

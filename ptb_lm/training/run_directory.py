@@ -17,20 +17,12 @@ from ptb_lm.files import atomic_write, locked
 from ptb_lm.model import parameters
 from ptb_lm.model.backend import Arrays
 from ptb_lm.model.choice import CHOSEN, Choice
-from ptb_lm.model.config import Config
+from ptb_lm.model.config import HYPERPARAMETERS, Config
 from ptb_lm.training import checkpoint
 from ptb_lm.training.progress import Progress
 
 # Keys that config.json did not always have, with what every run did before.
 ADDED = {"recipe": "tutorial", "execution": "eager", "unroll": "static"}
-ADDED_HYPERPARAMETERS = {
-    "embedding_size": 0,
-    "tie_weights": False,
-    "variational": False,
-    "embedding_keep_prob": 1.0,
-    "recurrent_keep_prob": 1.0,
-    "average_epochs": 0.0,
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,8 +65,9 @@ class RunConfig:
         values = _checked_keys(("config", "recipe", "data", *CHOSEN, "hyperparameters"), values, source)
         hyperparameters = values.pop("hyperparameters")
         if isinstance(hyperparameters, dict):
-            hyperparameters = {**ADDED_HYPERPARAMETERS, **hyperparameters}
-        names = [field.name for field in dataclasses.fields(Config)]
+            added = {each.name: each.before for each in HYPERPARAMETERS if each.before is not None}
+            hyperparameters = {**added, **hyperparameters}
+        names = [each.name for each in HYPERPARAMETERS]
         hyperparameters = _checked_keys(names, hyperparameters, source)
         for name, value in values.items():
             if type(value) is not (int if name == "seed" else str):

@@ -8,7 +8,6 @@ from ptb_lm.data import corpus
 from ptb_lm.data.corpus import Corpus
 from ptb_lm.model import parameters
 from ptb_lm.model.backend import Backend, Loss, State, Words
-from ptb_lm.model.schedule import learning_rate
 from ptb_lm.training import metrics, runlog, scoring
 from ptb_lm.training.averaging import Averages
 from ptb_lm.training.interrupt import Interrupted, StopRequest
@@ -106,7 +105,7 @@ class Trainer:
             scalars.close()
 
     def _train_epoch(self, rows_BL: Words) -> None:
-        progress, rate = self.progress, learning_rate(self.config, self.progress.epoch)
+        progress, rate = self.progress, self.config.learning_rate_in(self.progress.epoch)
         pending: list[Loss] = []
         description = f"epoch {progress.epoch + 1}/{self.config.epochs}"
         with runlog.progress(self.steps, description, initial=progress.step) as bar:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from ptb_lm.errors import UserError
-from ptb_lm.model.config import PRESETS, RECIPES, SMALL, Config, flag_name
-from ptb_lm.model.schedule import learning_rate
+from ptb_lm.model.config import PRESETS, RECIPES, SMALL, Config
+from ptb_lm.model.hyperparameter import flag_name
 
 # tensorflow/models, tutorials/rnn/ptb/ptb_word_lm.py.
 TUTORIAL = {
@@ -86,10 +86,28 @@ def test_the_race_is_medium_by_default_on_a_shorter_schedule() -> None:
     assert differences(race, medium).keys() == {"epochs", "decay_after", "lr_decay"}
     assert race.epochs == 30
     for at_the_start in range(race.decay_after):
-        assert learning_rate(race, at_the_start) == learning_rate(medium, 0)
-    assert learning_rate(race, race.decay_after) < learning_rate(medium, 0)
-    assert learning_rate(race, race.epochs - 1) == pytest.approx(learning_rate(medium, medium.epochs - 1))
+        assert race.learning_rate_in(at_the_start) == medium.learning_rate_in(0)
+    assert race.learning_rate_in(race.decay_after) < medium.learning_rate_in(0)
+    assert race.learning_rate_in(race.epochs - 1) == pytest.approx(medium.learning_rate_in(medium.epochs - 1))
     assert race.decay_after / race.epochs == pytest.approx(medium.decay_after / medium.epochs, abs=0.02)
+
+
+@pytest.mark.parametrize(
+    ("preset", "epoch", "expected"),
+    [
+        ("small", 0, 1.0),
+        ("small", 3, 1.0),
+        ("small", 4, 0.5),
+        ("small", 12, 0.5**9),
+        ("medium", 5, 1.0),
+        ("medium", 6, 0.8),
+        ("medium", 38, 0.8**33),
+        ("large", 13, 1.0),
+        ("large", 54, 1.15**-41),
+    ],
+)
+def test_the_tutorials_schedule(preset: str, epoch: int, expected: float) -> None:
+    assert PRESETS[preset].learning_rate_in(epoch) == pytest.approx(expected, rel=1e-12)
 
 
 COUNTS = ("num_layers", "hidden_size", "num_steps", "batch_size", "epochs")
@@ -107,7 +125,8 @@ def test_a_count_is_at_least_one(name: str, value: int) -> None:
 @pytest.mark.parametrize("value", [0.0, -0.5])
 @pytest.mark.parametrize("name", POSITIVE)
 def test_a_rate_is_greater_than_zero(name: str, value: float) -> None:
-    with pytest.raises(UserError, match=f"^{flag_name(name)} must be greater than 0, not {value}$"):
+    at_most = " and at most 1" if name in PROBABILITIES else ""
+    with pytest.raises(UserError, match=f"^{flag_name(name)} must be greater than 0{at_most}, not {value}$"):
         SMALL.replace(**{name: value})
 
 

@@ -22,7 +22,6 @@ from ptb_lm.model import parameters, reference
 from ptb_lm.model.backend import Measured
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import SMALL
-from ptb_lm.model.schedule import learning_rate
 from ptb_lm.train import main
 from ptb_lm.training import checkpoint, trainer
 from ptb_lm.training.interrupt import StopRequest
@@ -120,7 +119,7 @@ def test_a_whole_run_equals_the_reference(horizon: float, text_folder: Path, tmp
         for x_BT, y_BT in corpus.windows(corpus.rows(data.splits["train"], 3), 4):
             loss, gradients, state = reference.loss_and_gradients(weights, x_BT, y_BT, state)
             weights, norm = reference.sgd_update(
-                weights, gradients, learning_rate=learning_rate(config, epoch), max_grad_norm=2.0
+                weights, gradients, learning_rate=config.learning_rate_in(epoch), max_grad_norm=2.0
             )
             total, steps, norms = total + loss, steps + 1, norms + norm
             if horizon and (epoch * 22 + steps) % every == 0:

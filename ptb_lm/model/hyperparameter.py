@@ -1,0 +1,97 @@
+"""What is to be known of a hyper-parameter, which its line in a configuration says."""
+
+import dataclasses
+import functools
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from ptb_lm.errors import UserError
+
+# What a 32-bit integer and a float32 hold.
+_LARGEST: dict[type, float] = {int: 2**31 - 1, float: 3.4e38}
+
+
+def flag_name(field: str) -> str:
+    """Return the command-line flag that sets a field: `hidden_size` -> `--hidden-size`."""
+    return "--" + field.replace("_", "-")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hyperparameter:
+    """A field of a configuration.
+
+    Attributes:
+        name: The field's.
+        kind: int, float, bool or str.
+        help: What it is, for people.
+        minimum: The least value.
+        above: What the value must be greater than.
+        maximum: The greatest value. Without one it is the greatest that 32 bits hold.
+        choices: The values that a text may have; empty: any.
+        resumable: Whether it may change when a run is resumed.
+        before: The value of a run from before the hyper-parameter existed; None: every run has it.
+    """
+
+    name: str
+    kind: type
+    help: str
+    minimum: float | None = None
+    above: float | None = None
+    maximum: float | None = None
+    choices: tuple[str, ...] = ()
+    resumable: bool = False
+    before: Any = None
+
+    @property
+    def flag(self) -> str:
+        """The command-line flag."""
+        return flag_name(self.name)
+
+    def check(self, value: Any) -> None:
+        """Check a value.
+
+        Raises:
+            UserError: It is of another kind, or out of bounds.
+        """
+        if expected := self._expected(value):
+            raise UserError(f"{self.flag} must be {expected}, not {value!r}")
+        if self.kind in _LARGEST and value > _LARGEST[self.kind]:
+            raise UserError(f"{self.flag} must be at most {_LARGEST[self.kind]}")  # and the value is long
+        if (
+            (self.minimum is not None and value < self.minimum)
+            or (self.above is not None and value <= self.above)
+            or (self.maximum is not None and value > self.maximum)
+        ):
+            raise UserError(f"{self.flag} must be {self._bounds()}, not {value}")
+
+    def _expected(self, value: Any) -> str:
+        """Return what kind of value it must be; "" if it is."""
+        if self.kind is bool:
+            return "" if isinstance(value, bool) else "true or false"
+        if self.kind is str:
+            right = isinstance(value, str) and (not self.choices or value in self.choices)
+            return "" if right else f"one of {', '.join(self.choices)}" if self.choices else "a text"
+        if self.kind is int:
+            return "" if isinstance(value, int) and not isinstance(value, bool) else "a whole number"
+        number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        # math.isfinite fails on an int beyond a float.
+        return "" if number and (isinstance(value, int) or math.isfinite(value)) else "a finite number"
+
+    def _bounds(self) -> str:
+        bounds = (("at least", self.minimum), ("greater than", self.above), ("at most", self.maximum))
+        return " and ".join(f"{what} {bound}" for what, bound in bounds if bound is not None)
+
+
+def hyperparameter(default: Any, help_text: str, **facts: Any) -> Any:
+    """Return a dataclass's field that is a hyper-parameter; the facts are attributes of Hyperparameter."""
+    return dataclasses.field(default=default, metadata={"help": help_text, **facts})
+
+
+@functools.cache
+def hyperparameters(config: type) -> tuple[Hyperparameter, ...]:
+    """Return the hyper-parameters of a configuration's class, in the order of its fields."""
+    return tuple(
+        Hyperparameter(name=field.name, kind=field.type, **field.metadata)  # type: ignore[arg-type]
+        for field in dataclasses.fields(config)
+    )

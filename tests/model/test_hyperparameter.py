@@ -1,0 +1,103 @@
+"""What a hyper-parameter's line says, and what follows from it."""
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from runs import sentence
+
+from ptb_lm import train
+from ptb_lm.errors import UserError
+from ptb_lm.model.config import HYPERPARAMETERS, SMALL, Config
+from ptb_lm.model.hyperparameter import Hyperparameter, hyperparameter, hyperparameters
+
+
+@dataclass(frozen=True, kw_only=True)
+class Toy:
+    colour: str = hyperparameter("red", "of the toy", choices=("red", "blue"), before="grey")
+    label: str = hyperparameter("", "on its side")
+    share: float = hyperparameter(0.5, "of the sand", minimum=0, maximum=1, resumable=True)
+
+
+COLOUR, LABEL, SHARE = hyperparameters(Toy)
+
+
+def test_a_line_tells_everything() -> None:
+    assert (
+        Hyperparameter(name="colour", kind=str, help="of the toy", choices=("red", "blue"), before="grey")
+        == COLOUR
+    )
+    assert (SHARE.flag, SHARE.resumable, SHARE.before) == ("--share", True, None)
+    with pytest.raises(TypeError, match="colour"):
+        hyperparameters(
+            dataclasses.make_dataclass("Wrong", [("a", int, hyperparameter(1, "", colour="red"))])
+        )
+
+
+@pytest.mark.parametrize(
+    ("which", "value", "problem"),
+    [
+        (COLOUR, "green", "--colour must be one of red, blue, not 'green'"),
+        (COLOUR, 3, "--colour must be one of red, blue, not 3"),
+        (LABEL, None, "--label must be a text, not None"),
+        (SHARE, 1.5, "--share must be at least 0 and at most 1, not 1.5"),
+        (SHARE, -1, "--share must be at least 0 and at most 1, not -1"),
+    ],
+)
+def test_a_value_that_the_line_excludes_is_refused(which: Hyperparameter, value: Any, problem: str) -> None:
+    with pytest.raises(UserError) as caught:
+        which.check(value)
+    assert str(caught.value) == problem
+
+
+def test_what_the_line_allows_is_let_through() -> None:
+    for which, values in ((COLOUR, ("red", "blue")), (LABEL, ("", "x")), (SHARE, (0, 1, 0.25))):
+        for value in values:
+            which.check(value)
+
+
+def outside(each: Hyperparameter) -> list[Any]:
+    """Values that a hyper-parameter's bounds exclude."""
+    if each.kind in (bool, str):
+        return []
+    low = each.minimum - 1 if each.minimum is not None else each.above
+    return [low, *([] if each.maximum is None else [each.maximum + 1])]
+
+
+@pytest.mark.parametrize("each", HYPERPARAMETERS, ids=lambda each: each.name)
+def test_config_json_refuses_what_the_flag_refuses(
+    each: Hyperparameter, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from ptb_lm.training.run_directory import RunConfig
+
+    for value in outside(each):
+        assert (
+            train.main([f"{each.flag}={value}", "--data", "nowhere", "--run-dir", str(tmp_path / "run")]) == 2
+        )
+        by_flag = sentence(capsys.readouterr().err, train)
+        config = {**train_config(), "hyperparameters": {**dataclasses.asdict(SMALL), each.name: value}}
+        with pytest.raises(UserError) as caught:
+            RunConfig.from_json(json.loads(json.dumps(config)), tmp_path / "config.json")
+        # A flag reads whole numbers as numbers.
+        assert str(caught.value).removeprefix(f"{tmp_path / 'config.json'}: ").removesuffix(f"{value}") == (
+            by_flag.removesuffix(".0").removesuffix(f"{value}")
+        )
+
+
+def train_config() -> dict[str, Any]:
+    from ptb_lm.training import launch
+
+    return launch.new_config({"device": "cpu"}).to_json()
+
+
+def test_every_hyperparameter_that_a_run_may_lack_has_a_value_from_before() -> None:
+    """All that the first version of config.json did not have."""
+    first = {"num_layers", "hidden_size", "num_steps", "batch_size", "epochs", "decay_after", "lr_decay"}
+    first |= {"learning_rate", "max_grad_norm", "keep_prob", "init_scale"}
+    assert {each.name for each in HYPERPARAMETERS if each.before is None} == first
+    for each in HYPERPARAMETERS:
+        if each.before is not None:
+            Config(**{each.name: each.before})
