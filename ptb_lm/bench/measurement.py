@@ -1,15 +1,18 @@
 """One block of steps of one variant: its process, checked and warmed up, and the row that comes of it."""
 
+import dataclasses
 import itertools
 import time
 from pathlib import Path
+from typing import Any
 
-from ptb_lm.bench import products
+from ptb_lm.bench import products, rows
 from ptb_lm.bench.machine import Gemm, Machine
 from ptb_lm.bench.plan import Plan, plan
 from ptb_lm.bench.pool import Pool
 from ptb_lm.bench.process import WarmUp, Worker, WorkerError
-from ptb_lm.bench.record import Record, Row
+from ptb_lm.bench.record import Record
+from ptb_lm.bench.rows import Row
 from ptb_lm.bench.selection import Options
 from ptb_lm.bench.suites import SUITES
 from ptb_lm.bench.variants import Variant
@@ -50,18 +53,18 @@ class Measurement:
         self.machine, self.session, self.command = machine, session, command
         record.retry(workload.name, {variant.name for variant in workload.variants})
         every = record.measured()
-        self.measured = {key: row for key, row in every.items() if row["workload"] == workload.name}
-        used = [row["process"] for row in every.values()]
+        self.measured = {key: row for key, row in every.items() if row.workload == workload.name}
+        used = [row.process for row in every.values()]
         self.pool = Pool(itertools.count(max(used, default=-1) + 1), rounds=workload.rounds_a_process)
         (self._declared,) = (w for w in SUITES[options.suite].workloads if w.name == workload.name)
         batch, declared = workload.task.batch_size, self._declared.task.batch_size
-        self._cut = None if batch == declared else f"batch {batch} of {declared}"
+        self._cut = "" if batch == declared else f"batch {batch} of {declared}"
         self._products = products.of_step(workload.task)
         self._plans: dict[tuple[str, str], Plan] = {}
         self._impossible: set[tuple[str, str]] = set()  # variants and passes
         # (the first variant's name, its loss), to which the others' must be equal.
-        losses = ((row["variant"], row["loss"]) for row in self.measured.values())
-        self._loss: tuple[str, float] | None = next(losses, None)
+        known = ((row.variant, row.loss) for row in self.measured.values() if row.loss is not None)
+        self._loss: tuple[str, float] | None = next(known, None)
 
     def is_over(self, variant: str, pass_name: str) -> bool:
         """Return whether a variant's pass cannot be measured, or not for longer."""
@@ -88,28 +91,29 @@ class Measurement:
             return
         planned.spent += block["seconds"]
         self.record.add(
-            {
-                **row,
-                "status": "measured",
-                "round": index,
-                "process": worker.id,
-                "steps": planned.steps,
-                "seconds": block["seconds"],
-                "note": "; ".join(filter(None, (planned.note(warm_up, workload), self._unchecked(worker))))
-                or None,
-                "startup": {
+            dataclasses.replace(
+                row,
+                status=rows.MEASURED,
+                round=index,
+                process=worker.id,
+                steps=planned.steps,
+                seconds=block["seconds"],
+                note="; ".join(filter(None, (planned.note(warm_up, workload), self._unchecked(worker)))),
+                startup={
                     "check_seconds": worker.facts["check_seconds"],
                     "build_seconds": worker.facts["build_seconds"],
                     **warm_up._asdict(),
                 },
-                "peak_memory": block["peak_memory"],
+                peak_memory=block["peak_memory"],
                 **gemm._asdict(),
-                "copy_gbytes": self.machine.copy_gbytes(),
+                copy_gbytes=self.machine.copy_gbytes(),
                 **{name: worker.facts[name] for name in ("loss", "parity", "engine", "environment")},
-            }
+            )
         )
 
-    def _block(self, worker: Worker, pass_name: str, steps: int, precision: str) -> tuple[Gemm, Row]:
+    def _block(
+        self, worker: Worker, pass_name: str, steps: int, precision: str
+    ) -> tuple[Gemm, dict[str, Any]]:
         """Return the machine's limit and a block of steps.
 
         The limit is measured right before and right after the block, and the larger one counts: a machine
@@ -153,7 +157,7 @@ class Measurement:
     def _give_up(self, variant: Variant, pass_name: str, error: WorkerError) -> None:
         self._impossible.add((variant.name, pass_name))
         row = self._row(variant, pass_name)
-        self.record.add({**row, "status": error.status, "reason": str(error)})
+        self.record.add(dataclasses.replace(row, status=error.status, reason=str(error)))
 
     def _check_loss(self, variant: Variant, loss: float) -> None:
         if self._loss is None:
@@ -178,21 +182,21 @@ class Measurement:
     def _row(self, variant: Variant, pass_name: str) -> Row:
         """Return what a row says whether or not anything is measured."""
         options, workload = self.options, self.workload
-        return {
-            "suite": options.suite,
-            "workload": workload.name,
-            "pass": pass_name,
-            "session": self.session,
-            "variant": variant.name,
-            "label": variant.label,
-            "baseline": workload.baseline,
-            "reason": None,
-            "planned_rounds": max(self._declared.rounds, workload.rounds),
-            "cut": self._cut,
-            "work": workload.work(pass_name, precision=self._precision(variant), device=self.machine.device),
-            "command": self.command,
-            "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        }
+        return Row(
+            suite=options.suite,
+            workload=workload.name,
+            pass_name=pass_name,
+            session=self.session,
+            variant=variant.name,
+            label=variant.label,
+            baseline=workload.baseline,
+            status="failed",
+            planned_rounds=max(self._declared.rounds, workload.rounds),
+            cut=self._cut,
+            work=workload.work(pass_name, precision=self._precision(variant), device=self.machine.device),
+            command=self.command,
+            time=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        )
 
     def _order(self, variant: Variant) -> Order:
         options = self.options

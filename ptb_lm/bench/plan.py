@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ptb_lm.bench.process import WarmUp
-from ptb_lm.bench.record import Row
+from ptb_lm.bench.rows import Row
 from ptb_lm.bench.workloads import Workload
 
 # How long a timed block is at least, so that the clock's own grain and the last synchronisation do not count.
@@ -55,5 +55,5 @@ def plan(workload: Workload, warm_up: WarmUp, *, limit: float, done: Sequence[Ro
     """
     wanted = max(workload.steps, math.ceil(BLOCK_SECONDS / warm_up.step_seconds))
     affordable = int(limit / workload.rounds / warm_up.step_seconds)
-    steps = done[-1]["steps"] if done else max(1, min(wanted, affordable))
-    return Plan(steps=steps, spent=sum(row["seconds"] for row in done), limit=limit)
+    steps = done[-1].steps if done else max(1, min(wanted, affordable))
+    return Plan(steps=steps, spent=sum(row.seconds for row in done), limit=limit)

@@ -1,16 +1,19 @@
-"""The benchmark's raw record, rows.jsonl: a line for each block that was timed, or that could not be.
+"""The benchmark's raw rows: rows.jsonl, a line for each block that was timed, or that could not be.
 
-Unknown keys are left alone: a later version may record more.
+`Row` declares every key of a line, once: its type, and what it was before it existed. `read` alone reads
+lines, and `to_line` alone writes one. Unknown keys are left alone: a later version may record more.
 """
 
+import dataclasses
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ptb_lm.bench import checks, roofline
+from ptb_lm.bench.checks import Check
 from ptb_lm.errors import UserError
 
 FILE = "rows.jsonl"
@@ -19,61 +22,106 @@ STATUSES = (MEASURED, "unavailable", "failed", "wrong")
 PASSES = ("forward", "train")
 
 
+def _required(check: Check, **metadata: Any) -> Any:
+    """Declare a key that every row has."""
+    return dataclasses.field(metadata={"check": check, **metadata})
+
+
+def _optional(check: Check, before: Any, **metadata: Any) -> Any:
+    """Declare a key that a row may lack, null too; `before` stands for it there."""
+    return dataclasses.field(default=before, metadata={"check": check, **metadata})
+
+
+def _facts(check: Check) -> Any:
+    """Declare a key that holds an object; it was empty before it existed."""
+    return dataclasses.field(default_factory=dict, metadata={"check": check})
+
+
+def _of_block(check: Check, missing: Any) -> Any:
+    """Declare a key that a measured row has, and that another row lacks."""
+    return _optional(check, missing, of_block=True)
+
+
+def _finite(value: Any) -> float:
+    found = checks.number(value)
+    if not math.isfinite(found):
+        raise checks.UnfitError("a finite number")
+    return found
+
+
+def _finite_numbers(value: Any) -> dict[str, float]:
+    return {key: _finite(each) for key, each in checks.mapping(value).items() if each is not None}
+
+
+def _traffic(value: Any) -> roofline.Traffic:
+    required = dict.fromkeys(roofline.Traffic._fields, checks.whole(0))
+    return roofline.Traffic(**checks.fields(checks.mapping(value), required=required, optional={}))
+
+
+def _work(value: Any) -> "Work":
+    return Work(**_checked(Work, checks.mapping(value)))
+
+
 @dataclass(frozen=True, kw_only=True)
 class Work:
     """What a step does: equal for all variants of a workload's pass.
 
-    But for the device, and for a precision that a variant's name gives (variants.declared_precision).
+    The device may differ, and a precision that a variant's name gives (variants.declared_precision).
     """
 
-    parameters: int
-    flops_per_step: float
-    items_per_step: float
-    unit: str  # of the items, in the plural: words, sequences
-    precision: str
-    device: str
-    description: str = ""
-    clock: str = ""  # what is inside the timed part
-    bytes_per_step: roofline.Traffic | None = None  # None where no roofline is declared
+    parameters: int = _required(checks.whole(0))
+    flops_per_step: float = _required(checks.positive)
+    items_per_step: float = _required(checks.positive)
+    unit: str = _required(checks.text)  # of the items, in the plural: words, sequences
+    precision: str = _required(checks.text)
+    device: str = _required(checks.text)
+    description: str = _optional(checks.text, "")
+    clock: str = _optional(checks.text, "")  # what is inside the timed part
+    # None where no roofline is declared.
+    bytes_per_step: roofline.Traffic | None = _optional(_traffic, None)  # noqa: RUF009 - it is a field
 
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """A line of rows.jsonl: a timed block of steps, or why there is none.
+    """A line of rows.jsonl: a timed block of steps, or why there is none."""
 
-    Only a measured row is sure to have a round, process, steps, seconds and work.
-    """
+    suite: str = _required(checks.text)
+    workload: str = _required(checks.text)
+    pass_name: str = _required(checks.one_of(PASSES), key="pass")
+    session: str = _optional(checks.text, "")  # when the run began: only rounds of one session are paired
+    variant: str = _required(checks.text)
+    label: str = _optional(checks.text, "")  # how a table calls the variant; the variant's name before
+    baseline: str = _required(checks.text)  # the variant that ratios are to
+    status: str = _required(checks.one_of(STATUSES))
+    reason: str = _optional(checks.text, "")  # why it is not measured
+    planned_rounds: int = _optional(checks.whole(0), 0)
+    cut: str = _optional(checks.text, "")  # how the workload is smaller than declared
+    work: Work | None = _optional(_work, None)  # noqa: RUF009 - a field; a measured row has it
+    round: int = _of_block(checks.whole(0), 0)
+    process: int = _of_block(checks.whole(0), 0)  # rows with the same number were measured by one process
+    steps: int = _of_block(checks.whole(1), 1)
+    seconds: float = _of_block(checks.positive, math.nan)  # wall time of all the steps
+    note: str = _optional(checks.text, "")
+    loss: float | None = _optional(_finite, None)  # of the initial weights, without dropout
+    parity: Mapping[str, float] = _facts(_finite_numbers)  # errors beside the NumPy reference
+    startup: Mapping[str, float] = _facts(_finite_numbers)  # seconds before the first block
+    peak_memory: Mapping[str, float] = _facts(_finite_numbers)  # bytes
+    # Of the machine, measured beside the block. It was torch's product of square matrices before it said
+    # which library, shape and threads.
+    gemm_gflops: float | None = _optional(checks.positive, None)
+    gemm_library: str = _optional(checks.text, "")
+    gemm_shape: str = _optional(checks.text, "")
+    gemm_threads: int | None = _optional(checks.whole(1), None)
+    copy_gbytes: float | None = _optional(checks.positive, None)
+    engine: str = _optional(checks.text, "")
+    environment: Mapping[str, Any] = _facts(checks.mapping)
+    command: str = _optional(checks.text, "")
+    time: str = _optional(checks.text, "")
 
-    suite: str
-    workload: str
-    pass_name: str  # "forward" or "train"
-    variant: str
-    label: str  # how a table calls the variant
-    baseline: str  # the variant that ratios are to
-    status: str  # one of STATUSES
-    reason: str = ""  # why it is not measured
-    session: str = ""  # when the run began that measured it: only rounds of one session are paired
-    round: int = 0
-    process: int = 0  # rows with the same number were measured by one process
-    planned_rounds: int = 0
-    steps: int = 1
-    seconds: float = math.nan  # wall time of all the steps
-    work: Work | None = None
-    note: str = ""
-    cut: str = ""  # how the workload is smaller than declared
-    loss: float | None = None  # of the initial weights, without dropout
-    parity: Mapping[str, Any] = field(default_factory=dict)
-    startup: Mapping[str, Any] = field(default_factory=dict)
-    peak_memory: Mapping[str, Any] = field(default_factory=dict)
-    gemm_gflops: float | None = None  # of the machine, measured beside the block, as is copy_gbytes
-    gemm_library: str = ""  # what multiplied, the machine's best; "" in rows of earlier versions
-    gemm_shape: str = ""  # at which shape
-    gemm_threads: int | None = None
-    copy_gbytes: float | None = None
-    engine: str = ""
-    environment: Mapping[str, Any] = field(default_factory=dict)
-    command: str = ""
-    time: str = ""
+    @property
+    def is_measured(self) -> bool:
+        """Whether it has a block's round, process, steps, seconds and work."""
+        return self.status == MEASURED
 
     @property
     def seconds_per_step(self) -> float:
@@ -111,6 +159,14 @@ class Row:
         return least / self.seconds_per_step
 
 
+class Lines(NamedTuple):
+    """What rows.jsonl holds: rows with the text of their lines, and whether a last line was cut off."""
+
+    rows: list[Row]
+    texts: list[bytes]
+    cut_off: bool
+
+
 def read(folder: Path) -> tuple[list[Row], list[str]]:
     """Read the rows of a benchmark's folder.
 
@@ -123,7 +179,7 @@ def read(folder: Path) -> tuple[list[Row], list[str]]:
     """
     path = folder / FILE
     try:
-        content = path.read_bytes()
+        found = read_lines(path)
     except FileNotFoundError:
         if not folder.is_dir():
             raise UserError(f"the folder {folder} does not exist") from None
@@ -132,106 +188,100 @@ def read(folder: Path) -> tuple[list[Row], list[str]]:
         raise UserError(f"{folder} is not a folder") from None
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}") from None
-
-    *lines, last = content.split(b"\n")  # every line ends in a newline: what follows the last was cut off
-    remarks = []
-    if last and _is_json(last):
-        lines.append(last)
-    elif last:
-        remarks.append(f"The last line of {FILE} was cut off and is left out: the benchmark was interrupted.")
-    rows = [_row(line, f"{path}, line {number}:") for number, line in enumerate(lines, start=1)]
-    if not rows:
+    if not found.rows:
         raise UserError(f"{path} holds no rows: nothing was measured")
+    cut = f"The last line of {FILE} was cut off and is left out: the benchmark was interrupted."
+    return found.rows, [cut] if found.cut_off else []
+
+
+def read_lines(path: Path) -> Lines:
+    """Read lines; a last one that a crash cut off is left out.
+
+    Raises:
+        UserError: A line is broken, or a round is there twice.
+        OSError: The file cannot be read.
+    """
+    *texts, last = path.read_bytes().split(b"\n")  # each line ends in a newline: the last may be cut off
+    cut_off = bool(last)
+    if last and _is_json(last):
+        texts.append(last)
+        cut_off = False
+    rows = [_parsed(text, f"{path}, line {number}:") for number, text in enumerate(texts, start=1)]
     _check_rounds(rows, path)
-    return rows, remarks
+    return Lines(rows, texts, cut_off)
+
+
+def to_line(row: Row) -> bytes:
+    """Write a row as a line, without its newline: what is not known is null; only blocks have their keys."""
+    values = {
+        _key(field): _to_json(getattr(row, field.name))
+        for field in dataclasses.fields(row)
+        if row.is_measured or not field.metadata.get("of_block")
+    }
+    return json.dumps(values, ensure_ascii=False, allow_nan=False).encode()
+
+
+def _to_json(value: Any) -> Any:
+    if isinstance(value, Work):
+        return {_key(field): _to_json(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, roofline.Traffic):
+        return value._asdict()
+    return None if value == "" else value
+
+
+def _key(field: "dataclasses.Field[Any]") -> str:
+    return str(field.metadata.get("key", field.name))
+
+
+def _checked(of: type, values: Any) -> dict[str, Any]:
+    """Return the fields of a dataclass from an object of JSON.
+
+    Raises:
+        ValueError: It is no object, a required key is missing, or a value is not what it must be.
+    """
+    required: dict[str, Check] = {}
+    optional: dict[str, Check] = {}
+    for field in dataclasses.fields(of):
+        is_required = field.default is field.default_factory is dataclasses.MISSING
+        (required if is_required else optional)[_key(field)] = field.metadata["check"]
+    found = checks.fields(values, required=required, optional=optional)
+    return {field.name: found[_key(field)] for field in dataclasses.fields(of) if _key(field) in found}
+
+
+def _parsed(text: bytes, source: str) -> Row:
+    try:
+        values = json.loads(text)
+    except (ValueError, RecursionError):
+        raise UserError(f"{source} not valid JSON") from None
+    try:
+        found = _checked(Row, values)
+        if found["status"] == MEASURED:
+            blocks = ("work", *(f.name for f in dataclasses.fields(Row) if f.metadata.get("of_block")))
+            if missing := [name for name in blocks if name not in found]:
+                raise ValueError(f"the key {missing[0]!r} is missing")
+        elif "reason" not in found:
+            raise ValueError(f"{found['status']}, but no reason is given")
+    except OverflowError:
+        raise UserError(f"{source} a number is too large") from None
+    except ValueError as error:
+        raise UserError(f"{source} {error}") from None
+    return Row(**{"label": found["variant"], **found})
+
+
+def _is_json(text: bytes) -> bool:
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 def _check_rounds(rows: list[Row], path: Path) -> None:
     seen = set()
     for row in rows:
         key = (row.suite, row.workload, row.pass_name, row.variant, row.session, row.round)
-        if row.status == MEASURED and key in seen:
+        if row.is_measured and key in seen:
             what = f"{row.variant} ({row.workload}, {row.pass_name})"
             raise UserError(f"{path} holds round {row.round} of {what} twice")
-        if row.status == MEASURED:
+        if row.is_measured:
             seen.add(key)
-
-
-def _is_json(line: bytes) -> bool:
-    try:
-        json.loads(line)
-    except ValueError:
-        return False
-    return True
-
-
-def _row(line: bytes, source: str) -> Row:
-    if not _is_json(line):
-        raise UserError(f"{source} not valid JSON")
-    values = json.loads(line)
-    try:
-        fields = checks.fields(values, required=_NAMES, optional=_OPTIONAL)
-        if fields["status"] == MEASURED:
-            fields |= checks.fields(values, required=_BLOCK, optional={})
-        elif "reason" not in fields:
-            raise ValueError(f"{fields['status']}, but no reason is given")
-    except ValueError as error:
-        raise UserError(f"{source} {error}") from None
-    fields["pass_name"] = fields.pop("pass")
-    return Row(**{"label": fields["variant"], **fields})
-
-
-def _work(value: Any) -> Work:
-    optional = {"description": checks.text, "clock": checks.text, "bytes_per_step": _traffic}
-    return Work(**checks.fields(checks.mapping(value), required=_WORK, optional=optional))
-
-
-def _traffic(value: Any) -> roofline.Traffic:
-    required = dict.fromkeys(roofline.Traffic._fields, checks.whole(0))
-    return roofline.Traffic(**checks.fields(checks.mapping(value), required=required, optional={}))
-
-
-_WORK: dict[str, checks.Check] = {
-    "parameters": checks.whole(0),
-    "flops_per_step": checks.positive,
-    "items_per_step": checks.positive,
-    "unit": checks.text,
-    "precision": checks.text,
-    "device": checks.text,
-}
-_NAMES: dict[str, checks.Check] = {
-    "suite": checks.text,
-    "workload": checks.text,
-    "pass": checks.one_of(PASSES),
-    "variant": checks.text,
-    "baseline": checks.text,
-    "status": checks.one_of(STATUSES),
-}
-_BLOCK: dict[str, checks.Check] = {
-    "round": checks.whole(0),
-    "process": checks.whole(0),
-    "steps": checks.whole(1),
-    "seconds": checks.positive,
-    "work": _work,
-}
-_OPTIONAL: dict[str, checks.Check] = {
-    "label": checks.text,
-    "reason": checks.text,
-    "planned_rounds": checks.whole(0),
-    "note": checks.text,
-    "cut": checks.text,
-    "session": checks.text,
-    "loss": checks.number,
-    "parity": checks.numbers,
-    "startup": checks.numbers,
-    "peak_memory": checks.numbers,
-    "gemm_gflops": checks.positive,
-    "gemm_library": checks.text,
-    "gemm_shape": checks.text,
-    "gemm_threads": checks.whole(1),
-    "copy_gbytes": checks.positive,
-    "engine": checks.text,
-    "environment": checks.mapping,
-    "command": checks.text,
-    "time": checks.text,
-}

@@ -12,12 +12,12 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from ptb_lm import classifier
 from ptb_lm.bench import roofline
+from ptb_lm.bench.rows import Work
 from ptb_lm.bench.variants import Variant
 from ptb_lm.classifier import Batch, ClassifierConfig
 from ptb_lm.data import corpus
@@ -184,21 +184,20 @@ class Workload:
     rounds_a_process: int = 5
     needs_cuda: str = ""  # why it is not measured on a CPU; "" if it is
 
-    def work(self, pass_name: str, *, precision: str, device: str) -> dict[str, Any]:
+    def work(self, pass_name: str, *, precision: str, device: str) -> Work:
         """Return what a step of a pass does: the same for every variant of a precision."""
         task = self.task
-        traffic = task.traffic(pass_name, precision)._asdict() if isinstance(task, LanguageTask) else None
-        return {
-            "parameters": sum(math.prod(shape) for shape in task.shapes.values()),
-            "flops_per_step": task.multiply_adds * FLOPS_A_MULTIPLY_ADD[pass_name],
-            "items_per_step": task.items,
-            "unit": task.unit,
-            "precision": precision,
-            "device": device,
-            "description": task.size,
-            "clock": task.clock,
-            "bytes_per_step": traffic,
-        }
+        return Work(
+            parameters=sum(math.prod(shape) for shape in task.shapes.values()),
+            flops_per_step=task.multiply_adds * FLOPS_A_MULTIPLY_ADD[pass_name],
+            items_per_step=task.items,
+            unit=task.unit,
+            precision=precision,
+            device=device,
+            description=task.size,
+            clock=task.clock,
+            bytes_per_step=task.traffic(pass_name, precision) if isinstance(task, LanguageTask) else None,
+        )
 
 
 def _matrix_elements(shapes: Mapping[str, Sequence[int]], prefixes: tuple[str, ...]) -> int:

@@ -1,12 +1,12 @@
 """How many steps are timed: long enough blocks, short enough rows, and what is said of a cut."""
 
 import dataclasses
-from typing import Any
 
 import pytest
 
 from ptb_lm.bench.plan import Plan, plan
 from ptb_lm.bench.process import WarmUp
+from ptb_lm.bench.rows import Row
 from ptb_lm.bench.suites import SUITES
 
 (SMALL,) = SUITES["quick"].workloads  # 5 rounds of at least 5 steps, 3 to warm up
@@ -32,7 +32,19 @@ def test_a_block_is_a_second_at_least_and_five_fit_the_limit(
 
 
 def test_a_run_that_goes_on_keeps_its_blocks_and_what_they_took() -> None:
-    done: list[dict[str, Any]] = [{"steps": 7, "seconds": 2.0}, {"steps": 7, "seconds": 3.0}]
+    done = [
+        Row(
+            suite="quick",
+            workload="small",
+            pass_name="train",
+            variant="torch/basic",
+            baseline="torch/basic",
+            status="measured",
+            steps=7,
+            seconds=seconds,
+        )
+        for seconds in (2.0, 3.0)
+    ]
     planned = plan(SMALL, warm(0.001), limit=600, done=done)
     assert planned == Plan(steps=7, spent=5.0, limit=600)
 

@@ -72,5 +72,5 @@ def test_the_products_take_as_long_as_the_slower_of_their_two_and_then_comes_the
 def test_what_the_workloads_of_peak_declare(workload: str, gflop: float, weights: int) -> None:
     (of,) = (each for each in SUITES["peak"].workloads if each.name == workload)
     work = of.work("train", precision="bf16", device="cuda")
-    assert work["flops_per_step"] == pytest.approx(gflop * 1e9, rel=1e-3)
-    assert work["bytes_per_step"] == {"products": 4 * weights, "update": 12 * weights}
+    assert work.flops_per_step == pytest.approx(gflop * 1e9, rel=1e-3)
+    assert work.bytes_per_step == Traffic(products=4 * weights, update=12 * weights)

@@ -1,14 +1,22 @@
 """Reading rows.jsonl: what a crash leaves, and one sentence for everything else that is wrong."""
 
+import dataclasses
 import json
+import math
 from pathlib import Path
 from typing import Any
 
 import pytest
 from bench_rows import WORK, row, unmeasured, write
+from conftest import ROOT
 
 from ptb_lm.bench import rows
+from ptb_lm.bench.record import Record
+from ptb_lm.bench.rows import Row
 from ptb_lm.errors import UserError
+
+# Written at different commits: they lack different keys.
+KEPT = sorted(path.parent for path in (ROOT / "results").glob("bench-*/rows.jsonl"))
 
 
 def test_a_row_is_read_as_it_was_written(tmp_path: Path) -> None:
@@ -31,6 +39,71 @@ def test_a_row_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert read.work is not None
     assert read.work.parameters == WORK["parameters"]
     assert read.peak_memory == {"host_bytes": 9e8}, "what is null was not measured"
+
+
+@pytest.mark.parametrize("folder", KEPT, ids=lambda folder: folder.name)
+def test_rows_of_every_version_are_read_as_they_were_written(folder: Path) -> None:
+    """Each value that a line has is its row's; a key that it lacks is what it was before it existed."""
+    read, remarks = rows.read(folder)
+    lines = [json.loads(line) for line in (folder / rows.FILE).read_text().splitlines()]
+    assert remarks == []
+    assert len(read) == len(lines)
+    for found, line in zip(read, lines, strict=True):
+        for field in dataclasses.fields(Row):
+            written = line.get(field.metadata.get("key", field.name))
+            value = getattr(found, field.name)
+            if written is None:
+                before = "" if field.name != "label" else found.variant
+                assert value in (before, None, {}, 0, 1) or math.isnan(value), field.name
+            elif field.name == "work":
+                assert rows._to_json(value) == {"bytes_per_step": None, "clock": None} | written
+            elif isinstance(written, dict) and field.name != "environment":
+                assert value == {key: each for key, each in written.items() if each is not None}
+            else:
+                assert value == written, field.name
+
+
+def test_what_is_written_is_read_again(tmp_path: Path) -> None:
+    given, _ = rows.read(write(tmp_path / "given", [row(environment={"ü": [1, None]}), row(pass_="forward")]))
+    given += rows.read(write(tmp_path / "failed", [unmeasured("failed", 'no "luck"\nat all')]))[0]
+    (tmp_path / rows.FILE).write_bytes(b"".join(rows.to_line(each) + b"\n" for each in given))
+    again, _ = rows.read(tmp_path)
+    assert [repr(each) for each in again] == [repr(each) for each in given], "NaN is not itself"
+
+
+def test_a_row_that_was_not_measured_is_written_without_a_block() -> None:
+    row = Row(
+        suite="s", workload="w", pass_name="train", variant="v", baseline="b", status="failed", reason="r"
+    )
+    written = json.loads(rows.to_line(row))
+    assert not {"round", "process", "steps", "seconds"} & written.keys()
+    assert (written["pass"], written["note"]) == ("train", None)
+
+
+def test_what_is_no_number_is_never_written() -> None:
+    names = {"suite": "s", "workload": "w", "pass_name": "train", "variant": "v", "baseline": "b"}
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        rows.to_line(Row(**names, status="measured", seconds=math.nan))
+
+
+def test_a_record_keeps_the_lines_that_it_found(tmp_path: Path) -> None:
+    write(tmp_path, [row(colour="green"), row(round=1)], end='{"suite": "qui')
+    (tmp_path / "bench.json").write_text("{}")
+    lines = (tmp_path / rows.FILE).read_bytes().splitlines(keepends=True)[:2]
+    record = Record(tmp_path, {})
+    assert (tmp_path / rows.FILE).read_bytes() == b"".join(lines)
+    record.add(record.rows[1])
+    assert (tmp_path / rows.FILE).read_bytes().startswith(b"".join(lines))
+
+
+@pytest.mark.parametrize("line", ["1", "null", "{}", "[" * 100_000, "{" * 9, "NaN", '{"suite": 1}'])
+def test_a_record_refuses_a_broken_line_as_a_report_does(line: str, tmp_path: Path) -> None:
+    path = write(tmp_path, [row()], end=f"{line}\n") / "rows.jsonl"
+    (tmp_path / "bench.json").write_text("{}")
+    with pytest.raises(UserError) as caught:
+        Record(tmp_path, {})
+    assert str(caught.value) == refusal(tmp_path)
+    assert str(caught.value).startswith(f"{path}, line 2: ")
 
 
 def test_the_limit_s_library_shape_and_threads_are_read(tmp_path: Path) -> None:
@@ -106,6 +179,9 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
     ({"environment": "here"}, "environment cannot be 'here': it must be a JSON object"),
     ({"status": "failed"}, "failed, but no reason is given"),
     ({"label": 3}, "label cannot be 3: it must be a text"),
+    ({"loss": float("inf")}, "loss cannot be inf: it must be a finite number"),
+    ({"parity": {"loss_error": float("nan")}}, "parity cannot be {'loss_error': nan}: it must be a finite"),
+    ({"seconds": 10**400}, "a number is too large"),
 ]
 
 
@@ -119,7 +195,7 @@ def test_a_broken_row_is_one_sentence_with_file_and_line(
     assert sentence in said
 
 
-@pytest.mark.parametrize("line", ['{"suite": "qui', "", "[1]", "null", "words"])
+@pytest.mark.parametrize("line", ['{"suite": "qui', "", "[1]", "null", "words", "[" * 100_000])
 def test_a_broken_line_that_is_not_the_last_is_an_error(line: str, tmp_path: Path) -> None:
     write(tmp_path, [row()], end=f"{line}\n{json.dumps(row(round=1))}\n")
     assert refusal(tmp_path).startswith(f"{tmp_path / 'rows.jsonl'}, line 2: not ")

@@ -1,5 +1,6 @@
 """Whole runs of the benchmark, with real workers: what is recorded, resumed, refused and cleaned up."""
 
+import dataclasses
 import json
 import os
 import signal
@@ -13,12 +14,14 @@ import pytest
 from runs import refusal, run_command
 
 from ptb_lm.bench import __main__ as bench
+from ptb_lm.bench import rows as bench_rows
 from ptb_lm.bench import variants
 from ptb_lm.bench.suites import SUITES
 
 TESTS = Path(__file__).resolve().parents[1]
 # Two variants of the smallest workload, made smaller still.
 SMALL = ["--batch-size", "2", "--device", "cpu"]
+KEYS = {field.metadata.get("key", field.name) for field in dataclasses.fields(bench_rows.Row)}
 QUICK = ["run", "quick", "--variants", "torch/cudnn", "--rounds", "2", *SMALL]
 
 
@@ -45,6 +48,7 @@ def test_a_run_records_and_goes_on_where_it_was_interrupted(tmp_path: Path) -> N
     for row in recorded:
         assert row["status"] == "measured"
         assert row["reason"] is None
+        assert row.keys() == KEYS
         assert row["seconds"] > 0
         assert row["steps"] >= 5
         assert row["note"] is None

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from ptb_lm.bench.rows import Work
 from ptb_lm.bench.suites import SUITES
 from ptb_lm.bench.workloads import ClassifierTask, LanguageTask, Workload
 from ptb_lm.classifier import ClassifierConfig
@@ -15,7 +16,7 @@ def workload(suite: str, name: str) -> Workload:
     return found
 
 
-def work(suite: str, name: str, pass_name: str = "train") -> dict:
+def work(suite: str, name: str, pass_name: str = "train") -> Work:
     return workload(suite, name).work(pass_name, precision="fp32", device="cpu")
 
 
@@ -29,11 +30,11 @@ def test_the_work_of_a_language_model_counted_by_hand() -> None:
         Workload(name="w", task=task, variants=(), baseline="").work(name, precision="fp32", device="cpu")
         for name in ("train", "forward")
     )
-    assert (train["flops_per_step"], forward["flops_per_step"]) == (
+    assert (train.flops_per_step, forward.flops_per_step) == (
         6 * task.multiply_adds,
         2 * task.multiply_adds,
     )
-    assert train["parameters"] == 7 * 3 + 8 * 20 + 20 + 10 * 20 + 20 + 5 * 7 + 7
+    assert train.parameters == 7 * 3 + 8 * 20 + 20 + 10 * 20 + 20 + 5 * 7 + 7
 
 
 @pytest.mark.parametrize("tied", [False, True])
@@ -59,12 +60,12 @@ def test_the_work_of_a_classifier_counted_by_hand(loss: str) -> None:
 
 def test_sizes_of_the_published_tables() -> None:
     # The tutorial's parameter counts.
-    assert [work("ptb", name)["parameters"] for name in ("small", "medium", "large")] == [
+    assert [work("ptb", name).parameters for name in ("small", "medium", "large")] == [
         4_651_600,
         19_775_200,
         66_022_000,
     ]
-    assert work("ptb", "medium")["items_per_step"] == 700
+    assert work("ptb", "medium").items_per_step == 700
     example = workload("ptb", "word_language_model").task
     assert isinstance(example, LanguageTask)
     assert (example.vocabulary_size, example.config.hidden_size, example.config.num_steps) == (
@@ -82,13 +83,13 @@ def test_sizes_of_the_published_tables() -> None:
     assert shapes["softmax.kernel"] == (256, 10_001)
     assert (stacked.task.batch_size, stacked.task.config.num_steps) == (128, 50)
     assert (stacked.warm_up, stacked.rounds * stacked.steps) == (10, 50)
-    assert work("stacked-lm", "3x256")["items_per_step"] == 128
+    assert work("stacked-lm", "3x256").items_per_step == 128
 
     # One layer of 123 features; the table gives 8.5 million parameters for the large network.
     short = workload("acoustic", "1x320-CE-short")
     assert short.task.batch(seed=0)[0].shape == (64, 100, 123)  # type: ignore[union-attr]
     assert (short.warm_up, short.rounds * short.steps) == (100, 400)
-    assert work("acoustic", "4x320-CE-long")["parameters"] == pytest.approx(8.5e6, rel=0.01)
+    assert work("acoustic", "4x320-CE-long").parameters == pytest.approx(8.5e6, rel=0.01)
     ctc = workload("acoustic", "4x320-CTC-long").task
     assert isinstance(ctc, ClassifierTask)
     batch = ctc.batch(seed=3)
@@ -126,9 +127,12 @@ def test_peak_is_the_other_suites_work_in_words() -> None:
     assert work("peak", "medium") == work("ptb", "medium")
     assert work("peak", "large") == work("ptb", "large")
     words, sequences = work("peak", "3x256-words"), work("stacked-lm", "3x256")
-    assert (words["items_per_step"], words["unit"]) == (128 * 50, "words")
-    assert {name for name in words if words[name] != sequences[name]} == {"items_per_step", "unit"}
-    assert work("acoustic", "1x320-CE-short")["bytes_per_step"] is None, "no roofline is declared"
+    assert (words.items_per_step, words.unit) == (128 * 50, "words")
+    assert {n for n, value in vars(words).items() if value != vars(sequences)[n]} == {
+        "items_per_step",
+        "unit",
+    }
+    assert work("acoustic", "1x320-CE-short").bytes_per_step is None, "no roofline is declared"
     for each in SUITES["peak"].workloads:
         assert each.baseline == "plain-torch/cudnn@tf32"
         assert each.needs_cuda
