@@ -1,10 +1,12 @@
 """The benchmark: how fast each LSTM implementation is, on the machine at hand.
 
-A suite (suites.py) declares workloads (workloads.py) and the variants (variants.py) that do them; a run
-selects of them (selection.py, patterns.py). Its rounds are interleaved (runner.py), block by block
-(measurement.py, plan.py). A variant is a process of its own (worker.py; seen from here process.py and
-pool.py), which is compared with the NumPy reference before the clock starts (parity.py, whole_size.py; how
-closely: bounds.py). What was measured is a line each in rows.jsonl (record.py, rows.py), with the machine's
-own rates beside it (machine.py, products.py); summary.py makes results (results.py) of it, which reporting/
-shows, beside what a step would take at best, by an estimate (roofline.py).
+What is measured: workloads.py, language_workloads.py and classifier_workloads.py declare workloads, suites.py
+puts them together, variants.py and user_variants.py say who computes them, and selection.py what a run asked
+for. The check: parity.py and whole_size.py compare a variant with the NumPy reference before the clock starts
+(bounds.py says how closely). The processes: runner.py interleaves rounds of variants, measurement.py and
+plan.py measure a block, worker.py is a variant's process and timed_steps.py what it times; process.py and
+pool.py are its other end. The machine: machine.py measures its rates, roofline.py estimates a step by them.
+The rows: rows.py declares, reads and writes a line of rows.jsonl, record.py adds lines; summary.py makes
+results (results.py) of them with the statistics of intervals.py; reporting/ shows them. rivals/ holds what
+people write without this package, to compare with.
 """

@@ -61,7 +61,7 @@ def _acoustic(
     )
 
 
-THREE_LAYERS = Workload(
+_THREE_LAYERS = Workload(
     name="3x1024",
     task=ClassifierTask(
         config=ClassifierConfig(input_size=1024, hidden_sizes=(1024,) * 3, classes=10),
@@ -78,7 +78,7 @@ THREE_LAYERS = Workload(
     passes=("forward", "train"),
 )
 
-TURNING_POINTS = Workload(
+_TURNING_POINTS = Workload(
     # The batches of examples/sequence_classification.py.
     name="turning-points",
     task=ClassifierTask(
@@ -102,3 +102,5 @@ ACOUSTIC = (
     _acoustic("4x320-CE-long", _ACOUSTIC_VARIANTS, layers=4, batch=32, steps=1000),
     _acoustic("4x320-CTC-long", _ACOUSTIC_VARIANTS, layers=4, batch=32, steps=1000, ctc=True),
 )
+TEMPLATE = (_TURNING_POINTS,)
+SEMANTICS = (_THREE_LAYERS,)

@@ -1,14 +1,33 @@
-"""The machine: which device it has, and its own rates, measured beside each row."""
+"""The machine: which device it has, and its own rates, measured beside each row.
+
+Its limit in matrix multiplication is looked for among large square matrices and the products of a training
+step. A product is of an [m, k] and a [k, n] matrix.
+"""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from ptb_lm.bench.process import Process, WorkerError
-from ptb_lm.bench.products import Product, square
+from ptb_lm.bench.workloads import LanguageTask, Task
 from ptb_lm.errors import UserError
 
 WIDTH = {"cpu": 2048, "cuda": 8192}  # of the square matrices that are multiplied beside a workload's own
+
+
+class Product(NamedTuple):
+    """A matrix product, [m, k] by [k, n]."""
+
+    what: str  # what it computes, for people; "" for nothing that a model does
+    m: int
+    k: int
+    n: int
+    transposed: str = ""  # the factor that lies transposed in memory: "first", "second" or "" for none
+
+    @property
+    def shape(self) -> str:
+        """The sizes, for people."""
+        return f"{self.m} × {self.k} × {self.n}{f' ({self.what})' if self.what else ''}"
 
 
 class Gemm(NamedTuple):
@@ -56,7 +75,8 @@ class Machine:
         Raises:
             UserError: It could not be measured.
         """
-        every = [square(WIDTH[self.device]), *products]
+        width = WIDTH[self.device]
+        every = [Product("", width, width, width), *products]
         shapes = [product[1:] for product in every]
         measured = self._ask(what="gemm", precision=precision, products=shapes)
         shape = every[measured["product"]].shape
@@ -81,3 +101,38 @@ class Machine:
     def close(self) -> None:
         """End the process."""
         self._process.close()
+
+
+def products(task: Task) -> list[Product]:
+    """Return the distinct products of a task's training step: forward, by the input and by the weights."""
+    found: dict[tuple[int, int, int, str], Product] = {}
+    for forward in _forward(task):
+        for product in _with_gradients(forward):
+            found.setdefault(product[1:], product)
+    return list(found.values())
+
+
+def _forward(task: Task) -> Iterator[Product]:
+    """Yield the products of a forward pass."""
+    if isinstance(task, LanguageTask):
+        inputs = task.batch_size * task.config.num_steps
+        # The bias is a row of the kernel (ptb_lm.torch_backend.loss).
+        yield Product("softmax", inputs, task.config.layer_sizes[-1] + 1, task.vocabulary_size)
+    else:
+        inputs = task.batch_size * task.steps
+        outputs = inputs if task.config.loss == "ctc" else task.batch_size
+        width, classes = task.shapes["dense.kernel"]
+        yield Product("dense layer", outputs, width, classes)
+    for name, shape in task.shapes.items():
+        if name.startswith("lstm.") and name.endswith(".recurrent_kernel"):
+            yield Product("recurrence", task.batch_size, shape[0], shape[1])
+        elif name.startswith("lstm.") and name.endswith(".kernel"):
+            yield Product("input projection", inputs, shape[0], shape[1])
+
+
+def _with_gradients(forward: Product) -> Iterator[Product]:
+    """Yield the product and those of its two gradients, with the factors as autograd finds them."""
+    what, m, k, n, _ = forward
+    yield forward
+    yield Product(f"{what}, gradient by the input", m, n, k, "second")
+    yield Product(f"{what}, gradient by the weights", k, m, n, "first")

@@ -6,8 +6,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from ptb_lm.bench import products, rows
-from ptb_lm.bench.machine import Gemm, Machine
+from ptb_lm.bench import rows
+from ptb_lm.bench.machine import Gemm, Machine, products
 from ptb_lm.bench.plan import Plan, plan
 from ptb_lm.bench.pool import Pool
 from ptb_lm.bench.process import WarmUp, Worker, WorkerError
@@ -59,7 +59,7 @@ class Measurement:
         (self._declared,) = (w for w in SUITES[options.suite].workloads if w.name == workload.name)
         batch, declared = workload.task.batch_size, self._declared.task.batch_size
         self._cut = "" if batch == declared else f"batch {batch} of {declared}"
-        self._products = products.of_step(workload.task)
+        self._products = products(workload.task)
         self._plans: dict[tuple[str, str], Plan] = {}
         self._impossible: set[tuple[str, str]] = set()  # variants and passes
         # (the first variant's name, its loss), to which the others' must be equal.

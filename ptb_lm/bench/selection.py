@@ -1,17 +1,18 @@
 """What a run of the benchmark was asked for, and which workloads and variants that selects."""
 
 import dataclasses
+import difflib
 import fnmatch
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ptb_lm.bench import names, patterns
 from ptb_lm.bench.suites import SUITES
-from ptb_lm.bench.tasks import registry
 from ptb_lm.bench.variants import Variant
 from ptb_lm.bench.workloads import Workload
 from ptb_lm.errors import UserError
-from ptb_lm.model.backend import PRECISIONS
+from ptb_lm.model.backend import PRECISIONS, Framework
+
+SHOWN = 4  # of a list of names: more would hide the rest of the sentence
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,7 +22,7 @@ class Options:
     Attributes:
         suite: A name in SUITES.
         workloads: Patterns of names; none: all.
-        variants: Patterns of names, PATTERN[@PRECISION] (patterns.py); none: all. The baseline is always
+        variants: Patterns of names, PATTERN[@PRECISION] (`_matched`); none: all. The baseline is always
             among them.
         baseline: The variant that speeds are compared with, VARIANT[@PRECISION]; None: as the workload
             declares.
@@ -65,7 +66,7 @@ def selected(options: Options, added: Sequence[Variant] = ()) -> list[Workload]:
         if not any(_with_variants(workload, [pattern]) for workload in workloads):
             whose = ", ".join(workload.name for workload in workloads)
             known = [variant for workload in workloads for variant in workload.variants]
-            why = patterns.nothing(pattern, known)
+            why = _why_nothing(pattern, known)
             raise UserError(f"--variants {pattern}: matches nothing of {whose}; {why}")
     return [kept for workload in workloads if (kept := _with_variants(workload, options.variants))]
 
@@ -75,7 +76,7 @@ def _matching(workloads: Sequence[Workload], options: Options) -> list[Workload]
     known = [workload.name for workload in workloads]
     for pattern in options.workloads:
         if not fnmatch.filter(known, pattern):
-            instead = names.instead_of(pattern, known)
+            instead = instead_of(pattern, known)
             raise UserError(f"--workloads {pattern}: matches nothing of the suite {options.suite}; {instead}")
     wanted = options.workloads or ("*",)
     return [each for each in workloads if any(fnmatch.fnmatch(each.name, pattern) for pattern in wanted)]
@@ -88,7 +89,7 @@ def _as_asked(workload: Workload, options: Options, added: Sequence[Variant]) ->
         base, _, precision = options.baseline.partition("@")
         like = next((variant for variant in variants if variant.base == base), None)
         if like is None or precision not in PRECISIONS:
-            instead = patterns.instead_of(options.baseline, variants)
+            instead = _variants_instead_of(options.baseline, variants)
             raise UserError(f"--baseline {options.baseline}: no such variant of {workload.name}; {instead}")
         variants.append(like.at(precision))
     return dataclasses.replace(
@@ -105,10 +106,55 @@ def _with_variants(workload: Workload, wanted: Sequence[str]) -> Workload | None
     found = {
         variant.name: variant
         for pattern in wanted
-        for variant in patterns.select(pattern, workload.variants, registry(workload.task))
+        for variant in _matched(pattern, workload.variants, workload.task.registry)
     }
     if not found:
         return None
     every = {variant.name: variant for variant in workload.variants} | found
     kept = (variant for name, variant in every.items() if name in found or name == workload.baseline)
     return dataclasses.replace(workload, variants=tuple(kept))
+
+
+def _matched(pattern: str, variants: Sequence[Variant], registry: Mapping[str, Framework]) -> list[Variant]:
+    """Return the variants that a pattern selects.
+
+    A variant that is named itself is kept in a precision that its framework lacks: its row will say so. What
+    a wildcard matches is left out there.
+
+    Args:
+        pattern: A name, perhaps with wildcards; with @PRECISION it selects these variants at that precision.
+        variants: Who there is.
+        registry: Their frameworks.
+    """
+    found = {variant.name: variant for variant in variants if fnmatch.fnmatch(variant.name, pattern)}
+    base, _, precision = pattern.partition("@")
+    if precision in PRECISIONS:
+        for variant in variants:
+            matches = fnmatch.fnmatch(variant.base, base) and variant.offers(precision, registry)
+            if matches or variant.base == base:
+                found.setdefault(f"{variant.base}@{precision}", variant.at(precision))
+    return list(found.values())
+
+
+def _why_nothing(pattern: str, variants: Sequence[Variant]) -> str:
+    """Say why a pattern selects nothing: what there is in its place."""
+    base, _, precision = pattern.partition("@")
+    if precision in PRECISIONS and any(fnmatch.fnmatch(variant.base, base) for variant in variants):
+        return f"none of {base} computes in {precision}"
+    return _variants_instead_of(pattern, variants)
+
+
+def _variants_instead_of(name: str, variants: Sequence[Variant]) -> str:
+    """Return what there is in place of a name."""
+    known = list(dict.fromkeys(variant.name for variant in variants))
+    others = f"; precisions are {', '.join(PRECISIONS)}" if name.partition("@")[2].isalnum() else ""
+    return f"{instead_of(name, known)}{others}"
+
+
+def instead_of(name: str, known: Sequence[str]) -> str:
+    """Return what there is in place of an unknown name: everything if that is little, else the nearest."""
+    if len(known) <= SHOWN:
+        return f"there is {', '.join(known)}"
+    if near := difflib.get_close_matches(name, known, n=3):
+        return f"the nearest of {len(known)}: {', '.join(near)}"
+    return f"there is {', '.join(known[: SHOWN - 1])} and {len(known) - SHOWN + 1} more"

@@ -1,43 +1,59 @@
 """The suites: a table's worth of workloads each."""
 
-from typing import NamedTuple
+from __future__ import annotations
 
-from ptb_lm.bench import classifier_workloads, language_workloads
-from ptb_lm.bench.workloads import Workload
+import importlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # --help wants the suites' names, and NumPy takes longer to import
+    from ptb_lm.bench.workloads import Workload
 
 
-class Suite(NamedTuple):
-    """A table's worth of workloads."""
+@dataclass(frozen=True)
+class Suite:
+    """A table's worth of workloads.
+
+    Attributes:
+        description: For people.
+        declared: Where its workloads are declared, MODULE:NAME in this package.
+    """
 
     description: str
-    workloads: tuple[Workload, ...]
+    declared: str
+
+    @property
+    def workloads(self) -> tuple[Workload, ...]:
+        """Its workloads."""
+        module, _, name = self.declared.partition(":")
+        declared: tuple[Workload, ...] = getattr(importlib.import_module(f"ptb_lm.bench.{module}"), name)
+        return declared
 
 
 SUITES: dict[str, Suite] = {
-    "quick": Suite("small, in some three minutes on a laptop", (language_workloads.QUICK,)),
+    "quick": Suite("small, in some three minutes on a laptop", "language_workloads:QUICK"),
     "ptb": Suite(
         "words per second of the tutorial's configurations, and of pytorch/examples' language model",
-        language_workloads.PTB,
+        "language_workloads:PTB",
     ),
     "executions": Suite(
-        "every model × execution of both frameworks, on small and medium", language_workloads.EXECUTIONS
+        "every model × execution of both frameworks, on small and medium", "language_workloads:EXECUTIONS"
     ),
     "stacked-lm": Suite(
-        "TensorFlow and PyTorch, eager and compiled, three ways to write a cell",
-        (language_workloads.STACKED,),
+        "TensorFlow and PyTorch, eager and compiled, three ways to write a cell", "language_workloads:STACKED"
     ),
     "peak": Suite(
         "the fastest on a CUDA device: CUDA graphs and lower precisions against a plain loop in TF32",
-        language_workloads.PEAK,
+        "language_workloads:PEAK",
     ),
     "acoustic": Suite(
-        "speech-sized sequence classification, with cross-entropy and CTC", classifier_workloads.ACOUSTIC
+        "speech-sized sequence classification, with cross-entropy and CTC", "classifier_workloads:ACOUSTIC"
     ),
     "template": Suite(
-        "the example that classifies sequences of different lengths", (classifier_workloads.TURNING_POINTS,)
+        "the example that classifies sequences of different lengths", "classifier_workloads:TEMPLATE"
     ),
     "semantics": Suite(
-        "one call of three layers against three calls of one", (classifier_workloads.THREE_LAYERS,)
+        "one call of three layers against three calls of one", "classifier_workloads:SEMANTICS"
     ),
 }
 DEFAULT_SUITE = "quick"

@@ -1,15 +1,22 @@
-"""Raw rows to results: what each variant of a workload's pass needed, and its ratio to the baseline."""
+"""Raw rows to results: what each variant of a workload's pass needed, and its ratio to the baseline.
+
+All variants of a pass must declare equal work. They must compute in one precision too, but for those whose
+names give another: the report says so beside their ratios.
+"""
 
 import dataclasses
 import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from ptb_lm.bench import choices, fairness, names, rows
+from ptb_lm.bench import report_settings, rows
 from ptb_lm.bench.results import Group, Result, Summary, distinct, paired
 from ptb_lm.bench.rows import MEASURED, Row
+from ptb_lm.bench.selection import instead_of
 from ptb_lm.bench.variants import declared_precision
 from ptb_lm.errors import UserError
+
+EQUAL_WORK = ("parameters", "flops_per_step", "items_per_step", "unit")
 
 
 def summarise(folder: Path, *, baseline: str | None = None) -> Summary:
@@ -17,18 +24,18 @@ def summarise(folder: Path, *, baseline: str | None = None) -> Summary:
 
     Args:
         folder: Holds rows.jsonl.
-        baseline: The variant that ratios are to; None: the one that was chosen before (choices.py), or else
-            the one that the rows name.
+        baseline: The variant that ratios are to; None: the one that was chosen before
+            (report_settings.py), or else the one that the rows name.
 
     Raises:
         UserError: The rows cannot be read (rows.read), variants did unequal work, or no workload has the
             baseline.
     """
     loaded, remarks = rows.read(folder)
-    baseline = choices.read(folder).baseline if baseline is None else baseline
+    baseline = report_settings.read(folder).baseline if baseline is None else baseline
     known = distinct(row.variant for row in loaded)
     if baseline not in (None, *known):
-        instead = names.instead_of(str(baseline), known)
+        instead = instead_of(str(baseline), known)
         raise UserError(f"--baseline {baseline}: no such variant in {folder}; {instead}")
     by_group: dict[tuple[str, str, str], list[Row]] = {}
     for row in loaded:
@@ -58,7 +65,7 @@ def _group(members: Sequence[Row], *, baseline: str | None, source: Path) -> Gro
         raise UserError(f"{source}: {name} has several baselines: {', '.join(recorded)}; choose --baseline")
     baseline = baseline or recorded[0]
     measured = [row for row in members if row.status == MEASURED]
-    fairness.check_work(measured, name, source)
+    _check_work(measured, name, source)
     by_variant: dict[str, list[Row]] = {}
     for row in members:
         by_variant.setdefault(row.variant, []).append(row)
@@ -140,3 +147,38 @@ def _environment(loaded: Iterable[Row]) -> dict[str, tuple[str, ...]]:
             if value is not None:
                 values.setdefault(name, []).append(str(value))
     return {name: tuple(distinct(each)) for name, each in values.items()}
+
+
+def _check_work(measured: Sequence[Row], name: str, source: Path) -> None:
+    """Check that all rows of a workload's pass declare equal work.
+
+    Raises:
+        UserError: Two do not; it names them and what differs. Or one is of another precision than its name.
+    """
+    rows = [row for row in measured if row.work]
+    for what in EQUAL_WORK:
+        _check_equal(rows, what, name, source)
+    for row in rows:
+        declared = declared_precision(row.variant)
+        if row.work and declared not in (None, row.work.precision):
+            raise UserError(f"{source}: {row.variant} of {name} was computed in {row.work.precision}")
+    _check_equal(_undeclared(rows), "precision", name, source)
+
+
+def common_precision(measured: Iterable[Row]) -> str | None:
+    """Return the precision of the variants whose names give none; None where there are none."""
+    return next((row.work.precision for row in _undeclared(measured) if row.work), None)
+
+
+def _undeclared(rows: Iterable[Row]) -> list[Row]:
+    return [row for row in rows if declared_precision(row.variant) is None]
+
+
+def _check_equal(rows: Sequence[Row], what: str, name: str, source: Path) -> None:
+    for row in rows[1:]:
+        one, two = getattr(rows[0].work, what), getattr(row.work, what)
+        if one != two:
+            raise UserError(
+                f"{source}: the variants of {name} did unequal work: {what} is {one} for {rows[0].variant} "
+                f"and {two} for {row.variant}"
+            )

@@ -18,8 +18,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
-from ptb_lm.bench import parity, tasks, variants, whole_size
+from ptb_lm.bench import parity, timed_steps, variants, whole_size
 from ptb_lm.bench.suites import SUITES
+from ptb_lm.bench.timed_steps import TimedSteps
 from ptb_lm.bench.workloads import LanguageTask, Task
 from ptb_lm.errors import OutOfMemoryError, UserError
 from ptb_lm.training import runlog
@@ -68,14 +69,14 @@ def main() -> int:
     with answers_apart() as answers:
         try:
             order = Order(**json.loads(sys.stdin.readline()))
-            worked, facts = _ready(order)
+            steps, facts = _ready(order)
             _answer(answers, status="ready", **facts)
-            worked.device_memory()  # what was compared and built is no pass's
+            steps.device_memory()  # what was compared and built is no pass's
             peaks = DevicePeaks()
             for line in sys.stdin:
                 asked = json.loads(line)
-                seconds = worked.block(asked["pass"], asked["steps"])
-                device = peaks.after(asked["pass"], worked.device_memory())
+                seconds = steps.block(asked["pass"], asked["steps"])
+                device = peaks.after(asked["pass"], steps.device_memory())
                 memory = {"host_bytes": _host_memory(), "device_bytes": device}
                 _answer(answers, seconds=seconds, peak_memory=memory)
         except OutOfMemoryError as error:
@@ -92,34 +93,34 @@ def main() -> int:
     return 0
 
 
-def _ready(order: Order) -> tuple[tasks.Worked, dict[str, Any]]:
+def _ready(order: Order) -> tuple[TimedSteps, dict[str, Any]]:
     for added in order.added:
         variants.add(added)
     task = order.task
     start = time.perf_counter()
     variant = variants.Variant(order.variant, "")
     precision = variant.precision or order.precision
-    build = variant.builder(tasks.registry(task), device=order.device, precision=precision, seed=order.seed)
+    build = variant.builder(task.registry, device=order.device, precision=precision, seed=order.seed)
     errors = parity.check(task, build, precision=precision, seed=order.seed)
     if isinstance(task, LanguageTask):
         errors |= whole_size.check(task, build, precision=precision, seed=order.seed)
     gc.collect()  # what was compared is not to take memory beside what is timed
     checked = time.perf_counter()
-    worked = tasks.start(task, build, seed=order.seed)
-    parameters = sum(weights.size for weights in worked.export_weights().values())
+    steps = timed_steps.prepare(task, build, seed=order.seed)
+    parameters = sum(weights.size for weights in steps.export_weights().values())
     declared = sum(math.prod(shape) for shape in task.shapes.values())
     if parameters != declared:
         raise parity.WrongError(f"it has {parameters:,} parameters, the workload {declared:,}")
     _reset_peak()
     facts = {
-        "engine": worked.engine,
-        "environment": {**runlog.environment(), **worked.environment()},
+        "engine": steps.engine,
+        "environment": {**runlog.environment(), **steps.environment()},
         "parity": errors,
-        "loss": worked.loss(),
+        "loss": steps.loss(),
         "check_seconds": checked - start,
         "build_seconds": time.perf_counter() - checked,
     }
-    return worked, facts
+    return steps, facts
 
 
 def _answer(answers: TextIO, **values: Any) -> None:

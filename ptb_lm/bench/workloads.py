@@ -16,13 +16,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from ptb_lm import classifier
-from ptb_lm.bench import roofline
+from ptb_lm.bench import roofline, variants
 from ptb_lm.bench.rows import Work
 from ptb_lm.bench.variants import Variant
 from ptb_lm.classifier import Batch, ClassifierConfig
 from ptb_lm.data import corpus
 from ptb_lm.model import parameters
-from ptb_lm.model.backend import Ids
+from ptb_lm.model.backend import Framework, Ids
 from ptb_lm.model.config import Config
 
 FLOPS_A_MULTIPLY_ADD = {"forward": 2, "train": 6}
@@ -39,6 +39,11 @@ class LanguageTask:
     vocabulary_size: int
     unit: str = "words"  # what is counted a second: words, or sequences (rows of a window)
     clock: str = "a window of the text in; embedding, LSTM, softmax; train: gradients, clipping, SGD"
+
+    @property
+    def registry(self) -> Mapping[str, Framework]:
+        """Who can do it."""
+        return variants.LANGUAGE_MODELS
 
     @property
     def shapes(self) -> parameters.Shapes:
@@ -111,6 +116,11 @@ class ClassifierTask:
     labels: int = 1  # U, for CTC
     unit: str = "sequences"
     clock: str = "the NumPy batch in; LSTM, dense layer, loss; train: gradients, Adam"
+
+    @property
+    def registry(self) -> Mapping[str, Framework]:
+        """Who can do it."""
+        return variants.CLASSIFIERS
 
     @property
     def shapes(self) -> parameters.Shapes:

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from ptb_lm.bench.machine import Machine
-from ptb_lm.bench.products import Product
+from ptb_lm.bench.machine import Machine, Product
 from ptb_lm.errors import UserError
 from ptb_lm.model.backend import FRAMEWORKS
 from ptb_lm.torch_backend import cpu, gemm

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from ptb_lm.bench.machine import Gemm
+from ptb_lm.bench.machine import Gemm, Product, products
 from ptb_lm.bench.measurement import Measurement
-from ptb_lm.bench.products import Product, of_step
 from ptb_lm.bench.record import Record
 from ptb_lm.bench.selection import Options
 from ptb_lm.bench.suites import SUITES
@@ -55,5 +54,5 @@ def test_the_limit_is_the_larger_of_before_and_after_the_block(
     machine, worker = SimpleNamespace(device="cpu", gemm=gemm), SimpleNamespace(block=block)
     found = measurement(tmp_path, machine)._block(worker, "train", 5, "bf16")  # type: ignore[arg-type]
     assert found == (Gemm(120.0, "a library", "a shape", 1), {"seconds": 1.0})
-    beside = ("bf16", of_step(SMALL.task))
+    beside = ("bf16", products(SMALL.task))
     assert events == [beside, ("train", 5), beside]

@@ -2,8 +2,7 @@
 
 import pytest
 
-from ptb_lm.bench import products
-from ptb_lm.bench.products import Product
+from ptb_lm.bench.machine import products
 from ptb_lm.bench.suites import SUITES
 from ptb_lm.bench.workloads import ClassifierTask, LanguageTask
 from ptb_lm.classifier import ClassifierConfig
@@ -13,7 +12,7 @@ from ptb_lm.model.config import Config
 @pytest.mark.parametrize("tied", [False, True])
 def test_those_of_a_language_model_by_hand(tied: bool) -> None:
     config = Config(num_layers=2, hidden_size=5, num_steps=4, batch_size=2, tie_weights=tied)
-    found = products.of_step(LanguageTask(config=config, vocabulary_size=7))
+    found = products(LanguageTask(config=config, vocabulary_size=7))
     assert [product[1:] for product in found] == [
         (8, 6, 7, ""),  # 8 words, 5 units and a one for the bias, a vocabulary of 7
         (8, 7, 6, "second"),
@@ -31,7 +30,7 @@ def test_those_of_a_language_model_by_hand(tied: bool) -> None:
 @pytest.mark.parametrize(("loss", "outputs"), [("cross_entropy", 3), ("ctc", 27)])
 def test_those_of_a_classifier_by_hand(loss: str, outputs: int) -> None:
     config = ClassifierConfig(input_size=3, hidden_sizes=(5, 2), classes=4, bidirectional=True, loss=loss)
-    found = products.of_step(ClassifierTask(config=config, batch_size=3, steps=9, labels=2))
+    found = products(ClassifierTask(config=config, batch_size=3, steps=9, labels=2))
     assert {product[1:] for product in found if not product.transposed} == {
         (outputs, 4, 4, ""),  # both directions of two units, four classes
         (27, 3, 20, ""),
@@ -44,12 +43,7 @@ def test_those_of_a_classifier_by_hand(loss: str, outputs: int) -> None:
 def test_every_workload_has_distinct_ones_three_of_each() -> None:
     for suite in SUITES.values():
         for workload in suite.workloads:
-            found = products.of_step(workload.task)
+            found = products(workload.task)
             assert len({product[1:] for product in found}) == len(found)
             layouts = [product.transposed for product in found]
             assert layouts.count("") == layouts.count("first") == layouts.count("second") > 0
-
-
-def test_a_square_is_no_model_s() -> None:
-    assert products.square(2048) == Product("", 2048, 2048, 2048)
-    assert products.square(2048).shape == "2048 × 2048 × 2048"

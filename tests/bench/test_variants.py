@@ -8,7 +8,6 @@ from conftest import ROOT, random_weights, random_windows
 
 from ptb_lm.bench import variants
 from ptb_lm.bench.suites import SUITES
-from ptb_lm.bench.tasks import registry
 from ptb_lm.bench.variants import Variant, every
 from ptb_lm.errors import UserError
 from ptb_lm.model import reference
@@ -37,7 +36,7 @@ def test_every_suite_names_only_what_a_registry_knows() -> None:
         for workload in suite.workloads:
             for variant in workload.variants:
                 parts = variant.parts
-                row = registry(workload.task)[str(parts["framework"])]
+                row = workload.task.registry[str(parts["framework"])]
                 model = str(parts["model"])
                 assert model in row.models
                 assert parts["execution"] in (None, *row.executions)

@@ -56,7 +56,7 @@ class Section:
         paragraphs: Text before everything else.
         tables: What was measured.
         plots: Drawn in the page only.
-        beside: What others published.
+        published: What others published.
         details: Tables for those who want to know more; folded up in the page.
     """
 
@@ -64,7 +64,7 @@ class Section:
     paragraphs: Sequence[str] = ()
     tables: Sequence[Captioned] = ()
     plots: Sequence[Plot] = ()
-    beside: Sequence[Captioned] = ()
+    published: Sequence[Captioned] = ()
     details: Sequence[Captioned] = ()
 
 

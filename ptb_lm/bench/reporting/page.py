@@ -62,9 +62,9 @@ def _section(section: Section, names: Iterator[str]) -> Iterator[str]:
         for plot in section.plots:
             yield _figure(plot, next(names))
         yield "</div>"
-    if section.beside:
+    if section.published:
         yield "<h3>Published figures</h3>"
-    for captioned in section.beside:
+    for captioned in section.published:
         yield from _captioned(captioned)
     for captioned in section.details:
         yield f"<details><summary>{escape(captioned.caption)}</summary>"

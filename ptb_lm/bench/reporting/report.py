@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from ptb_lm.bench import choices
-from ptb_lm.bench.choices import Choices
-from ptb_lm.bench.reporting import curves, page, reading, sections
+from ptb_lm.bench import report_settings
+from ptb_lm.bench.report_settings import ReportSettings
+from ptb_lm.bench.reporting import how_to_read, learning_curves, page, sections
 from ptb_lm.bench.reporting.document import Captioned, Document, Section
 from ptb_lm.bench.reporting.plots import MISSING
 from ptb_lm.bench.reporting.tables import Column, Table, markdown_text, to_markdown
@@ -34,8 +34,8 @@ def write_report(out: Path, *, baseline: str | None = None, runs: Sequence[Path]
     Raises:
         UserError: The rows or a run cannot be read, work was unequal, or there is no such baseline.
     """
-    before = choices.read(out)
-    chosen = Choices(
+    before = report_settings.read(out)
+    chosen = ReportSettings(
         baseline=before.baseline if baseline is None else baseline,
         runs=before.runs if runs is None else tuple(runs),
     )
@@ -44,7 +44,7 @@ def write_report(out: Path, *, baseline: str | None = None, runs: Sequence[Path]
             raise UserError(f"the run {run} of this report is gone; --runs names others, or none")
     document = build(summarise(out, baseline=chosen.baseline), runs=chosen.runs)
     if chosen != before:
-        choices.write(out, chosen)
+        report_settings.write(out, chosen)
     atomic_write(out / MARKDOWN, to_text(document))
     runlog.say(f"wrote {out / MARKDOWN}")
     try:
@@ -68,7 +68,7 @@ def build(summary: Summary, *, runs: Sequence[Path] = ()) -> Document:
     several = len(summary.suites) > 1
     parts = [sections.section(groups, with_suite=several) for groups in workloads.values()]
     if runs:
-        parts.append(curves.section(runs))
+        parts.append(learning_curves.section(runs))
     return Document(
         title=f"LSTM benchmark: {', '.join(summary.suites)}",
         subtitle=_subtitle(summary),
@@ -80,7 +80,7 @@ def build(summary: Summary, *, runs: Sequence[Path] = ()) -> Document:
         sections=[
             *parts,
             _machine(summary),
-            Section(title="How to read this", paragraphs=reading.PARAGRAPHS),
+            Section(title="How to read this", paragraphs=how_to_read.PARAGRAPHS),
         ],
     )
 
@@ -121,9 +121,9 @@ def _markdown(document: Document) -> Iterator[str]:
         yield f"## {markdown_text(section.title)}\n"
         yield from (f"{markdown_text(paragraph)}\n" for paragraph in section.paragraphs)
         yield from _captioned(section.tables)
-        if section.beside:
+        if section.published:
             yield "### Published figures\n"
-            yield from _captioned(section.beside)
+            yield from _captioned(section.published)
         yield from _captioned(section.details)
 
 

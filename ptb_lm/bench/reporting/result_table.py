@@ -1,19 +1,102 @@
 """The table of a workload: a row a variant, its passes side by side, in the columns of its suite.
 
+The columns are those of the published tables that a suite makes again.
+
 What nobody can measure here has no row: below the table a line says which variants, and why.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
-from ptb_lm.bench.reporting import forms
-from ptb_lm.bench.reporting.forms import Measure
+from ptb_lm.bench.reporting.formats import NOTHING, interval, of_limit, percent, significant, times
 from ptb_lm.bench.reporting.tables import Across, Cell, Column, Name, Table
 from ptb_lm.bench.results import Group, Result, distinct
 
 
+@dataclass(frozen=True)
+class ResultColumn:
+    """A column: its title, which may name {unit} and {baseline}, and what it shows of a measured result."""
+
+    title: str
+    show: Callable[[Result], str]
+
+    def heading(self, group: Group) -> str:
+        """Return the title for a group."""
+        unit = group.work.unit if group.work else "items"
+        return self.title.format(unit=unit, baseline=group.label(group.baseline))
+
+
+def _seconds(result: Result) -> str:
+    return significant(result.seconds.median, 4) if result.seconds else NOTHING
+
+
+def _milliseconds(result: Result) -> str:
+    return significant(result.seconds.median * 1e3) if result.seconds else NOTHING
+
+
+def _elapsed(result: Result) -> str:
+    seconds, steps = result.elapsed
+    return f"{significant(seconds)} / {steps}" if steps else NOTHING
+
+
+def _mean_and_deviation(result: Result) -> str:
+    if result.seconds is None:
+        return NOTHING
+    mean, deviation = result.seconds.mean * 1e3, result.seconds.deviation * 1e3
+    return (
+        f"{significant(mean)} ± {significant(deviation, 2)}"
+        if result.seconds.count > 1
+        else significant(mean)
+    )
+
+
+def _rate(result: Result) -> str:
+    return significant(result.rate.median, 4) if result.rate else NOTHING
+
+
+def _ratio(result: Result) -> str:
+    return times(result.ratio.estimate) if result.ratio else NOTHING
+
+
+def _gemm_fraction(result: Result) -> str:
+    return of_limit(result.gemm_fraction.median) if result.gemm_fraction else NOTHING
+
+
+def _roofline_fraction(result: Result) -> str:
+    return percent(result.roofline_fraction.median) if result.roofline_fraction else NOTHING
+
+
+_RATE = ResultColumn("{unit} a second", _rate)
+_TIME = ResultColumn("ms a step", _milliseconds)
+_SPEED_UP = ResultColumn("speed-up over {baseline}", _ratio)
+_INTERVAL = ResultColumn("95 % interval", lambda result: interval(result.ratio))
+_GEMM = ResultColumn("of GEMM rate", _gemm_fraction)
+_ROOFLINE = ResultColumn("of roofline", _roofline_fraction)
+
+COLUMNS: Mapping[str, tuple[ResultColumn, ...]] = {
+    "ptb": (_RATE, _SPEED_UP, _INTERVAL, _TIME, _GEMM),
+    "peak": (_RATE, _SPEED_UP, _INTERVAL, _TIME, _GEMM, _ROOFLINE),
+    "stacked-lm": (
+        ResultColumn("wall time a batch (s)", _seconds),
+        ResultColumn("elapsed (s / batches)", _elapsed),
+        _RATE,
+        _SPEED_UP,
+        _INTERVAL,
+    ),
+    "acoustic": (
+        ResultColumn("ms a batch, mean ± sd of rounds", _mean_and_deviation),
+        _SPEED_UP,
+        _INTERVAL,
+        _RATE,
+        _GEMM,
+    ),
+}
+DEFAULT = (_TIME, _RATE, _SPEED_UP, _INTERVAL, _GEMM)
+
+
 def table(groups: Sequence[Group]) -> Table | None:
     """Return the table of a workload's passes; None where it has no row."""
-    measures = forms.of(groups[0].suite)
+    shown = COLUMNS.get(groups[0].suite, DEFAULT)
     left_out = _unavailable(groups)
     # Train decides the order, as it is what people wait for.
     ordered = [
@@ -26,11 +109,11 @@ def table(groups: Sequence[Group]) -> Table | None:
     columns = [Column("", numeric=False)]
     for group in groups:
         name = group.pass_name if len(groups) > 1 else ""
-        columns += [Column(measure.heading(group), group=name) for measure in measures]
+        columns += [Column(each.heading(group), group=name) for each in shown]
     rows = []
     for variant in ordered:
         label = next(each.label for group in groups if (each := group.result(variant)))
-        cells = [_measured(group.result(variant), measures) for group in groups]
+        cells = [_cells(group.result(variant), shown) for group in groups]
         rows.append([Name(label, variant), *_joined(cells)])
     return Table(columns, rows)
 
@@ -55,12 +138,12 @@ def _unavailable(groups: Sequence[Group]) -> dict[str, str]:
     return {variant: reason for variant, reason in reasons.items() if variant not in others}
 
 
-def _measured(result: Result | None, measures: Sequence[Measure]) -> list[Cell]:
+def _cells(result: Result | None, shown: Sequence[ResultColumn]) -> list[Cell]:
     if result is None:
-        return [Across("not part of this pass", len(measures))]
+        return [Across("not part of this pass", len(shown))]
     if not result.blocks:
-        return [Across(f"{result.status}: {result.reason}", len(measures))]
-    return [measure.show(result) for measure in measures]
+        return [Across(f"{result.status}: {result.reason}", len(shown))]
+    return [each.show(result) for each in shown]
 
 
 def _joined(passes: Sequence[list[Cell]]) -> list[Cell]:

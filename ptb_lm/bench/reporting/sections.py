@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from ptb_lm.bench.reporting import beside, details, formats, result_plots, result_table
+from ptb_lm.bench.reporting import details, formats, published_tables, result_plots, result_table
 from ptb_lm.bench.reporting.document import Captioned, Section
 from ptb_lm.bench.results import Group, Result, distinct, paired
 
@@ -41,7 +41,7 @@ def section(groups: Sequence[Group], *, with_suite: bool) -> Section:
         paragraphs=list(_work(groups)),
         tables=[Captioned(table=result_table.table(groups), remarks=list(_remarks(groups)))],
         plots=[plot for group in groups for plot in result_plots.plots(group, with_pass=several)],
-        beside=list(beside.tables(groups)),
+        published=list(published_tables.tables(groups)),
         details=[
             Captioned(
                 caption=f"How {group.name} was measured",

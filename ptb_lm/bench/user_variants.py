@@ -1,6 +1,6 @@
 """Whether what --add names is there, asked of a process of its own: the module may import a framework.
 
-The process, python -m ptb_lm.bench.added MODULE, answers each function's name with what is wrong with it.
+The process, python -m ptb_lm.bench.user_variants MODULE, answers each function's name with what is wrong.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ def check(added: Sequence[str]) -> None:
     """
     builds = {given: given.partition("=")[2].partition(":") for given in added}
     for module in dict.fromkeys(module for module, _, _ in builds.values()):
-        with contextlib.closing(Process("ptb_lm.bench.added", module)) as process:
+        with contextlib.closing(Process("ptb_lm.bench.user_variants", module)) as process:
             for given, (of, _, function) in builds.items():
                 if of == module and (trouble := _trouble(process, function)):
                     raise UserError(f"--add {given}: {trouble}")

@@ -7,7 +7,7 @@ import pytest
 from runs import refusal
 
 from ptb_lm.bench import __main__ as bench
-from ptb_lm.bench import added, variants
+from ptb_lm.bench import user_variants, variants
 
 MODULE = """
 import sys
@@ -40,7 +40,7 @@ def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_what_is_there_is_imported_elsewhere() -> None:
-    added.check(["one=own:build", "two=own:build", "three=package.own:build"])
+    user_variants.check(["one=own:build", "two=own:build", "three=package.own:build"])
     assert not {"own", "package"} & sys.modules.keys()
 
 

@@ -9,8 +9,8 @@ from bench_rows import rounds, write
 from runs import refusal, run_command
 
 from ptb_lm.bench import __main__ as bench
-from ptb_lm.bench import choices
-from ptb_lm.bench.choices import Choices
+from ptb_lm.bench import report_settings
+from ptb_lm.bench.report_settings import ReportSettings
 from ptb_lm.bench.reporting.compare import compare
 from ptb_lm.errors import UserError
 
@@ -84,17 +84,17 @@ def test_runs_are_given_once_and_may_be_left_out_again(
 def test_a_broken_file_is_one_sentence(content: str, why: str, tmp_path: Path) -> None:
     (tmp_path / "report.json").write_text(content)
     with pytest.raises(UserError) as caught:
-        choices.read(tmp_path)
+        report_settings.read(tmp_path)
     assert str(caught.value) == f"{tmp_path / 'report.json'}: {why}"
 
 
 def test_a_name_beyond_ascii_comes_back(tmp_path: Path) -> None:
-    chosen = Choices(baseline="mine ü/custom", runs=(tmp_path / "Läufe" / "1",))
-    choices.write(tmp_path, chosen)
-    assert choices.read(tmp_path) == chosen
+    chosen = ReportSettings(baseline="mine ü/custom", runs=(tmp_path / "Läufe" / "1",))
+    report_settings.write(tmp_path, chosen)
+    assert report_settings.read(tmp_path) == chosen
 
 
 def test_a_file_that_is_no_text_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "report.json").write_bytes(b"\xff\xfe\xfd")
     with pytest.raises(UserError, match=r"report.json: not valid JSON$"):
-        choices.read(tmp_path)
+        report_settings.read(tmp_path)

@@ -1,23 +1,22 @@
-"""A variant at work: the steps that a worker times, as the trainer would do them."""
+"""The steps that a worker times, done as the trainer does them."""
 
 import itertools
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from ptb_lm import classifier
-from ptb_lm.bench import variants
 from ptb_lm.bench.workloads import ClassifierTask, LanguageTask, Task
 from ptb_lm.classifier import Classifier
 from ptb_lm.data import corpus
 from ptb_lm.model import parameters
-from ptb_lm.model.backend import Arrays, Backend, Framework
+from ptb_lm.model.backend import Arrays, Backend
 
 WINDOWS = 32  # distinct ones, over and over
 
 
-class Worked(Protocol):
+class TimedSteps(Protocol):
     """What a worker times."""
 
     engine: str
@@ -42,7 +41,7 @@ class Worked(Protocol):
         """Return the peak of bytes allocated on the device since it was last asked for; None on a CPU."""
 
 
-class LanguageModelling:
+class LanguageSteps:
     """A language model's training or evaluation steps, window after window with the state carried."""
 
     def __init__(self, task: LanguageTask, build: Callable[..., Any], *, seed: int) -> None:
@@ -86,7 +85,7 @@ class LanguageModelling:
         return seconds
 
 
-class Classifying:
+class ClassifierSteps:
     """A sequence classifier's training or forward steps, on one batch."""
 
     def __init__(self, task: ClassifierTask, build: Callable[..., Any], *, seed: int) -> None:
@@ -111,16 +110,11 @@ class Classifying:
         return seconds
 
 
-def registry(task: Task) -> Mapping[str, Framework]:
-    """Return who can do a task."""
-    return variants.LANGUAGE_MODELS if isinstance(task, LanguageTask) else variants.CLASSIFIERS
-
-
-def start(task: Task, build: Callable[..., Any], *, seed: int) -> Worked:
+def prepare(task: Task, build: Callable[..., Any], *, seed: int) -> TimedSteps:
     """Return a task, ready to be timed."""
     if isinstance(task, LanguageTask):
-        return LanguageModelling(task, build, seed=seed)
-    return Classifying(task, build, seed=seed)
+        return LanguageSteps(task, build, seed=seed)
+    return ClassifierSteps(task, build, seed=seed)
 
 
 def _check_finite(losses: list[float]) -> None:

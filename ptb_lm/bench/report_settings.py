@@ -1,4 +1,4 @@
-"""What was chosen for the report of a benchmark, kept in OUT/report.json: reading it again shows the same."""
+"""The settings of a report, kept in OUT/report.json, so that a later report shows the same."""
 
 import json
 import os
@@ -15,14 +15,14 @@ FILE = "report.json"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Choices:
-    """What was chosen for a report."""
+class ReportSettings:
+    """What a user chose for a report."""
 
     baseline: str | None = None  # the variant that ratios are to; None: the one that the rows name
     runs: tuple[Path, ...] = ()  # run directories to show the learning curves of
 
 
-def read(folder: Path) -> Choices:
+def read(folder: Path) -> ReportSettings:
     """Return what was chosen for a benchmark's report; nothing, where nothing was.
 
     Raises:
@@ -30,7 +30,7 @@ def read(folder: Path) -> Choices:
     """
     path = folder / FILE
     if not path.exists():
-        return Choices()
+        return ReportSettings()
     optional = {"baseline": checks.text, "runs": _texts}
     try:
         found = checks.fields(json.loads(path.read_bytes()), required={}, optional=optional)
@@ -38,17 +38,17 @@ def read(folder: Path) -> Choices:
         broken = "not valid JSON" if isinstance(error, json.JSONDecodeError | UnicodeDecodeError) else error
         raise UserError(f"{path}: {broken}") from None
     runs = (Path(os.path.normpath(folder / run)) for run in found.pop("runs", ()))
-    return Choices(runs=tuple(runs), **found)
+    return ReportSettings(runs=tuple(runs), **found)
 
 
-def write(folder: Path, choices: Choices) -> None:
+def write(folder: Path, settings: ReportSettings) -> None:
     """Keep what was chosen; runs by their path from the folder, so that both can be moved together.
 
     Raises:
         OSError: The folder is not writable, or the disk is full.
     """
-    runs = [os.path.relpath(run, folder) for run in choices.runs]
-    kept = {"baseline": choices.baseline, "runs": runs}
+    runs = [os.path.relpath(run, folder) for run in settings.runs]
+    kept = {"baseline": settings.baseline, "runs": runs}
     atomic_write(folder / FILE, json.dumps(kept, indent=1, ensure_ascii=False) + "\n")
 
 

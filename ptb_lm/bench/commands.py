@@ -1,0 +1,116 @@
+"""What the commands of python -m ptb_lm.bench do, once their flags are known to be right."""
+
+import argparse
+import contextlib
+import os
+import shlex
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from ptb_lm import cli, files
+from ptb_lm.bench import runner, selection, user_variants, variants
+from ptb_lm.bench.machine import Machine
+from ptb_lm.bench.record import Record
+from ptb_lm.bench.reporting import compare, report
+from ptb_lm.bench.suites import SUITES
+from ptb_lm.bench.workloads import Workload
+from ptb_lm.errors import UserError
+from ptb_lm.training import runlog
+
+# The variables that libraries read how many threads to use from.
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
+
+
+def _list(arguments: argparse.Namespace) -> int:
+    for name, suite in SUITES.items():
+        if arguments.suite in (None, name):
+            runlog.say(f"{name}: {suite.description}")
+            for workload in suite.workloads:
+                runlog.say(f"  {workload.name}: {workload.task.size}")
+                if arguments.suite is not None:
+                    _list_variants(workload)
+    return 0
+
+
+def _list_variants(workload: Workload) -> None:
+    passes = " and ".join(workload.passes)
+    runlog.say(
+        f"    {passes}; {workload.rounds} rounds of at least {workload.steps} steps, "
+        f"{workload.warm_up} steps to warm up"
+    )
+    for variant in workload.variants:
+        baseline = " (baseline)" * (variant.name == workload.baseline)
+        runlog.say(f"    {variant.name:<30} {variant.label}{baseline}")
+    frameworks = dict.fromkeys(str(variant.parts["framework"]) for variant in workload.variants)
+    rows = {name: workload.task.registry[name] for name in frameworks}
+    precisions = "; ".join(f"{name} {', '.join(row.precisions)}" for name, row in rows.items())
+    runlog.say(f"    each also as VARIANT@PRECISION: {precisions}")
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    own = [variants.add(given) for given in arguments.add]
+    options = selection.Options(
+        suite=arguments.suite,
+        workloads=_patterns("--workloads", arguments.workloads),
+        variants=_patterns("--variants", arguments.variants),
+        baseline=arguments.baseline,
+        rounds=arguments.rounds,
+        batch_size=arguments.batch_size,
+        row_limit=arguments.row_limit,
+        device=arguments.device,
+        precision=arguments.precision,
+        seed=arguments.seed,
+        added=tuple(arguments.add),
+    )
+    workloads = selection.selected(options, own)
+    user_variants.check(options.added)
+    out = arguments.out or files.home() / "bench" / options.suite
+    command = shlex.join(["python", "-m", "ptb_lm.bench", *sys.argv[1:]])
+    with files.locked(out), contextlib.closing(Machine(options.device)) as machine:
+        record = Record(out, _settings(options, machine))
+        try:
+            runner.run(options, workloads, record, machine, command=command)
+        except KeyboardInterrupt:
+            runlog.say(f"{out} keeps what was measured; the same command goes on")
+            raise
+    report.write_report(out)
+    return 0 if record.measured() else cli.EXIT_FAILED
+
+
+def _patterns(flag: str, given: Sequence[str]) -> tuple[str, ...]:
+    """Return patterns that were separated by spaces or commas."""
+    patterns = tuple(pattern for each in given for pattern in each.split(",") if pattern)
+    if given and not patterns:
+        raise UserError(f"{flag} names nothing; without it, everything is measured")
+    return patterns
+
+
+def _settings(options: selection.Options, machine: Machine) -> dict[str, Any]:
+    """Return what rows that stand in one table have in common."""
+    environment = runlog.environment()
+    kept = ("suite", "baseline", "rounds", "batch_size", "row_limit", "device", "precision", "seed")
+    return {
+        **{name: getattr(options, name) for name in kept},
+        **{name: environment[name] for name in ("ptb_lm", "commit", "python", "processor", "cores")},
+        "gpu": machine.gpu,
+        **{name: os.environ.get(name) for name in THREADS},
+    }
+
+
+def _report(arguments: argparse.Namespace) -> int:
+    report.write_report(arguments.folder, baseline=arguments.baseline, runs=arguments.runs)
+    return 0
+
+
+def _compare(arguments: argparse.Namespace) -> int:
+    runlog.say(compare.compare(arguments.a, arguments.b))
+    return 0
+
+
+COMMANDS: Mapping[str, Callable[[argparse.Namespace], int]] = {
+    "list": _list,
+    "run": _run,
+    "report": _report,
+    "compare": _compare,
+}
