@@ -29,7 +29,7 @@ class Bars:
 
 @dataclass(frozen=True, kw_only=True)
 class Curves:
-    """Lines over epochs 1, 2, …: named values."""
+    """Lines over epochs 1, 2, …: values by column of metrics.jsonl."""
 
     title: str
     lines: Sequence[tuple[str, Sequence[tuple[float, float]]]]

@@ -13,7 +13,7 @@ from ptb_lm.bench.reporting.tables import Cell, Column, Name, Table
 from ptb_lm.errors import UserError
 from ptb_lm.training.run_directory import RunConfig, RunDirectory
 
-_LINES = {"train": "train_perplexity", "valid": "valid_perplexity"}
+_COLUMNS = ("train_perplexity", "valid_perplexity")
 
 
 def section(runs: Sequence[Path]) -> Section:
@@ -59,7 +59,7 @@ def _metrics(path: Path) -> list[dict[str, Any]]:
     for number, line in enumerate(content.splitlines(), start=1):
         try:
             row = json.loads(line)
-            rows.append({key: float(row[key]) for key in ("epoch", "words_per_second", *_LINES.values())})
+            rows.append({key: float(row[key]) for key in ("epoch", "words_per_second", *_COLUMNS)})
         except (ValueError, KeyError, TypeError):
             raise UserError(f"{path}, line {number}: not an epoch's metrics") from None
     if not rows:
@@ -87,7 +87,7 @@ def _row(path: Path, config: RunConfig, metrics: list[dict[str, Any]], result: d
 def _plot(path: Path, config: RunConfig, metrics: list[dict[str, Any]]) -> Curves:
     lines = [
         # What is beyond a float has no place on an axis: the line has a gap there.
-        (name, [(row["epoch"], row[key] if math.isfinite(row[key]) else math.nan) for row in metrics])
-        for name, key in _LINES.items()
+        (key, [(row["epoch"], row[key] if math.isfinite(row[key]) else math.nan) for row in metrics])
+        for key in _COLUMNS
     ]
     return Curves(title=f"{_what(config)} ({path.name})", lines=lines)

@@ -6,8 +6,7 @@ names need no room beside it. Texts stay texts: they take the page's font, and c
 
 import io
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
 
@@ -16,9 +15,17 @@ from ptb_lm.errors import UserError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 # Told apart by every kind of colour vision (Okabe and Ito), and on grey paper.
 FASTER, SLOWER, SAME, INK, RULE = "#0072B2", "#D55E00", "#8a8f98", "#24292f", "#d0d7de"
+
+# Column of metrics.jsonl -> how its line looks.
+PERPLEXITIES: Mapping[str, dict[str, Any]] = {
+    "train_perplexity": {"label": "train", "color": SLOWER, "linestyle": "--", "marker": "s"},
+    "valid_perplexity": {"label": "valid", "color": FASTER, "marker": "o"},
+    "unaveraged_valid_perplexity": {"label": "valid, unaveraged", "color": FASTER, "linestyle": ":"},
+}
 
 _WIDTH = 4.6  # inches
 _BAR_HEIGHT = 0.40  # inches, with its line of text
@@ -41,49 +48,67 @@ def svg(plot: Plot, *, name: str) -> str:
     Raises:
         UserError: matplotlib is not installed.
     """
+
+    def draw(figure: "Figure") -> None:
+        if isinstance(plot, Bars):
+            _draw_bars(figure.add_subplot(), plot)
+        else:
+            _draw_curves(figure.add_subplot(), plot)
+        figure.tight_layout(pad=0.3)
+
+    height = _BAR_HEIGHT * len(plot.bars) + 0.6 if isinstance(plot, Bars) else 2.9
+    return _inline(svg_file((_WIDTH, height), draw, salt=name), title=plot.title, name=name)
+
+
+def svg_file(
+    size: tuple[float, float],
+    draw: Callable[["Figure"], None],
+    *,
+    salt: str,
+    style: Mapping[str, Any] | None = None,
+) -> str:
+    """Draw a figure as the text of an SVG file; the same figure is the same text.
+
+    Args:
+        size: Its width and height, in inches.
+        draw: Draws into it.
+        salt: What the SVG defines is named by it.
+        style: Settings of matplotlib beside the common ones.
+
+    Raises:
+        UserError: matplotlib is not installed.
+    """
     try:
+        import matplotlib
         from matplotlib.figure import Figure
     except ModuleNotFoundError:
         raise UserError(f"there are no plots; {MISSING}") from None
-    with _style(name):
-        if isinstance(plot, Bars):
-            figure = Figure(figsize=(_WIDTH, _BAR_HEIGHT * len(plot.bars) + 0.6))
-            _draw_bars(figure.add_subplot(), plot)
-        else:
-            figure = Figure(figsize=(_WIDTH, 2.9))
-            _draw_curves(figure.add_subplot(), plot)
-        figure.tight_layout(pad=0.3)
+    settings: dict[Any, Any] = {**_STYLE, "svg.hashsalt": salt, **(style or {})}
+    with matplotlib.rc_context(settings):
+        figure = Figure(figsize=size)
+        draw(figure)
         buffer = io.StringIO()
         nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
-        figure.savefig(buffer, format="svg", metadata=nothing, transparent=True)
-    return _inline(buffer.getvalue(), title=plot.title, name=name)
+        figure.savefig(buffer, format="svg", metadata=nothing, transparent=style is None)
+    return buffer.getvalue()
 
 
-@contextmanager
-def _style(name: str) -> Iterator[None]:
-    import matplotlib
-
-    with matplotlib.rc_context(
-        {
-            "svg.fonttype": "none",
-            "svg.hashsalt": name,
-            "text.parse_math": False,  # a label may hold dollars
-            "font.size": 9,
-            "text.color": INK,
-            "axes.edgecolor": RULE,
-            "axes.labelcolor": INK,
-            "xtick.color": INK,
-            "ytick.color": INK,
-            "xtick.labelsize": 8.5,
-            "ytick.labelsize": 8.5,
-            "axes.spines.top": False,
-            "axes.spines.right": False,
-            "axes.axisbelow": True,
-            "grid.color": RULE,
-            "grid.linewidth": 0.6,
-        }
-    ):
-        yield
+_STYLE = {
+    "svg.fonttype": "none",
+    "text.parse_math": False,  # a label may hold dollars
+    "font.size": 9,
+    "lines.linewidth": 1.4,
+    "lines.markersize": 3,
+    "text.color": INK,
+    "axes.edgecolor": RULE,
+    "axes.labelcolor": INK,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "grid.color": RULE,
+    "grid.linewidth": 0.6,
+    "xtick.color": INK,
+    "ytick.color": INK,
+}
 
 
 def _draw_bars(axes: "Axes", plot: Bars) -> None:
@@ -101,8 +126,9 @@ def _draw_bars(axes: "Axes", plot: Bars) -> None:
     axes.set_ylim(len(plot.bars) - 0.42, -0.72)
     axes.set_yticks([])
     axes.spines["left"].set_visible(False)
+    axes.set_axisbelow(True)
     axes.grid(axis="x")
-    axes.tick_params(axis="x", length=0)
+    axes.tick_params(axis="x", length=0, labelsize=8.5)
     _ticks(axes, plot, logarithmic=logarithmic)
 
 
@@ -142,26 +168,34 @@ def _ticks(axes: "Axes", plot: Bars, *, logarithmic: bool) -> None:
 
 
 def _draw_curves(axes: "Axes", plot: Curves) -> None:
-    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+    from matplotlib.ticker import MaxNLocator
 
-    looks: list[dict[str, Any]] = [
-        {"color": SLOWER, "linestyle": "--", "marker": "s"},
-        {"color": FASTER, "linestyle": "-", "marker": "o"},
-    ]
-    for (label, points), look in zip(plot.lines, looks, strict=True):
-        axes.plot(
-            [x for x, _ in points], [y for _, y in points], label=label, markersize=3, linewidth=1.4, **look
-        )
+    draw_perplexities(axes, plot.lines)
     axes.set_xlim(0.5, max(x for _, points in plot.lines for x, _ in points) + 0.5)
-    axes.set_yscale("log")
-    axes.yaxis.set_major_locator(LogLocator(base=10, subs=(1, 1.5, 2, 3, 5, 7)))
-    axes.yaxis.set_minor_locator(NullLocator())
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))
     axes.set_xlabel("epoch")
+    axes.grid()
+
+
+def draw_perplexities(axes: "Axes", lines: Sequence[tuple[str, Sequence[tuple[float, float]]]]) -> None:
+    """Draw perplexities by epoch on a logarithmic axis.
+
+    Args:
+        axes: Where.
+        lines: (a name in PERPLEXITIES, points (epoch, perplexity)); a line has a gap where that is NaN.
+    """
+    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+
+    for name, points in lines:
+        axes.plot([x for x, _ in points], [y for _, y in points], gid=name, **PERPLEXITIES[name])
+    axes.set_yscale("log")
+    low, high = axes.get_ylim()
+    few = high < 3 * low  # so that powers of ten and their simple multiples may all be outside
+    axes.yaxis.set_major_locator(MaxNLocator(nbins=6) if few else LogLocator(subs=(1, 1.5, 2, 3, 5, 7)))
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.set_ylabel("perplexity")
     axes.tick_params(length=0)
-    axes.grid()
     axes.legend(frameon=False)
 
 
