@@ -166,6 +166,59 @@ def test_evaluation_takes_any_batch_and_window(
     assert built.read([loss])[0].nll == pytest.approx(expected, rel=1e-6)
 
 
+def each_as_by_default() -> Iterator[ParameterSet]:
+    """Every model in its finest precision, and the simplest in every execution, on each device."""
+    for framework, row in FRAMEWORKS.items():
+        for model in row.models:
+            finest = row.options(model)["precision"][-1]
+            for execution in row.executions if model == "basic" else row.executions[:1]:
+                yield from on_each_device(framework, model, execution, finest)
+
+
+@pytest.mark.parametrize("changes", [{}, REGULARISED], ids=["plain", "all"])
+@pytest.mark.parametrize(
+    ("framework", "model", "execution", "precision", "device"), list(each_as_by_default())
+)
+def test_every_word_s_log_probability_equals_the_reference(
+    framework: str,
+    model: str,
+    execution: str,
+    precision: str,
+    device: str,
+    changes: dict[str, Any],
+    tiny_config: Config,
+) -> None:
+    """Of the targets, and of all words that may follow; over batches and windows of many sizes."""
+    config = tiny_config.replace(**changes)
+    weights = random_weights(config, VOCABULARY, seed=1)
+    built = build(
+        config,
+        weights,
+        framework=framework,
+        model=model,
+        execution=execution,
+        precision=precision,
+        device=device,
+    )
+    bound = {"rtol": 0, "atol": TOLERANCE[precision]}
+    rng = np.random.default_rng(2)
+    for batch in (1, 4):
+        state, expected_state = built.zero_state(batch), reference.zero_state(weights, batch)
+        for steps in (3, 1, 9):
+            x_BT, y_BT = rng.integers(VOCABULARY, size=(2, batch, steps), dtype=np.int32)
+            expected_BTV, after = reference.log_probabilities(weights, x_BT, expected_state)
+            expected_BT = np.take_along_axis(expected_BTV, y_BT[..., None], axis=-1)[..., 0]
+            first, log_p_BT = built.log_probabilities(x_BT, y_BT, state)
+            np.testing.assert_allclose(log_p_BT, expected_BT, **bound)
+            # From the same state once more: it is as it was.
+            second, log_p_BV = built.next_words(x_BT, state)
+            np.testing.assert_allclose(log_p_BV, expected_BTV[:, -1], **bound)
+            for carried in (built.export_training_state(first), built.export_training_state(second)):
+                for name, array in zip("hc", after, strict=True):
+                    np.testing.assert_allclose(carried[name], array, **bound)
+            state, expected_state = first, after
+
+
 @every_device
 @every_model
 def test_windows_of_placed_rows_are_as_good_as_numpy_s(

@@ -82,6 +82,19 @@ class Backend(Protocol):
     def evaluate_step(self, x_BT: Words, y_BT: Words, state: State) -> tuple[State, Loss]:
         """Score a window without dropout; may return before the device is done."""
 
+    def log_probabilities(self, x_BT: Words, y_BT: Words, state: State) -> tuple[State, NDArray[np.floating]]:
+        """Return the state after a window and the log-probability of each target [B, T], in nats.
+
+        Without dropout; the state given stays as it is. It waits for the device, and its memory is that of
+        B * T * V logits: the caller bounds B * T.
+        """
+
+    def next_words(self, x_BT: Words, state: State) -> tuple[State, NDArray[np.floating]]:
+        """Read words; return the state, and the log-probability of every word to come next [B, V], in nats.
+
+        As `log_probabilities` is; the memory is that of B * V logits.
+        """
+
     def read(self, losses: Sequence[Loss]) -> list[Measured]:
         """Wait for the device and return the numbers behind some losses: the only synchronisation."""
 

@@ -21,6 +21,23 @@ def zero_state(weights: Mapping[str, Array], batch: int) -> State:
     return _by_kind(stack_zero_state(weights, batch))
 
 
+def log_probabilities(
+    weights: Mapping[str, Array], x_BT: NDArray[np.integer], state: State
+) -> tuple[Array, State]:
+    """Return the log-probabilities [B, T, V] of every word to follow each one, in nats, and the state after.
+
+    Args:
+        weights: Canonical parameters, as of `loss_and_gradients`.
+        x_BT: Input word ids.
+        state: (h_BH of each layer, c_BH of each layer) before the window.
+    """
+    kernel_HV = weights["softmax.kernel"] if "softmax.kernel" in weights else weights["embedding"].T
+    before = list(zip(*state, strict=True))
+    output_TBH, after, _ = stack_forward(weights, weights["embedding"][x_BT.T], before)
+    log_p_TBV = log_softmax(output_TBH @ kernel_HV + weights["softmax.bias"])
+    return log_p_TBV.swapaxes(0, 1), _by_kind(after)
+
+
 def loss_and_gradients(
     weights: Mapping[str, Array],
     x_BT: NDArray[np.integer],

@@ -39,6 +39,7 @@ class TensorFlowBackend:
         train_function: The training step, as it is executed; traced once for each shape of window.
         window_function: The evaluation step for windows of the configuration's own shape, executed likewise.
         evaluate_function: The evaluation step for all others; traced once for all.
+        log_probabilities_function, next_words_function: Likewise, for what a trained model is used for.
     """
 
     def __init__(self, config: Config, weights: Mapping[str, NDArray[Any]], choice: Choice) -> None:
@@ -63,6 +64,8 @@ class TensorFlowBackend:
         self.train_function = executed(self.network.train, choice.execution)
         self.window_function = executed(self.network.evaluate, choice.execution)
         self.evaluate_function = executed(self.network.evaluate, choice.execution, signature)
+        self.log_probabilities_function = executed(self.network.log_probabilities, choice.execution, signature)
+        self.next_words_function = executed(self.network.next_words, choice.execution, signature[1:])
         self.dropout = self.network.dropout
         self.averages: list[tf.Variable] = []
         self.load_weights(weights)
@@ -102,6 +105,22 @@ class TensorFlowBackend:
         with tf.device(self.device.name):
             state, loss = function(tf.convert_to_tensor(x_BT), tf.convert_to_tensor(y_BT), state)
         return state, loss
+
+    @enough_memory()
+    def log_probabilities(self, x_BT: Words, y_BT: Words, state: State) -> tuple[State, NDArray[Any]]:
+        """Return the state after a window and the log-probability of each target [B, T]."""
+        with tf.device(self.device.name):
+            state, log_p_BT = self.log_probabilities_function(
+                tf.convert_to_tensor(x_BT), tf.convert_to_tensor(y_BT), state
+            )
+        return state, log_p_BT.numpy()
+
+    @enough_memory()
+    def next_words(self, x_BT: Words, state: State) -> tuple[State, NDArray[Any]]:
+        """Return the state after some words and the log-probability of every word to come next [B, V]."""
+        with tf.device(self.device.name):
+            state, log_p_BV = self.next_words_function(tf.convert_to_tensor(x_BT), state)
+        return state, log_p_BV.numpy()
 
     @enough_memory()
     def read(self, losses: Sequence[Loss]) -> list[Measured]:

@@ -49,7 +49,11 @@ class SoftmaxLayer:
 
     def losses(self, hidden_NH: tf.Tensor, targets_N: tf.Tensor) -> tf.Tensor:
         """Return the negative log likelihood of each target [N], in nats."""
-        return SoftmaxCrossEntropy(_with_ones(hidden_NH) @ self.weight, targets_N).nll_N
+        return SoftmaxCrossEntropy(self._logits(hidden_NH), targets_N).nll_N
+
+    def log_probabilities(self, hidden_NH: tf.Tensor) -> tf.Tensor:
+        """Return the log-probability of every word [N, V], in nats."""
+        return tf.nn.log_softmax(self._logits(hidden_NH))
 
     def loss_and_gradients(
         self, hidden_NH: tf.Tensor, targets_N: tf.Tensor, scale: float
@@ -67,6 +71,9 @@ class SoftmaxLayer:
         d_weight = tf.matmul(factor_N1 * inputs, d_logits_NV, transpose_a=True)
         d_hidden_NH = factor_N1 * tf.matmul(d_logits_NV, self.weight[:-1], transpose_b=True)
         return softmax.nll_N, d_hidden_NH, [d_weight]
+
+    def _logits(self, hidden_NH: tf.Tensor) -> tf.Tensor:
+        return _with_ones(hidden_NH) @ self.weight
 
 
 class TiedSoftmaxLayer:
@@ -95,6 +102,10 @@ class TiedSoftmaxLayer:
     def losses(self, hidden_NH: tf.Tensor, targets_N: tf.Tensor) -> tf.Tensor:
         """Return the negative log likelihood of each target [N], in nats."""
         return SoftmaxCrossEntropy(self._logits(hidden_NH), targets_N).nll_N
+
+    def log_probabilities(self, hidden_NH: tf.Tensor) -> tf.Tensor:
+        """Return the log-probability of every word [N, V], in nats."""
+        return tf.nn.log_softmax(self._logits(hidden_NH))
 
     def loss_and_gradients(
         self, hidden_NH: tf.Tensor, targets_N: tf.Tensor, scale: float

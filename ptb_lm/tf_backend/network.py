@@ -93,11 +93,18 @@ class Network:
 
     def evaluate(self, x_BT: tf.Tensor, y_BT: tf.Tensor, state: State) -> tuple[State, Loss]:
         """Score a window of any shape, without dropout."""
-        x_TBE = tf.gather(self.embedding_VE, tf.transpose(x_BT))
-        output_TBH, state = self.stack(x_TBE, state, dropout=no_dropout)
-        output_NH = tf.reshape(output_TBH, [-1, output_TBH.shape[2]])
-        nll_N = self.softmax.losses(output_NH, _time_major(y_BT))
+        state, nll_N = self._losses(x_BT, y_BT, state)
         return state, _loss(nll_N, tf.zeros([], self.dtype))
+
+    def log_probabilities(self, x_BT: tf.Tensor, y_BT: tf.Tensor, state: State) -> tuple[State, tf.Tensor]:
+        """Return the state after a window and the log-probability of each target [B, T], without dropout."""
+        state, nll_N = self._losses(x_BT, y_BT, state)
+        return state, -tf.transpose(tf.reshape(nll_N, tf.shape(tf.transpose(y_BT))))
+
+    def next_words(self, x_BT: tf.Tensor, state: State) -> tuple[State, tf.Tensor]:
+        """Return the state after some words and the log-probability of every word to come next [B, V]."""
+        output_TBH, state = self._outputs(x_BT, state)
+        return state, self.softmax.log_probabilities(output_TBH[-1])
 
     def canonical(self) -> Arrays:
         """Return the parameters by canonical name."""
@@ -113,6 +120,17 @@ class Network:
         self.embedding_VE.assign(arrays["embedding"])
         self.stack.load(arrays)
         self.softmax.load(arrays)
+
+    def _losses(self, x_BT: tf.Tensor, y_BT: tf.Tensor, state: State) -> tuple[State, tf.Tensor]:
+        """Return the state after a window and the negative log likelihood of each target [N]."""
+        output_TBH, state = self._outputs(x_BT, state)
+        output_NH = tf.reshape(output_TBH, [-1, output_TBH.shape[2]])
+        return state, self.softmax.losses(output_NH, _time_major(y_BT))
+
+    def _outputs(self, x_BT: tf.Tensor, state: State) -> tuple[tf.Tensor, State]:
+        """Return the top layer's output [T, B, H] without dropout, and the state after."""
+        x_TBE = tf.gather(self.embedding_VE, tf.transpose(x_BT))
+        return self.stack(x_TBE, state, dropout=no_dropout)
 
     def _update(
         self,

@@ -161,6 +161,21 @@ class TorchBackend(TorchModel):
         nll_N = self.softmax.losses(output_TBH.flatten(0, 1), targets_N)
         return state, _measured(nll_N, torch.zeros_like(self.rate))
 
+    @enough_memory()
+    @torch.no_grad()
+    def log_probabilities(self, x_BT: Words, y_BT: Words, state: State) -> tuple[State, NDArray[Any]]:
+        """Return the state after a window and the log-probability of each target [B, T]."""
+        output_TBH, state = self._outputs(x_BT, state)
+        nll_N = self.softmax.losses_of_any_number(output_TBH.flatten(0, 1), self._time_major(y_BT))
+        return state, -nll_N.view(-1, x_BT.shape[0]).T.cpu().numpy()
+
+    @enough_memory()
+    @torch.no_grad()
+    def next_words(self, x_BT: Words, state: State) -> tuple[State, NDArray[Any]]:
+        """Return the state after some words and the log-probability of every word to come next [B, V]."""
+        output_TBH, state = self._outputs(x_BT, state)
+        return state, self.softmax.log_probabilities(output_TBH[-1]).cpu().numpy()
+
     def read(self, losses: Sequence[Loss]) -> list[Measured]:
         """Wait for the device and return the numbers behind some losses."""
         if not losses:
@@ -250,6 +265,12 @@ class TorchBackend(TorchModel):
         # Tensors, not numbers: the device's step is not waited for.
         scale = -self.rate * bound / (norm.clamp(min=bound) * self.precision.loss_scale)
         return scale.to(self.precision.master)
+
+    def _outputs(self, x_BT: Words, state: State) -> tuple[Tensor, State]:
+        """Return the top layer's output [T, B, H] without dropout, and the state after."""
+        embedded_TBE = self._embedded(self._time_major(x_BT), x_BT.shape[0])
+        output_TBH, after = self.stack(embedded_TBE, state, dropout=no_dropout)
+        return output_TBH, after
 
     def _refresh(self) -> None:
         """Compute with the parameters as they are now, after they were set from outside."""

@@ -67,6 +67,7 @@ class SoftmaxLayer:
         self.weight = self._masters[self._used]
         self.gradient = torch.zeros_like(self._used)
         self._buffers: dict[int, _Buffers] = {}
+        self._largest = self._new_buffers(0)
 
     @property
     def kernel(self) -> Tensor:
@@ -95,6 +96,16 @@ class SoftmaxLayer:
         """Return the negative log likelihood of each target [N], in nats."""
         return self._cross_entropy(self._logits(hidden_NH).logits_NV, targets_N, gradient=False)
 
+    def losses_of_any_number(self, hidden_NH: Tensor, targets_N: Tensor) -> Tensor:
+        """Return as `losses` does, for a number of tokens that seldom comes again: it has no own buffers."""
+        logits_NV = self._logits(hidden_NH, self._rows_for(len(hidden_NH))).logits_NV
+        return self._cross_entropy(logits_NV, targets_N, gradient=False)
+
+    def log_probabilities(self, hidden_NH: Tensor) -> Tensor:
+        """Return the log-probability of every word [N, V], in nats."""
+        logits_NV = self._logits(hidden_NH, self._rows_for(len(hidden_NH))).logits_NV
+        return torch.log_softmax(logits_NV, 1, dtype=self.weight.dtype)
+
     def loss_and_gradients(self, hidden_NH: Tensor, targets_N: Tensor, scale: float) -> tuple[Tensor, Tensor]:
         """Return (negative log likelihoods [N], gradient by hidden_NH); set `gradient`.
 
@@ -110,8 +121,8 @@ class SoftmaxLayer:
         d_hidden_NH = times_transposed(logits_NV, self._used[: self.hidden_size]).mul_(scale)
         return nll_N, d_hidden_NH
 
-    def _logits(self, hidden_NH: Tensor) -> _Buffers:
-        buffers = self._buffers_for(len(hidden_NH))
+    def _logits(self, hidden_NH: Tensor, buffers: _Buffers | None = None) -> _Buffers:
+        buffers = buffers or self._buffers_for(len(hidden_NH))
         buffers.inputs[:, : self.hidden_size] = hidden_NH
         times(buffers.inputs, self._used, out=buffers.logits_NV)
         return buffers
@@ -135,11 +146,20 @@ class SoftmaxLayer:
     def _buffers_for(self, tokens: int) -> _Buffers:
         # Logits are the largest tensors of a step; fresh ones would be page-faulted in at every step.
         if tokens not in self._buffers:
-            rows, width = self._used.shape
-            inputs = self._used.new_zeros(tokens, rows)
-            inputs[:, self.hidden_size] = 1
-            self._buffers[tokens] = _Buffers(inputs, self._used.new_empty(tokens, width))
+            self._buffers[tokens] = self._new_buffers(tokens)
         return self._buffers[tokens]
+
+    def _rows_for(self, tokens: int) -> _Buffers:
+        """Return the first rows of the largest buffers that were asked for so."""
+        if len(self._largest.inputs) < tokens:
+            self._largest = self._new_buffers(tokens)
+        return _Buffers(self._largest.inputs[:tokens], self._largest.logits_NV[:tokens])
+
+    def _new_buffers(self, tokens: int) -> _Buffers:
+        rows, width = self._used.shape
+        inputs = self._used.new_zeros(tokens, rows)
+        inputs[:, self.hidden_size] = 1
+        return _Buffers(inputs, self._used.new_empty(tokens, width))
 
 
 def global_norm(gradients: Sequence[Tensor]) -> Tensor:

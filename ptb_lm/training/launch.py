@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from ptb_lm import cli
+from ptb_lm.cores import Load
 from ptb_lm.data import datasets
 from ptb_lm.data.corpus import Corpus
 from ptb_lm.data.vocabulary import Vocabulary
 from ptb_lm.errors import UserError
 from ptb_lm.files import atomic_write, home
-from ptb_lm.load import Load
 from ptb_lm.model import backend, parameters
 from ptb_lm.model.choice import CHOSEN, Choice
 from ptb_lm.model.config import HYPERPARAMETERS, RECIPES

@@ -12,6 +12,20 @@ from ptb_lm.model.config import Config
 VOCABULARY = 11
 
 
+@pytest.mark.parametrize("changes", [{}, {"tie_weights": True}], ids=["own", "tied"])
+def test_log_probabilities_are_distributions_and_sum_to_the_loss(
+    changes: dict[str, bool], tiny_config: Config
+) -> None:
+    weights = random_weights(tiny_config.replace(**changes), VOCABULARY, seed=1)
+    state = other = reference.zero_state(weights, 3)
+    for x_BT, y_BT in random_windows(tiny_config, VOCABULARY, 3, seed=2):
+        log_p_BTV, state = reference.log_probabilities(weights, x_BT, state)
+        loss, _, other = reference.loss_and_gradients(weights, x_BT, y_BT, other)
+        np.testing.assert_allclose(np.exp(log_p_BTV).sum(axis=-1), 1, rtol=1e-12)
+        assert -np.take_along_axis(log_p_BTV, y_BT[..., None], axis=-1).sum() / 3 == pytest.approx(loss)
+        np.testing.assert_array_equal(state, other)
+
+
 @pytest.mark.parametrize("with_dropout", [False, True])
 @pytest.mark.parametrize("sizes", [(7, 7, 7), (5, 7, 4)])
 def test_gradients_equal_finite_differences(sizes: tuple[int, ...], with_dropout: bool) -> None:

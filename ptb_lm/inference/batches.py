@@ -1,0 +1,88 @@
+"""The log-probability of every word of many sentences: batched by length, in bounded memory.
+
+A step's cost is that of reading all weights, for one sentence as for many. So sentences of like lengths are
+scored side by side, the shorter ones padded at their end, where nothing that is asked for depends on it.
+
+Shapes: B = sentences of a batch, T = words of the longest, V = vocabulary.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ptb_lm.data.text import Ids
+from ptb_lm.inference.sentences import Encoded
+from ptb_lm.model.backend import Backend, State
+
+LOGITS = 1 << 24  # of a call, at most: 64 MiB in float32
+# Sentences that are sorted by length together. More would pad less, and wait longer for the first result.
+WINDOW_SENTENCES, WINDOW_WORDS = 4096, 1 << 17
+
+AnySentence = TypeVar("AnySentence", bound=Encoded)
+
+
+def tokens_a_call(vocabulary_size: int) -> int:
+    """Return how many words are scored at once, at most."""
+    return max(1, LOGITS // vocabulary_size)
+
+
+def windows(
+    sentences: Iterable[AnySentence], *, count: int = WINDOW_SENTENCES, words: int = WINDOW_WORDS
+) -> Iterator[list[AnySentence]]:
+    """Yield sentences in their order, some at a time: up to `count`, and no more than fill `words`."""
+    window, filled = list[AnySentence](), 0
+    for sentence in sentences:
+        window.append(sentence)
+        filled += len(sentence.ids)
+        if len(window) == count or filled >= words:
+            yield window
+            window, filled = [], 0
+    if window:
+        yield window
+
+
+def by_length(lengths: Sequence[int], tokens: int) -> Iterator[list[int]]:
+    """Yield batches of places, the longest first, whose padded sizes are at most `tokens`, or of one place."""
+    places = sorted(range(len(lengths)), key=lambda place: -lengths[place])
+    while places:
+        batch = max(1, tokens // lengths[places[0]])
+        yield places[:batch]
+        places = places[batch:]
+
+
+def independent(
+    backend: Backend, targets: Sequence[Ids], *, first: int, tokens: int
+) -> list[NDArray[np.float64]]:
+    """Return the log-probabilities of the words of each sentence, in nats; none depends on another sentence.
+
+    Args:
+        backend: The model.
+        targets: The words of each sentence, one at least.
+        first: The word that is read before each: `<eos>`.
+        tokens: How many words are scored at once, at most.
+    """
+    scored: list[NDArray[np.float64]] = [np.empty(0)] * len(targets)
+    for places in by_length([len(ids) for ids in targets], tokens):
+        y_BT = np.full((len(places), len(targets[places[0]])), first, np.int32)
+        for row, place in enumerate(places):
+            y_BT[row, : len(targets[place])] = targets[place]
+        x_BT = np.roll(y_BT, 1, axis=1)
+        x_BT[:, 0] = first
+        log_p_BT, _ = in_pieces(backend, x_BT, y_BT, backend.zero_state(len(places)), tokens=tokens)
+        for row, place in enumerate(places):
+            scored[place] = log_p_BT[row, : len(targets[place])]
+    return scored
+
+
+def in_pieces(
+    backend: Backend, x_BT: Ids, y_BT: Ids, state: State, *, tokens: int
+) -> tuple[NDArray[np.float64], State]:
+    """Return the log-probabilities [B, T] of targets in nats, and the state after them, in bounded memory."""
+    batch, steps = x_BT.shape
+    piece, log_p_BT = max(1, tokens // batch), np.empty((batch, steps))
+    for begin in range(0, steps, piece):
+        part = slice(begin, begin + piece)
+        state, log_p_BT[:, part] = backend.log_probabilities(x_BT[:, part], y_BT[:, part], state)
+    return log_p_BT, state

@@ -1,0 +1,287 @@
+"""A trained model to use: ptb_lm.load(RUN).
+
+V = vocabulary, E = embedding width.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ptb_lm.data.text import Ids
+from ptb_lm.data.vocabulary import EOS, Vocabulary
+from ptb_lm.errors import UserError
+from ptb_lm.inference import batches
+from ptb_lm.inference.neighbours import Neighbour, Neighbours
+from ptb_lm.inference.sampling import Sampler, check_count
+from ptb_lm.inference.sentences import NATS, Encoded, Scores, SentenceScore, Unit, encode, encode_lines, split
+from ptb_lm.model import backend
+from ptb_lm.model.backend import Backend
+from ptb_lm.model.config import Config
+from ptb_lm.training.run_directory import RunDirectory
+
+if TYPE_CHECKING:
+    from ptb_lm.inference.torch_module import PlainLanguageModel
+
+PRECISION = "fp32"  # of the weights in a run directory, whatever they were trained in
+
+
+class Prediction(NamedTuple):
+    """A word that may come next."""
+
+    word: str
+    probability: float
+
+
+@dataclass(frozen=True)
+class Position:
+    """Where a text stands: the state before its last word, and that word."""
+
+    state: Any  # the backend's
+    last: int
+
+
+def load(
+    run: str | Path,
+    *,
+    framework: str | None = None,
+    model: str | None = None,
+    device: str | None = None,
+    precision: str | None = None,
+) -> "LanguageModel":
+    """Load a trained run to use it.
+
+    Args:
+        run: The run directory.
+        framework: What computes; None: what the run was trained with. The numbers are the same.
+        model: How the LSTM is computed; None: as it was trained.
+        device: None: as the run was trained.
+        precision: None: float32, in which the weights are kept.
+
+    Raises:
+        UserError: It is not a run directory, has no weights, or cannot be computed so here.
+    """
+    directory = RunDirectory(Path(run))
+    trained = directory.read_config()
+    vocabulary = Vocabulary.load(directory.vocabulary)
+    built = backend.build(
+        trained.hyperparameters,
+        directory.read_weights(trained, vocabulary),
+        framework=framework or trained.framework,
+        model=model or trained.model,
+        device=device or trained.device,
+        precision=precision or PRECISION,
+        seed=trained.seed,
+    )
+    return LanguageModel(built, trained.hyperparameters, vocabulary)
+
+
+class LanguageModel:
+    """A trained model and its vocabulary.
+
+    A text begins after an `<eos>`. White space separates words, and those that the vocabulary lacks are read
+    as `<unk>`. With `carry_state` a call goes on where the last such call ended, instead.
+
+    Attributes:
+        backend: What computes.
+        config: The hyper-parameters.
+        vocabulary: The words.
+        state: Where the last call with `carry_state` ended; None: before the first word. It can be kept, and
+            set again.
+
+    Args:
+        backend: With the trained weights.
+        config: The hyper-parameters.
+        vocabulary: The words.
+    """
+
+    def __init__(self, backend: Backend, config: Config, vocabulary: Vocabulary) -> None:
+        self.backend, self.config, self.vocabulary = backend, config, vocabulary
+        self.state: Position | None = None
+        self._tokens = batches.tokens_a_call(len(vocabulary))
+
+    def score(self, text: str | Iterable[str], *, unit: Unit = "nats", carry_state: bool = False) -> Scores:
+        """Return the log-probability of every word of every sentence, `<eos>` at its end too.
+
+        Args:
+            text: Sentences, or a text with one a line.
+            unit: "nats" or "bits".
+            carry_state: Read the sentences as one text, each after all before it. Otherwise each is read for
+                itself, after an `<eos>`.
+
+        Raises:
+            UserError: The vocabulary lacks a word, and has no `<unk>`.
+        """
+        scored = self.score_each(split(text), unit=unit, carry_state=carry_state)
+        return Scores(tuple(scored), unit)
+
+    def score_each(
+        self, sentences: Iterable[str], *, unit: Unit = "nats", carry_state: bool = False
+    ) -> Iterator[SentenceScore]:
+        """Yield what `score` returns, in the order of the sentences; only some of them are in memory."""
+        if unit not in NATS:
+            raise UserError(f"the unit must be one of {', '.join(NATS)}, not {unit!r}")
+        encoded = encode_lines(sentences, self.vocabulary)
+        # A stream is one row: nothing is gained by more of it.
+        limits = {"words": self._tokens} if carry_state else {}
+        for window in batches.windows(encoded, **limits):
+            log_p = self._carried(window) if carry_state else self._independent(window)
+            for sentence, log_p_N in zip(window, log_p, strict=True):
+                yield SentenceScore(sentence.words, log_p_N / NATS[unit], sentence.unknown, unit)
+
+    def perplexity(self, text: str | Iterable[str], *, carry_state: bool = True) -> float:
+        """Return the perplexity of a text, every line's `<eos>` included.
+
+        Args:
+            text: Sentences, or a text with one a line.
+            carry_state: Read them as one text from a first `<eos>` on, as training does. Otherwise each is
+                read for itself. `state` stays as it is.
+        """
+        kept, self.state = self.state, None
+        try:
+            return self.score(text, carry_state=carry_state).perplexity
+        finally:
+            self.state = kept
+
+    def predict(self, prefix: str = "", k: int = 5, *, carry_state: bool = False) -> list[Prediction]:
+        """Return the k likeliest words to follow a prefix, the likeliest first.
+
+        Raises:
+            UserError: The vocabulary lacks a word and has no `<unk>`, or has fewer than k words.
+        """
+        check_count(k, len(self.vocabulary), name="k")
+        position = self._read(prefix, carry_state=carry_state)
+        log_p_V, _ = self.next_words(position)
+        order = np.argsort(-log_p_V, kind="stable")[:k]
+        return [Prediction(self.vocabulary.words[i], float(np.exp(log_p_V[i]))) for i in order]
+
+    def generate(
+        self,
+        prompt: str = "",
+        length: int | None = None,
+        *,
+        temperature: float = 1.0,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        seed: int | np.random.Generator | None = None,
+        unk: bool = False,
+        carry_state: bool = False,
+    ) -> Iterator[str]:
+        """Return words to follow a prompt, each computed when it is asked for; none is kept.
+
+        Args:
+            prompt: What the text begins with; it is not returned.
+            length: How many words, through the ends of sentences. None: to the end of the sentence, whose
+                `<eos>` is not returned.
+            temperature: Below 1 the likely words become likelier. 0: always the likeliest.
+            top_k: Only the k likeliest words are drawn from.
+            top_p: Only the fewest likeliest words that have this probability together are.
+            seed: Of the random numbers, or a NumPy generator to take them from.
+            unk: Whether `<unk>` may be drawn.
+            carry_state: Go on from `state`, and move it with every word.
+
+        Raises:
+            UserError: A value is impossible, or the vocabulary lacks a word of the prompt and has no `<unk>`.
+        """
+        if length is not None and length < 0:
+            raise UserError(f"the length must be at least 0, not {length}")
+        unknown = self.vocabulary.unknown
+        sampler = Sampler(
+            len(self.vocabulary),
+            temperature=temperature,
+            top_k=top_k,
+            top_p=top_p,
+            forbidden=() if unk or unknown is None else (unknown,),
+            seed=seed,
+        )
+        position = self._read(prompt, carry_state=carry_state)
+        return self._generate(position, sampler, length, carry_state=carry_state)
+
+    @cached_property
+    def embeddings(self) -> NDArray[np.floating]:
+        """The words' vectors [V, E], in the order of the vocabulary; read only."""
+        vectors_VE = self.backend.export_weights()["embedding"]
+        vectors_VE.flags.writeable = False
+        return vectors_VE
+
+    def nearest(self, word: str, k: int = 10) -> list[Neighbour]:
+        """Return the k words whose embeddings have the smallest angle to a word's, the nearest first.
+
+        Raises:
+            UserError: The vocabulary lacks the word or has fewer than k others, or scikit-learn is missing.
+        """
+        return self._neighbours.of(word, k)
+
+    def to_torch(self) -> "PlainLanguageModel":
+        """Return the model as a plain torch.nn.Module, of torch.nn.Embedding, LSTM and Linear, on the CPU.
+
+        Raises:
+            UserError: The cell is not torch.nn.LSTM's.
+        """
+        from ptb_lm.inference.torch_module import to_torch
+
+        return to_torch(self.config, self.backend.export_weights())
+
+    def beginning(self) -> Position:
+        """Return where a text begins: after an `<eos>`."""
+        return Position(self.backend.zero_state(1), self.vocabulary.ids[EOS])
+
+    def read(self, position: Position, ids: Ids) -> Position:
+        """Return where a text stands after some more words."""
+        if not len(ids):
+            return position
+        inputs_N, state = np.concatenate([[position.last], ids[:-1]]).astype(np.int32), position.state
+        for begin in range(0, len(inputs_N), self._tokens):
+            state, _ = self.backend.next_words(inputs_N[None, begin : begin + self._tokens], state)
+        return Position(state, int(ids[-1]))
+
+    def next_words(self, position: Position) -> tuple[NDArray[np.floating], Any]:
+        """Return (log-probability of every word to come next [V] in nats, the backend's state behind it).
+
+        The text that goes on with a word stands at Position(that state, the word).
+        """
+        state, log_p_1V = self.backend.next_words(np.array([[position.last]], np.int32), position.state)
+        return log_p_1V[0], state
+
+    @cached_property
+    def _neighbours(self) -> Neighbours:
+        return Neighbours(self.embeddings, self.vocabulary)
+
+    def _read(self, prefix: str, *, carry_state: bool) -> Position:
+        ids = encode(prefix, self.vocabulary, end=False).ids
+        position = self.read((carry_state and self.state) or self.beginning(), ids)
+        if carry_state:
+            self.state = position
+        return position
+
+    def _generate(
+        self, position: Position, sampler: Sampler, length: int | None, *, carry_state: bool
+    ) -> Iterator[str]:
+        produced = 0
+        while produced != length:
+            log_p_V, state = self.next_words(position)
+            position = Position(state, sampler(log_p_V))
+            if carry_state:
+                self.state = position
+            word = self.vocabulary.words[position.last]
+            if length is None and word == EOS:
+                return
+            produced += 1
+            yield word
+
+    def _independent(self, sentences: list[Encoded]) -> list[NDArray[np.float64]]:
+        targets, first = [sentence.ids for sentence in sentences], self.vocabulary.ids[EOS]
+        return batches.independent(self.backend, targets, first=first, tokens=self._tokens)
+
+    def _carried(self, sentences: list[Encoded]) -> list[NDArray[np.float64]]:
+        position = self.state or self.beginning()
+        ids = np.concatenate([[position.last], *(sentence.ids for sentence in sentences)]).astype(np.int32)
+        x_1N, y_1N = ids[None, :-1], ids[None, 1:]
+        log_p_1N, state = batches.in_pieces(self.backend, x_1N, y_1N, position.state, tokens=self._tokens)
+        self.state = Position(state, int(ids[-1]))
+        ends = np.cumsum([len(sentence.ids) for sentence in sentences])
+        return np.split(log_p_1N[0], ends[:-1])

@@ -1,0 +1,129 @@
+"""Words whose embeddings are near each other: lists, a picture, and files for TensorBoard's projector.
+
+V = vocabulary, E = embedding width.
+"""
+
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ptb_lm.data.vocabulary import Vocabulary
+from ptb_lm.errors import UserError
+from ptb_lm.files import atomic_path, atomic_write
+from ptb_lm.inference.sampling import check_count
+
+MISSING = (
+    "is not installed; install it with: pip install 'ptb-lm[neighbours]' (a checkout: -e '.[neighbours]')"
+)
+METHODS = ("pca", "tsne")
+
+
+class Neighbour(NamedTuple):
+    """A word near another."""
+
+    word: str
+    similarity: float  # the cosine of the angle between the two embeddings
+
+
+class Neighbours:
+    """Finds the words nearest to one.
+
+    Args:
+        embeddings_VE: The words' vectors.
+        vocabulary: The words.
+
+    Raises:
+        UserError: scikit-learn is missing.
+    """
+
+    def __init__(self, embeddings_VE: NDArray[np.floating], vocabulary: Vocabulary) -> None:
+        try:
+            from sklearn.neighbors import NearestNeighbors
+        except ModuleNotFoundError:
+            raise UserError(f"scikit-learn {MISSING}") from None
+        self.vectors_VE, self.vocabulary = embeddings_VE, vocabulary
+        self.index = NearestNeighbors(metric="cosine").fit(embeddings_VE)
+
+    def of(self, word: str, k: int) -> list[Neighbour]:
+        """Return the k words nearest to a word, the nearest first.
+
+        Raises:
+            UserError: The vocabulary lacks the word, or has fewer than k others.
+        """
+        place = self.vocabulary.ids.get(word)
+        if place is None:
+            raise UserError(f"the word {word!r} is not in the vocabulary")
+        check_count(k, len(self.vocabulary) - 1, name="k")
+        (distances,), (places,) = self.index.kneighbors(self.vectors_VE[[place]], k + 1)
+        found = [(i, 1 - float(d)) for i, d in zip(places, distances, strict=True) if i != place]
+        return [Neighbour(self.vocabulary.words[i], similarity) for i, similarity in found[:k]]
+
+
+def draw(
+    embeddings_VE: NDArray[np.floating], vocabulary: Vocabulary, path: Path, *, words: int, method: str
+) -> None:
+    """Draw the commonest words as a map, near ones beside each other, into an .svg or .png file.
+
+    Args:
+        embeddings_VE: The words' vectors.
+        vocabulary: The words, the commonest first.
+        path: The file.
+        words: How many words.
+        method: "pca": the plane that they spread over the most; "tsne": neighbours stay neighbours.
+
+    Raises:
+        UserError: The file's name has another ending, there are not so many words, or matplotlib or
+            scikit-learn is missing.
+    """
+    if path.suffix not in (".svg", ".png"):
+        raise UserError(f"the picture must be called .svg or .png, not {path.name}")
+    check_count(words, len(vocabulary), name="the number of words in the picture")
+    if words < 3:
+        raise UserError(f"a picture needs at least 3 words, not {words}")
+    try:
+        from matplotlib import rc_context
+        from matplotlib.figure import Figure
+        from sklearn.decomposition import PCA
+        from sklearn.manifold import TSNE
+    except ModuleNotFoundError as error:
+        raise UserError(
+            f"{'matplotlib' if error.name == 'matplotlib' else 'scikit-learn'} {MISSING}"
+        ) from None
+    vectors = embeddings_VE[:words].astype(np.float64)
+    if method == "pca":
+        points = PCA(2, random_state=0).fit_transform(vectors)
+    else:
+        points = TSNE(2, perplexity=min(30, (words - 1) / 3), random_state=0).fit_transform(vectors)
+    with rc_context({"svg.fonttype": "none", "svg.hashsalt": "ptb_lm"}):
+        figure = Figure(figsize=(12, 12))
+        axes = figure.add_axes((0, 0, 1, 1))
+        axes.set_axis_off()
+        axes.scatter(*points.T, s=2, color="#d0d7de")
+        for (x, y), word in zip(points, vocabulary.words, strict=False):
+            # Not as mathematics: Penn Treebank has the word $.
+            axes.text(x, y, word, fontsize=7, ha="center", va="center", parse_math=False)
+        with atomic_path(path) as temporary:
+            figure.savefig(temporary, format=path.suffix[1:], metadata=_without_date(path.suffix), dpi=150)
+
+
+def write_projector(embeddings_VE: NDArray[np.floating], vocabulary: Vocabulary, folder: Path) -> None:
+    """Write what TensorBoard's projector shows: `tensorboard --logdir FOLDER`, and projector.tensorflow.org.
+
+    Raises:
+        OSError: The folder cannot be written.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = ("\t".join(f"{number:.6g}" for number in vector) + "\n" for vector in embeddings_VE)
+    atomic_write(folder / "vectors.tsv", "".join(rows))
+    atomic_write(folder / "metadata.tsv", "".join(f"{word}\n" for word in vocabulary.words))
+    atomic_write(
+        folder / "projector_config.pbtxt",
+        'embeddings {\n  tensor_name: "embedding"\n  tensor_path: "vectors.tsv"\n'
+        '  metadata_path: "metadata.tsv"\n}\n',
+    )
+
+
+def _without_date(suffix: str) -> dict[str, None]:
+    return {"Date": None, "Creator": None} if suffix == ".svg" else {}

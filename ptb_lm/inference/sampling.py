@@ -1,0 +1,86 @@
+"""Choosing the next word.
+
+V = vocabulary.
+"""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ptb_lm.errors import UserError
+
+
+class Sampler:
+    """Draws words from distributions, which it may sharpen and cut first.
+
+    Args:
+        vocabulary_size: V.
+        temperature: Log-probabilities are divided by it. 0: the likeliest word.
+        top_k: Of the words, only the k likeliest may be drawn. None: all.
+        top_p: Of those, only the fewest likeliest that have this much probability together. None: all.
+        forbidden: Words that are never drawn.
+        seed: Of the random numbers, or where they come from; None: other ones each time.
+
+    Raises:
+        UserError: A value is impossible.
+    """
+
+    def __init__(
+        self,
+        vocabulary_size: int,
+        *,
+        temperature: float = 1.0,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        forbidden: Sequence[int] = (),
+        seed: int | np.random.Generator | None = None,
+    ) -> None:
+        if not (math.isfinite(temperature) and temperature >= 0):
+            raise UserError(f"the temperature must be 0 or a finite number above it, not {temperature}")
+        if top_k is not None:
+            check_count(top_k, vocabulary_size, name="top_k")
+        if top_p is not None and not 0 < top_p <= 1:
+            raise UserError(f"top_p must be above 0 and at most 1, not {top_p}")
+        if isinstance(seed, int) and seed < 0:
+            raise UserError(f"the seed must be at least 0, not {seed}")
+        self.temperature, self.top_k, self.top_p = temperature, top_k, top_p
+        self.forbidden = list(forbidden)
+        self.generator = np.random.default_rng(seed)
+
+    def __call__(self, log_p_V: NDArray[np.floating]) -> int:
+        """Return a word, drawn from its log-probabilities."""
+        if self.temperature == 0:
+            return int(np.argmax(self._allowed(log_p_V)))
+        cumulative_V = np.cumsum(self.distribution(log_p_V))
+        # The first word beyond the number drawn; one of probability 0 never is.
+        return int(np.searchsorted(cumulative_V, self.generator.random() * cumulative_V[-1], side="right"))
+
+    def distribution(self, log_p_V: NDArray[np.floating]) -> NDArray[np.float64]:
+        """Return the probabilities [V] that words are drawn with, at a temperature above 0."""
+        log_p_V = self._allowed(log_p_V)
+        with np.errstate(over="ignore"):  # at a temperature near 0: exp(-inf) is meant
+            p_V = np.exp((log_p_V - log_p_V.max()) / self.temperature)
+        order_V = np.argsort(-p_V, kind="stable")
+        if self.top_k is not None:
+            p_V[order_V[self.top_k :]] = 0
+        if self.top_p is not None:
+            before_V = np.cumsum(p_V[order_V]) - p_V[order_V]
+            p_V[order_V[before_V >= self.top_p * p_V.sum()]] = 0
+        return np.asarray(p_V / p_V.sum())
+
+    def _allowed(self, log_p_V: NDArray[np.floating]) -> NDArray[np.float64]:
+        allowed_V = log_p_V.astype(np.float64)
+        allowed_V[self.forbidden] = -np.inf
+        return allowed_V
+
+
+def check_count(count: int, most: int, *, name: str) -> None:
+    """Check how many words are asked for.
+
+    Raises:
+        UserError: There are not so many.
+    """
+    if not 1 <= count <= most:
+        raise UserError(f"{name} must be at least 1 and at most {most:,}, the words there are, not {count:,}")

@@ -1,0 +1,143 @@
+"""Sentences to score: their words as ids, and what a model gives them.
+
+A sentence begins after an `<eos>`, which is the end of the one before, and its own `<eos>` is scored with it.
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ptb_lm.data.text import Ids
+from ptb_lm.data.vocabulary import EOS, UNK, Vocabulary
+from ptb_lm.errors import UserError
+
+Unit = Literal["nats", "bits"]
+NATS = {"nats": 1.0, "bits": math.log(2)}  # of one
+
+
+class Encoded(NamedTuple):
+    """A sentence as a model reads it."""
+
+    words: tuple[str, ...]  # as they were given, and `<eos>`
+    ids: Ids  # of each
+    unknown: int  # how many of them the vocabulary lacks; `<unk>` stands for each
+
+
+def encode(sentence: str, vocabulary: Vocabulary, *, end: bool = True) -> Encoded:
+    """Return a sentence's words, which white space separates, and their ids.
+
+    Args:
+        sentence: May be empty.
+        vocabulary: The model's.
+        end: Whether an `<eos>` follows the last word.
+
+    Raises:
+        UserError: The vocabulary lacks a word, and has no `<unk>`.
+    """
+    words = (*sentence.split(), EOS) if end else tuple(sentence.split())
+    missing = [word for word in words if word not in vocabulary.ids]
+    if missing and vocabulary.unknown is None:
+        raise UserError(f"the word {missing[0]!r} is not in the vocabulary, which has no {UNK}")
+    ids = [vocabulary.ids.get(word, vocabulary.unknown) for word in words]
+    return Encoded(words, np.array(ids, np.int32), len(missing))
+
+
+def encode_lines(lines: Iterable[str], vocabulary: Vocabulary) -> Iterator[Encoded]:
+    """Encode each line as a sentence.
+
+    Raises:
+        UserError: As `encode` does; it tells the line.
+    """
+    for number, line in enumerate(lines, 1):
+        try:
+            yield encode(line, vocabulary)
+        except UserError as error:
+            raise UserError(f"line {number}: {error}") from None
+
+
+def split(text: str | Iterable[str]) -> Iterable[str]:
+    """Return the sentences of a text, a line each, as training reads it; a list of sentences as it is."""
+    return text.removesuffix("\n").split("\n") if isinstance(text, str) else text
+
+
+@dataclass(frozen=True)
+class SentenceScore:
+    """What a model gives a sentence.
+
+    Attributes:
+        words: The words as they were given, and `<eos>`: N.
+        log_probabilities: Of each word after all before it, [N], in `unit`.
+        unknown: How many of the words the vocabulary lacks; `<unk>` was scored in place of each.
+        unit: "nats" or "bits".
+    """
+
+    words: tuple[str, ...]
+    log_probabilities: NDArray[np.float64]
+    unknown: int
+    unit: Unit = "nats"
+
+    @property
+    def total(self) -> float:
+        """The log-probability of the sentence, in `unit`."""
+        return math.fsum(self.log_probabilities)
+
+    @property
+    def perplexity(self) -> float:
+        """The inverse of the geometric mean of the words' probabilities."""
+        return _perplexity(self.total, len(self.words), self.unit)
+
+
+@dataclass(frozen=True)
+class Scores(Sequence[SentenceScore]):
+    """What a model gives the sentences of a text, in their order.
+
+    Attributes:
+        sentences: Each one's.
+        unit: "nats" or "bits".
+    """
+
+    sentences: tuple[SentenceScore, ...]
+    unit: Unit = "nats"
+
+    def __len__(self) -> int:
+        return len(self.sentences)
+
+    @overload
+    def __getitem__(self, index: int) -> SentenceScore: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> tuple[SentenceScore, ...]: ...
+
+    def __getitem__(self, index: int | slice) -> SentenceScore | tuple[SentenceScore, ...]:
+        return self.sentences[index]
+
+    @property
+    def total(self) -> float:
+        """The log-probability of the text, in `unit`."""
+        return math.fsum(sentence.total for sentence in self.sentences)
+
+    @property
+    def tokens(self) -> int:
+        """How many words were scored, every sentence's `<eos>` among them."""
+        return sum(len(sentence.words) for sentence in self.sentences)
+
+    @property
+    def unknown(self) -> int:
+        """How many of the words the vocabulary lacks."""
+        return sum(sentence.unknown for sentence in self.sentences)
+
+    @property
+    def perplexity(self) -> float:
+        """The inverse of the geometric mean of all words' probabilities; not a number if there are none."""
+        return _perplexity(self.total, self.tokens, self.unit)
+
+
+def _perplexity(total: float, tokens: int, unit: str) -> float:
+    try:
+        return math.exp(-total * NATS[unit] / tokens) if tokens else math.nan
+    except OverflowError:
+        return math.inf
