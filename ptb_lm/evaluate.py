@@ -5,9 +5,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
+
 from ptb_lm import cli
 from ptb_lm.data import corpus, datasets, text
-from ptb_lm.data.vocabulary import UNK, Vocabulary
+from ptb_lm.data.vocabulary import EOS, UNK, Vocabulary
 from ptb_lm.errors import UserError
 from ptb_lm.model import backend
 from ptb_lm.model.choice import Choice
@@ -33,7 +35,13 @@ def _parser() -> cli.Parser:
         help="a split of the run's data (default: test); scored as in training: test as one row, the others "
         "in as many rows as the batch has",
     )
-    what.add_argument("--text", type=Path, metavar="FILE", help="a text file, scored as the test split is")
+    what.add_argument(
+        "--text",
+        type=Path,
+        metavar="FILE",
+        help="a text file, or - for standard input, scored as one stream after an <eos>: each line after all "
+        "before it (python -m ptb_lm.score scores each line for itself)",
+    )
     parser.add_argument("--data", help="where the run's data are now (default: as the run was trained)")
     parser.add_argument("--model", choices=backend.MODELS, help="score with another LSTM implementation")
     parser.add_argument("--framework", choices=tuple(backend.FRAMEWORKS), help="score with another framework")
@@ -56,8 +64,12 @@ def _evaluate(arguments: argparse.Namespace) -> int:
     run = directory.read_config()
     vocabulary = Vocabulary.load(directory.vocabulary)
     weights = directory.read_weights(run, vocabulary)
+    missed = 0
     if arguments.text is not None:
-        ids, split, name = text.encode(arguments.text, vocabulary), "test", str(arguments.text)
+        ids, missed = text.encode_and_count(arguments.text, vocabulary)
+        # What stands before the first word of a text, which is then scored too.
+        ids = np.concatenate([[vocabulary.ids[EOS]], ids]).astype(np.int32)
+        split, name = "test", "standard input" if arguments.text == text.STDIN else str(arguments.text)
     else:
         data = datasets.load(arguments.data or run.data)
         if data.vocabulary.sha256 != vocabulary.sha256:
@@ -65,12 +77,20 @@ def _evaluate(arguments: argparse.Namespace) -> int:
         ids, split, name = data.splits[arguments.split], arguments.split, arguments.split
     batch_size = scoring.batch_size(split, run.hyperparameters)
     corpus.check_evaluation(ids, batch_size=batch_size, split=name)
-    model = backend.build(run.hyperparameters, weights, _choice(arguments, run.choice))
+    choice = _choice(arguments, run.choice)
+    model = backend.build(run.hyperparameters, weights, choice)
     perplexity = scoring.perplexity(model, ids, run.hyperparameters, batch_size=batch_size, description=name)
     scored = len(ids) // batch_size * batch_size - batch_size
     unknown = 0 if arguments.text is None else int((ids[1:] == vocabulary.unknown).sum())
     of_them = f", {unknown:,} of them {UNK}" if unknown else ""
     print(f"{name} perplexity {perplexity:.4f} ({scored:,} token{'s' * (scored != 1)} scored{of_them})")
+    stream = ""
+    if arguments.text is not None:
+        stream = "as one stream after <eos>, "
+        if missed:
+            words = f"{missed:,} word{'s' * (missed != 1)}"
+            stream += f"{words} that the vocabulary lacks read as {UNK}, "
+    print(f"scored {stream}by {model.engine} in {choice.precision}")
     return 0
 
 

@@ -102,8 +102,9 @@ def _encode_chunks(path: Path, table: dict[str, int]) -> Ids:
         except _UnknownWordError as error:
             (word,) = error.args
             number = line + words[: words.index(word)].count(EOS)
+            where = f"{_name(path)}, line {number}"
             raise UserError(
-                f"{_name(path)}, line {number}: the word {word!r} is not in the vocabulary, which has no {UNK}"
+                f"{where}: the word {word!r} is not in the vocabulary, which has no {UNK}"
             ) from None
     if not pieces:
         raise UserError(f"{_name(path)} is empty")

@@ -44,7 +44,7 @@ def windows(
 
 
 def by_length(lengths: Sequence[int], tokens: int) -> Iterator[list[int]]:
-    """Yield batches of places, the longest first, whose padded sizes are at most `tokens`, or of one place."""
+    """Yield batches of places, the longest first: padded, of at most `tokens` words, or of one place."""
     places = sorted(range(len(lengths)), key=lambda place: -lengths[place])
     while places:
         batch = max(1, tokens // lengths[places[0]])

@@ -18,7 +18,17 @@ from ptb_lm.errors import UserError
 from ptb_lm.inference import batches
 from ptb_lm.inference.neighbours import Neighbour, Neighbours
 from ptb_lm.inference.sampling import Sampler, check_count
-from ptb_lm.inference.sentences import NATS, Encoded, Scores, SentenceScore, Unit, encode, encode_lines, split
+from ptb_lm.inference.sentences import (
+    NATS,
+    Encoded,
+    Scores,
+    SentenceScore,
+    Unit,
+    encode,
+    encode_lines,
+    perplexity,
+    split,
+)
 from ptb_lm.model import backend
 from ptb_lm.model.backend import Backend
 from ptb_lm.model.config import Config
@@ -26,8 +36,6 @@ from ptb_lm.training.run_directory import RunDirectory
 
 if TYPE_CHECKING:
     from ptb_lm.inference.torch_module import PlainLanguageModel
-
-PRECISION = "fp32"  # of the weights in a run directory, whatever they were trained in
 
 
 class Prediction(NamedTuple):
@@ -60,7 +68,8 @@ def load(
         framework: What computes; None: what the run was trained with. The numbers are the same.
         model: How the LSTM is computed; None: as it was trained.
         device: None: as the run was trained.
-        precision: None: float32, in which the weights are kept.
+        precision: None: float32, in which the weights are kept, whatever they were trained in. "auto": the
+            fastest of the device.
 
     Raises:
         UserError: It is not a run directory, has no weights, or cannot be computed so here.
@@ -68,13 +77,14 @@ def load(
     directory = RunDirectory(Path(run))
     trained = directory.read_config()
     vocabulary = Vocabulary.load(directory.vocabulary)
+    framework, device = framework or trained.framework, device or trained.device
     built = backend.build(
         trained.hyperparameters,
         directory.read_weights(trained, vocabulary),
-        framework=framework or trained.framework,
+        framework=framework,
         model=model or trained.model,
-        device=device or trained.device,
-        precision=precision or PRECISION,
+        device=device,
+        precision=backend.precision_for(framework, precision or "fp32", device=device),
         seed=trained.seed,
     )
     return LanguageModel(built, trained.hyperparameters, vocabulary)
@@ -141,11 +151,14 @@ class LanguageModel:
             carry_state: Read them as one text from a first `<eos>` on, as training does. Otherwise each is
                 read for itself. `state` stays as it is.
         """
-        kept, self.state = self.state, None
+        total, tokens, kept = 0.0, 0, self.state
+        self.state = None
         try:
-            return self.score(text, carry_state=carry_state).perplexity
+            for sentence in self.score_each(split(text), carry_state=carry_state):
+                total, tokens = total + sentence.total, tokens + len(sentence.words)
         finally:
             self.state = kept
+        return perplexity(total, tokens)
 
     def predict(self, prefix: str = "", k: int = 5, *, carry_state: bool = False) -> list[Prediction]:
         """Return the k likeliest words to follow a prefix, the likeliest first.

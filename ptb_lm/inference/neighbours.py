@@ -100,7 +100,7 @@ def draw(
         figure = Figure(figsize=(12, 12))
         axes = figure.add_axes((0, 0, 1, 1))
         axes.set_axis_off()
-        axes.scatter(*points.T, s=2, color="#d0d7de")
+        axes.scatter(points[:, 0], points[:, 1], s=2, color="#d0d7de")
         for (x, y), word in zip(points, vocabulary.words, strict=False):
             # Not as mathematics: Penn Treebank has the word $.
             axes.text(x, y, word, fontsize=7, ha="center", va="center", parse_math=False)

@@ -88,7 +88,7 @@ class SentenceScore:
     @property
     def perplexity(self) -> float:
         """The inverse of the geometric mean of the words' probabilities."""
-        return _perplexity(self.total, len(self.words), self.unit)
+        return perplexity(self.total, len(self.words), self.unit)
 
 
 @dataclass(frozen=True)
@@ -133,10 +133,17 @@ class Scores(Sequence[SentenceScore]):
     @property
     def perplexity(self) -> float:
         """The inverse of the geometric mean of all words' probabilities; not a number if there are none."""
-        return _perplexity(self.total, self.tokens, self.unit)
+        return perplexity(self.total, self.tokens, self.unit)
 
 
-def _perplexity(total: float, tokens: int, unit: str) -> float:
+def perplexity(total: float, tokens: int, unit: Unit = "nats") -> float:
+    """Return the inverse of the geometric mean of some words' probabilities; not a number of none.
+
+    Args:
+        total: The sum of their log-probabilities, in `unit`.
+        tokens: How many there are.
+        unit: "nats" or "bits".
+    """
     try:
         return math.exp(-total * NATS[unit] / tokens) if tokens else math.nan
     except OverflowError:

@@ -1,0 +1,74 @@
+"""Write text with a trained run: python -m ptb_lm.generate RUN [--prompt TEXT]."""
+
+import argparse
+import sys
+from collections.abc import Iterable, Sequence
+
+from ptb_lm import cli
+from ptb_lm.inference import command
+
+PROG = "python -m ptb_lm.generate"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; return its exit status."""
+    return cli.run(PROG, lambda: _generate(_parser().parse_args(argv)))
+
+
+def _parser() -> cli.Parser:
+    parser = cli.Parser(prog=PROG, description="Write text word by word, after an <eos> and a prompt.")
+    command.add_run(parser)
+    add = parser.add_argument
+    add("--prompt", default="", metavar="TEXT", help="what the text begins with (default: nothing)")
+    add("--length", type=cli.whole(1), metavar="N", help="words, through the ends of sentences; default: one")
+    add(
+        "--temperature",
+        type=float,
+        default=1.0,
+        metavar="X",
+        help="below 1 likely words become likelier; 0: always the likeliest (default: 1)",
+    )
+    add("--top-k", type=int, metavar="K", help="draw from the K likeliest words only")
+    add("--top-p", type=float, metavar="P", help="draw from the fewest words that have P together only")
+    add("--seed", type=cli.whole(0), metavar="N", help="the same text each time (default: another)")
+    add("--unk", action="store_true", help="let <unk> be drawn")
+    add("--count", type=cli.whole(1), default=1, metavar="N", help="texts (default: 1)")
+    return parser
+
+
+def _generate(arguments: argparse.Namespace) -> int:
+    model = command.load(arguments)
+    import numpy as np
+
+    generator = np.random.default_rng(arguments.seed)
+    for number in range(arguments.count):
+        words = model.generate(
+            arguments.prompt,
+            arguments.length,
+            temperature=arguments.temperature,
+            top_k=arguments.top_k,
+            top_p=arguments.top_p,
+            seed=generator,
+            unk=arguments.unk,
+        )
+        if number == 0:
+            command.tell_unknown(PROG, model, arguments.prompt)
+        _print(arguments.prompt, words)
+    return 0
+
+
+def _print(prompt: str, words: Iterable[str]) -> None:
+    """Print a text as it comes, a sentence a line."""
+    from ptb_lm.data.vocabulary import EOS
+
+    print(prompt, end="", flush=True)
+    space = " " if prompt else ""
+    for word in words:
+        print("\n" if word == EOS else space + word, end="", flush=True)
+        space = "" if word == EOS else " "
+    if space:
+        print(flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,51 @@
+"""What the commands that use a trained model share: which model, and words that it does not know."""
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ptb_lm import cli
+from ptb_lm.model import backend
+
+if TYPE_CHECKING:  # what it imports takes longer than --help should
+    from ptb_lm.inference.language_model import LanguageModel
+
+
+def add_run(parser: cli.Parser) -> None:
+    """Add the run directory, and how it is computed."""
+    parser.add_argument("run", type=Path, metavar="RUN", help="a run directory")
+    how = parser.add_argument_group("how it is computed")
+    how.add_argument("--framework", choices=tuple(backend.FRAMEWORKS), help="default: as the run was trained")
+    how.add_argument("--model", choices=backend.MODELS, help="default: as the run was trained")
+    how.add_argument("--device", choices=backend.DEVICES, help="default: as the run was trained")
+    how.add_argument(
+        "--precision",
+        choices=(backend.AUTO, *backend.PRECISIONS),
+        help="default: fp32, in which the weights are kept. auto: bf16 where the device multiplies in it",
+    )
+
+
+def load(arguments: argparse.Namespace) -> "LanguageModel":
+    """Return the model that a command's flags name.
+
+    Raises:
+        UserError: As ptb_lm.load does.
+    """
+    from ptb_lm.inference import language_model
+
+    return language_model.load(
+        arguments.run,
+        framework=arguments.framework,
+        model=arguments.model,
+        device=arguments.device,
+        precision=arguments.precision,
+    )
+
+
+def tell_unknown(prog: str, model: "LanguageModel", text: str) -> None:
+    """Say on stderr which words of a text are read as `<unk>`."""
+    unknown = dict.fromkeys(word for word in text.split() if word not in model.vocabulary.ids)
+    if unknown and model.vocabulary.unknown is not None:
+        words = ", ".join(unknown)
+        print(f"{prog}: not in the vocabulary, and read as <unk>: {words}", file=sys.stderr)

@@ -1,0 +1,121 @@
+"""Lists of hypotheses for one thing, as a recogniser or translator writes them, scored anew.
+
+A line is `ID ||| HYPOTHESIS ||| SCORE`, as Moses writes it: fields between the hypothesis and the last are
+features of other models, and are left out. Lines of one list follow each other. The higher score is the better.
+"""
+
+import itertools
+import json
+import math
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple, TextIO
+
+from ptb_lm.errors import UserError
+from ptb_lm.inference.sentences import Unit
+
+if TYPE_CHECKING:
+    from ptb_lm.inference.language_model import LanguageModel
+
+SEPARATOR = "|||"
+
+
+@dataclass(frozen=True)
+class Weights:
+    """What a hypothesis' parts count."""
+
+    score_weight: float = 1.0  # of its own score
+    lm_weight: float = 1.0  # of its log-probability
+    word_bonus: float = 0.0  # a word
+
+
+class Hypothesis(NamedTuple):
+    """A hypothesis with its scores."""
+
+    id: str
+    text: str
+    score: float  # its own
+    log_probability: float  # the language model's
+    total: float  # both, weighted
+    tokens: int  # its words and `<eos>`
+    unknown: int  # how many of them the vocabulary lacks
+
+
+def rescored(
+    model: "LanguageModel", lines: Iterable[str], *, unit: Unit, weights: Weights
+) -> Iterator[Hypothesis]:
+    """Yield the hypotheses in their order, scored; each is a sentence of its own.
+
+    Args:
+        model: Scores them.
+        lines: As they are read; some are in memory at a time.
+        unit: Of the log-probability.
+        weights: What the parts count.
+
+    Raises:
+        UserError: A line is not a hypothesis, or has a word that the vocabulary, without an `<unk>`, lacks.
+    """
+    waiting = deque[tuple[str, str, float]]()  # read, and not yet scored
+
+    def texts() -> Iterator[str]:
+        for number, line in enumerate(lines, 1):
+            waiting.append(_parsed(line, number))
+            yield waiting[-1][1]
+
+    for scored in model.score_each(texts(), unit=unit):
+        name, text, score = waiting.popleft()
+        tokens = len(scored.words)
+        total = weights.score_weight * score + weights.lm_weight * scored.total
+        total += weights.word_bonus * (tokens - 1)
+        yield Hypothesis(name, text, score, scored.total, total, tokens, scored.unknown)
+
+
+def best(hypotheses: Iterable[Hypothesis]) -> Iterator[Hypothesis]:
+    """Yield the best hypothesis of each list; of equal ones the first."""
+    for _, same in itertools.groupby(hypotheses, key=lambda hypothesis: hypothesis.id):
+        yield max(same, key=lambda hypothesis: hypothesis.total)
+
+
+def write(file: TextIO, hypotheses: Iterable[Hypothesis], *, every: bool, as_json: bool) -> str:
+    """Write the best of each list, or every hypothesis; return a sentence on how many there were.
+
+    Each has its new score in place of its own.
+
+    Args:
+        file: Where to.
+        hypotheses: In their order.
+        every: All, in place of the best.
+        as_json: An object a line with all its scores, in place of `ID ||| HYPOTHESIS ||| SCORE`.
+    """
+    count, words, unknown = 0, 0, 0
+
+    def counted() -> Iterator[Hypothesis]:
+        nonlocal count, words, unknown
+        for hypothesis in hypotheses:
+            count += 1
+            words, unknown = words + hypothesis.tokens - 1, unknown + hypothesis.unknown
+            yield hypothesis
+
+    for hypothesis in counted() if every else best(counted()):
+        if as_json:
+            line = json.dumps(hypothesis._asdict(), ensure_ascii=False)
+        else:
+            line = f" {SEPARATOR} ".join((hypothesis.id, hypothesis.text, f"{hypothesis.total:.6f}"))
+        file.write(line + "\n")
+    return (
+        f"{count:,} hypothes{'i' if count == 1 else 'e'}s, {unknown:,} of their {words:,} words not in the "
+        f"vocabulary{' and read as <unk>' * bool(unknown)}"
+    )
+
+
+def _parsed(line: str, number: int) -> tuple[str, str, float]:
+    """Return (id, hypothesis, score) of a line."""
+    name, *fields = (field.strip() for field in line.split(SEPARATOR))
+    try:
+        score = float(fields[-1]) if len(fields) >= 2 else math.nan
+    except ValueError:
+        score = math.nan
+    if not math.isfinite(score):
+        raise UserError(f"line {number} is not ID {SEPARATOR} HYPOTHESIS {SEPARATOR} SCORE")
+    return name, fields[0], score

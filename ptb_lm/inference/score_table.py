@@ -1,0 +1,58 @@
+"""Scores as rows of a table or as lines of JSON, and a sentence about them all."""
+
+import json
+from collections.abc import Iterable
+from typing import TextIO
+
+from ptb_lm.inference.sentences import SentenceScore, Unit, perplexity
+
+
+def write(file: TextIO, scores: Iterable[SentenceScore], *, unit: Unit, per_word: bool, as_json: bool) -> str:
+    """Write scores as they come, and return a sentence on how many they were and their perplexity.
+
+    The columns of the table: log_probability (in the unit), tokens (`<eos>` among them), unknown, sentence;
+    of words: sentence (counted from 1), word, log_probability. One space stands between words, whatever did.
+
+    Args:
+        file: Where to.
+        scores: Of the sentences.
+        unit: Of the scores.
+        per_word: Whether a row is a word's; in JSON, whether an object has its words'.
+        as_json: An object a line, in place of a table.
+    """
+    total, tokens, unknown, count = 0.0, 0, 0, 0
+    if not as_json:
+        columns = ("sentence", "word", "log_probability") if per_word else _COLUMNS
+        file.write("\t".join(columns) + "\n")
+    for count, score in enumerate(scores, 1):
+        if as_json:
+            file.write(_object(score, per_word=per_word) + "\n")
+        elif per_word:
+            pairs = zip(score.words, score.log_probabilities, strict=True)
+            file.writelines(f"{count}\t{word}\t{log_p:.6f}\n" for word, log_p in pairs)
+        else:
+            sentence = " ".join(score.words[:-1])
+            file.write(f"{score.total:.6f}\t{len(score.words)}\t{score.unknown}\t{sentence}\n")
+        total, tokens, unknown = total + score.total, tokens + len(score.words), unknown + score.unknown
+    if not count:
+        return "there are no sentences"
+    return (
+        f"perplexity {perplexity(total, tokens, unit):.4f} ({count:,} sentence{'s' * (count != 1)}, "
+        f"{tokens:,} words with every <eos>, {unknown:,} of them not in the vocabulary{' and read as <unk>' * bool(unknown)})"
+    )
+
+
+_COLUMNS = ("log_probability", "tokens", "unknown", "sentence")
+
+
+def _object(score: SentenceScore, *, per_word: bool) -> str:
+    values = {
+        "sentence": " ".join(score.words[:-1]),
+        "log_probability": score.total,
+        "unit": score.unit,
+        "tokens": len(score.words),
+        "unknown": score.unknown,
+    }
+    if per_word:
+        values["words"] = list(zip(score.words, score.log_probabilities.tolist(), strict=True))
+    return json.dumps(values, ensure_ascii=False)

@@ -1,0 +1,38 @@
+"""Tell which words come next with a trained run: python -m ptb_lm.predict RUN "no it was" -k 5."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from ptb_lm import cli
+from ptb_lm.inference import command
+
+PROG = "python -m ptb_lm.predict"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; return its exit status."""
+    return cli.run(PROG, lambda: _predict(_parser().parse_args(argv)))
+
+
+def _parser() -> cli.Parser:
+    parser = cli.Parser(
+        prog=PROG, description="Tell the likeliest words to follow the first words of a sentence."
+    )
+    command.add_run(parser)
+    parser.add_argument("prefix", metavar="PREFIX", help='the first words; "": the sentence begins')
+    parser.add_argument("-k", type=int, default=5, metavar="K", help="how many (default: 5)")
+    return parser
+
+
+def _predict(arguments: argparse.Namespace) -> int:
+    model = command.load(arguments)
+    predictions = model.predict(arguments.prefix, arguments.k)
+    command.tell_unknown(PROG, model, arguments.prefix)
+    for word, probability in predictions:
+        print(f"{probability:.6f}\t{word}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

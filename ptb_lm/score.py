@@ -1,0 +1,94 @@
+"""Score sentences with a trained run: python -m ptb_lm.score RUN [FILE|-]."""
+
+import argparse
+import math
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from ptb_lm import cli
+from ptb_lm.errors import UserError
+from ptb_lm.inference import command
+
+PROG = "python -m ptb_lm.score"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; return its exit status."""
+    return cli.run(PROG, lambda: _score(_parser().parse_args(argv)))
+
+
+def _parser() -> cli.Parser:
+    parser = cli.Parser(
+        prog=PROG,
+        description="Tell the log-probability of each sentence, a line each: that of its words and its <eos>, "
+        "after an <eos>. The text's perplexity goes to stderr.",
+    )
+    command.add_run(parser)
+    add = parser.add_argument
+    add("file", type=Path, nargs="?", default=Path("-"), metavar="FILE", help="default: -, standard input")
+    add("--format", choices=("tsv", "jsonl"), default="tsv", help="default: tsv, with a line of names first")
+    add("--per-word", action="store_true", help="tell that of each word")
+    add("--bits", action="store_true", help="in bits; default: in nats")
+    add(
+        "--carry-state",
+        action="store_true",
+        help="each sentence after all before it; default: each for itself",
+    )
+    lists = parser.add_argument_group(
+        "n-best lists", "Lines are ID ||| HYPOTHESIS ||| SCORE; what lies between the two last is left alone."
+    )
+    lists.add_argument("--n-best", action="store_true", help="print the best hypothesis of each ID")
+    lists.add_argument("--all", action="store_true", help="print all, in their order, with their new scores")
+    # None: not given, to be told apart.
+    for flag, text in (
+        ("--score-weight", "of SCORE (default: 1)"),
+        ("--lm-weight", "of the log-probability (default: 1)"),
+        ("--word-bonus", "for each word (default: 0)"),
+    ):
+        lists.add_argument(flag, type=_finite, metavar="W", help=text)
+    return parser
+
+
+def _score(arguments: argparse.Namespace) -> int:
+    weights = {
+        name: value
+        for name in ("score_weight", "lm_weight", "word_bonus")
+        if (value := getattr(arguments, name)) is not None
+    }
+    if not arguments.n_best and (weights or arguments.all):
+        raise UserError("--all, --score-weight, --lm-weight and --word-bonus are for --n-best")
+    if arguments.n_best and (arguments.per_word or arguments.carry_state):
+        raise UserError("--n-best goes with neither --per-word nor --carry-state")
+    # Imported when the flags are known to be right.
+    from ptb_lm.data import text
+    from ptb_lm.inference import n_best, score_table
+    from ptb_lm.inference.sentences import Unit
+
+    model, lines = command.load(arguments), text.lines(arguments.file)
+    unit: Unit = "bits" if arguments.bits else "nats"
+    as_json = arguments.format == "jsonl"
+    if arguments.n_best:
+        rescored = n_best.rescored(model, lines, unit=unit, weights=n_best.Weights(**weights))
+        summary = n_best.write(sys.stdout, rescored, every=arguments.all, as_json=as_json)
+    else:
+        scores = model.score_each(lines, unit=unit, carry_state=arguments.carry_state)
+        summary = score_table.write(
+            sys.stdout, scores, unit=unit, per_word=arguments.per_word, as_json=as_json
+        )
+    print(f"{PROG}: {summary}", file=sys.stderr)
+    return 0
+
+
+def _finite(value: str) -> float:
+    try:
+        number = float(value)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise argparse.ArgumentTypeError(f"must be a number, not {value!r}")
+    return number
+
+
+if __name__ == "__main__":
+    sys.exit(main())
