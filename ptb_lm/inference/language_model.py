@@ -31,6 +31,7 @@ from ptb_lm.inference.sentences import (
 )
 from ptb_lm.model import backend
 from ptb_lm.model.backend import Backend
+from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
 from ptb_lm.training.run_directory import RunDirectory
 
@@ -77,16 +78,14 @@ def load(
     directory = RunDirectory(Path(run))
     trained = directory.read_config()
     vocabulary = Vocabulary.load(directory.vocabulary)
-    framework, device = framework or trained.framework, device or trained.device
-    built = backend.build(
-        trained.hyperparameters,
-        directory.read_weights(trained, vocabulary),
-        framework=framework,
-        model=model or trained.model,
-        device=device,
-        precision=backend.precision_for(framework, precision or "fp32", device=device),
-        seed=trained.seed,
+    choice = Choice.of(
+        framework=framework or trained.choice.framework,
+        model=model or trained.choice.model,
+        device=device or trained.choice.device,
+        precision=precision or "fp32",
+        seed=trained.choice.seed,
     )
+    built = backend.build(trained.hyperparameters, directory.read_weights(trained, vocabulary), choice)
     return LanguageModel(built, trained.hyperparameters, vocabulary)
 
 

@@ -64,7 +64,9 @@ class TensorFlowBackend:
         self.train_function = executed(self.network.train, choice.execution)
         self.window_function = executed(self.network.evaluate, choice.execution)
         self.evaluate_function = executed(self.network.evaluate, choice.execution, signature)
-        self.log_probabilities_function = executed(self.network.log_probabilities, choice.execution, signature)
+        self.log_probabilities_function = executed(
+            self.network.log_probabilities, choice.execution, signature
+        )
         self.next_words_function = executed(self.network.next_words, choice.execution, signature[1:])
         self.dropout = self.network.dropout
         self.averages: list[tf.Variable] = []
