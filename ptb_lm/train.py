@@ -10,6 +10,7 @@ from typing import Any
 
 from ptb_lm import cli
 from ptb_lm.model import backend
+from ptb_lm.model.cells import CELLS, LSTM
 from ptb_lm.model.config import HYPERPARAMETERS, PRESETS, RECIPES
 
 PROG = cli.TRAIN
@@ -39,7 +40,9 @@ def _parser() -> cli.Parser:
     )
     # No defaults here: what was not given must be told apart from what was, when a run is resumed.
     add = parser.add_argument
-    add("--model", choices=backend.MODELS, help=f"the LSTM implementation (default: cudnn). {models}")
+    add("--model", choices=backend.MODELS, help=f"how the cell is computed (default: cudnn). {models}")
+    every_cell = "; ".join(f"{name}: {row.about}" for name, row in CELLS.items())
+    add("--cell", choices=tuple(CELLS), help=f"the recurrent cell (default: {LSTM}). {every_cell}")
     add("--config", choices=tuple(PRESETS), help="the preset (default: small; demo for --data synthetic)")
     add(
         "--recipe",
@@ -73,6 +76,8 @@ def _parser() -> cli.Parser:
     runs.add_argument("--overwrite", action="store_true", help="replace the run in --run-dir")
     overrides = parser.add_argument_group("hyper-parameters, in place of the preset's")
     for each in HYPERPARAMETERS:
+        if each.name == "cell":  # above, beside --model
+            continue
         how: dict[str, Any] = {"type": each.kind, "metavar": "N"}
         if each.kind is bool:
             how = {"action": argparse.BooleanOptionalAction, "default": None}

@@ -123,7 +123,7 @@ def sizes(weights: Weights) -> tuple[int, list[int]]:
 def lstm_weights(hidden_sizes: Sequence[int], *, width: int = INPUTS, bidirectional: bool = False) -> Weights:
     """Random weights, biases too, for gates of order 1."""
     rng = np.random.default_rng(1)
-    shapes = parameters.lstm_shapes(width, hidden_sizes, bidirectional=bidirectional)
+    shapes = parameters.stack_shapes(width, hidden_sizes, bidirectional=bidirectional)
     return {
         name: rng.normal(size=shape) / shape[0] ** (len(shape) / 2 - 0.5) for name, shape in shapes.items()
     }
@@ -350,7 +350,7 @@ def test_a_top_layer_of_half_the_size_saves_a_fifth_of_the_work() -> None:
     equal, narrow = (
         sum(
             math.prod(shape)
-            for name, shape in parameters.lstm_shapes(1024, sizes).items()
+            for name, shape in parameters.stack_shapes(1024, sizes).items()
             if "kernel" in name
         )
         for sizes in ([1024] * 3, [1024, 1024, 512])

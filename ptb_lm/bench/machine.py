@@ -124,9 +124,9 @@ def _forward(task: Task) -> Iterator[Product]:
         width, classes = task.shapes["dense.kernel"]
         yield Product("dense layer", outputs, width, classes)
     for name, shape in task.shapes.items():
-        if name.startswith("lstm.") and name.endswith(".recurrent_kernel"):
+        if name.endswith(".recurrent_kernel"):
             yield Product("recurrence", task.batch_size, shape[0], shape[1])
-        elif name.startswith("lstm.") and name.endswith(".kernel"):
+        elif name.endswith(".kernel") and not name.startswith(("softmax.", "dense.")):
             yield Product("input projection", inputs, shape[0], shape[1])
 
 

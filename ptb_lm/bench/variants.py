@@ -12,6 +12,7 @@ from typing import Any
 from ptb_lm import classifier
 from ptb_lm.errors import UserError
 from ptb_lm.model.backend import FRAMEWORKS, PRECISIONS, Framework
+from ptb_lm.model.cells import LSTM
 from ptb_lm.model.choice import Choice
 
 
@@ -134,11 +135,16 @@ class Variant:
             seed=seed,
         )
         function = choice.builder()
-        if choice.row.takes_keywords:
-            chosen = choice.to_json()
-            del chosen["framework"]
-            return lambda config, weights: function(config, weights, **chosen)
-        return lambda config, weights: function(config, weights, choice)
+
+        def build(config: Any, weights: Any) -> Any:
+            choice.check_cell(getattr(config, "cell", LSTM))  # a classifier's is no hyper-parameter
+            if choice.row.takes_keywords:
+                chosen = choice.to_json()
+                del chosen["framework"]
+                return function(config, weights, **chosen)
+            return function(config, weights, choice)
+
+        return build
 
 
 def add(name_and_build: str) -> Variant:

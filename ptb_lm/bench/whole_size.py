@@ -17,7 +17,7 @@ from ptb_lm.bench import parity
 from ptb_lm.bench.bounds import BOUNDS
 from ptb_lm.bench.parity import Build, WrongError
 from ptb_lm.bench.workloads import LanguageTask
-from ptb_lm.model import reference, reference_lstm
+from ptb_lm.model import reference, reference_stack
 from ptb_lm.model.backend import Backend, Ids
 
 # What the reference does in some ten seconds on two slow cores. Of a larger window some rows are compared.
@@ -62,8 +62,8 @@ def check(task: LanguageTask, build: Build, *, precision: str, seed: int) -> dic
 
 def _loss(weights: Mapping[str, NDArray[Any]], x_BT: Ids, y_BT: Ids) -> float:
     """Return the negative log likelihood of the window, in nats, from the zero state."""
-    state = reference_lstm.stack_zero_state(weights, len(x_BT))
-    output_TBH, _, _ = reference_lstm.stack_forward(weights, weights["embedding"][x_BT.T], state)
+    state = reference_stack.stack_zero_state(weights, len(x_BT))
+    output_TBH, _, _ = reference_stack.stack_forward(weights, weights["embedding"][x_BT.T], state)
     loss = 0.0
     for output_BH, y_B in zip(output_TBH, y_BT.T, strict=True):  # all logits at once would take a gigabyte
         log_p_BV = reference.log_softmax(output_BH @ weights["softmax.kernel"] + weights["softmax.bias"])

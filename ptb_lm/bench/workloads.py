@@ -60,7 +60,7 @@ class LanguageTask:
         """Of a forward pass."""
         words = self.config.batch_size * self.config.num_steps
         softmax = self.config.layer_sizes[-1] * self.vocabulary_size
-        return words * (_matrix_elements(self.shapes, ("lstm.",)) + softmax)
+        return words * (_matrix_elements(self.shapes, (f"{self.config.cell}.",)) + softmax)
 
     def traffic(self, pass_name: str, precision: str) -> roofline.Traffic:
         """Return what a step must move between the device and its memory."""

@@ -179,7 +179,7 @@ def shapes(config: ClassifierConfig) -> parameters.Shapes:
     """Return the shape of every parameter by its canonical name: the stack's, dense.kernel, dense.bias."""
     width = config.hidden_sizes[-1] * (2 if config.bidirectional else 1)
     return {
-        **parameters.lstm_shapes(config.input_size, config.hidden_sizes, bidirectional=config.bidirectional),
+        **parameters.stack_shapes(config.input_size, config.hidden_sizes, bidirectional=config.bidirectional),
         "dense.kernel": (width, config.classes),
         "dense.bias": (config.classes,),
     }

@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ptb_lm.classifier import Batch, ClassifierConfig
+from ptb_lm.model.cells.cell import Array
 from ptb_lm.model.reference import log_softmax
-from ptb_lm.model.reference_lstm import Array, stack_backward, stack_forward, stack_zero_state
+from ptb_lm.model.reference_stack import stack_backward, stack_forward, stack_zero_state
 
 BLANK = 0
 

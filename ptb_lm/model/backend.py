@@ -120,7 +120,8 @@ class Backend(Protocol):
     def export_training_state(self, state: State) -> Arrays:
         """Return all else that the next step depends on, but for the averages.
 
-        "h" and "c" are the carried state [L, B, H]; other names are the framework's (random generators).
+        What the cell carries is there by its names, each [L, B, H]: "h" and "c" for an LSTM. Other names are
+        the framework's (random generators).
         """
 
     def load_training_state(self, arrays: Mapping[str, NDArray[Any]]) -> State:
@@ -227,7 +228,9 @@ def build(config: Config, weights: Mapping[str, NDArray[Any]], choice: Choice) -
         choice: What computes it, of FRAMEWORKS.
 
     Raises:
-        UserError: The framework is not installed, or its device is missing or cannot do what was chosen.
+        UserError: The model does not compute the configuration's cell; or the framework is not installed, or
+            its device is missing or cannot do what was chosen.
     """
+    choice.check_cell(config.cell)
     backend: Backend = choice.builder()(config, weights, choice)
     return backend

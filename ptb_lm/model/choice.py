@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ptb_lm.errors import UserError
+from ptb_lm.model import cells
 from ptb_lm.model.backend import AUTO, DEVICES, FRAMEWORKS, Framework
 
 MAX_SEED = 2**63 - 1  # of a framework's random generator
@@ -105,6 +106,24 @@ class Choice:
     def row(self) -> Framework:
         """The framework's row of the registry."""
         return _row(self.registry, self.framework)
+
+    def check_cell(self, cell: str) -> None:
+        """Check that the framework's model computes a cell.
+
+        Args:
+            cell: A name in CELLS.
+
+        Raises:
+            UserError: It does not; who does is said.
+        """
+        computed = cells.computed_by(self.framework, self.model)
+        if cell in computed:
+            return
+        if models := cells.CELLS[cell].layers.get(self.framework):
+            others = f"--model {' or '.join(models)}, or --cell {' or '.join(computed)}"
+            raise UserError(f"{self.framework} {self.model} has no cell {cell}; choose {others}")
+        known = [name for name, row in cells.CELLS.items() if self.framework in row.layers] or [cells.LSTM]
+        raise UserError(f"{self.framework} has no cell {cell}; choose --cell {' or '.join(known)}")
 
     def builder(self) -> Callable[..., Any]:
         """Return the framework's function of (config, weights, choice); this imports the framework.

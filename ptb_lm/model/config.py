@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ptb_lm.errors import UserError
+from ptb_lm.model.cells import CELLS, LSTM
 from ptb_lm.model.hyperparameter import hyperparameter as setting
 from ptb_lm.model.hyperparameter import hyperparameters
 
@@ -23,7 +24,8 @@ class Config:
         UserError: A value is impossible.
     """
 
-    num_layers: int = setting(2, "LSTM layers", minimum=1)
+    cell: str = setting(LSTM, "the recurrent cell of every layer", choices=CELLS.keys(), before=LSTM)
+    num_layers: int = setting(2, "recurrent layers", minimum=1)
     hidden_size: int = setting(200, "units of every layer", minimum=1)
     embedding_size: int = setting(0, "width of the embedding; 0: as the layers", minimum=0, before=0)
     num_steps: int = setting(20, "time steps that the gradient flows back through", minimum=1)

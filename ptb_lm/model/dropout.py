@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
 
+from ptb_lm.model import cells
 from ptb_lm.model.config import Config
 
 Mask = TypeVar("Mask")
@@ -28,7 +29,8 @@ class Masks(Generic[Mask]):
 
     Attributes:
         weights: Of parameters by canonical name: [V, 1] of `embedding`, so that all occurrences of a word
-            share their fate; [H, 4H] of each layer's recurrent kernel. None of a parameter that is all kept.
+            share their fate; of each layer's recurrent kernel, [H, 4H] for an LSTM. None of a parameter that
+            is all kept.
         units: L + 1, of the embedding's output [T, B, E] and of each layer's [T, B, H]; [1, B, ...] if they
             hold for all time steps. Empty if no units are dropped.
     """
@@ -47,8 +49,8 @@ def places(config: Config, vocabulary_size: int, *, batch: int, steps: int) -> M
         weights["embedding"] = Place((vocabulary_size, 1), config.embedding_keep_prob)
     if config.recurrent_keep_prob < 1:
         for layer, hidden in enumerate(config.layer_sizes):
-            place = Place((hidden, 4 * hidden), config.recurrent_keep_prob)
-            weights[f"lstm.{layer}.recurrent_kernel"] = place
+            shape = cells.get(config.cell).shapes(hidden, hidden)["recurrent_kernel"]
+            weights[f"{config.cell}.{layer}.recurrent_kernel"] = Place(shape, config.recurrent_keep_prob)
     widths = (config.embedding_width, *config.layer_sizes) if config.keep_prob < 1 else ()
     masks = 1 if config.variational else steps
     return Masks(weights, [Place((masks, batch, width), config.keep_prob) for width in widths])

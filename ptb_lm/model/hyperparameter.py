@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import math
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,7 +40,7 @@ class Hyperparameter:
     minimum: float | None = None
     above: float | None = None
     maximum: float | None = None
-    choices: tuple[str, ...] = ()
+    choices: Collection[str] = ()
     resumable: bool = False
     before: Any = None
 

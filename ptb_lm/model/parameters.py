@@ -1,16 +1,18 @@
 """Canonical parameters: names, shapes and initial values in NumPy, one truth for all backends.
 
-V = vocabulary, E = embedding width, I = a layer's input width, H = hidden units, 4H = the gates in the order
-i (input), f (forget), g (candidate), o (output).
+V = vocabulary, E = embedding width, I = a layer's input width, H = hidden units. Those of a layer are
+its cell's (ptb_lm.model.cells).
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ptb_lm.errors import UserError
+from ptb_lm.model import cells
+from ptb_lm.model.cells.cell import Cell
 from ptb_lm.model.config import Config
 
 Weights = dict[str, NDArray[np.floating]]
@@ -24,7 +26,7 @@ def shapes(config: Config, vocabulary_size: int) -> Shapes:
     """
     table = {
         "embedding": (vocabulary_size, config.embedding_width),
-        **lstm_shapes(config.embedding_width, config.layer_sizes),
+        **stack_shapes(config.embedding_width, config.layer_sizes, cell=config.cell),
         "softmax.kernel": (config.layer_sizes[-1], vocabulary_size),
         "softmax.bias": (vocabulary_size,),
     }
@@ -33,8 +35,10 @@ def shapes(config: Config, vocabulary_size: int) -> Shapes:
     return table
 
 
-def lstm_shapes(input_size: int, hidden_sizes: Sequence[int], *, bidirectional: bool = False) -> Shapes:
-    """Return the shape of every parameter of a stack of LSTM layers, in a fixed order.
+def stack_shapes(
+    input_size: int, hidden_sizes: Sequence[int], *, cell: str = cells.LSTM, bidirectional: bool = False
+) -> Shapes:
+    """Return the shape of every parameter of a stack of recurrent layers, in a fixed order.
 
     A bidirectional layer has a second set, `lstm.0.reverse.kernel` and so on, which reads the sequence from
     its end; its output is both directions' [.., 2H], the forward one first.
@@ -42,22 +46,27 @@ def lstm_shapes(input_size: int, hidden_sizes: Sequence[int], *, bidirectional: 
     Args:
         input_size: I of the bottom layer.
         hidden_sizes: H of each layer, from the bottom to the top.
+        cell: A name in CELLS.
         bidirectional: Whether each layer reads the sequence in both directions.
     """
     table: Shapes = {}
     for layer, hidden in enumerate(hidden_sizes):
-        for prefix in directions(layer, bidirectional=bidirectional):
-            table[prefix + "kernel"] = (input_size, 4 * hidden)
-            table[prefix + "recurrent_kernel"] = (hidden, 4 * hidden)
-            table[prefix + "bias"] = (4 * hidden,)
+        for prefix in directions(layer, bidirectional=bidirectional, cell=cell):
+            of_layer = cells.get(cell).shapes(input_size, hidden)
+            table |= {prefix + name: shape for name, shape in of_layer.items()}
         input_size = 2 * hidden if bidirectional else hidden
     return table
 
 
-def directions(layer: int, *, bidirectional: bool) -> tuple[str, ...]:
+def directions(layer: int, *, bidirectional: bool, cell: str = cells.LSTM) -> tuple[str, ...]:
     """Return the prefix of the canonical names of each direction of a layer."""
-    forward = f"lstm.{layer}."
+    forward = f"{cell}.{layer}."
     return (forward, forward + "reverse.") if bidirectional else (forward,)
+
+
+def cell_of(weights: Iterable[str]) -> Cell:
+    """Return the cell that the parameters of these canonical names belong to."""
+    return cells.get(next(filter(None, map(_cell_name, weights))))
 
 
 def initial(config: Config, vocabulary_size: int, *, seed: int) -> Weights:
@@ -66,16 +75,13 @@ def initial(config: Config, vocabulary_size: int, *, seed: int) -> Weights:
 
 
 def uniform(shapes: Mapping[str, tuple[int, ...]], *, scale: float, seed: int) -> Weights:
-    """Draw weights uniform in [-scale, scale], float32, with LSTM biases zero.
-
-    As the tutorial does: its variable scope initialises all but the cells' biases, which TensorFlow's
-    cells set to zero (and forget_bias is 0).
-    """
+    """Draw weights uniform in [-scale, scale], float32, but for what a cell sets to a constant."""
     rng = np.random.default_rng(seed)
     weights: Weights = {}
     for name, shape in shapes.items():
-        if name.startswith("lstm.") and name.endswith(".bias"):
-            weights[name] = np.zeros(shape, np.float32)
+        cell, short_name = _cell_name(name), name.rpartition(".")[2]
+        if cell and short_name in (constants := cells.get(cell).constants):
+            weights[name] = np.full(shape, constants[short_name], np.float32)
         else:
             # The doubles of a bit generator are a stable stream; float32 draws would be another one.
             weights[name] = (scale * (rng.random(shape) * 2 - 1)).astype(np.float32)
@@ -101,3 +107,9 @@ def check(weights: Mapping[str, NDArray[np.floating]], config: Config, vocabular
     for name, shape in expected.items():
         if weights[name].shape != shape:
             raise UserError(f"the tensor {name!r} has shape {weights[name].shape}, not {shape}")
+
+
+def _cell_name(name: str) -> str:
+    """Return the cell that a canonical name belongs to; "" for one of another part of the model."""
+    first = name.partition(".")[0]
+    return first if first in cells.CELLS else ""

@@ -1,4 +1,4 @@
-"""An LSTM language model in NumPy, forward and backward: the oracle for every backend.
+"""A recurrent language model in NumPy, forward and backward: the oracle for every backend.
 
 Written to be read and checked, not to be fast. It computes in the precision of the weights it is given.
 
@@ -10,10 +10,11 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from ptb_lm.model.reference_lstm import StackState, stack_backward, stack_forward, stack_zero_state
+from ptb_lm.model.reference_stack import StackState, stack_backward, stack_forward, stack_zero_state
 
 Array = NDArray[np.floating]
-State = tuple[Sequence[Array], Sequence[Array]]  # h_BH of each layer, c_BH of each layer
+# Of each array that the cell carries, that of each layer: h_BH of each, for the LSTM then c_BH of each.
+State = Sequence[Sequence[Array]]
 
 
 def zero_state(weights: Mapping[str, Array], batch: int) -> State:
@@ -50,11 +51,11 @@ def loss_and_gradients(
     """Return the language model's loss, its gradient by every parameter, and the state after the window.
 
     Args:
-        weights: Canonical parameters (parameters.shapes). Without a `softmax.kernel` the weights are tied: it
-            is the embedding, transposed.
+        weights: Canonical parameters (parameters.shapes), whose names tell the cell. Without a
+            `softmax.kernel` the weights are tied: it is the embedding, transposed.
         x_BT: Input word ids.
         y_BT: Target word ids.
-        state: (h_BH of each layer, c_BH of each layer) before the window; no gradient flows into it.
+        state: The one before the window; no gradient flows into it.
         masks: L + 1 dropout masks, 0 or 1 / keep_prob: [T, B, E] for the embedding's output, then [T, B, H]
             for the output of each layer; [1, B, ...] where one holds for all time steps. None: no dropout.
         weight_masks: Masks of parameters by canonical name, which broadcast to their shapes: [V, 1] for the
@@ -119,4 +120,4 @@ def log_softmax(logits: Array) -> Array:
 
 
 def _by_kind(state: StackState) -> State:
-    return [h_BH for h_BH, _ in state], [c_BH for _, c_BH in state]
+    return list(zip(*state, strict=True))

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from ptb_lm import memory
 from ptb_lm.errors import UserError
+from ptb_lm.model import cells
 from ptb_lm.model.backend import Arrays, Ids, Measured, Words
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
@@ -47,12 +48,13 @@ class TensorFlowBackend:
         self.config = config
         self.device = choose(choice)
         self.dtype = DTYPES[choice.precision]
-        self.engine = self.device.engine(choice)
+        self.engine = self.device.engine(choice, config.cell)
+        self.carried = cells.get(config.cell).carried
         self.hints: tuple[str, ...] = ()
         with tf.device(self.device.name):
             self.network = Network(
                 config,
-                layer_type(choice.model, gpu=self.device.gpu),
+                layer_type(choice.model, cell=config.cell, gpu=self.device.gpu),
                 vocabulary_size=len(weights["embedding"]),
                 unroll=choice.unroll,
                 dtype=self.dtype,
@@ -60,7 +62,7 @@ class TensorFlowBackend:
             )
         window = tf.TensorSpec([None, None], tf.int32)
         states = [tf.TensorSpec([None, hidden_size], self.dtype) for hidden_size in config.layer_sizes]
-        signature = [window, window, [(h_BH, h_BH) for h_BH in states]]
+        signature = [window, window, [(part_BH,) * len(self.carried) for part_BH in states]]
         self.train_function = executed(self.network.train, choice.execution)
         self.window_function = executed(self.network.evaluate, choice.execution)
         self.evaluate_function = executed(self.network.evaluate, choice.execution, signature)
@@ -163,8 +165,10 @@ class TensorFlowBackend:
     def export_training_state(self, state: State) -> Arrays:
         """Return the carried state and the state of the dropout stream."""
         return {
-            "h": np.stack([h_BH.numpy() for h_BH, _ in state]),
-            "c": np.stack([c_BH.numpy() for _, c_BH in state]),
+            **{
+                name: np.stack([part_BH.numpy() for part_BH in parts])
+                for name, parts in zip(self.carried, zip(*state, strict=True), strict=True)
+            },
             "tensorflow.generator": self.dropout.generator.state.numpy(),
         }
 
@@ -176,8 +180,8 @@ class TensorFlowBackend:
             raise UserError(f"the dropout stream is not one of TensorFlow's ({error})") from None
         with tf.device(self.device.name):
             return [
-                (tf.constant(h_BH, self.dtype), tf.constant(c_BH, self.dtype))
-                for h_BH, c_BH in zip(arrays["h"], arrays["c"], strict=True)
+                tuple(tf.constant(part_BH, self.dtype) for part_BH in layer)
+                for layer in zip(*(arrays[name] for name in self.carried), strict=True)
             ]
 
     @enough_memory()

@@ -1,35 +1,32 @@
-"""One LSTM layer over a sequence, four ways: basic, block, block_fused, cudnn.
+"""One layer over a sequence: what it is, and the LSTM's four ways: basic, block, block_fused, cudnn.
 
-All compute the same function of the same canonical parameters:
-
-    gates = x_t @ kernel + h @ recurrent_kernel + bias, split into i, f, g, o
-    c' = sigmoid(f) * c + sigmoid(i) * tanh(g)
-    h' = sigmoid(o) * tanh(c')
+All of these compute the same function of the same canonical parameters (ptb_lm.model.cells.lstm). Other cells
+have a file each.
 
 Shapes: T = time steps, B = batch, I = input width, H = hidden units.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any
+from functools import partial
+from typing import Any, ClassVar
 
 import keras
 import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
+from ptb_lm.model import cells
 from ptb_lm.model.backend import Arrays
 from ptb_lm.tf_backend.block_ops import block_cell, block_lstm
 from ptb_lm.tf_backend.time_loop import LayerState, over_time
 
 
 class Layer(ABC):
-    """One LSTM layer over a sequence.
-
-    Its parameters lie as TensorFlow's operations want them: kernel above recurrent kernel in one matrix,
-    which multiplies [x, h].
+    """One layer over a sequence.
 
     Attributes:
+        cell_name: What its cells are, a name in ptb_lm.model.cells.CELLS.
         trained: The variables to train.
 
     Args:
@@ -39,12 +36,91 @@ class Layer(ABC):
         unroll: How the layer's own loop over time, if it has one, enters the graph; see time_loop.
     """
 
-    GATES = (0, 1, 2, 3)  # the canonical gates in the operation's order; its own inverse
+    cell_name: ClassVar[str] = cells.LSTM
+    trained: list[tf.Variable]
 
+    @abstractmethod
     def __init__(self, input_size: int, hidden_size: int, *, dtype: tf.DType, unroll: str) -> None:
         self.input_size = input_size
         self.hidden_size = hidden_size
         self.unroll = unroll
+
+    @classmethod
+    def on(cls, *, gpu: bool) -> "type[Layer]":
+        """Return the class that computes this on a GPU, or on a CPU."""
+        return cls
+
+    @abstractmethod
+    def by_name(self, arrays: Sequence[NDArray[Any]]) -> Arrays:
+        """Return what belongs to the trained variables (their values, or gradients) by their cell's names."""
+
+    @abstractmethod
+    def recurrent_factors(self, mask_HG: tf.Tensor) -> list[tf.Tensor | None]:
+        """Return a mask of the recurrent kernel as a factor of each trained variable; None: of 1."""
+
+    @abstractmethod
+    def load(self, canonical: Mapping[str, NDArray[Any]]) -> None:
+        """Set the parameters from arrays by their cell's names."""
+
+    @abstractmethod
+    def __call__(
+        self, x_TBI: tf.Tensor, state: LayerState, lengths_B: tf.Tensor | None = None
+    ) -> tuple[tf.Tensor, LayerState]:
+        """Return the output [T, B, H] and the state after each sample's last step.
+
+        Args:
+            x_TBI: The input, finite everywhere.
+            state: Before the first step.
+            lengths_B: Steps of each sample, 1 to T; beyond them the output is finite, and no more is said of
+                it. None: all T.
+        """
+
+
+class CanonicalLayer(Layer):
+    """A layer that keeps its parameters as its cell declares them: `self.weights`, by the same names."""
+
+    def __init__(self, input_size: int, hidden_size: int, *, dtype: tf.DType, unroll: str) -> None:
+        super().__init__(input_size, hidden_size, dtype=dtype, unroll=unroll)
+        shapes = cells.get(self.cell_name).shapes(input_size, hidden_size)
+        self.weights = {name: tf.Variable(tf.zeros(shape, dtype)) for name, shape in shapes.items()}
+        self.trained = list(self.weights.values())
+
+    def by_name(self, arrays: Sequence[NDArray[Any]]) -> Arrays:
+        """Return what belongs to the trained variables by their cell's names."""
+        return dict(zip(self.weights, arrays, strict=True))
+
+    def recurrent_factors(self, mask_HG: tf.Tensor) -> list[tf.Tensor | None]:
+        """Return a mask of the recurrent kernel as a factor of each trained variable."""
+        return [mask_HG if name == "recurrent_kernel" else None for name in self.weights]
+
+    def load(self, canonical: Mapping[str, NDArray[Any]]) -> None:
+        """Set the parameters from arrays by their cell's names."""
+        for name, variable in self.weights.items():
+            variable.assign(canonical[name])
+
+    @abstractmethod
+    def step(self, weights: Mapping[str, tf.Tensor], x_BI: tf.Tensor, state: Any) -> LayerState:
+        """Return the state after a step; `weights` are `self.weights`, read once for all steps."""
+
+    def __call__(
+        self, x_TBI: tf.Tensor, state: LayerState, lengths_B: tf.Tensor | None = None
+    ) -> tuple[tf.Tensor, LayerState]:
+        """Return the output [T, B, H] and the state after each sample's last step."""
+        weights = {name: tf.convert_to_tensor(variable) for name, variable in self.weights.items()}
+        step = partial(self.step, weights)
+        return over_time(step, x_TBI, state, unroll=self.unroll, lengths_B=lengths_B)
+
+
+class LSTMLayer(Layer):
+    """An LSTM layer whose parameters lie as TensorFlow's operations want them.
+
+    That is the kernel above the recurrent kernel in one matrix, which multiplies [x, h].
+    """
+
+    GATES = (0, 1, 2, 3)  # the canonical gates in the operation's order; its own inverse
+
+    def __init__(self, input_size: int, hidden_size: int, *, dtype: tf.DType, unroll: str) -> None:
+        super().__init__(input_size, hidden_size, dtype=dtype, unroll=unroll)
         self.weight = tf.Variable(tf.zeros([input_size + hidden_size, 4 * hidden_size], dtype))
         self.bias = tf.Variable(tf.zeros([4 * hidden_size], dtype))
         self.trained = [self.weight, self.bias]
@@ -73,25 +149,12 @@ class Layer(ABC):
         self.weight.assign(self._reordered(weight))
         self.bias.assign(self._reordered(canonical["bias"]))
 
-    @abstractmethod
-    def __call__(
-        self, x_TBI: tf.Tensor, state: LayerState, lengths_B: tf.Tensor | None = None
-    ) -> tuple[tf.Tensor, LayerState]:
-        """Return the output [T, B, H] and the state after each sample's last step.
-
-        Args:
-            x_TBI: The input, finite everywhere.
-            state: Before the first step.
-            lengths_B: Steps of each sample, 1 to T; beyond them the output is finite, and no more is said of
-                it. None: all T.
-        """
-
     def _reordered(self, array: NDArray[Any]) -> NDArray[Any]:
         gates = np.split(array, 4, axis=-1)
         return np.concatenate([gates[gate] for gate in self.GATES], axis=-1)
 
 
-class BasicLayer(Layer):
+class BasicLayer(LSTMLayer):
     """Gates written out of elementary operations."""
 
     def __call__(
@@ -110,7 +173,7 @@ class BasicLayer(Layer):
         return over_time(step, x_TBI, state, unroll=self.unroll, lengths_B=lengths_B)
 
 
-class BlockLayer(Layer):
+class BlockLayer(LSTMLayer):
     """LSTMBlockCell: one fused operation a time step."""
 
     GATES = (0, 2, 1, 3)
@@ -122,20 +185,22 @@ class BlockLayer(Layer):
         weight, bias = tf.convert_to_tensor(self.weight), tf.convert_to_tensor(self.bias)
 
         def step(x_BI: tf.Tensor, state: LayerState) -> LayerState:
-            return block_cell(x_BI, *state, weight, bias)
+            h_BH, c_BH = state
+            return block_cell(x_BI, h_BH, c_BH, weight, bias)
 
         return over_time(step, x_TBI, state, unroll=self.unroll, lengths_B=lengths_B)
 
 
-class BlockFusedLayer(Layer):
+class BlockFusedLayer(LSTMLayer):
     """BlockLSTMV2: one operation for the sequence."""
 
     def __call__(
         self, x_TBI: tf.Tensor, state: LayerState, lengths_B: tf.Tensor | None = None
     ) -> tuple[tf.Tensor, LayerState]:
         """Return the output [T, B, H] and the state after each sample's last step."""
+        h_BH, c_BH = state
         h_TBH, c_TBH = block_lstm(
-            x_TBI, *state, tf.convert_to_tensor(self.weight), tf.convert_to_tensor(self.bias)
+            x_TBI, h_BH, c_BH, tf.convert_to_tensor(self.weight), tf.convert_to_tensor(self.bias)
         )
         if lengths_B is None:
             return h_TBH, (h_TBH[-1], c_TBH[-1])
@@ -143,8 +208,13 @@ class BlockFusedLayer(Layer):
         return h_TBH, (tf.gather_nd(h_TBH, last_B2), tf.gather_nd(c_TBH, last_B2))
 
 
-class CudnnLayer(Layer):
-    """CudnnRNNV3: cuDNN's LSTM on a GPU."""
+class CudnnLayer(LSTMLayer):
+    """CudnnRNNV3: cuDNN's LSTM on a GPU. On a CPU it is KerasLayer."""
+
+    @classmethod
+    def on(cls, *, gpu: bool) -> type[Layer]:
+        """Return the class that computes this on a GPU, or on a CPU."""
+        return cls if gpu else KerasLayer
 
     def __call__(
         self, x_TBI: tf.Tensor, state: LayerState, lengths_B: tf.Tensor | None = None
@@ -172,7 +242,7 @@ class KerasLayer(Layer):
     """keras.layers.LSTM as its users write it: on a CPU, Keras's own loop over elementary operations."""
 
     def __init__(self, input_size: int, hidden_size: int, *, dtype: tf.DType, unroll: str) -> None:
-        self.hidden_size = hidden_size
+        super().__init__(input_size, hidden_size, dtype=dtype, unroll=unroll)
         # Where there is a GPU, Keras would try cuDNN on the CPU too.
         self.lstm = keras.layers.LSTM(
             hidden_size, return_sequences=True, return_state=True, use_cudnn=False, dtype=dtype.name
@@ -204,12 +274,7 @@ class KerasLayer(Layer):
         return tf.transpose(output_BTH, [1, 0, 2]), (h_BH, c_BH)
 
 
-def layer_type(model: str, *, gpu: bool) -> type[Layer]:
-    """Return the class behind a model's name."""
-    layers: dict[str, type[Layer]] = {
-        "basic": BasicLayer,
-        "block": BlockLayer,
-        "block_fused": BlockFusedLayer,
-        "cudnn": CudnnLayer if gpu else KerasLayer,
-    }
-    return layers[model]
+def layer_type(model: str, *, cell: str = cells.LSTM, gpu: bool) -> type[Layer]:
+    """Return the class that computes layers of a cell by a model's name."""
+    named: type[Layer] = cells.layer(cell, "tensorflow", model)
+    return named.on(gpu=gpu)

@@ -10,6 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from ptb_lm.errors import OutOfMemoryError, UserError
+from ptb_lm.model.cells import LSTM
 from ptb_lm.model.choice import Choice
 
 DTYPES = {"fp32": tf.float32, "fp64": tf.float64}
@@ -30,8 +31,10 @@ class Device:
         """What tf.device takes."""
         return "GPU:0" if self.gpu else "CPU:0"
 
-    def engine(self, choice: Choice) -> str:
-        """Return what computes the LSTM here, for people."""
+    def engine(self, choice: Choice, cell: str = LSTM) -> str:
+        """Return what computes the layers here, for people."""
+        if cell != LSTM:
+            return f"tensorflow {choice.model} {cell} on {'cuda' if self.gpu else 'cpu'} ({choice.execution})"
         if choice.model != "cudnn":
             return f"tensorflow {choice.model} on {'cuda' if self.gpu else 'cpu'} ({choice.execution})"
         if self.gpu:

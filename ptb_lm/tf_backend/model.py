@@ -1,4 +1,4 @@
-"""A stack of LSTM layers, which the language model and the sequence classifier share.
+"""A stack of recurrent layers, which the language model and the sequence classifier share.
 
 Shapes: T = time steps, B = batch, I = input width, H = hidden units, K = the top layer's output width (H, or
 2H if bidirectional).
@@ -11,7 +11,7 @@ from typing import Any
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from ptb_lm.model import parameters
+from ptb_lm.model import cells, parameters
 from ptb_lm.model.backend import Arrays
 from ptb_lm.tf_backend.cells import Layer
 from ptb_lm.tf_backend.dropout import Dropout
@@ -19,10 +19,10 @@ from ptb_lm.tf_backend.time_loop import LayerState
 
 
 class LSTMStack:
-    """LSTM layers, each in one direction or both, with dropout on the input of each.
+    """Recurrent layers, each in one direction or both, with dropout on the input of each.
 
-    A bidirectional layer's output is both directions', the forward one first. The state is a (h_BH, c_BH) for
-    each layer and direction: layer 0 forward, layer 0 reverse if there is one, layer 1 forward ...
+    A bidirectional layer's output is both directions', the forward one first. The state is what is
+    carried of each layer and direction: layer 0 forward, layer 0 reverse if there is one, layer 1 forward ...
 
     Attributes:
         layers: Of each layer, its directions.
@@ -48,10 +48,11 @@ class LSTMStack:
         dtype: tf.DType,
     ) -> None:
         self.dtype = dtype
+        self.cell = cells.get(layer_type.cell_name)
         self.layers: list[list[Layer]] = []
         self._by_prefix: dict[str, Layer] = {}  # of the parameters' canonical names
         for index, hidden in enumerate(hidden_sizes):
-            prefixes = parameters.directions(index, bidirectional=bidirectional)
+            prefixes = parameters.directions(index, bidirectional=bidirectional, cell=layer_type.cell_name)
             directions = [layer_type(input_size, hidden, dtype=dtype, unroll=unroll) for _ in prefixes]
             self.layers.append(directions)
             self._by_prefix.update(zip(prefixes, directions, strict=True))
@@ -95,10 +96,10 @@ class LSTMStack:
     def zero_state(self, batch_size: int | tf.Tensor) -> list[LayerState]:
         """Return the zero state for a batch."""
         shapes = [(batch_size, layer.hidden_size) for layer in self._by_prefix.values()]
-        return [(tf.zeros(shape, self.dtype), tf.zeros(shape, self.dtype)) for shape in shapes]
+        return [tuple(tf.zeros(shape, self.dtype) for _ in self.cell.carried) for shape in shapes]
 
     def canonical(self) -> Arrays:
-        """Return the parameters by canonical name (ptb_lm.model.parameters.lstm_shapes)."""
+        """Return the parameters by canonical name (ptb_lm.model.parameters.stack_shapes)."""
         return self.by_name([variable.numpy() for variable in self.trained])
 
     def by_name(self, arrays: Sequence[NDArray[Any]]) -> Arrays:
@@ -114,7 +115,7 @@ class LSTMStack:
         """Return the factor of each trained variable that drops recurrent weights; None: of 1.
 
         Args:
-            masks: [H, 4H] of some recurrent kernels by canonical name; other names are left alone.
+            masks: Of some recurrent kernels by canonical name; other names are left alone.
         """
         factors: list[tf.Tensor | None] = []
         for prefix, layer in self._by_prefix.items():
@@ -125,7 +126,8 @@ class LSTMStack:
     def load(self, canonical: Mapping[str, NDArray[Any]]) -> None:
         """Set the parameters from arrays by canonical name; other names are left alone."""
         for prefix, layer in self._by_prefix.items():
-            layer.load({name: canonical[prefix + name] for name in ("kernel", "recurrent_kernel", "bias")})
+            names = self.cell.shapes(layer.input_size, layer.hidden_size)
+            layer.load({name: canonical[prefix + name] for name in names})
 
 
 def _zero_padding(x_TBI: tf.Tensor, lengths_B: tf.Tensor) -> tf.Tensor:

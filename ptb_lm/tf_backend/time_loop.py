@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-LayerState = tuple[tf.Tensor, tf.Tensor]  # h_BH, c_BH
+LayerState = tuple[tf.Tensor, ...]  # what a layer carries, each [B, H]; the first is h_BH, its output
 Step = Callable[[tf.Tensor, LayerState], LayerState]  # (x_BI, state) -> state
 TimedStep = Callable[[Any, tf.Tensor, LayerState], LayerState]  # (t, x_BI, state) -> state
 
@@ -28,11 +28,11 @@ def over_time(
     """
 
     def timed(t: Any, x_BI: tf.Tensor, state: LayerState) -> LayerState:
-        h_BH, c_BH = step(x_BI, state)
+        after = step(x_BI, state)
         if lengths_B is None:
-            return h_BH, c_BH
+            return after
         valid_B1 = (t < lengths_B)[:, None]
-        return tf.where(valid_B1, h_BH, state[0]), tf.where(valid_B1, c_BH, state[1])
+        return tuple(tf.where(valid_B1, new, old) for new, old in zip(after, state, strict=True))
 
     if unroll == "static" and x_TBI.shape[0] is not None:
         return _unrolled(timed, x_TBI, state)

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from ptb_lm import memory
 from ptb_lm.errors import UserError
+from ptb_lm.model import cells
 from ptb_lm.model.backend import Arrays, Ids, Measured, Words
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
@@ -49,12 +50,15 @@ class TorchBackend(TorchModel):
     preferred: ClassVar[Mapping[str, str]] = {"cpu": "eager", "cuda": "graph"}
 
     def __init__(self, config: Config, weights: Mapping[str, NDArray[Any]], choice: Choice) -> None:
-        super().__init__(choice)
+        super().__init__(choice, cell=config.cell)
         if self.device.type == "cpu":
             memory.keep_freed()
         self.config = config
         vocabulary_size = len(weights["embedding"])
-        self.stack = LSTMStack.build(choice.model, config.embedding_width, config.layer_sizes)
+        self.stack = LSTMStack.build(
+            choice.model, config.embedding_width, config.layer_sizes, cell=config.cell
+        )
+        self.carried = cells.get(config.cell).carried
         self.stack.to(self.device, self.precision.compute)
         self.window = (config.batch_size, config.num_steps)
         self.executed_stack = self.stack.executed(
@@ -186,8 +190,10 @@ class TorchBackend(TorchModel):
     def export_training_state(self, state: State) -> Arrays:
         """Return the carried state and the state of the dropout stream."""
         return {
-            "h": torch.stack([h_BH for h_BH, _ in state]).to("cpu", self.precision.master).numpy(),
-            "c": torch.stack([c_BH for _, c_BH in state]).to("cpu", self.precision.master).numpy(),
+            **{
+                name: torch.stack(parts).to("cpu", self.precision.master).numpy()
+                for name, parts in zip(self.carried, zip(*state, strict=True), strict=True)
+            },
             "torch.generator": self.dropout.generator.get_state().numpy(),
             # A run goes on as it was computed, wherever the machine would choose otherwise.
             **({"torch.cpu": cpu.saved()} if self.device.type == "cpu" else {}),
@@ -202,11 +208,11 @@ class TorchBackend(TorchModel):
             raise UserError(f"the dropout stream was not saved on {self.device.type} ({error})") from None
         if self.device.type == "cpu" and "torch.cpu" in arrays:
             cpu.restore(arrays["torch.cpu"])
-        h_LBH, c_LBH = (torch.from_numpy(arrays[name].copy()) for name in ("h", "c"))
-        state = self.zero_state(h_LBH.shape[1])
-        for (h_BH, c_BH), h_saved_BH, c_saved_BH in zip(state, h_LBH, c_LBH, strict=True):
-            h_BH.copy_(h_saved_BH)
-            c_BH.copy_(c_saved_BH)
+        saved = [torch.from_numpy(arrays[name].copy()) for name in self.carried]
+        state = self.zero_state(saved[0].shape[1])
+        for layer, saved_layer in zip(state, zip(*saved, strict=True), strict=True):
+            for part_BH, saved_BH in zip(layer, saved_layer, strict=True):
+                part_BH.copy_(saved_BH)
         return state
 
     def _step(self, ids_N: Tensor, targets_N: Tensor, state: State) -> tuple[State, Loss]:
@@ -232,7 +238,7 @@ class TorchBackend(TorchModel):
             for parameter, gradient in zip(self.trained, gradients, strict=True)
         ]
         norm = self._update(ids_N, d_embedded_TBE, gradients)
-        return [(h_BH.detach(), c_BH.detach()) for h_BH, c_BH in state], _measured(nll_N, norm)
+        return [tuple([part.detach() for part in layer]) for layer in state], _measured(nll_N, norm)
 
     def _update(self, ids_N: Tensor, d_embedded_TBE: Tensor, gradients: Sequence[Tensor]) -> Tensor:
         """Clip by the global norm, move the parameters, and return the norm before clipping, [].

@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from ptb_lm.errors import OutOfMemoryError, UserError
+from ptb_lm.model import cells
 from ptb_lm.model.backend import FRAMEWORKS, Arrays
 from ptb_lm.model.choice import Choice
 from ptb_lm.torch_backend import cpu, native
@@ -27,6 +28,7 @@ class TorchModel(ABC):
 
     Args:
         choice: What was chosen. The execution "auto" is what `preferred` says.
+        cell: What its layers' cells are, a name in ptb_lm.model.cells.CELLS.
 
     Raises:
         UserError: There is no such device, or it cannot do what is asked for.
@@ -35,7 +37,7 @@ class TorchModel(ABC):
     # The execution that "auto" means on each type of device.
     preferred: ClassVar[Mapping[str, str]] = {"cpu": "eager", "cuda": "eager"}
 
-    def __init__(self, choice: Choice) -> None:
+    def __init__(self, choice: Choice, *, cell: str = cells.LSTM) -> None:
         device, execution, precision = choice.device, choice.execution, choice.precision
         assert choice.unroll == "static", "a Python loop over time"
         if device == "cuda" and not torch.cuda.is_available():
@@ -56,7 +58,7 @@ class TorchModel(ABC):
         # As TensorFlow's threads do. A gradient that fades over a thousand steps ends in denormal numbers,
         # with which a CPU computes many times slower. The threads that are started later inherit it.
         torch.set_flush_denormal(True)
-        self.model_name = choice.model
+        self.model_name, self.cell = choice.model, cell
         if self.device.type == "cuda":
             # For the whole process. fp32 means IEEE float32; torch's default would let cuDNN round to TF32.
             rounding = "tf32" if self.precision.tf32 else "ieee"
@@ -73,8 +75,8 @@ class TorchModel(ABC):
 
     @property
     def engine(self) -> str:
-        """What computes the LSTM, for people."""
-        return _lstm(self.model_name, self.execution, self.device, self.dtype)
+        """What computes the layers, for people."""
+        return _engine(self.model_name, self.cell, self.execution, self.device, self.dtype)
 
     @property
     def hints(self) -> list[str]:
@@ -91,7 +93,7 @@ class TorchModel(ABC):
             hints.append("this CPU multiplies in bfloat16: --precision bf16 is faster, but for tiny models")
         if self.model_name == "persistent":
             hints.append("--model persistent is for a GPU in fp16: here --model block_fused is faster")
-        elif self.model_name != "block_fused" and self._has_a_fast_recurrence():
+        elif self.cell == cells.LSTM and self.model_name != "block_fused" and self._has_a_fast_recurrence():
             hints.append(f"on this CPU --model block_fused is faster than {self.model_name}")
         if cpu.chosen().kernels == "torch" and (trouble := native.trouble()):
             hints.append(f"training is slower than it could be, without compiled kernels: {trouble}")
@@ -184,7 +186,13 @@ def auto_precision(device: str) -> str:
     return "bf16" if cpu.multiplies_bfloat16() else "fp32"
 
 
-def _lstm(model: str, execution: str, device: torch.device, dtype: torch.dtype) -> str:
+def _engine(model: str, cell: str, execution: str, device: torch.device, dtype: torch.dtype) -> str:
+    if cell != cells.LSTM:
+        library = "cuDNN" if device.type == "cuda" else "ATen"
+        how = (
+            execution if model != "cudnn" else library if execution == "eager" else f"{library}, {execution}"
+        )
+        return f"torch {model} {cell} on {device.type} ({how})"
     if model == "persistent" and (device.type, dtype) != ("cuda", torch.float16):
         return f"torch persistent on {device.type} ({execution}; its kernel needs CUDA and fp16)"
     ours = execution == "eager" and cpu.recurrence(torch.empty(0, dtype=dtype, device=device)) is not None

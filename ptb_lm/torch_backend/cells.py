@@ -1,24 +1,23 @@
-"""One LSTM layer over a sequence, in one direction, three ways: basic, block, block_fused.
+"""One layer over a sequence, in one direction: what it is, and three of the LSTM: basic, block, block_fused.
 
-The fourth, cudnn, is in ptb_lm.torch_backend.layers: it knows directions and lengths itself. All compute the
-same function of the same canonical parameters:
-
-    gates = x_t @ kernel + h @ recurrent_kernel + bias, split into i, f, g, o
-    c' = sigmoid(f) * c + sigmoid(i) * tanh(g)
-    h' = sigmoid(o) * tanh(c')
+The LSTM's fourth, cudnn, is in ptb_lm.torch_backend.layers: it knows directions and lengths itself. All
+compute the same function of the same canonical parameters (ptb_lm.model.cells.lstm). Other cells have a file
+each.
 
 Shapes: T = time steps, B = batch, I = input width, H = hidden units.
 """
 
 from abc import ABC, abstractmethod
-from typing import NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from ptb_lm.model import cells
 from ptb_lm.torch_backend.fused import FusedSequence, last_of_each
 
-LayerState = tuple[Tensor, Tensor]  # h_BH, c_BH
+LayerState = tuple[Tensor, ...]  # what a layer carries from step to step, each [B, H]; the first is h_BH
+LSTMState = tuple[Tensor, Tensor]  # h_BH, c_BH; TorchScript wants to know how many there are
 
 
 class Canonical(NamedTuple):
@@ -26,6 +25,7 @@ class Canonical(NamedTuple):
 
     parameter: Tensor
     transposed: bool = False  # torch's own modules keep [4H, I] where canonical is [I, 4H]
+    part: slice | None = None  # where it is only some of what torch keeps in one tensor
 
     @property
     def value(self) -> Tensor:
@@ -39,16 +39,23 @@ class Canonical(NamedTuple):
         return self._canonical(self.parameter.grad)
 
     def _canonical(self, tensor: Tensor) -> Tensor:
+        if self.part is not None:
+            tensor = tensor[self.part]
         return tensor.T if self.transposed else tensor
 
 
 class Layer(nn.Module, ABC):
-    """One LSTM layer over a sequence, in one direction.
+    """One layer over a sequence, in one direction.
+
+    Attributes:
+        cell_name: What its cells are, a name in ptb_lm.model.cells.CELLS.
 
     Args:
         input_size: I.
         hidden_size: H.
     """
+
+    cell_name: ClassVar[str] = cells.LSTM
 
     def __init__(self, input_size: int, hidden_size: int) -> None:
         super().__init__()
@@ -57,40 +64,39 @@ class Layer(nn.Module, ABC):
 
     @abstractmethod
     def canonical(self) -> dict[str, Canonical]:
-        """Return the trained parameters by canonical name: kernel, recurrent_kernel, bias."""
+        """Return the trained parameters by their cell's names: kernel, recurrent_kernel ..."""
 
     def zero_state(self, batch_size: int) -> LayerState:
         """Return the zero state for a batch."""
         zeros = next(self.parameters()).new_zeros
-        return zeros(batch_size, self.hidden_size), zeros(batch_size, self.hidden_size)
+        return tuple(zeros(batch_size, self.hidden_size) for _ in cells.get(self.cell_name).carried)
 
     @abstractmethod
-    def forward(self, x_TBI: Tensor, state: LayerState) -> tuple[Tensor, LayerState]:
-        """Return the output [T, B, H] and the state after the last step."""
+    def forward(self, x_TBI: Tensor, state: Any) -> tuple[Tensor, Any]:
+        """Return the output [T, B, H] and the state after the last step; a state is a LayerState."""
 
 
 class CanonicalLayer(Layer):
-    """A layer that keeps its parameters as the canonical ones are."""
+    """A layer that keeps its parameters as its cell declares them, by the same names."""
 
     def __init__(self, input_size: int, hidden_size: int) -> None:
         super().__init__(input_size, hidden_size)
-        self.kernel = nn.Parameter(torch.zeros(input_size, 4 * hidden_size))
-        self.recurrent_kernel = nn.Parameter(torch.zeros(hidden_size, 4 * hidden_size))
-        self.bias = nn.Parameter(torch.zeros(4 * hidden_size))
+        for name, shape in cells.get(self.cell_name).shapes(input_size, hidden_size).items():
+            self.register_parameter(name, nn.Parameter(torch.zeros(shape)))
 
     def canonical(self) -> dict[str, Canonical]:
-        """Return the trained parameters by canonical name."""
-        return {
-            "kernel": Canonical(self.kernel),
-            "recurrent_kernel": Canonical(self.recurrent_kernel),
-            "bias": Canonical(self.bias),
-        }
+        """Return the trained parameters by their cell's names."""
+        return {name: Canonical(parameter) for name, parameter in self.named_parameters()}
 
 
 class BasicLayer(CanonicalLayer):
     """Gates written out of elementary operations; a Python loop over time."""
 
-    def forward(self, x_TBI: Tensor, state: LayerState) -> tuple[Tensor, LayerState]:
+    kernel: Tensor
+    recurrent_kernel: Tensor
+    bias: Tensor
+
+    def forward(self, x_TBI: Tensor, state: LSTMState) -> tuple[Tensor, LSTMState]:
         """Return the output [T, B, H] and the state after the last step."""
         h_BH, c_BH = state
         outputs = []
@@ -119,7 +125,7 @@ class BlockLayer(Layer):
             "bias": Canonical(self.cell.bias_ih),
         }
 
-    def forward(self, x_TBI: Tensor, state: LayerState) -> tuple[Tensor, LayerState]:
+    def forward(self, x_TBI: Tensor, state: LSTMState) -> tuple[Tensor, LSTMState]:
         """Return the output [T, B, H] and the state after the last step."""
         outputs = []
         for x_BI in x_TBI.unbind():
@@ -134,18 +140,22 @@ class BlockFusedLayer(CanonicalLayer):
     In half precision the carried c, which is added to at every step, is of float32.
     """
 
+    kernel: Tensor
+    recurrent_kernel: Tensor
+    bias: Tensor
+
     def zero_state(self, batch_size: int) -> LayerState:
         """Return the zero state for a batch."""
         h_BH, c_BH = super().zero_state(batch_size)
         return h_BH, c_BH.to(torch.promote_types(c_BH.dtype, torch.float32))
 
-    def forward(self, x_TBI: Tensor, state: LayerState) -> tuple[Tensor, LayerState]:
+    def forward(self, x_TBI: Tensor, state: LSTMState) -> tuple[Tensor, LSTMState]:
         """Return the output [T, B, H] and the state after the last step."""
         steps, batch, _ = x_TBI.shape
         output_PH, last = self.packed(x_TBI.flatten(0, 1), state, (batch,) * steps)
         return output_PH.view(steps, batch, -1), last
 
-    def packed(self, x_PI: Tensor, state: LayerState, running: tuple[int, ...]) -> tuple[Tensor, LayerState]:
+    def packed(self, x_PI: Tensor, state: LayerState, running: tuple[int, ...]) -> tuple[Tensor, LSTMState]:
         """Return the output [P, H] and each sample's state after its last step, over packed sequences.
 
         Args:

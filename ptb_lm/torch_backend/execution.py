@@ -52,9 +52,9 @@ def _profile(scripted: Layer, layer: Layer, batch_size: int, steps: int) -> None
     """
     zeros = next(layer.parameters()).new_zeros
     x_TBI = zeros(steps, batch_size, layer.input_size)
-    h_BH = zeros(batch_size, layer.hidden_size)
-    output_TBH, _ = scripted(x_TBI.clone().requires_grad_(), (h_BH, h_BH))
+    state = layer.zero_state(batch_size)
+    output_TBH, _ = scripted(x_TBI.clone().requires_grad_(), state)
     output_TBH.sum().backward()
     layer.zero_grad()
     with torch.no_grad():
-        scripted(x_TBI, (h_BH, h_BH))
+        scripted(x_TBI, state)

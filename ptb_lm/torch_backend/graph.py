@@ -59,7 +59,7 @@ class GraphedStep:
     def _capture(self, ids_N: Tensor, targets_N: Tensor, state: Sequence[LayerState]) -> torch.cuda.CUDAGraph:
         device = self._rate.device
         self._ids_N, self._targets_N = ids_N.to(device, copy=True), targets_N.to(device, copy=True)
-        self._state = [(h_BH.clone(), c_BH.clone()) for h_BH, c_BH in state]
+        self._state = [tuple(part_BH.clone() for part_BH in layer) for layer in state]
         rate, stream_state = self._rate.clone(), self._generator.get_state()
         self._rate.zero_()
         side = torch.cuda.Stream(device)

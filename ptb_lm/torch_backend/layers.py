@@ -5,24 +5,15 @@ Shapes: T = time steps, B = batch, I = input width, H = hidden units, D = direct
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
-from typing import Protocol
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from ptb_lm.torch_backend.cells import (
-    BasicLayer,
-    BlockFusedLayer,
-    BlockLayer,
-    Canonical,
-    Layer,
-    LayerState,
-    freeze_second_bias,
-)
+from ptb_lm.model import cells
+from ptb_lm.torch_backend.cells import Canonical, Layer, LayerState, freeze_second_bias
 from ptb_lm.torch_backend.lengths import Lengths
-from ptb_lm.torch_backend.persistent import PersistentLayer
 
 PREFIXES = ("", "reverse.")  # of each direction's canonical names
 
@@ -107,8 +98,12 @@ class DirectedLayers(StackLayer):
         return outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=2), after
 
 
-class CudnnLayer(StackLayer):
-    """torch.nn.LSTM: one operation for the sequence; cuDNN on a GPU, oneDNN or ATen on a CPU.
+class LibraryLayer(StackLayer):
+    """A layer of torch's own: one operation for the sequence, by the library that torch takes on a device.
+
+    Attributes:
+        cell_name: What its cells are, a name in ptb_lm.model.cells.CELLS.
+        module_type: torch's module.
 
     Args:
         input_size: I.
@@ -116,66 +111,98 @@ class CudnnLayer(StackLayer):
         bidirectional: Whether it reads the sequence in both directions.
     """
 
+    cell_name: ClassVar[str]
+    module_type: ClassVar[Callable[..., nn.RNNBase]]
+
     def __init__(self, input_size: int, hidden_size: int, *, bidirectional: bool) -> None:
         super().__init__()
-        self.lstm = nn.LSTM(input_size, hidden_size, bidirectional=bidirectional)
+        self.module = self.module_type(input_size, hidden_size, bidirectional=bidirectional)
         self.suffixes = ("l0", "l0_reverse") if bidirectional else ("l0",)
         self.direction_count = len(self.suffixes)
-        for suffix in self.suffixes:
-            freeze_second_bias(self.lstm.get_parameter(f"bias_hh_{suffix}"))
+
+    @abstractmethod
+    def canonical_of(self, suffix: str) -> dict[str, Canonical]:
+        """Return a direction's trained parameters by their cell's names.
+
+        Args:
+            suffix: What ends torch's names of them.
+        """
+
+    @abstractmethod
+    def run(self, inputs: Any, before: tuple[Tensor, ...]) -> tuple[Any, tuple[Tensor, ...]]:
+        """Call torch's module; a state is of the arrays [D, B, H] that its cell carries."""
 
     def canonical(self) -> dict[str, Canonical]:
         """Return the trained parameters by canonical name."""
-        table = {}
-        for prefix, suffix in zip(PREFIXES, self.suffixes, strict=False):
-            table[prefix + "kernel"] = Canonical(self.lstm.get_parameter(f"weight_ih_{suffix}"), True)
-            table[prefix + "recurrent_kernel"] = Canonical(
-                self.lstm.get_parameter(f"weight_hh_{suffix}"), True
-            )
-            table[prefix + "bias"] = Canonical(self.lstm.get_parameter(f"bias_ih_{suffix}"))
-        return table
+        return {
+            prefix + name: kept
+            for prefix, suffix in zip(PREFIXES, self.suffixes, strict=False)
+            for name, kept in self.canonical_of(suffix).items()
+        }
 
     def zero_state(self, batch_size: int) -> list[LayerState]:
         """Return each direction's zero state for a batch."""
-        zeros, shape = next(self.parameters()).new_zeros, (batch_size, self.lstm.hidden_size)
-        return [(zeros(shape), zeros(shape)) for _ in self.suffixes]
+        zeros, shape = next(self.parameters()).new_zeros, (batch_size, self.module.hidden_size)
+        carried = cells.get(self.cell_name).carried
+        return [tuple(zeros(shape) for _ in carried) for _ in self.suffixes]
 
     def forward(
         self, x_TBI: Tensor, state: Sequence[LayerState], lengths: Lengths | None = None
     ) -> tuple[Tensor, list[LayerState]]:
         """Return the output [T, B, K] and each direction's state after it has read the sequence."""
-        self.lstm.train(torch.is_grad_enabled())  # without a gradient, nothing is kept for one
+        self.module.train(torch.is_grad_enabled())  # without a gradient, nothing is kept for one
         before = tuple(_stacked(parts) for parts in zip(*state, strict=True))
         if lengths is None:
-            output_TBK, after = self.lstm(x_TBI, before)
+            output_TBK, after = self.run(x_TBI, before)
         else:
             packed = pack_padded_sequence(x_TBI, lengths.lengths_B, enforce_sorted=False)
-            packed, after = self.lstm(packed, before)
+            packed, after = self.run(packed, before)
             output_TBK, _ = pad_packed_sequence(packed, total_length=len(x_TBI))
-        h_DBH, c_DBH = after
-        return output_TBK, list(zip(h_DBH.unbind(), c_DBH.unbind(), strict=True))
+        return output_TBK, list(zip(*(part_DBH.unbind() for part_DBH in after), strict=True))
 
 
-class LayerFactory(Protocol):
-    """What builds a layer of a stack."""
+class CudnnLayer(LibraryLayer):
+    """torch.nn.LSTM: cuDNN on a GPU, oneDNN or ATen on a CPU."""
 
-    def __call__(self, input_size: int, hidden_size: int, *, bidirectional: bool) -> StackLayer:
-        """Return a layer of these sizes, in one direction or in both."""
+    cell_name = cells.LSTM
+    module_type = nn.LSTM
+
+    def __init__(self, input_size: int, hidden_size: int, *, bidirectional: bool) -> None:
+        super().__init__(input_size, hidden_size, bidirectional=bidirectional)
+        for suffix in self.suffixes:
+            freeze_second_bias(self.module.get_parameter(f"bias_hh_{suffix}"))
+
+    def canonical_of(self, suffix: str) -> dict[str, Canonical]:
+        """Return a direction's trained parameters by their cell's names."""
+        return {
+            "kernel": Canonical(self.module.get_parameter(f"weight_ih_{suffix}"), True),
+            "recurrent_kernel": Canonical(self.module.get_parameter(f"weight_hh_{suffix}"), True),
+            "bias": Canonical(self.module.get_parameter(f"bias_ih_{suffix}")),
+        }
+
+    def run(self, inputs: Any, before: tuple[Tensor, ...]) -> tuple[Any, tuple[Tensor, ...]]:
+        """Call torch's module."""
+        output, after = self.module(inputs, before)
+        return output, after
 
 
-def _directed(
-    layer: Callable[[int, int], Layer], input_size: int, hidden_size: int, *, bidirectional: bool
+def built(
+    cell: str, model: str, input_size: int, hidden_size: int, *, bidirectional: bool = False
 ) -> StackLayer:
-    return DirectedLayers(layer(input_size, hidden_size) for _ in range(2 if bidirectional else 1))
+    """Return a layer of a stack; its parameters are still to be loaded.
 
-
-LAYERS: dict[str, LayerFactory] = {
-    "basic": partial(_directed, BasicLayer),
-    "block": partial(_directed, BlockLayer),
-    "block_fused": partial(_directed, BlockFusedLayer),
-    "cudnn": CudnnLayer,
-    "persistent": partial(_directed, PersistentLayer),
-}
+    Args:
+        cell: A name in CELLS.
+        model: How it is computed, one that the table has for the cell.
+        input_size: I.
+        hidden_size: H.
+        bidirectional: Whether it reads the sequence in both directions.
+    """
+    layer_type = cells.layer(cell, "torch", model)
+    if issubclass(layer_type, StackLayer):
+        layer: StackLayer = layer_type(input_size, hidden_size, bidirectional=bidirectional)
+        return layer
+    return DirectedLayers(layer_type(input_size, hidden_size) for _ in range(2 if bidirectional else 1))
 
 
 def _stacked(parts: Sequence[Tensor]) -> Tensor:

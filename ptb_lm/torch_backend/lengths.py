@@ -37,7 +37,7 @@ class Lengths:
         Args:
             layer: Any layer.
             x_TBI: Its input.
-            state: (h_BH, c_BH) before the first step that it reads.
+            state: Before the first step that it reads.
             backwards: Whether it reads from the last valid step down to step 0.
 
         Returns:
@@ -49,28 +49,28 @@ class Lengths:
         assert packed.unsorted_indices is not None
         position_P = self._backwards if backwards else packed.data
         x_PI = x_TBI.flatten(0, 1).index_select(0, position_P)
-        h_BH, c_BH = (part_BH[packed.sorted_indices] for part_BH in state)
+        state = tuple(part_BH[packed.sorted_indices] for part_BH in state)
+        last: LayerState
         if isinstance(layer, BlockFusedLayer):
-            output_PH, last = layer.packed(x_PI, (h_BH, c_BH), tuple(packed.batch_sizes.tolist()))
+            output_PH, last = layer.packed(x_PI, state, tuple(packed.batch_sizes.tolist()))
         else:
-            output_PH, last = self._in_pieces(layer, x_PI, (h_BH, c_BH))
+            output_PH, last = self._in_pieces(layer, x_PI, state)
         output = output_PH.new_zeros(self.steps * len(self.lengths_B), output_PH.shape[1])
         output = output.index_copy(0, position_P, output_PH)
-        h_BH, c_BH = (part_BH[packed.unsorted_indices] for part_BH in last)
-        return output.view(self.steps, len(self.lengths_B), -1), (h_BH, c_BH)
+        last = tuple(part_BH[packed.unsorted_indices] for part_BH in last)
+        return output.view(self.steps, len(self.lengths_B), -1), last
 
     def _in_pieces(self, layer: Layer, x_PI: Tensor, state: LayerState) -> tuple[Tensor, LayerState]:
         """Run a layer that wants a rectangle at a time; the samples stay sorted."""
-        h_BH, c_BH = state
         outputs, ended = [], []
         for (running, steps), (going_on, _) in zip(self._pieces, [*self._pieces[1:], (0, 0)], strict=True):
             piece_PI, x_PI = x_PI.tensor_split([running * steps])
-            output, (h_BH, c_BH) = layer(piece_PI.view(steps, running, -1), (h_BH[:running], c_BH[:running]))
+            before = tuple(part_BH[:running] for part_BH in state)
+            output, state = layer(piece_PI.view(steps, running, -1), before)
             outputs.append(output.flatten(0, 1))
-            ended.append((h_BH[going_on:], c_BH[going_on:]))
+            ended.append(tuple(part_BH[going_on:] for part_BH in state))
         # The shortest samples ended first, and are last in the order.
-        h_BH, c_BH = (torch.cat(parts[::-1]) for parts in zip(*ended, strict=True))
-        return torch.cat(outputs), (h_BH, c_BH)
+        return torch.cat(outputs), tuple(torch.cat(parts[::-1]) for parts in zip(*ended, strict=True))
 
     @cached_property
     def _packed(self) -> PackedSequence:

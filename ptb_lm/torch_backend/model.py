@@ -1,4 +1,4 @@
-"""The middle of a network: a stack of LSTM layers with dropout in all its places.
+"""The middle of a network: a stack of recurrent layers with dropout in all its places.
 
 Shapes: T = time steps, B = batch, I = input width, H = a layer's hidden units, K = the top layer's output
 width: H, or 2H where each layer reads the sequence in both directions.
@@ -9,43 +9,54 @@ from itertools import islice
 
 from torch import Tensor, nn
 
+from ptb_lm.model.cells import LSTM
 from ptb_lm.torch_backend.cells import Canonical, Layer, LayerState
 from ptb_lm.torch_backend.dropout import Dropout
-from ptb_lm.torch_backend.layers import LAYERS, StackLayer
+from ptb_lm.torch_backend.layers import StackLayer, built
 from ptb_lm.torch_backend.lengths import Lengths
 
 State = Sequence[LayerState]  # of each layer and direction: layer 0 forward, layer 0 reverse, layer 1 ...
 
 
 class LSTMStack(nn.Module):
-    """LSTM layers with dropout on the input, between the layers and on the top output.
+    """Recurrent layers with dropout on the input, between the layers and on the top output.
 
     Args:
         layers: From the bottom to the top.
+        cell: What their cells are, a name in ptb_lm.model.cells.CELLS.
     """
 
-    def __init__(self, layers: Iterable[StackLayer]) -> None:
+    def __init__(self, layers: Iterable[StackLayer], *, cell: str = LSTM) -> None:
         super().__init__()
+        self.cell = cell
         self.layers: Sequence[StackLayer] = nn.ModuleList(layers)  # type: ignore[assignment]
 
     @classmethod
     def build(
-        cls, model: str, input_size: int, hidden_sizes: Sequence[int], *, bidirectional: bool = False
+        cls,
+        model: str,
+        input_size: int,
+        hidden_sizes: Sequence[int],
+        *,
+        cell: str = LSTM,
+        bidirectional: bool = False,
     ) -> "LSTMStack":
         """Return a stack; its parameters are still to be loaded.
 
         Args:
-            model: How the layers are computed, a name in LAYERS.
+            model: How the layers are computed.
             input_size: I of the bottom layer.
             hidden_sizes: H of each layer, from the bottom to the top; they may differ.
+            cell: What their cells are, one that the model computes.
             bidirectional: Whether each layer reads the sequence in both directions.
         """
         directions = 2 if bidirectional else 1
         input_sizes = [input_size, *(directions * hidden for hidden in hidden_sizes[:-1])]
-        return cls(
-            LAYERS[model](*sizes, bidirectional=bidirectional)
+        layers = [
+            built(cell, model, *sizes, bidirectional=bidirectional)
             for sizes in zip(input_sizes, hidden_sizes, strict=True)
-        )
+        ]
+        return cls(layers, cell=cell)
 
     def executed(self, execute: Callable[[Layer], Layer]) -> "LSTMStack":
         """Return a stack with the same parameters whose single layers are run otherwise.
@@ -53,12 +64,12 @@ class LSTMStack(nn.Module):
         Args:
             execute: Returns a layer as it is to be run; see ptb_lm.torch_backend.execution.
         """
-        return LSTMStack(layer.executed(execute) for layer in self.layers)
+        return LSTMStack([layer.executed(execute) for layer in self.layers], cell=self.cell)
 
     def canonical(self) -> dict[str, Canonical]:
-        """Return the trained parameters by canonical name, those of ptb_lm.model.parameters.lstm_shapes."""
+        """Return the trained parameters by canonical name, as ptb_lm.model.parameters.stack_shapes does."""
         return {
-            f"lstm.{index}.{name}": parameter
+            f"{self.cell}.{index}.{name}": parameter
             for index, layer in enumerate(self.layers)
             for name, parameter in layer.canonical().items()
         }

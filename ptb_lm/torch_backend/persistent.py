@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ptb_lm.torch_backend.cells import Canonical, Layer, LayerState
+from ptb_lm.torch_backend.cells import Canonical, Layer, LSTMState
 
 UNITS, ROWS = 128, 8  # what H and I, and B, must be multiples of
 
@@ -36,7 +36,7 @@ class PersistentLayer(Layer):
             "bias": Canonical(self.bias_ih),
         }
 
-    def forward(self, x_TBI: Tensor, state: LayerState) -> tuple[Tensor, LayerState]:
+    def forward(self, x_TBI: Tensor, state: LSTMState) -> tuple[Tensor, LSTMState]:
         """Return the output [T, B, H] and the state after the last step."""
         batch, hidden = state[0].shape
         rows, units = _missing(batch, ROWS), _missing(hidden, UNITS)

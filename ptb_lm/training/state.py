@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from ptb_lm.data.corpus import Corpus
 from ptb_lm.errors import DivergenceError, OutOfMemoryError, UserError
-from ptb_lm.model import parameters
+from ptb_lm.model import cells, parameters
 from ptb_lm.model.backend import Backend, State
 from ptb_lm.model.config import Config
 from ptb_lm.training.averaging import Averages
@@ -82,6 +82,6 @@ def diverged(directory: RunDirectory, when: str) -> DivergenceError:
 
 def _check_carried(training: Mapping[str, NDArray[Any]], config: Config) -> None:
     carried = (config.num_layers, config.batch_size, config.hidden_size)
-    for name in ("h", "c"):
+    for name in cells.get(config.cell).carried:
         if training[name].shape != carried:
             raise UserError(f"the tensor {name!r} has shape {training[name].shape}, not {carried}")

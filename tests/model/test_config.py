@@ -26,6 +26,7 @@ TUTORIAL = {
     "lr_decay": (0.5, 0.5, 0.8, 1 / 1.15),
     "batch_size": (20, 20, 20, 20),
     # What it does not have.
+    "cell": ("lstm",) * 4,
     "tie_weights": (False,) * 4,
     "variational": (False,) * 4,
     "embedding_keep_prob": (1.0,) * 4,

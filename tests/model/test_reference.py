@@ -34,7 +34,7 @@ def test_gradients_equal_finite_differences(sizes: tuple[int, ...], with_dropout
     batch, steps = 3, 5
     shapes = {
         "embedding": (VOCABULARY, sizes[0]),
-        **parameters.lstm_shapes(sizes[0], sizes[1:]),
+        **parameters.stack_shapes(sizes[0], sizes[1:]),
         "softmax.kernel": (sizes[-1], VOCABULARY),
         "softmax.bias": (VOCABULARY,),
     }
@@ -61,7 +61,7 @@ def test_gradients_of_the_regularised_model_equal_finite_differences(what: str) 
     batch, steps, sizes = 3, 5, (6, 7, 6) if tied else (5, 7, 4)
     shapes = {
         "embedding": (VOCABULARY, sizes[0]),
-        **parameters.lstm_shapes(sizes[0], sizes[1:]),
+        **parameters.stack_shapes(sizes[0], sizes[1:]),
         **({} if tied else {"softmax.kernel": (sizes[-1], VOCABULARY)}),
         "softmax.bias": (VOCABULARY,),
     }
@@ -97,7 +97,7 @@ def test_gradients_of_the_regularised_model_equal_finite_differences(what: str) 
 def test_tied_weights_are_untied_ones_that_are_equal() -> None:
     """The same loss, and the two gradients add up."""
     rng = np.random.default_rng(0)
-    shapes = {"embedding": (VOCABULARY, 6), **parameters.lstm_shapes(6, (6,)), "softmax.bias": (VOCABULARY,)}
+    shapes = {"embedding": (VOCABULARY, 6), **parameters.stack_shapes(6, (6,)), "softmax.bias": (VOCABULARY,)}
     tied = {name: rng.uniform(-0.5, 0.5, shape) for name, shape in shapes.items()}
     untied = {**tied, "softmax.kernel": tied["embedding"].T.copy()}
     words = rng.integers(VOCABULARY, size=(3, 6))

@@ -7,7 +7,7 @@ import pytest
 
 from ptb_lm.model import parameters
 from ptb_lm.model.backend import FRAMEWORKS
-from ptb_lm.model.reference_lstm import stack_backward, stack_forward
+from ptb_lm.model.reference_stack import stack_backward, stack_forward
 
 tf = pytest.importorskip("tensorflow")
 
@@ -44,7 +44,7 @@ class Inputs:
 
     def __init__(self, bidirectional: bool, with_lengths: bool) -> None:
         rng = np.random.default_rng(0)
-        shapes = parameters.lstm_shapes(WIDTH, HIDDEN, bidirectional=bidirectional)
+        shapes = parameters.stack_shapes(WIDTH, HIDDEN, bidirectional=bidirectional)
         self.weights = {name: rng.uniform(-0.5, 0.5, shape) for name, shape in shapes.items()}
         directions = 2 if bidirectional else 1
         widths = [WIDTH, *(directions * hidden for hidden in HIDDEN)]
@@ -156,7 +156,7 @@ def test_they_do_on_a_gpu(model: str, lengths: bool, bidirectional: bool) -> Non
 
 
 @pytest.mark.parametrize("model", TENSORFLOW.models)
-def test_parameters_come_back_by_the_names_of_lstm_shapes(model: str) -> None:
+def test_parameters_come_back_by_the_names_of_stack_shapes(model: str) -> None:
     inputs = Inputs(bidirectional=True, with_lengths=False)
     stack = LSTMStack(
         layer_type(model, gpu=False), WIDTH, HIDDEN, bidirectional=True, unroll="loop", dtype=tf.float32

@@ -53,5 +53,5 @@ def test_cudnn_finds_a_layer_s_weights_in_one_piece(precision: str, tiny_config:
             built.evaluate_step(x_BT, y_BT, built.zero_state(3))
     built.load_weights(built.export_weights())
     for layer in built.stack.layers:
-        pieces = {parameter.untyped_storage().data_ptr() for parameter in layer.lstm.parameters()}
+        pieces = {parameter.untyped_storage().data_ptr() for parameter in layer.module.parameters()}
         assert len(pieces) == 1

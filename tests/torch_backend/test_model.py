@@ -10,18 +10,20 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from ptb_lm.model import parameters, reference_lstm
+from ptb_lm.model import parameters, reference_stack
+from ptb_lm.model.cells import CELLS
 from ptb_lm.torch_backend.cells import Layer
 from ptb_lm.torch_backend.dropout import InvertedDropout, no_dropout
 from ptb_lm.torch_backend.execution import executed
-from ptb_lm.torch_backend.layers import LAYERS, StackLayer
+from ptb_lm.torch_backend.layers import StackLayer
 from ptb_lm.torch_backend.lengths import Lengths
 from ptb_lm.torch_backend.model import LSTMStack, State
 
 STEPS, BATCH, INPUTS, HIDDEN = 9, 6, 4, (7, 5, 3)
 LENGTHS = [4, 9, 6, 1, 6, 9]  # some equal, out of order, the least and the most
 
-every_model = pytest.mark.parametrize("model", LAYERS)
+MODELS = tuple(CELLS["lstm"].layers["torch"])
+every_model = pytest.mark.parametrize("model", MODELS)
 every_direction = pytest.mark.parametrize("bidirectional", [False, True], ids=["one way", "both ways"])
 every_length = pytest.mark.parametrize(
     "lengths", [None, LENGTHS, [5, 3, 5, 2, 4, 3]], ids=["full", "lengths", "none full"]
@@ -34,7 +36,7 @@ Run = Callable[[Tensor, State], tuple[Tensor, State]]
 
 def random_lstm_weights(bidirectional: bool) -> Numbers:
     rng = np.random.default_rng(1)
-    shapes = parameters.lstm_shapes(INPUTS, HIDDEN, bidirectional=bidirectional)
+    shapes = parameters.stack_shapes(INPUTS, HIDDEN, bidirectional=bidirectional)
     return {name: rng.uniform(-0.8, 0.8, shape) for name, shape in shapes.items()}
 
 
@@ -148,14 +150,14 @@ def expected_by_reference(bidirectional: bool, x_TBI: Tensor, lengths: list[int]
     def numbers(state: State) -> list[tuple[np.ndarray, np.ndarray]]:
         return [(h.numpy(), c.numpy()) for h, c in state]
 
-    output, after, tape = reference_lstm.stack_forward(
+    output, after, tape = reference_stack.stack_forward(
         weights,
         x_TBI.numpy(),
         numbers(tensors(3, bidirectional)[1]),
         lengths_B=None if lengths is None else np.array(lengths),
     )
     d_output, d_state = tensors(4, bidirectional, output.shape[2])
-    d_x, gradients, d_before = reference_lstm.stack_backward(
+    d_x, gradients, d_before = reference_stack.stack_backward(
         weights, tape, d_output.numpy(), numbers(d_state)
     )
     found = {"output": output, "d_x": d_x, **gradients}
@@ -173,7 +175,7 @@ def assert_close(found: Numbers, expected: Numbers, *, atol: float) -> None:
 
 @every_length
 @every_direction
-@pytest.mark.parametrize("model", [model for model in LAYERS if model != "cudnn"])
+@pytest.mark.parametrize("model", [model for model in MODELS if model != "cudnn"])
 def test_outputs_states_and_gradients_equal_torch(
     model: str, bidirectional: bool, lengths: list[int] | None
 ) -> None:
@@ -254,7 +256,7 @@ def test_dropout_is_in_every_place_the_reference_has_it(
     stack = build(model, bidirectional)
     lengths_B = None if lengths is None else torch.tensor(lengths)
     output, _ = stack(x_TBI, state, dropout=recorded, lengths_B=lengths_B)
-    expected, _, _ = reference_lstm.stack_forward(
+    expected, _, _ = reference_stack.stack_forward(
         random_lstm_weights(bidirectional),
         x_TBI.numpy(),
         [(h.numpy(), c.numpy()) for h, c in state],

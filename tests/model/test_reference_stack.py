@@ -1,4 +1,4 @@
-"""reference_lstm.py against finite differences, torch's own LSTM, and what can be written down by hand."""
+"""reference_stack.py against finite differences, torch's own LSTM, and what can be written down by hand."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ from conftest import numeric_gradient
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from ptb_lm.model import parameters
-from ptb_lm.model.reference_lstm import stack_backward, stack_forward, stack_zero_state
+from ptb_lm.model.reference_stack import stack_backward, stack_forward, stack_zero_state
 
 STEPS, BATCH, FEATURES = 6, 3, 4
 LENGTHS = np.array([4, 6, 1])
@@ -22,7 +22,7 @@ class Example:
 
     def __init__(self, hidden_sizes: tuple[int, ...], *, bidirectional: bool) -> None:
         rng = np.random.default_rng(0)
-        shapes = parameters.lstm_shapes(FEATURES, hidden_sizes, bidirectional=bidirectional)
+        shapes = parameters.stack_shapes(FEATURES, hidden_sizes, bidirectional=bidirectional)
         directions = 2 if bidirectional else 1
         self.widths = [FEATURES, *(directions * hidden for hidden in hidden_sizes)]
         self.weights = {name: rng.uniform(-0.8, 0.8, shape) for name, shape in shapes.items()}

@@ -1,9 +1,10 @@
-"""A stack of LSTM layers in NumPy, forward and backward: what the other references stand on.
+"""A stack of recurrent layers in NumPy, forward and backward: what the other references stand on.
 
-Written to be read and checked, not to be fast. It computes in the precision of the weights it is given.
+The cell is that of the weights' names; its own steps are in ptb_lm.model.cells. Written to be read and
+checked, not to be fast. It computes in the precision of the weights it is given.
 
 Shapes: B = batch, T = time steps, I = input width, H = hidden units, L = layers, K = the stack's output width
-(H, or 2H if bidirectional). Gates lie in the order i, f, g, o along 4H.
+(H, or 2H if bidirectional).
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ptb_lm.model import parameters
+from ptb_lm.model.cells.cell import Array, Cell, LayerState
 
-Array = NDArray[np.floating]
-# (h_BH, c_BH) of layer 0 forward, layer 0 reverse if there is one, layer 1 forward ...
-StackState = Sequence[tuple[Array, Array]]
+# What is carried of layer 0 forward, layer 0 reverse if there is one, layer 1 forward ...
+StackState = Sequence[LayerState]
 
 
 class _Piece(NamedTuple):
@@ -33,11 +34,9 @@ Tape = list[_Piece]
 
 def stack_zero_state(weights: Mapping[str, Array], batch: int) -> StackState:
     """Return a stack's zero state for a batch."""
+    carried = parameters.cell_of(weights).carried
     kernels = [weights[prefix + "recurrent_kernel"] for layer in _layers(weights) for prefix in layer]
-    return [
-        (np.zeros((batch, len(kernel)), kernel.dtype), np.zeros((batch, len(kernel)), kernel.dtype))
-        for kernel in kernels
-    ]
+    return [tuple(np.zeros((batch, len(kernel)), kernel.dtype) for _ in carried) for kernel in kernels]
 
 
 def stack_forward(
@@ -48,10 +47,11 @@ def stack_forward(
     lengths_B: NDArray[np.integer] | None = None,
     masks: Sequence[Array] | None = None,
 ) -> tuple[Array, StackState, Tape]:
-    """Run a stack of LSTM layers over sequences.
+    """Run a stack of recurrent layers over sequences.
 
     Args:
-        weights: Canonical parameters (parameters.lstm_shapes), which tell the sizes and directions.
+        weights: Canonical parameters (parameters.stack_shapes), which tell the cell, the sizes and the
+            directions.
         x_TBI: Inputs; what lies beyond a sequence's length is never read.
         state: Where each layer and direction begins: a reverse one at the sequence's last valid step.
         lengths_B: Steps of each sequence, 1 to T. None: all T.
@@ -77,9 +77,7 @@ def stack_forward(
     outputs, states, tape = [], [], []
     for rows, length in cuts:
         kept = [1.0] * (len(layers) + 1) if masks is None else [mask[:length, rows] for mask in masks]
-        output_TBK, after, tapes = _piece_forward(
-            weights, x_TBI[:length, rows], [(h_BH[rows], c_BH[rows]) for h_BH, c_BH in state], kept
-        )
+        output_TBK, after, tapes = _piece_forward(weights, x_TBI[:length, rows], _rows(state, rows), kept)
         padding = ((0, steps - length), (0, 0), (0, 0))
         outputs.append(np.pad(output_TBK, padding))
         states.append(after)
@@ -104,14 +102,15 @@ def stack_backward(
     """
     steps, batch, _ = d_output_TBK.shape
     d_state = stack_zero_state(weights, batch) if d_state is None else d_state
-    gradients = {name: np.zeros_like(array) for name, array in weights.items() if name.startswith("lstm.")}
+    prefix = parameters.cell_of(weights).name + "."
+    gradients = {name: np.zeros_like(array) for name, array in weights.items() if name.startswith(prefix)}
     d_inputs, d_states = [], []
     for piece in tape:
         d_x_TBI, d_before = _piece_backward(
             weights,
             piece,
             d_output_TBK[: piece.steps, piece.rows],
-            [(d_h_BH[piece.rows], d_c_BH[piece.rows]) for d_h_BH, d_c_BH in d_state],
+            _rows(d_state, piece.rows),
             gradients,
         )
         d_inputs.append(np.pad(d_x_TBI, ((0, steps - piece.steps), (0, 0), (0, 0))))
@@ -121,20 +120,27 @@ def stack_backward(
 
 def _layers(weights: Mapping[str, Array]) -> list[tuple[str, ...]]:
     """Return the prefixes of the parameters' names: of each layer, of each of its directions."""
-    bidirectional = "lstm.0.reverse.kernel" in weights
+    cell = parameters.cell_of(weights).name
+    bidirectional = f"{cell}.0.reverse.recurrent_kernel" in weights
     directions = 2 if bidirectional else 1
     count = sum(name.endswith(".recurrent_kernel") for name in weights) // directions
-    return [parameters.directions(layer, bidirectional=bidirectional) for layer in range(count)]
+    return [parameters.directions(layer, bidirectional=bidirectional, cell=cell) for layer in range(count)]
 
 
-def _layer_weights(weights: Mapping[str, Array], prefix: str) -> tuple[Array, Array, Array]:
-    return weights[prefix + "kernel"], weights[prefix + "recurrent_kernel"], weights[prefix + "bias"]
+def _layer_weights(weights: Mapping[str, Array], prefix: str) -> dict[str, Array]:
+    """Return the parameters of a layer, or of one of its directions, by their plain names."""
+    by_name = {name.removeprefix(prefix): array for name, array in weights.items() if name.startswith(prefix)}
+    return {name: array for name, array in by_name.items() if "." not in name}
+
+
+def _rows(state: StackState, rows: slice) -> StackState:
+    return [tuple(part_BH[rows] for part_BH in layer) for layer in state]
 
 
 def _join(states: Sequence[StackState]) -> StackState:
     """Join the states of the batch's pieces."""
     return [
-        (np.concatenate([h_BH for h_BH, _ in pieces]), np.concatenate([c_BH for _, c_BH in pieces]))
+        tuple(np.concatenate(parts) for parts in zip(*pieces, strict=True))
         for pieces in zip(*states, strict=True)
     ]
 
@@ -148,18 +154,20 @@ def _piece_forward(
     weights: Mapping[str, Array], x_TBI: Array, state: StackState, masks: Sequence[Array | float]
 ) -> tuple[Array, StackState, list[list[Any]]]:
     """Return (output_TBK, the state after, a tape for each layer and direction): all T steps are valid."""
-    after: list[tuple[Array, Array]] = []
+    cell = parameters.cell_of(weights)
+    after: list[LayerState] = []
     tapes: list[list[Any]] = []
     output_TBK = x_TBI * masks[0]
     for prefixes, mask in zip(_layers(weights), masks[1:], strict=True):
         outputs = []
         for direction, prefix in enumerate(prefixes):
-            h_TBH, c_BH, tape = _layer_forward(
+            h_TBH, layer_after, tape = _layer_forward(
+                cell,
+                _layer_weights(weights, prefix),
                 _in_reading_order(output_TBK, direction),
-                *state[len(tapes)],
-                *_layer_weights(weights, prefix),
+                state[len(tapes)],
             )
-            after.append((h_TBH[-1], c_BH))
+            after.append(layer_after)
             tapes.append(tape)
             outputs.append(_in_reading_order(h_TBH, direction))
         output_TBK = np.concatenate(outputs, axis=-1) * mask
@@ -174,7 +182,7 @@ def _piece_backward(
     gradients: dict[str, Array],
 ) -> tuple[Array, StackState]:
     """Return (d_x_TBI, the gradient by the state before); add to the gradients by the parameters."""
-    layers = _layers(weights)
+    cell, layers = parameters.cell_of(weights), _layers(weights)
     d_before = list(d_state)
     for layer in reversed(range(len(layers))):
         prefixes = layers[layer]
@@ -183,71 +191,41 @@ def _piece_backward(
         for direction, (prefix, d_h_TBH) in enumerate(zip(prefixes, d_outputs, strict=True)):
             index = layer * len(prefixes) + direction
             d_x_TBI, d_before[index], d_weights = _layer_backward(
-                _in_reading_order(d_h_TBH, direction),
-                *d_state[index],
+                cell,
+                _layer_weights(weights, prefix),
                 piece.tapes[index],
-                *_layer_weights(weights, prefix),
+                _in_reading_order(d_h_TBH, direction),
+                d_state[index],
             )
             d_inputs.append(_in_reading_order(d_x_TBI, direction))
-            for name, d_weight in zip(("kernel", "recurrent_kernel", "bias"), d_weights, strict=True):
+            for name, d_weight in d_weights.items():
                 gradients[prefix + name] += d_weight
         d_output_TBK = np.add.reduce(d_inputs)
     return d_output_TBK * piece.masks[0], d_before
 
 
-def _sigmoid(x: Array) -> Array:
-    # By tanh, because exp(-x) overflows for large negative x.
-    return np.asarray(0.5 * (1 + np.tanh(0.5 * x)), x.dtype)
-
-
 def _layer_forward(
-    x_TBI: Array, h_BH: Array, c_BH: Array, kernel: Array, recurrent_kernel: Array, bias: Array
-) -> tuple[Array, Array, list[Any]]:
-    """Return (h_TBH, the last c_BH, the tape: what the backward pass needs of each step)."""
-    outputs, tape = [], []
+    cell: Cell, weights: Mapping[str, Array], x_TBI: Array, state: LayerState
+) -> tuple[Array, LayerState, list[Any]]:
+    """Return (h_TBH, the state after, the tape of each step)."""
+    outputs, tapes = [], []
     for x_BI in x_TBI:
-        i, f, g, o = np.split(x_BI @ kernel + h_BH @ recurrent_kernel + bias, 4, axis=-1)
-        i, f, g, o = _sigmoid(i), _sigmoid(f), np.tanh(g), _sigmoid(o)
-        c_next_BH = f * c_BH + i * g
-        tape.append((x_BI, h_BH, c_BH, i, f, g, o, np.tanh(c_next_BH)))
-        c_BH = c_next_BH
-        h_BH = o * np.tanh(c_BH)
-        outputs.append(h_BH)
-    return np.stack(outputs), c_BH, tape
+        state, tape = cell.step(weights, x_BI, state)
+        outputs.append(state[0])
+        tapes.append(tape)
+    return np.stack(outputs), state, tapes
 
 
 def _layer_backward(
-    d_output_TBH: Array,
-    d_h_BH: Array,
-    d_c_BH: Array,
-    tape: Sequence[Any],
-    kernel: Array,
-    recurrent_kernel: Array,
-    bias: Array,
-) -> tuple[Array, tuple[Array, Array], tuple[Array, Array, Array]]:
-    """Return (d_x_TBI, the gradient by (h_BH, c_BH) before, by (kernel, recurrent_kernel, bias)).
-
-    d_h_BH and d_c_BH are the gradient by the state after.
-    """
-    d_kernel, d_recurrent_kernel, d_bias = (np.zeros_like(w) for w in (kernel, recurrent_kernel, bias))
+    cell: Cell, weights: Mapping[str, Array], tapes: Sequence[Any], d_output_TBH: Array, d_state: LayerState
+) -> tuple[Array, LayerState, dict[str, Array]]:
+    """Return (d_x_TBI, the gradient by the state before, by each parameter); d_state is by the one after."""
+    gradients = {name: np.zeros_like(array) for name, array in weights.items()}
     d_inputs = []
-    for t in reversed(range(len(tape))):
-        x_BI, h_BH, c_BH, i, f, g, o, tanh_c = tape[t]
-        d_h_BH = d_h_BH + d_output_TBH[t]
-        d_c_BH = d_c_BH + d_h_BH * o * (1 - tanh_c**2)
-        d_gates = np.concatenate(
-            [
-                d_c_BH * g * i * (1 - i),
-                d_c_BH * c_BH * f * (1 - f),
-                d_c_BH * i * (1 - g**2),
-                d_h_BH * tanh_c * o * (1 - o),
-            ],
-            axis=-1,
-        )
-        d_kernel += x_BI.T @ d_gates
-        d_recurrent_kernel += h_BH.T @ d_gates
-        d_bias += d_gates.sum(axis=0)
-        d_inputs.append(d_gates @ kernel.T)
-        d_h_BH = d_gates @ recurrent_kernel.T
-        d_c_BH = d_c_BH * f
-    return np.stack(d_inputs[::-1]), (d_h_BH, d_c_BH), (d_kernel, d_recurrent_kernel, d_bias)
+    for tape, d_output_BH in zip(reversed(tapes), reversed(d_output_TBH), strict=True):
+        d_h_BH, *others = d_state
+        d_x_BI, d_state, d_weights = cell.step_back(weights, tape, (d_h_BH + d_output_BH, *others))
+        d_inputs.append(d_x_BI)
+        for name, d_weight in d_weights.items():
+            gradients[name] += d_weight
+    return np.stack(d_inputs[::-1]), d_state, gradients

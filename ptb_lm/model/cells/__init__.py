@@ -1,0 +1,82 @@
+"""Which recurrent cells there are, and where each is computed: the table behind --cell.
+
+A cell is declared in a file of this folder: its parameters, its state, and how it is computed in NumPy
+(ptb_lm.model.cells.cell). CONTRIBUTING.md walks through adding one.
+"""
+
+from __future__ import annotations
+
+import functools
+import pkgutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # --help wants the names alone, and NumPy takes longer to import
+    from ptb_lm.model.cells.cell import Cell
+
+LSTM = "lstm"  # what --cell means by default, and what a program computes that the table does not name
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of the table: data only, so that reading it imports nothing.
+
+    Attributes:
+        declared: "module:class" of the declaration, a Cell.
+        about: What the cell is, for people.
+        layers: By framework and model, "module:class" of what computes a layer of such cells.
+    """
+
+    declared: str
+    about: str
+    layers: Mapping[str, Mapping[str, str]]
+
+
+CELLS: dict[str, Row] = {
+    LSTM: Row(
+        declared="ptb_lm.model.cells.lstm:LSTM",
+        about="long short-term memory",
+        layers={
+            "torch": {
+                "basic": "ptb_lm.torch_backend.cells:BasicLayer",
+                "block": "ptb_lm.torch_backend.cells:BlockLayer",
+                "block_fused": "ptb_lm.torch_backend.cells:BlockFusedLayer",
+                "cudnn": "ptb_lm.torch_backend.layers:CudnnLayer",
+                "persistent": "ptb_lm.torch_backend.persistent:PersistentLayer",
+            },
+            "tensorflow": {
+                "basic": "ptb_lm.tf_backend.cells:BasicLayer",
+                "block": "ptb_lm.tf_backend.cells:BlockLayer",
+                "block_fused": "ptb_lm.tf_backend.cells:BlockFusedLayer",
+                "cudnn": "ptb_lm.tf_backend.cells:CudnnLayer",
+            },
+        },
+    ),
+}
+
+
+@functools.cache
+def _declaration(declared: str) -> Cell:
+    cell: Cell = pkgutil.resolve_name(declared)()
+    return cell
+
+
+def get(name: str) -> Cell:
+    """Return a cell's declaration.
+
+    Args:
+        name: A name in CELLS.
+    """
+    return _declaration(CELLS[name].declared)
+
+
+def computed_by(framework: str, model: str) -> tuple[str, ...]:
+    """Return the names of the cells that a framework's model computes."""
+    names = tuple(name for name, row in CELLS.items() if model in row.layers.get(framework, {}))
+    return names or (LSTM,)
+
+
+def layer(name: str, framework: str, model: str) -> Any:
+    """Return the class behind a cell, a framework and a model; its module is imported."""
+    return pkgutil.resolve_name(CELLS[name].layers[framework][model])
