@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from ptb_lm.errors import UserError
 from ptb_lm.model import parameters
+from ptb_lm.model.cells import LSTM
 from ptb_lm.model.config import Config
 
 State = tuple[Tensor, Tensor]  # (h_LBH, c_LBH), as torch.nn.LSTM has them
@@ -75,9 +76,8 @@ def to_torch(config: Config, weights: Mapping[str, NDArray[Any]]) -> PlainLangua
     Raises:
         UserError: The cell is not torch.nn.LSTM's.
     """
-    cell = getattr(config, "cell", "lstm")
-    if cell != "lstm":
-        raise UserError(f"torch.nn.LSTM computes the cell lstm, and this model's cell is {cell}")
+    if config.cell != LSTM:
+        raise UserError(f"torch.nn.LSTM computes the cell {LSTM}, and this model's cell is {config.cell}")
     vocabulary_size = len(weights["embedding"])
     parameters.check(weights, config, vocabulary_size)
     # On no device at first, so that no number is drawn: the caller's random stream stays as it was.

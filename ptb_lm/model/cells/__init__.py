@@ -53,6 +53,24 @@ CELLS: dict[str, Row] = {
             },
         },
     ),
+    "layer_norm_lstm": Row(
+        declared="ptb_lm.model.cells.layer_norm_lstm:LayerNormLSTM",
+        about="the LSTM with layer normalisation",
+        layers={
+            "torch": {"basic": "ptb_lm.torch_backend.layer_norm_lstm:BasicLayer"},
+            "tensorflow": {"basic": "ptb_lm.tf_backend.layer_norm_lstm:BasicLayer"},
+        },
+    ),
+    "gru": Row(
+        declared="ptb_lm.model.cells.gru:GRU",
+        about="gated recurrent unit",
+        layers={
+            "torch": {
+                "basic": "ptb_lm.torch_backend.gru:BasicLayer",
+                "cudnn": "ptb_lm.torch_backend.gru:CudnnLayer",
+            },
+        },
+    ),
 }
 
 

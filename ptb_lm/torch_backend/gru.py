@@ -1,0 +1,74 @@
+"""The GRU (ptb_lm.model.cells.gru) in torch, two ways: basic and cudnn.
+
+Shapes: T = time steps, B = batch, I = input width, H = hidden units, D = directions.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ptb_lm.torch_backend.cells import Canonical, CanonicalLayer
+from ptb_lm.torch_backend.layers import LibraryLayer
+
+
+class BasicLayer(CanonicalLayer):
+    """Gates written out of elementary operations; a Python loop over time."""
+
+    cell_name = "gru"
+    kernel: Tensor
+    recurrent_kernel: Tensor
+    bias: Tensor
+    recurrent_bias: Tensor
+
+    def forward(self, x_TBI: Tensor, state: tuple[Tensor]) -> tuple[Tensor, tuple[Tensor]]:
+        """Return the output [T, B, H] and the state after the last step."""
+        (h_BH,) = state
+        outputs = []
+        for x_BI in x_TBI.unbind():
+            a_r, a_z, a_n = (x_BI @ self.kernel + self.bias).chunk(3, dim=-1)
+            b_r, b_z, b_n = (h_BH @ self.recurrent_kernel).chunk(3, dim=-1)
+            r, z = torch.sigmoid(a_r + b_r), torch.sigmoid(a_z + b_z)
+            n = torch.tanh(a_n + r * (b_n + self.recurrent_bias))
+            h_BH = (1 - z) * n + z * h_BH
+            outputs.append(h_BH)
+        return torch.stack(outputs), (h_BH,)
+
+
+class CudnnLayer(LibraryLayer):
+    """torch.nn.GRU: cuDNN on a GPU, ATen on a CPU."""
+
+    cell_name = "gru"
+    module_type = nn.GRU
+
+    def __init__(self, input_size: int, hidden_size: int, *, bidirectional: bool) -> None:
+        super().__init__(input_size, hidden_size, bidirectional=bidirectional)
+        for suffix in self.suffixes:
+            bias = self.module.get_parameter(f"bias_hh_{suffix}")
+            nn.init.zeros_(bias)
+            bias.register_hook(self._of_the_candidate)
+
+    def canonical_of(self, suffix: str) -> dict[str, Canonical]:
+        """Return a direction's trained parameters by their cell's names."""
+        candidate = slice(2 * self.module.hidden_size, None)
+        return {
+            "kernel": Canonical(self.module.get_parameter(f"weight_ih_{suffix}"), True),
+            "recurrent_kernel": Canonical(self.module.get_parameter(f"weight_hh_{suffix}"), True),
+            "bias": Canonical(self.module.get_parameter(f"bias_ih_{suffix}")),
+            "recurrent_bias": Canonical(self.module.get_parameter(f"bias_hh_{suffix}"), part=candidate),
+        }
+
+    def run(self, inputs: Any, before: tuple[Tensor, ...]) -> tuple[Any, tuple[Tensor, ...]]:
+        """Call torch's module."""
+        (h_DBH,) = before
+        output, h_DBH = self.module(inputs, h_DBH)
+        return output, (h_DBH,)
+
+    def _of_the_candidate(self, gradient: Tensor) -> Tensor:
+        """Return a second bias's gradient for the candidate alone; the other gates' stay at zero.
+
+        Those add up with the first bias. Trained, the pair would move twice as fast under SGD as the one.
+        """
+        kept = torch.zeros_like(gradient)
+        kept[2 * self.module.hidden_size :] = gradient[2 * self.module.hidden_size :]
+        return kept
