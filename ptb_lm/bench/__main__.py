@@ -71,6 +71,11 @@ def _parser() -> cli.Parser:
         help="what speeds are compared with (default: as the workload declares)",
     )
     run.add_argument("--rounds", type=cli.whole(1), help="default: as the workload declares (list SUITE)")
+    run.add_argument(
+        "--processes",
+        type=cli.whole(1),
+        help="a variant, which share the rounds (default: as the workload declares, which is 5)",
+    )
     run.add_argument("--batch-size", type=cli.whole(1), help="default: as the workload declares")
     run.add_argument(
         "--row-limit",

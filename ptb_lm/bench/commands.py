@@ -4,22 +4,20 @@ import argparse
 import contextlib
 import os
 import shlex
+import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ptb_lm import cli, files
 from ptb_lm.bench import runner, selection, user_variants, variants
-from ptb_lm.bench.machine import Machine
+from ptb_lm.bench.machine import THREADS, Machine
 from ptb_lm.bench.record import Record
-from ptb_lm.bench.reporting import compare, report
+from ptb_lm.bench.reporting import compare, report, terminal
 from ptb_lm.bench.suites import SUITES
 from ptb_lm.bench.workloads import Workload
 from ptb_lm.errors import UserError
 from ptb_lm.training import runlog
-
-# The variables that libraries read how many threads to use from.
-THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
 
 
 def _list(arguments: argparse.Namespace) -> int:
@@ -36,8 +34,8 @@ def _list(arguments: argparse.Namespace) -> int:
 def _list_variants(workload: Workload) -> None:
     passes = " and ".join(workload.passes)
     runlog.say(
-        f"    {passes}; {workload.rounds} rounds of at least {workload.steps} steps, "
-        f"{workload.warm_up} steps to warm up"
+        f"    {passes}; {workload.rounds} rounds of at least {workload.steps} steps and a second, by "
+        f"{workload.processes} processes a variant; {workload.warm_up} steps to warm up"
     )
     for variant in workload.variants:
         baseline = " (baseline)" * (variant.name == workload.baseline)
@@ -56,6 +54,7 @@ def _run(arguments: argparse.Namespace) -> int:
         variants=_patterns("--variants", arguments.variants),
         baseline=arguments.baseline,
         rounds=arguments.rounds,
+        processes=arguments.processes,
         batch_size=arguments.batch_size,
         row_limit=arguments.row_limit,
         device=arguments.device,
@@ -74,7 +73,9 @@ def _run(arguments: argparse.Namespace) -> int:
         except KeyboardInterrupt:
             runlog.say(f"{out} keeps what was measured; the same command goes on")
             raise
-    report.write_report(out)
+    summary, page = report.write_report(out)
+    width, encoding = shutil.get_terminal_size().columns, sys.stdout.encoding if sys.stdout else None
+    runlog.say(f"\n{terminal.chart(summary, width=width, encoding=encoding)}\n\n{page}")
     return 0 if record.measured() else cli.EXIT_FAILED
 
 
@@ -89,7 +90,17 @@ def _patterns(flag: str, given: Sequence[str]) -> tuple[str, ...]:
 def _settings(options: selection.Options, machine: Machine) -> dict[str, Any]:
     """Return what rows that stand in one table have in common."""
     environment = runlog.environment()
-    kept = ("suite", "baseline", "rounds", "batch_size", "row_limit", "device", "precision", "seed")
+    kept = (
+        "suite",
+        "baseline",
+        "rounds",
+        "processes",
+        "batch_size",
+        "row_limit",
+        "device",
+        "precision",
+        "seed",
+    )
     return {
         **{name: getattr(options, name) for name in kept},
         **{name: environment[name] for name in ("ptb_lm", "commit", "python", "processor", "cores")},

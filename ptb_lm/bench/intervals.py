@@ -5,15 +5,18 @@ measured within minutes of each other, so a machine that slows down slows both, 
 Logarithms make "twice as fast" and "half as fast" the same distance, and the interval of a ratio and of its
 inverse the same statement.
 
-The interval is Student's t on the mean of independent units. What a process draws once (memory layout,
-autotuning, placement) is the same in all of its rounds, so these are not independent: where the rounds of a
-variant come from at least three processes, a unit is a process (the mean of its log ratios), else a round.
-A bootstrap of five values would be too narrow; t is exact for normal errors however few they are.
+Rounds lie within processes (Kalibera and Jones, Rigorous Benchmarking in Reasonable Time, ISMM 2013). What a
+process draws once (memory layout, autotuning, placement) is the same in all of its rounds, so these are not
+independent. The unit is therefore the process: the interval is Student's t on the means of the units' log
+ratios. Rounds that share a process of either side, the variant's or the baseline's, are of one unit; where
+that leaves fewer than three, rounds that share a process of the variant, and the interval lacks what the
+baseline's processes draw. Below three units again, the rounds themselves are taken, and it lacks what any
+process draws. A bootstrap of five values would be too narrow; t is exact for normal errors however few they
+are.
 
-What an interval covers: what differs between units within one session on one machine. What it does not:
-another machine, another build of the libraries, another day's temperature or neighbours; with the round as
-unit also what a process draws once; and the baseline's draws, where its processes are fewer than the
-variant's. Each interval is a 95 % statement by itself: of twenty, one misses on average.
+What an interval covers: what differs between processes within one session on one machine. What it does not:
+another machine, another build of the libraries, another day's temperature or neighbours. Each interval is a
+95 % statement by itself: of twenty, one misses on average.
 """
 
 import functools
@@ -104,14 +107,16 @@ def spread(values: Sequence[float]) -> Spread:
 
 
 def ratio(
-    baseline: Mapping[Round, float], variant: Mapping[Round, float], processes: Mapping[Round, int]
+    baseline: Mapping[Round, float],
+    variant: Mapping[Round, float],
+    processes: Mapping[Round, tuple[int, int]],
 ) -> Ratio | None:
     """Compare a variant with the baseline in the rounds that both have.
 
     Args:
         baseline: Seconds a step of the baseline, by round.
         variant: Seconds a step of the variant, by round.
-        processes: The variant's process, by round.
+        processes: (the baseline's process, the variant's process), by round.
 
     Returns:
         The ratio, above 1 where the variant is faster; None if no round has both.
@@ -123,12 +128,28 @@ def ratio(
     }
     if not logs:
         return None
-    by_process: dict[int, list[float]] = {}
-    for number, value in logs.items():
-        by_process.setdefault(processes[number], []).append(value)
-    if len(by_process) >= PROCESSES_FOR_A_UNIT:
-        return _ratio([statistics.fmean(values) for values in by_process.values()], "process")
+    of_both = {number: processes[number] for number in logs}
+    # Where the baseline's processes lasted longer than the variant's, all rounds may hang together.
+    of_variant = {number: (own, own) for number, (_, own) in of_both.items()}
+    for units in (_independent(of_both), _independent(of_variant)):
+        if len(units) >= PROCESSES_FOR_A_UNIT:
+            return _ratio([statistics.fmean(logs[number] for number in unit) for unit in units], "process")
     return _ratio(list(logs.values()), "round")
+
+
+def _independent(processes: Mapping[Round, tuple[int, int]]) -> list[list[Round]]:
+    """Group rounds so that no process of either side worked in two groups."""
+    groups: list[tuple[list[Round], set[int], set[int]]] = []
+    for number, (of_baseline, of_variant) in processes.items():
+        merged: tuple[list[Round], set[int], set[int]] = ([number], {of_baseline}, {of_variant})
+        apart = []
+        for group in groups:
+            if group[1] & merged[1] or group[2] & merged[2]:
+                merged = (group[0] + merged[0], group[1] | merged[1], group[2] | merged[2])
+            else:
+                apart.append(group)
+        groups = [*apart, merged]
+    return [rounds for rounds, _, _ in groups]
 
 
 def difference(a: LogMean, b: LogMean) -> LogMean:

@@ -54,7 +54,7 @@ PTB = (
     _WORD_LANGUAGE_MODEL,
 )
 
-_QUICK = dataclasses.replace(
+QUICK = (
     _preset(
         "small",
         variants=named(
@@ -69,17 +69,19 @@ _QUICK = dataclasses.replace(
         ),
         baseline=PLAIN_TORCH,
     ),
-    # A process each round: its interval covers what differs between processes.
-    rounds_a_process=1,
 )
-QUICK = (_QUICK,)
 
 _EVERY = (
     *(Variant(plain.name, plain.name) for plain in (*_PLAIN_TORCH, _PLAIN_TENSORFLOW)),
     *every("torch"),
     *every("tensorflow"),
 )
-EXECUTIONS = tuple(_preset(name, variants=_EVERY, baseline=PLAIN_TORCH) for name in ("small", "medium"))
+EXECUTIONS = tuple(
+    dataclasses.replace(
+        _preset(name, variants=_EVERY, baseline=PLAIN_TORCH), measured_twice="torch/cudnn/eager"
+    )
+    for name in ("small", "medium")
+)
 
 _STACKED = Workload(
     name="3x256",
@@ -113,6 +115,7 @@ _STACKED = Workload(
         }
     ),
     baseline="torch/basic/eager",
+    measured_twice="torch/cudnn/eager",
     passes=("forward", "train"),
     # 60 batches: 10 to warm up, 50 timed.
     steps=10,
@@ -143,6 +146,7 @@ def _peak(workload: Workload) -> Workload:
         task=dataclasses.replace(workload.task, unit="words"),
         variants=_PEAK_VARIANTS,
         baseline="plain-torch/cudnn@tf32",
+        measured_twice="torch/cudnn/graph@tf32",
         passes=("train",),
         warm_up=10,
         needs_cuda="the suite peak compares what only a CUDA device has: TF32 and CUDA graphs",

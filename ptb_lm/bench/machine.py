@@ -5,12 +5,16 @@ step. A product is of an [m, k] and a [k, n] matrix.
 """
 
 import json
+import os
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from ptb_lm.bench.process import Process, WorkerError
 from ptb_lm.bench.workloads import LanguageTask, Task
 from ptb_lm.errors import UserError
+
+# The variables that libraries read how many threads to use from.
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
 
 WIDTH = {"cpu": 2048, "cuda": 8192}  # of the square matrices that are multiplied beside a workload's own
 
@@ -45,6 +49,8 @@ class Machine:
     Attributes:
         device: "cpu" or "cuda".
         gpu: The name of the CUDA device; None on a CPU.
+        environment: Variables that make every library compute with as many threads as torch does by itself;
+            those that the user has set stay.
 
     Args:
         device: "cpu", "cuda", or "auto": cuda where there is one.
@@ -61,6 +67,8 @@ class Machine:
             raise UserError(f"--device {device}: {facts['trouble']}")
         self.device: str = facts["device"]
         self.gpu: str | None = facts["gpu"]
+        threads = str(facts["threads"])
+        self.environment = {name: os.environ.get(name, threads) for name in THREADS}
 
     def gemm(self, precision: str, products: Sequence[Product]) -> Gemm:
         """Return the rate of multiplication, measured now for half a second at least.

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ptb_lm.bench import rows
-from ptb_lm.bench.machine import Gemm, Machine, products
+from ptb_lm.bench.machine import Machine, products
 from ptb_lm.bench.plan import Plan, plan
 from ptb_lm.bench.pool import Pool
 from ptb_lm.bench.process import WarmUp, Worker, WorkerError
@@ -55,7 +55,7 @@ class Measurement:
         every = record.measured()
         self.measured = {key: row for key, row in every.items() if row.workload == workload.name}
         used = [row.process for row in every.values()]
-        self.pool = Pool(itertools.count(max(used, default=-1) + 1), rounds=workload.rounds_a_process)
+        self.pool = Pool(itertools.count(max(used, default=-1) + 1), environment=machine.environment)
         (self._declared,) = (w for w in SUITES[options.suite].workloads if w.name == workload.name)
         batch, declared = workload.task.batch_size, self._declared.task.batch_size
         self._cut = "" if batch == declared else f"batch {batch} of {declared}"
@@ -66,10 +66,10 @@ class Measurement:
         known = ((row.variant, row.loss) for row in self.measured.values() if row.loss is not None)
         self._loss: tuple[str, float] | None = next(known, None)
 
-    def is_over(self, variant: str, pass_name: str) -> bool:
-        """Return whether a variant's pass cannot be measured, or not for longer."""
+    def is_over(self, variant: str, pass_name: str, index: int) -> bool:
+        """Return whether a variant's pass cannot be measured, or has no such round in its plan."""
         planned = self._plans.get((variant, pass_name))
-        return (variant, pass_name) in self._impossible or (planned is not None and planned.is_spent)
+        return (variant, pass_name) in self._impossible or (planned is not None and index >= planned.rounds)
 
     def measure(self, variant: Variant, pass_name: str, index: int) -> None:
         """Measure a block of a round, or record why that is not possible."""
@@ -84,12 +84,11 @@ class Measurement:
         try:
             warm_up = worker.warm_up(pass_name, steps=workload.warm_up, limit=options.row_limit / 5)
             planned = self._plan(variant, pass_name, warm_up)
-            gemm, block = self._block(worker, pass_name, planned.steps, self._precision(variant))
+            block, rates = self._block(worker, pass_name, planned.steps, self._precision(variant))
         except WorkerError as error:
             self.pool.drop(variant.name)
             self._give_up(variant, pass_name, error)
             return
-        planned.spent += block["seconds"]
         self.record.add(
             dataclasses.replace(
                 row,
@@ -105,19 +104,19 @@ class Measurement:
                     **warm_up._asdict(),
                 },
                 peak_memory=block["peak_memory"],
-                **gemm._asdict(),
-                copy_gbytes=self.machine.copy_gbytes(),
+                **rates,
                 **{name: worker.facts[name] for name in ("loss", "parity", "engine", "environment")},
             )
         )
 
     def _block(
         self, worker: Worker, pass_name: str, steps: int, precision: str
-    ) -> tuple[Gemm, dict[str, Any]]:
-        """Return the machine's limit and a block of steps.
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return a block of steps, and the machine's rates beside it as a row names them.
 
-        The limit is measured right before and right after the block, and the larger one counts: a machine
-        whose speed changes is fast at one of its ends at least.
+        Products are measured right before and right after the block, and the larger rate counts: a machine
+        whose speed changes is fast at one of its ends at least. The copy comes last, so that it is never what
+        a block follows: it empties the caches.
 
         Raises:
             WorkerError: The worker failed.
@@ -125,7 +124,8 @@ class Measurement:
         before = self.machine.gemm(precision, self._products)
         block = worker.block(pass_name, steps)
         after = self.machine.gemm(precision, self._products)
-        return max(before, after, key=lambda gemm: gemm.gemm_gflops), block
+        limit = max(before, after, key=lambda gemm: gemm.gemm_gflops)
+        return block, {**limit._asdict(), "copy_gbytes": self.machine.copy_gbytes()}
 
     def _precision(self, variant: Variant) -> str:
         return variant.precision or self.options.precision
@@ -175,8 +175,14 @@ class Measurement:
     def _plan(self, variant: Variant, pass_name: str, warm_up: WarmUp) -> Plan:
         key = (variant.name, pass_name)
         if key not in self._plans:
+            # An interrupted run goes on by the plan that it began with.
             done = [row for (_, of, name, _), row in self.measured.items() if (name, of) == key]
-            self._plans[key] = plan(self.workload, warm_up, limit=self.options.row_limit, done=done)
+            self._plans[key] = plan(
+                self.workload,
+                step_seconds=done[0].startup["step_seconds"] if done else warm_up.step_seconds,
+                limit=self.options.row_limit,
+                steps=done[0].steps if done else None,
+            )
         return self._plans[key]
 
     def _row(self, variant: Variant, pass_name: str) -> Row:

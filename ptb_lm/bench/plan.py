@@ -1,41 +1,41 @@
-"""How many steps a variant's pass is timed for, so that blocks are long enough and rows not too long."""
+"""How many steps and rounds a variant's pass is timed for: long enough blocks, and not too long a time.
+
+Both are fixed before the first block, by the time of a step in the warm-up. What a block then takes changes
+neither, so that no variant is measured more often because it came out slow or fast.
+"""
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ptb_lm.bench.process import WarmUp
-from ptb_lm.bench.rows import Row
 from ptb_lm.bench.workloads import Workload
 
 # How long a timed block is at least, so that the clock's own grain and the last synchronisation do not count.
 BLOCK_SECONDS = 1.0
+# Longer than that is planned by this factor: steps after the warm-up are often faster than in it.
+ROOM = 1.25
 
 
-@dataclass
+@dataclass(frozen=True)
 class Plan:
-    """How a variant's pass is timed: alike in every round.
+    """How a variant's pass is timed.
 
     Attributes:
         steps: Of a block.
-        spent: Seconds, in blocks so far.
+        rounds: How many blocks.
         limit: Seconds that the blocks may take together.
     """
 
     steps: int
-    spent: float
+    rounds: int
     limit: float
-
-    @property
-    def is_spent(self) -> bool:
-        """Whether one more block would exceed the limit; the first never does."""
-        return self.spent > 0 and self.spent > 0.9 * self.limit
 
     def note(self, warm_up: WarmUp, workload: Workload) -> str | None:
         """Say what was cut to keep within the limit."""
         cuts = [
             f"{done} of {wanted} {what}"
             for done, wanted, what in (
+                (self.rounds, workload.rounds, "rounds"),
                 (self.steps, workload.steps, "steps a round"),
                 (warm_up.warm_up_steps, workload.warm_up, "steps to warm up"),
             )
@@ -44,16 +44,19 @@ class Plan:
         return f"{', '.join(cuts)}, to keep within {self.limit:g} s" if cuts else None
 
 
-def plan(workload: Workload, warm_up: WarmUp, *, limit: float, done: Sequence[Row]) -> Plan:
+def plan(workload: Workload, *, step_seconds: float, limit: float, steps: int | None = None) -> Plan:
     """Plan the blocks of a variant's pass.
 
     Args:
         workload: Says how many rounds, and how many steps at least.
-        warm_up: Tells how long a step takes.
-        limit: Seconds that the blocks may take together.
-        done: The rows of a run that was interrupted, whose number of steps is kept.
+        step_seconds: How long a step took in the warm-up of the first process.
+        limit: Seconds that the blocks may take together; one step of one round is done whatever it takes.
+        steps: Of the blocks that an interrupted run has measured; None: there are none.
     """
-    wanted = max(workload.steps, math.ceil(BLOCK_SECONDS / warm_up.step_seconds))
-    affordable = int(limit / workload.rounds / warm_up.step_seconds)
-    steps = done[-1].steps if done else max(1, min(wanted, affordable))
-    return Plan(steps=steps, spent=sum(row.seconds for row in done), limit=limit)
+    affordable = int(limit / step_seconds)  # steps, in all rounds
+    wanted = max(workload.steps, math.ceil(ROOM * BLOCK_SECONDS / step_seconds))
+    return Plan(
+        steps=steps or max(1, min(wanted, affordable // workload.rounds)),
+        rounds=max(1, min(workload.rounds, affordable)),
+        limit=limit,
+    )

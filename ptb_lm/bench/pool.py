@@ -1,6 +1,6 @@
 """The workers that are kept between rounds, while there is memory for them."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from ptb_lm.bench.process import Worker
@@ -15,12 +15,12 @@ class Pool:
 
     Args:
         identities: Numbers for workers.
-        rounds: After how many a worker is ended.
+        environment: Variables that their processes get beside ours.
     """
 
-    def __init__(self, identities: Iterator[int], *, rounds: int) -> None:
+    def __init__(self, identities: Iterator[int], *, environment: Mapping[str, str]) -> None:
         self._identities = identities
-        self._rounds = rounds
+        self._environment = environment
         self._workers: dict[str, Worker] = {}  # the longest unused first
 
     def get(self, order: Order, *, log: Path) -> Worker:
@@ -32,17 +32,10 @@ class Pool:
         worker = self._workers.pop(order.variant, None)
         if worker is None:
             self._make_room()
-            worker = Worker(order, identity=next(self._identities), log=log)
+            number = next(self._identities)
+            worker = Worker(order, identity=number, log=log, environment=self._environment)
         self._workers[order.variant] = worker
         return worker
-
-    def end_round(self, variant: str) -> None:
-        """Count a round of a variant; its worker is ended after its last."""
-        worker = self._workers.get(variant)
-        if worker is not None:
-            worker.rounds += 1
-            if worker.rounds == self._rounds:
-                self.drop(variant)
 
     def holds_others(self, variant: str) -> bool:
         """Return whether workers of other variants are kept."""

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -43,10 +44,13 @@ class Process:
 
     Args:
         arguments: Of `python -m`.
+        environment: Variables that it gets beside ours.
         patience: Seconds after which a process that does not answer is ended.
     """
 
-    def __init__(self, *arguments: str, patience: float = PATIENCE) -> None:
+    def __init__(
+        self, *arguments: str, patience: float = PATIENCE, environment: Mapping[str, str] | None = None
+    ) -> None:
         self._patience = patience
         self._silent = False  # for longer than that
         # Not a pipe, which nobody would empty.
@@ -57,6 +61,7 @@ class Process:
             stdout=subprocess.PIPE,
             stderr=self._stderr,
             text=True,
+            env={**os.environ, **(environment or {})},
             # A Ctrl-C at the terminal is the runner's to handle, and a group is ended with all its compilers.
             start_new_session=True,
         )
@@ -126,25 +131,24 @@ class Worker:
     Attributes:
         id: A number of its own in this record.
         facts: What the worker said of itself.
-        rounds: In how many it has worked.
         memory: The peak of its host memory, in bytes.
 
     Args:
         order: What it is to be.
         identity: The id.
         log: Where to keep what it wrote on stderr, if it fails.
+        environment: Variables that its process gets beside ours.
 
     Raises:
         WorkerError: It cannot do the workload.
     """
 
-    def __init__(self, order: Order, *, identity: int, log: Path) -> None:
+    def __init__(self, order: Order, *, identity: int, log: Path, environment: Mapping[str, str]) -> None:
         self.id = identity
-        self.rounds = 0
         self.memory = 0
         self._log = log
         self._warm_ups: dict[str, WarmUp] = {}
-        self._process = Process("ptb_lm.bench.worker")
+        self._process = Process("ptb_lm.bench.worker", environment=environment)
         try:
             self.facts = self._ask(order.to_json())
         except BaseException:
@@ -165,14 +169,14 @@ class Worker:
         """
         if pass_name not in self._warm_ups:
             # What a compiler does more than once, it does in the first two steps.
-            first, second = (self.block(pass_name, 1)["seconds"] for _ in range(2))
+            first, second = (self._block(pass_name, 1)["seconds"] for _ in range(2))
             total, done, last = first + second, 2, second
             if second <= limit:
-                last = self.block(pass_name, 1)["seconds"]
+                last = self._block(pass_name, 1)["seconds"]
                 total, done = total + last, 3
                 more = min(steps - done, int((limit - second - last) / last))
                 if more > 0:
-                    rest = self.block(pass_name, more)["seconds"]
+                    rest = self._block(pass_name, more)["seconds"]
                     total, done, last = total + rest, done + more, rest / more
             self._warm_ups[pass_name] = WarmUp(
                 first_step_seconds=first, warm_up_seconds=total, warm_up_steps=done, step_seconds=last
@@ -180,12 +184,15 @@ class Worker:
         return self._warm_ups[pass_name]
 
     def block(self, pass_name: str, steps: int) -> dict[str, Any]:
-        """Do a block of steps; return "seconds" and "peak_memory".
+        """Do a block of steps after one that is not timed; return "seconds" and "peak_memory".
 
         Raises:
             WorkerError: It failed.
         """
-        answer = self._ask(json.dumps({"pass": pass_name, "steps": steps}))
+        return self._block(pass_name, steps, untimed=1)
+
+    def _block(self, pass_name: str, steps: int, *, untimed: int = 0) -> dict[str, Any]:
+        answer = self._ask(json.dumps({"pass": pass_name, "steps": steps, "untimed": untimed}))
         self.memory = answer["peak_memory"]["host_bytes"]
         return answer
 

@@ -7,6 +7,7 @@ from typing import Any
 from ptb_lm.bench import intervals
 from ptb_lm.bench.intervals import Ratio, Spread
 from ptb_lm.bench.rows import Row, Work
+from ptb_lm.bench.variants import original
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +47,11 @@ class Result:
     def roofline_fraction(self) -> Spread | None:
         """The time of a step at its roofline (roofline.py), of that round, as a fraction of that it took."""
         return self._spread(lambda row: row.roofline_fraction)
+
+    @property
+    def is_repetition(self) -> bool:
+        """Whether it is of a program that was measured a second time (variants.py)."""
+        return original(self.variant) != self.variant
 
     @property
     def processes(self) -> int:
@@ -96,6 +102,21 @@ class Group:
         """The workload and pass, for people."""
         return f"{self.workload}, {self.pass_name}"
 
+    @property
+    def candidates(self) -> list[Result]:
+        """What was measured, the fastest first, without what was measured a second time."""
+        return [result for result in self.results if result.blocks and not result.is_repetition]
+
+    @property
+    def repetitions(self) -> list[tuple[Result, Ratio]]:
+        """The A/A tests: results of a program's second measurement, with their ratios to the first."""
+        found = []
+        for result in self.results:
+            first = self.result(original(result.variant)) if result.is_repetition else None
+            if first and (ratio := paired(result, first)):
+                found.append((result, ratio))
+        return found
+
     def result(self, variant: str) -> Result | None:
         """Return a variant's result, if it is part of the group."""
         return next((result for result in self.results if result.variant == variant), None)
@@ -127,10 +148,12 @@ def paired(of: Result, to: Result) -> Ratio | None:
         return (
             Ratio(mean=0.0, error=None, freedom=0, unit="round", units=len(of.blocks)) if of.blocks else None
         )
+    base = {(row.session, row.round): row for row in to.blocks}
+    blocks = {(row.session, row.round): row for row in of.blocks}
     return intervals.ratio(
-        {(row.session, row.round): row.seconds_per_step for row in to.blocks},
-        {(row.session, row.round): row.seconds_per_step for row in of.blocks},
-        {(row.session, row.round): row.process for row in of.blocks},
+        {key: row.seconds_per_step for key, row in base.items()},
+        {key: row.seconds_per_step for key, row in blocks.items()},
+        {key: (base[key].process, row.process) for key, row in blocks.items() if key in base},
     )
 
 

@@ -40,10 +40,13 @@ def _rounds(measurement: Measurement) -> Iterator[str]:
         todo = _todo(measurement, index)
         for variant in random.sample(workload.variants, len(workload.variants)):
             for pass_name in random.sample(workload.passes, len(workload.passes)):
-                if (variant.name, pass_name) in todo and not measurement.is_over(variant.name, pass_name):
+                if (variant.name, pass_name) in todo and not measurement.is_over(
+                    variant.name, pass_name, index
+                ):
                     measurement.measure(variant, pass_name, index)
                 yield f"{variant.name} {pass_name}"
-            measurement.pool.end_round(variant.name)
+            if workload.process_ends(index):
+                measurement.pool.drop(variant.name)
 
 
 def _todo(measurement: Measurement, index: int) -> set[tuple[str, str]]:
@@ -55,7 +58,7 @@ def _todo(measurement: Measurement, index: int) -> set[tuple[str, str]]:
     workload = measurement.workload
     every = {(variant.name, pass_name) for variant in workload.variants for pass_name in workload.passes}
     found = {(variant, of) for _, of, variant, round_ in measurement.measured if round_ == index}
-    lacking = {key for key in every - found if not measurement.is_over(*key)}
+    lacking = {key for key in every - found if not measurement.is_over(*key, index)}
     without_baseline = {pass_name for variant, pass_name in lacking if variant == workload.baseline}
     return (
         lacking

@@ -27,6 +27,7 @@ class Options:
         baseline: The variant that speeds are compared with, VARIANT[@PRECISION]; None: as the workload
             declares.
         rounds: None: as the workload declares.
+        processes: By how many a variant is measured, at most one a round; None: as the workload declares.
         batch_size: None: as the workload declares.
         row_limit: Seconds that the timed blocks of a workload, pass and variant may take together.
         device: "auto", "cpu" or "cuda".
@@ -40,6 +41,7 @@ class Options:
     variants: tuple[str, ...] = ()
     baseline: str | None = None
     rounds: int | None = None
+    processes: int | None = None
     batch_size: int | None = None
     row_limit: float = 600.0
     device: str = "auto"
@@ -85,6 +87,9 @@ def _matching(workloads: Sequence[Workload], options: Options) -> list[Workload]
 def _as_asked(workload: Workload, options: Options, added: Sequence[Variant]) -> Workload:
     """Return a workload with all its variants, as the options want it measured."""
     variants, batch = [*workload.variants, *added], options.batch_size
+    rounds = options.rounds or max(workload.rounds, options.processes or 0)
+    if options.processes is not None and options.processes > rounds:
+        raise UserError(f"--processes {options.processes}: {rounds} rounds cannot have more than one each")
     if options.baseline is not None and options.baseline not in {variant.name for variant in variants}:
         base, _, precision = options.baseline.partition("@")
         like = next((variant for variant in variants if variant.base == base), None)
@@ -95,7 +100,8 @@ def _as_asked(workload: Workload, options: Options, added: Sequence[Variant]) ->
     return dataclasses.replace(
         workload,
         task=workload.task if batch is None else workload.task.with_batch_size(batch),
-        rounds=options.rounds or workload.rounds,
+        rounds=rounds,
+        processes=options.processes or min(workload.processes, rounds),
         variants=tuple(variants),
         baseline=options.baseline or workload.baseline,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -24,10 +25,15 @@ class Suite:
 
     @property
     def workloads(self) -> tuple[Workload, ...]:
-        """Its workloads."""
+        """Its workloads, each with one of its variants a second time: the A/A test."""
         module, _, name = self.declared.partition(":")
-        declared: tuple[Workload, ...] = getattr(importlib.import_module(f"ptb_lm.bench.{module}"), name)
-        return declared
+        declared = getattr(importlib.import_module(f"ptb_lm.bench.{module}"), name)
+        return tuple(map(_with_repetition, declared))
+
+
+def _with_repetition(workload: Workload) -> Workload:
+    (twice,) = (each for each in workload.variants if each.name == workload.measured_twice)
+    return dataclasses.replace(workload, variants=(*workload.variants, twice.again()))
 
 
 SUITES: dict[str, Suite] = {

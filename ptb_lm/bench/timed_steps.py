@@ -3,7 +3,7 @@
 import itertools
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from ptb_lm import classifier
@@ -24,8 +24,13 @@ class TimedSteps(Protocol):
     def loss(self) -> float:
         """Return a loss of the initial weights without dropout, in nats: the same for every variant."""
 
-    def block(self, pass_name: str, steps: int) -> float:
-        """Do some steps; return their wall seconds, with the device synchronised at both edges.
+    def block(self, pass_name: str, steps: int, *, untimed: int) -> float:
+        """Do some steps; return the wall seconds of all but the first, with the device synchronised.
+
+        Args:
+            pass_name: "forward" or "train".
+            steps: How many are timed.
+            untimed: How many come before: they bring back to the caches what another process drove out.
 
         Raises:
             ArithmeticError: A loss is not finite.
@@ -65,24 +70,28 @@ class LanguageSteps:
         _, loss = self.backend.evaluate_step(x_BT, y_BT, self.backend.zero_state(len(x_BT)))
         return self.backend.read([loss])[0].nll / y_BT.size
 
-    def block(self, pass_name: str, steps: int) -> float:
-        """Do some steps; return their wall seconds."""
-        windows = list(itertools.islice(self.windows, steps))
+    def block(self, pass_name: str, steps: int, *, untimed: int) -> float:
+        """Do some steps; return the wall seconds of those that are timed."""
+        windows = list(itertools.islice(self.windows, untimed + steps))
+        before = self._steps(pass_name, windows[:untimed])
+        start = time.perf_counter()
+        losses = self._steps(pass_name, windows[untimed:])
+        seconds = time.perf_counter() - start
+        _check_finite([*before, *losses])
+        return seconds
+
+    def _steps(self, pass_name: str, windows: Sequence[tuple[Any, Any]]) -> list[float]:
+        """Do a step for each window; return their losses, which the device has computed by then."""
         backend, state, rate = self.backend, self.state, self.task.config.learning_rate
         losses = []
-        backend.read([])
-        start = time.perf_counter()
         for x_BT, y_BT in windows:
             if pass_name == "train":
                 state, loss = backend.train_step(x_BT, y_BT, state, learning_rate=rate)
             else:
                 state, loss = backend.evaluate_step(x_BT, y_BT, state)
             losses.append(loss)
-        measured = backend.read(losses)
-        seconds = time.perf_counter() - start
         self.state = state
-        _check_finite([loss.nll for loss in measured])
-        return seconds
+        return [loss.nll for loss in backend.read(losses)]
 
 
 class ClassifierSteps:
@@ -99,14 +108,14 @@ class ClassifierSteps:
         """Return the batch's loss."""
         return self.model.read([self.model.forward_step(self.batch)])[0]
 
-    def block(self, pass_name: str, steps: int) -> float:
-        """Do some steps; return their wall seconds."""
+    def block(self, pass_name: str, steps: int, *, untimed: int) -> float:
+        """Do some steps; return the wall seconds of those that are timed."""
         step = self.model.train_step if pass_name == "train" else self.model.forward_step
-        self.model.read([])
+        before = self.model.read([step(self.batch) for _ in range(untimed)])
         start = time.perf_counter()
         losses = self.model.read([step(self.batch) for _ in range(steps)])
         seconds = time.perf_counter() - start
-        _check_finite(losses)
+        _check_finite([*before, *losses])
         return seconds
 
 

@@ -2,7 +2,9 @@
 
 A variant, FRAMEWORK/MODEL[/EXECUTION[/UNROLL]][@PRECISION], is what a program can be asked for,
 `torch/cudnn`, `tensorflow/basic/graph/loop` or `torch/cudnn/graph@bf16`; or a program that people write
-without this package, kept here to be compared with: `plain-torch/cudnn`.
+without this package, kept here to be compared with: `plain-torch/cudnn`. `torch/cudnn#again` is the same
+program as `torch/cudnn`, measured a second time: the ratio of the two is 1, and what a benchmark says of it
+shows how far its other ratios can be trusted (an A/A test).
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -67,13 +69,16 @@ CLASSIFIERS: dict[str, Framework] = {
 }
 
 
+AGAIN = "#again"
+
+
 @dataclass(frozen=True)
 class Variant:
     """Somebody who computes a workload.
 
     Attributes:
-        name: FRAMEWORK/MODEL[/EXECUTION[/UNROLL]][@PRECISION]; what is left out is the framework's default,
-            and the run's precision.
+        name: FRAMEWORK/MODEL[/EXECUTION[/UNROLL]][#again][@PRECISION]; what is left out is the framework's
+            default, and the run's precision.
         label: How a table calls it; a precision that the name gives is not repeated, but a report names it
             where a table has several (summary.py).
     """
@@ -89,7 +94,7 @@ class Variant:
     @property
     def parts(self) -> dict[str, str | None]:
         """The name's parts before the precision; None where it leaves one to the framework."""
-        parts = (*self.base.split("/"), None, None)
+        parts = (*self.base.removesuffix(AGAIN).split("/"), None, None)
         return dict(zip(("framework", "model", "execution", "unroll"), parts[:4], strict=True))
 
     @property
@@ -101,6 +106,12 @@ class Variant:
         """Return the variant in a precision that its name then gives."""
         name = f"{self.base}@{precision}"
         return Variant(name, name if self.label == self.name else self.label)
+
+    def again(self) -> "Variant":
+        """Return the same program under another name, to be measured a second time."""
+        base, at, precision = self.name.partition("@")
+        name = f"{base}{AGAIN}{at}{precision}"
+        return Variant(name, name if self.label == self.name else f"{self.label}, again")
 
     def offers(self, precision: str, registry: Mapping[str, Framework]) -> bool:
         """Return whether the framework computes this model in a precision."""
@@ -201,6 +212,11 @@ def every(framework: str) -> Iterator[Variant]:
                         parts.pop()
                 name = "/".join(parts)
                 yield Variant(name, name)
+
+
+def original(variant: str) -> str:
+    """Return the name of the program that a variant measures again; its own name if it does not."""
+    return variant.replace(AGAIN, "", 1)
 
 
 def declared_precision(variant: str) -> str | None:

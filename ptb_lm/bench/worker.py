@@ -75,7 +75,7 @@ def main() -> int:
             peaks = DevicePeaks()
             for line in sys.stdin:
                 asked = json.loads(line)
-                seconds = steps.block(asked["pass"], asked["steps"])
+                seconds = steps.block(asked["pass"], asked["steps"], untimed=asked["untimed"])
                 device = peaks.after(asked["pass"], steps.device_memory())
                 memory = {"host_bytes": _host_memory(), "device_bytes": device}
                 _answer(answers, seconds=seconds, peak_memory=memory)

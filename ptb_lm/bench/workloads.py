@@ -187,12 +187,17 @@ class Workload:
     task: Task
     variants: tuple[Variant, ...]
     baseline: str  # the variant that speeds are compared with
+    measured_twice: str = "torch/cudnn"  # the variant of the A/A test, which a suite adds (suites.py)
     passes: tuple[str, ...] = ("train",)
     rounds: int = 5
     steps: int = 5  # timed in a round, at least
     warm_up: int = 3  # steps before
-    rounds_a_process: int = 5
+    processes: int = 5  # a variant, which share the rounds
     needs_cuda: str = ""  # why it is not measured on a CPU; "" if it is
+
+    def process_ends(self, index: int) -> bool:
+        """Return whether a round, counted from 0, is the last of a process."""
+        return (index + 1) * self.processes // self.rounds > index * self.processes // self.rounds
 
     def work(self, pass_name: str, *, precision: str, device: str) -> Work:
         """Return what a step of a pass does: the same for every variant of a precision."""

@@ -4,7 +4,7 @@ Each line on stdin is a question in JSON; a line of JSON answers it.
 
 | question | answer |
 |---|---|
-| {"what": "device"} | {"device": ..., "gpu": its name}; or {"trouble": why there is none} |
+| {"what": "device"} | {"device": ..., "gpu": its name, "threads": ...}; or {"trouble": why not} |
 | {"what": "gemm", "precision": ..., "products": [[m, k, n, transposed], ...]} | a gemm.Rate |
 | {"what": "copy"} | {"gbytes": bytes read and written / second / 1e9} |
 """
@@ -37,7 +37,8 @@ def _answer(device: str, question: dict[str, Any]) -> dict[str, Any]:
     if device == "cuda" and not torch.cuda.is_available():
         return {"trouble": f"torch {torch.__version__} finds no CUDA device here"}
     if question["what"] == "device":
-        return {"device": device, "gpu": torch.cuda.get_device_name() if device == "cuda" else None}
+        gpu = torch.cuda.get_device_name() if device == "cuda" else None
+        return {"device": device, "gpu": gpu, "threads": torch.get_num_threads()}
     if question["what"] == "copy":
         return {"gbytes": _copy_gbytes(device)}
     products = tuple((m, k, n, transposed) for m, k, n, transposed in question["products"])

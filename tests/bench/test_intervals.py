@@ -50,7 +50,7 @@ def test_the_interval_is_that_of_a_paired_t_test_by_hand() -> None:
     # Log ratios ln 2 + (-0.1, 0, 0.1): mean ln 2, standard error 0.1 / sqrt(3), t of 2 degrees 4.30265.
     variant = {0: 1.0, 1: 2.0, 2: 5.0}
     baseline = {n: 2 * s * math.exp(e) for (n, s), e in zip(variant.items(), (-0.1, 0, 0.1), strict=True)}
-    ratio = intervals.ratio(baseline, variant, {0: 7, 1: 7, 2: 7})
+    ratio = intervals.ratio(baseline, variant, dict.fromkeys(range(3), (1, 7)))
     assert ratio is not None
     assert ratio.interval is not None
     half = 4.30265 * 0.1 / math.sqrt(3)
@@ -63,7 +63,7 @@ def test_the_inverse_ratio_has_the_inverse_interval() -> None:
     a, b, processes = (
         {0: 1.0, 1: 1.3, 2: 1.2, 5: 1.1},
         {0: 2.1, 1: 2.5, 2: 2.2, 4: 9.0},
-        dict.fromkeys(range(6), 1),
+        dict.fromkeys(range(6), (2, 1)),
     )
     there, back = intervals.ratio(a, b, processes), intervals.ratio(b, a, processes)
     assert there is not None
@@ -76,11 +76,11 @@ def test_the_inverse_ratio_has_the_inverse_interval() -> None:
 
 
 def test_without_a_common_round_there_is_no_ratio() -> None:
-    assert intervals.ratio({0: 1.0}, {1: 1.0}, {1: 1}) is None
+    assert intervals.ratio({0: 1.0}, {1: 1.0}, {1: (2, 1)}) is None
 
 
 def test_one_round_has_a_ratio_and_no_interval() -> None:
-    ratio = intervals.ratio({0: 3.0}, {0: 2.0}, {0: 1})
+    ratio = intervals.ratio({0: 3.0}, {0: 2.0}, {0: (2, 1)})
     assert ratio is not None
     assert (ratio.estimate, ratio.interval) == (pytest.approx(1.5), None)
 
@@ -90,15 +90,32 @@ def test_one_round_has_a_ratio_and_no_interval() -> None:
 )
 def test_from_three_processes_on_the_unit_is_the_process(processes: int, unit: str, units: int) -> None:
     seconds = dict(enumerate([1.0, 1.1, 0.9, 1.2, 1.05, 0.97]))
-    ratio = intervals.ratio(dict.fromkeys(range(6), 2.0), seconds, {n: n % processes for n in range(6)})
+    for of_baseline in (1, 2, processes):  # one that lasted longer than the variant's, and one that did not
+        of = {n: (n % of_baseline, n % processes) for n in range(6)}
+        ratio = intervals.ratio(dict.fromkeys(range(6), 2.0), seconds, of)
+        assert ratio is not None
+        assert (ratio.unit, ratio.units) == (unit, units)
+
+
+def test_rounds_that_share_a_process_of_either_side_are_one_unit() -> None:
+    logs = [0.0, 0.2, 0.4, 0.7, 1.0, 1.6]
+    seconds = {n: math.exp(-value) for n, value in enumerate(logs)}
+    # The baseline's second process worked beside two of the variant's.
+    of = {0: (1, 1), 1: (1, 1), 2: (2, 2), 3: (2, 3), 4: (3, 4), 5: (4, 5)}
+    ratio = intervals.ratio(dict.fromkeys(of, 1.0), seconds, of)
     assert ratio is not None
-    assert (ratio.unit, ratio.units) == (unit, units)
+    means = [0.1, 0.55, 1.0, 1.6]
+    assert (ratio.unit, ratio.units) == ("process", 4)
+    assert ratio.mean == pytest.approx(statistics.fmean(means))
+    assert ratio.error == pytest.approx(statistics.stdev(means) / 2)
 
 
 def test_a_process_counts_once_however_many_rounds_it_did() -> None:
     logs = {0: 0.0, 1: 0.2, 2: 0.4, 3: 0.7, 4: 1.0}
     seconds = {n: math.exp(-value) for n, value in logs.items()}
-    ratio = intervals.ratio(dict.fromkeys(logs, 1.0), seconds, {0: 1, 1: 1, 2: 1, 3: 2, 4: 3})
+    ratio = intervals.ratio(
+        dict.fromkeys(logs, 1.0), seconds, {n: (own, own) for n, own in enumerate([1, 1, 1, 2, 3])}
+    )
     assert ratio is not None
     assert ratio.mean == pytest.approx((0.2 + 0.7 + 1.0) / 3)
     assert ratio.error == pytest.approx(statistics.stdev([0.2, 0.7, 1.0]) / math.sqrt(3))
@@ -108,13 +125,16 @@ def _covered(*, process_noise: float, rounds_a_process: int, as_one_process: boo
     """Return how often an interval of 5 processes' rounds holds the true ratio, 1.7; the machine drifts."""
     rng = np.random.default_rng(seed)
     repeats, count = 2000, 5 * rounds_a_process
-    processes = {n: 0 if as_one_process else n // rounds_a_process for n in range(count)}
+    processes = {n: (0, 0) if as_one_process else (n // rounds_a_process,) * 2 for n in range(count)}
     hits = 0
     for _ in range(repeats):
         drift = rng.normal(0, 0.3, count)
-        own = np.repeat(rng.normal(0, process_noise, 5), rounds_a_process) + rng.normal(0, 0.05, count)
-        baseline = dict(enumerate(np.exp(drift + rng.normal(0, 0.05, count))))
-        variant = dict(enumerate(np.exp(drift + own) / 1.7))
+        sides = [
+            np.repeat(rng.normal(0, process_noise, 5), rounds_a_process) + rng.normal(0, 0.05, count)
+            for _ in range(2)
+        ]
+        baseline, variant = (dict(enumerate(np.exp(drift + own))) for own in sides)
+        variant = {n: seconds / 1.7 for n, seconds in variant.items()}
         ratio = intervals.ratio(baseline, variant, processes)
         assert ratio is not None
         assert ratio.interval is not None
@@ -130,8 +150,9 @@ def test_the_interval_of_rounds_covers_the_truth_as_often_as_it_says() -> None:
     assert covered == pytest.approx(0.95, abs=0.02)
 
 
-def test_the_interval_of_processes_covers_what_processes_draw_once() -> None:
-    covered = _covered(process_noise=0.1, rounds_a_process=4, as_one_process=False, seed=2)
+@pytest.mark.parametrize("rounds_a_process", [1, 4])
+def test_the_interval_of_processes_covers_what_both_sides_processes_draw_once(rounds_a_process: int) -> None:
+    covered = _covered(process_noise=0.1, rounds_a_process=rounds_a_process, as_one_process=False, seed=2)
     assert covered == pytest.approx(0.95, abs=0.02)
 
 

@@ -9,11 +9,14 @@ import pytest
 
 from ptb_lm.bench.machine import Gemm, Product, products
 from ptb_lm.bench.measurement import Measurement
+from ptb_lm.bench.process import WarmUp
 from ptb_lm.bench.record import Record
+from ptb_lm.bench.rows import Row
 from ptb_lm.bench.selection import Options
 from ptb_lm.bench.suites import SUITES
+from ptb_lm.bench.variants import Variant
 
-MACHINE: Any = SimpleNamespace(device="cpu")
+MACHINE: Any = SimpleNamespace(device="cpu", environment={})
 
 (SMALL,) = SUITES["quick"].workloads
 
@@ -38,7 +41,7 @@ def test_a_loss_that_was_compared_on_some_rows_says_so(
 
 
 @pytest.mark.parametrize("rates", [(100.0, 120.0), (120.0, 100.0)])
-def test_the_limit_is_the_larger_of_before_and_after_the_block(
+def test_the_limit_is_the_larger_of_before_and_after_and_a_copy_comes_last(
     rates: tuple[float, float], tmp_path: Path
 ) -> None:
     events: list[Any] = []
@@ -51,8 +54,44 @@ def test_the_limit_is_the_larger_of_before_and_after_the_block(
         events.append((pass_name, steps))
         return {"seconds": 1.0}
 
-    machine, worker = SimpleNamespace(device="cpu", gemm=gemm), SimpleNamespace(block=block)
-    found = measurement(tmp_path, machine)._block(worker, "train", 5, "bf16")  # type: ignore[arg-type]
-    assert found == (Gemm(120.0, "a library", "a shape", 1), {"seconds": 1.0})
-    beside = ("bf16", products(SMALL.task))
-    assert events == [beside, ("train", 5), beside]
+    def copy_gbytes() -> float:
+        events.append("copy")
+        return 20.0
+
+    machine = SimpleNamespace(device="cpu", environment={}, gemm=gemm, copy_gbytes=copy_gbytes)
+    worker: Any = SimpleNamespace(block=block)
+    found, beside = measurement(tmp_path, machine)._block(worker, "train", 5, "bf16")
+    limit = {"gemm_gflops": 120.0, "gemm_library": "a library", "gemm_shape": "a shape", "gemm_threads": 1}
+    assert (found, beside) == ({"seconds": 1.0}, {**limit, "copy_gbytes": 20.0})
+    asked = ("bf16", products(SMALL.task))
+    assert events == [asked, ("train", 5), asked, "copy"]
+
+
+def row(index: int, seconds: float) -> Row:
+    return Row(
+        suite="quick",
+        workload="small",
+        pass_name="train",
+        variant="torch/cudnn",
+        baseline="plain-torch/cudnn",
+        status="measured",
+        round=index,
+        steps=1,
+        seconds=seconds,
+        startup={"step_seconds": 3.0},
+    )
+
+
+@pytest.mark.parametrize("seconds", [0.1, 50.0])
+def test_what_a_block_took_does_not_change_how_many_there_are(seconds: float, tmp_path: Path) -> None:
+    """Four steps of three seconds fit into twelve, and four rounds are done, whatever their blocks took."""
+    record = Record(tmp_path, {})
+    for index in range(3):
+        record.add(row(index, seconds))
+    options = Options(suite="quick", row_limit=12.0)
+    found = Measurement(options, SMALL, record, MACHINE, session="", command="")
+    warm_up = WarmUp(first_step_seconds=1.0, warm_up_seconds=3.0, warm_up_steps=3, step_seconds=seconds)
+    planned = found._plan(Variant("torch/cudnn", ""), "train", warm_up)
+    assert (planned.steps, planned.rounds) == (1, 4)
+    over = [found.is_over("torch/cudnn", "train", index) for index in range(5)]
+    assert over == [False] * 4 + [True]

@@ -23,6 +23,7 @@ TESTS = Path(__file__).resolve().parents[1]
 SMALL = ["--batch-size", "2", "--device", "cpu"]
 KEYS = {field.metadata.get("key", field.name) for field in dataclasses.fields(bench_rows.Row)}
 QUICK = ["run", "quick", "--variants", "torch/cudnn", "--rounds", "2", *SMALL]
+AGAIN = "torch/cudnn#again"
 
 
 @pytest.fixture(autouse=True)
@@ -85,6 +86,30 @@ def test_a_run_records_and_goes_on_where_it_was_interrupted(tmp_path: Path) -> N
     before = (out / "rows.jsonl").read_text()
     assert run_command(bench, *QUICK, "--out", out) == 0  # nothing left to do
     assert (out / "rows.jsonl").read_text() == before
+
+
+def test_an_a_a_test_is_measured_by_processes_of_its_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    flags = ["--variants", "torch/cudnn", AGAIN, "--baseline", "torch/cudnn", "--rounds", "4", *SMALL]
+    assert run_command(bench, "run", "quick", *flags, "--processes", "3", "--out", out) == 0
+    read, _ = bench_rows.read(out)
+    assert {row.status for row in read} == {"measured"}
+    by_variant = {name: [row for row in read if row.variant == name] for name in ("torch/cudnn", AGAIN)}
+    for of in by_variant.values():
+        assert sorted(row.round for row in of) == [0, 1, 2, 3]
+        assert len({row.process for row in of}) == 3
+        assert len({row.steps for row in of}) == 1, "planned before the first block"
+    assert not {row.process for row in by_variant[AGAIN]} & {row.process for row in by_variant["torch/cudnn"]}
+    report = (out / "report.md").read_text()
+    assert "- A/A test: torch/cudnn, measured twice by two names, is " in report
+    *_, chart, page = capsys.readouterr().out.rstrip().split("\n\n")
+    assert page == str(out / "report.html")
+    assert [line.split("  ")[1] for line in chart.splitlines()[1:]] in (
+        ["PyTorch cudnn (nn.LSTM)", "PyTorch cudnn (nn.LSTM), again"],
+        ["PyTorch cudnn (nn.LSTM), again", "PyTorch cudnn (nn.LSTM)"],
+    ) or "█" in chart
 
 
 def test_what_is_added_later_is_measured_beside_its_own_baseline(tmp_path: Path) -> None:
@@ -156,7 +181,10 @@ def test_what_would_take_too_long_is_cut_and_says_so(tmp_path: Path) -> None:
     assert sorted(row["variant"] for row in recorded) == ["plain-torch/cudnn", "torch/cudnn"]  # a round each
     for row in recorded:
         assert row["steps"] == 1
-        assert row["note"] == "1 of 5 steps a round, 2 of 3 steps to warm up, to keep within 1e-06 s"
+        assert (
+            row["note"]
+            == "1 of 2 rounds, 1 of 5 steps a round, 2 of 3 steps to warm up, to keep within 1e-06 s"
+        )
         assert row["startup"]["warm_up_steps"] == 2
         assert row["cut"] == "batch 2 of 20"
     report = (out / "report.md").read_text()

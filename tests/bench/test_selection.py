@@ -28,8 +28,8 @@ def chosen(suite: str, **options: Any) -> dict[str, list[str]]:
 
 def test_patterns_choose_workloads_and_variants_and_the_baseline_stays() -> None:
     assert chosen("ptb", workloads=("medium", "l*"), variants=("torch/c*", "mine/custom")) == {
-        "medium": ["torch/basic", "torch/cudnn", "mine/custom"],
-        "large": ["torch/basic", "torch/cudnn", "mine/custom"],
+        "medium": ["torch/basic", "torch/cudnn", "torch/cudnn#again", "mine/custom"],
+        "large": ["torch/basic", "torch/cudnn", "torch/cudnn#again", "mine/custom"],
     }
 
 
@@ -44,7 +44,11 @@ def test_another_baseline_is_measured_and_the_declared_one_only_if_asked_for() -
     ("suite", "patterns", "names"),
     [
         ("quick", ("torch/cudnn", "torch/cudnn@bf16"), ("torch/cudnn", "torch/cudnn@bf16")),
-        ("quick", ("torch/c*@bf16", "mine/*@fp64"), ("torch/cudnn@bf16", "mine/custom@fp64")),
+        (
+            "quick",
+            ("torch/c*@bf16", "mine/*@fp64"),
+            ("torch/cudnn@bf16", "torch/cudnn#again@bf16", "mine/custom@fp64"),
+        ),
         # What a wildcard matches is left out where the framework lacks the precision; what is named stays.
         ("quick", ("*/block_fused@fp64",), ("torch/block_fused@fp64",)),
         ("quick", ("tensorflow/block_fused@fp64",), ("tensorflow/block_fused@fp64",)),
@@ -77,7 +81,10 @@ def test_a_baseline_may_name_a_precision() -> None:
         Options(suite="quick", variants=("torch/*@bf16",), baseline="plain-torch/cudnn@bf16")
     )
     assert workload.baseline == "plain-torch/cudnn@bf16"
-    every = ["plain-torch/cudnn", *(f"torch/{model}" for model in ("basic", "block", "block_fused", "cudnn"))]
+    every = [
+        "plain-torch/cudnn",
+        *(f"torch/{model}" for model in ("basic", "block", "block_fused", "cudnn#again", "cudnn")),
+    ]
     assert sorted(variant.name for variant in workload.variants) == [f"{name}@bf16" for name in every]
     assert workload.variants[0].label == "PyTorch modules, plain loop"
 
@@ -99,16 +106,16 @@ def refusal(suite: str, **options: Any) -> str:
         (
             {"variants": ("jax/*",)},
             "--variants jax/*: matches nothing of small; there is plain-torch/cudnn, ",
-            " and 4 more",
+            " and 5 more",
         ),
         (
             {"variants": ("torch/cudn",)},
-            "--variants torch/cudn: matches nothing of small; the nearest of 7: torch/cudnn, ",
+            "--variants torch/cudn: matches nothing of small; the nearest of 8: torch/cudnn, ",
             "",
         ),
         (
             {"variants": ("torch/cudnn@bf61",)},
-            "--variants torch/cudnn@bf61: matches nothing of small; the nearest of 7: torch/cudnn, ",
+            "--variants torch/cudnn@bf61: matches nothing of small; the nearest of 8: torch/cudnn, ",
             "; precisions are fp32, tf32, bf16, fp16, fp64",
         ),
         (
@@ -118,18 +125,18 @@ def refusal(suite: str, **options: Any) -> str:
         ),
         (
             {"variants": ("torch/cudn@bf16",)},
-            "--variants torch/cudn@bf16: matches nothing of small; the nearest of 7: torch/cudnn, ",
+            "--variants torch/cudn@bf16: matches nothing of small; the nearest of 8: torch/cudnn, ",
             "; precisions are fp32, tf32, bf16, fp16, fp64",
         ),
         (
             {"baseline": "torch/cudn@bf16"},
-            "--baseline torch/cudn@bf16: no such variant of small; the nearest of 7: torch/cudnn, ",
+            "--baseline torch/cudn@bf16: no such variant of small; the nearest of 8: torch/cudnn, ",
             "; precisions are fp32, tf32, bf16, fp16, fp64",
         ),
         (
             {"baseline": "mine/costum"},
             "--baseline mine/costum: no such variant of small; ",
-            "the nearest of 7: mine/custom",
+            "the nearest of 8: mine/custom",
         ),
     ],
 )
@@ -153,3 +160,28 @@ def test_a_baseline_must_be_one_of_every_workload() -> None:
     sentence = refusal("ptb", baseline="plain-tensorflow/keras")
     assert sentence.startswith("--baseline plain-tensorflow/keras: no such variant of large; the nearest of ")
     assert chosen("ptb", baseline="plain-tensorflow/keras", workloads=("small", "medium"))
+
+
+@pytest.mark.parametrize(
+    ("options", "rounds", "processes"),
+    [
+        ({}, 5, 5),
+        ({"rounds": 2}, 2, 2),
+        ({"rounds": 12}, 12, 5),
+        ({"processes": 7}, 7, 7),
+        ({"rounds": 4, "processes": 2}, 4, 2),
+    ],
+)
+def test_processes_share_the_rounds(options: dict[str, int], rounds: int, processes: int) -> None:
+    (workload,) = selected(Options(suite="quick", **options))  # type: ignore[arg-type]
+    assert (workload.rounds, workload.processes) == (rounds, processes)
+    ends = [index for index in range(rounds) if workload.process_ends(index)]
+    assert len(ends) == processes
+    assert ends[-1] == rounds - 1
+    lengths = [end - start for start, end in zip([-1, *ends], ends, strict=False)]
+    assert max(lengths) - min(lengths) <= 1
+
+
+def test_more_processes_than_rounds_are_refused() -> None:
+    with pytest.raises(UserError, match=r"^--processes 3: 2 rounds cannot have more than one each$"):
+        selected(Options(suite="quick", rounds=2, processes=3))

@@ -1,8 +1,11 @@
 """From rows with known ratios to results: figures, order, troubles, and whether the comparison is fair."""
 
+import math
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from bench_rows import ENVIRONMENT, PTB, WORK, rounds, row, unmeasured, write
 
@@ -266,3 +269,42 @@ def test_the_order_is_that_of_the_ratios(tmp_path: Path) -> None:
         *(row(variant="torch/cudnn", round=n, seconds=s) for n, s in enumerate((1.1, 1.1, 1.2))),
     ]
     assert [result.variant for result in group_of(tmp_path, rows).results] == ["torch/cudnn", "torch/basic"]
+
+
+def repeated(count: int, rounds_a_process: int, seed: int) -> Iterator[dict[str, Any]]:
+    """Yield the rows of one program measured twice: processes differ by 10 %, their rounds by 5 %."""
+    rng = np.random.default_rng(seed)
+    names = ("torch/basic", "torch/basic#again")
+    for process in range(count):
+        of_process = dict(zip(names, rng.normal(0, 0.1, 2), strict=True))
+        for index in range(rounds_a_process):
+            drift = rng.uniform(0, 0.3)
+            for number, name in enumerate(names):
+                seconds = 2 * math.exp(drift + of_process[name] + rng.normal(0, 0.05))
+                yield row(
+                    variant=name,
+                    round=process * rounds_a_process + index,
+                    process=2 * process + number,
+                    seconds=seconds,
+                )
+
+
+@pytest.mark.parametrize("rounds_a_process", [1, 3])
+def test_the_interval_of_an_a_a_test_holds_1_as_often_as_it_says(
+    rounds_a_process: int, tmp_path: Path
+) -> None:
+    repeats, hits = 100, 0
+    for seed in range(repeats):
+        group = group_of(tmp_path / str(seed), repeated(5, rounds_a_process, seed))
+        ((result, ratio),) = group.repetitions
+        assert (result.variant, ratio.unit, ratio.units) == ("torch/basic#again", "process", 5)
+        assert ratio.interval is not None
+        hits += ratio.interval[0] <= 1 <= ratio.interval[1]
+    # 95 of 100 are expected; of a binomial distribution, 99.9 % lie between these.
+    assert 87 <= hits <= 100
+
+
+def test_what_was_measured_again_is_no_candidate(tmp_path: Path) -> None:
+    group = group_of(tmp_path, rounds({"torch/basic": 1.0, "torch/basic#again": 1.1, "torch/block": 0.5}))
+    assert [result.variant for result in group.candidates] == ["torch/basic", "torch/block"]
+    assert [result.variant for result, _ in group.repetitions] == ["torch/basic#again"]

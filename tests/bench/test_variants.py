@@ -8,7 +8,7 @@ from conftest import ROOT, random_weights, random_windows
 
 from ptb_lm.bench import variants
 from ptb_lm.bench.suites import SUITES
-from ptb_lm.bench.variants import Variant, every
+from ptb_lm.bench.variants import Variant, every, original
 from ptb_lm.errors import UserError
 from ptb_lm.model import reference
 from ptb_lm.model.backend import FRAMEWORKS
@@ -23,6 +23,8 @@ from ptb_lm.model.config import Config
         ("tensorflow/basic/graph/loop", ("tensorflow", "basic", "graph", "loop")),
         ("torch/cudnn@bf16", ("torch", "cudnn", None, None)),
         ("torch/cudnn/graph@bf16", ("torch", "cudnn", "graph", None)),
+        ("torch/cudnn#again", ("torch", "cudnn", None, None)),
+        ("torch/cudnn/graph#again@bf16", ("torch", "cudnn", "graph", None)),
     ],
 )
 def test_a_name_has_up_to_four_parts_and_a_precision(name: str, parts: tuple) -> None:
@@ -42,6 +44,29 @@ def test_every_suite_names_only_what_a_registry_knows() -> None:
                 assert parts["execution"] in (None, *row.executions)
                 assert parts["unroll"] in (None, *row.unrolls)
                 assert variant.precision in (None, *row.precisions)
+
+
+def test_every_workload_measures_one_variant_twice() -> None:
+    for suite in SUITES.values():
+        for workload in suite.workloads:
+            names = [variant.name for variant in workload.variants]
+            (again,) = (name for name in names if original(name) != name)
+            assert original(again) == workload.measured_twice
+            assert names.count(workload.measured_twice) == 1
+            assert workload.rounds >= workload.processes >= 5
+
+
+@pytest.mark.parametrize(
+    ("name", "again"),
+    [("torch/cudnn", "torch/cudnn#again"), ("torch/cudnn/graph@tf32", "torch/cudnn/graph#again@tf32")],
+)
+def test_what_is_measured_again_is_the_same_program(name: str, again: str) -> None:
+    variant = Variant(name, "A label").again()
+    assert variant == Variant(again, "A label, again")
+    assert original(again) == name
+    assert variant.parts == Variant(name, "").parts
+    assert variant.precision == Variant(name, "").precision
+    assert variant.at("fp64").name == f"{original(again).partition('@')[0]}#again@fp64"
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)

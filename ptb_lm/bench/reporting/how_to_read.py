@@ -2,16 +2,22 @@
 
 _TEXT = """
 Times are medians over rounds. In a round every variant does a block of steps, in random order, so that a
-machine that slows down slows all of them. The ratio of a variant to the baseline is taken round by round; its
-figure is the geometric mean of these ratios, which need not be the ratio of the two medians.
+machine that slows down slows all of them. A block takes a second at least, after a step that is not timed;
+how many steps and rounds there are is fixed before the first. The ratio of a variant to the baseline is taken
+round by round; its figure is the geometric mean of these ratios, which need not be the ratio of the two
+medians.
 
-The 95 % interval is the confidence interval of that ratio, by Student's t on logarithms. Its units are
-processes where a variant's rounds come from at least three, else rounds. It covers what varies between
-these units within one session on one machine. It does not cover another machine, other versions or another
-day; with rounds as units it does not cover what a process draws once, such as its memory layout and tuned
-kernels; and it covers the baseline's draws only as far as its processes change with the variant's. Each
-interval is a statement by itself: of twenty, one is wrong on average. Where quartiles are given, they are
-of the rounds.
+The 95 % interval is the confidence interval of that ratio, by Student's t on logarithms. Rounds lie within
+processes: what a process draws once, such as its memory layout and tuned kernels, is the same in all of its
+rounds. So the process is the unit, and its value the mean of its rounds (Kalibera and Jones, 2013). Where
+there are fewer than three processes the rounds are taken instead, and the interval lacks what processes draw:
+the details say which. An interval covers what varies within one session on one machine. It does not cover
+another machine, other versions or another day. Each is a statement by itself: of twenty, one is wrong on
+average. Where quartiles are given, they are of the rounds.
+
+A variant whose name ends in #again is the same program as the one of the name before that, measured a second
+time. The true ratio of the two is 1 (an A/A test), and how far the measured one is from 1 shows what the
+machine does by itself.
 
 The fraction of the GEMM rate is the declared FLOPs of a step by its time, over what the same machine reached
 in matrix multiplication of the variant's precision, measured for half a second right before and right after

@@ -5,12 +5,13 @@ from pathlib import Path
 
 from ptb_lm.bench import report_settings
 from ptb_lm.bench.report_settings import ReportSettings
-from ptb_lm.bench.reporting import how_to_read, learning_curves, page, sections
+from ptb_lm.bench.reporting import formats, how_to_read, learning_curves, page, recommendation, sections
 from ptb_lm.bench.reporting.document import Captioned, Document, Section
 from ptb_lm.bench.reporting.plots import MISSING
 from ptb_lm.bench.reporting.tables import Column, Table, markdown_text, to_markdown
 from ptb_lm.bench.results import Group, Summary, distinct
 from ptb_lm.bench.summary import summarise
+from ptb_lm.bench.variants import original
 from ptb_lm.errors import UserError
 from ptb_lm.files import atomic_write
 from ptb_lm.training import runlog
@@ -21,7 +22,9 @@ _OF_A_PROCESS = {"started"}  # facts that are no machine's
 _FACTS_FIRST = ("cpu", "processor", "device", "cores", "threads", "torch", "tensorflow", "commit")
 
 
-def write_report(out: Path, *, baseline: str | None = None, runs: Sequence[Path] | None = None) -> None:
+def write_report(
+    out: Path, *, baseline: str | None = None, runs: Sequence[Path] | None = None
+) -> tuple[Summary, Path]:
     """Write OUT/report.md and OUT/report.html from OUT/rows.jsonl, and say so.
 
     Without matplotlib the page is left out, and a sentence says how to get it.
@@ -30,6 +33,9 @@ def write_report(out: Path, *, baseline: str | None = None, runs: Sequence[Path]
         out: The benchmark's folder.
         baseline: The variant that ratios are to; None: the one that was chosen before, or that rows name.
         runs: Run directories to show the learning curves of; None: those that were chosen before.
+
+    Returns:
+        (summary, page): what was measured, and the file to look at first.
 
     Raises:
         UserError: The rows or a run cannot be read, work was unequal, or there is no such baseline.
@@ -42,7 +48,8 @@ def write_report(out: Path, *, baseline: str | None = None, runs: Sequence[Path]
     for run in chosen.runs if runs is None else ():
         if not run.is_dir():
             raise UserError(f"the run {run} of this report is gone; --runs names others, or none")
-    document = build(summarise(out, baseline=chosen.baseline), runs=chosen.runs)
+    summary = summarise(out, baseline=chosen.baseline)
+    document = build(summary, runs=chosen.runs)
     if chosen != before:
         report_settings.write(out, chosen)
     atomic_write(out / MARKDOWN, to_text(document))
@@ -51,9 +58,10 @@ def write_report(out: Path, *, baseline: str | None = None, runs: Sequence[Path]
         html = page.to_html(document)
     except UserError:
         runlog.say(f"{PAGE} is not written: {MISSING}")
-        return
+        return summary, out / MARKDOWN
     atomic_write(out / PAGE, html)
     runlog.say(f"wrote {out / PAGE}")
+    return summary, out / PAGE
 
 
 def build(summary: Summary, *, runs: Sequence[Path] = ()) -> Document:
@@ -72,10 +80,12 @@ def build(summary: Summary, *, runs: Sequence[Path] = ()) -> Document:
     return Document(
         title=f"LSTM benchmark: {', '.join(summary.suites)}",
         subtitle=_subtitle(summary),
-        lead=[sections.lead(group) for group in summary.groups],
+        lead=list(recommendation.lead(summary.groups)),
         warnings=[
             *summary.remarks,
+            *_several_commits(summary),
             *(f"{group.name}: {warning}" for group in summary.groups for warning in group.warnings),
+            *(f"{group.name}: {doubt}" for group in summary.groups for doubt in _doubts(group)),
         ],
         sections=[
             *parts,
@@ -85,16 +95,42 @@ def build(summary: Summary, *, runs: Sequence[Path] = ()) -> Document:
     )
 
 
+def _doubts(group: Group) -> Iterator[str]:
+    """Say what an A/A test that failed means."""
+    for result, ratio in group.repetitions:
+        if sections.holds_one(ratio) is False:
+            yield (
+                f"{result.variant} is the same program as {original(result.variant)}, and their ratio is "
+                f"{formats.ratio(ratio)}. One such interval in twenty misses 1 by chance. If it is not that, "
+                "the machine was not quiet, and the other intervals are too narrow."
+            )
+
+
 def to_text(document: Document) -> str:
     """Write a report in Markdown."""
     return "\n".join(_markdown(document))
 
 
 def _subtitle(summary: Summary) -> str:
-    facts = ("device", "cpu", "processor")
+    """Name commit, machine and days."""
+    commits = " and ".join(map(_short, summary.environment.get("commit", ()))) or "unknown"
+    facts = ("processor", "device", "cpu")
     machine = distinct(value for name in facts for value in summary.environment.get(name, ()))
     days = distinct(time[:10] for time in summary.times)
-    return ", ".join([*machine, " to ".join(days)] if days else machine)
+    return "; ".join(filter(None, (f"Commit {commits}", ", ".join(machine), " to ".join(days))))
+
+
+def _short(commit: str) -> str:
+    """Return a commit's short hash, and whether there were uncommitted changes."""
+    digest, _, changes = commit.partition(" ")
+    return f"{digest[:7]} {changes}".rstrip()
+
+
+def _several_commits(summary: Summary) -> Iterator[str]:
+    commits = summary.environment.get("commit", ())
+    if len(commits) > 1:
+        named = ", ".join(map(_short, commits))
+        yield f"The rows are of several commits ({named}): a ratio may be of two programs of different age."
 
 
 def _machine(summary: Summary) -> Section:

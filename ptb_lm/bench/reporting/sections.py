@@ -2,34 +2,11 @@
 
 from collections.abc import Iterator, Sequence
 
+from ptb_lm.bench.intervals import Ratio
 from ptb_lm.bench.reporting import details, formats, published_tables, result_plots, result_table
 from ptb_lm.bench.reporting.document import Captioned, Section
-from ptb_lm.bench.results import Group, Result, distinct, paired
-
-
-def lead(group: Group) -> str:
-    """Say in a sentence which variant is the fastest, and whether that is more than chance."""
-    fastest = next((result for result in group.results if result.rate), None)
-    if fastest is None or fastest.rate is None or group.work is None:
-        return f"{group.name}: nothing was measured."
-    what = f"{group.name}: {fastest.label} is the fastest with {formats.significant(fastest.rate.median)} "
-    what += f"{group.work.unit} a second"
-    if fastest.variant == group.baseline or fastest.ratio is None:
-        return f"{what}."
-    what += f", {formats.ratio(fastest.ratio)} times {group.label(group.baseline)}"
-    interval = fastest.ratio.interval
-    if interval is None:
-        return f"{what}; one round tells no error."
-    if interval[0] <= 1:
-        return f"{what}: no more than chance may do."
-    equals = [each.label for each in group.results if each is not fastest and _may_be_as_fast(each, fastest)]
-    return f"{what}. Not told apart from it: {', '.join(equals)}." if equals else f"{what}."
-
-
-def _may_be_as_fast(result: Result, fastest: Result) -> bool:
-    lead = paired(fastest, result) if result.blocks else None
-    # Of what has no interval nothing is said but its time.
-    return lead is not None and lead.interval is not None and lead.interval[0] <= 1
+from ptb_lm.bench.results import Group, Result, distinct
+from ptb_lm.bench.variants import original
 
 
 def section(groups: Sequence[Group], *, with_suite: bool) -> Section:
@@ -74,6 +51,9 @@ def _precisions(groups: Sequence[Group]) -> list[str]:
 
 
 def _remarks(groups: Sequence[Group]) -> Iterator[str]:
+    for group in groups:
+        yield from map(_of_repetition, group.repetitions)
+    yield from _threads(groups)
     if len(precisions := _precisions(groups)) > 1:
         yield f"The variants compute in {', '.join(precisions)}: ratios here compare precisions too."
     for group in groups:
@@ -82,3 +62,30 @@ def _remarks(groups: Sequence[Group]) -> Iterator[str]:
             everyone = len(of) == sum(bool(result.blocks) for result in group.results) > 1
             yield f"{group.pass_name}, {'all' if everyone else ', '.join(of)}: {note}"
     yield from result_table.unavailable(groups)
+
+
+def _of_repetition(test: tuple[Result, Ratio]) -> str:
+    """Say what an A/A test found."""
+    result, ratio = test
+    what = f"A/A test: {original(result.variant)}, measured twice by two names"
+    if ratio.interval is None:
+        return f"{what}, is {formats.times(ratio.estimate)} times as fast as itself; one round: no interval"
+    holds = "holds 1, as it should" if holds_one(ratio) else "does not hold 1, as it should"
+    return f"{what}, is {formats.ratio(ratio)} times as fast as itself: the interval {holds}"
+
+
+def holds_one(ratio: Ratio) -> bool | None:
+    """Return whether an interval holds 1; None where there is no interval."""
+    return None if ratio.interval is None else ratio.interval[0] <= 1 <= ratio.interval[1]
+
+
+def _threads(groups: Sequence[Group]) -> Iterator[str]:
+    """Say who computed with how many threads, where these are not the same for all."""
+    by_threads: dict[str, list[str]] = {}
+    for result in (result for group in groups for result in group.results):
+        for threads in distinct(row.environment.get("threads") for row in result.blocks):
+            if threads is not None:
+                by_threads.setdefault(str(threads), []).append(result.variant)
+    if len(by_threads) > 1:
+        each = "; ".join(f"{threads}: {', '.join(distinct(of))}" for threads, of in by_threads.items())
+        yield f"the variants had not the same number of threads: {each}"
