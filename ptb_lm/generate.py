@@ -62,11 +62,12 @@ def _print(prompt: str, words: Iterable[str]) -> None:
     from ptb_lm.data.vocabulary import EOS
 
     print(prompt, end="", flush=True)
-    space = " " if prompt else ""
+    space, ended = " " if prompt else "", False
     for word in words:
-        print("\n" if word == EOS else space + word, end="", flush=True)
-        space = "" if word == EOS else " "
-    if space:
+        ended = word == EOS
+        print("\n" if ended else space + word, end="", flush=True)
+        space = "" if ended else " "
+    if not ended:
         print(flush=True)
 
 

@@ -21,7 +21,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parser() -> cli.Parser:
     parser = cli.Parser(
         prog=PROG,
-        description="Tell the log-probability of each sentence, a line each: that of its words and its <eos>, "
+        description="Tell the log-probability of each sentence, a line each: that of its words and an <eos>, "
         "after an <eos>. The text's perplexity goes to stderr.",
     )
     command.add_run(parser)

@@ -2,13 +2,14 @@
 
 import contextlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
+from conftest import random_weights
 
 from ptb_lm import train
 
@@ -38,6 +39,27 @@ def train_run(data: Path, run: Path, *more: str) -> Path:
     """Train a run to its end; return its folder."""
     assert train.main(arguments(data, run, *more)) == 0
     return run
+
+
+def write_run(folder: Path, words: Sequence[str], **given: Any) -> Path:
+    """Write a run that was not trained: its weights are random, biases too. Return its folder.
+
+    Args:
+        folder: Where to.
+        words: The vocabulary.
+        given: What the flags of a training run say.
+    """
+    from ptb_lm.data.vocabulary import Vocabulary
+    from ptb_lm.training import launch
+    from ptb_lm.training.run_directory import RunDirectory
+
+    sizes = {"hidden_size": 7, "num_steps": 5, "batch_size": 3, "device": "cpu"}
+    run = launch.new_config({**sizes, **given})
+    vocabulary, directory = Vocabulary(words), RunDirectory(folder)
+    weights = random_weights(run.hyperparameters, len(words), seed=1)
+    directory.create(run, vocabulary)
+    directory.write_weights(weights, run, vocabulary, best={"epoch": 1, "valid_perplexity": 1.0})
+    return folder
 
 
 def result(run: Path) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Lists of hypotheses for one thing, as a recogniser or translator writes them, scored anew.
 
 A line is `ID ||| HYPOTHESIS ||| SCORE`, as Moses writes it: fields between the hypothesis and the last are
-features of other models, and are left out. Lines of one list follow each other. The higher score is the better.
+features of other models, and are left out. Lines of one list follow each other. Higher scores are better.
 """
 
 import itertools

@@ -36,9 +36,10 @@ def write(file: TextIO, scores: Iterable[SentenceScore], *, unit: Unit, per_word
         total, tokens, unknown = total + score.total, tokens + len(score.words), unknown + score.unknown
     if not count:
         return "there are no sentences"
+    unknown_words = f"{unknown:,} of them not in the vocabulary{' and read as <unk>' * bool(unknown)}"
     return (
         f"perplexity {perplexity(total, tokens, unit):.4f} ({count:,} sentence{'s' * (count != 1)}, "
-        f"{tokens:,} words with every <eos>, {unknown:,} of them not in the vocabulary{' and read as <unk>' * bool(unknown)})"
+        f"{tokens:,} words with every <eos>, {unknown_words})"
     )
 
 

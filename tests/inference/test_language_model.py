@@ -1,0 +1,391 @@
+"""ptb_lm.load: every number is that of the NumPy reference, for every model of both frameworks."""
+
+import gc
+import itertools
+import json
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import runs
+from conftest import ROOT, installed
+
+import ptb_lm
+from ptb_lm.errors import UserError
+from ptb_lm.inference import batches
+from ptb_lm.inference.language_model import LanguageModel
+from ptb_lm.inference.sampling import Sampler
+from ptb_lm.model import reference
+from ptb_lm.model.backend import FRAMEWORKS
+from ptb_lm.training import checkpoint
+
+WORDS = ("a", "<eos>", "b", "<unk>", "c", "d", "e", "f", "g", "h", "i")
+# Lengths from none to many, some of them equal, and words that the vocabulary lacks.
+SENTENCES = ["a b c", "", "d zebra e f g h i a b", "i", "h g f", "zebra quagga", "a " * 23, "b", "<unk> c"]
+UNKNOWN = [0, 0, 1, 0, 0, 2, 0, 0, 0]
+TOLERANCE = 1e-5  # absolute, of a log-probability in nats
+
+EVERY_MODEL = [
+    pytest.param(framework, model, {}, marks=installed(framework), id=f"{framework}-{model}")
+    for framework, row in FRAMEWORKS.items()
+    for model in row.models
+]
+TIED = [
+    pytest.param(
+        framework, "block_fused", {"tie_weights": True}, marks=installed(framework), id=f"{framework}-tied"
+    )
+    for framework in FRAMEWORKS
+]
+OTHER_SIZES = [pytest.param("torch", "cudnn", {"embedding_size": 5, "num_layers": 3}, id="sizes")]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("language_model")
+
+
+@pytest.fixture(scope="module")
+def run(folder: Path) -> Path:
+    return runs.write_run(folder / "run", WORDS, model="block_fused")
+
+
+@pytest.fixture
+def model(run: Path) -> LanguageModel:
+    return ptb_lm.load(run)
+
+
+class Expected:
+    """What the NumPy reference makes of a run, in float64, a sentence at a time."""
+
+    def __init__(self, run: Path) -> None:
+        arrays, _ = checkpoint.load(run / "weights.safetensors")
+        self.weights = {name: array.astype(np.float64) for name, array in arrays.items()}
+        self.words = (run / "vocabulary.txt").read_text().splitlines()
+
+    def ids(self, text: str) -> list[int]:
+        return [self.words.index(word if word in self.words else "<unk>") for word in text.split()]
+
+    def next_words(self, text: str) -> np.ndarray:
+        """Return the log-probabilities of all words after each word of a text, [words, V]."""
+        zero = reference.zero_state(self.weights, 1)
+        return reference.log_probabilities(self.weights, np.array([self.ids(text)]), zero)[0][0]
+
+    def score(self, sentence: str) -> np.ndarray:
+        targets = self.ids(sentence + " <eos>")
+        return self.next_words("<eos> " + sentence)[range(len(targets)), targets]
+
+    def stream(self, sentences: list[str]) -> list[np.ndarray]:
+        """Return the scores of sentences that are read as one text."""
+        scores = self.score(" <eos> ".join(sentences))
+        return np.split(scores, np.cumsum([len(sentence.split()) + 1 for sentence in sentences])[:-1])
+
+
+def check(scores: ptb_lm.inference.sentences.Scores, expected: list[np.ndarray]) -> None:
+    assert [sentence.words for sentence in scores] == [(*text.split(), "<eos>") for text in SENTENCES]
+    assert [sentence.unknown for sentence in scores] == UNKNOWN
+    for sentence, log_p_N in zip(scores, expected, strict=True):
+        np.testing.assert_allclose(sentence.log_probabilities, log_p_N, rtol=0, atol=TOLERANCE)
+        assert sentence.total == pytest.approx(log_p_N.sum(), rel=1e-6)
+        assert sentence.perplexity == pytest.approx(np.exp(-log_p_N.mean()), rel=1e-6)
+    every = np.concatenate(expected)
+    assert (scores.tokens, scores.unknown) == (len(every), sum(UNKNOWN))
+    assert scores.perplexity == pytest.approx(np.exp(-every.mean()), rel=1e-6)
+
+
+@pytest.mark.parametrize(("framework", "implementation", "changes"), [*EVERY_MODEL, *TIED, *OTHER_SIZES])
+def test_every_number_is_the_reference_s(
+    framework: str,
+    implementation: str,
+    changes: dict[str, object],
+    folder: Path,
+    request: pytest.FixtureRequest,
+) -> None:
+    run = runs.write_run(
+        folder / request.node.callspec.id, WORDS, framework=framework, model=implementation, **changes
+    )
+    model, expected = ptb_lm.load(run), Expected(run)
+    check(model.score(SENTENCES), [expected.score(sentence) for sentence in SENTENCES])
+    check(model.score(SENTENCES, carry_state=True), expected.stream(SENTENCES))
+    for prefix in ("", "c", "d zebra e"):
+        log_p_V = expected.next_words("<eos> " + prefix)[-1]
+        predicted = model.predict(prefix, len(WORDS))
+        assert [word for word, _ in predicted] == [WORDS[i] for i in np.argsort(-log_p_V)]
+        np.testing.assert_allclose(np.log([p for _, p in predicted]), np.sort(log_p_V)[::-1], atol=TOLERANCE)
+    np.testing.assert_allclose(model.embeddings, expected.weights["embedding"], rtol=1e-6)
+
+
+def test_a_text_is_its_lines(model: LanguageModel) -> None:
+    check(model.score("\n".join(SENTENCES)), [s.log_probabilities for s in model.score(SENTENCES)])
+    check(model.score("\n".join(SENTENCES) + "\n"), [s.log_probabilities for s in model.score(SENTENCES)])
+    assert [sentence.words for sentence in model.score("")] == [("<eos>",)]
+    assert len(model.score([])) == 0
+    assert math.isnan(model.score([]).perplexity)
+
+
+def test_bits_are_nats_by_the_logarithm_of_2(model: LanguageModel) -> None:
+    nats, bits = model.score(SENTENCES), model.score(SENTENCES, unit="bits")
+    for one, other in zip(nats, bits, strict=True):
+        np.testing.assert_allclose(other.log_probabilities * math.log(2), one.log_probabilities, rtol=1e-12)
+        assert other.perplexity == pytest.approx(one.perplexity, rel=1e-12)
+    assert bits.perplexity == pytest.approx(nats.perplexity, rel=1e-12)
+    assert bits.total * math.log(2) == pytest.approx(nats.total, rel=1e-12)
+
+
+@pytest.mark.parametrize("logits", [1, 50, 300])
+@pytest.mark.parametrize("carry_state", [False, True])
+def test_memory_is_bounded_and_changes_nothing(
+    logits: int, carry_state: bool, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batches, "LOGITS", logits)
+    model, expected = ptb_lm.load(run), Expected(run)
+    sizes = []
+    ask = model.backend.log_probabilities
+    monkeypatch.setattr(
+        model.backend, "log_probabilities", lambda x, y, state: (sizes.append(x.size), ask(x, y, state))[1]
+    )
+    each = expected.stream(SENTENCES) if carry_state else [expected.score(text) for text in SENTENCES]
+    check(model.score(SENTENCES, carry_state=carry_state), each)
+    assert max(sizes) * len(WORDS) <= max(logits, len(WORDS))
+    log_p_V = expected.next_words("<eos>" + " a b" * 20)[-1]
+    (likeliest,) = model.predict("a b " * 20, 1)
+    assert math.log(likeliest.probability) == pytest.approx(log_p_V.max(), abs=TOLERANCE)
+
+
+def test_only_a_window_of_sentences_is_read_ahead(
+    model: LanguageModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of an endless text; whatever the lengths, results come in the order of the sentences."""
+    read = 0
+
+    def endless() -> Iterator[str]:
+        nonlocal read
+        for read in itertools.count(1):
+            yield "a " * (read % 7)
+
+    for count, scored in enumerate(itertools.islice(model.score_each(endless()), 10_000), 1):
+        assert len(scored.words) == count % 7 + 1
+        assert count <= read < count + batches.WINDOW_SENTENCES
+    lengths = [len(window) for window in batches.windows(model_encoded(model, ["a b c"] * 10), words=12)]
+    assert lengths == [3, 3, 3, 1]
+
+
+def model_encoded(model: LanguageModel, sentences: list[str]) -> Iterator[object]:
+    from ptb_lm.inference.sentences import encode_lines
+
+    return encode_lines(sentences, model.vocabulary)
+
+
+def test_batches_are_of_like_lengths_and_hold_every_sentence_once() -> None:
+    lengths = np.random.default_rng(0).integers(1, 40, 500).tolist()
+    grouped = list(batches.by_length(lengths, 100))
+    assert sorted(itertools.chain(*grouped)) == list(range(500))
+    padded = sum(len(places) * max(lengths[place] for place in places) for places in grouped)
+    assert padded < 1.1 * sum(lengths)
+    assert all(len(places) * lengths[places[0]] <= 100 for places in grouped)
+    assert list(batches.by_length([3, 200, 1], 100)) == [[1], [0, 2]]
+
+
+def test_a_sentence_scores_alike_alone_and_among_others(model: LanguageModel) -> None:
+    for sentence, scored in zip(SENTENCES, model.score(SENTENCES), strict=True):
+        (alone,) = model.score(sentence)
+        np.testing.assert_allclose(alone.log_probabilities, scored.log_probabilities, rtol=0, atol=1e-6)
+
+
+def test_the_state_is_carried_from_call_to_call(run: Path, model: LanguageModel) -> None:
+    """Through scores, predictions and generated words; it can be put back."""
+    expected = Expected(run)
+    check(model.score(SENTENCES, carry_state=True), expected.stream(SENTENCES))
+    model.state = None
+    first = model.score(SENTENCES[:4], carry_state=True)
+    kept = model.state
+    for _ in range(2):
+        model.state = kept
+        second = model.score(SENTENCES[4:], carry_state=True)
+        for scored, log_p_N in zip([*first, *second], expected.stream(SENTENCES), strict=True):
+            np.testing.assert_allclose(scored.log_probabilities, log_p_N, rtol=0, atol=TOLERANCE)
+    text = "<eos> " + " <eos> ".join(SENTENCES) + " <eos>"
+    model.predict("a b", carry_state=True)
+    words = list(model.generate("c", 4, seed=1, unk=True, carry_state=True))
+    text += " ".join([" a b c", *words, "d"])
+    ((_, probability), *_) = model.predict("d", carry_state=True)
+    assert math.log(probability) == pytest.approx(expected.next_words(text)[-1].max(), abs=TOLERANCE)
+    # Without being asked to, nothing reads or moves it.
+    kept = model.state
+    model.score("a")
+    model.perplexity("a")
+    model.predict("b")
+    list(model.generate("c", 3))
+    assert model.state is kept
+    np.testing.assert_allclose(
+        model.score("a b")[0].log_probabilities, expected.score("a b"), rtol=0, atol=TOLERANCE
+    )
+
+
+def test_perplexity_is_of_one_text_or_of_each_sentence(run: Path, model: LanguageModel) -> None:
+    expected = Expected(run)
+    whole, each = np.concatenate(expected.stream(SENTENCES)), [expected.score(s) for s in SENTENCES]
+    assert model.perplexity("\n".join(SENTENCES)) == pytest.approx(np.exp(-whole.mean()), rel=1e-6)
+    assert model.perplexity(SENTENCES, carry_state=False) == pytest.approx(
+        np.exp(-np.concatenate(each).mean()), rel=1e-6
+    )
+
+
+@pytest.mark.parametrize("prompt", ["", "a", "d zebra e"])
+@pytest.mark.parametrize(
+    "choice", [{"temperature": 0}, {"seed": 3}, {"seed": 3, "top_k": 4, "temperature": 0.7}], ids=str
+)
+def test_each_generated_word_is_drawn_from_the_reference_s_distribution(
+    choice: dict[str, float], prompt: str, run: Path, model: LanguageModel
+) -> None:
+    """`<unk>` never is; a length goes through the ends of sentences, and without one the first end it is."""
+    expected, text, sampler = Expected(run), "<eos> " + prompt, Sampler(len(WORDS), forbidden=[3], **choice)
+    words = list(model.generate(prompt, 30, **choice))
+    assert len(words) == 30
+    assert "<unk>" not in words
+    for word in words:
+        assert word == WORDS[sampler(expected.next_words(text)[-1])]
+        text += " " + word
+    if "<eos>" in words:
+        assert list(model.generate(prompt, **choice)) == words[: words.index("<eos>")]
+    assert list(model.generate(prompt, 0)) == []
+
+
+def test_unk_is_drawn_where_that_is_allowed(model: LanguageModel) -> None:
+    assert "<unk>" in model.generate("a", 300, seed=1, unk=True)
+
+
+def test_generating_keeps_nothing_of_earlier_words(model: LanguageModel) -> None:
+    import torch
+
+    def tensors() -> int:
+        gc.collect()
+        return sum(thing.numel() for thing in gc.get_objects() if issubclass(type(thing), torch.Tensor))
+
+    words = model.generate("a", 400, seed=1)
+    list(itertools.islice(words, 20))
+    before = tensors()
+    list(itertools.islice(words, 300))
+    assert tensors() == before
+
+
+def test_words_come_as_they_are_computed(model: LanguageModel) -> None:
+    words = model.generate(length=10**12)
+    assert len(list(itertools.islice(words, 5))) == 5
+
+
+def test_nearest_words_have_the_largest_cosines(run: Path, model: LanguageModel) -> None:
+    pytest.importorskip("sklearn")
+    vectors = Expected(run).weights["embedding"]
+    unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    for index, word in enumerate(WORDS):
+        cosines = unit @ unit[index]
+        order = [i for i in np.argsort(-cosines) if i != index]
+        for k in (1, 4, len(WORDS) - 1):
+            nearest = model.nearest(word, k)
+            assert [name for name, _ in nearest] == [WORDS[i] for i in order[:k]]
+            np.testing.assert_allclose([c for _, c in nearest], cosines[order[:k]], rtol=0, atol=TOLERANCE)
+
+
+def test_the_embeddings_are_read_only(model: LanguageModel) -> None:
+    with pytest.raises(ValueError, match="read-only"):
+        model.embeddings[0, 0] = 1
+
+
+def test_the_plain_module_gives_the_same_numbers(model: LanguageModel) -> None:
+    import torch
+
+    module = model.to_torch()
+    for sentence in SENTENCES:
+        (scored,) = model.score(sentence)
+        ids = [WORDS.index(word if word in WORDS else "<unk>") for word in ("<eos>", *scored.words)]
+        logits_1TV, _ = module(torch.tensor([ids[:-1]]))
+        log_p_TV = logits_1TV[0].detach().log_softmax(-1).numpy()
+        np.testing.assert_allclose(
+            log_p_TV[range(len(ids) - 1), ids[1:]], scored.log_probabilities, rtol=0, atol=TOLERANCE
+        )
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda m: m.predict("a", 0), "k must be at least 1 and at most 11, the words there are, not 0"),
+        (lambda m: m.predict("a", 12), "k must be at least 1 and at most 11, the words there are, not 12"),
+        (lambda m: m.nearest("a", 11), "k must be at least 1 and at most 10, the words there are, not 11"),
+        (lambda m: m.nearest("zebra"), "the word 'zebra' is not in the vocabulary"),
+        (
+            lambda m: m.generate(temperature=-1),
+            "the temperature must be 0 or a finite number above it, not -1",
+        ),
+        (lambda m: m.generate(temperature=math.nan), "the temperature must be 0 or .* not nan"),
+        (
+            lambda m: m.generate(top_k=12),
+            "top_k must be at least 1 and at most 11, the words there are, not 12",
+        ),
+        (lambda m: m.generate(top_p=0), "top_p must be above 0 and at most 1, not 0"),
+        (lambda m: m.generate(length=-1), "the length must be at least 0, not -1"),
+        (lambda m: m.generate(seed=-1), "the seed must be at least 0, not -1"),
+        (lambda m: m.score("a", unit="dits"), "the unit must be one of nats, bits, not 'dits'"),
+    ],
+)
+def test_what_cannot_be_is_refused_at_once(call: object, message: str, model: LanguageModel) -> None:
+    with pytest.raises(UserError, match=message):
+        call(model)  # type: ignore[operator]
+
+
+def test_an_unknown_word_without_unk_is_refused(folder: Path) -> None:
+    model = ptb_lm.load(runs.write_run(folder / "no_unk", ("a", "<eos>", "b")))
+    message = "the word 'zebra' is not in the vocabulary, which has no <unk>"
+    with pytest.raises(UserError, match=f"^{message}$"):
+        model.predict("a zebra", 1)
+    with pytest.raises(UserError, match=f"^{message}$"):
+        model.generate("a zebra")
+    with pytest.raises(UserError, match=f"^line 3: {message}$"):
+        model.score("a\nb\na zebra")
+    assert len(list(model.generate("a", 20, seed=1))) == 20  # there is no <unk> to avoid
+
+
+def test_a_folder_that_is_no_run_or_has_no_weights_is_refused(run: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"is not a run directory: config\.json is missing"):
+        ptb_lm.load(tmp_path)
+    for name in ("config.json", "vocabulary.txt"):
+        (tmp_path / name).write_bytes((run / name).read_bytes())
+    with pytest.raises(UserError, match=r"weights\.safetensors is missing; a run's first epoch writes it"):
+        ptb_lm.load(tmp_path)
+
+
+def test_a_run_in_another_precision_is_computed_in_float32_unless_asked(run: Path, tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    for path in run.glob("*.*"):
+        (tmp_path / "run" / path.name).write_bytes(path.read_bytes())
+    config = json.loads((run / "config.json").read_text())
+    (tmp_path / "run" / "config.json").write_text(json.dumps({**config, "precision": "bf16"}))
+    exact = ptb_lm.load(run).score(SENTENCES).total
+    assert ptb_lm.load(tmp_path / "run").score(SENTENCES).total == exact
+    rounded = ptb_lm.load(tmp_path / "run", precision="bf16").score(SENTENCES).total
+    assert rounded != exact
+    assert rounded == pytest.approx(exact, rel=5e-3)
+    double = ptb_lm.load(run, precision="fp64")
+    expected = np.concatenate([Expected(run).score(sentence) for sentence in SENTENCES])
+    assert double.score(SENTENCES).total == pytest.approx(expected.sum(), rel=1e-12)
+
+
+def test_importing_the_package_imports_nothing_else() -> None:
+    """Nor does parsing a command's flags; and `load` is there whatever was imported before."""
+    code = (
+        "import sys, ptb_lm\n"
+        "from ptb_lm import score, generate, predict, neighbours\n"
+        "for command in score, generate, predict, neighbours: command._parser()\n"
+        "slow = {'numpy', 'torch', 'tensorflow', 'sklearn', 'matplotlib'} & sys.modules.keys()\n"
+        "assert not slow, slow\n"
+        "import ptb_lm.cores\n"
+        "assert callable(ptb_lm.load)\n"
+        "assert not {'torch', 'tensorflow', 'sklearn', 'matplotlib'} & sys.modules.keys()\n"
+        "assert not hasattr(ptb_lm, 'lode')\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    subprocess.run([sys.executable, "-c", code], check=True, env=environment)

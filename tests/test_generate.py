@@ -1,0 +1,184 @@
+"""The commands that write, predict and compare words."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import runs
+from conftest import ROOT
+
+import ptb_lm
+from ptb_lm import generate, neighbours, predict
+from ptb_lm.inference.language_model import LanguageModel
+
+WORDS = ("a", "<eos>", "b", "<unk>", "$", "d", "e")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return runs.write_run(tmp_path_factory.mktemp("generate") / "run", WORDS)
+
+
+@pytest.fixture(scope="module")
+def without_unk(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    words = ("a", "<eos>", "b", "c", "d", "e")
+    return runs.write_run(tmp_path_factory.mktemp("generate") / "run", words)
+
+
+@pytest.fixture(scope="module")
+def model(run: Path) -> LanguageModel:
+    return ptb_lm.load(run)
+
+
+def printed(capsys: pytest.CaptureFixture[str], *given: object) -> str:
+    """Run a command without a word on stderr; return what it prints."""
+    capsys.readouterr()
+    command, *flags = given
+    assert runs.run_command(command, *flags) == 0  # type: ignore[arg-type]
+    out, err = capsys.readouterr()
+    assert err == ""
+    return out
+
+
+def test_a_text_is_its_prompt_and_the_words_that_follow(
+    run: Path, model: LanguageModel, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for prompt in ("", "a b"):
+        words = list(model.generate(prompt, seed=5))
+        assert printed(capsys, generate, run, "--prompt", prompt, "--seed", 5) == (
+            " ".join([*prompt.split(), *words]) + "\n"
+        )
+    words = list(model.generate("a", 40, seed=5, top_k=6, top_p=0.97, temperature=1.5, unk=True))
+    assert {"<eos>", "<unk>"} < set(words)
+    text = printed(
+        capsys,
+        *[generate, run, "--prompt", "a", "--length", 40, "--seed", 5],
+        *["--top-k", 6, "--top-p", 0.97, "--temperature", 1.5, "--unk"],
+    )
+    assert text.replace("\n", " <eos> ").split()[:41] == ["a", *words]
+    assert text.endswith("\n")
+
+
+def test_several_texts_differ_and_come_again_with_their_seed(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = printed(capsys, generate, run, "--count", 20, "--seed", 1)
+    assert text.count("\n") == 20
+    assert len(set(text.splitlines())) > 5
+    assert printed(capsys, generate, run, "--count", 20, "--seed", 1) == text
+    assert printed(capsys, generate, run, "--count", 20, "--seed", 2) != text
+
+
+def test_predictions_are_a_table(run: Path, model: LanguageModel, capsys: pytest.CaptureFixture[str]) -> None:
+    for prefix, k in (("", 7), ("a b", 2)):
+        rows = [line.split("\t") for line in printed(capsys, predict, run, prefix, "-k", k).splitlines()]
+        expected = model.predict(prefix, k)
+        assert [word for _, word in rows] == [word for word, _ in expected]
+        np.testing.assert_allclose([float(p) for p, _ in rows], [p for _, p in expected], atol=1e-6)
+
+
+def test_neighbours_are_a_table(run: Path, model: LanguageModel, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("sklearn")
+    rows = [line.split("\t") for line in printed(capsys, neighbours, run, "b", "-k", 3).splitlines()]
+    expected = model.nearest("b", 3)
+    assert [word for _, word in rows] == [word for word, _ in expected]
+    np.testing.assert_allclose([float(c) for c, _ in rows], [c for _, c in expected], atol=1e-6)
+
+
+@pytest.mark.parametrize("command", [generate, predict])
+def test_unknown_words_are_told(
+    command: object, run: Path, without_unk: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = ["--prompt", "a zebra quagga zebra"] if command is generate else ["a zebra quagga zebra"]
+    assert runs.run_command(command, run, *flags) == 0  # type: ignore[arg-type]
+    told = runs.sentence(capsys.readouterr().err, command)  # type: ignore[arg-type]
+    assert told == "not in the vocabulary, and read as <unk>: zebra, quagga"
+    problem = runs.refusal(capsys, command, without_unk, *flags)  # type: ignore[arg-type]
+    assert problem == "the word 'zebra' is not in the vocabulary, which has no <unk>"
+
+
+@pytest.mark.parametrize(
+    ("command", "flags", "problem"),
+    [
+        (predict, ["zebra", "-k", 8], "k must be at least 1 and at most 7, the words there are, not 8"),
+        (predict, ["a", "-k", "many"], "argument -k: invalid int value: 'many' (see --help)"),
+        (generate, ["--top-k", 8], "top_k must be at least 1 and at most 7, the words there are, not 8"),
+        (generate, ["--top-p", 1.5], "top_p must be above 0 and at most 1, not 1.5"),
+        (generate, ["--temperature", -1], "the temperature must be 0 or a finite number above it, not -1.0"),
+        (
+            generate,
+            ["--length", 0],
+            "argument --length: must be a whole number of at least 1, not '0' (see --help)",
+        ),
+        (neighbours, ["a", "-k", 7], "k must be at least 1 and at most 6, the words there are, not 7"),
+        (neighbours, ["zebra"], "the word 'zebra' is not in the vocabulary"),
+        (neighbours, [], "there is nothing to do: give a WORD, --picture FILE or --projector DIR"),
+        (neighbours, ["--picture", "map.pdf"], "the picture must be called .svg or .png, not map.pdf"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_a_sentence(
+    command: object, flags: list[object], problem: str, run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert runs.refusal(capsys, command, run, *flags) == problem  # type: ignore[arg-type]
+
+
+def test_a_run_without_weights_is_refused(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("config.json", "vocabulary.txt"):
+        (tmp_path / name).write_bytes((run / name).read_bytes())
+    for command, flags in ((generate, []), (predict, ["a"]), (neighbours, ["a"])):
+        problem = runs.refusal(capsys, command, tmp_path, *flags)
+        assert problem == f"{tmp_path}/weights.safetensors is missing; a run's first epoch writes it"
+
+
+@pytest.mark.parametrize("method", ["pca", "tsne"])
+@pytest.mark.parametrize("suffix", [".svg", ".png"])
+def test_a_picture_shows_the_commonest_words(
+    suffix: str, method: str, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("sklearn")
+    pytest.importorskip("matplotlib")
+    path = tmp_path / f"map{suffix}"
+    printed(capsys, neighbours, run, "--picture", path, "--method", method, "--words", 6)
+    content = path.read_bytes()
+    if suffix == ".png":
+        assert content.startswith(b"\x89PNG")
+        return
+    svg = content.decode()
+    for word in ("a", "&lt;eos&gt;", "b", "&lt;unk&gt;", "$", "d"):
+        assert f">{word}</text>" in svg
+    assert ">e</text>" not in svg
+
+
+def test_the_projector_s_files_are_what_tensorboard_reads(
+    run: Path, model: LanguageModel, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from google.protobuf import text_format
+    from tensorboard.plugins.projector.projector_config_pb2 import ProjectorConfig
+
+    printed(capsys, neighbours, run, "--projector", tmp_path / "new" / "folder")
+    folder = tmp_path / "new" / "folder"
+    config = text_format.Parse((folder / "projector_config.pbtxt").read_text(), ProjectorConfig())
+    (embedding,) = config.embeddings
+    vectors = np.loadtxt(folder / embedding.tensor_path, delimiter="\t")
+    np.testing.assert_allclose(vectors, model.embeddings, rtol=0, atol=1e-5)
+    assert tuple((folder / embedding.metadata_path).read_text().splitlines()) == WORDS
+
+
+def test_a_reader_that_goes_away_ends_it_quietly(run: Path) -> None:
+    """As in `generate RUN --length 1000000000 | head -n 1`."""
+    command = [sys.executable, "-m", "ptb_lm.generate", str(run), "--length", "1000000000", "--seed", "1"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline().endswith(b"\n")
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 1

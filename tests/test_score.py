@@ -1,0 +1,254 @@
+"""The command score: tables, JSON, n-best lists, from files and standard input."""
+
+import io
+import json
+import math
+from pathlib import Path
+
+import pytest
+import runs
+
+import ptb_lm
+from ptb_lm import score
+from ptb_lm.inference.language_model import LanguageModel
+
+WORDS = ("a", "<eos>", "b", "<unk>", "c", "d")
+LINES = ["a  b\tc", "", "zebra d", "d d d d a"]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return runs.write_run(tmp_path_factory.mktemp("score") / "run", WORDS)
+
+
+@pytest.fixture(scope="module")
+def model(run: Path) -> LanguageModel:
+    return ptb_lm.load(run)
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    path = tmp_path / "text"
+    path.write_text("\n".join(LINES))
+    return path
+
+
+def printed(capsys: pytest.CaptureFixture[str], *given: object) -> list[str]:
+    """Run the command; return the lines that it prints."""
+    capsys.readouterr()
+    assert runs.run_command(score, *given) == 0
+    return capsys.readouterr().out.splitlines()
+
+
+@pytest.mark.parametrize("carry_state", [False, True])
+@pytest.mark.parametrize("unit", ["nats", "bits"])
+def test_the_table_has_a_row_for_each_sentence(
+    unit: str,
+    carry_state: bool,
+    run: Path,
+    model: LanguageModel,
+    text: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    flags = ["--bits"] * (unit == "bits") + ["--carry-state"] * carry_state
+    model.state = None
+    expected = model.score(LINES, unit=unit, carry_state=carry_state)  # type: ignore[arg-type]
+    header, *rows = printed(capsys, run, text, *flags)
+    assert header == "log_probability\ttokens\tunknown\tsentence"
+    for row, sentence, line in zip(rows, expected, LINES, strict=True):
+        total, tokens, unknown, words = row.split("\t")
+        assert float(total) == pytest.approx(sentence.total, abs=1e-6)
+        assert (int(tokens), int(unknown)) == (len(sentence.words), sentence.unknown)
+        assert words == " ".join(line.split())
+    header, *rows = printed(capsys, run, text, "--per-word", *flags)
+    assert header == "sentence\tword\tlog_probability"
+    pairs = [
+        (str(number), word, log_p)
+        for number, sentence in enumerate(expected, 1)
+        for word, log_p in zip(sentence.words, sentence.log_probabilities, strict=True)
+    ]
+    for row, (number, word, log_p) in zip(rows, pairs, strict=True):
+        assert row.split("\t")[:2] == [number, word]
+        assert float(row.split("\t")[2]) == pytest.approx(log_p, abs=1e-6)
+
+
+def test_lines_of_json_have_every_digit(
+    run: Path, model: LanguageModel, text: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for flags in ([], ["--per-word"]):
+        rows = [json.loads(line) for line in printed(capsys, run, text, "--format", "jsonl", *flags)]
+        for row, sentence in zip(rows, model.score(LINES), strict=True):
+            assert row["log_probability"] == sentence.total
+            assert row["sentence"] == " ".join(sentence.words[:-1])
+            assert (row["tokens"], row["unknown"], row["unit"]) == (
+                len(sentence.words),
+                sentence.unknown,
+                "nats",
+            )
+            if flags:
+                pairs = zip(sentence.words, sentence.log_probabilities, strict=True)
+                assert row["words"] == [[word, log_p] for word, log_p in pairs]
+
+
+def test_how_many_words_were_unknown_is_told(
+    run: Path, model: LanguageModel, text: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert runs.run_command(score, run, text) == 0
+    perplexity = model.score(LINES).perplexity
+    assert runs.sentence(capsys.readouterr().err, score) == (
+        f"perplexity {perplexity:.4f} (4 sentences, 14 words with every <eos>, 1 of them not in the "
+        "vocabulary and read as <unk>)"
+    )
+    text.write_text("a\n")
+    assert runs.run_command(score, run, text) == 0
+    told = capsys.readouterr().err
+    assert told.endswith("(1 sentence, 2 words with every <eos>, 0 of them not in the vocabulary)\n")
+    text.write_text("")
+    assert runs.run_command(score, run, text) == 0
+    assert capsys.readouterr().err == f"{score.PROG}: there are no sentences\n"
+
+
+@pytest.mark.parametrize("name", [[], ["-"]], ids=["without a file", "-"])
+def test_standard_input_is_read(
+    name: list[str],
+    run: Path,
+    text: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    expected = printed(capsys, run, text)
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text.read_bytes())))
+    assert printed(capsys, run, *name) == expected
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"a\nb \xff\n")))
+    assert runs.run_command(score, run, *name) == 2
+    assert capsys.readouterr().err == f"{score.PROG}: standard input, line 2: not valid UTF-8 (byte 0xff)\n"
+
+
+N_BEST = """\
+1 ||| a b ||| -1.5
+1 ||| a d zebra ||| LM0= -3 W= 2 ||| -2.25
+1 |||  ||| -0.5
+2 ||| d ||| 1e-1
+1 ||| c ||| -4
+"""
+
+
+@pytest.mark.parametrize(
+    "weights", [{}, {"score_weight": 0.5}, {"lm_weight": 0.3, "word_bonus": 2.0}, {"lm_weight": 0.0}], ids=str
+)
+def test_n_best_lists_are_rescored(
+    weights: dict[str, float],
+    run: Path,
+    model: LanguageModel,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    path = tmp_path / "lists"
+    path.write_text(N_BEST)
+    flags = [x for name, weight in weights.items() for x in ("--" + name.replace("_", "-"), weight)]
+    given = [
+        ("1", "a b", -1.5),
+        ("1", "a d zebra", -2.25),
+        ("1", "", -0.5),
+        ("2", "d", 0.1),
+        ("1", "c", -4.0),
+    ]
+    all_weights = {"score_weight": 1.0, "lm_weight": 1.0, "word_bonus": 0.0, **weights}
+    totals = [
+        all_weights["score_weight"] * own
+        + all_weights["lm_weight"] * model.score(words)[0].total
+        + all_weights["word_bonus"] * len(words.split())
+        for _, words, own in given
+    ]
+    every = printed(capsys, run, path, "--n-best", "--all", *flags)
+    for line, (name, words, _), total in zip(every, given, totals, strict=True):
+        assert line == f"{name} ||| {words} ||| {line.rpartition(' ')[2]}"
+        assert float(line.rpartition(" ")[2]) == pytest.approx(total, abs=2e-6)
+    # A list ends where another begins.
+    best = [max(range(3), key=totals.__getitem__), 3, 4]
+    assert printed(capsys, run, path, "--n-best", *flags) == [every[place] for place in best]
+    (first, *_) = printed(capsys, run, path, "--n-best", "--format", "jsonl", *flags)
+    told = json.loads(first)
+    assert (told["id"], told["text"], told["score"]) == given[best[0]]
+    assert told["log_probability"] == pytest.approx(model.score(told["text"])[0].total, abs=1e-6)
+
+
+def test_what_an_n_best_list_has_of_unknown_words_is_told(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "lists"
+    path.write_text(N_BEST)
+    assert runs.run_command(score, run, path, "--n-best") == 0
+    assert runs.sentence(capsys.readouterr().err, score) == (
+        "5 hypotheses, 1 of their 7 words not in the vocabulary and read as <unk>"
+    )
+
+
+@pytest.mark.parametrize("line", ["a b", "1 ||| a", "1 ||| a ||| x", "1 ||| a ||| nan", ""])
+def test_a_line_that_is_no_hypothesis_is_refused(
+    line: str, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "lists"
+    path.write_text(f"1 ||| a ||| 0\n{line}\n")
+    problem = runs.refusal(capsys, score, run, path, "--n-best")
+    assert problem == "line 2 is not ID ||| HYPOTHESIS ||| SCORE"
+
+
+@pytest.mark.parametrize(
+    ("flags", "problem"),
+    [
+        (["--lm-weight", "1"], "--all, --score-weight, --lm-weight and --word-bonus are for --n-best"),
+        (["--all"], "--all, --score-weight, --lm-weight and --word-bonus are for --n-best"),
+        (["--n-best", "--per-word"], "--n-best goes with neither --per-word nor --carry-state"),
+        (
+            ["--n-best", "--lm-weight", "inf"],
+            "argument --lm-weight: must be a number, not 'inf' (see --help)",
+        ),
+    ],
+)
+def test_flags_that_do_not_go_together_are_refused(
+    flags: list[str], problem: str, run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert runs.refusal(capsys, score, run, *flags) == problem
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (b"w1\nw2 \x00\n", "{path}, line 2: a zero byte; this is a binary file, not text"),
+        (b"\xff\xfe", "{path}, line 1: not valid UTF-8 (byte 0xff)"),
+        (None, "{path} does not exist"),
+    ],
+    ids=["binary", "not UTF-8", "missing"],
+)
+def test_a_file_that_is_not_text_is_refused(
+    content: bytes | None, problem: str, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "text"
+    if content is not None:
+        path.write_bytes(content)
+    capsys.readouterr()
+    assert runs.run_command(score, run, path) == 2
+    assert runs.sentence(capsys.readouterr().err, score) == problem.format(path=path)
+    if content is None:
+        assert (
+            "is a folder, not a text file"
+            in (runs.run_command(score, run, tmp_path), capsys.readouterr().err)[1]
+        )
+
+
+def test_a_word_that_cannot_be_read_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = runs.write_run(tmp_path / "run", ("a", "<eos>"))
+    (tmp_path / "text").write_text("a\n\na zebra\n")
+    assert runs.run_command(score, run, tmp_path / "text") == 2
+    problem = runs.sentence(capsys.readouterr().err, score)
+    assert problem == "line 3: the word 'zebra' is not in the vocabulary, which has no <unk>"
+
+
+def test_a_byte_order_mark_and_the_last_line_s_end_do_not_count(
+    run: Path, text: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    expected = printed(capsys, run, text)
+    text.write_bytes(b"\xef\xbb\xbf" + text.read_bytes() + b"\r\n")
+    assert printed(capsys, run, text) == expected
+    assert not any(math.isnan(float(row.split("\t")[0])) for row in expected[1:])
