@@ -84,14 +84,18 @@ def _evaluate(arguments: argparse.Namespace) -> int:
     unknown = 0 if arguments.text is None else int((ids[1:] == vocabulary.unknown).sum())
     of_them = f", {unknown:,} of them {UNK}" if unknown else ""
     print(f"{name} perplexity {perplexity:.4f} ({scored:,} token{'s' * (scored != 1)} scored{of_them})")
-    stream = ""
     if arguments.text is not None:
-        stream = "as one stream after <eos>, "
-        if missed:
-            words = f"{missed:,} word{'s' * (missed != 1)}"
-            stream += f"{words} that the vocabulary lacks read as {UNK}, "
-    print(f"scored {stream}by {model.engine} in {choice.precision}")
+        print(f"the text is one stream after {EOS}{_missed(missed)}")
+    print(f"computed by {choice.framework} {choice.model} in {choice.precision}: {model.engine}")
     return 0
+
+
+def _missed(words: int) -> str:
+    """Return what is said of the words of a text that the vocabulary lacks."""
+    if not words:
+        return "; the vocabulary has all of its words"
+    verb = "is" if words == 1 else "are"
+    return f"; {words:,} of its words {verb} not in the vocabulary, and read as {UNK}"
 
 
 def _choice(arguments: argparse.Namespace, trained: Choice) -> Choice:

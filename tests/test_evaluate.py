@@ -1,6 +1,7 @@
 """Scoring a saved run: the number that training reported, whatever way it is asked for."""
 
 import dataclasses
+import io
 import json
 import re
 import shutil
@@ -55,7 +56,10 @@ def printed(capsys: pytest.CaptureFixture[str], *given: object) -> tuple[str, in
     assert runs.run_command(evaluate, *given) == 0
     out, err = capsys.readouterr()
     match = re.fullmatch(
-        r"\S+ perplexity (\d+\.\d{4}) \(([\d,]+) tokens? scored(?:, [\d,]+ of them <unk>)?\)\n", out
+        r"\S+ perplexity (\d+\.\d{4}) \(([\d,]+) tokens? scored(?:, [\d,]+ of them <unk>)?\)\n"
+        r"(?:the text is one stream after <eos>; .*\n)?"
+        r"computed by (?:torch|tensorflow) \w+ in (?:fp|bf|tf)\d\d: .*\n",
+        out,
     )
     assert match, out
     assert err == ""
@@ -111,7 +115,25 @@ def test_the_train_split_can_be_scored(run: Path, capsys: pytest.CaptureFixture[
 def test_a_text_is_scored_as_the_test_split_is(
     any_run: Path, data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert printed(capsys, any_run, "--text", data / "test.txt") == printed(capsys, any_run)
+    """But for the first word, which a split has no `<eos>` before."""
+    path = data / "test.txt"
+    nll, tokens = reference_nll(any_run, path.read_text())
+    perplexity, scored = printed(capsys, any_run, "--text", path)
+    assert scored == tokens == printed(capsys, any_run)[1] + 1
+    assert float(perplexity) == pytest.approx(np.exp(nll / tokens), abs=6e-5)
+
+
+def reference_nll(run: Path, content: str) -> tuple[float, int]:
+    """Return what NumPy gives a text in float64, one row, after an `<eos>`, and its number of words."""
+    weights, _ = checkpoint.load(run / "weights.safetensors")
+    weights = {name: array.astype(np.float64) for name, array in weights.items()}
+    words = (run / "vocabulary.txt").read_text().splitlines()
+    tokens = ["<eos>", *content.replace("\n", " <eos> ").split()]
+    ids_1L = np.array([[words.index(token if token in words else "<unk>") for token in tokens]])
+    nll, _, _ = reference.loss_and_gradients(
+        weights, ids_1L[:, :-1], ids_1L[:, 1:], reference.zero_state(weights, 1)
+    )
+    return nll, len(tokens) - 1
 
 
 def test_the_reference_agrees_over_the_whole_test_split(any_run: Path, data: Path) -> None:
@@ -198,10 +220,14 @@ def test_unknown_words_are_scored_as_unk(
 @pytest.mark.parametrize(
     ("content", "told"),
     [
-        ("w1 zebra w2\nquagga w1\n", "(6 tokens scored, 2 of them <unk>)"),
-        ("zebra w1 w2\n", "(3 tokens scored)"),  # the first is not scored
-        ("w1\n", "(1 token scored)"),
-        ("zebra\n\n<unk>\n", "(4 tokens scored, 1 of them <unk>)"),
+        (
+            "w1 zebra w2\nquagga w1\n",
+            "(7 tokens scored, 2 of them <unk>)|2 of its words are not in the vocabulary",
+        ),
+        ("zebra w1 w2\n", "(4 tokens scored, 1 of them <unk>)|1 of its words is not in the vocabulary"),
+        ("w1\n", "(2 tokens scored)|the vocabulary has all of its words"),
+        ("\n", "(1 token scored)|the vocabulary has all of its words"),
+        ("zebra\n\n<unk>\n", "(5 tokens scored, 2 of them <unk>)|1 of its words is not in the vocabulary"),
     ],
 )
 def test_how_many_words_were_unknown_is_told(
@@ -211,7 +237,22 @@ def test_how_many_words_were_unknown_is_told(
     text = tmp_path / "text.txt"
     text.write_text(content)
     assert runs.run_command(evaluate, run, "--text", text) == 0
-    assert capsys.readouterr().out.endswith(f" {told}\n")
+    scored, stream, computed = capsys.readouterr().out.splitlines()
+    assert scored.endswith(" " + told.partition("|")[0])
+    assert stream.startswith(f"the text is one stream after <eos>; {told.partition('|')[2]}")
+    assert computed.startswith("computed by torch cudnn in fp32: torch.nn.LSTM on cpu")
+
+
+def test_standard_input_is_a_text_too(
+    run: Path, data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    expected = printed(capsys, run, "--text", data / "test.txt")
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO((data / "test.txt").read_bytes())))
+    capsys.readouterr()
+    assert runs.run_command(evaluate, run, "--text", "-") == 0
+    assert capsys.readouterr().out.startswith(f"standard input perplexity {expected[0]} (")
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"")))
+    assert runs.refusal(capsys, evaluate, run, "--text", "-") == "standard input is empty"
 
 
 def test_a_text_needs_no_data(run: Path, data: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -252,11 +293,10 @@ def test_an_unknown_name_is_refused(flag: str, run: Path, capsys: pytest.Capture
     ("content", "problem"),
     [
         (b"", " is empty"),
-        (b"\n", " has 1 tokens, but scoring needs at least 2"),
         (b"w1\nw2 \x00\n", ", line 2: a zero byte; this is a binary file, not text"),
         (b"w1\nw2\n\nw1 \xff\n", ", line 4: not valid UTF-8 (byte 0xff)"),
     ],
-    ids=["empty", "too short", "binary", "not UTF-8"],
+    ids=["empty", "binary", "not UTF-8"],
 )
 def test_a_text_that_cannot_be_scored_is_refused(
     content: bytes, problem: str, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
