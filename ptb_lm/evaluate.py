@@ -1,9 +1,11 @@
 """Score a text with a trained run: python -m ptb_lm.evaluate RUN [--split test | --text FILE]."""
 
 import argparse
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -11,17 +13,19 @@ from ptb_lm import cli
 from ptb_lm.data import corpus, datasets, text
 from ptb_lm.data.vocabulary import EOS, UNK, Vocabulary
 from ptb_lm.errors import UserError
+from ptb_lm.inference import adaptation_flags
 from ptb_lm.model import backend
 from ptb_lm.model.choice import Choice
 from ptb_lm.training import scoring
-from ptb_lm.training.run_directory import RunDirectory
+from ptb_lm.training.run_directory import RunConfig, RunDirectory
 
 PROG = "python -m ptb_lm.evaluate"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit status."""
-    return cli.run(PROG, lambda: _evaluate(_parser().parse_args(argv)))
+    given = sys.argv[1:] if argv is None else argv
+    return cli.run(PROG, lambda: _evaluate(_parser().parse_args(given), f"{PROG} {shlex.join(given)}"))
 
 
 def _parser() -> cli.Parser:
@@ -54,40 +58,91 @@ def _parser() -> cli.Parser:
         choices=backend.PRECISIONS,
         help="default: as the run was trained, or fp32 where that cannot be had",
     )
+    adaptation_flags.add(parser)
     return parser
 
 
-def _evaluate(arguments: argparse.Namespace) -> int:
+def _evaluate(arguments: argparse.Namespace, command: str) -> int:
+    if (request := adaptation_flags.read(arguments)) is not None:
+        return _evaluate_adapted(arguments, request, command)
     if arguments.text is not None and arguments.data is not None:
         raise UserError("--data says where the run's splits are, and --text FILE is scored instead of one")
     directory = RunDirectory(arguments.run)
     run = directory.read_config()
     vocabulary = Vocabulary.load(directory.vocabulary)
     weights = directory.read_weights(run, vocabulary)
-    missed = 0
-    if arguments.text is not None:
-        ids, missed = text.encode_and_count(arguments.text, vocabulary)
-        # What stands before the first word of a text, which is then scored too.
-        ids = np.concatenate([[vocabulary.ids[EOS]], ids]).astype(np.int32)
-        split, name = "test", "standard input" if arguments.text == text.STDIN else str(arguments.text)
-    else:
-        data = datasets.load(arguments.data or run.data)
-        if data.vocabulary.sha256 != vocabulary.sha256:
-            raise UserError(f"the data {arguments.data or run.data} have another vocabulary than the run")
-        ids, split, name = data.splits[arguments.split], arguments.split, arguments.split
-    batch_size = scoring.batch_size(split, run.hyperparameters)
-    corpus.check_evaluation(ids, batch_size=batch_size, split=name)
+    scored = _scored(arguments, run, vocabulary)
+    batch_size = scoring.batch_size(scored.split, run.hyperparameters)
+    corpus.check_evaluation(scored.ids, batch_size=batch_size, split=scored.name)
     choice = _choice(arguments, run.choice)
     model = backend.build(run.hyperparameters, weights, choice)
-    perplexity = scoring.perplexity(model, ids, run.hyperparameters, batch_size=batch_size, description=name)
-    scored = len(ids) // batch_size * batch_size - batch_size
-    unknown = 0 if arguments.text is None else int((ids[1:] == vocabulary.unknown).sum())
+    perplexity = scoring.perplexity(
+        model, scored.ids, run.hyperparameters, batch_size=batch_size, description=scored.name
+    )
+    tokens = len(scored.ids) // batch_size * batch_size - batch_size
+    unknown = 0 if arguments.text is None else int((scored.ids[1:] == vocabulary.unknown).sum())
     of_them = f", {unknown:,} of them {UNK}" if unknown else ""
-    print(f"{name} perplexity {perplexity:.4f} ({scored:,} token{'s' * (scored != 1)} scored{of_them})")
-    if arguments.text is not None:
-        print(f"the text is one stream after {EOS}{_missed(missed)}")
+    print(f"{scored.name} perplexity {perplexity:.4f} ({tokens:,} token{'s' * (tokens != 1)} scored{of_them})")
+    if scored.note:
+        print(scored.note)
     print(f"computed by {choice.framework} {choice.model} in {choice.precision}: {model.engine}")
     return 0
+
+
+def _evaluate_adapted(arguments: argparse.Namespace, request: adaptation_flags.Request, command: str) -> int:
+    # Imported here, because torch takes longer to import than --help should take.
+    from ptb_lm.inference import adapted_evaluation
+
+    directory = RunDirectory(arguments.run)
+    run = directory.read_config()
+    vocabulary = Vocabulary.load(directory.vocabulary)
+    weights = directory.read_weights(run, vocabulary)
+    scored = _scored(arguments, run, vocabulary, data=adapted_evaluation.needs_corpus(request))
+    corpus.check_evaluation(scored.ids, batch_size=1, split=scored.name)
+    subject = adapted_evaluation.Subject(
+        run=run,
+        weights=weights,
+        ids=scored.ids,
+        name=scored.name,
+        note=scored.note,
+        corpus=scored.data,
+        recorded=directory.read_result() if directory.result.exists() else {},
+        device=arguments.device or run.choice.device,
+    )
+    adapted_evaluation.evaluate(subject, request, command=command)
+    return 0
+
+
+class _Scored(NamedTuple):
+    """What is scored: its ids, the split that it is scored as, its name, how it is read, the run's data."""
+
+    ids: text.Ids
+    split: str
+    name: str
+    note: str
+    data: corpus.Corpus | None
+
+
+def _scored(
+    arguments: argparse.Namespace, run: RunConfig, vocabulary: Vocabulary, *, data: bool = False
+) -> _Scored:
+    """Return what is scored; the run's data come with a split, and with a text if they are asked for."""
+    loaded = _data(arguments.data or run.data, vocabulary) if data or arguments.text is None else None
+    if arguments.text is None:
+        assert loaded is not None
+        return _Scored(loaded.splits[arguments.split], arguments.split, arguments.split, "", loaded)
+    ids, missed = text.encode_and_count(arguments.text, vocabulary)
+    # What stands before the first word of a text, which is then scored too.
+    ids = np.concatenate([[vocabulary.ids[EOS]], ids]).astype(np.int32)
+    name = "standard input" if arguments.text == text.STDIN else str(arguments.text)
+    return _Scored(ids, "test", name, f"the text is one stream after {EOS}{_missed(missed)}", loaded)
+
+
+def _data(named: str, vocabulary: Vocabulary) -> corpus.Corpus:
+    data = datasets.load(named)
+    if data.vocabulary.sha256 != vocabulary.sha256:
+        raise UserError(f"the data {named} have another vocabulary than the run")
+    return data
 
 
 def _missed(words: int) -> str:

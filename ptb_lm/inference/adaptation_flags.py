@@ -1,0 +1,136 @@
+"""The flags of `evaluate` that let a model adapt to the text, and what they ask for."""
+
+import argparse
+import math
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from ptb_lm import cli
+from ptb_lm.errors import UserError
+from ptb_lm.inference.adaptation import RULES, Adaptation, Cache, Dynamic
+
+KINDS: dict[str, type[Dynamic] | type[Cache]] = {"dynamic": Dynamic, "cache": Cache}
+_TEXT = {
+    "dynamic": {
+        "rule": "gradient steps, or steps divided by the size of a weight's gradients in training",
+        "segment": "words between two steps",
+        "rate": "of a step, for the loss summed over the segment",
+        "decay": "part of the way back to the trained weights, each step",
+        "damping": "of the rule rms: the larger, the more it is like sgd",
+    },
+    "cache": {
+        "words": "words that the cache holds",
+        "theta": "how much the likeness of hidden states counts",
+        "weight": "share of the cache in a word's probability",
+    },
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What was asked for.
+
+    Attributes:
+        adaptation: The settings: as given, or their defaults.
+        held: "dynamic.rate" -> a setting that was given, which tuning leaves alone.
+        tune: Whether to tune the others on the valid split.
+        tune_words: How many of its first words to tune on; 0: all.
+        out: The folder for the result; None: it is only printed.
+    """
+
+    adaptation: Adaptation
+    held: dict[str, Any] = field(default_factory=dict)
+    tune: bool = False
+    tune_words: int = 0
+    out: Path | None = None
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """Add the flags, all None or False by default."""
+    group = parser.add_argument_group(
+        "adaptation to the text (computed by torch in float32; its perplexity is of another kind than an "
+        "ordinary one)"
+    )
+    group.add_argument(
+        "--dynamic",
+        action="store_true",
+        help="dynamic evaluation (Krause et al., 2018): after each segment, a gradient step on it",
+    )
+    group.add_argument(
+        "--cache",
+        action="store_true",
+        help="a neural cache (Grave et al., 2017): what followed upon similar hidden states becomes likelier",
+    )
+    for kind, settings in KINDS.items():
+        for each in fields(settings):
+            text = f"{_TEXT[kind][each.name]} (default: {each.default})"
+            options: dict[str, Any] = {"choices": RULES} if each.name == "rule" else {"type": _type(each)}
+            if each.name != "rule":
+                options["metavar"] = "N" if each.type is int else "X"
+            group.add_argument(f"--{kind}-{each.name}", help=text, **options)
+    group.add_argument(
+        "--tune",
+        action="store_true",
+        help="first choose the settings that are not given, by the perplexity of the valid split; each that "
+        "is tried is printed",
+    )
+    group.add_argument(
+        "--tune-words", type=cli.whole(2), metavar="N", help="tune on the first N words (default: on all)"
+    )
+    group.add_argument("--out", type=Path, metavar="DIR", help="keep the result in DIR/result.json")
+
+
+def read(arguments: argparse.Namespace) -> Request | None:
+    """Return what the flags ask for; None if the model is to stay as it is.
+
+    Raises:
+        UserError: A flag stands without the one that it belongs to, or does not go with another.
+    """
+    chosen: dict[str, Any] = {}
+    held: dict[str, Any] = {}
+    for kind, settings in KINDS.items():
+        names = [each.name for each in fields(settings)]
+        given = {name: getattr(arguments, f"{kind}_{name}") for name in names}
+        given = {name: value for name, value in given.items() if value is not None}
+        if getattr(arguments, kind):
+            chosen[kind] = settings(**given)
+            held |= {f"{kind}.{name}": value for name, value in given.items()}
+        elif given:
+            raise UserError(f"--{kind}-{next(iter(given))} is a setting of --{kind}")
+    if arguments.tune_words is not None and not arguments.tune:
+        raise UserError("--tune-words says what --tune reads")
+    if not chosen:
+        for name in ("tune", "out"):
+            if getattr(arguments, name):
+                raise UserError(f"--{name} goes with --dynamic or --cache")
+        return None
+    for name in ("model", "framework", "execution", "precision"):
+        if getattr(arguments, name):
+            raise UserError(
+                f"--{name} says how an ordinary perplexity is computed; a model that adapts is computed by "
+                "torch in float32"
+            )
+    if arguments.tune and arguments.text is None and arguments.split == "valid":
+        raise UserError("--tune chooses the settings by the valid split, so that another is to be scored")
+    return Request(
+        adaptation=Adaptation(**chosen),
+        held=held,
+        tune=arguments.tune,
+        tune_words=arguments.tune_words or 0,
+        out=arguments.out,
+    )
+
+
+def _type(setting: Any) -> Any:
+    return cli.whole(1) if setting.type is int else _not_negative
+
+
+def _not_negative(value: str) -> float:
+    try:
+        number = float(value)
+    except ValueError:
+        number = math.nan
+    if not (math.isfinite(number) and number >= 0):
+        raise argparse.ArgumentTypeError(f"must be a number of at least 0, not {value!r}")
+    return number

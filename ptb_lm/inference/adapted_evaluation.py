@@ -1,0 +1,162 @@
+"""What `evaluate` does when the model adapts to the text: it tunes, scores, says so, and keeps the result."""
+
+import dataclasses
+import json
+import math
+import platform
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ptb_lm.data.corpus import Corpus
+from ptb_lm.data.text import Ids
+from ptb_lm.errors import DivergenceError, UserError
+from ptb_lm.files import atomic_write
+from ptb_lm.inference.adaptation import Adaptation
+from ptb_lm.inference.adaptation_flags import Request
+from ptb_lm.inference.adapted_scoring import AdaptedScorer, Trial
+from ptb_lm.inference.segment_model import SegmentModel
+from ptb_lm.model.backend import Arrays
+from ptb_lm.training import runlog
+from ptb_lm.training.run_directory import RunConfig
+
+RESULT = "result.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subject:
+    """What is scored, and by which trained model.
+
+    Attributes:
+        run: The run's configuration.
+        weights: Its canonical parameters, in float32.
+        ids: The text to score.
+        name: What the text is called: a split, or a file.
+        corpus: Where the train and the valid split come from; None where neither is needed.
+        recorded: What the run's result.json says; empty if it has none.
+        device: "auto", "cpu" or "cuda".
+    """
+
+    run: RunConfig
+    weights: Arrays
+    ids: Ids
+    name: str
+    corpus: Corpus | None
+    recorded: dict[str, Any]
+    device: str
+
+
+def needs_corpus(request: Request) -> bool:
+    """Return whether the run's data are needed, whatever the text: to tune, or for the rule rms."""
+    dynamic = request.adaptation.dynamic
+    return request.tune or (dynamic is not None and dynamic.rule == "rms")
+
+
+def evaluate(subject: Subject, request: Request, *, command: str) -> None:
+    """Tune if that is asked for, score, print the perplexity, and keep the result if there is a place for it.
+
+    Raises:
+        UserError: There is a result already, or the valid split is too short.
+        DivergenceError: The steps were so large that there is no perplexity.
+    """
+    started = time.perf_counter()
+    if request.out is not None:
+        _check_free(request.out)
+    device = torch.device("cuda" if _cuda(subject.device) else "cpu")
+    torch.set_flush_denormal(True)  # as in training: gradients that fade would be slow
+    model = SegmentModel(subject.run.hyperparameters, subject.weights, device=device)
+    corpus = subject.corpus
+    scorer = AdaptedScorer(model, subject.ids[:0] if corpus is None else corpus.splits["train"])
+    adaptation, trials, tuned_on = request.adaptation, list[Trial](), None
+    if request.tune:
+        assert corpus is not None
+        valid = corpus.splits["valid"]
+        if request.tune_words:
+            valid = valid[: request.tune_words]
+        if len(valid) < 2:
+            raise UserError("the valid split has 1 token, but tuning needs at least 2")
+        whole = len(valid) == len(corpus.splits["valid"])
+        tuned_on = "valid" if whole else f"the first {len(valid):,} words of valid"
+        runlog.say(f"tuning on {tuned_on}; perplexities are adapted to the text by {adaptation.name}")
+        adaptation, trials = scorer.tune(valid, adaptation, held=request.held, tell=_tell)
+    for part in (adaptation.dynamic, adaptation.cache):
+        if part is not None:
+            runlog.say(f"{'chosen: ' if request.tune else ''}{_described(part)}")
+    perplexity = scorer.perplexity(subject.ids, adaptation, description=subject.name)
+    if not math.isfinite(perplexity):
+        raise DivergenceError("the adapted perplexity is not finite; a smaller rate may help")
+    tokens = len(subject.ids) - 1
+    runlog.say(
+        f"{subject.name} perplexity {perplexity:.4f}, adapted to the text by {adaptation.name} "
+        f"({tokens:,} token{'s' * (tokens != 1)} scored, each before the model adapts to it)"
+    )
+    if request.out is None:
+        return
+    result = {
+        "adapted_by": adaptation.name,
+        "text": subject.name,
+        "tokens": tokens,
+        "adapted_perplexity": perplexity,
+        "unadapted_perplexity": subject.recorded.get(f"{subject.name}_perplexity"),
+        **_settings(adaptation),
+        "tuned_on": tuned_on,
+        "adapted_perplexity_there": min((trial.perplexity for trial in trials), default=None),
+        "trials": [
+            {
+                "settings": None if t.settings is None else _one(t.settings),
+                "perplexity": _finite(t.perplexity),
+            }
+            for t in trials
+        ],
+        "run": subject.run.to_json(),
+        "run_command": subject.recorded.get("command"),
+        "run_commit": subject.recorded.get("environment", {}).get("commit"),
+        "command": command,
+        "seconds": time.perf_counter() - started,
+        "environment": {**runlog.environment(), **_torch_environment(device)},
+    }
+    request.out.mkdir(parents=True, exist_ok=True)
+    atomic_write(request.out / RESULT, json.dumps(result, indent=2) + "\n")
+
+
+def _check_free(out: Path) -> None:
+    for name in ("config.json", RESULT):
+        if (out / name).exists():
+            raise UserError(f"--out {out} holds {name} already; nothing is overwritten")
+
+
+def _cuda(device: str) -> bool:
+    if device == "cuda" and not torch.cuda.is_available():
+        raise UserError(f"--device cuda: torch {torch.__version__} finds no CUDA device here")
+    return device != "cpu" and torch.cuda.is_available()
+
+
+def _tell(trial: Trial) -> None:
+    what = "not adapted" if trial.settings is None else _described(trial.settings)
+    runlog.say(f"  {trial.perplexity:8.3f}  {what}")
+
+
+def _described(settings: Any) -> str:
+    kind = type(settings).__name__.lower()
+    return f"{'dynamic evaluation' if kind == 'dynamic' else 'cache'}: {settings}"
+
+
+def _settings(adaptation: Adaptation) -> dict[str, Any]:
+    return dataclasses.asdict(adaptation)
+
+
+def _finite(perplexity: float) -> float | None:
+    return perplexity if math.isfinite(perplexity) else None  # JSON has no infinity
+
+
+def _one(settings: Any) -> dict[str, Any]:
+    return {"kind": type(settings).__name__.lower(), **dataclasses.asdict(settings)}
+
+
+def _torch_environment(device: torch.device) -> dict[str, Any]:
+    cuda = device.type == "cuda"
+    name = torch.cuda.get_device_name(device) if cuda else f"cpu ({platform.machine()})"
+    return {"torch": torch.__version__, "threads": torch.get_num_threads(), "device": name}

@@ -1,0 +1,202 @@
+"""The perplexity of a model that adapts to the text, and the search for its settings on the valid split."""
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor
+
+from ptb_lm.data.text import Ids
+from ptb_lm.inference import cache, dynamic_evaluation
+from ptb_lm.inference.adaptation import Adaptation, Cache, Dynamic
+from ptb_lm.inference.dynamic_evaluation import ScoredText, Squares
+from ptb_lm.inference.segment_model import SegmentModel
+from ptb_lm.training import runlog
+
+# What --tune tries, one setting after the other from the defaults on, each with the best of those before it.
+DYNAMIC_GRID: dict[str, dict[str, tuple[float, ...]]] = {
+    "sgd": {"rate": (0.0125, 0.025, 0.05, 0.1), "decay": (0.0, 0.002, 0.005), "segment": (5, 20)},
+    "rms": {"rate": (0.05, 0.1, 0.2, 0.4), "decay": (0.0, 0.002, 0.005), "segment": (5, 20)},
+}
+CACHE_GRID: dict[str, tuple[float, ...]] = {
+    "words": (500, 1000, 2000, 4000),
+    "theta": (0.2, 0.4, 0.6, 0.8, 1.0),
+    "weight": (0.05, 0.1, 0.15, 0.2, 0.3),
+}
+T = TypeVar("T")
+
+SQUARED_SEGMENTS = 500  # of the training text, whose squared gradients the rule rms goes by
+
+
+class Trial(NamedTuple):
+    """A setting that was tried, and the perplexity of the text that it was tried on."""
+
+    settings: Dynamic | Cache | None  # None: the model as it was trained
+    perplexity: float
+
+
+class AdaptedScorer:
+    """Scores texts with one trained model, each adapted to by itself.
+
+    Args:
+        model: The trained model.
+        train: The training text, for the rule rms; empty where it is not needed.
+    """
+
+    def __init__(self, model: SegmentModel, train: Ids) -> None:
+        self._model = model
+        self._device = model.weights["embedding"].device
+        self._train = train
+        self._squares: dict[int, Squares] = {}
+
+    def perplexity(self, ids: Ids, adaptation: Adaptation, *, description: str) -> float:
+        """Return the perplexity of every word but the first, each scored before the model adapts to it."""
+        text = self._scored(ids, adaptation.dynamic, hidden=adaptation.cache is not None, name=description)
+        log_p_N = text.log_p_N
+        if adaptation.cache is not None:
+            log_p_N = cache.score(log_p_N, text.hidden_NH, self._ids(ids)[1:], adaptation.cache)
+        return _perplexity(log_p_N)
+
+    def tune(
+        self,
+        ids: Ids,
+        adaptation: Adaptation,
+        *,
+        held: Mapping[str, Any],
+        tell: Callable[[Trial], object],
+    ) -> tuple[Adaptation, list[Trial]]:
+        """Search for the settings that make a text likeliest: those of dynamic evaluation, then the cache's.
+
+        Args:
+            ids: The text to tune on, which is not the one to report.
+            adaptation: What to tune, and the settings to begin at.
+            held: "dynamic.rate" -> the value that is not to be changed.
+            tell: Called with every trial.
+
+        Returns:
+            (the best settings, all trials)
+        """
+        search, hidden = _Search(tell, held), adaptation.cache is not None
+        text = self._scored(ids, None, hidden=hidden, name="unadapted")
+        search.note(None, _perplexity(text.log_p_N))
+        best = adaptation
+        if adaptation.dynamic is not None:
+            dynamic, text = self._best_dynamic(ids, adaptation.dynamic, search, hidden=hidden)
+            best = dataclasses.replace(best, dynamic=dynamic)
+        if adaptation.cache is not None:
+            best = dataclasses.replace(best, cache=self._best_cache(ids, text, adaptation.cache, search))
+        return best, search.trials
+
+    def _best_dynamic(
+        self, ids: Ids, start: Dynamic, search: "_Search", *, hidden: bool
+    ) -> tuple[Dynamic, ScoredText]:
+        """Return the best settings, and the text as it is scored with them."""
+        best: tuple[float, Dynamic, ScoredText] | None = None
+
+        def perplexity(settings: Dynamic) -> float:
+            nonlocal best
+            text = self._scored(ids, settings, hidden=hidden, name=str(settings))
+            found = _perplexity(text.log_p_N)
+            if best is None or found < best[0]:
+                best = found, settings, text
+            return found
+
+        for rule in search.values("dynamic", "rule", start.rule, tuple(DYNAMIC_GRID)):
+            begin = start if rule == start.rule else dataclasses.replace(start, rule=rule)
+            search.along("dynamic", begin, DYNAMIC_GRID[rule], perplexity)
+        assert best is not None
+        return best[1], best[2]
+
+    def _best_cache(self, ids: Ids, text: ScoredText, start: Cache, search: "_Search") -> Cache:
+        """Try all settings: the shares of a number of words and a theta serve for all weights."""
+        targets_N = self._ids(ids)[1:]
+        trials = []
+        for words in search.values("cache", "words", start.words, CACHE_GRID["words"]):
+            for theta in search.values("cache", "theta", start.theta, CACHE_GRID["theta"]):
+                shares_N = cache.log_shares(text.hidden_NH, targets_N, words=int(words), theta=theta)
+                for weight in search.values("cache", "weight", start.weight, CACHE_GRID["weight"]):
+                    settings = Cache(words=int(words), theta=theta, weight=weight)
+                    found = _perplexity(cache.mix(text.log_p_N, shares_N, weight))
+                    trials.append(search.note(settings, found))
+        chosen = min(trials, key=lambda trial: trial.perplexity).settings
+        assert isinstance(chosen, Cache)
+        return chosen
+
+    def _scored(self, ids: Ids, dynamic: Dynamic | None, *, hidden: bool, name: str) -> ScoredText:
+        squares = None
+        if dynamic is not None and dynamic.rule == "rms":
+            squares = self._mean_squares(dynamic.segment)
+        with runlog.progress(len(ids) - 1, name) as bar:
+            return dynamic_evaluation.score(
+                self._model,
+                self._ids(ids),
+                dynamic,
+                squares=squares,
+                keep_hidden=hidden,
+                progress=bar.update,
+            )
+
+    def _mean_squares(self, segment: int) -> Squares:
+        if segment not in self._squares:
+            with runlog.progress(SQUARED_SEGMENTS * segment, "squared gradients") as bar:
+                self._squares = {  # of one length at a time: they are as large as the model
+                    segment: dynamic_evaluation.mean_squares(
+                        self._model,
+                        self._ids(self._train),
+                        segment,
+                        segments=SQUARED_SEGMENTS,
+                        progress=bar.update,
+                    )
+                }
+        return self._squares[segment]
+
+    def _ids(self, ids: Ids) -> Tensor:
+        return torch.from_numpy(ids).to(self._device, torch.int64)
+
+
+class _Search:
+    """A search's trials, and what it must not change."""
+
+    def __init__(self, tell: Callable[[Trial], object], held: Mapping[str, Any]) -> None:
+        self.trials: list[Trial] = []
+        self._tell, self._held = tell, held
+
+    def note(self, settings: Dynamic | Cache | None, perplexity: float) -> Trial:
+        """Keep a trial and tell it."""
+        trial = Trial(settings, perplexity)
+        self.trials.append(trial)
+        self._tell(trial)
+        return trial
+
+    def values(self, kind: str, name: str, start: T, grid: Sequence[T]) -> Sequence[T]:
+        """Return the values to try for a setting."""
+        return (start,) if f"{kind}.{name}" in self._held else grid
+
+    def along(
+        self,
+        kind: str,
+        start: Dynamic,
+        grid: Mapping[str, Sequence[float]],
+        perplexity: Callable[[Dynamic], float],
+    ) -> None:
+        """Try the values of one setting after the other, each with the best of those before it."""
+        best = self.note(start, perplexity(start))
+        for name, values in grid.items():
+            for value in self.values(kind, name, getattr(start, name), values):
+                assert isinstance(best.settings, Dynamic)
+                if value == getattr(best.settings, name):
+                    continue
+                settings = dataclasses.replace(best.settings, **{name: value})
+                if any(trial.settings == settings for trial in self.trials):
+                    continue
+                trial = self.note(settings, perplexity(settings))
+                if trial.perplexity < best.perplexity:
+                    best = trial
+
+
+def _perplexity(log_p_N: Tensor) -> float:
+    """Return the perplexity; infinity where steps were so large that it is no number."""
+    found = runlog.perplexity(-float(log_p_N.sum(dtype=torch.float64)), len(log_p_N))
+    return math.inf if math.isnan(found) else found

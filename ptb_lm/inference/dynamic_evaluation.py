@@ -1,0 +1,216 @@
+"""Dynamic evaluation: score a segment of a text, then take a gradient step on it, and so on.
+
+A word is scored before any weight has seen it. The rules of the step are in `adaptation.Dynamic`.
+
+Shapes: T = time steps of a segment, N = words of the text but the last, V = vocabulary, H = hidden units,
+E = embedding width.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ptb_lm.inference.adaptation import Dynamic
+from ptb_lm.inference.segment_model import Gradients, SegmentModel
+
+CHUNK = 1 << 17  # weights updated at a time, so that what is made on the way stays in a core's own memory
+STATIC_SEGMENT = 100  # without adaptation the length of a segment changes nothing but the speed
+
+Squares = dict[str, Tensor]  # a parameter's name -> the mean of its squared gradient
+
+
+class ScoredText(NamedTuple):
+    """A text's scores.
+
+    Attributes:
+        log_p_N: The log-probability of each word but the first, in nats.
+        hidden_NH: The top layer's output, from which each was predicted; [N, 0] if it was not asked for.
+    """
+
+    log_p_N: Tensor
+    hidden_NH: Tensor
+
+
+@torch.no_grad()
+def score(
+    model: SegmentModel,
+    ids: Tensor,
+    dynamic: Dynamic | None,
+    *,
+    squares: Squares | None = None,
+    keep_hidden: bool = False,
+    progress: Callable[[int], object] = lambda words: None,
+) -> ScoredText:
+    """Score every word of a text but the first, with the state carried from segment to segment.
+
+    The model's weights are the trained ones again when this returns.
+
+    Args:
+        model: The trained model.
+        ids: The text's word ids, int64.
+        dynamic: How the weights follow the text. None: they stay.
+        squares: What `mean_squares` returned; the rule rms needs it.
+        keep_hidden: Whether to return the hidden states, too.
+        progress: Called with a segment's number of words, after each.
+    """
+    updates = None if dynamic is None else _Updates(model, dynamic, squares)
+    state, log_p, hidden = model.zero_state(), list[Tensor](), list[Tensor]()
+    try:
+        for x_T, y_T in _segments(ids, STATIC_SEGMENT if dynamic is None else dynamic.segment):
+            if updates is None:
+                scored = model.score(x_T, y_T, state)
+            else:
+                updates.prepare(x_T)
+                scored, gradients = model.score_and_gradients(x_T, y_T, state)
+                updates.apply(gradients)
+            state = scored.state
+            log_p.append(scored.log_p_T)
+            hidden.append(scored.hidden_TH if keep_hidden else scored.hidden_TH[:, :0])
+            progress(len(y_T))
+    finally:
+        if updates is not None:
+            updates.undo()
+    return ScoredText(torch.cat(log_p), torch.cat(hidden))
+
+
+@torch.no_grad()
+def mean_squares(
+    model: SegmentModel,
+    ids: Tensor,
+    segment: int,
+    *,
+    segments: int,
+    progress: Callable[[int], object] = lambda words: None,
+) -> Squares:
+    """Return the mean of the squared gradient of each weight over segments from all parts of a text.
+
+    Args:
+        model: The trained model; it stays as it is.
+        ids: The training text's word ids, int64.
+        segment: Words of a segment.
+        segments: How many to take, at most; they lie equally far apart. The state before each is that after
+            a segment just before it.
+        progress: Called with the number of words of each.
+    """
+    squares = {name: torch.zeros_like(weight) for name, weight in model.weights.items()}
+    count = max(1, min(segments, (len(ids) - 1) // (2 * segment)))
+    distance = (len(ids) - 1) // count
+    for begin in range(0, count * distance, distance):
+        piece = ids[begin : begin + 2 * segment + 1]
+        state = model.zero_state()
+        if len(piece) > segment + 1:
+            state = model.score(piece[:segment], piece[1 : segment + 1], state).state
+            piece = piece[segment:]
+        _, gradients = model.score_and_gradients(piece[:-1], piece[1:], state)
+        _add_squares(squares, gradients, tied=model.tied)
+        progress(len(piece) - 1)
+    for total in squares.values():
+        total /= count
+    return squares
+
+
+def _segments(ids: Tensor, length: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield (x_T, y_T) for segments of a text; the last may be shorter."""
+    return zip(ids[:-1].split(length), ids[1:].split(length), strict=True)
+
+
+def _add_squares(squares: Squares, gradients: Gradients, *, tied: bool) -> None:
+    rows_VE, words_T = gradients.rows_TE, gradients.words_T
+    for name, (left_TM, right_TN) in gradients.factors.items():
+        if name == "embedding":  # tied: one gradient of two parts
+            whole = (left_TM.T @ right_TN).index_add_(0, words_T, rows_VE)
+            squares[name].addcmul_(whole, whole)
+            continue
+        for rows in _chunks(squares[name]):
+            part = left_TM[:, rows].T @ right_TN
+            squares[name][rows].addcmul_(part, part)
+    for name, vector in gradients.vectors.items():
+        squares[name].addcmul_(vector, vector)
+    if not tied:
+        words, sums = _summed_rows(gradients)
+        squares["embedding"].index_add_(0, words, sums * sums)
+
+
+def _summed_rows(gradients: Gradients) -> tuple[Tensor, Tensor]:
+    """Return the distinct input words and the gradient by the embedding's row of each."""
+    words, places_T = gradients.words_T.unique(return_inverse=True)
+    sums = gradients.rows_TE.new_zeros(len(words), gradients.rows_TE.shape[1])
+    return words, sums.index_add_(0, places_T, gradients.rows_TE)
+
+
+def _chunks(matrix: Tensor) -> Iterator[slice]:
+    """Yield some rows of a matrix after the other."""
+    rows = max(1, CHUNK // matrix.shape[1])
+    return (slice(begin, begin + rows) for begin in range(0, len(matrix), rows))
+
+
+class _Updates:
+    """The steps of dynamic evaluation on a model's weights, in place.
+
+    An embedding of its own is read only where its words are, so that its rows decay only when they are read
+    next, by as many steps as have gone by: that is the same, and a segment touches some rows instead of all.
+
+    Args:
+        model: Whose weights are changed.
+        dynamic: The rule and its settings.
+        squares: For the rule rms.
+    """
+
+    def __init__(self, model: SegmentModel, dynamic: Dynamic, squares: Squares | None) -> None:
+        self._weights, self._tied = model.weights, model.tied
+        self._trained = {name: weight.clone() for name, weight in model.weights.items()}
+        self._rate, self._decay = dynamic.rate, dynamic.decay
+        self._decays: Squares | None = None  # by weight, with the rates
+        self._rates: Squares = {}
+        if dynamic.rule == "rms":
+            if squares is None:
+                raise ValueError("the rule rms needs the training text's squared gradients")
+            roots = {name: mean.sqrt() for name, mean in squares.items()}
+            count = sum(root.numel() for root in roots.values())
+            mean = sum(root.sum(dtype=torch.float64) for root in roots.values()) / count
+            scaled = {name: root / float(mean) for name, root in roots.items()}
+            self._rates = {name: dynamic.rate / (root + dynamic.damping) for name, root in scaled.items()}
+            self._decays = {name: (dynamic.decay * root).clamp_(max=1) for name, root in scaled.items()}
+        embedding = self._weights["embedding"]
+        self._step = 0
+        self._decayed_V = torch.zeros(len(embedding), dtype=embedding.dtype, device=embedding.device)
+
+    def prepare(self, x_T: Tensor) -> None:
+        """Let the rows of some words decay by the steps that have gone by since they last did."""
+        if self._tied:
+            return
+        words = x_T.unique()
+        steps_W1 = (self._step - self._decayed_V[words])[:, None]
+        kept = (1 - self._decay if self._decays is None else 1 - self._decays["embedding"][words]) ** steps_W1
+        trained = self._trained["embedding"][words]
+        self._weights["embedding"][words] = trained + kept * (self._weights["embedding"][words] - trained)
+        self._decayed_V[words] = self._step
+
+    def apply(self, gradients: Gradients) -> None:
+        """Change the weights by a segment's gradient."""
+        self._step += 1
+        for name, (left_TM, right_TN) in gradients.factors.items():
+            weight, trained = self._weights[name], self._trained[name]
+            for rows in _chunks(weight):
+                part, left_MT = weight[rows], left_TM[:, rows].T
+                if self._decays is None:
+                    part.lerp_(trained[rows], self._decay).addmm_(left_MT, right_TN, alpha=-self._rate)
+                else:
+                    change = (left_MT @ right_TN).mul_(self._rates[name][rows])
+                    part.lerp_(trained[rows], self._decays[name][rows]).sub_(change)
+        for name, vector in gradients.vectors.items():
+            self._decay_all(name).sub_(vector * self._rates.get(name, self._rate))
+        words, sums = _summed_rows(gradients)
+        self.prepare(words)  # by this step
+        sums *= self._rates["embedding"][words] if self._rates else self._rate
+        self._weights["embedding"].index_add_(0, words, sums, alpha=-1)
+
+    def undo(self) -> None:
+        """Make the weights the trained ones again."""
+        self._weights.update(self._trained)
+
+    def _decay_all(self, name: str) -> Tensor:
+        decay = self._decay if self._decays is None else self._decays[name]
+        return self._weights[name].lerp_(self._trained[name], decay)

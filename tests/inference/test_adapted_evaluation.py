@@ -1,0 +1,202 @@
+"""`evaluate --dynamic` and `--cache`: what is printed, kept and refused."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import runs
+
+from ptb_lm import evaluate
+
+pytest.importorskip("torch")
+
+ADAPTED = re.compile(
+    r"(\S+) perplexity (\d+\.\d{4}), adapted to the text by (.+) "
+    r"\(([\d,]+) tokens? scored, each before the model adapts to it\)"
+)
+OFF = {"dynamic": ["--dynamic-rate", "0"], "cache": ["--cache-weight", "0"]}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return runs.write_corpus(tmp_path_factory.mktemp("adapted") / "data")
+
+
+@pytest.fixture(scope="module")
+def run(data: Path) -> Path:
+    return runs.train_run(data, data.parent / "run")
+
+
+def printed(capsys: pytest.CaptureFixture[str], *given: object) -> tuple[list[str], str, float, str, int]:
+    """Return the other lines, and what is scored, its perplexity, by what it is adapted, and its tokens."""
+    capsys.readouterr()
+    assert runs.run_command(evaluate, *given) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    *lines, last = out.splitlines()
+    match = ADAPTED.fullmatch(last)
+    assert match, last
+    return lines, match[1], float(match[2]), match[3], int(match[4].replace(",", ""))
+
+
+@pytest.mark.parametrize(
+    ("flags", "name"),
+    [
+        (["--dynamic"], "dynamic evaluation"),
+        (["--cache"], "a cache"),
+        (["--dynamic", "--cache"], "dynamic evaluation and a cache"),
+        (["--dynamic", "--dynamic-rule", "rms"], "dynamic evaluation"),
+    ],
+    ids=" ".join,
+)
+def test_without_effect_it_is_the_ordinary_perplexity_and_says_what_it_is(
+    flags: list[str], name: str, run: Path, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    off = [flag for kind in OFF if f"--{kind}" in flags for flag in OFF[kind]]
+    _, split, perplexity, adapted, tokens = printed(capsys, run, *flags, *off)
+    assert (split, adapted) == ("test", name)
+    assert perplexity == pytest.approx(runs.result(run)["test_perplexity"], abs=2e-4)
+    assert tokens == len((data / "test.txt").read_text().replace("\n", " <eos> ").split()) - 1
+
+
+def test_settings_are_said_and_matter(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    one = printed(capsys, run, "--dynamic", "--dynamic-rate", "0.3", "--dynamic-segment", "3")
+    other = printed(capsys, run, "--dynamic", "--dynamic-rate", "0.1", "--dynamic-segment", "3")
+    assert one[0] == ["dynamic evaluation: sgd, segments of 3, rate 0.3, decay 0.002"]
+    assert one[2] != other[2]
+    cached = printed(
+        capsys, run, "--cache", "--cache-words", "7", "--cache-theta", "2", "--cache-weight", "0.5"
+    )
+    assert cached[0] == ["cache: the last 7 words, theta 2, weight 0.5"]
+
+
+@pytest.mark.parametrize("kinds", [["dynamic"], ["cache"], ["dynamic", "cache"]], ids="+".join)
+def test_tuning_tells_every_trial_and_the_result_keeps_them(
+    kinds: list[str], run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = [f"--{kind}" for kind in kinds]
+    out = tmp_path / "out"
+    lines, _, perplexity, adapted, tokens = printed(
+        capsys, run, *flags, "--tune", "--tune-words", "60", "--out", out
+    )
+    result = json.loads((out / "result.json").read_text())
+    assert result["adapted_by"] == adapted
+    assert result["adapted_perplexity"] == pytest.approx(perplexity, abs=1e-4)
+    assert (result["text"], result["tokens"], result["tuned_on"]) == (
+        "test",
+        tokens,
+        "the first 60 words of valid",
+    )
+    assert result["unadapted_perplexity"] == runs.result(run)["test_perplexity"]
+    assert {"command", "environment", "run", "seconds"} <= result.keys()
+    assert f"--out {out}" in result["command"]
+    told = [line for line in lines if line.startswith("  ")]
+    assert len(told) == len(result["trials"])
+    for line, trial in zip(told, result["trials"], strict=True):
+        assert float(line.split()[0]) == pytest.approx(trial["perplexity"], abs=6e-4)
+    assert [trial["settings"] for trial in result["trials"]].count(None) == 1
+    # What is chosen was tried, and is the best of its kind; the cache is tuned upon the best steps.
+    for kind in kinds:
+        of_kind = [t for t in result["trials"] if t["settings"] and t["settings"]["kind"] == kind]
+        best = min(of_kind, key=lambda trial: float(trial["perplexity"]))
+        assert best["settings"] == {"kind": kind, **result[kind]}
+        assert len(of_kind) > 5
+    assert sum(line.startswith("chosen: ") for line in lines) == len(kinds)
+    settings = [flag for kind in kinds for flag in as_flags(kind, result[kind])]
+    assert printed(capsys, run, *flags, *settings)[2] == pytest.approx(perplexity, abs=1e-4)
+
+
+def as_flags(kind: str, settings: dict[str, object]) -> list[str]:
+    return [text for name, value in settings.items() for text in (f"--{kind}-{name}", str(value))]
+
+
+def test_tuning_leaves_alone_what_is_given(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ["--dynamic-rule", "sgd", "--dynamic-rate", "0.07", "--cache-theta", "0.9"]
+    printed(capsys, run, "--dynamic", "--cache", "--tune", *given, "--out", tmp_path / "out")
+    result = json.loads((tmp_path / "out" / "result.json").read_text())
+    assert result["tuned_on"] == "valid"
+    tried = [trial["settings"] for trial in result["trials"] if trial["settings"]]
+    assert {t["rate"] for t in tried if t["kind"] == "dynamic"} == {0.07}
+    assert {t["rule"] for t in tried if t["kind"] == "dynamic"} == {"sgd"}
+    assert {t["theta"] for t in tried if t["kind"] == "cache"} == {0.9}
+
+
+def test_the_order_of_test_words_cannot_change_what_is_tuned(
+    run: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Settings are chosen by the valid split alone."""
+    text = tmp_path / "text.txt"
+    text.write_text("w1 w2 w3\n" * 40)
+    flags = ["--cache", "--tune", "--tune-words", "50"]
+    of_test, of_text = printed(capsys, run, *flags), printed(capsys, run, *flags, "--text", text)
+    assert of_test[0] == of_text[0]
+    assert of_text[1] == str(text)
+
+
+def test_a_repetitive_text_gains(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("w9 w8 w9 w20 w3\n" * 60)
+    assert runs.run_command(evaluate, run, "--text", text) == 0
+    plain = float(capsys.readouterr().out.split()[2])
+    assert printed(capsys, run, "--text", text, "--dynamic", "--dynamic-rate", "0.3")[2] < 0.8 * plain
+    cache = ["--cache", "--cache-theta", "5", "--cache-weight", "0.5"]
+    assert printed(capsys, run, "--text", text, *cache)[2] < 0.8 * plain
+
+
+def test_a_result_is_never_overwritten(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = runs.files(run)
+    problem = runs.refusal(capsys, evaluate, run, "--cache", "--out", run)
+    assert problem == f"--out {run} holds config.json already; nothing is overwritten"
+    (tmp_path / "result.json").write_text("{}")
+    problem = runs.refusal(capsys, evaluate, run, "--cache", "--out", tmp_path)
+    assert problem == f"--out {tmp_path} holds result.json already; nothing is overwritten"
+    assert runs.files(run) == before
+
+
+@pytest.mark.parametrize(
+    ("flags", "problem"),
+    [
+        (["--tune"], "--tune goes with --dynamic or --cache"),
+        (["--out", "x"], "--out goes with --dynamic or --cache"),
+        (["--cache", "--tune-words", "5"], "--tune-words says what --tune reads"),
+        (["--dynamic", "--cache-theta", "1"], "--cache-theta is a setting of --cache"),
+        (["--dynamic-rate", "1"], "--dynamic-rate is a setting of --dynamic"),
+        (["--cache", "--cache-weight", "1"], "the cache's weight must be at least 0 and less than 1"),
+        (["--dynamic", "--dynamic-decay", "2"], "the decay of dynamic evaluation must be from 0 to 1"),
+        (
+            ["--dynamic", "--dynamic-rate", "-1"],
+            "argument --dynamic-rate: must be a number of at least 0, not '-1' (see --help)",
+        ),
+        (
+            ["--cache", "--cache-words", "0"],
+            "argument --cache-words: must be a whole number of at least 1, not '0' (see --help)",
+        ),
+        (
+            ["--cache", "--model", "basic"],
+            "--model says how an ordinary perplexity is computed; a model that adapts is computed by torch "
+            "in float32",
+        ),
+        (
+            ["--cache", "--tune", "--split", "valid"],
+            "--tune chooses the settings by the valid split, so that another is to be scored",
+        ),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_what_makes_no_sense_is_refused(
+    flags: list[str], problem: str, run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert runs.refusal(capsys, evaluate, run, *flags) == problem
+
+
+def test_steps_that_are_too_large_are_said(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = ["--dynamic", "--dynamic-rate", "5000", "--out", tmp_path / "out"]
+    assert runs.run_command(evaluate, run, *flags) == 1
+    problem = runs.sentence(capsys.readouterr().err, evaluate)
+    assert problem == "the adapted perplexity is not finite; a smaller rate may help"
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,104 @@
+"""The neural cache against one written out in NumPy, a word and a pair at a time."""
+
+import numpy as np
+import pytest
+
+from ptb_lm.inference.adaptation import Cache
+
+torch = pytest.importorskip("torch")
+
+from ptb_lm.inference import cache  # noqa: E402
+
+VOCABULARY, WIDTH = 6, 5
+
+
+def drawn(length: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Hidden states, a distribution over the words at each place, and the words."""
+    rng = np.random.default_rng(seed)
+    hidden_NH = rng.uniform(-1, 1, (length, WIDTH))
+    p_NV = rng.dirichlet(np.ones(VOCABULARY), size=length)
+    return hidden_NH, p_NV, rng.integers(VOCABULARY, size=length)
+
+
+def reference_mixture(
+    hidden_NH: np.ndarray, p_NV: np.ndarray, targets_N: np.ndarray, settings: Cache
+) -> np.ndarray:
+    """The whole distribution over the vocabulary at each place."""
+    mixed_NV = p_NV.copy()
+    for n in range(1, len(targets_N)):
+        shares_V = np.zeros(VOCABULARY)
+        for i in range(max(0, n - settings.words), n):
+            shares_V[targets_N[i]] += np.exp(settings.theta * hidden_NH[n] @ hidden_NH[i])
+        mixed_NV[n] = (1 - settings.weight) * p_NV[n] + settings.weight * shares_V / shares_V.sum()
+    return mixed_NV
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 256])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        Cache(words=5, theta=0.7, weight=0.3),
+        Cache(words=1, theta=2.0, weight=0.9),
+        Cache(words=1000, theta=0.0, weight=0.1),
+        Cache(words=20, theta=300.0, weight=0.2),  # scores beyond what exp holds
+    ],
+    ids=str,
+)
+def test_every_word_equals_the_reference(
+    settings: Cache, chunk: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cache, "CHUNK", chunk)
+    hidden_NH, p_NV, targets_N = drawn(40, seed=1)
+    with np.errstate(over="ignore", invalid="ignore"):
+        mixed_NV = reference_mixture(np.minimum(hidden_NH, 1), p_NV, targets_N, settings)
+    log_p_N = np.log(p_NV[np.arange(40), targets_N])
+    found = cache.score(
+        torch.tensor(log_p_N), torch.tensor(hidden_NH), torch.tensor(targets_N), settings
+    ).numpy()
+    expected = np.log(mixed_NV[np.arange(40), targets_N])
+    known = np.isfinite(expected)
+    assert known.sum() > 5
+    np.testing.assert_allclose(found[known], expected[known], rtol=1e-9)
+    assert np.isfinite(found).all()
+
+
+def test_the_mixture_is_a_distribution() -> None:
+    hidden_NH, p_NV, targets_N = drawn(12, seed=2)
+    settings = Cache(words=4, theta=1.0, weight=0.4)
+    total = 0.0
+    for word in range(VOCABULARY):
+        last = np.append(targets_N[:-1], word)  # the last place, with each word in it
+        log_p_N = torch.tensor(np.log(p_NV[np.arange(12), last]))
+        total += cache.score(log_p_N, torch.tensor(hidden_NH), torch.tensor(last), settings)[-1].exp().item()
+    assert total == pytest.approx(1)
+
+
+def test_a_score_does_not_depend_on_later_words() -> None:
+    hidden_NH, p_NV, targets_N = drawn(30, seed=3)
+    log_p_N, hidden, targets = map(torch.tensor, (np.log(p_NV[:, 0]), hidden_NH, targets_N))
+    settings = Cache(words=8, theta=1.0, weight=0.3)
+    whole = cache.score(log_p_N, hidden, targets, settings)
+    for known in (1, 2, 9, 29):
+        found = cache.score(log_p_N[:known], hidden[:known], targets[:known], settings)
+        np.testing.assert_allclose(found, whole[:known], rtol=1e-12)
+
+
+def test_words_drawn_at_random_are_not_predicted() -> None:
+    """A uniform text costs log V nats a word at least; a cache that sees its target would be below."""
+    rng = np.random.default_rng(4)
+    targets_N = rng.integers(VOCABULARY, size=4000)
+    hidden_NH = np.eye(VOCABULARY)[targets_N]  # each state as telling of its target as can be
+    uniform = torch.full((4000,), -np.log(VOCABULARY), dtype=torch.float64)
+    shuffled = torch.tensor(np.roll(hidden_NH, 1, axis=0))  # of the input word, as a model's is
+    settings = Cache(words=500, theta=1.0, weight=0.2)
+    found = cache.score(uniform, shuffled, torch.tensor(targets_N), settings)
+    assert -found.mean().item() > np.log(VOCABULARY) - 0.005
+
+
+def test_a_weight_of_zero_is_no_cache() -> None:
+    hidden_NH, p_NV, targets_N = drawn(9, seed=5)
+    log_p_N = torch.tensor(np.log(p_NV[:, 1]))
+    settings = Cache(words=3, theta=1.0, weight=0.0)
+    assert torch.equal(
+        cache.score(log_p_N, torch.tensor(hidden_NH), torch.tensor(targets_N), settings), log_p_N
+    )

@@ -1,0 +1,74 @@
+"""A segment's scores and its gradient in factors equal the reference's, in float64."""
+
+import numpy as np
+import pytest
+from conftest import random_weights
+
+from ptb_lm.errors import UserError
+from ptb_lm.model import reference
+from ptb_lm.model.config import SMALL, Config
+
+torch = pytest.importorskip("torch")
+
+from ptb_lm.inference.segment_model import SegmentModel  # noqa: E402
+
+VOCABULARY = 11
+CONFIGS = {
+    "two layers, a narrow embedding": SMALL.replace(num_layers=2, hidden_size=7, embedding_size=5),
+    "three layers": SMALL.replace(num_layers=3, hidden_size=4),
+    "tied": SMALL.replace(num_layers=2, hidden_size=6, tie_weights=True),
+}
+
+
+@pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
+@pytest.mark.parametrize("steps", [1, 6])
+def test_scores_state_and_gradients_equal_the_reference(config: Config, steps: int) -> None:
+    weights = random_weights(config, VOCABULARY, seed=1)
+    rng = np.random.default_rng(steps)
+    words = rng.integers(VOCABULARY, size=steps + 1)
+    before = [(rng.uniform(-1, 1, size), rng.uniform(-1, 1, size)) for size in config.layer_sizes]
+    model = SegmentModel(config, weights)
+    with torch.no_grad():
+        scored, found = model.score_and_gradients(
+            torch.tensor(words[:-1]),
+            torch.tensor(words[1:]),
+            [(torch.tensor(h_H), torch.tensor(c_H)) for h_H, c_H in before],
+        )
+    loss, expected, after = reference.loss_and_gradients(
+        weights,
+        words[None, :-1],
+        words[None, 1:],
+        ([h[None] for h, _ in before], [c[None] for _, c in before]),
+    )
+    assert -scored.log_p_T.sum().item() == pytest.approx(loss, rel=1e-12)
+    assert len(scored.log_p_T) == len(scored.hidden_TH) == steps
+    for layer, (h_H, c_H) in enumerate(scored.state):
+        np.testing.assert_allclose(h_H, after[0][layer][0], rtol=1e-10, atol=1e-14)
+        np.testing.assert_allclose(c_H, after[1][layer][0], rtol=1e-10, atol=1e-14)
+    gradients = {name: (left.T @ right).numpy() for name, (left, right) in found.factors.items()}
+    gradients |= {name: vector.numpy() for name, vector in found.vectors.items()}
+    embedding = gradients.setdefault("embedding", np.zeros_like(weights["embedding"]))
+    np.add.at(embedding, words[:-1], found.rows_TE.numpy())
+    assert gradients.keys() == expected.keys()
+    for name, gradient in expected.items():
+        np.testing.assert_allclose(gradients[name], gradient, rtol=1e-10, atol=1e-14, err_msg=name)
+
+
+def test_the_hidden_states_are_what_the_targets_are_predicted_from() -> None:
+    config = CONFIGS["three layers"]
+    weights = random_weights(config, VOCABULARY, seed=2)
+    model, words = SegmentModel(config, weights), torch.arange(8)
+    scored = model.score(words[:-1], words[1:], model.zero_state())
+    log_p_TV = reference.log_softmax(
+        scored.hidden_TH.numpy() @ weights["softmax.kernel"] + weights["softmax.bias"]
+    )
+    expected = log_p_TV[np.arange(7), words[1:].numpy()]
+    np.testing.assert_allclose(scored.log_p_T, expected, rtol=1e-12)
+
+
+def test_another_cell_is_refused() -> None:
+    class Other:
+        cell = "gru"
+
+    with pytest.raises(UserError, match="the cell lstm alone, and this model's cell is gru"):
+        SegmentModel(Other(), {})  # type: ignore[arg-type]
