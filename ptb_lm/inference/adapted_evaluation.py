@@ -35,6 +35,7 @@ class Subject:
         weights: Its canonical parameters, in float32.
         ids: The text to score.
         name: What the text is called: a split, or a file.
+        note: How a text is read, to say so; "" for a split.
         corpus: Where the train and the valid split come from; None where neither is needed.
         recorded: What the run's result.json says; empty if it has none.
         device: "auto", "cpu" or "cuda".
@@ -44,6 +45,7 @@ class Subject:
     weights: Arrays
     ids: Ids
     name: str
+    note: str
     corpus: Corpus | None
     recorded: dict[str, Any]
     device: str
@@ -93,6 +95,9 @@ def evaluate(subject: Subject, request: Request, *, command: str) -> None:
         f"{subject.name} perplexity {perplexity:.4f}, adapted to the text by {adaptation.name} "
         f"({tokens:,} token{'s' * (tokens != 1)} scored, each before the model adapts to it)"
     )
+    if subject.note:
+        runlog.say(subject.note)
+    runlog.say(f"computed by torch on {device.type} in fp32")
     if request.out is None:
         return
     result = {
@@ -100,7 +105,7 @@ def evaluate(subject: Subject, request: Request, *, command: str) -> None:
         "text": subject.name,
         "tokens": tokens,
         "adapted_perplexity": perplexity,
-        "unadapted_perplexity": subject.recorded.get(f"{subject.name}_perplexity"),
+        "unadapted_perplexity": _unadapted(subject),
         **_settings(adaptation),
         "tuned_on": tuned_on,
         "adapted_perplexity_there": min((trial.perplexity for trial in trials), default=None),
@@ -120,6 +125,11 @@ def evaluate(subject: Subject, request: Request, *, command: str) -> None:
     }
     request.out.mkdir(parents=True, exist_ok=True)
     atomic_write(request.out / RESULT, json.dumps(result, indent=2) + "\n")
+
+
+def _unadapted(subject: Subject) -> float | None:
+    """Return what the run's own result says of the same text: it has only the test split in one row."""
+    return subject.recorded.get("test_perplexity") if subject.name == "test" else None
 
 
 def _check_free(out: Path) -> None:

@@ -34,7 +34,11 @@ def printed(capsys: pytest.CaptureFixture[str], *given: object) -> tuple[list[st
     assert runs.run_command(evaluate, *given) == 0
     out, err = capsys.readouterr()
     assert err == ""
-    *lines, last = out.splitlines()
+    *lines, how = out.splitlines()
+    assert how == "computed by torch on cpu in fp32"
+    if lines[-1].startswith("the text is one stream after <eos>; "):
+        lines.pop()
+    last = lines.pop()
     match = ADAPTED.fullmatch(last)
     assert match, last
     return lines, match[1], float(match[2]), match[3], int(match[4].replace(",", ""))
