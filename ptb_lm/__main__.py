@@ -9,6 +9,8 @@ COMMANDS = {
     "generate": "write text with a trained run",
     "predict": "tell the likeliest next words",
     "neighbours": "tell which words are near each other, draw them",
+    "export": "write a trained model as ONNX or TorchScript",
+    "play": "try a trained run in a browser",
     "bench": "measure how fast each LSTM implementation is on this machine",
     "download": "fetch Penn Treebank and verify it",
 }

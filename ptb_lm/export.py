@@ -1,0 +1,85 @@
+"""Write a trained model for other programs: python -m ptb_lm.export RUN --format onnx --out model.onnx."""
+
+import argparse
+import importlib.util
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from ptb_lm import cli
+from ptb_lm.errors import UserError
+
+PROG = "python -m ptb_lm.export"
+FORMATS = {"onnx": "ONNX, opset 17", "torchscript": "TorchScript", "torch-export": "a torch.export program"}
+EPILOG = (
+    "The inputs are words [batch, time], int64 (a word's id is its line in vocabulary.txt, from 0), and the "
+    "state before them, h and c [layers, batch, hidden], zero where a text begins. The outputs are logits "
+    "[batch, time, vocabulary] and the state after the last word. The axes batch and time are of any length; "
+    "torch-export fixes time."
+)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; return its exit status."""
+    return cli.run(PROG, lambda: _export(_parser().parse_args(argv)))
+
+
+def _parser() -> cli.Parser:
+    parser = cli.Parser(prog=PROG, description="Write a trained model, in float32, for other programs.")
+    parser.epilog = EPILOG
+    parser.add_argument("run", type=Path, metavar="RUN", help="a run directory, of either framework")
+    parser.add_argument(
+        "--format",
+        required=True,
+        choices=tuple(FORMATS),
+        help="onnx: opset 17, standard operators; torchscript: for torch.jit.load, also in C++; "
+        "torch-export: for torch.export.load",
+    )
+    parser.add_argument("--out", required=True, type=Path, metavar="FILE", help="the file to write")
+    parser.add_argument(
+        "--steps",
+        type=cli.whole(1),
+        metavar="N",
+        help="fix the axis time; 1: a model of one step (default: any length; 1 for torch-export)",
+    )
+    return parser
+
+
+def _export(arguments: argparse.Namespace) -> int:
+    if arguments.format == "onnx" and importlib.util.find_spec("onnx") is None:
+        raise UserError(
+            "the package onnx is not installed; install it with: pip install 'ptb-lm[export]' (a checkout: "
+            "-e '.[export]')"
+        )
+    if arguments.format == "torchscript" and arguments.steps is not None:
+        raise UserError(
+            "--steps does not go with --format torchscript, whose model takes any number of steps"
+        )
+    if arguments.out.exists():
+        raise UserError(f"{arguments.out} is there already; nothing is overwritten")
+    # Imported here, because what they import takes longer than --help should take.
+    from ptb_lm.data.vocabulary import Vocabulary
+    from ptb_lm.training.run_directory import RunDirectory
+
+    directory = RunDirectory(arguments.run)
+    run = directory.read_config()
+    vocabulary = Vocabulary.load(directory.vocabulary)
+    weights = directory.read_weights(run, vocabulary)
+    if (cell := getattr(run.hyperparameters, "cell", "lstm")) != "lstm":
+        raise UserError(f"only the cell lstm can be exported, and this run's is {cell}")
+    from ptb_lm.inference.export import files
+
+    steps = files.write(
+        arguments.out, arguments.format, run.hyperparameters, weights, vocabulary.words, steps=arguments.steps
+    )
+    time = "time" if steps is None else steps
+    layers, hidden, size = run.hyperparameters.num_layers, run.hyperparameters.hidden_size, len(vocabulary)
+    print(
+        f"wrote {arguments.out}: {FORMATS[arguments.format]}; words [batch, {time}], h and c [{layers}, "
+        f"batch, {hidden}] -> logits [batch, {time}, {size}], h and c"
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

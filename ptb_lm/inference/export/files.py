@@ -1,0 +1,51 @@
+"""Writing a trained model in a format, in whole or not at all."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+
+from ptb_lm.files import atomic_write
+from ptb_lm.model.config import Config
+
+
+def write(
+    path: Path,
+    format_name: str,
+    config: Config,
+    weights: Mapping[str, NDArray[Any]],
+    words: Sequence[str],
+    *,
+    steps: int | None,
+) -> int | None:
+    """Write a model.
+
+    Args:
+        path: The file.
+        format_name: A name in ptb_lm.export.FORMATS.
+        config: The hyper-parameters, of the cell lstm.
+        weights: Canonical parameters (model/parameters.py).
+        words: The vocabulary, in the order of the ids; each format keeps it, too.
+        steps: The length of the time axis. None: any, or 1 for "torch-export".
+
+    Returns:
+        The length of the time axis in the file; None if it is any.
+
+    Raises:
+        OSError: The folder is not writable, or the disk is full.
+    """
+    if format_name == "onnx":
+        from ptb_lm.inference.export import onnx_graph
+
+        atomic_write(path, onnx_graph.model(config, weights, words, steps=steps).SerializeToString())
+        return steps
+    from ptb_lm.inference.export import torch_file
+    from ptb_lm.inference.torch_module import to_torch
+
+    module = to_torch(config, weights)
+    if format_name == "torchscript":
+        atomic_write(path, torch_file.torchscript(module, words))
+        return None
+    atomic_write(path, torch_file.program(module, words, steps=steps or 1))
+    return steps or 1

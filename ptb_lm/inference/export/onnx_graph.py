@@ -1,0 +1,112 @@
+"""A trained model as an ONNX graph, of standard operators alone.
+
+It is written operator by operator, because torch's exporter fixes the number of time steps.
+
+Shapes: B = batch, T = time steps, V = vocabulary, E = embedding width, I = a layer's input width, H = hidden
+units, L = layers. ONNX has gates in the order i, o, f, g; canonical weights in the order i, f, g, o.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
+
+from ptb_lm.model.config import Config
+
+OPSET = 17
+IR_VERSION = 8  # which runtimes read that know this opset
+INPUTS, OUTPUTS = ("words", "h", "c"), ("logits", "h_after", "c_after")
+
+
+def model(
+    config: Config, weights: Mapping[str, NDArray[Any]], words: Sequence[str], *, steps: int | None
+) -> onnx.ModelProto:
+    """Return the model; its batch is of any size.
+
+    Args:
+        config: The hyper-parameters, of the cell lstm.
+        weights: Canonical parameters (model/parameters.py).
+        words: The vocabulary, in the order of the ids; it is kept in the file's metadata.
+        steps: T. None: any.
+    """
+    arrays: dict[str, NDArray[Any]] = {
+        "embedding": weights["embedding"],
+        "softmax.bias": weights["softmax.bias"],
+        "one": np.array([1], np.int64),
+    }
+    layers = range(config.num_layers)
+    nodes = [
+        helper.make_node("Transpose", ["words"], ["words_TB"], perm=[1, 0]),
+        helper.make_node("Gather", ["embedding", "words_TB"], ["output_TBE"]),
+        helper.make_node("Split", ["h"], [f"h.{layer}" for layer in layers], axis=0),
+        helper.make_node("Split", ["c"], [f"c.{layer}" for layer in layers], axis=0),
+    ]
+    below = "output_TBE"
+    for layer in layers:
+        name = f"lstm.{layer}."
+        arrays |= {
+            name + "W": _gates(weights[name + "kernel"]).T[None],
+            name + "R": _gates(weights[name + "recurrent_kernel"]).T[None],
+            # The second bias, of the recurrence, is zero.
+            name + "B": np.pad(_gates(weights[name + "bias"]), (0, 4 * config.hidden_size))[None],
+        }
+        inputs = [below, name + "W", name + "R", name + "B", "", f"h.{layer}", f"c.{layer}"]
+        outputs = [name + "Y", f"h_after.{layer}", f"c_after.{layer}"]
+        nodes.append(helper.make_node("LSTM", inputs, outputs, hidden_size=config.hidden_size))
+        below = name + "output_TBH"
+        nodes.append(helper.make_node("Squeeze", [name + "Y", "one"], [below]))  # the axis of directions
+    kernel = "softmax.kernel"
+    if config.tie_weights:
+        nodes.append(helper.make_node("Transpose", ["embedding"], [kernel], perm=[1, 0]))
+    else:
+        arrays[kernel] = weights[kernel]
+    nodes += [
+        helper.make_node("Concat", [f"h_after.{layer}" for layer in layers], ["h_after"], axis=0),
+        helper.make_node("Concat", [f"c_after.{layer}" for layer in layers], ["c_after"], axis=0),
+        helper.make_node("Transpose", [below], ["output_BTH"], perm=[1, 0, 2]),
+        helper.make_node("MatMul", ["output_BTH", kernel], ["products_BTV"]),
+        helper.make_node("Add", ["products_BTV", "softmax.bias"], ["logits"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "ptb_lm",
+        *_values(config, len(words), "time" if steps is None else steps),
+        [numpy_helper.from_array(np.ascontiguousarray(array), name) for name, array in arrays.items()],
+    )
+    built = helper.make_model(
+        graph,
+        opset_imports=[helper.make_opsetid("", OPSET)],
+        ir_version=IR_VERSION,
+        producer_name="ptb_lm",
+    )
+    helper.set_model_props(built, {"vocabulary": json.dumps(list(words))})
+    onnx.checker.check_model(built, full_check=True)
+    return built
+
+
+def _values(
+    config: Config, vocabulary_size: int, time: str | int
+) -> tuple[list[onnx.ValueInfoProto], list[onnx.ValueInfoProto]]:
+    """Return the descriptions of the inputs and of the outputs; an axis with a name is of any length."""
+    state: list[str | int | None] = [config.num_layers, "batch", config.hidden_size]
+    number = TensorProto.FLOAT
+    return (
+        [
+            helper.make_tensor_value_info("words", TensorProto.INT64, ["batch", time]),
+            *(helper.make_tensor_value_info(name, number, state) for name in INPUTS[1:]),
+        ],
+        [
+            helper.make_tensor_value_info("logits", number, ["batch", time, vocabulary_size]),
+            *(helper.make_tensor_value_info(name, number, state) for name in OUTPUTS[1:]),
+        ],
+    )
+
+
+def _gates(array: NDArray[Any]) -> NDArray[Any]:
+    """Return an array with its gates, along the last axis, in the order of ONNX."""
+    i, f, g, o = np.split(array, 4, axis=-1)
+    return np.concatenate([i, o, f, g], axis=-1)

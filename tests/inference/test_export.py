@@ -1,0 +1,207 @@
+"""An exported model gives what the reference gives, in the program that it was exported for."""
+
+import json
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import runs
+
+from ptb_lm import export
+from ptb_lm.data.vocabulary import Vocabulary
+from ptb_lm.model import reference
+from ptb_lm.training import checkpoint
+
+torch = pytest.importorskip("torch")
+
+SIZES = {"untied": ["--embedding-size", "5", "--num-layers", "3"], "tied": ["--tie-weights"]}
+SHAPES = [(1, 1), (4, 1), (1, 9), (3, 5), (2, 40)]  # batch, time
+Call = Callable[[np.ndarray, np.ndarray, np.ndarray], list[np.ndarray]]
+
+
+@pytest.fixture(scope="module", params=SIZES)
+def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run whose weights are random ones, biases too."""
+    folder = tmp_path_factory.mktemp(f"export {request.param}")
+    data = runs.write_corpus(folder / "data")
+    trained = runs.train_run(data, folder / "run", *SIZES[request.param], "--epochs", "1")
+    weights, metadata = checkpoint.load(trained / "weights.safetensors")
+    rng = np.random.default_rng(1)
+    drawn = {name: rng.uniform(-0.5, 0.5, w.shape).astype(np.float32) for name, w in weights.items()}
+    checkpoint.save(trained / "weights.safetensors", drawn, metadata)
+    return trained
+
+
+def exported(run: Path, path: Path, *flags: str) -> Path:
+    assert runs.run_command(export, run, "--out", path, *flags) == 0
+    return path
+
+
+def expected(run: Path, words_BT: np.ndarray, h_LBH: np.ndarray, c_LBH: np.ndarray) -> list[np.ndarray]:
+    """By the NumPy reference, in float64: log-probabilities, h and c after."""
+    weights, _ = checkpoint.load(run / "weights.safetensors")
+    weights = {name: array.astype(np.float64) for name, array in weights.items()}
+    state: Any = ([*h_LBH.astype(np.float64)], [*c_LBH.astype(np.float64)])
+    log_p_BTV = np.empty((*words_BT.shape, len(weights["embedding"])))
+    # The loss of a step is the sum over the batch's rows, so that each row is asked for by itself.
+    for t in range(words_BT.shape[1]):
+        x_B1 = words_BT[:, t : t + 1]
+        for b in range(len(words_BT)):
+            alone = [h[b : b + 1] for h in state[0]], [c[b : b + 1] for c in state[1]]
+            for word in range(log_p_BTV.shape[2]):
+                target_11 = np.array([[word]])
+                nll, _, _ = reference.loss_and_gradients(weights, x_B1[b : b + 1], target_11, alone)
+                log_p_BTV[b, t, word] = -nll
+        _, _, state = reference.loss_and_gradients(weights, x_B1, x_B1, state)
+    return [log_p_BTV, np.stack(state[0]), np.stack(state[1])]
+
+
+def check(run: Path, call: Call, shapes: list[tuple[int, int]]) -> None:
+    """Compare with the plain module at all shapes, and with the reference at the small ones."""
+    from ptb_lm.inference.torch_module import to_torch
+    from ptb_lm.training.run_directory import RunDirectory
+
+    directory = RunDirectory(run)
+    config = directory.read_config()
+    vocabulary = Vocabulary.load(directory.vocabulary)
+    module = to_torch(config.hyperparameters, directory.read_weights(config, vocabulary))
+    layers, hidden = config.hyperparameters.num_layers, config.hyperparameters.hidden_size
+    for batch, time in shapes:
+        rng = np.random.default_rng(time)
+        words_BT = rng.integers(len(vocabulary), size=(batch, time))
+        h_LBH, c_LBH = rng.uniform(-1, 1, (2, layers, batch, hidden)).astype(np.float32)
+        found = call(words_BT, h_LBH, c_LBH)
+        with torch.no_grad():
+            logits, state = module(torch.tensor(words_BT), (torch.tensor(h_LBH), torch.tensor(c_LBH)))
+        for ours, theirs in zip(found, (logits, *state), strict=True):
+            assert ours.dtype == np.float32
+            np.testing.assert_allclose(ours, theirs.numpy(), rtol=1e-5, atol=2e-6)
+        if batch * time <= 4:
+            log_p_BTV = reference.log_softmax(found[0].astype(np.float64))
+            for ours, theirs in zip(
+                [log_p_BTV, *found[1:]], expected(run, words_BT, h_LBH, c_LBH), strict=True
+            ):
+                np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=2e-6)
+
+
+def vocabulary_of(run: Path) -> list[str]:
+    return (run / "vocabulary.txt").read_text().splitlines()
+
+
+def onnx_session(path: Path) -> tuple[Any, Call]:
+    runtime = pytest.importorskip("onnxruntime", reason="an ONNX file is run by onnxruntime")
+    options = runtime.SessionOptions()
+    options.intra_op_num_threads = 1
+    session = runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+
+    def call(words_BT: np.ndarray, h_LBH: np.ndarray, c_LBH: np.ndarray) -> list[np.ndarray]:
+        arrays: list[np.ndarray] = session.run(None, {"words": words_BT, "h": h_LBH, "c": c_LBH})
+        return arrays
+
+    return session, call
+
+
+def test_onnx_of_a_sequence(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    onnx = pytest.importorskip("onnx")
+    path = exported(run, tmp_path / "m.onnx", "--format", "onnx")
+    layers = json.loads((run / "config.json").read_text())["hyperparameters"]["num_layers"]
+    size = len(vocabulary_of(run))
+    assert capsys.readouterr().out == (
+        f"wrote {path}: ONNX, opset 17; words [batch, time], h and c [{layers}, batch, 6] -> logits [batch, "
+        f"time, {size}], h and c\n"
+    )
+    session, call = onnx_session(path)
+    assert [(each.name, each.shape, each.type) for each in session.get_inputs()] == [
+        ("words", ["batch", "time"], "tensor(int64)"),
+        ("h", [layers, "batch", 6], "tensor(float)"),
+        ("c", [layers, "batch", 6], "tensor(float)"),
+    ]
+    assert [(each.name, each.shape) for each in session.get_outputs()] == [
+        ("logits", ["batch", "time", size]),
+        ("h_after", [layers, "batch", 6]),
+        ("c_after", [layers, "batch", 6]),
+    ]
+    assert json.loads(session.get_modelmeta().custom_metadata_map["vocabulary"]) == vocabulary_of(run)
+    (opset,) = onnx.load(path).opset_import
+    assert (opset.domain, opset.version) == ("", 17)
+    check(run, call, SHAPES)
+
+
+def test_onnx_of_one_step(run: Path, tmp_path: Path) -> None:
+    pytest.importorskip("onnx")
+    session, call = onnx_session(exported(run, tmp_path / "m.onnx", "--format", "onnx", "--steps", "1"))
+    assert session.get_inputs()[0].shape == ["batch", 1]
+    check(run, call, [shape for shape in SHAPES if shape[1] == 1])
+    with pytest.raises(Exception, match="invalid dimensions"):
+        check(run, call, [(1, 2)])
+
+
+def test_torchscript(run: Path, tmp_path: Path) -> None:
+    path = exported(run, tmp_path / "m.pt", "--format", "torchscript")
+    extra = {"vocabulary.json": ""}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        module = torch.jit.load(path, _extra_files=extra)
+    assert json.loads(extra["vocabulary.json"]) == vocabulary_of(run)
+    check(run, torch_call(module), SHAPES)
+
+
+@pytest.mark.parametrize(("flags", "steps"), [([], 1), (["--steps", "5"], 5)], ids=["one step", "five"])
+def test_a_program_of_torch_export(flags: list[str], steps: int, run: Path, tmp_path: Path) -> None:
+    path = exported(run, tmp_path / "m.pt2", "--format", "torch-export", *flags)
+    extra = {"vocabulary.json": ""}
+    module = torch.export.load(path, extra_files=extra).module()
+    assert json.loads(extra["vocabulary.json"]) == vocabulary_of(run)
+    check(run, torch_call(module), [(batch, steps) for batch in (1, 3, 4)])
+
+
+def torch_call(module: Any) -> Call:
+    def call(words_BT: np.ndarray, h_LBH: np.ndarray, c_LBH: np.ndarray) -> list[np.ndarray]:
+        with torch.no_grad():
+            logits, (h, c) = module(torch.tensor(words_BT), (torch.tensor(h_LBH), torch.tensor(c_LBH)))
+        return [logits.numpy(), h.numpy(), c.numpy()]
+
+    return call
+
+
+def test_nothing_is_overwritten(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "m.pt"
+    path.write_text("mine")
+    problem = runs.refusal(capsys, export, run, "--format", "torchscript", "--out", path)
+    assert problem == f"{path} is there already; nothing is overwritten"
+    assert path.read_text() == "mine"
+
+
+def test_what_cannot_be_is_refused(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "m"
+    refused = [
+        ([run, "--format", "torchscript", "--steps", "3"], "--steps does not go with --format torchscript"),
+        ([run, "--format", "pickle"], "argument --format: invalid choice: 'pickle'"),
+        ([run], "the following arguments are required: --format"),
+        ([tmp_path / "gone", "--format", "torchscript"], "the run directory "),
+    ]
+    for flags, problem in refused:
+        assert runs.refusal(capsys, export, *flags, "--out", path).startswith(problem)
+    missing = tmp_path / "missing" / "m"
+    problem = runs.refusal(capsys, export, run, "--format", "torchscript", "--out", missing)
+    assert problem == f"{missing}: No such file or directory"
+    assert not path.exists()
+
+
+def test_onnx_without_the_package_is_refused(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    problem = runs.refusal(capsys, export, run, "--format", "onnx", "--out", tmp_path / "m.onnx")
+    assert problem.startswith(
+        "the package onnx is not installed; install it with: pip install 'ptb-lm[export]'"
+    )
+
+
+def test_the_run_stays_as_it_is(run: Path, tmp_path: Path) -> None:
+    before = runs.files(run)
+    exported(run, tmp_path / "m.pt", "--format", "torchscript")
+    assert runs.files(run) == before
