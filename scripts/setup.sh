@@ -16,16 +16,28 @@ find_python() {
     return 2
 }
 
+# torch as this machine's GPU wants it (docs/gpu.md); none, where pip's own choice will do.
+install_torch() {
+    local wanted
+    wanted="$(.venv/bin/python -m ptb_lm.nvidia)"
+    if [[ -n "$wanted" ]]; then
+        local -a arguments
+        mapfile -t arguments <<< "$wanted"
+        .venv/bin/python -m pip install --quiet --disable-pip-version-check --upgrade "${arguments[@]}"
+    fi
+}
+
 setup() {
     local extras="${1:-}" stamp wanted python
     stamp=".venv/installed${extras:+-$extras}"
-    wanted="$(cat pyproject.toml setup.py | cksum)"
+    wanted="$(cat pyproject.toml setup.py <(printf %s "${PTB_LM_TORCH_INDEX:-}") | cksum)"
     if [[ -x .venv/bin/python && "$(cat "$stamp" 2>/dev/null)" == "$wanted" ]]; then
         return
     fi
     python="$(find_python)"
     echo "Setting up .venv with $("$python" --version)${extras:+ and the extras $extras}; once, some minutes." >&2
     [[ -x .venv/bin/python ]] || "$python" -m venv .venv
+    install_torch
     .venv/bin/python -m pip install --quiet --disable-pip-version-check --editable ".${extras:+[$extras]}"
     # Written last, so that an interrupted installation is made again.
     echo "$wanted" > "$stamp"

@@ -59,6 +59,7 @@ def stack(framework: str, model: str, device: str, weights: Weights, *, bidirect
 def torch_stack(model: str, device: str, weights: Weights, *, bidirectional: bool) -> Run:
     from ptb_lm.torch_backend.dropout import no_dropout
     from ptb_lm.torch_backend.model import LSTMStack
+    from ptb_lm.torch_backend.precision import PRECISIONS, hold
 
     built = LSTMStack.build(model, *sizes(weights), bidirectional=bidirectional).to(device)
     for name, kept in built.canonical().items():
@@ -72,8 +73,10 @@ def torch_stack(model: str, device: str, weights: Weights, *, bidirectional: boo
         before = built.zero_state(x_TBI.shape[1])
         if state is not None:
             before = [(tensor(h_BH), tensor(c_BH)) for h_BH, c_BH in state]
-        with torch.backends.cudnn.flags(allow_tf32=False):
-            y, after = built(tensor(x_TBI), before, dropout=dropout)
+        # Not by torch.backends.cudnn.flags, which switches cuDNN off unless it is told not to.
+        hold(PRECISIONS["fp32"])
+        assert torch.backends.cudnn.enabled
+        y, after = built(tensor(x_TBI), before, dropout=dropout)
         return Result(y.cpu().numpy(), [(h_BH.cpu().numpy(), c_BH.cpu().numpy()) for h_BH, c_BH in after])
 
     return run

@@ -131,6 +131,7 @@ class TorchClassifier(TorchModel):
         dropout: Dropout,
     ) -> Tensor:
         """Return the log-probabilities: [B, C], or [T, B, C] for CTC."""
+        self.hold_precision()
         samples, steps, _ = x_BTI.shape
         x_TBI = torch.from_numpy(x_BTI).to(self.device, self.dtype, non_blocking=True).transpose(0, 1)
         ends_B = None if lengths_B is None else _lengths(lengths_B, samples, steps)

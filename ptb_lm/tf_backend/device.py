@@ -9,6 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from ptb_lm import nvidia
 from ptb_lm.errors import OutOfMemoryError, UserError
 from ptb_lm.model.cells import LSTM
 from ptb_lm.model.choice import Choice
@@ -73,8 +74,14 @@ def choose(choice: Choice) -> Device:
         UserError: There is no such device, or XLA cannot compile the model on it.
     """
     gpus = tf.config.list_physical_devices("GPU")
-    if choice.device == "cuda" and not gpus:
-        raise UserError(f"--device cuda: tensorflow {tf.__version__} finds no CUDA device here")
+    if choice.device != "cpu" and not gpus:
+        trouble = f"tensorflow {tf.__version__} finds no CUDA device here"
+        if found := nvidia.gpus():
+            trouble += f"; for the {found[0].name} it needs an environment of its own, as {nvidia.PAGE} says"
+        if choice.device == "cuda":
+            raise UserError(f"--device cuda: {trouble}")
+        if found:
+            nvidia.warn(trouble)
     gpu = choice.device == "cuda" or (choice.device == "auto" and bool(gpus))
     if gpu and (choice.model, choice.execution) == ("cudnn", "xla"):
         raise UserError("XLA cannot compile CudnnRNNV3; choose --execution graph or eager, or --model basic")

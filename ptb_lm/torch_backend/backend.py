@@ -149,6 +149,7 @@ class TorchBackend(TorchModel):
         self, x_BT: Words, y_BT: Words, state: State, *, learning_rate: float
     ) -> tuple[State, Loss]:
         """Do one step of SGD with dropout and clipping."""
+        self.hold_precision()
         if learning_rate != self.learning_rate:
             self.rate.fill_(learning_rate)
             self.learning_rate = learning_rate
@@ -158,6 +159,7 @@ class TorchBackend(TorchModel):
     @torch.no_grad()
     def evaluate_step(self, x_BT: Words, y_BT: Words, state: State) -> tuple[State, Loss]:
         """Score a window without dropout."""
+        self.hold_precision()
         ids_N, targets_N = self._time_major(x_BT), self._time_major(y_BT)
         # Executed for one shape; others, of which there are many, it would compile anew.
         stack = self.executed_stack if x_BT.shape == self.window else self.stack

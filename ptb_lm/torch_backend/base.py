@@ -14,9 +14,9 @@ from ptb_lm.errors import OutOfMemoryError, UserError
 from ptb_lm.model import cells
 from ptb_lm.model.backend import FRAMEWORKS, Arrays
 from ptb_lm.model.choice import Choice
-from ptb_lm.torch_backend import cpu, native
+from ptb_lm.torch_backend import cpu, gpu, native
 from ptb_lm.torch_backend.cells import Canonical
-from ptb_lm.torch_backend.precision import PRECISIONS
+from ptb_lm.torch_backend.precision import PRECISIONS, hold
 
 BFLOAT16_LSTM = 91300  # the first version of cuDNN that takes one
 # What messages of torch say when an allocation failed: its allocator's on a CPU, CUDA's, and its libraries'.
@@ -38,13 +38,9 @@ class TorchModel(ABC):
     preferred: ClassVar[Mapping[str, str]] = {"cpu": "eager", "cuda": "eager"}
 
     def __init__(self, choice: Choice, *, cell: str = cells.LSTM) -> None:
-        device, execution, precision = choice.device, choice.execution, choice.precision
+        execution, precision = choice.execution, choice.precision
         assert choice.unroll == "static", "a Python loop over time"
-        if device == "cuda" and not torch.cuda.is_available():
-            raise UserError(f"--device cuda: torch {torch.__version__} finds no CUDA device here")
-        if device == "auto":
-            device = "cuda" if torch.cuda.is_available() else "cpu"
-        self.device = torch.device(device)
+        self.device = gpu.device_for(choice.device)
         for kind, name in (("execution", execution), ("precision", precision)):
             if self.device.type == "cpu" and name in FRAMEWORKS["torch"].needs_cuda:
                 raise UserError(f"--{kind} {name} needs a CUDA device, and this is a CPU")
@@ -60,11 +56,7 @@ class TorchModel(ABC):
         torch.set_flush_denormal(True)
         self.model_name, self.cell = choice.model, cell
         if self.device.type == "cuda":
-            # For the whole process. fp32 means IEEE float32; torch's default would let cuDNN round to TF32.
-            rounding = "tf32" if self.precision.tf32 else "ieee"
-            torch.backends.cuda.matmul.fp32_precision = rounding
-            torch.backends.cudnn.rnn.fp32_precision = rounding  # type: ignore[attr-defined]
-            torch.backends.cudnn.conv.fp32_precision = rounding  # type: ignore[attr-defined]
+            self.hold_precision()
             # Half precision rounds factors, and sums in float32.
             torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
             torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
@@ -72,6 +64,11 @@ class TorchModel(ABC):
             # these types. bfloat16 is missing: such weights would be put together again at every call.
             if (torch.backends.cudnn.version() or 0) >= BFLOAT16_LSTM:
                 torch.backends.cudnn.CUDNN_TENSOR_DTYPES.add(torch.bfloat16)
+
+    def hold_precision(self) -> None:
+        """Let a GPU compute as this model's precision wants it, whatever was built or run since."""
+        if self.device.type == "cuda":
+            hold(self.precision)
 
     @property
     def engine(self) -> str:
@@ -181,7 +178,7 @@ def auto_precision(device: str) -> str:
     Args:
         device: "auto", "cpu" or "cuda".
     """
-    if device != "cpu" and torch.cuda.is_available():
+    if device != "cpu" and gpu.usable():
         return "bf16" if torch.cuda.get_device_capability() >= (8, 0) else "fp32"
     return "bf16" if cpu.multiplies_bfloat16() else "fp32"
 

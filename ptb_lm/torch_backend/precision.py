@@ -34,6 +34,21 @@ PRECISIONS = {
 }
 
 
+def hold(precision: Precision) -> None:
+    """Let a GPU compute as a precision means it, in the whole process from now on.
+
+    fp32 means IEEE float32, where torch's default would let cuDNN round to TF32. In the other precisions
+    cuDNN keeps that default: "ieee" would have its LSTM do without tensor cores in bfloat16, too
+    (CUDNN_FMA_MATH in torch's ATen/cudnn/Descriptors.h), and nothing of float32 is left for it to round.
+
+    It is torch's newer interface. The older one (allow_tf32, and torch.backends.cudnn.flags) fails after it.
+    """
+    torch.backends.cuda.matmul.fp32_precision = "tf32" if precision.tf32 else "ieee"
+    ieee = precision.compute == torch.float32 and not precision.tf32
+    for operation in ("rnn", "conv"):
+        getattr(torch.backends.cudnn, operation).fp32_precision = "ieee" if ieee else "tf32"
+
+
 class Masters:
     """Trained parameters, as they are kept, beside the copies that are computed with.
 

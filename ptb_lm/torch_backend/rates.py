@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ptb_lm.torch_backend import gemm
+from ptb_lm.torch_backend import gemm, gpu
 
 COPIED = 2**27  # bytes: more than caches hold
 TIMES = 3
@@ -28,13 +28,13 @@ TIMES = 3
 def main() -> None:
     """Answer until stdin ends."""
     (asked,) = sys.argv[1:]
-    device = ("cuda" if torch.cuda.is_available() else "cpu") if asked == "auto" else asked
+    device = ("cuda" if gpu.usable() else "cpu") if asked == "auto" else asked
     for line in sys.stdin:
         print(json.dumps(_answer(device, json.loads(line))), flush=True)
 
 
 def _answer(device: str, question: dict[str, Any]) -> dict[str, Any]:
-    if device == "cuda" and not torch.cuda.is_available():
+    if device == "cuda" and not gpu.usable():
         return {"trouble": f"torch {torch.__version__} finds no CUDA device here"}
     if question["what"] == "device":
         gpu = torch.cuda.get_device_name() if device == "cuda" else None

@@ -12,7 +12,7 @@ import pytest
 import runs
 from conftest import random_weights, random_windows
 
-from ptb_lm import evaluate, train
+from ptb_lm import evaluate, nvidia, train
 from ptb_lm.errors import UserError
 from ptb_lm.model import backend, reference
 from ptb_lm.model.backend import FRAMEWORKS
@@ -292,6 +292,26 @@ def test_a_missing_device_is_one_sentence(tiny_config: Config) -> None:
         pytest.skip("there is a CUDA device")
     with pytest.raises(UserError, match=r"--device cuda: tensorflow [\d.]+ finds no CUDA device here"):
         build(tiny_config, "basic", device="cuda")
+
+
+def test_a_gpu_that_tensorflow_does_not_find_wants_an_environment_of_its_own(
+    tiny_config: Config, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if tf.config.list_physical_devices("GPU"):
+        pytest.skip("there is a CUDA device")
+    monkeypatch.setattr(nvidia, "gpus", lambda: [nvidia.Gpu("NVIDIA H100", (580, 65), (9, 0))])
+    nvidia.warn.cache_clear()
+    trouble = (
+        f"tensorflow {tf.__version__} finds no CUDA device here; for the NVIDIA H100 it needs an environment "
+        "of its own, as docs/gpu.md says"
+    )
+    build(tiny_config, "basic", device="cpu")
+    assert capsys.readouterr().err == ""
+    build(tiny_config, "basic", device="auto")
+    assert capsys.readouterr().err == f"warning: computing on the CPU: {trouble}\n"
+    with pytest.raises(UserError) as caught:
+        build(tiny_config, "basic", device="cuda")
+    assert str(caught.value) == f"--device cuda: {trouble}"
 
 
 def test_a_cpu_s_memory_is_not_measured(tiny_config: Config) -> None:

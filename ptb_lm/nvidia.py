@@ -1,0 +1,148 @@
+"""NVIDIA's GPUs of this machine, as its driver names them, and the build of torch that can use them.
+
+Run as a script, before anything is installed, it tells scripts/setup.sh which build to take.
+"""
+
+import contextlib
+import functools
+import os
+import re
+import shutil
+import subprocess
+import sys
+from typing import NamedTuple
+
+Version = tuple[int, ...]
+
+SECONDS = 20  # how long a driver may take to answer
+
+PAGE = "docs/gpu.md"
+INDEX = "PTB_LM_TORCH_INDEX"  # names PyTorch's package index, which has a folder a build
+
+
+class Gpu(NamedTuple):
+    """A GPU.
+
+    Attributes:
+        name: As NVIDIA calls it.
+        driver: The version of the driver; empty if it does not say.
+        capability: The compute capability; empty if a driver is too old to say.
+    """
+
+    name: str
+    driver: Version
+    capability: Version
+
+
+class Build(NamedTuple):
+    """A build of torch with CUDA.
+
+    Attributes:
+        name: The folder of PyTorch's index; "" is the build that pip takes by itself.
+        torch: What pip is asked for.
+        driver: The oldest driver that it runs with.
+        capabilities: The first compute capability that it has kernels for, and the first beyond those.
+    """
+
+    name: str
+    torch: str
+    driver: Version
+    capabilities: tuple[Version, Version]
+
+
+# What torch 2.11 to 2.13 are built for on Linux, the best first: the matrix in PyTorch's RELEASE.md, and
+# PYTORCH_RELEASES_CODE_CC in torch/cuda. Drivers: CUDA's release notes; one of CUDA 12 runs all of 12.
+BUILDS = (
+    Build("", "torch>=2.11,<=2.13.0", (580,), ((7, 5), (99,))),  # CUDA 13.0
+    Build("cu126", "torch>=2.11,<=2.13.0", (525, 60), ((5, 0), (10, 0))),
+    # The only build for Blackwell with a driver of CUDA 12: of 2.11 alone.
+    Build("cu128", "torch>=2.11,<2.12", (570,), ((7, 5), (13, 0))),
+)
+
+
+def gpus() -> list[Gpu]:
+    """Return the GPUs that nvidia-smi lists; none where there is no driver, or where the user hides them."""
+    hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if hidden is not None and not re.match(r"\s*[\w.]", hidden):  # "", or -1
+        return []
+    if (command := shutil.which("nvidia-smi")) is None:
+        return []
+    for fields in ("driver_version,name,compute_cap", "driver_version,name"):  # old ones know no compute_cap
+        try:
+            asked = [command, f"--query-gpu={fields}", "--format=csv,noheader"]
+            done = subprocess.run(asked, capture_output=True, text=True, timeout=SECONDS, check=False)
+        except (OSError, subprocess.SubprocessError, UnicodeDecodeError):
+            return []
+        if done.returncode == 0:
+            return [_parsed(line) for line in done.stdout.splitlines() if line.strip()]
+    return []
+
+
+def build_for(found: list[Gpu]) -> Build | None:
+    """Return the build of torch that can use all of some GPUs; None if there is none."""
+    fitting = (build for build in BUILDS if all(not _obstacle(gpu, build) for gpu in found))
+    return next(fitting, None)
+
+
+def trouble(found: list[Gpu]) -> str:
+    """Return why the build of torch that pip takes by itself cannot use some GPUs; "" if it can."""
+    return next((each for gpu in found if (each := _obstacle(gpu, BUILDS[0]))), "")
+
+
+@functools.cache
+def warn(trouble: str) -> None:
+    """Say on stderr, once a process, why the CPU computes where there is a GPU."""
+    with contextlib.suppress(OSError):
+        if sys.stderr is not None:
+            print(f"warning: computing on the CPU: {trouble}", file=sys.stderr, flush=True)
+
+
+def _obstacle(gpu: Gpu, build: Build) -> str:
+    """Return why a build cannot use a GPU, as far as the two are known; "" if it can."""
+    first, beyond = build.capabilities
+    if gpu.driver and gpu.driver < build.driver:
+        return f"its driver {_written(gpu.driver)} is older than {_written(build.driver)}"
+    if gpu.capability and not first <= gpu.capability < beyond:
+        return f"its compute capability {_written(gpu.capability)} is one that this build has no kernels for"
+    return ""
+
+
+def _written(version: Version) -> str:
+    return ".".join(map(str, version))
+
+
+def _parsed(line: str) -> Gpu:
+    driver, name, capability = (*(part.strip() for part in line.split(",")), "")[:3]
+    return Gpu(name, _version(driver), _version(capability))
+
+
+def _version(text: str) -> Version:
+    return tuple(map(int, re.findall(r"\d+", text)))
+
+
+def main() -> int:
+    """Print what pip is asked for to get the build of torch that fits, a line each; nothing if its own does.
+
+    What cannot be had is a line on stderr, and then pip's own build is taken.
+    """
+    found = gpus()
+    problem = trouble(found)
+    if not problem:
+        return 0
+    build, index = build_for(found), os.environ.get(INDEX, "").rstrip("/")
+    if build is None:
+        remedy = f"no build of torch 2.11 to 2.13 can use it, and training runs on the CPU; see {PAGE}"
+    elif not index:
+        remedy = (
+            f"torch's build {build.name} can use it: set {INDEX} to the address of PyTorch's package "
+            f"index, as {PAGE} says, or update the driver; until then training runs on the CPU"
+        )
+    else:
+        print("--index-url", f"{index}/{build.name}", build.torch, sep="\n")
+        return 0
+    print(f"warning: the GPU {found[0].name} is not used: {problem}; {remedy}", file=sys.stderr)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

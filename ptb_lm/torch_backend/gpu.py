@@ -1,0 +1,117 @@
+"""Whether there is a GPU that torch can use, and why not where there is one that it cannot.
+
+torch says the latter in several ways: `is_available` is false and warns (a driver that is too old), or is
+true and the first kernel fails (a GPU that this build has none for), or asking for cuDNN's version raises (a
+cuDNN that the GPU is too old for, or another one in LD_LIBRARY_PATH).
+"""
+
+import functools
+import re
+import warnings
+
+import torch
+
+from ptb_lm import nvidia
+from ptb_lm.errors import UserError
+
+Capability = tuple[int, int]
+
+WHICH_BUILD = f"{nvidia.PAGE} says which build of torch can"
+
+
+def usable() -> bool:
+    """Return whether there is a CUDA device that torch can use."""
+    return _examined() == ""
+
+
+def device_for(asked: str) -> torch.device:
+    """Return the device that is meant; tell, once a process, of a GPU that is there and "auto" cannot use.
+
+    Args:
+        asked: "cpu", "cuda", or "auto": cuda where it can be used.
+
+    Raises:
+        UserError: "cuda", and torch cannot use one.
+    """
+    if asked == "cpu":
+        return torch.device("cpu")
+    trouble = _examined()
+    if trouble and asked == "cuda":
+        raise UserError(f"--device cuda: {trouble}")
+    if trouble is None and asked == "cuda":
+        raise UserError(f"--device cuda: torch {torch.__version__} finds no CUDA device here")
+    if trouble:
+        nvidia.warn(trouble)
+    return torch.device("cuda" if trouble == "" else "cpu")
+
+
+@functools.cache
+def _examined() -> str | None:
+    """Return why the GPU cannot be used, "" if it can, and None if there is none."""
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        try:
+            found = torch.cuda.is_available()
+            problem = _try() if found else ""
+        except (RuntimeError, AssertionError) as error:
+            found, problem = True, _first_sentence(error)
+    if found:
+        return f"the GPU cannot be used: {problem}" if problem else ""
+    if not (there := nvidia.gpus()):
+        return None
+    # What the driver or the GPU lacks for pip's own build of torch; else what torch has to say.
+    reasons = [nvidia.trouble(there), *(_first_sentence(each.message) for each in said)]
+    if torch.version.cuda is None:
+        reasons = [f"torch {torch.__version__} is a build without CUDA"]
+    reason = next(filter(None, reasons), f"torch {torch.__version__} does not find it")
+    return f"the GPU {there[0].name} cannot be used: {reason}; {WHICH_BUILD}"
+
+
+def _try() -> str:
+    """Use the GPU a little; return what is in the way, or "".
+
+    Raises:
+        RuntimeError: It, or one of its libraries, does not work.
+    """
+    capability = torch.cuda.get_device_capability()
+    builds = torch.cuda.get_arch_list()
+    if torch.version.cuda is not None and not has_kernels(capability, builds):
+        major, minor = capability
+        return (
+            f"{torch.cuda.get_device_name()} has compute capability {major}.{minor}, and torch "
+            f"{torch.__version__} is built for {', '.join(builds)}; {WHICH_BUILD}"
+        )
+    torch.backends.cudnn.version()
+    torch.ones(1, device="cuda").add_(1).item()
+    return ""
+
+
+def has_kernels(capability: Capability, builds: list[str]) -> bool:
+    """Return whether torch was built for a GPU.
+
+    Args:
+        capability: The GPU's.
+        builds: As torch.cuda.get_arch_list names them: sm_75 runs on 7.5 and what follows it in 7,
+            compute_120 on all from 12.0 on. A letter at the end narrows that down. None named: torch does not
+            know.
+    """
+    return not builds or any(map(functools.partial(_runs_on, capability), builds))
+
+
+def _runs_on(capability: Capability, build: str) -> bool:
+    parts = re.fullmatch(r"(sm|compute)_(\d+)(\d)([af]?)", build)
+    if parts is None:
+        return True  # of a kind that is not known here: torch may know more
+    kind, major, minor, letter = parts.groups()
+    code = (int(major), int(minor))
+    if letter == "a":
+        return capability == code
+    if kind == "compute" and not letter:
+        return capability >= code
+    return capability[0] == code[0] and capability >= code
+
+
+def _first_sentence(error: object) -> str:
+    """Return the first sentence of a message's first line."""
+    line = str(error).strip().partition("\n")[0].removeprefix("CUDA initialization: ")
+    return " ".join(re.split(r"\.\s+(?=[A-Z])", line)[0].split()).rstrip(".")

@@ -1,0 +1,192 @@
+"""A GPU that is there and cannot be used: one warning where it was not asked for, an error where it was.
+
+There is none here, so that torch's answers are put in its mouth; what they are is torch's own text.
+"""
+
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from conftest import random_weights
+
+from ptb_lm import nvidia
+from ptb_lm.errors import UserError
+from ptb_lm.model import backend
+from ptb_lm.model.config import Config
+from ptb_lm.torch_backend import gpu
+
+DRIVER = (
+    "CUDA initialization: The NVIDIA driver on your system is too old (found version 12020). Please update "
+    "your GPU driver by downloading and installing a new version. (Triggered at CUDAFunctions.cpp:119.)"
+)
+T4 = nvidia.Gpu("Tesla T4", (535, 183, 1), (7, 5))
+V100 = nvidia.Gpu("Tesla V100", (580, 65, 6), (7, 0))
+H100 = nvidia.Gpu("NVIDIA H100", (580, 65, 6), (9, 0))
+CUDA_13 = ["sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120"]
+
+
+@pytest.fixture
+def says(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
+    """Lets torch and nvidia-smi say what the test wants; a function is called, a value returned."""
+
+    def answer(value: Any) -> Callable[..., Any]:
+        return value if callable(value) else lambda *_: value
+
+    def say(available: Any, listed: list[nvidia.Gpu], **more: Any) -> None:
+        gpu._examined.cache_clear()
+        nvidia.warn.cache_clear()
+        monkeypatch.setattr(nvidia, "gpus", lambda: listed)
+        monkeypatch.setattr(torch.version, "cuda", more.pop("cuda", "13.0"))
+        monkeypatch.setattr(torch.cuda, "is_available", answer(available))
+        monkeypatch.setattr(torch.backends.cudnn.m, "version", answer(more.pop("cudnn", 92000)))
+        for name, value in more.items():
+            monkeypatch.setattr(torch.cuda, name, answer(value))
+
+    yield say
+    gpu._examined.cache_clear()
+    nvidia.warn.cache_clear()
+
+
+def raises(message: str) -> Callable[..., Any]:
+    def raise_it(*_: Any) -> None:
+        raise RuntimeError(message)
+
+    return raise_it
+
+
+def old_driver() -> bool:
+    warnings.warn(DRIVER, stacklevel=2)
+    return False
+
+
+VOLTA = {"get_device_capability": (7, 0), "get_device_name": "Tesla V100", "get_arch_list": CUDA_13}
+HOPPER = {"get_device_capability": (9, 0), "get_device_name": "NVIDIA H100", "get_arch_list": CUDA_13}
+TROUBLES = {
+    "an old driver": (
+        old_driver,
+        [T4],
+        {},
+        "the GPU Tesla T4 cannot be used: its driver 535.183.1 is older than 580; docs/gpu.md says which "
+        "build of torch can",
+    ),
+    "a driver of which torch alone knows": (
+        old_driver,
+        [H100],
+        {},
+        "the GPU NVIDIA H100 cannot be used: The NVIDIA driver on your system is too old (found version "
+        "12020); docs/gpu.md says which build of torch can",
+    ),
+    "a build without CUDA": (
+        False,
+        [H100],
+        {"cuda": None},
+        f"the GPU NVIDIA H100 cannot be used: torch {torch.__version__} is a build without CUDA; docs/gpu.md "
+        "says which build of torch can",
+    ),
+    "capability 7.0": (
+        True,
+        [V100],
+        VOLTA,
+        f"the GPU cannot be used: Tesla V100 has compute capability 7.0, and torch {torch.__version__} is "
+        "built for sm_75, sm_80, sm_86, sm_90, sm_100, sm_120; docs/gpu.md says which build of torch can",
+    ),
+    "a cuDNN that raises": (
+        True,
+        [V100],
+        {
+            **VOLTA,
+            "get_arch_list": ["sm_70", "sm_80"],
+            "cudnn": raises(
+                "cuDNN version 91900 is not compatible with devices with SM < 7.5. Please install a version "
+                "of PyTorch with a compatible cuDNN version."
+            ),
+        },
+        "the GPU cannot be used: cuDNN version 91900 is not compatible with devices with SM < 7.5",
+    ),
+    "a device that raises": (
+        True,
+        [H100],
+        {
+            **HOPPER,
+            "get_device_capability": raises("CUDA error: busy or unavailable\nCUDA kernel errors might"),
+        },
+        "the GPU cannot be used: CUDA error: busy or unavailable",
+    ),
+    "a check that raises": (
+        raises("CUDA driver initialization failed, you might not have a CUDA gpu."),
+        [H100],
+        {},
+        "the GPU cannot be used: CUDA driver initialization failed, you might not have a CUDA gpu",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", TROUBLES)
+def test_a_gpu_that_cannot_be_used(
+    case: str, says: Callable[..., None], capsys: pytest.CaptureFixture[str], tiny_config: Config
+) -> None:
+    available, listed, more, trouble = TROUBLES[case]
+    says(available, listed, **more)
+    weights = random_weights(tiny_config, 11, seed=1)
+
+    def build(device: str) -> Any:
+        chosen: Any = {"framework": "torch", "model": "cudnn", "precision": "fp32", "device": device}
+        return backend.build(tiny_config, weights, seed=1, **chosen)
+
+    with pytest.raises(UserError) as caught:
+        build("cuda")
+    assert str(caught.value) == f"--device cuda: {trouble}"
+    assert build("cpu").device.type == "cpu"
+    assert capsys.readouterr().err == ""
+    for _ in range(2):  # said once
+        assert build("auto").device.type == "cpu"
+    assert backend.precision_for("torch", "auto", device="auto") in ("fp32", "bf16")
+    assert capsys.readouterr().err == f"warning: computing on the CPU: {trouble}\n"
+
+
+def test_where_there_is_no_gpu_nothing_is_said(
+    says: Callable[..., None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    says(False, [])
+    assert gpu.device_for("auto").type == "cpu"
+    with pytest.raises(UserError, match=r"^--device cuda: torch \S+ finds no CUDA device here$"):
+        gpu.device_for("cuda")
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_gpu_that_can_be_used_is(says: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+    ones = torch.ones
+    monkeypatch.setattr(torch, "ones", lambda *size, device: made.append(device) or ones(*size))
+    says(True, [H100], **HOPPER)
+    assert gpu.usable()
+    assert [gpu.device_for(asked).type for asked in ("auto", "cuda", "cpu")] == ["cuda", "cuda", "cpu"]
+    assert made == ["cuda"]  # one small computation, once a process
+
+
+@pytest.mark.parametrize(
+    ("capability", "builds", "expected"),
+    [
+        ((7, 0), CUDA_13, False),
+        ((7, 5), CUDA_13, True),
+        ((8, 9), CUDA_13, True),  # by sm_80 and sm_86
+        ((12, 1), CUDA_13, True),
+        ((11, 0), CUDA_13, False),
+        ((11, 0), [*CUDA_13, "compute_90"], True),
+        ((8, 0), ["sm_90", "compute_90"], False),
+        ((9, 0), ["sm_90a"], True),
+        ((10, 0), ["sm_90a"], False),
+        ((10, 3), ["sm_100a"], False),
+        ((10, 3), ["sm_100f"], True),
+        ((12, 0), ["compute_100f"], False),
+        ((7, 0), ["sm_50", "sm_60", "sm_70", "sm_75", "sm_80", "sm_86", "sm_90"], True),
+        ((6, 1), ["sm_50", "sm_60", "sm_70"], True),
+        ((3, 7), ["sm_50"], False),
+        ((3, 7), [], True),
+        ((9, 4), ["gfx942"], True),
+    ],
+)
+def test_what_torch_has_kernels_for(capability: tuple[int, int], builds: list[str], expected: bool) -> None:
+    assert gpu.has_kernels(capability, builds) is expected

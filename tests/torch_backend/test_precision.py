@@ -1,0 +1,68 @@
+"""What --precision means for a GPU's libraries, and what float16 does with a gradient that overflows."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from conftest import random_weights, random_windows
+
+from ptb_lm.model import backend
+from ptb_lm.model.backend import FRAMEWORKS
+from ptb_lm.model.config import Config
+from ptb_lm.torch_backend.precision import PRECISIONS, hold
+
+SETTINGS: dict[str, Any] = {
+    "matmul": torch.backends.cuda.matmul,
+    "rnn": torch.backends.cudnn.rnn,  # type: ignore[attr-defined]
+    "conv": torch.backends.cudnn.conv,  # type: ignore[attr-defined]
+}
+
+
+def held() -> dict[str, str]:
+    return {name: setting.fp32_precision for name, setting in SETTINGS.items()}
+
+
+@pytest.fixture(autouse=True)
+def as_before() -> Iterator[None]:
+    before = held()
+    yield
+    for name, setting in SETTINGS.items():
+        setting.fp32_precision = before[name]
+
+
+@pytest.mark.parametrize("earlier", PRECISIONS)
+@pytest.mark.parametrize(
+    ("precision", "products", "lstm"),
+    [
+        ("fp32", "ieee", "ieee"),
+        ("tf32", "tf32", "tf32"),
+        # "ieee" would take the tensor cores from cuDNN's LSTM in bfloat16, too.
+        ("bf16", "ieee", "tf32"),
+        ("fp16", "ieee", "tf32"),
+        ("fp64", "ieee", "tf32"),
+    ],
+)
+def test_what_float32_products_round_to(precision: str, products: str, lstm: str, earlier: str) -> None:
+    """Whatever was held before; torch keeps these settings without a GPU, too."""
+    assert list(PRECISIONS) == list(FRAMEWORKS["torch"].precisions)
+    hold(PRECISIONS[earlier])
+    hold(PRECISIONS[precision])
+    assert held() == {"matmul": products, "rnn": lstm, "conv": lstm}
+    assert torch.backends.cudnn.enabled
+
+
+@pytest.mark.gpu
+def test_models_of_two_precisions_do_not_disturb_each_other(tiny_config: Config) -> None:
+    weights = random_weights(tiny_config, 11, seed=1)
+    chosen: Any = {"framework": "torch", "model": "cudnn", "execution": "eager", "device": "cuda"}
+    single, half = (
+        backend.build(tiny_config, weights, precision=precision, seed=1, **chosen)
+        for precision in ("fp32", "bf16")
+    )
+    ((x_BT, y_BT),) = random_windows(tiny_config, 11, 1, seed=2)
+    for built, rounding in ((single, "ieee"), (half, "tf32"), (single, "ieee")):
+        built.train_step(x_BT, y_BT, built.zero_state(3), learning_rate=0.1)
+        assert held()["rnn"] == rounding
+    half.evaluate_step(x_BT, y_BT, half.zero_state(3))
+    assert held()["rnn"] == "tf32"
