@@ -82,7 +82,8 @@ def _evaluate(arguments: argparse.Namespace, command: str) -> int:
     tokens = len(scored.ids) // batch_size * batch_size - batch_size
     unknown = 0 if arguments.text is None else int((scored.ids[1:] == vocabulary.unknown).sum())
     of_them = f", {unknown:,} of them {UNK}" if unknown else ""
-    print(f"{scored.name} perplexity {perplexity:.4f} ({tokens:,} token{'s' * (tokens != 1)} scored{of_them})")
+    counted = f"{tokens:,} token{'s' * (tokens != 1)} scored{of_them}"
+    print(f"{scored.name} perplexity {perplexity:.4f} ({counted})")
     if scored.note:
         print(scored.note)
     print(f"computed by {choice.framework} {choice.model} in {choice.precision}: {model.engine}")

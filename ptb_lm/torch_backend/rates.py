@@ -37,8 +37,8 @@ def _answer(device: str, question: dict[str, Any]) -> dict[str, Any]:
     if device == "cuda" and not gpu.usable():
         return {"trouble": f"torch {torch.__version__} finds no CUDA device here"}
     if question["what"] == "device":
-        gpu = torch.cuda.get_device_name() if device == "cuda" else None
-        return {"device": device, "gpu": gpu, "threads": torch.get_num_threads()}
+        name = torch.cuda.get_device_name() if device == "cuda" else None
+        return {"device": device, "gpu": name, "threads": torch.get_num_threads()}
     if question["what"] == "copy":
         return {"gbytes": _copy_gbytes(device)}
     products = tuple((m, k, n, transposed) for m, k, n, transposed in question["products"])
