@@ -24,9 +24,11 @@ def swapped(weights: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 def build(config: Any, weights: Mapping[str, np.ndarray], *, precision: str = "fp32", **ignored: Any) -> Any:
     """Build torch's cudnn model of swapped gates, which speaks of them in the right order."""
     language = hasattr(config, "num_steps")
-    module = backend if language else classifier
-    chosen = {"device": "cpu", "precision": precision, "seed": 1}
-    model = module.build(config, swapped(weights), framework="torch", model="cudnn", **chosen)
+    if language:
+        model: Any = backend.build(config, swapped(weights), Choice.of(device="cpu", precision=precision))
+    else:
+        chosen = {"framework": "torch", "model": "cudnn", "device": "cpu", "precision": precision}
+        model = classifier.build(config, swapped(weights), **chosen)
     export = model.export_weights
     model.export_weights = lambda: swapped(export())
     return model

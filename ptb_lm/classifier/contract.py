@@ -10,16 +10,17 @@ C = classes, U = labels a sequence.
 
 import dataclasses
 import math
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ptb_lm.errors import UserError
 from ptb_lm.model import parameters
-from ptb_lm.model.backend import FRAMEWORKS, Arrays, Framework
+from ptb_lm.model.backend import FRAMEWORKS, Arrays, Framework, Model
 from ptb_lm.model.choice import Choice
 
 Scores = NDArray[np.floating]
@@ -67,7 +68,7 @@ class Batch(NamedTuple):
     lengths_B: NDArray[np.int32] | None = None  # steps of each, the rest is padding; None: all T
 
 
-class Classifier(Protocol):
+class Classifier(Model):
     """A sequence classifier of one framework on one device, with its optimiser.
 
     Cross-entropy reads the top layer's final state: of each direction, the output after its last valid step.
@@ -75,36 +76,25 @@ class Classifier(Protocol):
     A loss is in nats, averaged over the batch.
     """
 
-    @property
-    def engine(self) -> str:
-        """What computes the LSTM, for people."""
-
+    @abstractmethod
     def train_step(self, batch: Batch) -> Loss:
         """Do one step of Adam with dropout and clipping; may return before the device is done."""
 
+    @abstractmethod
     def forward_step(self, batch: Batch) -> Loss:
         """Compute the loss alone, without dropout, run as a training step is; may return early."""
 
+    @abstractmethod
     def loss_and_gradients(self, batch: Batch) -> tuple[float, Arrays]:
         """Return the loss and its gradient by each canonical parameter: no dropout, no clipping, no step."""
 
+    @abstractmethod
     def predict(self, x_BTI: NDArray[np.float32], lengths_B: NDArray[np.int32] | None = None) -> Scores:
         """Return the log-probabilities without dropout: [B, C], or [B, T, C] for CTC."""
 
+    @abstractmethod
     def read(self, losses: Sequence[Loss]) -> list[float]:
         """Wait for the device and return the numbers behind some losses: the only synchronisation."""
-
-    def export_weights(self) -> Arrays:
-        """Return the parameters by canonical name, in the precision of the model."""
-
-    def load_weights(self, weights: Mapping[str, NDArray[Any]]) -> None:
-        """Set the parameters from canonical arrays of the right names and shapes."""
-
-    def device_memory(self) -> int | None:
-        """Return the peak of the bytes allocated on the device since it was last asked for; None on a CPU."""
-
-    def environment(self) -> dict[str, Any]:
-        """Return versions, device and threads."""
 
 
 _KERAS_MODELS = {

@@ -11,7 +11,7 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from ptb_lm import memory
-from ptb_lm.classifier import Batch, ClassifierConfig, Scores, check_lengths
+from ptb_lm.classifier import Batch, Classifier, ClassifierConfig, Scores, check_lengths
 from ptb_lm.classifier.tensorflow_network import SequenceNetwork
 from ptb_lm.errors import UserError
 from ptb_lm.model.backend import Arrays
@@ -34,7 +34,7 @@ def build(
     return TensorFlowClassifier(config, weights, choice)
 
 
-class TensorFlowClassifier:
+class TensorFlowClassifier(Classifier):
     """An LSTM sequence classifier in TensorFlow, with Adam.
 
     Attributes:
@@ -46,9 +46,9 @@ class TensorFlowClassifier:
 
     def __init__(self, config: ClassifierConfig, weights: Mapping[str, NDArray[Any]], choice: Choice) -> None:
         memory.keep_freed()
+        self.choice = choice
         self.device = choose(choice)
         self.dtype = DTYPES[choice.precision]
-        self.engine = self.device.engine(choice)
         with tf.device(self.device.name):
             self.network = SequenceNetwork(
                 config,
@@ -66,6 +66,11 @@ class TensorFlowClassifier:
         self.gradients_function = executed(self.network.loss_and_gradients, choice.execution)
         self.predict_function = executed(self.network.predict, choice.execution, signature)
         self.load_weights(weights)
+
+    @property
+    def engine(self) -> str:
+        """What computes the LSTM, for people."""
+        return self.device.engine(self.choice)
 
     def train_step(self, batch: Batch) -> tf.Tensor:
         """Do one step of Adam with dropout and clipping."""

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ptb_lm import memory
-from ptb_lm.classifier import Batch, ClassifierConfig, Scores, check_lengths
+from ptb_lm.classifier import Batch, Classifier, ClassifierConfig, Scores, check_lengths
 from ptb_lm.errors import UserError
 from ptb_lm.model.backend import Arrays
 from ptb_lm.model.choice import Choice
@@ -35,7 +35,7 @@ def build(config: ClassifierConfig, weights: Mapping[str, NDArray[Any]], choice:
     return TorchClassifier(config, weights, choice)
 
 
-class TorchClassifier(TorchModel):
+class TorchClassifier(TorchModel, Classifier):
     """A sequence classifier in torch, with Adam."""
 
     def __init__(self, config: ClassifierConfig, weights: Mapping[str, NDArray[Any]], choice: Choice) -> None:

@@ -9,6 +9,7 @@ Shapes: B = batch, T = time steps, L = layers, or the length of a row, H = hidde
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -53,23 +54,48 @@ class Measured(NamedTuple):
     gradient_norm: float  # global norm before clipping; 0 for an evaluation step
 
 
-class Backend(Protocol):
-    """A language model of one framework on one device, with its optimiser."""
+class Model(ABC):
+    """What one framework computes on one device: a language model (Backend) or a sequence classifier."""
 
     @property
+    @abstractmethod
     def engine(self) -> str:
         """What computes the LSTM, for people: "torch.nn.LSTM on cpu (oneDNN)"."""
+
+    @abstractmethod
+    def export_weights(self) -> Arrays:
+        """Return the parameters by canonical name (model/parameters.py), in the precision of the model."""
+
+    @abstractmethod
+    def load_weights(self, weights: Mapping[str, NDArray[Any]]) -> None:
+        """Set the parameters from canonical arrays of the right names and shapes."""
+
+    @abstractmethod
+    def device_memory(self) -> int | None:
+        """Return the peak of the bytes allocated on the device since it was last asked for; None on a CPU."""
+
+    @abstractmethod
+    def environment(self) -> dict[str, Any]:
+        """Return versions, device and threads, for the run's record."""
+
+
+class Backend(Model):
+    """A language model of one framework on one device, with its optimiser."""
 
     @property
     def hints(self) -> Sequence[str]:
         """What a user should know of this choice on this machine, a sentence each: what is faster here."""
+        return ()
 
+    @abstractmethod
     def zero_state(self, batch_size: int) -> State:
         """Return the zero state for a batch."""
 
+    @abstractmethod
     def place(self, rows_BL: Ids) -> Words:
         """Return rows put where windows cut from them cost a step the least; it takes NumPy's too."""
 
+    @abstractmethod
     def train_step(
         self, x_BT: Words, y_BT: Words, state: State, *, learning_rate: float
     ) -> tuple[State, Loss]:
@@ -79,9 +105,11 @@ class Backend(Protocol):
         one returned may be the same memory.
         """
 
+    @abstractmethod
     def evaluate_step(self, x_BT: Words, y_BT: Words, state: State) -> tuple[State, Loss]:
         """Score a window without dropout; may return before the device is done."""
 
+    @abstractmethod
     def log_probabilities(self, x_BT: Words, y_BT: Words, state: State) -> tuple[State, NDArray[np.floating]]:
         """Return the state after a window and the log-probability of each target [B, T], in nats.
 
@@ -89,27 +117,25 @@ class Backend(Protocol):
         B * T * V logits: the caller bounds B * T.
         """
 
+    @abstractmethod
     def next_words(self, x_BT: Words, state: State) -> tuple[State, NDArray[np.floating]]:
         """Read words; return the state, and the log-probability of every word to come next [B, V], in nats.
 
         As `log_probabilities` is; the memory is that of B * V logits.
         """
 
+    @abstractmethod
     def read(self, losses: Sequence[Loss]) -> list[Measured]:
         """Wait for the device and return the numbers behind some losses: the only synchronisation."""
 
-    def export_weights(self) -> Arrays:
-        """Return the parameters by canonical name (model/parameters.py), in the precision of the model."""
-
-    def load_weights(self, weights: Mapping[str, NDArray[Any]]) -> None:
-        """Set the parameters from canonical arrays of the right names and shapes."""
-
+    @abstractmethod
     def average(self, weight: float) -> None:
         """Move the averages of the parameters towards them: average += weight * (parameter - average).
 
         The first call of all makes them equal to the parameters, whatever the weight.
         """
 
+    @abstractmethod
     def averaged(self) -> AbstractContextManager[None]:
         """Return a context in which the averages, which there must be, are the parameters.
 
@@ -117,6 +143,7 @@ class Backend(Protocol):
         are what they were, to the bit.
         """
 
+    @abstractmethod
     def export_training_state(self, state: State) -> Arrays:
         """Return all else that the next step depends on, but for the averages.
 
@@ -124,14 +151,9 @@ class Backend(Protocol):
         the framework's (random generators).
         """
 
+    @abstractmethod
     def load_training_state(self, arrays: Mapping[str, NDArray[Any]]) -> State:
         """Set what `export_training_state` returned, and return the carried state."""
-
-    def device_memory(self) -> int | None:
-        """Return the peak of the bytes allocated on the device since it was last asked for; None on a CPU."""
-
-    def environment(self) -> dict[str, Any]:
-        """Return versions, device and threads, for the run's record."""
 
 
 @dataclass(frozen=True)

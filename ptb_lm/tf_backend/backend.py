@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from ptb_lm import memory
 from ptb_lm.errors import UserError
 from ptb_lm.model import cells
-from ptb_lm.model.backend import Arrays, Ids, Measured, Words
+from ptb_lm.model.backend import Arrays, Backend, Ids, Measured, Words
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
 from ptb_lm.tf_backend.cells import layer_type
@@ -33,7 +33,7 @@ def build(config: Config, weights: Mapping[str, NDArray[Any]], choice: Choice) -
     return TensorFlowBackend(config, weights, choice)
 
 
-class TensorFlowBackend:
+class TensorFlowBackend(Backend):
     """An LSTM language model in TensorFlow, with SGD.
 
     Attributes:
@@ -46,11 +46,10 @@ class TensorFlowBackend:
     def __init__(self, config: Config, weights: Mapping[str, NDArray[Any]], choice: Choice) -> None:
         memory.keep_freed()
         self.config = config
+        self.choice = choice
         self.device = choose(choice)
         self.dtype = DTYPES[choice.precision]
-        self.engine = self.device.engine(choice, config.cell)
         self.carried = cells.get(config.cell).carried
-        self.hints: tuple[str, ...] = ()
         with tf.device(self.device.name):
             self.network = Network(
                 config,
@@ -73,6 +72,11 @@ class TensorFlowBackend:
         self.dropout = self.network.dropout
         self.averages: list[tf.Variable] = []
         self.load_weights(weights)
+
+    @property
+    def engine(self) -> str:
+        """What computes the LSTM, for people."""
+        return self.device.engine(self.choice, self.config.cell)
 
     def zero_state(self, batch_size: int) -> State:
         """Return the zero state for a batch."""

@@ -16,7 +16,7 @@ from torch import Tensor
 from ptb_lm import memory
 from ptb_lm.errors import UserError
 from ptb_lm.model import cells
-from ptb_lm.model.backend import Arrays, Ids, Measured, Words
+from ptb_lm.model.backend import Arrays, Backend, Ids, Measured, Words
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
 from ptb_lm.torch_backend import cpu, words
@@ -44,7 +44,7 @@ def build(config: Config, weights: Mapping[str, NDArray[Any]], choice: Choice) -
     return TorchBackend(config, weights, choice)
 
 
-class TorchBackend(TorchModel):
+class TorchBackend(TorchModel, Backend):
     """An LSTM language model in torch, with SGD."""
 
     preferred: ClassVar[Mapping[str, str]] = {"cpu": "eager", "cuda": "graph"}

@@ -2,7 +2,7 @@
 
 import contextlib
 import platform
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ptb_lm.errors import OutOfMemoryError, UserError
 from ptb_lm.model import cells
-from ptb_lm.model.backend import FRAMEWORKS, Arrays
+from ptb_lm.model.backend import FRAMEWORKS, Arrays, Model
 from ptb_lm.model.choice import Choice
 from ptb_lm.torch_backend import cpu, gpu, native
 from ptb_lm.torch_backend.cells import Canonical
@@ -23,7 +23,7 @@ BFLOAT16_LSTM = 91300  # the first version of cuDNN that takes one
 NO_MEMORY = ("DefaultCPUAllocator", "out of memory", "_STATUS_ALLOC_FAILED")
 
 
-class TorchModel(ABC):
+class TorchModel(Model):
     """A model in torch on one device.
 
     Args:

@@ -8,23 +8,24 @@ tf = pytest.importorskip("tensorflow", reason="tensorflow is not installed")
 from conftest import random_weights, random_windows  # noqa: E402
 
 from ptb_lm.bench.rivals import plain_tensorflow as plain  # noqa: E402
+from ptb_lm.bench.variants import LANGUAGE_MODELS  # noqa: E402
 from ptb_lm.model import reference  # noqa: E402
+from ptb_lm.model.choice import Choice  # noqa: E402
 from ptb_lm.model.config import Config  # noqa: E402
 
 VOCABULARY = 11
 
 
 def built(config: Config, weights: dict[str, np.ndarray], precision: str = "fp32") -> plain.PlainLoop:
-    return plain.build(
-        config,
-        weights,
+    choice = Choice.of(
+        LANGUAGE_MODELS,
+        framework="plain-tensorflow",
         model="keras",
-        execution="graph",
-        unroll="static",
         device="cpu",
         precision=precision,
         seed=3,
     )
+    return plain.build(config, weights, choice)
 
 
 @pytest.mark.parametrize(("precision", "rounding"), [("fp32", 1e-5), ("bf16", 1e-2)])

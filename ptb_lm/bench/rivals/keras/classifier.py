@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ptb_lm.bench.rivals.keras.library import Library
 from ptb_lm.bench.rivals.keras.network import Network
-from ptb_lm.classifier import Batch, ClassifierConfig, Scores
+from ptb_lm.classifier import Batch, Classifier, ClassifierConfig, Scores
 from ptb_lm.errors import UserError
 from ptb_lm.model.backend import Arrays
 from ptb_lm.model.choice import Choice
@@ -40,7 +40,7 @@ def build(
     return KerasClassifier(config, weights, choice, library=library, gpu=gpu)
 
 
-class KerasClassifier:
+class KerasClassifier(Classifier):
     """A sequence classifier in Keras, compiled with its Adam and its cross-entropy.
 
     Keras's steps wait for the device and return a number. Its Adam is the efficient form at the end of
@@ -59,11 +59,11 @@ class KerasClassifier:
     ) -> None:
         library.compute_in_ieee_float32()
         keras.config.set_floatx("float32")  # a user's keras.json may have set another
+        self.choice = choice
         self.library = library
         self.gpu = gpu
         cudnn = choice.model == "cudnn"
         self.knows_lengths = library.cudnn_masks or not cudnn
-        self.engine = _engine(library, cudnn=cudnn, execution=choice.execution, gpu=gpu)
         adam = keras.optimizers.Adam(config.learning_rate, epsilon=1e-8, clipvalue=config.clip_value)
         network = functools.partial(
             Network, cudnn=cudnn, jit_compile=choice.execution == "xla", seed=choice.seed
@@ -74,6 +74,15 @@ class KerasClassifier:
             undropped = dataclasses.replace(config, keep_prob=1.0)
             self.gradient_network = network(undropped, GradientForWeight(1.0))
         self.load_weights(weights)
+
+    @property
+    def engine(self) -> str:
+        """What computes the LSTM, for people."""
+        how = "a loop"
+        if self.choice.model == "cudnn":
+            how = "cuDNN" if self.gpu else "a loop after one product"
+        where = "cuda" if self.gpu else "cpu"
+        return f"keras.layers.LSTM of {self.library.name} on {where} ({how}, {self.choice.execution})"
 
     def train_step(self, batch: Batch) -> float:
         """Do one step of Adam with dropout and clipping."""
@@ -153,10 +162,3 @@ class GradientForWeight(keras.optimizers.Optimizer):  # type: ignore[misc]  # Ke
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
         """Set a variable to its gradient."""
         self.assign(variable, gradient)
-
-
-def _engine(library: Library, *, cudnn: bool, execution: str, gpu: bool) -> str:
-    layer = f"keras.layers.LSTM of {library.name} on {'cuda' if gpu else 'cpu'}"
-    if not cudnn:
-        return f"{layer} (a loop, {execution})"
-    return f"{layer} (cuDNN, {execution})" if gpu else f"{layer} (a loop after one product, {execution})"

@@ -18,7 +18,7 @@ from pytensor.compile.mode import get_default_mode
 from ptb_lm.bench.rivals.pytensor.adam import Adam
 from ptb_lm.bench.rivals.pytensor.dropout import InvertedDropout
 from ptb_lm.bench.rivals.pytensor.network import Network
-from ptb_lm.classifier import Batch, ClassifierConfig, Scores, check_lengths
+from ptb_lm.classifier import Batch, Classifier, ClassifierConfig, Scores, check_lengths
 from ptb_lm.errors import UserError
 from ptb_lm.model.backend import Arrays
 from ptb_lm.model.choice import Choice
@@ -43,7 +43,7 @@ def build(
     return PyTensorClassifier(config, weights, choice)
 
 
-class PyTensorClassifier:
+class PyTensorClassifier(Classifier):
     """A sequence classifier in PyTensor: a compiled function for each thing it does.
 
     A function is compiled when it is first called, by what PyTensor is set to compile with; it keeps what was
@@ -53,7 +53,6 @@ class PyTensorClassifier:
     def __init__(self, config: ClassifierConfig, weights: Mapping[str, NDArray[Any]], choice: Choice) -> None:
         self.config = config
         self.dtype = DTYPES[choice.precision]
-        self.engine = f"pytensor.scan on cpu ({_compiler()})"
         self.network = Network(config, self.dtype)
         self.generator = pytensor.shared(np.random.default_rng(choice.seed))
         self.adam = Adam(
@@ -63,6 +62,12 @@ class PyTensorClassifier:
         )
         self._compiled = functools.cache(self._compile)
         self.load_weights(weights)
+
+    @property
+    def engine(self) -> str:
+        """What computes the LSTM, for people: its compiler too."""
+        compiler = type(get_default_mode().linker).__name__.removesuffix("Linker").lower()
+        return f"pytensor.scan on cpu ({compiler})"
 
     def train_step(self, batch: Batch) -> float:
         """Do one step of Adam with dropout and clipping."""
@@ -142,8 +147,3 @@ class PyTensorClassifier:
         return pytensor.function(
             [*inputs, labels_B], [loss], updates={**dropout.updates, **self.adam.updates(gradients)}
         )
-
-
-def _compiler() -> str:
-    """Return the name of what PyTensor compiles with."""
-    return type(get_default_mode().linker).__name__.removesuffix("Linker").lower()
