@@ -17,7 +17,8 @@ from ptb_lm.inference import adaptation_flags
 from ptb_lm.model import backend
 from ptb_lm.model.choice import Choice
 from ptb_lm.training import scoring
-from ptb_lm.training.run_directory import RunConfig, RunDirectory
+from ptb_lm.training.run_config import RunConfig
+from ptb_lm.training.run_directory import RunDirectory
 
 PROG = "python -m ptb_lm.evaluate"
 
@@ -69,7 +70,7 @@ def _evaluate(arguments: argparse.Namespace, command: str) -> int:
         raise UserError("--data says where the run's splits are, and --text FILE is scored instead of one")
     directory = RunDirectory(arguments.run)
     run = directory.read_config()
-    vocabulary = Vocabulary.load(directory.vocabulary)
+    vocabulary = directory.read_vocabulary()
     weights = directory.read_weights(run, vocabulary)
     scored = _scored(arguments, run, vocabulary)
     batch_size = scoring.batch_size(scored.split, run.hyperparameters)
@@ -96,7 +97,7 @@ def _evaluate_adapted(arguments: argparse.Namespace, request: adaptation_flags.R
 
     directory = RunDirectory(arguments.run)
     run = directory.read_config()
-    vocabulary = Vocabulary.load(directory.vocabulary)
+    vocabulary = directory.read_vocabulary()
     weights = directory.read_weights(run, vocabulary)
     scored = _scored(arguments, run, vocabulary, data=adapted_evaluation.needs_corpus(request))
     corpus.check_evaluation(scored.ids, batch_size=1, split=scored.name)
@@ -107,7 +108,7 @@ def _evaluate_adapted(arguments: argparse.Namespace, request: adaptation_flags.R
         name=scored.name,
         note=scored.note,
         corpus=scored.data,
-        recorded=directory.read_result() if directory.result.exists() else {},
+        recorded=directory.read_result() or {},
         device=arguments.device or run.choice.device,
     )
     adapted_evaluation.evaluate(subject, request, command=command)

@@ -58,12 +58,11 @@ def _export(arguments: argparse.Namespace) -> int:
     if arguments.out.exists():
         raise UserError(f"{arguments.out} is there already; nothing is overwritten")
     # Imported here, because what they import takes longer than --help should take.
-    from ptb_lm.data.vocabulary import Vocabulary
     from ptb_lm.training.run_directory import RunDirectory
 
     directory = RunDirectory(arguments.run)
     run = directory.read_config()
-    vocabulary = Vocabulary.load(directory.vocabulary)
+    vocabulary = directory.read_vocabulary()
     weights = directory.read_weights(run, vocabulary)
     if (cell := getattr(run.hyperparameters, "cell", "lstm")) != "lstm":
         raise UserError(f"only the cell lstm can be exported, and this run's is {cell}")

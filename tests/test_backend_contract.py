@@ -548,10 +548,11 @@ def test_unknown_names_are_refused(choice: dict[str, str], message: str, tiny_co
         build(tiny_config, weights, **{"framework": "torch", "model": "basic", **choice})
 
 
-@pytest.mark.parametrize("framework", [pytest.param(name, marks=installed(name)) for name in FRAMEWORKS])
+@pytest.mark.parametrize("framework", [pytest.param(each, marks=installed(each)) for each in FRAMEWORKS])
 def test_a_backend_says_that_it_is_one(framework: str, tiny_config: Config) -> None:
-    """What the contract asks for and a class lacks is then found when it is made, not in a run's last hour."""
-    built = build(tiny_config, random_weights(tiny_config, VOCABULARY, 1), framework=framework, model="basic")
+    """What a class lacks of the contract is then found when it is made, not in a run's last hour."""
+    weights = random_weights(tiny_config, VOCABULARY, 1)
+    built = build(tiny_config, weights, framework=framework, model="basic")
     assert isinstance(built, Backend)
     lacking = type("Lacking", (type(built),), {"average": Backend.average})
     with pytest.raises(TypeError, match="average"):

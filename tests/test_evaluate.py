@@ -14,10 +14,9 @@ from conftest import installed
 
 from ptb_lm import evaluate
 from ptb_lm.data import corpus
-from ptb_lm.data.vocabulary import Vocabulary
 from ptb_lm.model import backend, reference
 from ptb_lm.model.backend import FRAMEWORKS, Backend
-from ptb_lm.training import checkpoint, scoring
+from ptb_lm.training import scoring, tensors
 from ptb_lm.training.run_directory import RunDirectory
 
 # Bounds on the relative difference between two ways to the same number.
@@ -72,7 +71,7 @@ def loaded(run: Path, model: str | None = None) -> Backend:
     config = directory.read_config()
     return backend.build(
         config.hyperparameters,
-        directory.read_weights(config, Vocabulary.load(directory.vocabulary)),
+        directory.read_weights(config, directory.read_vocabulary()),
         dataclasses.replace(config.choice, model=model or config.choice.model),
     )
 
@@ -125,7 +124,7 @@ def test_a_text_is_scored_as_the_test_split_is(
 
 def reference_nll(run: Path, content: str) -> tuple[float, int]:
     """Return what NumPy gives a text in float64, one row, after an `<eos>`, and its number of words."""
-    weights, _ = checkpoint.load(run / "weights.safetensors")
+    weights, _ = tensors.load(run / "weights.safetensors")
     weights = {name: array.astype(np.float64) for name, array in weights.items()}
     words = (run / "vocabulary.txt").read_text().splitlines()
     tokens = ["<eos>", *content.replace("\n", " <eos> ").split()]
@@ -138,7 +137,7 @@ def reference_nll(run: Path, content: str) -> tuple[float, int]:
 
 def test_the_reference_agrees_over_the_whole_test_split(any_run: Path, data: Path) -> None:
     """NumPy in float64, one row, every token but the first: from the saved weights alone."""
-    weights, _ = checkpoint.load(any_run / "weights.safetensors")
+    weights, _ = tensors.load(any_run / "weights.safetensors")
     weights = {name: array.astype(np.float64) for name, array in weights.items()}
     words = (any_run / "vocabulary.txt").read_text().splitlines()
     tokens = (data / "test.txt").read_text().replace("\n", " <eos> ").split()

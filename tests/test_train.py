@@ -19,7 +19,7 @@ from ptb_lm.data import datasets
 from ptb_lm.model.choice import MAX_SEED, Choice
 from ptb_lm.model.config import PRESETS, RECIPES, SMALL
 from ptb_lm.torch_backend import cpu
-from ptb_lm.training import checkpoint, launch
+from ptb_lm.training import launch, tensors
 from ptb_lm.training.run_directory import RunDirectory
 
 
@@ -559,11 +559,11 @@ def test_resuming_with_another_devices_random_state_is_refused(
     generator: np.ndarray | None, run: Path, refused_resume: Callable[..., str]
 ) -> None:
     state = run / "state" / "training.safetensors"
-    arrays, metadata = checkpoint.load(state)
+    arrays, metadata = tensors.load(state)
     del arrays["training.torch.generator"]
     if generator is not None:
         arrays["training.torch.generator"] = generator
-    checkpoint.save(state, arrays, metadata)
+    tensors.save(state, arrays, metadata)
     assert refused_resume().startswith(f"{state} does not fit this run: ")
 
 
@@ -584,7 +584,7 @@ def test_divergence_keeps_the_last_good_state(
     after = runs.files(run)
     for name in ("weights.safetensors", "metrics.jsonl", "vocabulary.txt"):
         assert after[name] == before[name]
-    arrays, metadata = checkpoint.load(run / "state" / "training.safetensors")
+    arrays, metadata = tensors.load(run / "state" / "training.safetensors")
     assert metadata["progress"]["epoch"] == 2
     assert all(np.isfinite(array).all() for array in arrays.values())
 
@@ -679,11 +679,11 @@ def test_a_switch_is_turned_off_as_it_is_turned_on(data: Path, tmp_path: Path) -
     run = runs.train_run(data, tmp_path / "new", *on, "--no-variational")
     found = RunDirectory(run).read_config().hyperparameters
     assert (found.tie_weights, found.variational) == (True, False)
-    assert "softmax.kernel" not in checkpoint.load(run / "weights.safetensors")[0]
+    assert "softmax.kernel" not in tensors.load(run / "weights.safetensors")[0]
 
 
 def test_the_weights_are_canonical(finished: Path) -> None:
-    weights, metadata = checkpoint.load(finished / "weights.safetensors")
+    weights, metadata = tensors.load(finished / "weights.safetensors")
     words = len((finished / "vocabulary.txt").read_text().splitlines())
     assert {name: array.shape for name, array in weights.items()} == {
         "embedding": (words, 6),

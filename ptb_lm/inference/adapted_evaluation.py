@@ -21,7 +21,7 @@ from ptb_lm.inference.adapted_scoring import AdaptedScorer, Trial
 from ptb_lm.inference.segment_model import SegmentModel
 from ptb_lm.model.backend import Arrays
 from ptb_lm.training import runlog
-from ptb_lm.training.run_directory import RunConfig
+from ptb_lm.training.run_config import RunConfig
 
 RESULT = "result.json"
 

@@ -77,7 +77,7 @@ def load(
     """
     directory = RunDirectory(Path(run))
     trained = directory.read_config()
-    vocabulary = Vocabulary.load(directory.vocabulary)
+    vocabulary = directory.read_vocabulary()
     choice = Choice.of(
         framework=framework or trained.choice.framework,
         model=model or trained.choice.model,

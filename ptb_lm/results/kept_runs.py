@@ -1,6 +1,5 @@
 """The runs that results/ keeps, and the parts of its pages that scripts write."""
 
-import json
 import math
 import re
 from collections.abc import Iterable, Sequence
@@ -12,7 +11,8 @@ from ptb_lm.errors import UserError
 from ptb_lm.files import atomic_write
 from ptb_lm.model.config import RECIPES, Config
 from ptb_lm.model.hyperparameter import flag_name
-from ptb_lm.training.run_directory import RunConfig, RunDirectory
+from ptb_lm.training.run_config import RunConfig
+from ptb_lm.training.run_directory import RunDirectory
 
 RESULTS = Path(__file__).resolve().parents[2] / "results"
 
@@ -73,15 +73,12 @@ def read(folder: Path) -> Run:
         UserError: A file is missing or broken, or no epoch has ended.
     """
     files = RunDirectory(folder)
-    config = files.read_config()
-    try:
-        epochs = [json.loads(line) for line in files.metrics.read_text(encoding="utf-8").splitlines()]
-    except ValueError:
-        raise UserError(f"{files.metrics} does not hold a row of JSON an epoch") from None
-    if not epochs:
-        raise UserError(f"{files.metrics} holds no epochs yet")
-    result = files.read_result() if files.result.exists() else {}
-    return Run(folder=folder, config=config, epochs=epochs, result=result)
+    return Run(
+        folder=folder,
+        config=files.read_config(),
+        epochs=files.read_metrics(),
+        result=files.read_result() or {},
+    )
 
 
 def read_all(results: Path) -> list[Run]:

@@ -6,7 +6,6 @@ Apart from ptb_lm.train, because what is imported here takes longer than --help 
 import argparse
 import dataclasses
 import itertools
-import json
 import shlex
 import sys
 import time
@@ -18,16 +17,16 @@ from ptb_lm import cli
 from ptb_lm.cores import Load
 from ptb_lm.data import datasets
 from ptb_lm.data.corpus import Corpus
-from ptb_lm.data.vocabulary import Vocabulary
 from ptb_lm.errors import UserError
-from ptb_lm.files import atomic_write, home
+from ptb_lm.files import home
 from ptb_lm.model import backend, parameters
 from ptb_lm.model.choice import CHOSEN, Choice
 from ptb_lm.model.config import HYPERPARAMETERS, RECIPES
 from ptb_lm.model.hyperparameter import flag_name
 from ptb_lm.training import runlog
 from ptb_lm.training.interrupt import Interrupted, StopRequest
-from ptb_lm.training.run_directory import RunConfig, RunDirectory
+from ptb_lm.training.run_config import RunConfig
+from ptb_lm.training.run_directory import RunDirectory
 from ptb_lm.training.trainer import Trainer, count_steps
 
 # What may differ when a run is resumed; all else would make it another run.
@@ -70,9 +69,10 @@ def train(arguments: argparse.Namespace, command_line: str, *, started: float) -
         trainer = Trainer(run, corpus, model, directory, stop=stop, command=command, started=started)
         if resuming:
             trainer.resume(command)
-            if trainer.progress.epoch == run.hyperparameters.epochs and directory.result.exists():
+            result = directory.read_result()
+            if trainer.progress.epoch == run.hyperparameters.epochs and result:
                 runlog.say(f"the run in {directory.path} has ended; more --epochs would go on")
-                _report(directory.read_result(), directory)
+                _report(result, directory)
                 return 0
             directory.remove_leftovers()
             directory.write_config(run)
@@ -97,7 +97,7 @@ def train(arguments: argparse.Namespace, command_line: str, *, started: float) -
             again = shlex.join([*cli.TRAIN.split(), "--resume", str(directory.path)])
             print(f"{interrupted}: saved; go on with: {again}", file=sys.stderr)
             return interrupted.exit_status
-    atomic_write(directory.result, json.dumps(result, indent=2) + "\n")
+    directory.write_result(result)
     _report(result, directory)
     return 0
 
@@ -149,7 +149,7 @@ def _refuse_existing(directory: RunDirectory, *, overwrite: bool) -> None:
     path = directory.path
     if path.exists() and not path.is_dir():
         raise UserError(f"{path} is a file, not a run directory")
-    if not path.is_dir() or not any(path.iterdir()) or directory.is_stillborn():
+    if not path.is_dir() or not any(path.iterdir()) or directory.never_began():
         return
     if overwrite:
         directory.read_config()  # of a run; any other folder is left alone
@@ -161,7 +161,7 @@ def _refuse_existing(directory: RunDirectory, *, overwrite: bool) -> None:
 
 
 def _check_vocabulary(directory: RunDirectory, corpus: Corpus) -> None:
-    if Vocabulary.load(directory.vocabulary).sha256 != corpus.vocabulary.sha256:
+    if directory.read_vocabulary().sha256 != corpus.vocabulary.sha256:
         raise UserError(
             f"the vocabulary of the data ({len(corpus.vocabulary):,} words) is not the one in "
             f"{directory.vocabulary}"

@@ -1,12 +1,10 @@
-"""A run directory: its files, and the configuration that it was made with."""
+"""A run directory: here alone the files of a run are read and written."""
 
 import contextlib
-import dataclasses
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -16,67 +14,16 @@ from ptb_lm.errors import UserError
 from ptb_lm.files import atomic_write, locked
 from ptb_lm.model import parameters
 from ptb_lm.model.backend import Arrays
-from ptb_lm.model.choice import CHOSEN, Choice
-from ptb_lm.model.config import HYPERPARAMETERS, Config
-from ptb_lm.training import checkpoint
+from ptb_lm.training import tensors
 from ptb_lm.training.progress import Progress
+from ptb_lm.training.run_config import RunConfig
 
-# Keys that config.json did not always have, with what every run did before.
-ADDED = {"recipe": "tutorial", "execution": "eager", "unroll": "static"}
+if TYPE_CHECKING:
+    from ptb_lm.training.scalars import Scalars
 
-
-@dataclass(frozen=True, kw_only=True)
-class RunConfig:
-    """Everything that determines a run: what config.json holds.
-
-    Attributes:
-        config: The preset's name.
-        recipe: How it is trained, a name in ptb_lm.model.config.RECIPES.
-        data: What --data named.
-        choice: What computes it.
-        hyperparameters: The preset's, with what was given in their place.
-    """
-
-    config: str
-    recipe: str
-    data: str
-    choice: Choice
-    hyperparameters: Config
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the configuration as JSON types: the choice's names beside the others."""
-        return {
-            "config": self.config,
-            "recipe": self.recipe,
-            "data": self.data,
-            **self.choice.to_json(),
-            "hyperparameters": dataclasses.asdict(self.hyperparameters),
-        }
-
-    @classmethod
-    def from_json(cls, values: Any, source: Path) -> "RunConfig":
-        """Read what `to_json` returned, or an older version of it; unknown and missing keys are errors.
-
-        Raises:
-            UserError: A key is unknown or missing, or a value impossible.
-        """
-        if isinstance(values, dict):
-            values = {**ADDED, **values}
-        values = _checked_keys(("config", "recipe", "data", *CHOSEN, "hyperparameters"), values, source)
-        hyperparameters = values.pop("hyperparameters")
-        if isinstance(hyperparameters, dict):
-            added = {each.name: each.before for each in HYPERPARAMETERS if each.before is not None}
-            hyperparameters = {**added, **hyperparameters}
-        names = [each.name for each in HYPERPARAMETERS]
-        hyperparameters = _checked_keys(names, hyperparameters, source)
-        for name, value in values.items():
-            if type(value) is not (int if name == "seed" else str):
-                raise UserError(f"{source}: {name} cannot be {value!r}")
-        try:
-            choice = Choice(**{name: values.pop(name) for name in CHOSEN})
-            return cls(choice=choice, hyperparameters=Config(**hyperparameters), **values)
-        except UserError as error:
-            raise UserError(f"{source}: {error}") from None
+Row = dict[str, Any]
+# The columns of metrics.jsonl that the runs of every version have.
+COLUMNS = ("epoch", "learning_rate", "train_perplexity", "valid_perplexity", "words_per_second", "seconds")
 
 
 class SavedState(NamedTuple):
@@ -90,6 +37,9 @@ class SavedState(NamedTuple):
 
 class RunDirectory:
     """The files of a run.
+
+    Attributes:
+        config: The file's path, and so on: for errors and for people. Its methods read and write it.
 
     Args:
         path: The folder; it need not exist.
@@ -108,7 +58,7 @@ class RunDirectory:
         """Make the folder, with its configuration and vocabulary; what an older run left is removed."""
         (self.path / "state").mkdir(parents=True, exist_ok=True)
         self.remove_leftovers()
-        for stale in (self.state, self.weights, self.result, self.metrics, *self.event_files()):
+        for stale in (self.state, self.weights, self.result, self.metrics, *self._event_files()):
             stale.unlink(missing_ok=True)
         self.write_config(run)
         vocabulary.save(self.vocabulary)
@@ -123,9 +73,9 @@ class RunDirectory:
         with locked(self.state.parent, name=self.path):
             yield
 
-    def is_stillborn(self) -> bool:
-        """Return whether a run of ours failed before its first state was written: nothing is lost."""
-        ours = {self.config, self.vocabulary, self.state.parent, *self.event_files()}
+    def never_began(self) -> bool:
+        """Return whether a run failed here before its first state was written: there is nothing to lose."""
+        ours = {self.config, self.vocabulary, self.state.parent, *self._event_files()}
         entries = set(self.path.iterdir())
         if not entries <= ours or any(self.state.parent.glob("*")):
             return False
@@ -141,10 +91,6 @@ class RunDirectory:
             for leftover in path.parent.glob(f".{path.name}.*.tmp"):
                 leftover.unlink(missing_ok=True)
 
-    def event_files(self) -> list[Path]:
-        """Return TensorBoard's files."""
-        return sorted(self.path.glob("events.out.tfevents*"))
-
     def write_config(self, run: RunConfig) -> None:
         """Write config.json."""
         atomic_write(self.config, json.dumps(run.to_json(), indent=2) + "\n")
@@ -157,14 +103,63 @@ class RunDirectory:
         """
         return RunConfig.from_json(_read_json(self.config, self.path), self.config)
 
-    def read_result(self) -> dict[str, Any]:
-        """Read result.json.
+    def read_vocabulary(self) -> Vocabulary:
+        """Read vocabulary.txt.
 
         Raises:
-            UserError: It is missing or not JSON.
+            UserError: It is missing or not a vocabulary.
         """
-        result: dict[str, Any] = _read_json(self.result, self.path)
+        return Vocabulary.load(self.vocabulary)
+
+    def write_metrics(self, rows: Sequence[Row]) -> None:
+        """Write metrics.jsonl, a row an epoch: whole and atomically, so that no row is ever half there."""
+        atomic_write(self.metrics, "".join(json.dumps(row) + "\n" for row in rows))
+
+    def read_metrics(self) -> list[Row]:
+        """Read metrics.jsonl: a row an epoch, and one at least.
+
+        Raises:
+            UserError: The file is missing or broken, or no epoch has ended yet.
+        """
+        rows = []
+        for number, line in enumerate(_read(self.metrics, self.path).splitlines(), start=1):
+            try:
+                row = json.loads(line)
+                complete = all(isinstance(row[column], int | float) for column in COLUMNS)
+            except (ValueError, KeyError, TypeError):
+                complete = False
+            if not complete:
+                raise UserError(f"{self.metrics}, line {number}: not an epoch's metrics")
+            rows.append(row)
+        if not rows:
+            raise UserError(f"{self.metrics} holds no epochs yet")
+        return rows
+
+    def scalars(self, *, purge_step: int | None = None) -> "Scalars":
+        """Return a new file of scalars for TensorBoard; see Scalars."""
+        # Imported here, because TensorBoard takes a second, and what only reads a run has no use for it.
+        from ptb_lm.training.scalars import Scalars
+
+        return Scalars(self.path, purge_step=purge_step)
+
+    def write_result(self, result: Row) -> None:
+        """Write result.json."""
+        atomic_write(self.result, json.dumps(result, indent=2) + "\n")
+
+    def read_result(self) -> Row | None:
+        """Read result.json; None until the run has ended.
+
+        Raises:
+            UserError: It is not JSON.
+        """
+        if not self.result.exists():
+            return None
+        result: Row = _read_json(self.result, self.path)
         return result
+
+    def remove_result(self) -> None:
+        """Remove result.json, which is no longer true."""
+        self.result.unlink(missing_ok=True)
 
     def read_weights(self, run: RunConfig, vocabulary: Vocabulary) -> Arrays:
         """Read the best weights and check that they belong to this run's model and vocabulary.
@@ -174,7 +169,7 @@ class RunDirectory:
         """
         if self.config.is_file() and not self.weights.exists():
             raise UserError(f"{self.weights} is missing; a run's first epoch writes it")
-        arrays, metadata = checkpoint.load(self.weights)
+        arrays, metadata = tensors.load(self.weights)
         if metadata.get("vocabulary_sha256") != vocabulary.sha256:
             raise UserError(f"{self.weights} was trained with another vocabulary than {self.vocabulary}")
         try:
@@ -191,7 +186,7 @@ class RunDirectory:
         """
         if not self.weights.exists():
             return None
-        best = checkpoint.load(self.weights)[1].get("best")
+        best = tensors.load(self.weights)[1].get("best")
         if not isinstance(best, dict) or not {"epoch", "valid_perplexity"} <= best.keys():
             raise UserError(f"{self.weights} does not say which epoch it is of")
         return best
@@ -202,7 +197,7 @@ class RunDirectory:
         """Write the best weights, in float32, with what `read_weights` and `read_best` look at."""
         metadata = {"config": run.to_json(), "vocabulary_sha256": vocabulary.sha256, "best": best}
         singles = {name: array.astype(np.float32) for name, array in weights.items()}
-        checkpoint.save(self.weights, singles, metadata)
+        tensors.save(self.weights, singles, metadata)
 
     def read_state(self, corpus: Corpus | None = None) -> SavedState:
         """Read the newest training state.
@@ -210,7 +205,7 @@ class RunDirectory:
         Raises:
             UserError: The file is missing, truncated or foreign, or was saved with another corpus.
         """
-        arrays, metadata = checkpoint.load(self.state)
+        arrays, metadata = tensors.load(self.state)
         try:
             progress = Progress.from_json(metadata.get("progress"))
         except ValueError:
@@ -228,31 +223,30 @@ class RunDirectory:
         arrays |= {f"training.{name}": array for name, array in state.training.items()}
         arrays |= {f"averages.{name}": array for name, array in state.averages.items()}
         metadata = {"progress": state.progress.to_json(), "corpus_sha256": corpus.sha256}
-        checkpoint.save(self.state, arrays, metadata)
+        tensors.save(self.state, arrays, metadata)
+
+    def _event_files(self) -> list[Path]:
+        """Return TensorBoard's files."""
+        return sorted(self.path.glob("events.out.tfevents*"))
 
 
 def _with_prefix(arrays: Arrays, prefix: str) -> Arrays:
     return {name.removeprefix(prefix): a for name, a in arrays.items() if name.startswith(prefix)}
 
 
-def _read_json(path: Path, folder: Path) -> Any:
+def _read(path: Path, folder: Path) -> bytes:
     try:
-        return json.loads(path.read_bytes())
+        return path.read_bytes()
     except FileNotFoundError:
         if not folder.is_dir():
             raise UserError(f"the run directory {folder} does not exist") from None
         raise UserError(f"{folder} is not a run directory: {path.name} is missing") from None
     except NotADirectoryError:
         raise UserError(f"{folder} is not a run directory") from None
+
+
+def _read_json(path: Path, folder: Path) -> Any:
+    try:
+        return json.loads(_read(path, folder))
     except ValueError:
         raise UserError(f"{path} is not valid JSON") from None
-
-
-def _checked_keys(expected: Sequence[str], values: Any, source: Path) -> dict[str, Any]:
-    if not isinstance(values, dict):
-        raise UserError(f"{source} is not a run's configuration")
-    for name in sorted(values.keys() - set(expected)):
-        raise UserError(f"{source}: unknown key {name!r}")
-    for name in sorted(set(expected) - values.keys()):
-        raise UserError(f"{source}: the key {name!r} is missing")
-    return dict(values)

@@ -1,6 +1,5 @@
-"""What a run tells: progress bars, epoch lines, metrics.jsonl, the environment."""
+"""What a run tells: progress bars, lines, the environment."""
 
-import json
 import math
 import os
 import platform
@@ -13,8 +12,6 @@ from typing import Any
 
 import numpy as np
 from tqdm import tqdm
-
-from ptb_lm.files import atomic_write
 
 Row = dict[str, Any]
 
@@ -37,11 +34,6 @@ def say(line: str) -> None:
     if sys.stdout is not None:  # it is, when the shell closed it
         tqdm.write(line, file=sys.stdout)
         sys.stdout.flush()
-
-
-def write_metrics(path: Path, rows: list[Row]) -> None:
-    """Write metrics.jsonl: a row an epoch. Whole and atomically, so that no row is ever half there."""
-    atomic_write(path, "".join(json.dumps(row) + "\n" for row in rows))
 
 
 def environment() -> Row:

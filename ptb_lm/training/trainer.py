@@ -12,7 +12,8 @@ from ptb_lm.training import metrics, runlog, scoring
 from ptb_lm.training.averaging import Averages
 from ptb_lm.training.interrupt import Interrupted, StopRequest
 from ptb_lm.training.progress import Progress
-from ptb_lm.training.run_directory import RunConfig, RunDirectory
+from ptb_lm.training.run_config import RunConfig
+from ptb_lm.training.run_directory import RunDirectory
 from ptb_lm.training.state import collect, diverged, restore
 
 READ_SECONDS = 0.5  # how often the device is waited for: to move the bar, and to notice divergence
@@ -88,13 +89,10 @@ class Trainer:
         """
         progress = self.progress
         first = progress.epoch == 0 and progress.step == 0
-        # Imported here, because TensorBoard takes a second, and --help should not.
-        from ptb_lm.training.scalars import Scalars
-
-        scalars = Scalars(self.directory.path, purge_step=None if first else progress.epoch + 1)
+        scalars = self.directory.scalars(purge_step=None if first else progress.epoch + 1)
         try:
             self._save()  # before any work: a folder that cannot be written is noticed now
-            runlog.write_metrics(self.directory.metrics, progress.rows)
+            self.directory.write_metrics(progress.rows)
             rows_BL = self.backend.place(corpus.rows(self.corpus.splits["train"], self.config.batch_size))
             while progress.epoch < self.config.epochs:
                 self._train_epoch(rows_BL)
@@ -167,12 +165,12 @@ class Trainer:
         if valid < progress.best_perplexity:
             progress.best_perplexity, progress.best_epoch = valid, row["epoch"]
             # What a resumed run reported before it went on is not true of these weights.
-            self.directory.result.unlink(missing_ok=True)
+            self.directory.remove_result()
             self._write_best()
         progress.rows.append(row)
         progress.next_epoch()
         self.state = self.backend.zero_state(self.config.batch_size)
-        runlog.write_metrics(self.directory.metrics, progress.rows)
+        self.directory.write_metrics(progress.rows)
         self._save()
         runlog.say(metrics.epoch_line(row, self.config))
         return row

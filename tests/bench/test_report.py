@@ -370,7 +370,7 @@ def test_a_run_that_is_none_is_one_sentence(run: Path, tmp_path: Path) -> None:
     broken = tmp_path / "broken"
     broken.mkdir()
     (broken / "config.json").write_bytes((run / "config.json").read_bytes())
-    with pytest.raises(UserError, match=r"metrics.jsonl cannot be read: No such file"):
+    with pytest.raises(UserError, match=r"metrics.jsonl is missing"):
         report_of(tmp_path, [row()], runs=[broken])
     for content, why in (("", "holds no epochs"), ('{"epoch": 1}\n', "line 1: not an epoch's metrics")):
         (broken / "metrics.jsonl").write_text(content)

@@ -9,7 +9,7 @@ import pytest
 import runs
 from conftest import ROOT
 
-from ptb_lm.training import checkpoint
+from ptb_lm.training import tensors
 
 PAGE = (ROOT / "docs" / "weights.md").read_text(encoding="utf-8")
 (CODE,) = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
@@ -40,7 +40,7 @@ def test_it_is_about_forty_lines() -> None:
 
 def test_its_table_names_the_tensors(data: Path, tmp_path: Path) -> None:
     run = runs.train_run(data, tmp_path / "run", "--epochs", "1")
-    weights, metadata = checkpoint.load(run / "weights.safetensors")
+    weights, metadata = tensors.load(run / "weights.safetensors")
     named = set(re.findall(r"`((?:embedding|lstm|softmax)\S*)`", PAGE)) - {"embedding_size"}
     shown = {re.sub(r"\.\d\.", ".0.", name) for name in named}
     assert {re.sub(r"\.\d\.", ".0.", name) for name in weights} == shown

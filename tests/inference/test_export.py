@@ -11,9 +11,8 @@ import pytest
 import runs
 
 from ptb_lm import export
-from ptb_lm.data.vocabulary import Vocabulary
 from ptb_lm.model import reference
-from ptb_lm.training import checkpoint
+from ptb_lm.training import tensors
 
 torch = pytest.importorskip("torch")
 
@@ -28,10 +27,10 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     folder = tmp_path_factory.mktemp(f"export {request.param}")
     data = runs.write_corpus(folder / "data")
     trained = runs.train_run(data, folder / "run", *SIZES[request.param], "--epochs", "1")
-    weights, metadata = checkpoint.load(trained / "weights.safetensors")
+    weights, metadata = tensors.load(trained / "weights.safetensors")
     rng = np.random.default_rng(1)
     drawn = {name: rng.uniform(-0.5, 0.5, w.shape).astype(np.float32) for name, w in weights.items()}
-    checkpoint.save(trained / "weights.safetensors", drawn, metadata)
+    tensors.save(trained / "weights.safetensors", drawn, metadata)
     return trained
 
 
@@ -42,7 +41,7 @@ def exported(run: Path, path: Path, *flags: str) -> Path:
 
 def expected(run: Path, words_BT: np.ndarray, h_LBH: np.ndarray, c_LBH: np.ndarray) -> list[np.ndarray]:
     """By the NumPy reference, in float64: log-probabilities, h and c after."""
-    weights, _ = checkpoint.load(run / "weights.safetensors")
+    weights, _ = tensors.load(run / "weights.safetensors")
     weights = {name: array.astype(np.float64) for name, array in weights.items()}
     state: Any = ([*h_LBH.astype(np.float64)], [*c_LBH.astype(np.float64)])
     log_p_BTV = np.empty((*words_BT.shape, len(weights["embedding"])))
@@ -66,7 +65,7 @@ def check(run: Path, call: Call, shapes: list[tuple[int, int]]) -> None:
 
     directory = RunDirectory(run)
     config = directory.read_config()
-    vocabulary = Vocabulary.load(directory.vocabulary)
+    vocabulary = directory.read_vocabulary()
     module = to_torch(config.hyperparameters, directory.read_weights(config, vocabulary))
     layers, hidden = config.hyperparameters.num_layers, config.hyperparameters.hidden_size
     for batch, time in shapes:

@@ -22,7 +22,7 @@ from ptb_lm.inference.language_model import LanguageModel
 from ptb_lm.inference.sampling import Sampler
 from ptb_lm.model import reference
 from ptb_lm.model.backend import FRAMEWORKS
-from ptb_lm.training import checkpoint
+from ptb_lm.training import tensors
 
 WORDS = ("a", "<eos>", "b", "<unk>", "c", "d", "e", "f", "g", "h", "i")
 # Lengths from none to many, some of them equal, and words that the vocabulary lacks.
@@ -63,7 +63,7 @@ class Expected:
     """What the NumPy reference makes of a run, in float64, a sentence at a time."""
 
     def __init__(self, run: Path) -> None:
-        arrays, _ = checkpoint.load(run / "weights.safetensors")
+        arrays, _ = tensors.load(run / "weights.safetensors")
         self.weights = {name: array.astype(np.float64) for name, array in arrays.items()}
         self.words = (run / "vocabulary.txt").read_text().splitlines()
 

@@ -71,7 +71,7 @@ def outside(each: Hyperparameter) -> list[Any]:
 def test_config_json_refuses_what_the_flag_refuses(
     each: Hyperparameter, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from ptb_lm.training.run_directory import RunConfig
+    from ptb_lm.training.run_config import RunConfig
 
     for value in outside(each):
         assert (

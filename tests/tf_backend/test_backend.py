@@ -19,7 +19,7 @@ from ptb_lm.model.backend import FRAMEWORKS
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
 from ptb_lm.quiet import held_back_stderr
-from ptb_lm.training import checkpoint
+from ptb_lm.training import tensors
 from ptb_lm.training.run_directory import RunDirectory
 
 tf = pytest.importorskip("tensorflow")
@@ -368,7 +368,7 @@ def test_a_resumed_run_ends_with_the_same_weights(data: Path, tmp_path: Path) ->
     whole = runs.train_run(data, tmp_path / "whole", *TRAIN_FLAGS)
     parts = runs.train_run(data, tmp_path / "parts", *TRAIN_FLAGS, "--epochs", "1")
     assert train.main(["--resume", str(parts), "--epochs", "2"]) == 0
-    states = [checkpoint.load(RunDirectory(run).state)[0] for run in (parts, whole)]
+    states = [tensors.load(RunDirectory(run).state)[0] for run in (parts, whole)]
     assert states[0].keys() == states[1].keys()
     for name, array in states[0].items():
         np.testing.assert_array_equal(array, states[1][name], err_msg=name)

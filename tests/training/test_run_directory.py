@@ -15,8 +15,9 @@ from ptb_lm.errors import UserError
 from ptb_lm.model import parameters
 from ptb_lm.model.choice import MAX_SEED, Choice
 from ptb_lm.model.config import SMALL
-from ptb_lm.training import checkpoint
-from ptb_lm.training.run_directory import RunConfig, RunDirectory
+from ptb_lm.training import tensors
+from ptb_lm.training.run_config import RunConfig
+from ptb_lm.training.run_directory import COLUMNS, RunDirectory
 
 RUN = RunConfig(
     config="small",
@@ -40,7 +41,7 @@ def directory(tmp_path: Path) -> RunDirectory:
 def save_weights(
     directory: RunDirectory, weights: dict[str, Any], vocabulary: Vocabulary = VOCABULARY
 ) -> None:
-    checkpoint.save(directory.weights, weights, {"vocabulary_sha256": vocabulary.sha256})
+    tensors.save(directory.weights, weights, {"vocabulary_sha256": vocabulary.sha256})
 
 
 def test_the_configuration_comes_back(directory: RunDirectory) -> None:
@@ -48,7 +49,7 @@ def test_the_configuration_comes_back(directory: RunDirectory) -> None:
 
 
 def test_the_vocabulary_comes_back(directory: RunDirectory) -> None:
-    assert Vocabulary.load(directory.vocabulary).words == VOCABULARY.words
+    assert directory.read_vocabulary().words == VOCABULARY.words
 
 
 def test_the_weights_come_back(directory: RunDirectory) -> None:
@@ -187,7 +188,7 @@ def test_weights_of_another_vocabulary_are_refused(directory: RunDirectory) -> N
 
 
 def test_weights_without_a_vocabulary_are_refused(directory: RunDirectory) -> None:
-    checkpoint.save(directory.weights, directory.read_weights(RUN, VOCABULARY), {})
+    tensors.save(directory.weights, directory.read_weights(RUN, VOCABULARY), {})
     with pytest.raises(UserError, match=r"weights\.safetensors was trained with another vocabulary than"):
         directory.read_weights(RUN, VOCABULARY)
 
@@ -220,3 +221,48 @@ def test_a_run_may_be_moved(directory: RunDirectory, tmp_path: Path) -> None:
     moved = RunDirectory(Path(shutil.move(directory.path, tmp_path / "elsewhere")))
     assert moved.read_config() == RUN
     assert moved.read_weights(RUN, VOCABULARY).keys() == parameters.shapes(RUN.hyperparameters, 3).keys()
+
+
+def epoch(number: int, **more: float) -> dict[str, float]:
+    """A row of metrics.jsonl."""
+    return {**dict.fromkeys(COLUMNS, 1e-300), "epoch": number, **more}
+
+
+def test_the_metrics_come_back_and_are_written_whole(directory: RunDirectory) -> None:
+    rows = [epoch(1, gradient_norm=0.1), epoch(2)]
+    directory.write_metrics(rows)
+    assert directory.read_metrics() == rows
+    directory.write_metrics(rows[:1])
+    assert directory.metrics.read_text() == json.dumps(rows[0]) + "\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (b"", "holds no epochs yet"),
+        (b"\n", ", line 1: not an epoch's metrics"),
+        (json.dumps(epoch(1)).encode() + b"\n{", ", line 2: not an epoch's metrics"),
+        (b"[]", ", line 1: not an epoch's metrics"),
+        (b'{"epoch": 1}', ", line 1: not an epoch's metrics"),
+        (json.dumps({**epoch(1), "seconds": "1"}).encode(), ", line 1: not an epoch's metrics"),
+        (b"\xff\xfe", ", line 1: not an epoch's metrics"),
+    ],
+)
+def test_metrics_that_are_none_are_refused(content: bytes, problem: str, directory: RunDirectory) -> None:
+    directory.metrics.write_bytes(content)
+    with pytest.raises(UserError) as caught:
+        directory.read_metrics()
+    assert str(caught.value) == f"{directory.metrics}{problem if problem[0] == ',' else ' ' + problem}"
+
+
+def test_missing_metrics_are_named(directory: RunDirectory) -> None:
+    with pytest.raises(UserError, match=r"is not a run directory: metrics\.jsonl is missing$"):
+        directory.read_metrics()
+
+
+def test_the_result_comes_back_once_the_run_has_ended(directory: RunDirectory) -> None:
+    assert directory.read_result() is None
+    directory.write_result({"test_perplexity": 1e-300})
+    assert directory.read_result() == {"test_perplexity": 1e-300}
+    directory.remove_result()
+    assert directory.read_result() is None

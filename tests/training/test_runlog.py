@@ -1,7 +1,6 @@
 """What a run tells: the files of a finished run, read as others would read them."""
 
 import io
-import json
 import math
 import subprocess
 import sys
@@ -91,14 +90,6 @@ def test_the_result_says_where_it_was_made(run: Path) -> None:
     assert environment["python"] == ".".join(map(str, sys.version_info[:3]))
     assert environment["threads"] == torch.get_num_threads()
     assert environment.keys() >= {"commit", "numpy", "platform", "processor", "cores", "device", "started"}
-
-
-def test_metrics_are_written_whole(tmp_path: Path) -> None:
-    path, rows = tmp_path / "metrics.jsonl", [{"epoch": 1, "x": 0.1}, {"epoch": 2, "x": 1e-300}]
-    runlog.write_metrics(path, rows)
-    assert [json.loads(line) for line in path.read_text().splitlines()] == rows
-    runlog.write_metrics(path, rows[:1])
-    assert path.read_text() == '{"epoch": 1, "x": 0.1}\n'
 
 
 @pytest.mark.parametrize(

@@ -23,9 +23,10 @@ from ptb_lm.model.backend import Measured
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import SMALL
 from ptb_lm.train import main
-from ptb_lm.training import checkpoint, trainer
+from ptb_lm.training import tensors, trainer
 from ptb_lm.training.interrupt import StopRequest
-from ptb_lm.training.run_directory import RunConfig, RunDirectory
+from ptb_lm.training.run_config import RunConfig
+from ptb_lm.training.run_directory import RunDirectory
 
 SIZES = {"hidden-size": 6, "num-layers": 2, "batch-size": 3, "num-steps": 4, "epochs": 2, "decay-after": 1}
 FLAGS = [
@@ -51,7 +52,7 @@ def arguments(text_folder: Path, run: Path, *more: str) -> list[str]:
 
 
 def final_state(run: Path) -> dict[str, np.ndarray]:
-    return checkpoint.load(RunDirectory(run).state)[0]
+    return tensors.load(RunDirectory(run).state)[0]
 
 
 def assert_equal_runs(run: Path, expected: Path) -> None:
@@ -60,7 +61,7 @@ def assert_equal_runs(run: Path, expected: Path) -> None:
     assert state.keys() == expected_state.keys()
     for name, array in state.items():
         np.testing.assert_array_equal(array, expected_state[name], err_msg=name)
-    best, expected_best = (checkpoint.load(RunDirectory(path).weights)[0] for path in (run, expected))
+    best, expected_best = (tensors.load(RunDirectory(path).weights)[0] for path in (run, expected))
     for name, array in best.items():
         np.testing.assert_array_equal(array, expected_best[name], err_msg=name)
     assert untimed_rows(run) == untimed_rows(expected)

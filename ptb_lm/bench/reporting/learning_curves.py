@@ -1,6 +1,5 @@
 """Learning curves: what run directories (ptb_lm.training.run_directory) tell, for a report."""
 
-import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,8 +9,8 @@ from ptb_lm.bench.reporting import formats
 from ptb_lm.bench.reporting.document import Captioned, Curves, Section
 from ptb_lm.bench.reporting.formats import NOTHING
 from ptb_lm.bench.reporting.tables import Cell, Column, Name, Table
-from ptb_lm.errors import UserError
-from ptb_lm.training.run_directory import RunConfig, RunDirectory
+from ptb_lm.training.run_config import RunConfig
+from ptb_lm.training.run_directory import RunDirectory
 
 _COLUMNS = ("train_perplexity", "valid_perplexity")
 
@@ -34,9 +33,8 @@ def section(runs: Sequence[Path]) -> Section:
     plots = []
     for path in runs:
         run = RunDirectory(path)
-        config = run.read_config()
-        metrics = _metrics(run.metrics)
-        rows.append(_row(path, config, metrics, run.read_result() if run.result.exists() else {}))
+        config, metrics = run.read_config(), run.read_metrics()
+        rows.append(_row(path, config, metrics, run.read_result() or {}))
         plots.append(_plot(path, config, metrics))
     return Section(
         title="Learning curves",
@@ -46,25 +44,6 @@ def section(runs: Sequence[Path]) -> Section:
         tables=[Captioned(table=Table(columns, rows))],
         plots=plots,
     )
-
-
-def _metrics(path: Path) -> list[dict[str, Any]]:
-    rows = []
-    try:
-        content = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise UserError(f"{path} is not text") from None
-    for number, line in enumerate(content.splitlines(), start=1):
-        try:
-            row = json.loads(line)
-            rows.append({key: float(row[key]) for key in ("epoch", "words_per_second", *_COLUMNS)})
-        except (ValueError, KeyError, TypeError):
-            raise UserError(f"{path}, line {number}: not an epoch's metrics") from None
-    if not rows:
-        raise UserError(f"{path} holds no epochs")
-    return rows
 
 
 def _what(config: RunConfig) -> str:

@@ -9,7 +9,7 @@ import safetensors.numpy
 from runs import disk_with_room_for, files
 
 from ptb_lm.errors import UserError
-from ptb_lm.training import checkpoint
+from ptb_lm.training import tensors
 
 ARRAYS = {
     "fp32": np.array([[0.1, -0.0, np.inf], [np.nan, 1e-45, 3e38]], np.float32),
@@ -23,12 +23,12 @@ METADATA = {"progress": {"epoch": 3, "rows": [{"x": 0.1}]}, "name": 'ü"\n', "be
 @pytest.fixture
 def saved(tmp_path: Path) -> Path:
     path = tmp_path / "a.safetensors"
-    checkpoint.save(path, ARRAYS, METADATA)
+    tensors.save(path, ARRAYS, METADATA)
     return path
 
 
 def test_arrays_come_back_to_the_bit(saved: Path) -> None:
-    arrays, _ = checkpoint.load(saved)
+    arrays, _ = tensors.load(saved)
     assert arrays.keys() == ARRAYS.keys()
     for name, array in arrays.items():
         assert (array.dtype, array.shape) == (ARRAYS[name].dtype, ARRAYS[name].shape)
@@ -36,15 +36,15 @@ def test_arrays_come_back_to_the_bit(saved: Path) -> None:
 
 
 def test_metadata_come_back(saved: Path) -> None:
-    assert checkpoint.load(saved)[1] == METADATA
+    assert tensors.load(saved)[1] == METADATA
 
 
 @pytest.mark.parametrize("view", ["transposed", "every second column"])
 def test_a_view_is_saved_as_what_it_shows(view: str, tmp_path: Path) -> None:
     array = np.arange(12, dtype=np.float32).reshape(3, 4)
     array = array.T if view == "transposed" else array[:, ::2]
-    checkpoint.save(tmp_path / "a", {"x": array}, {})
-    np.testing.assert_array_equal(checkpoint.load(tmp_path / "a")[0]["x"], array)
+    tensors.save(tmp_path / "a", {"x": array}, {})
+    np.testing.assert_array_equal(tensors.load(tmp_path / "a")[0]["x"], array)
 
 
 def test_others_can_read_the_file(saved: Path) -> None:
@@ -52,14 +52,14 @@ def test_others_can_read_the_file(saved: Path) -> None:
 
 
 def test_saving_again_replaces_all(saved: Path) -> None:
-    checkpoint.save(saved, {"x": np.zeros(1)}, {})
-    assert checkpoint.load(saved) == ({"x": np.zeros(1)}, {})
+    tensors.save(saved, {"x": np.zeros(1)}, {})
+    assert tensors.load(saved) == ({"x": np.zeros(1)}, {})
 
 
 def test_a_failure_keeps_the_older_file(saved: Path) -> None:
     before = files(saved.parent)
     with disk_with_room_for(1000), pytest.raises(OSError, match="File too large"):
-        checkpoint.save(saved, {"x": np.zeros(1000)}, {})
+        tensors.save(saved, {"x": np.zeros(1000)}, {})
     assert files(saved.parent) == before
 
 
@@ -67,13 +67,13 @@ def test_a_failure_keeps_the_older_file(saved: Path) -> None:
 def test_a_truncated_file_is_refused(kept: int, saved: Path) -> None:
     saved.write_bytes(saved.read_bytes()[:kept])
     with pytest.raises(UserError, match=r"a\.safetensors is truncated or not a safetensors file"):
-        checkpoint.load(saved)
+        tensors.load(saved)
 
 
 def test_bytes_after_the_end_are_refused(saved: Path) -> None:
     saved.write_bytes(saved.read_bytes() + b"x")
     with pytest.raises(UserError, match=r"a\.safetensors is truncated or not a safetensors file"):
-        checkpoint.load(saved)
+        tensors.load(saved)
 
 
 @pytest.mark.parametrize("content", [b"text\n" * 100, b"PK\x03\x04" + bytes(200), b"\x80\x04" + bytes(200)])
@@ -81,7 +81,7 @@ def test_another_kind_of_file_is_refused(content: bytes, tmp_path: Path) -> None
     path = tmp_path / "a"
     path.write_bytes(content)
     with pytest.raises(UserError, match="a is truncated or not a safetensors file"):
-        checkpoint.load(path)
+        tensors.load(path)
 
 
 @pytest.mark.parametrize(
@@ -92,32 +92,32 @@ def test_another_kind_of_file_is_refused(content: bytes, tmp_path: Path) -> None
 def test_anothers_safetensors_are_refused(header: dict[str, str] | None, tmp_path: Path) -> None:
     safetensors.numpy.save_file(ARRAYS, tmp_path / "a", metadata=header)
     with pytest.raises(UserError, match="a was not written by ptb_lm"):
-        checkpoint.load(tmp_path / "a")
+        tensors.load(tmp_path / "a")
 
 
 @pytest.mark.parametrize("header", [{"ptb_lm": ""}, {"ptb_lm": "{"}])
 def test_damaged_metadata_are_refused(header: dict[str, str], tmp_path: Path) -> None:
     safetensors.numpy.save_file(ARRAYS, tmp_path / "a", metadata=header)
     with pytest.raises(UserError, match="a is truncated or not a safetensors file"):
-        checkpoint.load(tmp_path / "a")
+        tensors.load(tmp_path / "a")
 
 
 def test_numbers_that_numpy_lacks_are_refused(tmp_path: Path) -> None:
     header = {
-        "__metadata__": {checkpoint.KEY: "{}"},
+        "__metadata__": {tensors.KEY: "{}"},
         "x": {"dtype": "BF16", "shape": [1], "data_offsets": [0, 2]},
     }
     text = json.dumps(header).encode()
     (tmp_path / "a").write_bytes(len(text).to_bytes(8, "little") + text + bytes(2))
     with pytest.raises(UserError, match="a is truncated or not a safetensors file"):
-        checkpoint.load(tmp_path / "a")
+        tensors.load(tmp_path / "a")
 
 
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="a is missing"):
-        checkpoint.load(tmp_path / "a")
+        tensors.load(tmp_path / "a")
 
 
 def test_a_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="is truncated or not a safetensors file"):
-        checkpoint.load(tmp_path)
+        tensors.load(tmp_path)

@@ -1,4 +1,4 @@
-"""Saving and loading a run's tensors: atomic, checked, without pickle."""
+"""A file of tensors: atomic, checked, without pickle."""
 
 import json
 from collections.abc import Mapping

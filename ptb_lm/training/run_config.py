@@ -1,0 +1,78 @@
+"""Everything that determines a run, and its form in config.json."""
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ptb_lm.errors import UserError
+from ptb_lm.model.choice import CHOSEN, Choice
+from ptb_lm.model.config import HYPERPARAMETERS, Config
+
+# Keys that config.json did not always have, with what every run did before.
+ADDED = {"recipe": "tutorial", "execution": "eager", "unroll": "static"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    """Everything that determines a run.
+
+    Attributes:
+        config: The preset's name.
+        recipe: How it is trained, a name in ptb_lm.model.config.RECIPES.
+        data: What --data named.
+        choice: What computes it.
+        hyperparameters: The preset's, with what was given in their place.
+    """
+
+    config: str
+    recipe: str
+    data: str
+    choice: Choice
+    hyperparameters: Config
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the configuration as JSON types: the choice's names beside the others."""
+        return {
+            "config": self.config,
+            "recipe": self.recipe,
+            "data": self.data,
+            **self.choice.to_json(),
+            "hyperparameters": dataclasses.asdict(self.hyperparameters),
+        }
+
+    @classmethod
+    def from_json(cls, values: Any, source: Path) -> "RunConfig":
+        """Read what `to_json` returned, or an older version of it; unknown and missing keys are errors.
+
+        Raises:
+            UserError: A key is unknown or missing, or a value impossible.
+        """
+        if isinstance(values, dict):
+            values = {**ADDED, **values}
+        values = _checked_keys(("config", "recipe", "data", *CHOSEN, "hyperparameters"), values, source)
+        hyperparameters = values.pop("hyperparameters")
+        if isinstance(hyperparameters, dict):
+            added = {each.name: each.before for each in HYPERPARAMETERS if each.before is not None}
+            hyperparameters = {**added, **hyperparameters}
+        names = [each.name for each in HYPERPARAMETERS]
+        hyperparameters = _checked_keys(names, hyperparameters, source)
+        for name, value in values.items():
+            if type(value) is not (int if name == "seed" else str):
+                raise UserError(f"{source}: {name} cannot be {value!r}")
+        try:
+            choice = Choice(**{name: values.pop(name) for name in CHOSEN})
+            return cls(choice=choice, hyperparameters=Config(**hyperparameters), **values)
+        except UserError as error:
+            raise UserError(f"{source}: {error}") from None
+
+
+def _checked_keys(expected: Sequence[str], values: Any, source: Path) -> dict[str, Any]:
+    if not isinstance(values, dict):
+        raise UserError(f"{source} is not a run's configuration")
+    for name in sorted(values.keys() - set(expected)):
+        raise UserError(f"{source}: unknown key {name!r}")
+    for name in sorted(set(expected) - values.keys()):
+        raise UserError(f"{source}: the key {name!r} is missing")
+    return dict(values)
