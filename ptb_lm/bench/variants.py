@@ -172,7 +172,7 @@ def add(name_and_build: str) -> Variant:
     """
     name, _, build = name_and_build.partition("=")
     module, _, function = build.partition(":")
-    if not name or {"/", "@"} & set(name) or not module or not function or ":" in function:
+    if not name or {"/", "@", "#"} & set(name) or not module or not function or ":" in function:
         raise UserError(f"--add {name_and_build}: give it as NAME=MODULE:FUNCTION")
     if name in LANGUAGE_MODELS or name in CLASSIFIERS:
         raise UserError(f"--add {name_and_build}: the name {name!r} is taken")

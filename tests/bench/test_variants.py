@@ -94,7 +94,8 @@ def test_every_combination_is_named_once_and_none_that_is_refused(framework: str
 
 
 @pytest.mark.parametrize(
-    "given", ["mine", "=a:b", "mine=a", "mine=a:", "mine=:b", "mine=a:b:c", "a/b=c:d", "a@bf16=c:d"]
+    "given",
+    ["mine", "=a:b", "mine=a", "mine=a:", "mine=:b", "mine=a:b:c", "a/b=c:d", "a@bf16=c:d", "a#again=c:d"],
 )
 def test_adding_wants_a_name_and_a_function(given: str) -> None:
     with pytest.raises(UserError, match="NAME=MODULE:FUNCTION"):

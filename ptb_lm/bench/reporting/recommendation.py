@@ -29,12 +29,12 @@ def _overall(groups: Sequence[Group]) -> Iterator[str]:
     if many == measured:
         yield (
             f"On this machine take {label}: in all {measured} passes it is the fastest, or not told apart "
-            "from that."
+            "from the fastest."
         )
     else:
         yield (
-            f"On this machine it depends on the pass what to take: nobody is the fastest in all {measured}, "
-            f"{label} is in {many}, or not told apart from that."
+            f"On this machine it depends on the pass what to take: no variant is the fastest, or not told "
+            f"apart from the fastest, in all {measured}; {label} is in {many}."
         )
 
 
