@@ -16,6 +16,7 @@ OF_A_FRAMEWORK = (
     "ptb_lm.torch_backend",
     "ptb_lm.tf_backend",
     "ptb_lm.bench.rivals",
+    "ptb_lm.inference.torch_module",
     "ptb_lm.classifier.on_torch",
     "ptb_lm.classifier.on_tensorflow",
     "ptb_lm.classifier.tensorflow_",

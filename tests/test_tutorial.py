@@ -1,0 +1,78 @@
+"""docs/tutorial.md: each of its blocks runs, in their order, on a run that was trained as it says; README too."""
+
+import importlib
+import io
+import re
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+import runs
+from conftest import ROOT
+
+from ptb_lm import train
+
+BLOCKS = re.findall(
+    r"^```(\w+)\n(.*?)^```$", (ROOT / "docs" / "tutorial.md").read_text(), re.MULTILINE | re.DOTALL
+)
+# The demo in seconds: smaller, fewer and wider steps.
+TINY = ["--hidden-size", "8", "--epochs", "1", "--batch-size", "200", "--num-steps", "50", "--device", "cpu"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder in which the tutorial's first block has been run."""
+    home = tmp_path_factory.mktemp("tutorial")
+    script, *flags = shlex.split(BLOCKS[0][1].splitlines()[0])
+    assert (ROOT / script).is_file()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(home)
+        assert train.main([*flags, *TINY]) == 0
+    return home
+
+
+def shell(line: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run a line, its commands of this package in this process, where torch has been imported."""
+    before, bar, command = line.rpartition(" | ")
+    if not command.startswith("python -m "):
+        subprocess.run(["bash", "-ec", line], check=True)
+        return
+    command, _, file = command.partition(" > ")
+    if bar:
+        given = subprocess.run(["bash", "-ec", before], check=True, capture_output=True).stdout
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(given)))
+    _, _, module, *arguments = shlex.split(command)
+    capsys.readouterr()
+    assert importlib.import_module(module).main(arguments) == 0, line
+    out = capsys.readouterr().out
+    assert out or "--picture" in line
+    if file:
+        Path(file).write_text(out)
+
+
+def test_every_block_runs(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("sklearn")
+    pytest.importorskip("matplotlib")
+    monkeypatch.chdir(folder)
+    names: dict[str, object] = {}
+    assert {language for language, _ in BLOCKS} == {"sh", "python"}
+    for language, block in BLOCKS[1:]:
+        if language == "python":
+            exec(compile(block, "tutorial.md", "exec"), names)
+            continue
+        for line in block.splitlines():
+            shell(line, capsys, monkeypatch)
+    assert (folder / "words.svg").stat().st_size > 10_000
+    assert len((folder / "scores.jsonl").read_text().splitlines()) == 2
+
+
+def test_the_readme_s_lines_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (block,) = re.findall(
+        r"^```python\n(.*?)^```$", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL
+    )
+    run = runs.write_run(tmp_path / "run", ("the", "<eos>", "<unk>", "no", "was", "it", "company"))
+    exec(compile(block.replace("checkpoints/RUN", str(run)), "README.md", "exec"), {})
+    assert "probability=" in capsys.readouterr().out
