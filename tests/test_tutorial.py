@@ -1,4 +1,4 @@
-"""docs/tutorial.md: each of its blocks runs, in their order, on a run that was trained as it says; README too."""
+"""docs/tutorial.md: each of its blocks runs, in their order, on a run trained as it says; README too."""
 
 import importlib
 import io
