@@ -1,0 +1,129 @@
+"""What a model thinks of a text, word by word, and how it continues one; what was typed is checked here.
+
+V = vocabulary.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from ptb_lm.data.vocabulary import EOS
+from ptb_lm.errors import UserError
+from ptb_lm.inference.language_model import LanguageModel, Position, Prediction
+from ptb_lm.inference.sentences import encode
+
+LIKELIEST = 5  # words that are shown beside one that was read
+MOST_WORDS = 500  # read or continued from: a word takes some milliseconds
+MOST_WRITTEN = 300
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadWord:
+    """A word, and what the model expected in its place.
+
+    Attributes:
+        word: As it was typed, or `<eos>` at the end of a line.
+        unknown: Whether the vocabulary lacks it, so that it is read as `<unk>`.
+        bits: Its surprise: minus the logarithm of its probability, to the base 2.
+        likeliest: The words that were likeliest, the first the most.
+    """
+
+    word: str
+    unknown: bool
+    bits: float
+    likeliest: tuple[Prediction, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Continued:
+    """A prompt, and the words that the model went on with."""
+
+    prompt: str
+    words: tuple[str, ...]
+    unknown: tuple[str, ...]  # words of the prompt that the vocabulary lacks
+
+
+def read(model: LanguageModel, text: str) -> list[ReadWord]:
+    """Return every word of a text, an `<eos>` after each line; it begins after an `<eos>`.
+
+    Raises:
+        UserError: There is no word, there are too many, or the vocabulary lacks one and has no `<unk>`.
+    """
+    lines = [line for line in text.splitlines() if line.strip()]
+    if not lines:
+        raise UserError("there is no word to read: type a sentence")
+    _check_words(text)
+    position, found = model.beginning(), list[ReadWord]()
+    for line in lines:
+        encoded = encode(line, model.vocabulary)
+        for word, identity in zip(encoded.words, encoded.ids.tolist(), strict=True):
+            log_p_V, state = model.next_words(position)
+            order = np.argsort(-log_p_V, kind="stable")[:LIKELIEST]
+            found.append(
+                ReadWord(
+                    word=word,
+                    unknown=word not in model.vocabulary.ids,
+                    bits=-float(log_p_V[identity]) / math.log(2),
+                    likeliest=tuple(
+                        Prediction(model.vocabulary.words[i], float(np.exp(log_p_V[i]))) for i in order
+                    ),
+                )
+            )
+            position = Position(state, identity)
+    return found
+
+
+def go_on(model: LanguageModel, fields: Mapping[str, str]) -> Continued:
+    """Continue a prompt.
+
+    Args:
+        model: The model.
+        fields: "prompt", "length" (words) and "temperature", as they were typed.
+
+    Raises:
+        UserError: A number is none or impossible, the prompt is too long, or the vocabulary lacks a word of
+            it and has no `<unk>`.
+    """
+    prompt = fields.get("prompt", "")
+    _check_words(prompt)
+    length = _number(fields, "length", "how many words")
+    if not (length.is_integer() and 1 <= length <= MOST_WRITTEN):
+        raise UserError(f"how many words: it must be a whole number from 1 to {MOST_WRITTEN}")
+    temperature = _number(fields, "temperature", "temperature")
+    words = model.generate(prompt, int(length), temperature=temperature)
+    unknown = dict.fromkeys(word for word in prompt.split() if word not in model.vocabulary.ids)
+    return Continued(prompt=prompt, words=tuple(words), unknown=tuple(unknown))
+
+
+def perplexity(words: list[ReadWord]) -> float:
+    """Return the perplexity of what was read."""
+    return float(2 ** (math.fsum(word.bits for word in words) / len(words)))
+
+
+def sentences(words: tuple[str, ...]) -> list[str]:
+    """Return words as lines, of which each but the last ended in an `<eos>`."""
+    lines: list[list[str]] = [[]]
+    for word in words:
+        if word == EOS:
+            lines.append([])
+        else:
+            lines[-1].append(word)
+    return [" ".join(line) for line in lines]
+
+
+def _check_words(text: str) -> None:
+    if (count := len(text.split())) > MOST_WORDS:
+        raise UserError(f"{count:,} words are too many at once: at most {MOST_WORDS}")
+
+
+def _number(fields: Mapping[str, str], name: str, called: str) -> float:
+    typed = fields.get(name, "")
+    try:
+        number = float(typed)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise UserError(f"{called}: {typed!r} is not a number")
+    return number

@@ -1,0 +1,159 @@
+"""The page's server: of this machine's own browser alone, without a state between requests."""
+
+import errno
+import sys
+import threading
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs
+
+from ptb_lm.errors import UserError
+from ptb_lm.inference.language_model import LanguageModel
+from ptb_lm.inference.play import reading
+from ptb_lm.inference.play.page import Answer, page
+
+HOST = "127.0.0.1"
+LARGEST = 100_000  # bytes of a request
+SECONDS = 30  # that a request may take to come in
+SECURITY = {
+    # The page has a style of its own, and sends its forms here; no more.
+    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; img-src data:; "
+    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    # "no-referrer" would make a browser say Origin: null of the page's own forms.
+    "Referrer-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+
+
+class Server(ThreadingHTTPServer):
+    """Listens on 127.0.0.1 as soon as it is made; answers once it has a model.
+
+    A browser opens connections that it does not use yet, so that each has a thread; the model answers one at
+    a time.
+
+    Args:
+        port: 0: any that is free.
+
+    Raises:
+        UserError: The port is taken or not allowed.
+    """
+
+    daemon_threads = True  # a request that is not answered yet does not hold up the end
+    model: LanguageModel
+    description: str
+
+    def __init__(self, port: int) -> None:
+        self.turn = threading.Lock()
+        try:
+            super().__init__((HOST, port), _Handler)
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                raise UserError(
+                    f"port {port} is in use; --port chooses another, 0 any that is free"
+                ) from None
+            if error.errno == errno.EACCES:
+                raise UserError(f"port {port} is not allowed; --port chooses another") from None
+            raise
+
+    @property
+    def port(self) -> int:
+        """The port that it listens on."""
+        return int(self.server_address[1])
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing of a browser that went away; anything else is a bug and keeps its traceback."""
+        if not isinstance(sys.exc_info()[1], (ConnectionError, TimeoutError)):
+            super().handle_error(request, client_address)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Server
+    timeout = SECONDS
+
+    def version_string(self) -> str:
+        return "ptb_lm"
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
+        """Keep what is typed out of the terminal."""
+
+    def do_GET(self) -> None:
+        if not self._is_ours():
+            return
+        if self.path.partition("?")[0] == "/":
+            self._show(Answer())
+        else:
+            self._show(Answer(problem=f"there is no page {self.path}"), HTTPStatus.NOT_FOUND)
+
+    do_HEAD = do_GET
+
+    def do_POST(self) -> None:
+        if not self._is_ours():
+            return
+        if self.path not in ("/read", "/continue"):
+            self._show(Answer(problem=f"there is no page {self.path}"), HTTPStatus.NOT_FOUND)
+            return
+        try:
+            fields = self._fields()
+        except UserError as error:
+            self.close_connection = True
+            self._show(Answer(problem=str(error)), HTTPStatus.BAD_REQUEST)
+            return
+        answer, status = self._answer(fields)
+        self._show(answer, status)
+
+    def _answer(self, fields: dict[str, str]) -> tuple[Answer, HTTPStatus]:
+        typed: dict[str, Any] = {
+            name: fields[name] for name in ("text", "prompt", "length", "temperature") if name in fields
+        }
+        of_prompt = self.path == "/continue"
+        model = self.server.model
+        try:
+            with self.server.turn:
+                if of_prompt:
+                    typed["continued"] = reading.go_on(model, fields)
+                else:
+                    typed["words"] = reading.read(model, fields.get("text", ""))
+        except UserError as error:
+            return Answer(**typed, of_prompt=of_prompt, problem=str(error)), HTTPStatus.BAD_REQUEST
+        return Answer(**typed, of_prompt=of_prompt), HTTPStatus.OK
+
+    def _is_ours(self) -> bool:
+        """Refuse what came by another name than this machine's: a page elsewhere whose name leads here."""
+        names = {f"{name}:{self.server.port}" for name in (HOST, "localhost")}
+        origin = self.headers.get("Origin")
+        if self.headers.get("Host") in names and origin in {None, *(f"http://{name}" for name in names)}:
+            return True
+        self.close_connection = True
+        self._show(Answer(problem="this page answers to its own address alone"), HTTPStatus.FORBIDDEN)
+        return False
+
+    def _fields(self) -> dict[str, str]:
+        """Return the form's fields.
+
+        Raises:
+            UserError: The request is too long, or not a form.
+        """
+        length = self.headers.get("Content-Length", "")
+        if not length.isdecimal():
+            raise UserError("the request does not say how long it is")
+        if int(length) > LARGEST:
+            raise UserError(f"the text is too long: at most {LARGEST:,} bytes")
+        try:
+            content = self.rfile.read(int(length)).decode("ascii")
+            fields = parse_qs(content, keep_blank_values=True, errors="strict", max_num_fields=10)
+        except ValueError:  # UnicodeDecodeError is one
+            raise UserError("the request is not a form in UTF-8") from None
+        return {name: values[-1].replace("\r\n", "\n") for name, values in fields.items()}
+
+    def _show(self, answer: Answer, status: HTTPStatus = HTTPStatus.OK) -> None:
+        content = page(answer, model=self.server.description).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "text/html; charset=utf-8")
+        self.send_header("Content-Length", str(len(content)))
+        for name, value in SECURITY.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(content)

@@ -1,0 +1,52 @@
+"""Try a trained run in a browser: python -m ptb_lm.play RUN."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from ptb_lm import cli
+from ptb_lm.errors import UserError
+from ptb_lm.inference import command
+
+PROG = "python -m ptb_lm.play"
+PORT = 8000
+LAST_PORT = 65535
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; return its exit status."""
+    return cli.run(PROG, lambda: _play(_parser().parse_args(argv)))
+
+
+def _parser() -> cli.Parser:
+    parser = cli.Parser(
+        prog=PROG,
+        description="Show a page, to this machine alone, on which a text is typed and each word coloured by "
+        "its surprise, and a prompt is continued. Ctrl-C ends it.",
+    )
+    command.add_run(parser)
+    parser.add_argument(
+        "--port", type=cli.whole(0), default=PORT, metavar="N", help=f"0: any that is free (default: {PORT})"
+    )
+    return parser
+
+
+def _play(arguments: argparse.Namespace) -> int:
+    if arguments.port > LAST_PORT:
+        raise UserError(f"--port must be at most {LAST_PORT}, not {arguments.port}")
+    try:
+        # Imported here, because what it imports takes longer than --help should take.
+        from ptb_lm.inference.play.server import HOST, Server
+
+        with Server(arguments.port) as server:
+            server.model = command.load(arguments)
+            server.description = f"{arguments.run}: {len(server.model.vocabulary):,} words"
+            print(f"http://{HOST}:{server.port}/ shows the page; Ctrl-C ends it", flush=True)
+            server.serve_forever()
+    except KeyboardInterrupt:
+        pass
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

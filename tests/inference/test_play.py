@@ -1,0 +1,346 @@
+"""The page to play with: its numbers are the model's, by plain requests and in a real browser."""
+
+import http.client
+import math
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from html import unescape
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import browser
+import pytest
+import runs
+from conftest import ROOT
+
+import ptb_lm
+from ptb_lm import play
+
+pytest.importorskip("torch")
+
+from ptb_lm.inference.play import page as play_page
+from ptb_lm.inference.play.server import LARGEST, Server
+
+EVIL = "<b>w1</b> \"&amp;' </textarea><script>alert(1)</script>"
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("play")
+    return runs.train_run(runs.write_corpus(folder / "data"), folder / "a <b>run")
+
+
+@pytest.fixture(scope="module")
+def model(run: Path) -> Any:
+    return ptb_lm.load(run)
+
+
+@pytest.fixture(scope="module")
+def port(run: Path, model: Any) -> Iterator[int]:
+    with Server(0) as server:
+        server.model, server.description = model, f"{run}: {len(model.vocabulary)} words"
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+        thread.start()
+        yield server.port
+        server.shutdown()
+        thread.join()
+
+
+def ask(
+    port: int, path: str = "/", fields: dict[str, str] | None = None, **headers: str
+) -> tuple[int, str, dict[str, str]]:
+    """Send a request as a browser does; return the status, the page and the headers."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    try:
+        if fields is None:
+            connection.request("GET", path, headers=headers)
+        else:
+            headers = {"Content-Type": "application/x-www-form-urlencoded", **headers}
+            connection.request("POST", path, urlencode(fields), headers)
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode(), dict(answer.getheaders())
+    finally:
+        connection.close()
+
+
+def problem_of(page: str) -> str:
+    (problem,) = re.findall(r'<p class="wrong" role="alert">(.*?)</p>', page)
+    return unescape(problem)
+
+
+def rows_of(page: str) -> list[list[str]]:
+    """The cells of each row of the table, as text."""
+    body = page.partition("<tbody>")[2].partition("</tbody>")[0]
+    rows = re.findall(r"<tr>(.*?)</tr>", body)
+    return [[unescape(re.sub(r"<[^>]+>", "", cell)) for cell in re.findall(r"<td.*?</td>", r)] for r in rows]
+
+
+def test_each_word_has_its_surprise_and_the_likeliest(port: int, model: Any) -> None:
+    status, page, _ = ask(port, "/read", {"text": "w1 w3 zebra\r\n\r\nw2"})
+    assert status == 200
+    words = ["w1", "w3", "zebra", "<eos>", "w2", "<eos>"]
+    rows = rows_of(page)
+    assert [row[0] for row in rows] == words
+    expected = [
+        -log_p
+        for sentence in model.score("w1 w3 <unk>\nw2", unit="bits", carry_state=True)
+        for log_p in sentence.log_probabilities
+    ]
+    model.state = None
+    assert [float(row[1]) for row in rows] == pytest.approx(expected, abs=0.051)
+    perplexity = 2 ** (math.fsum(expected) / 6)
+    assert f"Perplexity {perplexity:.1f} (6 words" in page
+    assert "1 not in the vocabulary" in page
+    for place, prefix in enumerate(["", "w1", "w1 w3"]):
+        shown = re.findall(r"(\S+) ([\d.]+)\xa0%", rows[place][2])
+        likeliest = model.predict(prefix, 5)
+        assert [word for word, _ in shown] == [word for word, _ in likeliest]
+        assert [float(each) for _, each in shown] == pytest.approx(
+            [100 * probability for _, probability in likeliest], abs=0.051
+        )
+
+
+def test_a_prompt_is_continued(port: int, model: Any) -> None:
+    fields = {"prompt": "w1 zebra", "length": "12", "temperature": "0"}
+    status, page, _ = ask(port, "/continue", fields)
+    assert status == 200
+    (written,) = re.findall(r'<p class="written">(.*?)</p>', page, flags=re.DOTALL)
+    words = [*model.generate("w1 zebra", 12, temperature=0)]
+    text = re.sub(r"<[^>]+>", "", written)
+    assert unescape(text).replace("\n", " <eos> ").split() == ["w1", "zebra", *words]
+    assert "read as &lt;unk&gt;: zebra." in page
+    assert 'value="12"' in page
+    assert ask(port, "/continue", {**fields, "prompt": ""})[0] == 200
+
+
+def test_nothing_is_kept_between_requests(port: int) -> None:
+    empty = ask(port)[1]
+    first = ask(port, "/read", {"text": "w1 w2 w3"})[1]
+    ask(port, "/continue", {"prompt": "w5 w9", "length": "5", "temperature": "1"})
+    assert ask(port, "/read", {"text": "w1 w2 w3"})[1] == first
+    assert ask(port)[1] == empty
+
+
+def test_what_is_typed_stays_text(port: int) -> None:
+    for path, fields in (
+        ("/read", {"text": EVIL}),
+        ("/continue", {"prompt": EVIL, "length": "<i>", "temperature": '"><i>'}),
+        ("/continue", {"prompt": EVIL, "length": "3", "temperature": "1"}),
+        ("/<script>", None),
+    ):
+        page = ask(port, path, fields)[1]
+        without = re.sub(r"<style>.*?</style>", "", page, flags=re.DOTALL)
+        assert not re.search(r"<script|<b>|<i>|alert\(1\)<", without)
+        assert page.count("</textarea>") == 2
+        if fields:
+            assert EVIL in unescape(without)
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "problem"),
+    [
+        ("/read", {"text": " \n "}, "there is no word to read: type a sentence"),
+        ("/read", {}, "there is no word to read: type a sentence"),
+        ("/read", {"text": "w1 " * 501}, "501 words are too many at once: at most 500"),
+        ("/read", {"text": "w" * LARGEST}, f"the text is too long: at most {LARGEST:,} bytes"),
+        ("/continue", {"prompt": "w1"}, "how many words: '' is not a number"),
+        ("/continue", {"length": "ten", "temperature": "1"}, "how many words: 'ten' is not a number"),
+        (
+            "/continue",
+            {"length": "2.5", "temperature": "1"},
+            "how many words: it must be a whole number from 1 to 300",
+        ),
+        (
+            "/continue",
+            {"length": "301", "temperature": "1"},
+            "how many words: it must be a whole number from 1 to 300",
+        ),
+        ("/continue", {"length": "5", "temperature": "nan"}, "temperature: 'nan' is not a number"),
+        (
+            "/continue",
+            {"length": "5", "temperature": "-1"},
+            "the temperature must be 0 or a finite number above it, not -1.0",
+        ),
+        ("/continue", {"prompt": "w1 " * 501, "length": "5", "temperature": "1"}, "501 words are too many"),
+        ("/elsewhere", {"text": "w1"}, "there is no page /elsewhere"),
+    ],
+)
+def test_bad_input_is_answered_in_a_sentence(
+    path: str, fields: dict[str, str], problem: str, port: int
+) -> None:
+    status, page, _ = ask(port, path, fields)
+    assert status in (400, 404)
+    assert problem_of(page).startswith(problem)
+
+
+@pytest.mark.parametrize(
+    ("length", "content", "problem"),
+    [
+        (None, b"", "the request does not say how long it is"),
+        ("-3", b"", "the request does not say how long it is"),
+        ("6", b"text=\xff", "the request is not a form in UTF-8"),
+        ("8", b"text=%ff", "the request is not a form in UTF-8"),
+    ],
+)
+def test_a_broken_request_is_answered_in_a_sentence(
+    length: str | None, content: bytes, problem: str, port: int
+) -> None:
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
+        head = f"POST /read HTTP/1.0\r\nHost: 127.0.0.1:{port}\r\n"
+        head += f"Content-Length: {length}\r\n" if length is not None else ""
+        connection.sendall(head.encode() + b"\r\n" + content)
+        connection.shutdown(socket.SHUT_WR)
+        answer = b"".join(iter(lambda: connection.recv(65536), b"")).decode()
+    assert answer.startswith("HTTP/1.0 400 ")
+    assert problem_of(answer) == problem
+
+
+def test_only_this_machine_is_answered(port: int) -> None:
+    """Neither another address nor a name of elsewhere that leads here, nor a form on a page of elsewhere."""
+    for headers in ({"Host": "evil.example"}, {"Host": f"evil.example:{port}"}):
+        assert ask(port, **headers)[0] == 403
+    fields = {"text": "w1"}
+    assert ask(port, "/read", fields, Origin="http://evil.example")[0] == 403
+    assert ask(port, "/read", fields, Origin="null")[0] == 403
+    assert ask(port, "/read", fields, Origin=f"http://127.0.0.1:{port}")[0] == 200
+    assert ask(port, Host=f"localhost:{port}")[0] == 200
+    with Server(0) as server:
+        assert server.server_address[0] == "127.0.0.1"
+
+
+def test_the_page_asks_for_nothing_from_elsewhere(port: int) -> None:
+    _, page, headers = ask(port)
+    assert headers["Content-Security-Policy"].startswith("default-src 'none'; ")
+    assert headers["Cache-Control"] == "no-store"
+    assert not re.search(r"https?://|src=|@import|url\(", page)
+    assert ask(port, "/favicon.ico")[0] == 404
+
+
+def test_every_colour_is_readable() -> None:
+    """The contrast of WCAG 2 between text and background: at least 4.5, in both modes."""
+    for colours, text in (
+        (play_page.LIGHT, play_page.TEXT["light"]),
+        (play_page.DARK, play_page.TEXT["dark"]),
+    ):
+        assert len(colours) == len(play_page.BOUNDS) + 1 == len(set(colours))
+        for colour in colours:
+            one, other = sorted((luminance(text), luminance(colour)))
+            assert (other + 0.05) / (one + 0.05) >= 4.5, colour
+
+
+def luminance(colour: str) -> float:
+    parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def test_the_colours_go_with_the_surprise() -> None:
+    shades = [play_page.shade(bits) for bits in (0, 1.99, 2, 5, 7, 9, 12, 13, 40)]
+    assert shades == [0, 0, 1, 2, 3, 4, 5, 6, 6]
+
+
+def test_a_taken_port_is_one_sentence(port: int, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    problem = runs.refusal(capsys, play, run, "--port", port)
+    assert problem == f"port {port} is in use; --port chooses another, 0 any that is free"
+    assert runs.refusal(capsys, play, run, "--port", 65536) == "--port must be at most 65535, not 65536"
+    assert "does not exist" in runs.refusal(capsys, play, run / "gone", "--port", 0)
+
+
+def test_the_command_says_where_and_ends_quietly_with_ctrl_c(run: Path) -> None:
+    command = [sys.executable, "-m", "ptb_lm.play", str(run), "--port", "0"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, cwd=ROOT, text=True, **pipes) as process:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        match = re.fullmatch(r"http://127\.0\.0\.1:(\d+)/ shows the page; Ctrl-C ends it\n", line)
+        assert match, line
+        status, page, _ = ask(int(match[1]), "/read", {"text": "w1"})
+        assert (status, len(rows_of(page))) == (200, 2)
+        process.send_signal(signal.SIGINT)
+        assert process.communicate(timeout=60) == ("", "")
+        assert process.returncode == 0
+
+
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    driver = browser.start(tmp_path_factory.mktemp("chromium"))
+    yield driver
+    driver.quit()
+
+
+def press(driver: Any, name: str) -> None:
+    """Click a button, and wait for the page that comes of it."""
+    from selenium.webdriver.support import expected_conditions, ui
+
+    wait = ui.WebDriverWait(driver, 60)
+    before = driver.find_element("tag name", "main")
+    driver.find_element("xpath", f"//button[text()='{name}']").click()
+    wait.until(expected_conditions.staleness_of(before))
+    wait.until(lambda driver: driver.execute_script("return document.readyState") == "complete")
+
+
+def mode(driver: Any, name: str, width: int = 900) -> None:
+    metrics = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+    driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+    features = [{"name": "prefers-color-scheme", "value": name}]
+    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+
+
+def test_in_a_browser_a_text_is_read_and_a_prompt_continued(driver: Any, port: int) -> None:
+    mode(driver, "light")
+    driver.get(f"http://127.0.0.1:{port}/")
+    driver.find_element("id", "text").send_keys("w1 w2 <b>bold</b> zebra")
+    press(driver, "Read")
+    rows = driver.find_elements("css selector", "tbody tr")
+    assert [row.find_element("css selector", "td").text for row in rows] == [
+        *("w1", "w2", "<b>bold</b>", "zebra", "<eos>")
+    ]
+    assert rows[0].find_elements("css selector", "td")[2].text.count("%") == 5
+    assert driver.find_element("id", "text").get_attribute("value") == "w1 w2 <b>bold</b> zebra"
+    driver.find_element("id", "prompt").send_keys("w1 w2")
+    press(driver, "Continue")
+    written = driver.find_element("class name", "written").text
+    assert written.startswith("w1 w2")
+    assert len(written.replace("\n", " <eos> ").split()) == 42
+    assert driver.find_elements("css selector", "main b, script") == []
+    assert driver.get_log("browser") == []
+    script = "return performance.getEntriesByType('resource').map(each => each.name)"
+    assert [name for name in driver.execute_script(script) if not name.startswith("data:")] == []
+
+
+@pytest.mark.parametrize(("name", "colours"), [("light", play_page.LIGHT), ("dark", play_page.DARK)])
+def test_in_a_browser_words_have_the_colour_of_their_surprise(
+    name: str, colours: tuple[str, ...], driver: Any, port: int
+) -> None:
+    mode(driver, name)
+    driver.get(f"http://127.0.0.1:{port}/")
+    driver.find_element("id", "text").send_keys("w1 w20 w3 w1")
+    press(driver, "Read")
+    words = driver.find_elements("css selector", ".words .word")
+    assert len(words) == 5
+    for word in words:
+        bits = float(word.find_element("css selector", "small").text)
+        shown = [int(part) for part in re.findall(r"\d+", word.value_of_css_property("background-color"))[:3]]
+        near = {play_page.shade(bits - 0.05), play_page.shade(bits + 0.05)}  # the number is rounded
+        assert "#" + bytes(shown).hex() in {colours[each] for each in near}
+    body = driver.find_element("css selector", "body").value_of_css_property("background-color")
+    red = int(re.findall(r"\d+", body)[0])
+    assert (red > 200) == (name == "light")
+
+
+def test_in_a_browser_nothing_is_wider_than_a_telephone(driver: Any, port: int) -> None:
+    mode(driver, "light", width=400)
+    driver.get(f"http://127.0.0.1:{port}/")
+    driver.find_element("id", "text").send_keys("w1 " + "x" * 200 + " w2 w3")
+    press(driver, "Read")
+    inner, scroll = driver.execute_script(
+        "const root = document.documentElement; return [root.clientWidth, root.scrollWidth]"
+    )
+    assert scroll <= inner
+    mode(driver, "light")
