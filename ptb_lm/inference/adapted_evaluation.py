@@ -87,7 +87,7 @@ def evaluate(subject: Subject, request: Request, *, command: str) -> None:
     for part in (adaptation.dynamic, adaptation.cache):
         if part is not None:
             runlog.say(f"{'chosen: ' if request.tune else ''}{_described(part)}")
-    perplexity = scorer.perplexity(subject.ids, adaptation, description=subject.name)
+    perplexity, without_cache = scorer.perplexity(subject.ids, adaptation, description=subject.name)
     if not math.isfinite(perplexity):
         raise DivergenceError("the adapted perplexity is not finite; a smaller rate may help")
     tokens = len(subject.ids) - 1
@@ -95,6 +95,9 @@ def evaluate(subject: Subject, request: Request, *, command: str) -> None:
         f"{subject.name} perplexity {perplexity:.4f}, adapted to the text by {adaptation.name} "
         f"({tokens:,} token{'s' * (tokens != 1)} scored, each before the model adapts to it)"
     )
+    if without_cache is not None:
+        how = "not adapted" if adaptation.dynamic is None else "adapted by dynamic evaluation alone"
+        runlog.say(f"without the cache it is {without_cache:.4f}, {how}")
     if subject.note:
         runlog.say(subject.note)
     runlog.say(f"computed by torch on {device.type} in fp32")
@@ -105,7 +108,10 @@ def evaluate(subject: Subject, request: Request, *, command: str) -> None:
         "text": subject.name,
         "tokens": tokens,
         "adapted_perplexity": perplexity,
-        "unadapted_perplexity": _unadapted(subject),
+        "adapted_perplexity_without_cache": None if adaptation.dynamic is None else without_cache,
+        "unadapted_perplexity": _unadapted(subject)
+        if adaptation.dynamic or without_cache is None
+        else without_cache,
         **_settings(adaptation),
         "tuned_on": tuned_on,
         "adapted_perplexity_there": min((trial.perplexity for trial in trials), default=None),

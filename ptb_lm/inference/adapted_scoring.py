@@ -37,6 +37,13 @@ class Trial(NamedTuple):
     perplexity: float
 
 
+class Perplexities(NamedTuple):
+    """A text's perplexity, and what it is without the cache if there is one."""
+
+    adapted: float
+    without_cache: float | None
+
+
 class AdaptedScorer:
     """Scores texts with one trained model, each adapted to by itself.
 
@@ -51,13 +58,16 @@ class AdaptedScorer:
         self._train = train
         self._squares: dict[int, Squares] = {}
 
-    def perplexity(self, ids: Ids, adaptation: Adaptation, *, description: str) -> float:
+    def perplexity(self, ids: Ids, adaptation: Adaptation, *, description: str) -> Perplexities:
         """Return the perplexity of every word but the first, each scored before the model adapts to it."""
         text = self._scored(ids, adaptation.dynamic, hidden=adaptation.cache is not None, name=description)
-        log_p_N = text.log_p_N
-        if adaptation.cache is not None:
-            log_p_N = cache.score(log_p_N, text.hidden_NH, self._ids(ids)[1:], adaptation.cache)
-        return _perplexity(log_p_N)
+        alone = _perplexity(text.log_p_N)
+        if adaptation.cache is None:
+            return Perplexities(alone, None)
+        targets_N = self._ids(ids)[1:]
+        return Perplexities(
+            _perplexity(cache.score(text.log_p_N, text.hidden_NH, targets_N, adaptation.cache)), alone
+        )
 
     def tune(
         self,

@@ -38,6 +38,11 @@ def printed(capsys: pytest.CaptureFixture[str], *given: object) -> tuple[list[st
     assert how == "computed by torch on cpu in fp32"
     if lines[-1].startswith("the text is one stream after <eos>; "):
         lines.pop()
+    if "a cache" in lines[-2]:
+        without = re.fullmatch(r"without the cache it is (\d+\.\d{4}), (.*)", lines.pop())
+        assert without
+        by_dynamic = "dynamic evaluation and a cache" in lines[-1]
+        assert without[2] == ("adapted by dynamic evaluation alone" if by_dynamic else "not adapted")
     last = lines.pop()
     match = ADAPTED.fullmatch(last)
     assert match, last
@@ -92,7 +97,12 @@ def test_tuning_tells_every_trial_and_the_result_keeps_them(
         tokens,
         "the first 60 words of valid",
     )
-    assert result["unadapted_perplexity"] == runs.result(run)["test_perplexity"]
+    assert result["unadapted_perplexity"] == pytest.approx(runs.result(run)["test_perplexity"], rel=1e-5)
+    alone = result["adapted_perplexity_without_cache"]
+    assert (alone is None) == (len(kinds) == 1)
+    if alone is not None:
+        steps = as_flags("dynamic", result["dynamic"])
+        assert printed(capsys, run, "--dynamic", *steps)[2] == pytest.approx(alone, abs=1e-4)
     assert {"command", "environment", "run", "seconds"} <= result.keys()
     assert f"--out {out}" in result["command"]
     told = [line for line in lines if line.startswith("  ")]
