@@ -1,0 +1,80 @@
+"""Write the table of models that adapt to the text, into results/README.md, from results/adaptation-*.
+
+It is a table of its own, because an adapted perplexity is of another kind than those of the runs.
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from ptb_lm import cli
+from ptb_lm.errors import UserError
+from ptb_lm.inference.adaptation import Cache, Dynamic
+from ptb_lm.results import kept_runs
+
+PROG = "python -m ptb_lm.results.adaptation"
+PART = "adaptation"
+TITLES = (
+    *("adapted to the text by", "of", "settings", "tuned on", "trials:"),
+    *("there, not adapted:", "there, adapted:", "text", "not adapted:", "adapted:", "command"),
+)
+
+
+def main() -> int:
+    """Run the command; return its exit status."""
+    return cli.run(PROG, _write)
+
+
+def _write() -> int:
+    parser = cli.Parser(prog=PROG, description="Write the table of models that adapt to the text.")
+    parser.add_argument("--results", type=Path, default=kept_runs.RESULTS, help="another folder than results")
+    results: Path = parser.parse_args().results
+    rows = [_row(path, results) for path in sorted(results.glob("adaptation-*/*/result.json"))]
+    kept_runs.write_part(results / "README.md", PART, kept_runs.table(TITLES, rows))
+    print(f"wrote the table of {len(rows)} results into {results / 'README.md'}")
+    return 0
+
+
+def _row(path: Path, results: Path) -> list[str]:
+    try:
+        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        settings = [str(kind(**found[name])) for name, kind in _KINDS.items() if found[name] is not None]
+        return [
+            f"[{found['adapted_by']}]({path.parent.relative_to(results).as_posix()})",
+            f"{found['run']['config']}, commit {(found['run_commit'] or 'unknown')[:7]}",
+            "; ".join(settings),
+            found["tuned_on"] or "",
+            str(len(found["trials"]) or ""),
+            _perplexity(_unadapted_there(found)),
+            _perplexity(found["adapted_perplexity_there"]),
+            found["text"],
+            _perplexity(found["unadapted_perplexity"]),
+            _both(found),
+            f"`{found['command']}`",
+        ]
+    except (ValueError, KeyError, TypeError):
+        raise UserError(f"{path} is not what python -m ptb_lm.evaluate --out writes") from None
+
+
+_KINDS: dict[str, Any] = {"dynamic": Dynamic, "cache": Cache}
+
+
+def _both(found: dict[str, Any]) -> str:
+    """Return the adapted perplexity, and that of dynamic evaluation alone where a cache came on top."""
+    alone = found["adapted_perplexity_without_cache"]
+    adapted = f"**{_perplexity(found['adapted_perplexity'])}**"
+    return adapted if alone is None else f"{adapted} (without the cache {_perplexity(alone)})"
+
+
+def _unadapted_there(found: dict[str, Any]) -> float | None:
+    plain = [trial["perplexity"] for trial in found["trials"] if trial["settings"] is None]
+    return plain[0] if plain else None
+
+
+def _perplexity(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
