@@ -52,6 +52,9 @@ class Measured(NamedTuple):
 
     nll: float  # negative log likelihood of the window's targets in nats, summed over batch and time
     gradient_norm: float  # global norm before clipping; 0 for an evaluation step
+    # Of a step that was skipped because its gradient, and so its norm, overflowed float16: the loss scale of
+    # the next one. 0 for all others.
+    new_loss_scale: float = 0.0
 
 
 class Model(ABC):

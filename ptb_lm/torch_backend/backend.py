@@ -26,11 +26,14 @@ from ptb_lm.torch_backend.cells import Canonical
 from ptb_lm.torch_backend.dropout import WindowDropout, multiplied, no_dropout, one_after_another
 from ptb_lm.torch_backend.execution import executed
 from ptb_lm.torch_backend.graph import GraphedStep, Step
-from ptb_lm.torch_backend.loss import SoftmaxLayer, global_norm, sum_by_word
+from ptb_lm.torch_backend.loss import SoftmaxLayer, add_by_word, global_norm, sum_by_word
+from ptb_lm.torch_backend.loss_scale import LossScale, zeroed
 from ptb_lm.torch_backend.model import LSTMStack, State
 from ptb_lm.torch_backend.precision import Masters
 
-Loss = Tensor  # [2]: negative log likelihood, gradient norm; in float64, as their sums over a split must be
+# [2]: negative log likelihood, gradient norm; in float64, as their sums over a split must be. In float16 [3]:
+# and the loss scale of the next step if this one was skipped, else 0.
+Loss = Tensor
 
 
 @enough_memory()
@@ -81,6 +84,9 @@ class TorchBackend(TorchModel, Backend):
         )
         self.trained = self.stack.trained()
         self.masters = Masters(self.trained, self.precision.master)
+        self.loss_scale = None
+        if self.precision.loss_scale != 1:
+            self.loss_scale = LossScale(self.precision.loss_scale, device=self.device)
         self.rate = torch.zeros((), device=self.device, dtype=torch.float64)
         self.learning_rate = 0.0  # what `rate` holds
         self.moving_average: MovingAverage | None = None
@@ -165,7 +171,8 @@ class TorchBackend(TorchModel, Backend):
         stack = self.executed_stack if x_BT.shape == self.window else self.stack
         output_TBH, state = stack(self._embedded(ids_N, x_BT.shape[0]), state, dropout=no_dropout)
         nll_N = self.softmax.losses(output_TBH.flatten(0, 1), targets_N)
-        return state, _measured(nll_N, torch.zeros_like(self.rate))
+        zero = torch.zeros_like(self.rate)
+        return state, _measured(nll_N, *([zero, zero] if self.loss_scale else [zero]))
 
     @enough_memory()
     @torch.no_grad()
@@ -187,10 +194,10 @@ class TorchBackend(TorchModel, Backend):
         if not losses:
             self.wait()
             return []
-        return [Measured(*pair) for pair in torch.stack(list(losses)).tolist()]
+        return [Measured(*numbers) for numbers in torch.stack(list(losses)).tolist()]
 
     def export_training_state(self, state: State) -> Arrays:
-        """Return the carried state and the state of the dropout stream."""
+        """Return the carried state, the state of the dropout stream, and in float16 the loss scale."""
         return {
             **{
                 name: torch.stack(parts).to("cpu", self.precision.master).numpy()
@@ -199,6 +206,7 @@ class TorchBackend(TorchModel, Backend):
             "torch.generator": self.dropout.generator.get_state().numpy(),
             # A run goes on as it was computed, wherever the machine would choose otherwise.
             **({"torch.cpu": cpu.saved()} if self.device.type == "cpu" else {}),
+            **(self.loss_scale.export() if self.loss_scale else {}),
         }
 
     def load_training_state(self, arrays: Mapping[str, NDArray[Any]]) -> State:
@@ -210,6 +218,8 @@ class TorchBackend(TorchModel, Backend):
             raise UserError(f"the dropout stream was not saved on {self.device.type} ({error})") from None
         if self.device.type == "cpu" and "torch.cpu" in arrays:
             cpu.restore(arrays["torch.cpu"])
+        if self.loss_scale:
+            self.loss_scale.load(arrays)
         saved = [torch.from_numpy(arrays[name].copy()) for name in self.carried]
         state = self.zero_state(saved[0].shape[1])
         for layer, saved_layer in zip(state, zip(*saved, strict=True), strict=True):
@@ -229,8 +239,9 @@ class TorchBackend(TorchModel, Backend):
         with multiplied(factors):
             output_TBH, state = self.executed_stack(x_TBE, state, dropout=one_after_another(masks.units))
             scale = self.precision.loss_scale / batch
+            part = self.loss_scale.part if self.loss_scale else None
             nll_N, d_output_NH = self.softmax.loss_and_gradients(
-                output_TBH.detach().flatten(0, 1), targets_N, scale
+                output_TBH.detach().flatten(0, 1), targets_N, scale, part=part
             )
             d_embedded_TBE, *gradients = torch.autograd.grad(
                 output_TBH, [embedded_TBE, *self.trained], d_output_NH.view_as(output_TBH)
@@ -239,11 +250,15 @@ class TorchBackend(TorchModel, Backend):
             gradient * factors[parameter] if parameter in factors else gradient
             for parameter, gradient in zip(self.trained, gradients, strict=True)
         ]
-        norm = self._update(ids_N, d_embedded_TBE, gradients)
-        return [tuple([part.detach() for part in layer]) for layer in state], _measured(nll_N, norm)
+        measured = [self._update(ids_N, d_embedded_TBE, gradients)]
+        if self.loss_scale:
+            measured.append(self.loss_scale.move(measured[0].isfinite()))
+        return [tuple([part.detach() for part in layer]) for layer in state], _measured(nll_N, *measured)
 
     def _update(self, ids_N: Tensor, d_embedded_TBE: Tensor, gradients: Sequence[Tensor]) -> Tensor:
         """Clip by the global norm, move the parameters, and return the norm before clipping, [].
+
+        In float16 nothing moves where the norm is not finite.
 
         Args:
             ids_N: The window's words.
@@ -254,13 +269,17 @@ class TorchBackend(TorchModel, Backend):
         d_embedded_NE = d_embedded_TBE.flatten(0, 1)
         of_words: list[Tensor] = []
         if self.config.tie_weights:
-            self.softmax.kernel_gradient.T.index_add_(0, ids_N, d_embedded_NE)
+            add_by_word(self.softmax.kernel_gradient.T, ids_N, d_embedded_NE)
         else:
             d_embedded_NE = d_embedded_NE.to(self.embedding_VE.dtype)
             of_words = [sum_by_word(d_embedded_NE, ids_N)]
         scaled_norm = global_norm([*of_words, self.softmax.gradient, *gradients])
-        norm = scaled_norm / self.precision.loss_scale
+        norm = scaled_norm / self._loss_scale()
         scale = self._scale(norm)
+        if self.loss_scale:
+            finite = norm.isfinite()
+            self.softmax.gradient.masked_fill_(~finite, 0)
+            scale, d_embedded_NE, *gradients = zeroed(finite, [scale, d_embedded_NE, *gradients])
         if not self.config.tie_weights:
             self.embedding_VE.index_add_(0, ids_N, d_embedded_NE * scale)
         self.softmax.update(scale)
@@ -271,11 +290,16 @@ class TorchBackend(TorchModel, Backend):
         """Return what a gradient is multiplied by, to be added to its parameter, []."""
         bound = self.config.max_grad_norm
         # Tensors, not numbers: the device's step is not waited for.
-        scale = -self.rate * bound / (norm.clamp(min=bound) * self.precision.loss_scale)
+        scale = -self.rate * bound / (norm.clamp(min=bound) * self._loss_scale())
         return scale.to(self.precision.master)
+
+    def _loss_scale(self) -> Tensor | float:
+        """Return what the gradients of this step are multiplied by."""
+        return self.loss_scale.scale if self.loss_scale else self.precision.loss_scale
 
     def _outputs(self, x_BT: Words, state: State) -> tuple[Tensor, State]:
         """Return the top layer's output [T, B, H] without dropout, and the state after."""
+        self.hold_precision()
         embedded_TBE = self._embedded(self._time_major(x_BT), x_BT.shape[0])
         output_TBH, after = self.stack(embedded_TBE, state, dropout=no_dropout)
         return output_TBH, after
@@ -294,6 +318,6 @@ class TorchBackend(TorchModel, Backend):
         return words.time_major(ids_BT, self.device).flatten()
 
 
-def _measured(nll_N: Tensor, norm: Tensor) -> Loss:
+def _measured(nll_N: Tensor, *more: Tensor) -> Loss:
     # Summed in float64: the total over a split must not depend on how it was cut into windows.
-    return torch.stack([nll_N.sum(dtype=torch.float64), norm])
+    return torch.stack([nll_N.sum(dtype=torch.float64), *more])

@@ -106,19 +106,26 @@ class SoftmaxLayer:
         logits_NV = self._logits(hidden_NH, self._rows_for(len(hidden_NH))).logits_NV
         return torch.log_softmax(logits_NV, 1, dtype=self.weight.dtype)
 
-    def loss_and_gradients(self, hidden_NH: Tensor, targets_N: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+    def loss_and_gradients(
+        self, hidden_NH: Tensor, targets_N: Tensor, scale: float, *, part: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Return (negative log likelihoods [N], gradient by hidden_NH); set `gradient`.
 
         Args:
             hidden_NH: The top layer's output.
             targets_N: Target word ids.
             scale: The gradients are those of scale * sum of the negative log likelihoods.
+            part: A power of two that multiplies the scale, [], on the device.
         """
         inputs, logits_NV = self._logits(hidden_NH)
         nll_N = self._cross_entropy(logits_NV, targets_N, gradient=True)
         # The scale goes into the narrow factor of each product rather than into the wide one.
-        transposed_times(inputs * scale, logits_NV, out=self.gradient)
-        d_hidden_NH = times_transposed(logits_NV, self._used[: self.hidden_size]).mul_(scale)
+        scaled, d_hidden_NH = inputs * scale, times_transposed(logits_NV, self._used[: self.hidden_size])
+        d_hidden_NH.mul_(scale)
+        if part is not None:  # by itself, because float16 would round the scale as a tensor
+            scaled.mul_(part)
+            d_hidden_NH.mul_(part)
+        transposed_times(scaled, logits_NV, out=self.gradient)
         return nll_N, d_hidden_NH
 
     def _logits(self, hidden_NH: Tensor, buffers: _Buffers | None = None) -> _Buffers:
@@ -184,9 +191,29 @@ def sum_by_word(gradient_NE: Tensor, ids_N: Tensor) -> Tensor:
     The global norm needs the sum over the occurrences of each word. Shapes are static (no torch.unique), so
     that no step waits for the device to learn how many words differ.
     """
+    return torch.zeros_like(gradient_NE).index_add_(0, _row_of_word(ids_N), gradient_NE)
+
+
+def add_by_word(sums_VE: Tensor, ids_N: Tensor, gradient_NE: Tensor) -> None:
+    """Add an embedding's gradient [N, E] to the rows of its words, in float32 at least; in place.
+
+    In half precision many small terms added one by one would be lost in a sum that is rounded after each.
+    """
+    if sums_VE.dtype.itemsize > 2:
+        sums_VE.index_add_(0, ids_N, gradient_NE)
+        return
+    row_N, gradient_NE = _row_of_word(ids_N), gradient_NE.float()
+    of_words_NE = torch.zeros_like(gradient_NE).index_add_(0, row_N, gradient_NE)
+    # Every occurrence of a word brings the same row: which one is copied last makes no difference.
+    rows_NE = sums_VE[ids_N].float() + of_words_NE[row_N]
+    sums_VE.index_copy_(0, ids_N, rows_NE.to(sums_VE.dtype))
+
+
+def _row_of_word(ids_N: Tensor) -> Tensor:
+    """Return a row for each word, the same for each of its occurrences, from 0 on."""
     sorted_ids, order = ids_N.sort()
     group_N = torch.zeros_like(ids_N)
     group_N[1:] = (sorted_ids[1:] != sorted_ids[:-1]).cumsum(0)
     row_N = torch.empty_like(group_N)
     row_N[order] = group_N
-    return torch.zeros_like(gradient_NE).index_add_(0, row_N, gradient_NE)
+    return row_N

@@ -19,9 +19,9 @@ class Precision(NamedTuple):
     master: torch.dtype  # what the weights are kept in
     compute: torch.dtype  # what the layers and the products of the softmax compute in
     tf32: bool = False  # whether a GPU may round the factors of float32 products to TF32
-    # What the loss is multiplied by before the backward pass, so that its numbers lie well within a format.
-    # float16 loses digits below 6e-5 and ends at 65,504, beyond which a step counts as diverged: the scale
-    # stands where medium's first steps on Penn Treebank are far from both.
+    # What the loss is multiplied by before the backward pass, at first (ptb_lm.torch_backend.loss_scale), so
+    # that its numbers lie well within a format: medium's first steps on Penn Treebank are far from both ends
+    # of float16.
     loss_scale: float = 1.0
 
 

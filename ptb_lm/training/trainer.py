@@ -138,10 +138,16 @@ class Trainer:
             # How long a user waits for it: imports, the text, the model, compilation.
             self.environment["seconds_to_first_step"] = start + seconds - self._started
             self._warm = True
-        for nll, gradient_norm in measured:
+        for nll, gradient_norm, new_loss_scale in measured:
             progress.step += 1
+            when = f"in epoch {progress.epoch + 1}, step {progress.step} of {self.steps}"
+            if new_loss_scale and math.isfinite(nll):
+                runlog.say(
+                    f"{when}, a gradient overflowed float16: the step is skipped, and the loss scale is "
+                    f"{new_loss_scale:g} from here on"
+                )
+                gradient_norm = 0.0  # it moved nothing
             if not (math.isfinite(nll) and math.isfinite(gradient_norm)):
-                when = f"in epoch {progress.epoch + 1}, step {progress.step} of {self.steps}"
                 raise diverged(self.directory, when)
             progress.nll += nll
             progress.gradient_norms += gradient_norm

@@ -31,13 +31,14 @@ def own_softmax(config: Config, weights: Weights, **chosen: Any) -> TorchBackend
 
     class AutogradSoftmax(loss.SoftmaxLayer):
         def loss_and_gradients(
-            self, hidden_NH: Tensor, targets_N: Tensor, scale: float
+            self, hidden_NH: Tensor, targets_N: Tensor, scale: float, *, part: Tensor | None = None
         ) -> tuple[Tensor, Tensor]:
             leaves = [part.detach().requires_grad_() for part in (hidden_NH, self.kernel, self.bias)]
             hidden_NH, kernel, bias = leaves
             logits_NV = torch.addmm(bias, hidden_NH, kernel)  # as nn.Linear does
             nll_N = functional.cross_entropy(logits_NV, targets_N, reduction="none")
-            d_hidden_NH, *self.gradients = torch.autograd.grad(scale * nll_N.sum(), leaves)
+            scaled = scale * nll_N.sum() * (1 if part is None else part)
+            d_hidden_NH, *self.gradients = torch.autograd.grad(scaled, leaves)
             return nll_N.detach(), d_hidden_NH
 
     class AutogradEnds(TorchBackend):
