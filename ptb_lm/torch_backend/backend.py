@@ -25,7 +25,7 @@ from ptb_lm.torch_backend.base import TorchModel, enough_memory
 from ptb_lm.torch_backend.cells import Canonical
 from ptb_lm.torch_backend.dropout import WindowDropout, multiplied, no_dropout, one_after_another
 from ptb_lm.torch_backend.execution import executed
-from ptb_lm.torch_backend.graph import GraphedStep, Step
+from ptb_lm.torch_backend.graph import CudaGraph, Graph, GraphedStep, Step
 from ptb_lm.torch_backend.loss import SoftmaxLayer, add_by_word, global_norm, sum_by_word
 from ptb_lm.torch_backend.loss_scale import LossScale, zeroed
 from ptb_lm.torch_backend.model import LSTMStack, State
@@ -92,7 +92,7 @@ class TorchBackend(TorchModel, Backend):
         self.moving_average: MovingAverage | None = None
         self.step: Step = self._step
         if self.execution == "graph":
-            self.step = GraphedStep(self._step, rate=self.rate, generator=self.dropout.generator)
+            self.step = self.graphed(CudaGraph(self.device, self.dropout.generator))
         self.load_weights(weights)
 
     @property
@@ -226,6 +226,13 @@ class TorchBackend(TorchModel, Backend):
             for part_BH, saved_BH in zip(layer, saved_layer, strict=True):
                 part_BH.copy_(saved_BH)
         return state
+
+    def graphed(self, graph: Graph) -> GraphedStep:
+        """Return the training step as a graph that is captured at its first call."""
+        kept = [self.loss_scale.state] if self.loss_scale else []
+        return GraphedStep(
+            self._step, rate=self.rate, kept=kept, generator=self.dropout.generator, graph=graph
+        )
 
     def _step(self, ids_N: Tensor, targets_N: Tensor, state: State) -> tuple[State, Loss]:
         """Do a training step at the learning rate in `rate`; nothing here waits for the device."""

@@ -158,18 +158,19 @@ def enough_memory() -> Iterator[None]:
     try:
         yield
     except (MemoryError, RuntimeError) as error:
-        if not _is_out_of_memory(error):
+        if not is_out_of_memory(error):
             raise
         raise OutOfMemoryError from None
 
 
-def _is_out_of_memory(error: BaseException | None) -> bool:
+def is_out_of_memory(error: BaseException | None) -> bool:
+    """Return whether an allocation failed, or what was under way when one did."""
     if error is None:
         return False
     if isinstance(error, MemoryError) or any(sign in str(error) for sign in NO_MEMORY):
         return True
     # What fails because an allocation did: the end of a graph's capture, for one.
-    return _is_out_of_memory(error.__context__)
+    return is_out_of_memory(error.__context__)
 
 
 def auto_precision(device: str) -> str:

@@ -8,16 +8,79 @@ with the graph, which draws new masks at each replay.
 Shapes: N = T * B tokens, B = batch, H = hidden units.
 """
 
-from collections.abc import Callable, Sequence
+import contextlib
+import gc
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from ptb_lm.errors import UserError
+from ptb_lm.torch_backend.base import is_out_of_memory
 from ptb_lm.torch_backend.cells import LayerState
 
 Step = Callable[[Tensor, Tensor, Sequence[LayerState]], tuple[Sequence[LayerState], Tensor]]
 
 WARM_UP = 3  # steps before the capture, in which libraries choose kernels and allocate workspaces
+
+# Why this process captures no more: after a capture that failed neither the random stream nor the memory of
+# the device can be trusted to one.
+_failure: str | None = None
+
+
+class Graph(Protocol):
+    """What records a step's work and replays it: a `CudaGraph`, or what stands for one without a GPU."""
+
+    def apart(self) -> AbstractContextManager[None]:
+        """Return a context in which work runs where it will be recorded, after all that was begun before."""
+
+    def recording(self) -> AbstractContextManager[None]:
+        """Return a context, entered within `apart`, in which work is recorded and not done."""
+
+    def replay(self) -> None:
+        """Do what was recorded, on the same tensors."""
+
+
+class CudaGraph:
+    """A CUDA graph.
+
+    Args:
+        device: The CUDA device.
+        generator: The random stream that the recorded work draws from.
+    """
+
+    def __init__(self, device: torch.device, generator: torch.Generator) -> None:
+        self._device = device
+        self._generator = generator
+
+    @contextlib.contextmanager
+    def apart(self) -> Iterator[None]:
+        """Return a context in which work runs on a stream of its own.
+
+        cuBLAS has a workspace a stream: what is recorded finds the one of the steps before it.
+        """
+        current = torch.cuda.current_stream(self._device)
+        self._stream = torch.cuda.Stream(self._device)
+        self._stream.wait_stream(current)
+        try:
+            with torch.cuda.stream(self._stream):
+                yield
+        finally:
+            current.wait_stream(self._stream)
+
+    @contextlib.contextmanager
+    def recording(self) -> Iterator[None]:
+        """Return a context in which work is recorded."""
+        self._graph = torch.cuda.CUDAGraph()
+        self._graph.register_generator_state(self._generator)
+        with no_garbage(), torch.cuda.graph(self._graph, stream=self._stream):
+            yield
+
+    def replay(self) -> None:
+        """Do what was recorded."""
+        self._graph.replay()
 
 
 class GraphedStep:
@@ -27,14 +90,20 @@ class GraphedStep:
         step: (ids_N, targets_N, state) -> (state, loss); it may only launch work on the device. With a
             learning rate of 0 it must leave the weights as they are.
         rate: The learning rate that `step` reads, a tensor on the device.
+        kept: Other tensors that `step` changes, whatever the rate.
         generator: The random stream that `step` draws from.
+        graph: What records it.
     """
 
-    def __init__(self, step: Step, *, rate: Tensor, generator: torch.Generator) -> None:
+    def __init__(
+        self, step: Step, *, rate: Tensor, kept: Sequence[Tensor], generator: torch.Generator, graph: Graph
+    ) -> None:
         self._step = step
         self._rate = rate
+        self._kept = kept
         self._generator = generator
-        self._graph: torch.cuda.CUDAGraph | None = None
+        self._graph = graph
+        self._captured = False
 
     def __call__(
         self, ids_N: Tensor, targets_N: Tensor, state: Sequence[LayerState]
@@ -45,9 +114,10 @@ class GraphedStep:
 
         Raises:
             ValueError: The window has another size than the first.
+            UserError: The step cannot be captured, or an earlier one could not.
         """
-        if self._graph is None:
-            self._graph = self._capture(ids_N, targets_N, state)
+        if not self._captured:
+            self._capture(ids_N, targets_N, state)
         if ids_N.shape != self._ids_N.shape or state[0][0].shape != self._state[0][0].shape:
             raise ValueError("a captured step takes windows of the first one's batch size and length only")
         self._ids_N.copy_(ids_N, non_blocking=True)
@@ -56,28 +126,67 @@ class GraphedStep:
         self._graph.replay()
         return self._state, self._loss.clone()
 
-    def _capture(self, ids_N: Tensor, targets_N: Tensor, state: Sequence[LayerState]) -> torch.cuda.CUDAGraph:
+    def _capture(self, ids_N: Tensor, targets_N: Tensor, state: Sequence[LayerState]) -> None:
+        if _failure is not None:
+            raise UserError(
+                f"an earlier training step could not be captured as a CUDA graph ({_failure}), and this "
+                "process can capture no other; --execution eager trains without one"
+            )
         device = self._rate.device
         self._ids_N, self._targets_N = ids_N.to(device, copy=True), targets_N.to(device, copy=True)
         self._state = [tuple(part_BH.clone() for part_BH in layer) for layer in state]
         rate, stream_state = self._rate.clone(), self._generator.get_state()
-        self._rate.zero_()
-        side = torch.cuda.Stream(device)
-        side.wait_stream(torch.cuda.current_stream(device))
-        try:
-            with torch.cuda.stream(side):
+        kept = [tensor.clone() for tensor in self._kept]
+        with self._graph.apart():
+            try:
+                self._rate.zero_()
                 for _ in range(WARM_UP):
                     self._step(self._ids_N, self._targets_N, self._state)
-        finally:  # memory may have run out, and a smaller step be tried
-            torch.cuda.current_stream(device).wait_stream(side)
-            self._generator.set_state(stream_state)
-            self._rate.copy_(rate)
-        graph = torch.cuda.CUDAGraph()
-        graph.register_generator_state(self._generator)
-        with torch.cuda.graph(graph):
-            after, self._loss = self._step(self._ids_N, self._targets_N, self._state)
-            _copy(self._state, after)
-        return graph
+            finally:  # memory may have run out, and a smaller step be tried
+                self._generator.set_state(stream_state)
+                self._rate.copy_(rate)
+                for tensor, before in zip(self._kept, kept, strict=True):
+                    tensor.copy_(before)
+            with _final(), self._graph.recording():
+                after, self._loss = self._step(self._ids_N, self._targets_N, self._state)
+                _copy(self._state, after)
+        self._captured = True
+
+
+@contextlib.contextmanager
+def no_garbage() -> Iterator[None]:
+    """Return a context in which Python collects no garbage, after it collected all that there was.
+
+    A tensor or graph that died in a circle and is collected during a capture ends the capture.
+    """
+    gc.collect()
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+@contextlib.contextmanager
+def _final() -> Iterator[None]:
+    """Return a context whose failure is the last of this process.
+
+    Raises:
+        UserError: The capture within failed, but not because there is too little memory.
+    """
+    global _failure
+    try:
+        yield
+    except Exception as error:
+        _failure = str(error).strip().partition("\n")[0].rstrip(".") or type(error).__name__
+        if isinstance(error, UserError) or is_out_of_memory(error):
+            raise
+        raise UserError(
+            f"this training step cannot be captured as a CUDA graph ({_failure}); --execution eager trains "
+            "without one"
+        ) from error
 
 
 def _copy(into: Sequence[LayerState], state: Sequence[LayerState]) -> None:

@@ -1,0 +1,329 @@
+"""A captured step is the eager one: by a graph that a CPU can record, to the last bit."""
+
+import ast
+import gc
+import inspect
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import random_weights
+from fake_graph import FakeGraph
+
+from ptb_lm.data import corpus
+from ptb_lm.errors import OutOfMemoryError, UserError
+from ptb_lm.model.backend import FRAMEWORKS
+from ptb_lm.model.config import Config
+from ptb_lm.torch_backend import cpu, graph, precision
+from ptb_lm.torch_backend.backend import TorchBackend
+from ptb_lm.torch_backend.base import enough_memory
+
+VOCABULARY = 11
+MODELS = list(FRAMEWORKS["torch"].models)
+DROPOUTS: dict[str, dict[str, Any]] = {
+    "none": {},
+    "units": {"keep_prob": 0.5},
+    "variational": {"keep_prob": 0.6, "variational": True},
+    "all": {
+        "keep_prob": 0.6,
+        "variational": True,
+        "embedding_keep_prob": 0.7,
+        "recurrent_keep_prob": 0.8,
+        "tie_weights": True,
+    },
+}
+RATES = [0.7, 0.7, 0.35, 0.35, 0.9, 0.2]
+
+
+@pytest.fixture(autouse=True)
+def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A CPU that computes by torch's operations alone; and float16 begins with a gradient that overflows."""
+    half = precision.PRECISIONS["fp16"]._replace(loss_scale=2.0**17)
+    monkeypatch.setitem(precision.PRECISIONS, "fp16", half)
+    monkeypatch.setattr(cpu, "by_mkl", lambda x: False)
+    monkeypatch.setattr(graph, "_failure", None)
+    with cpu.using(kernels="torch", products="MKL"):
+        yield
+
+
+def build(config: Config, model: str, precision_name: str, kind: type[TorchBackend] = TorchBackend) -> Any:
+    return kind(
+        config,
+        random_weights(config, VOCABULARY, seed=1),
+        model=model,
+        execution="eager",
+        device="cpu",
+        precision=precision_name,
+        seed=3,
+    )
+
+
+def captured(built: Any, module: ModuleType = graph) -> Any:
+    """The model with its step as a graph, and the class that captures it from a module."""
+    step = built.graphed(FakeGraph(built.dropout.generator))
+    built.step = module.GraphedStep(
+        built._step, rate=step._rate, kept=step._kept, generator=step._generator, graph=step._graph
+    )
+    return built
+
+
+def everything(built: Any, state: Any) -> dict[str, np.ndarray]:
+    return built.export_weights() | built.export_training_state(state)
+
+
+def life(built: Any) -> list[Any]:
+    """What a model computes in two short epochs: all its losses, and in between all that it holds.
+
+    The rate changes, windows are scored between the steps, averages are taken and scored, and the second
+    epoch begins again in the middle of the first.
+    """
+    rows_BL = np.random.default_rng(2).integers(VOCABULARY, size=(3, 3 * 5 + 1), dtype=np.int32)
+    placed = built.place(rows_BL)
+    held, losses, saved = [], [], None
+    for epoch in range(2):
+        state = built.zero_state(3)
+        for step, (x_BT, y_BT) in enumerate(corpus.windows(placed, 5)):
+            if (epoch, step) == (1, 1):
+                weights, arrays = saved
+                built.load_weights(weights)
+                state = built.load_training_state(arrays)
+            state, loss = built.train_step(x_BT, y_BT, state, learning_rate=RATES[3 * epoch + step])
+            _, score = built.evaluate_step(x_BT, y_BT, built.zero_state(3))
+            _, short = built.evaluate_step(x_BT[:, :2], y_BT[:, :2], built.zero_state(3))
+            built.average(0.3)
+            with built.averaged():
+                _, averaged = built.evaluate_step(x_BT, y_BT, built.zero_state(3))
+            losses += [loss, score, short, averaged]
+            held.append(everything(built, state))
+            if (epoch, step) == (0, 1):
+                saved = built.export_weights(), built.export_training_state(state)
+    assert (placed.numpy() == rows_BL).all()
+    # Read at the end: no step may overwrite what another one measured.
+    return [built.read(losses), *held]
+
+
+def assert_equal(found: list[Any], expected: list[Any]) -> None:
+    np.testing.assert_array_equal(np.array(found[0]), np.array(expected[0]), err_msg="losses")
+    for step, (ours, theirs) in enumerate(zip(found[1:], expected[1:], strict=True)):
+        assert ours.keys() == theirs.keys()
+        for name, array in theirs.items():
+            np.testing.assert_array_equal(ours[name], array, err_msg=f"step {step}: {name}")
+
+
+@pytest.fixture
+def small(tiny_config: Config) -> Config:
+    return tiny_config.replace(hidden_size=5, max_grad_norm=1.8)
+
+
+@pytest.mark.parametrize("dropout", DROPOUTS)
+@pytest.mark.parametrize("precision_name", ["fp32", "bf16", "fp16"])
+@pytest.mark.parametrize("model", MODELS)
+def test_a_captured_step_equals_the_eager_one_to_the_bit(
+    model: str, precision_name: str, dropout: str, small: Config
+) -> None:
+    config = small.replace(**DROPOUTS[dropout])
+    expected = life(build(config, model, precision_name))
+    found = captured(build(config, model, precision_name))
+    assert_equal(life(found), expected)
+    assert found.step._graph.events == ["apart", "together"]
+    if precision_name == "fp16":
+        assert any(measured.new_loss_scale for measured in expected[0])
+
+
+def mutants() -> Iterator[Any]:
+    """GraphedStep without one of its statements, and without one of its copies in an expression."""
+    tree = ast.parse(inspect.getsource(graph))
+    (step,) = (node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "GraphedStep")
+    calls = [
+        node.value
+        for method in step.body
+        for node in ast.walk(method)
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)
+    ]
+    for call in calls:
+        yield pytest.param(call.lineno, call.col_offset, id=ast.unparse(call))
+
+
+def module_without(line: int, column: int) -> ModuleType:
+    """ptb_lm.torch_backend.graph without the call that begins at a place."""
+    tree = ast.parse(inspect.getsource(graph))
+
+    class Drop(ast.NodeTransformer):
+        dropped = 0
+
+        def visit_Expr(self, node: ast.Expr) -> ast.AST:
+            if isinstance(node.value, ast.Call) and (node.lineno, node.col_offset) == (line, column):
+                self.dropped += 1
+                return ast.copy_location(ast.Pass(), node)
+            return node
+
+    drop = Drop()
+    tree = drop.visit(tree)
+    assert drop.dropped == 1
+    module = ModuleType("mutant")
+    exec(compile(ast.fix_missing_locations(tree), "mutant", "exec"), module.__dict__)
+    return module
+
+
+@pytest.fixture
+def eager_life(small: Config) -> list[Any]:
+    return life(build(small.replace(**DROPOUTS["all"]), "block_fused", "fp16"))
+
+
+@pytest.mark.parametrize(("line", "column"), list(mutants()))
+def test_a_copy_that_is_forgotten_is_noticed(
+    line: int, column: int, small: Config, eager_life: list[Any]
+) -> None:
+    config = small.replace(**DROPOUTS["all"])
+    assert_equal(life(captured(build(config, "block_fused", "fp16"))), eager_life)
+    found = captured(build(config, "block_fused", "fp16"), module_without(line, column))
+    # Without steps before the capture it makes buffers, for which it sends numbers to the device.
+    with pytest.raises((AssertionError, AttributeError, UserError)):
+        assert_equal(life(found), eager_life)
+
+
+class NumberForRate(TorchBackend):
+    """Its update reads the rate as a number, which a capture would keep."""
+
+    def _scale(self, norm: torch.Tensor) -> torch.Tensor:
+        bound = self.config.max_grad_norm
+        scale = -self.learning_rate * bound / (norm.clamp(min=bound) * self._loss_scale())
+        return scale.to(self.precision.master)
+
+
+class RateNotSent(TorchBackend):
+    """The rate on the device stays as it was at first."""
+
+    def train_step(self, *window: Any, learning_rate: float) -> Any:
+        return super().train_step(*window, learning_rate=self.learning_rate or learning_rate)
+
+
+class SameMasks(TorchBackend):
+    """Its masks are drawn once."""
+
+    def _step(self, *window: Any) -> Any:
+        if not hasattr(self, "masks"):
+            self.masks = self.dropout.draw(3, 5)
+            self.dropout.draw = lambda *_: self.masks  # type: ignore[method-assign]
+        return super()._step(*window)
+
+
+@pytest.mark.parametrize("kind", [NumberForRate, RateNotSent, SameMasks])
+def test_a_number_that_a_capture_would_keep_is_noticed(
+    kind: type[TorchBackend], small: Config, eager_life: list[Any]
+) -> None:
+    found = captured(build(small.replace(**DROPOUTS["all"]), "block_fused", "fp16", kind))
+    with pytest.raises(AssertionError):
+        assert_equal(life(found), eager_life)
+
+
+class Waits(TorchBackend):
+    """A step that reads a number of the device's."""
+
+    def _update(self, *of_step: Any) -> torch.Tensor:
+        norm = super()._update(*of_step)
+        return norm * norm.item()
+
+
+class FromHost(TorchBackend):
+    """A step that sends a number to the device."""
+
+    def _update(self, *of_step: Any) -> torch.Tensor:
+        return super()._update(*of_step) * torch.tensor(1.0)
+
+
+@pytest.mark.parametrize("kind", [Waits, FromHost])
+def test_a_capture_that_fails_is_the_last_of_the_process(kind: type[TorchBackend], small: Config) -> None:
+    broken, sound = captured(build(small, "basic", "fp32", kind)), captured(build(small, "basic", "fp32"))
+    x_BT, y_BT = np.zeros((3, 5), np.int32), np.ones((3, 5), np.int32)
+    assert gc.isenabled()
+    with pytest.raises(UserError) as caught:
+        broken.train_step(x_BT, y_BT, broken.zero_state(3), learning_rate=0.5)
+    assert str(caught.value).startswith(
+        "this training step cannot be captured as a CUDA graph (operation not permitted when stream is "
+    )
+    assert str(caught.value).endswith("); --execution eager trains without one")
+    assert gc.isenabled()
+    for built in (broken, sound):
+        with pytest.raises(
+            UserError, match=r"^an earlier training step could not be captured as a CUDA graph \("
+        ):
+            built.train_step(x_BT, y_BT, built.zero_state(3), learning_rate=0.5)
+
+
+def test_memory_that_runs_out_before_the_capture_is_not_the_end(small: Config) -> None:
+    """Nothing has moved, and a step that fits is captured."""
+    config = small.replace(keep_prob=0.5)
+    built, eager = captured(build(config, "basic", "fp16")), build(config, "basic", "fp16")
+    before = everything(built, built.zero_state(3))
+    step, calls = built.step._step, []
+
+    def second_is_too_large(*window: Any) -> Any:
+        calls.append(step(*window))
+        if len(calls) == 2:
+            torch.empty(2**60)
+        return calls[-1]
+
+    built.step._step = second_is_too_large
+    x_BT, y_BT = np.zeros((3, 5), np.int32), np.ones((3, 5), np.int32)
+    with pytest.raises(OutOfMemoryError):
+        built.train_step(x_BT, y_BT, built.zero_state(3), learning_rate=0.5)
+    for name, array in everything(built, built.zero_state(3)).items():
+        np.testing.assert_array_equal(array, before[name], err_msg=name)
+    built.step._graph.events.clear()
+    losses = [
+        each.read([each.train_step(x_BT, y_BT, each.zero_state(3), learning_rate=0.5)[1]])
+        for each in (built, eager)
+    ]
+    assert losses[0] == losses[1]
+
+
+def test_memory_that_runs_out_in_the_capture_is_said_as_such(small: Config) -> None:
+    built = captured(build(small, "basic", "fp32"))
+
+    @enough_memory()
+    def capture() -> None:
+        with graph._final():
+            torch.empty(2**60)
+
+    with pytest.raises(OutOfMemoryError):
+        capture()
+    x_BT = np.zeros((3, 5), np.int32)
+    with pytest.raises(UserError, match="an earlier training step could not be captured"):
+        built.train_step(x_BT, x_BT, built.zero_state(3), learning_rate=0.5)
+
+
+@pytest.mark.parametrize("changes", [{"keep_prob": 0.5}, DROPOUTS["all"]], ids=["units", "all"])
+@pytest.mark.parametrize("model", MODELS)
+def test_no_node_that_accumulates_gradients_outlives_a_step(
+    model: str, changes: dict[str, Any], small: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of the warm-up's that is alive would bring its stream into the capture."""
+    built = build(small.replace(**changes), model, "fp32")
+    marked = 0
+    gradients = torch.autograd.grad
+
+    def node(parameter: torch.Tensor) -> Any:
+        return parameter.view_as(parameter).grad_fn.next_functions[0][0]  # type: ignore[union-attr]
+
+    def mark(*arguments: Any) -> Any:
+        nonlocal marked
+        for parameter in built.trained:
+            node(parameter).metadata["of"] = "the step"
+            marked += 1
+        found = gradients(*arguments)
+        assert all(node(parameter).metadata for parameter in built.trained), "the marks do not hold"
+        return found
+
+    monkeypatch.setattr(torch.autograd, "grad", mark)
+    x_BT = np.zeros((3, 5), np.int32)
+    with graph.no_garbage():
+        state, loss = built.train_step(x_BT, x_BT, built.zero_state(3), learning_rate=0.5)
+        assert marked == len(built.trained)
+        alive = [parameter for parameter in built.trained if node(parameter).metadata]
+        assert not alive
+        assert state[0][0].grad_fn is None
+        assert loss.grad_fn is None
