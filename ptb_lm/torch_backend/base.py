@@ -57,6 +57,7 @@ class TorchModel(Model):
         self.model_name, self.cell = choice.model, cell
         if self.device.type == "cuda":
             self.hold_precision()
+            gpu.allocate_workspace(self.device)
             # Half precision rounds factors, and sums in float32.
             torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
             torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
@@ -129,11 +130,7 @@ class TorchModel(Model):
 
     def device_memory(self) -> int | None:
         """Return the peak of the bytes allocated on the device since it was last asked for; None on a CPU."""
-        if self.device.type == "cpu":
-            return None
-        peak = torch.cuda.max_memory_allocated(self.device)
-        torch.cuda.reset_peak_memory_stats(self.device)
-        return peak
+        return None if self.device.type == "cpu" else gpu.peak_memory(self.device)
 
     def environment(self) -> dict[str, Any]:
         """Return versions, device and threads."""

@@ -16,6 +16,8 @@ from ptb_lm.errors import UserError
 
 Capability = tuple[int, int]
 
+_workspaces = 0  # bytes of cuBLAS's, of all streams so far
+
 WHICH_BUILD = f"{nvidia.PAGE} says which build of torch can"
 
 
@@ -65,6 +67,24 @@ def _examined() -> str | None:
         reasons = [f"torch {torch.__version__} is a build without CUDA"]
     reason = next(filter(None, reasons), f"torch {torch.__version__} does not find it")
     return f"the GPU {there[0].name} cannot be used: {reason}; {WHICH_BUILD}"
+
+
+def allocate_workspace(device: torch.device) -> None:
+    """Let cuBLAS allocate its workspace for the current stream now, to be left out of the memory of a model.
+
+    It is some megabytes a stream and a GPU's own choice, whatever the model; it stays until the process ends.
+    """
+    global _workspaces
+    before = torch.cuda.memory_allocated(device)
+    torch.eye(8, device=device).mm(torch.eye(8, device=device))
+    _workspaces += torch.cuda.memory_allocated(device) - before
+
+
+def peak_memory(device: torch.device) -> int:
+    """Return the peak of the bytes allocated since it was last asked for, but for cuBLAS's workspaces."""
+    peak = torch.cuda.max_memory_allocated(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    return peak - _workspaces
 
 
 def _try() -> str:

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from ptb_lm.errors import UserError
+from ptb_lm.torch_backend import gpu
 from ptb_lm.torch_backend.base import is_out_of_memory
 from ptb_lm.torch_backend.cells import LayerState
 
@@ -66,6 +67,7 @@ class CudaGraph:
         self._stream.wait_stream(current)
         try:
             with torch.cuda.stream(self._stream):
+                gpu.allocate_workspace(self._device)
                 yield
         finally:
             current.wait_stream(self._stream)

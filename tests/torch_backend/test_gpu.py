@@ -16,6 +16,8 @@ from ptb_lm.errors import UserError
 from ptb_lm.model import backend
 from ptb_lm.model.config import Config
 from ptb_lm.torch_backend import gpu
+from ptb_lm.torch_backend.cells import BasicLayer
+from ptb_lm.torch_backend.execution import executed
 
 DRIVER = (
     "CUDA initialization: The NVIDIA driver on your system is too old (found version 12020). Please update "
@@ -190,3 +192,38 @@ def test_a_gpu_that_can_be_used_is(says: Callable[..., None], monkeypatch: pytes
 )
 def test_what_torch_has_kernels_for(capability: tuple[int, int], builds: list[str], expected: bool) -> None:
     assert gpu.has_kernels(capability, builds) is expected
+
+
+def test_the_workspaces_of_cublas_are_no_model_s_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One a stream, allocated by its first product; one that is there already is not counted again."""
+    held = {"bytes": 100}
+    products = iter([32, 0, 8])  # megabytes that each product makes cuBLAS allocate
+
+    class Matrix:
+        def mm(self, other: object) -> None:
+            held["bytes"] += next(products)
+
+    monkeypatch.setattr(gpu, "_workspaces", 0)
+    monkeypatch.setattr(torch, "eye", lambda *_, device: Matrix())
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda _: held["bytes"])
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda _: held["bytes"] + 7)
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda _: None)
+    for _ in range(3):
+        gpu.allocate_workspace(torch.device("cuda"))
+        assert gpu.peak_memory(torch.device("cuda")) == 107
+
+
+def test_compiling_in_fp32_on_an_ampere_says_nothing_of_tf32(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By torch's own function, whose warning is an error in tests and noise for who chose fp32."""
+    from torch._inductor import compile_fx
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (8, 0))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        compile_fx._warn_tf32_disabled.cache_clear()
+        with pytest.raises(UserWarning, match="TensorFloat32"):
+            compile_fx._warn_tf32_disabled()
+        executed(BasicLayer(3, 3), "compile")
+        compile_fx._warn_tf32_disabled()
+    compile_fx._warn_tf32_disabled.cache_clear()
