@@ -32,7 +32,7 @@ def executed(layer: Layer, execution: str, *, window: tuple[int, int] | None = N
         # Layers of all sizes share a cache, and beyond its limit torch would quietly run them as they are.
         torch._dynamo.config.recompile_limit = 64
         torch._dynamo.config.fail_on_recompile_limit_hit = True
-        # Who asks for fp32 means float32, whatever a GPU could do faster; --precision tf32 is the choice.
+        # Who asks for fp32 means float32, whatever a GPU could do faster; --precision tf32 is there for more.
         warnings.filterwarnings("ignore", "TensorFloat32 tensor cores", UserWarning)
         # For each shape by itself: a layer of another size must not make it compile for sizes left open.
         return cast(Layer, torch.compile(layer, dynamic=False))

@@ -14,8 +14,10 @@ from conftest import random_weights
 from ptb_lm import nvidia
 from ptb_lm.errors import UserError
 from ptb_lm.model import backend
+from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
 from ptb_lm.torch_backend import gpu
+from ptb_lm.torch_backend.base import auto_precision
 from ptb_lm.torch_backend.cells import BasicLayer
 from ptb_lm.torch_backend.execution import executed
 
@@ -134,8 +136,7 @@ def test_a_gpu_that_cannot_be_used(
     weights = random_weights(tiny_config, 11, seed=1)
 
     def build(device: str) -> Any:
-        chosen: Any = {"framework": "torch", "model": "cudnn", "precision": "fp32", "device": device}
-        return backend.build(tiny_config, weights, seed=1, **chosen)
+        return backend.build(tiny_config, weights, Choice.of(device=device))
 
     with pytest.raises(UserError) as caught:
         build("cuda")
@@ -144,7 +145,7 @@ def test_a_gpu_that_cannot_be_used(
     assert capsys.readouterr().err == ""
     for _ in range(2):  # said once
         assert build("auto").device.type == "cpu"
-    assert backend.precision_for("torch", "auto", device="auto") in ("fp32", "bf16")
+    assert auto_precision("auto") == auto_precision("cpu")
     assert capsys.readouterr().err == f"warning: computing on the CPU: {trouble}\n"
 
 

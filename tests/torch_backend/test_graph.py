@@ -16,6 +16,7 @@ from fake_graph import FakeGraph
 from ptb_lm.data import corpus
 from ptb_lm.errors import OutOfMemoryError, UserError
 from ptb_lm.model.backend import FRAMEWORKS
+from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
 from ptb_lm.torch_backend import cpu, graph, precision
 from ptb_lm.torch_backend.backend import TorchBackend
@@ -50,15 +51,8 @@ def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def build(config: Config, model: str, precision_name: str, kind: type[TorchBackend] = TorchBackend) -> Any:
-    return kind(
-        config,
-        random_weights(config, VOCABULARY, seed=1),
-        model=model,
-        execution="eager",
-        device="cpu",
-        precision=precision_name,
-        seed=3,
-    )
+    choice = Choice.of(model=model, execution="eager", device="cpu", precision=precision_name, seed=3)
+    return kind(config, random_weights(config, VOCABULARY, seed=1), choice)
 
 
 def captured(built: Any, module: ModuleType = graph) -> Any:
@@ -131,6 +125,14 @@ def test_a_captured_step_equals_the_eager_one_to_the_bit(
     assert found.step._graph.events == ["apart", "together"]
     if precision_name == "fp16":
         assert any(measured.new_loss_scale for measured in expected[0])
+
+
+@pytest.mark.parametrize(
+    ("model", "cell"), [("basic", "gru"), ("cudnn", "gru"), ("basic", "layer_norm_lstm")]
+)
+def test_the_captured_steps_of_other_cells_do_so_too(model: str, cell: str, small: Config) -> None:
+    config = small.replace(cell=cell, **DROPOUTS["all"])
+    assert_equal(life(captured(build(config, model, "fp32"))), life(build(config, model, "fp32")))
 
 
 def mutants() -> Iterator[Any]:

@@ -14,6 +14,7 @@ from ptb_lm import train
 from ptb_lm.errors import UserError
 from ptb_lm.model import backend, reference
 from ptb_lm.model.backend import FRAMEWORKS
+from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
 from ptb_lm.torch_backend import loss_scale, precision
 from ptb_lm.torch_backend.loss_scale import NAME, LossScale
@@ -30,8 +31,8 @@ def start_at(monkeypatch: pytest.MonkeyPatch, scale: float) -> None:
 
 
 def build(config: Config, model: str = "cudnn", **choice: Any) -> Any:
-    chosen: Any = {"framework": "torch", "device": "cpu", "precision": "fp16", "seed": 3, **choice}
-    return backend.build(config, random_weights(config, VOCABULARY, seed=1), model=model, **chosen)
+    chosen = Choice.of(model=model, **{"device": "cpu", "precision": "fp16", "seed": 3, **choice})
+    return backend.build(config, random_weights(config, VOCABULARY, seed=1), chosen)
 
 
 @pytest.mark.parametrize("tied", [False, True])

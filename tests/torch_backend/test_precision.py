@@ -9,6 +9,7 @@ from conftest import random_weights, random_windows
 
 from ptb_lm.model import backend
 from ptb_lm.model.backend import FRAMEWORKS
+from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
 from ptb_lm.torch_backend.precision import PRECISIONS, hold
 
@@ -55,9 +56,8 @@ def test_what_float32_products_round_to(precision: str, products: str, lstm: str
 @pytest.mark.gpu
 def test_models_of_two_precisions_do_not_disturb_each_other(tiny_config: Config) -> None:
     weights = random_weights(tiny_config, 11, seed=1)
-    chosen: Any = {"framework": "torch", "model": "cudnn", "execution": "eager", "device": "cuda"}
     single, half = (
-        backend.build(tiny_config, weights, precision=precision, seed=1, **chosen)
+        backend.build(tiny_config, weights, Choice.of(execution="eager", device="cuda", precision=precision))
         for precision in ("fp32", "bf16")
     )
     ((x_BT, y_BT),) = random_windows(tiny_config, 11, 1, seed=2)
