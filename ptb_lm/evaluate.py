@@ -21,6 +21,7 @@ from ptb_lm.training.run_config import RunConfig
 from ptb_lm.training.run_directory import RunDirectory
 
 PROG = "python -m ptb_lm.evaluate"
+WHAT_DATA_SAYS = "--data says where the run's splits are, and --text FILE is scored instead of one"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -67,7 +68,7 @@ def _evaluate(arguments: argparse.Namespace, command: str) -> int:
     if (request := adaptation_flags.read(arguments)) is not None:
         return _evaluate_adapted(arguments, request, command)
     if arguments.text is not None and arguments.data is not None:
-        raise UserError("--data says where the run's splits are, and --text FILE is scored instead of one")
+        raise UserError(WHAT_DATA_SAYS)
     directory = RunDirectory(arguments.run)
     run = directory.read_config()
     vocabulary = directory.read_vocabulary()
@@ -99,7 +100,10 @@ def _evaluate_adapted(arguments: argparse.Namespace, request: adaptation_flags.R
     run = directory.read_config()
     vocabulary = directory.read_vocabulary()
     weights = directory.read_weights(run, vocabulary)
-    scored = _scored(arguments, run, vocabulary, data=adapted_evaluation.needs_corpus(request))
+    needs_corpus = adapted_evaluation.needs_corpus(request)
+    if arguments.text is not None and arguments.data is not None and not needs_corpus:
+        raise UserError(WHAT_DATA_SAYS)
+    scored = _scored(arguments, run, vocabulary, data=needs_corpus)
     corpus.check_evaluation(scored.ids, batch_size=1, split=scored.name)
     subject = adapted_evaluation.Subject(
         run=run,

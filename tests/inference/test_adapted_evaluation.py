@@ -150,6 +150,18 @@ def test_the_order_of_test_words_cannot_change_what_is_tuned(
     assert of_text[1] == str(text)
 
 
+def test_a_text_needs_the_data_only_where_they_are_read(
+    run: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("w1 w2 w3\n" * 9)
+    problem = runs.refusal(capsys, evaluate, run, "--text", text, "--data", data, "--cache")
+    assert problem == "--data says where the run's splits are, and --text FILE is scored instead of one"
+    steps = ["--dynamic", "--dynamic-rule", "rms", "--dynamic-rate", "0.1"]
+    expected = printed(capsys, run, "--text", text, *steps)[1:]
+    assert printed(capsys, run, "--text", text, *steps, "--data", data)[1:] == expected
+
+
 def test_a_repetitive_text_gains(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = tmp_path / "text.txt"
     text.write_text("w9 w8 w9 w20 w3\n" * 60)
