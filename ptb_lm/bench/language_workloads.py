@@ -7,6 +7,7 @@ import dataclasses
 
 from ptb_lm.bench.variants import MODELS, Variant, every, named
 from ptb_lm.bench.workloads import LanguageTask, Workload
+from ptb_lm.model import cells
 from ptb_lm.model.config import PRESETS, Config
 
 PTB_VOCABULARY = 10_000
@@ -82,6 +83,22 @@ EXECUTIONS = tuple(
     )
     for name in ("small", "medium")
 )
+
+
+def _of_cell(cell: str) -> Workload:
+    """Return small with another cell, by all that compute it."""
+    small = _preset("small", variants=(), baseline="torch/basic")
+    computed = cells.CELLS[cell].layers.items()
+    names = [f"{framework}/{model}" for framework, models in computed for model in models]
+    return dataclasses.replace(
+        small,
+        name="small" if cell == cells.LSTM else f"small-{cell}",
+        task=dataclasses.replace(small.task, config=PRESETS["small"].replace(cell=cell)),
+        variants=tuple(Variant(name, name) for name in names if not name.endswith("/persistent")),
+    )
+
+
+CELLS = tuple(map(_of_cell, cells.CELLS))
 
 _STACKED = Workload(
     name="3x256",

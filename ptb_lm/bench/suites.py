@@ -48,6 +48,7 @@ SUITES: dict[str, Suite] = {
     "stacked-lm": Suite(
         "TensorFlow and PyTorch, eager and compiled, three ways to write a cell", "language_workloads:STACKED"
     ),
+    "cells": Suite("small with each cell, by all that compute it", "language_workloads:CELLS"),
     "peak": Suite(
         "the fastest on a CUDA device: CUDA graphs and lower precisions against a plain loop in TF32",
         "language_workloads:PEAK",

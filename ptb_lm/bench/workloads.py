@@ -1,6 +1,6 @@
 """What is computed: the tasks of the benchmark, with the work that each declares.
 
-FLOPs count the multiply-adds of LSTM, softmax and dense layers only: 2 a multiply-add forward, 6 for a
+FLOPs count the multiply-adds of recurrent, softmax and dense layers only: 2 a multiply-add forward, 6 for a
 training step (the gradients by inputs and by weights cost as much as the forward pass, each). An embedding
 has none: words pick its rows, and their gradients are added into rows. With tied weights it is the softmax's
 kernel as well, whose multiply-adds are those of any other.
@@ -23,6 +23,7 @@ from ptb_lm.classifier import Batch, ClassifierConfig
 from ptb_lm.data import corpus
 from ptb_lm.model import parameters
 from ptb_lm.model.backend import Framework, Ids
+from ptb_lm.model.cells import LSTM
 from ptb_lm.model.config import Config
 
 FLOPS_A_MULTIPLY_ADD = {"forward": 2, "train": 6}
@@ -78,8 +79,9 @@ class LanguageTask:
     def size(self) -> str:
         """The sizes, for people."""
         config = self.config
+        cell = "" if config.cell == LSTM else f"{config.cell} "
         return (
-            f"{config.num_layers} × {config.hidden_size} units, embedding {config.embedding_width}, "
+            f"{config.num_layers} × {config.hidden_size} {cell}units, embedding {config.embedding_width}, "
             f"vocabulary {self.vocabulary_size:,}, batch {config.batch_size} × {config.num_steps} steps, "
             f"dropout {1 - config.keep_prob:.2g}"
         )

@@ -1,0 +1,112 @@
+"""The walk of CONTRIBUTING.md that adds a cell: its code is taken from the page, and trained."""
+
+import importlib
+import re
+import sys
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pytest
+import runs
+from conftest import ROOT, installed, numeric_gradient, random_weights, random_windows
+
+from ptb_lm import evaluate, train
+from ptb_lm.model import backend, cells, reference
+from ptb_lm.model.choice import Choice
+from ptb_lm.model.config import Config
+
+VOCABULARY = 11
+PAGE = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+# The first line of each block of code says where it belongs.
+BLOCKS = dict(re.findall(r"```python\n# ([^\n]+)\n(.*?)```", PAGE, flags=re.DOTALL))
+PLACES = ("ptb_lm/model/cells", "ptb_lm/torch_backend", "ptb_lm/tf_backend")
+ROW = BLOCKS.pop("in CELLS, ptb_lm/model/cells/__init__.py")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def elman(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Write the page's files, where the packages find them, and add its row to the table."""
+    folder = tmp_path_factory.mktemp("added")
+    with pytest.MonkeyPatch.context() as patch:
+        for path, code in BLOCKS.items():
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            (folder / path).write_text(code, encoding="utf-8")
+        for place in PLACES:
+            if place == "ptb_lm/tf_backend" and not find_spec("tensorflow"):
+                continue
+            package = importlib.import_module(place.replace("/", "."))
+            patch.setattr(package, "__path__", [*package.__path__, str(folder / place)])
+            name = f"{package.__name__}.elman"
+            patch.delitem(sys.modules, name, raising=False)
+        for name, row in eval(f"{{{ROW}}}", {"Row": cells.Row}).items():
+            patch.setitem(cells.CELLS, name, row)
+        yield
+    for place in PLACES:
+        sys.modules.pop(f"{place.replace('/', '.')}.elman", None)
+
+
+@pytest.fixture
+def config(tiny_config: Config) -> Config:
+    return tiny_config.replace(cell="elman", max_grad_norm=1.8)
+
+
+def test_the_page_has_a_file_for_each_place() -> None:
+    assert sorted(BLOCKS) == sorted(f"{place}/elman.py" for place in PLACES)
+
+
+def test_its_gradients_equal_finite_differences(config: Config) -> None:
+    weights = random_weights(config, VOCABULARY, seed=1)
+    ((x_BT, y_BT),) = random_windows(config, VOCABULARY, 1, seed=2)
+    rng = np.random.default_rng(3)
+    state = [[rng.uniform(-1, 1, (3, 7)) for _ in range(2)]]
+    _, gradients, _ = reference.loss_and_gradients(weights, x_BT, y_BT, state)
+
+    def loss() -> float:
+        return reference.loss_and_gradients(weights, x_BT, y_BT, state)[0]
+
+    for name in ("elman.0.kernel", "elman.0.recurrent_kernel", "elman.1.bias"):
+        numeric = numeric_gradient(loss, weights[name])
+        np.testing.assert_allclose(gradients[name], numeric, rtol=0, atol=1e-8, err_msg=name)
+
+
+@pytest.mark.parametrize("execution", ["default", "jit"])
+@pytest.mark.parametrize("framework", ["torch", pytest.param("tensorflow", marks=installed("tensorflow"))])
+def test_every_training_step_equals_the_reference(framework: str, execution: str, config: Config) -> None:
+    if execution == "jit" and framework != "torch":
+        pytest.skip("TorchScript is torch's")
+    weights = random_weights(config, VOCABULARY, seed=1)
+    how = None if execution == "default" else execution
+    choice = Choice.of(framework=framework, model="basic", execution=how, device="cpu", precision="fp64")
+    built = backend.build(config, weights, choice)
+    assert "basic elman" in built.engine
+    state, expected_state = built.zero_state(3), reference.zero_state(weights, 3)
+    for step, (x_BT, y_BT) in enumerate(random_windows(config, VOCABULARY, 8, seed=2)):
+        state, loss = built.train_step(x_BT, y_BT, state, learning_rate=0.2)
+        expected, gradients, expected_state = reference.loss_and_gradients(
+            weights, x_BT, y_BT, expected_state
+        )
+        weights, norm = reference.sgd_update(weights, gradients, learning_rate=0.2, max_grad_norm=1.8)
+        (measured,) = built.read([loss])
+        assert measured.nll / 3 == pytest.approx(expected, rel=1e-11), f"step {step}"
+        assert measured.gradient_norm == pytest.approx(norm, rel=1e-10), f"step {step}"
+        for name, array in built.export_weights().items():
+            np.testing.assert_allclose(array, weights[name], rtol=0, atol=1e-10, err_msg=name)
+        carried = built.export_training_state(state)
+        np.testing.assert_allclose(carried["h"], np.array(expected_state[0]), rtol=0, atol=1e-10)
+        assert "c" not in carried
+
+
+def test_train_resume_and_evaluate_take_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = runs.write_corpus(tmp_path / "data")
+    flags = ["--cell", "elman", "--model", "basic", "--average-epochs", "1", "--recurrent-keep-prob", "0.9"]
+    whole = runs.train_run(data, tmp_path / "whole", *flags)
+    parts = runs.train_run(data, tmp_path / "parts", *flags, "--epochs", "1")
+    assert train.main(["--resume", str(parts), "--epochs", "2"]) == 0
+    assert runs.result(parts)["test_perplexity"] == runs.result(whole)["test_perplexity"]
+    capsys.readouterr()
+    assert evaluate.main([str(whole)]) == 0
+    assert f"{runs.result(whole)['test_perplexity']:.4f}" in capsys.readouterr().out
+    problem = "torch cudnn has no cell elman; choose --model basic, or --cell lstm or gru"
+    assert runs.refusal(capsys, evaluate, whole, "--model", "cudnn") == problem
