@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import random_weights
+from support import random_weights
 
 from ptb_lm import train
 

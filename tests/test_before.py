@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from conftest import ROOT
+from support import ROOT
 
 from ptb_lm.bench import __main__ as bench
 from ptb_lm.model.choice import Choice

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import runs
-from conftest import installed
+from support import installed
 
 from ptb_lm import evaluate
 from ptb_lm.data import corpus

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import runs
-from conftest import ROOT
+from support import ROOT
 
 import ptb_lm
 from ptb_lm import generate, neighbours, predict

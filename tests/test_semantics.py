@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import torch
-from conftest import ROOT, installed, random_weights, random_windows
+from support import ROOT, installed, random_weights, random_windows
 from torch import nn
 
 from ptb_lm.errors import UserError

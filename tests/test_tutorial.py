@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import runs
-from conftest import ROOT
+from support import ROOT
 
 from ptb_lm import train
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import wrong_variant
-from conftest import installed
+from support import installed
 
 from ptb_lm import classifier
 from ptb_lm.bench import parity, variants, whole_size

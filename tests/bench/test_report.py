@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import runs
 from bench_rows import ENVIRONMENT, PTB, STACKED_SPEEDS, WORK, rich, rounds, row, unmeasured, write
-from conftest import ROOT
+from support import ROOT
 
 from ptb_lm.bench.reporting import result_plots
 from ptb_lm.bench.reporting.report import build, to_text, write_report

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from bench_rows import WORK, row, unmeasured, write
-from conftest import ROOT
+from support import ROOT
 
 from ptb_lm.bench import rows
 from ptb_lm.bench.record import Record

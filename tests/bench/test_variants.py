@@ -4,7 +4,7 @@ import subprocess
 from typing import Any
 
 import pytest
-from conftest import ROOT, random_weights, random_windows
+from support import ROOT, random_weights, random_windows
 
 from ptb_lm.bench import variants
 from ptb_lm.bench.suites import SUITES

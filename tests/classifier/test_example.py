@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import runs
-from conftest import ROOT, installed
+from support import ROOT, installed
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from ptb_lm import classifier

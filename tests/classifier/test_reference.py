@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from conftest import numeric_gradient
+from support import numeric_gradient
 
 from ptb_lm import classifier
 from ptb_lm.classifier import LOSSES, Batch, ClassifierConfig, reference

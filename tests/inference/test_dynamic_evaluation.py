@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import random_weights
+from support import random_weights
 
 from ptb_lm.inference.adaptation import Dynamic
 from ptb_lm.model import reference

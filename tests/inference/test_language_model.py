@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import runs
-from conftest import ROOT, installed
+from support import ROOT, installed
 
 import ptb_lm
 from ptb_lm.errors import UserError

@@ -17,7 +17,7 @@ from urllib.parse import urlencode
 import browser
 import pytest
 import runs
-from conftest import ROOT
+from support import ROOT
 
 import ptb_lm
 from ptb_lm import play

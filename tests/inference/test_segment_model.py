@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from conftest import random_weights
+from support import random_weights
 
 from ptb_lm.errors import UserError
 from ptb_lm.model import reference

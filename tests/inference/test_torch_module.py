@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from conftest import random_weights, random_windows
+from support import random_weights, random_windows
 
 from ptb_lm.errors import UserError
 from ptb_lm.inference.torch_module import PlainLanguageModel, to_torch

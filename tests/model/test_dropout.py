@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from _pytest.mark import ParameterSet
-from conftest import installed, random_weights, random_windows
+from support import installed, random_weights, random_windows
 
 from ptb_lm.errors import UserError
 from ptb_lm.model import backend, reference

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from conftest import numeric_gradient, random_weights, random_windows
+from support import numeric_gradient, random_weights, random_windows
 
 from ptb_lm.model import parameters, reference
 from ptb_lm.model.config import Config

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from conftest import numeric_gradient
+from support import numeric_gradient
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from ptb_lm.model import parameters

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import runs
-from conftest import ROOT
+from support import ROOT
 
 from ptb_lm import evaluate
 from ptb_lm.results import adaptation

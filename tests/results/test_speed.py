@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from conftest import ROOT
+from support import ROOT
 
 PAGES = ("README.md", "docs/performance.md")
 RESULTS = ("results/bench-precisions-cpu/rows.jsonl", "results/contention-medium-cpu/table.md")

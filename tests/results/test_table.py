@@ -17,7 +17,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 import runs
-from conftest import ROOT, installed
+from support import ROOT, installed
 
 from ptb_lm import train
 from ptb_lm.training import launch

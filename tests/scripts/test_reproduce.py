@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import runs
-from conftest import ROOT, installed
+from support import ROOT, installed
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from ptb_lm.training.run_directory import RunDirectory

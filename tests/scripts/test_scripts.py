@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import runs
-from conftest import ROOT, installed
+from support import ROOT, installed
 
 WITHOUT = [
     *(

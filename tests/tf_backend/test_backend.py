@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import runs
-from conftest import random_weights, random_windows
+from support import random_weights, random_windows
 
 from ptb_lm import evaluate, nvidia, train
 from ptb_lm.errors import UserError

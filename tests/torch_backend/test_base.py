@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import random_weights, random_windows
+from support import random_weights, random_windows
 
 from ptb_lm.errors import OutOfMemoryError
 from ptb_lm.model import backend

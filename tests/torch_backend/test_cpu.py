@@ -10,7 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from conftest import random_weights, random_windows  # noqa: E402
+from support import random_weights, random_windows  # noqa: E402
 
 from ptb_lm.errors import UserError  # noqa: E402
 from ptb_lm.model import backend, reference  # noqa: E402

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import random_weights
+from support import random_weights
 
 from ptb_lm import nvidia
 from ptb_lm.errors import UserError

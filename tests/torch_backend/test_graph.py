@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import random_weights
 from fake_graph import FakeGraph
+from support import random_weights
 
 from ptb_lm.data import corpus
 from ptb_lm.errors import OutOfMemoryError, UserError

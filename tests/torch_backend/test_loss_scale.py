@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import runs
 import torch
-from conftest import random_weights, random_windows
+from support import random_weights, random_windows
 
 from ptb_lm import train
 from ptb_lm.errors import UserError

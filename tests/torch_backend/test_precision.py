@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import random_weights, random_windows
+from support import random_weights, random_windows
 
 from ptb_lm.model import backend
 from ptb_lm.model.backend import FRAMEWORKS

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import runs
 import torch
-from conftest import installed
+from support import installed
 
 from ptb_lm import train
 from ptb_lm.errors import OutOfMemoryError

@@ -5,7 +5,7 @@ import pytest
 
 tf = pytest.importorskip("tensorflow", reason="tensorflow is not installed")
 
-from conftest import random_weights, random_windows  # noqa: E402
+from support import random_weights, random_windows  # noqa: E402
 
 from ptb_lm.bench.rivals import plain_tensorflow as plain  # noqa: E402
 from ptb_lm.bench.variants import LANGUAGE_MODELS  # noqa: E402

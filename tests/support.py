@@ -1,0 +1,53 @@
+"""Functions that the tests share; fixtures are in conftest.py."""
+
+import importlib.util
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ptb_lm.data import corpus
+from ptb_lm.model import parameters
+from ptb_lm.model.config import Config
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def installed(framework: str) -> pytest.MarkDecorator:
+    """Skip, with the reason, where a framework is not installed."""
+    missing = importlib.util.find_spec(framework) is None
+    return pytest.mark.skipif(missing, reason=f"{framework} is not installed")
+
+
+def random_weights(config: Config, vocabulary_size: int, seed: int) -> dict[str, np.ndarray]:
+    """Random canonical weights in float64, biases too: zero biases would hide swapped gates."""
+    rng = np.random.default_rng(seed)
+    return {
+        name: rng.uniform(-0.5, 0.5, shape)
+        for name, shape in parameters.shapes(config, vocabulary_size).items()
+    }
+
+
+def random_windows(
+    config: Config, vocabulary_size: int, count: int, seed: int
+) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Consecutive windows (x_BT, y_BT) of random words, some of them repeated within a window."""
+    rng = np.random.default_rng(seed)
+    ids = rng.integers(
+        vocabulary_size, size=(config.batch_size, count * config.num_steps + 1), dtype=np.int32
+    )
+    return list(corpus.windows(ids, config.num_steps))
+
+
+def numeric_gradient(loss: Callable[[], float], array: np.ndarray) -> np.ndarray:
+    """The gradient of a loss by an array that it reads, by central differences in float64."""
+    step, gradient = 1e-5, np.empty_like(array)
+    for index in np.ndindex(array.shape):
+        kept = array[index]
+        array[index] = kept + step
+        above = loss()
+        array[index] = kept - step
+        gradient[index] = (above - loss()) / (2 * step)
+        array[index] = kept
+    return gradient
