@@ -1,9 +1,9 @@
 """What a busy process beside a training costs it, by how torch's threads wait for each other.
 
-    python scripts/contention.py --config medium --precision bf16 --out DIR
+    python -m ptb_lm.bench.studies contention --config medium --precision bf16 --out DIR
 
-Times training steps on random words, alone and beside a process that keeps one core busy, in each way to wait
-and with one thread fewer. Prints a table of words per second; --out keeps it in table.md, with the raw rows.
+Training steps on random words are timed alone and beside a process that keeps one core busy, in each way to
+wait and with one thread fewer.
 """
 
 import argparse
@@ -16,16 +16,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-from ptb_lm import cli
 from ptb_lm.files import atomic_write
-from ptb_lm.model.backend import FRAMEWORKS
-from ptb_lm.model.config import PRESETS, RECIPES
+from ptb_lm.model.config import RECIPES
 from ptb_lm.training import runlog
 
-PROG = "python scripts/contention.py"
 BUSY = [sys.executable, "-c", "while True: pass"]
 NEIGHBOURS: dict[str, list[str] | None] = {
     "alone": None,
@@ -34,21 +30,8 @@ NEIGHBOURS: dict[str, list[str] | None] = {
 }
 
 
-def main() -> int:
-    """Measure; return the exit status."""
-    return cli.run(PROG, _main)
-
-
-def _main() -> int:
-    parser = cli.Parser(prog=PROG, description="What a busy process beside a training costs it.")
-    parser.add_argument("--config", choices=tuple(PRESETS), default="medium")
-    parser.add_argument("--model", default="block_fused", choices=tuple(FRAMEWORKS["torch"].models))
-    parser.add_argument("--precision", choices=FRAMEWORKS["torch"].precisions, default="fp32")
-    parser.add_argument("--seconds", type=cli.positive, default=4.0, help="a block's (default: %(default)g)")
-    parser.add_argument("--rounds", type=cli.whole(1), default=3, help="default: %(default)s")
-    parser.add_argument("--out", type=Path, help="keep table.md and rows.jsonl there")
-    parser.add_argument("--step", action="store_true", help=argparse.SUPPRESS)  # what it starts itself
-    arguments = parser.parse_args()
+def measure(arguments: argparse.Namespace) -> int:
+    """Print a table of words per second, and keep it with its rows in OUT; return the exit status."""
     if arguments.step:
         return _steps(arguments)
     rows = []
@@ -56,13 +39,13 @@ def _main() -> int:
         for name, waits in _ways().items():
             for neighbour, command in NEIGHBOURS.items():
                 with _running(command):
-                    rate = _measured(waits)
+                    rate = _measured(arguments.command, waits)
                 rows.append({"way": name, "neighbour": neighbour, "words_per_second": rate})
     text = _table(rows)
     runlog.say(text)
     if arguments.out:
         arguments.out.mkdir(parents=True, exist_ok=True)
-        facts = {"command": shlex.join([*PROG.split(), *sys.argv[1:]]), **runlog.environment()}
+        facts = {"command": arguments.command, **runlog.environment()}
         lines = [json.dumps(row) + "\n" for row in (facts, *rows)]
         atomic_write(arguments.out / "rows.jsonl", "".join(lines))
         atomic_write(arguments.out / "table.md", text + "\n")
@@ -94,9 +77,9 @@ def _running(command: list[str] | None) -> Iterator[None]:
             process.kill()
 
 
-def _measured(waits: dict[str, str]) -> float:
+def _measured(command: str, waits: dict[str, str]) -> float:
     done = subprocess.run(
-        [sys.executable, __file__, *sys.argv[1:], "--step"],
+        [sys.executable, *shlex.split(command)[1:], "--step"],
         capture_output=True,
         text=True,
         check=True,
@@ -142,7 +125,3 @@ def _table(rows: list[dict[str, Any]]) -> str:
             cells.append(f"{statistics.median(rates):,.0f} ({min(rates):,.0f} to {max(rates):,.0f})")
         lines.append(f"| {way} | {' | '.join(cells)} |")
     return "\n".join(lines)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,20 +1,17 @@
 """Where the time of a torch training step goes, operation by operation.
 
-    python scripts/profile_step.py torch/cudnn --config medium --out DIR
+    python -m ptb_lm.bench.studies profile torch/cudnn --config medium --out DIR
 
 A variant is named as in the benchmark: torch/MODEL[/EXECUTION], or plain-torch/cudnn. Prints the operations
 by their own time (on a GPU, its kernels); --out keeps them in profile.txt, and with --trace in trace.json
 for Perfetto.
 """
 
-import shlex
-import sys
-from pathlib import Path
+import argparse
 
 import torch
-from torch.profiler import ProfilerActivity, profile
+from torch import profiler
 
-from ptb_lm import cli
 from ptb_lm.bench.language_workloads import PTB_VOCABULARY
 from ptb_lm.bench.variants import LANGUAGE_MODELS, Variant
 from ptb_lm.bench.workloads import LanguageTask
@@ -22,29 +19,13 @@ from ptb_lm.data import corpus
 from ptb_lm.errors import UserError
 from ptb_lm.files import atomic_write
 from ptb_lm.model import parameters
-from ptb_lm.model.backend import FRAMEWORKS
-from ptb_lm.model.config import PRESETS, RECIPES
+from ptb_lm.model.config import RECIPES
 
-PROG = "python scripts/profile_step.py"
 WARM_UP = 5
 
 
-def main() -> int:
+def profile(arguments: argparse.Namespace) -> int:
     """Profile some steps on random words of Penn Treebank's frequencies; return the exit status."""
-    return cli.run(PROG, _profile)
-
-
-def _profile() -> int:
-    parser = cli.Parser(prog=PROG, description="Where the time of a torch training step goes.")
-    parser.add_argument("variant", metavar="VARIANT", help="as torch/cudnn, or plain-torch/cudnn")
-    parser.add_argument("--config", choices=tuple(PRESETS), default="small")
-    parser.add_argument("--recipe", choices=tuple(RECIPES), default="default", help="default: %(default)s")
-    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
-    parser.add_argument("--precision", choices=FRAMEWORKS["torch"].precisions, default="fp32")
-    parser.add_argument("--steps", type=cli.whole(1), default=5, help="steps to profile (default: 5)")
-    parser.add_argument("--out", type=Path, help="keep what is printed in OUT/profile.txt")
-    parser.add_argument("--trace", action="store_true", help="write OUT/trace.json too")
-    arguments = parser.parse_args()
     if arguments.trace and not arguments.out:
         raise UserError("--trace writes OUT/trace.json, and --out is not given")
     if not arguments.variant.startswith(("torch/", "plain-torch/")):
@@ -65,15 +46,16 @@ def _profile() -> int:
     for x_BT, y_BT in windows[:WARM_UP]:
         state, _ = model.train_step(x_BT, y_BT, state, learning_rate=0.1)
     model.read([])
-    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]
-    with profile(activities=activities, acc_events=True) as profiled:
+    activities = [profiler.ProfilerActivity.CPU, *([profiler.ProfilerActivity.CUDA] if on_gpu else [])]
+    with profiler.profile(activities=activities, acc_events=True) as profiled:
         for x_BT, y_BT in windows[WARM_UP:]:
             state, _ = model.train_step(x_BT, y_BT, state, learning_rate=0.1)
         model.read([])
     order = "self_device_time_total" if on_gpu else "self_cpu_time_total"
     table = profiled.key_averages().table(sort_by=order, row_limit=25, max_name_column_width=60)
-    command = shlex.join(["python", *sys.argv])
-    text = f"{command}\ntorch {torch.__version__}, {arguments.steps} steps, {model.engine}\n{table}\n"
+    text = (
+        f"{arguments.command}\ntorch {torch.__version__}, {arguments.steps} steps, {model.engine}\n{table}\n"
+    )
     print(text)
     if arguments.out:
         arguments.out.mkdir(parents=True, exist_ok=True)
@@ -81,7 +63,3 @@ def _profile() -> int:
         if arguments.trace:
             profiled.export_chrome_trace(str(arguments.out / "trace.json"))
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

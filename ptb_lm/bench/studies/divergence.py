@@ -1,22 +1,19 @@
 """How fast runs that differ by rounding alone drift apart: loss by loss, on real text, on the CPU.
 
-    python scripts/divergence.py --out results/divergence-small-cpu basic/fp64 cudnn/fp64 cudnn/fp32
+    python -m ptb_lm.bench.studies divergence --out DIR basic/fp64 cudnn/fp64 cudnn/fp32
 
 A variant is MODEL/PRECISION of torch; `/nudged` moves one initial weight by one unit in its last float32
 place. All start from the same weights and see the same windows; each loss is compared with the first
 variant's.
 """
 
+import argparse
 import itertools
 import json
-import shlex
-import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ptb_lm import cli
 from ptb_lm.data import corpus, datasets
 from ptb_lm.errors import UserError
 from ptb_lm.files import atomic_write
@@ -25,23 +22,9 @@ from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import PRESETS, Config
 from ptb_lm.training import runlog
 
-PROG = "python scripts/divergence.py"
 
-
-def main() -> int:
-    """Train the variants side by side; print the differences, and write OUT/result.json."""
-    return cli.run(PROG, _compare)
-
-
-def _compare() -> int:
-    parser = cli.Parser(prog=PROG, description="How fast runs that differ by rounding alone drift apart.")
-    parser.add_argument("variants", nargs="+", metavar="VARIANT", help="MODEL/PRECISION, or with /nudged")
-    parser.add_argument("--config", choices=tuple(PRESETS), default="small")
-    parser.add_argument("--data", default="ptb")
-    parser.add_argument("--steps", type=cli.whole(1), default=151, help="default: 151")
-    parser.add_argument("--out", type=Path, help="keep what is printed in OUT/result.json")
-    arguments = parser.parse_args()
-
+def compare(arguments: argparse.Namespace) -> int:
+    """Train the variants side by side, print and keep their differences; return the exit status."""
     config, loaded = PRESETS[arguments.config], datasets.load(arguments.data)
     models = {
         variant: _build(variant, config, len(loaded.vocabulary))
@@ -63,8 +46,7 @@ def _compare() -> int:
             print(f"{step:>4}  {first:.3f} ", *(f"{value:.0e}" for value in differences.values()), flush=True)
     if arguments.out:
         arguments.out.mkdir(parents=True, exist_ok=True)
-        command = shlex.join(["python", *sys.argv])
-        result = {"command": command, "environment": runlog.environment(), "rows": rows}
+        result = {"command": arguments.command, "environment": runlog.environment(), "rows": rows}
         atomic_write(arguments.out / "result.json", json.dumps(result, indent=1) + "\n")
     return 0
 
@@ -79,7 +61,3 @@ def _build(variant: str, config: Config, vocabulary_size: int) -> Any:
         kernel = weights["lstm.0.kernel"]
         kernel[0, 0] = np.nextafter(kernel[0, 0], np.float32(1))
     return backend.build(config, weights, Choice.of(model=model, device="cpu", precision=precision))
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,0 +1,105 @@
+"""Look into a training step: python -m ptb_lm.bench.studies profile | contention | divergence."""
+
+import argparse
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from ptb_lm import cli
+from ptb_lm.model.backend import FRAMEWORKS
+from ptb_lm.model.config import PRESETS, RECIPES
+
+PROG = "python -m ptb_lm.bench.studies"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; return its exit status."""
+    given = list(sys.argv[1:] if argv is None else argv)
+    name = f"{PROG} {given[0]}" if given and not given[0].startswith("-") else PROG
+    return cli.run(name, lambda: _command(given))
+
+
+def _command(given: list[str]) -> int:
+    arguments = _parser().parse_args(given)
+    arguments.command = shlex.join([*PROG.split(), *given])
+    status: int = arguments.function(arguments)
+    return status
+
+
+def _parser() -> cli.Parser:
+    parser = cli.Parser(prog=PROG, description="Look into a training step, in ways that no suite does.")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+
+    text = "Where the time of a torch training step goes, operation by operation."
+    profile = commands.add_parser("profile", prog=f"{PROG} profile", description=text, help=text)
+    profile.add_argument("variant", metavar="VARIANT", help="as torch/cudnn, or plain-torch/cudnn")
+    _add_config(profile, default="small")
+    profile.add_argument("--recipe", choices=tuple(RECIPES), default="default", help="default: %(default)s")
+    profile.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    _add_precision(profile)
+    profile.add_argument("--steps", type=cli.whole(1), default=5, help="steps to profile (default: 5)")
+    _add_out(profile, "profile.txt")
+    profile.add_argument("--trace", action="store_true", help="write OUT/trace.json too, for Perfetto")
+    profile.set_defaults(function=_profile)
+
+    text = "What a busy process beside a training costs it, by how torch's threads wait for each other."
+    contention = commands.add_parser("contention", prog=f"{PROG} contention", description=text, help=text)
+    _add_config(contention, default="medium")
+    contention.add_argument("--model", default="block_fused", choices=tuple(FRAMEWORKS["torch"].models))
+    _add_precision(contention)
+    contention.add_argument(
+        "--seconds", type=cli.positive, default=4.0, help="a block's (default: %(default)g)"
+    )
+    contention.add_argument("--rounds", type=cli.whole(1), default=3, help="default: %(default)s")
+    _add_out(contention, "table.md and OUT/rows.jsonl")
+    contention.add_argument("--step", action="store_true", help=argparse.SUPPRESS)  # what it starts itself
+    contention.set_defaults(function=_contention)
+
+    text = "How fast runs that differ by rounding alone drift apart, loss by loss, on a CPU."
+    divergence = commands.add_parser("divergence", prog=f"{PROG} divergence", description=text, help=text)
+    divergence.add_argument("variants", nargs="+", metavar="VARIANT", help="MODEL/PRECISION, or with /nudged")
+    _add_config(divergence, default="small")
+    divergence.add_argument("--data", default="ptb", help="as of python -m ptb_lm.train")
+    divergence.add_argument("--steps", type=cli.whole(1), default=151, help="default: %(default)s")
+    _add_out(divergence, "result.json")
+    divergence.set_defaults(function=_divergence)
+    return parser
+
+
+def _add_config(parser: argparse.ArgumentParser, *, default: str) -> None:
+    parser.add_argument("--config", choices=tuple(PRESETS), default=default, help="default: %(default)s")
+
+
+def _add_precision(parser: argparse.ArgumentParser) -> None:
+    precisions = FRAMEWORKS["torch"].precisions
+    parser.add_argument("--precision", choices=precisions, default="fp32", help="default: %(default)s")
+
+
+def _add_out(parser: argparse.ArgumentParser, file: str) -> None:
+    parser.add_argument("--out", type=Path, help=f"keep what is printed in OUT/{file}")
+
+
+# Imported when the flags are known to be right: what they import takes longer than --help should.
+
+
+def _profile(arguments: argparse.Namespace) -> int:
+    from ptb_lm.bench.studies import profile
+
+    return profile.profile(arguments)
+
+
+def _contention(arguments: argparse.Namespace) -> int:
+    from ptb_lm.bench.studies import contention
+
+    return contention.measure(arguments)
+
+
+def _divergence(arguments: argparse.Namespace) -> int:
+    from ptb_lm.bench.studies import divergence
+
+    return divergence.compare(arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

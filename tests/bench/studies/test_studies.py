@@ -1,0 +1,88 @@
+"""The studies of a step: what they measure is the model that the package trains."""
+
+import json
+from pathlib import Path
+
+import pytest
+import runs
+
+from ptb_lm.bench.studies import __main__ as studies
+
+
+def test_a_profile_names_the_operations_and_its_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    flags = ["--config", "test", "--steps", "1", "--out", str(out)]
+    assert studies.main(["profile", "torch/cudnn", *flags]) == 0
+    kept = (out / "profile.txt").read_text()
+    assert kept in capsys.readouterr().out
+    assert kept.startswith(f"python -m ptb_lm.bench.studies profile torch/cudnn {' '.join(flags)}\n")
+    assert "aten::mm" in kept
+    assert [path.name for path in out.iterdir()] == ["profile.txt"]
+
+
+def test_contention_times_steps(capsys: pytest.CaptureFixture[str]) -> None:
+    """In a process of its own for each way to wait; here in ours."""
+    assert studies.main(["contention", "--config", "test", "--seconds", "0.01", "--step"]) == 0
+    assert float(capsys.readouterr().out) > 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["torch/cudnn", "--steps", "0"], "argument --steps: must be a whole number of at least 1, not '0'"),
+        (["torch/cudnn", "--trace"], "--trace writes OUT/trace.json, and --out is not given"),
+        (["torch/cudn"], "unknown model 'cudn' for torch; choose from basic, block, block_fused, cudnn, "),
+        (["torch/cudnn/quick"], "unknown execution 'quick' for torch; choose from auto, eager, graph"),
+        (["torch/cudnn/eager/static/more"], "torch/cudnn/eager/static/more: a variant is FRAMEWORK/MODEL[/"),
+        (["cudnn"], "cudnn: only torch's variants can be profiled, torch/MODEL[/EXECUTION] and plain-torch"),
+        (["tensorflow/cudnn"], "tensorflow/cudnn: only torch's variants can be profiled, torch/MODEL"),
+    ],
+)
+def test_a_profile_that_cannot_be_is_one_sentence(
+    arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert refusal(capsys, "profile", *arguments).startswith(sentence)
+
+
+def refusal(capsys: pytest.CaptureFixture[str], command: str, *given: object) -> str:
+    """Run a study that must refuse: one line on stderr, nothing on stdout. Return the line's sentence."""
+    capsys.readouterr()
+    assert runs.run_command(studies, command, *given) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    prefix = f"{studies.PROG} {command}: "
+    assert err.startswith(prefix)
+    return err.removeprefix(prefix)
+
+
+def test_a_model_does_not_diverge_from_itself_and_a_nudge_is_seen(tmp_path: Path) -> None:
+    data = runs.write_corpus(tmp_path / "data")
+    variants = ["basic/fp64", "basic/fp64/nudged", "cudnn/fp64"]
+    flags = ["--data", str(data), "--config", "test", "--steps", "15", "--out", str(tmp_path / "out")]
+    assert studies.main(["divergence", *flags, *variants]) == 0
+    rows = json.loads((tmp_path / "out" / "result.json").read_text())["rows"]
+    assert [row["step"] for row in rows] == [*range(15)]
+    for row in rows:
+        assert row["relative_difference"]["basic/fp64/nudged"] < 1e-8
+        assert row["relative_difference"]["cudnn/fp64"] < 1e-13
+    assert rows[-1]["relative_difference"]["basic/fp64/nudged"] > 0
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        (["foo/fp32"], "unknown model 'foo' for torch; choose from "),
+        (["foo"], "foo: a variant is MODEL/PRECISION or MODEL/PRECISION/nudged"),
+        (["basic/fp64/pushed"], "basic/fp64/pushed: a variant is MODEL/PRECISION or "),
+        (["basic/fp64", "--steps", "-5"], "argument --steps: must be a whole number of at least 1"),
+        (["basic/fp64", "--data", "nowhere"], "the data folder nowhere does not exist"),
+    ],
+)
+def test_divergence_refuses_in_a_sentence(
+    given: list[str], problem: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = runs.write_corpus(tmp_path / "data")
+    flags = ["--config", "test", "--data", data]
+    assert refusal(capsys, "divergence", *flags, *given).startswith(problem)
