@@ -7,8 +7,9 @@ had not been averaged, and their average.
 import re
 from collections.abc import Iterator
 
-from ptb_lm.results import kept_runs
-from ptb_lm.results.kept_runs import Run
+from ptb_lm.results import command
+from ptb_lm.results.page import epochs, perplexity, table
+from ptb_lm.results.runs import Run
 
 # The steps that are runs in their own right, by the names of their folders.
 STEPS = {
@@ -21,20 +22,20 @@ TITLES = [
 ]
 
 
-def markdown(runs: list[Run], config: str) -> str:
+def markdown(found: list[Run], config: str) -> str:
     """Return the table of the ablation of a configuration.
 
     The test split is left out, because nothing is chosen by it.
     """
-    steps = sorted(_steps(runs, config), key=lambda step: (step[1].device, step[0]))
+    steps = sorted(_steps(found, config), key=lambda step: (step[1].device, step[0]))
     rows = [_row(name, run) for name, run in steps]
-    return kept_runs.table(TITLES, rows) if rows else "No step of it has been run yet.\n"
+    return table(TITLES, rows) if rows else "No step of it has been run yet.\n"
 
 
-def _steps(runs: list[Run], config: str) -> Iterator[tuple[str, Run]]:
+def _steps(found: list[Run], config: str) -> Iterator[tuple[str, Run]]:
     """Yield the runs that scripts/reproduce makes for it, with what they are called in the table."""
     prefix = f"ablation-{config}-"
-    for run in runs:
+    for run in found:
         if named := re.fullmatch(r"(.+)-cudnn-(cpu|cuda)", run.folder.name):
             if named[1] in STEPS[config]:
                 yield STEPS[config][named[1]], run
@@ -43,14 +44,14 @@ def _steps(runs: list[Run], config: str) -> Iterator[tuple[str, Run]]:
 
 
 def _row(name: str, run: Run) -> list[str]:
-    changes = kept_runs.overrides(run, recipe="tutorial")
+    changes = command.overrides(run, recipe="tutorial")
     both = [_valid(run, averaged=False), _valid(run, averaged=True)]
     return [
         f"[{name}]({run.folder.name})",
         f"`{' '.join(changes)}`" if changes else "",
-        kept_runs.epochs([run]),
-        *(kept_runs.perplexity([min(values, default=None)], strong=True) for values in both),
-        *(kept_runs.perplexity(values[-1:] if run.result else []) for values in both),
+        epochs([run]),
+        *(perplexity([min(values, default=None)], strong=True) for values in both),
+        *(perplexity(values[-1:] if run.result else []) for values in both),
         run.device,
         run.commit,
     ]

@@ -1,19 +1,16 @@
-"""Write the table of models that adapt to the text, into results/README.md, from results/adaptation-*.
+"""The table of models that adapt to the text, in results/README.md, from results/adaptation-*.
 
 It is a table of its own, because an adapted perplexity is of another kind than those of the runs.
 """
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
-from ptb_lm import cli
 from ptb_lm.errors import UserError
 from ptb_lm.inference.adaptation import Cache, Dynamic
-from ptb_lm.results import kept_runs
+from ptb_lm.results.page import table, write_part
 
-PROG = "python -m ptb_lm.results.adaptation"
 PART = "adaptation"
 TITLES = (
     *("adapted to the text by", "of", "settings", "tuned on", "trials:"),
@@ -21,19 +18,15 @@ TITLES = (
 )
 
 
-def main() -> int:
-    """Run the command; return its exit status."""
-    return cli.run(PROG, _write)
+def write(results: Path) -> int:
+    """Write the table; return of how many results.
 
-
-def _write() -> int:
-    parser = cli.Parser(prog=PROG, description="Write the table of models that adapt to the text.")
-    parser.add_argument("--results", type=Path, default=kept_runs.RESULTS, help="another folder than results")
-    results: Path = parser.parse_args().results
+    Raises:
+        UserError: A result cannot be read, or the page lacks its markers.
+    """
     rows = [_row(path, results) for path in sorted(results.glob("adaptation-*/*/result.json"))]
-    kept_runs.write_part(results / "README.md", PART, kept_runs.table(TITLES, rows))
-    print(f"wrote the table of {len(rows)} results into {results / 'README.md'}")
-    return 0
+    write_part(results / "README.md", PART, table(TITLES, rows))
+    return len(rows)
 
 
 def _row(path: Path, results: Path) -> list[str]:
@@ -74,7 +67,3 @@ def _unadapted_there(found: dict[str, Any]) -> float | None:
 
 def _perplexity(value: float | None) -> str:
     return "" if value is None else f"{value:.2f}"
-
-
-if __name__ == "__main__":
-    sys.exit(main())

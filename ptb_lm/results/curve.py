@@ -4,39 +4,27 @@ The same run gives the same file, to the byte, by the same version of matplotlib
 """
 
 import math
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ptb_lm import cli
 from ptb_lm.bench.reporting.plots import INK, PERPLEXITIES, draw_perplexities, svg_file
 from ptb_lm.files import atomic_write
-from ptb_lm.results import kept_runs
-from ptb_lm.results.kept_runs import Run
+from ptb_lm.results.runs import Run
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-PROG = "python -m ptb_lm.results.curve"
 
+def draw(run: Run) -> Path:
+    """Draw a run's learning curves into its folder; return the file.
 
-def main() -> int:
-    """Run the command; return its exit status."""
-    return cli.run(PROG, _draw_all)
-
-
-def _draw_all() -> int:
-    parser = cli.Parser(prog=PROG, description="Draw learning curves, each into RUN/curve.svg.")
-    parser.add_argument(
-        "runs", nargs="*", type=Path, metavar="RUN", help="run directories; default: all runs in results"
-    )
-    given: list[Path] = parser.parse_args().runs
-    for run in [kept_runs.read(path) for path in given] if given else kept_runs.read_all(kept_runs.RESULTS):
-        path = run.folder / "curve.svg"
-        atomic_write(path, svg(run))
-        print(path)
-    return 0
+    Raises:
+        UserError: matplotlib is not installed.
+    """
+    path = run.folder / "curve.svg"
+    atomic_write(path, svg(run))
+    return path
 
 
 def svg(run: Run) -> str:
@@ -85,7 +73,3 @@ def _points(run: Run, column: str) -> list[tuple[float, float]]:
     """Return epochs and values; the line has a gap where there is none, or one beyond a float."""
     values = [(row["epoch"], row.get(column, math.nan)) for row in run.epochs]
     return [(epoch, value if math.isfinite(value) else math.nan) for epoch, value in values]
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,86 +1,130 @@
-"""Add a run to the table of records, results/records.md: seconds of training to test perplexity 78.3.
+"""The tables of records, results/records.md: seconds to test perplexity 78.3.
 
-    python -m ptb_lm.results.records results/RUN --what "what changed"
-
-The table is written from the runs beside RUN that this was called for, which have a record.json since.
+A run is on the list of its device: of a GPU, or of two CPU cores with untied or with tied weights. The tables
+are written from the runs in results/ that a record was asked for, which have a record.json since.
 """
 
 import json
-import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
-from ptb_lm import cli
 from ptb_lm.bench.reporting.tables import markdown_text
 from ptb_lm.errors import UserError
 from ptb_lm.files import atomic_write
-from ptb_lm.results import kept_runs
-from ptb_lm.results.kept_runs import Run
+from ptb_lm.results import command, page, runs
+from ptb_lm.results.runs import Run
 
-PROG = "python -m ptb_lm.results.records"
 BOUND = 78.3
-TITLES = ["date", "commit", "what changed", "device", "epochs:", "test:", "seconds:", "log"]
+TITLES = [
+    *("date", "commit", "what changed", "machine", "processor", "command", "epochs:", "test:", "seconds:"),
+    *("log", "curve"),
+]
 
 
-def main() -> int:
-    """Run the command; return its exit status."""
-    return cli.run(PROG, _record)
+@dataclass(frozen=True)
+class Records:
+    """A list of records.
+
+    Attributes:
+        part: The part of records.md that it is.
+        clock: The key in result.json of the seconds that count: of the training, or of the whole command.
+    """
+
+    part: str
+    clock: str
 
 
-def _record() -> int:
-    parser = cli.Parser(prog=PROG, description="Add a run to the table of records, records.md beside it.")
-    parser.add_argument("run", type=Path, metavar="RUN", help="a run's folder in results")
-    parser.add_argument("--what", required=True, help="what changed since the record before, in a few words")
-    arguments = parser.parse_args()
-    run = kept_runs.read(arguments.run)
-    if problem := _problem(run):
+GPU = Records("records", "seconds")
+CPU = Records("records of two CPU cores", "command_seconds")
+CPU_TIED = Records("records of two CPU cores, tied", "command_seconds")
+CORES, UNITS = 2, (2, 650)  # of the lists of a CPU: at most, and layers × units
+
+
+def record(folder: Path, what: str) -> str:
+    """Put a run into the table of its list; return a sentence about it.
+
+    Args:
+        folder: The run's, in results/.
+        what: What changed since the record before, in a few words.
+
+    Raises:
+        UserError: The run does not count, or is in the table under other words; nothing is written.
+    """
+    run = runs.read(folder)
+    if problem := next(_problems(run), ""):
         raise UserError(f"{run.folder} is no record: {problem}")
-    record = run.folder / "record.json"
-    if record.exists() and (what := _what(run)) != arguments.what:
-        raise UserError(f"{run.folder} is in the table already, as {what!r}; other code is another run")
-    atomic_write(record, json.dumps({"what": arguments.what}) + "\n")
-    results = run.folder.resolve().parent
-    records = [kept_runs.read(path.parent) for path in results.glob("*/record.json")]
-    records.sort(key=lambda record: str(record.result["environment"]["started"]))
-    page = results / "records.md"
-    kept_runs.write_part(page, "records", kept_runs.table(TITLES, map(_row, records)))
-    print(f"{run.result['seconds']:.1f} s to test perplexity {run.result['test_perplexity']:.2f}: in {page}")
-    return 0
+    file = run.folder / "record.json"
+    if file.exists() and (before := _what(run)) != what:
+        raise UserError(f"{run.folder} is in the table already, as {before!r}; other code is another run")
+    atomic_write(file, json.dumps({"what": what}) + "\n")
+    results, records = run.folder.resolve().parent, _records_of(run)
+    _write_table(records, results)
+    seconds, perplexity = run.result[records.clock], run.result["test_perplexity"]
+    return f"{seconds:.1f} s to test perplexity {perplexity:.2f}: in {results / 'records.md'}"
 
 
-def _problem(run: Run) -> str:
-    """Return why a run does not count, or nothing if it does."""
+def _write_table(records: Records, results: Path) -> None:
+    listed = [runs.read(path.parent) for path in results.glob("*/record.json")]
+    listed = [run for run in listed if _records_of(run) == records]
+    listed.sort(key=lambda run: str(run.result["environment"]["started"]))
+    rows = [_row(run, records) for run in listed]
+    page.write_part(results / "records.md", records.part, page.table(TITLES, rows))
+
+
+def _records_of(run: Run) -> Records:
+    if "cuda" in run.result["environment"]:
+        return GPU
+    return CPU_TIED if run.config.hyperparameters.tie_weights else CPU
+
+
+def _problems(run: Run) -> Iterator[str]:
+    """Yield why a run does not count."""
     if not run.result:
-        return f"{len(run.epochs)} of {run.config.hyperparameters.epochs} epochs are done"
+        yield f"{len(run.epochs)} of {run.config.hyperparameters.epochs} epochs are done"
+        return
     if run.data != "ptb":
-        return f"it read {run.config.data}, not Penn Treebank"
+        yield f"it read {run.config.data}, not Penn Treebank"
     if not run.result["test_perplexity"] <= BOUND:  # nor is one that is no number
-        return f"its test perplexity is {run.result['test_perplexity']:.3f}, not at most {BOUND}"
-    if "cuda" not in run.result["environment"]:
-        return f"it ran on a CPU ({run.device}), and records are of a GPU"
+        yield f"its test perplexity is {run.result['test_perplexity']:.3f}, not at most {BOUND}"
     if run.result.get("earlier_environments"):
-        return "it was resumed, and its seconds lack what the stop cost"
+        yield "it was resumed, and its seconds lack what the stop cost"
     if not run.commit or " " in run.commit:
-        return f"a commit makes it again, and it was made by {run.commit or 'none that is known'}"
-    return ""
+        yield f"a commit makes it again, and it was made by {run.commit or 'none that is known'}"
+    if _records_of(run) != GPU:
+        yield from _problems_on_a_cpu(run)
+
+
+def _problems_on_a_cpu(run: Run) -> Iterator[str]:
+    cores, sizes = run.result["environment"]["cores"], run.config.hyperparameters
+    if cores > CORES:
+        yield f"it had {cores} cores, and the list is of {CORES}: taskset -c 0,1 leaves it so many"
+    if (sizes.num_layers, sizes.hidden_size) != UNITS:
+        has = f"{sizes.num_layers} × {sizes.hidden_size}"
+        yield f"its model has {has} units, and the list of a CPU is of {UNITS[0]} × {UNITS[1]}"
+    if sizes.cell != "lstm":
+        yield f"its cell is {sizes.cell}, and the list of a CPU is of LSTMs"
+    if CPU.clock not in run.result:
+        yield "it does not say how long the whole command took, as runs of before did not"
 
 
 def _what(run: Run) -> str:
     return str(json.loads((run.folder / "record.json").read_text(encoding="utf-8"))["what"])
 
 
-def _row(run: Run) -> list[str]:
-    environment = run.result["environment"]
+def _row(run: Run, records: Records) -> list[str]:
+    environment, name = run.result["environment"], run.folder.name
+    seed = "" if run.config.choice.seed == 1 else f" --seed {run.config.choice.seed}"
     return [
         environment["started"][:10],
         run.commit,
         markdown_text(_what(run)),
+        f"{environment['platform']}, {environment['cores']} cores",
         run.device,
+        f"`{command.command_of(run)}{seed}`",
         str(run.result["epochs"]),
         f"{run.result['test_perplexity']:.2f}",
-        f"{run.result['seconds']:.1f}",
-        f"[{run.folder.name}]({run.folder.name})",
+        f"{run.result[records.clock]:.1f}",
+        f"[{name}]({name})",
+        f"[curve]({name}/curve.svg)" if (run.folder / "curve.svg").exists() else "",
     ]
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -4,17 +4,14 @@ Each page has a part between `<!-- speed: ... -->` and `<!-- end of speed -->`, 
 docs/performance.md has one of contention, too.
 """
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from ptb_lm import cli
 from ptb_lm.bench.reporting import formats
 from ptb_lm.bench.results import Group, Result, Summary
 from ptb_lm.bench.summary import summarise
-from ptb_lm.results import kept_runs
+from ptb_lm.results.page import table, write_part
 
-PROG = "python -m ptb_lm.results.speed"
 MEASURED = "bench-precisions-cpu"
 CONTENTION = "contention-medium-cpu"
 PAGES = ("README.md", "docs/performance.md")
@@ -44,26 +41,19 @@ SHORT = (
 )
 
 
-def main() -> int:
-    """Run the command; return its exit status."""
-    return cli.run(PROG, _write)
+def write(root: Path) -> None:
+    """Write the tables of speed of a checkout.
 
-
-def _write() -> int:
-    parser = cli.Parser(prog=PROG, description="Write the tables of speed from a benchmark's rows.")
-    parser.add_argument(
-        "--root", type=Path, default=kept_runs.RESULTS.parent, help="another checkout than this"
-    )
-    root: Path = parser.parse_args().root
+    Raises:
+        UserError: Rows cannot be read, or a page lacks its markers.
+    """
     summary = summarise(root / "results" / MEASURED)
     for page in PAGES:
         names = SHORT if page == "README.md" else tuple(NAMES)
         link = f"{'' if page == 'README.md' else '../'}results/{MEASURED}/report.md"
-        kept_runs.write_part(root / page, "speed", f"{_where(summary, link)}\n\n{_table(summary, names)}")
+        write_part(root / page, "speed", f"{_where(summary, link)}\n\n{_table(summary, names)}")
     contention = (root / "results" / CONTENTION / "table.md").read_text(encoding="utf-8")
-    kept_runs.write_part(root / "docs" / "performance.md", "contention", contention)
-    print(f"wrote the tables of speed into {' and '.join(PAGES)}")
-    return 0
+    write_part(root / "docs" / "performance.md", "contention", contention)
 
 
 def _where(summary: Summary, link: str) -> str:
@@ -94,7 +84,7 @@ def _table(summary: Summary, names: Sequence[str]) -> str:
         for group, result in zip(groups.values(), found, strict=True):
             cells += _cells(group, result)
         rows.append(cells)
-    return kept_runs.table(titles, rows)
+    return table(titles, rows)
 
 
 def _cells(group: Group, result: Result | None) -> list[str]:
@@ -109,7 +99,3 @@ def _cells(group: Group, result: Result | None) -> list[str]:
         reached = result.gemm_fraction.median
         fraction = f"{reached:.0%}" if reached <= 1 else formats.UNDERESTIMATED
     return [f"{result.rate.median:,.0f}", ratio, fraction]
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -97,6 +97,7 @@ def train(arguments: argparse.Namespace, command_line: str, *, started: float) -
             again = shlex.join([*cli.TRAIN.split(), "--resume", str(directory.path)])
             print(f"{interrupted}: saved; go on with: {again}", file=sys.stderr)
             return interrupted.exit_status
+    result["command_seconds"] = time.perf_counter() - started  # of this process: all but starting Python
     directory.write_result(result)
     _report(result, directory)
     return 0

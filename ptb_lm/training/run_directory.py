@@ -58,7 +58,7 @@ class RunDirectory:
         """Make the folder, with its configuration and vocabulary; what an older run left is removed."""
         (self.path / "state").mkdir(parents=True, exist_ok=True)
         self.remove_leftovers()
-        for stale in (self.state, self.weights, self.result, self.metrics, *self._event_files()):
+        for stale in (self.state, self.weights, self.result, self.metrics, *self.event_files()):
             stale.unlink(missing_ok=True)
         self.write_config(run)
         vocabulary.save(self.vocabulary)
@@ -75,7 +75,7 @@ class RunDirectory:
 
     def never_began(self) -> bool:
         """Return whether a run failed here before its first state was written: there is nothing to lose."""
-        ours = {self.config, self.vocabulary, self.state.parent, *self._event_files()}
+        ours = {self.config, self.vocabulary, self.state.parent, *self.event_files()}
         entries = set(self.path.iterdir())
         if not entries <= ours or any(self.state.parent.glob("*")):
             return False
@@ -225,7 +225,7 @@ class RunDirectory:
         metadata = {"progress": state.progress.to_json(), "corpus_sha256": corpus.sha256}
         tensors.save(self.state, arrays, metadata)
 
-    def _event_files(self) -> list[Path]:
+    def event_files(self) -> list[Path]:
         """Return TensorBoard's files."""
         return sorted(self.path.glob("events.out.tfevents*"))
 

@@ -1,7 +1,6 @@
 """The table of models that adapt to the text: what `evaluate --out` wrote, in a part of its own."""
 
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
@@ -9,19 +8,16 @@ import runs
 from support import ROOT
 
 from ptb_lm import evaluate
-from ptb_lm.results import adaptation
+from ptb_lm.results import __main__ as results_command
 
 PAGE = "before\n\n<!-- adaptation: written by a test -->\n\n<!-- end of adaptation -->\n\nafter\n"
 
 
-def written(results: Path, monkeypatch: pytest.MonkeyPatch) -> int:
-    monkeypatch.setattr(sys, "argv", ["adaptation", "--results", str(results)])
-    return adaptation.main()
+def written(results: Path) -> int:
+    return results_command.main(["adaptation", "--results", str(results)])
 
 
-def test_the_table_is_made_of_what_evaluate_wrote(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_table_is_made_of_what_evaluate_wrote(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("torch")
     results = tmp_path / "results"
     (results / "adaptation-tiny").mkdir(parents=True)
@@ -33,7 +29,7 @@ def test_the_table_is_made_of_what_evaluate_wrote(
         out = results / "adaptation-tiny" / name
         assert runs.run_command(evaluate, run, *flags, "--out", out) == 0
     capsys.readouterr()
-    assert written(results, monkeypatch) == 0
+    assert written(results) == 0
     assert capsys.readouterr().out == f"wrote the table of 2 results into {results / 'README.md'}\n"
     page = (results / "README.md").read_text()
     assert page.startswith("before\n")
@@ -53,21 +49,19 @@ def test_the_table_is_made_of_what_evaluate_wrote(
     assert second[9] == f"**{found['adapted_perplexity']:.2f}** (without the cache {alone:.2f})"
 
 
-def test_a_foreign_file_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_foreign_file_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "README.md").write_text(PAGE)
     (tmp_path / "adaptation-x" / "y").mkdir(parents=True)
     (tmp_path / "adaptation-x" / "y" / "result.json").write_text("{}")
-    assert written(tmp_path, monkeypatch) == 2
+    assert written(tmp_path) == 2
     assert "is not what python -m ptb_lm.evaluate --out writes" in capsys.readouterr().err
     assert (tmp_path / "README.md").read_text() == PAGE
 
 
-def test_what_is_kept_is_what_the_page_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_kept_is_what_the_page_shows(tmp_path: Path) -> None:
     copy = tmp_path / "results"
     for path in (ROOT / "results").glob("adaptation-*"):
         shutil.copytree(path, copy / path.name)
     shutil.copy(ROOT / "results" / "README.md", copy)
-    assert written(copy, monkeypatch) == 0
+    assert written(copy) == 0
     assert (copy / "README.md").read_text() == (ROOT / "results" / "README.md").read_text()

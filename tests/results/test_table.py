@@ -1,8 +1,9 @@
 """The tables, pictures and records that scripts make of runs: of runs that the trainer made."""
 
+import contextlib
+import io
 import json
 import math
-import os
 import shlex
 import shutil
 import signal
@@ -11,7 +12,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from xml.etree import ElementTree
 
 import numpy as np
@@ -20,8 +21,11 @@ import runs
 from support import ROOT, installed
 
 from ptb_lm import train
+from ptb_lm.results import __main__ as results_command
 from ptb_lm.training import launch
 from ptb_lm.training.run_directory import RunDirectory
+
+pytestmark = pytest.mark.slow
 
 PAGE = """# Results
 
@@ -36,20 +40,34 @@ Between.
 <!-- end of ablation of medium -->
 The end, with a \\backslash.
 """
-RECORDS = "# Records\n\n<!-- records: written by a script -->\nNone.\n<!-- end of records -->\nRules.\n"
+LISTS = ("records", "records of two CPU cores", "records of two CPU cores, tied")
+RECORDS = "# Records\n\n{}\nRules.\n".format(
+    "\n\n".join(f"<!-- {name}: written by a command -->\nNone.\n<!-- end of {name} -->" for name in LISTS)
+)
 
 
-def script(name: str, *arguments: object) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", f"ptb_lm.results.{name}", *map(str, arguments)]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+class Done(NamedTuple):
+    """How a command ended."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def script(name: str, *arguments: object) -> Done:
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        status = runs.run_command(results_command, name, *arguments)
+    return Done(status, out.getvalue(), err.getvalue())
 
 
 def refusal(name: str, *arguments: object) -> str:
-    """Run a script that must refuse: one sentence on stderr, which is returned."""
+    """Run a command that must refuse: one sentence on stderr, which is returned."""
     done = script(name, *arguments)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
-    return done.stderr.removeprefix(f"python -m ptb_lm.results.{name}: ").rstrip("\n")
+    prefix = f"{results_command.PROG} {name}: "
+    assert done.stderr.startswith(prefix)
+    return done.stderr.removeprefix(prefix).rstrip("\n")
 
 
 @pytest.fixture(scope="module")
@@ -196,7 +214,7 @@ def change(path: Path, by: Callable[[dict[str, Any]], object]) -> None:
     path.write_text(json.dumps(content))
 
 
-def in_environment(run: Path, **facts: str | None) -> Path:
+def in_environment(run: Path, **facts: Any) -> Path:
     change(run / "result.json", lambda result: result["environment"].update(facts))
     return run
 
@@ -299,11 +317,27 @@ def test_the_page_of_this_checkout_has_the_tables_of_its_runs(tmp_path: Path) ->
     assert (tmp_path / "results" / "README.md").read_text() == (kept / "README.md").read_text()
 
 
-@pytest.mark.parametrize("name", ["table", "curve", "records"])
-def test_help_says_what_a_script_does(name: str) -> None:
+@pytest.mark.parametrize("name", ["table", "adaptation", "curve", "record", "speed", "keep"])
+def test_help_says_what_a_command_does(name: str) -> None:
     done = script(name, "--help")
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith(f"usage: python -m ptb_lm.results.{name}")
+    assert done.stdout.startswith(f"usage: python -m ptb_lm.results {name}")
+
+
+def test_help_imports_nothing_that_takes_long() -> None:
+    """Run as from the shell, which the other tests do not."""
+    program = """
+import runpy, sys
+sys.argv[1:] = ["--help"]
+try:
+    runpy.run_module("ptb_lm.results", run_name="__main__")
+finally:
+    print({"numpy", "torch", "matplotlib"} & {*sys.modules})
+"""
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("usage: python -m ptb_lm.results [-h] COMMAND")
+    assert done.stdout.splitlines()[-1] == "set()"
 
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -362,16 +396,10 @@ def test_a_curve_is_the_same_each_time(results: Path) -> None:
     assert tables(results)["long"]["curves"] == "[1](long/curve.svg)"
 
 
-def test_a_curve_without_matplotlib_is_one_sentence(results: Path) -> None:
-    code = (
-        "import sys; sys.modules['matplotlib'] = None; from ptb_lm.results import curve;"
-        f"sys.argv[1:] = [{str(results / 'long')!r}]; sys.exit(curve.main())"
-    )
-    paths = str(ROOT)
-    environment = {**os.environ, "PYTHONPATH": paths}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-    assert "install matplotlib" in done.stderr
+def test_a_curve_without_matplotlib_is_one_sentence(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("matplotlib", "matplotlib.figure"):
+        monkeypatch.setitem(sys.modules, module, None)
+    assert "install matplotlib" in refusal("curve", results / "long")
     assert not (results / "long" / "curve.svg").exists()
 
 
@@ -385,14 +413,14 @@ def test_a_record_is_a_row(results: Path) -> None:
     first = on_a_gpu(results / "seed-1", started="2026-12-01T10:00:00+0000")
     later = on_a_gpu(results / "long", started="2026-12-02T09:00:00+0000", commit="fedcba9876543210")
     for run, what in ((later, "a batch of 40 | and *fp16*"), (first, "the first")):
-        done = script("records", run, "--what", what)
+        done = script("record", run, "--what", what)
         assert (done.returncode, done.stderr) == (0, "")
     rows = part(results / "records.md", "records")
     assert [row["what changed"] for row in rows] == ["the first", r"a batch of 40 \| and \*fp16\*"]
     assert [row["commit"] for row in rows] == ["0123456", "fedcba9"]
     result = runs.result(first)
     assert rows[0]["date"] == "2026-12-01"
-    assert rows[0]["device"] == "NVIDIA H200"
+    assert rows[0]["processor"] == "NVIDIA H200"
     assert rows[0]["epochs"] == "2"
     assert rows[0]["test"] == f"{result['test_perplexity']:.2f}"
     assert rows[0]["seconds"] == f"{result['seconds']:.1f}"
@@ -401,14 +429,14 @@ def test_a_record_is_a_row(results: Path) -> None:
 
 def test_the_same_run_is_one_row(results: Path) -> None:
     run, page = on_a_gpu(results / "seed-1"), results / "records.md"
-    assert script("records", run, "--what", "first words").returncode == 0
+    assert script("record", run, "--what", "first words").returncode == 0
     once = page.read_text()
     assert once.startswith("# Records\n\n<!-- records: ")
-    assert once.endswith("<!-- end of records -->\nRules.\n")
-    assert script("records", f"{run}/", "--what", "first words").returncode == 0
+    assert once.endswith("<!-- end of records of two CPU cores, tied -->\nRules.\n")
+    assert script("record", f"{run}/", "--what", "first words").returncode == 0
     assert page.read_text() == once
     kept = runs.files(results)
-    sentence = refusal("records", run, "--what", "other words")
+    sentence = refusal("record", run, "--what", "other words")
     assert sentence == f"{run} is in the table already, as 'first words'; other code is another run"
     assert runs.files(results) == kept
 
@@ -453,10 +481,54 @@ def test_a_run_that_is_going_on_is_no_record(results: Path) -> None:
     assert_no_record(run, f"{len(runs.metrics(run))} of 1000 epochs are done")
 
 
-def test_a_run_on_a_cpu_is_no_record(results: Path) -> None:
-    processor = runs.result(results / "seed-1")["environment"]["processor"]
-    problem = f"it ran on a CPU ({processor}, threads: "
-    assert problem in refusal("records", results / "seed-1", "--what", "x")
+def on_two_cores(run: Path, *, units: int = 650, **changes: Any) -> Path:
+    """Let a run's record say that it was of two cores, a commit and the list's sizes."""
+    change(run / "config.json", lambda config: config.update(seed=3))
+    change(run / "config.json", lambda config: config["hyperparameters"].update(hidden_size=units, **changes))
+    return in_environment(run, commit="0123456789abcdef", cores=2)
+
+
+def test_a_record_of_two_cores_is_of_the_whole_command_untied_and_tied_apart(results: Path) -> None:
+    on_a_gpu(results / "tutorial")
+    on_two_cores(results / "seed-1")
+    on_two_cores(results / "seed-2", tie_weights=True)
+    for name, what in {
+        "tutorial": "a GPU's",
+        "seed-1": "the first untied",
+        "seed-2": "the first tied",
+    }.items():
+        done = script("record", results / name, "--what", what)
+        assert (done.returncode, done.stderr) == (0, "")
+    tables_of = {name: part(results / "records.md", name) for name in LISTS}
+    assert [[row["what changed"] for row in rows] for rows in tables_of.values()] == [
+        ["a GPU's"],
+        ["the first untied"],
+        ["the first tied"],
+    ]
+    (row,), result = tables_of[LISTS[2]], runs.result(results / "seed-2")
+    assert row["seconds"] == f"{result['command_seconds']:.1f}"
+    assert result["seconds"] < result["command_seconds"]
+    assert row["machine"] == f"{result['environment']['platform']}, 2 cores"
+    assert row["processor"].startswith(result["environment"]["processor"])
+    assert "--tie-weights" in row["command"]
+    assert row["command"].endswith(" --seed 3`")
+    assert row["log"] == "[seed-2](seed-2)"
+
+
+def test_more_cores_are_no_record_of_two(results: Path) -> None:
+    run = in_environment(on_two_cores(results / "seed-1"), cores=8)
+    assert_no_record(run, "it had 8 cores, and the list is of 2: taskset -c 0,1 leaves it so many")
+
+
+def test_a_smaller_model_is_no_record_of_a_cpu(results: Path) -> None:
+    run = on_two_cores(results / "seed-1", units=200)
+    assert_no_record(run, "its model has 2 × 200 units, and the list of a CPU is of 2 × 650")
+
+
+def test_a_run_of_before_on_a_cpu_is_no_record(results: Path) -> None:
+    run = on_two_cores(results / "seed-1")
+    change(run / "result.json", lambda result: result.pop("command_seconds"))
+    assert_no_record(run, "it does not say how long the whole command took, as runs of before did not")
 
 
 def test_a_run_on_another_text_is_no_record(results: Path, tmp_path: Path) -> None:
@@ -472,6 +544,6 @@ def test_a_run_that_was_resumed_is_no_record(results: Path) -> None:
 
 
 def assert_no_record(run: Path, problem: str) -> None:
-    assert refusal("records", run, "--what", "x") == f"{run} is no record: {problem}"
+    assert refusal("record", run, "--what", "x") == f"{run} is no record: {problem}"
     assert (run.parent / "records.md").read_text() == RECORDS
     assert not (run / "record.json").exists()

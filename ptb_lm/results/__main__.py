@@ -1,0 +1,191 @@
+"""Tables, curves and records of trained runs: python -m ptb_lm.results COMMAND."""
+
+import argparse
+import sys
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+
+from ptb_lm import cli, files
+from ptb_lm.errors import UserError
+from ptb_lm.results import plan, steps
+
+PROG = "python -m ptb_lm.results"
+REPRODUCE = "scripts/reproduce"  # which is how a person calls the command of this name
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; return its exit status."""
+    given = list(sys.argv[1:] if argv is None else argv)
+    named = given and not given[0].startswith("-")
+    name = REPRODUCE if named and given[0] == "reproduce" else f"{PROG} {given[0]}" if named else PROG
+    return cli.run(name, lambda: _command(given))
+
+
+def _command(given: list[str]) -> int:
+    arguments = _parser().parse_args(given)
+    status: int = arguments.function(arguments)
+    return status
+
+
+def _parser() -> cli.Parser:
+    results = files.home() / "results"
+    parser = cli.Parser(
+        prog=PROG, description="From finished runs and benchmark rows to tables and pictures."
+    )
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+
+    text = "Write the tables of results/README.md from the runs there."
+    table = commands.add_parser("table", prog=f"{PROG} table", description=text, help=text)
+    table.add_argument("--results", type=Path, default=results, help="another folder than results")
+    table.set_defaults(function=_table)
+
+    text = "Write the table of models that adapt to the text, into results/README.md."
+    adaptation = commands.add_parser("adaptation", prog=f"{PROG} adaptation", description=text, help=text)
+    adaptation.add_argument("--results", type=Path, default=results, help="another folder than results")
+    adaptation.set_defaults(function=_adaptation)
+
+    text = "Draw learning curves, each into RUN/curve.svg."
+    curve = commands.add_parser("curve", prog=f"{PROG} curve", description=text, help=text)
+    curve.add_argument("runs", nargs="*", type=Path, metavar="RUN", help="default: all runs in results")
+    curve.set_defaults(function=_curve)
+
+    text = "Add a run to the table of records, records.md beside it."
+    record = commands.add_parser("record", prog=f"{PROG} record", description=text, help=text)
+    record.add_argument("run", type=Path, metavar="RUN", help="a run's folder in results")
+    record.add_argument("--what", required=True, help="what changed since the record before, in a few words")
+    record.set_defaults(function=_record)
+
+    text = "Write the tables of speed in README.md and docs/performance.md from a benchmark's rows."
+    speed = commands.add_parser("speed", prog=f"{PROG} speed", description=text, help=text)
+    speed.add_argument("--root", type=Path, default=results.parent, help="another checkout than this")
+    speed.set_defaults(function=_speed)
+
+    text = "Keep in results/NAME what a run has done so far, with its curve and TensorBoard's log."
+    keep = commands.add_parser("keep", prog=f"{PROG} keep", description=text, help=text)
+    keep.add_argument("run", type=Path, metavar="RUN", help="a run's folder in checkpoints")
+    keep.add_argument("--name", help="of its folder in results (default: as in checkpoints)")
+    keep.add_argument("--results", type=Path, default=results, help="another folder than results")
+    keep.set_defaults(function=_keep)
+
+    _add_reproduce(commands)
+    return parser
+
+
+def _add_reproduce(commands: "argparse._SubParsersAction[cli.Parser]") -> None:
+    text = "Make the measured results again, and keep them in results/; what scripts/reproduce calls."
+    width = 18
+    listed = "\n".join(
+        textwrap.fill(
+            f"{name:<{width}}{result.text}", 110, subsequent_indent=" " * (width + 2), initial_indent="  "
+        )
+        for name, result in plan.RESULTS.items()
+    )
+    reproduce = commands.add_parser("reproduce", prog=REPRODUCE, description=text, help=text)
+    reproduce.formatter_class = argparse.RawDescriptionHelpFormatter
+    reproduce.epilog = (
+        f"{listed}\n  {'all (default)':<{width}}everything that this machine can do\n\n{_PROMISES}"
+    )
+    reproduce.add_argument("names", nargs="*", metavar="RESULT", help="what to make, in this order")
+    reproduce.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="print the commands that would be run on this machine, and run none",
+    )
+    reproduce.add_argument("--check", action="store_true", help="look at the names, and do nothing")
+    reproduce.set_defaults(function=_reproduce)
+
+
+_PROMISES = """\
+A result that fails does not stop those after it; the end says which ones failed. Runs go on where they
+stopped. After an error, Ctrl-C or a signal to the process group (timeout sends one), results/ has what each
+run has done so far, with its learning curve (matplotlib) and TensorBoard's log, and results/README.md the
+tables of all runs. `kill` of the script alone waits until the command at work has ended, and `kill -9` leaves
+results/ as they are; calling it again goes on after either. A race wants a commit without changes (a copy
+without .git: PTB_LM_COMMIT=... names its commit). PYTHON=... names a Python that has torch, to be used as it
+is; python -m ptb_lm.results reproduce does the same in an environment of your own.
+
+On a GPU small, medium and large take minutes each. On two CPU cores without bfloat16 small takes half an hour
+to an hour, and so does each step of ablation-small; medium takes most of a day, and the suites an hour and a
+half."""
+
+
+# Imported when the flags are known to be right: what they import takes longer than --help should.
+
+
+def _table(arguments: argparse.Namespace) -> int:
+    from ptb_lm.results import table
+
+    count = table.write(arguments.results)
+    print(f"wrote the tables of {count} runs into {arguments.results / 'README.md'}")
+    return 0
+
+
+def _adaptation(arguments: argparse.Namespace) -> int:
+    from ptb_lm.results import adaptation
+
+    count = adaptation.write(arguments.results)
+    print(f"wrote the table of {count} results into {arguments.results / 'README.md'}")
+    return 0
+
+
+def _curve(arguments: argparse.Namespace) -> int:
+    from ptb_lm.results import curve, runs
+
+    given: list[Path] = arguments.runs
+    for run in map(runs.read, given) if given else runs.read_all(files.home() / "results"):
+        print(curve.draw(run))
+    return 0
+
+
+def _record(arguments: argparse.Namespace) -> int:
+    from ptb_lm.results import records
+
+    print(records.record(arguments.run, arguments.what))
+    return 0
+
+
+def _speed(arguments: argparse.Namespace) -> int:
+    from ptb_lm.results import speed
+
+    speed.write(arguments.root)
+    print(f"wrote the tables of speed into {' and '.join(speed.PAGES)}")
+    return 0
+
+
+def _keep(arguments: argparse.Namespace) -> int:
+    from ptb_lm.results import keep
+
+    kept = arguments.results / (arguments.name or arguments.run.resolve().name)
+    if not keep.keep(arguments.run, kept):
+        raise UserError(f"{arguments.run} has no epoch to keep, or {kept} holds a run that has ended")
+    print(kept)
+    return 0
+
+
+def _reproduce(arguments: argparse.Namespace) -> int:
+
+    names = arguments.names or ["all"]
+    for name in names:
+        if name not in (*plan.RESULTS, "all"):
+            raise UserError(f"unknown result {name!r}; choose from {' '.join([*plan.RESULTS, 'all'])}")
+    if arguments.check:
+        return 0
+    if arguments.dry_run:
+        return _print_commands(names)
+    from ptb_lm.results import reproduce
+
+    return reproduce.reproduce(names, files.home())
+
+
+def _print_commands(names: Sequence[str]) -> int:
+    device = steps.find_device()
+    for name in plan.results_of(names, device):
+        print(f"# {name}: {plan.RESULTS[name].text}")
+        for step in plan.steps_of(name, device):
+            print(steps.command_line(step).replace("DEVICE", device))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,66 @@
+"""The command that repeats a run, as far as its folder and this version tell."""
+
+import shlex
+
+from ptb_lm import cli
+from ptb_lm.model.config import PRESETS, RECIPES, Config
+from ptb_lm.model.hyperparameter import flag_name
+from ptb_lm.results.runs import Run
+
+
+def command_of(run: Run) -> str:
+    """Return what repeats a run, but for its seed and folder; defaults are left out."""
+    config, choice = run.config, run.config.choice
+    chosen_and_usual = {
+        "recipe": ("default" if recipe(run) == "both" else config.recipe, "default"),
+        "framework": (choice.framework, "torch"),
+        "execution": (execution(run), ""),
+        "unroll": (choice.unroll, choice.row.unrolls[0]),
+        "precision": (choice.precision, "fp32"),
+        "data": (run.data, "ptb"),
+    }
+    flags = ["--model", choice.model, "--config", config.config]
+    for name, (chosen, usual) in chosen_and_usual.items():
+        if chosen != usual:
+            flags += [f"--{name}", chosen]
+    return f"{cli.TRAIN} {shlex.join([*flags, *overrides(run, recipe=config.recipe)])}"
+
+
+def recipe(run: Run) -> str:
+    """Return the recipe's name; "both" of a preset that they are known not to tell apart."""
+    name = run.config.config
+    same = name in PRESETS and RECIPES["default"][name] == RECIPES["tutorial"][name]
+    return "both" if same else run.config.recipe
+
+
+def execution(run: Run) -> str:
+    """Return how a step was run; "" for a CPU's or a framework's usual way."""
+    choice = run.config.choice
+    usual = {choice.row.executions[0]}
+    if choice.framework == "torch" and "cuda" not in run.result.get("environment", {}):
+        usual.add("eager")
+    return "" if choice.execution in usual else choice.execution
+
+
+def overrides(run: Run, *, recipe: str) -> list[str]:
+    """Return the flags that make a run of its preset by a recipe; none if this version lacks either."""
+    config = run.config
+    preset = RECIPES.get(recipe, {}).get(config.config, config.hyperparameters)
+    return flags(config.hyperparameters, beside=preset)
+
+
+def flags(config: Config, beside: Config) -> list[str]:
+    """Return the command-line flags that make one configuration of another."""
+    chosen = []
+    for name in vars(config):
+        value = getattr(config, name)
+        if value == getattr(beside, name):
+            continue
+        if isinstance(value, bool):
+            chosen.append(flag_name(name) if value else flag_name(name).replace("--", "--no-", 1))
+        elif isinstance(value, str):
+            chosen += [flag_name(name), value]
+        else:
+            short = f"{value:g}"
+            chosen += [flag_name(name), short if float(short) == value else repr(value)]
+    return chosen

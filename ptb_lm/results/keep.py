@@ -1,0 +1,72 @@
+"""Keep in results/ what is worth keeping of a run."""
+
+import filecmp
+import importlib.util
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+from ptb_lm.results import curve, runs
+from ptb_lm.training.run_directory import RunDirectory
+
+
+def keep(run: Path, kept: Path) -> bool:
+    """Copy what a run has done so far, and draw its learning curve.
+
+    A run that has ended is replaced only by one that has ended, too. The copy is made beside what was kept
+    before and then put in its place, so that a full disk leaves that as it was. Files that are no run's, as
+    notes, stay; the curve and the record stay if they are of the same run.
+
+    Args:
+        run: The run's folder.
+        kept: Where to keep it, a folder in results/.
+
+    Returns:
+        Whether there was anything to keep.
+    """
+    source, before = RunDirectory(run), RunDirectory(kept)
+    if not source.metrics.is_file() or not source.metrics.stat().st_size:
+        return False
+    if before.result.exists() and not source.result.exists():
+        return False
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=kept.parent, prefix=".keep.") as beside:
+        new = Path(beside) / "new"
+        _make(source, before, new)
+        _replace(kept, new, aside=Path(beside) / "old")
+    if importlib.util.find_spec("matplotlib"):
+        curve.draw(runs.read(kept))
+    else:
+        print(f"there is no new picture of {kept}: matplotlib is not installed", file=sys.stderr)
+    return True
+
+
+def _make(source: RunDirectory, before: RunDirectory, new: Path) -> None:
+    files = RunDirectory(new)
+    if before.path.is_dir():
+        shutil.copytree(before.path, new)
+    else:
+        new.mkdir()
+    for stale in (files.result, *files.event_files()):
+        stale.unlink(missing_ok=True)
+    if not (files.metrics.exists() and filecmp.cmp(source.metrics, files.metrics, shallow=False)):
+        for of_another_run in ("curve.svg", "record.json"):
+            (new / of_another_run).unlink(missing_ok=True)
+    for path in (source.config, source.metrics, source.result):
+        if path.exists():
+            shutil.copyfile(path, new / path.name)
+    # Numbered in their order: TensorBoard's names hold the machine's, and change with every run.
+    for number, path in enumerate(source.event_files(), start=1):
+        shutil.copyfile(path, new / f"events.out.tfevents.{number:03d}")
+
+
+def _replace(kept: Path, new: Path, *, aside: Path) -> None:
+    if kept.is_dir():
+        kept.rename(aside)
+    try:
+        new.rename(kept)
+    except BaseException:
+        if aside.is_dir():
+            aside.rename(kept)
+        raise

@@ -1,0 +1,54 @@
+"""The pages of results: their tables, and the parts of them that are written by a command."""
+
+import math
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from ptb_lm.errors import UserError
+from ptb_lm.files import atomic_write
+from ptb_lm.results.runs import Run
+
+
+def epochs(runs: Sequence[Run]) -> str:
+    """Return how many epochs some runs of one configuration have done, and which was each one's best."""
+    best = ", ".join(dict.fromkeys(str(run.best["epoch"]) for run in runs))
+    done, planned = len(runs[0].epochs), runs[0].config.hyperparameters.epochs
+    going_on = "" if runs[0].result else f" of {planned}, going on"
+    return f"{done}{going_on} (best {best})"
+
+
+def perplexity(values: Sequence[float | None], *, strong: bool = False) -> str:
+    """Return the mean and, of several, the lowest and the highest; nothing unless all are known."""
+    known = [value for value in values if value is not None]
+    if not known or len(known) < len(values):
+        return ""
+    mean = f"{math.fsum(known) / len(known):.2f}"
+    spread = f" ({min(known):.2f} to {max(known):.2f})" if len(known) > 1 else ""
+    return f"**{mean}**{spread}" if strong else mean + spread
+
+
+def table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Write a Markdown table; a title with a colon at its end is of a column of numbers, flush right."""
+    lines = [[title.rstrip(":") for title in titles], ["--:" if t.endswith(":") else "---" for t in titles]]
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in [*lines, *rows])
+
+
+def write_part(page: Path, name: str, content: str) -> None:
+    """Replace what a page has between `<!-- NAME: ... -->` and `<!-- end of NAME -->`, a line each.
+
+    Raises:
+        UserError: The page is missing, or has not these two lines, once each and in this order.
+    """
+    try:
+        text = page.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise UserError(f"{page} is missing") from None
+    escaped = re.escape(name)
+    parts = re.split(rf"(?m)(^<!-- {escaped}: .*-->\n|^<!-- end of {escaped} -->$)", text)
+    if [marker.startswith("<!-- end of") for marker in parts[1::2]] != [False, True]:
+        raise UserError(f"{page} has not one part between <!-- {name}: … --> and <!-- end of {name} -->")
+    before, begin, _, end, after = parts
+    changed = f"{before}{begin}\n{content}\n{end}{after}"
+    if changed != text:
+        atomic_write(page, changed)

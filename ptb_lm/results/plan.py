@@ -1,0 +1,285 @@
+"""What scripts/reproduce makes: each result with what is run for it, as one would type it.
+
+DEVICE stands for cpu or cuda, COMMIT for the short hash of the code's commit. The flags of a training are
+those of python -m ptb_lm.train, the arguments of a suite those of python -m ptb_lm.bench run.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from ptb_lm.results.steps import Python, Race, Step, Suite, Train, UnlessKept, possible
+
+
+@dataclass(frozen=True)
+class Result:
+    """What may be asked for by name.
+
+    Attributes:
+        text: What it is, for --help.
+        steps: What is run for it, in this order.
+    """
+
+    text: str
+    steps: tuple[Step, ...]
+
+
+def _result(text: str, *steps: Step | Iterable[Step]) -> Result:
+    return Result(text, tuple(_flat(steps)))
+
+
+def _flat(steps: Iterable[Step | Iterable[Step]]) -> Iterator[Step]:
+    for step in steps:
+        if isinstance(step, Train | Suite | Python | UnlessKept):
+            yield step
+        else:
+            yield from step
+
+
+def _cudnn(name: str, flags: str, on: str = "") -> Train:
+    return Train(f"{name}-cudnn-DEVICE", f"--model cudnn {flags}", on=on)
+
+
+class _Ablation:
+    """Steps of which each has its own flags and those of all before it, beside the tutorial's recipe.
+
+    All average their weights, which changes nothing that is trained: the metrics tell of the weights and of
+    their average.
+    """
+
+    def __init__(self, config: str) -> None:
+        self.config, self.flags = config, ""
+
+    def step(self, name: str, flags: str = "") -> Train:
+        self.flags = f"{self.flags} {flags}".rstrip()
+        of_all = f"--config {self.config} --recipe tutorial --average-epochs 1"
+        return _cudnn(f"ablation-{self.config}-{name}", f"{of_all}{self.flags}")
+
+
+def _ablation_of_medium() -> Iterator[Step]:
+    steps = _Ablation("medium")
+    yield UnlessKept("medium-tutorial")  # trains what the next does: it is here for its own test perplexity
+    yield steps.step("1-average")
+    yield steps.step("2-variational", "--variational --keep-prob 0.65")
+    yield steps.step("3-words-and-recurrent", "--embedding-keep-prob 0.8 --recurrent-keep-prob 0.8")
+    yield UnlessKept("medium")  # the schedule, too
+    # Beyond the default: what is left for the average to gain when the rate decays to a tenth.
+    yield steps.step("5-slower-decay", "--lr-decay 0.93 --max-grad-norm 10")
+
+
+def _ablation_of_small() -> Iterator[Step]:
+    # Small has no dropout in the tutorial, so less of it. Its learning rate decays more gently by the same
+    # power as medium's: 0.5 to the ln(1 / 1.2) / ln(0.8).
+    steps = _Ablation("small")
+    yield UnlessKept("small-tutorial")
+    yield UnlessKept("small")  # the average
+    yield steps.step("2-variational", "--variational --keep-prob 0.8")
+    yield steps.step("3-words-and-recurrent", "--embedding-keep-prob 0.9 --recurrent-keep-prob 0.9")
+    yield steps.step("4-schedule", "--lr-decay 0.57 --max-grad-norm 10")
+    yield steps.step("5-slower-decay", "--lr-decay 0.8")
+
+
+def _race(name: str, flags: str) -> Iterator[Train]:
+    flags = f"--config race {flags}".rstrip()
+    yield Race(f"{name}-COMMIT-cuda", f"{flags} --model persistent --precision fp16", on="cuda")
+    yield Race(f"{name}-COMMIT-cpu", f"{flags} --model block_fused --precision auto", on="cpu")
+
+
+def _suites_of_a_cpu() -> Iterator[Suite]:
+    """Yield the suites, cut to what takes minutes, as the reports say."""
+    few = "--variants 'tensorflow/*' torch/cudnn/eager torch/block_fused/eager"
+    for name, arguments in {
+        "executions-small": f"executions --workloads small {few} --row-limit 6",
+        "executions-medium": f"executions --workloads medium {few} --row-limit 8",
+        "ptb": "ptb --workloads small medium --row-limit 15",
+        "ptb-large": "ptb --workloads large word_language_model --row-limit 15",
+        "semantics": "semantics --row-limit 30",
+        "acoustic-short": "acoustic --workloads '*-short' --row-limit 4",
+        "acoustic-long": "acoustic --workloads '1x320-CE-long' --rounds 3 --row-limit 10",
+        "acoustic-deep": "acoustic --workloads '4x320-*' --batch-size 2 --rounds 3 --row-limit 8",
+        "template": "template --row-limit 3",
+        "stacked-lm": "stacked-lm --row-limit 12",
+    }.items():
+        yield Suite(f"bench-{name}-cpu", arguments, on="cpu")
+
+
+def _added(functions: dict[str, str]) -> str:
+    return "--add " + " ".join(f"{name}=ptb_lm.bench.rivals.{what}" for name, what in functions.items())
+
+
+def _precisions_of_a_cpu() -> Suite:
+    rivals = (
+        "plain-torch/cudnn plain-torch/cudnn@bf16 plain-torch/cudnn-kept-memory plain-torch/cudnn/compile "
+        "plain-tensorflow/keras plain-tensorflow/keras@bf16"
+    )
+    before = "before-cudnn/custom before-block_fused/custom"
+    before_bf16 = "before-cudnn/custom@bf16 before-block_fused/custom@bf16"
+    ours = "torch/cudnn torch/cudnn@bf16 torch/block_fused torch/block_fused@bf16"
+    added = _added({"before-cudnn": "before:cudnn", "before-block_fused": "before:block_fused"})
+    return Suite(
+        "bench-precisions-cpu",
+        f"ptb --workloads medium small --rounds 10 --baseline plain-torch/cudnn {added} "
+        f"--variants {rivals} {ours} {before} {before_bf16}",
+        on="cpu",
+    )
+
+
+def _optimisations(config: str) -> Iterator[Suite]:
+    torch = (
+        *("own_softmax", "sparse_embedding", "kept_memory"),
+        *("fast_masks", "own_kernels", "packed_recurrence"),
+    )
+    tensorflow = ("own_softmax", "own_gradient", "kept_memory")
+    without = {f"without-{what.replace('_', '-')}": f"without:{what}" for what in torch}
+    yield Suite(
+        f"bench-optimisations-{config}-DEVICE",
+        f"ptb --workloads {config} --rounds 20 --row-limit 20 --baseline plain-torch/cudnn "
+        f"--variants torch/cudnn torch/block_fused torch/block 'without-*' {_added(without)}",
+    )
+    without = {f"without-{what.replace('_', '-')}": f"without_tensorflow:{what}" for what in tensorflow}
+    yield Suite(
+        f"bench-optimisations-tensorflow-{config}-DEVICE",
+        f"ptb --workloads {config} --rounds 12 --row-limit 15 --baseline plain-tensorflow/keras "
+        f"--variants 'tensorflow/*' 'without-*' {_added(without)}",
+        needs="tensorflow",
+    )
+
+
+def _profiles(config: str) -> Iterator[Python]:
+    for variant in ("plain-torch/cudnn", "torch/cudnn", "torch/block_fused"):
+        out = f"results/profile-{config}-{variant.replace('/', '-')}-DEVICE"
+        flags = f"--config {config} --recipe tutorial --device DEVICE --out {out}"
+        yield Python(f"-m ptb_lm.bench.studies profile {variant} {flags}")
+
+
+RESULTS = {
+    "small": _result("a full run of small on Penn Treebank", _cudnn("small", "--config small")),
+    "medium": _result("a full run of medium", _cudnn("medium", "--config medium")),
+    "large": _result("a full run of large", _cudnn("large", "--config large")),
+    "small-tutorial": _result(
+        "small as TensorFlow's tutorial trains it",
+        _cudnn("small-tutorial", "--config small --recipe tutorial"),
+    ),
+    "medium-tutorial": _result(
+        "medium as the tutorial trains it", _cudnn("medium-tutorial", "--config medium --recipe tutorial")
+    ),
+    "large-tutorial": _result(
+        "large as the tutorial trains it", _cudnn("large-tutorial", "--config large --recipe tutorial")
+    ),
+    "medium-seeds": _result(
+        "medium with two more seeds",
+        (_cudnn(f"medium-seed-{seed}", f"--config medium --seed {seed}") for seed in (2, 3)),
+    ),
+    "medium-tied": _result(
+        "medium with tied weights", _cudnn("medium-tied", "--config medium --tie-weights")
+    ),
+    "medium-precisions": _result(
+        "medium in tf32, bf16 and fp16 on a GPU: what a precision costs in perplexity, beside medium",
+        (
+            _cudnn(f"medium-{name}", f"--config medium --precision {name}")
+            for name in ("tf32", "bf16", "fp16")
+        ),
+    ),
+    "small-precisions": _result(
+        "small by either recipe in fp32 and bf16, three seeds each: does a precision cost more than a seed",
+        (
+            Train(
+                f"small-{recipe}-{precision}-seed-{seed}-DEVICE",
+                f"--model block_fused --config small --recipe {recipe} --precision {precision} --seed {seed}",
+            )
+            for seed in (1, 2, 3)
+            for recipe in ("default", "tutorial")
+            for precision in ("fp32", "bf16")
+        ),
+    ),
+    "race": _result(
+        "test perplexity 78.3 in as few seconds as possible, a run of its own for each commit; if it counts, "
+        'it is a row of results/records.md, where WHAT="..." says what changed',
+        _race("race", ""),
+    ),
+    "race-tied": _result("the same with tied weights", _race("race-tied", "--tie-weights")),
+    "ablation": _result(
+        "from the tutorial's recipe of medium to the default and one step beyond, one thing after the other, "
+        "each with and without the weights' average",
+        _ablation_of_medium(),
+    ),
+    "ablation-small": _result(
+        "the same things, milder, for small, beyond its default, which is the average alone",
+        _ablation_of_small(),
+    ),
+    "parity": _result(
+        "one epoch of small with each model",
+        (
+            Train(
+                f"small-1-epoch-{model}-DEVICE",
+                f"--model {model} --config small --recipe tutorial --epochs 1",
+            )
+            for model in ("cudnn", "block", "basic")
+        ),
+        Train(
+            "small-1-epoch-tensorflow-block_fused-DEVICE",
+            "--framework tensorflow --model block_fused --config small --recipe tutorial --epochs 1",
+            needs="tensorflow",
+        ),
+    ),
+    "bench": _result(
+        "the tables of the benchmark's suites; on a CPU some of them in parts",
+        Suite("bench-quick-DEVICE", "quick"),
+        Suite("bench-quick-again-DEVICE", "quick"),
+        Python(
+            "-m ptb_lm.bench compare results/bench-quick-DEVICE results/bench-quick-again-DEVICE",
+            stdout="results/bench-quick-again-DEVICE/comparison.md",
+        ),
+        (
+            Suite(f"bench-{name}-cuda", name, on="cuda")
+            for name in ("peak", "ptb", "executions", "stacked-lm", "acoustic", "semantics", "template")
+        ),
+        _suites_of_a_cpu(),
+    ),
+    "cpu-speed": _result(
+        "small and medium on a CPU in fp32 and bf16, beside plain loops and the step before there were "
+        "kernels; and what a busy process beside a training costs",
+        _precisions_of_a_cpu(),
+        Python(
+            "-m ptb_lm.bench.studies contention --config medium --precision bf16 "
+            "--out results/contention-medium-cpu",
+            on="cpu",
+        ),
+    ),
+    "optimisations": _result(
+        "what each optimisation is worth, for docs/performance.md",
+        _optimisations("small"),
+        _optimisations("medium"),
+    ),
+    "profile": _result(
+        "where a step's time goes",
+        _profiles("small"),
+        _profiles("medium"),
+        Python(
+            "-m ptb_lm.bench.studies profile torch/persistent --config medium --precision fp16 --device cuda "
+            "--out results/profile-medium-torch-persistent-fp16-cuda",
+            on="cuda",
+        ),
+    ),
+    "gpu-tests": _result("the tests that need a CUDA device", Python("-m pytest -m gpu")),
+}
+
+_EVERYWHERE = (
+    *("profile", "bench", "small", "medium", "large", "medium-tied", "medium-seeds"),
+    *("small-tutorial", "medium-tutorial", "large-tutorial", "ablation", "ablation-small", "parity"),
+)
+# What `all` is.
+ALL = {
+    "cpu": ("optimisations", *_EVERYWHERE),
+    "cuda": ("gpu-tests", *_EVERYWHERE, "medium-precisions", "race"),
+}
+
+
+def results_of(names: Iterable[str], device: str) -> list[str]:
+    """Return the results that are meant by some names, of which "all" is one, each once."""
+    meant = [each for name in names for each in (ALL[device] if name == "all" else [name])]
+    return list(dict.fromkeys(meant))
+
+
+def steps_of(name: str, device: str) -> list[Step]:
+    """Return what there is to do for a result on this machine."""
+    return [step for step in RESULTS[name].steps if possible(step, device)]

@@ -1,0 +1,179 @@
+"""Make results again: run what plan.py declares, and keep it in results/, whatever happens meanwhile."""
+
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+
+from ptb_lm import cli
+from ptb_lm.errors import UserError
+from ptb_lm.results import keep, records, table
+from ptb_lm.results.plan import results_of, steps_of
+from ptb_lm.results.steps import Race, Step, Suite, Train, UnlessKept, arguments, find_device
+from ptb_lm.training import runlog
+
+PROG = "scripts/reproduce"
+
+
+def reproduce(names: Sequence[str], root: Path) -> int:
+    """Make results one after the other; one that fails does not stop those after it.
+
+    Args:
+        names: Of `plan.RESULTS`, or "all".
+        root: The checkout.
+
+    Returns:
+        The exit status: of one result its own; 128 and the number of the signal that ended it all.
+
+    Raises:
+        UserError: A record cannot be made of this code. Nothing was made.
+    """
+    device = find_device()
+    for name in names:
+        if name.startswith("race"):
+            _commit(name)
+    chosen = results_of(names, device)
+    work = _Work(root, device)
+    failed = []
+    for name in chosen:
+        status = work.make(name)
+        if work.stopped:
+            return 128 + work.stopped
+        if status:
+            failed.append(name)
+    if failed and len(chosen) > 1:
+        print(f"{PROG}: failed: {' '.join(failed)}", file=sys.stderr)
+        return cli.EXIT_FAILED
+    return status
+
+
+def _commit(name: str) -> str:
+    """Return the short hash of the code's commit, for a record.
+
+    Raises:
+        UserError: There is none, or there are uncommitted changes.
+    """
+    commit: str = runlog.environment()["commit"] or ""
+    if not commit or " " in commit:  # marked after a space if there are uncommitted changes
+        raise UserError(
+            f"{name}: a record is made again by its commit, and this is {commit or 'no checkout of one'}"
+        )
+    return commit[:7]
+
+
+class _Work:
+    """One process at work at a time; a signal ends the work when that process has ended.
+
+    A process hears of the terminal's and of timeout's signals itself: a training saves and ends.
+
+    Args:
+        root: The checkout.
+        device: "cpu" or "cuda".
+    """
+
+    def __init__(self, root: Path, device: str) -> None:
+        self.root, self.device = root, device
+        self.commit = ""  # a race's
+        self.stopped = 0  # the signal that came
+        self.running = ""  # the run to keep, whatever happens
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._hear)
+
+    def _hear(self, number: int, frame: FrameType | None) -> None:
+        self.stopped = number
+
+    def make(self, name: str) -> int:
+        """Make a result and write the tables; return the exit status.
+
+        What fails in keeping a run that failed hinders nothing else, and no status but success.
+        """
+        status = cli.run(PROG, lambda: self._make(name))
+        if self.running:
+            cli.run(PROG, self._keep)
+        tables = cli.run(PROG, self._write_tables)
+        return status or tables
+
+    def _make(self, name: str) -> int:
+        steps = steps_of(name, self.device)
+        if not steps:
+            raise UserError(
+                f"{name}: there is nothing of it to make on a machine whose device is {self.device}"
+            )
+        for step in steps:
+            status = 128 + self.stopped if self.stopped else self._do(step)
+            if status:
+                return status
+        return 0
+
+    def _do(self, step: Step) -> int:
+        if isinstance(step, UnlessKept):
+            there = (self.root / "results" / f"{step.result}-cudnn-{self.device}" / "result.json").exists()
+            return 0 if there else self._make(step.result)
+        if isinstance(step, Train):
+            return self._train(step)
+        if isinstance(step, Suite):
+            return self._measure(step)
+        return self._python(arguments(step), stdout=step.stdout)
+
+    def _train(self, step: Train) -> int:
+        if isinstance(step, Race):
+            self.commit = _commit("race")
+        name = self._named(step.name)
+        run = self.root / "checkpoints" / f"reproduce-{name}"
+        self.running = name
+        if not (run / "result.json").exists():
+            started = (run / "state" / "training.safetensors").exists()
+            going_on = started and not isinstance(step, Race)
+            again = f"-m ptb_lm.train --resume checkpoints/reproduce-{name}"
+            if status := self._python(again if going_on else arguments(step)):
+                if status == cli.EXIT_USAGE:  # refused: another process may be at work there
+                    self.running = ""
+                return status
+        self._keep()
+        if isinstance(step, Race):
+            self._record(name)
+        return 0
+
+    def _record(self, name: str) -> None:
+        run, what = self.root / "results" / name, os.environ.get("WHAT", "")
+        if what or not (run / "record.json").exists():
+            records.record(run, what or "the preset race")
+
+    def _measure(self, step: Suite) -> int:
+        if status := self._python(arguments(step)):
+            return status
+        name = self._named(step.name)
+        kept = self.root / "results" / name
+        kept.mkdir(parents=True, exist_ok=True)
+        measured = self.root / "bench" / f"reproduce-{name}"
+        for path in (measured / "rows.jsonl", *measured.glob("report.*")):
+            shutil.copyfile(path, kept / path.name)
+        return 0
+
+    def _python(self, given: str, *, stdout: str = "") -> int:
+        """Run a command of Python to its end; return its exit status, or what a signal makes of it."""
+        command = [sys.executable, *shlex.split(self._named(given))]
+        done = subprocess.run(command, cwd=self.root, stdout=subprocess.PIPE if stdout else None, check=False)
+        if self.stopped:
+            return 128 + self.stopped
+        if stdout and done.returncode == 0:
+            (self.root / self._named(stdout)).write_bytes(done.stdout)
+        return done.returncode if done.returncode >= 0 else 128 - done.returncode
+
+    def _named(self, text: str) -> str:
+        return text.replace("DEVICE", self.device).replace("COMMIT", self.commit)
+
+    def _keep(self) -> int:
+        name, self.running = self.running, ""
+        keep.keep(self.root / "checkpoints" / f"reproduce-{name}", self.root / "results" / name)
+        return 0
+
+    def _write_tables(self) -> int:
+        results = self.root / "results"
+        print(f"wrote the tables of {table.write(results)} runs into {results / 'README.md'}")
+        return 0

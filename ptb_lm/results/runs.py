@@ -1,0 +1,82 @@
+"""Trained runs as their folders tell of them, ended or on their way."""
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ptb_lm.training.run_config import RunConfig
+from ptb_lm.training.run_directory import RunDirectory
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """A run, ended or on its way.
+
+    Attributes:
+        folder: Where its files are.
+        config: What config.json says.
+        epochs: The rows of metrics.jsonl; there is one at least.
+        result: What result.json says, which older runs have fewer keys in; empty until the run has ended.
+    """
+
+    folder: Path
+    config: RunConfig
+    epochs: list[dict[str, Any]]
+    result: dict[str, Any]
+
+    @property
+    def best(self) -> dict[str, Any]:
+        """The row of the epoch whose weights are kept: the first with the lowest validation perplexity."""
+        return min(self.epochs, key=lambda row: float(row["valid_perplexity"]))
+
+    @property
+    def words_per_second(self) -> float:
+        """Of all its epochs so far, as result.json has it."""
+        words = math.fsum(row["words_per_second"] * row["seconds"] for row in self.epochs)
+        return words / max(math.fsum(row["seconds"] for row in self.epochs), 1e-9)
+
+    @property
+    def device(self) -> str:
+        """The GPU, or processor and threads, that it was computed on, as far as its files tell."""
+        environment: dict[str, str] = self.result.get("environment", {})
+        name = environment.get("device", self.config.choice.device)
+        if not name.startswith("cpu") or "processor" not in environment:
+            return name
+        threads = environment.get("threads")
+        return environment["processor"] + (f", threads: {threads}" if threads else "")
+
+    @property
+    def commit(self) -> str:
+        """The short hash of its code's commit, and whether there were uncommitted changes; "" if unknown."""
+        commit, _, changes = (self.result.get("environment", {}).get("commit") or "").partition(" ")
+        return f"{commit[:7]} {changes}".rstrip()
+
+    @property
+    def data(self) -> str:
+        """The name of its corpus: "ptb" however its folder was given."""
+        return Path(self.config.data).name
+
+
+def read(folder: Path) -> Run:
+    """Read a run.
+
+    Raises:
+        UserError: A file is missing or broken, or no epoch has ended.
+    """
+    files = RunDirectory(folder)
+    return Run(
+        folder=folder,
+        config=files.read_config(),
+        epochs=files.read_metrics(),
+        result=files.read_result() or {},
+    )
+
+
+def read_all(results: Path) -> list[Run]:
+    """Read the runs in a folder, sorted by name.
+
+    Raises:
+        UserError: As `read` does.
+    """
+    return [read(path.parent) for path in sorted(results.glob("*/metrics.jsonl"))]

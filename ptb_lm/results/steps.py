@@ -1,0 +1,96 @@
+"""What a result is made of: trainings, suites of the benchmark, and other commands of Python.
+
+In their texts DEVICE stands for cpu or cuda, COMMIT for the short hash of the code's commit.
+"""
+
+import importlib.util
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from typing import TypeAlias
+
+
+@dataclass(frozen=True)
+class Train:
+    """A training, kept in results/NAME; one that was stopped goes on."""
+
+    name: str
+    flags: str
+    on: str = ""  # the only device that it is for
+    needs: str = ""  # a module without which it is left out
+
+
+@dataclass(frozen=True)
+class Race(Train):
+    """A training of one process from its first step to its end, and a row of results/records.md."""
+
+
+@dataclass(frozen=True)
+class Suite:
+    """A suite of the benchmark, its rows and reports kept in results/NAME; one that was stopped goes on."""
+
+    name: str
+    arguments: str
+    on: str = ""
+    needs: str = ""
+
+
+@dataclass(frozen=True)
+class Python:
+    """Any other command of Python, which itself writes below results/."""
+
+    arguments: str
+    on: str = ""
+    needs: str = ""
+    stdout: str = ""  # the file that what it prints is kept in
+
+
+@dataclass(frozen=True)
+class UnlessKept:
+    """Another result, unless results/RESULT-cudnn-DEVICE has it already."""
+
+    result: str
+    on: str = ""
+    needs: str = ""
+
+
+Step: TypeAlias = Train | Suite | Python | UnlessKept
+
+
+def find_device() -> str:
+    """Return "cuda" if torch is there and can use a GPU, else "cpu"."""
+    if not installed("torch") or os.environ.get("CUDA_VISIBLE_DEVICES") == "":
+        return "cpu"
+    code = "import torch; print('cuda' if torch.cuda.is_available() else 'cpu')"
+    asked = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    return asked.stdout.strip()
+
+
+def installed(module: str) -> bool:
+    """Return whether a module can be imported, without importing it."""
+    return importlib.util.find_spec(module) is not None
+
+
+def possible(step: Step, device: str) -> bool:
+    """Return whether there is something to do for a step on this machine."""
+    return step.on in ("", device) and (not step.needs or installed(step.needs))
+
+
+def arguments(step: Train | Suite | Python) -> str:
+    """Return what Python is called with; a training's are those of a new run."""
+    if isinstance(step, Train):
+        folder = f"checkpoints/reproduce-{step.name}"
+        return f"-m ptb_lm.train {step.flags} --device DEVICE --run-dir {folder} --overwrite"
+    if isinstance(step, Suite):
+        return f"-m ptb_lm.bench run {step.arguments} --out bench/reproduce-{step.name} --device DEVICE"
+    return step.arguments
+
+
+def command_line(step: Step) -> str:
+    """Return a step as a person would type it, with a remark."""
+    if isinstance(step, UnlessKept):
+        return f"scripts/reproduce {step.result}   # unless results/{step.result}-cudnn-DEVICE has it"
+    kept = f"   # kept in results/{step.name}" if isinstance(step, Train | Suite) else ""
+    into = f" > {step.stdout}" if isinstance(step, Python) and step.stdout else ""
+    return f"python {arguments(step)}{into}{kept}"

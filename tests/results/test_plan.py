@@ -1,0 +1,77 @@
+"""The plan of scripts/reproduce: what it would type is understood by the commands."""
+
+import itertools
+import re
+import shlex
+
+import pytest
+
+from ptb_lm import train
+from ptb_lm.bench import __main__ as bench
+from ptb_lm.bench.studies import __main__ as studies
+from ptb_lm.results import __main__ as results
+from ptb_lm.results import ablation, plan, steps
+from ptb_lm.training import launch
+
+PARSERS = {
+    "ptb_lm.train": train._parser,
+    "ptb_lm.bench": bench._parser,
+    "ptb_lm.bench.studies": studies._parser,
+    "ptb_lm.results": results._parser,
+}
+OF_DEVICES = [
+    (name, device, step)
+    for device in plan.ALL
+    for name, result in plan.RESULTS.items()
+    for step in result.steps
+    if step.on in ("", device) and not isinstance(step, steps.UnlessKept)
+]
+
+
+def named(text: str, device: str) -> str:
+    return text.replace("DEVICE", device).replace("COMMIT", "0123456")
+
+
+@pytest.mark.parametrize(("name", "device", "step"), OF_DEVICES)
+def test_a_step_s_command_is_understood(
+    name: str, device: str, step: steps.Train | steps.Suite | steps.Python
+) -> None:
+    words = shlex.split(named(steps.arguments(step), device))
+    assert words[0] == "-m"
+    if words[1] == "pytest":
+        return
+    given = vars(PARSERS[words[1]]().parse_args(words[2:]))
+    if isinstance(step, steps.Train):
+        run = launch.new_config({flag: value for flag, value in given.items() if value is not None})
+        assert run.config in name + step.name
+        assert str(given["run_dir"]) == f"checkpoints/reproduce-{named(step.name, device)}"
+
+
+def test_no_two_results_are_kept_in_one_folder() -> None:
+    for device in plan.ALL:
+        folders = [
+            named(step.name, device)
+            for _, of, step in OF_DEVICES
+            if of == device and isinstance(step, steps.Train | steps.Suite)
+        ]
+        assert len({*folders}) == len(folders)
+
+
+def test_names_that_are_referred_to_are_there() -> None:
+    referred = {name for names in plan.ALL.values() for name in names}
+    for result in plan.RESULTS.values():
+        referred |= {step.result for step in result.steps if isinstance(step, steps.UnlessKept)}
+    assert referred <= plan.RESULTS.keys()
+    assert plan.results_of(["small", "all", "small"], "cpu") == [
+        "small",
+        *(n for n in plan.ALL["cpu"] if n != "small"),
+    ]
+
+
+@pytest.mark.parametrize("config", ablation.STEPS)
+def test_a_step_of_an_ablation_has_the_flags_of_those_before_it(config: str) -> None:
+    name = "ablation-small" if config == "small" else "ablation"
+    trained = [step for step in plan.RESULTS[name].steps if isinstance(step, steps.Train)]
+    assert all(re.fullmatch(rf"ablation-{config}-\d-.*-cudnn-DEVICE", step.name) for step in trained)
+    for before, after in itertools.pairwise(trained):
+        assert after.flags.startswith(f"{before.flags} ")
