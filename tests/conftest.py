@@ -3,6 +3,8 @@
 import functools
 import os
 import signal
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,8 @@ from ptb_lm.model.config import SMALL, Config
 # The tests' models are tiny: threads would only wait for each other. Read when a framework is imported.
 for variable in ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"):
     os.environ.setdefault(variable, "1")
+
+SLOW_TO_IMPORT = {"tensorflow", "keras", "jax", "pytensor"}
 
 
 @pytest.fixture(scope="session")
@@ -37,6 +41,20 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out whole files of such frameworks, which import them, where slow tests are left out."""
+    quick = config.option.markexpr == "not slow"
+    return True if quick and _frameworks_of_file(collection_path) & SLOW_TO_IMPORT else None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark as slow what is of a framework that takes seconds to import; let the longest test come first."""
+    items.sort(key=lambda item: item.path.name != "test_demo.py")
+    for item in items:
+        if _frameworks(item) & SLOW_TO_IMPORT:
+            item.add_marker(pytest.mark.slow)
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.get_closest_marker("gpu"):
         torch = pytest.importorskip("torch")
@@ -48,16 +66,57 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 def _frameworks(item: pytest.Item) -> set[str]:
     """What a test is of, by its file's name or its parameters."""
-    of_file = (
-        {"tensorflow"}
-        if {"tf_backend", "tensorflow"} & {*item.path.parts, *item.path.stem.split("_")}
-        else set[str]()
-    )
     chosen = getattr(item, "callspec", None)
-    return of_file | {str(value) for value in (chosen.params.values() if chosen else ())}
+    return _frameworks_of_file(item.path) | {
+        str(value) for value in (chosen.params.values() if chosen else ())
+    }
+
+
+def _frameworks_of_file(path: Path) -> set[str]:
+    words = {*path.parts, *path.stem.split("_")}
+    return words & SLOW_TO_IMPORT | ({"tensorflow"} if "tf_backend" in words else set())
 
 
 @functools.cache
 def _tensorflow_has_a_gpu() -> bool:
     tensorflow = pytest.importorskip("tensorflow")
     return bool(tensorflow.config.list_physical_devices("GPU"))
+
+
+# A test without the mark `slow` starts no process and imports none of these frameworks, so that
+# scripts/test --quick stays quick. A training is among what starts one: its record asks git for the commit.
+_deeds: list[str] = []  # of the fixture or test at work
+_deeds_of_fixtures: dict[tuple[str, str], list[str]] = {}  # by name and where it is defined
+
+
+def _watch(event: str, arguments: tuple[object, ...]) -> None:
+    if event == "subprocess.Popen":
+        _deeds.append(f"starts a process, {arguments[0]}")
+    elif event == "import" and arguments[0] in SLOW_TO_IMPORT:
+        _deeds.append(f"imports {arguments[0]}")
+
+
+sys.addaudithook(_watch)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(fixturedef: pytest.FixtureDef[object]) -> Iterator[None]:
+    """Remember what a fixture did, for all tests that ask for it."""
+    before = len(_deeds)
+    result = yield
+    _deeds_of_fixtures[fixturedef.argname, fixturedef.baseid] = _deeds[before:]
+    return result
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """Fail a test that is slow and is not marked."""
+    _deeds.clear()
+    result = yield
+    deeds = [*_deeds]
+    for (name, where), of_fixture in _deeds_of_fixtures.items():
+        if name in getattr(item, "fixturenames", ()) and item.nodeid.startswith(where):
+            deeds += of_fixture
+    if deeds and not item.get_closest_marker("slow"):
+        pytest.fail(f"it {deeds[0]}: mark it pytest.mark.slow", pytrace=False)
+    return result

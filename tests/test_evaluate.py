@@ -19,6 +19,8 @@ from ptb_lm.model.backend import FRAMEWORKS, Backend
 from ptb_lm.training import scoring, tensors
 from ptb_lm.training.run_directory import RunDirectory
 
+pytestmark = pytest.mark.slow
+
 # Bounds on the relative difference between two ways to the same number.
 TOLERANCE = {"fp32": 1e-6, "fp64": 1e-12}
 

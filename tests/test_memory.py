@@ -5,6 +5,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 # Each allocation on a thread of its own, as TensorFlow's are; the first ones may grow the heap.
 FAULTS = """
 import ctypes, resource, threading

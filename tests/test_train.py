@@ -22,6 +22,8 @@ from ptb_lm.torch_backend import cpu
 from ptb_lm.training import launch, tensors
 from ptb_lm.training.run_directory import RunDirectory
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:

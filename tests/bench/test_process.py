@@ -8,6 +8,8 @@ import pytest
 
 from ptb_lm.bench.process import Process, WorkerError
 
+pytestmark = pytest.mark.slow
+
 
 def process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, *, patience: float = 60

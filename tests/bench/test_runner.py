@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,6 +18,8 @@ from ptb_lm.bench import __main__ as bench
 from ptb_lm.bench import rows as bench_rows
 from ptb_lm.bench import variants
 from ptb_lm.bench.suites import SUITES
+
+pytestmark = pytest.mark.slow
 
 TESTS = Path(__file__).resolve().parents[1]
 # Two variants of the smallest workload, made smaller still.
@@ -34,13 +37,25 @@ def _added(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(variants, table, dict(getattr(variants, table)))
 
 
+@pytest.fixture(scope="module")
+def quick(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the first run of QUICK leaves, for those that go on from it."""
+    out = tmp_path_factory.mktemp("quick") / "out"
+    assert run_command(bench, *QUICK, "--out", out) == 0
+    return out
+
+
+@pytest.fixture
+def out(quick: Path, tmp_path: Path) -> Path:
+    """The same, to be changed."""
+    return shutil.copytree(quick, tmp_path / "out")
+
+
 def rows(out: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (out / "rows.jsonl").read_text().splitlines()]
 
 
-def test_a_run_records_and_goes_on_where_it_was_interrupted(tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    assert run_command(bench, *QUICK, "--out", out) == 0
+def test_a_run_records_and_goes_on_where_it_was_interrupted(out: Path) -> None:
     recorded = rows(out)
     assert sorted((row["variant"], row["round"]) for row in recorded) == [
         (name, index) for name in ("plain-torch/cudnn", "torch/cudnn") for index in (0, 1)
@@ -252,9 +267,7 @@ def test_a_run_that_measures_nothing_fails(tmp_path: Path) -> None:
     assert run_command(bench, "run", "quick", *flags, "--out", tmp_path / "out") == 1
 
 
-def test_rows_of_other_settings_are_not_mixed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out = tmp_path / "out"
-    assert run_command(bench, *QUICK, "--out", out) == 0
+def test_rows_of_other_settings_are_not_mixed(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
     message = refusal(capsys, bench, *QUICK, "--seed", "2", "--out", out)
     assert message == f"{out} holds rows of another run (seed was 1, now 2); choose another --out"
     message = refusal(capsys, bench, *QUICK, "--baseline", "torch/cudnn", "--out", out)
@@ -279,14 +292,11 @@ def test_another_baseline_is_recorded_and_paired_with(tmp_path: Path) -> None:
     assert "speed-up over PyTorch cudnn (nn.LSTM)" in (out / "report.md").read_text()
 
 
-def test_a_run_that_goes_on_reports_as_was_chosen(tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    flags = ["run", "quick", "--variants", "torch/cudnn", "--rounds", "1", *SMALL, "--out", str(out)]
-    assert run_command(bench, *flags) == 0
+def test_a_run_that_goes_on_reports_as_was_chosen(out: Path) -> None:
     assert run_command(bench, "report", out, "--baseline", "torch/cudnn") == 0
     chosen = (out / "report.md").read_text()
     assert "speed-up over PyTorch cudnn (nn.LSTM)" in chosen
-    assert run_command(bench, *flags) == 0
+    assert run_command(bench, *QUICK, "--out", out) == 0
     assert (out / "report.md").read_text() == chosen
 
 

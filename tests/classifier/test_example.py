@@ -22,6 +22,8 @@ from ptb_lm.classifier import Batch, ClassifierConfig, reference
 from ptb_lm.errors import DivergenceError
 from ptb_lm.model.backend import FRAMEWORKS, Framework
 
+pytestmark = pytest.mark.slow
+
 FILE = ROOT / "examples" / "sequence_classification.py"
 # Some seconds of training that get somewhere.
 SHORT = ["--sequences", "500", "--epochs", "5", "--hidden-size", "7", "--learning-rate", "0.04"]

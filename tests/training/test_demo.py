@@ -8,6 +8,8 @@ import pytest
 
 from ptb_lm.train import main
 
+pytestmark = pytest.mark.slow
+
 TEST_TOKENS = 24_997
 
 

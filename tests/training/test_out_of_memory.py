@@ -21,6 +21,8 @@ from ptb_lm.torch_backend.backend import TorchBackend
 from ptb_lm.torch_backend.base import enough_memory
 from ptb_lm.training.run_directory import RunDirectory
 
+pytestmark = pytest.mark.slow
+
 TOO_SMALL = (
     "there is not enough memory for a model and windows of this size; fewer hidden units, layers, rows a "
     "batch or time steps need less"

@@ -28,6 +28,8 @@ from ptb_lm.training.interrupt import StopRequest
 from ptb_lm.training.run_config import RunConfig
 from ptb_lm.training.run_directory import RunDirectory
 
+pytestmark = pytest.mark.slow
+
 SIZES = {"hidden-size": 6, "num-layers": 2, "batch-size": 3, "num-steps": 4, "epochs": 2, "decay-after": 1}
 FLAGS = [
     "--recipe",
