@@ -93,7 +93,7 @@ def _of_cell(cell: str) -> Workload:
     return dataclasses.replace(
         small,
         name="small" if cell == cells.LSTM else f"small-{cell}",
-        task=LanguageTask(PRESETS["small"].replace(cell=cell), PTB_VOCABULARY),
+        task=LanguageTask(config=PRESETS["small"].replace(cell=cell), vocabulary_size=PTB_VOCABULARY),
         variants=tuple(Variant(name, name) for name in names if not name.endswith("/persistent")),
     )
 
