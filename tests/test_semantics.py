@@ -91,7 +91,7 @@ def tensorflow_stack(model: str, device: str, weights: Weights, *, bidirectional
     from ptb_lm.tf_backend.model import LSTMStack
 
     try:
-        chosen = choose(device, model=model, execution="eager")
+        chosen = choose(Choice.of(framework="tensorflow", model=model, execution="eager", device=device))
     except UserError as error:
         pytest.skip(str(error))
     with tf.device(chosen.name):
