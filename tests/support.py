@@ -40,14 +40,21 @@ def random_windows(
     return list(corpus.windows(ids, config.num_steps))
 
 
-def numeric_gradient(loss: Callable[[], float], array: np.ndarray) -> np.ndarray:
-    """The gradient of a loss by an array that it reads, by central differences in float64."""
-    step, gradient = 1e-5, np.empty_like(array)
+def numeric_gradient(
+    loss: Callable[[], float], array: np.ndarray, *, fourth_order: bool = False
+) -> np.ndarray:
+    """The gradient of a loss by an array that it reads, by central differences in float64.
+
+    Those of fourth order are for a loss that bends much, and take twice as long.
+    """
+    weights = {1e-4: 8 / 12e-4, 2e-4: -1 / 12e-4} if fourth_order else {1e-5: 1 / 2e-5}
+    gradient = np.zeros_like(array)
     for index in np.ndindex(array.shape):
         kept = array[index]
-        array[index] = kept + step
-        above = loss()
-        array[index] = kept - step
-        gradient[index] = (above - loss()) / (2 * step)
+        for step, weight in weights.items():
+            array[index] = kept + step
+            above = loss()
+            array[index] = kept - step
+            gradient[index] += weight * (above - loss())
         array[index] = kept
     return gradient

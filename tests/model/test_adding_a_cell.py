@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import runs
-from conftest import ROOT, installed, numeric_gradient, random_weights, random_windows
+from support import ROOT, installed, numeric_gradient, random_weights, random_windows
 
 from ptb_lm import evaluate, train
 from ptb_lm.model import backend, cells, reference

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from ptb_lm.errors import UserError
+from ptb_lm.model.cells import CELLS
 from ptb_lm.model.config import PRESETS, RECIPES, SMALL, Config
 from ptb_lm.model.hyperparameter import flag_name
 
@@ -152,6 +153,13 @@ def test_a_switch_is_true_or_false(name: str, value: Any) -> None:
     problem = re.escape(f"{flag_name(name)} must be true or false, not {value!r}")
     with pytest.raises(UserError, match=f"^{problem}$"):
         SMALL.replace(**{name: value})
+
+
+@pytest.mark.parametrize("value", ["rnn", "", None, 1])
+def test_a_cell_is_one_of_the_table(value: Any) -> None:
+    problem = re.escape(f"--cell must be one of {', '.join(CELLS)}, not {value!r}")
+    with pytest.raises(UserError, match=f"^{problem}$"):
+        SMALL.replace(cell=value)
 
 
 def test_tied_weights_need_an_embedding_as_wide_as_the_layers() -> None:

@@ -44,6 +44,29 @@ def test_initial_weights_are_uniform_in_the_scale_with_lstm_biases_zero() -> Non
     assert (parameters.initial(config, 1000, seed=6)["embedding"] != weights["embedding"]).any()
 
 
+@pytest.mark.parametrize(
+    ("cell", "constants"),
+    [
+        ("lstm", {"bias": 0}),
+        ("gru", {"bias": 0, "recurrent_bias": 0}),
+        (
+            "layer_norm_lstm",
+            {"bias": 0, "kernel_gain": 1, "recurrent_gain": 1, "cell_gain": 1, "cell_bias": 0},
+        ),
+    ],
+)
+def test_gains_begin_at_one_and_biases_at_zero(cell: str, constants: dict[str, float]) -> None:
+    config = PRESETS["test"].replace(cell=cell)
+    weights = parameters.initial(config, 9, seed=5)
+    assert {name.split(".")[0] for name in weights} == {"embedding", cell, "softmax"}
+    for name, weight in weights.items():
+        if name.startswith(f"{cell}.0.") and name.split(".")[2] in constants:
+            assert (weight == constants[name.split(".")[2]]).all(), name
+        else:
+            assert len(np.unique(weight)) == weight.size, name
+    assert sum(name.startswith(cell) for name in weights) == 2 + len(constants)
+
+
 def test_check_names_what_does_not_fit() -> None:
     config = PRESETS["small"].replace(hidden_size=4)
     weights = parameters.initial(config, 9, seed=0)

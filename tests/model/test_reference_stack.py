@@ -1,4 +1,6 @@
-"""reference_stack.py against finite differences, torch's own LSTM, and what can be written down by hand."""
+"""The oracle: every cell against finite differences, torch's own layers, and what can be written by hand."""
+
+import math
 
 import numpy as np
 import pytest
@@ -6,13 +8,15 @@ import torch
 from support import numeric_gradient
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from ptb_lm.model import parameters
+from ptb_lm.model import cells, parameters
+from ptb_lm.model.cells import CELLS, LSTM
 from ptb_lm.model.reference_stack import stack_backward, stack_forward, stack_zero_state
 
 STEPS, BATCH, FEATURES = 6, 3, 4
 LENGTHS = np.array([4, 6, 1])
 PADDING_TB = np.arange(STEPS)[:, None] >= LENGTHS
 
+every_cell = pytest.mark.parametrize("cell", CELLS)
 both_directions = pytest.mark.parametrize("bidirectional", [False, True])
 with_and_without_lengths = pytest.mark.parametrize("lengths", [None, LENGTHS])
 
@@ -20,16 +24,16 @@ with_and_without_lengths = pytest.mark.parametrize("lengths", [None, LENGTHS])
 class Example:
     """A stack with random weights and biases, its input, and a loss that is linear in what it gives."""
 
-    def __init__(self, hidden_sizes: tuple[int, ...], *, bidirectional: bool) -> None:
+    def __init__(self, hidden_sizes: tuple[int, ...], *, bidirectional: bool, cell: str = LSTM) -> None:
         rng = np.random.default_rng(0)
-        shapes = parameters.stack_shapes(FEATURES, hidden_sizes, bidirectional=bidirectional)
+        shapes = parameters.stack_shapes(FEATURES, hidden_sizes, cell=cell, bidirectional=bidirectional)
         directions = 2 if bidirectional else 1
         self.widths = [FEATURES, *(directions * hidden for hidden in hidden_sizes)]
         self.weights = {name: rng.uniform(-0.8, 0.8, shape) for name, shape in shapes.items()}
         self.x_TBI = rng.normal(size=(STEPS, BATCH, FEATURES))
         self.state, self.d_state = (
             [
-                (rng.uniform(-1, 1, (BATCH, hidden)), rng.uniform(-1, 1, (BATCH, hidden)))
+                tuple(rng.uniform(-1, 1, (BATCH, hidden)) for _ in cells.get(cell).carried)
                 for hidden in hidden_sizes
                 for _ in range(directions)
             ]
@@ -37,18 +41,30 @@ class Example:
         )
         self.d_output_TBK = rng.normal(size=(STEPS, BATCH, self.widths[-1]))
         self.masks = [rng.integers(2, size=(STEPS, BATCH, width)) / 0.5 for width in self.widths]
+        for mask in self.masks:
+            mask[..., 0] = 2  # where all of a row is dropped, a normalisation is too steep for differences
 
 
 def flat(state: object) -> list[np.ndarray]:
     return [array for pair in state for array in pair]  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize(("lengths", "with_dropout"), [(None, False), (LENGTHS, False), (LENGTHS, True)])
-@both_directions
+@pytest.mark.parametrize(
+    ("cell", "bidirectional", "lengths", "with_dropout"),
+    [
+        (cell, bidirectional, lengths, with_dropout)
+        for cell in CELLS
+        for bidirectional in (False, True)
+        for lengths, with_dropout in ((None, False), (LENGTHS, False), (LENGTHS, True))
+        if cell == LSTM or (bidirectional and with_dropout)  # all at once
+    ],
+)
 def test_gradients_equal_finite_differences(
-    bidirectional: bool, lengths: np.ndarray | None, with_dropout: bool
+    cell: str, bidirectional: bool, lengths: np.ndarray | None, with_dropout: bool
 ) -> None:
-    example = Example((3, 2), bidirectional=bidirectional)
+    normalised = "norm" in cell
+    # Two units that are normalised are 1 and -1 whatever they were.
+    example = Example((4,) if normalised else (3, 2), bidirectional=bidirectional, cell=cell)
     masks = example.masks if with_dropout else None
 
     def loss() -> float:
@@ -66,7 +82,8 @@ def test_gradients_equal_finite_differences(
     analytic = [d_x_TBI, *flat(d_before), *gradients.values()]
     variables = [example.x_TBI, *flat(example.state), *(example.weights[name] for name in gradients)]
     for gradient, variable in zip(analytic, variables, strict=True):
-        np.testing.assert_allclose(gradient, numeric_gradient(loss, variable), rtol=0, atol=1e-8)
+        numeric = numeric_gradient(loss, variable, fourth_order=normalised)
+        np.testing.assert_allclose(gradient, numeric, rtol=0, atol=1e-8)
 
 
 @with_and_without_lengths
@@ -166,8 +183,9 @@ def test_without_weights_the_cell_halves_at_every_valid_step(bidirectional: bool
 
 
 @both_directions
-def test_single_precision_stays_single(bidirectional: bool) -> None:
-    example = Example((3, 2), bidirectional=bidirectional)
+@every_cell
+def test_single_precision_stays_single(cell: str, bidirectional: bool) -> None:
+    example = Example((3, 2), bidirectional=bidirectional, cell=cell)
     weights = {name: array.astype(np.float32) for name, array in example.weights.items()}
     x_TBI, d_output_TBK = (array.astype(np.float32) for array in (example.x_TBI, example.d_output_TBK))
     state = stack_zero_state(weights, BATCH)
@@ -182,3 +200,86 @@ def test_a_length_outside_the_sequence_is_refused(length: int) -> None:
     example = Example((5,), bidirectional=False)
     with pytest.raises(ValueError, match="lengths must be 1 to 6"):
         stack_forward(example.weights, example.x_TBI, example.state, lengths_B=np.array([2, length, 3]))
+
+
+def test_the_gru_is_torch_s() -> None:
+    """Two layers; torch's second bias is zero but for the candidate."""
+    hidden, layers = 5, 2
+    example = Example((hidden,) * layers, bidirectional=False, cell="gru")
+    gru = torch.nn.GRU(FEATURES, hidden, layers, dtype=torch.float64)
+    theirs = {"kernel": "weight_ih", "recurrent_kernel": "weight_hh", "bias": "bias_ih"}
+    with torch.no_grad():
+        for layer in range(layers):
+            for ours, their in theirs.items():
+                weight = torch.from_numpy(example.weights[f"gru.{layer}.{ours}"])
+                gru.get_parameter(f"{their}_l{layer}").copy_(weight.T if weight.ndim == 2 else weight)
+            second = gru.get_parameter(f"bias_hh_l{layer}").zero_()
+            second[2 * hidden :] = torch.from_numpy(example.weights[f"gru.{layer}.recurrent_bias"])
+    x = torch.from_numpy(example.x_TBI).requires_grad_()
+    h = torch.from_numpy(np.stack([h_BH for (h_BH,) in example.state])).requires_grad_()
+    output, after = gru(x, h)
+    d_after = torch.from_numpy(np.stack([d_BH for (d_BH,) in example.d_state]))
+    torch.autograd.backward([output, after], [torch.from_numpy(example.d_output_TBK), d_after])
+
+    output_TBK, after_ours, tape = stack_forward(example.weights, example.x_TBI, example.state)
+    d_x_TBI, gradients, d_before = stack_backward(
+        example.weights, tape, example.d_output_TBK, example.d_state
+    )
+    assert x.grad is not None
+    assert h.grad is not None
+    computed = [output_TBK, d_x_TBI, np.stack(flat(after_ours)), np.stack(flat(d_before))]
+    for mine, their_tensor in zip(computed, [output, x.grad, after, h.grad], strict=True):
+        np.testing.assert_allclose(mine, their_tensor.detach().numpy(), rtol=0, atol=1e-13)
+    for layer in range(layers):
+        for ours, their in theirs.items():
+            gradient = gru.get_parameter(f"{their}_l{layer}").grad
+            assert gradient is not None
+            expected = gradient.T if gradient.ndim == 2 else gradient
+            np.testing.assert_allclose(gradients[f"gru.{layer}.{ours}"], expected.numpy(), rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize("name", ["kernel", "recurrent_kernel"])
+def test_layer_normalisation_forgets_the_scale_and_the_mean_of_a_product(name: str) -> None:
+    """A kernel times a number, and the same added to all of a row's products: the output is as it was."""
+    example = Example((6,), bidirectional=False, cell="layer_norm_lstm")
+    full = f"layer_norm_lstm.0.{name}"
+    example.weights[full] *= 1e4  # so that nothing is seen of the epsilon
+    expected, _, _ = stack_forward(example.weights, example.x_TBI, example.state)
+    kernel = example.weights[full]
+    for changed in (3 * kernel, kernel + 1e4 * np.arange(len(kernel))[:, None]):
+        found, _, _ = stack_forward({**example.weights, full: changed}, example.x_TBI, example.state)
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-9)
+    assert (
+        abs(
+            stack_forward({**example.weights, full: -kernel}, example.x_TBI, example.state)[0] - expected
+        ).max()
+        > 0.1
+    )
+
+
+def test_one_step_of_layer_normalisation_by_hand() -> None:
+    """One unit: a cell's normalisation leaves its bias alone, and the gates' are over four numbers."""
+    x, h, c = 2.0, 0.3, -0.4
+    kernel, recurrent = np.array([0.1, 0.2, 0.3, 0.5]), np.array([0.5, -0.6, 0.7, 0.8])
+    gains, bias = (np.array([1.5, 0.5, 2.0, 1.0]), np.array([0.3, 1.0, -1.0, 2.0])), [0.1, 0.2, 0.3, 0.4]
+    weights = {
+        "kernel": kernel[None],
+        "recurrent_kernel": recurrent[None],
+        "bias": np.array(bias),
+        "kernel_gain": gains[0],
+        "recurrent_gain": gains[1],
+        "cell_gain": np.array([7.0]),
+        "cell_bias": np.array([0.6]),
+    }
+
+    def normed(product: np.ndarray) -> np.ndarray:
+        deviation = math.sqrt(float(np.var(product)) + 1e-5)
+        return (product - product.mean()) / deviation
+
+    i, f, g, o = normed(x * kernel) * gains[0] + normed(h * recurrent) * gains[1] + bias
+    expected_c = c / (1 + math.exp(-f)) + math.tanh(g) / (1 + math.exp(-i))
+    expected_h = math.tanh(0.6) / (1 + math.exp(-o))
+    cell = cells.get("layer_norm_lstm")
+    (h_BH, c_BH), _ = cell.step(weights, np.array([[x]]), (np.array([[h]]), np.array([[c]])))
+    assert float(c_BH[0, 0]) == pytest.approx(expected_c, rel=1e-14)
+    assert float(h_BH[0, 0]) == pytest.approx(expected_h, rel=1e-14)

@@ -1,0 +1,104 @@
+"""Runs of every cell: trained, resumed, averaged, evaluated, in either framework."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import runs
+from support import installed
+
+from ptb_lm import evaluate, train
+from ptb_lm.model import cells
+from ptb_lm.model.cells import CELLS
+from ptb_lm.training import checkpoint
+from ptb_lm.training.run_directory import RunDirectory
+
+REGULARISED = ["--keep-prob", "0.8", "--recurrent-keep-prob", "0.9", "--variational", "--average-epochs", "1"]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return runs.write_corpus(tmp_path_factory.mktemp("cells") / "data")
+
+
+@pytest.fixture(scope="module", params=CELLS)
+def run(request: pytest.FixtureRequest, data: Path) -> Path:
+    """A finished run of each cell."""
+    flags = ["--cell", request.param, "--model", "basic", *REGULARISED]
+    return runs.train_run(data, data.parent / request.param, *flags)
+
+
+def saved(run: Path) -> dict[str, np.ndarray]:
+    return checkpoint.load(run / "state" / "training.safetensors")[0]
+
+
+def perplexity(capsys: pytest.CaptureFixture[str], *given: object) -> float:
+    capsys.readouterr()
+    assert runs.run_command(evaluate, *given) == 0
+    return float(capsys.readouterr().out.split()[2])
+
+
+def test_a_run_holds_its_cell(run: Path) -> None:
+    cell = run.name
+    assert json.loads((run / "config.json").read_text())["hyperparameters"]["cell"] == cell
+    carried = {name for name in saved(run) if name in ("training.h", "training.c")}
+    assert carried == {f"training.{name}" for name in cells.get(cell).carried}
+    weights = checkpoint.load(run / "weights.safetensors")[0]
+    assert {name.partition(".")[0] for name in weights} == {"embedding", cell, "softmax"}
+
+
+def test_a_run_that_stops_goes_on_to_the_bit(run: Path, data: Path, tmp_path: Path) -> None:
+    flags = ["--cell", run.name, "--model", "basic", *REGULARISED, "--epochs", "1"]
+    parts = runs.train_run(data, tmp_path / "parts", *flags)
+    assert train.main(["--resume", str(parts), "--epochs", "2"]) == 0
+    assert runs.result(parts)["test_perplexity"] == runs.result(run)["test_perplexity"]
+    expected = saved(run)
+    found = saved(parts)
+    assert found.keys() == expected.keys()
+    for name, array in found.items():
+        np.testing.assert_array_equal(array, expected[name], err_msg=name)
+
+
+def test_every_model_that_computes_the_cell_scores_the_same(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    expected = runs.result(run)["test_perplexity"]
+    for model in CELLS[run.name].layers["torch"]:
+        assert perplexity(capsys, run, "--model", model) == pytest.approx(expected, rel=1e-5)
+
+
+@installed("tensorflow")
+@pytest.mark.parametrize("cell", [name for name, row in CELLS.items() if "tensorflow" in row.layers])
+def test_a_run_of_tensorflow_goes_on_in_no_other_framework_but_scores_there(
+    cell: str, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = ["--cell", cell, "--model", "basic", "--framework", "tensorflow", *REGULARISED, "--epochs", "1"]
+    run = runs.train_run(data, tmp_path / "run", *flags)
+    expected = runs.result(run)["test_perplexity"]
+    for framework in ("tensorflow", "torch"):
+        found = perplexity(capsys, run, "--framework", framework)
+        assert found == pytest.approx(expected, rel=1e-5), framework
+
+
+def test_another_cell_is_refused_on_resume(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    other = next(cell for cell in CELLS if cell != run.name)
+    problem = runs.refusal(capsys, train, "--resume", run, "--cell", other)
+    assert problem.startswith(f"--cell {other} differs from the run's {run.name}")
+
+
+def test_a_model_that_does_not_compute_the_cell_is_refused(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags: list[Any] = ["--data", data, "--run-dir", tmp_path / "new", "--cell", "layer_norm_lstm"]
+    problem = "torch cudnn has no cell layer_norm_lstm; choose --model basic, or --cell lstm or gru"
+    assert runs.refusal(capsys, train, *flags) == problem
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_run_from_before_there_were_cells_is_an_lstm(run: Path, tmp_path: Path) -> None:
+    config = json.loads((run / "config.json").read_text())
+    del config["hyperparameters"]["cell"]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert RunDirectory(tmp_path).read_config().hyperparameters.cell == "lstm"
