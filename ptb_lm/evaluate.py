@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ptb_lm import cli
-from ptb_lm.data import corpus, datasets, text
+from ptb_lm.data import corpus, text
 from ptb_lm.data.vocabulary import EOS, UNK, Vocabulary
 from ptb_lm.errors import UserError
 from ptb_lm.inference import adaptation_flags
@@ -145,7 +145,7 @@ def _scored(
 
 
 def _data(named: str, vocabulary: Vocabulary) -> corpus.Corpus:
-    data = datasets.load(named)
+    data = corpus.load_named(named)
     if data.vocabulary.sha256 != vocabulary.sha256:
         raise UserError(f"the data {named} have another vocabulary than the run")
     return data

@@ -1,6 +1,7 @@
 """What every command shares: errors become one sentence and an exit status."""
 
 import importlib
+import io
 import os
 import subprocess
 import sys
@@ -168,3 +169,18 @@ def test_every_command_is_listed_and_is_there(capsys: pytest.CaptureFixture[str]
         if hasattr(module, "__path__"):  # a folder
             module = importlib.import_module(f"ptb_lm.{name}.__main__")
         assert callable(module.main)
+
+
+def test_the_progress_bar_is_silent_unless_at_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    written = {}
+    for stream in (io.StringIO(), Terminal()):
+        monkeypatch.setattr(sys, "stderr", stream)
+        with cli.progress_bar(3, "epoch 1/2") as bar:
+            bar.update(3)
+        written[stream.isatty()] = stream.getvalue()
+    assert written[False] == ""
+    assert "epoch 1/2" in written[True]

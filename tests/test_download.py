@@ -17,8 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from ptb_lm import download
-from ptb_lm.download import DownloadError, Fingerprint, fetch
+from ptb_lm.data.penn_treebank import MOST_UNPACKED, PTB, DownloadError, Fingerprint, fetch
 from ptb_lm.errors import UserError
 
 FILES = {
@@ -349,7 +348,7 @@ def test_an_archive_that_is_none(server: Server, folder: Path, body: bytes) -> N
 
 
 def test_an_endless_archive(server: Server, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(download, "MOST_PACKED", 2**20)
+    monkeypatch.setattr("ptb_lm.data.penn_treebank.MOST_PACKED", 2**20)
     answer = endless(gzip.compress(os.urandom(2**16)), first=packed_header_of_a_huge_member())
     sentence = failure(folder, server.archive("bad", answer))
     assert "it sends more than the files can be" in sentence
@@ -357,9 +356,7 @@ def test_an_endless_archive(server: Server, folder: Path, monkeypatch: pytest.Mo
 
 def test_a_decompression_bomb(server: Server, folder: Path) -> None:
     # Half a megabyte that unpacks to more than the bound.
-    bomb = packed_header_of_a_huge_member() + gzip.compress(bytes(2**20)) * (
-        download.MOST_UNPACKED // 2**20 + 1
-    )
+    bomb = packed_header_of_a_huge_member() + gzip.compress(bytes(2**20)) * (MOST_UNPACKED // 2**20 + 1)
     sentence = failure(folder, server.archive("bad", bomb))
     assert "it sends more than the files can be" in sentence
 
@@ -508,27 +505,27 @@ def penn_treebank() -> Path:
     named = os.environ.get("PTB_LM_DATA")
     places = [*([Path(named)] if named else []), PROJECT / "data" / "ptb", PROJECT.parent / "shared" / "ptb"]
     for place in places:
-        if all((place / name).is_file() for name in download.PTB):
+        if all((place / name).is_file() for name in PTB):
             return place
     pytest.skip("Penn Treebank is not at hand: neither in $PTB_LM_DATA nor in data/ptb")
 
 
 def test_the_constants_are_those_of_the_real_files(penn_treebank: Path) -> None:
-    real = {name: Fingerprint.of((penn_treebank / name).read_bytes()) for name in download.PTB}
-    assert real == download.PTB
+    real = {name: Fingerprint.of((penn_treebank / name).read_bytes()) for name in PTB}
+    assert real == PTB
 
 
 def test_the_command_fetches_the_real_files_then_keeps_them(
     server: Server, folder: Path, penn_treebank: Path
 ) -> None:
-    mirror = server.folder("ptb", {name: (penn_treebank / name).read_bytes() for name in download.PTB})
+    mirror = server.folder("ptb", {name: (penn_treebank / name).read_bytes() for name in PTB})
     first = command("--to", str(folder), "--mirror", mirror)
     assert (first.returncode, first.stderr) == (0, "")  # no bar: this is no terminal
     assert first.stdout == (
         f"fetched ptb.train.txt, ptb.valid.txt, ptb.test.txt into {folder}, verified. "
         "Derived from LDC99T42: for research use; do not redistribute.\n"
     )
-    assert sorted(path.name for path in folder.iterdir()) == sorted(download.PTB)
+    assert sorted(path.name for path in folder.iterdir()) == sorted(PTB)
     second = command("--to", str(folder), "--mirror", f"{server.url}/nowhere")
     assert (second.returncode, second.stderr) == (0, "")
     assert second.stdout.startswith("nothing to fetch: ptb.train.txt, ptb.valid.txt, ptb.test.txt are in ")

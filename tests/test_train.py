@@ -15,7 +15,7 @@ import pytest
 import runs
 
 from ptb_lm import train
-from ptb_lm.data import datasets
+from ptb_lm.data.corpus import load_named
 from ptb_lm.model.choice import MAX_SEED, Choice
 from ptb_lm.model.config import PRESETS, RECIPES, SMALL
 from ptb_lm.torch_backend import cpu
@@ -726,13 +726,13 @@ def test_a_run_says_what_is_faster_here_and_what_a_resumed_one_changes(
     data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = tmp_path / "new"
-    monkeypatch.setattr("ptb_lm.cores.Load.hint", lambda self, threads: f"{threads} threads are many")
+    monkeypatch.setattr("ptb_lm.host.Load.hint", lambda self, threads: f"{threads} threads are many")
     runs.train_run(data, run, "--precision", "fp16", "--model", "block_fused", "--epochs", "1")
     out = capsys.readouterr().out
     assert "; precision fp16\n" in out
     assert "hint: training in fp16 is slow on a CPU: --precision" in out
     assert "hint: 1 threads are many\n" in out
-    corpus = datasets.load(str(data))
+    corpus = load_named(str(data))
     state = RunDirectory(run).read_state(corpus)
     state.progress.environments[-1]["threads"] = 7
     RunDirectory(run).write_state(state, corpus=corpus)

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ptb_lm import cli, files
+from ptb_lm import cli, files, host
 from ptb_lm.bench import runner, selection, user_variants, variants
 from ptb_lm.bench.machine import THREADS, Machine
 from ptb_lm.bench.record import Record
@@ -17,15 +17,14 @@ from ptb_lm.bench.reporting import compare, report, terminal
 from ptb_lm.bench.suites import SUITES
 from ptb_lm.bench.workloads import Workload
 from ptb_lm.errors import UserError
-from ptb_lm.training import runlog
 
 
 def _list(arguments: argparse.Namespace) -> int:
     for name, suite in SUITES.items():
         if arguments.suite in (None, name):
-            runlog.say(f"{name}: {suite.description}")
+            cli.say(f"{name}: {suite.description}")
             for workload in suite.workloads:
-                runlog.say(f"  {workload.name}: {workload.task.size}")
+                cli.say(f"  {workload.name}: {workload.task.size}")
                 if arguments.suite is not None:
                     _list_variants(workload)
     return 0
@@ -33,17 +32,17 @@ def _list(arguments: argparse.Namespace) -> int:
 
 def _list_variants(workload: Workload) -> None:
     passes = " and ".join(workload.passes)
-    runlog.say(
+    cli.say(
         f"    {passes}; {workload.rounds} rounds of at least {workload.steps} steps and a second, by "
         f"{workload.processes} processes a variant; {workload.warm_up} steps to warm up"
     )
     for variant in workload.variants:
         baseline = " (baseline)" * (variant.name == workload.baseline)
-        runlog.say(f"    {variant.name:<30} {variant.label}{baseline}")
+        cli.say(f"    {variant.name:<30} {variant.label}{baseline}")
     frameworks = dict.fromkeys(str(variant.parts["framework"]) for variant in workload.variants)
     rows = {name: workload.task.registry[name] for name in frameworks}
     precisions = "; ".join(f"{name} {', '.join(row.precisions)}" for name, row in rows.items())
-    runlog.say(f"    each also as VARIANT@PRECISION: {precisions}")
+    cli.say(f"    each also as VARIANT@PRECISION: {precisions}")
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -71,11 +70,11 @@ def _run(arguments: argparse.Namespace) -> int:
         try:
             runner.run(options, workloads, record, machine, command=command)
         except KeyboardInterrupt:
-            runlog.say(f"{out} keeps what was measured; the same command goes on")
+            cli.say(f"{out} keeps what was measured; the same command goes on")
             raise
     summary, page = report.write_report(out)
     width, encoding = shutil.get_terminal_size().columns, sys.stdout.encoding if sys.stdout else None
-    runlog.say(f"\n{terminal.chart(summary, width=width, encoding=encoding)}\n\n{page}")
+    cli.say(f"\n{terminal.chart(summary, width=width, encoding=encoding)}\n\n{page}")
     return 0 if record.measured() else cli.EXIT_FAILED
 
 
@@ -89,7 +88,7 @@ def _patterns(flag: str, given: Sequence[str]) -> tuple[str, ...]:
 
 def _settings(options: selection.Options, machine: Machine) -> dict[str, Any]:
     """Return what rows that stand in one table have in common."""
-    environment = runlog.environment()
+    environment = host.environment()
     kept = (
         "suite",
         "baseline",
@@ -115,7 +114,7 @@ def _report(arguments: argparse.Namespace) -> int:
 
 
 def _compare(arguments: argparse.Namespace) -> int:
-    runlog.say(compare.compare(arguments.a, arguments.b))
+    cli.say(compare.compare(arguments.a, arguments.b))
     return 0
 
 

@@ -5,12 +5,12 @@ import random
 import time
 from collections.abc import Iterator, Sequence
 
+from ptb_lm import cli
 from ptb_lm.bench.machine import Machine
 from ptb_lm.bench.measurement import Measurement
 from ptb_lm.bench.record import Record
 from ptb_lm.bench.selection import Options
 from ptb_lm.bench.workloads import Workload
-from ptb_lm.training import runlog
 
 
 def run(
@@ -24,7 +24,7 @@ def run(
     """
     blocks = sum(len(w.variants) * len(w.passes) * w.rounds for w in workloads)
     session = time.strftime("%Y-%m-%dT%H:%M:%S%z")
-    with runlog.progress(blocks, options.suite) as bar:
+    with cli.progress_bar(blocks, options.suite) as bar:
         for workload in workloads:
             measurement = Measurement(options, workload, record, machine, session=session, command=command)
             with contextlib.closing(measurement.pool):

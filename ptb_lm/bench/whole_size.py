@@ -17,8 +17,9 @@ from ptb_lm.bench import parity
 from ptb_lm.bench.bounds import BOUNDS
 from ptb_lm.bench.parity import Build, WrongError
 from ptb_lm.bench.workloads import LanguageTask
+from ptb_lm.data.text import Ids
 from ptb_lm.model import reference, reference_stack
-from ptb_lm.model.backend import Backend, Ids
+from ptb_lm.model.backend import Backend
 
 # What the reference does in some ten seconds on two slow cores. Of a larger window some rows are compared.
 MULTIPLY_ADDS = 1e11

@@ -18,12 +18,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
+from ptb_lm import host
 from ptb_lm.bench import parity, timed_steps, variants, whole_size
 from ptb_lm.bench.suites import SUITES
 from ptb_lm.bench.timed_steps import TimedSteps
 from ptb_lm.bench.workloads import LanguageTask, Task
 from ptb_lm.errors import OutOfMemoryError, UserError
-from ptb_lm.training import runlog
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ def _ready(order: Order) -> tuple[TimedSteps, dict[str, Any]]:
     _reset_peak()
     facts = {
         "engine": steps.engine,
-        "environment": {**runlog.environment(), **steps.environment()},
+        "environment": {**host.environment(), **steps.environment()},
         "parity": errors,
         "loss": steps.loss(),
         "check_seconds": checked - start,

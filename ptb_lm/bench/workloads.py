@@ -21,8 +21,9 @@ from ptb_lm.bench.rows import Work
 from ptb_lm.bench.variants import Variant
 from ptb_lm.classifier import Batch, ClassifierConfig
 from ptb_lm.data import corpus
+from ptb_lm.data.text import Ids
 from ptb_lm.model import parameters
-from ptb_lm.model.backend import Framework, Ids
+from ptb_lm.model.backend import Framework
 from ptb_lm.model.cells import LSTM
 from ptb_lm.model.config import Config
 

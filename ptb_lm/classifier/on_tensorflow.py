@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from ptb_lm import memory
+from ptb_lm import host
 from ptb_lm.classifier import Batch, Classifier, ClassifierConfig, Scores, check_lengths
 from ptb_lm.classifier.tensorflow_network import SequenceNetwork
 from ptb_lm.errors import UserError
@@ -45,7 +45,7 @@ class TensorFlowClassifier(Classifier):
     """
 
     def __init__(self, config: ClassifierConfig, weights: Mapping[str, NDArray[Any]], choice: Choice) -> None:
-        memory.keep_freed()
+        host.keep_freed_memory()
         self.choice = choice
         self.device = choose(choice)
         self.dtype = DTYPES[choice.precision]

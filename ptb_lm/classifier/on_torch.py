@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ptb_lm import memory
+from ptb_lm import host
 from ptb_lm.classifier import Batch, Classifier, ClassifierConfig, Scores, check_lengths
 from ptb_lm.errors import UserError
 from ptb_lm.model.backend import Arrays
@@ -41,7 +41,7 @@ class TorchClassifier(TorchModel, Classifier):
     def __init__(self, config: ClassifierConfig, weights: Mapping[str, NDArray[Any]], choice: Choice) -> None:
         super().__init__(choice)
         if self.device.type == "cpu":
-            memory.keep_freed()
+            host.keep_freed_memory()
         self.config = config
         self.stack = self.build_stack(choice.model).to(device=self.device, dtype=self.dtype)
         self.executed_stack = self.stack.executed(partial(executed, execution=self.execution))

@@ -4,21 +4,41 @@ Shapes: B = batch (rows), L = length of a row, T = time steps of a window.
 """
 
 import hashlib
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ptb_lm.data import text
+from ptb_lm.data import synthetic, text
 from ptb_lm.data.text import Ids
 from ptb_lm.data.vocabulary import Vocabulary
 from ptb_lm.errors import UserError
-from ptb_lm.model.backend import AnyWords
+from ptb_lm.files import home
 
+DATA_VARIABLE = "PTB_LM_DATA"
 SPLITS = ("train", "valid", "test")
+
+AnyWords = TypeVar("AnyWords", bound="Words")
+
+
+class Words(Protocol):
+    """The words of a split in rows [B, L], or a window of them [B, T].
+
+    NumPy's, or what a backend's `place` returned, which only that backend can read. Either can be sliced, and
+    nothing else is done with it outside of the backend.
+    """
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(B, L) or (B, T)."""
+
+    def __getitem__(self: AnyWords, part: tuple[slice, slice], /) -> AnyWords:
+        """Return some time steps of some rows."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +79,27 @@ def load(folder: Path) -> Corpus:
     vocabulary, train = text.build_vocabulary(paths["train"])
     held_out = {split: text.encode(paths[split], vocabulary) for split in ("valid", "test")}
     return Corpus(vocabulary, {"train": train, **held_out})
+
+
+def load_named(data: str) -> Corpus:
+    """Load the corpus that `--data` names, fetching or generating it where that is needed.
+
+    Args:
+        data: "ptb" (the folder $PTB_LM_DATA or data/ptb, downloaded if missing), "synthetic" (generated in
+            data/synthetic), or a folder.
+
+    Raises:
+        UserError: There is no such corpus, or it cannot be read.
+    """
+    if data == "synthetic":
+        folder = home() / "data" / "synthetic"
+        folder.mkdir(parents=True, exist_ok=True)
+        synthetic.ensure(folder)
+        loaded = load(folder)
+        return Corpus(loaded.vocabulary, loaded.splits, bounds=synthetic.bound(folder))
+    if data == "ptb":
+        return load(_penn_treebank())
+    return load(Path(data))
 
 
 def split_path(folder: Path, split: str) -> Path:
@@ -123,3 +164,22 @@ def check_evaluation(ids: Ids, *, batch_size: int, split: str) -> None:
         name = f"the {split} split" if split in SPLITS else split
         rows_text = f"batch size {batch_size} needs" if batch_size > 1 else "scoring needs"
         raise UserError(f"{name} has {len(ids)} tokens, but {rows_text} at least {2 * batch_size}")
+
+
+def _penn_treebank() -> Path:
+    if named := os.environ.get(DATA_VARIABLE):
+        return Path(named)
+    # Imported here, because an HTTP client takes longer to import than --help should take.
+    from ptb_lm.data import penn_treebank
+
+    folder = home() / "data" / "ptb"
+    if not all((folder / name).is_file() for name in penn_treebank.PTB):
+        try:
+            penn_treebank.fetch(folder)
+        except penn_treebank.DownloadError as error:
+            raise UserError(
+                f"Penn Treebank is not in {folder} and could not be downloaded ({error}); run python -m "
+                "ptb_lm.download where there is a network, or give --data DIR with your own copy, or use "
+                "--data synthetic"
+            ) from None
+    return folder

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from ptb_lm import cli, host
 from ptb_lm.data.corpus import Corpus
 from ptb_lm.data.text import Ids
 from ptb_lm.errors import DivergenceError, UserError
@@ -20,7 +21,6 @@ from ptb_lm.inference.adaptation_flags import Request
 from ptb_lm.inference.adapted_scoring import AdaptedScorer, Trial
 from ptb_lm.inference.segment_model import SegmentModel
 from ptb_lm.model.backend import Arrays
-from ptb_lm.training import runlog
 from ptb_lm.training.run_config import RunConfig
 
 RESULT = "result.json"
@@ -82,25 +82,25 @@ def evaluate(subject: Subject, request: Request, *, command: str) -> None:
             raise UserError("the valid split has 1 token, but tuning needs at least 2")
         whole = len(valid) == len(corpus.splits["valid"])
         tuned_on = "valid" if whole else f"the first {len(valid):,} words of valid"
-        runlog.say(f"tuning on {tuned_on}; perplexities are adapted to the text by {adaptation.name}")
+        cli.say(f"tuning on {tuned_on}; perplexities are adapted to the text by {adaptation.name}")
         adaptation, trials = scorer.tune(valid, adaptation, held=request.held, tell=_tell)
     for part in (adaptation.dynamic, adaptation.cache):
         if part is not None:
-            runlog.say(f"{'chosen: ' if request.tune else ''}{_described(part)}")
+            cli.say(f"{'chosen: ' if request.tune else ''}{_described(part)}")
     perplexity, without_cache = scorer.perplexity(subject.ids, adaptation, description=subject.name)
     if not math.isfinite(perplexity):
         raise DivergenceError("the adapted perplexity is not finite; a smaller rate may help")
     tokens = len(subject.ids) - 1
-    runlog.say(
+    cli.say(
         f"{subject.name} perplexity {perplexity:.4f}, adapted to the text by {adaptation.name} "
         f"({tokens:,} token{'s' * (tokens != 1)} scored, each before the model adapts to it)"
     )
     if without_cache is not None:
         how = "not adapted" if adaptation.dynamic is None else "adapted by dynamic evaluation alone"
-        runlog.say(f"without the cache it is {without_cache:.4f}, {how}")
+        cli.say(f"without the cache it is {without_cache:.4f}, {how}")
     if subject.note:
-        runlog.say(subject.note)
-    runlog.say(f"computed by torch on {device.type} in fp32")
+        cli.say(subject.note)
+    cli.say(f"computed by torch on {device.type} in fp32")
     if request.out is None:
         return
     result = {
@@ -127,7 +127,7 @@ def evaluate(subject: Subject, request: Request, *, command: str) -> None:
         "run_commit": subject.recorded.get("environment", {}).get("commit"),
         "command": command,
         "seconds": time.perf_counter() - started,
-        "environment": {**runlog.environment(), **_torch_environment(device)},
+        "environment": {**host.environment(), **_torch_environment(device)},
     }
     request.out.mkdir(parents=True, exist_ok=True)
     atomic_write(request.out / RESULT, json.dumps(result, indent=2) + "\n")
@@ -152,7 +152,7 @@ def _cuda(device: str) -> bool:
 
 def _tell(trial: Trial) -> None:
     what = "not adapted" if trial.settings is None else _described(trial.settings)
-    runlog.say(f"  {trial.perplexity:8.3f}  {what}")
+    cli.say(f"  {trial.perplexity:8.3f}  {what}")
 
 
 def _described(settings: Any) -> str:

@@ -8,12 +8,13 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
+from ptb_lm import cli
 from ptb_lm.data.text import Ids
 from ptb_lm.inference import cache, dynamic_evaluation
 from ptb_lm.inference.adaptation import Adaptation, Cache, Dynamic
 from ptb_lm.inference.dynamic_evaluation import ScoredText, Squares
 from ptb_lm.inference.segment_model import SegmentModel
-from ptb_lm.training import runlog
+from ptb_lm.training.scoring import perplexity_of
 
 # What --tune tries, one setting after the other from the defaults on, each with the best of those before it.
 DYNAMIC_GRID: dict[str, dict[str, tuple[float, ...]]] = {
@@ -138,7 +139,7 @@ class AdaptedScorer:
         squares = None
         if dynamic is not None and dynamic.rule == "rms":
             squares = self._mean_squares(dynamic.segment)
-        with runlog.progress(len(ids) - 1, name) as bar:
+        with cli.progress_bar(len(ids) - 1, name) as bar:
             return dynamic_evaluation.score(
                 self._model,
                 self._ids(ids),
@@ -150,7 +151,7 @@ class AdaptedScorer:
 
     def _mean_squares(self, segment: int) -> Squares:
         if segment not in self._squares:
-            with runlog.progress(SQUARED_SEGMENTS * segment, "squared gradients") as bar:
+            with cli.progress_bar(SQUARED_SEGMENTS * segment, "squared gradients") as bar:
                 self._squares = {  # of one length at a time: they are as large as the model
                     segment: dynamic_evaluation.mean_squares(
                         self._model,
@@ -208,5 +209,5 @@ class _Search:
 
 def _perplexity(log_p_N: Tensor) -> float:
     """Return the perplexity; infinity where steps were so large that it is no number."""
-    found = runlog.perplexity(-float(log_p_N.sum(dtype=torch.float64)), len(log_p_N))
+    found = perplexity_of(-float(log_p_N.sum(dtype=torch.float64)), len(log_p_N))
     return math.inf if math.isnan(found) else found

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from ptb_lm.data.text import Ids
 from ptb_lm.data.vocabulary import EOS, UNK, Vocabulary
 from ptb_lm.errors import UserError
+from ptb_lm.training.scoring import perplexity_of
 
 Unit = Literal["nats", "bits"]
 NATS = {"nats": 1.0, "bits": math.log(2)}  # of one
@@ -144,7 +145,4 @@ def perplexity(total: float, tokens: int, unit: Unit = "nats") -> float:
         tokens: How many there are.
         unit: "nats" or "bits".
     """
-    try:
-        return math.exp(-total * NATS[unit] / tokens) if tokens else math.nan
-    except OverflowError:
-        return math.inf
+    return perplexity_of(-total * NATS[unit], tokens) if tokens else math.nan

@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from ptb_lm.model.config import Config
 
@@ -21,27 +21,10 @@ if TYPE_CHECKING:  # the registry is all that --help wants, and NumPy takes long
     import numpy as np
     from numpy.typing import NDArray
 
+    from ptb_lm.data.corpus import Words
+    from ptb_lm.data.text import Ids
     from ptb_lm.model.choice import Choice  # which stands on the registry
 
-AnyWords = TypeVar("AnyWords", bound="Words")
-
-
-class Words(Protocol):
-    """The words of a split in rows [B, L], or a window of them [B, T].
-
-    NumPy's, or what a backend's `place` returned, which only that backend can read. Either can be sliced, and
-    nothing else is done with it outside of the backend.
-    """
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """(B, L) or (B, T)."""
-
-    def __getitem__(self: AnyWords, part: tuple[slice, slice], /) -> AnyWords:
-        """Return some time steps of some rows."""
-
-
-Ids: TypeAlias = "NDArray[np.int32]"  # words in NumPy
 Arrays: TypeAlias = "dict[str, NDArray[Any]]"
 State = Any  # opaque to the trainer: the carried h and c, in the framework's own tensors
 Loss = Any  # opaque: a window's measurements, possibly still being computed

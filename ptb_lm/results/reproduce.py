@@ -10,12 +10,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 
-from ptb_lm import cli
+from ptb_lm import cli, host
 from ptb_lm.errors import UserError
 from ptb_lm.results import keep, records, table
 from ptb_lm.results.plan import results_of, steps_of
 from ptb_lm.results.steps import Race, Step, Suite, Train, UnlessKept, arguments, find_device
-from ptb_lm.training import runlog
 
 PROG = "scripts/reproduce"
 
@@ -58,7 +57,7 @@ def _commit(name: str) -> str:
     Raises:
         UserError: There is none, or there are uncommitted changes.
     """
-    commit: str = runlog.environment()["commit"] or ""
+    commit: str = host.environment()["commit"] or ""
     if not commit or " " in commit:  # marked after a space if there are uncommitted changes
         raise UserError(
             f"{name}: a record is made again by its commit, and this is {commit or 'no checkout of one'}"

@@ -2,7 +2,7 @@
 
 import os
 
-from ptb_lm.quiet import held_back_stderr
+from ptb_lm.host import held_back_stderr
 
 # The carried state and the variables are TensorFlow's, whatever Keras is set to use elsewhere.
 os.environ["KERAS_BACKEND"] = "tensorflow"

@@ -11,10 +11,12 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from ptb_lm import memory
+from ptb_lm import host
+from ptb_lm.data.corpus import Words
+from ptb_lm.data.text import Ids
 from ptb_lm.errors import UserError
 from ptb_lm.model import cells
-from ptb_lm.model.backend import Arrays, Backend, Ids, Measured, Words
+from ptb_lm.model.backend import Arrays, Backend, Measured
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
 from ptb_lm.tf_backend.cells import layer_type
@@ -44,7 +46,7 @@ class TensorFlowBackend(Backend):
     """
 
     def __init__(self, config: Config, weights: Mapping[str, NDArray[Any]], choice: Choice) -> None:
-        memory.keep_freed()
+        host.keep_freed_memory()
         self.config = config
         self.choice = choice
         self.device = choose(choice)

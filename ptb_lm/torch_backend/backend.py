@@ -13,14 +13,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ptb_lm import memory
+from ptb_lm import host
+from ptb_lm.data.corpus import Words
+from ptb_lm.data.text import Ids
 from ptb_lm.errors import UserError
 from ptb_lm.model import cells
-from ptb_lm.model.backend import Arrays, Backend, Ids, Measured, Words
+from ptb_lm.model.backend import Arrays, Backend, Measured
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
 from ptb_lm.torch_backend import cpu, words
-from ptb_lm.torch_backend.averages import MovingAverage
 from ptb_lm.torch_backend.base import TorchModel, enough_memory
 from ptb_lm.torch_backend.cells import Canonical
 from ptb_lm.torch_backend.dropout import WindowDropout, multiplied, no_dropout, one_after_another
@@ -29,6 +30,7 @@ from ptb_lm.torch_backend.graph import CudaGraph, Graph, GraphedStep, Step
 from ptb_lm.torch_backend.loss import SoftmaxLayer, add_by_word, global_norm, sum_by_word
 from ptb_lm.torch_backend.loss_scale import LossScale, zeroed
 from ptb_lm.torch_backend.model import LSTMStack, State
+from ptb_lm.torch_backend.moving_average import MovingAverage
 from ptb_lm.torch_backend.precision import Masters
 
 # [2]: negative log likelihood, gradient norm; in float64, as their sums over a split must be. In float16 [3]:
@@ -55,7 +57,7 @@ class TorchBackend(TorchModel, Backend):
     def __init__(self, config: Config, weights: Mapping[str, NDArray[Any]], choice: Choice) -> None:
         super().__init__(choice, cell=config.cell)
         if self.device.type == "cpu":
-            memory.keep_freed()
+            host.keep_freed_memory()
         self.config = config
         vocabulary_size = len(weights["embedding"])
         self.stack = LSTMStack.build(

@@ -28,7 +28,7 @@ VARIABLE = "PTB_LM_KERNELS"
 
 
 @dataclass(frozen=True)
-class Choice:
+class Implementation:
     """How a CPU computes.
 
     Attributes:
@@ -40,25 +40,25 @@ class Choice:
     products: str
 
 
-_chosen: Choice | None = None
+_chosen: Implementation | None = None
 
 
-def chosen() -> Choice:
+def chosen() -> Implementation:
     """Return how this process computes on a CPU: the machine's default, unless `use` set another."""
     return _chosen or default()
 
 
-def use(choice: Choice) -> None:
+def use(choice: Implementation) -> None:
     """Compute so from now on, as far as this machine can."""
     global _chosen
-    _chosen = Choice(
+    _chosen = Implementation(
         kernels=choice.kernels if native.trouble() is None and not _switched_off() else "torch",
         products=choice.products if onednn_is_exact() else "MKL",
     )
 
 
 @contextlib.contextmanager
-def using(**changes: str) -> Iterator[Choice]:
+def using(**changes: str) -> Iterator[Implementation]:
     """Return a context that computes otherwise: `using(kernels="torch")`."""
     global _chosen
     before = _chosen
@@ -85,19 +85,19 @@ def restore(places: NDArray[Any]) -> None:
         kernels, products = (int(place) for place in places)
         # Who sets the variable wants that, whatever the run had.
         wanted = KERNELS[kernels] if not os.environ.get(VARIABLE) else "native"
-        use(Choice(wanted, PRODUCTS[products]))
+        use(Implementation(wanted, PRODUCTS[products]))
     except (ValueError, TypeError, IndexError):
         raise UserError("the tensor 'torch.cpu' names no way to compute on a CPU") from None
 
 
 @functools.cache
-def default() -> Choice:
+def default() -> Implementation:
     """Return this machine's choice.
 
     MKL is the faster library on Intel's processors. On others it takes a path that is not made for them, and
     oneDNN is about twice as fast.
     """
-    return Choice(
+    return Implementation(
         kernels="torch" if _switched_off() or native.trouble() is not None else "native",
         products="MKL" if is_intel() or not onednn_is_exact() else "oneDNN",
     )

@@ -7,7 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ptb_lm.model.backend import Ids, Words
+from ptb_lm.data.corpus import Words
+from ptb_lm.data.text import Ids
 
 
 def placed(rows_BL: Ids, device: torch.device) -> Tensor:

@@ -13,17 +13,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ptb_lm import cli
-from ptb_lm.cores import Load
-from ptb_lm.data import datasets
-from ptb_lm.data.corpus import Corpus
+from ptb_lm import cli, host
+from ptb_lm.data.corpus import Corpus, load_named
 from ptb_lm.errors import UserError
 from ptb_lm.files import home
 from ptb_lm.model import backend, parameters
 from ptb_lm.model.choice import CHOSEN, Choice
 from ptb_lm.model.config import HYPERPARAMETERS, RECIPES
 from ptb_lm.model.hyperparameter import flag_name
-from ptb_lm.training import runlog
 from ptb_lm.training.interrupt import Interrupted, StopRequest
 from ptb_lm.training.run_config import RunConfig
 from ptb_lm.training.run_directory import RunDirectory
@@ -45,7 +42,7 @@ def train(arguments: argparse.Namespace, command_line: str, *, started: float) -
         UserError: Something is wrong with the flags, the data or the run directory, and nothing was written;
             or there is not enough memory for a step, and the run directory has the newest state.
     """
-    command, load = f"{cli.TRAIN} {command_line}".strip(), Load()
+    command, load = f"{cli.TRAIN} {command_line}".strip(), host.Load()
     given = {name: value for name, value in vars(arguments).items() if value is not None}
     resuming = arguments.resume is not None
     if arguments.overwrite and arguments.run_dir is None:
@@ -59,7 +56,7 @@ def train(arguments: argparse.Namespace, command_line: str, *, started: float) -
         _refuse_existing(directory, overwrite=arguments.overwrite)
 
     # Everything that can be wrong is found out before anything is written.
-    corpus = datasets.load(run.data)
+    corpus = load_named(run.data)
     count_steps(corpus, run)  # refuses a split that is too short
     if resuming:
         _check_vocabulary(directory, corpus)
@@ -71,7 +68,7 @@ def train(arguments: argparse.Namespace, command_line: str, *, started: float) -
             trainer.resume(command)
             result = directory.read_result()
             if trainer.progress.epoch == run.hyperparameters.epochs and result:
-                runlog.say(f"the run in {directory.path} has ended; more --epochs would go on")
+                cli.say(f"the run in {directory.path} has ended; more --epochs would go on")
                 _report(result, directory)
                 return 0
             directory.remove_leftovers()
@@ -89,7 +86,7 @@ def train(arguments: argparse.Namespace, command_line: str, *, started: float) -
             hints=[*model.hints, *filter(None, [busy])],
         )
         if resuming:
-            runlog.say(f"goes on in epoch {trainer.progress.epoch + 1}, step {trainer.progress.step + 1}")
+            cli.say(f"goes on in epoch {trainer.progress.epoch + 1}, step {trainer.progress.step + 1}")
             _tell_what_changed(*trainer.progress.environments[-2:])
         try:
             result = trainer.train()
@@ -179,14 +176,14 @@ def _announce(
     hints: Sequence[str],
 ) -> None:
     tokens = ", ".join(f"{split} {len(ids):,}" for split, ids in corpus.splits.items())
-    runlog.say(f"data {run.data}: {tokens} tokens, {len(corpus.vocabulary):,} words")
-    runlog.say(
+    cli.say(f"data {run.data}: {tokens} tokens, {len(corpus.vocabulary):,} words")
+    cli.say(
         f"model {run.choice.model}, config {run.config}, recipe {run.recipe}: {parameter_count:,} "
         f"parameters, {model.engine}; precision {run.choice.precision}"
     )
-    runlog.say(f"run directory {directory.path}")
+    cli.say(f"run directory {directory.path}")
     for hint in hints:
-        runlog.say(f"hint: {hint}")
+        cli.say(f"hint: {hint}")
 
 
 def _tell_what_changed(before: dict[str, Any], now: dict[str, Any]) -> None:
@@ -199,18 +196,18 @@ def _tell_what_changed(before: dict[str, Any], now: dict[str, Any]) -> None:
         if name in before and before[name] != now.get(name)
     ]
     if changed:
-        runlog.say(f"from here on rounding differs from a run that never stopped: {'; '.join(changed)}")
+        cli.say(f"from here on rounding differs from a run that never stopped: {'; '.join(changed)}")
 
 
 def _report(result: dict[str, Any], directory: RunDirectory) -> None:
     bound = result["best_possible_perplexity"]
     best = f"; the best any model can do is {bound:.2f}" if bound else ""
-    runlog.say(
+    cli.say(
         f"test perplexity {result['test_perplexity']:.2f}{best} (valid {result['valid_perplexity']:.2f}, "
         f"epoch {result['best_epoch']}; {result['words_per_second']:,.0f} words/s; "
         f"{result['seconds']:,.0f} s){_final_epoch(result)}"
     )
-    runlog.say(f"written to {directory.result}")
+    cli.say(f"written to {directory.result}")
 
 
 def _final_epoch(result: dict[str, Any]) -> str:

@@ -4,8 +4,7 @@ import math
 from typing import Any
 
 from ptb_lm.model.config import Config
-from ptb_lm.training import runlog
-from ptb_lm.training.progress import Progress
+from ptb_lm.training.progress import Progress, Row
 
 # TensorBoard tag -> column of metrics.jsonl, where there is one.
 SCALARS = {
@@ -28,14 +27,14 @@ def bar(progress: Progress, config: Config) -> dict[str, Any]:
     }
 
 
-def scalars(row: runlog.Row) -> dict[str, float]:
+def scalars(row: Row) -> dict[str, float]:
     """Return what TensorBoard shows of an epoch's row, by tag."""
     return {tag: row[column] for tag, column in SCALARS.items() if column in row}
 
 
 def epoch_row(
     progress: Progress, config: Config, *, valid_perplexity: float, unaveraged_valid_perplexity: float
-) -> runlog.Row:
+) -> Row:
     """Return the row of metrics.jsonl of an epoch whose training steps are all done.
 
     Args:
@@ -57,7 +56,7 @@ def epoch_row(
     }
 
 
-def epoch_line(row: runlog.Row, config: Config) -> str:
+def epoch_line(row: Row, config: Config) -> str:
     """Return an epoch's row as a line for people."""
     return (
         f"epoch {row['epoch']:>2}/{config.epochs}  learning rate {row['learning_rate']:.4g}  perplexity: "
@@ -75,7 +74,7 @@ def result(
     parameters: int,
     engine: str,
     seconds: float,
-) -> runlog.Row:
+) -> Row:
     """Return what result.json holds.
 
     Args:

@@ -5,7 +5,9 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
-from ptb_lm.training import runlog
+from ptb_lm.training.scoring import perplexity_of
+
+Row = dict[str, Any]  # of metrics.jsonl, or another record that JSON can hold
 
 
 @dataclass
@@ -21,9 +23,9 @@ class Progress:
     run_seconds: float = 0.0  # of all processes that worked on this run
     best_epoch: int = 0  # counted from 1
     best_perplexity: float = math.inf  # on the valid split
-    rows: list[runlog.Row] = field(default_factory=list)  # of metrics.jsonl
+    rows: list[Row] = field(default_factory=list)  # of metrics.jsonl
     commands: list[str] = field(default_factory=list)  # one a process
-    environments: list[runlog.Row] = field(default_factory=list)  # as each process started
+    environments: list[Row] = field(default_factory=list)  # as each process started
 
     def next_epoch(self) -> None:
         """Count the epoch as finished and start the next one's sums."""
@@ -33,7 +35,7 @@ class Progress:
 
     def train_perplexity(self, tokens_per_step: int) -> float:
         """Return the perplexity of this epoch's training windows so far; at least one is done."""
-        return runlog.perplexity(self.nll, self.step * tokens_per_step)
+        return perplexity_of(self.nll, self.step * tokens_per_step)
 
     @property
     def words_per_second(self) -> float:

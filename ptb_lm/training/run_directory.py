@@ -15,13 +15,12 @@ from ptb_lm.files import atomic_write, locked
 from ptb_lm.model import parameters
 from ptb_lm.model.backend import Arrays
 from ptb_lm.training import tensors
-from ptb_lm.training.progress import Progress
+from ptb_lm.training.progress import Progress, Row
 from ptb_lm.training.run_config import RunConfig
 
 if TYPE_CHECKING:
     from ptb_lm.training.scalars import Scalars
 
-Row = dict[str, Any]
 # The columns of metrics.jsonl that the runs of every version have.
 COLUMNS = ("epoch", "learning_rate", "train_perplexity", "valid_perplexity", "words_per_second", "seconds")
 

@@ -4,11 +4,11 @@ import math
 import time
 from collections.abc import Callable
 
+from ptb_lm import cli
 from ptb_lm.data import corpus
 from ptb_lm.data.text import Ids
 from ptb_lm.model.backend import Backend, Loss
 from ptb_lm.model.config import Config
-from ptb_lm.training import runlog
 
 READ_SECONDS = 0.5  # how often the device is waited for, to move the progress bar
 
@@ -51,7 +51,7 @@ def perplexity(
     targets = rows_BL.shape[1] - 1
     state = backend.zero_state(batch_size)
     nll, pending, last_read = 0.0, list[Loss](), time.perf_counter()
-    with runlog.progress(math.ceil(targets / window), description) as bar:
+    with cli.progress_bar(math.ceil(targets / window), description) as bar:
         for x_BT, y_BT in corpus.windows(rows_BL, window, partial=True):
             check_stop()
             state, loss = backend.evaluate_step(x_BT, y_BT, state)
@@ -61,4 +61,12 @@ def perplexity(
                 bar.update(len(pending))
                 pending, last_read = [], time.perf_counter()
         nll += math.fsum(measured.nll for measured in backend.read(pending))
-    return runlog.perplexity(nll, batch_size * targets)
+    return perplexity_of(nll, batch_size * targets)
+
+
+def perplexity_of(nll: float, tokens: int) -> float:
+    """Return exp(nll / tokens); infinity where that is beyond a float."""
+    try:
+        return math.exp(nll / tokens)
+    except OverflowError:
+        return math.inf

@@ -4,14 +4,15 @@ import dataclasses
 import math
 import time
 
+from ptb_lm import cli, host
 from ptb_lm.data import corpus
-from ptb_lm.data.corpus import Corpus
+from ptb_lm.data.corpus import Corpus, Words
 from ptb_lm.model import parameters
-from ptb_lm.model.backend import Backend, Loss, State, Words
-from ptb_lm.training import metrics, runlog, scoring
+from ptb_lm.model.backend import Backend, Loss, State
+from ptb_lm.training import metrics, scoring
 from ptb_lm.training.averaging import Averages
 from ptb_lm.training.interrupt import Interrupted, StopRequest
-from ptb_lm.training.progress import Progress
+from ptb_lm.training.progress import Progress, Row
 from ptb_lm.training.run_config import RunConfig
 from ptb_lm.training.run_directory import RunDirectory
 from ptb_lm.training.state import collect, diverged, restore
@@ -54,7 +55,7 @@ class Trainer:
         self.directory = directory
         self.stop = stop
         # Taken now: at the end of a long run the checkout may be another.
-        self.environment = {**runlog.environment(), **backend.environment()}
+        self.environment = {**host.environment(), **backend.environment()}
         self.progress = Progress(commands=[command], environments=[self.environment])
         self.state: State = backend.zero_state(self.config.batch_size)
         self.steps = count_steps(corpus, run)
@@ -78,7 +79,7 @@ class Trainer:
         self.environment |= self.backend.environment()
         self.progress.environments.append(self.environment)
 
-    def train(self) -> runlog.Row:
+    def train(self) -> Row:
         """Train to the last epoch, score the test split with the best weights, and return the result.
 
         Raises:
@@ -106,7 +107,7 @@ class Trainer:
         progress, rate = self.progress, self.config.learning_rate_in(self.progress.epoch)
         pending: list[Loss] = []
         description = f"epoch {progress.epoch + 1}/{self.config.epochs}"
-        with runlog.progress(self.steps, description, initial=progress.step) as bar:
+        with cli.progress_bar(self.steps, description, initial=progress.step) as bar:
             self.backend.read([])
             start = time.perf_counter()
             windows = corpus.windows(rows_BL, self.config.num_steps, start=progress.step)
@@ -142,7 +143,7 @@ class Trainer:
             progress.step += 1
             when = f"in epoch {progress.epoch + 1}, step {progress.step} of {self.steps}"
             if new_loss_scale and math.isfinite(nll):
-                runlog.say(
+                cli.say(
                     f"{when}, a gradient overflowed float16: the step is skipped, and the loss scale is "
                     f"{new_loss_scale:g} from here on"
                 )
@@ -152,7 +153,7 @@ class Trainer:
             progress.nll += nll
             progress.gradient_norms += gradient_norm
 
-    def _finish_epoch(self) -> runlog.Row:
+    def _finish_epoch(self) -> Row:
         """Validate, keep the weights if they are the best, and write the epoch's row."""
         progress = self.progress
         try:
@@ -178,10 +179,10 @@ class Trainer:
         self.state = self.backend.zero_state(self.config.batch_size)
         self.directory.write_metrics(progress.rows)
         self._save()
-        runlog.say(metrics.epoch_line(row, self.config))
+        cli.say(metrics.epoch_line(row, self.config))
         return row
 
-    def _test(self) -> runlog.Row:
+    def _test(self) -> Row:
         """Score the test split with the best weights, and with those of the last epoch, as the tutorial does.
 
         Nothing is saved any more: an interrupted test is done again from the state at the last epoch's end.

@@ -382,7 +382,7 @@ def test_importing_the_package_imports_nothing_else() -> None:
         "for command in score, generate, predict, neighbours: command._parser()\n"
         "slow = {'numpy', 'torch', 'tensorflow', 'sklearn', 'matplotlib'} & sys.modules.keys()\n"
         "assert not slow, slow\n"
-        "import ptb_lm.cores\n"
+        "import ptb_lm.host\n"
         "assert callable(ptb_lm.load)\n"
         "assert not {'torch', 'tensorflow', 'sklearn', 'matplotlib'} & sys.modules.keys()\n"
         "assert not hasattr(ptb_lm, 'lode')\n"

@@ -20,7 +20,7 @@ from ptb_lm.torch_backend import cpu, native, products  # noqa: E402
 
 VOCABULARY = 31
 EVERY_WAY = [
-    pytest.param(cpu.Choice(kernels, library), id=f"{kernels}-{library}")
+    pytest.param(cpu.Implementation(kernels, library), id=f"{kernels}-{library}")
     for kernels in cpu.KERNELS
     for library in cpu.PRODUCTS
 ]
@@ -32,7 +32,7 @@ def as_it_was() -> Iterator[None]:
         yield
 
 
-def choose(choice: cpu.Choice) -> None:
+def choose(choice: cpu.Implementation) -> None:
     cpu.use(choice)
     if cpu.chosen() != choice:
         pytest.skip(f"this machine cannot compute with {choice}")
@@ -42,7 +42,7 @@ def choose(choice: cpu.Choice) -> None:
 @pytest.mark.parametrize("model", ["basic", "block", "block_fused", "cudnn"])
 @pytest.mark.parametrize("tied", [False, True])
 def test_every_way_computes_what_the_reference_does(
-    choice: cpu.Choice, model: str, tied: bool, tiny_config: Config
+    choice: cpu.Implementation, model: str, tied: bool, tiny_config: Config
 ) -> None:
     choose(choice)
     config = tiny_config.replace(tie_weights=tied)
@@ -65,7 +65,7 @@ def test_every_way_computes_what_the_reference_does(
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
 @pytest.mark.parametrize("choice", EVERY_WAY)
-def test_the_products(choice: cpu.Choice, dtype: torch.dtype) -> None:
+def test_the_products(choice: cpu.Implementation, dtype: torch.dtype) -> None:
     choose(choice)
     stream = torch.Generator().manual_seed(0)
     bound = {torch.float32: 1e-6, torch.bfloat16: 4e-3, torch.float64: 1e-14}[dtype]
@@ -80,7 +80,7 @@ def test_the_products(choice: cpu.Choice, dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("choice", EVERY_WAY)
-def test_torch_s_own_setting_is_left_as_it_was(choice: cpu.Choice) -> None:
+def test_torch_s_own_setting_is_left_as_it_was(choice: cpu.Implementation) -> None:
     choose(choice)
     settings = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
     before = settings.fp32_precision
@@ -128,9 +128,9 @@ def test_a_run_goes_on_as_it_was_computed(tiny_config: Config) -> None:
     chosen = {"framework": "torch", "model": "block_fused", "device": "cpu", "precision": "fp32"}
     built = backend.build(tiny_config, weights, Choice.of(seed=1, **chosen))
     for kernels in cpu.KERNELS:
-        cpu.use(cpu.Choice(kernels, "MKL"))
+        cpu.use(cpu.Implementation(kernels, "MKL"))
         saved, computed = built.export_training_state(built.zero_state(3)), cpu.chosen()
-        cpu.use(cpu.Choice("native", "MKL"))
+        cpu.use(cpu.Implementation("native", "MKL"))
         built.load_training_state(saved)
         assert cpu.chosen() == computed
         assert built.environment()["kernels"] == computed.kernels
@@ -171,7 +171,7 @@ def test_nothing_is_compiled_for_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp64"])
 @pytest.mark.parametrize("choice", EVERY_WAY)
 def test_block_fused_is_compiled_however_a_cpu_computes(
-    choice: cpu.Choice, precision: str, tiny_config: Config
+    choice: cpu.Implementation, precision: str, tiny_config: Config
 ) -> None:
     choose(choice)
     weights = random_weights(tiny_config, VOCABULARY, 1)
@@ -235,5 +235,5 @@ def test_hints_name_what_is_faster_here(monkeypatch: pytest.MonkeyPatch, tiny_co
     monkeypatch.setattr(cpu, "multiplies_bfloat16", lambda: False)
     assert "--precision fp32 is faster" in hints("block_fused", "bf16")
     assert "fp16 is slow on a CPU: --precision fp32 is faster" in hints("block_fused", "fp16")
-    cpu.use(cpu.Choice("torch", "MKL"))
+    cpu.use(cpu.Implementation("torch", "MKL"))
     assert "block_fused is faster" not in hints("cudnn", "fp32")

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from ptb_lm import cli
 from ptb_lm.bench import report_settings
 from ptb_lm.bench.report_settings import ReportSettings
 from ptb_lm.bench.reporting import formats, how_to_read, learning_curves, page, recommendation, sections
@@ -14,7 +15,6 @@ from ptb_lm.bench.summary import summarise
 from ptb_lm.bench.variants import original
 from ptb_lm.errors import UserError
 from ptb_lm.files import atomic_write
-from ptb_lm.training import runlog
 
 MARKDOWN, PAGE = "report.md", "report.html"
 
@@ -53,14 +53,14 @@ def write_report(
     if chosen != before:
         report_settings.write(out, chosen)
     atomic_write(out / MARKDOWN, to_text(document))
-    runlog.say(f"wrote {out / MARKDOWN}")
+    cli.say(f"wrote {out / MARKDOWN}")
     try:
         html = page.to_html(document)
     except UserError:
-        runlog.say(f"{PAGE} is not written: {MISSING}")
+        cli.say(f"{PAGE} is not written: {MISSING}")
         return summary, out / MARKDOWN
     atomic_write(out / PAGE, html)
-    runlog.say(f"wrote {out / PAGE}")
+    cli.say(f"wrote {out / PAGE}")
     return summary, out / PAGE
 
 

@@ -15,7 +15,9 @@ import keras
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from ptb_lm.model.backend import Arrays, Ids, Measured, Words
+from ptb_lm.data.corpus import Words
+from ptb_lm.data.text import Ids
+from ptb_lm.model.backend import Arrays, Measured
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
 from ptb_lm.tf_backend.device import choose

@@ -6,7 +6,7 @@ every other variant and can be held to the same numbers; that saves it next to n
 
 What people add to make it faster is there too: torch.autocast in bfloat16, with weights in float32; and
 torch.compile of the module, with its default settings: it stops at torch.nn.LSTM. The model
-cudnn-kept-memory has the allocator's setting of this package (ptb_lm.memory), and nothing else of it.
+cudnn-kept-memory has the allocator's setting of this package (ptb_lm.host), and nothing else of it.
 
 Shapes: B = batch, T = time steps, E = embedding width, L = layers, H = hidden units, V = vocabulary.
 """
@@ -22,9 +22,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from ptb_lm import memory
+from ptb_lm import host
+from ptb_lm.data.corpus import Words
+from ptb_lm.data.text import Ids
 from ptb_lm.errors import UserError
-from ptb_lm.model.backend import Ids, Measured, Words
+from ptb_lm.model.backend import Measured
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
 from ptb_lm.torch_backend import words
@@ -66,7 +68,7 @@ class PlainLoop(TorchModel):
         _check(config)
         super().__init__(dataclasses.replace(choice, model="cudnn"))
         if choice.model == KEPT_MEMORY and self.device.type == "cpu":
-            memory.keep_freed()
+            host.keep_freed_memory()
         torch.manual_seed(choice.seed)
         self.config = config
         self.network = PlainModel(config, len(weights["embedding"])).to(self.device, self.precision.master)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from ptb_lm import memory
+from ptb_lm import host
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
 from ptb_lm.model.dropout import Place
@@ -79,7 +79,7 @@ def sparse_embedding(config: Config, weights: Weights, **chosen: Any) -> TorchBa
 
 def kept_memory(config: Config, weights: Weights, **chosen: Any) -> TorchBackend:
     """Return the model in a process that gives freed memory back."""
-    _replace(memory, "keep_freed", lambda: None)
+    _replace(host, "keep_freed_memory", lambda: None)
     return _cudnn(config, weights, **chosen)
 
 
@@ -96,13 +96,13 @@ def fast_masks(config: Config, weights: Weights, **chosen: Any) -> TorchBackend:
 
 def own_kernels(config: Config, weights: Weights, **chosen: Any) -> TorchBackend:
     """Return `block_fused` by torch's operations alone."""
-    cpu.use(cpu.Choice("torch", cpu.default().products))
+    cpu.use(cpu.Implementation("torch", cpu.default().products))
     return _built("block_fused", TorchBackend, config, weights, chosen)
 
 
 def packed_recurrence(config: Config, weights: Weights, **chosen: Any) -> TorchBackend:
     """Return `block_fused` without kernels, its matrix rearranged at every step of the backward pass."""
-    cpu.use(cpu.Choice("torch", "MKL"))
+    cpu.use(cpu.Implementation("torch", "MKL"))
     _replace(fused, "by_transpose", lambda matrix_KN, rows: lambda x_BN: x_BN @ matrix_KN.T)
     return _built("block_fused", TorchBackend, config, weights, chosen)
 

@@ -13,7 +13,7 @@ from typing import Any
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from ptb_lm import memory
+from ptb_lm import host
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
 from ptb_lm.tf_backend import backend, block_ops, loss
@@ -75,7 +75,7 @@ def own_gradient(config: Config, weights: Weights, **chosen: Any) -> TensorFlowB
 
 def kept_memory(config: Config, weights: Weights, **chosen: Any) -> TensorFlowBackend:
     """Return the model in a process that gives freed memory back."""
-    _replace(memory, "keep_freed", lambda: None)
+    _replace(host, "keep_freed_memory", lambda: None)
     return _block_fused(config, weights, **chosen)
 
 

@@ -18,9 +18,9 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+from ptb_lm import cli, host
 from ptb_lm.files import atomic_write
 from ptb_lm.model.config import RECIPES
-from ptb_lm.training import runlog
 
 BUSY = [sys.executable, "-c", "while True: pass"]
 NEIGHBOURS: dict[str, list[str] | None] = {
@@ -42,10 +42,10 @@ def measure(arguments: argparse.Namespace) -> int:
                     rate = _measured(arguments.command, waits)
                 rows.append({"way": name, "neighbour": neighbour, "words_per_second": rate})
     text = _table(rows)
-    runlog.say(text)
+    cli.say(text)
     if arguments.out:
         arguments.out.mkdir(parents=True, exist_ok=True)
-        facts = {"command": arguments.command, **runlog.environment()}
+        facts = {"command": arguments.command, **host.environment()}
         lines = [json.dumps(row) + "\n" for row in (facts, *rows)]
         atomic_write(arguments.out / "rows.jsonl", "".join(lines))
         atomic_write(arguments.out / "table.md", text + "\n")

@@ -14,18 +14,18 @@ from typing import Any
 
 import numpy as np
 
-from ptb_lm.data import corpus, datasets
+from ptb_lm import host
+from ptb_lm.data import corpus
 from ptb_lm.errors import UserError
 from ptb_lm.files import atomic_write
 from ptb_lm.model import backend, parameters
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import PRESETS, Config
-from ptb_lm.training import runlog
 
 
 def compare(arguments: argparse.Namespace) -> int:
     """Train the variants side by side, print and keep their differences; return the exit status."""
-    config, loaded = PRESETS[arguments.config], datasets.load(arguments.data)
+    config, loaded = PRESETS[arguments.config], corpus.load_named(arguments.data)
     models = {
         variant: _build(variant, config, len(loaded.vocabulary))
         for variant in dict.fromkeys(arguments.variants)
@@ -46,7 +46,7 @@ def compare(arguments: argparse.Namespace) -> int:
             print(f"{step:>4}  {first:.3f} ", *(f"{value:.0e}" for value in differences.values()), flush=True)
     if arguments.out:
         arguments.out.mkdir(parents=True, exist_ok=True)
-        result = {"command": arguments.command, "environment": runlog.environment(), "rows": rows}
+        result = {"command": arguments.command, "environment": host.environment(), "rows": rows}
         atomic_write(arguments.out / "result.json", json.dumps(result, indent=1) + "\n")
     return 0
 

@@ -1,8 +1,6 @@
-"""What a run tells: the files of a finished run, read as others would read them."""
+"""What a run reports: the files of a finished run, read as others would read them."""
 
-import io
 import math
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,7 +9,7 @@ import pytest
 import runs
 
 from ptb_lm import train
-from ptb_lm.training import runlog
+from ptb_lm.training.scoring import perplexity_of
 
 # What DESIGN.md promises of each row.
 COLUMNS = {"epoch", "learning_rate", "train_perplexity", "valid_perplexity", "words_per_second", "seconds"}
@@ -30,7 +28,7 @@ RESULT = {
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of three epochs, the last of them after a resume."""
-    folder = tmp_path_factory.mktemp("runlog")
+    folder = tmp_path_factory.mktemp("metrics")
     run = runs.train_run(runs.write_corpus(folder / "data"), folder / "run", "--decay-after", "1")
     assert train.main(["--resume", str(run), "--epochs", "3"]) == 0
     return run
@@ -97,68 +95,8 @@ def test_the_result_says_where_it_was_made(run: Path) -> None:
     [(0.0, 3, 1.0), (3 * math.log(7), 3, 7.0), (1e6, 3, math.inf), (math.inf, 3, math.inf)],
 )
 def test_perplexity(nll: float, tokens: int, expected: float) -> None:
-    assert runlog.perplexity(nll, tokens) == pytest.approx(expected, rel=1e-15)
+    assert perplexity_of(nll, tokens) == pytest.approx(expected, rel=1e-15)
 
 
 def test_perplexity_of_nan_is_nan() -> None:
-    assert math.isnan(runlog.perplexity(math.nan, 3))
-
-
-def test_the_progress_bar_is_silent_unless_at_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
-
-    written = {}
-    for stream in (io.StringIO(), Terminal()):
-        monkeypatch.setattr(sys, "stderr", stream)
-        with runlog.progress(3, "epoch 1/2") as bar:
-            bar.update(3)
-        written[stream.isatty()] = stream.getvalue()
-    assert written[False] == ""
-    assert "epoch 1/2" in written[True]
-
-
-def test_the_commit_is_the_checkouts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Installed into the environment of another project, the package has no commit of its own."""
-    git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b"]
-    for command in (["init", "-q"], ["commit", "-q", "--allow-empty", "-m", "x"]):
-        subprocess.run([*git, *command], check=True)
-    head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True)
-    monkeypatch.setattr(runlog, "__file__", str(tmp_path / "ptb_lm" / "runlog.py"))
-    (tmp_path / "ptb_lm").mkdir()
-    assert runlog.environment()["commit"] == head.stdout.strip()
-    installed = tmp_path / "site-packages" / "ptb_lm"
-    installed.mkdir(parents=True)
-    monkeypatch.setattr(runlog, "__file__", str(installed / "runlog.py"))
-    assert runlog.environment()["commit"] is None
-
-
-def test_the_commit_is_marked_when_the_code_has_changed_and_not_when_results_have(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    git = ["git", "-C", str(tmp_path), "-c", "user.name=nobody", "-c", "user.email=nobody@example.org"]
-    code, page = tmp_path / "ptb_lm" / "runlog.py", tmp_path / "results" / "README.md"
-    for path in (code, page):
-        path.parent.mkdir()
-        path.write_text("first\n")
-    for arguments in (["init", "--quiet"], ["add", "--all"], ["commit", "--quiet", "--message", "first"]):
-        subprocess.run([*git, *arguments], check=True)
-    head = subprocess.run(
-        [*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True
-    ).stdout.strip()
-    monkeypatch.setattr(runlog, "__file__", str(code))
-    monkeypatch.setenv("PTB_LM_COMMIT", "of no use here")
-    assert runlog.environment()["commit"] == head
-    page.write_text("second\n")
-    assert runlog.environment()["commit"] == head
-    code.write_text("second\n")
-    assert runlog.environment()["commit"] == f"{head} with uncommitted changes"
-
-
-def test_a_copy_without_git_is_told_its_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runlog, "__file__", str(tmp_path / "ptb_lm" / "runlog.py"))
-    monkeypatch.delenv("PTB_LM_COMMIT", raising=False)
-    assert runlog.environment()["commit"] is None
-    monkeypatch.setenv("PTB_LM_COMMIT", "0123abc")
-    assert runlog.environment()["commit"] == "0123abc"
+    assert math.isnan(perplexity_of(math.nan, 3))

@@ -1,0 +1,168 @@
+"""The machine and the process: what it keeps of freed memory, what it shows, how busy it is, what it is."""
+
+import contextlib
+import ctypes
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8  # malloc.h
+LARGEST = 2**30
+HERTZ = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
+
+
+def environment() -> dict[str, Any]:
+    """Return versions and machine facts; the backend adds its own."""
+    return {
+        "ptb_lm": metadata.version("ptb-lm") if _installed() else None,
+        "commit": _git_commit(),
+        "python": platform.python_version(),
+        "numpy": metadata.version("numpy"),
+        "platform": platform.platform(),
+        "processor": _processor(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+    }
+
+
+def keep_freed_memory() -> None:
+    """Tell the C library to keep freed memory for the next allocation, instead of giving it back.
+
+    A step frees some hundred megabytes, and the next one allocates them again. Given back in between, each of
+    their pages is fetched again by a page fault: some ten thousand a step. On other C libraries than glibc
+    nothing changes.
+    """
+    if sys.platform != "linux":
+        return
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        # Older versions take no more than 32 MiB; set to less than a tensor has, the others would do harm.
+        if mallopt(M_MMAP_THRESHOLD, LARGEST) or mallopt(M_MMAP_THRESHOLD, 2**25):
+            mallopt(M_TRIM_THRESHOLD, LARGEST)
+        # TensorFlow's operations run on threads of its own. The heaps that such threads get hold 64 MiB, and
+        # one that has become empty is given back all the same; the process's first heap is not.
+        mallopt(M_ARENA_MAX, 1)
+
+
+@contextlib.contextmanager
+def held_back_stderr() -> Iterator[None]:
+    """Hold back what the body writes to file descriptor 2, and show it only if the body fails.
+
+    TensorFlow's libraries write notices while they are loaded, before they read TF_CPP_MIN_LOG_LEVEL
+    (https://github.com/tensorflow/tensorflow/issues/100442).
+    """
+    sys.stderr.flush()
+    terminal = os.dup(2)
+    with tempfile.TemporaryFile() as notices:
+        os.dup2(notices.fileno(), 2)
+        try:
+            yield
+        except BaseException:
+            notices.seek(0)
+            os.write(terminal, notices.read())
+            raise
+        finally:
+            sys.stderr.flush()
+            os.dup2(terminal, 2)
+            os.close(terminal)
+
+
+class Load:
+    """What other processes took of the cores since this was made.
+
+    Work at a lower priority (nice) does not count: it gives way.
+    """
+
+    def __init__(self) -> None:
+        self._start = time.perf_counter(), _others()
+
+    def busy_cores(self) -> float:
+        """Return how many cores other processes kept busy, on average; 0 where that is not known."""
+        started, before = self._start
+        now, seconds = _others(), time.perf_counter() - started
+        if before is None or now is None or seconds <= 0:
+            return 0.0
+        return max(0.0, (now - before) / seconds)
+
+    def hint(self, threads: int) -> str | None:
+        """Return what to tell who trains with so many threads; None if they have a core each.
+
+        The threads wait for each other many times a step. One that has to share its core holds up all.
+        """
+        cores, taken = len(_cores()), round(self.busy_cores())
+        if taken < 1 or threads < 2 or threads + taken <= cores:
+            return None
+        fewer = max(1, cores - taken)
+        return (
+            f"other processes keep {taken} of {cores} cores busy: OMP_NUM_THREADS={fewer} is faster than "
+            f"{threads} threads that wait for them"
+        )
+
+
+def _cores() -> set[int]:
+    """Return the cores that this process may use."""
+    return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
+
+
+def _others() -> float | None:
+    """Return the seconds that these cores have spent on other processes; None if the system does not tell."""
+    try:
+        lines = Path("/proc/stat").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return None
+    ours = {f"cpu{core}" for core in _cores()}
+    fields = [line.split() for line in lines if line.partition(" ")[0] in ours]
+    own = os.times()  # with what this process has started and waited for: a compiler
+    # user, nice, system, ...
+    spent = sum(int(of[1]) + int(of[3]) for of in fields) / HERTZ
+    return spent - own.user - own.system - own.children_user - own.children_system
+
+
+def _installed() -> bool:
+    try:
+        metadata.version("ptb-lm")
+    except metadata.PackageNotFoundError:
+        return False
+    return True
+
+
+def _git_commit() -> str | None:
+    """Return the commit of the checkout that this package lies in, marked if there are changes.
+
+    A copy of a checkout without its .git has the commit that whoever made it put into PTB_LM_COMMIT.
+    """
+    checkout = Path(__file__).resolve().parent.parent
+    if not (checkout / ".git").exists():  # installed, perhaps inside another project's checkout
+        return os.environ.get("PTB_LM_COMMIT") or None
+    git = ["git", "-C", str(checkout)]
+    try:
+        commit = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, timeout=10)
+        status = subprocess.run(
+            # Of the code: results that a script has just written change nothing of what it ran.
+            [*git, "status", "--porcelain", "--untracked-files=no", "--", "*.py"],
+            capture_output=True,
+            text=True,
+            timeout=10,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    if commit.returncode:
+        return None
+    return commit.stdout.strip() + (" with uncommitted changes" if status.stdout else "")
+
+
+def _processor() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()

@@ -1,0 +1,146 @@
+"""The machine and the process: busy cores, freed memory, the record of both."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from ptb_lm import host
+
+needs_proc = pytest.mark.skipif(not Path("/proc/stat").exists(), reason="needs Linux's /proc/stat")
+
+
+@needs_proc
+def test_a_busy_process_counts() -> None:
+    """At least what it had; other tests may be at work beside it."""
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as busy:
+        time.sleep(0.2)
+        measured, before, start = host.Load(), _seconds_of(busy.pid), time.perf_counter()
+        time.sleep(1.0)
+        taken, share = measured.busy_cores(), (_seconds_of(busy.pid) - before) / (time.perf_counter() - start)
+        busy.kill()
+    assert taken > share - 0.15
+
+
+@needs_proc
+def test_this_process_does_not_count() -> None:
+    """However long it computes, and what it has started: the others have the rest of the cores at most."""
+    count, wall = len(host._cores()), time.perf_counter()
+    before, own = host._others(), sum(os.times()[:4])
+    subprocess.run([sys.executable, "-c", "sum(range(10_000_000))"], check=True)
+    while sum(os.times()[:4]) - own < 0.6:
+        pass
+    after, computed = host._others(), sum(os.times()[:4]) - own
+    assert before is not None
+    assert after is not None
+    assert after - before <= count * (time.perf_counter() - wall) - computed + 0.1
+
+
+def _seconds_of(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / host.HERTZ
+
+
+@pytest.mark.parametrize(
+    ("taken", "threads", "expected"),
+    [
+        (0.3, 8, None),
+        (1.1, 1, None),
+        (1.1, 6, None),
+        (0.9, 8, "OMP_NUM_THREADS=7"),
+        (20.0, 8, "OMP_NUM_THREADS=1"),
+    ],
+)
+def test_the_hint_names_the_threads_that_have_a_core_each(
+    taken: float, threads: int, expected: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)), raising=False)
+    monkeypatch.setattr(host.Load, "busy_cores", lambda self: taken)
+    hint = host.Load().hint(threads)
+    assert (hint is None) if expected is None else expected in (hint or "")
+
+
+# Each allocation on a thread of its own, as TensorFlow's are; the first ones may grow the heap.
+FAULTS = """
+import ctypes, resource, threading
+from ptb_lm import host
+{}
+libc = ctypes.CDLL(None)
+libc.malloc.restype = ctypes.c_void_p
+def use(size=2**25):
+    block = ctypes.c_void_p(libc.malloc(ctypes.c_size_t(size)))
+    ctypes.memset(block, 1, size)
+    libc.free(block)
+def step():
+    thread = threading.Thread(target=use)
+    thread.start()
+    thread.join()
+step()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(4):
+    step()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+def faults(first: str) -> int:
+    done = subprocess.run([sys.executable, "-c", FAULTS.format(first)], capture_output=True, text=True)
+    assert done.stderr == ""
+    return int(done.stdout)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="only glibc is told")
+def test_freed_memory_is_not_faulted_in_again() -> None:
+    given_back = faults("")
+    if given_back < 1000:
+        pytest.skip("this C library keeps its memory by itself, or its pages are huge")
+    assert faults("host.keep_freed_memory()") < given_back / 20
+
+
+def test_the_commit_is_the_checkouts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Installed into the environment of another project, the package has no commit of its own."""
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b"]
+    for command in (["init", "-q"], ["commit", "-q", "--allow-empty", "-m", "x"]):
+        subprocess.run([*git, *command], check=True)
+    head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True)
+    monkeypatch.setattr(host, "__file__", str(tmp_path / "ptb_lm" / "host.py"))
+    (tmp_path / "ptb_lm").mkdir()
+    assert host.environment()["commit"] == head.stdout.strip()
+    installed = tmp_path / "site-packages" / "ptb_lm"
+    installed.mkdir(parents=True)
+    monkeypatch.setattr(host, "__file__", str(installed / "host.py"))
+    assert host.environment()["commit"] is None
+
+
+def test_the_commit_is_marked_when_the_code_has_changed_and_not_when_results_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=nobody", "-c", "user.email=nobody@example.org"]
+    code, page = tmp_path / "ptb_lm" / "host.py", tmp_path / "results" / "README.md"
+    for path in (code, page):
+        path.parent.mkdir()
+        path.write_text("first\n")
+    for arguments in (["init", "--quiet"], ["add", "--all"], ["commit", "--quiet", "--message", "first"]):
+        subprocess.run([*git, *arguments], check=True)
+    head = subprocess.run(
+        [*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True
+    ).stdout.strip()
+    monkeypatch.setattr(host, "__file__", str(code))
+    monkeypatch.setenv("PTB_LM_COMMIT", "of no use here")
+    assert host.environment()["commit"] == head
+    page.write_text("second\n")
+    assert host.environment()["commit"] == head
+    code.write_text("second\n")
+    assert host.environment()["commit"] == f"{head} with uncommitted changes"
+
+
+def test_a_copy_without_git_is_told_its_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host, "__file__", str(tmp_path / "ptb_lm" / "host.py"))
+    monkeypatch.delenv("PTB_LM_COMMIT", raising=False)
+    assert host.environment()["commit"] is None
+    monkeypatch.setenv("PTB_LM_COMMIT", "0123abc")
+    assert host.environment()["commit"] == "0123abc"
