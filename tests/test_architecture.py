@@ -1,34 +1,148 @@
-"""The walls of the house: who imports whom."""
+"""The walls of the house: imports run downwards only, frameworks stay in their rooms, the root has a list."""
 
+import ast
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 import ptb_lm
+from ptb_lm.__main__ import COMMANDS
 
 PACKAGE = Path(ptb_lm.__file__).parent
 MODULES = {
     ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__"): path
     for path in sorted(PACKAGE.rglob("*.py"))
 }
-# What computes with a framework, and may import it when it is imported itself.
-OF_A_FRAMEWORK = (
-    "ptb_lm.torch_backend",
-    "ptb_lm.tf_backend",
-    "ptb_lm.bench.rivals",
-    "ptb_lm.inference.torch_module",
-    "ptb_lm.classifier.on_torch",
-    "ptb_lm.classifier.on_tensorflow",
-    "ptb_lm.classifier.tensorflow_",
+
+# The rooms from the ground up. What a module imports is of its own room or of one further down; rooms of one
+# floor do not know each other.
+FLOORS = (
+    ("small files of the root",),
+    ("data",),
+    ("model",),
+    ("torch_backend", "tf_backend"),
+    ("classifier",),
+    ("training",),
+    ("inference", "bench"),
+    ("results",),
+    ("commands",),
 )
+FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
+SMALL_FILES = {"cli", "errors", "files", "host", "nvidia"}
+
+# Who may import a framework where it is imported itself; the others import none at all, or when it is needed.
+# The benchmark's rivals are programs of every framework.
+OF_A_FRAMEWORK = {
+    "torch": (
+        "ptb_lm.torch_backend",
+        "ptb_lm.bench.rivals",
+        "ptb_lm.classifier.on_torch",
+        # What no backend computes: a model that changes while it reads, and a model as a plain torch module.
+        "ptb_lm.inference.adapted_evaluation",
+        "ptb_lm.inference.adapted_scoring",
+        "ptb_lm.inference.cache",
+        "ptb_lm.inference.dynamic_evaluation",
+        "ptb_lm.inference.export.torch_file",
+        "ptb_lm.inference.segment_model",
+        "ptb_lm.inference.torch_module",
+    ),
+    "tensorflow": (
+        "ptb_lm.tf_backend",
+        "ptb_lm.bench.rivals",
+        "ptb_lm.classifier.on_tensorflow",
+        "ptb_lm.classifier.tensorflow_adam",
+        "ptb_lm.classifier.tensorflow_network",
+    ),
+    "keras": ("ptb_lm.tf_backend", "ptb_lm.bench.rivals"),
+    "jax": ("ptb_lm.bench.rivals",),
+    "pytensor": ("ptb_lm.bench.rivals",),
+}
+
+
+def room(module: str) -> str:
+    """The room of a module: its folder, or what it is in the root."""
+    _, *parts = module.split(".")
+    if parts and (PACKAGE / parts[0]).is_dir():
+        return parts[0]
+    return "small files of the root" if parts and parts[0] in SMALL_FILES else "commands"
+
+
+def imported(tree: ast.AST) -> Iterator[str]:
+    """The modules that some code imports, wherever in it; a name of a package may be a module of its own."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.module is not None, "an import relative to the folder"
+            for alias in node.names:
+                name = f"{node.module}.{alias.name}"
+                yield name if name in MODULES else node.module
+
+
+def at_the_top(tree: ast.Module) -> ast.Module:
+    """The code that runs when a module is imported: no function's body, nothing for types alone."""
+
+    class Top(ast.NodeTransformer):
+        def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
+            return None
+
+        def visit_If(self, node: ast.If) -> ast.AST | None:
+            return None if ast.unparse(node.test) == "TYPE_CHECKING" else self.generic_visit(node)
+
+    top = Top().visit(tree)
+    assert isinstance(top, ast.Module)
+    return top
+
+
+def within(module: str, names: tuple[str, ...]) -> bool:
+    return any(f"{module}.".startswith(f"{name}.") for name in names)
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_imports_run_downwards(module: str) -> None:
+    own = room(module)
+    for name in imported(ast.parse(MODULES[module].read_text(encoding="utf-8"))):
+        if name in MODULES and (other := room(name)) != own:
+            assert FLOOR[other] < FLOOR[own], f"{module} ({own}) imports {name} ({other})"
+
+
+def test_every_room_has_its_floor() -> None:
+    folders = {path.name for path in PACKAGE.iterdir() if (path / "__init__.py").is_file()}
+    assert folders | {"small files of the root", "commands"} == FLOOR.keys()
+
+
+def test_the_root_holds_commands_and_a_few_small_files() -> None:
+    """What is no command and belongs to one room is in that room."""
+    files = {path.stem for path in PACKAGE.glob("*.py")}
+    commands = {name for name in COMMANDS if not (PACKAGE / name).is_dir()}
+    assert files == {"__init__", "__main__"} | SMALL_FILES | commands
+
+
+@pytest.mark.parametrize("framework", OF_A_FRAMEWORK)
+def test_a_framework_is_imported_in_its_rooms_alone(framework: str) -> None:
+    importing = {
+        module
+        for module, path in MODULES.items()
+        for name in imported(at_the_top(ast.parse(path.read_text(encoding="utf-8"))))
+        if within(name, (framework,))
+    }
+    allowed = OF_A_FRAMEWORK[framework]
+    assert not [module for module in importing if not within(module, allowed)]
+    # What no longer needs it is no longer named.
+    assert not [name for name in allowed if not any(within(module, (name,)) for module in importing)]
 
 
 def test_no_framework_is_imported_before_it_is_used() -> None:
-    modules = [name for name in MODULES if not name.startswith(OF_A_FRAMEWORK)]
+    """Nor by way of another module."""
+    of_a_framework = tuple(name for names in OF_A_FRAMEWORK.values() for name in names)
+    modules = [name for name in MODULES if not within(name, of_a_framework)]
     assert "ptb_lm.training.trainer" in modules
     code = (
         f"import sys; {'; '.join(f'import {name}' for name in modules)}; "
-        "print([name for name in ('torch', 'tensorflow', 'keras', 'jax', 'pytensor') if name in sys.modules])"
+        f"print([name for name in {list(OF_A_FRAMEWORK)} if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
