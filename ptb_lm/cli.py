@@ -18,7 +18,7 @@ if TYPE_CHECKING:  # it takes longer to import than --help should
 TRAIN = "python -m ptb_lm.train"  # the command, as a hint that names it says
 
 EXIT_FAILED = 1  # the run failed: divergence, a full disk
-EXIT_USAGE = 2  # the user can put it right: a name, a value, a file
+EXIT_USAGE = 2  # the user can correct it: a name, a value, a file
 
 NO_SPACE = {errno.ENOSPC, errno.EDQUOT}
 BAD_PATH = {
@@ -107,7 +107,7 @@ def run(name: str, body: Callable[[], int]) -> int:
         body: The command; returns its exit status.
 
     Returns:
-        The exit status: the body's, 2 for what the user can put right, 1 for a failed run, 130 for Ctrl-C.
+        The exit status: the body's, 2 for what the user can correct, 1 for a failed run, 130 for Ctrl-C.
     """
     try:
         with _flushed_stdout():

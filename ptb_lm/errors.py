@@ -2,7 +2,7 @@
 
 
 class UserError(Exception):
-    """Something the user can put right: a name, a value, a file. Commands exit with status 2."""
+    """Something that the user can correct: a name, a value, a file. Commands exit with status 2."""
 
 
 class OutOfMemoryError(UserError):

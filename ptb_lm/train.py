@@ -38,7 +38,7 @@ def _parser() -> cli.Parser:
         for name, row in backend.FRAMEWORKS.items()
         for model, text in row.models.items()
     )
-    # No defaults here: what was not given must be told apart from what was, when a run is resumed.
+    # No defaults here: a resumed run must know which flags were given.
     add = parser.add_argument
     add("--model", choices=backend.MODELS, help=f"how the cell is computed (default: cudnn). {models}")
     every_cell = "; ".join(f"{name}: {row.about}" for name, row in CELLS.items())

@@ -467,7 +467,7 @@ def test_resuming_with_other_text_of_the_same_words_is_refused(
     lines = text.read_text().splitlines(keepends=True)
     text.write_text("".join(lines[1:] + lines[:1]))
     problem = refused_resume("--data", str(own_data))
-    assert problem.startswith("the data are not those that")
+    assert problem.startswith("the data differ from those that")
 
 
 def test_resuming_something_that_is_no_run_is_refused(

@@ -2,7 +2,7 @@
 
 The trainer owns tokens, their order, initial weights, schedule, stopping, the clock and the files. A backend
 owns the graph, loss, gradients, clipping, update, dropout and compilation. Arrays cross this line as NumPy;
-words may stay with the backend, as what its `place` returned.
+words may stay on the backend's device, where its `place` put them.
 
 Shapes: B = batch, T = time steps, L = layers, or the length of a row, H = hidden units.
 """
@@ -31,7 +31,7 @@ Loss = Any  # opaque: a window's measurements, possibly still being computed
 
 
 class Measured(NamedTuple):
-    """What a window measured: the plain numbers behind a `Loss`."""
+    """The numbers behind a `Loss`: what one window measured."""
 
     nll: float  # negative log likelihood of the window's targets in nats, summed over batch and time
     gradient_norm: float  # global norm before clipping; 0 for an evaluation step
@@ -70,7 +70,7 @@ class Backend(Model):
 
     @property
     def hints(self) -> Sequence[str]:
-        """What a user should know of this choice on this machine, a sentence each: what is faster here."""
+        """Advice for the user, a sentence each: what would be faster on this machine."""
         return ()
 
     @abstractmethod
@@ -79,7 +79,7 @@ class Backend(Model):
 
     @abstractmethod
     def place(self, rows_BL: Ids) -> Words:
-        """Return rows put where windows cut from them cost a step the least; it takes NumPy's too."""
+        """Return rows on the device, laid out so that windows are cheap to cut; steps take NumPy's too."""
 
     @abstractmethod
     def train_step(
@@ -123,7 +123,7 @@ class Backend(Model):
 
     @abstractmethod
     def averaged(self) -> AbstractContextManager[None]:
-        """Return a context in which the averages, which there must be, are the parameters.
+        """Return a context in which the averages replace the parameters; `average` must have been called.
 
         Scoring, exporting and loading then mean the averages; nothing is trained. Afterwards the parameters
         are what they were, to the bit.
@@ -131,7 +131,7 @@ class Backend(Model):
 
     @abstractmethod
     def export_training_state(self, state: State) -> Arrays:
-        """Return all else that the next step depends on, but for the averages.
+        """Return what the next step depends on besides the parameters and their averages.
 
         What the cell carries is there by its names, each [L, B, H]: "h" and "c" for an LSTM. Other names are
         the framework's (random generators).
@@ -152,7 +152,7 @@ class Framework:
     unrolls: tuple[str, ...]  # how a loop over time enters the graph; the first is the default
     precisions: tuple[str, ...]
     missing: str  # what to do if the module cannot be imported
-    refusals: Mapping[tuple[str, str], str]  # (model, one of the above) -> why the two do not go together
+    refusals: Mapping[tuple[str, str], str]  # (model, one of the above) -> why they cannot be combined
     needs_cuda: tuple[str, ...] = ()  # of the above, what a CPU cannot do
     auto_precision: str = ""  # "module:function" of a device's name; "": auto is fp32
     # Whether `build` takes the names of the choice as keywords, not the choice: other people's functions do.
@@ -224,7 +224,7 @@ EXECUTIONS = _every(row.executions for row in FRAMEWORKS.values())
 UNROLLS = _every(row.unrolls for row in FRAMEWORKS.values())
 PRECISIONS = _every(row.precisions for row in FRAMEWORKS.values())
 DEVICES = ("auto", "cpu", "cuda")
-AUTO = "auto"  # of a precision: what the device is fast in
+AUTO = "auto"  # as a precision: the fastest of the device
 
 
 def build(config: Config, weights: Mapping[str, NDArray[Any]], choice: Choice) -> Backend:

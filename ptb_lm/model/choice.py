@@ -72,7 +72,7 @@ class Choice:
         precision: str = "fp32",
         seed: int = 1,
     ) -> "Choice":
-        """Return a choice, complete: here, and nowhere else, stands what holds where nothing is given.
+        """Return a complete choice. The defaults of all names are here, and nowhere else.
 
         Args:
             registry: The frameworks to choose from.

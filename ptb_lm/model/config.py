@@ -105,18 +105,19 @@ class Config:
         return dataclasses.replace(self, **changes)
 
 
-# What is to be known of each.
+# All of them, in the order of the fields.
 HYPERPARAMETERS = hyperparameters(Config)
 
 SMALL = Config()
-# Half of the units dropped: the network may be wider, learns longer, and decays more gently.
+# Half of the units are dropped, so the network can be wider. It trains longer, and the learning rate decays
+# more gently.
 _MEDIUM = SMALL.replace(
     hidden_size=650, num_steps=35, epochs=39, decay_after=6, lr_decay=0.8, keep_prob=0.5, init_scale=0.05
 )
 # Masks that hold for a window go over recurrent weights and words too, which a fresh mask a step leaves
 # alone; each place then drops less. A published run of 2 x 650 units with these keep probabilities, bound and
 # decay ends at test 78.26 (supernnova/SuperNNova, scripts/mc_dropout, commit 0b37e18; one seed; the tutorial
-# reports 82.07). What it does otherwise: initial weights within 0.1, a seventh epoch at the full rate, two
+# reports 82.07). It differs in this: initial weights within 0.1, a seventh epoch at the full rate, two
 # trained biases a gate, the last epoch's weights tested in 20 rows.
 _MEDIUM_BY_DEFAULT = _MEDIUM.replace(
     variational=True,
@@ -153,7 +154,7 @@ PRESETS: dict[str, Config] = {
     # For the embedded corpus: one layer is enough for its grammar, and ends within two minutes on two cores.
     # A tighter bound on the gradient lets so short a run use the full learning rate for an epoch.
     "demo": SMALL.replace(num_layers=1, hidden_size=128, epochs=4, decay_after=1, max_grad_norm=2.0),
-    # For results/records.md: test perplexity 78.3 in as few seconds as possible, by either recipe the same.
+    # For results/records.md: test perplexity 78.3 in as few seconds as possible; both recipes have the same.
     # Nothing of this is measured yet. What the choice rests on is the default recipe's medium, which is hoped
     # to end near 78.3 after 39 epochs: 36 million words, 36 seconds at the million words a second that is
     # aimed for on one H200. 30 epochs are 28 seconds of steps, and leave the rest of a minute for warm-up,
@@ -177,7 +178,7 @@ RECIPES: dict[str, dict[str, Config]] = {
         "medium": _MEDIUM_BY_DEFAULT,
         # Gal's own large model ends at test 75.2, valid 77.9 with these keep probabilities and schedule
         # (yaringal/BayesianRNN, LM_code/main_new_dropout_SOTA_v3.lua, commit 316e28d; the tutorial reports
-        # 78.29, 82.62). What it does otherwise: it drops what enters the recurrence, not its weights, has
+        # 78.29, 82.62). It differs in this: it drops what enters the recurrence, not its weights, has
         # masks of its own for each gate and for the words of each row, and a weight decay of 1e-7.
         "large": PRESETS["large"].replace(
             variational=True,

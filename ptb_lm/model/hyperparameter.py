@@ -1,4 +1,4 @@
-"""What is to be known of a hyper-parameter, which its line in a configuration says."""
+"""A hyper-parameter: what its line in a configuration declares."""
 
 import dataclasses
 import functools

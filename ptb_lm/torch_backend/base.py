@@ -147,7 +147,7 @@ class TorchModel(Model):
 
 @contextlib.contextmanager
 def enough_memory() -> Iterator[None]:
-    """Return a context, or a decorator, in which memory that there is not is the user's to put right.
+    """Return a context, or a decorator, that turns a failed allocation into one sentence for the user.
 
     Raises:
         OutOfMemoryError: An allocation failed, on either device.

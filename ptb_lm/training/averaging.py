@@ -1,4 +1,4 @@
-"""The moving average of the weights: when it moves and how far, and a backend's.
+"""The moving average of the weights: when it moves, and how far.
 
 SGD with a constant learning rate wanders about a region; the average over an epoch or so of its steps lies
 nearer the middle than any of them (Polyak and Juditsky, 1992). The average is scored and kept; the weights

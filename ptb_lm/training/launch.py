@@ -1,6 +1,6 @@
-"""What the train command does with its flags: a new run or one that goes on, its folder, its result.
+"""Training as the flags say: a new run or a resumed one, its folder, its result.
 
-Apart from ptb_lm.train, because what is imported here takes longer than --help should.
+This is not in ptb_lm.train, because its imports take longer than --help may.
 """
 
 import argparse
@@ -68,7 +68,7 @@ def train(arguments: argparse.Namespace, command_line: str, *, started: float) -
             trainer.resume(command)
             result = directory.read_result()
             if trainer.progress.epoch == run.hyperparameters.epochs and result:
-                cli.say(f"the run in {directory.path} has ended; more --epochs would go on")
+                cli.say(f"the run in {directory.path} has ended; to train it further, give more --epochs")
                 _report(result, directory)
                 return 0
             directory.remove_leftovers()
@@ -187,7 +187,7 @@ def _announce(
 
 
 def _tell_what_changed(before: dict[str, Any], now: dict[str, Any]) -> None:
-    """Say what the last digits of a run depend on and is not as it was when the run stopped."""
+    """Say what has changed since the run stopped and changes the last digits of its numbers."""
     # A run from before there was a choice.
     before = {**({"kernels": "torch", "float32_products": "MKL"} if "kernels" in now else {}), **before}
     changed = [

@@ -187,7 +187,7 @@ class RunDirectory:
             return None
         best = tensors.load(self.weights)[1].get("best")
         if not isinstance(best, dict) or not {"epoch", "valid_perplexity"} <= best.keys():
-            raise UserError(f"{self.weights} does not say which epoch it is of")
+            raise UserError(f"{self.weights} does not name the epoch of its weights")
         return best
 
     def write_weights(
@@ -210,7 +210,7 @@ class RunDirectory:
         except ValueError:
             raise UserError(f"{self.state} does not hold a training state") from None
         if corpus is not None and metadata.get("corpus_sha256") != corpus.sha256:
-            raise UserError(f"the data are not those that {self.state} was trained on")
+            raise UserError(f"the data differ from those that {self.state} was trained on")
         weights, training, averages = (
             _with_prefix(arrays, prefix) for prefix in ("weights.", "training.", "averages.")
         )

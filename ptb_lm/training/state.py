@@ -1,4 +1,4 @@
-"""The newest state of a run: what of it is saved, and how a run goes on from it."""
+"""What a run goes on from: its newest state is collected here, and restored."""
 
 import shlex
 from collections.abc import Mapping
