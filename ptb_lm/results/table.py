@@ -1,4 +1,4 @@
-"""Write the tables of results/README.md from the runs in results/.
+"""Write the tables of results/README.md, and that of README.md, from the runs in results/.
 
 Runs that differ in nothing but the seed are one row. What a run's files lack, because it is going on or was
 made before the key existed, is left blank.
@@ -19,7 +19,7 @@ PUBLISHED = {"small": 115.91, "medium": 82.07, "large": 78.29}
 
 
 def write(results: Path) -> int:
-    """Write the tables of results/README.md; return of how many runs.
+    """Write the tables of results/README.md and of the README above it; return of how many runs.
 
     Raises:
         UserError: A run cannot be read, or the page lacks its markers.
@@ -28,7 +28,40 @@ def write(results: Path) -> int:
     write_part(page, "runs", _runs_table(found))
     for config in ablation.STEPS:
         write_part(page, f"ablation of {config}", ablation.markdown(found, config))
+    write_part(results.parent / "README.md", "perplexities", _perplexities(found))
     return len(found)
+
+
+def _perplexities(found: list[Run]) -> str:
+    """Return the short table: full runs on Penn Treebank, as the tutorial's or the default recipe has them."""
+    titles = ["test perplexity of", "the best epoch:", "the last epoch:", "published:", "seeds:", "on"]
+    full = [
+        run
+        for run in sorted(found, key=_order)
+        if run.result
+        and run.data == "ptb"
+        and "final_test_perplexity" in run.result
+        and not run.folder.name.startswith("ablation-")
+    ]
+    rows = []
+    for _, alike in groupby(full, key=_apart_from_the_seed):
+        group = list(alike)
+        run, results = group[0], [each.result for each in group]
+        changes = command.overrides(run, recipe=run.config.recipe)
+        published = PUBLISHED.get(run.config.config) if command.recipe(run) == "tutorial" else None
+        flags = f", `{' '.join(changes)}`" if changes else ""
+        name = f"{run.config.config}, {command.recipe(run)} recipe{flags}, {_model(run)}"
+        rows.append(
+            [
+                f"[{name}](results/{run.folder.name})",
+                perplexity([result["test_perplexity"] for result in results], strong=True),
+                perplexity([result["final_test_perplexity"] for result in results]),
+                f"{published}" if published and not changes else "",
+                f"{len(group)}",
+                run.device,
+            ]
+        )
+    return table(titles, rows)
 
 
 def _runs_table(found: list[Run]) -> str:

@@ -1,0 +1,110 @@
+"""Draw the rooms of the package and the arrows between them, from the imports: docs/architecture.md.
+
+    python scripts/architecture.py
+
+An arrow says that some module of one room imports some module of another. Arrows that follow from others are
+left out, so that the picture can be read. tests/test_architecture.py keeps the page and the code together.
+"""
+
+import ast
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = ROOT / "ptb_lm"
+PAGE = ROOT / "docs" / "architecture.md"
+BEGIN, END = "<!-- rooms: written by scripts/architecture.py -->\n", "<!-- end of rooms -->\n"
+
+MODULES = {
+    ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
+    for path in sorted(PACKAGE.rglob("*.py"))
+}
+
+SMALL_FILES = {"cli", "errors", "files", "host", "nvidia"}
+BASE = "small files of the root"
+COMMANDS = "commands"
+
+# The rooms from the ground up. What a module imports is of its own room or of one further down; rooms of one
+# floor do not know each other.
+FLOORS = (
+    (BASE,),
+    ("data",),
+    ("model",),
+    ("torch_backend", "tf_backend"),
+    ("classifier",),
+    ("training",),
+    ("inference", "bench"),
+    ("results",),
+    (COMMANDS,),
+)
+
+
+def room(module: str) -> str:
+    """Return the room of a module: its folder, or what it is in the root."""
+    _, *parts = module.split(".")
+    if parts and (PACKAGE / parts[0]).is_dir():
+        return parts[0]
+    return BASE if parts and parts[0] in SMALL_FILES else COMMANDS
+
+
+def imported(tree: ast.AST) -> Iterator[str]:
+    """Yield the modules that some code imports, wherever in it; a name of a package may be a module."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.module is not None, "an import relative to the folder"
+            for alias in node.names:
+                name = f"{node.module}.{alias.name}"
+                yield name if name in MODULES else node.module
+
+
+def arrows() -> dict[str, set[str]]:
+    """Return the rooms that each room imports from."""
+    table: dict[str, set[str]] = defaultdict(set)
+    for module, path in MODULES.items():
+        own = room(module)
+        for name in imported(ast.parse(path.read_text(encoding="utf-8"))):
+            if name in MODULES and room(name) != own:
+                table[own].add(room(name))
+    return dict(table)
+
+
+def drawn(table: dict[str, set[str]]) -> str:
+    """Return the picture, in the language of Mermaid, which GitHub draws."""
+    lines = ["```mermaid", "flowchart TD"]
+    for floor in reversed(FLOORS):
+        for name in floor:
+            lines.append(f'    {_identifier(name)}["{name}{"" if name in (BASE, COMMANDS) else "/"}"]')
+    for floor in reversed(FLOORS):
+        for name in floor:
+            direct = table.get(name, set())
+            followed = {far for near in direct for far in _reached(near, table)}
+            lines += [
+                f"    {_identifier(name)} --> {_identifier(other)}" for other in sorted(direct - followed)
+            ]
+    return "\n".join([*lines, "```", ""])
+
+
+def _reached(name: str, table: dict[str, set[str]]) -> set[str]:
+    direct = table.get(name, set())
+    return direct | {far for near in direct for far in _reached(near, table)}
+
+
+def _identifier(name: str) -> str:
+    return name.replace(" ", "_")
+
+
+def main() -> int:
+    """Write the picture into the page; return the exit status."""
+    page = PAGE.read_text(encoding="utf-8")
+    before, _, rest = page.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    PAGE.write_text(f"{before}{BEGIN}\n{drawn(arrows())}\n{END}{after}", encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
