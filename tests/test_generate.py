@@ -169,6 +169,7 @@ def test_the_projector_s_files_are_what_tensorboard_reads(
     assert tuple((folder / embedding.metadata_path).read_text().splitlines()) == WORDS
 
 
+@pytest.mark.slow
 def test_a_reader_that_goes_away_ends_it_quietly(run: Path) -> None:
     """As in `generate RUN --length 1000000000 | head -n 1`."""
     command = [sys.executable, "-m", "ptb_lm.generate", str(run), "--length", "1000000000", "--seed", "1"]

@@ -51,6 +51,7 @@ def shell(line: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Mon
         Path(file).write_text(out)
 
 
+@pytest.mark.slow
 def test_every_block_runs(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

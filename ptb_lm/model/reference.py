@@ -30,7 +30,7 @@ def log_probabilities(
     Args:
         weights: Canonical parameters, as of `loss_and_gradients`.
         x_BT: Input word ids.
-        state: (h_BH of each layer, c_BH of each layer) before the window.
+        state: The one before the window.
     """
     kernel_HV = weights["softmax.kernel"] if "softmax.kernel" in weights else weights["embedding"].T
     before = list(zip(*state, strict=True))

@@ -22,6 +22,7 @@ from ptb_lm.inference.language_model import LanguageModel
 from ptb_lm.inference.sampling import Sampler
 from ptb_lm.model import reference
 from ptb_lm.model.backend import FRAMEWORKS
+from ptb_lm.model.cells import CELLS
 from ptb_lm.training import tensors
 
 WORDS = ("a", "<eos>", "b", "<unk>", "c", "d", "e", "f", "g", "h", "i")
@@ -31,9 +32,12 @@ UNKNOWN = [0, 0, 1, 0, 0, 2, 0, 0, 0]
 TOLERANCE = 1e-5  # absolute, of a log-probability in nats
 
 EVERY_MODEL = [
-    pytest.param(framework, model, {}, marks=installed(framework), id=f"{framework}-{model}")
-    for framework, row in FRAMEWORKS.items()
-    for model in row.models
+    pytest.param(
+        framework, model, {"cell": cell}, marks=installed(framework), id=f"{framework}-{model}-{cell}"
+    )
+    for cell, row in CELLS.items()
+    for framework, models in row.layers.items()
+    for model in models
 ]
 TIED = [
     pytest.param(
@@ -374,6 +378,7 @@ def test_a_run_in_another_precision_is_computed_in_float32_unless_asked(run: Pat
     assert double.score(SENTENCES).total == pytest.approx(expected.sum(), rel=1e-12)
 
 
+@pytest.mark.slow
 def test_importing_the_package_imports_nothing_else() -> None:
     """Nor does parsing a command's flags; and `load` is there whatever was imported before."""
     code = (
