@@ -39,6 +39,7 @@ OF_A_FRAMEWORK = {
     "torch": (
         "ptb_lm.torch_backend",
         "ptb_lm.bench.rivals",
+        "ptb_lm.bench.studies.profile",  # by torch's own profiler
         "ptb_lm.classifier.on_torch",
         # What no backend computes: a model that changes while it reads, and a model as a plain torch module.
         "ptb_lm.inference.adapted_evaluation",
@@ -135,6 +136,7 @@ def test_a_framework_is_imported_in_its_rooms_alone(framework: str) -> None:
     assert not [name for name in allowed if not any(within(module, (name,)) for module in importing)]
 
 
+@pytest.mark.slow
 def test_no_framework_is_imported_before_it_is_used() -> None:
     """Nor by way of another module."""
     of_a_framework = tuple(name for names in OF_A_FRAMEWORK.values() for name in names)

@@ -136,6 +136,7 @@ def printing(length: int) -> list[str]:
     return [sys.executable, "-c", f"import sys; from ptb_lm import cli; sys.exit(cli.run('command', {body}))"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("length", [1, 100_000], ids=["buffered", "beyond the buffer"])
 def test_a_reader_that_goes_away_is_no_error_to_tell(length: int) -> None:
     reader, writer = os.pipe()
@@ -147,6 +148,7 @@ def test_a_reader_that_goes_away_is_no_error_to_tell(length: int) -> None:
     assert (ended.returncode, ended.stderr) == (1, b"")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 @pytest.mark.parametrize("length", [1, 100_000], ids=["buffered", "beyond the buffer"])
 def test_output_that_cannot_be_written_is_told_once(length: int) -> None:

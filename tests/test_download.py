@@ -195,7 +195,7 @@ def driver(code: str, *arguments: object) -> subprocess.Popen[str]:
     """Start a process that runs `code` with `fetch`, what these tests expect, and `arguments` at hand."""
     setup = (
         "import signal, sys; from pathlib import Path; from ptb_lm import cli\n"
-        "from ptb_lm.download import Fingerprint, fetch\n"
+        "from ptb_lm.data.penn_treebank import Fingerprint, fetch\n"
         f"EXPECTED = {EXPECTED!r}\n"
         # Inherited as ignored when the tests themselves run in the background.
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
@@ -443,6 +443,7 @@ def test_a_read_only_folder_with_all_files_is_fine(server: Server, folder: Path)
         folder.chmod(0o755)
 
 
+@pytest.mark.slow
 def test_a_full_disk_leaves_no_file(server: Server, folder: Path) -> None:
     pytest.importorskip("resource", reason="needs a limit on file sizes to stand for a full disk")
     limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (5000, 5000))\n"
@@ -456,6 +457,7 @@ def test_a_full_disk_leaves_no_file(server: Server, folder: Path) -> None:
 # The process ends early.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 def test_an_interrupted_download_leaves_nothing_and_can_be_repeated(
     server: Server, folder: Path, number: signal.Signals
@@ -477,6 +479,7 @@ def test_an_interrupted_download_leaves_nothing_and_can_be_repeated(
 # The command.
 
 
+@pytest.mark.slow
 def test_the_command_without_a_network(folder: Path) -> None:
     dead = f"http://127.0.0.1:{dead_port()}"
     done = command("--to", str(folder), "--mirror", f"{dead}/data", f"{dead}/x.tgz")
@@ -487,11 +490,13 @@ def test_the_command_without_a_network(folder: Path) -> None:
     assert not folder.exists()
 
 
+@pytest.mark.slow
 def test_the_command_with_a_bad_flag() -> None:
     done = command("--form", "x")
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
 
 
+@pytest.mark.slow
 def test_the_command_imports_no_framework() -> None:
     code = "import sys, ptb_lm.download; sys.exit(bool({'torch', 'tensorflow', 'numpy'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], cwd=PROJECT, timeout=30).returncode == 0
@@ -515,6 +520,7 @@ def test_the_constants_are_those_of_the_real_files(penn_treebank: Path) -> None:
     assert real == PTB
 
 
+@pytest.mark.slow
 def test_the_command_fetches_the_real_files_then_keeps_them(
     server: Server, folder: Path, penn_treebank: Path
 ) -> None:

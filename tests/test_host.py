@@ -13,6 +13,7 @@ from ptb_lm import host
 needs_proc = pytest.mark.skipif(not Path("/proc/stat").exists(), reason="needs Linux's /proc/stat")
 
 
+@pytest.mark.slow
 @needs_proc
 def test_a_busy_process_counts() -> None:
     """At least what it had; other tests may be at work beside it."""
@@ -25,6 +26,7 @@ def test_a_busy_process_counts() -> None:
     assert taken > share - 0.15
 
 
+@pytest.mark.slow
 @needs_proc
 def test_this_process_does_not_count() -> None:
     """However long it computes, and what it has started: the others have the rest of the cores at most."""
@@ -101,6 +103,7 @@ def test_freed_memory_is_not_faulted_in_again() -> None:
     assert faults("host.keep_freed_memory()") < given_back / 20
 
 
+@pytest.mark.slow
 def test_the_commit_is_the_checkouts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Installed into the environment of another project, the package has no commit of its own."""
     git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b"]
@@ -116,6 +119,7 @@ def test_the_commit_is_the_checkouts(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     assert host.environment()["commit"] is None
 
 
+@pytest.mark.slow
 def test_the_commit_is_marked_when_the_code_has_changed_and_not_when_results_have(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -95,6 +95,7 @@ def _of_cell(cell: str) -> Workload:
         name="small" if cell == cells.LSTM else f"small-{cell}",
         task=LanguageTask(config=PRESETS["small"].replace(cell=cell), vocabulary_size=PTB_VOCABULARY),
         variants=tuple(Variant(name, name) for name in names if not name.endswith("/persistent")),
+        measured_twice="torch/basic",  # which computes every cell
     )
 
 

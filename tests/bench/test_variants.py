@@ -194,6 +194,7 @@ def test_an_added_function_is_called_with_keywords(
     }
 
 
+@pytest.mark.slow
 def test_an_added_function_of_an_earlier_commit_still_builds(
     tiny_config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -76,6 +76,7 @@ def test_a_choice_is_written_by_its_names() -> None:
     assert Choice(**choice.to_json()) == choice
 
 
+@pytest.mark.slow
 def test_choosing_imports_no_framework() -> None:
     code = (
         "import sys; from ptb_lm.model.choice import Choice; Choice.of(); Choice.of(framework='tensorflow'); "

@@ -39,15 +39,18 @@ def rows(run: Path) -> list[dict[str, Any]]:
     return runs.metrics(run)
 
 
+@pytest.mark.slow
 def test_metrics_hold_a_row_an_epoch(rows: list[dict[str, Any]]) -> None:
     assert [row["epoch"] for row in rows] == [1, 2, 3]
     assert all(row.keys() >= COLUMNS for row in rows)
 
 
+@pytest.mark.slow
 def test_metrics_hold_the_learning_rates_that_were_used(rows: list[dict[str, Any]]) -> None:
     assert [row["learning_rate"] for row in rows] == [1.0, 0.5, 0.25]
 
 
+@pytest.mark.slow
 def test_metrics_hold_plausible_numbers(rows: list[dict[str, Any]]) -> None:
     for row in rows:
         assert 1 < row["train_perplexity"] < 100
@@ -56,10 +59,12 @@ def test_metrics_hold_plausible_numbers(rows: list[dict[str, Any]]) -> None:
         assert row["seconds"] > 0
 
 
+@pytest.mark.slow
 def test_training_learns(rows: list[dict[str, Any]]) -> None:
     assert rows[-1]["train_perplexity"] < rows[0]["train_perplexity"]
 
 
+@pytest.mark.slow
 def test_the_result_agrees_with_the_metrics(run: Path, rows: list[dict[str, Any]]) -> None:
     result = runs.result(run)
     assert result.keys() >= RESULT
@@ -68,18 +73,21 @@ def test_the_result_agrees_with_the_metrics(run: Path, rows: list[dict[str, Any]
     assert result["epochs"] == len(rows)
 
 
+@pytest.mark.slow
 def test_the_result_holds_every_command_of_the_run(run: Path) -> None:
     first, second = runs.result(run)["command"].split(" && ")
     assert first.startswith("python -m ptb_lm.train --data ")
     assert second == f"python -m ptb_lm.train --resume {run} --epochs 3"
 
 
+@pytest.mark.slow
 def test_the_result_counts_the_parameters(run: Path) -> None:
     words, hidden, layers = len((run / "vocabulary.txt").read_text().splitlines()), 6, 2
     lstm = layers * (2 * hidden * 4 * hidden + 4 * hidden)
     assert runs.result(run)["parameters"] == words * hidden + lstm + hidden * words + words
 
 
+@pytest.mark.slow
 def test_the_result_says_where_it_was_made(run: Path) -> None:
     import torch
 
