@@ -28,12 +28,13 @@ def write(results: Path) -> int:
     write_part(page, "runs", _runs_table(found))
     for config in ablation.STEPS:
         write_part(page, f"ablation of {config}", ablation.markdown(found, config))
-    write_part(results.parent / "README.md", "perplexities", _perplexities(found))
+    readme = results.parent / "README.md"
+    write_part(readme, "perplexities", _perplexities(found))
     return len(found)
 
 
 def _perplexities(found: list[Run]) -> str:
-    """Return the short table: full runs on Penn Treebank, as the tutorial's or the default recipe has them."""
+    """Return the short table: the runs on Penn Treebank that have ended, but for the ablations."""
     titles = ["test perplexity of", "the best epoch:", "the last epoch:", "published:", "seeds:", "on"]
     full = [
         run
