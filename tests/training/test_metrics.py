@@ -11,7 +11,7 @@ import runs
 from ptb_lm import train
 from ptb_lm.training.scoring import perplexity_of
 
-# What DESIGN.md promises of each row.
+# The columns that every row has.
 COLUMNS = {"epoch", "learning_rate", "train_perplexity", "valid_perplexity", "words_per_second", "seconds"}
 RESULT = {
     "test_perplexity",
