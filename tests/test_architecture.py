@@ -3,36 +3,13 @@
 import ast
 import subprocess
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
+from architecture import FLOORS, MODULES, PACKAGE, PAGE, SMALL_FILES, arrows, drawn, imported, room
 
-import ptb_lm
 from ptb_lm.__main__ import COMMANDS
 
-PACKAGE = Path(ptb_lm.__file__).parent
-MODULES = {
-    ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__"): path
-    for path in sorted(PACKAGE.rglob("*.py"))
-}
-
-# The rooms from the ground up. What a module imports is of its own room or of one further down; rooms of one
-# floor do not know each other.
-FLOORS = (
-    ("small files of the root",),
-    ("data",),
-    ("model",),
-    ("torch_backend", "tf_backend"),
-    ("classifier",),
-    ("training",),
-    ("inference", "bench"),
-    ("results",),
-    ("commands",),
-)
 FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
-SMALL_FILES = {"cli", "errors", "files", "host", "nvidia"}
-
 # Who may import a framework where it is imported itself; the others import none at all, or when it is needed.
 # The benchmark's rivals are programs of every framework.
 OF_A_FRAMEWORK = {
@@ -61,26 +38,6 @@ OF_A_FRAMEWORK = {
     "jax": ("ptb_lm.bench.rivals",),
     "pytensor": ("ptb_lm.bench.rivals",),
 }
-
-
-def room(module: str) -> str:
-    """The room of a module: its folder, or what it is in the root."""
-    _, *parts = module.split(".")
-    if parts and (PACKAGE / parts[0]).is_dir():
-        return parts[0]
-    return "small files of the root" if parts and parts[0] in SMALL_FILES else "commands"
-
-
-def imported(tree: ast.AST) -> Iterator[str]:
-    """The modules that some code imports, wherever in it; a name of a package may be a module of its own."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            assert node.module is not None, "an import relative to the folder"
-            for alias in node.names:
-                name = f"{node.module}.{alias.name}"
-                yield name if name in MODULES else node.module
 
 
 def at_the_top(tree: ast.Module) -> ast.Module:
@@ -148,3 +105,7 @@ def test_no_framework_is_imported_before_it_is_used() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_the_picture_is_of_these_rooms() -> None:
+    assert drawn(arrows()) in PAGE.read_text(encoding="utf-8"), "python scripts/architecture.py"
