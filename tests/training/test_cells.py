@@ -12,8 +12,10 @@ from support import installed
 from ptb_lm import evaluate, train
 from ptb_lm.model import cells
 from ptb_lm.model.cells import CELLS
-from ptb_lm.training import checkpoint
+from ptb_lm.training import tensors
 from ptb_lm.training.run_directory import RunDirectory
+
+pytestmark = pytest.mark.slow
 
 REGULARISED = ["--keep-prob", "0.8", "--recurrent-keep-prob", "0.9", "--variational", "--average-epochs", "1"]
 
@@ -31,7 +33,7 @@ def run(request: pytest.FixtureRequest, data: Path) -> Path:
 
 
 def saved(run: Path) -> dict[str, np.ndarray]:
-    return checkpoint.load(run / "state" / "training.safetensors")[0]
+    return tensors.load(run / "state" / "training.safetensors")[0]
 
 
 def perplexity(capsys: pytest.CaptureFixture[str], *given: object) -> float:
@@ -45,7 +47,7 @@ def test_a_run_holds_its_cell(run: Path) -> None:
     assert json.loads((run / "config.json").read_text())["hyperparameters"]["cell"] == cell
     carried = {name for name in saved(run) if name in ("training.h", "training.c")}
     assert carried == {f"training.{name}" for name in cells.get(cell).carried}
-    weights = checkpoint.load(run / "weights.safetensors")[0]
+    weights = tensors.load(run / "weights.safetensors")[0]
     assert {name.partition(".")[0] for name in weights} == {"embedding", cell, "softmax"}
 
 
