@@ -32,7 +32,7 @@ class Dynamic:
     rule: str = "sgd"
     segment: int = 10  # words
     rate: float = 0.05
-    decay: float = 0.002
+    decay: float = 0.005
     damping: float = 1.0
 
     def __post_init__(self) -> None:

@@ -72,7 +72,7 @@ def test_without_effect_it_is_the_ordinary_perplexity_and_says_what_it_is(
 def test_settings_are_said_and_matter(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     one = printed(capsys, run, "--dynamic", "--dynamic-rate", "0.3", "--dynamic-segment", "3")
     other = printed(capsys, run, "--dynamic", "--dynamic-rate", "0.1", "--dynamic-segment", "3")
-    assert one[0] == ["dynamic evaluation: sgd, segments of 3, rate 0.3, decay 0.002"]
+    assert one[0] == ["dynamic evaluation: sgd, segments of 3, rate 0.3, decay 0.005"]
     assert one[2] != other[2]
     cached = printed(
         capsys, run, "--cache", "--cache-words", "7", "--cache-theta", "2", "--cache-weight", "0.5"

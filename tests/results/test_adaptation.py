@@ -40,7 +40,7 @@ def test_the_table_is_made_of_what_evaluate_wrote(tmp_path: Path, capsys: pytest
     plain = runs.result(run)["test_perplexity"]
     found = runs.result(results / "adaptation-tiny" / "tuned")
     assert first[0] == "[dynamic evaluation](adaptation-tiny/dynamic)"
-    assert first[2] == "sgd, segments of 10, rate 0.1, decay 0.002"
+    assert first[2] == "sgd, segments of 10, rate 0.1, decay 0.005"
     assert first[3:7] == ["", "", "", ""]
     assert first[8] == f"{plain:.2f}"
     assert second[0] == "[dynamic evaluation and a cache](adaptation-tiny/tuned)"
