@@ -11,6 +11,8 @@ from support import ROOT
 
 from ptb_lm.training import tensors
 
+pytestmark = pytest.mark.slow
+
 PAGE = (ROOT / "docs" / "weights.md").read_text(encoding="utf-8")
 (CODE,) = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
 

@@ -11,6 +11,8 @@ from ptb_lm import evaluate
 
 pytest.importorskip("torch")
 
+pytestmark = pytest.mark.slow
+
 ADAPTED = re.compile(
     r"(\S+) perplexity (\d+\.\d{4}), adapted to the text by (.+) "
     r"\(([\d,]+) tokens? scored, each before the model adapts to it\)"

@@ -16,6 +16,8 @@ from ptb_lm.training import tensors
 
 torch = pytest.importorskip("torch")
 
+pytestmark = pytest.mark.slow
+
 SIZES = {"untied": ["--embedding-size", "5", "--num-layers", "3"], "tied": ["--tie-weights"]}
 SHAPES = [(1, 1), (4, 1), (1, 9), (3, 5), (2, 40)]  # batch, time
 Call = Callable[[np.ndarray, np.ndarray, np.ndarray], list[np.ndarray]]

@@ -27,6 +27,8 @@ pytest.importorskip("torch")
 from ptb_lm.inference.play import page as play_page
 from ptb_lm.inference.play.server import LARGEST, Server
 
+pytestmark = pytest.mark.slow
+
 EVIL = "<b>w1</b> \"&amp;' </textarea><script>alert(1)</script>"
 
 

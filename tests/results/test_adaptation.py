@@ -10,6 +10,8 @@ from support import ROOT
 from ptb_lm import evaluate
 from ptb_lm.results import __main__ as results_command
 
+pytestmark = pytest.mark.slow
+
 PAGE = "before\n\n<!-- adaptation: written by a test -->\n\n<!-- end of adaptation -->\n\nafter\n"
 
 
