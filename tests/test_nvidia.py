@@ -13,6 +13,8 @@ from ptb_lm import nvidia
 
 INDEX = "file:///index/of/torch"
 
+pytestmark = pytest.mark.slow  # each starts what stands in nvidia-smi's place
+
 
 @pytest.fixture
 def smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

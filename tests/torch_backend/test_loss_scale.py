@@ -161,6 +161,7 @@ def test_a_scale_that_is_none_is_refused(wrong: list[float], tiny_config: Config
         built.load_training_state({**arrays, NAME: np.array(wrong)})
 
 
+@pytest.mark.slow
 def test_a_run_says_that_steps_are_skipped_and_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
