@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ptb_lm import cli
 from ptb_lm.errors import UserError
+from ptb_lm.model.cells import LSTM
 
 PROG = "python -m ptb_lm.export"
 FORMATS = {"onnx": "ONNX, opset 17", "torchscript": "TorchScript", "torch-export": "a torch.export program"}
@@ -64,7 +65,7 @@ def _export(arguments: argparse.Namespace) -> int:
     run = directory.read_config()
     vocabulary = directory.read_vocabulary()
     weights = directory.read_weights(run, vocabulary)
-    if (cell := getattr(run.hyperparameters, "cell", "lstm")) != "lstm":
+    if (cell := run.hyperparameters.cell) != LSTM:
         raise UserError(f"only the cell lstm can be exported, and this run's is {cell}")
     from ptb_lm.inference.export import files
 

@@ -90,10 +90,13 @@ def _of_cell(cell: str) -> Workload:
     small = _preset("small", variants=(), baseline="torch/basic")
     computed = cells.CELLS[cell].layers.items()
     names = [f"{framework}/{model}" for framework, models in computed for model in models]
+    clock = LanguageTask.clock if cell == cells.LSTM else LanguageTask.clock.replace("LSTM", cell)
     return dataclasses.replace(
         small,
         name="small" if cell == cells.LSTM else f"small-{cell}",
-        task=LanguageTask(config=PRESETS["small"].replace(cell=cell), vocabulary_size=PTB_VOCABULARY),
+        task=LanguageTask(
+            config=PRESETS["small"].replace(cell=cell), vocabulary_size=PTB_VOCABULARY, clock=clock
+        ),
         variants=tuple(Variant(name, name) for name in names if not name.endswith("/persistent")),
         measured_twice="torch/basic",  # which computes every cell
     )

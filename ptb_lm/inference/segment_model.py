@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ptb_lm.errors import UserError
+from ptb_lm.model.cells import LSTM
 from ptb_lm.model.config import Config
 
 State = list[tuple[Tensor, Tensor]]  # (h_H, c_H) of each layer
@@ -80,7 +81,7 @@ class SegmentModel:
     def __init__(
         self, config: Config, weights: Mapping[str, NDArray[Any]], *, device: torch.device | None = None
     ) -> None:
-        if (cell := getattr(config, "cell", "lstm")) != "lstm":
+        if (cell := config.cell) != LSTM:
             raise UserError(f"a text is adapted to with the cell lstm alone, and this model's cell is {cell}")
         self.weights = {name: torch.tensor(array, device=device) for name, array in weights.items()}
         self.tied = "softmax.kernel" not in weights

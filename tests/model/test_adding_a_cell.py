@@ -17,6 +17,8 @@ from ptb_lm.model import backend, cells, reference
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
 
+pytestmark = pytest.mark.slow
+
 VOCABULARY = 11
 PAGE = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 # The first line of each block of code says where it belongs.

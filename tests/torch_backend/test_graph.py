@@ -16,6 +16,7 @@ from support import random_weights
 from ptb_lm.data import corpus
 from ptb_lm.errors import OutOfMemoryError, UserError
 from ptb_lm.model.backend import FRAMEWORKS
+from ptb_lm.model.cells import CELLS, LSTM
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
 from ptb_lm.torch_backend import cpu, graph, precision
@@ -24,6 +25,7 @@ from ptb_lm.torch_backend.base import enough_memory
 
 VOCABULARY = 11
 MODELS = list(FRAMEWORKS["torch"].models)
+COMPUTED = [(model, cell) for cell, row in CELLS.items() for model in row.layers["torch"]]
 DROPOUTS: dict[str, dict[str, Any]] = {
     "none": {},
     "units": {"keep_prob": 0.5},
@@ -127,9 +129,7 @@ def test_a_captured_step_equals_the_eager_one_to_the_bit(
         assert any(measured.new_loss_scale for measured in expected[0])
 
 
-@pytest.mark.parametrize(
-    ("model", "cell"), [("basic", "gru"), ("cudnn", "gru"), ("basic", "layer_norm_lstm")]
-)
+@pytest.mark.parametrize(("model", "cell"), [each for each in COMPUTED if each[1] != LSTM])
 def test_the_captured_steps_of_other_cells_do_so_too(model: str, cell: str, small: Config) -> None:
     config = small.replace(cell=cell, **DROPOUTS["all"])
     assert_equal(life(captured(build(config, model, "fp32"))), life(build(config, model, "fp32")))
@@ -299,12 +299,12 @@ def test_memory_that_runs_out_in_the_capture_is_said_as_such(small: Config) -> N
 
 
 @pytest.mark.parametrize("changes", [{"keep_prob": 0.5}, DROPOUTS["all"]], ids=["units", "all"])
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize(("model", "cell"), COMPUTED)
 def test_no_node_that_accumulates_gradients_outlives_a_step(
-    model: str, changes: dict[str, Any], small: Config, monkeypatch: pytest.MonkeyPatch
+    model: str, cell: str, changes: dict[str, Any], small: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One of the warm-up's that is alive would bring its stream into the capture."""
-    built = build(small.replace(**changes), model, "fp32")
+    built = build(small.replace(cell=cell, **changes), model, "fp32")
     marked = 0
     gradients = torch.autograd.grad
 
