@@ -383,7 +383,7 @@ def test_both_directions_double_the_width_of_y_and_the_number_of_states(
 
 def test_the_page_names_every_test_here_and_none_that_is_not() -> None:
     page = (ROOT / "docs" / "semantics.md").read_text()
-    named = re.findall(r"`(?:(test_\w+\.py)::)?(test_\w+)`", page)
+    named = re.findall(r"`(?:([\w/]+\.py)::)?(test_\w+)`", page)
     elsewhere = {(file, name) for file, name in named if file}
     assert elsewhere
     for file, name in elsewhere:
