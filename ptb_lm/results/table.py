@@ -19,7 +19,7 @@ PUBLISHED = {"small": 115.91, "medium": 82.07, "large": 78.29}
 
 
 def write(results: Path) -> int:
-    """Write the tables of results/README.md and of the README above it; return of how many runs.
+    """Write the tables of results/README.md and the README above it; return of how many runs.
 
     Raises:
         UserError: A run cannot be read, or the page lacks its markers.
@@ -28,8 +28,9 @@ def write(results: Path) -> int:
     write_part(page, "runs", _runs_table(found))
     for config in ablation.STEPS:
         write_part(page, f"ablation of {config}", ablation.markdown(found, config))
-    readme = results.parent / "README.md"
-    write_part(readme, "perplexities", _perplexities(found))
+    front = results.parent / "README.md"
+    if front.is_file():  # of a checkout
+        write_part(front, "perplexities", _perplexities(found))
     return len(found)
 
 

@@ -310,11 +310,13 @@ def test_a_missing_page_is_one_sentence(results: Path) -> None:
     assert refusal("table", "--results", results) == f"{results / 'README.md'} is missing"
 
 
-def test_the_page_of_this_checkout_has_the_tables_of_its_runs(tmp_path: Path) -> None:
+def test_the_pages_of_this_checkout_have_the_tables_of_its_runs(tmp_path: Path) -> None:
     kept = ROOT / "results"
     shutil.copytree(kept, tmp_path / "results", ignore=shutil.ignore_patterns("bench-*", "profile-*"))
+    shutil.copy(ROOT / "README.md", tmp_path)
     assert "small-tutorial-cudnn-cpu" in tables(tmp_path / "results")
     assert (tmp_path / "results" / "README.md").read_text() == (kept / "README.md").read_text()
+    assert (tmp_path / "README.md").read_text() == (ROOT / "README.md").read_text()
 
 
 @pytest.mark.parametrize("name", ["table", "adaptation", "curve", "record", "speed", "keep"])
