@@ -8,7 +8,7 @@ import dataclasses
 from ptb_lm.bench.variants import MODELS, Variant, every, named
 from ptb_lm.bench.workloads import LanguageTask, Workload
 from ptb_lm.model import cells
-from ptb_lm.model.config import PRESETS, Config
+from ptb_lm.model.config import PRESETS, RECIPES, Config
 
 PTB_VOCABULARY = 10_000
 PLAIN_TORCH = "plain-torch/cudnn"
@@ -46,11 +46,20 @@ _WORD_LANGUAGE_MODEL = Workload(
     baseline=PLAIN_TORCH,
 )
 
+# What `python -m ptb_lm.train --config medium` trains: other masks, which plain loops do not have.
+_MEDIUM_BY_DEFAULT = Workload(
+    name="medium-default-recipe",
+    task=LanguageTask(config=RECIPES["default"]["medium"], vocabulary_size=PTB_VOCABULARY),
+    variants=MODELS,
+    baseline="torch/basic",
+)
+
 PTB = (
     *(
         _preset(name, variants=(*_PLAIN_TORCH, _PLAIN_TENSORFLOW, *MODELS), baseline="torch/basic")
         for name in ("small", "medium")
     ),
+    _MEDIUM_BY_DEFAULT,
     _preset("large", variants=(*_PLAIN_TORCH, *MODELS), baseline="torch/basic"),
     _WORD_LANGUAGE_MODEL,
 )

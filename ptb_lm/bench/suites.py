@@ -39,7 +39,8 @@ def _with_repetition(workload: Workload) -> Workload:
 SUITES: dict[str, Suite] = {
     "quick": Suite("small, in some three minutes on a laptop", "language_workloads:QUICK"),
     "ptb": Suite(
-        "words per second of the tutorial's configurations, and of pytorch/examples' language model",
+        "words per second of the tutorial's configurations, of medium as it is trained by default, and of "
+        "pytorch/examples' language model",
         "language_workloads:PTB",
     ),
     "executions": Suite(

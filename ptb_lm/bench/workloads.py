@@ -10,7 +10,7 @@ Shapes: B = batch, T = time steps, I = input width, H = hidden units, V = vocabu
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -40,7 +40,7 @@ class LanguageTask:
     config: Config
     vocabulary_size: int
     unit: str = "words"  # what is counted a second: words, or sequences (rows of a window)
-    clock: str = "a window of the text in; embedding, LSTM, softmax; train: gradients, clipping, SGD"
+    clock: str = "a window is cut out of the text; embedding, LSTM, softmax; train: gradients, clipping, SGD"
 
     @property
     def registry(self) -> Mapping[str, Framework]:
@@ -84,8 +84,19 @@ class LanguageTask:
         return (
             f"{config.num_layers} × {config.hidden_size} {cell}units, embedding {config.embedding_width}, "
             f"vocabulary {self.vocabulary_size:,}, batch {config.batch_size} × {config.num_steps} steps, "
-            f"dropout {1 - config.keep_prob:.2g}"
+            f"dropout {1 - config.keep_prob:.2g}{''.join(self._more_dropout())}"
         )
+
+    def _more_dropout(self) -> Iterator[str]:
+        config = self.config
+        if config.variational:
+            yield " with one mask a window"
+        for what, keep_prob in (
+            ("words", config.embedding_keep_prob),
+            ("recurrent weights", config.recurrent_keep_prob),
+        ):
+            if keep_prob < 1:
+                yield f", {1 - keep_prob:.2g} of the {what}"
 
     def with_batch_size(self, batch_size: int) -> "LanguageTask":
         """Return the task with other rows."""

@@ -43,6 +43,7 @@ class TorchClassifier(TorchModel, Classifier):
         if self.device.type == "cpu":
             host.keep_freed_memory()
         self.config = config
+        self.packed = False  # whether the last batch had sequences of different lengths
         self.stack = self.build_stack(choice.model).to(device=self.device, dtype=self.dtype)
         self.executed_stack = self.stack.executed(partial(executed, execution=self.execution))
         width = config.hidden_sizes[-1] * (2 if config.bidirectional else 1)
@@ -58,6 +59,12 @@ class TorchClassifier(TorchModel, Classifier):
         return LSTMStack.build(
             model, config.input_size, config.hidden_sizes, bidirectional=config.bidirectional
         )
+
+    @property
+    def engine(self) -> str:
+        """What computes the LSTM; oneDNN's takes no packed sequences, and then ATen's own loop does."""
+        engine = super().engine
+        return engine.replace("(oneDNN", "(ATen, for packed sequences") if self.packed else engine
 
     def canonical(self) -> dict[str, Canonical]:
         """Return the parameters by canonical name (ptb_lm.classifier.shapes)."""
@@ -133,6 +140,7 @@ class TorchClassifier(TorchModel, Classifier):
         """Return the log-probabilities: [B, C], or [T, B, C] for CTC."""
         self.hold_precision()
         samples, steps, _ = x_BTI.shape
+        self.packed = lengths_B is not None
         x_TBI = torch.from_numpy(x_BTI).to(self.device, self.dtype, non_blocking=True).transpose(0, 1)
         ends_B = None if lengths_B is None else _lengths(lengths_B, samples, steps)
         output_TBK, _ = stack(x_TBI, self.stack.zero_state(samples), dropout=dropout, lengths_B=ends_B)

@@ -213,7 +213,7 @@ def test_published_figures_stand_beside_ours(rich_report: str) -> None:
     assert lines[2][4:] == ["–", "–", "–"], "tensorflow/cudnn was not measured"
     stacked = section_of(rich_report, "stacked-lm: 3x256")
     assert (
-        "| PyTorch, cuDNN LSTM `torch/cudnn/eager` | RTX 2080 Ti | 23.6 | 1.1809 | 5,419.76 | 20.06 |"
+        "| PyTorch, cuDNN LSTM `torch/cudnn/eager` | RTX 2080 Ti | 23.6 | 1.1809 | 5,419.76 | 20.08 |"
         in stacked
     )
     assert "look swapped in the source" in stacked

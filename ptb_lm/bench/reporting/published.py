@@ -34,11 +34,14 @@ class Figure:
     remark: str = ""
 
     def times_as_fast_as(self, other: "Figure") -> float | None:
-        """Return how many times as fast as another this is; None if they have no measure in common."""
-        if self.rate and other.rate:
-            return self.rate / other.rate
+        """Return how many times as fast as another this is; None if they have no measure in common.
+
+        By their times where there are such: a rate is worked out of a time, and may be a slip (_MISFITS).
+        """
         if self.seconds_per_step and other.seconds_per_step:
             return other.seconds_per_step / self.seconds_per_step
+        if self.rate and other.rate:
+            return self.rate / other.rate
         return None
 
 

@@ -54,6 +54,10 @@ def _table(source: Source, figures: Sequence[Figure], group: Group, *, caption: 
     told = {title for title, show in published_columns.items() if any(show(f) != NOTHING for f in figures)}
     columns = {title: show for title, show in published_columns.items() if title in told}
     here = {title: show for title, show in here_columns.items() if title in told}
+    # cuDNN's figures stand beside another library's where there is no GPU: then the table says which.
+    told_engine: dict[str, Callable[[Figure], str]] = {}
+    if _others(group, figures):
+        told_engine["engine"] = lambda figure: _here_engine(group, figure)
     rows: list[list[Cell]] = [
         [
             Name(figure.name, figure.variant),
@@ -61,6 +65,7 @@ def _table(source: Source, figures: Sequence[Figure], group: Group, *, caption: 
             *(show(figure) for show in columns.values()),
             *(show(figure) for show in here.values()),
             formats.interval(_here_ratio(group, figure, reference)),
+            *(show(figure) for show in told_engine.values()),
         ]
         for figure in figures
     ]
@@ -69,6 +74,7 @@ def _table(source: Source, figures: Sequence[Figure], group: Group, *, caption: 
         Column("hardware", numeric=False),
         *(Column(title, group="published") for title in columns),
         *(Column(title, group="here") for title in (*here, "95 % interval")),
+        *(Column(title, group="here", numeric=False) for title in told_engine),
     ]
     remarks = [f"{f.name}, {f.hardware}: {f.remark}." for f in figures if f.remark]
     return Captioned(caption=caption, table=Table(heads, rows), remarks=distinct(remarks))
@@ -97,6 +103,17 @@ def _here_time(group: Group, figure: Figure) -> str:
 def _here_rate(group: Group, figure: Figure) -> str:
     result = group.result(figure.variant)
     return formats.significant(result.rate.median, 4) if result and result.rate else NOTHING
+
+
+def _here_engine(group: Group, figure: Figure) -> str:
+    result = group.result(figure.variant)
+    return result.engine if result and result.engine else NOTHING
+
+
+def _others(group: Group, figures: Sequence[Figure]) -> bool:
+    """Return whether a figure of cuDNN stands beside one of ours that is not."""
+    results = (group.result(figure.variant) for figure in figures if "cudnn" in figure.variant)
+    return any(" on cpu" in result.engine for result in results if result)
 
 
 def _here_ratio(group: Group, figure: Figure, reference: str) -> Ratio | None:

@@ -15,6 +15,7 @@ import keras
 import tensorflow as tf
 from numpy.typing import NDArray
 
+from ptb_lm.bench.rivals import refusals
 from ptb_lm.data.corpus import Words
 from ptb_lm.data.text import Ids
 from ptb_lm.model.backend import Arrays, Measured
@@ -176,6 +177,7 @@ def build(config: Config, weights: Mapping[str, NDArray[Any]], choice: Choice) -
     """Build the loop; see ptb_lm.model.backend.build.
 
     Raises:
-        UserError: There is no such device.
+        UserError: There is no such device, or the configuration asks for what the loop lacks.
     """
+    refusals.check(config, "Keras's layers")
     return PlainLoop(config, weights, choice)

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ptb_lm import host
+from ptb_lm.bench.rivals import refusals
 from ptb_lm.data.corpus import Words
 from ptb_lm.data.text import Ids
 from ptb_lm.errors import UserError
@@ -65,7 +66,7 @@ class PlainLoop(TorchModel):
     """Trains a PlainModel; as much of ptb_lm.model.backend.Backend as the benchmark asks for."""
 
     def __init__(self, config: Config, weights: Mapping[str, NDArray[Any]], choice: Choice) -> None:
-        _check(config)
+        refusals.check(config, "torch's own modules")
         super().__init__(dataclasses.replace(choice, model="cudnn"))
         if choice.model == KEPT_MEMORY and self.device.type == "cpu":
             host.keep_freed_memory()
@@ -153,22 +154,6 @@ class PlainLoop(TorchModel):
 
     def _time_major(self, ids_BT: Words) -> Tensor:
         return words.time_major(ids_BT, self.device)
-
-
-def _check(config: Config) -> None:
-    """Refuse what the loop does not do.
-
-    Raises:
-        UserError: The configuration asks for it.
-    """
-    asked = {
-        "--tie-weights": config.tie_weights,
-        "--variational": config.variational,
-        "--embedding-keep-prob": config.embedding_keep_prob < 1,
-        "--recurrent-keep-prob": config.recurrent_keep_prob < 1,
-    }
-    if flags := [flag for flag, given in asked.items() if given]:
-        raise UserError(f"the plain loop of torch's own modules has no {', '.join(flags)}")
 
 
 def _compiled(model: PlainModel) -> PlainModel:
