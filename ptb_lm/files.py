@@ -1,7 +1,10 @@
 """Atomic file writing: a reader sees the old file or the new one, never half of either."""
 
+import atexit
 import contextlib
+import functools
 import os
+import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -17,6 +20,35 @@ def home() -> Path:
     """Return the folder that holds data/ and checkpoints/: the checkout, or else the current folder."""
     checkout = Path(__file__).resolve().parent.parent
     return checkout if (checkout / "setup.py").is_file() else Path.cwd()
+
+
+def cache_folder() -> Path:
+    """Return the folder for what is kept between processes; one for this process alone if there is none.
+
+    Only this user may write there: what is read from it is trusted.
+    """
+    try:
+        folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ptb_lm"
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if _is_ours_alone(folder) and os.access(folder, os.W_OK):
+            return folder
+    except (OSError, RuntimeError):  # RuntimeError: this user has no home
+        pass
+    return _temporary_folder()
+
+
+def _is_ours_alone(folder: Path) -> bool:
+    if sys.platform == "win32":  # where a home is its user's
+        return True
+    status = folder.stat()
+    return status.st_uid == os.geteuid() and not status.st_mode & 0o022
+
+
+@functools.cache
+def _temporary_folder() -> Path:
+    folder = Path(tempfile.mkdtemp(prefix="ptb_lm-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
 
 
 @contextlib.contextmanager

@@ -19,9 +19,6 @@ from ptb_lm.bench.variants import Variant
 from ptb_lm.bench.worker import Order
 from ptb_lm.bench.workloads import Workload
 
-# By how much the losses of two variants may differ: far above rounding, far below another computation.
-LOSS_TOLERANCE = 1e-3
-
 
 class Measurement:
     """A workload being measured: block by block, in whatever order it is asked for them.
@@ -62,9 +59,6 @@ class Measurement:
         self._products = products(workload.task)
         self._plans: dict[tuple[str, str], Plan] = {}
         self._impossible: set[tuple[str, str]] = set()  # variants and passes
-        # (the first variant's name, its loss), to which the others' must be equal.
-        known = ((row.variant, row.loss) for row in self.measured.values() if row.loss is not None)
-        self._loss: tuple[str, float] | None = next(known, None)
 
     def is_over(self, variant: str, pass_name: str, index: int) -> bool:
         """Return whether a variant's pass cannot be measured, or has no such round in its plan."""
@@ -98,14 +92,10 @@ class Measurement:
                 steps=planned.steps,
                 seconds=block["seconds"],
                 note="; ".join(filter(None, (planned.note(warm_up, workload), self._unchecked(worker)))),
-                startup={
-                    "check_seconds": worker.facts["check_seconds"],
-                    "build_seconds": worker.facts["build_seconds"],
-                    **warm_up._asdict(),
-                },
+                startup=self._startup(worker, warm_up),
                 peak_memory=block["peak_memory"],
                 **rates,
-                **{name: worker.facts[name] for name in ("loss", "parity", "engine", "environment")},
+                **{name: worker.facts[name] for name in ("loss", "parity", "check", "engine", "environment")},
             )
         )
 
@@ -140,37 +130,37 @@ class Measurement:
             raise WorkerError("unavailable", self.workload.needs_cuda)
         order, log = self._order(variant), self._log(variant)
         try:
-            worker = self.pool.get(order, log=log)
+            return self.pool.get(order, log=log)
         except WorkerError as error:
             if error.status != "failed" or not self.pool.holds_others(variant.name):
                 raise
             # Perhaps there was no memory for it beside the others, on the device for example.
             self.pool.close()
-            worker = self.pool.get(order, log=log)
-        try:
-            self._check_loss(variant, worker.facts["loss"])
-        except WorkerError:
-            self.pool.drop(variant.name)
-            raise
-        return worker
+            return self.pool.get(order, log=log)
 
     def _give_up(self, variant: Variant, pass_name: str, error: WorkerError) -> None:
         self._impossible.add((variant.name, pass_name))
         row = self._row(variant, pass_name)
         self.record.add(dataclasses.replace(row, status=error.status, reason=str(error)))
 
-    def _check_loss(self, variant: Variant, loss: float) -> None:
-        if self._loss is None:
-            self._loss = variant.name, loss
-        other, expected = self._loss
-        if not abs(loss - expected) <= LOSS_TOLERANCE * abs(expected):
-            raise WorkerError("wrong", f"its first loss is {loss:.6g}, that of {other} {expected:.6g}")
-
     def _unchecked(self, worker: Worker) -> str | None:
-        """Say which part of the workload the check at its size left out."""
-        batch = self.workload.task.batch_size
-        rows = int(worker.facts["parity"].get("whole_rows", batch))
-        return f"its loss was compared on {rows} of {batch} rows" if rows < batch else None
+        """Say which part of the workload the comparison with the reference left out."""
+        found = worker.facts["parity"]
+        rows, distinct = int(found["rows"]), int(found["distinct_rows"])
+        if distinct == rows:
+            return None
+        return f"it was compared on a batch of {rows} rows of which {distinct} are distinct"
+
+    def _startup(self, worker: Worker, warm_up: WarmUp) -> dict[str, float]:
+        """Return what came before the first timed step; whatever is compiled, is for the comparison."""
+        first = worker.facts["first_step_seconds"]
+        return {
+            "check_seconds": worker.facts["check_seconds"],
+            "build_seconds": worker.facts["build_seconds"],
+            **warm_up._asdict(),
+            "first_step_seconds": first,
+            "warm_up_seconds": first + warm_up.warm_up_seconds,
+        }
 
     def _plan(self, variant: Variant, pass_name: str, warm_up: WarmUp) -> Plan:
         key = (variant.name, pass_name)

@@ -102,8 +102,10 @@ class Row:
     steps: int = _of_block(checks.whole(1), 1)
     seconds: float = _of_block(checks.positive, math.nan)  # wall time of all the steps
     note: str = _optional(checks.text, "")
-    loss: float | None = _optional(_finite, None)  # of the initial weights, without dropout
-    parity: Mapping[str, float] = _facts(_finite_numbers)  # errors beside the NumPy reference
+    # The first that was compared with the reference; in earlier versions, of the initial weights.
+    loss: float | None = _optional(_finite, None)
+    parity: Mapping[str, float] = _facts(_finite_numbers)  # errors beside the NumPy reference, and bounds
+    check: Mapping[str, Any] = _facts(checks.mapping)  # what was compared, in words
     startup: Mapping[str, float] = _facts(_finite_numbers)  # seconds before the first block
     peak_memory: Mapping[str, float] = _facts(_finite_numbers)  # bytes
     # Of the machine, measured beside the block. It was torch's product of square matrices before it said

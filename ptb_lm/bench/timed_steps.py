@@ -3,13 +3,14 @@
 import itertools
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 from ptb_lm import classifier
 from ptb_lm.bench.workloads import ClassifierTask, LanguageTask, Task
 from ptb_lm.classifier import Classifier
 from ptb_lm.data import corpus
+from ptb_lm.data.corpus import Words
 from ptb_lm.model import parameters
 from ptb_lm.model.backend import Arrays, Backend
 
@@ -19,10 +20,14 @@ WINDOWS = 32  # distinct ones, over and over
 class TimedSteps(Protocol):
     """What a worker times."""
 
-    engine: str
+    model: Any  # as it was built of the task's configuration, to be compared with the reference
 
-    def loss(self) -> float:
-        """Return a loss of the initial weights without dropout, in nats: the same for every variant."""
+    @property
+    def engine(self) -> str:
+        """What computes the layers: what did, once a step is done."""
+
+    def restart(self) -> None:
+        """Begin anew at a training run's initial weights."""
 
     def block(self, pass_name: str, steps: int, *, untimed: int) -> float:
         """Do some steps; return the wall seconds of all but the first, with the device synchronised.
@@ -50,41 +55,37 @@ class LanguageSteps:
     """A language model's training or evaluation steps, window after window with the state carried."""
 
     def __init__(self, task: LanguageTask, build: Callable[..., Any], *, seed: int) -> None:
-        weights = parameters.initial(task.config, task.vocabulary_size, seed=seed)
         self.task, self.seed = task, seed
-        self.backend: Backend = build(task.config, weights)
-        self.engine = self.backend.engine
-        self.export_weights, self.environment = self.backend.export_weights, self.backend.environment
-        self.device_memory = self.backend.device_memory
-        rows_BL = self.backend.place(task.rows(WINDOWS, seed=seed))
-        self.windows = itertools.cycle(list(corpus.windows(rows_BL, task.config.num_steps)))
-        self.state = self.backend.zero_state(task.batch_size)
+        self.model: Backend = build(task.config, self._initial())
+        self.export_weights, self.environment = self.model.export_weights, self.model.environment
+        self.device_memory = self.model.device_memory
+        self.windows = self._windows(self.model.place(task.rows(WINDOWS, seed=seed)))
+        self.state = self.model.zero_state(task.batch_size)
 
-    def loss(self) -> float:
-        """Return the loss of a word of the first window, less its last step.
+    @property
+    def engine(self) -> str:
+        """What computes the layers."""
+        return self.model.engine
 
-        Less a step, because a window of another shape than training's is not compiled anew.
-        """
-        x_BT, y_BT = self.task.window(seed=self.seed)
-        x_BT, y_BT = x_BT[:, :-1], y_BT[:, :-1]
-        _, loss = self.backend.evaluate_step(x_BT, y_BT, self.backend.zero_state(len(x_BT)))
-        return self.backend.read([loss])[0].nll / y_BT.size
+    def restart(self) -> None:
+        """Begin anew at the initial weights and the zero state."""
+        self.model.load_weights(self._initial())
+        self.state = self.model.zero_state(self.task.batch_size)
 
     def block(self, pass_name: str, steps: int, *, untimed: int) -> float:
         """Do some steps; return the wall seconds of those that are timed."""
-        windows = list(itertools.islice(self.windows, untimed + steps))
-        before = self._steps(pass_name, windows[:untimed])
+        before = self._steps(pass_name, untimed)
         start = time.perf_counter()
-        losses = self._steps(pass_name, windows[untimed:])
+        losses = self._steps(pass_name, steps)
         seconds = time.perf_counter() - start
         _check_finite([*before, *losses])
         return seconds
 
-    def _steps(self, pass_name: str, windows: Sequence[tuple[Any, Any]]) -> list[float]:
-        """Do a step for each window; return their losses, which the device has computed by then."""
-        backend, state, rate = self.backend, self.state, self.task.config.learning_rate
+    def _steps(self, pass_name: str, steps: int) -> list[float]:
+        """Do some steps; return their losses, which the device has computed by then."""
+        backend, state, rate = self.model, self.state, self.task.config.learning_rate
         losses = []
-        for x_BT, y_BT in windows:
+        for x_BT, y_BT in itertools.islice(self.windows, steps):
             if pass_name == "train":
                 state, loss = backend.train_step(x_BT, y_BT, state, learning_rate=rate)
             else:
@@ -93,20 +94,36 @@ class LanguageSteps:
         self.state = state
         return [loss.nll for loss in backend.read(losses)]
 
+    def _windows(self, rows_BL: Words) -> Iterator[tuple[Words, Words]]:
+        """Yield windows without end, each cut when it is needed, as in the trainer.
+
+        So a slice of the text on the device is inside of the clock, whoever cuts it.
+        """
+        while True:
+            yield from corpus.windows(rows_BL, self.task.config.num_steps)
+
+    def _initial(self) -> parameters.Weights:
+        return parameters.initial(self.task.config, self.task.vocabulary_size, seed=self.seed)
+
 
 class ClassifierSteps:
     """A sequence classifier's training or forward steps, on one batch."""
 
     def __init__(self, task: ClassifierTask, build: Callable[..., Any], *, seed: int) -> None:
+        self.task, self.seed = task, seed
         self.model: Classifier = build(task.config, classifier.initial(task.config, seed=seed))
-        self.engine = self.model.engine
         self.export_weights, self.environment = self.model.export_weights, self.model.environment
         self.device_memory = self.model.device_memory
         self.batch = task.batch(seed=seed)
 
-    def loss(self) -> float:
-        """Return the batch's loss."""
-        return self.model.read([self.model.forward_step(self.batch)])[0]
+    @property
+    def engine(self) -> str:
+        """What computes the layers, of batches like the last."""
+        return self.model.engine
+
+    def restart(self) -> None:
+        """Begin anew at the initial weights; Adam goes on with its moments, which cost a step the same."""
+        self.model.load_weights(classifier.initial(self.task.config, seed=self.seed))
 
     def block(self, pass_name: str, steps: int, *, untimed: int) -> float:
         """Do some steps; return the wall seconds of those that are timed."""

@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from ptb_lm import host
-from ptb_lm.bench import parity, timed_steps, variants, whole_size
+from ptb_lm.bench import check, timed_steps, variants
 from ptb_lm.bench.suites import SUITES
 from ptb_lm.bench.timed_steps import TimedSteps
-from ptb_lm.bench.workloads import LanguageTask, Task
+from ptb_lm.bench.workloads import Task, Workload
 from ptb_lm.errors import OutOfMemoryError, UserError
 
 
@@ -42,9 +42,18 @@ class Order:
     @property
     def task(self) -> Task:
         """The workload's task, at this order's batch size."""
-        workloads = SUITES[self.suite].workloads
-        (task,) = (workload.task for workload in workloads if workload.name == self.workload)
+        task = self._declared.task
         return task if self.batch_size is None else task.with_batch_size(self.batch_size)
+
+    @property
+    def passes(self) -> tuple[str, ...]:
+        """The passes that are timed."""
+        return self._declared.passes
+
+    @property
+    def _declared(self) -> Workload:
+        (found,) = (each for each in SUITES[self.suite].workloads if each.name == self.workload)
+        return found
 
     def to_json(self) -> str:
         """Return the order as a line."""
@@ -84,7 +93,7 @@ def main() -> int:
             _answer(answers, status="failed", reason=str(error))
         except UserError as error:
             _answer(answers, status="unavailable", reason=str(error))
-        except parity.WrongError as error:
+        except check.WrongError as error:
             _answer(answers, status="wrong", reason=str(error))
         except Exception as error:
             # Whatever it is, it becomes this variant's row; the others go on.
@@ -101,24 +110,27 @@ def _ready(order: Order) -> tuple[TimedSteps, dict[str, Any]]:
     variant = variants.Variant(order.variant, "")
     precision = variant.precision or order.precision
     build = variant.builder(task.registry, device=order.device, precision=precision, seed=order.seed)
-    errors = parity.check(task, build, precision=precision, seed=order.seed)
-    if isinstance(task, LanguageTask):
-        errors |= whole_size.check(task, build, precision=precision, seed=order.seed)
-    gc.collect()  # what was compared is not to take memory beside what is timed
-    checked = time.perf_counter()
     steps = timed_steps.prepare(task, build, seed=order.seed)
+    built = time.perf_counter()
+    checked = check.check(
+        task, build, precision=precision, seed=order.seed, passes=order.passes, model=steps.model
+    )
+    steps.restart()
+    gc.collect()  # what was compared is not to take memory beside what is timed
     parameters = sum(weights.size for weights in steps.export_weights().values())
     declared = sum(math.prod(shape) for shape in task.shapes.values())
     if parameters != declared:
-        raise parity.WrongError(f"it has {parameters:,} parameters, the workload {declared:,}")
+        raise check.WrongError(f"it has {parameters:,} parameters, the workload {declared:,}")
     _reset_peak()
     facts = {
         "engine": steps.engine,
         "environment": {**host.environment(), **steps.environment()},
-        "parity": errors,
-        "loss": steps.loss(),
-        "check_seconds": checked - start,
-        "build_seconds": time.perf_counter() - checked,
+        "parity": checked.errors,
+        "check": {**checked.what, "variant": order.variant, "engine": steps.engine},
+        "loss": checked.loss,
+        "check_seconds": time.perf_counter() - built,
+        "build_seconds": built - start,
+        "first_step_seconds": checked.first_step_seconds,
     }
     return steps, facts
 

@@ -19,6 +19,7 @@ from ptb_lm.model import cells
 from ptb_lm.model.backend import Arrays, Backend, Measured
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
+from ptb_lm.model.dropout import Masks
 from ptb_lm.tf_backend.cells import layer_type
 from ptb_lm.tf_backend.device import DTYPES, choose, enough_memory
 from ptb_lm.tf_backend.execution import executed
@@ -103,6 +104,22 @@ class TensorFlowBackend(Backend):
                 tf.convert_to_tensor(x_BT), tf.convert_to_tensor(y_BT), state, rate
             )
         return state, loss
+
+    def next_masks(self, batch: int, steps: int) -> Masks[NDArray[np.bool_]]:
+        """Return what dropout will keep in the next training window."""
+
+        def draw() -> tuple[Mapping[str, tf.Tensor], Sequence[tf.Tensor]]:
+            masks = self.dropout.draw(batch, steps)
+            return masks.weights, masks.units
+
+        # XLA makes other masks of the same stream.
+        execution = "xla" if self.choice.execution == "xla" else "eager"
+        with tf.device(self.device.name):
+            state = tf.identity(self.dropout.generator.state)
+            weights, units = executed(draw, execution)()
+            self.dropout.generator.reset(state)
+        kept = {name: mask.numpy() != 0 for name, mask in weights.items()}
+        return Masks(kept, [mask.numpy() != 0 for mask in units])
 
     @enough_memory()
     def evaluate_step(self, x_BT: Words, y_BT: Words, state: State) -> tuple[State, Loss]:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -21,6 +22,7 @@ from ptb_lm.model import cells
 from ptb_lm.model.backend import Arrays, Backend, Measured
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
+from ptb_lm.model.dropout import Masks
 from ptb_lm.torch_backend import cpu, words
 from ptb_lm.torch_backend.base import TorchModel, enough_memory
 from ptb_lm.torch_backend.cells import Canonical
@@ -162,6 +164,13 @@ class TorchBackend(TorchModel, Backend):
             self.rate.fill_(learning_rate)
             self.learning_rate = learning_rate
         return self.step(self._time_major(x_BT), self._time_major(y_BT), state)
+
+    def next_masks(self, batch: int, steps: int) -> Masks[NDArray[np.bool_]]:
+        """Return what dropout will keep in the next training window; it is drawn outside of what is compiled.
+
+        A CUDA graph's replay draws what the stream would give to the same operations outside of it.
+        """
+        return self.dropout.next_kept(batch, steps)
 
     @enough_memory()
     @torch.no_grad()

@@ -7,7 +7,9 @@ on the device, by nothing that waits for it.
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from ptb_lm.model.config import Config
@@ -69,6 +71,16 @@ class WindowDropout:
         return Masks(
             {name: _drawn(place, self.generator, self.dtype) for name, place in drawn.weights.items()},
             [_drawn(place, self.generator, self.dtype) for place in drawn.units],
+        )
+
+    def next_kept(self, batch: int, steps: int) -> Masks[NDArray[np.bool_]]:
+        """Return what the next window's masks will keep; the stream stays where it is."""
+        state = self.generator.get_state()
+        masks = self.draw(batch, steps)
+        self.generator.set_state(state)
+        return Masks(
+            {name: (mask != 0).cpu().numpy() for name, mask in masks.weights.items()},
+            [(mask != 0).cpu().numpy() for mask in masks.units],
         )
 
 

@@ -28,12 +28,14 @@ def measurement(folder: Path, machine: Any) -> Measurement:
 @pytest.mark.parametrize(
     ("facts", "note"),
     [
-        ({"whole_rows": 20}, None),
-        ({}, None),  # a classifier's, which has no such check
-        ({"whole_rows": 5}, "its loss was compared on 5 of 20 rows"),
+        ({"rows": 20, "distinct_rows": 20}, None),
+        (
+            {"rows": 20, "distinct_rows": 5},
+            "it was compared on a batch of 20 rows of which 5 are distinct",
+        ),
     ],
 )
-def test_a_loss_that_was_compared_on_some_rows_says_so(
+def test_a_comparison_on_copies_of_some_rows_says_so(
     facts: dict[str, Any], note: str | None, tmp_path: Path
 ) -> None:
     worker: Any = SimpleNamespace(facts={"parity": facts})

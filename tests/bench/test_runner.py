@@ -17,6 +17,7 @@ from runs import refusal, run_command
 from ptb_lm.bench import __main__ as bench
 from ptb_lm.bench import rows as bench_rows
 from ptb_lm.bench import variants
+from ptb_lm.bench.check.bounds import BOUNDS
 from ptb_lm.bench.suites import SUITES
 
 pytestmark = pytest.mark.slow
@@ -241,7 +242,7 @@ def test_the_run_s_precision_is_in_its_rows(tmp_path: Path) -> None:
     assert run_command(bench, *QUICK, "--precision", "bf16", "--out", out) == 0
     found = {row["variant"]: row for row in rows(out)}
     assert found["torch/cudnn"]["work"]["precision"] == "bf16"
-    assert {row["parity"]["bound"] for row in found.values()} == {16 * 2**-8}
+    assert {row["parity"]["bound"] for row in found.values()} == {BOUNDS["bf16"].gradient}
     assert {row["status"] for row in found.values()} == {"measured"}
 
 

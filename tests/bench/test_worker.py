@@ -1,10 +1,21 @@
 """What a worker makes of its order, and what it tells of the device's memory: each pass's own peak."""
 
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
 import pytest
 
 from ptb_lm.bench import worker
+from ptb_lm.bench.check.bounds import BOUNDS
+from ptb_lm.bench.timed_steps import WINDOWS, LanguageSteps
 from ptb_lm.bench.worker import DevicePeaks, Order
+from ptb_lm.bench.workloads import LanguageTask
+from ptb_lm.data import corpus
 from ptb_lm.errors import UserError
+from ptb_lm.model import parameters
+from ptb_lm.model.backend import Measured
+from ptb_lm.model.config import Config
 
 
 def order(variant: str) -> Order:
@@ -20,15 +31,62 @@ def order(variant: str) -> Order:
     )
 
 
+@pytest.mark.slow  # the reference is asked in a process of its own
 def test_a_variant_is_built_and_checked_in_the_precision_of_its_name() -> None:
     _, single = worker._ready(order("torch/cudnn"))
     _, half = worker._ready(order("torch/cudnn@bf16"))
-    assert (single["parity"]["bound"], half["parity"]["bound"]) == (1e-4, 2**-4)
-    assert single["parity"]["gradient_error"] < 1e-4 < half["parity"]["gradient_error"] < 2**-4
-    assert single["parity"]["whole_loss_error"] < 1e-4
-    assert half["parity"]["whole_loss_error"] < 1e-3
-    assert single["parity"]["whole_rows"] == 2
+    bounds = [BOUNDS[name].gradient for name in ("fp32", "bf16")]
+    assert [facts["parity"]["bound"] for facts in (single, half)] == bounds
+    assert single["parity"]["gradient_error"] < bounds[0] < half["parity"]["gradient_error"] < bounds[1]
+    assert single["parity"]["loss_error"] < half["parity"]["loss_error"]
+    assert single["parity"]["rows"] == single["parity"]["distinct_rows"] == 2
+    assert half["check"]["precision"] == "bf16"
+    assert "2 × 200 units" in half["check"]["steps"]
+    assert "batch 2 × 20 steps" in half["check"]["steps"]
     assert half["loss"] == pytest.approx(single["loss"], rel=1e-3)
+
+
+@pytest.mark.slow  # the reference is asked in a process of its own
+def test_what_was_compared_is_timed_from_a_run_s_initial_weights() -> None:
+    """The object that was compared is the one that is timed."""
+    given = order("torch/cudnn")
+    timed, _ = worker._ready(given)
+    assert isinstance(timed, LanguageSteps)
+    initial = parameters.initial(timed.task.config, timed.task.vocabulary_size, seed=1)
+    for name, array in timed.export_weights().items():
+        np.testing.assert_array_equal(array, initial[name])
+    assert all((h_BH == 0).all() and (c_BH == 0).all() for h_BH, c_BH in timed.state)
+
+
+def test_windows_go_on_where_the_last_block_stopped() -> None:
+    """Cut inside of the clock, one after the other, and over again after the last."""
+    task = order("torch/cudnn").task
+    assert isinstance(task, LanguageTask)
+    seen: list[np.ndarray] = []
+
+    class Model(SimpleNamespace):
+        def train_step(self, x_BT: np.ndarray, y_BT: np.ndarray, state: int, *, learning_rate: float) -> Any:
+            seen.append(x_BT)
+            return state + 1, None
+
+    def build(config: Config, weights: Any) -> Any:
+        return Model(
+            engine="",
+            export_weights=None,
+            environment=None,
+            device_memory=None,
+            place=lambda rows_BL: rows_BL,
+            zero_state=lambda batch_size: 0,
+            read=lambda losses: [Measured(1.0, 1.0) for _ in losses],
+        )
+
+    timed = LanguageSteps(task, build, seed=1)
+    for steps in (3, WINDOWS, 2):
+        timed.block("train", steps - 1, untimed=1)
+    assert timed.state == len(seen) == WINDOWS + 5
+    rows_BL = task.rows(WINDOWS, seed=1)
+    expected = [x_BT for x_BT, _ in corpus.windows(rows_BL, task.config.num_steps)]
+    np.testing.assert_array_equal(seen, [*expected, *expected[:5]])
 
 
 def test_a_precision_that_a_cpu_lacks_is_told() -> None:

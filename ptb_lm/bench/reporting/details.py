@@ -7,11 +7,13 @@ from typing import TypeVar
 from ptb_lm.bench.intervals import Ratio, Spread
 from ptb_lm.bench.reporting import formats
 from ptb_lm.bench.reporting.formats import NOTHING
-from ptb_lm.bench.reporting.tables import Column, Name, Table
+from ptb_lm.bench.reporting.tables import Cell, Column, Name, Table
 from ptb_lm.bench.results import Group, Result
 
 _T = TypeVar("_T")
 
+# Of rows of earlier versions, whose other errors are of a cut.
+_WHOLE = Column("error of loss, whole size")
 _COLUMNS = (
     Column("", numeric=False),
     Column("rounds"),
@@ -26,17 +28,22 @@ _COLUMNS = (
     Column("device memory"),
     Column("error of loss"),
     Column("error of gradient"),
-    Column("error of loss, whole size"),
+    _WHOLE,
     Column("engine", numeric=False),
 )
 
 
 def table(group: Group) -> Table:
     """Return the table of a group's measured results."""
-    return Table(
-        _COLUMNS,
-        [[Name(result.label, result.variant), *_cells(result)] for result in group.results if result.blocks],
-    )
+    results = [result for result in group.results if result.blocks]
+    columns = list(_COLUMNS)
+    rows: list[list[Cell]] = [[Name(result.label, result.variant), *_cells(result)] for result in results]
+    if all(row.check for result in results for row in result.blocks):
+        place = columns.index(_WHOLE)
+        columns.pop(place)
+        for row in rows:
+            row.pop(place)
+    return Table(columns, rows)
 
 
 def limits(group: Group) -> Iterator[str]:

@@ -3,7 +3,8 @@
 import dataclasses
 
 from ptb_lm.errors import UserError
-from ptb_lm.model.config import Config, flag_name
+from ptb_lm.model.config import Config
+from ptb_lm.model.hyperparameter import flag_name
 
 # What a plain loop follows, or what is no part of a step. Whatever else a configuration can ask for, today or
 # later, must be as it is where nobody asks.

@@ -1,6 +1,5 @@
 """The kernels' shared library: compiled for this machine at its first use, and kept in a cache."""
 
-import atexit
 import ctypes
 import hashlib
 import os
@@ -13,6 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
+
+from ptb_lm import files
 
 SOURCE = Path(__file__).with_name("kernels.cpp")
 FLAGS = ("-std=c++17", "-O3", "-march=native", "-fopenmp", "-fPIC", "-shared")
@@ -32,7 +33,7 @@ def load() -> ctypes.CDLL:
         raise MissingError("they are for Linux")
     try:
         command = [_compiler(), *FLAGS, f"-L{Path(torch.__file__).parent / 'lib'}", "-ltorch_cpu", "-lc10"]
-        path = _cache() / f"kernels-{_key(command)}.so"
+        path = files.cache_folder() / f"kernels-{_key(command)}.so"
         if path.exists():
             try:
                 return ctypes.CDLL(str(path))
@@ -69,24 +70,6 @@ def _processor() -> str:
     lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     kept = ("vendor_id", "cpu family", "model\t", "flags", "Features", "CPU part")
     return platform.machine() + "\n".join(dict.fromkeys(line for line in lines if line.startswith(kept)))
-
-
-def _cache() -> Path:
-    """Return the folder that compiled kernels are kept in; one for this process if there is none.
-
-    Only this user may write there: code is loaded from it.
-    """
-    try:
-        folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ptb_lm"
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        status = folder.stat()
-        if status.st_uid == os.geteuid() and not status.st_mode & 0o022 and os.access(folder, os.W_OK):
-            return folder
-    except (OSError, RuntimeError):  # RuntimeError: this user has no home
-        pass
-    folder = Path(tempfile.mkdtemp(prefix="ptb_lm-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return folder
 
 
 def _compile(command: Sequence[str], path: Path) -> None:

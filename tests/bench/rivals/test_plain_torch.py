@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from ptb_lm.bench import parity, whole_size
+from ptb_lm.bench import check
 from ptb_lm.bench.rivals.plain_torch import PlainLoop
 from ptb_lm.bench.variants import LANGUAGE_MODELS, Variant
 from ptb_lm.bench.workloads import LanguageTask
@@ -23,7 +23,7 @@ PLAIN = LANGUAGE_MODELS["plain-torch"]
 ON_A_CPU = [name for name in PLAIN.precisions if name not in FRAMEWORKS["torch"].needs_cuda]
 
 
-def builder(name: str, *, device: str = "cpu") -> parity.Build:
+def builder(name: str, *, device: str = "cpu") -> check.Build:
     return Variant(f"plain-torch/{name}", "").builder(
         LANGUAGE_MODELS, device=device, precision="fp32", seed=1
     )
@@ -34,16 +34,17 @@ def built(name: str, config: Config = TASK.config) -> PlainLoop:
     return loop
 
 
-def check(build: parity.Build, precision: str) -> None:
-    parity.check(TASK, build, precision=precision, seed=3)
-    assert whole_size.check(TASK, build, precision=precision, seed=3)["whole_rows"] == 20
+def compare(build: check.Build, precision: str) -> None:
+    found = check.check(TASK, build, precision=precision, seed=3)
+    assert found.errors["rows"] == found.errors["distinct_rows"] == 20
+    assert found.what["dropout"].startswith("in a second model without it; with it, the mean of 4 losses")
 
 
 @pytest.mark.parametrize("precision", ON_A_CPU)
 @pytest.mark.parametrize("execution", PLAIN.executions)
 @pytest.mark.parametrize("model", PLAIN.models)
 def test_every_plain_loop_passes_in_each_precision(model: str, execution: str, precision: str) -> None:
-    check(builder(f"{model}/{execution}@{precision}"), precision)
+    compare(builder(f"{model}/{execution}@{precision}"), precision)
 
 
 @pytest.mark.gpu
@@ -52,7 +53,7 @@ def test_every_plain_loop_passes_in_each_precision(model: str, execution: str, p
 def test_the_plain_loop_passes_on_a_gpu(execution: str, precision: str) -> None:
     if (execution, precision) == ("compile", "tf32"):
         pytest.skip("torch.compile does not go with TF32 as it is set here")
-    check(builder(f"cudnn/{execution}@{precision}", device="cuda"), precision)
+    compare(builder(f"cudnn/{execution}@{precision}", device="cuda"), precision)
 
 
 def test_autocast_keeps_weights_and_gradients_in_float32_and_computes_in_bfloat16() -> None:
@@ -63,8 +64,8 @@ def test_autocast_keeps_weights_and_gradients_in_float32_and_computes_in_bfloat1
     assert {kept.value.dtype for kept in loop.canonical().values()} == {torch.float32}
     assert {kept.gradient.dtype for kept in loop.canonical().values()} == {torch.float32}
     assert {number.dtype for number in loss} == {torch.float32}
-    with pytest.raises(parity.WrongError, match="more than 1e-04"):
-        check(builder("cudnn@bf16"), "fp32")
+    with pytest.raises(check.WrongError, match="NumPy reference's, more than"):
+        compare(builder("cudnn@bf16"), "fp32")
 
 
 def test_torch_compiles_a_part_of_the_module_and_the_row_says_which() -> None:

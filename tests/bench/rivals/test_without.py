@@ -23,7 +23,7 @@ TENSORFLOW = [
 def processes() -> ForkServerContext:
     """Fresh processes that have torch already, each to be changed for good."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch", "ptb_lm.bench.parity", "ptb_lm.bench.variants"])
+    context.set_forkserver_preload(["torch", "ptb_lm.bench.check", "ptb_lm.bench.variants"])
     return context
 
 

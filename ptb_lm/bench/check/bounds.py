@@ -1,0 +1,68 @@
+"""How far a variant may be from the NumPy reference, by its precision, before it is timed.
+
+What was measured on a CPU, the largest of each: of this package's models, and of the loops of torch's and
+Keras's own modules, on small, medium and large (2 x 1500 units, 20 x 35 steps) and on the classifiers:
+
+| precision | loss | norm | gradient | update | its size |
+|---|--:|--:|--:|--:|--:|
+| fp64 | 2e-16 | 2e-16 | 1e-15 | | |
+| fp32 | 5e-8 | 5e-7 | 5e-6 | 0.07 | 3e-3 |
+| fp16 | 5e-5 | 7e-4 | 1e-2 | | |
+| bf16 | 7e-4 | 9e-3 | 8e-2 | | |
+
+A gradient with two gates swapped is off by 0.6 to 1 of its norm, and the loss by 0.006 (problem.py). In
+half precision layers and time steps add up what each product loses. TF32, which only a GPU has, has fp16's
+digits and no scale for the loss to keep them: its bounds are those of fp16, doubled, because a GPU may cut
+factors off instead of rounding them.
+
+An update is what a step of Adam makes of a tensor: it moves each weight by as much whatever its gradient, so
+that a sign which rounding turns around is an error as large as any. Its bound is wide, and that of its size,
+which tells a rate, a count of steps or a clip that is wrong, is narrow. Keras's updates are off the most: it
+weighs Adam's epsilon 32 times as much in the first step (rivals/keras/classifier.py).
+"""
+
+from typing import NamedTuple
+
+
+class Bound(NamedTuple):
+    """A row of BOUNDS: relative errors.
+
+    Attributes:
+        loss: Of each loss.
+        norm: Of the gradient's norm.
+        gradient: Of each tensor's gradient, by its own norm.
+        update: Of what Adam's steps made of each tensor, by the norm of that.
+        size: Of that norm.
+        moved: Of the change of the loss by Adam's steps.
+    """
+
+    loss: float
+    norm: float
+    gradient: float
+    update: float
+    size: float
+    moved: float
+
+    def over(self, steps: int) -> "Bound":
+        """Return the row for sequences of so many steps: of more than STEPS it is wider in proportion."""
+        factor = max(1.0, steps / STEPS)
+        return self._replace(
+            loss=factor * self.loss, norm=factor * self.norm, gradient=factor * self.gradient
+        )
+
+
+STEPS = 100
+
+
+BOUNDS = {
+    "fp64": Bound(loss=1e-12, norm=1e-12, gradient=1e-11, update=1e-6, size=1e-6, moved=1e-6),
+    "fp32": Bound(loss=2e-6, norm=5e-5, gradient=3e-5, update=0.3, size=3e-2, moved=0.3),
+    "tf32": Bound(loss=4e-4, norm=6e-3, gradient=6e-2, update=0.3, size=3e-2, moved=0.3),
+    "fp16": Bound(loss=2e-4, norm=3e-3, gradient=3e-2, update=0.3, size=3e-2, moved=0.3),
+    "bf16": Bound(loss=2e-3, norm=3e-2, gradient=0.2, update=0.3, size=3e-2, moved=0.3),
+}
+
+# What the norm may be off by besides, for each element of the largest tensor: torch sums up a norm's squares
+# in float32, one after the other, on a CPU. Of 2, 15 and 52 million normal numbers it is low by 3e-5, 6e-4
+# and 4e-3; that of large's gradient by 1.4e-3, where 3e-3 are allowed.
+NAIVE_SUM = 2e-10

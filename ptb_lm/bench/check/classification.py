@@ -1,0 +1,167 @@
+"""A classifier is asked for its gradient, and for steps of Adam.
+
+Adam's steps are of one size whatever the gradient's, so that its tensors cannot be read off them: they come
+from `loss_and_gradients`, which runs the same layers in the same execution. What the timed step itself makes
+of every weight is compared as well: a sign that is wrong, a second step that counts as a first, a gradient
+that is not clipped. Each of two steps begins at the same weights, because a step of Adam goes far, and turns
+around where rounding turns a sign: after it, nobody foresees a deep network over 1000 steps to more than one
+per cent. The loss after both is compared as closely as that allows, so that a step which computes with the
+weights of before is seen. No classifier of a suite has dropout; where one has, it is compared in a second
+model without.
+
+Shapes: B = batch, T = time steps.
+"""
+
+import dataclasses
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ptb_lm.bench.check import expected, problem
+from ptb_lm.bench.check.bounds import BOUNDS
+from ptb_lm.bench.check.errors import Checked, Errors
+from ptb_lm.bench.check.expected import Answer
+from ptb_lm.bench.check.fingerprint import fingerprint
+from ptb_lm.bench.workloads import ClassifierTask
+from ptb_lm.classifier import Batch, Classifier
+from ptb_lm.classifier import reference as reference_classifier
+
+STEPS = 2
+
+
+@dataclass(frozen=True)
+class Steps:
+    """The question: a gradient, and steps of Adam, each on a batch of its own.
+
+    Attributes:
+        task: The classifier.
+        distinct: How many rows of the batch differ.
+        seed: Of weights and data.
+    """
+
+    task: ClassifierTask
+    distinct: int
+    seed: int
+
+    @property
+    def multiply_adds(self) -> float:
+        """Of a forward pass."""
+        return self.task.multiply_adds * self.distinct / self.task.batch_size
+
+    @cached_property
+    def weights(self) -> problem.Weights:
+        """The weights to begin with."""
+        return problem.weights(self.task.shapes, steps=self.task.steps, seed=self.seed)
+
+    @cached_property
+    def batches(self) -> tuple[Batch, ...]:
+        """The batch of each step: of one batch twice, a step of Adam would be the same twice."""
+        return tuple(
+            problem.batch(self.task, distinct=self.distinct, seed=self.seed + step) for step in range(STEPS)
+        )
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what is pickled: not what can be drawn again."""
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+
+    def facts(self) -> Iterable[bytes]:
+        """Return all that the answer depends on."""
+        yield repr((self.task, self.distinct)).encode()
+        for array in (*self.weights.values(), *(part for batch in self.batches for part in batch)):
+            if array is not None:
+                yield np.ascontiguousarray(array).tobytes()
+
+    def answer(self) -> Answer:
+        """Compute losses, gradients and updates."""
+        config, answered = self.task.config, Answer()
+        weights: Mapping[str, NDArray[np.floating]] = self.weights
+        adam = reference_classifier.adam_start(weights)
+        batches = [self._distinct(batch) for batch in self.batches]
+        for step, batch in enumerate(batches):
+            loss, gradients = reference_classifier.loss_and_gradients(config, weights, batch)
+            after, adam = reference_classifier.adam(
+                weights, gradients, adam, learning_rate=config.learning_rate, clip_value=config.clip_value
+            )
+            answered[f"{step}.loss"] = np.array(loss)
+            answered |= expected.gradients(
+                f"update {step}", {name: weights[name] - after[name] for name in weights}
+            )
+            if step == 0:
+                answered |= expected.gradients("gradient", gradients)
+        loss, _ = reference_classifier.loss_and_gradients(config, after, batches[0])
+        return answered | {"loss after": np.array(loss)}
+
+    def _distinct(self, batch: Batch) -> Batch:
+        """Return the distinct rows alone: copies add nothing to a mean."""
+        x_BTI, labels, lengths_B = batch
+        cut = slice(0, self.distinct)
+        return Batch(x_BTI[cut], labels[cut], None if lengths_B is None else lengths_B[cut])
+
+
+def check(
+    task: ClassifierTask,
+    build: Callable[..., Any],
+    model: Classifier | None,
+    *,
+    passes: Collection[str],
+    precision: str,
+    seed: int,
+) -> Checked:
+    """Compare a classifier with the reference; see ptb_lm.bench.check.check."""
+    errors = Errors(BOUNDS[precision], steps=task.steps)
+    question = Steps(task, problem.distinct_rows(task), seed)
+    how = "there is none"
+    if task.config.keep_prob < 1:
+        undropped = dataclasses.replace(task, config=dataclasses.replace(task.config, keep_prob=1.0))
+        question = dataclasses.replace(question, task=undropped)
+        model, how = None, "in a second model without it"
+    model = build(question.task.config, question.weights) if model is None else model
+    model.load_weights(question.weights)
+    answered = expected.answer(question)
+    batch = question.batches[0]
+
+    loss, gradients = model.loss_and_gradients(batch)
+    errors.add("loss", "loss in a gradient", _relative(loss, answered["0.loss"]))
+    images = {name: fingerprint(gradient) for name, gradient in gradients.items()}
+    for name, error in expected.gradient_errors(answered, "gradient", images).items():
+        errors.add("gradient", f"gradient of {name}", error)
+    if "forward" in passes:
+        (scored,) = model.read([model.forward_step(batch)])
+        errors.add("loss", "loss in a forward step", _relative(scored, answered["0.loss"]))
+    seconds = []
+    for step, batch in enumerate(question.batches):
+        model.load_weights(question.weights)
+        before = model.export_weights()
+        where = f"in training step {step + 1}"
+        start = time.perf_counter()
+        (trained,) = model.read([model.train_step(batch)])
+        seconds.append(time.perf_counter() - start)
+        errors.add("loss", f"loss {where}", _relative(trained, answered[f"{step}.loss"]))
+        after = model.export_weights()
+        moved = {name: fingerprint(before[name].astype(np.float64) - after[name]) for name in before}
+        for name, error in expected.gradient_errors(answered, f"update {step}", moved).items():
+            errors.add("update", f"update of {name} {where}", error)
+            sizes = [np.linalg.norm(image) for image in (moved[name], answered[f"update {step}.{name}"])]
+            errors.add("size", f"size of the update of {name} {where}", _relative(*sizes))
+    (trained,) = model.read([model.train_step(question.batches[0])])
+    fallen, wanted = (answered["0.loss"] - after for after in (trained, answered["loss after"]))
+    errors.add("moved", f"change of the loss in {STEPS} training steps", _relative(fallen, wanted))
+    return Checked(
+        loss=loss,
+        first_step_seconds=seconds[0],
+        errors={**errors.numbers(), "rows": task.batch_size, "distinct_rows": question.distinct},
+        what={
+            "steps": f"a gradient and {STEPS + 1} training steps of {task.size}",
+            "precision": precision,
+            "dropout": how,
+        },
+    )
+
+
+def _relative(found: Any, expected: Any) -> float:
+    return float(abs(found - expected) / abs(expected))

@@ -1,0 +1,125 @@
+"""Whether a model that does not tell its masks drops at all, seen in the mean of its training losses.
+
+Without dropout on the top output, the loss at the weights of a comparison is lower by 28 % (keep probability
+0.5, as in medium) to 35 % (0.35, as in large), which is 25 standard deviations of one window's and more. What
+is left out further down moves a mean over one window by no more than chance does, and is not seen here.
+
+Shapes: B = batch, T = time steps, H = the top layer's hidden units.
+"""
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ptb_lm.bench.check import expected, problem
+from ptb_lm.bench.check.errors import WrongError
+from ptb_lm.bench.check.expected import Answer
+from ptb_lm.bench.workloads import LanguageTask
+from ptb_lm.model import reference, reference_stack
+from ptb_lm.model.backend import Backend
+from ptb_lm.model.dropout import Place, places
+
+WINDOWS = 4  # with masks of their own, of the variant and of the reference
+DEVIATIONS = 7.0  # standard deviations of chance that are believed
+
+
+@dataclass(frozen=True)
+class Losses:
+    """The question: the loss of a window of the workload's size, with dropout, by the reference's own masks.
+
+    Attributes:
+        task: The language model.
+        seed: Of weights, words and masks.
+    """
+
+    task: LanguageTask
+    seed: int
+
+    @property
+    def multiply_adds(self) -> float:
+        """Of all forward passes."""
+        return float(self.task.multiply_adds * WINDOWS)
+
+    def weights(self) -> problem.Weights:
+        """Return the weights."""
+        return problem.weights(self.task.shapes, steps=self.task.config.num_steps, seed=self.seed)
+
+    def facts(self) -> Iterable[bytes]:
+        """Return all that the answer depends on."""
+        yield repr(self).encode()
+        for array in (*self.weights().values(), *self.task.window(seed=self.seed)):
+            yield np.ascontiguousarray(array).tobytes()
+
+    def answer(self) -> Answer:
+        """Compute the mean of the losses, and the standard deviation that chance gives one of them."""
+        config, weights, rng = self.task.config, self.weights(), np.random.default_rng(self.seed)
+        x_BT, y_BT = self.task.window(seed=self.seed)
+        batch, steps = x_BT.shape
+        place = places(config, self.task.vocabulary_size, batch=batch, steps=steps)
+        losses = []
+        for _ in range(WINDOWS):
+            dropped = {name: weights[name] * _mask(each, rng) for name, each in place.weights.items()}
+            x_TBE = (weights | dropped)["embedding"][x_BT.T]
+            zero = reference_stack.stack_zero_state(weights, batch)
+            masks = [_mask(each, rng) for each in place.units] or None
+            output_TBH, _, _ = reference_stack.stack_forward(weights | dropped, x_TBE, zero, masks=masks)
+            losses.append(self._row_losses(weights, output_TBH, y_BT))
+        losses_WB = np.array(losses)
+        # The rows' masks are independent, so that the variances of their losses add up.
+        deviation = np.sqrt(losses_WB.var(axis=0, ddof=1).sum()) / batch
+        return {"mean": losses_WB.mean(), "deviation": deviation}
+
+    def _row_losses(
+        self, weights: problem.Weights, output_TBH: NDArray[np.floating], y_BT: NDArray[np.integer]
+    ) -> NDArray[np.floating]:
+        """Return each row's loss [B], summed over time."""
+        kernel_HV = weights["softmax.kernel"] if "softmax.kernel" in weights else weights["embedding"].T
+        losses_B = np.zeros(len(y_BT))
+        for output_BH, y_B in zip(
+            output_TBH, y_BT.T, strict=True
+        ):  # all logits at once would take a gigabyte
+            log_p_BV = reference.log_softmax(output_BH @ kernel_HV + weights["softmax.bias"])
+            losses_B -= np.take_along_axis(log_p_BV, y_B[:, None], axis=1)[:, 0]
+        return losses_B
+
+
+def check(task: LanguageTask, model: Backend, *, seed: int) -> tuple[float, float]:
+    """Compare the mean loss of training steps that move nothing with the reference's.
+
+    Args:
+        task: What it is to do.
+        model: Of the task's configuration, with dropout.
+        seed: Of weights and words.
+
+    Returns:
+        (deviations, seconds): by how many standard deviations they differ; and what the first step took.
+
+    Raises:
+        WrongError: They differ by more than chance explains.
+    """
+    question = Losses(task, seed)
+    answered = expected.answer(question)
+    model.load_weights(question.weights())
+    x_BT, y_BT = task.window(seed=seed)
+    losses, seconds = [], []
+    for _ in range(WINDOWS):
+        start = time.perf_counter()
+        _, loss = model.train_step(x_BT, y_BT, model.zero_state(task.batch_size), learning_rate=0.0)
+        losses.append(model.read([loss])[0].nll / task.batch_size)
+        seconds.append(time.perf_counter() - start)
+    chance = float(answered["deviation"]) * np.sqrt(2 / WINDOWS)
+    deviations = float(abs(np.mean(losses) - answered["mean"]) / chance)
+    if not deviations <= DEVIATIONS:
+        raise WrongError(
+            f"the mean of its losses with dropout is off by {deviations:.0f} standard deviations from the "
+            f"NumPy reference's: is there dropout on the top output, at the keep probability "
+            f"{task.config.keep_prob:g}?"
+        )
+    return deviations, seconds[0]
+
+
+def _mask(place: Place, rng: np.random.Generator) -> NDArray[np.floating]:
+    return np.asarray((rng.random(place.shape) < place.keep_prob) / place.keep_prob)

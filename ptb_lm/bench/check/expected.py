@@ -1,0 +1,130 @@
+"""What the reference answers to a question, in float64: computed once for all variants, and kept in a cache.
+
+An answer is some named arrays: losses and norms, and the fingerprints of gradients, which are small enough to
+keep. A question of any size is computed in a process of its own, whose memory goes with it: what it leaves
+behind would count as the variant's.
+"""
+
+import hashlib
+import io
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+import ptb_lm
+from ptb_lm import files
+from ptb_lm.bench.check import apart
+from ptb_lm.bench.check.fingerprint import fingerprint
+
+Answer = dict[str, NDArray[np.float64]]
+
+INLINE = 1e8  # multiply-adds of a forward pass that are computed here
+KEPT = 64  # answers in the cache, the newest; one is 4 MB at most
+DIGEST = hashlib.sha256().digest_size
+# What an answer depends on beside its question: the files that compute it.
+SOURCES = ("model/**/*.py", "classifier/reference.py", "classifier/contract.py", "bench/check/*.py")
+
+
+class Question(Protocol):
+    """What is asked of the reference; it can be pickled."""
+
+    @property
+    def multiply_adds(self) -> float:
+        """Of a forward pass."""
+
+    def facts(self) -> Iterable[bytes]:
+        """Return all that the answer depends on: the configuration, the weights, the data, the masks."""
+
+    def answer(self) -> Answer:
+        """Compute the answer."""
+
+
+def answer(question: Question) -> Answer:
+    """Return the reference's answer, from the cache if it is there and whole."""
+    path = files.cache_folder() / f"reference-{_key(question)}.npz"
+    found = _read(path)
+    if found is None:
+        found = _computed(question)
+        _write(path, found)
+    return found
+
+
+def gradients(prefix: str, gradients: Mapping[str, NDArray[np.floating]]) -> Answer:
+    """Return what is kept of gradients: of each its norm, and its fingerprint."""
+    norms = {f"{prefix}.norm of {name}": np.array(np.linalg.norm(g)) for name, g in gradients.items()}
+    return {**norms, **{f"{prefix}.{name}": fingerprint(gradient) for name, gradient in gradients.items()}}
+
+
+def gradient_errors(
+    answered: Answer,
+    prefix: str,
+    found: Mapping[str, NDArray[np.float64]],
+    rounding: Mapping[str, float] | None = None,
+) -> dict[str, float]:
+    """Return the relative error of each tensor's gradient.
+
+    Args:
+        answered: Holds what `gradients` returned for the prefix.
+        prefix: Of names.
+        found: Fingerprints of a variant's gradients, by name.
+        rounding: The norm of what is no error in each, but the rounding of what it was read off.
+    """
+    norms = {name: float(answered[f"{prefix}.norm of {name}"]) for name in found}
+    whole = float(np.sqrt(sum(norm**2 for norm in norms.values())))
+    # A gradient far smaller than the others is known less well, relative to itself.
+    errors = {}
+    for name, image in found.items():
+        error = float(np.linalg.norm(image - answered[f"{prefix}.{name}"]))
+        if rounding is not None and not np.isnan(error):
+            error = max(error - rounding[name], 0.0)
+        errors[name] = error / max(norms[name], whole / 100)
+    return errors
+
+
+def _key(question: Question) -> str:
+    digest = hashlib.sha256()
+    package = Path(ptb_lm.__file__).parent
+    for pattern in SOURCES:
+        for source in sorted(package.glob(pattern)):
+            digest.update(source.read_bytes())
+    digest.update(np.__version__.encode())  # its random streams may change
+    for fact in question.facts():
+        digest.update(hashlib.sha256(fact).digest())
+    return digest.hexdigest()[:32]
+
+
+def _computed(question: Question) -> Answer:
+    if question.multiply_adds <= INLINE:
+        return question.answer()
+    answered: Answer = apart.answer(question)
+    return answered
+
+
+def _read(path: Path) -> Answer | None:
+    """Return what a file holds; None if there is none, or if it is not as it was written."""
+    try:
+        content = path.read_bytes()
+    except OSError:
+        return None
+    digest, body = content[:DIGEST], content[DIGEST:]
+    if hashlib.sha256(path.name.encode() + body).digest() != digest:
+        return None
+    with np.load(io.BytesIO(body), allow_pickle=False) as arrays:
+        return dict(arrays)
+
+
+def _write(path: Path, answered: Answer) -> None:
+    body = io.BytesIO()
+    arrays: dict[str, Any] = answered
+    np.savez(body, **arrays)
+    content = body.getvalue()
+    try:
+        files.atomic_write(path, hashlib.sha256(path.name.encode() + content).digest() + content)
+        kept = sorted(path.parent.glob("reference-*.npz"), key=lambda each: each.stat().st_mtime)
+        for old in kept[:-KEPT]:
+            old.unlink(missing_ok=True)
+    except OSError:
+        pass  # no disk to keep it on: it is computed again

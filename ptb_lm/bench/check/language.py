@@ -1,0 +1,265 @@
+"""A language model is asked for two consecutive training steps, and for two windows scored where those count.
+
+Dropout. What is timed is what is compared, as it stands, wherever that is possible:
+
+- A configuration without dropout is compared as it is.
+- This package's own models tell the masks of their next window (`next_masks`), and the reference computes
+  with the same: no other graph is compiled, and a mask that is left out, or scaled wrongly, is an error like
+  any.
+- Of others, whose masks are drawn inside a framework's own operation (torch.nn.LSTM's between its layers, a
+  Keras layer's, XLA's), nobody knows them. A second model of the same shape, execution and precision with
+  all keep probabilities 1 is compared in the same way; and of the one that is timed the loss of training
+  steps, at a learning rate of 0, must be that of the reference with masks of its own, as near as a mean over
+  random masks can be. The first finds what is wrong in the computation, the second dropout that is missing.
+
+Shapes: B = batch, T = time steps, L = length of a row.
+"""
+
+import contextlib
+import dataclasses
+import math
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ptb_lm.bench.check import dropout, expected, masks, problem
+from ptb_lm.bench.check.bounds import BOUNDS, NAIVE_SUM
+from ptb_lm.bench.check.errors import Checked, Errors, WrongError
+from ptb_lm.bench.check.expected import Answer
+from ptb_lm.bench.check.fingerprint import fingerprint
+from ptb_lm.bench.check.masks import Kept
+from ptb_lm.bench.workloads import LanguageTask
+from ptb_lm.data import corpus
+from ptb_lm.data.text import Ids
+from ptb_lm.model import reference
+from ptb_lm.model.backend import Backend
+
+# How far each training step moves the weights, as the norm of all of them, where the gradient is clipped. The
+# first goes as far as the second can still be foreseen: after a step of 20, what bfloat16 had rounded in the
+# first showed ten times as large in the second. The second goes far enough that the rounding of the weights
+# is no part of a gradient that is read off them.
+UPDATES = (1.0, 20.0)
+STEPS = len(UPDATES)
+OVERFLOWS = 12  # of float16, after each of which the loss is scaled by half as much
+
+
+@dataclass(frozen=True)
+class Steps:
+    """The question: training steps from given weights, window after window.
+
+    Attributes:
+        task: The language model.
+        distinct: How many rows of the batch differ.
+        masks: What each step's dropout keeps; empty for none.
+        forward: Whether the same windows are scored, too.
+        seed: Of weights and words.
+    """
+
+    task: LanguageTask
+    distinct: int
+    masks: tuple[Kept, ...]
+    forward: bool
+    seed: int
+
+    @property
+    def multiply_adds(self) -> float:
+        """Of a forward pass."""
+        return self.task.multiply_adds * self.distinct / self.task.batch_size
+
+    @property
+    def rates(self) -> tuple[float, ...]:
+        """The learning rate of each step: it is an argument of a step, and the bound on the norm is not."""
+        return tuple(update / self.task.config.max_grad_norm for update in UPDATES)
+
+    @cached_property
+    def weights(self) -> problem.Weights:
+        """The weights to begin with."""
+        return problem.weights(self.task.shapes, steps=self.task.config.num_steps, seed=self.seed)
+
+    @cached_property
+    def text(self) -> Ids:
+        """The words of the batch's rows."""
+        return problem.text(self.task, windows=STEPS, distinct=self.distinct, seed=self.seed)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what is pickled: not what can be drawn again."""
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+
+    def facts(self) -> Iterable[bytes]:
+        """Return all that the answer depends on."""
+        yield repr((self.task, self.distinct, self.forward, self.rates)).encode()
+        for array in (*self.weights.values(), self.text):
+            yield np.ascontiguousarray(array).tobytes()
+        for window in self.masks:
+            for kept in (*window.weights.values(), *window.units):
+                yield np.packbits(kept).tobytes()
+
+    def answer(self) -> Answer:
+        """Compute losses, norms and gradients."""
+        config, answered = self.task.config, Answer()
+        # Rows that are copies of each other add nothing to a mean.
+        windows = list(corpus.windows(self.text[: self.distinct], config.num_steps))
+        weights: Mapping[str, NDArray[np.floating]] = self.weights
+        state = zero = reference.zero_state(weights, self.distinct)
+        for step, (x_BT, y_BT) in enumerate(windows):
+            dropped = masks.scaled(self.task, self.masks[step]) if self.masks else {}
+            loss, gradients, state = reference.loss_and_gradients(weights, x_BT, y_BT, state, **dropped)
+            weights, norm = reference.sgd_update(
+                weights, gradients, learning_rate=self.rates[step], max_grad_norm=config.max_grad_norm
+            )
+            answered |= {f"{step}.loss": np.array(loss), f"{step}.norm": np.array(norm)}
+            answered |= expected.gradients(f"{step}", gradients)
+        if self.forward:
+            state = zero
+            for step, (x_BT, y_BT) in enumerate(windows):
+                loss, _, state = reference.loss_and_gradients(self.weights, x_BT, y_BT, state)
+                answered[f"{step}.loss scored"] = np.array(loss)
+        return answered
+
+
+def check(
+    task: LanguageTask,
+    build: Callable[..., Any],
+    model: Backend | None,
+    *,
+    passes: Collection[str],
+    precision: str,
+    seed: int,
+) -> Checked:
+    """Compare a language model with the reference; see ptb_lm.bench.check.check."""
+    errors = Errors(BOUNDS[precision], steps=task.config.num_steps)
+    question = Steps(task, problem.distinct_rows(task), (), "forward" in passes, seed)
+    model = build(task.config, question.weights) if model is None else model
+    if not masks.drops(task):
+        first, how = _compare(model, question, errors), "there is none"
+    elif masks.told_by(model):
+        question = dataclasses.replace(question, distinct=task.batch_size)  # whose masks differ
+        first, how = _compare(model, question, errors, masked=True), "the reference had the same masks"
+    else:
+        undropped = dataclasses.replace(task, config=masks.undropped(task.config))
+        question = dataclasses.replace(question, task=undropped)
+        first = _compare(build(undropped.config, question.weights), question, errors)
+        deviations, seconds = dropout.check(task, model, seed=seed)
+        first = first._replace(seconds=seconds)
+        how = (
+            f"in a second model without it; with it, the mean of {dropout.WINDOWS} losses is off by "
+            f"{deviations:.1f} standard deviations"
+        )
+    return Checked(
+        loss=first.loss / task.config.num_steps,
+        first_step_seconds=first.seconds,
+        errors={**errors.numbers(), "rows": task.batch_size, "distinct_rows": question.distinct},
+        what={
+            "steps": f"{STEPS} training steps of {task.size}",
+            "precision": precision,
+            "dropout": how,
+        },
+    )
+
+
+class _OverflowError(Exception):
+    """A step moved nothing because its gradient overflowed float16; the next one's loss is scaled by less."""
+
+
+class _Step(NamedTuple):
+    """What a training step of a variant showed."""
+
+    loss: float  # of the gradient: summed over time, averaged over the batch
+    norm: float
+    seconds: float
+    moved: dict[str, NDArray[np.float64]]  # fingerprints of the weights before less those after
+    rounding: dict[str, float]  # the norm of that by which their own rounding can have changed the weights
+    masks: Kept | None
+
+
+def _compare(model: Backend, question: Steps, errors: Errors, *, masked: bool = False) -> _Step:
+    """Compare all that a question asks for; return the first training step.
+
+    Args:
+        model: Of the question's configuration.
+        question: Without masks.
+        errors: Where errors go.
+        masked: Whether the model tells its masks.
+    """
+    config = question.task.config
+    model.load_weights(question.weights)
+    placed = list(corpus.windows(model.place(question.text), config.num_steps))
+    scored = list(_scored(model, placed, config.batch_size)) if question.forward else []
+    for _ in range(OVERFLOWS):
+        with contextlib.suppress(_OverflowError):
+            steps = list(_trained(model, placed, question.rates, masked=masked))
+            break
+        model.load_weights(question.weights)
+    else:
+        raise WrongError("its gradient overflows float16 however its loss is scaled")
+    question = dataclasses.replace(question, masks=tuple(step.masks for step in steps if step.masks))
+    for kept in question.masks:
+        masks.check(question.task, kept)
+    answered = expected.answer(question)
+    for index, loss in enumerate(scored):
+        what = f"loss of window {index + 1}"
+        errors.add("loss", what, _relative(loss, answered[f"{index}.loss scored"]))
+    largest = max(math.prod(shape) for shape in question.task.shapes.values())
+    slack, naive_sum = 0.0, NAIVE_SUM * largest if errors.bound.norm > NAIVE_SUM else 0.0
+    for index, step in enumerate(steps):
+        where = f"in training step {index + 1}"
+        errors.add("loss", f"loss {where}", _relative(step.loss, answered[f"{index}.loss"]), slack=slack)
+        norm = float(answered[f"{index}.norm"])
+        off = _relative(step.norm, norm)
+        errors.add("norm", f"norm of the gradient {where}", off, slack=slack + naive_sum)
+        # A norm that is off by its rounding clips as much otherwise, and moves the weights as much further.
+        slack += off
+        # What a step took of a weight is the rate times the gradient, clipped.
+        scale = question.rates[index] * min(1.0, config.max_grad_norm / norm)
+        found = {name: moved / scale for name, moved in step.moved.items()}
+        rounding = {name: rounded / scale for name, rounded in step.rounding.items()}
+        for name, error in expected.gradient_errors(answered, f"{index}", found, rounding).items():
+            errors.add("gradient", f"gradient of {name} {where}", error, slack=slack)
+    return steps[0]
+
+
+def _scored(model: Backend, windows: Sequence[Any], batch_size: int) -> Iterator[float]:
+    """Yield the losses of windows one after the other, scored as the forward pass is timed."""
+    state = model.zero_state(batch_size)
+    for x_BT, y_BT in windows:
+        state, loss = model.evaluate_step(x_BT, y_BT, state)
+        yield model.read([loss])[0].nll / batch_size
+
+
+def _trained(
+    model: Backend, windows: Sequence[Any], rates: Sequence[float], *, masked: bool
+) -> Iterator[_Step]:
+    """Train on windows one after the other.
+
+    Raises:
+        _OverflowError: A gradient was too large for float16.
+    """
+    batch_size, steps = windows[0][0].shape
+    state, before = model.zero_state(batch_size), model.export_weights()
+    for (x_BT, y_BT), rate in zip(windows, rates, strict=True):
+        kept = model.next_masks(batch_size, steps) if masked else None  # type: ignore[attr-defined]
+        start = time.perf_counter()
+        state, loss = model.train_step(x_BT, y_BT, state, learning_rate=rate)
+        (measured,) = model.read([loss])
+        if measured.new_loss_scale:
+            raise _OverflowError
+        seconds = time.perf_counter() - start
+        after = model.export_weights()
+        moved = {name: fingerprint(before[name].astype(np.float64) - after[name]) for name in before}
+        rounding = {name: _rounding(before[name], after[name]) for name in before}
+        yield _Step(measured.nll / batch_size, measured.gradient_norm, seconds, moved, rounding, kept)
+        before = after
+
+
+def _rounding(before: NDArray[Any], after: NDArray[Any]) -> float:
+    """Return the norm of half a unit in the last place of each weight that was moved."""
+    return float(np.finfo(after.dtype).eps / 2 * np.linalg.norm(after[before != after]))
+
+
+def _relative(found: float, expected: Any) -> float:
+    return float(abs(found - expected) / abs(expected))

@@ -1,0 +1,112 @@
+"""The weights and the data of a comparison, chosen so that whatever is wrong shows.
+
+At a training run's initial weights nothing would: with every LSTM weight zeroed, the loss of small moves by
+2e-5 of itself. Here gates, state and outputs are of order one whatever the widths, biases too; forget gates
+remember for one step to a whole window; and logits lie far apart, so that the loss hangs on every output.
+
+Of the loss of small's window (2 x 200 units, 20 x 20 steps, float64) there move, with a vocabulary of 2,000:
+
+| what is wrong | loss | least of the tensors' gradients |
+|---|--:|--:|
+| input and forget gate swapped | 5.9e-3 | 59 % |
+| no recurrence: its kernels zero | 1.8e-2 | 49 % |
+| no biases | 3.2e-1 | 88 % |
+| the top layer skipped | 8.7e-2 | 91 % |
+| the state not carried (next window) | 1.1e-1 | |
+| the first word of each row another | 1.2e-3 | 2 % |
+
+Without the longer memory of the forget gates the last two are 2.8e-2 and 2.8e-4.
+
+Shapes: B = batch, T = time steps, H = a layer's hidden units.
+"""
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ptb_lm.bench.workloads import ClassifierTask, LanguageTask, Task
+from ptb_lm.classifier import Batch
+from ptb_lm.data.text import Ids
+from ptb_lm.model import parameters
+
+Weights = dict[str, NDArray[np.float64]]
+
+# How far apart logits lie: their standard deviation, for a top output of order one.
+LOGITS = 8.0
+# Multiply-adds of a forward pass that the reference is asked for: some seconds on a core. Of a larger task
+# some rows are distinct, and the others copies of them: the variant computes them all, at its own batch size,
+# and loss and gradients, which are means over the rows, are those of the distinct ones.
+MULTIPLY_ADDS = 1e10
+LEAST_ROWS = (
+    2  # distinct ones, of a batch of an even size: a variant that mixes rows up must not go unnoticed
+)
+
+
+def weights(shapes: parameters.Shapes, *, steps: int, seed: int) -> Weights:
+    """Draw weights, float64, in values that float32 holds: the variant and the reference start from the same.
+
+    Args:
+        shapes: By canonical name.
+        steps: T.
+        seed: Of the draw.
+    """
+    rng, drawn = np.random.default_rng(seed), {}
+    for name, shape in shapes.items():
+        scale = 1 / math.sqrt(shape[0]) if name.endswith("kernel") else 1.0
+        if name in ("softmax.kernel", "dense.kernel"):
+            scale *= LOGITS
+        if name == "embedding" and "softmax.kernel" not in shapes:  # it is the softmax's kernel as well
+            scale = LOGITS / math.sqrt(shape[1])
+        array = rng.normal(0, scale, shape)
+        if _has_forget_gates(name, shapes):
+            hidden = shape[0] // 4
+            # Times of memory from 1 to T steps, as in Tallec and Ollivier, "Can recurrent neural networks
+            # warp time?", 2018, section 2; and input gates narrower by the root of it, so that a sum of that
+            # many random inputs stays of order one. Without that four layers are chaotic over 1000 steps: of
+            # a rounding in float32 a gradient is off by 1 %. With it the first step still moves the last
+            # output, by 2 %.
+            memory = np.log(rng.uniform(1, max(steps, 2), hidden))
+            array[hidden : 2 * hidden] += memory
+            array[:hidden] -= memory / 2
+        drawn[name] = array.astype(np.float32).astype(np.float64)
+    return drawn
+
+
+def distinct_rows(task: Task) -> int:
+    """Return how many rows of the batch differ from each other; there are as many copies of each."""
+    affordable = max(LEAST_ROWS, int(MULTIPLY_ADDS * task.batch_size / task.multiply_adds))
+    most = min(affordable, task.batch_size)
+    return max(rows for rows in range(1, most + 1) if not task.batch_size % rows)
+
+
+def text(task: LanguageTask, *, windows: int, distinct: int, seed: int) -> Ids:
+    """Return rows [B, L] of random words, as many of them distinct as is asked for."""
+    rows_BL: Ids = task.rows(windows, seed=seed)[_copies(task, distinct)]
+    return rows_BL
+
+
+def batch(task: ClassifierTask, *, distinct: int, seed: int) -> Batch:
+    """Return a batch, as many of its rows distinct as is asked for.
+
+    Its padding is NaN, which must not count.
+    """
+    drawn, copies = task.batch(seed=seed), _copies(task, distinct)
+    lengths_B = drawn.lengths_B
+    if lengths_B is not None:
+        drawn.x_BTI[np.arange(task.steps) >= lengths_B[:, None]] = np.nan
+        lengths_B = lengths_B[copies]
+    return Batch(drawn.x_BTI[copies], drawn.labels[copies], lengths_B)
+
+
+def _copies(task: Task, distinct: int) -> NDArray[np.integer]:
+    return np.arange(task.batch_size) % distinct
+
+
+def _has_forget_gates(name: str, shapes: Mapping[str, tuple[int, ...]]) -> bool:
+    """Return whether it is the bias of an LSTM's four gates."""
+    if not (name.startswith("lstm.") and name.endswith(".bias")):
+        return False
+    recurrent = shapes.get(name.removesuffix("bias") + "recurrent_kernel")
+    return recurrent is not None and recurrent == (shapes[name][0] // 4, shapes[name][0])

@@ -1,0 +1,388 @@
+"""What the benchmark compares before it times: right variants pass in every precision, wrong ones do not.
+
+What can be wrong, in every workload of every suite, is in test_mutants.py.
+"""
+
+import dataclasses
+import functools
+from pathlib import Path
+from typing import Any
+
+import mutants
+import numpy as np
+import pytest
+import wrong_variant
+from support import installed
+from torch import nn
+
+from ptb_lm import files
+from ptb_lm.bench import check, variants
+from ptb_lm.bench.check import apart, classification, expected, language, problem
+from ptb_lm.bench.check.bounds import BOUNDS
+from ptb_lm.bench.check.fingerprint import WIDTH, fingerprint
+from ptb_lm.bench.suites import SUITES
+from ptb_lm.bench.variants import Variant
+from ptb_lm.bench.workloads import ClassifierTask, LanguageTask
+from ptb_lm.classifier import ClassifierConfig
+from ptb_lm.errors import UserError
+from ptb_lm.model.backend import FRAMEWORKS
+from ptb_lm.model.config import Config
+
+LANGUAGE = LanguageTask(
+    config=Config(hidden_size=9, embedding_size=5, num_steps=8, batch_size=6, keep_prob=0.6),
+    vocabulary_size=300,
+)
+# All that training may do otherwise.
+EVERYTHING = dataclasses.replace(
+    LANGUAGE,
+    config=LANGUAGE.config.replace(
+        embedding_size=0,
+        variational=True,
+        embedding_keep_prob=0.7,
+        recurrent_keep_prob=0.8,
+        tie_weights=True,
+    ),
+)
+UNDROPPED = dataclasses.replace(LANGUAGE, config=LANGUAGE.config.replace(keep_prob=1.0))
+CLASSIFIERS = {
+    loss: ClassifierTask(
+        config=ClassifierConfig(
+            input_size=4, hidden_sizes=(5, 3), classes=6, bidirectional=True, loss=loss, clip_value=0.01
+        ),
+        batch_size=6,
+        steps=12,
+        shortest=7,
+        labels=3,
+    )
+    for loss in ("cross_entropy", "ctc")
+}
+# What a CPU has of them: TF32 is a rounding that only a GPU does.
+PRECISIONS = [name for name in FRAMEWORKS["torch"].precisions if name not in FRAMEWORKS["torch"].needs_cuda]
+Weights = dict[str, np.ndarray]
+
+
+def builder(name: str, *, precision: str = "fp32", device: str = "cpu", task: Any = LANGUAGE) -> check.Build:
+    registry = variants.LANGUAGE_MODELS if isinstance(task, LanguageTask) else variants.CLASSIFIERS
+    return Variant(name, "").builder(registry, precision=precision, device=device, seed=1)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("model", FRAMEWORKS["torch"].models)
+def test_right_language_models_pass(model: str, precision: str) -> None:
+    found = check.check(LANGUAGE, builder(f"torch/{model}", precision=precision), precision=precision, seed=3)
+    assert 0 <= found.errors["loss_error"] < found.errors["loss_bound"] == BOUNDS[precision].loss
+    assert 0 < found.errors["gradient_error"] < found.errors["bound"] == BOUNDS[precision].gradient
+    assert found.what["dropout"] == "the reference had the same masks"
+    assert found.first_step_seconds > 0
+
+
+@pytest.mark.parametrize("task", [LANGUAGE, EVERYTHING, UNDROPPED])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "torch/basic/jit",
+        pytest.param("torch/basic/compile", marks=pytest.mark.slow),
+        pytest.param("tensorflow/basic", marks=[installed("tensorflow"), pytest.mark.slow]),
+        pytest.param("tensorflow/cudnn/eager", marks=[installed("tensorflow"), pytest.mark.slow]),
+        pytest.param("tensorflow/block/graph/loop", marks=[installed("tensorflow"), pytest.mark.slow]),
+        pytest.param("tensorflow/basic/xla", marks=[installed("tensorflow"), pytest.mark.slow]),
+    ],
+)
+def test_the_timed_execution_is_compared_with_its_own_masks(name: str, task: LanguageTask) -> None:
+    """XLA's masks, which are not TensorFlow's, too."""
+    found = check.check(task, builder(name), precision="fp32", seed=3, passes=("forward", "train"))
+    assert found.what["dropout"] == (
+        "there is none" if task is UNDROPPED else "the reference had the same masks"
+    )
+
+
+@pytest.mark.slow
+@installed("tensorflow")
+@pytest.mark.parametrize("precision", variants.LANGUAGE_MODELS["plain-tensorflow"].precisions)
+def test_the_plain_loop_of_keras_passes(precision: str) -> None:
+    """Torch's has a file of its own, rivals/test_plain_torch.py."""
+    build = builder("plain-tensorflow/keras", precision=precision)
+    found = check.check(LANGUAGE, build, precision=precision, seed=3)
+    assert found.what["dropout"].startswith("in a second model without it; with it, the mean of 4 losses")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("task", [LANGUAGE, EVERYTHING, UNDROPPED])
+@pytest.mark.parametrize("precision", FRAMEWORKS["torch"].precisions)
+@pytest.mark.parametrize("model", FRAMEWORKS["torch"].models)
+def test_right_language_models_pass_on_a_gpu(model: str, precision: str, task: LanguageTask) -> None:
+    """A CUDA graph by default: the masks that a replay draws are those that are told."""
+    build = builder(f"torch/{model}", precision=precision, device="cuda")
+    check.check(task, build, precision=precision, seed=3, passes=("forward", "train"))
+
+
+@pytest.mark.gpu
+def test_the_plain_loop_passes_in_tf32_on_a_gpu() -> None:
+    check.check(LANGUAGE, builder("plain-torch/cudnn@tf32", device="cuda"), precision="tf32", seed=3)
+
+
+@pytest.mark.parametrize("task", [LANGUAGE, UNDROPPED])
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_swapped_gates_are_refused_in_every_precision(precision: str, seed: int, task: LanguageTask) -> None:
+    build = functools.partial(wrong_variant.build, precision=precision)
+    with pytest.raises(check.WrongError, match=r"is off by .* from the NumPy reference's"):
+        check.check(task, build, precision=precision, seed=seed)
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_half_precision_is_refused_as_single(precision: str) -> None:
+    """A bound tells the precisions apart: what rounds to 8 or 11 bits is no float32."""
+    with pytest.raises(check.WrongError, match=f"more than {BOUNDS['fp32'].gradient:.0e}|more than 2e-06"):
+        check.check(LANGUAGE, builder(f"torch/cudnn@{precision}"), precision="fp32", seed=3)
+
+
+@pytest.mark.parametrize("loss", CLASSIFIERS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        "torch/basic",
+        "torch/basic/jit",
+        "torch/block_fused",
+        "torch/cudnn@fp64",
+        pytest.param("tensorflow/block_fused", marks=[installed("tensorflow"), pytest.mark.slow]),
+        pytest.param("keras-jax/lstm", marks=[installed("jax"), pytest.mark.slow]),
+    ],
+)
+def test_right_classifiers_pass(name: str, loss: str) -> None:
+    task = CLASSIFIERS[loss]
+    if (name, loss) == ("keras-jax/lstm", "ctc"):
+        pytest.skip("Keras's classifiers train with cross-entropy alone")
+    precision = Variant(name, "").precision or "fp32"
+    found = check.check(
+        task, builder(name, task=task), precision=precision, seed=3, passes=("forward", "train")
+    )
+    assert found.errors["update_error"] < found.errors["update_bound"]
+    assert found.what["dropout"] == "there is none"
+
+
+@pytest.mark.slow
+@installed("pytensor")
+def test_pytensor_s_classifier_passes() -> None:
+    config = dataclasses.replace(CLASSIFIERS["cross_entropy"].config, bidirectional=False)
+    task = dataclasses.replace(CLASSIFIERS["cross_entropy"], config=config)
+    check.check(task, builder("pytensor/scan", task=task), precision="fp32", seed=3)
+
+
+def test_a_classifier_with_dropout_is_compared_without() -> None:
+    task = CLASSIFIERS["cross_entropy"]
+    task = dataclasses.replace(task, config=dataclasses.replace(task.config, keep_prob=0.5))
+    found = check.check(task, builder("torch/basic", task=task), precision="fp32", seed=3)
+    assert found.what["dropout"] == "in a second model without it"
+
+
+def test_all_layers_in_one_call_pass() -> None:
+    config = ClassifierConfig(input_size=4, hidden_sizes=(5, 5, 5), classes=6)
+    task = ClassifierTask(config=config, batch_size=8, steps=40)
+    build = builder("one-call-torch/cudnn", task=task)
+    check.check(task, build, precision="fp32", seed=3)
+    with pytest.raises(UserError, match="layers of one size"):
+        build(dataclasses.replace(config, hidden_sizes=(5, 4)), {})
+
+
+def test_a_gradient_alone_that_is_wrong_is_refused_by_name() -> None:
+    class Off(mutants.Wrapped):
+        def outwards(self, weights: mutants.Weights) -> Weights:
+            bias = weights["lstm.1.bias"]
+            moved = bias - self.loaded["lstm.1.bias"].astype(np.float32)
+            return {**weights, "lstm.1.bias": bias + np.float32(0.001) * moved}
+
+    with pytest.raises(check.WrongError, match=r"gradient of lstm\.1\.bias in training step \d is off"):
+        check.check(LANGUAGE, mutants.wrapped(Off), precision="fp32", seed=3)
+
+
+def test_words_that_are_kept_in_five_bits_are_refused() -> None:
+    class Bits(mutants.Wrapped):
+        def train_step(self, x_BT: Any, y_BT: Any, state: Any, *, learning_rate: float) -> Any:
+            return self.model.train_step(x_BT % 32, y_BT, state, learning_rate=learning_rate)
+
+    with pytest.raises(check.WrongError, match="is off by"):
+        check.check(LANGUAGE, mutants.wrapped(Bits), precision="fp32", seed=3)
+
+
+@pytest.mark.parametrize("task", [LANGUAGE, *CLASSIFIERS.values()])
+def test_what_is_no_number_is_refused(task: Any) -> None:
+    class NoNumber(mutants.Wrapped):
+        def inwards(self, weights: mutants.Weights) -> Weights:
+            return {name: np.full_like(array, np.nan) for name, array in weights.items()}
+
+    with pytest.raises(check.WrongError, match="off by nan"):
+        check.check(task, mutants.wrapped(NoNumber), precision="fp32", seed=3)
+
+
+class Secretive(mutants.Wrapped):
+    """It does not tell its masks, as a framework's own layers do not."""
+
+    next_masks = None
+
+
+def test_masks_that_nobody_tells_are_met_by_a_second_model() -> None:
+    found = check.check(LANGUAGE, mutants.wrapped(Secretive), precision="fp32", seed=3)
+    assert found.what["dropout"].startswith("in a second model without it; with it, the mean of 4 losses")
+
+
+@pytest.mark.parametrize("wrong", sorted(mutants.DROPPING))
+def test_masks_that_nobody_tells_and_that_are_not_there_are_refused(wrong: str) -> None:
+    task = dataclasses.replace(LANGUAGE, config=LANGUAGE.config.replace(batch_size=20, keep_prob=0.35))
+
+    def build(config: Config, weights: Weights) -> Any:
+        model = mutants.DROPPING[wrong] if config.keep_prob < 1 else mutants.right
+        return Secretive(model(config, weights), weights)
+
+    with pytest.raises(check.WrongError, match="the mean of its losses with dropout is off by"):
+        check.check(task, build, precision="fp32", seed=3)
+
+
+def test_a_plain_loop_that_leaves_out_the_top_output_s_dropout_is_refused() -> None:
+    task = dataclasses.replace(LANGUAGE, config=LANGUAGE.config.replace(batch_size=20, keep_prob=0.35))
+
+    class Once(nn.Module):
+        """Dropout at every first of two calls: on the embedding's output, and not on the top one."""
+
+        def __init__(self, dropout: nn.Module) -> None:
+            super().__init__()
+            self.dropout, self.calls = dropout, 0
+
+        def forward(self, x: Any) -> Any:
+            self.calls += 1
+            return self.dropout(x) if self.calls % 2 else x
+
+    def build(config: Config, weights: Weights) -> Any:
+        loop = builder("plain-torch/cudnn")(config, weights)
+        loop.network.dropout = Once(loop.network.dropout)
+        return loop
+
+    with pytest.raises(check.WrongError, match="is there dropout on the top output"):
+        check.check(task, build, precision="fp32", seed=3)
+
+
+@pytest.mark.parametrize("task", [UNDROPPED, *CLASSIFIERS.values()])
+def test_of_a_large_task_some_rows_are_copies_of_others(task: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The variant's batch is as large as ever, and what is wrong is refused."""
+    if isinstance(task, ClassifierTask):
+        config = dataclasses.replace(task.config, hidden_sizes=(5, 5))
+        task = dataclasses.replace(task, config=config)
+    seen = []
+    monkeypatch.setattr(problem, "MULTIPLY_ADDS", task.multiply_adds * 3.9 / 6)
+
+    class Spy(mutants.Wrapped):
+        def train_step(self, *given: Any, **rate: float) -> Any:
+            seen.append(given[0].x_BTI if hasattr(given[0], "x_BTI") else given[0])
+            return self.model.train_step(*given, **rate)
+
+    found = check.check(task, mutants.wrapped(Spy), precision="fp32", seed=3)
+    assert (found.errors["rows"], found.errors["distinct_rows"]) == (6, 3)
+    for step in seen:
+        rows = np.nan_to_num(np.asarray(step))
+        assert len(rows) == 6
+        assert len({row.tobytes() for row in rows}) == 3
+    for mutant in mutants.of(task, ("train",)).values():
+        with pytest.raises(check.WrongError):
+            check.check(task, mutant, precision="fp32", seed=3)
+
+
+def test_there_are_as_many_copies_of_each_row() -> None:
+    for batch_size, distinct in ((20, 20), (6, 6), (7, 7)):
+        assert problem.distinct_rows(LANGUAGE.with_batch_size(batch_size)) == distinct
+    workloads = {
+        (suite, workload.name): problem.distinct_rows(workload.task)
+        for suite in SUITES
+        for workload in SUITES[suite].workloads
+    }
+    assert workloads["ptb", "small"] == workloads["ptb", "medium"] == 20, "compared whole"
+    assert workloads["ptb", "large"] == 5
+    assert workloads["stacked-lm", "3x256"] == 32
+    assert workloads["template", "turning-points"] == 50
+    assert min(workloads.values()) >= problem.LEAST_ROWS
+
+
+def test_an_answer_is_computed_once_and_one_that_is_broken_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "cache_folder", lambda: tmp_path)
+    asked = []
+
+    class Counted(language.Steps):
+        def answer(self) -> Any:
+            asked.append(self)
+            return super().answer()
+
+    question = Counted(UNDROPPED, 6, (), True, 3)
+    first = expected.answer(question)
+    assert len(asked) == 1
+    (path,) = tmp_path.iterdir()
+    again = expected.answer(dataclasses.replace(question))
+    assert len(asked) == 1, "it was kept"
+    assert first.keys() == again.keys()
+    for name in first:
+        np.testing.assert_array_equal(first[name], again[name])
+
+    whole = path.read_bytes()
+    for broken in (b"", whole[:-1], whole[:100] + bytes([whole[100] ^ 1]) + whole[101:]):
+        path.write_bytes(broken)
+        found = expected.answer(question)
+        np.testing.assert_array_equal(found["0.loss"], first["0.loss"])
+        assert path.read_bytes() == whole
+    assert len(asked) == 4
+    other = tmp_path / "reference-0123.npz"
+    other.write_bytes(whole)
+    assert expected._read(other) is None, "it is the answer to another question"
+
+    for changed in ({"seed": 4}, {"forward": False}, {"distinct": 3}, {"task": EVERYTHING}):
+        expected.answer(dataclasses.replace(question, **changed))
+    assert len(asked) == 8
+    assert len(list(tmp_path.glob("reference-????????????????????????????????.npz"))) == 5
+
+
+def test_the_oldest_answers_are_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "cache_folder", lambda: tmp_path)
+    monkeypatch.setattr(expected, "KEPT", 2)
+    for seed in range(4):
+        expected.answer(classification.Steps(CLASSIFIERS["cross_entropy"], 6, seed))
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "question",
+    [language.Steps(UNDROPPED, 3, (), True, 3), classification.Steps(CLASSIFIERS["ctc"], 2, 3)],
+)
+def test_a_process_of_its_own_gives_the_same_answer(question: Any) -> None:
+    here, there = question.answer(), apart.answer(question)
+    assert here.keys() == there.keys()
+    for name in here:
+        np.testing.assert_array_equal(here[name], there[name])
+
+
+@pytest.mark.parametrize("shape", [(3, 5), (WIDTH,), (200, 800), (1000, 101)])
+def test_a_fingerprint_is_linear_and_as_long_as_its_tensor(shape: tuple[int, ...]) -> None:
+    rng = np.random.default_rng(1)
+    one, two = rng.standard_normal((2, *shape))
+    assert fingerprint(one).size == min(one.size, WIDTH)
+    np.testing.assert_allclose(fingerprint(one) - 3 * fingerprint(two), fingerprint(one - 3 * two), atol=1e-9)
+    assert np.linalg.norm(fingerprint(one)) == pytest.approx(np.linalg.norm(one), rel=0.05)
+    # What is wrong in a row, in a column, or in a single element alone, is as large.
+    for part in [(slice(None), 2), (1, slice(None)), (1, 2)] if len(shape) == 2 else [(slice(0, 9),)]:
+        wrong = np.zeros(shape)
+        wrong[part] = 1.0
+        assert np.linalg.norm(fingerprint(wrong)) == pytest.approx(np.linalg.norm(wrong), rel=0.05)
+
+
+def test_a_wrong_gradient_of_any_one_tensor_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in LANGUAGE.shapes:
+
+        class Off(mutants.Wrapped):
+            name: str
+
+            def outwards(self, weights: mutants.Weights) -> Weights:
+                moved = weights[self.name] - self.loaded[self.name].astype(np.float32)
+                return {**weights, self.name: weights[self.name] + np.float32(0.01) * moved}
+
+        Off.name = name
+        with pytest.raises(check.WrongError, match=f"gradient of {name} in training step"):
+            check.check(LANGUAGE, mutants.wrapped(Off), precision="fp32", seed=3)

@@ -1,0 +1,64 @@
+"""Wrong is never fast: in every workload of every suite, whatever is wrong is refused before it is timed."""
+
+import dataclasses
+from typing import Any
+
+import mutants
+import pytest
+
+from ptb_lm.bench import check
+from ptb_lm.bench.suites import SUITES
+from ptb_lm.bench.workloads import LanguageTask, Task
+
+
+def small(task: Task) -> Task:
+    """Return a task of the same kind in sizes for a test: its layers, directions, loss, lengths, dropout."""
+    if task.multiply_adds < 1e7:
+        return task
+    if isinstance(task, LanguageTask):
+        config = task.config
+        sizes = {"hidden_size": 9, "embedding_size": 7 if config.embedding_size else 0}
+        return dataclasses.replace(
+            task, config=config.replace(batch_size=6, num_steps=8, **sizes), vocabulary_size=60
+        )
+    config = dataclasses.replace(
+        task.config,
+        input_size=min(task.config.input_size, 5),
+        hidden_sizes=(6,) * len(task.config.hidden_sizes),
+        classes=min(task.config.classes, 7),
+    )
+    return dataclasses.replace(
+        task,
+        config=config,
+        batch_size=6,
+        steps=12,
+        shortest=task.shortest and 7,
+        labels=min(task.labels, 3),
+    )
+
+
+# Workloads that are the same in these sizes are one.
+KINDS: dict[tuple[Task, tuple[str, ...]], str] = {}
+for suite, of in SUITES.items():
+    for workload in of.workloads:
+        KINDS.setdefault((small(workload.task), workload.passes), f"{suite} {workload.name}")
+CASES = [
+    pytest.param(task, passes, mutant, id=f"{name}: {wrong}")
+    for (task, passes), name in KINDS.items()
+    for wrong, mutant in mutants.of(task, passes).items()
+]
+
+
+@pytest.mark.parametrize(("task", "passes"), [pytest.param(*kind, id=name) for kind, name in KINDS.items()])
+@pytest.mark.parametrize("model", ["basic", "cudnn"])
+def test_what_is_right_passes(task: Task, passes: tuple[str, ...], model: str) -> None:
+    def build(config: Any, weights: mutants.Weights) -> Any:
+        return mutants.right(config, weights, model=model)
+
+    check.check(task, build, precision="fp32", seed=3, passes=passes)
+
+
+@pytest.mark.parametrize(("task", "passes", "mutant"), CASES)
+def test_what_is_wrong_is_refused(task: Task, passes: tuple[str, ...], mutant: mutants.Mutant) -> None:
+    with pytest.raises(check.WrongError, match=r"off by|dropout"):
+        check.check(task, mutant, precision="fp32", seed=3, passes=passes)

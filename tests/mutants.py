@@ -1,0 +1,362 @@
+"""Models with one thing wrong, in torch: what the benchmark must refuse to time."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ptb_lm import classifier
+from ptb_lm.classifier import Batch
+from ptb_lm.model import backend, cells
+from ptb_lm.model.choice import Choice
+from ptb_lm.model.config import Config
+from ptb_lm.torch_backend.cells import Layer, LayerState
+from ptb_lm.torch_backend.dropout import no_dropout
+
+Weights: TypeAlias = Mapping[str, np.ndarray]
+Model: TypeAlias = Any  # a Backend or a Classifier
+Mutant: TypeAlias = Callable[[Any, Weights], Model]
+
+
+def right(config: Any, weights: Weights, *, model: str = "cudnn", precision: str = "fp32") -> Model:
+    """Build a model as it should be; `basic` where the one asked for lacks the cell."""
+    if isinstance(config, Config):
+        if config.cell not in cells.computed_by("torch", model):
+            model = "basic"
+        return backend.build(config, weights, Choice.of(model=model, device="cpu", precision=precision))
+    chosen = {"device": "cpu", "precision": precision}
+    return classifier.build(config, weights, framework="torch", model=model, **chosen)
+
+
+class Wrapped:
+    """A model, some of whose methods a subclass replaces."""
+
+    def __init__(self, model: Model, weights: Weights) -> None:
+        self.model = model
+        self.load_weights(weights)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.model, name)
+
+    def load_weights(self, weights: Weights) -> None:
+        self.loaded = dict(weights)
+        self.model.load_weights(self.inwards(weights))
+
+    def export_weights(self) -> dict[str, np.ndarray]:
+        return self.outwards(self.model.export_weights())
+
+    def loss_and_gradients(self, batch: Batch) -> Any:
+        loss, gradients = self.model.loss_and_gradients(batch)
+        zeros = {name: np.zeros_like(array) for name, array in self.loaded.items()}
+        return loss, self.outwards({**zeros, **gradients}) if gradients.keys() < zeros.keys() else gradients
+
+    def inwards(self, weights: Weights) -> dict[str, np.ndarray]:
+        return dict(weights)
+
+    def outwards(self, weights: Weights) -> dict[str, np.ndarray]:
+        return dict(weights)
+
+
+def of_layer(name: str) -> bool:
+    """Return whether a parameter is a recurrent layer's."""
+    return name.count(".") > 1
+
+
+def swapped(weights: Weights) -> dict[str, np.ndarray]:
+    """Swap the first two gates of every layer: input and forget gate of an LSTM."""
+
+    def swap(name: str, array: np.ndarray) -> np.ndarray:
+        if not of_layer(name):
+            return array
+        hidden, width = weights[name.rpartition(".")[0] + ".recurrent_kernel"].shape
+        if array.shape[-1] != width:  # it is no gates'
+            return array
+        first, second, rest = np.split(array, [hidden, 2 * hidden], axis=-1)
+        return np.concatenate([second, first, rest], axis=-1)
+
+    return {name: swap(name, array) for name, array in weights.items()}
+
+
+class GatesSwapped(Wrapped):
+    """It takes the input gate for the forget gate, and speaks of them in the right order."""
+
+    def inwards(self, weights: Weights) -> dict[str, np.ndarray]:
+        return swapped(weights)
+
+    outwards = inwards
+
+    def loss_and_gradients(self, batch: Batch) -> Any:
+        loss, gradients = self.model.loss_and_gradients(batch)
+        return loss, self.outwards(gradients)
+
+
+class BiasDropped(Wrapped):
+    """It has no biases in its layers."""
+
+    def inwards(self, weights: Weights) -> dict[str, np.ndarray]:
+        return {name: 0 * w if self._is_bias(name) else w for name, w in weights.items()}
+
+    def outwards(self, weights: Weights) -> dict[str, np.ndarray]:
+        return {name: w + self.loaded[name] if self._is_bias(name) else w for name, w in weights.items()}
+
+    def _is_bias(self, name: str) -> bool:
+        return of_layer(name) and name.endswith("bias")
+
+
+class TopLayerSkipped(Wrapped):
+    """It leaves the top layer out; its weights stay as they were loaded."""
+
+    def inwards(self, weights: Weights) -> dict[str, np.ndarray]:
+        top = max(name.split(".")[1] for name in weights if of_layer(name))
+        return {name: w for name, w in weights.items() if not of_layer(name) or name.split(".")[1] != top}
+
+    def outwards(self, weights: Weights) -> dict[str, np.ndarray]:
+        return {**self.loaded, **weights}
+
+    def loss_and_gradients(self, batch: Batch) -> Any:
+        loss, gradients = self.model.loss_and_gradients(batch)
+        return loss, {name: gradients.get(name, np.zeros_like(w)) for name, w in self.loaded.items()}
+
+
+class StateNotCarried(Wrapped):
+    """Every window begins with the zero state."""
+
+    def train_step(self, x_BT: Any, y_BT: Any, state: Any, *, learning_rate: float) -> Any:
+        return self.model.train_step(
+            x_BT, y_BT, self.model.zero_state(len(x_BT)), learning_rate=learning_rate
+        )
+
+    def evaluate_step(self, x_BT: Any, y_BT: Any, state: Any) -> Any:
+        return self.model.evaluate_step(x_BT, y_BT, self.model.zero_state(len(x_BT)))
+
+
+class LastStepDropped(Wrapped):
+    """It reads a window, or each sequence, but for its last step; its loss is scaled to all steps."""
+
+    def train_step(self, *given: Any, **rate: float) -> Any:
+        if isinstance(given[0], Batch):
+            return self.model.train_step(self._shorter(given[0]))
+        x_BT, y_BT, state = given
+        return self.model.train_step(x_BT[:, :-1], y_BT[:, :-1], state, **rate)
+
+    def evaluate_step(self, x_BT: Any, y_BT: Any, state: Any) -> Any:
+        return self.model.evaluate_step(x_BT[:, :-1], y_BT[:, :-1], state)
+
+    def forward_step(self, batch: Batch) -> Any:
+        return self.model.forward_step(self._shorter(batch))
+
+    def loss_and_gradients(self, batch: Batch) -> Any:
+        return self.model.loss_and_gradients(self._shorter(batch))
+
+    def next_masks(self, batch: int, steps: int) -> Any:
+        return self.model.next_masks(batch, steps)
+
+    def _shorter(self, batch: Batch) -> Batch:
+        if batch.lengths_B is not None:
+            return batch._replace(lengths_B=batch.lengths_B - 1)
+        return batch._replace(x_BTI=batch.x_BTI[:, :-1])
+
+
+class WrongRate(Wrapped):
+    """It moves the weights by 5 % more than it should."""
+
+    def train_step(self, *given: Any, **rate: float) -> Any:
+        before = self.model.export_weights()
+        taken = self.model.train_step(*given, **rate)
+        after = self.model.export_weights()
+        self.model.load_weights({name: w + 0.05 * (w - before[name]) for name, w in after.items()})
+        return taken
+
+
+class SecondBiasTrained(Wrapped):
+    """torch's second bias is trained as well, so that both together move twice as fast."""
+
+    def train_step(self, *given: Any, **rate: float) -> Any:
+        before = [first.clone() for first, _ in self._biases()]
+        taken = self.model.train_step(*given, **rate)
+        for (first, second), was in zip(self._biases(), before, strict=True):
+            second.add_(first - was)
+        return taken
+
+    def _biases(self) -> Iterator[tuple[Tensor, Tensor]]:
+        for layer in self.model.stack.layers:
+            for suffix in layer.suffixes:
+                yield tuple(
+                    layer.module.get_parameter(f"bias_{kind}_{suffix}").detach() for kind in ("ih", "hh")
+                )  # type: ignore[misc]
+
+
+class NeverMoves(Wrapped):
+    """Its training steps move nothing."""
+
+    def train_step(self, *given: Any, **rate: float) -> Any:
+        taken = self.model.train_step(*given, **rate)
+        self.model.load_weights(self.loaded)
+        return taken
+
+
+class OldWeights(Wrapped):
+    """Its steps compute with the weights that were loaded, and move others."""
+
+    def __init__(self, model: Model, weights: Weights) -> None:
+        self.moved = dict(weights)
+        super().__init__(model, weights)
+
+    def load_weights(self, weights: Weights) -> None:
+        super().load_weights(weights)
+        self.moved = self.model.export_weights()
+
+    def export_weights(self) -> dict[str, np.ndarray]:
+        return dict(self.moved)
+
+    def train_step(self, *given: Any, **rate: float) -> Any:
+        self.model.load_weights(self.loaded)
+        before = self.model.export_weights()
+        taken = self.model.train_step(*given, **rate)
+        after = self.model.export_weights()
+        self.moved = {name: moved + (after[name] - before[name]) for name, moved in self.moved.items()}
+        return taken
+
+
+class EveryStepIsTheFirst(Wrapped):
+    """Its optimiser forgets what it did before."""
+
+    def train_step(self, batch: Batch) -> Any:
+        self.model.optimizer.state.clear()
+        return self.model.train_step(batch)
+
+
+class WrongForward(Wrapped):
+    """It trains as it should, and computes something else when it scores."""
+
+    def evaluate_step(self, x_BT: Any, y_BT: Any, state: Any) -> Any:
+        return self._swapped(lambda: self.model.evaluate_step(x_BT, y_BT, state))
+
+    def forward_step(self, batch: Batch) -> Any:
+        return self._swapped(lambda: self.model.forward_step(batch))
+
+    def _swapped(self, compute: Callable[[], Any]) -> Any:
+        weights = self.model.export_weights()
+        self.model.load_weights(swapped(weights))
+        taken = compute()
+        self.model.load_weights(weights)
+        return taken
+
+
+class WithoutRecurrence(nn.Module):
+    """A layer whose output at a step does not reach the next; its cell state does."""
+
+    def __init__(self, layer: Layer) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x_TBI: Tensor, state: LayerState) -> tuple[Tensor, LayerState]:
+        zero_BH, carried = torch.zeros_like(state[0]), state[1:]
+        outputs = []
+        for x_BI in x_TBI:
+            output_1BH, (_, *carried) = self.layer(x_BI[None], (zero_BH, *carried))
+            outputs.append(output_1BH)
+        return torch.cat(outputs), (outputs[-1][0], *carried)
+
+
+def recurrence_cut(config: Any, weights: Weights) -> Model:
+    """Build a model of layers without recurrence."""
+    model = right(config, weights, model="basic")
+    model.executed_stack = model.stack.executed(WithoutRecurrence)
+    return model
+
+
+def clip_forgotten(config: Any, weights: Weights) -> Model:
+    """Build a model that does not clip."""
+    if isinstance(config, Config):
+        return right(config.replace(max_grad_norm=1e9), weights)
+    return right(replaced(config, clip_value=None), weights)
+
+
+def top_layer_skipped(config: Any, weights: Weights) -> Model:
+    """Build a model with a layer fewer."""
+    if isinstance(config, Config):
+        fewer: Any = config.replace(num_layers=config.num_layers - 1)
+    else:
+        fewer = replaced(config, hidden_sizes=config.hidden_sizes[:-1])
+    kept = TopLayerSkipped.inwards(None, weights)  # type: ignore[arg-type]
+    return TopLayerSkipped(right(fewer, kept), weights)
+
+
+def top_dropout_left_out(config: Any, weights: Weights) -> Model:
+    """Build a language model that draws the top output's mask and does not apply it."""
+    model = right(config, weights)
+    stack = model.executed_stack
+
+    def without(x_TBI: Tensor, state: Any, *, dropout: Any) -> Any:
+        calls = iter([dropout] * config.num_layers)
+        return stack(x_TBI, state, dropout=lambda x: next(calls, no_dropout)(x))
+
+    model.executed_stack = without
+    return model
+
+
+def top_dropout_not_drawn(config: Any, weights: Weights) -> Model:
+    """Build a language model whose masks keep all of the top output."""
+    model = right(config, weights)
+    draw = model.dropout.draw
+
+    def drawn(batch: int, steps: int) -> Any:
+        masks = draw(batch, steps)
+        masks.units[-1].fill_(1)
+        return masks
+
+    model.dropout.draw = drawn
+    return model
+
+
+def wrapped(kind: type[Wrapped]) -> Mutant:
+    """Return what builds a wrapped right model."""
+    return lambda config, weights: kind(right(config, weights), weights)
+
+
+def replaced(config: Any, **changes: Any) -> Any:
+    """Return a classifier's configuration with some values changed."""
+    import dataclasses
+
+    return dataclasses.replace(config, **changes)
+
+
+EVERY: dict[str, Mutant] = {
+    "gates swapped": wrapped(GatesSwapped),
+    "recurrence cut": recurrence_cut,
+    "bias dropped": wrapped(BiasDropped),
+    "last step dropped": wrapped(LastStepDropped),
+    "wrong rate": wrapped(WrongRate),
+    "never moves": wrapped(NeverMoves),
+    "old weights": wrapped(OldWeights),
+}
+LANGUAGE: dict[str, Mutant] = {
+    "state not carried": wrapped(StateNotCarried),
+    "clip forgotten": clip_forgotten,
+}
+DROPPING: dict[str, Mutant] = {
+    "top dropout left out": top_dropout_left_out,
+    "top dropout not drawn": top_dropout_not_drawn,
+}
+DEEP: dict[str, Mutant] = {"top layer skipped": top_layer_skipped}
+LSTMS: dict[str, Mutant] = {"second bias trained": wrapped(SecondBiasTrained)}
+CLASSIFIER: dict[str, Mutant] = {"every step is the first": wrapped(EveryStepIsTheFirst)}
+CLIPPED: dict[str, Mutant] = {"clip forgotten": clip_forgotten}
+FORWARD: dict[str, Mutant] = {"wrong forward": wrapped(WrongForward)}
+
+
+def of(task: Any, passes: Sequence[str]) -> dict[str, Mutant]:
+    """Return what can be wrong with a task's model."""
+    config = task.config
+    found = dict(EVERY)
+    if isinstance(config, Config):
+        found |= LANGUAGE | (LSTMS if config.cell == cells.LSTM else {})
+        found |= DEEP if config.num_layers > 1 else {}
+        found |= DROPPING if config.keep_prob < 1 else {}
+    else:
+        found |= CLASSIFIER | LSTMS | (DEEP if len(config.hidden_sizes) > 1 else {})
+        found |= CLIPPED if config.clip_value is not None else {}
+    return found | (FORWARD if "forward" in passes else {})
