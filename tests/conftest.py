@@ -48,10 +48,10 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark as slow what is of a framework that takes seconds to import; let the longest test come first."""
+    """Mark as slow what takes seconds to import or to compile; let the longest test come first."""
     items.sort(key=lambda item: item.path.name != "test_demo.py")
     for item in items:
-        if _frameworks(item) & SLOW_TO_IMPORT:
+        if _frameworks(item) & {*SLOW_TO_IMPORT, "compile"}:
             item.add_marker(pytest.mark.slow)
 
 

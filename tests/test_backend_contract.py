@@ -73,6 +73,7 @@ def build(config: Config, weights: dict[str, np.ndarray], **choice: str | None) 
         raise
 
 
+@pytest.mark.slow
 @every_variant
 def test_twenty_training_steps_equal_the_reference(
     framework: str,
@@ -279,6 +280,7 @@ def resumed() -> Iterator[ParameterSet]:
                     yield from on_each_device(framework, "basic", cell, execution)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("changes", [{"keep_prob": 0.6}, REGULARISED], ids=["dropout", "all"])
 @pytest.mark.parametrize(("framework", "model", "cell", "execution", "device"), list(resumed()))
 def test_stopped_at_any_step_and_resumed_is_bit_identical(

@@ -18,6 +18,7 @@ PRECISIONS = [name for name in FRAMEWORKS["torch"].precisions if name not in FRA
 PRODUCTS = [Product("softmax", 40, 30, 50), Product("its gradient", 30, 40, 50, "first")]
 
 
+@pytest.mark.slow
 def test_the_rates_are_told_with_the_device_library_shape_and_threads() -> None:
     machine = Machine("cpu")
     assert (machine.device, machine.gpu) == ("cpu", None)
@@ -35,6 +36,7 @@ def test_the_rates_are_told_with_the_device_library_shape_and_threads() -> None:
     machine.close()
 
 
+@pytest.mark.slow
 def test_a_question_is_a_line_and_so_is_its_answer() -> None:
     program = [sys.executable, "-m", "ptb_lm.torch_backend.rates", "auto"]
     questions: list[dict[str, Any]] = [
@@ -95,12 +97,14 @@ def test_the_fastest_of_all_pairs_is_measured() -> None:
     assert rate.gflops > gemm.measure("cpu", "fp32", products[:1]).gflops
 
 
+@pytest.mark.slow
 def test_a_precision_that_is_none_is_one_sentence() -> None:
     machine = Machine("cpu")
     with pytest.raises(UserError, match=r"cannot measure the machine's rates: .*fp8"):
         machine.gemm("fp8", PRODUCTS)
 
 
+@pytest.mark.slow
 def test_a_gpu_that_is_not_there_is_one_sentence() -> None:
     if torch.cuda.is_available():
         pytest.skip("needs a machine without a CUDA device")

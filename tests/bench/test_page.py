@@ -11,6 +11,8 @@ from bench_rows import ACOUSTIC, EVIL, PTB, STACKED_SPEEDS, rich, write
 
 from ptb_lm.bench.reporting.report import write_report
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("matplotlib", reason="the page's plots need matplotlib")
 webdriver = pytest.importorskip("selenium.webdriver", reason="the page is opened through selenium")
 

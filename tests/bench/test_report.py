@@ -356,6 +356,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return runs.train_run(runs.write_corpus(folder / "data"), folder / "a run")
 
 
+@pytest.mark.slow
 def test_learning_curves_are_those_of_the_run(run: Path, tmp_path: Path) -> None:
     section = section_of(report_of(tmp_path, [row()], runs=[run]), "Learning curves")
     (name, epochs, *_, test, _) = table_of(section)[1]
@@ -364,6 +365,7 @@ def test_learning_curves_are_those_of_the_run(run: Path, tmp_path: Path) -> None
     assert float(test) == pytest.approx(runs.result(run)["test_perplexity"], abs=0.005)
 
 
+@pytest.mark.slow
 def test_a_run_that_is_none_is_one_sentence(run: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="does not exist"):
         report_of(tmp_path, [row()], runs=[tmp_path / "missing"])

@@ -51,6 +51,7 @@ def test_a_refused_baseline_is_not_kept(folder: Path, capsys: pytest.CaptureFixt
     assert "speed-up over torch/cudnn" in report(folder)
 
 
+@pytest.mark.slow
 def test_runs_are_given_once_and_may_be_left_out_again(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

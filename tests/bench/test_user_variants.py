@@ -9,6 +9,8 @@ from runs import refusal
 from ptb_lm.bench import __main__ as bench
 from ptb_lm.bench import user_variants, variants
 
+pytestmark = pytest.mark.slow
+
 MODULE = """
 import sys
 

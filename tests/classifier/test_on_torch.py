@@ -98,6 +98,7 @@ class RecordedDropout:
         return x * mask
 
 
+@pytest.mark.slow
 @every_device
 @pytest.mark.parametrize("clip_value", [None, 0.05])
 @every_length

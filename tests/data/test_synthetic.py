@@ -189,6 +189,7 @@ def test_bound_without_a_record(tmp_path, record):
         synthetic.bound(tmp_path)
 
 
+@pytest.mark.slow
 def test_needs_no_framework():
     code = (
         "import ptb_lm.data.synthetic, sys; sys.exit('torch' in sys.modules or 'tensorflow' in sys.modules)"

@@ -14,6 +14,8 @@ from ptb_lm import export
 from ptb_lm.model import reference
 from ptb_lm.training import tensors
 
+pytestmark = pytest.mark.slow
+
 torch = pytest.importorskip("torch")
 
 pytestmark = pytest.mark.slow

@@ -113,6 +113,7 @@ def array_of(mask: Any) -> np.ndarray:
     return np.asarray(on_cpu.numpy(), np.float64)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("framework", "model", "cell", "execution", "unroll", "precision", "device", "case"), list(variants())
 )

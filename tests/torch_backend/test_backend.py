@@ -33,6 +33,7 @@ EXECUTED = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("embedding_size", [4, 9])
 @pytest.mark.parametrize(("model", "execution"), EXECUTED)
 def test_an_embedding_of_its_own_width(
@@ -363,6 +364,7 @@ def test_the_fused_sequence_equals_torch_s_packed_one(running: tuple[int, ...]) 
     torch.testing.assert_close(c_last_BH, c_1BH[0])
 
 
+@pytest.mark.slow
 def test_twenty_steps_of_small_at_its_real_size() -> None:
     """From the tutorial's initial weights and at its learning rate, where rounding grows fast: in float64."""
     config, vocabulary = SMALL, 10_000

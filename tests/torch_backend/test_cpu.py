@@ -89,6 +89,7 @@ def test_torch_s_own_setting_is_left_as_it_was(choice: cpu.Implementation) -> No
     assert settings.fp32_precision == before
 
 
+@pytest.mark.slow
 def test_the_ways_of_a_processor_without_matrix_units() -> None:
     """The tests above that such a processor alone can run, on one that oneDNN is told to take for it."""
     if cpu.onednn_is_exact():
@@ -100,6 +101,7 @@ def test_the_ways_of_a_processor_without_matrix_units() -> None:
     assert "skipped" not in done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("isa", ["DEFAULT", "AVX512_CORE_BF16", "AVX2"])
 def test_onednn_is_taken_only_where_it_computes_in_float32(isa: str) -> None:
     """Of a processor like this one, and of ones without matrix units, as oneDNN can be told."""

@@ -224,6 +224,7 @@ def run(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
 TROUBLE = "from ptb_lm.torch_backend import cpu, native; print(native.trouble(), cpu.chosen().kernels)"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernels are for Linux")
 class TestWithoutKernels:
     def test_no_compiler_is_said(self, tmp_path: Path) -> None:
@@ -285,6 +286,7 @@ class TestWithoutKernels:
         assert done.stdout.strip().endswith(" torch")
 
 
+@pytest.mark.slow
 @needs_kernels
 def test_what_is_compiled_is_kept(tmp_path: Path) -> None:
     first = run(TROUBLE, XDG_CACHE_HOME=str(tmp_path))

@@ -12,6 +12,8 @@ from tensorboard.backend.event_processing.event_file_loader import EventFileLoad
 from ptb_lm import train
 from ptb_lm.training.scalars import Scalars
 
+pytestmark = pytest.mark.slow
+
 TAGS = {
     "perplexity/train": "train_perplexity",
     "perplexity/valid": "valid_perplexity",

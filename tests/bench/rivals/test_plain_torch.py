@@ -40,6 +40,7 @@ def compare(build: check.Build, precision: str) -> None:
     assert found.what["dropout"].startswith("in a second model without it; with it, the mean of 4 losses")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", ON_A_CPU)
 @pytest.mark.parametrize("execution", PLAIN.executions)
 @pytest.mark.parametrize("model", PLAIN.models)
@@ -134,6 +135,7 @@ def faults(model: str) -> int:
     return int(subprocess.run(program, capture_output=True, text=True, check=True).stdout)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="only glibc is told")
 def test_the_model_of_kept_memory_keeps_it_and_the_other_gives_it_back() -> None:
     given_back = faults("cudnn")

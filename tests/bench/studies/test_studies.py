@@ -57,6 +57,7 @@ def refusal(capsys: pytest.CaptureFixture[str], command: str, *given: object) ->
     return err.removeprefix(prefix)
 
 
+@pytest.mark.slow
 def test_a_model_does_not_diverge_from_itself_and_a_nudge_is_seen(tmp_path: Path) -> None:
     data = runs.write_corpus(tmp_path / "data")
     variants = ["basic/fp64", "basic/fp64/nudged", "cudnn/fp64"]
