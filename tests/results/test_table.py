@@ -4,6 +4,7 @@ import contextlib
 import io
 import json
 import math
+import re
 import shlex
 import shutil
 import signal
@@ -40,6 +41,7 @@ Between.
 <!-- end of ablation of medium -->
 The end, with a \\backslash.
 """
+README = "# ptb_lm\n\n<!-- perplexities: written by a command -->\n<!-- end of perplexities -->\n"
 LISTS = ("records", "records of two CPU cores", "records of two CPU cores, tied")
 RECORDS = "# Records\n\n{}\nRules.\n".format(
     "\n\n".join(f"<!-- {name}: written by a command -->\nNone.\n<!-- end of {name} -->" for name in LISTS)
@@ -110,6 +112,7 @@ def results(made: Path, tmp_path: Path) -> Path:
     copy = tmp_path / "results"
     shutil.copytree(made, copy)
     (copy / "README.md").write_text(PAGE)
+    (tmp_path / "README.md").write_text(README)
     (copy / "records.md").write_text(RECORDS)
     return copy
 
@@ -275,6 +278,20 @@ def test_a_preset_that_is_not_known_is_shown_as_it_is(results: Path) -> None:
     assert [step["beside the tutorial's"] for step in steps] == ["", ""]
 
 
+def test_the_short_table_is_of_full_runs_that_have_ended(results: Path) -> None:
+    tables(results)
+    rows = part(results.parent / "README.md", "perplexities")
+    by_run = {re.search(r"\(results/(.+)\)", row["test perplexity of"])[1]: row for row in rows}  # type: ignore[index]
+    assert by_run.keys() == {"seed-1", "tutorial", "long", "small-tutorial-cudnn-cpu"}
+    result = runs.result(results / "small-tutorial-cudnn-cpu")
+    row = by_run["small-tutorial-cudnn-cpu"]
+    assert row["test perplexity of"].startswith("[small, tutorial recipe, torch cudnn](")
+    assert row["the best epoch"] == f"**{result['test_perplexity']:.2f}**"
+    assert row["the last epoch"] == f"{result['final_test_perplexity']:.2f}"
+    assert (row["published"], row["seeds"]) == ("115.91", "1")
+    assert (by_run["seed-1"]["published"], by_run["seed-1"]["seeds"]) == ("", "3")
+
+
 def test_only_what_is_between_the_markers_is_replaced(results: Path) -> None:
     page = results / "README.md"
     tables(results)
@@ -315,8 +332,8 @@ def test_the_pages_of_this_checkout_have_the_tables_of_its_runs(tmp_path: Path) 
     shutil.copytree(kept, tmp_path / "results", ignore=shutil.ignore_patterns("bench-*", "profile-*"))
     shutil.copy(ROOT / "README.md", tmp_path)
     assert "small-tutorial-cudnn-cpu" in tables(tmp_path / "results")
-    assert (tmp_path / "results" / "README.md").read_text() == (kept / "README.md").read_text()
-    assert (tmp_path / "README.md").read_text() == (ROOT / "README.md").read_text()
+    for page in ("README.md", "results/README.md"):
+        assert (tmp_path / page).read_text() == (ROOT / page).read_text()
 
 
 @pytest.mark.parametrize("name", ["table", "adaptation", "curve", "record", "speed", "keep"])

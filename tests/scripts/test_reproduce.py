@@ -29,7 +29,7 @@ def checkout(tmp_path: Path) -> Path:
     for folder in ("scripts", "ptb_lm"):
         shutil.copytree(ROOT / folder, copy / folder, ignore=shutil.ignore_patterns("__pycache__"))
     (copy / "results").mkdir()
-    for name in ("setup.py", "results/README.md", "results/records.md"):
+    for name in ("setup.py", "README.md", "results/README.md", "results/records.md"):
         shutil.copy(ROOT / name, copy / name)
     runs.write_corpus(tmp_path / "ptb")
     return copy
