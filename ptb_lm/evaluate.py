@@ -16,7 +16,7 @@ from ptb_lm.errors import UserError
 from ptb_lm.inference import adaptation_flags
 from ptb_lm.model import backend
 from ptb_lm.model.choice import Choice
-from ptb_lm.training import scoring
+from ptb_lm.training import run_data, scoring
 from ptb_lm.training.run_config import RunConfig
 from ptb_lm.training.run_directory import RunDirectory
 
@@ -133,21 +133,25 @@ def _scored(
     arguments: argparse.Namespace, run: RunConfig, vocabulary: Vocabulary, *, data: bool = False
 ) -> _Scored:
     """Return what is scored; the run's data come with a split, and with a text if they are asked for."""
-    loaded = _data(arguments.data or run.data, vocabulary) if data or arguments.text is None else None
+    loaded = _data(run, vocabulary, arguments.data) if data or arguments.text is None else None
     if arguments.text is None:
         assert loaded is not None
         return _Scored(loaded.splits[arguments.split], arguments.split, arguments.split, "", loaded)
-    ids, missed = text.encode_and_count(arguments.text, vocabulary)
+    ids, missed = text.encode_and_count(
+        text.Part(arguments.text, treatment=run_data.treatment(run)), vocabulary
+    )
     # What stands before the first word of a text, which is then scored too.
     ids = np.concatenate([[vocabulary.ids[EOS]], ids]).astype(np.int32)
     name = "standard input" if arguments.text == text.STDIN else str(arguments.text)
     return _Scored(ids, "test", name, f"the text is one stream after {EOS}{_missed(missed)}", loaded)
 
 
-def _data(named: str, vocabulary: Vocabulary) -> corpus.Corpus:
-    data = corpus.load_named(named)
+def _data(run: RunConfig, vocabulary: Vocabulary, named: str | None) -> corpus.Corpus:
+    data = run_data.load_again(run, vocabulary, named=named)
     if data.vocabulary.sha256 != vocabulary.sha256:
-        raise UserError(f"the data {named} have another vocabulary than the run")
+        raise UserError(f"the data {named or run_data.place(run)} have another vocabulary than the run")
+    if difference := run_data.difference(run, data):
+        print(f"{PROG}: {difference}", file=sys.stderr)
     return data
 
 

@@ -3,9 +3,13 @@
 import argparse
 import sys
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from ptb_lm import cli
 from ptb_lm.inference import command
+
+if TYPE_CHECKING:
+    from ptb_lm.data.tokens import Treatment
 
 PROG = "python -m ptb_lm.generate"
 
@@ -53,20 +57,20 @@ def _generate(arguments: argparse.Namespace) -> int:
         )
         if number == 0:
             command.tell_unknown(PROG, model, arguments.prompt)
-        _print(arguments.prompt, words)
+        _print(arguments.prompt, words, model.treatment)
     return 0
 
 
-def _print(prompt: str, words: Iterable[str]) -> None:
+def _print(prompt: str, words: Iterable[str], treatment: "Treatment") -> None:
     """Print a text as it comes, a sentence a line."""
     from ptb_lm.data.vocabulary import EOS
 
     print(prompt, end="", flush=True)
-    space, ended = " " if prompt else "", False
+    space, ended = treatment.gap if prompt else "", False
     for word in words:
         ended = word == EOS
-        print("\n" if ended else space + word, end="", flush=True)
-        space = "" if ended else " "
+        print("\n" if ended else space + treatment.joined([word]), end="", flush=True)
+        space = "" if ended else treatment.gap
     if not ended:
         print(flush=True)
 

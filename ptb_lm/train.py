@@ -12,6 +12,7 @@ from ptb_lm import cli
 from ptb_lm.model import backend
 from ptb_lm.model.cells import CELLS, LSTM
 from ptb_lm.model.config import HYPERPARAMETERS, PRESETS, RECIPES
+from ptb_lm.training import text_flags
 
 PROG = cli.TRAIN
 
@@ -61,7 +62,10 @@ def _parser() -> cli.Parser:
         choices=backend.UNROLLS,
         help="static (default): the graph holds every time step; loop: the graph holds one, and loops",
     )
-    add("--data", help="ptb (default), synthetic, or a folder with train.txt, valid.txt and test.txt")
+    add(
+        "--data",
+        help="ptb (default), synthetic, a folder with train.txt, valid.txt and test.txt, or a file",
+    )
     add("--seed", type=int, help="of the initial weights and of dropout (default: 1)")
     add("--device", choices=backend.DEVICES, help="default: auto, a GPU if there is one")
     add(
@@ -74,6 +78,7 @@ def _parser() -> cli.Parser:
     where.add_argument("--run-dir", type=Path, help="default: a new one in checkpoints/")
     where.add_argument("--resume", type=Path, metavar="RUN", help="go on exactly where this run stopped")
     runs.add_argument("--overwrite", action="store_true", help="replace the run in --run-dir")
+    text_flags.add(parser)
     overrides = parser.add_argument_group("hyper-parameters, in place of the preset's")
     for each in HYPERPARAMETERS:
         if each.name == "cell":  # above, beside --model

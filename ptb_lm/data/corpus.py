@@ -3,6 +3,7 @@
 Shapes: B = batch (rows), L = length of a row, T = time steps of a window.
 """
 
+import dataclasses
 import hashlib
 import os
 from collections.abc import Iterator
@@ -14,14 +15,15 @@ from typing import Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ptb_lm.data import synthetic, text
-from ptb_lm.data.text import Ids
-from ptb_lm.data.vocabulary import Vocabulary
+from ptb_lm.data import splits, synthetic, text
+from ptb_lm.data.preparation import Preparation
+from ptb_lm.data.text import Ids, Part
+from ptb_lm.data.vocabulary import UNK, Vocabulary
 from ptb_lm.errors import UserError
 from ptb_lm.files import home
 
+SPLITS = splits.SPLITS
 DATA_VARIABLE = "PTB_LM_DATA"
-SPLITS = ("train", "valid", "test")
 
 AnyWords = TypeVar("AnyWords", bound="Words")
 
@@ -49,11 +51,13 @@ class Corpus:
         vocabulary: The words of the training split.
         splits: "train", "valid", "test" -> ids [length].
         bounds: Split -> the best perplexity that any model can reach, where it is known.
+        missed: Split -> how many of its words the vocabulary lacks, for all splits that it was not made of.
     """
 
     vocabulary: Vocabulary
     splits: dict[str, Ids]
     bounds: dict[str, float] = field(default_factory=dict)
+    missed: dict[str, int] = field(default_factory=dict)
 
     @cached_property
     def sha256(self) -> str:
@@ -65,54 +69,86 @@ class Corpus:
         return digest.hexdigest()
 
 
-def load(folder: Path) -> Corpus:
-    """Read the corpus in a folder: `ptb.train.txt` or `train.txt`, and so on.
+def load(
+    path: Path,
+    preparation: Preparation | None = None,
+    *,
+    vocabulary: Vocabulary | None = None,
+    extend: bool = False,
+) -> Corpus:
+    """Read the corpus in a folder, as `ptb.train.txt` or `train.txt` and so on, or in one file.
+
+    Args:
+        path: The folder, or the file.
+        preparation: What is done to the text; None: it is read as it is, and is a folder.
+        vocabulary: The words, where they are known; None: those of the training split.
+        extend: Whether the training split's other words follow those of `vocabulary`.
 
     Raises:
-        UserError: The folder or a split is missing, empty, binary, not UTF-8, or has a word that the
-            training split lacks while that has no `<unk>`.
+        UserError: The path or a split is missing, empty, binary, not UTF-8, or has a word that the
+            training split lacks while that has no `<unk>`; or what is asked for leaves no word.
     """
-    if not folder.is_dir():
-        problem = "is a file, not a folder" if folder.exists() else "does not exist; --data names another"
-        raise UserError(f"the data folder {folder} {problem}")
-    paths = {split: split_path(folder, split) for split in SPLITS}  # complain before reading 100 MB
-    vocabulary, train = text.build_vocabulary(paths["train"])
-    held_out = {split: text.encode(paths[split], vocabulary) for split in ("valid", "test")}
-    return Corpus(vocabulary, {"train": train, **held_out})
+    parts = splits.find(path, preparation)  # complains before 100 MB are read
+    limit = text.Limit(preparation.least_count, preparation.vocab_size) if preparation else None
+    encoded: dict[str, Ids] = {}
+    if vocabulary is None:
+        vocabulary, encoded["train"] = text.build_vocabulary(parts["train"], limit)
+    elif extend:
+        vocabulary = _extended(vocabulary, parts["train"], limit)
+    missed = {}
+    for split in SPLITS:
+        if split not in encoded:
+            try:
+                encoded[split], missed[split] = text.encode_and_count(parts[split], vocabulary)
+            except text.UnknownWordError as error:
+                raise UserError(f"{error}; --min-count 2 makes {UNK} of rare words") from None
+    return Corpus(vocabulary, encoded, missed=missed)
 
 
-def load_named(data: str) -> Corpus:
+def load_named(
+    data: str,
+    preparation: Preparation | None = None,
+    *,
+    vocabulary: Vocabulary | None = None,
+    extend: bool = False,
+) -> Corpus:
     """Load the corpus that `--data` names, fetching or generating it where that is needed.
 
     Args:
         data: "ptb" (the folder $PTB_LM_DATA or data/ptb, downloaded if missing), "synthetic" (generated in
-            data/synthetic), or a folder.
+            data/synthetic), a folder, or a file.
+        preparation: As in `load`; so are the others.
+        vocabulary: The words.
+        extend: Whether others follow.
 
     Raises:
         UserError: There is no such corpus, or it cannot be read.
     """
+    bounds: dict[str, float] = {}
+    path = Path(data)
     if data == "synthetic":
-        folder = home() / "data" / "synthetic"
-        folder.mkdir(parents=True, exist_ok=True)
-        synthetic.ensure(folder)
-        loaded = load(folder)
-        return Corpus(loaded.vocabulary, loaded.splits, bounds=synthetic.bound(folder))
-    if data == "ptb":
-        return load(_penn_treebank())
-    return load(Path(data))
+        path = home() / "data" / "synthetic"
+        path.mkdir(parents=True, exist_ok=True)
+        synthetic.ensure(path)
+        bounds = synthetic.bound(path)
+    elif data == "ptb":
+        path = _penn_treebank()
+    loaded = load(path, preparation, vocabulary=vocabulary, extend=extend)
+    # They hold for the corpus with words of its own.
+    return dataclasses.replace(loaded, bounds=bounds if vocabulary is None else {})
 
 
-def split_path(folder: Path, split: str) -> Path:
-    """Return the text file of a split.
-
-    Raises:
-        UserError: It is not there.
-    """
-    names = (f"ptb.{split}.txt", f"{split}.txt")
-    for name in names:
-        if (folder / name).is_file():
-            return folder / name
-    raise UserError(f"the data folder {folder} has neither {names[0]} nor {names[1]}")
+def _extended(known: Vocabulary, train: Part, limit: text.Limit | None) -> Vocabulary:
+    """Return a vocabulary with the words of a text behind it, the most frequent first."""
+    room = limit.size - len(known) if limit and limit.size else None
+    if room is not None and room < 1:
+        raise UserError(
+            f"--vocab-size must be more than the {len(known):,} words of the vocabulary that it extends"
+        )
+    of_text, _ = text.build_vocabulary(train, limit and limit._replace(size=None))
+    new = [word for word in of_text.words if word not in known.ids]
+    new.sort(key=lambda word: word != UNK)  # without it no other word could be left out
+    return Vocabulary((*known.words, *new[:room]))
 
 
 def rows(ids: Ids, batch_size: int) -> Ids:

@@ -1,6 +1,7 @@
 """Text files to word ids, in bounded memory: the words of the whole file are never a Python list.
 
-Words are what `str.split` finds; every line ends in `<eos>`, as in TensorFlow's ptb_word_lm tutorial.
+Words are what a Treatment finds, which is `str.split` by default; every line ends in `<eos>`, as in
+TensorFlow's ptb_word_lm tutorial.
 """
 
 import codecs
@@ -8,13 +9,14 @@ import contextlib
 import itertools
 import sys
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ptb_lm.data.tokens import PLAIN, Treatment
 from ptb_lm.data.vocabulary import EOS, UNK, Vocabulary
 from ptb_lm.errors import UserError
 
@@ -24,37 +26,94 @@ STDIN = Path("-")
 CHUNK_BYTES = 1 << 20  # large enough that Python's overhead a chunk does not count
 
 
-def build_vocabulary(path: Path) -> tuple[Vocabulary, Ids]:
+class Blocks(NamedTuple):
+    """Some lines of a file: whole blocks of them, counted from 0."""
+
+    lines: int  # of a block
+    numbers: frozenset[int]
+
+    def __contains__(self, line: object) -> bool:
+        return isinstance(line, int) and line // self.lines in self.numbers
+
+
+class Part(NamedTuple):
+    """A text, or some lines of it, and how it becomes words."""
+
+    path: Path
+    blocks: Blocks | None = None
+    treatment: Treatment = PLAIN
+
+
+class Limit(NamedTuple):
+    """Which words a vocabulary keeps; all others become `<unk>`."""
+
+    least_count: int
+    size: int | None = None  # of the vocabulary, with `<eos>` and `<unk>`
+
+
+class UnknownWordError(UserError):
+    """A text has a word that its vocabulary lacks, which has no `<unk>`."""
+
+
+def build_vocabulary(text: Path | Part, limit: Limit | None = None) -> tuple[Vocabulary, Ids]:
     """Read a text once; return its vocabulary, by descending count and then word, and its ids [length].
 
+    Args:
+        text: What is read.
+        limit: Which words are kept, and `<eos>` and `<unk>` with them; None: those that the text has.
+
     Raises:
-        UserError: The file is missing, empty, binary or not UTF-8.
+        UserError: The file is missing, empty, binary or not UTF-8, or the limit leaves no word.
     """
     # Words are numbered as they come, and renumbered once the counts are known.
     provisional: defaultdict[str, int] = defaultdict(itertools.count().__next__)
-    ids = _encode_chunks(path, provisional)
+    ids = _encode_chunks(_part(text), provisional)
+    unknown = provisional[UNK] if limit else -1
     words = list(provisional)
     counts = np.bincount(ids, minlength=len(words))
-    order = sorted(range(len(words)), key=lambda index: (-counts[index], words[index]))
-    final = np.empty(len(words), np.int32)
-    final[order] = np.arange(len(words), dtype=np.int32)
+
+    def ordered(indices: Iterable[int]) -> list[int]:
+        return sorted(indices, key=lambda index: (-counts[index], words[index]))
+
+    kept: Iterable[int] = range(len(words))
+    if limit:
+        special = {provisional[EOS], unknown}
+        common = [i for i in kept if counts[i] >= limit.least_count and i not in special]
+        if not common:
+            raise UserError(
+                f"{_name(_part(text).path)} has no word {limit.least_count} times, which --min-count asks for"
+            )
+        kept = [*special, *(ordered(common)[: limit.size - len(special)] if limit.size else common)]
+        counts[unknown] = len(ids) - counts[[i for i in kept if i != unknown]].sum()
+    order = ordered(kept)
+    final = np.full(len(words), order.index(unknown) if limit else 0, np.int32)
+    final[order] = np.arange(len(order), dtype=np.int32)
     return Vocabulary(words[index] for index in order), final[ids]
 
 
-def encode(path: Path, vocabulary: Vocabulary) -> Ids:
+def encode(text: Path | Part, vocabulary: Vocabulary) -> Ids:
     """Read a text as ids [length] of a known vocabulary; words it lacks become `<unk>`.
 
     Raises:
         UserError: The file is missing, empty, binary or not UTF-8, or has a word that the vocabulary lacks
             while it lacks `<unk>` too.
     """
-    return encode_and_count(path, vocabulary)[0]
+    return encode_and_count(text, vocabulary)[0]
 
 
-def encode_and_count(path: Path, vocabulary: Vocabulary) -> tuple[Ids, int]:
+def encode_and_count(text: Path | Part, vocabulary: Vocabulary) -> tuple[Ids, int]:
     """Return what `encode` does, and how many words of the text the vocabulary lacks."""
     table = _KnownWords(vocabulary)
-    return _encode_chunks(path, table), table.missed
+    return _encode_chunks(_part(text), table), table.missed
+
+
+def count_lines(path: Path) -> int:
+    """Return how many lines a text has, after checking that all of it is text.
+
+    Raises:
+        UserError: The file is missing, binary or not UTF-8.
+    """
+    return sum(chunk.count("\n") for _, chunk in _chunks(Part(path)))
 
 
 def lines(path: Path) -> Iterator[str]:
@@ -82,46 +141,52 @@ class _KnownWords(dict[str, int]):
 
     def __missing__(self, word: str) -> int:
         if self.unknown is None:
-            raise _UnknownWordError(word)
+            raise _MissingWordError(word)
         self.missed += 1
         return self.unknown
 
 
-class _UnknownWordError(Exception):
+class _MissingWordError(Exception):
     pass
 
 
-def _encode_chunks(path: Path, table: dict[str, int]) -> Ids:
+def _part(text: Path | Part) -> Part:
+    return Part(text) if isinstance(text, Path) else text
+
+
+def _encode_chunks(part: Part, table: dict[str, int]) -> Ids:
     pieces = []
-    for line, chunk in _chunks(path):
-        # A line's end becomes a word of its own.
-        words = chunk.replace("\n", f" {EOS} ").split()
+    for line, chunk in _chunks(part):
+        words = part.treatment.tokens(chunk)  # a line's end is a word of its own
         try:
             # map and __getitem__ keep the loop over words in C.
             pieces.append(np.fromiter(map(table.__getitem__, words), np.int32, len(words)))
-        except _UnknownWordError as error:
+        except _MissingWordError as error:
             (word,) = error.args
             number = line + words[: words.index(word)].count(EOS)
-            where = f"{_name(path)}, line {number}"
-            raise UserError(
+            where = f"{_name(part.path)}, line {number}"
+            raise UnknownWordError(
                 f"{where}: the word {word!r} is not in the vocabulary, which has no {UNK}"
             ) from None
     if not pieces:
-        raise UserError(f"{_name(path)} is empty")
+        raise UserError(f"{_name(part.path)} is empty")
     return np.concatenate(pieces)
 
 
-def _chunks(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield (number of its first line, text) for pieces of a file that end between words."""
-    line, rest, last = 1, b"", b""
+def _chunks(part: Part) -> Iterator[tuple[int, str]]:
+    """Yield (number of its first line, text) for pieces of a text that end between words.
+
+    Where only white space separates words they may end within a line; elsewhere they are whole lines.
+    """
+    line, rest, last, path = 1, b"", b"", part.path
+    within = part.treatment.tokenize == PLAIN.tokenize
     with _opened(path) as file:
-        if (head := file.read(len(codecs.BOM_UTF8))) != codecs.BOM_UTF8:
-            rest, last = head, head[-1:]
-        while block := file.read(CHUNK_BYTES):
+        blocks = _blocks(file)
+        for block in blocks if part.blocks is None else _only(blocks, part.blocks):
+            last = block[-1:]
             block = rest + block
             # Cut at the last space or newline: single bytes in UTF-8, so no character is cut either.
-            cut = max(block.rfind(b" "), block.rfind(b"\n")) + 1
-            last = block[-1:]
+            cut = max(block.rfind(b" ") if within else -1, block.rfind(b"\n")) + 1
             block, rest = block[:cut], block[cut:]
             if block:
                 yield line, _decode(block, path, line)
@@ -130,6 +195,27 @@ def _chunks(path: Path) -> Iterator[tuple[int, str]]:
         rest += b"\n"
     if rest:
         yield line, _decode(rest, path, line)
+
+
+def _blocks(file: BinaryIO) -> Iterator[bytes]:
+    """Yield the bytes of a file, without the mark that UTF-8 may begin with."""
+    head = file.read(len(codecs.BOM_UTF8)).removeprefix(codecs.BOM_UTF8)
+    while block := head + file.read(CHUNK_BYTES):
+        yield block
+        head = b""
+
+
+def _only(blocks: Iterable[bytes], wanted: Blocks) -> Iterator[bytes]:
+    """Yield the bytes of some lines; none of the pieces is empty."""
+    line = 0
+    for block in blocks:
+        *whole, rest = block.split(b"\n")  # splitlines would split at carriage returns too
+        kept = [piece + b"\n" for number, piece in enumerate(whole, line) if number in wanted]
+        line += len(whole)
+        if rest and line in wanted:
+            kept.append(rest)
+        if kept:
+            yield b"".join(kept)
 
 
 @contextlib.contextmanager

@@ -45,7 +45,7 @@ def load(arguments: argparse.Namespace) -> "LanguageModel":
 
 def tell_unknown(prog: str, model: "LanguageModel", text: str) -> None:
     """Say on stderr which words of a text are read as `<unk>`."""
-    unknown = dict.fromkeys(word for word in text.split() if word not in model.vocabulary.ids)
+    unknown = dict.fromkeys(word for word in model.treatment.words(text) if word not in model.vocabulary.ids)
     if unknown and model.vocabulary.unknown is not None:
         words = ", ".join(unknown)
         print(f"{prog}: not in the vocabulary, and read as <unk>: {words}", file=sys.stderr)

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ptb_lm.data.text import Ids
+from ptb_lm.data.tokens import PLAIN, Treatment
 from ptb_lm.data.vocabulary import EOS, Vocabulary
 from ptb_lm.errors import UserError
 from ptb_lm.inference import batches
@@ -33,6 +34,7 @@ from ptb_lm.model import backend
 from ptb_lm.model.backend import Backend
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
+from ptb_lm.training import run_data
 from ptb_lm.training.run_directory import RunDirectory
 
 if TYPE_CHECKING:
@@ -86,19 +88,21 @@ def load(
         seed=trained.choice.seed,
     )
     built = backend.build(trained.hyperparameters, directory.read_weights(trained, vocabulary), choice)
-    return LanguageModel(built, trained.hyperparameters, vocabulary)
+    return LanguageModel(built, trained.hyperparameters, vocabulary, run_data.treatment(trained))
 
 
 class LanguageModel:
     """A trained model and its vocabulary.
 
-    A text begins after an `<eos>`. White space separates words, and those that the vocabulary lacks are read
-    as `<unk>`. With `carry_state` a call goes on where the last such call ended, instead.
+    A text begins after an `<eos>`. It becomes words as that of the training did: white space separates them,
+    unless it was raw text. Those that the vocabulary lacks are read as `<unk>`. With `carry_state` a call
+    goes on where the last such call ended, instead.
 
     Attributes:
         backend: What computes.
         config: The hyper-parameters.
         vocabulary: The words.
+        treatment: How a text becomes words.
         state: Where the last call with `carry_state` ended; None: before the first word. It can be kept, and
             set again.
 
@@ -106,10 +110,14 @@ class LanguageModel:
         backend: With the trained weights.
         config: The hyper-parameters.
         vocabulary: The words.
+        treatment: How a text becomes words.
     """
 
-    def __init__(self, backend: Backend, config: Config, vocabulary: Vocabulary) -> None:
+    def __init__(
+        self, backend: Backend, config: Config, vocabulary: Vocabulary, treatment: Treatment = PLAIN
+    ) -> None:
         self.backend, self.config, self.vocabulary = backend, config, vocabulary
+        self.treatment = treatment
         self.state: Position | None = None
         self._tokens = batches.tokens_a_call(len(vocabulary))
 
@@ -134,7 +142,7 @@ class LanguageModel:
         """Yield what `score` returns, in the order of the sentences; only some of them are in memory."""
         if unit not in NATS:
             raise UserError(f"the unit must be one of {', '.join(NATS)}, not {unit!r}")
-        encoded = encode_lines(sentences, self.vocabulary)
+        encoded = encode_lines(sentences, self.vocabulary, self.treatment)
         # A stream is one row: nothing is gained by more of it.
         limits = {"words": self._tokens} if carry_state else {}
         for window in batches.windows(encoded, **limits):
@@ -264,7 +272,7 @@ class LanguageModel:
         return Neighbours(self.embeddings, self.vocabulary)
 
     def _read(self, prefix: str, *, carry_state: bool) -> Position:
-        ids = encode(prefix, self.vocabulary, end=False).ids
+        ids = encode(prefix, self.vocabulary, end=False, treatment=self.treatment).ids
         position = self.read((carry_state and self.state) or self.beginning(), ids)
         if carry_state:
             self.state = position

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ptb_lm.data.text import Ids
+from ptb_lm.data.tokens import PLAIN, Treatment
 from ptb_lm.data.vocabulary import EOS, UNK, Vocabulary
 from ptb_lm.errors import UserError
 from ptb_lm.training.scoring import perplexity_of
@@ -28,18 +29,21 @@ class Encoded(NamedTuple):
     unknown: int  # how many of them the vocabulary lacks; `<unk>` stands for each
 
 
-def encode(sentence: str, vocabulary: Vocabulary, *, end: bool = True) -> Encoded:
-    """Return a sentence's words, which white space separates, and their ids.
+def encode(
+    sentence: str, vocabulary: Vocabulary, *, end: bool = True, treatment: Treatment = PLAIN
+) -> Encoded:
+    """Return a sentence's words and their ids.
 
     Args:
         sentence: May be empty.
         vocabulary: The model's.
         end: Whether an `<eos>` follows the last word.
+        treatment: How it becomes words; by default white space separates them.
 
     Raises:
         UserError: The vocabulary lacks a word, and has no `<unk>`.
     """
-    words = (*sentence.split(), EOS) if end else tuple(sentence.split())
+    words = (*treatment.words(sentence), *([EOS] if end else ()))
     missing = [word for word in words if word not in vocabulary.ids]
     if missing and vocabulary.unknown is None:
         raise UserError(f"the word {missing[0]!r} is not in the vocabulary, which has no {UNK}")
@@ -47,7 +51,9 @@ def encode(sentence: str, vocabulary: Vocabulary, *, end: bool = True) -> Encode
     return Encoded(words, np.array(ids, np.int32), len(missing))
 
 
-def encode_lines(lines: Iterable[str], vocabulary: Vocabulary) -> Iterator[Encoded]:
+def encode_lines(
+    lines: Iterable[str], vocabulary: Vocabulary, treatment: Treatment = PLAIN
+) -> Iterator[Encoded]:
     """Encode each line as a sentence.
 
     Raises:
@@ -55,7 +61,7 @@ def encode_lines(lines: Iterable[str], vocabulary: Vocabulary) -> Iterator[Encod
     """
     for number, line in enumerate(lines, 1):
         try:
-            yield encode(line, vocabulary)
+            yield encode(line, vocabulary, treatment=treatment)
         except UserError as error:
             raise UserError(f"line {number}: {error}") from None
 

@@ -15,12 +15,15 @@ from typing import Any
 
 from ptb_lm import cli, host
 from ptb_lm.data.corpus import Corpus, load_named
+from ptb_lm.data.preparation import FIELDS, requested
 from ptb_lm.errors import UserError
 from ptb_lm.files import home
 from ptb_lm.model import backend, parameters
 from ptb_lm.model.choice import CHOSEN, Choice
 from ptb_lm.model.config import HYPERPARAMETERS, RECIPES
 from ptb_lm.model.hyperparameter import flag_name
+from ptb_lm.training import run_data
+from ptb_lm.training.fine_tuning import Start
 from ptb_lm.training.interrupt import Interrupted, StopRequest
 from ptb_lm.training.run_config import RunConfig
 from ptb_lm.training.run_directory import RunDirectory
@@ -45,22 +48,34 @@ def train(arguments: argparse.Namespace, command_line: str, *, started: float) -
     command, load = f"{cli.TRAIN} {command_line}".strip(), host.Load()
     given = {name: value for name, value in vars(arguments).items() if value is not None}
     resuming = arguments.resume is not None
+    start = None
+    if "extend_vocabulary" in given and "init_from" not in given:
+        raise UserError("--extend-vocabulary adds words to those of --init-from, which is not given")
     if arguments.overwrite and arguments.run_dir is None:
         raise UserError("--overwrite replaces the run in --run-dir, which is not given")
     if resuming:
         directory = RunDirectory(arguments.resume)
         run = _resumed_config(directory.read_config(), given)
     else:
-        run = new_config(given)
+        start = Start.read(arguments.init_from) if "init_from" in given else None
+        run = start.config(given) if start else new_config(given)
         directory = RunDirectory(arguments.run_dir or _new_path(run))
         _refuse_existing(directory, overwrite=arguments.overwrite)
 
     # Everything that can be wrong is found out before anything is written.
-    corpus = load_named(run.data)
+    if resuming:
+        corpus = run_data.load_again(run, directory.read_vocabulary())
+    else:
+        vocabulary, extend = start.vocabulary if start else None, bool(arguments.extend_vocabulary)
+        corpus = load_named(run.data, run.preparation, vocabulary=vocabulary, extend=extend)
+        if start:
+            run = dataclasses.replace(run, init_from=start.record(corpus))
+    run = run_data.with_source(run, corpus)
     count_steps(corpus, run)  # refuses a split that is too short
     if resuming:
         _check_vocabulary(directory, corpus)
-    weights = parameters.initial(run.hyperparameters, len(corpus.vocabulary), seed=run.choice.seed)
+    draw = start.initial if start else _drawn
+    weights = draw(run, len(corpus.vocabulary))
     model = backend.build(run.hyperparameters, weights, run.choice)
     with directory.locked(), StopRequest() as stop:
         trainer = Trainer(run, corpus, model, directory, stop=stop, command=command, started=started)
@@ -95,6 +110,8 @@ def train(arguments: argparse.Namespace, command_line: str, *, started: float) -
             print(f"{interrupted}: saved; go on with: {again}", file=sys.stderr)
             return interrupted.exit_status
     result["command_seconds"] = time.perf_counter() - started  # of this process: all but starting Python
+    if run.init_from:
+        result["init_from"] = run.init_from.to_json()
     directory.write_result(result)
     _report(result, directory)
     return 0
@@ -112,12 +129,22 @@ def new_config(given: dict[str, Any]) -> RunConfig:
         data=data,
         choice=Choice.of(**{name: given[name] for name in CHOSEN if name in given}),
         hyperparameters=RECIPES[recipe][preset].replace(**changes),
+        preparation=requested(given, data, is_file=Path(data).is_file()),
     )
+
+
+def _drawn(run: RunConfig, words: int) -> parameters.Weights:
+    return parameters.initial(run.hyperparameters, words, seed=run.choice.seed)
 
 
 def _resumed_config(run: RunConfig, given: dict[str, Any]) -> RunConfig:
     """Return the run's configuration with the flags given now, where they may differ."""
     before = {**run.to_json(), **run.to_json()["hyperparameters"]}
+    if "init_from" in given:
+        raise UserError("--init-from begins a new run, and --resume goes on with one")
+    for name in FIELDS:
+        if name in given and given[name] != getattr(run.preparation, name, None):
+            raise UserError(f"{flag_name(name)} would change the text of the run, which a resumed run keeps")
     for name in given:
         kept = name in RESUMABLE or (name, given[name]) == ("precision", backend.AUTO)
         if name in before and not kept and given[name] != before[name]:
@@ -129,6 +156,7 @@ def _resumed_config(run: RunConfig, given: dict[str, Any]) -> RunConfig:
     return dataclasses.replace(
         run,
         data=given.get("data", run.data),
+        source=None if "data" in given else run.source,
         choice=dataclasses.replace(run.choice, device=given.get("device", run.choice.device)),
         hyperparameters=run.hyperparameters.replace(**changes),
     )
@@ -177,6 +205,8 @@ def _announce(
 ) -> None:
     tokens = ", ".join(f"{split} {len(ids):,}" for split, ids in corpus.splits.items())
     cli.say(f"data {run.data}: {tokens} tokens, {len(corpus.vocabulary):,} words")
+    for line in run_data.report(run, corpus):
+        cli.say(line)
     cli.say(
         f"model {run.choice.model}, config {run.config}, recipe {run.recipe}: {parameter_count:,} "
         f"parameters, {model.engine}; precision {run.choice.precision}"

@@ -1,15 +1,24 @@
 """Everything that determines a run, and its form in config.json."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ptb_lm.data.preparation import Preparation
 from ptb_lm.errors import UserError
 from ptb_lm.model.choice import CHOSEN, Choice
 from ptb_lm.model.config import HYPERPARAMETERS, Config
+from ptb_lm.training.origins import InitFrom, Source
 
+# Keys that config.json has where there is something to say, and how each is read. Without them the text was
+# prepared before, its place was not recorded, and the initial weights were drawn.
+SOMETIMES: dict[str, Callable[[Any], Any]] = {
+    "preparation": Preparation.from_json,
+    "source": Source.from_json,
+    "init_from": InitFrom.from_json,
+}
 # Keys that config.json did not always have, with what every run did before.
 ADDED = {"recipe": "tutorial", "execution": "eager", "unroll": "static"}
 
@@ -24,6 +33,9 @@ class RunConfig:
         data: What --data named.
         choice: What computes it.
         hyperparameters: The preset's, with what was given in their place.
+        preparation: What is done to the text; None: it was prepared before.
+        source: Where the text was, if it is a file or folder.
+        init_from: Whose weights it began with; None: with random ones.
     """
 
     config: str
@@ -31,6 +43,9 @@ class RunConfig:
     data: str
     choice: Choice
     hyperparameters: Config
+    preparation: Preparation | None = None
+    source: Source | None = None
+    init_from: InitFrom | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return the configuration as JSON types: the choice's names beside the others."""
@@ -40,6 +55,7 @@ class RunConfig:
             "data": self.data,
             **self.choice.to_json(),
             "hyperparameters": dataclasses.asdict(self.hyperparameters),
+            **{name: value.to_json() for name in SOMETIMES if (value := getattr(self, name)) is not None},
         }
 
     @classmethod
@@ -49,8 +65,10 @@ class RunConfig:
         Raises:
             UserError: A key is unknown or missing, or a value impossible.
         """
+        sometimes: dict[str, Any] = {}
         if isinstance(values, dict):
             values = {**ADDED, **values}
+            sometimes = {name: values.pop(name) for name in SOMETIMES if name in values}
         values = _checked_keys(("config", "recipe", "data", *CHOSEN, "hyperparameters"), values, source)
         hyperparameters = values.pop("hyperparameters")
         if isinstance(hyperparameters, dict):
@@ -63,7 +81,8 @@ class RunConfig:
                 raise UserError(f"{source}: {name} cannot be {value!r}")
         try:
             choice = Choice(**{name: values.pop(name) for name in CHOSEN})
-            return cls(choice=choice, hyperparameters=Config(**hyperparameters), **values)
+            read = {name: SOMETIMES[name](value) for name, value in sometimes.items()}
+            return cls(choice=choice, hyperparameters=Config(**hyperparameters), **values, **read)
         except UserError as error:
             raise UserError(f"{source}: {error}") from None
 

@@ -170,8 +170,10 @@ def _legend() -> str:
 
 
 def _continued(continued: Continued) -> str:
-    first, *others = sentences(continued.words)
-    space = " " if continued.prompt and first and not continued.prompt[-1].isspace() else ""
+    first, *others = sentences(continued.words, continued.treatment)
+    space = (
+        continued.treatment.gap if continued.prompt and first and not continued.prompt[-1].isspace() else ""
+    )
     written = "\n".join(
         [f"<strong>{escape(continued.prompt)}</strong>{space}{escape(first)}", *map(escape, others)]
     )

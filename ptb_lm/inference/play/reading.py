@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ptb_lm.data.tokens import PLAIN, Treatment
 from ptb_lm.data.vocabulary import EOS
 from ptb_lm.errors import UserError
 from ptb_lm.inference.language_model import LanguageModel, Position, Prediction
@@ -43,6 +44,7 @@ class Continued:
     prompt: str
     words: tuple[str, ...]
     unknown: tuple[str, ...]  # words of the prompt that the vocabulary lacks
+    treatment: Treatment = PLAIN  # how text becomes words
 
 
 def read(model: LanguageModel, text: str) -> list[ReadWord]:
@@ -54,10 +56,10 @@ def read(model: LanguageModel, text: str) -> list[ReadWord]:
     lines = [line for line in text.splitlines() if line.strip()]
     if not lines:
         raise UserError("there is no word to read: type a sentence")
-    _check_words(text)
+    _check_words(model, text)
     position, found = model.beginning(), list[ReadWord]()
     for line in lines:
-        encoded = encode(line, model.vocabulary)
+        encoded = encode(line, model.vocabulary, treatment=model.treatment)
         for word, identity in zip(encoded.words, encoded.ids.tolist(), strict=True):
             log_p_V, state = model.next_words(position)
             order = np.argsort(-log_p_V, kind="stable")[:LIKELIEST]
@@ -87,14 +89,16 @@ def go_on(model: LanguageModel, fields: Mapping[str, str]) -> Continued:
             it and has no `<unk>`.
     """
     prompt = fields.get("prompt", "")
-    _check_words(prompt)
+    _check_words(model, prompt)
     length = _number(fields, "length", "how many words")
     if not (length.is_integer() and 1 <= length <= MOST_WRITTEN):
         raise UserError(f"how many words: it must be a whole number from 1 to {MOST_WRITTEN}")
     temperature = _number(fields, "temperature", "temperature")
     words = model.generate(prompt, int(length), temperature=temperature)
-    unknown = dict.fromkeys(word for word in prompt.split() if word not in model.vocabulary.ids)
-    return Continued(prompt=prompt, words=tuple(words), unknown=tuple(unknown))
+    unknown = dict.fromkeys(
+        word for word in model.treatment.words(prompt) if word not in model.vocabulary.ids
+    )
+    return Continued(prompt=prompt, words=tuple(words), unknown=tuple(unknown), treatment=model.treatment)
 
 
 def perplexity(words: list[ReadWord]) -> float:
@@ -102,7 +106,7 @@ def perplexity(words: list[ReadWord]) -> float:
     return float(2 ** (math.fsum(word.bits for word in words) / len(words)))
 
 
-def sentences(words: tuple[str, ...]) -> list[str]:
+def sentences(words: tuple[str, ...], treatment: Treatment = PLAIN) -> list[str]:
     """Return words as lines, of which each but the last ended in an `<eos>`."""
     lines: list[list[str]] = [[]]
     for word in words:
@@ -110,11 +114,11 @@ def sentences(words: tuple[str, ...]) -> list[str]:
             lines.append([])
         else:
             lines[-1].append(word)
-    return [" ".join(line) for line in lines]
+    return [treatment.joined(line) for line in lines]
 
 
-def _check_words(text: str) -> None:
-    if (count := len(text.split())) > MOST_WORDS:
+def _check_words(model: LanguageModel, text: str) -> None:
+    if (count := len(model.treatment.words(text))) > MOST_WORDS:
         raise UserError(f"{count:,} words are too many at once: at most {MOST_WORDS}")
 
 

@@ -1,0 +1,119 @@
+"""What is done to raw text before a model reads it; a run keeps it, and treats other text in the same way."""
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from ptb_lm.data.tokens import Treatment
+from ptb_lm.errors import UserError
+
+NAMED = ("ptb", "synthetic")  # corpora that --data names
+LEAST_COUNT = 2  # of a word that is kept, where the flags do not say
+SHARE = 0.1  # of the lines for valid, and for test
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preparation:
+    """How raw text is tokenized, which of its words are kept, and which lines are held out.
+
+    Attributes:
+        tokenize: As in Treatment; so are the next two.
+        lowercase: Whether words are put into lower case.
+        numbers: Whether a word that is a number becomes N.
+        min_count: A rarer word of the training text becomes `<unk>`; None: `vocab_size` decides.
+        vocab_size: The words that are kept, the most frequent, `<eos>` and `<unk>` among them; None:
+            `min_count` decides.
+        valid_fraction: The part of a single file's lines that is held out for validation.
+        test_fraction: The part that is held out for the test.
+
+    Raises:
+        UserError: A value is impossible.
+    """
+
+    tokenize: str = "whitespace"
+    lowercase: bool = False
+    numbers: bool = False
+    min_count: int | None = None
+    vocab_size: int | None = None
+    valid_fraction: float = SHARE
+    test_fraction: float = SHARE
+
+    def __post_init__(self) -> None:
+        if self.min_count is not None and self.vocab_size is not None:
+            raise UserError(
+                "--min-count and --vocab-size both say which words are kept; only one can be given"
+            )
+        if self.min_count is not None and self.min_count < 1:
+            raise UserError(f"--min-count must be at least 1, not {self.min_count}")
+        if self.vocab_size is not None and self.vocab_size < 3:
+            raise UserError(
+                f"--vocab-size must be at least 3, for <eos>, <unk> and a word, not {self.vocab_size}"
+            )
+        for name in ("valid_fraction", "test_fraction"):
+            if not 0 < getattr(self, name) < 1:
+                flag = f"--{name.replace('_', '-')}"
+                raise UserError(f"{flag} must lie between 0 and 1, not {getattr(self, name)}")
+        if self.valid_fraction + self.test_fraction >= 1:
+            raise UserError(
+                f"--valid-fraction {self.valid_fraction:g} and --test-fraction {self.test_fraction:g} leave "
+                "nothing to train on: their sum must be below 1"
+            )
+
+    @cached_property
+    def treatment(self) -> Treatment:
+        """How the text becomes words."""
+        return Treatment(tokenize=self.tokenize, lowercase=self.lowercase, numbers=self.numbers)
+
+    @property
+    def least_count(self) -> int:
+        """The count below which a word is not kept."""
+        return self.min_count or (1 if self.vocab_size else LEAST_COUNT)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the attributes by name."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, values: Any) -> "Preparation":
+        """Read what `to_json` returned.
+
+        Raises:
+            UserError: A key is unknown or missing, or a value impossible.
+        """
+        types: dict[str, Any] = {each.name: each.type for each in dataclasses.fields(cls)}
+        if not isinstance(values, dict) or values.keys() != types.keys():
+            raise UserError(f"preparation must have the keys {', '.join(types)}")
+        for name, value in values.items():
+            if not isinstance(value, types[name]) or isinstance(value, bool) != (types[name] is bool):
+                raise UserError(f"preparation: {name} cannot be {value!r}")
+        return cls(**values)
+
+
+FIELDS = tuple(each.name for each in dataclasses.fields(Preparation))
+
+
+def requested(given: Mapping[str, Any], data: str, *, is_file: bool) -> Preparation | None:
+    """Return how the flags say that text is prepared; None: it is prepared already.
+
+    Args:
+        given: The flags that were given, by name.
+        data: What --data names.
+        is_file: Whether that is a single file, which has no splits.
+
+    Raises:
+        UserError: A value is impossible, or the text is prepared already.
+    """
+    asked = {name: given[name] for name in FIELDS if name in given}
+    if asked and data in NAMED:
+        raise UserError(f"{flags(asked)} would change --data {data}, which is prepared already")
+    held_out = [name for name in asked if name.endswith("_fraction")]
+    if held_out and not is_file:
+        raise UserError(f"{flags(held_out)} is for a single file; a folder {data} has its own splits")
+    return Preparation(**asked) if asked or is_file else None
+
+
+def flags(names: Any) -> str:
+    """Return flags of these names, as a person types them."""
+    return ", ".join("--" + name.replace("_", "-") for name in names)

@@ -1,0 +1,127 @@
+"""How a text becomes words: as it stands, or tokenized, in lower case, with N for numbers."""
+
+import dataclasses
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from ptb_lm.data.vocabulary import EOS, UNK
+from ptb_lm.errors import UserError
+
+TOKENIZERS = ("whitespace", "words", "characters")
+SPACE = "▁"  # U+2581, as SentencePiece writes it: a space among characters
+NUMBER = "N"  # as in Penn Treebank
+
+_NUMBER = re.compile(r"[+-]?\d+([.,:/]\d+)*")
+# Their period ends no sentence. Punkt counts them without it, in lower case.
+_ABBREVIATIONS = (
+    "a.m adm apr aug ave bros capt co col corp dec dept dr e.g est etc feb fig gen gov hon i.e inc jan "
+    "jr jul jun lt ltd maj mar mr mrs ms mt no nov oct p.m prof rep rev sen sep sept sgt sr st u.k u.n u.s v "
+    "vol vs"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Treatment:
+    """How a text becomes words; by default white space separates them, and they stay as they are.
+
+    Attributes:
+        tokenize: "whitespace"; "words", Penn Treebank's as NLTK finds them; or "characters", Unicode's code
+            points, with SPACE for white space between words.
+        lowercase: Whether words are put into lower case.
+        numbers: Whether a word that is a number becomes N.
+
+    Raises:
+        UserError: There is no such tokenizer.
+    """
+
+    tokenize: str = "whitespace"
+    lowercase: bool = False
+    numbers: bool = False
+
+    def __post_init__(self) -> None:
+        if self.tokenize not in TOKENIZERS:
+            raise UserError(f"tokenize must be one of {', '.join(TOKENIZERS)}, not {self.tokenize!r}")
+
+    def words(self, text: str) -> list[str]:
+        """Return the words of a sentence; the ends of lines are white space.
+
+        Raises:
+            UserError: NLTK is needed, and is not installed.
+        """
+        return self._changed(self._find(text))
+
+    def tokens(self, text: str) -> list[str]:
+        """Return the words of lines, with `<eos>` for each newline.
+
+        Raises:
+            UserError: NLTK is needed, and is not installed.
+        """
+        if self.tokenize == "whitespace":
+            return self._changed(text.replace("\n", f" {EOS} ").split())
+        tokens = list[str]()
+        *lines, rest = text.split("\n")
+        for line in lines:
+            tokens += self.words(line)
+            tokens.append(EOS)
+        return tokens + self.words(rest)
+
+    def joined(self, words: Iterable[str]) -> str:
+        """Return words as a person reads them."""
+        text = self.gap.join(words)
+        return text if self.gap else text.replace(SPACE, " ")
+
+    @property
+    def gap(self) -> str:
+        """What stands between two words."""
+        return "" if self.tokenize == "characters" else " "
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the attributes by name."""
+        return dataclasses.asdict(self)
+
+    @cached_property
+    def _find(self) -> Callable[[str], list[str]]:
+        if self.tokenize == "whitespace":
+            return str.split
+        if self.tokenize == "characters":
+            return lambda text: list(SPACE.join(text.split()))
+        return _treebank()
+
+    def _changed(self, words: list[str]) -> list[str]:
+        if self.lowercase:
+            words = [word.lower() for word in words]
+        if self.numbers:
+            words = [NUMBER if _NUMBER.fullmatch(word) else word for word in words]
+        return words
+
+
+PLAIN = Treatment()
+
+
+def _treebank() -> Callable[[str], list[str]]:
+    """Return NLTK's tokenizer after the conventions of Penn Treebank, over the sentences of a line."""
+    try:
+        from nltk.tokenize.destructive import NLTKWordTokenizer
+        from nltk.tokenize.punkt import PunktParameters, PunktSentenceTokenizer
+    except ModuleNotFoundError as error:
+        raise UserError(
+            f"--tokenize words needs the package {error.name}, which is not installed; install it with: pip "
+            "install 'ptb-lm[text]' (a checkout: -e '.[text]')"
+        ) from None
+    parameters = PunktParameters()
+    parameters.abbrev_types.update(_ABBREVIATIONS.split())
+    # The word tokenizer takes the period off the last word of what it is given only.
+    sentences, words = PunktSentenceTokenizer(parameters), NLTKWordTokenizer()
+
+    def find(text: str) -> list[str]:
+        found = list[str]()
+        for number, part in enumerate(text.split(UNK)):  # which the tokenizer would take apart
+            found += [UNK] * (number > 0)
+            for sentence in sentences.tokenize(part):
+                found += words.tokenize(sentence)
+        return found
+
+    return find

@@ -1,0 +1,129 @@
+"""A run that begins with the weights of another one: --init-from."""
+
+import dataclasses
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ptb_lm.data.corpus import Corpus
+from ptb_lm.data.preparation import NAMED, Preparation, flags, requested
+from ptb_lm.data.vocabulary import Vocabulary
+from ptb_lm.errors import UserError
+from ptb_lm.model import parameters
+from ptb_lm.model.backend import Arrays
+from ptb_lm.model.choice import CHOSEN, Choice
+from ptb_lm.model.config import HYPERPARAMETERS
+from ptb_lm.training.origins import InitFrom
+from ptb_lm.training.run_config import RunConfig
+from ptb_lm.training.run_directory import RunDirectory
+from ptb_lm.training.text_flags import RATE
+
+SIZES = ("cell", "num_layers", "hidden_size", "embedding_size", "tie_weights")
+TREATMENT = ("tokenize", "lowercase", "numbers")
+VOCABULARY_AXES = {"embedding": 0, "softmax.kernel": 1, "softmax.bias": 0}
+
+
+@dataclass(frozen=True, eq=False)
+class Start:
+    """The run whose weights another one begins with.
+
+    Attributes:
+        directory: Its files.
+        run: Its configuration.
+        vocabulary: Its words.
+        weights: Its best weights, by canonical name.
+    """
+
+    directory: RunDirectory
+    run: RunConfig
+    vocabulary: Vocabulary
+    weights: Arrays
+
+    @classmethod
+    def read(cls, path: Path) -> "Start":
+        """Read a run.
+
+        Raises:
+            UserError: It is not a run directory, or has no weights.
+        """
+        directory = RunDirectory(path)
+        run, vocabulary = directory.read_config(), directory.read_vocabulary()
+        return cls(directory, run, vocabulary, directory.read_weights(run, vocabulary))
+
+    def config(self, given: Mapping[str, Any]) -> RunConfig:
+        """Return the configuration of a run that begins here, from the flags that were given, by name.
+
+        Raises:
+            UserError: A flag contradicts this run.
+        """
+        before = self.run.hyperparameters
+        changes = {each.name: given[each.name] for each in HYPERPARAMETERS if each.name in given}
+        if changes.get("embedding_size") == before.embedding_width:
+            del changes["embedding_size"]
+        theirs = {
+            "config": self.run.config,
+            "recipe": self.run.recipe,
+            **{name: getattr(before, name) for name in SIZES},
+        }
+        for name, value in {**given, **changes}.items():
+            if name in theirs and name in {"config", "recipe", *changes} and value != theirs[name]:
+                raise UserError(
+                    f"{flags([name])} {value} contradicts the run {self.directory.path}, which has "
+                    f"{theirs[name]}"
+                )
+        choice: dict[str, Any] = {"framework": self.run.choice.framework, "model": self.run.choice.model}
+        choice |= {name: given[name] for name in CHOSEN if name in given}
+        data = given.get("data", "ptb")
+        return RunConfig(
+            config=self.run.config,
+            recipe=self.run.recipe,
+            data=data,
+            choice=Choice.of(**choice),
+            hyperparameters=before.replace(**{"learning_rate": before.learning_rate * RATE, **changes}),
+            preparation=self._preparation(given, data),
+        )
+
+    def _preparation(self, given: Mapping[str, Any], data: str) -> Preparation | None:
+        limits = [name for name in ("min_count", "vocab_size") if name in given]
+        if limits and "extend_vocabulary" not in given:
+            raise UserError(
+                f"{flags(limits)} chooses among new words, and --init-from takes those of its run; "
+                "--extend-vocabulary adds others"
+            )
+        asked = requested(given, data, is_file=Path(data).is_file())
+        theirs = self.run.preparation
+        if theirs is None or data in NAMED:
+            return asked
+        for name in TREATMENT:
+            if name in given and given[name] != getattr(theirs, name):
+                raise UserError(
+                    f"{flags([name])} contradicts the run {self.directory.path}, which has other words"
+                )
+        treatment = {name: getattr(theirs, name) for name in TREATMENT}
+        return dataclasses.replace(asked or Preparation(), **treatment)
+
+    def record(self, data: Corpus) -> InitFrom:
+        """Return where the weights came from, for the record."""
+        result = self.directory.read_result() or {}
+        return InitFrom(
+            run=str(self.directory.path.resolve()),
+            weights_sha256=hashlib.sha256(self.directory.weights.read_bytes()).hexdigest(),
+            test_perplexity=result.get("test_perplexity"),
+            new_words=len(data.vocabulary) - len(self.vocabulary),
+        )
+
+    def initial(self, run: RunConfig, words: int) -> parameters.Weights:
+        """Return the initial weights for a vocabulary of `words`; what belongs to new words is drawn."""
+        weights: parameters.Weights = dict(self.weights)
+        if (known := len(self.vocabulary)) == words:
+            return weights
+        drawn = parameters.initial(run.hyperparameters, words, seed=run.choice.seed)
+        for name in VOCABULARY_AXES.keys() & weights.keys():
+            axis = VOCABULARY_AXES[name]
+            _, new = np.split(drawn[name], [known], axis=axis)
+            weights[name] = np.concatenate([weights[name], new], axis=axis)
+        return weights

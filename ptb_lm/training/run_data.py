@@ -1,0 +1,106 @@
+"""A run's text: what its words are, where it is found again, and what was done to it, in sentences."""
+
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+
+from ptb_lm.data import corpus
+from ptb_lm.data.corpus import Corpus
+from ptb_lm.data.preparation import NAMED, Preparation
+from ptb_lm.data.text import Ids
+from ptb_lm.data.tokens import PLAIN, Treatment
+from ptb_lm.data.vocabulary import EOS, UNK, Vocabulary
+from ptb_lm.training.origins import Source
+from ptb_lm.training.run_config import RunConfig
+
+
+def treatment(run: RunConfig) -> Treatment:
+    """Return how a run's text became words."""
+    return run.preparation.treatment if run.preparation else PLAIN
+
+
+def with_source(run: RunConfig, data: Corpus) -> RunConfig:
+    """Return the configuration with the place and the digest of its text, if --data named it by its path."""
+    if run.data in NAMED:
+        return dataclasses.replace(run, source=None)
+    return dataclasses.replace(run, source=Source(path=str(Path(place(run)).resolve()), sha256=data.sha256))
+
+
+def place(run: RunConfig) -> str:
+    """Return where a run's text is: as it was named, or at its absolute path when that is not there."""
+    if run.data in NAMED or run.source is None or not Path(run.source.path).exists():
+        return run.data
+    return run.source.path
+
+
+def load_again(run: RunConfig, vocabulary: Vocabulary, *, named: str | None = None) -> Corpus:
+    """Load the text of a run that has a vocabulary, prepared as it was then.
+
+    Args:
+        run: Its configuration.
+        vocabulary: Its words.
+        named: Where the text is now; None: where it was.
+
+    Raises:
+        UserError: The text is not there or cannot be read.
+    """
+    data = place(run) if named is None else named
+    if run.preparation is None and run.init_from is None:
+        return corpus.load_named(data)  # its words tell whether it is the same text
+    return corpus.load_named(data, run.preparation, vocabulary=vocabulary)
+
+
+def difference(run: RunConfig, data: Corpus) -> str | None:
+    """Return the sentence that a text is not the one that a run was trained on; None if it is."""
+    if run.source is None or run.source.sha256 == data.sha256:
+        return None
+    return (
+        f"the text differs from the one that the run was trained on, {run.source.path}: its SHA-256 is "
+        f"{data.sha256[:12]}…, not {run.source.sha256[:12]}…"
+    )
+
+
+def report(run: RunConfig, data: Corpus) -> Iterator[str]:
+    """Yield what was done to a run's text; nothing of one that was prepared and has words of its own."""
+    if run.preparation:
+        yield _done(run.preparation, data, limited=run.init_from is None or run.init_from.new_words > 0)
+        yield f"{UNK} stands for {_shares(data)} of the words"
+    if run.init_from:
+        count = run.init_from.new_words
+        added = f", {count:,} new ones among them" if count else ""
+        yield (
+            f"weights and vocabulary of {run.init_from.run}: {len(data.vocabulary):,} words{added}; read as "
+            f"{UNK} are {_missed(data)} words that it lacks"
+        )
+
+
+def _done(preparation: Preparation, data: Corpus, *, limited: bool) -> str:
+    parts = [f"words by {preparation.tokenize}"]
+    if preparation.lowercase:
+        parts.append("lower case")
+    if preparation.numbers:
+        parts.append("N for numbers")
+    if limited:
+        parts.append(
+            f"the {preparation.vocab_size:,} most frequent words"
+            if preparation.vocab_size
+            else f"every word seen {preparation.least_count} times or more"
+        )
+    covered = f"{1 - _share(data, 'train'):.2%}"
+    return f"text: {', '.join(parts)}; the vocabulary covers {covered} of the training text"
+
+
+def _shares(data: Corpus) -> str:
+    return ", ".join(f"{_share(data, split):.2%} of {split}" for split in data.splits)
+
+
+def _share(data: Corpus, split: str) -> float:
+    """Return which part of the words of a split, without ends of lines, is `<unk>`."""
+    ids: Ids = data.splits[split]
+    words = int((ids != data.vocabulary.ids.get(EOS, -1)).sum())
+    unknown = data.vocabulary.unknown
+    return int((ids == unknown).sum()) / words if unknown is not None and words else 0.0
+
+
+def _missed(data: Corpus) -> str:
+    return ", ".join(f"{split} {count:,}" for split, count in data.missed.items())
