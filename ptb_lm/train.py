@@ -77,6 +77,12 @@ def _parser() -> cli.Parser:
     where = runs.add_mutually_exclusive_group()
     where.add_argument("--run-dir", type=Path, help="default: a new one in checkpoints/")
     where.add_argument("--resume", type=Path, metavar="RUN", help="go on exactly where this run stopped")
+    runs.add_argument(
+        "--log-interval",
+        type=cli.positive,
+        metavar="SECONDS",
+        help="where there is no terminal, a line so often says how far the run is (default: 30)",
+    )
     runs.add_argument("--overwrite", action="store_true", help="replace the run in --run-dir")
     text_flags.add(parser)
     overrides = parser.add_argument_group("hyper-parameters, in place of the preset's")

@@ -28,6 +28,7 @@ from ptb_lm.training.interrupt import Interrupted, StopRequest
 from ptb_lm.training.run_config import RunConfig
 from ptb_lm.training.run_directory import RunDirectory
 from ptb_lm.training.trainer import Trainer, count_steps
+from ptb_lm.training.watch import LOG_SECONDS
 
 # What may differ when a run is resumed; all else would make it another run.
 RESUMABLE = ("data", "device", *(each.name for each in HYPERPARAMETERS if each.resumable))
@@ -78,7 +79,16 @@ def train(arguments: argparse.Namespace, command_line: str, *, started: float) -
     weights = draw(run, len(corpus.vocabulary))
     model = backend.build(run.hyperparameters, weights, run.choice)
     with directory.locked(), StopRequest() as stop:
-        trainer = Trainer(run, corpus, model, directory, stop=stop, command=command, started=started)
+        trainer = Trainer(
+            run,
+            corpus,
+            model,
+            directory,
+            stop=stop,
+            command=command,
+            started=started,
+            log_seconds=given.get("log_interval", LOG_SECONDS),
+        )
         if resuming:
             trainer.resume(command)
             result = directory.read_result()

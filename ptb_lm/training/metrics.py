@@ -1,10 +1,10 @@
-"""What a run reports of itself: on its progress bar, at the end of an epoch, and as its result."""
+"""What a run reports of itself: within an epoch, at its end, and as its result."""
 
-import math
-from typing import Any
+from typing import NamedTuple
 
 from ptb_lm.model.config import Config
 from ptb_lm.training.progress import Progress, Row
+from ptb_lm.training.scoring import perplexity_of
 
 # TensorBoard tag -> column of metrics.jsonl, where there is one.
 SCALARS = {
@@ -15,21 +15,62 @@ SCALARS = {
     "words_per_second": "words_per_second",
     "gradient_norm": "gradient_norm",
 }
+# TensorBoard tag -> key of result.json.
+AT_THE_END = {"perplexity/test": "test_perplexity", "perplexity/test_of_last_epoch": "final_test_perplexity"}
 
 
-def bar(progress: Progress, config: Config) -> dict[str, Any]:
-    """Return what the progress bar shows of the epoch so far."""
-    perplexity = progress.train_perplexity(config.batch_size * config.num_steps)
-    return {
-        "loss": f"{math.log(perplexity):.3f}",
-        "perplexity": f"{perplexity:.1f}",
-        "wps": f"{progress.words_per_second:,.0f}",
+class Sums(NamedTuple):
+    """What an epoch's training steps have added up to."""
+
+    step: int
+    nll: float
+    gradient_norms: float
+    tokens: int  # inside the clock, as the seconds
+    seconds: float
+
+    @classmethod
+    def of(cls, progress: Progress) -> "Sums":
+        """Return those of the epoch so far."""
+        return cls(
+            progress.step,
+            progress.nll,
+            progress.gradient_norms,
+            progress.clocked_tokens,
+            progress.clocked_seconds,
+        )
+
+
+def point(before: Sums, now: Sums, config: Config, *, rate: float) -> dict[str, float]:
+    """Return what TensorBoard shows of the steps between two moments of an epoch, by tag.
+
+    Args:
+        before: The sums at the first moment.
+        now: The sums at the second; a step at least lies between.
+        config: The hyper-parameters.
+        rate: The learning rate.
+    """
+    steps = now.step - before.step
+    tokens = steps * config.batch_size * config.num_steps
+    nll = now.nll - before.nll
+    values = {
+        "step/loss": nll / tokens,
+        "step/perplexity": perplexity_of(nll, tokens),
+        "step/gradient_norm": (now.gradient_norms - before.gradient_norms) / steps,
+        "step/learning_rate": rate,
     }
+    if now.seconds > before.seconds:  # the first step of a process is not clocked
+        values["step/words_per_second"] = (now.tokens - before.tokens) / (now.seconds - before.seconds)
+    return values
 
 
 def scalars(row: Row) -> dict[str, float]:
     """Return what TensorBoard shows of an epoch's row, by tag."""
     return {tag: row[column] for tag, column in SCALARS.items() if column in row}
+
+
+def scalars_at_the_end(result: Row) -> dict[str, float]:
+    """Return what TensorBoard shows of a result, by tag."""
+    return {tag: result[key] for tag, key in AT_THE_END.items()}
 
 
 def epoch_row(

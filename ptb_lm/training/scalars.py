@@ -1,4 +1,4 @@
-"""TensorBoard scalars.
+"""TensorBoard's file of a run: scalars, the configuration as text, the hyper-parameters.
 
 Written with TensorBoard's own messages and record format, but without its writer classes: those import
 TensorFlow if it is installed.
@@ -10,10 +10,13 @@ import socket
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.record_writer import RecordWriter
+
+from ptb_lm.training import summaries
 
 _COUNT = itertools.count()  # of the event files of this process
 
@@ -43,6 +46,21 @@ class Scalars:
         """Write scalars by tag, and flush them."""
         summary = Summary(value=[Summary.Value(tag=tag, simple_value=v) for tag, v in values.items()])
         self._write(Event(wall_time=time.time(), step=step, summary=summary))
+
+    def begin(self, config: Mapping[str, Any], step: int) -> None:
+        """Write a run's configuration: for the hparams plugin, and as text.
+
+        Args:
+            config: As config.json has it.
+            step: Where the run begins, or goes on.
+        """
+        values = [summaries.text("config", config), summaries.session_start(config, time.time())]
+        self._write(Event(wall_time=time.time(), step=step, summary=Summary(value=values)))
+
+    def end(self, step: int) -> None:
+        """Write for the hparams plugin that the run has ended."""
+        values = [summaries.session_end(time.time())]
+        self._write(Event(wall_time=time.time(), step=step, summary=Summary(value=values)))
 
     def close(self) -> None:
         """Close the file."""

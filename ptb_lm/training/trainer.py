@@ -15,7 +15,9 @@ from ptb_lm.training.interrupt import Interrupted, StopRequest
 from ptb_lm.training.progress import Progress, Row
 from ptb_lm.training.run_config import RunConfig
 from ptb_lm.training.run_directory import RunDirectory
+from ptb_lm.training.scalars import Scalars
 from ptb_lm.training.state import collect, diverged, restore
+from ptb_lm.training.watch import LOG_SECONDS, Log, Watch
 
 READ_SECONDS = 0.5  # how often the device is waited for: to move the bar, and to notice divergence
 SAVE_SECONDS = 300.0  # how much work a lost process may lose
@@ -35,6 +37,7 @@ class Trainer:
         stop: Asked before every step.
         command: The command line, for the record.
         started: When the command was, by time.perf_counter.
+        log_seconds: Between two lines that say how far the run is, where there is no terminal.
     """
 
     def __init__(
@@ -47,6 +50,7 @@ class Trainer:
         stop: StopRequest,
         command: str,
         started: float,
+        log_seconds: float = LOG_SECONDS,
     ) -> None:
         self.run = run
         self.config = run.hyperparameters
@@ -62,6 +66,8 @@ class Trainer:
         self.tokens = self.config.batch_size * self.config.num_steps  # a step
         self.averages = Averages(backend, self.config, steps_an_epoch=self.steps)
         self._warm = False  # the first step of a process compiles, and is not clocked
+        self._log = Log(log_seconds)
+        self._validation_seconds = 0.0  # of the newest epoch's; 0 before there was one
         self._started = started
         self._entered = self._saved = time.perf_counter()
 
@@ -89,25 +95,36 @@ class Trainer:
             OSError: A file cannot be written.
         """
         progress = self.progress
-        first = progress.epoch == 0 and progress.step == 0
-        scalars = self.directory.scalars(purge_step=None if first else progress.epoch + 1)
+        done = self._steps_done()
+        scalars = self.directory.scalars(purge_step=done + 1 if done else None)
         try:
             self._save()  # before any work: a folder that cannot be written is noticed now
             self.directory.write_metrics(progress.rows)
+            scalars.begin(self.run.to_json(), step=done)
             rows_BL = self.backend.place(corpus.rows(self.corpus.splits["train"], self.config.batch_size))
             while progress.epoch < self.config.epochs:
-                self._train_epoch(rows_BL)
+                self._train_epoch(rows_BL, scalars)
                 row = self._finish_epoch()
-                scalars.add(metrics.scalars(row), step=row["epoch"])
-            return self._test()
+                scalars.add(metrics.scalars(row), step=self._steps_done())
+            result = self._test()
+            scalars.add(metrics.scalars_at_the_end(result), step=self._steps_done())
+            scalars.end(step=self._steps_done())
+            return result
         finally:
             scalars.close()
 
-    def _train_epoch(self, rows_BL: Words) -> None:
+    def _train_epoch(self, rows_BL: Words, scalars: Scalars) -> None:
         progress, rate = self.progress, self.config.learning_rate_in(self.progress.epoch)
         pending: list[Loss] = []
-        description = f"epoch {progress.epoch + 1}/{self.config.epochs}"
-        with cli.progress_bar(self.steps, description, initial=progress.step) as bar:
+        watch = Watch(
+            progress,
+            self.config,
+            steps=self.steps,
+            log=self._log,
+            scalars=scalars,
+            validation_seconds=self._validation_seconds,
+        )
+        with watch:
             self.backend.read([])
             start = time.perf_counter()
             windows = corpus.windows(rows_BL, self.config.num_steps, start=progress.step)
@@ -118,8 +135,7 @@ class Trainer:
                 due = time.perf_counter() - start > READ_SECONDS
                 if due or not self._warm or self.stop.signal_number:
                     self._read(pending, start)
-                    bar.update(len(pending))
-                    bar.set_postfix(metrics.bar(progress, self.config), refresh=False)
+                    watch.update()
                     pending = []
                     self._stop_if_asked(save=True)
                     if time.perf_counter() - self._saved > SAVE_SECONDS:
@@ -127,6 +143,7 @@ class Trainer:
                     start = time.perf_counter()  # bar and files are outside the clock
             if pending:
                 self._read(pending, start)
+                watch.update()
 
     def _read(self, pending: list[Loss], start: float) -> None:
         """Wait for some steps, stop the clock, and add up what they measured."""
@@ -155,7 +172,7 @@ class Trainer:
 
     def _finish_epoch(self) -> Row:
         """Validate, keep the weights if they are the best, and write the epoch's row."""
-        progress = self.progress
+        progress, start = self.progress, time.perf_counter()
         try:
             with self.averages.in_place(progress):
                 valid = self._perplexity("valid")
@@ -164,6 +181,7 @@ class Trainer:
         except Interrupted:
             self._save()  # validation is done again, training is not
             raise
+        self._validation_seconds = time.perf_counter() - start
         row = metrics.epoch_row(
             progress, self.config, valid_perplexity=valid, unaveraged_valid_perplexity=unaveraged
         )
@@ -234,6 +252,10 @@ class Trainer:
             if save:
                 self._save()
             raise Interrupted(number)
+
+    def _steps_done(self) -> int:
+        """Return the training steps of the whole run so far: where TensorBoard's points are."""
+        return self.progress.epoch * self.steps + self.progress.step
 
     def _run_seconds(self) -> float:
         return self.progress.run_seconds + time.perf_counter() - self._entered

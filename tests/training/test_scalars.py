@@ -1,5 +1,8 @@
-"""TensorBoard scalars: read back with TensorBoard's own readers."""
+"""TensorBoard's file: read back with TensorBoard's own readers."""
 
+import itertools
+import json
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -21,6 +24,9 @@ TAGS = {
     "words_per_second": "words_per_second",
     "gradient_norm": "gradient_norm",
 }
+AT_THE_END = {"perplexity/test", "perplexity/test_of_last_epoch"}
+WITHIN = {f"step/{name}" for name in ("loss", "perplexity", "gradient_norm", "learning_rate")}
+SPEED = "step/words_per_second"  # an epoch so short may have been read once, by the step that is not clocked
 
 
 @pytest.fixture(scope="module")
@@ -32,25 +38,101 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run
 
 
-def test_tensorboard_reads_the_metrics(run: Path) -> None:
-    rows = runs.metrics(run)
+def steps_an_epoch(run: Path) -> int:
+    words = len(Path(json.loads((run / "config.json").read_text())["data"], "train.txt").read_text().split())
+    lines = 90  # of runs.write_corpus; each ends in <eos>
+    return ((words + lines) // 4 - 1) // 5  # rows, and steps of a window
+
+
+def read(run: Path) -> EventAccumulator:
     events = EventAccumulator(str(run))
     events.Reload()
-    assert set(events.Tags()["scalars"]) == TAGS.keys()
+    return events
+
+
+def test_tensorboard_reads_the_metrics_by_step(run: Path) -> None:
+    rows, steps, events = runs.metrics(run), steps_an_epoch(run), read(run)
+    assert set(events.Tags()["scalars"]) - {SPEED} == TAGS.keys() | AT_THE_END | WITHIN
     for tag, column in TAGS.items():
         scalars = events.Scalars(tag)
-        assert [scalar.step for scalar in scalars] == [1, 2, 3]
+        assert [scalar.step for scalar in scalars] == [steps, 2 * steps, 3 * steps]
         # TensorBoard keeps float32.
         assert [scalar.value for scalar in scalars] == pytest.approx([row[column] for row in rows], rel=1e-7)
 
 
+def test_points_within_an_epoch_add_up_to_its_row(run: Path) -> None:
+    rows, steps, events = runs.metrics(run), steps_an_epoch(run), read(run)
+    for column, tag, mean in (
+        ("train_perplexity", "step/loss", math.exp),
+        ("gradient_norm", "step/gradient_norm", float),
+    ):
+        points = events.Scalars(tag)
+        assert len(points) > len(rows)
+        for row in rows:
+            first = (row["epoch"] - 1) * steps
+            within = [point for point in points if first < point.step <= first + steps]
+            assert within[-1].step == first + steps
+            counts = [b - a for a, b in itertools.pairwise([first, *(point.step for point in within)])]
+            total = sum(count * point.value for count, point in zip(counts, within, strict=True))
+            assert mean(total / steps) == pytest.approx(row[column], rel=1e-6)
+    rates = {point.value for point in events.Scalars("step/learning_rate")}
+    assert rates == {row["learning_rate"] for row in rows}
+
+
+def test_the_test_is_a_point_at_the_end(run: Path) -> None:
+    events, result, steps = read(run), runs.result(run), steps_an_epoch(run)
+    for tag, key in (
+        ("perplexity/test", "test_perplexity"),
+        ("perplexity/test_of_last_epoch", "final_test_perplexity"),
+    ):
+        before, last = events.Scalars(tag)  # the run ended twice
+        assert (before.step, last.step) == (2 * steps, 3 * steps)
+        assert last.value == pytest.approx(result[key], rel=1e-7)
+
+
+def test_the_configuration_is_a_text(run: Path) -> None:
+    (*_, newest) = read(run).Tensors("config")
+    (text,) = newest.tensor_proto.string_val
+    lines = text.decode().splitlines()
+    assert "| hidden_size | 6 |" in lines
+    assert '| model | "cudnn" |' in lines
+    assert "| epochs | 3 |" in lines  # as it was resumed
+
+
+def test_the_hparams_plugin_lists_the_run_with_its_hyperparameters(run: Path) -> None:
+    from tensorboard.backend.event_processing.data_provider import MultiplexerDataProvider
+    from tensorboard.backend.event_processing.plugin_event_multiplexer import EventMultiplexer
+    from tensorboard.context import RequestContext
+    from tensorboard.plugins.base_plugin import TBContext
+    from tensorboard.plugins.hparams import api_pb2, backend_context, list_session_groups
+
+    multiplexer = EventMultiplexer().AddRunsFromDirectory(str(run.parent))
+    multiplexer.Reload()
+    provider = MultiplexerDataProvider(multiplexer, str(run.parent))
+    context = backend_context.Context(TBContext(logdir=str(run.parent), data_provider=provider))
+    request = api_pb2.ListSessionGroupsRequest(
+        start_index=0,
+        slice_size=10,
+        include_metrics=True,
+        allowed_statuses=[api_pb2.STATUS_SUCCESS],
+        col_params=[
+            api_pb2.ColParams(metric=api_pb2.MetricName(tag="perplexity/test")),
+        ],
+    )
+    handler = list_session_groups.Handler(RequestContext(), context, "", request)
+    (group,) = handler.run().session_groups
+    assert group.hparams["hidden_size"].number_value == 6
+    assert group.hparams["model"].string_value == "cudnn"
+    assert group.hparams["tie_weights"].bool_value is False
+    values = {value.name.tag: value.value for value in group.metric_values}
+    assert values["perplexity/test"] == pytest.approx(runs.result(run)["test_perplexity"], rel=1e-7)
+
+
 def test_the_weights_have_a_curve_beside_that_of_their_average(tmp_path: Path) -> None:
     run = runs.train_run(runs.write_corpus(tmp_path / "data"), tmp_path / "run", "--average-epochs", "1")
-    rows = runs.metrics(run)
-    events = EventAccumulator(str(run))
-    events.Reload()
+    rows, events = runs.metrics(run), read(run)
     curves = {"perplexity/valid_unaveraged": "unaveraged_valid_perplexity", **TAGS}
-    assert set(events.Tags()["scalars"]) == curves.keys()
+    assert set(events.Tags()["scalars"]) - {SPEED} == curves.keys() | AT_THE_END | WITHIN
     for tag, column in curves.items():
         values = [scalar.value for scalar in events.Scalars(tag)]
         assert values == pytest.approx([row[column] for row in rows], rel=1e-7)
@@ -60,10 +142,13 @@ def test_each_process_writes_a_file_of_its_own_and_purges_what_it_repeats(run: P
     first, second = (
         [*EventFileLoader(str(path)).Load()] for path in sorted(run.glob("events.out.tfevents*"))
     )
+    steps = steps_an_epoch(run)
     assert first[0].file_version == second[0].file_version == "brain.Event:2"
-    assert [event.step for event in first[1:]] == [1, 2]
-    assert (second[1].step, second[1].session_log.status) == (3, 1)  # SessionLog.START
-    assert [event.step for event in second[2:]] == [3]
+    assert max(event.step for event in first) == 2 * steps
+    assert (second[1].step, second[1].session_log.status) == (2 * steps + 1, 1)  # SessionLog.START
+    # The configuration's step is of the state that the run went on from; it has no scalar.
+    assert [event.step for event in second[2:3]] == [2 * steps]
+    assert min(event.step for event in second[3:]) == 2 * steps + 1
 
 
 def test_purged_steps_are_gone_for_tensorboard(tmp_path: Path) -> None:

@@ -1,0 +1,111 @@
+"""What is seen of an epoch while it trains: a bar at a terminal, lines in a log, points in TensorBoard."""
+
+import sys
+import time
+from types import TracebackType
+
+from tqdm import tqdm
+
+from ptb_lm import cli
+from ptb_lm.model.config import Config
+from ptb_lm.training import metrics, status
+from ptb_lm.training.progress import Progress
+from ptb_lm.training.scalars import Scalars
+from ptb_lm.training.status import Status
+
+LOG_SECONDS = 30.0  # between two lines of a log
+POINTS = 50  # of an epoch in TensorBoard, at most; it shows a thousand of a curve
+SHORTEST_BAR = 10  # columns
+UNKNOWN_WIDTH = 80  # of a terminal that does not tell
+
+
+class Bar(tqdm):  # type: ignore[misc] # tqdm ships no types
+    """A progress bar whose text fits the terminal, as wide as that is when it is drawn."""
+
+    now: Status | None = None
+
+    def show(self, now: Status) -> None:
+        """Draw where the run is."""
+        self.now, self.n = now, now.step
+        self.refresh()
+
+    def __str__(self) -> str:
+        if self.now is None:
+            return ""
+        facts = self.format_dict
+        columns = facts["ncols"] or UNKNOWN_WIDTH
+        left, right = status.fitted(self.now, columns)
+        if columns - len(left) - len(right) - 2 < SHORTEST_BAR:
+            return f"{left} {right}".rstrip()
+        drawn: str = tqdm.format_meter(**{**facts, "bar_format": f"{left} {{bar}} {right}", "ncols": columns})
+        return drawn
+
+
+class Log:
+    """Says when a line of the log is due.
+
+    Args:
+        seconds: Between two lines.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds, self._last = seconds, time.perf_counter()
+
+    def due(self) -> bool:
+        """Return whether a line is due; if it is, the time to the next one begins."""
+        now = time.perf_counter()
+        if now - self._last < self.seconds:
+            return False
+        self._last = now
+        return True
+
+
+class Watch:
+    """Shows an epoch, from its beginning or from where a run goes on, to its end.
+
+    Args:
+        progress: Of the run.
+        config: The hyper-parameters.
+        steps: Of an epoch.
+        log: When a line is due, where there is no terminal.
+        scalars: TensorBoard's file.
+        validation_seconds: What the validation after an epoch takes; 0 if that is not known yet.
+    """
+
+    def __init__(
+        self,
+        progress: Progress,
+        config: Config,
+        *,
+        steps: int,
+        log: Log,
+        scalars: Scalars,
+        validation_seconds: float,
+    ) -> None:
+        self.progress, self.config, self.steps = progress, config, steps
+        self.log, self.scalars, self.validation_seconds = log, scalars, validation_seconds
+        self.bar = Bar(total=steps, initial=progress.step, leave=False, disable=None, dynamic_ncols=True)
+        self._point = metrics.Sums.of(progress)
+
+    def __enter__(self) -> "Watch":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.bar.close()
+
+    def update(self) -> None:
+        """Show the steps that have been done since the last time."""
+        now = status.status(
+            self.progress, self.config, steps=self.steps, validation_seconds=self.validation_seconds
+        )
+        if not self.bar.disable:
+            self.bar.show(now)
+        elif sys.stdout is not None and self.log.due():
+            cli.say(status.line(now))
+        since = metrics.Sums.of(self.progress)
+        if since.step == now.steps or since.step - self._point.step >= now.steps / POINTS:
+            values = metrics.point(self._point, since, self.config, rate=now.learning_rate)
+            self.scalars.add(values, step=self.progress.epoch * self.steps + since.step)
+            self._point = since
