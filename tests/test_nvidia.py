@@ -11,8 +11,6 @@ from support import ROOT
 
 from ptb_lm import nvidia
 
-pytestmark = pytest.mark.slow
-
 INDEX = "file:///index/of/torch"
 
 pytestmark = pytest.mark.slow  # each starts what stands in nvidia-smi's place

@@ -9,8 +9,6 @@ import runs
 
 from ptb_lm import evaluate
 
-pytestmark = pytest.mark.slow
-
 pytest.importorskip("torch")
 
 pytestmark = pytest.mark.slow

@@ -14,8 +14,6 @@ from ptb_lm import export
 from ptb_lm.model import reference
 from ptb_lm.training import tensors
 
-pytestmark = pytest.mark.slow
-
 torch = pytest.importorskip("torch")
 
 pytestmark = pytest.mark.slow

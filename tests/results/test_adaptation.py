@@ -19,7 +19,6 @@ def written(results: Path) -> int:
     return results_command.main(["adaptation", "--results", str(results)])
 
 
-@pytest.mark.slow
 def test_the_table_is_made_of_what_evaluate_wrote(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("torch")
     results = tmp_path / "results"

@@ -17,8 +17,6 @@ from ptb_lm.training.run_directory import RunDirectory
 
 pytestmark = pytest.mark.slow
 
-pytestmark = pytest.mark.slow
-
 REGULARISED = ["--keep-prob", "0.8", "--recurrent-keep-prob", "0.9", "--variational", "--average-epochs", "1"]
 
 
