@@ -162,11 +162,6 @@ def test_a_data_folder_that_is_not_there_is_refused(refused: Callable[..., str],
     assert refused(data=missing) == f"the data folder {missing} does not exist; --data names another"
 
 
-def test_a_file_for_a_data_folder_is_refused(refused: Callable[..., str], data: Path) -> None:
-    path = data / "train.txt"
-    assert refused(data=path) == f"the data folder {path} is a file, not a folder"
-
-
 @pytest.mark.parametrize("split", ["train", "valid", "test"])
 def test_a_missing_split_is_refused(split: str, own_data: Path, refused: Callable[..., str]) -> None:
     (own_data / f"{split}.txt").unlink()
@@ -202,7 +197,10 @@ def test_an_unknown_word_without_unk_is_refused(
     path = own_data / f"{split}.txt"
     path.write_text("w0\n\nw0 zebra w0\n" + path.read_text())
     problem = refused(data=own_data)
-    assert problem == f"{path}, line 3: the word 'zebra' is not in the vocabulary, which has no <unk>"
+    assert problem == (
+        f"{path}, line 3: the word 'zebra' is not in the vocabulary, which has no <unk>; "
+        "--min-count 2 makes <unk> of rare words"
+    )
 
 
 def test_a_train_split_too_short_for_one_window_is_refused(

@@ -88,6 +88,9 @@ def load(
         UserError: The path or a split is missing, empty, binary, not UTF-8, or has a word that the
             training split lacks while that has no `<unk>`; or what is asked for leaves no word.
     """
+    hint = "--min-count 2 makes <unk> of rare words"
+    if vocabulary is not None and not extend:
+        hint = "--extend-vocabulary adds new words"
     parts = splits.find(path, preparation)  # complains before 100 MB are read
     limit = text.Limit(preparation.least_count, preparation.vocab_size) if preparation else None
     encoded: dict[str, Ids] = {}
@@ -101,7 +104,7 @@ def load(
             try:
                 encoded[split], missed[split] = text.encode_and_count(parts[split], vocabulary)
             except text.UnknownWordError as error:
-                raise UserError(f"{error}; --min-count 2 makes {UNK} of rare words") from None
+                raise UserError(f"{error}; {hint}") from None
     return Corpus(vocabulary, encoded, missed=missed)
 
 

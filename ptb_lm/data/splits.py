@@ -49,9 +49,7 @@ def file_of(folder: Path, split: str) -> Path:
     for name in names:
         if (folder / name).is_file():
             return folder / name
-    raise UserError(
-        f"the data folder {folder} has neither {names[0]} nor {names[1]}, nor {' or '.join(names[2:])}"
-    )
+    raise UserError(f"the data folder {folder} has neither {names[0]} nor {names[1]}")
 
 
 def _of_file(path: Path, preparation: Preparation) -> dict[str, Part]:

@@ -106,9 +106,9 @@ def _treebank() -> Callable[[str], list[str]]:
     try:
         from nltk.tokenize.destructive import NLTKWordTokenizer
         from nltk.tokenize.punkt import PunktParameters, PunktSentenceTokenizer
-    except ModuleNotFoundError as error:
+    except ModuleNotFoundError:
         raise UserError(
-            f"--tokenize words needs the package {error.name}, which is not installed; install it with: pip "
+            "--tokenize words needs the package nltk, which is not installed; install it with: pip "
             "install 'ptb-lm[text]' (a checkout: -e '.[text]')"
         ) from None
     parameters = PunktParameters()

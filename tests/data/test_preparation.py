@@ -1,0 +1,289 @@
+"""Raw text: how it becomes words, which are kept, what is held out; and prepared text, read as it is."""
+
+import itertools
+import sys
+import tracemalloc
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support import installed
+
+from ptb_lm.data import corpus, splits, text
+from ptb_lm.data.preparation import Preparation, requested
+from ptb_lm.data.text import Limit, Part
+from ptb_lm.data.tokens import SPACE, TOKENIZERS, Treatment
+from ptb_lm.data.vocabulary import Vocabulary
+from ptb_lm.errors import UserError
+
+# Of the corpus that version 0.1.0 read from the files in data/README.md.
+PTB_VOCABULARY = "ab5a101c0a4fc91bce28e83556c3ab4f550a1982221752f1c964bb0d27590f7d"
+PTB_CORPUS = "7b2a69b6f7bf27400cccca8ccc3993728b83cd70d81ed2907c69d36759f39a28"
+
+
+def write(path: Path, content: str | bytes) -> Path:
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return path
+
+
+def greek(lines: int, seed: int = 0) -> str:
+    """Text in another alphabet, with rare words, numbers, capitals and marks beyond the first plane."""
+    rng = np.random.default_rng(seed)
+    words = [
+        f"{stem}{end}" for stem in ("Λόγος", "ΘΆΛΑΣΣΑ", "φῶς", "été", "中文", "😀") for end in ("", "ν", "ς")
+    ]
+    drawn = rng.zipf(1.4, size=(lines, 7)).clip(max=60) - 1
+    return "".join(
+        " ".join(words[n] if n < len(words) else str(1900 + n) for n in line) + "\n" for line in drawn
+    )
+
+
+def decoded(loaded: corpus.Corpus, split: str) -> list[str]:
+    return " ".join(loaded.vocabulary.words[i] for i in loaded.splits[split]).split("<eos>")[:-1]
+
+
+def test_penn_treebank_is_read_as_ever(penn_treebank: Path) -> None:
+    loaded = corpus.load(penn_treebank)
+    assert loaded.vocabulary.sha256 == PTB_VOCABULARY
+    assert loaded.sha256 == PTB_CORPUS
+
+
+def test_a_prepared_folder_is_read_as_ever(tmp_path: Path) -> None:
+    content = {"train": "b A\tb 7 <unk>\n\nA b\r\n", "valid": "7 <eos> zebra\n", "test": "A\u00a0b"}
+    for split, lines in content.items():
+        write(tmp_path / f"{split}.txt", lines)
+    loaded = corpus.load(tmp_path)
+    expected = {
+        split: (lines.removesuffix("\n") + "\n").replace("\n", " <eos> ").split()
+        for split, lines in content.items()
+    }
+    counts = Counter(expected["train"])
+    words = sorted(counts, key=lambda word: (-counts[word], word))
+    assert loaded.vocabulary.words == tuple(words)
+    for split, tokens in expected.items():
+        ids = [words.index(word if word in counts else "<unk>") for word in tokens]
+        assert loaded.splits[split].tolist() == ids
+
+
+@pytest.mark.parametrize("limit", [Limit(1), Limit(2), Limit(5), Limit(1, 10), Limit(1, 3), Limit(3, 9)])
+def test_a_limit_does_what_replacing_rare_words_beforehand_does(limit: Limit, tmp_path: Path) -> None:
+    content = greek(200) + "<unk> a b\n"
+    tokens = content.replace("\n", " <eos> ").split()
+    counts = Counter(word for word in tokens if word not in ("<eos>", "<unk>"))
+    common = sorted(counts, key=lambda word: (-counts[word], word))
+    kept = [word for word in common if counts[word] >= limit.least_count][: limit.size and limit.size - 2]
+    lines = (" ".join(w if w in kept else "<unk>" for w in line.split()) for line in content.splitlines())
+    vocabulary, ids = text.build_vocabulary(write(tmp_path / "raw.txt", content), limit)
+    expected, expected_ids = text.build_vocabulary(write(tmp_path / "done.txt", "\n".join(lines) + "\n"))
+    assert vocabulary.words == expected.words
+    assert len(vocabulary) == (limit.size or len(vocabulary))
+    np.testing.assert_array_equal(ids, expected_ids)
+
+
+def test_unk_has_a_place_even_if_no_word_is_rare(tmp_path: Path) -> None:
+    vocabulary, ids = text.build_vocabulary(write(tmp_path / "raw.txt", "a a\n"), Limit(1))
+    assert vocabulary.words == ("a", "<eos>", "<unk>")
+    assert ids.tolist() == [0, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("treatment", "line", "expected"),
+    [
+        (Treatment(), " Two  words\n", "Two words"),
+        (Treatment(lowercase=True), "ΘΆΛΑΣΣΑ Été", "θάλασσα été"),
+        (Treatment(numbers=True), "7 -3.5 1,000 1987/88 10:30 ٣ 7th U2 . -", "N N N N N N 7th U2 . -"),
+        (Treatment(tokenize="characters"), " ab  c\n", f"a b {SPACE} c"),
+        (Treatment(tokenize="characters", lowercase=True), "Ω😀", "ω 😀"),
+    ],
+)
+def test_words(treatment: Treatment, line: str, expected: str) -> None:
+    assert treatment.words(line) == expected.split(" ")
+    assert treatment.tokens(f"{line.rstrip()}\nx\n") == [*expected.split(" "), "<eos>", "x", "<eos>"]
+
+
+@installed("nltk")
+def test_words_are_penn_treebank_s() -> None:
+    treatment = Treatment(tokenize="words", lowercase=True, numbers=True)
+    line = 'Mr. Vinken doesn\'t like "the U.S. dollar". He paid $3.50 (twice) to <unk>.'
+    expected = "mr. vinken does n't like `` the u.s. dollar '' . he paid $ N ( twice ) to <unk> ."
+    assert treatment.words(line) == expected.split()
+
+
+def test_words_without_nltk_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "nltk.tokenize.destructive", None)
+    with pytest.raises(UserError, match=r"--tokenize words needs the package nltk.*ptb-lm\[text\]"):
+        Treatment(tokenize="words").words("a")
+
+
+@pytest.mark.parametrize(
+    "tokenize", [pytest.param("words", marks=installed("nltk")), "whitespace", "characters"]
+)
+@pytest.mark.parametrize("chunk", [1, 7, 64])
+def test_chunks_change_nothing(
+    tokenize: str, chunk: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(tmp_path / "raw.txt", "\ufeff" + greek(30) + "He's in the U.S. now. It's 5.\r\nlast line.")
+    preparation = Preparation(tokenize=tokenize, lowercase=True)
+    whole = corpus.load(path, preparation)
+    monkeypatch.setattr(text, "CHUNK_BYTES", chunk)
+    assert corpus.load(path, preparation).sha256 == whole.sha256
+
+
+@pytest.mark.parametrize("lines", [3, 10, 199, 201, 1234])
+@pytest.mark.parametrize("fractions", [(0.1, 0.1), (0.25, 0.05)])
+def test_every_line_of_a_file_is_in_one_split_beside_its_neighbours(
+    lines: int, fractions: tuple[float, float], tmp_path: Path
+) -> None:
+    path = write(tmp_path / "raw.txt", "".join(f"line {n}\n" for n in range(lines)))
+    valid, test = fractions
+    loaded = corpus.load(path, Preparation(min_count=1, valid_fraction=valid, test_fraction=test))
+    # The numbers that training lacks are <unk> there: the places are told by a vocabulary of all.
+    everything = Vocabulary(["line", "<eos>", *map(str, range(lines))])
+    found = corpus.load(path, Preparation(valid_fraction=valid, test_fraction=test), vocabulary=everything)
+    numbers = {split: [int(line.split()[1]) for line in decoded(found, split)] for split in splits.SPLITS}
+    assert all(numbers[split] == sorted(numbers[split]) for split in numbers)
+    assert sorted(itertools.chain(*numbers.values())) == list(range(lines))
+    assert loaded.vocabulary.unknown is not None
+    size = max(1, lines // splits.BLOCKS)
+    for split, share in (("valid", valid), ("test", test)):
+        held_out = numbers[split]
+        assert abs(len(held_out) - share * lines) <= max(size, 1)
+        # Neighbours: whole blocks, but for the last one of the file.
+        whole = Counter(number // size for number in held_out)
+        assert all(count == size or block == (lines - 1) // size for block, count in whole.items())
+    # Seeded: the same lines are held out each time.
+    assert (
+        corpus.load(path, Preparation(valid_fraction=valid, test_fraction=test), vocabulary=everything).sha256
+        == found.sha256
+    )
+
+
+@pytest.mark.parametrize("name", ["wiki.{}.tokens", "wiki.{}.raw", "{}.txt"])
+def test_a_folder_of_raw_text_is_prepared(name: str, tmp_path: Path) -> None:
+    for split in splits.SPLITS:
+        write(
+            tmp_path / name.format(split),
+            " = Title = \n\n The dog , the rare <unk> \n The end \n".replace("rare", split),
+        )
+    plain = corpus.load(tmp_path)
+    assert plain.vocabulary.words[0] == "<eos>"
+    assert {"The", "the", "train"} <= plain.vocabulary.ids.keys()
+    prepared = corpus.load(tmp_path, Preparation(lowercase=True))
+    assert decoded(prepared, "valid") == [
+        "= <unk> = ",
+        " ",
+        " <unk> <unk> <unk> the <unk> <unk> ",
+        " the <unk> ",
+    ]
+
+
+def test_known_words_are_extended_by_count(tmp_path: Path) -> None:
+    path = write(tmp_path / "raw.txt", "new new new old other other\n" * 9 + "once\n")
+    known = Vocabulary(["old", "<eos>", "gone"])
+    preparation = Preparation(min_count=2, valid_fraction=0.2, test_fraction=0.2)
+    extended = corpus.load(path, preparation, vocabulary=known, extend=True).vocabulary
+    assert extended.words == ("old", "<eos>", "gone", "<unk>", "new", "other")
+    limited = Preparation(vocab_size=5)
+    assert corpus.load(path, limited, vocabulary=known, extend=True).vocabulary.words == extended.words[:5]
+    with pytest.raises(UserError, match="--vocab-size must be more than the 3 words"):
+        corpus.load(path, Preparation(vocab_size=3), vocabulary=known, extend=True)
+
+
+def test_memory_stays_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(text, "CHUNK_BYTES", 1 << 16)
+    numbers = np.random.default_rng(0).zipf(1.3, size=(60_000, 10)).clip(max=10_000)
+    path = write(tmp_path / "raw.txt", "".join(" ".join(f"word{n}" for n in line) + "\n" for line in numbers))
+    assert path.stat().st_size > 4_000_000
+    tracemalloc.start()
+    try:
+        loaded = corpus.load(path, Preparation(lowercase=True))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    tokens = sum(map(len, loaded.splits.values()))
+    assert tokens == 60_000 * 11
+    # As in test_text.py, with a table of words that the limit drops.
+    assert peak < 3 * 4 * tokens + 50 * text.CHUNK_BYTES
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        ("", "is empty"),
+        ("a\nb\n", "has 2 lines, too few to be split into train, valid, test"),
+        ("a b c d\n" * 2 + "\xff", "line 3: not valid UTF-8"),
+        ("a b\nc d\ne\0\n", "line 3: a zero byte"),
+        ("a b\nc d\ne f\ng h\n", "has no word 2 times, which --min-count asks for"),
+    ],
+)
+def test_a_file_that_cannot_be_prepared_is_refused(content: str, problem: str, tmp_path: Path) -> None:
+    path = write(tmp_path / "raw.txt", content.encode("latin-1"))
+    with pytest.raises(UserError, match=problem):
+        corpus.load(path, Preparation())
+
+
+def test_fractions_that_leave_no_line_are_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "raw.txt", "a\n" * 4)
+    with pytest.raises(UserError, match="4 lines, of which the held out fractions leave none to train on"):
+        corpus.load(path, Preparation(valid_fraction=0.5, test_fraction=0.4))
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ({"min_count": 2, "vocab_size": 9}, "--min-count and --vocab-size both say which words are kept"),
+        ({"valid_fraction": 0.5, "test_fraction": 0.5}, "their sum must be below 1"),
+        ({"valid_fraction": 0.95}, "their sum must be below 1"),
+        ({"valid_fraction": 0.0}, "--valid-fraction must lie between 0 and 1, not 0.0"),
+        ({"test_fraction": float("nan")}, "--test-fraction must lie between 0 and 1, not nan"),
+        ({"vocab_size": 1}, "--vocab-size must be at least 3"),
+        ({"min_count": 0}, "--min-count must be at least 1"),
+    ],
+)
+def test_impossible_values_are_refused(given: dict[str, float], problem: str) -> None:
+    with pytest.raises(UserError, match=problem):
+        requested(given, "file.txt", is_file=True)
+
+
+def test_prepared_text_is_not_prepared_again(tmp_path: Path) -> None:
+    for data in ("ptb", "synthetic"):
+        with pytest.raises(UserError, match=f"--lowercase would change --data {data}, which is prepared"):
+            requested({"lowercase": True}, data, is_file=False)
+        assert requested({}, data, is_file=False) is None
+    with pytest.raises(UserError, match="--test-fraction is for a single file; a folder x has its own"):
+        requested({"test_fraction": 0.2}, "x", is_file=False)
+    for split in splits.SPLITS:
+        write(tmp_path / f"ptb.{split}.txt", "a a\n")
+    with pytest.raises(UserError, match=r"ptb\.train\.txt is prepared already"):
+        corpus.load(tmp_path, Preparation(lowercase=True))
+
+
+def test_a_preparation_is_kept_as_json() -> None:
+    for tokenize in TOKENIZERS:
+        preparation = Preparation(tokenize=tokenize, numbers=True, vocab_size=30, test_fraction=0.3)
+        assert Preparation.from_json(preparation.to_json()) == preparation
+    for broken in (
+        None,
+        {},
+        {**Preparation().to_json(), "lowercase": 1},
+        {**Preparation().to_json(), "more": 1},
+    ):
+        with pytest.raises(UserError, match="preparation"):
+            Preparation.from_json(broken)
+    with pytest.raises(UserError, match="tokenize must be one of"):
+        Preparation.from_json({**Preparation().to_json(), "tokenize": "syllables"}).treatment
+
+
+def test_part_reads_its_lines_only(tmp_path: Path) -> None:
+    path = write(tmp_path / "raw.txt", "a\r\nb\nc\nd\ne")
+    for numbers, expected in (({0, 2}, "a b e"), ({1}, "c d"), ({2}, "e")):
+        vocabulary, ids = text.build_vocabulary(Part(path, text.Blocks(2, frozenset(numbers))))
+        assert [vocabulary.words[i] for i in ids if vocabulary.words[i] != "<eos>"] == expected.split()
+
+
+def test_a_digest_is_of_words_and_order(tmp_path: Path) -> None:
+    path = write(tmp_path / "raw.txt", greek(50))
+    first = corpus.load(path, Preparation()).sha256
+    write(path, greek(50, seed=1))
+    assert corpus.load(path, Preparation()).sha256 != first
