@@ -8,11 +8,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ptb_lm.inference.language_model import load as load
 
+    __version__: str
+
 
 def __getattr__(name: str) -> Any:
-    """Import `load` when it is asked for: NumPy would take longer than all of --help."""
+    """Find `load` and the version when they are asked for: NumPy would take longer than all of --help."""
     if name == "load":
         from ptb_lm.inference.language_model import load
 
         return load
+    if name == "__version__":
+        from ptb_lm.version import version
+
+        return version()
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

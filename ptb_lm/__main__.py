@@ -1,7 +1,14 @@
-"""List the commands: python -m ptb_lm."""
+"""Run a command, or list all of them: ptb-lm COMMAND, which is python -m ptb_lm COMMAND."""
 
+import importlib
 import sys
+from collections.abc import Sequence
 
+from ptb_lm import cli, flags
+from ptb_lm.errors import UserError
+from ptb_lm.version import NAME, version
+
+PROG = "ptb-lm"
 COMMANDS = {
     "train": "train a language model and report its perplexity",
     "evaluate": "report the perplexity of a trained run on a text",
@@ -12,15 +19,46 @@ COMMANDS = {
     "export": "write a trained model as ONNX or TorchScript",
     "play": "try a trained run in a browser",
     "bench": "measure how fast each LSTM implementation is on this machine",
+    "results": "make tables, curves and records of trained runs",
     "download": "fetch Penn Treebank and verify it",
 }
+OPTIONS = {"--help": "show this list; after a command, its flags", "--version": "show the version"}
 
 
-def main() -> int:
-    """Print a line for each command; return the exit status."""
-    for name, text in COMMANDS.items():
-        print(f"python -m ptb_lm.{name:<10} {text}")
-    return 0
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command that is named first; return its exit status."""
+    given = list(sys.argv[1:] if argv is None else argv)
+    if given and given[0] in COMMANDS:
+        return _run(given[0], given[1:])
+    return cli.run(PROG, lambda: _answer(given))
+
+
+def _run(name: str, arguments: list[str]) -> int:
+    """Run a command as python -m ptb_lm.NAME does."""
+    module = importlib.import_module(f"{__package__}.{name}")
+    if hasattr(module, "__path__"):  # a folder
+        module = importlib.import_module(f"{__package__}.{name}.__main__")
+    status: int = module.main(arguments)
+    return status
+
+
+def _answer(given: list[str]) -> int:
+    """Answer a line that names no command."""
+    if not given or given[0] in ("-h", "--help"):
+        print(_listing())
+        return 0
+    if given[0] == "--version":
+        print(NAME, version())
+        return 0
+    kind, known = ("flag", OPTIONS) if given[0].startswith("-") else ("command", COMMANDS)
+    raise UserError(f"unknown {kind} {given[0]}{flags.did_you_mean(given[0], known)} (see --help)")
+
+
+def _listing() -> str:
+    rows = [f"  {name:<12}{text}" for name, text in {**COMMANDS, **OPTIONS}.items()]
+    rows.insert(len(COMMANDS), "")
+    usage = f"usage: {PROG} COMMAND [FLAG ...]    also: python -m ptb_lm.COMMAND [FLAG ...]"
+    return "\n".join([usage, "", *rows])
 
 
 if __name__ == "__main__":

@@ -7,9 +7,10 @@ import math
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
+from ptb_lm import flags
 from ptb_lm.errors import DivergenceError, UserError
 
 if TYPE_CHECKING:  # it takes longer to import than --help should
@@ -40,7 +41,18 @@ class Parser(argparse.ArgumentParser):
     """
 
     def __init__(self, *, prog: str, description: str) -> None:
-        super().__init__(prog=prog, description=description, allow_abbrev=False)
+        super().__init__(
+            prog=prog, description=description, allow_abbrev=False, formatter_class=flags.HelpFormatter
+        )
+
+    def parse_args(  # type: ignore[override] # a namespace of another class is not wanted here
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> argparse.Namespace:
+        """Parse a command line; a flag that is not known is answered with the nearest one."""
+        given = sys.argv[1:] if args is None else list(args)
+        if problem := flags.unknown_flag(self, given):
+            self.error(problem)
+        return super().parse_args(given, namespace)
 
     def error(self, message: str) -> NoReturn:
         """Print the sentence on stderr and exit with status 2."""

@@ -5,20 +5,22 @@ import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
-
-import numpy as np
+from typing import TYPE_CHECKING, NamedTuple
 
 from ptb_lm import cli
-from ptb_lm.data import corpus, text
+from ptb_lm.data import SPLITS
 from ptb_lm.data.vocabulary import EOS, UNK, Vocabulary
 from ptb_lm.errors import UserError
 from ptb_lm.inference import adaptation_flags
 from ptb_lm.model import backend
 from ptb_lm.model.choice import Choice
-from ptb_lm.training import run_data, scoring
 from ptb_lm.training.run_config import RunConfig
-from ptb_lm.training.run_directory import RunDirectory
+
+# What brings in NumPy or torch is imported when the flags are known to be right: it takes longer than --help
+# should take.
+if TYPE_CHECKING:
+    from ptb_lm.data.corpus import Corpus
+    from ptb_lm.data.text import Ids
 
 PROG = "python -m ptb_lm.evaluate"
 WHAT_DATA_SAYS = "--data says where the run's splits are, and --text FILE is scored instead of one"
@@ -36,7 +38,7 @@ def _parser() -> cli.Parser:
     what = parser.add_mutually_exclusive_group()
     what.add_argument(
         "--split",
-        choices=corpus.SPLITS,
+        choices=SPLITS,
         default="test",
         help="a split of the run's data (default: test); scored as in training: test as one row, the others "
         "in as many rows as the batch has",
@@ -69,6 +71,10 @@ def _evaluate(arguments: argparse.Namespace, command: str) -> int:
         return _evaluate_adapted(arguments, request, command)
     if arguments.text is not None and arguments.data is not None:
         raise UserError(WHAT_DATA_SAYS)
+    from ptb_lm.data import corpus
+    from ptb_lm.training import scoring
+    from ptb_lm.training.run_directory import RunDirectory
+
     directory = RunDirectory(arguments.run)
     run = directory.read_config()
     vocabulary = directory.read_vocabulary()
@@ -93,8 +99,9 @@ def _evaluate(arguments: argparse.Namespace, command: str) -> int:
 
 
 def _evaluate_adapted(arguments: argparse.Namespace, request: adaptation_flags.Request, command: str) -> int:
-    # Imported here, because torch takes longer to import than --help should take.
+    from ptb_lm.data import corpus
     from ptb_lm.inference import adapted_evaluation
+    from ptb_lm.training.run_directory import RunDirectory
 
     directory = RunDirectory(arguments.run)
     run = directory.read_config()
@@ -122,17 +129,22 @@ def _evaluate_adapted(arguments: argparse.Namespace, request: adaptation_flags.R
 class _Scored(NamedTuple):
     """What is scored: its ids, the split that it is scored as, its name, how it is read, the run's data."""
 
-    ids: text.Ids
+    ids: "Ids"
     split: str
     name: str
     note: str
-    data: corpus.Corpus | None
+    data: "Corpus | None"
 
 
 def _scored(
     arguments: argparse.Namespace, run: RunConfig, vocabulary: Vocabulary, *, data: bool = False
 ) -> _Scored:
     """Return what is scored; the run's data come with a split, and with a text if they are asked for."""
+    import numpy as np
+
+    from ptb_lm.data import text
+    from ptb_lm.training import run_data
+
     loaded = _data(run, vocabulary, arguments.data) if data or arguments.text is None else None
     if arguments.text is None:
         assert loaded is not None
@@ -146,7 +158,9 @@ def _scored(
     return _Scored(ids, "test", name, f"the text is one stream after {EOS}{_missed(missed)}", loaded)
 
 
-def _data(run: RunConfig, vocabulary: Vocabulary, named: str | None) -> corpus.Corpus:
+def _data(run: RunConfig, vocabulary: Vocabulary, named: str | None) -> "Corpus":
+    from ptb_lm.training import run_data
+
     data = run_data.load_again(run, vocabulary, named=named)
     if data.vocabulary.sha256 != vocabulary.sha256:
         raise UserError(f"the data {named or run_data.place(run)} have another vocabulary than the run")

@@ -13,6 +13,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from ptb_lm.version import version
+
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8  # malloc.h
 LARGEST = 2**30
 HERTZ = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
@@ -21,7 +23,7 @@ HERTZ = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 def environment() -> dict[str, Any]:
     """Return versions and machine facts; the backend adds its own."""
     return {
-        "ptb_lm": metadata.version("ptb-lm") if _installed() else None,
+        "ptb_lm": version(),
         "commit": _git_commit(),
         "python": platform.python_version(),
         "numpy": metadata.version("numpy"),
@@ -123,14 +125,6 @@ def _others() -> float | None:
     # user, nice, system, ...
     spent = sum(int(of[1]) + int(of[3]) for of in fields) / HERTZ
     return spent - own.user - own.system - own.children_user - own.children_system
-
-
-def _installed() -> bool:
-    try:
-        metadata.version("ptb-lm")
-    except metadata.PackageNotFoundError:
-        return False
-    return True
 
 
 def _git_commit() -> str | None:

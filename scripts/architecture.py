@@ -22,7 +22,7 @@ MODULES = {
     for path in sorted(PACKAGE.rglob("*.py"))
 }
 
-SMALL_FILES = {"cli", "errors", "files", "host", "nvidia"}
+SMALL_FILES = {"cli", "errors", "files", "flags", "host", "nvidia", "version"}
 BASE = "small files of the root"
 COMMANDS = "commands"
 

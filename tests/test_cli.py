@@ -3,6 +3,7 @@
 import importlib
 import io
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -10,9 +11,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support import ROOT
 
+import ptb_lm
 from ptb_lm import __main__ as commands
-from ptb_lm import cli
+from ptb_lm import cli, host
 from ptb_lm.errors import DivergenceError, UserError
 
 
@@ -88,7 +91,11 @@ def parser() -> cli.Parser:
         (["--lr-decay"], "argument --lr-decay: expected one argument"),
         (["more"], "unrecognized arguments: more"),
         # Not short for --lr-decay: it would be taken for the learning rate.
-        (["--lr", "1"], "unrecognized arguments: --lr 1"),
+        (["--lr", "1"], "unknown flag --lr"),
+        (["--lr-decai=1"], "unknown flag --lr-decai; did you mean --lr-decay?"),
+        (["more", "--lr_decay", "1"], "unknown flag --lr_decay; did you mean --lr-decay?"),
+        (["-l", "1"], "unknown flag -l"),
+        (["-1"], "unrecognized arguments: -1"),
     ],
 )
 def test_a_bad_command_line_is_one_sentence(
@@ -98,6 +105,30 @@ def test_a_bad_command_line_is_one_sentence(
         parser().parse_args(arguments)
     assert end.value.code == 2
     assert capsys.readouterr() == ("", f"command: {problem} (see --help)\n")
+
+
+def test_a_flag_of_another_command_is_unknown(capsys: pytest.CaptureFixture[str]) -> None:
+    built = cli.Parser(prog="command", description="A command.")
+    below = built.add_subparsers()
+    below.add_parser("walk", prog="command walk", description="Walk.").add_argument("--steps")
+    below.add_parser("stand", prog="command stand", description="Stand.").add_argument("--hours")
+    assert built.parse_args(["walk", "--steps", "3"]).steps == "3"
+    with pytest.raises(SystemExit):
+        built.parse_args(["stand", "--steps", "3"])
+    assert capsys.readouterr().err == "command: unknown flag --steps (see --help)\n"
+
+
+def test_what_looks_like_a_flag_and_is_a_value_is_taken() -> None:
+    built = cli.Parser(prog="command", description="A command.")
+    built.add_argument("prompt")
+    built.add_argument("-k", type=int)
+    built.add_argument("--bias", type=float)
+    assert vars(built.parse_args(["--no dash in words", "-k3", "--bias", "-1.5"])) == {
+        "prompt": "--no dash in words",
+        "k": 3,
+        "bias": -1.5,
+    }
+    assert built.parse_args(["--", "--bias"]).prompt == "--bias"
 
 
 def numbers() -> cli.Parser:
@@ -162,15 +193,51 @@ def buffered() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
 
 
-def test_every_command_is_listed_and_is_there(capsys: pytest.CaptureFixture[str]) -> None:
-    assert commands.main() == 0
+@pytest.mark.parametrize("given", [[], ["--help"], ["-h"]])
+def test_every_command_is_listed(given: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert commands.main(given) == 0
     printed = capsys.readouterr().out
-    for name in commands.COMMANDS:
-        assert f"python -m ptb_lm.{name}" in printed
-        module = importlib.import_module(f"ptb_lm.{name}")
-        if hasattr(module, "__path__"):  # a folder
-            module = importlib.import_module(f"ptb_lm.{name}.__main__")
-        assert callable(module.main)
+    for name, text in commands.COMMANDS.items():
+        assert f"\n  {name:<12}{text}\n" in printed
+
+
+@pytest.mark.parametrize("name", commands.COMMANDS)
+def test_every_command_is_run_by_its_name(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    module = importlib.import_module(f"ptb_lm.{name}")
+    if hasattr(module, "__path__"):  # a folder
+        module = importlib.import_module(f"ptb_lm.{name}.__main__")
+    printed = []
+    for main, given in ((module.main, ["--help"]), (commands.main, [name, "--help"])):
+        with pytest.raises(SystemExit):
+            main(given)
+        printed.append(capsys.readouterr())
+    assert printed[0] == printed[1]
+    assert printed[0].out.startswith(f"usage: python -m ptb_lm.{name} ")
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        (["trian"], "unknown command trian; did you mean train?"),
+        (["neighbors", "RUN"], "unknown command neighbors; did you mean neighbours?"),
+        (["xyzzy"], "unknown command xyzzy"),
+        (["--verison"], "unknown flag --verison; did you mean --version?"),
+        (["--seed", "1", "train"], "unknown flag --seed"),
+    ],
+)
+def test_an_unknown_command_is_refused_with_the_nearest(
+    given: list[str], problem: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert commands.main(given) == 2
+    assert capsys.readouterr() == ("", f"ptb-lm: {problem} (see --help)\n")
+
+
+@pytest.mark.slow
+def test_the_version_is_the_one_that_is_declared(capsys: pytest.CaptureFixture[str]) -> None:
+    (declared,) = re.findall(r'^version = "(.+)"$', (ROOT / "pyproject.toml").read_text(), re.M)
+    assert ptb_lm.__version__ == declared == host.environment()["ptb_lm"]
+    assert commands.main(["--version"]) == 0
+    assert capsys.readouterr().out == f"ptb-lm {declared}\n"
 
 
 def test_the_progress_bar_is_silent_unless_at_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -118,9 +118,17 @@ def test_tied_weights_of_two_widths_are_refused(refused: Callable[..., str]) -> 
     assert problem == "--tie-weights needs an embedding as wide as the top layer: 5 is not 6"
 
 
-@pytest.mark.parametrize("arguments", [["--lr", "0.1"], ["--epoch", "1"], ["more"]])
-def test_an_unknown_flag_is_refused(arguments: list[str], refused: Callable[..., str]) -> None:
-    assert refused(*arguments) == f"unrecognized arguments: {' '.join(arguments)} (see --help)"
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["--lr", "0.1"], "unknown flag --lr"),
+        (["--epoch", "1"], "unknown flag --epoch; did you mean --epochs?"),
+        (["--hiden-size", "300"], "unknown flag --hiden-size; did you mean --hidden-size?"),
+        (["more"], "unrecognized arguments: more"),
+    ],
+)
+def test_an_unknown_flag_is_refused(arguments: list[str], problem: str, refused: Callable[..., str]) -> None:
+    assert refused(*arguments) == f"{problem} (see --help)"
 
 
 def test_a_gpu_that_is_not_there_is_refused(refused: Callable[..., str]) -> None:

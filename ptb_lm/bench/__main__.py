@@ -13,11 +13,12 @@ PROG = "python -m ptb_lm.bench"
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit status."""
-    return cli.run(PROG, lambda: _command(sys.argv[1:] if argv is None else argv))
+    return cli.run(PROG, lambda: _command(list(sys.argv[1:] if argv is None else argv)))
 
 
-def _command(argv: Sequence[str]) -> int:
-    arguments = _parser().parse_args(argv)
+def _command(given: list[str]) -> int:
+    arguments = _parser().parse_args(given)
+    arguments.given = given
     # Imported when the flags are known to be right.
     from ptb_lm.bench import commands
 

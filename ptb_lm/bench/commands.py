@@ -64,7 +64,7 @@ def _run(arguments: argparse.Namespace) -> int:
     workloads = selection.selected(options, own)
     user_variants.check(options.added)
     out = arguments.out or files.home() / "bench" / options.suite
-    command = shlex.join(["python", "-m", "ptb_lm.bench", *sys.argv[1:]])
+    command = shlex.join(["python", "-m", "ptb_lm.bench", *arguments.given])
     with files.locked(out), contextlib.closing(Machine(options.device)) as machine:
         record = Record(out, _settings(options, machine))
         try:

@@ -1,1 +1,3 @@
 """Text: vocabularies, corpora and the processes that write synthetic ones."""
+
+SPLITS = ("train", "valid", "test")

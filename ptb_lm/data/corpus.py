@@ -15,6 +15,7 @@ from typing import Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from ptb_lm.data import SPLITS as SPLITS
 from ptb_lm.data import splits, synthetic, text
 from ptb_lm.data.preparation import Preparation
 from ptb_lm.data.text import Ids, Part
@@ -22,7 +23,6 @@ from ptb_lm.data.vocabulary import UNK, Vocabulary
 from ptb_lm.errors import UserError
 from ptb_lm.files import home
 
-SPLITS = splits.SPLITS
 DATA_VARIABLE = "PTB_LM_DATA"
 
 AnyWords = TypeVar("AnyWords", bound="Words")

@@ -5,13 +5,12 @@ from pathlib import Path
 
 import numpy as np
 
-from ptb_lm.data import text
+from ptb_lm.data import SPLITS, text
 from ptb_lm.data.preparation import Preparation
 from ptb_lm.data.text import Blocks, Part
 from ptb_lm.data.tokens import PLAIN
 from ptb_lm.errors import UserError
 
-SPLITS = ("train", "valid", "test")
 PREPARED = "ptb.{}.txt"
 NAMES = (PREPARED, "{}.txt", "wiki.{}.tokens", "wiki.{}.raw")  # the last two are WikiText's
 

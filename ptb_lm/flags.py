@@ -1,0 +1,62 @@
+"""How a command's flags are answered: help that fits a screen, and the flag that was meant."""
+
+import argparse
+import re
+from collections.abc import Iterable, Iterator, Sequence
+
+HELP_COLUMN = 30  # where the help of a flag begins; longer flags have a line of their own
+_HELP = {"-h", "--help"}
+_NEGATIVE_NUMBER = re.compile(r"-\.?\d")
+
+
+class HelpFormatter(argparse.HelpFormatter):
+    """Argparse's own, with room for long flags; a pair of --flag and --no-flag is --[no-]flag."""
+
+    def __init__(self, prog: str, indent_increment: int = 2, width: int | None = None) -> None:
+        super().__init__(prog, indent_increment, HELP_COLUMN, width)
+
+    def _format_action_invocation(self, action: argparse.Action) -> str:
+        if isinstance(action, argparse.BooleanOptionalAction):
+            return action.option_strings[0].replace("--", "--[no-]", 1)
+        return super()._format_action_invocation(action)
+
+
+def did_you_mean(given: str, known: Iterable[str]) -> str:
+    """Return the end of a sentence about an unknown name: the nearest that is known, or nothing."""
+    import difflib
+
+    bare = {name.lstrip("-"): name for name in known}  # dashes would make all flags alike
+    nearest = difflib.get_close_matches(given.lstrip("-"), bare, n=1)
+    return f"; did you mean {bare[nearest[0]]}?" if nearest else ""
+
+
+def unknown_flag(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> str:
+    """Return what is wrong with the first flag that a parser does not know; "" if it knows all of them.
+
+    Asked before argparse is, which would first complain of what it took the flag's value for.
+    """
+    known = dict.fromkeys(_flags(parser, arguments))
+    flags = []
+    for argument in arguments:
+        if argument == "--":  # what follows are no flags
+            break
+        # As argparse sees it: a number, a text with a space and "-" alone are values.
+        if argument[:1] == "-" != argument and " " not in argument and not _NEGATIVE_NUMBER.match(argument):
+            flags.append(argument.partition("=")[0])
+    if not _HELP.isdisjoint(flags):
+        return ""  # all that is wanted
+    for flag in flags:
+        # A short flag may have its value in the same word, as in -k5.
+        if flag not in known and not (flag[1] != "-" and flag[:2] in known):
+            return f"unknown flag {flag}{did_you_mean(flag, [name for name in known if name not in _HELP])}"
+    return ""
+
+
+def _flags(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> Iterator[str]:
+    """Yield the flags of a parser, and of the commands below it that are named."""
+    for action in parser._actions:
+        yield from action.option_strings
+        if isinstance(action, argparse._SubParsersAction):
+            for name, below in action.choices.items():
+                if name in arguments:
+                    yield from _flags(below, arguments)

@@ -1,0 +1,75 @@
+"""What every command answers when its flags are asked for, or mistyped."""
+
+import importlib
+import re
+import subprocess
+import sys
+from types import ModuleType
+
+import pytest
+import runs
+
+from ptb_lm import __main__ as commands
+
+# Each takes longer to import than --help may take.
+HEAVY = (
+    "numpy",
+    "torch",
+    "tensorflow",
+    "tqdm",
+    "http",
+    "matplotlib",
+    "asyncio",
+    "safetensors",
+    "tensorboard",
+)
+WITH_COMMANDS = {
+    "bench": ["list", "run", "report", "compare"],
+    "results": ["table", "curve", "record", "speed", "keep", "adaptation", "reproduce"],
+}
+LINES = [
+    *([name] for name in commands.COMMANDS),
+    *([name, below] for name, belows in WITH_COMMANDS.items() for below in belows),
+]
+
+
+def module_of(name: str) -> ModuleType:
+    """The module whose main a command is."""
+    module = importlib.import_module(f"ptb_lm.{name}")
+    return importlib.import_module(f"ptb_lm.{name}.__main__") if hasattr(module, "__path__") else module
+
+
+@pytest.mark.slow
+def test_no_command_imports_what_takes_long_before_its_flags_are_parsed() -> None:
+    """One process for all: what any of them imports is found."""
+    program = f"""
+import contextlib, io, sys
+from ptb_lm import __main__
+for line in {LINES}:
+    with contextlib.redirect_stdout(io.StringIO()) as said:
+        try:
+            __main__.main([*line, "--help"])
+        except SystemExit as end:
+            assert not end.code, line
+    assert said.getvalue().startswith("usage: "), line
+    heavy = [name for name in {HEAVY} if name in sys.modules]
+    assert not heavy, (line, heavy)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("name", commands.COMMANDS)
+def test_a_mistyped_flag_is_answered_with_the_nearest(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each flag of each command, with a letter too many, which is told before what is missing."""
+    lines = [line for line in LINES if line[0] == name]
+    module = module_of(name)
+    seen = 0
+    for _, *below in lines:
+        runs.run_command(module, *below, "--help")
+        flags = set(re.findall(r"^  (?:-\w(?: \w+)?, )?--([a-z][\w-]*)", capsys.readouterr().out, re.M))
+        for flag in flags - {"help"}:
+            problem = runs.refusal(capsys, module, *below, f"--{flag[:2]}x{flag[2:]}", "7")
+            assert problem == f"unknown flag --{flag[:2]}x{flag[2:]}; did you mean --{flag}? (see --help)"
+            seen += 1
+    assert seen or name == "results", "the flags of a command that has none of its own are below it"
