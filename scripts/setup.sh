@@ -1,5 +1,6 @@
 # Sourced by the other scripts: makes .venv with the package and its extras, once, and again when what the
-# package needs has changed. Usage: . scripts/setup.sh [EXTRAS], e.g. "dev" or "dev,tensorflow".
+# package needs has changed; of the versions that the tests have run on (constraints.txt). Usage:
+# . scripts/setup.sh [EXTRAS], e.g. "dev" or "dev,tensorflow".
 
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -30,7 +31,7 @@ install_torch() {
 setup() {
     local extras="${1:-}" stamp wanted python
     stamp=".venv/installed${extras:+-$extras}"
-    wanted="$(cat pyproject.toml setup.py <(printf %s "${PTB_LM_TORCH_INDEX:-}") | cksum)"
+    wanted="$(cat pyproject.toml setup.py constraints.txt <(printf %s "${PTB_LM_TORCH_INDEX:-}") | cksum)"
     if [[ -x .venv/bin/python && "$(cat "$stamp" 2>/dev/null)" == "$wanted" ]]; then
         return
     fi
@@ -38,7 +39,8 @@ setup() {
     echo "Setting up .venv with $("$python" --version)${extras:+ and the extras $extras}; once, some minutes." >&2
     [[ -x .venv/bin/python ]] || "$python" -m venv .venv
     install_torch
-    .venv/bin/python -m pip install --quiet --disable-pip-version-check --editable ".${extras:+[$extras]}"
+    .venv/bin/python -m pip install --quiet --disable-pip-version-check \
+        --constraint constraints.txt --editable ".${extras:+[$extras]}"
     # Written last, so that an interrupted installation is made again.
     echo "$wanted" > "$stamp"
 }

@@ -126,7 +126,7 @@ def test_setup_asks_pip_for_it(
     folder = smi.parent.parent
     (folder / "scripts").mkdir()
     (folder / "scripts" / "setup.sh").write_text((ROOT / "scripts" / "setup.sh").read_text())
-    for name in ("pyproject.toml", "setup.py"):
+    for name in ("pyproject.toml", "setup.py", "constraints.txt"):
         (folder / name).write_text("")
     python = folder / ".venv" / "bin" / "python"
     python.parent.mkdir(parents=True)
@@ -145,11 +145,17 @@ def test_setup_asks_pip_for_it(
     )
     pip = "-m pip install --quiet --disable-pip-version-check"
     expected = [f"{pip} --upgrade {' '.join(asked)}"] if asked else []
-    assert (folder / "pip").read_text().splitlines() == [*expected, f"{pip} --editable ."]
+    assert (folder / "pip").read_text().splitlines() == [
+        *expected,
+        f"{pip} --constraint constraints.txt --editable .",
+    ]
     said = [line for line in done.stderr.splitlines() if not line.startswith("Setting up")]
     assert said == ([warning] if warning else [])
 
 
 def test_the_builds_are_of_the_torch_that_the_package_wants() -> None:
-    (wanted,) = re.findall(r'"(torch>=[^"]*)"', (ROOT / "pyproject.toml").read_text())
-    assert [build.torch for build in nvidia.BUILDS if build.name != "cu128"] == [wanted] * 2
+    (oldest,) = re.findall(r'"torch(>=[^"]*)"', (ROOT / "pyproject.toml").read_text())
+    (newest,) = re.findall(r"^torch(<=.*)$", (ROOT / "constraints.txt").read_text(), re.M)
+    assert [build.torch for build in nvidia.BUILDS if build.name != "cu128"] == [
+        f"torch{oldest},{newest}"
+    ] * 2

@@ -272,7 +272,7 @@ def test_a_preparation_is_kept_as_json() -> None:
         with pytest.raises(UserError, match="preparation"):
             Preparation.from_json(broken)
     with pytest.raises(UserError, match="tokenize must be one of"):
-        Preparation.from_json({**Preparation().to_json(), "tokenize": "syllables"}).treatment
+        _ = Preparation.from_json({**Preparation().to_json(), "tokenize": "syllables"}).treatment
 
 
 def test_part_reads_its_lines_only(tmp_path: Path) -> None:

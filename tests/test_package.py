@@ -1,0 +1,145 @@
+"""The package as others get it: built, installed beside nothing of this checkout, and used from elsewhere."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import venv
+import zipfile
+from email.parser import Parser
+from pathlib import Path
+
+import pytest
+import runs
+from support import ROOT
+
+import ptb_lm
+
+pytestmark = pytest.mark.slow
+
+BUILD = "import sys; from setuptools import build_meta as b; print(getattr(b, 'build_' + sys.argv[1])(sys.argv[2]))"
+
+NOTHING_BUT_README = [ROOT / name for name in ("data", "checkpoints", "results")]
+
+
+def run(*command: object, cwd: Path) -> str:
+    """Run a command in some folder, with nothing of this checkout on its path; return what it printed."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PTB_LM"))}
+    done = subprocess.run(
+        [str(part) for part in command], cwd=cwd, env=clean, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def not_copied(folder: str, names: list[str]) -> set[str]:
+    """What git does not keep in a checkout, and the measured results: they are large, and not looked at."""
+    hidden = {name for name in names if name.startswith(".") and name != ".ci"}
+    made = {name for name in names if name in ("__pycache__", "build") or name.endswith(".egg-info")}
+    top = {"bench"} & {*names} if Path(folder) == ROOT else set()
+    measured = {name for name in names if name != "README.md"}
+    return hidden | made | top | (measured if Path(folder) in NOTHING_BUT_README else set())
+
+
+def build(kind: str, source: Path, out: Path) -> Path:
+    """Build an sdist or a wheel, as pip does it."""
+    out.mkdir(exist_ok=True)
+    return out / run(sys.executable, "-c", BUILD, kind, out, cwd=source).splitlines()[-1]
+
+
+@pytest.fixture(scope="module")
+def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The sdist, unpacked."""
+    folder = tmp_path_factory.mktemp("sdist")
+    checkout = shutil.copytree(ROOT, folder / "checkout", ignore=not_copied)
+    with tarfile.open(build("sdist", checkout, folder / "out")) as archive:
+        archive.extraction_filter = getattr(tarfile, "data_filter", None)  # before 3.10.12 there is none
+        archive.extractall(folder)
+    return folder / f"ptb_lm-{ptb_lm.__version__}"
+
+
+@pytest.fixture(scope="module")
+def wheel(sdist: Path) -> Path:
+    """The wheel, built from the sdist: which so has all that is needed for it."""
+    return build("wheel", sdist, sdist.parent / "out")
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path) -> Path:
+    """The programs of an environment that has the wheel; what it needs is found where the tests have it."""
+    folder = wheel.parent.parent / "environment"
+    venv.create(folder, symlinks=True)
+    programs = folder / "bin"
+    # Without a network; and without this checkout, though it may be installed here.
+    pip = [sys.executable, "-m", "pip", "--python", programs / "python", "--disable-pip-version-check"]
+    run(*pip, "install", "--quiet", "--no-index", "--no-deps", wheel, cwd=folder)
+    (packages,) = (folder / "lib").glob("python*/site-packages")
+    (packages / "needed.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    return programs
+
+
+def test_the_sdist_has_docs_examples_tests_and_scripts(sdist: Path) -> None:
+    named = subprocess.run(
+        ["git", "ls-files", "ptb_lm", "docs", "examples", "scripts", "tests"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    files = named.stdout.split() or ["docs/README.md", "scripts/test", "tests/conftest.py"]
+    files += ["README.md", "LICENSE", "CHANGELOG.md", "CONTRIBUTING.md", "constraints.txt", "setup.py"]
+    assert [name for name in files if (ROOT / name).exists() and not (sdist / name).is_file()] == []
+    assert not (sdist / "data" / "ptb").exists()
+
+
+def test_the_wheel_has_the_package_alone(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+    tops = {name.partition("/")[0] for name in names}
+    assert tops == {"ptb_lm", f"ptb_lm-{ptb_lm.__version__}.dist-info"}
+    assert {"ptb_lm/py.typed", "ptb_lm/torch_backend/native/kernels.cpp"} <= names
+    sources = {
+        path.relative_to(ROOT).as_posix()
+        for path in (ROOT / "ptb_lm").rglob("*")
+        if path.is_file() and path.suffix != ".pyc"
+    }
+    assert {name for name in names if name.startswith("ptb_lm/")} == sources
+
+
+def test_the_metadata_say_what_it_is(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        metadata = Parser().parsestr(archive.read(name).decode())
+    assert (metadata["Name"], metadata["Version"]) == ("ptb-lm", ptb_lm.__version__)
+    assert metadata["License-Expression"] == "MIT"
+    assert metadata.get_all("License-File") == ["LICENSE"]
+    needed = [each for each in metadata.get_all("Requires-Dist", []) if "extra ==" not in each]
+    assert "torch>=2.11" in needed, "no upper bound, which would replace the torch that somebody has"
+    assert not [each for each in metadata.get_all("Requires-Dist", []) if "<" in each]
+
+
+def test_it_trains_from_elsewhere(installed: Path, tmp_path: Path) -> None:
+    program = installed / "ptb-lm"
+    assert run(program, "--version", cwd=tmp_path) == f"ptb-lm {ptb_lm.__version__}\n"
+    where = "import ptb_lm; print(ptb_lm.__file__, ptb_lm.__version__)"
+    file, version = run(installed / "python", "-c", where, cwd=tmp_path).split()
+    assert Path(file).is_relative_to(installed.parent)
+    assert version == ptb_lm.__version__
+    assert run(installed / "python", "-m", "ptb_lm", cwd=tmp_path) == run(program, "--help", cwd=tmp_path)
+
+    runs.write_corpus(tmp_path / "data")
+    flags = ["--data", "data", "--config", "test", "--device", "cpu"]
+    # With the compiled kernel where there is a compiler, as anywhere: its source is in the wheel.
+    said = run(program, "train", "--model", "block_fused", *flags, cwd=tmp_path)
+    (trained,) = (tmp_path / "checkpoints").iterdir()
+    assert [row["epoch"] for row in runs.metrics(trained)] == [1]
+    result = runs.result(trained)
+    assert result["environment"]["ptb_lm"] == ptb_lm.__version__
+    assert f"test perplexity {result['test_perplexity']:.2f}" in said
+    again = run(program, "evaluate", trained, cwd=tmp_path)
+    (perplexity,) = re.findall(r"^test perplexity (\S+) ", again, re.M)
+    assert float(perplexity) == pytest.approx(result["test_perplexity"], rel=1e-4)
+    kernels = "from ptb_lm.torch_backend.native import library; print(library.SOURCE.stat().st_size)"
+    assert int(run(installed / "python", "-c", kernels, cwd=tmp_path)) > 0
