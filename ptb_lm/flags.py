@@ -2,7 +2,8 @@
 
 import argparse
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 HELP_COLUMN = 30  # where the help of a flag begins; longer flags have a line of their own
 _HELP = {"-h", "--help"}
@@ -19,6 +20,20 @@ class HelpFormatter(argparse.HelpFormatter):
         if isinstance(action, argparse.BooleanOptionalAction):
             return action.option_strings[0].replace("--", "--[no-]", 1)
         return super()._format_action_invocation(action)
+
+
+class Show(argparse.Action):
+    """A flag that prints a text and ends the command, as --help does."""
+
+    def __init__(self, option_strings: Sequence[str], *, text: Callable[[], str], **given: Any) -> None:
+        given |= {"dest": argparse.SUPPRESS, "default": argparse.SUPPRESS, "nargs": 0}
+        super().__init__(option_strings, **given)
+        self.text = text
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any, **__: Any) -> None:
+        """Print it."""
+        print(self.text())
+        parser.exit()
 
 
 def did_you_mean(given: str, known: Iterable[str]) -> str:

@@ -4,17 +4,20 @@ import argparse
 import shlex
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ptb_lm import cli
-from ptb_lm.model import backend
+from ptb_lm import cli, flags
+from ptb_lm.model import backend, described
 from ptb_lm.model.cells import CELLS, LSTM
 from ptb_lm.model.config import HYPERPARAMETERS, PRESETS, RECIPES
+from ptb_lm.model.hyperparameter import Hyperparameter
 from ptb_lm.training import text_flags
 
 PROG = cli.TRAIN
+# The hyper-parameters that say what is trained; the others say how.
+OF_THE_MODEL = ("num_layers", "hidden_size", "embedding_size", "tie_weights")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -34,84 +37,98 @@ def _train(arguments: list[str], started: float) -> int:
 
 def _parser() -> cli.Parser:
     parser = cli.Parser(prog=PROG, description="Train an LSTM language model and report its perplexity.")
-    models = "; ".join(
-        f"{model}: {text} ({name})"
-        for name, row in backend.FRAMEWORKS.items()
-        for model, text in row.models.items()
+    parser.usage = f"{PROG} [FLAG ...]"
+    show = flags.Show
+    parser.add_argument(
+        "--help-presets", action=show, text=described.presets, help="show the hyper-parameters of each preset"
     )
+    parser.add_argument("--help-models", action=show, text=described.models, help="show what each model is")
     # No defaults here: a resumed run must know which flags were given.
-    add = parser.add_argument
-    add("--model", choices=backend.MODELS, help=f"how the cell is computed (default: cudnn). {models}")
-    every_cell = "; ".join(f"{name}: {row.about}" for name, row in CELLS.items())
-    add("--cell", choices=tuple(CELLS), help=f"the recurrent cell (default: {LSTM}). {every_cell}")
-    add("--config", choices=tuple(PRESETS), help="the preset (default: small; demo for --data synthetic)")
-    add(
-        "--recipe",
-        choices=tuple(RECIPES),
-        help="default: to a lower perplexity (small, medium, large); tutorial: as in TensorFlow's tutorial",
+    _add_data(parser.add_argument_group("data"))
+    text_flags.add(parser)
+    _add_model(parser.add_argument_group("model, in place of the preset's"))
+    _add_training(parser.add_argument_group("training, in place of the preset's"))
+    _add_run(parser.add_argument_group("run"))
+    _add_speed(parser.add_argument_group("speed: how it is computed, never what"))
+    return parser
+
+
+def _add_data(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--data", help="ptb (default), synthetic, a folder with train.txt, valid.txt and test.txt, or a file"
     )
-    add("--framework", choices=tuple(backend.FRAMEWORKS), help="default: torch")
-    add(
-        "--execution",
-        choices=backend.EXECUTIONS,
-        help="how the operations are run (default: the first of its framework). "
-        + "; ".join(f"{name}: {', '.join(row.executions)}" for name, row in backend.FRAMEWORKS.items()),
+
+
+def _add_model(group: argparse._ArgumentGroup) -> None:
+    _add_choice(
+        group,
+        "--config",
+        PRESETS,
+        f"the preset: {', '.join(PRESETS)} (default: small; of synthetic data: demo)",
     )
-    add(
-        "--unroll",
-        choices=backend.UNROLLS,
-        help="static (default): the graph holds every time step; loop: the graph holds one, and loops",
+    _add_choice(group, "--cell", CELLS, f"the recurrent cell: {described.one_of(CELLS, LSTM)}")
+    for each in HYPERPARAMETERS:
+        if each.name in OF_THE_MODEL:
+            _add_hyperparameter(group, each)
+
+
+def _add_training(group: argparse._ArgumentGroup) -> None:
+    _add_choice(group, "--recipe", RECIPES, "default: to a lower perplexity; tutorial: as in TensorFlow's")
+    for each in HYPERPARAMETERS:
+        if each.name not in (*OF_THE_MODEL, "cell"):
+            _add_hyperparameter(group, each)
+    group.add_argument("--seed", type=int, help="of the initial weights and of dropout (default: 1)")
+
+
+def _add_run(group: argparse._ArgumentGroup) -> None:
+    where = group.add_mutually_exclusive_group()
+    where.add_argument(
+        "--run-dir", type=Path, metavar="DIR", help="where it is kept (default: a new folder in checkpoints/)"
     )
-    add(
-        "--data",
-        help="ptb (default), synthetic, a folder with train.txt, valid.txt and test.txt, or a file",
-    )
-    add("--seed", type=int, help="of the initial weights and of dropout (default: 1)")
-    add("--device", choices=backend.DEVICES, help="default: auto, a GPU if there is one")
-    add(
-        "--precision",
-        choices=(backend.AUTO, *backend.PRECISIONS),
-        help="default: fp32. auto: bf16 on a CPU or GPU that multiplies in it, else fp32",
-    )
-    runs = parser.add_argument_group("the run directory")
-    where = runs.add_mutually_exclusive_group()
-    where.add_argument("--run-dir", type=Path, help="default: a new one in checkpoints/")
     where.add_argument("--resume", type=Path, metavar="RUN", help="go on exactly where this run stopped")
-    runs.add_argument(
+    group.add_argument("--overwrite", action="store_true", help="replace the run in --run-dir")
+    group.add_argument(
         "--log-interval",
         type=cli.positive,
         metavar="SECONDS",
         help="where there is no terminal, a line so often says how far the run is (default: 30)",
     )
-    runs.add_argument("--overwrite", action="store_true", help="replace the run in --run-dir")
-    text_flags.add(parser)
-    overrides = parser.add_argument_group("hyper-parameters, in place of the preset's")
-    for each in HYPERPARAMETERS:
-        if each.name == "cell":  # above, beside --model
-            continue
-        how: dict[str, Any] = {"type": each.kind, "metavar": "N"}
-        if each.kind is bool:
-            how = {"action": argparse.BooleanOptionalAction, "default": None}
-        elif each.kind is str:
-            how = {"choices": each.choices or None}
-        overrides.add_argument(each.flag, help=f"{each.help} ({_preset_values(each.name)})", **how)
-    return parser
 
 
-def _preset_values(field: str) -> str:
-    """Return a hyper-parameter's value in each preset: the default recipe's, the tutorial's if another."""
-    shown = []
-    for name in PRESETS:
-        by_default, tutorial = (_shown(getattr(RECIPES[r][name], field)) for r in ("default", "tutorial"))
-        note = "" if by_default == tutorial else f" [tutorial {tutorial}]"
-        shown.append(f"{name} {by_default}{note}")
-    return ", ".join(shown)
+def _add_speed(group: argparse._ArgumentGroup) -> None:
+    models, frameworks, executions = backend.MODELS, tuple(backend.FRAMEWORKS), backend.EXECUTIONS
+    _add_choice(group, "--framework", frameworks, described.one_of(frameworks, "torch"))
+    _add_choice(group, "--model", models, f"how the cell is computed: {described.one_of(models, 'cudnn')}")
+    _add_choice(
+        group, "--execution", executions, f"{described.one_of(executions, '')} (default: --help-models)"
+    )
+    _add_choice(
+        group,
+        "--unroll",
+        backend.UNROLLS,
+        "static (default): the graph holds each time step; loop: one of them",
+    )
+    _add_choice(group, "--device", backend.DEVICES, "auto (default: a GPU if there is one), cpu or cuda")
+    precisions = (backend.AUTO, *backend.PRECISIONS)
+    _add_choice(
+        group,
+        "--precision",
+        precisions,
+        f"{described.one_of(precisions, 'fp32')}; auto: bf16 where the device multiplies in it",
+    )
 
 
-def _shown(value: Any) -> str:
-    if isinstance(value, str):
-        return value
-    return ("no", "yes")[value] if isinstance(value, bool) else f"{value:.4g}"
+def _add_choice(group: argparse._ArgumentGroup, flag: str, choices: Iterable[str], text: str) -> None:
+    group.add_argument(flag, choices=tuple(choices), metavar="NAME", help=text)
+
+
+def _add_hyperparameter(group: argparse._ArgumentGroup, each: Hyperparameter) -> None:
+    how: dict[str, Any] = {"type": each.kind, "metavar": "N"}
+    if each.kind is bool:
+        how = {"action": argparse.BooleanOptionalAction, "default": None}
+    elif each.kind is str:
+        how = {"choices": each.choices or None, "metavar": "NAME"}
+    group.add_argument(each.flag, help=each.help, **how)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,9 @@ import ptb_lm
 
 pytestmark = pytest.mark.slow
 
-BUILD = "import sys; from setuptools import build_meta as b; print(getattr(b, 'build_' + sys.argv[1])(sys.argv[2]))"
+BUILD = "import sys; from setuptools import build_meta as backend; _, kind, out = sys.argv; " + (
+    "print(getattr(backend, f'build_{kind}')(out))"
+)
 
 NOTHING_BUT_README = [ROOT / name for name in ("data", "checkpoints", "results")]
 

@@ -16,13 +16,17 @@ import runs
 
 from ptb_lm import train
 from ptb_lm.data.corpus import load_named
+from ptb_lm.model import backend
+from ptb_lm.model.cells import CELLS
 from ptb_lm.model.choice import MAX_SEED, Choice
-from ptb_lm.model.config import PRESETS, RECIPES, SMALL
+from ptb_lm.model.config import HYPERPARAMETERS, PRESETS, RECIPES
 from ptb_lm.torch_backend import cpu
 from ptb_lm.training import launch, tensors
 from ptb_lm.training.run_directory import RunDirectory
 
 pytestmark = pytest.mark.slow
+
+GROUPS = ["data", "model", "training", "run", "speed"]  # of the flags
 
 
 @pytest.fixture(scope="module")
@@ -803,15 +807,47 @@ def test_help_imports_no_framework(command: str) -> None:
     assert ended.stdout.startswith(f"usage: python -m ptb_lm.{command}")
 
 
-def test_help_names_every_flag_and_its_preset_values(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_fits_a_screen(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
     assert runs.run_command(train, "--help") == 0
+    text = capsys.readouterr().out
+    flags = [*HYPERPARAMETERS, "--resume", "--overwrite", "--device", "--model", "--data", "--seed"]
+    for flag in flags:
+        name = getattr(flag, "flag", flag)
+        assert re.search(rf"^  {name} |^  --\[no-\]{name[2:]} ", text, re.M), name
+    groups = re.findall(r"^(\w+).*:$", text, re.M)
+    assert [name for name in groups if name in GROUPS] == GROUPS
+    # A flag has a line or two, a group a heading.
+    assert max(len(flag.splitlines()) for flag in re.split(r"\n  (?=-)|\n\n", text)) <= 2
+    lines = text.splitlines()
+    assert max(map(len, lines)) <= 100
+
+
+def test_the_presets_are_shown_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+    """Each value of the table, read back."""
+    assert runs.run_command(train, "--help-presets") == 0
+    _, _, head, *rows = capsys.readouterr().out.splitlines()
+    assert head.split() == [*PRESETS]
+    shown = {
+        flag: re.findall(r"(\S+)(?: \[(\S+)\])?", rest) for flag, _, rest in (r.partition(" ") for r in rows)
+    }
+    assert [*shown] == [each.flag for each in HYPERPARAMETERS if each.name != "cell"]
+    for each in HYPERPARAMETERS:
+        for preset, (by_default, tutorial) in zip(PRESETS, shown.get(each.flag, []), strict=False):
+            for recipe, value in (("default", by_default), ("tutorial", tutorial or by_default)):
+                real = float(getattr(RECIPES[recipe][preset], each.name))
+                read = ["no", "yes"].index(value) if each.kind is bool else float(value)
+                assert read == pytest.approx(real, rel=1e-3), (each.flag, preset, recipe)
+
+
+def test_the_models_are_shown_with_what_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+    assert runs.run_command(train, "--help-models") == 0
     text = " ".join(capsys.readouterr().out.split())
-    for flag in ("--hidden-size", "--keep-prob", "--resume", "--overwrite", "--device"):
-        assert flag in text
-    assert f"small {SMALL.hidden_size}, medium 650, large 1500" in text
-    assert "medium 0.65 [tutorial 0.5], large 0.5 [tutorial 0.35], demo 1" in text
-    assert "--tie-weights, --no-tie-weights" in text
-    assert "medium yes [tutorial no]" in text
+    for row in backend.FRAMEWORKS.values():
+        for model, about in row.models.items():
+            assert f"{model} {about}" in text
+    for cell, row in CELLS.items():
+        assert f"{cell} {row.about}" in text
 
 
 def test_help_imports_nothing_that_takes_long() -> None:

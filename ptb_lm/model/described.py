@@ -1,0 +1,63 @@
+"""The presets and the models as text, for people who choose one; it imports nothing that takes long."""
+
+import textwrap
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from ptb_lm.model.backend import FRAMEWORKS
+from ptb_lm.model.cells import CELLS
+from ptb_lm.model.config import HYPERPARAMETERS, PRESETS, RECIPES
+
+
+def presets() -> str:
+    """Return each preset's hyper-parameters: by the default recipe, and the tutorial's if another."""
+    rows = [("", *PRESETS)]
+    for each in HYPERPARAMETERS:
+        if each.name != "cell":  # no preset chooses another
+            rows.append((each.flag, *(_of_both_recipes(preset, each.name) for preset in PRESETS)))
+    about = (
+        "The hyper-parameters of each --config; [in brackets] by --recipe tutorial, where that has another."
+    )
+    return f"{about}\n\n{_aligned(rows)}"
+
+
+def models() -> str:
+    """Return what the models of each framework are, and the cells."""
+    parts = [_listed(f"--framework {name} --model", row.models.items()) for name, row in FRAMEWORKS.items()]
+    parts.append(_listed("--cell", ((name, row.about) for name, row in CELLS.items())))
+    parts.append(
+        _listed(
+            "--execution, the default first", ((n, ", ".join(r.executions)) for n, r in FRAMEWORKS.items())
+        )
+    )
+    return "\n\n".join(parts)
+
+
+def one_of(names: Iterable[str], default: str) -> str:
+    """Return names as in a sentence, with a note at the default: `lstm (default), gru or elman`."""
+    *others, last = (f"{name} (default)" if name == default else name for name in names)
+    return f"{', '.join(others)} or {last}" if others else last
+
+
+def _of_both_recipes(preset: str, field: str) -> str:
+    by_default, tutorial = (_shown(getattr(RECIPES[name][preset], field)) for name in ("default", "tutorial"))
+    return by_default if by_default == tutorial else f"{by_default} [{tutorial}]"
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    return ("no", "yes")[value] if isinstance(value, bool) else f"{value:.4g}"
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> str:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
+
+
+def _listed(title: str, rows: Iterable[tuple[str, str]]) -> str:
+    lines = (
+        textwrap.fill(f"{name:<17}{text}", 100, initial_indent="  ", subsequent_indent=" " * 19)
+        for name, text in rows
+    )
+    return "\n".join([title, *lines])
