@@ -170,6 +170,7 @@ def test_nothing_is_compiled_for_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
         pass
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp64"])
 @pytest.mark.parametrize("choice", EVERY_WAY)
 def test_block_fused_is_compiled_however_a_cpu_computes(

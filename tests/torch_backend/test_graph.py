@@ -114,6 +114,7 @@ def small(tiny_config: Config) -> Config:
     return tiny_config.replace(hidden_size=5, max_grad_norm=1.8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dropout", DROPOUTS)
 @pytest.mark.parametrize("precision_name", ["fp32", "bf16", "fp16"])
 @pytest.mark.parametrize("model", MODELS)
@@ -175,6 +176,7 @@ def eager_life(small: Config) -> list[Any]:
     return life(build(small.replace(**DROPOUTS["all"]), "block_fused", "fp16"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("line", "column"), list(mutants()))
 def test_a_copy_that_is_forgotten_is_noticed(
     line: int, column: int, small: Config, eager_life: list[Any]

@@ -69,6 +69,7 @@ def test_autocast_keeps_weights_and_gradients_in_float32_and_computes_in_bfloat1
         compare(builder("cudnn@bf16"), "fp32")
 
 
+@pytest.mark.slow
 def test_torch_compiles_a_part_of_the_module_and_the_row_says_which() -> None:
     from torch._dynamo.utils import counters
 
