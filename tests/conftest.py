@@ -23,9 +23,9 @@ SLOW_TO_IMPORT = {"tensorflow", "keras", "jax", "pytensor"}
 def penn_treebank() -> Path:
     """The folder of the real Penn Treebank files; skips, and says so, where they are not at hand."""
     named = os.environ.get("PTB_LM_DATA")
-    for folder in [Path(named)] if named else [ROOT / "data" / "ptb", ROOT.parent / "shared" / "ptb"]:
-        if (folder / "ptb.train.txt").is_file():
-            return folder
+    folder = Path(named) if named else ROOT / "data" / "ptb"
+    if (folder / "ptb.train.txt").is_file():
+        return folder
     pytest.skip("needs Penn Treebank: set PTB_LM_DATA, or run python -m ptb_lm.download")
 
 

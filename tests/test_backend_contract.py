@@ -422,6 +422,7 @@ def score(built: Backend, config: Config) -> float:
     return sum(measured.nll for measured in built.read(losses))
 
 
+@pytest.mark.slow  # of the other framework too
 @every_model
 def test_weights_of_each_score_the_same_in_every_other(
     framework: str, model: str, cell: str, tiny_config: Config

@@ -14,7 +14,6 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-import ptb_lm
 from ptb_lm import files
 from ptb_lm.bench.check import apart
 from ptb_lm.bench.check.fingerprint import fingerprint
@@ -86,7 +85,7 @@ def gradient_errors(
 
 def _key(question: Question) -> str:
     digest = hashlib.sha256()
-    package = Path(ptb_lm.__file__).parent
+    package = Path(__file__).resolve().parents[2]
     for pattern in SOURCES:
         for source in sorted(package.glob(pattern)):
             digest.update(source.read_bytes())
