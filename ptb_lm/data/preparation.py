@@ -41,6 +41,7 @@ class Preparation:
     test_fraction: float = SHARE
 
     def __post_init__(self) -> None:
+        Treatment(tokenize=self.tokenize)  # refuses what is none
         if self.min_count is not None and self.vocab_size is not None:
             raise UserError(
                 "--min-count and --vocab-size both say which words are kept; only one can be given"

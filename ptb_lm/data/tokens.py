@@ -92,7 +92,9 @@ class Treatment:
 
     def _changed(self, words: list[str]) -> list[str]:
         if self.lowercase:
-            words = [word.lower() for word in words]
+            # What stands for a number stays, so that text that was treated before is not changed.
+            kept = NUMBER if self.numbers else None
+            words = [word if word == kept else word.lower() for word in words]
         if self.numbers:
             words = [NUMBER if _NUMBER.fullmatch(word) else word for word in words]
         return words

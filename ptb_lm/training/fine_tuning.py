@@ -110,7 +110,7 @@ class Start:
         """Return where the weights came from, for the record."""
         result = self.directory.read_result() or {}
         return InitFrom(
-            run=str(self.directory.path.resolve()),
+            run=str(self.directory.path.absolute()),
             weights_sha256=hashlib.sha256(self.directory.weights.read_bytes()).hexdigest(),
             test_perplexity=result.get("test_perplexity"),
             new_words=len(data.vocabulary) - len(self.vocabulary),

@@ -23,7 +23,7 @@ def with_source(run: RunConfig, data: Corpus) -> RunConfig:
     """Return the configuration with the place and the digest of its text, if --data named it by its path."""
     if run.data in NAMED:
         return dataclasses.replace(run, source=None)
-    return dataclasses.replace(run, source=Source(path=str(Path(place(run)).resolve()), sha256=data.sha256))
+    return dataclasses.replace(run, source=Source(path=str(Path(place(run)).absolute()), sha256=data.sha256))
 
 
 def place(run: RunConfig) -> str:

@@ -1,0 +1,188 @@
+"""--init-from: a run that begins with the weights of another."""
+
+import hashlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+import runs
+from support import installed
+
+from ptb_lm import evaluate, train
+from ptb_lm.data import corpus
+from ptb_lm.model import parameters
+from ptb_lm.model.cells import CELLS
+from ptb_lm.training.fine_tuning import Start
+from ptb_lm.training.run_directory import RunDirectory
+
+pytestmark = pytest.mark.slow
+
+SIZE = ("--hidden-size", "16")
+
+
+def chain(folder: Path, stay: float, seed: int, lines: int, extra: str = "") -> Path:
+    """Write text in which a word is followed by the next one in a circle; another seed, other text."""
+    rng = np.random.default_rng(seed)
+    folder.mkdir()
+    for split, count in (("train", lines), ("valid", 40), ("test", 40)):
+        words, text = 0, []
+        for _ in range(count):
+            line = []
+            for _ in range(9):
+                words = (words + 1) % 20 if rng.random() < stay else int(rng.integers(20))
+                line.append(f"w{words}")
+            text.append(" ".join([*line, extra]).strip())
+        (folder / f"{split}.txt").write_text("\n".join(text) + "\n<unk>\n")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A large text, and a small one of the same kind with a word of its own."""
+    folder = tmp_path_factory.mktemp("texts")
+    chain(folder / "large", 0.95, 1, 500)
+    chain(folder / "small", 0.9, 2, 40, extra="zebra")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run(texts: Path) -> Path:
+    """A run on the large text."""
+    return runs.train_run(texts / "large", texts / "run", "--epochs", "6", *SIZE)
+
+
+def fine_tune(run: Path, data: Path, to: Path, *more: str) -> Path:
+    sizes = ("--batch-size", "4", "--num-steps", "5", "--device", "cpu", "--epochs", "2")
+    flags = ["--init-from", str(run), "--data", str(data), "--run-dir", str(to), *sizes, *more]
+    assert train.main(flags) == 0
+    return to
+
+
+def start_of(run: Path, data: Path, *, extend: bool) -> tuple[Start, corpus.Corpus]:
+    start = Start.read(run)
+    return start, corpus.load(data, vocabulary=start.vocabulary, extend=extend)
+
+
+def test_it_is_better_than_from_scratch(texts: Path, run: Path, tmp_path: Path) -> None:
+    tuned = fine_tune(run, texts / "small", tmp_path / "tuned", "--extend-vocabulary")
+    scratch = runs.train_run(texts / "small", tmp_path / "scratch", *SIZE)
+    better, worse = (runs.result(folder)["test_perplexity"] for folder in (tuned, scratch))
+    assert better < 0.8 * worse
+
+
+def test_the_result_says_from_where_it_came(texts: Path, run: Path, tmp_path: Path) -> None:
+    tuned = fine_tune(run, texts / "small", tmp_path / "tuned", "--epochs", "1")
+    assert runs.result(tuned)["init_from"] == {
+        "run": str(run),
+        "weights_sha256": hashlib.sha256((run / "weights.safetensors").read_bytes()).hexdigest(),
+        "test_perplexity": runs.result(run)["test_perplexity"],
+        "new_words": 0,
+    }
+    assert runs.metrics(tuned)[0]["learning_rate"] == runs.metrics(run)[0]["learning_rate"] / 4
+
+
+def test_new_words_become_unk_and_are_counted(
+    texts: Path, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tuned = fine_tune(run, texts / "small", tmp_path / "tuned", "--epochs", "1")
+    assert RunDirectory(tuned).read_vocabulary().words == RunDirectory(run).read_vocabulary().words
+    assert "read as <unk> are train 40, valid 40, test 40 words that it lacks" in capsys.readouterr().out
+    assert evaluate.main([str(tuned)]) == 0
+    found = float(capsys.readouterr().out.split()[2])
+    assert found == pytest.approx(runs.result(tuned)["test_perplexity"], abs=5e-5)
+
+
+@pytest.mark.parametrize("flags", [(), ("--tie-weights",)])
+def test_new_words_are_drawn_as_initial_ones(flags: tuple[str, ...], texts: Path, tmp_path: Path) -> None:
+    old = runs.train_run(texts / "large", tmp_path / "old", "--epochs", "1", *flags)
+    start, data = start_of(old, texts / "small", extend=True)
+    assert data.vocabulary.words == (*start.vocabulary.words, "zebra")
+    config = start.config({"seed": 7})
+    weights = start.initial(config, len(data.vocabulary))
+    parameters.check(weights, config.hyperparameters, len(data.vocabulary))
+    drawn = parameters.initial(config.hyperparameters, len(data.vocabulary), seed=7)
+    for name, array in weights.items():
+        if name in start.weights and array.shape == start.weights[name].shape:
+            np.testing.assert_array_equal(array, start.weights[name])
+            continue
+        known, new = (array[:-1], array[-1:]) if name != "softmax.kernel" else (array[:, :-1], array[:, -1:])
+        np.testing.assert_array_equal(known, start.weights[name])
+        of_drawn = drawn[name][-1:] if name != "softmax.kernel" else drawn[name][:, -1:]
+        np.testing.assert_array_equal(new, of_drawn)
+        assert np.ptp(new) > 0 or name == "softmax.bias"
+    assert {name for name in weights if weights[name].shape != start.weights[name].shape} == (
+        {"embedding", "softmax.bias"} | (set() if flags else {"softmax.kernel"})
+    )
+
+
+@pytest.mark.parametrize("framework", ["torch", pytest.param("tensorflow", marks=installed("tensorflow"))])
+@pytest.mark.parametrize("cell", CELLS)
+def test_of_any_cell_in_either_framework(
+    cell: str, framework: str, texts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """At a rate that moves nothing, what was trained in torch scores the same text as it did."""
+    if framework not in CELLS[cell].layers:
+        pytest.skip(f"{framework} has no {cell}")
+    flags = ("--cell", cell, "--model", "basic", "--epochs", "1")
+    old = runs.train_run(texts / "large", tmp_path / "old", *flags)
+    more = ("--framework", framework, "--learning-rate", "1e-30", "--epochs", "1")
+    tuned = fine_tune(old, texts / "large", tmp_path / "tuned", *more)
+    assert runs.result(tuned)["test_perplexity"] == pytest.approx(
+        runs.result(old)["test_perplexity"], rel=1e-5
+    )
+    assert RunDirectory(tuned).read_config().choice.model == "basic"
+
+
+def test_it_is_resumed_to_the_same_end(texts: Path, run: Path, tmp_path: Path) -> None:
+    whole = fine_tune(run, texts / "small", tmp_path / "whole", "--extend-vocabulary")
+    half = fine_tune(run, texts / "small", tmp_path / "half", "--extend-vocabulary", "--epochs", "1")
+    assert train.main(["--resume", str(half), "--epochs", "2"]) == 0
+    assert runs.result(half)["test_perplexity"] == runs.result(whole)["test_perplexity"]
+    assert runs.result(half)["init_from"] == runs.result(whole)["init_from"]
+
+
+def test_the_treatment_of_text_is_the_run_s(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("The Dog saw 12 Cats\nA dog SAW it\n" * 60)
+    old = runs.train_run(text, tmp_path / "old", "--lowercase", "--numbers", "--epochs", "1")
+    tuned = fine_tune(old, text, tmp_path / "tuned", "--epochs", "1")
+    preparation = RunDirectory(tuned).read_config().preparation
+    assert preparation is not None
+    assert (preparation.lowercase, preparation.numbers) == (True, True)
+    given = ("--init-from", old, "--data", text, "--run-dir", tmp_path / "no")
+    problem = runs.refusal(capsys, train, *given, "--tokenize", "characters")
+    assert problem == f"--tokenize contradicts the run {old}, which has other words"
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        (("--hidden-size", 7), "--hidden-size 7 contradicts the run {}, which has 16"),
+        (("--num-layers", 3), "--num-layers 3 contradicts the run {}, which has 2"),
+        (("--cell", "gru"), "--cell gru contradicts the run {}, which has lstm"),
+        (("--config", "medium"), "--config medium contradicts the run {}, which has small"),
+        (
+            ("--min-count", 2),
+            "--min-count chooses among new words, and --init-from takes those of its run; "
+            "--extend-vocabulary adds others",
+        ),
+    ],
+)
+def test_flags_that_contradict_are_refused(
+    given: tuple[object, ...],
+    problem: str,
+    texts: Path,
+    run: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    flags = ("--init-from", run, "--data", texts / "small", "--run-dir", tmp_path / "new", *given)
+    assert runs.refusal(capsys, train, *flags) == problem.format(run)
+    assert not (tmp_path / "new").exists()
+
+
+def test_flags_that_agree_are_taken(run: Path) -> None:
+    start = Start.read(run)
+    given = {"hidden_size": 16, "embedding_size": 16, "config": "small", "epochs": 3, "learning_rate": 0.7}
+    config = start.config(given).hyperparameters
+    assert config == start.run.hyperparameters.replace(epochs=3, learning_rate=0.7)
