@@ -30,6 +30,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _train(arguments: list[str], started: float) -> int:
     parsed = _parser().parse_args(arguments)
     # Imported when the flags are known to be right.
+    if parsed.seeds is not None or parsed.jobs is not None:
+        from ptb_lm.training import seeds
+
+        return seeds.train(parsed, lambda given: _train(given, time.perf_counter()))
     from ptb_lm.training import launch
 
     return launch.train(parsed, shlex.join(arguments), started=started)
@@ -78,6 +82,15 @@ def _add_training(group: argparse._ArgumentGroup) -> None:
         if each.name not in (*OF_THE_MODEL, "cell"):
             _add_hyperparameter(group, each)
     group.add_argument("--seed", type=int, help="of the initial weights and of dropout (default: 1)")
+    group.add_argument(
+        "--seeds",
+        type=int,
+        nargs="+",
+        metavar="SEED",
+        help="a run for each, in --run-dir/seed-SEED, and the mean of their perplexities; the same command "
+        "goes on where they stopped",
+    )
+    group.add_argument("--jobs", type=cli.whole(1), metavar="N", help="of --seeds side by side (default: 1)")
 
 
 def _add_run(group: argparse._ArgumentGroup) -> None:

@@ -56,11 +56,11 @@ def train(arguments: argparse.Namespace, command_line: str, *, started: float) -
         raise UserError("--overwrite replaces the run in --run-dir, which is not given")
     if resuming:
         directory = RunDirectory(arguments.resume)
-        run = _resumed_config(directory.read_config(), given)
+        run = resumed_config(directory.read_config(), given)
     else:
         start = Start.read(arguments.init_from) if "init_from" in given else None
         run = start.config(given) if start else new_config(given)
-        directory = RunDirectory(arguments.run_dir or _new_path(run))
+        directory = RunDirectory(arguments.run_dir or new_path(run))
         _refuse_existing(directory, overwrite=arguments.overwrite)
 
     # Everything that can be wrong is found out before anything is written.
@@ -147,7 +147,7 @@ def _drawn(run: RunConfig, words: int) -> parameters.Weights:
     return parameters.initial(run.hyperparameters, words, seed=run.choice.seed)
 
 
-def _resumed_config(run: RunConfig, given: dict[str, Any]) -> RunConfig:
+def resumed_config(run: RunConfig, given: dict[str, Any]) -> RunConfig:
     """Return the run's configuration with the flags given now, where they may differ."""
     before = {**run.to_json(), **run.to_json()["hyperparameters"]}
     if "init_from" in given:
@@ -172,7 +172,8 @@ def _resumed_config(run: RunConfig, given: dict[str, Any]) -> RunConfig:
     )
 
 
-def _new_path(run: RunConfig) -> Path:
+def new_path(run: RunConfig) -> Path:
+    """Return a folder in checkpoints that is not there yet."""
     name = f"{time.strftime('%Y%m%d-%H%M%S')}-{run.choice.framework}-{run.choice.model}-{run.config}"
     path = home() / "checkpoints" / name
     numbers = itertools.count(2)

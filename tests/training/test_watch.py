@@ -72,7 +72,7 @@ def every_step(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Terminal:
-    """A pseudo-terminal whose screen is looked at after each drawing, which begins with a carriage return."""
+    """A pseudo-terminal whose screen is looked at after every drawing, which a carriage return begins."""
 
     def __init__(self, columns: int) -> None:
         master, slave = os.openpty()

@@ -1,0 +1,207 @@
+"""A run for each of several seeds, one after the other or side by side, and the mean of what they reach."""
+
+import argparse
+import concurrent.futures
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+from ptb_lm import cli
+from ptb_lm.errors import DivergenceError, UserError
+from ptb_lm.model.hyperparameter import flag_name
+from ptb_lm.training import launch
+from ptb_lm.training.interrupt import StopRequest
+from ptb_lm.training.run_directory import RunDirectory
+
+WATCH_SECONDS = 0.2  # how often a stop is looked for while others work
+DIVERGED = cli.EXIT_FAILED
+
+TrainOne = Callable[[list[str]], int]  # of ptb_lm.train's arguments; returns the exit status
+
+
+def train(arguments: argparse.Namespace, train_one: TrainOne) -> int:
+    """Train a run for each seed, in folders of their own beside each other; return the exit status.
+
+    Runs that are there go on where they stopped, and those that have ended are left as they are.
+
+    Args:
+        arguments: Of ptb_lm.train's parser, with --seeds.
+        train_one: Trains a run in this process.
+
+    Raises:
+        UserError: Something is wrong with the flags, the data or a run directory.
+    """
+    given = {name: value for name, value in vars(arguments).items() if value is not None}
+    seeds, jobs = _checked(given)
+    configs = [launch.new_config({**given, "seed": seed}) for seed in seeds]  # refuses what is impossible
+    folder = arguments.run_dir or launch.new_path(configs[0])
+    again = shlex.join([*cli.TRAIN.split(), *flags({**given, "run_dir": folder, "overwrite": False})])
+    runs = {seed: folder / f"seed-{seed}" for seed in seeds}
+    wanted = {name: value for name, value in given.items() if name not in ("seeds", "jobs", "run_dir")}
+    left = {
+        seed: command
+        for seed, run in runs.items()
+        if (command := _command(run, {**wanted, "seed": seed})) is not None
+    }
+    try:
+        statuses = _one_after_the_other(left, train_one) if jobs == 1 else _side_by_side(left, jobs)
+        stopped = next((status for status in statuses.values() if status > 128), 0)
+    except KeyboardInterrupt:  # between two runs, or for the second time
+        stopped = 128 + signal.SIGINT
+    if stopped:
+        print(f"all seeds go on with: {again}", file=sys.stderr)
+        return stopped
+    failed = [seed for seed, status in statuses.items() if status]
+    _report({seed: run for seed, run in runs.items() if seed not in failed}, failed, folder)
+    return max(statuses.values(), default=0)
+
+
+def flags(given: dict[str, Any]) -> list[str]:
+    """Return the command line that gives these values by name."""
+    line: list[str] = []
+    for name, value in given.items():
+        flag = flag_name(name)
+        if isinstance(value, bool):
+            if name != "overwrite":
+                line.append(flag if value else flag.replace("--", "--no-", 1))
+            elif value:
+                line.append(flag)
+        elif isinstance(value, list):
+            line += [flag, *map(str, value)]
+        else:
+            line += [flag, str(value)]
+    return line
+
+
+def _checked(given: dict[str, Any]) -> tuple[list[int], int]:
+    if "seeds" not in given:
+        raise UserError("--jobs is of --seeds, which is not given")
+    seeds: list[int] = given["seeds"]
+    for name in ("seed", "resume"):
+        if name in given:
+            instead = "give one of them" if name == "seed" else "runs in --run-dir go on by themselves"
+            raise UserError(f"--seeds does not go with {flag_name(name)}: {instead}")
+    if twice := next((seed for seed in seeds if seeds.count(seed) > 1), None):
+        raise UserError(f"--seeds has {twice} twice")
+    if given.get("overwrite") and "run_dir" not in given:
+        raise UserError("--overwrite replaces the runs in --run-dir, which is not given")
+    return seeds, given.get("jobs", 1)
+
+
+def _command(run: Path, wanted: dict[str, Any]) -> list[str] | None:
+    """Return the arguments that begin a run or go on with it; None if it has ended."""
+    directory = RunDirectory(run)
+    if wanted.get("overwrite") or not directory.state.exists():
+        return flags({**wanted, "run_dir": run})
+    config = launch.resumed_config(directory.read_config(), wanted)  # refuses what would be another run
+    result = directory.read_result()
+    if result and result["epochs"] == config.hyperparameters.epochs:
+        cli.say(f"seed {config.choice.seed} has ended, in {run}")
+        return None
+    return flags({**{name: value for name, value in wanted.items() if name != "overwrite"}, "resume": run})
+
+
+def _one_after_the_other(commands: dict[int, list[str]], train_one: TrainOne) -> dict[int, int]:
+    """Train in this process; return the exit statuses by seed, to the first that was stopped."""
+    statuses = {}
+    for number, (seed, command) in enumerate(commands.items(), start=1):
+        cli.say(f"seed {seed}, {number} of {len(commands)}")
+        try:
+            statuses[seed] = train_one(command)
+        except DivergenceError as error:  # which says nothing of the others
+            print(f"seed {seed}: {error}", file=sys.stderr)
+            statuses[seed] = DIVERGED
+        if statuses[seed] > 128:
+            break
+    return statuses
+
+
+def _side_by_side(commands: dict[int, list[str]], jobs: int) -> dict[int, int]:
+    """Train in processes of their own, so many at a time; return the exit statuses by seed.
+
+    What they print is printed with the seed before each line. A signal to stop is handed on to them.
+    """
+    with StopRequest() as stop, concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+        children = _Children(stop)
+        working = {pool.submit(children.train, seed, command): seed for seed, command in commands.items()}
+        try:
+            children.hand_on(set(working))
+        except KeyboardInterrupt:
+            children.signal(signal.SIGINT)  # the second: it stops them at once
+            raise
+        return {seed: future.result() for future, seed in working.items()}
+
+
+class _Children:
+    """Processes that train."""
+
+    def __init__(self, stop: StopRequest) -> None:
+        self.stop = stop
+        self._lock = threading.Lock()
+        self._running: set[subprocess.Popen[str]] = set()
+
+    def train(self, seed: int, command: Sequence[str]) -> int:
+        """Train a run; return its exit status, as the shell counts."""
+        with self._lock:  # a process that is started is there for the signal
+            if number := self.stop.signal_number:
+                return 128 + number
+            # In a session of its own Ctrl-C does not reach it: a second signal would not let it save.
+            child = subprocess.Popen(
+                [sys.executable, *cli.TRAIN.split()[1:], *command],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                errors="replace",
+                start_new_session=True,
+            )
+            self._running.add(child)
+        assert child.stdout is not None
+        for line in child.stdout:
+            cli.say(f"seed {seed}: {line.rstrip()}")
+        status = child.wait()
+        with self._lock:
+            self._running.discard(child)
+        return status if status >= 0 else 128 - status
+
+    def hand_on(self, working: set[concurrent.futures.Future[int]]) -> None:
+        """Wait for all to end, and hand on a signal to stop."""
+        handed_on = False
+        while working:
+            _, working = concurrent.futures.wait(working, timeout=WATCH_SECONDS)
+            if self.stop.signal_number and not handed_on:
+                self.signal(self.stop.signal_number)
+                handed_on = True
+
+    def signal(self, number: int) -> None:
+        """Send a signal to all that run."""
+        with self._lock:
+            for child in self._running:
+                child.send_signal(signal.Signals(number))
+
+
+def _report(runs: dict[int, Path], failed: Sequence[int], folder: Path) -> None:
+    results = [result for run in runs.values() if (result := RunDirectory(run).read_result())]
+    if failed:
+        which = f"seed{'s' * (len(failed) > 1)} {', '.join(map(str, failed))}"
+        cli.say(f"{which} failed, and {'is' if len(failed) == 1 else 'are'} not among what follows")
+    for line in _lines(results):
+        cli.say(line)
+    cli.say(f"the runs are in {folder}")
+
+
+def _lines(results: Sequence[dict[str, Any]]) -> Iterator[str]:
+    if not results:
+        return
+    for name, key in (("test", "test_perplexity"), ("valid", "valid_perplexity")):
+        values = [result[key] for result in results]
+        spread = f" ± {stdev(values):.2f} (mean ± standard deviation)" if len(values) > 1 else ""
+        each = ", ".join(f"{value:.2f}" for value in values)
+        yield f"{name} perplexity of {len(values)} seed{'s' * (len(values) > 1)}: " + (
+            f"{fmean(values):.2f}{spread}: {each}" if spread else each
+        )

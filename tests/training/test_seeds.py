@@ -1,0 +1,221 @@
+"""Runs of several seeds: what each of them is, what is said at the end, and how they go on."""
+
+import os
+import shlex
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import runs
+
+from ptb_lm import train
+from ptb_lm.model.choice import MAX_SEED
+from ptb_lm.training import seeds, trainer
+
+pytestmark = pytest.mark.slow
+
+COMMAND = [sys.executable, "-m", "ptb_lm.train"]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return runs.write_corpus(tmp_path_factory.mktemp("seeds") / "data")
+
+
+@pytest.fixture(scope="module")
+def alone(data: Path) -> dict[int, Path]:
+    """A run of each seed, trained by itself."""
+    return {seed: runs.train_run(data, data.parent / f"alone-{seed}", "--seed", str(seed)) for seed in (1, 2)}
+
+
+@pytest.fixture(scope="module")
+def both(data: Path) -> Path:
+    """Both seeds' runs, trained by one command; to be looked at only."""
+    return runs.train_run(data, data.parent / "both", "--seeds", "1", "2")
+
+
+def mean_and_deviation(folder: Path, *seeds: int) -> str:
+    values = [runs.result(folder / f"seed-{seed}")["test_perplexity"] for seed in seeds]
+    return f"{sum(values) / len(values):.2f} ± {statistics.stdev(values):.2f}"
+
+
+def test_each_run_is_that_of_its_seed_alone(both: Path, alone: dict[int, Path]) -> None:
+    assert {path.name for path in both.iterdir()} == {"seed-1", "seed-2"}
+    for seed, run in alone.items():
+        same = both / f"seed-{seed}"
+        assert (same / "config.json").read_bytes() == (run / "config.json").read_bytes()
+        assert runs.result(same)["test_perplexity"] == runs.result(run)["test_perplexity"]
+        assert f"--seed {seed} --run-dir {same}" in runs.result(same)["command"]
+        assert "--seeds" not in runs.result(same)["command"]
+    assert runs.result(alone[1])["test_perplexity"] != runs.result(alone[2])["test_perplexity"]
+
+
+def test_it_ends_with_mean_and_standard_deviation(
+    both: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And runs that have ended are not trained again, nor is anything written."""
+    folder = shutil.copytree(both, tmp_path / "both")
+    before = runs.files(folder)
+    capsys.readouterr()
+    assert train.main(runs.arguments(data, folder, "--seeds", "1", "2")) == 0
+    printed = capsys.readouterr().out
+    assert f"seed 2 has ended, in {folder / 'seed-2'}" in printed
+    assert f"test perplexity of 2 seeds: {mean_and_deviation(folder, 1, 2)} (mean ± standard" in printed
+    assert runs.files(folder) == before
+
+
+def test_side_by_side_is_the_same(both: Path, data: Path, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [*COMMAND, *runs.arguments(data, tmp_path / "run", "--seeds", "1", "2", "--jobs", "2")],
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    for seed in (1, 2):
+        mine, other = (runs.result(folder / f"seed-{seed}") for folder in (tmp_path / "run", both))
+        assert mine["test_perplexity"] == other["test_perplexity"]
+        assert f"seed {seed}: test perplexity {mine['test_perplexity']:.2f}" in done.stdout
+    assert f"test perplexity of 2 seeds: {mean_and_deviation(both, 1, 2)}" in done.stdout
+
+
+def test_a_stop_saves_the_one_at_work_and_the_same_command_goes_on(
+    both: Path,
+    data: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    folder, whole = tmp_path / "run", trainer.Trainer._finish_epoch
+    asked = []
+
+    def finish_and_ask(self: trainer.Trainer) -> dict[str, object]:
+        if self.run.choice.seed == 2 and not asked:
+            asked.append(True)
+            signal.raise_signal(signal.SIGINT)
+        return whole(self)
+
+    monkeypatch.setattr(trainer.Trainer, "_finish_epoch", finish_and_ask)
+    command = runs.arguments(data, folder, "--seeds", "1", "2", "3", "--epochs", "2")
+    assert train.main(command) == 130
+    told = capsys.readouterr().err
+    assert f"SIGINT: saved; go on with: python -m ptb_lm.train --resume {folder / 'seed-2'}" in told
+    (again,) = [line.partition("go on with: ")[2] for line in told.splitlines() if line.startswith("all")]
+    assert again.startswith("python -m ptb_lm.train --")
+    assert {path.name for path in folder.iterdir()} == {"seed-1", "seed-2"}
+    assert not (folder / "seed-2" / "result.json").exists()
+
+    assert train.main(shlex.split(again)[3:]) == 0
+    assert f"test perplexity of 3 seeds: {mean_and_deviation(folder, 1, 2, 3)}" in capsys.readouterr().out
+    for seed in (1, 2):
+        mine, other = (runs.result(of / f"seed-{seed}")["test_perplexity"] for of in (folder, both))
+        assert mine == other
+
+
+def test_a_signal_stops_those_side_by_side_and_they_go_on(data: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    flags = ["--seeds", "1", "2", "--jobs", "2"]
+    command = [*COMMAND, *runs.arguments(data, folder, *flags, "--epochs", "100000")]
+    long = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    states = [folder / f"seed-{seed}" / "metrics.jsonl" for seed in (1, 2)]
+    while not all(state.exists() and state.stat().st_size for state in states):
+        assert long.poll() is None
+        time.sleep(0.05)
+    os.kill(long.pid, signal.SIGTERM)
+    out, err = long.communicate()
+    assert long.returncode == 128 + signal.SIGTERM
+    assert "all seeds go on with: python -m ptb_lm.train --" in err
+    for seed in (1, 2):
+        assert f"seed {seed}: SIGTERM: saved; go on with: " in out
+    epochs = 1 + max(len(runs.metrics(folder / f"seed-{seed}")) for seed in (1, 2))
+    assert train.main(runs.arguments(data, folder, "--seeds", "1", "2", "--epochs", str(epochs))) == 0
+    for seed in (1, 2):
+        assert len(runs.metrics(folder / f"seed-{seed}")) == epochs
+        assert len(runs.result(folder / f"seed-{seed}")["earlier_environments"]) == 1
+
+
+def test_a_seed_that_diverges_does_not_stop_the_others(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ptb_lm.training.state import diverged
+
+    whole = trainer.Trainer._finish_epoch
+
+    def finish_or_diverge(self: trainer.Trainer) -> dict[str, object]:
+        if self.run.choice.seed == 1:
+            raise diverged(self.directory, "in a test")
+        return whole(self)
+
+    monkeypatch.setattr(trainer.Trainer, "_finish_epoch", finish_or_diverge)
+    assert train.main(runs.arguments(data, tmp_path / "run", "--seeds", "1", "2")) == 1
+    out, err = capsys.readouterr()
+    assert err.startswith("seed 1: training diverged in a test")
+    assert "seed 1 failed, and is not among what follows" in out
+    value = runs.result(tmp_path / "run" / "seed-2")["test_perplexity"]
+    assert f"test perplexity of 1 seed: {value:.2f}\n" in out
+
+
+@pytest.mark.parametrize(
+    ("flags", "problem"),
+    [
+        (["--jobs", "2"], "--jobs is of --seeds, which is not given"),
+        (["--seeds", "1", "2", "1"], "--seeds has 1 twice"),
+        (["--seeds", "1", "--seed", "2"], "--seeds does not go with --seed: give one of them"),
+        (
+            ["--seeds", "1", "--resume", "run"],
+            "--seeds does not go with --resume: runs in --run-dir go on by themselves",
+        ),
+        (["--seeds", "1", "-1"], f"--seed must be at least 0 and at most {MAX_SEED}, not -1"),
+        (["--seeds", "one"], "argument --seeds: invalid int value: 'one' (see --help)"),
+        (["--seeds"], "argument --seeds: expected at least one argument (see --help)"),
+        (
+            ["--seeds", "1", "--jobs", "0"],
+            "argument --jobs: must be a whole number of at least 1, not '0' (see --help)",
+        ),
+        (
+            ["--seeds", "1", "--overwrite"],
+            "--overwrite replaces the runs in --run-dir, which is not given",
+        ),
+        (
+            ["--seeds", "1", "--data", "/missing"],
+            "the data folder /missing does not exist; --data names another",
+        ),
+    ],
+)
+def test_what_cannot_be_is_refused(
+    flags: list[str], problem: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert refused(capsys, *flags) == problem
+
+
+def refused(capsys: pytest.CaptureFixture[str], *flags: str) -> str:
+    capsys.readouterr()
+    assert runs.run_command(train, *flags) == 2
+    return runs.sentence(capsys.readouterr().err, train)
+
+
+def test_runs_of_another_configuration_are_refused(
+    both: Path, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = runs.files(both)
+    problem = refused(capsys, *runs.arguments(data, both, "--seeds", "1", "2", "--hidden-size", "7"))
+    assert problem.startswith("--hidden-size 7 differs from the run's 6; a resumed run can change ")
+    assert runs.files(both) == before
+
+
+@pytest.mark.parametrize(
+    ("given", "line"),
+    [
+        ({"tie_weights": True, "overwrite": True}, ["--tie-weights", "--overwrite"]),
+        ({"tie_weights": False, "overwrite": False}, ["--no-tie-weights"]),
+        ({"seeds": [3, 4], "keep_prob": 0.5}, ["--seeds", "3", "4", "--keep-prob", "0.5"]),
+    ],
+)
+def test_values_become_the_flags_that_give_them(given: dict[str, object], line: list[str]) -> None:
+    assert seeds.flags(given) == line
+    parsed = vars(train._parser().parse_args(line))
+    assert {name: parsed[name] for name in given} == given
