@@ -18,6 +18,7 @@ COMMANDS = {
     "neighbours": "tell which words are near each other, draw them",
     "export": "write a trained model as ONNX or TorchScript",
     "play": "try a trained run in a browser",
+    "compare": "tell how runs differ, in what they are and in what they reach",
     "bench": "measure how fast each LSTM implementation is on this machine",
     "results": "make tables, curves and records of trained runs",
     "download": "fetch Penn Treebank and verify it",

@@ -35,7 +35,24 @@ class Curves:
     lines: Sequence[tuple[str, Sequence[tuple[float, float]]]]
 
 
-Plot = Bars | Curves
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """A line of a plot; `spread` is half the height of the band about each point, 0 for no band."""
+
+    label: str
+    points: Sequence[tuple[float, float]]
+    spread: Sequence[float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lines:
+    """Perplexities by epoch of several runs, a line each."""
+
+    title: str
+    lines: Sequence[Line]
+
+
+Plot = Bars | Curves | Lines
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from ptb_lm.bench.reporting.document import Bar, Bars, Curves, Plot
+from ptb_lm.bench.reporting.document import Bar, Bars, Curves, Line, Lines, Plot
 from ptb_lm.errors import UserError
 
 if TYPE_CHECKING:
@@ -26,6 +26,10 @@ PERPLEXITIES: Mapping[str, dict[str, Any]] = {
     "valid_perplexity": {"label": "valid", "color": FASTER, "marker": "o"},
     "unaveraged_valid_perplexity": {"label": "valid, unaveraged", "color": FASTER, "linestyle": ":"},
 }
+
+# Of lines that have no name of their own: of Okabe and Ito, too, and after these with other dashes.
+_LINES = (FASTER, SLOWER, "#009E73", "#CC79A7", "#E69F00", "#56B4E9", INK)
+_DASHES = ("-", "--", ":", "-.")
 
 _WIDTH = 4.6  # inches
 _BAR_HEIGHT = 0.40  # inches, with its line of text
@@ -48,16 +52,39 @@ def svg(plot: Plot, *, name: str) -> str:
     Raises:
         UserError: matplotlib is not installed.
     """
+    drawn = svg_file((_WIDTH, _height(plot)), lambda figure: _draw(figure, plot), salt=name)
+    return _inline(drawn, title=plot.title, name=name)
 
-    def draw(figure: "Figure") -> None:
-        if isinstance(plot, Bars):
-            _draw_bars(figure.add_subplot(), plot)
-        else:
-            _draw_curves(figure.add_subplot(), plot)
-        figure.tight_layout(pad=0.3)
 
-    height = _BAR_HEIGHT * len(plot.bars) + 0.6 if isinstance(plot, Bars) else 2.9
-    return _inline(svg_file((_WIDTH, height), draw, salt=name), title=plot.title, name=name)
+def picture(plot: Plot, *, kind: str) -> bytes:
+    """Draw a plot as a file of its own.
+
+    Args:
+        plot: What to draw.
+        kind: "svg" or "png".
+
+    Raises:
+        UserError: matplotlib is not installed.
+    """
+    size, style = (1.3 * _WIDTH, 1.3 * _height(plot)), {"axes.grid": True}
+    if kind == "svg":
+        return svg_file(size, lambda figure: _draw(figure, plot), salt="ptb_lm", style=style).encode()
+    return _file(size, lambda figure: _draw(figure, plot), salt="", style=style, kind=kind, dpi=200)
+
+
+def _height(plot: Plot) -> float:
+    return _BAR_HEIGHT * len(plot.bars) + 0.6 if isinstance(plot, Bars) else 2.9
+
+
+def _draw(figure: "Figure", plot: Plot) -> None:
+    axes = figure.add_subplot()
+    if isinstance(plot, Bars):
+        _draw_bars(axes, plot)
+    elif isinstance(plot, Curves):
+        _draw_curves(axes, plot)
+    else:
+        _draw_lines(axes, plot)
+    figure.tight_layout(pad=0.3)
 
 
 def svg_file(
@@ -78,6 +105,20 @@ def svg_file(
     Raises:
         UserError: matplotlib is not installed.
     """
+    nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+    return _file(size, draw, salt=salt, style=style, kind="svg", metadata=nothing).decode()
+
+
+def _file(
+    size: tuple[float, float],
+    draw: Callable[["Figure"], None],
+    *,
+    salt: str,
+    style: Mapping[str, Any] | None,
+    kind: str,
+    **saved: Any,
+) -> bytes:
+    """Draw a figure as a file of some kind; `saved` is of matplotlib's savefig."""
     try:
         import matplotlib
         from matplotlib.figure import Figure
@@ -87,9 +128,8 @@ def svg_file(
     with matplotlib.rc_context(settings):
         figure = Figure(figsize=size)
         draw(figure)
-        buffer = io.StringIO()
-        nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
-        figure.savefig(buffer, format="svg", metadata=nothing, transparent=style is None)
+        buffer = io.BytesIO()
+        figure.savefig(buffer, format=kind, transparent=style is None, **saved)
     return buffer.getvalue()
 
 
@@ -168,10 +208,36 @@ def _ticks(axes: "Axes", plot: Bars, *, logarithmic: bool) -> None:
 
 
 def _draw_curves(axes: "Axes", plot: Curves) -> None:
+    draw_perplexities(axes, plot.lines)
+    _epoch_axis(axes, [points for _, points in plot.lines])
+
+
+def _draw_lines(axes: "Axes", plot: Lines) -> None:
+    for number, line in enumerate(plot.lines):
+        colour = _LINES[number % len(_LINES)]
+        dashes = _DASHES[number // len(_LINES) % len(_DASHES)]
+        _draw_line(axes, line, colour=colour, dashes=dashes)
+    _perplexity_axis(axes)
+    _epoch_axis(axes, [line.points for line in plot.lines])
+
+
+def _draw_line(axes: "Axes", line: Line, *, colour: str, dashes: str) -> None:
+    xs, ys = zip(*line.points, strict=True)
+    label = line.label if len(line.label) <= _LONGEST_LABEL else f"{line.label[: _LONGEST_LABEL - 1]}…"
+    if label.startswith("_"):
+        label = f"\u200b{label}"  # or matplotlib would leave it out of the legend
+    axes.plot(xs, ys, gid=line.label, label=label, color=colour, linestyle=dashes, marker="o")
+    if any(line.spread):
+        low, high = zip(
+            *((max(y - s, 1.0), y + s) for y, s in zip(ys, line.spread, strict=True)), strict=True
+        )
+        axes.fill_between(xs, low, high, color=colour, alpha=0.2, linewidth=0)
+
+
+def _epoch_axis(axes: "Axes", lines: Sequence[Sequence[tuple[float, float]]]) -> None:
     from matplotlib.ticker import MaxNLocator
 
-    draw_perplexities(axes, plot.lines)
-    axes.set_xlim(0.5, max(x for _, points in plot.lines for x, _ in points) + 0.5)
+    axes.set_xlim(0.5, max(x for points in lines for x, _ in points) + 0.5)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))
     axes.set_xlabel("epoch")
     axes.grid()
@@ -184,10 +250,14 @@ def draw_perplexities(axes: "Axes", lines: Sequence[tuple[str, Sequence[tuple[fl
         axes: Where.
         lines: (a name in PERPLEXITIES, points (epoch, perplexity)); a line has a gap where that is NaN.
     """
-    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
-
     for name, points in lines:
         axes.plot([x for x, _ in points], [y for _, y in points], gid=name, **PERPLEXITIES[name])
+    _perplexity_axis(axes)
+
+
+def _perplexity_axis(axes: "Axes") -> None:
+    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+
     axes.set_yscale("log")
     low, high = axes.get_ylim()
     few = high < 3 * low  # so that powers of ten and their simple multiples may all be outside

@@ -1,0 +1,56 @@
+"""Compare runs: python -m ptb_lm.compare RUN RUN ... [--picture FILE.svg]."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from ptb_lm import cli
+from ptb_lm.errors import UserError
+
+PROG = "python -m ptb_lm.compare"
+FORMATS = ("markdown", "csv", "page")
+PICTURES = (".svg", ".png")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; return its exit status."""
+    return cli.run(PROG, lambda: _compare(_parser().parse_args(argv)))
+
+
+def _parser() -> cli.Parser:
+    parser = cli.Parser(
+        prog=PROG,
+        description="Tell how runs differ, in their hyper-parameters and in what they reach. Runs that "
+        "differ in nothing but the seed are one, with mean and standard deviation.",
+    )
+    parser.add_argument(
+        "runs", nargs="+", type=Path, metavar="RUN", help="a run directory, or a folder that --seeds made"
+    )
+    parser.add_argument(
+        "--format", choices=FORMATS, default="markdown", help="default: markdown; page: HTML, with the curves"
+    )
+    parser.add_argument(
+        "--picture", type=Path, metavar="FILE", help="draw the curves, too: FILE ends in .svg or .png"
+    )
+    return parser
+
+
+def _compare(arguments: argparse.Namespace) -> int:
+    picture: Path | None = arguments.picture
+    if picture is not None and picture.suffix not in PICTURES:
+        raise UserError(f"--picture {picture} must end in {' or '.join(PICTURES)}")
+    # Imported when the flags are known to be right.
+    from ptb_lm import files
+    from ptb_lm.results import comparison
+
+    groups = comparison.read(arguments.runs)
+    text = comparison.FORMATS[arguments.format](groups)
+    if picture is not None:
+        files.atomic_write(picture, comparison.picture(groups, kind=picture.suffix[1:]))
+    print(text, end="")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,274 @@
+"""Runs side by side: the settings that differ, what they reached, their curves in one picture.
+
+Runs that differ in nothing but the seed are one row and one line: the mean and the standard deviation.
+"""
+
+import csv
+import io
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+from ptb_lm.bench.reporting import page, plots
+from ptb_lm.bench.reporting.document import Captioned, Document, Line, Lines, Section
+from ptb_lm.bench.reporting.formats import NOTHING, significant
+from ptb_lm.bench.reporting.tables import Cell, Column, Name, Table, to_markdown
+from ptb_lm.errors import UserError
+from ptb_lm.results import runs
+from ptb_lm.results.runs import Run
+
+SEEDS = "seed-*"  # the runs in a folder that --seeds made
+HOW_TO_READ = (
+    "The best epoch is chosen by validation alone. A run that has not ended has no test perplexity. "
+    "Of several seeds: mean ± standard deviation."
+)
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs that differ in nothing but the seed; there is one at least."""
+
+    runs: Sequence[Run]
+
+    @property
+    def folder(self) -> Path:
+        """That of --seeds, if all are of one; or the first run's."""
+        folders = [run.folder for run in self.runs]
+        of_seeds = {each.parent for each in folders if each.resolve().match(SEEDS)}
+        return of_seeds.pop() if len(folders) > 1 and len(of_seeds) == 1 else folders[0]
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What was chosen, by name, but for the seed."""
+        values = self.runs[0].config.to_json()
+        values |= values.pop("hyperparameters")
+        del values["seed"]
+        # What it was computed on, not whether that was asked for.
+        environment = self.runs[0].result.get("environment")
+        if environment is not None:
+            values["device"] = "cuda" if "cuda" in environment else "cpu"
+        return {**values, "data": self.runs[0].data}
+
+    def mean_of(self, figure: Callable[[Run], float | None]) -> tuple[float, float] | None:
+        """Return the mean of a figure and its standard deviation, 0 of one run; None unless all have it."""
+        values = [value for run in self.runs if (value := figure(run)) is not None]
+        if len(values) < len(self.runs):
+            return None
+        return fmean(values), stdev(values) if len(values) > 1 else 0.0
+
+
+@dataclass(frozen=True)
+class _Figure:
+    title: str
+    key: str  # in a CSV
+    of: Callable[[Run], float | None]
+    shown: Callable[[float], str]
+    varies: bool = True  # between seeds
+
+
+def _perplexity(value: float) -> str:
+    return f"{value:,.2f}"
+
+
+FIGURES = (
+    _Figure(
+        "parameters",
+        "parameters",
+        lambda run: run.result.get("parameters"),
+        lambda value: f"{value:,.0f}",
+        varies=False,
+    ),
+    _Figure("best valid", "best_valid", lambda run: float(run.best["valid_perplexity"]), _perplexity),
+    _Figure("best test", "best_test", lambda run: run.result.get("test_perplexity"), _perplexity),
+    _Figure("last valid", "last_valid", lambda run: float(run.epochs[-1]["valid_perplexity"]), _perplexity),
+    _Figure("last test", "last_test", lambda run: run.result.get("final_test_perplexity"), _perplexity),
+    _Figure(
+        "words/s", "words_per_second", lambda run: run.words_per_second, lambda value: significant(value, 4)
+    ),
+)
+
+
+def read(folders: Sequence[Path]) -> list[Group]:
+    """Read runs, and folders of runs that --seeds made; group them.
+
+    Raises:
+        UserError: A run is missing, broken, without an epoch, or named twice.
+    """
+    groups: dict[str, list[Run]] = {}
+    seen: set[Path] = set()
+    for folder in (each for given in folders for each in _runs_in(given)):
+        if folder.resolve() in seen:
+            raise UserError(f"the run {folder} is named twice")
+        seen.add(folder.resolve())
+        run = runs.read(folder)
+        groups.setdefault(repr(sorted(Group([run]).settings.items())), []).append(run)
+    return [Group(sorted(each, key=lambda run: run.config.choice.seed)) for each in groups.values()]
+
+
+def _runs_in(folder: Path) -> list[Path]:
+    of_seeds = sorted(folder.glob(f"{SEEDS}/config.json"))
+    return [path.parent for path in of_seeds] if of_seeds else [folder]
+
+
+def table(groups: Sequence[Group]) -> Table:
+    """Return a row a group."""
+    differ = differing(groups)
+    columns = [
+        Column("run", numeric=False),
+        Column("seeds", numeric=False),
+        *(Column(name.replace("_", " "), numeric=_is_number(groups[0].settings[name])) for name in differ),
+        Column("epochs (best)"),
+        *(Column(figure.title) for figure in FIGURES),
+    ]
+    return Table(
+        columns, [_row(group, name, differ) for group, name in zip(groups, names(groups), strict=True)]
+    )
+
+
+def names(groups: Sequence[Group]) -> list[str]:
+    """Return what each group is called: its folder's name, or as it was given where two have the same."""
+    short = [group.folder.resolve().name for group in groups]
+    return [
+        str(group.folder) if short.count(name) > 1 else name
+        for group, name in zip(groups, short, strict=True)
+    ]
+
+
+def differing(groups: Sequence[Group]) -> list[str]:
+    """Return the names of the settings that are not the same in all groups."""
+    first, *others = (group.settings for group in groups)
+    return [name for name, value in first.items() if any(other[name] != value for other in others)]
+
+
+def _row(group: Group, name: str, differ: Sequence[str]) -> list[Cell]:
+    return [
+        Name(name, name),
+        ", ".join(str(run.config.choice.seed) for run in group.runs),
+        *(_setting(group.settings[each]) for each in differ),
+        ", ".join(dict.fromkeys(map(_epochs, group.runs))),
+        *(_figure(group, figure) for figure in FIGURES),
+    ]
+
+
+def _figure(group: Group, figure: _Figure) -> str:
+    if (known := group.mean_of(figure.of)) is None:
+        return NOTHING
+    mean, deviation = known
+    several = len(group.runs) > 1 and figure.varies
+    return f"{figure.shown(mean)} ± {figure.shown(deviation)}" if several else figure.shown(mean)
+
+
+def _epochs(run: Run) -> str:
+    planned = "" if run.result else f" of {run.config.hyperparameters.epochs}"
+    return f"{len(run.epochs)}{planned} ({run.best['epoch']})"
+
+
+def _setting(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def curves(groups: Sequence[Group]) -> Lines:
+    """Return the validation perplexities by epoch, a line a group, as far as all its runs have come."""
+    lines = []
+    for group, name in zip(groups, names(groups), strict=True):
+        points, spread = [], []
+        for rows in zip(*(run.epochs for run in group.runs), strict=False):
+            values = [float(row["valid_perplexity"]) for row in rows]
+            # What is beyond a float has no place on an axis: the line has a gap there.
+            known = all(map(math.isfinite, values))
+            points.append((float(rows[0]["epoch"]), fmean(values) if known else math.nan))
+            spread.append(stdev(values) if known and len(values) > 1 else 0.0)
+        of_seeds = f" ({len(group.runs)} seeds)" if len(group.runs) > 1 else ""
+        lines.append(Line(label=f"{name}{of_seeds}", points=points, spread=spread))
+    return Lines(title="Validation perplexity by epoch", lines=lines)
+
+
+def picture(groups: Sequence[Group], *, kind: str) -> bytes:
+    """Draw the curves as a file: "svg" or "png".
+
+    Raises:
+        UserError: matplotlib is not installed.
+    """
+    return plots.picture(curves(groups), kind=kind)
+
+
+def markdown(groups: Sequence[Group]) -> str:
+    """Write the table in Markdown."""
+    return f"{to_markdown(table(groups))}\n{HOW_TO_READ}\n"
+
+
+def as_csv(groups: Sequence[Group]) -> str:
+    """Write the table for a program: whole numbers, standard deviations in columns of their own."""
+    differ = differing(groups)
+    titles = [title for figure in FIGURES for title in (figure.key, *([f"{figure.key}_sd"] * figure.varies))]
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["run", "seeds", *differ, "epochs", "best_epoch", *titles])
+    for group, name in zip(groups, names(groups), strict=True):
+        writer.writerow(
+            [
+                name,
+                " ".join(str(run.config.choice.seed) for run in group.runs),
+                *(group.settings[each] for each in differ),
+                " ".join(str(len(run.epochs)) for run in group.runs),
+                " ".join(str(run.best["epoch"]) for run in group.runs),
+                *_numbers(group),
+            ]
+        )
+    return text.getvalue()
+
+
+def _numbers(group: Group) -> Iterator[float | str]:
+    for figure in FIGURES:
+        mean, deviation = group.mean_of(figure.of) or ("", "")
+        if figure.varies:
+            yield mean
+            yield deviation if len(group.runs) > 1 else ""
+        else:
+            yield int(mean) if mean else ""
+
+
+def html(groups: Sequence[Group]) -> str:
+    """Write a page with the table and the curves.
+
+    Raises:
+        UserError: matplotlib is not installed.
+    """
+    count = sum(len(group.runs) for group in groups)
+    section = Section(
+        title="Runs",
+        paragraphs=[HOW_TO_READ],
+        tables=[Captioned(table=table(groups))],
+        plots=[curves(groups)],
+    )
+    same = Captioned(
+        caption="What all of them share",
+        table=Table(
+            [Column("setting", numeric=False), Column("value", numeric=False)],
+            [
+                [name.replace("_", " "), _setting(value)]
+                for name, value in groups[0].settings.items()
+                if name not in differing(groups)
+            ],
+        ),
+    )
+    document = Document(
+        title="Comparison of runs",
+        subtitle=f"{count} runs, {len(groups)} of them apart from the seed" if count > len(groups) else "",
+        lead=[],
+        warnings=[],
+        sections=[section, Section(title="Settings", details=[same])],
+    )
+    return page.to_html(document)
+
+
+FORMATS: dict[str, Callable[[Sequence[Group]], str]] = {"markdown": markdown, "csv": as_csv, "page": html}

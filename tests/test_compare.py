@@ -1,0 +1,188 @@
+"""The command that compares runs: its table, its CSV, its page and its picture, against the runs' files."""
+
+import csv
+import io
+import json
+import shutil
+import statistics
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+import runs
+
+from ptb_lm import compare
+
+pytestmark = pytest.mark.slow
+
+WIDE = ("--init-scale", "1")  # so that seeds differ
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two seeds of one configuration, a smaller and slower-learning model, and a run that has not ended."""
+    folder = tmp_path_factory.mktemp("compare")
+    data = runs.write_corpus(folder / "data")
+    runs.train_run(data, folder / "seeds", "--seeds", "1", "2", *WIDE)
+    runs.train_run(
+        data, folder / "other", "--hidden-size", "5", "--learning-rate", "0.25", "--epochs", "3", *WIDE
+    )
+    runs.train_run(data, folder / "going-on", "--tie-weights", *WIDE)
+    (folder / "going-on" / "result.json").unlink()
+    config = json.loads((folder / "going-on" / "config.json").read_text())
+    config["hyperparameters"]["epochs"] = 9
+    (folder / "going-on" / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+def compared(capsys: pytest.CaptureFixture[str], *given: object) -> str:
+    capsys.readouterr()
+    assert runs.run_command(compare, *given) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    return out
+
+
+def markdown_rows(text: str) -> list[dict[str, str]]:
+    lines = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("|")]
+    titles, _, *rows = lines
+    return [dict(zip(titles, row, strict=True)) for row in rows]
+
+
+def test_the_table_tells_what_differs_and_what_was_reached(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = compared(capsys, folder / "seeds", folder / "other", folder / "going-on")
+    seeds, other, going_on = markdown_rows(text)
+    assert [row["run"] for row in (seeds, other, going_on)] == ["`seeds`", "`other`", "`going-on`"]
+    assert list(seeds)[2:-7] == ["hidden size", "epochs", "learning rate", "tie weights"]
+    assert [row["seeds"] for row in (seeds, other, going_on)] == ["1, 2", "1", "1"]
+    assert [row["hidden size"] for row in (seeds, other, going_on)] == ["6", "5", "6"]
+    assert [row["learning rate"] for row in (seeds, other, going_on)] == ["1", "0.25", "1"]
+    assert [row["tie weights"] for row in (seeds, other, going_on)] == ["no", "no", "yes"]
+    result, rows = runs.result(folder / "other"), runs.metrics(folder / "other")
+    best = min(rows, key=lambda row: row["valid_perplexity"])
+    assert other["epochs (best)"] == f"3 ({best['epoch']})"
+    assert other["best test"] == f"{result['test_perplexity']:.2f}"
+    assert other["best valid"] == f"{best['valid_perplexity']:.2f}"
+    assert other["last test"] == f"{result['final_test_perplexity']:.2f}"
+    assert other["last valid"] == f"{rows[-1]['valid_perplexity']:.2f}"
+    assert other["parameters"] == f"{result['parameters']:,}"
+    assert float(other["words/s"].replace(",", "")) == pytest.approx(result["words_per_second"], rel=1e-3)
+    assert (going_on["best test"], going_on["last test"], going_on["parameters"]) == ("–", "–", "–")
+    assert going_on["epochs (best)"].startswith("2 of 9 (")
+
+
+def test_seeds_are_one_row_with_mean_and_deviation(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """However they were named."""
+    given = [folder / "seeds"], [folder / "seeds" / f"seed-{seed}" for seed in (2, 1)]
+    texts = [compared(capsys, *folders, folder / "other") for folders in given]
+    assert texts[0] == texts[1]
+    values = [runs.result(folder / "seeds" / f"seed-{seed}")["test_perplexity"] for seed in (1, 2)]
+    (seeds, _) = markdown_rows(texts[0])
+    assert seeds["best test"] == f"{sum(values) / 2:.2f} ± {statistics.stdev(values):.2f}"
+    assert seeds["parameters"] == f"{runs.result(folder / 'seeds' / 'seed-1')['parameters']:,}"
+
+
+def test_the_csv_has_whole_numbers(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = compared(capsys, folder / "seeds", folder / "other", "--format", "csv")
+    seeds, other = csv.DictReader(io.StringIO(text))
+    results = [runs.result(folder / "seeds" / f"seed-{seed}") for seed in (1, 2)]
+    for column, key in (("best_test", "test_perplexity"), ("last_valid", "final_valid_perplexity")):
+        values = [result[key] for result in results]
+        assert float(seeds[column]) == pytest.approx(sum(values) / 2, rel=1e-15)
+        assert float(seeds[f"{column}_sd"]) == pytest.approx(statistics.stdev(values), rel=1e-12)
+        assert float(other[column]) == runs.result(folder / "other")[key]
+        assert other[f"{column}_sd"] == ""
+    assert int(other["parameters"]) == runs.result(folder / "other")["parameters"]
+    assert (seeds["hidden_size"], other["learning_rate"], seeds["seeds"]) == ("6", "0.25", "1 2")
+
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def test_the_picture_has_a_line_for_each_and_a_band_for_seeds(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "curves.svg"
+    compared(capsys, folder / "seeds", folder / "other", "--picture", file)
+    drawn = ET.fromstring(file.read_text())
+    points = {
+        group.get("id"): len(group.findall(f".//{SVG}use"))
+        for group in drawn.iter(f"{SVG}g")
+        if group.get("id")
+    }
+    assert points["seeds (2 seeds)"] == 2  # a marker an epoch
+    assert points["other"] == 3
+    assert sum((name or "").startswith("FillBetween") for name in points) == 1
+    legend = {text.text for text in drawn.iter(f"{SVG}text")}
+    assert {"seeds (2 seeds)", "other", "perplexity", "epoch"} <= legend
+
+
+def test_a_png_is_a_picture(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from matplotlib.image import imread
+
+    file = tmp_path / "curves.png"
+    compared(capsys, folder / "seeds", folder / "other", "--picture", file)
+    pixels = imread(file)
+    assert pixels.shape[1] > 1000
+    assert len({tuple(pixel) for row in pixels[::4] for pixel in row[::4]}) > 10  # it is not empty
+
+
+def test_the_page_holds_table_and_curves(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = compared(capsys, folder / "seeds", folder / "other", "--format", "page")
+    assert page.startswith("<!DOCTYPE html>")
+    assert "<script" not in page
+    assert "Validation perplexity by epoch" in page
+    assert 'id="plot0-other"' in page
+    assert f"{runs.result(folder / 'other')['test_perplexity']:.2f}" in page
+    assert "What all of them share" in page
+
+
+def test_runs_whose_folders_have_one_name_are_told_apart(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+
+    same = shutil.copytree(folder / "going-on", tmp_path / "other")
+    rows = markdown_rows(compared(capsys, folder / "other", same))
+    assert [row["run"] for row in rows] == [f"`{folder / 'other'}`", f"`{same}`"]
+
+
+def test_one_run_is_a_table_too(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (row,) = markdown_rows(compared(capsys, folder / "other"))
+    assert list(row)[:3] == ["run", "seeds", "epochs (best)"]
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        (["missing"], "the run directory missing does not exist"),
+        (["{folder}/other", "{folder}/other"], "the run {folder}/other is named twice"),
+        (["{folder}/seeds", "{folder}/seeds/seed-1"], "the run {folder}/seeds/seed-1 is named twice"),
+        (["{folder}/data"], "{folder}/data is not a run directory: config.json is missing"),
+        (["{folder}/other", "--picture", "curves.pdf"], "--picture curves.pdf must end in .svg or .png"),
+        (
+            ["{folder}/other", "--format", "json"],
+            "argument --format: invalid choice: 'json' (choose from 'markdown', 'csv', 'page') (see --help)",
+        ),
+        ([], "the following arguments are required: RUN (see --help)"),
+        (
+            ["{folder}/other", "--picture", "/missing/curves.svg"],
+            "/missing/curves.svg: No such file or directory",
+        ),
+    ],
+)
+def test_what_cannot_be_is_refused(
+    given: list[str], problem: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = runs.refusal(capsys, compare, *(each.format(folder=folder) for each in given))
+    assert said.replace("choose from markdown, csv, page", "choose from 'markdown', 'csv', 'page'") == (
+        problem.format(folder=folder)
+    )
+
+
+def test_a_run_without_an_epoch_is_refused(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = runs.write_run(tmp_path / "run", ["a", "b"])
+    assert runs.refusal(capsys, compare, run) == f"{run} is not a run directory: metrics.jsonl is missing"
