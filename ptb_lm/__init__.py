@@ -3,12 +3,19 @@
 `ptb_lm.load(RUN)` returns a trained model (ptb_lm.inference.language_model).
 """
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ptb_lm.inference.language_model import load as load
 
     __version__: str
+
+if sys.argv[:1] == ["-m"]:  # Python's name, while it looks for it, for a module to run: a command of ours
+    from ptb_lm import stopping, streams
+
+    streams.prepare()
+    stopping.heard_from_the_start()
 
 
 def __getattr__(name: str) -> Any:

@@ -4,13 +4,11 @@ import argparse
 import contextlib
 import errno
 import math
-import os
-import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
-from ptb_lm import flags
+from ptb_lm import flags, stopping, streams
 from ptb_lm.errors import DivergenceError, UserError
 
 if TYPE_CHECKING:  # it takes longer to import than --help should
@@ -19,6 +17,7 @@ if TYPE_CHECKING:  # it takes longer to import than --help should
 TRAIN = "python -m ptb_lm.train"  # the command, as a hint that names it says
 
 EXIT_FAILED = 1  # the run failed: divergence, a full disk
+EXIT_INTERRUPTED = 130  # Ctrl-C: 128 and the number of SIGINT
 EXIT_USAGE = 2  # the user can correct it: a name, a value, a file
 
 NO_SPACE = {errno.ENOSPC, errno.EDQUOT}
@@ -56,7 +55,8 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Print the sentence on stderr and exit with status 2."""
-        self.exit(EXIT_USAGE, f"{self.prog}: {message} (see --help)\n")
+        streams.tell(f"{self.prog}: {message} (see --help)")
+        sys.exit(EXIT_USAGE)
 
 
 def whole(least: int) -> Callable[[str], int]:
@@ -86,16 +86,30 @@ def positive(value: str) -> float:
 
 
 def say(line: str) -> None:
-    """Print a line on stdout at once, above any progress bar."""
+    """Print a line on stdout at once, above any progress bar.
+
+    Raises:
+        OSError: It cannot be written.
+    """
     from tqdm import tqdm
 
     if sys.stdout is not None:  # it is, when the shell closed it
-        tqdm.write(line, file=sys.stdout)
+        tqdm.write("\n".join(map(streams.shown, line.split("\n"))), file=sys.stdout)
         sys.stdout.flush()
 
 
+def remark(line: str) -> None:
+    """Say what a run's files hold as well: where that cannot be written, the run goes on without."""
+    try:
+        say(line)
+    except OSError as error:
+        streams.mute(sys.stdout)
+        if not isinstance(error, BrokenPipeError):  # nobody listened any more
+            streams.tell(f"stdout: {error.strerror}; the run goes on without it")
+
+
 def progress_bar(total: int, description: str, *, initial: int = 0) -> "tqdm":
-    """Return a progress bar on stderr; it is silent when stderr is not a terminal."""
+    """Return a progress bar on stderr; it is silent when stderr is not a terminal, or closed."""
     from tqdm import tqdm
 
     return tqdm(
@@ -104,7 +118,7 @@ def progress_bar(total: int, description: str, *, initial: int = 0) -> "tqdm":
         initial=initial,
         unit="step",
         leave=False,
-        disable=None,
+        disable=True if sys.stderr is None else None,
         dynamic_ncols=True,
     )
 
@@ -119,19 +133,19 @@ def run(name: str, body: Callable[[], int]) -> int:
         body: The command; returns its exit status.
 
     Returns:
-        The exit status: the body's, 2 for what the user can correct, 1 for a failed run, 130 for Ctrl-C.
+        The exit status: the body's, 2 for what the user can correct, 1 for a failed run, 130 for Ctrl-C,
+        128 and its number for another signal.
     """
+    streams.prepare()
     try:
-        with _flushed_stdout():
+        with stopping.heard(name), _flushed_stdout():
             return body()
     except UserError as error:
         return _fail(name, str(error), EXIT_USAGE)
     except DivergenceError as error:
         return _fail(name, str(error), EXIT_FAILED)
     except BrokenPipeError:
-        # The reader of our output went away (`| head`); nobody is left to tell.
-        sys.stderr.close()
-        return EXIT_FAILED
+        return EXIT_FAILED  # the reader of our output went away (`| head`); nobody is left to tell
     except OSError as error:
         if error.errno is None:
             raise
@@ -141,25 +155,33 @@ def run(name: str, body: Callable[[], int]) -> int:
         return _fail(name, f"{where}{error.strerror}{hint}", status)
     except MemoryError:
         return _fail(name, "there is not enough memory for a model of this size", EXIT_USAGE)
+    except stopping.Stopped as stopped:
+        return _fail(name, str(stopped), stopped.exit_status)
     except KeyboardInterrupt:
-        return _fail(name, "interrupted", 128 + signal.SIGINT)
+        return _fail(name, "interrupted", EXIT_INTERRUPTED)
 
 
 @contextlib.contextmanager
 def _flushed_stdout() -> Iterator[None]:
-    """Flush stdout at the end, where its errors are still ours to report."""
+    """Flush stdout at the end, where its errors are still ours to report; an error of the body goes first."""
     try:
         yield
-    finally:
-        try:
-            if sys.stdout is not None:
-                sys.stdout.flush()
-        except OSError:
-            # What is left in the buffer would fail once more, with a message, when the interpreter exits.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            raise
+    except BaseException:
+        with contextlib.suppress(OSError, ValueError):
+            _flush()
+        raise
+    _flush()
+
+
+def _flush() -> None:
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError:
+        streams.mute(sys.stdout)
+        raise
 
 
 def _fail(name: str, sentence: str, status: int) -> int:
-    print(f"{name}: {sentence}", file=sys.stderr)
+    streams.tell(f"{name}: {sentence}")
     return status

@@ -3,6 +3,7 @@
 import atexit
 import contextlib
 import functools
+import glob
 import os
 import shutil
 import sys
@@ -87,6 +88,11 @@ def atomic_write(path: Path, content: str | bytes) -> None:
     """
     with atomic_path(path) as temporary:
         temporary.write_bytes(content.encode("utf-8") if isinstance(content, str) else content)
+
+
+def leftovers(path: Path) -> Iterator[Path]:
+    """Yield the temporary files of `atomic_path` that processes left beside `path` when they were killed."""
+    return path.parent.glob(f".{glob.escape(path.name)}.*.tmp")
 
 
 @contextlib.contextmanager

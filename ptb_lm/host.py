@@ -13,6 +13,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from ptb_lm import streams
 from ptb_lm.version import version
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8  # malloc.h
@@ -61,7 +62,7 @@ def held_back_stderr() -> Iterator[None]:
     (https://github.com/tensorflow/tensorflow/issues/100442).
     """
     sys.stderr.flush()
-    terminal = os.dup(2)
+    terminal = streams.terminal = os.dup(2)
     with tempfile.TemporaryFile() as notices:
         os.dup2(notices.fileno(), 2)
         try:
@@ -73,6 +74,7 @@ def held_back_stderr() -> Iterator[None]:
         finally:
             sys.stderr.flush()
             os.dup2(terminal, 2)
+            streams.terminal = 2
             os.close(terminal)
 
 

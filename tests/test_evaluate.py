@@ -200,6 +200,9 @@ def test_a_precision_that_cannot_be_had_is_no_obstacle(
     shutil.copytree(run, copy)
     config = json.loads((copy / "config.json").read_text())
     (copy / "config.json").write_text(json.dumps({**config, "precision": trained}))
+    arrays, metadata = tensors.load(copy / "weights.safetensors")
+    metadata["config"]["precision"] = trained
+    tensors.save(copy / "weights.safetensors", arrays, metadata)
     expected = runs.result(run)["test_perplexity"]
     assert float(printed(capsys, copy, *flags)[0]) == pytest.approx(expected, abs=1.1e-4)
 
@@ -391,4 +394,6 @@ def test_weights_of_another_size_are_refused(
     mixed = shutil.copytree(run, tmp_path / "run")
     shutil.copy(other / "weights.safetensors", mixed)
     problem = runs.refusal(capsys, evaluate, mixed)
-    assert problem.startswith(f"{mixed}/weights.safetensors does not fit {mixed}/config.json: the tensor ")
+    assert problem == (
+        f"{mixed}/config.json is not that of {mixed}/weights.safetensors: hidden_size 7 there, 6 here"
+    )

@@ -546,7 +546,9 @@ def test_resuming_from_weights_alone_is_refused(run: Path, refused_resume: Calla
         (["--batch-size", "3"], "'h' has shape (2, 3, 6), not (2, 4, 6)"),  # the weights would fit
     ],
 )
+@pytest.mark.parametrize("of_before", [False, True], ids=["", "of a version that did not say of which run"])
 def test_resuming_from_another_runs_state_is_refused(
+    of_before: bool,
     sizes: list[str],
     tensor: str,
     run: Path,
@@ -557,6 +559,12 @@ def test_resuming_from_another_runs_state_is_refused(
     other = runs.train_run(data, tmp_path / "other", "--epochs", "1", *sizes)
     state = run / "state" / "training.safetensors"
     shutil.copy(other / "state" / "training.safetensors", state)
+    if not of_before:
+        assert refused_resume().startswith(f"{run / 'config.json'} is not that of {state}: ")
+        return
+    arrays, metadata = tensors.load(state)
+    del metadata["config"]
+    tensors.save(state, arrays, metadata)
     problem = refused_resume()
     assert problem.startswith(f"{state} does not fit this run: the tensor ")
     assert tensor in problem
@@ -745,7 +753,7 @@ def test_a_run_says_what_is_faster_here_and_what_a_resumed_one_changes(
     corpus = load_named(str(data))
     state = RunDirectory(run).read_state(corpus)
     state.progress.environments[-1]["threads"] = 7
-    RunDirectory(run).write_state(state, corpus=corpus)
+    RunDirectory(run).write_state(state, corpus=corpus, run=RunDirectory(run).read_config())
     assert train.main(["--resume", str(run), "--epochs", "2"]) == 0
     assert "threads 7 before, 1 now" in capsys.readouterr().out
 

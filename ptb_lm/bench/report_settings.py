@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ptb_lm.bench import checks
+from ptb_lm import checks
 from ptb_lm.errors import UserError
 from ptb_lm.files import atomic_write
 

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ptb_lm.bench import checks, roofline
-from ptb_lm.bench.checks import Check
+from ptb_lm import checks
+from ptb_lm.bench import roofline
+from ptb_lm.checks import Check
 from ptb_lm.errors import UserError
 
 FILE = "rows.jsonl"
@@ -42,15 +43,8 @@ def _of_block(check: Check, missing: Any) -> Any:
     return _optional(check, missing, of_block=True)
 
 
-def _finite(value: Any) -> float:
-    found = checks.number(value)
-    if not math.isfinite(found):
-        raise checks.UnfitError("a finite number")
-    return found
-
-
 def _finite_numbers(value: Any) -> dict[str, float]:
-    return {key: _finite(each) for key, each in checks.mapping(value).items() if each is not None}
+    return {key: checks.finite(each) for key, each in checks.mapping(value).items() if each is not None}
 
 
 def _traffic(value: Any) -> roofline.Traffic:
@@ -103,7 +97,7 @@ class Row:
     seconds: float = _of_block(checks.positive, math.nan)  # wall time of all the steps
     note: str = _optional(checks.text, "")
     # The first that was compared with the reference; in earlier versions, of the initial weights.
-    loss: float | None = _optional(_finite, None)
+    loss: float | None = _optional(checks.finite, None)
     parity: Mapping[str, float] = _facts(_finite_numbers)  # errors beside the NumPy reference, and bounds
     check: Mapping[str, Any] = _facts(checks.mapping)  # what was compared, in words
     startup: Mapping[str, float] = _facts(_finite_numbers)  # seconds before the first block

@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from ptb_lm.errors import UserError
 from ptb_lm.model import cells
@@ -93,11 +93,23 @@ def count(weights: Mapping[str, NDArray[np.floating]]) -> int:
     return sum(math.prod(array.shape) for array in weights.values())
 
 
-def check(weights: Mapping[str, NDArray[np.floating]], config: Config, vocabulary_size: int) -> None:
+def check(
+    weights: Mapping[str, NDArray[np.floating]],
+    config: Config,
+    vocabulary_size: int,
+    *,
+    dtype: DTypeLike | None = None,
+) -> None:
     """Check that weights have exactly the names and shapes of this configuration.
 
+    Args:
+        weights: By canonical name.
+        config: The hyper-parameters.
+        vocabulary_size: The number of words.
+        dtype: What all of them must be of; None: anything.
+
     Raises:
-        UserError: A tensor is missing, unknown, or of another shape.
+        UserError: A tensor is missing, unknown, or of another shape or type.
     """
     expected = shapes(config, vocabulary_size)
     for name in expected.keys() - weights.keys():
@@ -107,6 +119,8 @@ def check(weights: Mapping[str, NDArray[np.floating]], config: Config, vocabular
     for name, shape in expected.items():
         if weights[name].shape != shape:
             raise UserError(f"the tensor {name!r} has shape {weights[name].shape}, not {shape}")
+        if dtype is not None and weights[name].dtype != dtype:
+            raise UserError(f"the tensor {name!r} is of {weights[name].dtype}, not of {np.dtype(dtype)}")
 
 
 def _cell_name(name: str) -> str:

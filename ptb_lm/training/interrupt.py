@@ -1,9 +1,10 @@
-"""SIGINT and SIGTERM as a request to stop at the next safe place."""
+"""SIGINT, SIGTERM and SIGHUP as a request to stop at the next safe place."""
 
-import os
 import signal
 from types import FrameType, TracebackType
 from typing import Any
+
+from ptb_lm import stopping, streams
 
 
 class Interrupted(Exception):  # noqa: N818 - not an error, but an end that was asked for
@@ -15,31 +16,29 @@ class Interrupted(Exception):  # noqa: N818 - not an error, but an end that was 
 
 
 class StopRequest:
-    """While entered, remembers the first SIGINT or SIGTERM; a second one acts as usual, at once."""
+    """While entered, remembers the first signal that asks to stop; the same one once more acts at once.
 
-    SIGNALS = (signal.SIGINT, signal.SIGTERM)
+    Another one after it changes nothing: who sends SIGINT and then SIGTERM wants the run to end, and it will.
+    A signal that is ignored stays so.
+    """
 
     def __init__(self) -> None:
         self.signal_number: int | None = None
         self._previous: dict[int, Any] = {}
 
     def __enter__(self) -> "StopRequest":
-        self._previous = {number: signal.signal(number, self._handle) for number in self.SIGNALS}
+        self._previous = {number: signal.signal(number, self._handle) for number in stopping.listened_to()}
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._restore()
-
-    def _handle(self, signal_number: int, frame: FrameType | None) -> None:
-        self.signal_number = signal_number
-        self._restore()
-        name = signal.Signals(signal_number).name
-        # Not through sys.stderr, which the signal may have caught in the middle of a write.
-        os.write(2, f"\n{name}: finishing the step and saving; once more stops at once\n".encode())
-
-    def _restore(self) -> None:
         for number, handler in self._previous.items():
             signal.signal(number, handler)
-        self._previous = {}
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        signal.signal(number, self._previous[number])
+        if self.signal_number is None:
+            self.signal_number = number
+            name = signal.Signals(number).name
+            streams.tell_at_once(f"\n{name}: finishing the step and saving; once more stops at once")

@@ -4,16 +4,16 @@ This is not in ptb_lm.train, because its imports take longer than --help may.
 """
 
 import argparse
+import contextlib
 import dataclasses
 import itertools
 import shlex
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ptb_lm import cli, host
+from ptb_lm import cli, host, streams
 from ptb_lm.data.corpus import Corpus, load_named
 from ptb_lm.data.preparation import FIELDS, requested
 from ptb_lm.errors import UserError
@@ -25,13 +25,10 @@ from ptb_lm.model.hyperparameter import flag_name
 from ptb_lm.training import run_data
 from ptb_lm.training.fine_tuning import Start
 from ptb_lm.training.interrupt import Interrupted, StopRequest
-from ptb_lm.training.run_config import RunConfig
+from ptb_lm.training.run_config import RESUMABLE, RunConfig
 from ptb_lm.training.run_directory import RunDirectory
 from ptb_lm.training.trainer import Trainer, count_steps
 from ptb_lm.training.watch import LOG_SECONDS
-
-# What may differ when a run is resumed; all else would make it another run.
-RESUMABLE = ("data", "device", *(each.name for each in HYPERPARAMETERS if each.resumable))
 
 
 def train(arguments: argparse.Namespace, command_line: str, *, started: float) -> int:
@@ -56,12 +53,14 @@ def train(arguments: argparse.Namespace, command_line: str, *, started: float) -
         raise UserError("--overwrite replaces the run in --run-dir, which is not given")
     if resuming:
         directory = RunDirectory(arguments.resume)
-        run = resumed_config(directory.read_config(), given)
+        found = directory.read_config()
+        run = resumed_config(found, given)
     else:
         start = Start.read(arguments.init_from) if "init_from" in given else None
         run = start.config(given) if start else new_config(given)
-        directory = RunDirectory(arguments.run_dir or new_path(run))
-        _refuse_existing(directory, overwrite=arguments.overwrite)
+        directory = RunDirectory(arguments.run_dir or default_path(run))
+        if arguments.run_dir is not None:
+            _refuse_existing(directory, overwrite=arguments.overwrite)
 
     # Everything that can be wrong is found out before anything is written.
     if resuming:
@@ -78,7 +77,14 @@ def train(arguments: argparse.Namespace, command_line: str, *, started: float) -
     draw = start.initial if start else _drawn
     weights = draw(run, len(corpus.vocabulary))
     model = backend.build(run.hyperparameters, weights, run.choice)
+    if not resuming and arguments.run_dir is None:
+        directory = RunDirectory(_made_first(directory.path))
     with directory.locked(), StopRequest() as stop:
+        # Another process may have been at work here since this was looked at.
+        if not resuming:
+            _refuse_existing(directory, overwrite=arguments.overwrite)
+        elif directory.read_config() != found:
+            raise UserError(f"another process changed {directory.config} meanwhile; try again")
         trainer = Trainer(
             run,
             corpus,
@@ -93,7 +99,7 @@ def train(arguments: argparse.Namespace, command_line: str, *, started: float) -
             trainer.resume(command)
             result = directory.read_result()
             if trainer.progress.epoch == run.hyperparameters.epochs and result:
-                cli.say(f"the run in {directory.path} has ended; to train it further, give more --epochs")
+                cli.remark(f"the run in {directory.path} has ended; to train it further, give more --epochs")
                 _report(result, directory)
                 return 0
             directory.remove_leftovers()
@@ -111,18 +117,18 @@ def train(arguments: argparse.Namespace, command_line: str, *, started: float) -
             hints=[*model.hints, *filter(None, [busy])],
         )
         if resuming:
-            cli.say(f"goes on in epoch {trainer.progress.epoch + 1}, step {trainer.progress.step + 1}")
+            cli.remark(f"goes on in epoch {trainer.progress.epoch + 1}, step {trainer.progress.step + 1}")
             _tell_what_changed(*trainer.progress.environments[-2:])
         try:
             result = trainer.train()
         except Interrupted as interrupted:
             again = shlex.join([*cli.TRAIN.split(), "--resume", str(directory.path)])
-            print(f"{interrupted}: saved; go on with: {again}", file=sys.stderr)
+            streams.tell(f"{interrupted}: saved; go on with: {again}")
             return interrupted.exit_status
-    result["command_seconds"] = time.perf_counter() - started  # of this process: all but starting Python
-    if run.init_from:
-        result["init_from"] = run.init_from.to_json()
-    directory.write_result(result)
+        result["command_seconds"] = time.perf_counter() - started  # of this process: all but starting Python
+        if run.init_from:
+            result["init_from"] = run.init_from.to_json()
+        directory.write_result(result)
     _report(result, directory)
     return 0
 
@@ -172,14 +178,22 @@ def resumed_config(run: RunConfig, given: dict[str, Any]) -> RunConfig:
     )
 
 
-def new_path(run: RunConfig) -> Path:
-    """Return a folder in checkpoints that is not there yet."""
+def default_path(run: RunConfig) -> Path:
+    """Return the folder in checkpoints that a run is named after; another run may have it already."""
     name = f"{time.strftime('%Y%m%d-%H%M%S')}-{run.choice.framework}-{run.choice.model}-{run.config}"
     path = home() / "checkpoints" / name
-    numbers = itertools.count(2)
-    while path.exists():  # runs that start within one second
-        path = path.with_name(f"{name}-{next(numbers)}")
     return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+
+
+def _made_first(path: Path) -> Path:
+    """Make a folder that nobody else made: of this name, or with a number after it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    for number in itertools.count(1):  # runs that start within one second
+        new = path if number == 1 else path.with_name(f"{path.name}-{number}")
+        with contextlib.suppress(FileExistsError):
+            new.mkdir()
+            return new
+    raise AssertionError("numbers do not end")
 
 
 def _refuse_existing(directory: RunDirectory, *, overwrite: bool) -> None:
@@ -215,16 +229,16 @@ def _announce(
     hints: Sequence[str],
 ) -> None:
     tokens = ", ".join(f"{split} {len(ids):,}" for split, ids in corpus.splits.items())
-    cli.say(f"data {run.data}: {tokens} tokens, {len(corpus.vocabulary):,} words")
+    cli.remark(f"data {run.data}: {tokens} tokens, {len(corpus.vocabulary):,} words")
     for line in run_data.report(run, corpus):
-        cli.say(line)
-    cli.say(
+        cli.remark(line)
+    cli.remark(
         f"model {run.choice.model}, config {run.config}, recipe {run.recipe}: {parameter_count:,} "
         f"parameters, {model.engine}; precision {run.choice.precision}"
     )
-    cli.say(f"run directory {directory.path}")
+    cli.remark(f"run directory {directory.path}")
     for hint in hints:
-        cli.say(f"hint: {hint}")
+        cli.remark(f"hint: {hint}")
 
 
 def _tell_what_changed(before: dict[str, Any], now: dict[str, Any]) -> None:
@@ -237,25 +251,27 @@ def _tell_what_changed(before: dict[str, Any], now: dict[str, Any]) -> None:
         if name in before and before[name] != now.get(name)
     ]
     if changed:
-        cli.say(f"from here on rounding differs from a run that never stopped: {'; '.join(changed)}")
+        cli.remark(f"from here on rounding differs from a run that never stopped: {'; '.join(changed)}")
 
 
 def _report(result: dict[str, Any], directory: RunDirectory) -> None:
-    bound = result["best_possible_perplexity"]
+    bound = result.get("best_possible_perplexity")
     best = f"; the best any model can do is {bound:.2f}" if bound else ""
-    cli.say(
+    cli.remark(
         f"test perplexity {result['test_perplexity']:.2f}{best} (valid {result['valid_perplexity']:.2f}, "
         f"epoch {result['best_epoch']}; {result['words_per_second']:,.0f} words/s; "
-        f"{result['seconds']:,.0f} s){_final_epoch(result)}"
+        f"{result.get('seconds', 0):,.0f} s){_final_epoch(result)}"
     )
-    cli.say(f"written to {directory.result}")
+    cli.remark(f"written to {directory.result}")
 
 
 def _final_epoch(result: dict[str, Any]) -> str:
     """Return what the last epoch's weights score, where they are not the best ones."""
-    if result["best_epoch"] == result["epochs"] or "final_test_perplexity" not in result:  # of an older run
+    if (
+        result["best_epoch"] == result["epochs"] or result.get("final_test_perplexity") is None
+    ):  # of an older run
         return ""
     return (
         f"; the last epoch's weights: test {result['final_test_perplexity']:.2f}, "
-        f"valid {result['final_valid_perplexity']:.2f}"
+        f"valid {result.get('final_valid_perplexity', 0):.2f}"
     )

@@ -3,7 +3,8 @@
 from typing import NamedTuple
 
 from ptb_lm.model.config import Config
-from ptb_lm.training.progress import Progress, Row
+from ptb_lm.training.progress import Progress
+from ptb_lm.training.schemas import Row
 from ptb_lm.training.scoring import perplexity_of
 
 # TensorBoard tag -> column of metrics.jsonl, where there is one.

@@ -22,6 +22,9 @@ SOMETIMES: dict[str, Callable[[Any], Any]] = {
 # Keys that config.json did not always have, with what every run did before.
 ADDED = {"recipe": "tutorial", "execution": "eager", "unroll": "static"}
 
+# What may differ when a run is resumed; all else would make it another run.
+RESUMABLE = ("data", "device", *(each.name for each in HYPERPARAMETERS if each.resumable))
+
 
 @dataclass(frozen=True, kw_only=True)
 class RunConfig:
@@ -57,6 +60,15 @@ class RunConfig:
             "hyperparameters": dataclasses.asdict(self.hyperparameters),
             **{name: value.to_json() for name in SOMETIMES if (value := getattr(self, name)) is not None},
         }
+
+    def fixed_differences(self, other: "RunConfig") -> list[str]:
+        """Return what two configurations of one run differ in and cannot, with both values."""
+        ours, others = ({**c.to_json(), **c.to_json()["hyperparameters"]} for c in (self, other))
+        return [
+            f"{name} {ours[name]!r} there, {others[name]!r} here"
+            for name in ours.keys() & others.keys()
+            if name not in (*RESUMABLE, *SOMETIMES, "hyperparameters") and ours[name] != others[name]
+        ]
 
     @classmethod
     def from_json(cls, values: Any, source: Path) -> "RunConfig":

@@ -8,21 +8,25 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from ptb_lm import files
 from ptb_lm.data.corpus import Corpus
 from ptb_lm.data.vocabulary import Vocabulary
 from ptb_lm.errors import UserError
-from ptb_lm.files import atomic_write, locked
+from ptb_lm.files import atomic_write
 from ptb_lm.model import parameters
 from ptb_lm.model.backend import Arrays
-from ptb_lm.training import tensors
-from ptb_lm.training.progress import Progress, Row
+from ptb_lm.training import schemas, tensors
+from ptb_lm.training.progress import Progress
 from ptb_lm.training.run_config import RunConfig
+from ptb_lm.training.schemas import Row
 
 if TYPE_CHECKING:
     from ptb_lm.training.scalars import Scalars
 
-# The columns of metrics.jsonl that the runs of every version have.
-COLUMNS = ("epoch", "learning_rate", "train_perplexity", "valid_perplexity", "words_per_second", "seconds")
+# What the metadata of the files of tensors may have.
+WEIGHTS_METADATA = ("config", "vocabulary_sha256", "best")
+STATE_METADATA = ("config", "progress", "corpus_sha256")
+COLUMNS = tuple(schemas.EPOCH)
 
 
 class SavedState(NamedTuple):
@@ -69,14 +73,18 @@ class RunDirectory:
         Raises:
             UserError: Another process is at work in it.
         """
-        with locked(self.state.parent, name=self.path):
+        with files.locked(self.state.parent, name=self.path):
             yield
 
     def never_began(self) -> bool:
-        """Return whether a run failed here before its first state was written: there is nothing to lose."""
+        """Return whether a run failed here before its first state was written: there is nothing to lose.
+
+        What a killed process was writing is nothing.
+        """
+        leftovers = set(self._leftovers())
         ours = {self.config, self.vocabulary, self.state.parent, *self.event_files()}
-        entries = set(self.path.iterdir())
-        if not entries <= ours or any(self.state.parent.glob("*")):
+        entries = set(self.path.iterdir()) - leftovers
+        if not entries <= ours or set(self.state.parent.glob("*")) - leftovers:
             return False
         try:
             self.read_config()
@@ -86,9 +94,12 @@ class RunDirectory:
 
     def remove_leftovers(self) -> None:
         """Remove the temporary files of a process that was killed while it wrote."""
+        for leftover in self._leftovers():
+            leftover.unlink(missing_ok=True)
+
+    def _leftovers(self) -> Iterator[Path]:
         for path in (self.config, self.metrics, self.result, self.weights, self.vocabulary, self.state):
-            for leftover in path.parent.glob(f".{path.name}.*.tmp"):
-                leftover.unlink(missing_ok=True)
+            yield from files.leftovers(path)
 
     def write_config(self, run: RunConfig) -> None:
         """Write config.json."""
@@ -100,7 +111,7 @@ class RunDirectory:
         Raises:
             UserError: It is missing or not a configuration.
         """
-        return RunConfig.from_json(_read_json(self.config, self.path), self.config)
+        return RunConfig.from_json(schemas.json_of(_read(self.config, self.path), self.config), self.config)
 
     def read_vocabulary(self) -> Vocabulary:
         """Read vocabulary.txt.
@@ -122,14 +133,11 @@ class RunDirectory:
         """
         rows = []
         for number, line in enumerate(_read(self.metrics, self.path).splitlines(), start=1):
+            source = f"{self.metrics}, line {number}"
             try:
-                row = json.loads(line)
-                complete = all(isinstance(row[column], int | float) for column in COLUMNS)
-            except (ValueError, KeyError, TypeError):
-                complete = False
-            if not complete:
-                raise UserError(f"{self.metrics}, line {number}: not an epoch's metrics")
-            rows.append(row)
+                rows.append(schemas.epoch(schemas.json_of(line, source)))
+            except ValueError as error:
+                raise UserError(f"{source}: not an epoch's metrics: {error}") from None
         if not rows:
             raise UserError(f"{self.metrics} holds no epochs yet")
         return rows
@@ -149,30 +157,33 @@ class RunDirectory:
         """Read result.json; None until the run has ended.
 
         Raises:
-            UserError: It is not JSON.
+            UserError: It is not a run's result.
         """
         if not self.result.exists():
             return None
-        result: Row = _read_json(self.result, self.path)
-        return result
+        try:
+            return schemas.result(schemas.json_of(_read(self.result, self.path), self.result))
+        except ValueError as error:
+            raise UserError(f"{self.result} is not a run's result: {error}") from None
 
     def remove_result(self) -> None:
         """Remove result.json, which is no longer true."""
         self.result.unlink(missing_ok=True)
 
     def read_weights(self, run: RunConfig, vocabulary: Vocabulary) -> Arrays:
-        """Read the best weights and check that they belong to this run's model and vocabulary.
+        """Read the best weights and check that they belong to this run, its model and its vocabulary.
 
         Raises:
-            UserError: The file is missing, truncated, foreign, or of another model or vocabulary.
+            UserError: The file is missing, damaged or foreign, or of another run, model or vocabulary.
         """
         if self.config.is_file() and not self.weights.exists():
             raise UserError(f"{self.weights} is missing; a run's first epoch writes it")
-        arrays, metadata = tensors.load(self.weights)
+        arrays, metadata = tensors.load(self.weights, known=WEIGHTS_METADATA)
         if metadata.get("vocabulary_sha256") != vocabulary.sha256:
             raise UserError(f"{self.weights} was trained with another vocabulary than {self.vocabulary}")
+        self._check_config(run, metadata, self.weights)
         try:
-            parameters.check(arrays, run.hyperparameters, len(vocabulary))
+            parameters.check(arrays, run.hyperparameters, len(vocabulary), dtype=np.float32)
         except UserError as error:
             raise UserError(f"{self.weights} does not fit {self.config}: {error}") from None
         return arrays
@@ -185,10 +196,10 @@ class RunDirectory:
         """
         if not self.weights.exists():
             return None
-        best = tensors.load(self.weights)[1].get("best")
-        if not isinstance(best, dict) or not {"epoch", "valid_perplexity"} <= best.keys():
-            raise UserError(f"{self.weights} does not name the epoch of its weights")
-        return best
+        try:
+            return schemas.best(tensors.load(self.weights, known=WEIGHTS_METADATA)[1].get("best"))
+        except ValueError as error:
+            raise UserError(f"{self.weights} does not name the epoch of its weights: {error}") from None
 
     def write_weights(
         self, weights: Arrays, run: RunConfig, vocabulary: Vocabulary, *, best: dict[str, Any]
@@ -198,17 +209,22 @@ class RunDirectory:
         singles = {name: array.astype(np.float32) for name, array in weights.items()}
         tensors.save(self.weights, singles, metadata)
 
-    def read_state(self, corpus: Corpus | None = None) -> SavedState:
+    def read_state(self, corpus: Corpus | None = None, run: RunConfig | None = None) -> SavedState:
         """Read the newest training state.
 
         Raises:
-            UserError: The file is missing, truncated or foreign, or was saved with another corpus.
+            UserError: The file is missing, truncated, damaged or foreign, or was saved with another corpus or
+                by another run than these.
         """
         arrays, metadata = tensors.load(self.state)
         try:
             progress = Progress.from_json(metadata.get("progress"))
-        except ValueError:
-            raise UserError(f"{self.state} does not hold a training state") from None
+        except ValueError as error:
+            raise UserError(f"{self.state} does not hold a training state: {error}") from None
+        if others := sorted(metadata.keys() - set(STATE_METADATA)):
+            raise UserError(f"{self.state} has an unknown key {others[0]!r} in its metadata")
+        if run is not None:
+            self._check_config(run, metadata, self.state)
         if corpus is not None and metadata.get("corpus_sha256") != corpus.sha256:
             raise UserError(f"the data differ from those that {self.state} was trained on")
         weights, training, averages = (
@@ -216,13 +232,24 @@ class RunDirectory:
         )
         return SavedState(weights, training, progress, averages)
 
-    def write_state(self, state: SavedState, *, corpus: Corpus) -> None:
+    def write_state(self, state: SavedState, *, corpus: Corpus, run: RunConfig) -> None:
         """Write the newest training state, in the precision of the model."""
         arrays = {f"weights.{name}": array for name, array in state.weights.items()}
         arrays |= {f"training.{name}": array for name, array in state.training.items()}
         arrays |= {f"averages.{name}": array for name, array in state.averages.items()}
-        metadata = {"progress": state.progress.to_json(), "corpus_sha256": corpus.sha256}
+        metadata = {
+            "config": run.to_json(),
+            "progress": state.progress.to_json(),
+            "corpus_sha256": corpus.sha256,
+        }
         tensors.save(self.state, arrays, metadata)
+
+    def _check_config(self, run: RunConfig, metadata: Row, path: Path) -> None:
+        """Check that config.json says what a file of tensors says of its run, where that may not change."""
+        if "config" in metadata:  # states of before have none
+            written = RunConfig.from_json(metadata["config"], path)
+            if changed := written.fixed_differences(run):
+                raise UserError(f"{self.config} is not that of {path}: {', '.join(changed)}")
 
     def event_files(self) -> list[Path]:
         """Return TensorBoard's files."""
@@ -242,10 +269,3 @@ def _read(path: Path, folder: Path) -> bytes:
         raise UserError(f"{folder} is not a run directory: {path.name} is missing") from None
     except NotADirectoryError:
         raise UserError(f"{folder} is not a run directory") from None
-
-
-def _read_json(path: Path, folder: Path) -> Any:
-    try:
-        return json.loads(_read(path, folder))
-    except ValueError:
-        raise UserError(f"{path} is not valid JSON") from None

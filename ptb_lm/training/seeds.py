@@ -40,7 +40,7 @@ def train(arguments: argparse.Namespace, train_one: TrainOne) -> int:
     given = {name: value for name, value in vars(arguments).items() if value is not None}
     seeds, jobs = _checked(given)
     configs = [launch.new_config({**given, "seed": seed}) for seed in seeds]  # refuses what is impossible
-    folder = arguments.run_dir or launch.new_path(configs[0])
+    folder = arguments.run_dir or launch.default_path(configs[0])
     again = shlex.join([*cli.TRAIN.split(), *flags({**given, "run_dir": folder, "overwrite": False})])
     runs = {seed: folder / f"seed-{seed}" for seed in seeds}
     wanted = {name: value for name, value in given.items() if name not in ("seeds", "jobs", "run_dir")}

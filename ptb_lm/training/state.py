@@ -10,10 +10,11 @@ from numpy.typing import NDArray
 from ptb_lm.data.corpus import Corpus
 from ptb_lm.errors import DivergenceError, OutOfMemoryError, UserError
 from ptb_lm.model import cells, parameters
-from ptb_lm.model.backend import Backend, State
+from ptb_lm.model.backend import Arrays, Backend, State
 from ptb_lm.model.config import Config
 from ptb_lm.training.averaging import Averages
 from ptb_lm.training.progress import Progress
+from ptb_lm.training.run_config import RunConfig
 from ptb_lm.training.run_directory import RunDirectory, SavedState
 
 
@@ -40,18 +41,19 @@ def collect(
 
 
 def restore(
-    directory: RunDirectory, backend: Backend, averages: Averages, *, config: Config, corpus: Corpus
+    directory: RunDirectory, backend: Backend, averages: Averages, *, run: RunConfig, corpus: Corpus
 ) -> tuple[State, Progress]:
     """Give a backend the newest state in a run directory; return the carried state, and how far the run is.
 
     Raises:
         UserError: There is no such state, or it belongs to another model, corpus or length of training.
     """
-    saved = directory.read_state(corpus)
-    progress = saved.progress
+    saved, config = directory.read_state(corpus, run), run.hyperparameters
+    progress, dtype = saved.progress, np.float64 if run.choice.precision == "fp64" else np.float32
     try:
         for weights in (saved.weights, saved.averages) if averages.exist(progress) else (saved.weights,):
-            parameters.check(weights, config, len(corpus.vocabulary))
+            parameters.check(weights, config, len(corpus.vocabulary), dtype=dtype)
+            _check_finite(weights)
         _check_carried(saved.training, config)
         backend.load_weights(saved.weights)
         averages.load(saved.averages, progress)
@@ -78,6 +80,12 @@ def diverged(directory: RunDirectory, when: str) -> DivergenceError:
         f"is kept, and {shlex.join(['--resume', str(directory.path)])} with a smaller "
         "--learning-rate goes on from it"
     )
+
+
+def _check_finite(arrays: Arrays) -> None:
+    for name, array in arrays.items():
+        if not np.isfinite(array).all():
+            raise UserError(f"the tensor {name!r} has a number that is not finite")
 
 
 def _check_carried(training: Mapping[str, NDArray[Any]], config: Config) -> None:

@@ -1,7 +1,8 @@
-"""A file of tensors: atomic, checked, without pickle."""
+"""A file of tensors: atomic, without pickle, and with a hash of all that it says."""
 
+import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ from ptb_lm.errors import UserError
 from ptb_lm.files import atomic_write
 from ptb_lm.model.backend import Arrays
 
+HASH = "content_sha256"  # in the metadata; files of before have none
+SPARE = 2**26  # bytes that reading takes beside the tensors, and more
 KEY = "ptb_lm"  # one key, because safetensors writes several in no fixed order
 
 
@@ -23,16 +26,23 @@ def save(path: Path, arrays: Arrays, metadata: Mapping[str, Any]) -> None:
         OSError: The file cannot be written; an older one is as it was.
     """
     contiguous = {name: np.asarray(array, order="C") for name, array in arrays.items()}
-    atomic_write(path, safetensors.numpy.save(contiguous, metadata={KEY: json.dumps(metadata)}))
+    _check_room(2 * sum(array.nbytes for array in contiguous.values()))
+    values = json.dumps({HASH: _digest(contiguous, metadata), **metadata})
+    atomic_write(path, safetensors.numpy.save(contiguous, metadata={KEY: values}))
 
 
-def load(path: Path) -> tuple[Arrays, dict[str, Any]]:
+def load(path: Path, *, known: Collection[str] | None = None) -> tuple[Arrays, dict[str, Any]]:
     """Read what `save` wrote: (arrays, metadata).
 
+    Args:
+        path: The file.
+        known: What the metadata may have; None: anything. A hash whose name is damaged is none of it.
+
     Raises:
-        UserError: The file is missing, truncated, or was not written by `save`.
+        UserError: The file is missing, truncated, damaged, or was not written by `save`.
     """
     try:
+        _check_room(2 * path.stat().st_size)
         with safetensors.safe_open(path, framework="numpy") as file:
             metadata = json.loads((file.metadata() or {}).get(KEY, "null"))
             if not isinstance(metadata, dict):
@@ -41,9 +51,28 @@ def load(path: Path) -> tuple[Arrays, dict[str, Any]]:
             for name, array in arrays.items():
                 if array.dtype.kind not in "biuf":  # where ml_dtypes is installed, bfloat16 is read
                     raise TypeError(f"{name}: {array.dtype}")
-            return arrays, metadata
     except FileNotFoundError:
         raise UserError(f"{path} is missing") from None
     # TypeError: a kind of number that NumPy lacks. OSError: a folder, or no permission.
-    except (safetensors.SafetensorError, ValueError, TypeError, OSError) as error:
+    except (safetensors.SafetensorError, ValueError, TypeError, OSError, RecursionError) as error:
         raise UserError(f"{path} is truncated or not a safetensors file ({error})") from None
+    digest = metadata.pop(HASH, None)
+    if known is not None and (others := sorted(metadata.keys() - set(known))):
+        raise UserError(f"{path} has an unknown key {others[0]!r} in its metadata")
+    if digest is not None and digest != _digest(arrays, metadata):
+        raise UserError(f"{path} is damaged: its content is not what was saved (the SHA-256 differs)")
+    return arrays, metadata
+
+
+def _digest(arrays: Arrays, metadata: Mapping[str, Any]) -> str:
+    """Return the SHA-256 of all that a file says: names, types, shapes, bytes and metadata."""
+    digest = hashlib.sha256(json.dumps(metadata, sort_keys=True).encode())
+    for name, array in sorted(arrays.items()):
+        digest.update(f"\n{name} {array.dtype.name} {array.shape}\n".encode(errors="surrogatepass"))
+        digest.update(array.reshape(-1).view(np.uint8).data)
+    return digest.hexdigest()
+
+
+def _check_room(size: int) -> None:
+    """Raise MemoryError if a process may not have so many bytes more: safetensors would hang or abort."""
+    np.empty(size + SPARE, np.uint8)

@@ -12,10 +12,11 @@ from ptb_lm.model.backend import Backend, Loss, State
 from ptb_lm.training import metrics, scoring
 from ptb_lm.training.averaging import Averages
 from ptb_lm.training.interrupt import Interrupted, StopRequest
-from ptb_lm.training.progress import Progress, Row
+from ptb_lm.training.progress import Progress
 from ptb_lm.training.run_config import RunConfig
 from ptb_lm.training.run_directory import RunDirectory
 from ptb_lm.training.scalars import Scalars
+from ptb_lm.training.schemas import Row
 from ptb_lm.training.state import collect, diverged, restore
 from ptb_lm.training.watch import LOG_SECONDS, Log, Watch
 
@@ -78,7 +79,7 @@ class Trainer:
             UserError: There is no such state, or it belongs to another model or vocabulary.
         """
         self.state, self.progress = restore(
-            self.directory, self.backend, self.averages, config=self.config, corpus=self.corpus
+            self.directory, self.backend, self.averages, run=self.run, corpus=self.corpus
         )
         self.progress.commands.append(command)
         # A state may say how to compute.
@@ -160,7 +161,7 @@ class Trainer:
             progress.step += 1
             when = f"in epoch {progress.epoch + 1}, step {progress.step} of {self.steps}"
             if new_loss_scale and math.isfinite(nll):
-                cli.say(
+                cli.remark(
                     f"{when}, a gradient overflowed float16: the step is skipped, and the loss scale is "
                     f"{new_loss_scale:g} from here on"
                 )
@@ -197,7 +198,7 @@ class Trainer:
         self.state = self.backend.zero_state(self.config.batch_size)
         self.directory.write_metrics(progress.rows)
         self._save()
-        cli.say(metrics.epoch_line(row, self.config))
+        cli.remark(metrics.epoch_line(row, self.config))
         return row
 
     def _test(self) -> Row:
@@ -243,7 +244,7 @@ class Trainer:
         """Write the newest training state."""
         saved = collect(self.directory, self.backend, self.averages, self.state, self.progress)
         progress = dataclasses.replace(self.progress, run_seconds=self._run_seconds())
-        self.directory.write_state(saved._replace(progress=progress), corpus=self.corpus)
+        self.directory.write_state(saved._replace(progress=progress), corpus=self.corpus, run=self.run)
         self._saved = time.perf_counter()
 
     def _stop_if_asked(self, *, save: bool) -> None:

@@ -103,7 +103,7 @@ class Watch:
         if not self.bar.disable:
             self.bar.show(now)
         elif sys.stdout is not None and self.log.due():
-            cli.say(status.line(now))
+            cli.remark(status.line(now))
         since = metrics.Sums.of(self.progress)
         if since.step == now.steps or since.step - self._point.step >= now.steps / POINTS:
             values = metrics.point(self._point, since, self.config, rate=now.learning_rate)

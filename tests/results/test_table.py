@@ -480,7 +480,8 @@ def test_a_perplexity_above_the_bound_is_no_record(results: Path, tmp_path: Path
 def test_a_perplexity_that_is_no_number_is_no_record(results: Path) -> None:
     run = on_a_gpu(results / "seed-1")
     change(run / "result.json", lambda result: result.update(test_perplexity=math.nan))
-    assert_no_record(run, "its test perplexity is nan, not at most 78.3")
+    problem = "test_perplexity cannot be nan: it must be a number above 0"
+    assert refusal("record", run, "--what", "x") == f"{run}/result.json is not a run's result: {problem}"
 
 
 @pytest.mark.parametrize(

@@ -240,12 +240,26 @@ def test_the_metrics_come_back_and_are_written_whole(directory: RunDirectory) ->
     ("content", "problem"),
     [
         (b"", "holds no epochs yet"),
-        (b"\n", ", line 1: not an epoch's metrics"),
-        (json.dumps(epoch(1)).encode() + b"\n{", ", line 2: not an epoch's metrics"),
-        (b"[]", ", line 1: not an epoch's metrics"),
-        (b'{"epoch": 1}', ", line 1: not an epoch's metrics"),
-        (json.dumps({**epoch(1), "seconds": "1"}).encode(), ", line 1: not an epoch's metrics"),
-        (b"\xff\xfe", ", line 1: not an epoch's metrics"),
+        (b"\n", ", line 1 is not valid JSON"),
+        (json.dumps(epoch(1)).encode() + b"\n{", ", line 2 is not valid JSON"),
+        (b"[" * 100_000, ", line 1 is not valid JSON"),
+        (b"\xff\xfe", ", line 1 is not valid JSON"),
+        *((text, ", line 1: not an epoch's metrics: not a JSON object") for text in (b"[]", b"1", b"null")),
+        (b'{"epoch": 1}', ", line 1: not an epoch's metrics: the key 'learning_rate' is missing"),
+        *(
+            (
+                json.dumps({**epoch(1), key: value}).encode(),
+                f", line 1: not an epoch's metrics: {key} cannot be {value!r}: it must be {what}",
+            )
+            for key, value, what in (
+                ("seconds", "1", "a number"),
+                ("seconds", float("nan"), "a finite number"),
+                ("seconds", -1, "a number of at least 0"),
+                ("epoch", True, "a whole number of at least 1"),
+                ("valid_perplexity", float("inf"), "a number above 0"),
+                ("gradient_norm", [], "a number"),
+            )
+        ),
     ],
 )
 def test_metrics_that_are_none_are_refused(content: bytes, problem: str, directory: RunDirectory) -> None:
@@ -260,9 +274,91 @@ def test_missing_metrics_are_named(directory: RunDirectory) -> None:
         directory.read_metrics()
 
 
+RESULT = {
+    "test_perplexity": 1e-300,
+    "valid_perplexity": 2.5,
+    "best_epoch": 1,
+    "epochs": 2,
+    "words_per_second": 0.0,
+}
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        ("{}", "not a run's result: the key 'test_perplexity' is missing"),
+        ("[]", "not a run's result: not a JSON object"),
+        ("null", "not a run's result: not a JSON object"),
+        ("{", "not valid JSON"),
+        ("[" * 100_000, "not valid JSON"),
+        *(
+            (
+                json.dumps({**RESULT, key: value}),
+                f"not a run's result: {key} cannot be {value!r}: it must be ",
+            )
+            for key, value in (
+                ("test_perplexity", "1"),
+                ("test_perplexity", float("nan")),
+                ("epochs", 2.5),
+                ("environment", []),
+                ("environment", {"cores": "2"}),
+                ("environment", {"started": 3}),
+                ("earlier_environments", {}),
+                ("command", 3),
+                ("seconds", "long"),
+            )
+        ),
+    ],
+)
+def test_a_result_that_is_none_is_refused(content: str, problem: str, directory: RunDirectory) -> None:
+    directory.result.write_text(content)
+    with pytest.raises(UserError) as caught:
+        directory.read_result()
+    assert str(caught.value).startswith(f"{directory.result} is {problem}")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("model", "basic"), ("precision", "fp32"), ("num_steps", 21), ("seed", 8)]
+)
+def test_a_configuration_that_is_not_that_of_the_weights_is_refused(
+    name: str, value: object, directory: RunDirectory
+) -> None:
+    """Each is a value that the flags would take."""
+    weights = parameters.initial(RUN.hyperparameters, len(VOCABULARY), seed=7)
+    directory.write_weights(weights, RUN, VOCABULARY, best={"epoch": 1, "valid_perplexity": 2.0})
+    assert directory.read_weights(directory.read_config(), VOCABULARY).keys() == weights.keys()
+    changed_config(
+        directory, data="elsewhere", device="auto", keep_prob=0.3
+    )  # a resumed run may change these
+    assert directory.read_weights(directory.read_config(), VOCABULARY).keys() == weights.keys()
+    changed_config(directory, **{name: value})
+    problem = rf"config\.json is not that of .*weights\.safetensors: {name} .+ there, {value!r} here$"
+    with pytest.raises(UserError, match=problem):
+        directory.read_weights(directory.read_config(), VOCABULARY)
+
+
+def test_weights_in_another_precision_are_refused(directory: RunDirectory) -> None:
+    """As a header says whose float32 was turned into float64, of a file without a hash."""
+    weights = directory.read_weights(RUN, VOCABULARY)
+    save_weights(directory, {**weights, "softmax.bias": weights["softmax.bias"].astype(np.float64)})
+    with pytest.raises(UserError, match=r"the tensor 'softmax.bias' is of float64, not of float32$"):
+        directory.read_weights(RUN, VOCABULARY)
+
+
+@pytest.mark.parametrize(
+    "best", [None, [], {}, {"epoch": "1", "valid_perplexity": 2.0}, {"epoch": 1, "valid_perplexity": None}]
+)
+def test_weights_that_do_not_say_of_which_epoch_they_are_are_refused(
+    best: Any, directory: RunDirectory
+) -> None:
+    directory.write_weights(directory.read_weights(RUN, VOCABULARY), RUN, VOCABULARY, best=best)
+    with pytest.raises(UserError, match=r"weights\.safetensors does not name the epoch of its weights: "):
+        directory.read_best()
+
+
 def test_the_result_comes_back_once_the_run_has_ended(directory: RunDirectory) -> None:
     assert directory.read_result() is None
-    directory.write_result({"test_perplexity": 1e-300})
-    assert directory.read_result() == {"test_perplexity": 1e-300}
+    directory.write_result({**RESULT, "of": "a later version"})
+    assert directory.read_result() == {**RESULT, "of": "a later version"}
     directory.remove_result()
     assert directory.read_result() is None

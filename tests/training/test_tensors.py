@@ -1,6 +1,8 @@
 """Saved tensors: back to the bit, or a sentence."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -74,6 +76,71 @@ def test_bytes_after_the_end_are_refused(saved: Path) -> None:
     saved.write_bytes(saved.read_bytes() + b"x")
     with pytest.raises(UserError, match=r"a\.safetensors is truncated or not a safetensors file"):
         tensors.load(saved)
+
+
+def test_every_flipped_bit_is_refused_or_changes_nothing(saved: Path) -> None:
+    """In the tensors none may pass; in the header one may be another way to write the same."""
+    content, (arrays, metadata) = saved.read_bytes(), tensors.load(saved, known=METADATA)
+    header = 8 + int.from_bytes(content[:8], "little")
+    taken = []
+    for bit in range(8 * len(content)):
+        damaged = bytearray(content)
+        damaged[bit // 8] ^= 1 << bit % 8
+        saved.write_bytes(damaged)
+        try:
+            found, said = tensors.load(saved, known=METADATA)
+        except UserError:
+            continue
+        taken.append(bit // 8)
+        assert said == metadata
+        assert {name: (a.dtype, a.shape, a.tobytes()) for name, a in found.items()} == {
+            name: (a.dtype, a.shape, a.tobytes()) for name, a in arrays.items()
+        }
+    assert all(place < header for place in taken)
+    assert len(taken) < 8  # \u00fc may be written \u00FC
+
+
+def test_a_file_of_before_there_was_a_hash_is_read(tmp_path: Path) -> None:
+    header = {tensors.KEY: json.dumps(METADATA)}
+    safetensors.numpy.save_file(ARRAYS, tmp_path / "a", metadata=header)
+    arrays, metadata = tensors.load(tmp_path / "a", known=METADATA)
+    assert (arrays.keys(), metadata) == (ARRAYS.keys(), METADATA)
+
+
+@pytest.mark.parametrize("what", ["names", "shape", "type", "metadata"])
+def test_the_hash_is_of_all_that_a_file_says(what: str, saved: Path) -> None:
+    """Whoever writes such a file anew with another program needs its hash, too."""
+    with safetensors.safe_open(saved, framework="numpy") as file:
+        header = dict(file.metadata())
+    arrays = dict(ARRAYS)
+    if what == "names":
+        arrays["renamed"] = arrays.pop("bytes")
+    elif what == "shape":
+        arrays["fp32"] = arrays["fp32"].reshape(3, 2)
+    elif what == "type":
+        arrays["fp32"] = arrays["fp32"].view(np.int32)
+    else:
+        header[tensors.KEY] = header[tensors.KEY].replace('"epoch": 3', '"epoch": 4')
+    safetensors.numpy.save_file(arrays, saved, metadata=header)
+    with pytest.raises(UserError, match=r"a\.safetensors is damaged: its content is not what was saved"):
+        tensors.load(saved)
+
+
+@pytest.mark.slow
+def test_too_little_address_space_is_told(saved: Path) -> None:
+    """safetensors itself hangs or aborts; the limits are below what the arrays need."""
+    pytest.importorskip("resource")
+    tensors.save(saved, {"x": np.zeros(2**24, np.float32)}, {})
+    code = (
+        "import resource, sys; from pathlib import Path; from ptb_lm.training import tensors\n"
+        "used = int(Path('/proc/self/statm').read_text().split()[0]) * resource.getpagesize()\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (used + 2**20 * int(sys.argv[1]),) * 2)\n"
+        "try:\n    tensors.load(Path(sys.argv[2]))\nexcept MemoryError:\n    print('told')"
+    )
+    for room in (30, 70, 130, 180):
+        command = [sys.executable, "-c", code, str(room), str(saved)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+        assert (done.stdout, done.stderr) == ("told\n", "")
 
 
 @pytest.mark.parametrize("content", [b"text\n" * 100, b"PK\x03\x04" + bytes(200), b"\x80\x04" + bytes(200)])

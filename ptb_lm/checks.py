@@ -1,8 +1,12 @@
 """Checks of values that were read as JSON: each returns the value, or says what it must be."""
 
 import math
+import reprlib
 from collections.abc import Callable, Mapping
 from typing import Any
+
+_SHORT = reprlib.Repr()  # of what is said of a value
+_SHORT.maxstring = _SHORT.maxother = 80
 
 Check = Callable[[Any], Any]  # returns the value; raises UnfitError
 
@@ -28,7 +32,7 @@ def fields(values: Any, *, required: Mapping[str, Check], optional: Mapping[str,
         try:
             found[key] = check(values[key])
         except UnfitError as error:
-            raise ValueError(f"{key} cannot be {values[key]!r}: it must be {error}") from None
+            raise ValueError(f"{key} cannot be {_SHORT.repr(values[key])}: it must be {error}") from None
     return found
 
 
@@ -68,12 +72,46 @@ def number(value: Any) -> float:
     return float(value)
 
 
+def finite(value: Any) -> float:
+    """Check for a finite number."""
+    try:
+        found = number(value)
+    except OverflowError:  # a whole number beyond a float
+        found = math.inf
+    if not math.isfinite(found):
+        raise UnfitError("a finite number")
+    return found
+
+
 def positive(value: Any) -> float:
     """Check for a finite number above 0."""
     found = number(value)
     if not (math.isfinite(found) and found > 0):
         raise UnfitError("a number above 0")
     return found
+
+
+def least(bound: float) -> Check:
+    """Return a check for a finite number of at least a bound."""
+
+    def check(value: Any) -> float:
+        found = finite(value)
+        if found < bound:
+            raise UnfitError(f"a number of at least {bound:g}")
+        return found
+
+    return check
+
+
+def list_of(of: Check) -> Check:
+    """Return a check for a list."""
+
+    def check(value: Any) -> list[Any]:
+        if not isinstance(value, list):
+            raise UnfitError("a list")
+        return [of(each) for each in value]
+
+    return check
 
 
 def mapping(value: Any) -> dict[str, Any]:

@@ -1,0 +1,86 @@
+"""Signals that end a command: an exception, so that all is cleaned up; one line; a status of 128 + N."""
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from types import FrameType
+from typing import NoReturn
+
+from ptb_lm import streams
+
+# Those that ask a process to stop: of Ctrl-C, of kill, and of a terminal that is closed.
+SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
+
+_command = ""  # which is at work, to open the sentence with
+
+
+class Stopped(KeyboardInterrupt):
+    """A signal asked the process to stop; a KeyboardInterrupt, because it is treated as one."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(said(number))
+        self.exit_status = 128 + number
+
+
+def said(number: int) -> str:
+    """Return what is said of a process that a signal ended."""
+    return "interrupted" if number == signal.SIGINT else f"ended by {signal.Signals(number).name}"
+
+
+def listened_to() -> list[int]:
+    """Return the signals to handle here: none that was ignored from the start (nohup, a shell's `&`)."""
+    if threading.current_thread() is not threading.main_thread():  # only that one may set handlers
+        return []
+    return [number for number in SIGNALS if signal.getsignal(number) not in (signal.SIG_IGN, None)]
+
+
+@contextlib.contextmanager
+def heard(command: str) -> Iterator[None]:
+    """While entered, let a signal raise Stopped; the same one once more ends the process at once.
+
+    Args:
+        command: As the user typed it.
+    """
+    global _command
+    before, _command = _command, command
+    previous = {number: signal.signal(number, _stop) for number in listened_to()}
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+        _command = before
+
+
+def heard_from_the_start() -> None:
+    """Let a signal end a `python -m ptb_lm.COMMAND` with a line while it imports, and as it exits."""
+    global _command
+    _command = " ".join(["python", *sys.orig_argv[1:3]])
+    for number in listened_to():
+        signal.signal(number, lambda number, _: _end(number))
+
+
+def _stop(number: int, frame: FrameType | None) -> NoReturn:
+    signal.signal(number, signal.SIG_DFL)
+    if _importing(frame):
+        # Modules in C make other errors of an exception, or lose it. Nothing is at work yet.
+        _end(number)
+    raise Stopped(number)
+
+
+def _end(number: int) -> NoReturn:
+    with contextlib.suppress(Exception):  # RuntimeError: the signal came in the middle of a write
+        sys.stdout.flush()
+    streams.tell_at_once(f"{_command}: {said(number)}")
+    os._exit(128 + number)
+
+
+def _importing(frame: FrameType | None) -> bool:
+    while frame is not None:
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            return True
+        frame = frame.f_back
+    return False

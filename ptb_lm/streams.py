@@ -1,0 +1,71 @@
+"""The standard streams of a command: open, able to say every character, in nobody's way when they break."""
+
+import contextlib
+import io
+import os
+import re
+import select
+import sys
+from typing import TextIO
+
+# Control characters of ASCII and Latin-1, and those that turn the direction of what follows.
+_INVISIBLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+
+terminal = 2  # where stderr goes, also while file descriptor 2 is held back (quiet.py)
+
+
+def prepare() -> None:
+    """Make the standard streams safe to write to.
+
+    A stream that the shell closed (`2>&-`) is opened on the null device: the next file to be opened would
+    otherwise get its number, and what a library writes on stderr. What an encoding lacks is written as its
+    escape, as Python does on stderr by itself.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            # The lowest number that is free is this one.
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+    if sys.stderr is None:  # print would take stdout instead
+        sys.stderr = open(os.devnull, "w")  # noqa: PTH123, SIM115
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors != "backslashreplace":
+        sys.stdout.reconfigure(errors="backslashreplace")
+
+
+def tell(line: str) -> None:
+    """Print a line on stderr; where that cannot be, nothing happens."""
+    try:
+        print(visible(line), file=sys.stderr, flush=True)
+    except (OSError, ValueError):  # ValueError: it is closed
+        mute(sys.stderr)
+
+
+def tell_at_once(line: str) -> None:
+    """Write a line to stderr from within a signal's handler: not through a buffer, and without waiting."""
+    with contextlib.suppress(OSError, ValueError):
+        if select.select([], [terminal], [], 0)[1]:  # a pipe that nobody empties would hold us up
+            os.write(terminal, f"{line}\n".encode(errors="backslashreplace"))
+
+
+def mute(stream: TextIO | None) -> None:
+    """Let what is left in a broken stream's buffer, and what is still to come, go nowhere.
+
+    The interpreter would otherwise try once more when it exits, with a message and another exit status.
+    """
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        null = os.open(os.devnull, os.O_WRONLY)
+        try:
+            os.dup2(null, stream.fileno())  # type: ignore[union-attr]
+        finally:
+            os.close(null)
+
+
+def visible(text: str) -> str:
+    r"""Return a text with its control characters as escapes (`\x1b`), so that it cannot steer a terminal."""
+    return _INVISIBLE.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+def shown(text: str) -> str:
+    """Return what to print of a text from a file: `visible` on a terminal, and as it is for a program."""
+    return visible(text) if sys.stdout is not None and sys.stdout.isatty() else text

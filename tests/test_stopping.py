@@ -1,0 +1,301 @@
+"""Signals, broken streams and two processes at once: nothing is lost, and the status and the line say so."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import runs
+from support import installed
+
+from ptb_lm import train
+from ptb_lm.data.vocabulary import Vocabulary
+from ptb_lm.files import locked
+from ptb_lm.training import launch, tensors
+from ptb_lm.training.run_directory import RunDirectory
+
+pytestmark = pytest.mark.slow
+
+LONG = ("--epochs", "40", "--lr-decay", "0.99")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return runs.write_corpus(tmp_path_factory.mktemp("stopping") / "data")
+
+
+@pytest.fixture(scope="module")
+def expected(data: Path) -> dict[str, Path]:
+    """Runs that never stopped, by framework; made when they are asked for."""
+
+    class Made(dict[str, Path]):
+        def __missing__(self, framework: str) -> Path:
+            self[framework] = runs.train_run(data, data.parent / framework, *LONG, "--framework", framework)
+            return self[framework]
+
+    return Made()
+
+
+def assert_equal_runs(run: Path, expected: Path) -> None:
+    """The same weights, state and perplexities, to the last bit."""
+    for of in ("state", "weights"):
+        found, wanted = (tensors.load(getattr(RunDirectory(path), of))[0] for path in (run, expected))
+        assert found.keys() == wanted.keys()
+        for name, array in found.items():
+            np.testing.assert_array_equal(array, wanted[name], err_msg=name)
+    for key in ("test_perplexity", "valid_perplexity", "final_test_perplexity", "best_epoch", "epochs"):
+        assert runs.result(run)[key] == runs.result(expected)[key]
+
+
+@contextmanager
+def training(data: Path, run: Path, *more: str, **streams: Any) -> Iterator[subprocess.Popen[str]]:
+    """A training in a process of its own, some epochs after its start."""
+    command = [sys.executable, "-m", "ptb_lm.train", *runs.arguments(data, run, *LONG, *more)]
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **streams}
+    process = subprocess.Popen(command, text=True, **streams)
+    try:
+        while not (run / "metrics.jsonl").exists() or not (run / "metrics.jsonl").read_text():
+            assert process.poll() is None, process.communicate()
+            time.sleep(0.01)
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def assert_goes_on(run: Path, expected: Path) -> None:
+    assert not list(run.rglob("*.tmp"))
+    assert not (run / "result.json").exists()
+    assert train.main(["--resume", str(run)]) == 0
+    assert_equal_runs(run, expected)
+
+
+@pytest.mark.parametrize(
+    ("number", "framework"),
+    [
+        (signal.SIGINT, "torch"),
+        (signal.SIGTERM, "torch"),
+        (signal.SIGHUP, "torch"),
+        pytest.param(signal.SIGTERM, "tensorflow", marks=installed("tensorflow")),
+    ],
+)
+def test_a_signal_saves_and_prints_the_command_that_goes_on(
+    number: signal.Signals, framework: str, data: Path, expected: dict[str, Path], tmp_path: Path
+) -> None:
+    with training(data, tmp_path / "run", "--framework", framework) as process:
+        process.send_signal(number)
+        _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 128 + number, stderr
+    assert f"{number.name}: saved; go on with: python -m ptb_lm.train --resume {tmp_path / 'run'}" in stderr
+    assert "Traceback" not in stderr
+    assert_goes_on(tmp_path / "run", expected[framework])
+
+
+def test_sigint_and_then_sigterm_is_one_request(
+    data: Path, expected: dict[str, Path], tmp_path: Path
+) -> None:
+    with training(data, tmp_path / "run") as process:
+        process.send_signal(signal.SIGINT)
+        assert process.stderr is not None
+        for line in process.stderr:
+            if line.startswith("SIGINT: finishing"):
+                break
+        process.send_signal(signal.SIGTERM)
+        process.send_signal(signal.SIGHUP)
+        _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 130, stderr
+    assert "SIGINT: saved; go on with:" in stderr
+    assert "Traceback" not in stderr
+    assert_goes_on(tmp_path / "run", expected["torch"])
+
+
+def test_the_same_signal_twice_ends_it_at_once(data: Path, expected: dict[str, Path], tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    with training(data, run) as process:
+        while process.poll() is None:
+            process.send_signal(signal.SIGINT)
+            time.sleep(0.001)
+        assert "Traceback" not in process.communicate()[1]
+    assert process.returncode in (130, -signal.SIGINT)
+    assert train.main(["--resume", str(run)]) == 0
+    assert_equal_runs(run, expected["torch"])
+
+
+@contextmanager
+def broken(how: str) -> Iterator[dict[str, Any]]:
+    """What to start a process with whose stdout and stderr are of no use."""
+    if how == "closed":
+        yield {"stdout": None, "stderr": None, "preexec_fn": lambda: [os.close(each) for each in (1, 2)]}
+    elif how == "a full disk":
+        with Path("/dev/full").open("w") as full:
+            yield {"stdout": full, "stderr": full}
+    else:
+        reader, writer = os.pipe()
+        os.close(reader)
+        try:
+            yield {"stdout": writer, "stderr": writer}
+        finally:
+            os.close(writer)
+
+
+@pytest.mark.parametrize(
+    ("how", "framework"),
+    [
+        ("a pipe without a reader", "torch"),
+        ("closed", "torch"),
+        ("a full disk", "torch"),
+        pytest.param("a pipe without a reader", "tensorflow", marks=installed("tensorflow")),
+    ],
+)
+def test_a_run_that_cannot_say_so_saves_all_the_same(
+    how: str, framework: str, data: Path, expected: dict[str, Path], tmp_path: Path
+) -> None:
+    """Ctrl-C ends `2>&1 | tee log` on both sides of the pipe."""
+    run = tmp_path / "run"
+    with broken(how) as streams, training(data, run, "--framework", framework, **streams) as process:
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=60) == 130
+    assert_goes_on(run, expected[framework])
+
+
+@pytest.mark.parametrize("how", ["a pipe without a reader", "closed", "a full disk"])
+def test_a_run_that_nobody_hears_goes_on_to_its_end(how: str, data: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "ptb_lm.train", *runs.arguments(data, tmp_path / "run")]
+    with broken(how) as streams:
+        assert subprocess.run(command, check=False, **streams).returncode == 0
+    assert runs.result(tmp_path / "run")["epochs"] == 2
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+def test_a_signal_that_is_ignored_stays_so(number: signal.Signals, data: Path, tmp_path: Path) -> None:
+    """As a shell starts what stands before `&` in a script, and as nohup does."""
+    run = tmp_path / "run"
+    ignoring = {"preexec_fn": lambda: signal.signal(number, signal.SIG_IGN)}
+    with training(data, run, "--epochs", "10", **ignoring) as process:
+        process.send_signal(number)
+        _, stderr = process.communicate(timeout=60)
+    assert (process.returncode, stderr) == (0, "")
+    assert runs.result(run)["epochs"] == 10
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("command", ["train", "evaluate", "bench", "score", "results"])
+def test_a_command_that_is_stopped_as_it_starts_says_one_line(command: str, number: signal.Signals) -> None:
+    """While it imports: errors of C modules would come of an exception there, or nothing."""
+    code = "import sys, runpy; " + (
+        "sys.argv = ['-m']; sys.orig_argv = ['python', '-m', {0!r}]; import importlib.abc, signal\n"
+        "class Signal(importlib.abc.MetaPathFinder):\n"
+        "    def find_spec(self, name, path, target=None):\n"
+        "        if name in ('argparse', 'numpy'): signal.raise_signal({1})\n"
+        "sys.modules.pop('argparse', None); sys.meta_path.insert(0, Signal())\n"
+        "runpy.run_module({0!r}, run_name='__main__', alter_sys=True)"
+    ).format(f"ptb_lm.{command}", int(number))
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    said = "interrupted" if number == signal.SIGINT else "ended by SIGTERM"
+    assert done.stderr == f"python -m ptb_lm.{command}: {said}\n"
+    assert done.returncode == 128 + number
+
+
+# Two processes.
+
+
+def test_runs_that_start_together_get_folders_of_their_own(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both choose before either has made it; the clock stands still."""
+    monkeypatch.setattr(launch, "home", lambda: tmp_path)
+    monkeypatch.setattr(launch.time, "strftime", lambda *_: "now")
+    flags = ["--data", str(data), *runs.FLAGS, "--epochs", "1"]
+    build, inner = launch.backend.build, []
+
+    def build_and_start_another(*arguments: Any) -> Any:
+        if not inner:
+            inner.append(1)
+            assert train.main(flags) == 0
+        return build(*arguments)
+
+    monkeypatch.setattr(launch.backend, "build", build_and_start_another)
+    assert train.main(flags) == 0
+    made = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
+    assert made == ["now-torch-cudnn-small", "now-torch-cudnn-small-2"]
+    for name in made:
+        assert runs.result(tmp_path / "checkpoints" / name)["epochs"] == 1
+
+
+def test_a_run_that_ended_meanwhile_is_not_deleted(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The folder is empty when the flags are looked at, and holds a finished run when it is locked."""
+    run = tmp_path / "run"
+    build, before = launch.backend.build, []
+
+    def build_and_finish_another(*arguments: Any) -> Any:
+        if not before:
+            before.append(None)
+            runs.train_run(data, run)
+            before[0] = runs.files(run)
+        return build(*arguments)
+
+    monkeypatch.setattr(launch.backend, "build", build_and_finish_another)
+    assert train.main(runs.arguments(data, run)) == 2
+    assert f"the run directory {run} exists; go on with --resume" in capsys.readouterr().err
+    assert [runs.files(run)] == before
+
+
+def test_the_result_is_written_under_the_lock(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, write, free = tmp_path / "run", RunDirectory.write_result, []
+
+    def look_and_write(self: RunDirectory, result: Any) -> None:
+        try:
+            with locked(run / "state"):
+                free.append(True)
+        except launch.UserError:
+            free.append(False)
+        write(self, result)
+
+    monkeypatch.setattr(RunDirectory, "write_result", look_and_write)
+    runs.train_run(data, run)
+    assert free == [False]
+
+
+# Killed during the first save.
+
+
+@pytest.mark.parametrize("overwrite", [[], ["--overwrite"]])
+@pytest.mark.parametrize("there", range(6))
+def test_what_a_first_save_left_is_nothing(
+    there: int, overwrite: list[str], data: Path, tmp_path: Path
+) -> None:
+    """The files in the order in which they come to be, the last of them half written."""
+    directory = RunDirectory(tmp_path / "run")
+    run = launch.new_config({"hidden_size": 6})
+    steps = [
+        lambda: directory.state.parent.mkdir(parents=True),
+        lambda: (directory.path / ".config.json.a1_b.tmp").write_text("{"),
+        lambda: directory.write_config(run),
+        lambda: (directory.path / ".vocabulary.txt.a1_b.tmp").write_text("a"),
+        lambda: directory.create(run, Vocabulary(["a"])),
+        lambda: (directory.state.parent / ".training.safetensors.a1_b.tmp").write_text("half"),
+    ]
+    for step in steps[: there + 1]:
+        step()
+    runs.train_run(data, directory.path, *overwrite)
+    assert not list(directory.path.rglob("*.tmp"))
+
+
+def test_files_that_only_look_like_leftovers_are_left_alone(data: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    (run / "state").mkdir(parents=True)
+    (run / ".notes.txt.abc.tmp").write_text("mine")
+    before = runs.files(run)
+    assert train.main(runs.arguments(data, run, "--overwrite")) == 2
+    assert runs.files(run) == before
