@@ -22,7 +22,9 @@ MODULES = {
     for path in sorted(PACKAGE.rglob("*.py"))
 }
 
-SMALL_FILES = {"cli", "errors", "files", "flags", "host", "nvidia", "version"}
+SMALL_FILES = {
+    *("cli", "errors", "files", "flags", "host", "json_fields", "nvidia", "stopping", "streams", "version"),
+}
 BASE = "small files of the root"
 COMMANDS = "commands"
 

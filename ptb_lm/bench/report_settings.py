@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ptb_lm import checks
+from ptb_lm import json_fields
 from ptb_lm.errors import UserError
 from ptb_lm.files import atomic_write
 
@@ -31,9 +31,9 @@ def read(folder: Path) -> ReportSettings:
     path = folder / FILE
     if not path.exists():
         return ReportSettings()
-    optional = {"baseline": checks.text, "runs": _texts}
+    optional = {"baseline": json_fields.text, "runs": _texts}
     try:
-        found = checks.fields(json.loads(path.read_bytes()), required={}, optional=optional)
+        found = json_fields.fields(json.loads(path.read_bytes()), required={}, optional=optional)
     except ValueError as error:
         broken = "not valid JSON" if isinstance(error, json.JSONDecodeError | UnicodeDecodeError) else error
         raise UserError(f"{path}: {broken}") from None
@@ -54,5 +54,5 @@ def write(folder: Path, settings: ReportSettings) -> None:
 
 def _texts(value: Any) -> Sequence[str]:
     if not isinstance(value, list):
-        raise checks.UnfitError("a list")
-    return [checks.text(each) for each in value]
+        raise json_fields.UnfitError("a list")
+    return [json_fields.text(each) for each in value]

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ptb_lm import checks
+from ptb_lm import json_fields
 from ptb_lm.bench import roofline
-from ptb_lm.checks import Check
 from ptb_lm.errors import UserError
+from ptb_lm.json_fields import Check
 
 FILE = "rows.jsonl"
 MEASURED = "measured"
@@ -44,16 +44,18 @@ def _of_block(check: Check, missing: Any) -> Any:
 
 
 def _finite_numbers(value: Any) -> dict[str, float]:
-    return {key: checks.finite(each) for key, each in checks.mapping(value).items() if each is not None}
+    return {
+        key: json_fields.finite(each) for key, each in json_fields.mapping(value).items() if each is not None
+    }
 
 
 def _traffic(value: Any) -> roofline.Traffic:
-    required = dict.fromkeys(roofline.Traffic._fields, checks.whole(0))
-    return roofline.Traffic(**checks.fields(checks.mapping(value), required=required, optional={}))
+    required = dict.fromkeys(roofline.Traffic._fields, json_fields.whole(0))
+    return roofline.Traffic(**json_fields.fields(json_fields.mapping(value), required=required, optional={}))
 
 
 def _work(value: Any) -> "Work":
-    return Work(**_checked(Work, checks.mapping(value)))
+    return Work(**_checked(Work, json_fields.mapping(value)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,14 +65,14 @@ class Work:
     The device may differ, and a precision that a variant's name gives (variants.declared_precision).
     """
 
-    parameters: int = _required(checks.whole(0))
-    flops_per_step: float = _required(checks.positive)
-    items_per_step: float = _required(checks.positive)
-    unit: str = _required(checks.text)  # of the items, in the plural: words, sequences
-    precision: str = _required(checks.text)
-    device: str = _required(checks.text)
-    description: str = _optional(checks.text, "")
-    clock: str = _optional(checks.text, "")  # what is inside the timed part
+    parameters: int = _required(json_fields.whole(0))
+    flops_per_step: float = _required(json_fields.positive)
+    items_per_step: float = _required(json_fields.positive)
+    unit: str = _required(json_fields.text)  # of the items, in the plural: words, sequences
+    precision: str = _required(json_fields.text)
+    device: str = _required(json_fields.text)
+    description: str = _optional(json_fields.text, "")
+    clock: str = _optional(json_fields.text, "")  # what is inside the timed part
     # None where no roofline is declared.
     bytes_per_step: roofline.Traffic | None = _optional(_traffic, None)  # noqa: RUF009 - it is a field
 
@@ -79,40 +81,44 @@ class Work:
 class Row:
     """A line of rows.jsonl: a timed block of steps, or why there is none."""
 
-    suite: str = _required(checks.text)
-    workload: str = _required(checks.text)
-    pass_name: str = _required(checks.one_of(PASSES), key="pass")
-    session: str = _optional(checks.text, "")  # when the run began: only rounds of one session are paired
-    variant: str = _required(checks.text)
-    label: str = _optional(checks.text, "")  # how a table calls the variant; the variant's name before
-    baseline: str = _required(checks.text)  # the variant that ratios are to
-    status: str = _required(checks.one_of(STATUSES))
-    reason: str = _optional(checks.text, "")  # why it is not measured
-    planned_rounds: int = _optional(checks.whole(0), 0)
-    cut: str = _optional(checks.text, "")  # how the workload is smaller than declared
+    suite: str = _required(json_fields.text)
+    workload: str = _required(json_fields.text)
+    pass_name: str = _required(json_fields.one_of(PASSES), key="pass")
+    session: str = _optional(
+        json_fields.text, ""
+    )  # when the run began: only rounds of one session are paired
+    variant: str = _required(json_fields.text)
+    label: str = _optional(json_fields.text, "")  # how a table calls the variant; the variant's name before
+    baseline: str = _required(json_fields.text)  # the variant that ratios are to
+    status: str = _required(json_fields.one_of(STATUSES))
+    reason: str = _optional(json_fields.text, "")  # why it is not measured
+    planned_rounds: int = _optional(json_fields.whole(0), 0)
+    cut: str = _optional(json_fields.text, "")  # how the workload is smaller than declared
     work: Work | None = _optional(_work, None)  # noqa: RUF009 - a field; a measured row has it
-    round: int = _of_block(checks.whole(0), 0)
-    process: int = _of_block(checks.whole(0), 0)  # rows with the same number were measured by one process
-    steps: int = _of_block(checks.whole(1), 1)
-    seconds: float = _of_block(checks.positive, math.nan)  # wall time of all the steps
-    note: str = _optional(checks.text, "")
+    round: int = _of_block(json_fields.whole(0), 0)
+    process: int = _of_block(
+        json_fields.whole(0), 0
+    )  # rows with the same number were measured by one process
+    steps: int = _of_block(json_fields.whole(1), 1)
+    seconds: float = _of_block(json_fields.positive, math.nan)  # wall time of all the steps
+    note: str = _optional(json_fields.text, "")
     # The first that was compared with the reference; in earlier versions, of the initial weights.
-    loss: float | None = _optional(checks.finite, None)
+    loss: float | None = _optional(json_fields.finite, None)
     parity: Mapping[str, float] = _facts(_finite_numbers)  # errors beside the NumPy reference, and bounds
-    check: Mapping[str, Any] = _facts(checks.mapping)  # what was compared, in words
+    check: Mapping[str, Any] = _facts(json_fields.mapping)  # what was compared, in words
     startup: Mapping[str, float] = _facts(_finite_numbers)  # seconds before the first block
     peak_memory: Mapping[str, float] = _facts(_finite_numbers)  # bytes
     # Of the machine, measured beside the block. It was torch's product of square matrices before it said
     # which library, shape and threads.
-    gemm_gflops: float | None = _optional(checks.positive, None)
-    gemm_library: str = _optional(checks.text, "")
-    gemm_shape: str = _optional(checks.text, "")
-    gemm_threads: int | None = _optional(checks.whole(1), None)
-    copy_gbytes: float | None = _optional(checks.positive, None)
-    engine: str = _optional(checks.text, "")
-    environment: Mapping[str, Any] = _facts(checks.mapping)
-    command: str = _optional(checks.text, "")
-    time: str = _optional(checks.text, "")
+    gemm_gflops: float | None = _optional(json_fields.positive, None)
+    gemm_library: str = _optional(json_fields.text, "")
+    gemm_shape: str = _optional(json_fields.text, "")
+    gemm_threads: int | None = _optional(json_fields.whole(1), None)
+    copy_gbytes: float | None = _optional(json_fields.positive, None)
+    engine: str = _optional(json_fields.text, "")
+    environment: Mapping[str, Any] = _facts(json_fields.mapping)
+    command: str = _optional(json_fields.text, "")
+    time: str = _optional(json_fields.text, "")
 
     @property
     def is_measured(self) -> bool:
@@ -240,7 +246,7 @@ def _checked(of: type, values: Any) -> dict[str, Any]:
     for field in dataclasses.fields(of):
         is_required = field.default is field.default_factory is dataclasses.MISSING
         (required if is_required else optional)[_key(field)] = field.metadata["check"]
-    found = checks.fields(values, required=required, optional=optional)
+    found = json_fields.fields(values, required=required, optional=optional)
     return {field.name: found[_key(field)] for field in dataclasses.fields(of) if _key(field) in found}
 
 

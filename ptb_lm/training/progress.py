@@ -5,7 +5,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
-from ptb_lm import checks
+from ptb_lm import json_fields
 from ptb_lm.training import schemas
 from ptb_lm.training.schemas import Row
 from ptb_lm.training.scoring import perplexity_of
@@ -13,17 +13,17 @@ from ptb_lm.training.scoring import perplexity_of
 
 def _best_perplexity(value: Any) -> float:
     """Check for a perplexity, or the infinity that it is before the first epoch's end."""
-    return math.inf if value == math.inf else checks.positive(value)
+    return math.inf if value == math.inf else json_fields.positive(value)
 
 
 # What the types of the fields leave open.
-_CHECKS: dict[str, checks.Check] = {
-    **dict.fromkeys(("epoch", "step", "clocked_tokens", "best_epoch"), checks.whole(0)),
-    **dict.fromkeys(("nll", "gradient_norms", "clocked_seconds", "run_seconds"), checks.least(0)),
+_CHECKS: dict[str, json_fields.Check] = {
+    **dict.fromkeys(("epoch", "step", "clocked_tokens", "best_epoch"), json_fields.whole(0)),
+    **dict.fromkeys(("nll", "gradient_norms", "clocked_seconds", "run_seconds"), json_fields.least(0)),
     "best_perplexity": _best_perplexity,
     "rows": schemas.epochs,
-    "commands": checks.list_of(checks.text),
-    "environments": checks.list_of(checks.mapping),
+    "commands": json_fields.list_of(json_fields.text),
+    "environments": json_fields.list_of(json_fields.mapping),
 }
 
 
@@ -69,7 +69,7 @@ class Progress:
         types = {name: type(value) for name, value in cls().to_json().items()}
         if not isinstance(values, dict) or {name: type(v) for name, v in values.items()} != types:
             raise ValueError("not a run's progress")
-        found = cls(**{**values, **checks.fields(values, required=_CHECKS, optional={})})
+        found = cls(**{**values, **json_fields.fields(values, required=_CHECKS, optional={})})
         if found.epoch != len(found.rows) or not found.environments or not found.best_epoch <= found.epoch:
             raise ValueError("its epochs do not agree with each other")
         return found

@@ -8,55 +8,55 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ptb_lm import checks
-from ptb_lm.checks import Check
+from ptb_lm import json_fields
 from ptb_lm.errors import UserError
+from ptb_lm.json_fields import Check
 
 Row = dict[str, Any]
 # The columns of metrics.jsonl that the runs of every version have.
 EPOCH: Mapping[str, Check] = {
-    "epoch": checks.whole(1),
-    "learning_rate": checks.least(0),
-    "train_perplexity": checks.positive,
-    "valid_perplexity": checks.positive,
-    "words_per_second": checks.least(0),
-    "seconds": checks.least(0),
+    "epoch": json_fields.whole(1),
+    "learning_rate": json_fields.least(0),
+    "train_perplexity": json_fields.positive,
+    "valid_perplexity": json_fields.positive,
+    "words_per_second": json_fields.least(0),
+    "seconds": json_fields.least(0),
 }
 LATER_OF_EPOCH: Mapping[str, Check] = {
-    "unaveraged_valid_perplexity": checks.positive,
-    "gradient_norm": checks.least(0),
+    "unaveraged_valid_perplexity": json_fields.positive,
+    "gradient_norm": json_fields.least(0),
 }
-BEST: Mapping[str, Check] = {"epoch": checks.whole(1), "valid_perplexity": checks.positive}
+BEST: Mapping[str, Check] = {"epoch": json_fields.whole(1), "valid_perplexity": json_fields.positive}
 
 
 def _environment(value: Any) -> Row:
     texts = ("commit", "processor", "platform", "python", "started", "device")
-    known = {"cores": checks.whole(1), **dict.fromkeys(texts, checks.text)}
+    known = {"cores": json_fields.whole(1), **dict.fromkeys(texts, json_fields.text)}
     try:
-        checks.fields(value, required={}, optional=known)
+        json_fields.fields(value, required={}, optional=known)
     except ValueError as error:
-        raise checks.UnfitError(f"what a run says of its machine ({error})") from None
-    return checks.mapping(value)
+        raise json_fields.UnfitError(f"what a run says of its machine ({error})") from None
+    return json_fields.mapping(value)
 
 
 RESULT: Mapping[str, Check] = {
-    "test_perplexity": checks.positive,
-    "valid_perplexity": checks.positive,
-    "best_epoch": checks.whole(1),
-    "epochs": checks.whole(1),
-    "words_per_second": checks.least(0),
+    "test_perplexity": json_fields.positive,
+    "valid_perplexity": json_fields.positive,
+    "best_epoch": json_fields.whole(1),
+    "epochs": json_fields.whole(1),
+    "words_per_second": json_fields.least(0),
 }
 LATER_OF_RESULT: Mapping[str, Check] = {
-    "seconds": checks.least(0),
-    "final_test_perplexity": checks.positive,
-    "final_valid_perplexity": checks.positive,
-    "best_possible_perplexity": checks.positive,
-    "parameters": checks.whole(1),
-    "engine": checks.text,
-    "command": checks.text,
-    "command_seconds": checks.least(0),
+    "seconds": json_fields.least(0),
+    "final_test_perplexity": json_fields.positive,
+    "final_valid_perplexity": json_fields.positive,
+    "best_possible_perplexity": json_fields.positive,
+    "parameters": json_fields.whole(1),
+    "engine": json_fields.text,
+    "command": json_fields.text,
+    "command_seconds": json_fields.least(0),
     "environment": _environment,
-    "earlier_environments": checks.list_of(_environment),
+    "earlier_environments": json_fields.list_of(_environment),
 }
 
 
@@ -78,16 +78,16 @@ def epoch(values: Any) -> Row:
     Raises:
         ValueError: It is none; says why.
     """
-    checks.fields(values, required=EPOCH, optional=LATER_OF_EPOCH)
+    json_fields.fields(values, required=EPOCH, optional=LATER_OF_EPOCH)
     return dict(values)
 
 
 def epochs(value: Any) -> list[Row]:
     """Check a list of such rows."""
     try:
-        return [epoch(row) for row in checks.list_of(checks.mapping)(value)]
+        return [epoch(row) for row in json_fields.list_of(json_fields.mapping)(value)]
     except ValueError as error:
-        raise checks.UnfitError(f"a list of epochs' metrics ({error})") from None
+        raise json_fields.UnfitError(f"a list of epochs' metrics ({error})") from None
 
 
 def result(values: Any) -> Row:
@@ -96,7 +96,7 @@ def result(values: Any) -> Row:
     Raises:
         ValueError: It is no result; says why.
     """
-    checks.fields(values, required=RESULT, optional=LATER_OF_RESULT)
+    json_fields.fields(values, required=RESULT, optional=LATER_OF_RESULT)
     return dict(values)
 
 
@@ -106,4 +106,4 @@ def best(values: Any) -> Row:
     Raises:
         ValueError: It does not say.
     """
-    return checks.fields(values, required=BEST, optional={})
+    return json_fields.fields(values, required=BEST, optional={})
