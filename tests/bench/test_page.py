@@ -1,5 +1,6 @@
 """The report's page, opened in a real browser."""
 
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 import runs
 from bench_rows import ACOUSTIC, EVIL, PTB, STACKED_SPEEDS, rich, write
 
+from ptb_lm.bench.reporting import page_style
 from ptb_lm.bench.reporting.report import write_report
 
 pytestmark = pytest.mark.slow
@@ -54,10 +56,11 @@ def page(driver: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
     return driver
 
 
-def resize(page: Any, width: int, *, media: str = "screen") -> None:
+def resize(page: Any, width: int, *, media: str = "screen", scheme: str = "light") -> None:
     metrics = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
     page.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
-    page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": media})
+    features = [{"name": "prefers-color-scheme", "value": scheme}]
+    page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": media, "features": features})
 
 
 def rows_of(page: Any, title: str) -> dict[str, list[str]]:
@@ -174,6 +177,80 @@ def test_a_print_loses_nothing(page: Any) -> None:
     """)
     resize(page, 1000)
     assert main[1] <= main[0]
+
+
+# Of each visible text: what it says, its colour, and the colour that is behind it.
+TEXTS = """
+    const behind = each => {
+        for (let at = each; at; at = at.parentElement) {
+            const colour = getComputedStyle(at).backgroundColor;
+            if (colour !== "rgba(0, 0, 0, 0)") return colour;
+        }
+        return "none";
+    };
+    const own = each => [...each.childNodes].filter(n => n.nodeType === 3).map(n => n.data).join("").trim();
+    return [...document.querySelectorAll("main *")].filter(
+        each => own(each) && each.getClientRects().length && !["title", "desc"].includes(each.localName)
+    ).map(each => [own(each), getComputedStyle(each)[each.closest("svg") ? "fill" : "color"], behind(each)]);
+"""
+# What is drawn: bars, lines and their edges.
+SHAPES = """
+    const drawn = [...document.querySelectorAll("figure svg path, figure svg use")];
+    return drawn.filter(each => !each.closest("defs")).flatMap(each => {
+        const style = getComputedStyle(each);
+        return [style.fill, style.stroke];
+    });
+"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_colour_can_be_read(scheme: str, page: Any) -> None:
+    """The contrast of WCAG 2 is at least 4.5 for a text and 3 for what is drawn, in both modes."""
+    resize(page, 1000, scheme=scheme)
+    page.execute_script("document.querySelectorAll('details').forEach(each => each.open = true)")
+    texts = page.execute_script(TEXTS)
+    shapes = {shape for shape in page.execute_script(SHAPES) if shape.startswith("rgb")}
+    page.execute_script("document.querySelectorAll('details').forEach(each => each.open = false)")
+    resize(page, 1000)
+    paper = texts[0][2]
+    assert (luminance(paper) < 0.05) == (scheme == "dark")
+    assert len({colour for _, colour, _ in texts}) >= 3
+    assert [text for text in texts if contrast(text[1], text[2]) < 4.5] == []
+    drawn = page_style.DARK if scheme == "dark" else page_style.LIGHT
+    seen = {name for name, colour in drawn.items() if rgb(colour) in {numbers(shape) for shape in shapes}}
+    assert {"faster", "slower", "same", "ink", "rule", "paper"} <= seen
+    assert {numbers(shape) for shape in shapes} <= {rgb(colour) for colour in drawn.values()}
+    for name in ("faster", "slower", "same", "ink"):
+        assert contrast(f"rgb{rgb(drawn[name])}", paper) >= 3, name
+
+
+def test_a_print_is_light(page: Any) -> None:
+    resize(page, 718, media="print", scheme="dark")
+    texts = page.execute_script(TEXTS)
+    resize(page, 1000)
+    assert {numbers(paper) for _, _, paper in texts} <= {
+        rgb(page_style.LIGHT[n]) for n in ("paper", "warning")
+    }
+
+
+def contrast(one: str, other: str) -> float:
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def luminance(colour: str) -> float:
+    parts = [part / 255 for part in numbers(colour)]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def numbers(colour: str) -> tuple[int, ...]:
+    """The parts of a colour that a browser names."""
+    return tuple(int(part) for part in re.findall(r"\d+", colour)[:3])
+
+
+def rgb(colour: str) -> tuple[int, ...]:
+    return tuple(bytes.fromhex(colour[1:]))
 
 
 def test_details_unfold(page: Any) -> None:

@@ -1,11 +1,55 @@
-"""How a report's page looks: one column, system fonts, figures of equal width, readable on a telephone."""
+"""How a report's page looks: one column, system fonts, figures of equal width, readable on a telephone.
 
-STYLE = """
-:root { color-scheme: light; --ink: #24292f; --soft: #57606a; --rule: #d0d7de; --tint: #f6f8fa; }
+Light or dark, as the reader's system is; a print is light.
+"""
+
+# The plots are drawn in the light colours, for which the page puts these names (plots.py).
+LIGHT = {
+    "paper": "#ffffff",
+    "ink": "#24292f",
+    "soft": "#57606a",
+    "rule": "#d0d7de",
+    "tint": "#f6f8fa",
+    "faster": "#0072b2",
+    "slower": "#d55e00",
+    "same": "#8a8f98",
+    "warning": "#fff8e6",
+    "edge": "#b35900",
+    "across": "#953800",
+}
+DARK = {
+    "paper": "#17191c",
+    "ink": "#e6e8eb",
+    "soft": "#a3abb5",
+    "rule": "#3d444d",
+    "tint": "#22262b",
+    "faster": "#4aa8e0",
+    "slower": "#f08a3c",
+    "same": "#8a8f98",
+    "warning": "#33270f",
+    "edge": "#e09a3c",
+    "across": "#f0a070",
+}
+
+
+def _declared(scheme: str, colours: dict[str, str]) -> str:
+    names = " ".join(f"--{name}: {colour};" for name, colour in colours.items())
+    return f":root {{ color-scheme: {scheme}; {names} }}"
+
+
+_COLOURS = f"""
+{_declared("light", LIGHT)}
+@media screen and (prefers-color-scheme: dark) {{
+  {_declared("dark", DARK)}
+}}"""
+
+STYLE = (
+    _COLOURS
+    + """
 * { box-sizing: border-box; }
 html { -webkit-text-size-adjust: 100%; }
 body {
-  margin: 0; background: #fff; color: var(--ink);
+  margin: 0; background: var(--paper); color: var(--ink);
   font: 16px/1.55 system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif;
 }
 main { max-width: 1100px; margin: 0 auto; padding: 2.5rem 1.25rem 4rem; overflow-wrap: anywhere; }
@@ -19,9 +63,9 @@ p { margin: 0 0 .75rem; max-width: 44rem; }
 .lead { margin: 1.25rem 0; padding-left: 1.1rem; max-width: 44rem; }
 .lead li { margin-bottom: .35rem; }
 .remarks { margin: .5rem 0 1rem; padding-left: 1.1rem; max-width: 44rem; }
-.warning { background: #fff8e6; border-left: 4px solid #b35900; padding: .6rem .9rem; }
+.warning { background: var(--warning); border-left: 4px solid var(--edge); padding: .6rem .9rem; }
 .scroll { overflow-x: auto; margin: .5rem 0 1rem; }
-.scroll:focus-visible, summary:focus-visible { outline: 2px solid #0072b2; outline-offset: 2px; }
+.scroll:focus-visible, summary:focus-visible { outline: 2px solid var(--faster); outline-offset: 2px; }
 table {
   border-collapse: collapse; font-size: .8125rem; line-height: 1.4; font-variant-numeric: tabular-nums;
 }
@@ -36,7 +80,7 @@ tbody tr:hover > * { background: var(--tint); }
 .number { text-align: right; }
 td { min-width: 8.25rem; overflow-wrap: anywhere; }
 td.number { white-space: nowrap; min-width: 0; }
-.across { color: #953800; min-width: 15rem; }
+.across { color: var(--across); min-width: 15rem; }
 code { font: .78rem ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; color: var(--soft); }
 tbody th code { display: block; }
 .plots {
@@ -59,3 +103,4 @@ summary { cursor: pointer; color: var(--soft); font-size: .875rem; }
   tr, figure { break-inside: avoid; }
 }
 """
+)

@@ -11,6 +11,7 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from ptb_lm.bench.reporting.document import Bar, Bars, Curves, Line, Lines, Plot
+from ptb_lm.bench.reporting.page_style import LIGHT
 from ptb_lm.errors import UserError
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 # Told apart by every kind of colour vision (Okabe and Ito), and on grey paper.
-FASTER, SLOWER, SAME, INK, RULE = "#0072B2", "#D55E00", "#8a8f98", "#24292f", "#d0d7de"
+FASTER, SLOWER, SAME, INK, RULE = (LIGHT[name] for name in ("faster", "slower", "same", "ink", "rule"))
 
 # Column of metrics.jsonl -> how its line looks.
 PERPLEXITIES: Mapping[str, dict[str, Any]] = {
@@ -190,7 +191,7 @@ def _draw_bar(axes: "Axes", bar: Bar, position: int, origin: float) -> None:
             axes.plot([end, end], [position - 0.13, position + 0.13], color=INK, linewidth=1.1)
     line = axes.get_yaxis_transform()
     label = bar.label if len(bar.label) <= _LONGEST_LABEL else f"{bar.label[: _LONGEST_LABEL - 1]}…"
-    paper = {"facecolor": "white", "edgecolor": "none", "pad": 0.8}  # no line runs through a text
+    paper = {"facecolor": LIGHT["paper"], "edgecolor": "none", "pad": 0.8}  # no line runs through a text
     axes.text(0.008, position - 0.29, label, transform=line, va="bottom", bbox=paper)
     axes.text(1, position - 0.29, bar.text, transform=line, va="bottom", ha="right", bbox=paper)
 
@@ -275,4 +276,6 @@ def _inline(drawn: str, *, title: str, name: str) -> str:
     element = re.sub(r"<style.*?</style>", "", element, flags=re.DOTALL)  # it would hold for the whole page
     element = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{name}-", element)
     element = re.sub(r'^<svg [^>]*?viewBox="([^"]*)"[^>]*>', r'<svg role="img" viewBox="\1">', element)
+    for colour_name, colour in LIGHT.items():  # the page's, which are others in its dark mode
+        element = re.sub(rf"\b(fill|stroke): {colour}\b", rf"\1: var(--{colour_name})", element)
     return element.replace(">", f"><title>{escape(title)}</title>", 1).strip()
