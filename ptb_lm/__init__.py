@@ -11,7 +11,8 @@ if TYPE_CHECKING:
 
     __version__: str
 
-if sys.argv[:1] == ["-m"]:  # Python's name, while it looks for it, for a module to run: a command of ours
+# A command of ours: "-m" is Python's name for a module to run, while it looks for it.
+if sys.argv[:1] == ["-m"] or "".join(sys.argv[:1]).endswith("/ptb-lm"):
     from ptb_lm import stopping, streams
 
     streams.prepare()
