@@ -81,14 +81,10 @@ def _add_training(group: argparse._ArgumentGroup) -> None:
     for each in HYPERPARAMETERS:
         if each.name not in (*OF_THE_MODEL, "cell"):
             _add_hyperparameter(group, each)
-    group.add_argument("--seed", type=int, help="of the initial weights and of dropout (default: 1)")
-    group.add_argument(
-        "--seeds",
-        type=int,
-        nargs="+",
-        metavar="SEED",
-        help="a run for each, in --run-dir/seed-SEED, and the mean of their perplexities; the same command "
-        "goes on where they stopped",
+    seed = group.add_mutually_exclusive_group()
+    seed.add_argument("--seed", type=int, help="of the initial weights and of dropout (default: 1)")
+    seed.add_argument(
+        "--seeds", type=int, nargs="+", metavar="N", help="a run for each, in DIR/seed-N, and their mean"
     )
     group.add_argument("--jobs", type=cli.whole(1), metavar="N", help="of --seeds side by side (default: 1)")
 

@@ -45,7 +45,10 @@ class Group:
         """What was chosen, by name, but for the seed."""
         values = self.runs[0].config.to_json()
         values |= values.pop("hyperparameters")
-        del values["seed"]
+        values |= values.pop("preparation", {})
+        values |= {"init_from": values["init_from"]["run"]} if "init_from" in values else {}
+        for name in ("seed", "source"):  # the latter says where the data were, and data what they are
+            values.pop(name, None)
         # What it was computed on, not whether that was asked for.
         environment = self.runs[0].result.get("environment")
         if environment is not None:
@@ -119,7 +122,10 @@ def table(groups: Sequence[Group]) -> Table:
     columns = [
         Column("run", numeric=False),
         Column("seeds", numeric=False),
-        *(Column(name.replace("_", " "), numeric=_is_number(groups[0].settings[name])) for name in differ),
+        *(
+            Column(name.replace("_", " "), numeric=_is_number(groups[0].settings.get(name)))
+            for name in differ
+        ),
         Column("epochs (best)"),
         *(Column(figure.title) for figure in FIGURES),
     ]
@@ -139,15 +145,16 @@ def names(groups: Sequence[Group]) -> list[str]:
 
 def differing(groups: Sequence[Group]) -> list[str]:
     """Return the names of the settings that are not the same in all groups."""
-    first, *others = (group.settings for group in groups)
-    return [name for name, value in first.items() if any(other[name] != value for other in others)]
+    settings = [group.settings for group in groups]
+    every = dict.fromkeys(name for of_group in settings for name in of_group)
+    return [name for name in every if len({repr(of_group.get(name)) for of_group in settings}) > 1]
 
 
 def _row(group: Group, name: str, differ: Sequence[str]) -> list[Cell]:
     return [
         Name(name, name),
         ", ".join(str(run.config.choice.seed) for run in group.runs),
-        *(_setting(group.settings[each]) for each in differ),
+        *(_setting(group.settings.get(each)) for each in differ),
         ", ".join(dict.fromkeys(map(_epochs, group.runs))),
         *(_figure(group, figure) for figure in FIGURES),
     ]
@@ -167,6 +174,8 @@ def _epochs(run: Run) -> str:
 
 
 def _setting(value: Any) -> str:
+    if value is None:
+        return NOTHING
     if isinstance(value, bool):
         return "yes" if value else "no"
     return f"{value:g}" if isinstance(value, float) else str(value)
@@ -218,7 +227,7 @@ def as_csv(groups: Sequence[Group]) -> str:
             [
                 name,
                 " ".join(str(run.config.choice.seed) for run in group.runs),
-                *(group.settings[each] for each in differ),
+                *(group.settings.get(each) for each in differ),
                 " ".join(str(len(run.epochs)) for run in group.runs),
                 " ".join(str(run.best["epoch"]) for run in group.runs),
                 *_numbers(group),

@@ -2,6 +2,7 @@
 
 import argparse
 import concurrent.futures
+import itertools
 import shlex
 import signal
 import subprocess
@@ -14,13 +15,18 @@ from typing import Any
 
 from ptb_lm import cli
 from ptb_lm.errors import DivergenceError, UserError
+from ptb_lm.model.config import HYPERPARAMETERS
 from ptb_lm.model.hyperparameter import flag_name
 from ptb_lm.training import launch
+from ptb_lm.training.fine_tuning import Start
 from ptb_lm.training.interrupt import StopRequest
 from ptb_lm.training.run_directory import RunDirectory
 
 WATCH_SECONDS = 0.2  # how often a stop is looked for while others work
 DIVERGED = cli.EXIT_FAILED
+
+_OF_A_CONFIG = {each.name for each in HYPERPARAMETERS}
+_OF_A_NEW_RUN = ("overwrite", "init_from", "extend_vocabulary")  # flags that --resume refuses
 
 TrainOne = Callable[[list[str]], int]  # of ptb_lm.train's arguments; returns the exit status
 
@@ -39,8 +45,10 @@ def train(arguments: argparse.Namespace, train_one: TrainOne) -> int:
     """
     given = {name: value for name, value in vars(arguments).items() if value is not None}
     seeds, jobs = _checked(given)
-    configs = [launch.new_config({**given, "seed": seed}) for seed in seeds]  # refuses what is impossible
-    folder = arguments.run_dir or launch.default_path(configs[0])
+    start = Start.read(arguments.init_from) if "init_from" in given else None
+    new_config = start.config if start else launch.new_config
+    configs = [new_config({**given, "seed": seed}) for seed in seeds]  # refuses what is impossible
+    folder = arguments.run_dir or _unused(launch.default_path(configs[0]))
     again = shlex.join([*cli.TRAIN.split(), *flags({**given, "run_dir": folder, "overwrite": False})])
     runs = {seed: folder / f"seed-{seed}" for seed in seeds}
     wanted = {name: value for name, value in given.items() if name not in ("seeds", "jobs", "run_dir")}
@@ -68,25 +76,29 @@ def flags(given: dict[str, Any]) -> list[str]:
     for name, value in given.items():
         flag = flag_name(name)
         if isinstance(value, bool):
-            if name != "overwrite":
-                line.append(flag if value else flag.replace("--", "--no-", 1))
-            elif value:
+            if value:
                 line.append(flag)
-        elif isinstance(value, list):
+            elif name in _OF_A_CONFIG:  # what is not a hyper-parameter has no flag that says no
+                line.append(flag.replace("--", "--no-", 1))
+        elif isinstance(value, list | tuple):
             line += [flag, *map(str, value)]
         else:
             line += [flag, str(value)]
     return line
 
 
+def _unused(path: Path) -> Path:
+    """Return a folder that is not there, of this name or with a number after it."""
+    numbered = (path.with_name(f"{path.name}-{number}") for number in itertools.count(2))
+    return next(each for each in itertools.chain([path], numbered) if not each.exists())
+
+
 def _checked(given: dict[str, Any]) -> tuple[list[int], int]:
     if "seeds" not in given:
         raise UserError("--jobs is of --seeds, which is not given")
     seeds: list[int] = given["seeds"]
-    for name in ("seed", "resume"):
-        if name in given:
-            instead = "give one of them" if name == "seed" else "runs in --run-dir go on by themselves"
-            raise UserError(f"--seeds does not go with {flag_name(name)}: {instead}")
+    if "resume" in given:
+        raise UserError("--seeds does not go with --resume: runs in --run-dir go on by themselves")
     if twice := next((seed for seed in seeds if seeds.count(seed) > 1), None):
         raise UserError(f"--seeds has {twice} twice")
     if given.get("overwrite") and "run_dir" not in given:
@@ -99,12 +111,13 @@ def _command(run: Path, wanted: dict[str, Any]) -> list[str] | None:
     directory = RunDirectory(run)
     if wanted.get("overwrite") or not directory.state.exists():
         return flags({**wanted, "run_dir": run})
+    wanted = {name: value for name, value in wanted.items() if name not in _OF_A_NEW_RUN}
     config = launch.resumed_config(directory.read_config(), wanted)  # refuses what would be another run
     result = directory.read_result()
     if result and result["epochs"] == config.hyperparameters.epochs:
         cli.say(f"seed {config.choice.seed} has ended, in {run}")
         return None
-    return flags({**{name: value for name, value in wanted.items() if name != "overwrite"}, "resume": run})
+    return flags({**wanted, "resume": run})
 
 
 def _one_after_the_other(commands: dict[int, list[str]], train_one: TrainOne) -> dict[int, int]:

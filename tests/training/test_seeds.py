@@ -164,7 +164,10 @@ def test_a_seed_that_diverges_does_not_stop_the_others(
     [
         (["--jobs", "2"], "--jobs is of --seeds, which is not given"),
         (["--seeds", "1", "2", "1"], "--seeds has 1 twice"),
-        (["--seeds", "1", "--seed", "2"], "--seeds does not go with --seed: give one of them"),
+        (
+            ["--seeds", "1", "--seed", "2"],
+            "argument --seed: not allowed with argument --seeds (see --help)",
+        ),
         (
             ["--seeds", "1", "--resume", "run"],
             "--seeds does not go with --resume: runs in --run-dir go on by themselves",
