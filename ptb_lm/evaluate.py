@@ -84,9 +84,10 @@ def _evaluate(arguments: argparse.Namespace, command: str) -> int:
     corpus.check_evaluation(scored.ids, batch_size=batch_size, split=scored.name)
     choice = _choice(arguments, run.choice)
     model = backend.build(run.hyperparameters, weights, choice)
-    perplexity = scoring.perplexity(
+    found = scoring.perplexity(
         model, scored.ids, run.hyperparameters, batch_size=batch_size, description=scored.name
     )
+    perplexity = scoring.checked(found, scored.name)
     tokens = len(scored.ids) // batch_size * batch_size - batch_size
     unknown = 0 if arguments.text is None else int((scored.ids[1:] == vocabulary.unknown).sum())
     of_them = f", {unknown:,} of them {UNK}" if unknown else ""

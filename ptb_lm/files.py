@@ -90,6 +90,17 @@ def atomic_write(path: Path, content: str | bytes) -> None:
         temporary.write_bytes(content.encode("utf-8") if isinstance(content, str) else content)
 
 
+@contextlib.contextmanager
+def named(path: Path) -> Iterator[None]:
+    """Let an error of reading a file name it, as one of opening it does by itself."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is not None and error.filename is None:
+            error.filename = str(path)
+        raise
+
+
 def leftovers(path: Path) -> Iterator[Path]:
     """Yield the temporary files of `atomic_path` that processes left beside `path` when they were killed."""
     return path.parent.glob(f".{glob.escape(path.name)}.*.tmp")

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from ptb_lm import cli
+from ptb_lm import cli, streams
 from ptb_lm.inference import command
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def _print(prompt: str, words: Iterable[str], treatment: "Treatment") -> None:
     space, ended = treatment.gap if prompt else "", False
     for word in words:
         ended = word == EOS
-        print("\n" if ended else space + treatment.joined([word]), end="", flush=True)
+        print("\n" if ended else space + streams.shown(treatment.joined([word])), end="", flush=True)
         space = "" if ended else treatment.gap
     if not ended:
         print(flush=True)

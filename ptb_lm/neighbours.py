@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from ptb_lm import cli
+from ptb_lm import cli, streams
 from ptb_lm.errors import UserError
 from ptb_lm.inference import command
 
@@ -40,7 +40,7 @@ def _neighbours(arguments: argparse.Namespace) -> int:
 
     if arguments.word:
         for word, similarity in model.nearest(arguments.word, arguments.k):
-            print(f"{similarity:.6f}\t{word}")
+            print(f"{similarity:.6f}\t{streams.shown(word)}")
     if arguments.picture:
         words = min(arguments.words, len(model.vocabulary))
         neighbours.draw(

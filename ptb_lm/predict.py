@@ -4,7 +4,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from ptb_lm import cli
+from ptb_lm import cli, streams
 from ptb_lm.inference import command
 
 PROG = "python -m ptb_lm.predict"
@@ -30,7 +30,7 @@ def _predict(arguments: argparse.Namespace) -> int:
     predictions = model.predict(arguments.prefix, arguments.k)
     command.tell_unknown(PROG, model, arguments.prefix)
     for word, probability in predictions:
-        print(f"{probability:.6f}\t{word}")
+        print(f"{probability:.6f}\t{streams.shown(word)}")
     return 0
 
 

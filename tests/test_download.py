@@ -347,6 +347,26 @@ def test_an_archive_that_is_none(server: Server, folder: Path, body: bytes) -> N
     failure(folder, server.archive("bad", body))
 
 
+@pytest.mark.parametrize("where", ["headers", "body"])
+def test_a_mirror_that_sends_a_byte_at_a_time_has_a_deadline(
+    where: str, server: Server, folder: Path
+) -> None:
+    """Each byte comes in time for the timeout of a silent server."""
+
+    def drip(handler: Handler) -> None:
+        if where == "body":
+            handler.start(1000)
+        else:
+            handler.wfile.write(b"HTTP/1.0 200 OK\r\nX: ")
+        while not server.released.wait(0.01):
+            handler.wfile.write(b"x")
+
+    mirror = server.folder("slow", dict.fromkeys(EXPECTED, drip))
+    with pytest.raises(DownloadError, match=r"/slow: it takes longer than 0\.5 s"):
+        fetch(folder, mirrors=[mirror], expected=EXPECTED, timeout=30, deadline=0.5)
+    assert not folder.exists()
+
+
 def test_an_endless_archive(server: Server, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ptb_lm.data.penn_treebank.MOST_PACKED", 2**20)
     answer = endless(gzip.compress(os.urandom(2**16)), first=packed_header_of_a_huge_member())

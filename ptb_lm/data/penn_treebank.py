@@ -5,13 +5,17 @@ refused download has nothing on disk to clean up, and an error of the disk is ne
 """
 
 import contextlib
+import functools
 import gzip
 import hashlib
 import io
 import os
 import tarfile
+import threading
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
 from http.client import HTTPException
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, NamedTuple, cast
@@ -51,6 +55,10 @@ MIRRORS = (
 MOST_PACKED, MOST_UNPACKED = 128 * 2**20, 512 * 2**20  # bytes of an archive; only to stop an endless one
 
 
+Contents = dict[str, bytes]  # by name
+Reader = Callable[[str, Files, float], Iterator[tuple[str, bytes]]]
+
+
 class DownloadError(UserError):
     """No mirror had the files."""
 
@@ -67,10 +75,12 @@ def fetch(
     expected: Files = PTB,
     overwrite: bool = False,
     timeout: float = 30.0,
+    deadline: float = 900.0,
 ) -> list[str]:
     """Bring the expected files into `folder`, all or none, and return the names of those fetched.
 
-    A file that is there and right is kept as it is. `timeout` is how many seconds a server may be silent.
+    A file that is there and right is kept as it is. `timeout` is how many seconds a server may be silent,
+    and `deadline` how many it may take for all it is asked for.
 
     Raises:
         DownloadError: No mirror had the files; says what each answered.
@@ -86,7 +96,7 @@ def fetch(
         nearest = next(path for path in (folder, *folder.parents) if path.exists())
         if not (nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)):
             raise UserError(f"{nearest} is not a folder that can be written to")
-        contents = _from_first(mirrors, wanted, timeout, folder)
+        contents = _from_first(mirrors, wanted, timeout, deadline, folder)
         folder.mkdir(parents=True, exist_ok=True)
         with contextlib.ExitStack() as renames:  # all at the end, after every file is written
             for name, content in contents.items():
@@ -99,12 +109,14 @@ def _lacking(expected: Files, contents: Mapping[str, bytes]) -> Files:
     return {name: file for name, file in expected.items() if there.get(name) != file}
 
 
-def _from_first(mirrors: Sequence[str], wanted: Files, timeout: float, folder: Path) -> dict[str, bytes]:
+def _from_first(
+    mirrors: Sequence[str], wanted: Files, timeout: float, deadline: float, folder: Path
+) -> dict[str, bytes]:
     answers = []
     for mirror in mirrors:
         read = _from_archive if mirror.endswith((".tgz", ".tar.gz")) else _from_folder
         try:
-            contents = dict(read(mirror, wanted, timeout))
+            contents = _within(deadline, functools.partial(_read_all, read, mirror, wanted, timeout))
             if lacking := _lacking(wanted, contents):
                 raise ValueError(f"{', '.join(lacking)} missing or damaged (size or SHA-256 differs)")
             return contents
@@ -112,6 +124,33 @@ def _from_first(mirrors: Sequence[str], wanted: Files, timeout: float, folder: P
             answers.append(f"{mirror}: {_reason(error)}")
     tried = f"from any of {len(answers)} mirrors ({'; '.join(answers)})"
     raise DownloadError(f"cannot fetch {', '.join(wanted)} into {folder} {tried}")
+
+
+def _read_all(read: Reader, mirror: str, wanted: Files, timeout: float) -> Contents:
+    return dict(read(mirror, wanted, timeout))
+
+
+def _within(seconds: float, work: Callable[[], Contents]) -> Contents:
+    """Return what some work returns, if it ends in time: a server may send a byte a second, in headers too.
+
+    Raises:
+        TimeoutError: It does not. The thread that does it is left behind, and ends with the process.
+    """
+    done: Future[Contents] = Future()
+
+    def do() -> None:
+        try:
+            done.set_result(work())
+        except BaseException as error:
+            done.set_exception(error)
+
+    threading.Thread(target=do, daemon=True).start()
+    try:
+        return done.result(seconds)
+    except FutureTimeoutError:
+        if done.done():  # a timeout of the work's own
+            raise
+        raise TimeoutError(f"it takes longer than {seconds:g} s") from None
 
 
 def _from_folder(mirror: str, wanted: Files, timeout: float) -> Iterator[tuple[str, bytes]]:

@@ -2,7 +2,9 @@
 
 import hashlib
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from ptb_lm.data.newswire import newswire
 from ptb_lm.data.vocabulary import EOS
@@ -39,6 +41,7 @@ def ensure(folder: Path) -> None:
         atomic_write(folder / f"{split}.txt", text)
     # Last, so that the record never vouches for texts that were not written.
     record["sha256"] = digests
+    record["record_sha256"] = _digest(record)
     atomic_write(folder / "perplexity.json", json.dumps(record, indent=2) + "\n")
 
 
@@ -48,18 +51,28 @@ def bound(folder: Path) -> dict[str, float]:
     Raises:
         UserError: `folder` does not hold the record that `ensure` writes.
     """
+    record = _record(folder)
+    return {split: float(record[split]) for split in ("valid", "test")}
+
+
+def _record(folder: Path) -> dict[str, Any]:
     path = folder / "perplexity.json"
     try:
-        record = json.loads(path.read_bytes())
-        return {split: float(record[split]) for split in ("valid", "test")}
-    except (FileNotFoundError, ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{path} does not hold the perplexities of the embedded corpus") from error
+        record: dict[str, Any] = json.loads(path.read_bytes())
+        if record.pop("record_sha256") == _digest(record):
+            return record
+    except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        pass
+    raise UserError(f"{path} does not hold the perplexities of the embedded corpus")
+
+
+def _digest(record: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
 
 
 def _is_current(folder: Path) -> bool:
     try:
-        bound(folder)
-        record = json.loads((folder / "perplexity.json").read_bytes())
+        record = _record(folder)
         digests = {s: hashlib.sha256((folder / f"{s}.txt").read_bytes()).hexdigest() for s in SPLITS}
     except (FileNotFoundError, UserError):
         return False

@@ -16,6 +16,7 @@ from typing import BinaryIO, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ptb_lm import files
 from ptb_lm.data.tokens import PLAIN, Treatment
 from ptb_lm.data.vocabulary import EOS, UNK, Vocabulary
 from ptb_lm.errors import UserError
@@ -178,22 +179,24 @@ def _chunks(part: Part) -> Iterator[tuple[int, str]]:
 
     Where only white space separates words they may end within a line; elsewhere they are whole lines.
     """
-    line, rest, last, path = 1, b"", b"", part.path
+    line, last, path = 1, b"", part.path
+    begun: list[bytes] = []  # of a chunk: joined once, however long it is without a place to cut
     within = part.treatment.tokenize == PLAIN.tokenize
     with _opened(path) as file:
         blocks = _blocks(file)
         for block in blocks if part.blocks is None else _only(blocks, part.blocks):
             last = block[-1:]
-            block = rest + block
             # Cut at the last space or newline: single bytes in UTF-8, so no character is cut either.
             cut = max(block.rfind(b" ") if within else -1, block.rfind(b"\n")) + 1
-            block, rest = block[:cut], block[cut:]
-            if block:
-                yield line, _decode(block, path, line)
-                line += block.count(b"\n")
+            if cut:
+                chunk = b"".join([*begun, block[:cut]])
+                yield line, _decode(chunk, path, line)
+                line += chunk.count(b"\n")
+                begun = []
+            begun.append(block[cut:])
     if last not in (b"", b"\n"):  # the last line ends here, even without a newline
-        rest += b"\n"
-    if rest:
+        begun.append(b"\n")
+    if rest := b"".join(begun):
         yield line, _decode(rest, path, line)
 
 
@@ -227,7 +230,7 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
         yield sys.stdin.buffer
         return
     try:
-        with path.open("rb") as file:
+        with files.named(path), path.open("rb") as file:
             yield file
     except FileNotFoundError:
         raise UserError(f"{path} does not exist") from None

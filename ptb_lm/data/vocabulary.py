@@ -6,7 +6,7 @@ from functools import cached_property
 from pathlib import Path
 
 from ptb_lm.errors import UserError
-from ptb_lm.files import atomic_write
+from ptb_lm.files import atomic_write, named
 
 EOS = "<eos>"
 UNK = "<unk>"
@@ -50,7 +50,9 @@ class Vocabulary:
             UserError: The file is missing or is not a vocabulary.
         """
         try:
-            return cls(path.read_bytes().decode("utf-8").removesuffix("\n").split("\n"))
+            with named(path):
+                content = path.read_bytes()
+            return cls(content.decode("utf-8").removesuffix("\n").split("\n"))
         except FileNotFoundError:
             raise UserError(f"{path} is missing") from None
         except ValueError:

@@ -1,6 +1,7 @@
 """Scores as rows of a table or as lines of JSON, and a sentence about them all."""
 
 import json
+import math
 from collections.abc import Iterable
 from typing import TextIO
 
@@ -37,8 +38,10 @@ def write(file: TextIO, scores: Iterable[SentenceScore], *, unit: Unit, per_word
     if not count:
         return "there are no sentences"
     unknown_words = f"{unknown:,} of them not in the vocabulary{' and read as <unk>' * bool(unknown)}"
+    found = perplexity(total, tokens, unit)
+    value = f"{found:.4f}" if math.isfinite(found) else "beyond the largest float"
     return (
-        f"perplexity {perplexity(total, tokens, unit):.4f} ({count:,} sentence{'s' * (count != 1)}, "
+        f"perplexity {value} ({count:,} sentence{'s' * (count != 1)}, "
         f"{tokens:,} words with every <eos>, {unknown_words})"
     )
 

@@ -1,13 +1,14 @@
 """Hyper-parameters: one frozen dataclass, and the presets, each only its differences."""
 
 import dataclasses
+import math
 from dataclasses import dataclass
 from typing import Any
 
 from ptb_lm.errors import UserError
 from ptb_lm.model.cells import CELLS, LSTM
+from ptb_lm.model.hyperparameter import LARGEST, hyperparameters
 from ptb_lm.model.hyperparameter import hyperparameter as setting
-from ptb_lm.model.hyperparameter import hyperparameters
 
 # Of a keep probability: 0 would keep nothing.
 _SHARE: dict[str, Any] = {"above": 0, "maximum": 1}
@@ -76,6 +77,11 @@ class Config:
     def __post_init__(self) -> None:
         for each in hyperparameters(Config):
             each.check(getattr(self, each.name))
+        if not self.learning_rate_in(self.epochs - 1) <= LARGEST[float]:
+            raise UserError(
+                f"--lr-decay {self.lr_decay:g} makes the learning rate of epoch {self.epochs} more than "
+                f"{LARGEST[float]:g}"
+            )
         if self.tie_weights and self.embedding_width != self.layer_sizes[-1]:
             raise UserError(
                 f"--tie-weights needs an embedding as wide as the top layer: {self.embedding_width} is not "
@@ -98,7 +104,10 @@ class Config:
         Constant for the first `decay_after` epochs, then multiplied by `lr_decay` once an epoch (the schedule
         of TensorFlow's ptb_word_lm tutorial).
         """
-        return self.learning_rate * self.lr_decay ** max(epoch + 1 - self.decay_after, 0)
+        try:
+            return self.learning_rate * self.lr_decay ** max(epoch + 1 - self.decay_after, 0)
+        except OverflowError:
+            return math.inf
 
     def replace(self, **changes: Any) -> "Config":
         """Return a copy with some values changed; the new values are checked."""

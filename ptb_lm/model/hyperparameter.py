@@ -10,7 +10,7 @@ from typing import Any
 from ptb_lm.errors import UserError
 
 # What a 32-bit integer and a float32 hold.
-_LARGEST: dict[type, float] = {int: 2**31 - 1, float: 3.4e38}
+LARGEST: dict[type, float] = {int: 2**31 - 1, float: 3.4e38}
 
 
 def flag_name(field: str) -> str:
@@ -57,8 +57,8 @@ class Hyperparameter:
         """
         if expected := self._expected(value):
             raise UserError(f"{self.flag} must be {expected}, not {value!r}")
-        if self.kind in _LARGEST and value > _LARGEST[self.kind]:
-            raise UserError(f"{self.flag} must be at most {_LARGEST[self.kind]}")  # and the value is long
+        if self.kind in LARGEST and value > LARGEST[self.kind]:
+            raise UserError(f"{self.flag} must be at most {LARGEST[self.kind]}")  # and the value is long
         if (
             (self.minimum is not None and value < self.minimum)
             or (self.above is not None and value <= self.above)

@@ -5,15 +5,18 @@ its cell's (ptb_lm.model.cells).
 """
 
 import math
+import os
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from ptb_lm.errors import UserError
+from ptb_lm.errors import OutOfMemoryError, UserError
 from ptb_lm.model import cells
 from ptb_lm.model.cells.cell import Cell
 from ptb_lm.model.config import Config
+
+LAYER_BYTES = 10_000  # of a layer's objects in Python, at least
 
 Weights = dict[str, NDArray[np.floating]]
 Shapes = dict[str, tuple[int, ...]]
@@ -69,6 +72,31 @@ def cell_of(weights: Iterable[str]) -> Cell:
     return cells.get(next(filter(None, map(_cell_name, weights))))
 
 
+def check_fits(config: Config, vocabulary_size: int) -> None:
+    """Check that the weights alone fit into the machine's memory; nothing is built for that.
+
+    Raises:
+        OutOfMemoryError: They do not, or the objects that a layer is made of do not.
+    """
+    layers = config.num_layers
+    # Layers above the second are all as large as that; a table of all of them could be what does not fit.
+    one, two = (
+        sum(map(math.prod, shapes(config.replace(num_layers=few), vocabulary_size).values()))
+        for few in (1, min(2, layers))
+    )
+    count = one + (layers - 1) * (two - one)
+    if 4 * count + LAYER_BYTES * layers > _memory():
+        raise OutOfMemoryError
+
+
+def _memory() -> float:
+    """Return the bytes of the machine's memory; infinitely many where that is not known."""
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, OSError, ValueError):
+        return math.inf
+
+
 def initial(config: Config, vocabulary_size: int, *, seed: int) -> Weights:
     """Draw a language model's initial weights, as the tutorial does; see `uniform`."""
     return uniform(shapes(config, vocabulary_size), scale=config.init_scale, seed=seed)
@@ -111,6 +139,8 @@ def check(
     Raises:
         UserError: A tensor is missing, unknown, or of another shape or type.
     """
+    if config.num_layers > len(weights):  # before there is a table of all of them
+        raise UserError(f"there are fewer tensors than layers ({config.num_layers:,})")
     expected = shapes(config, vocabulary_size)
     for name in expected.keys() - weights.keys():
         raise UserError(f"the tensor {name!r} is missing")

@@ -74,6 +74,7 @@ def train(arguments: argparse.Namespace, command_line: str, *, started: float) -
     count_steps(corpus, run)  # refuses a split that is too short
     if resuming:
         _check_vocabulary(directory, corpus)
+    parameters.check_fits(run.hyperparameters, len(corpus.vocabulary))
     draw = start.initial if start else _drawn
     weights = draw(run, len(corpus.vocabulary))
     model = backend.build(run.hyperparameters, weights, run.choice)

@@ -262,7 +262,8 @@ def _with_prefix(arrays: Arrays, prefix: str) -> Arrays:
 
 def _read(path: Path, folder: Path) -> bytes:
     try:
-        return path.read_bytes()
+        with files.named(path):
+            return path.read_bytes()
     except FileNotFoundError:
         if not folder.is_dir():
             raise UserError(f"the run directory {folder} does not exist") from None

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from ptb_lm import cli
 from ptb_lm.data import corpus
 from ptb_lm.data.text import Ids
+from ptb_lm.errors import DivergenceError
 from ptb_lm.model.backend import Backend, Loss
 from ptb_lm.model.config import Config
 
@@ -62,6 +63,19 @@ def perplexity(
                 pending, last_read = [], time.perf_counter()
         nll += math.fsum(measured.nll for measured in backend.read(pending))
     return perplexity_of(nll, batch_size * targets)
+
+
+def checked(perplexity: float, of: str) -> float:
+    """Return a perplexity that may be reported.
+
+    Raises:
+        DivergenceError: It is not finite.
+    """
+    if math.isnan(perplexity):
+        raise DivergenceError(f"the perplexity of {of} is not a number: the model's weights are no use")
+    if math.isinf(perplexity):
+        raise DivergenceError(f"the perplexity of {of} overflows: it is beyond the largest float")
+    return perplexity
 
 
 def perplexity_of(nll: float, tokens: int) -> float:

@@ -73,12 +73,13 @@ def restore(
     return state, progress
 
 
-def diverged(directory: RunDirectory, when: str) -> DivergenceError:
+def diverged(
+    directory: RunDirectory, when: str, what: str = "the loss, a gradient or a weight is not finite"
+) -> DivergenceError:
     """Return the error that training diverged, which says how to go on from the state that is saved."""
     return DivergenceError(
-        f"training diverged {when}: the loss, a gradient or a weight is not finite; the last good state "
-        f"is kept, and {shlex.join(['--resume', str(directory.path)])} with a smaller "
-        "--learning-rate goes on from it"
+        f"training diverged {when}: {what}; the last good state is kept, and "
+        f"{shlex.join(['--resume', str(directory.path)])} with a smaller --learning-rate goes on from it"
     )
 
 

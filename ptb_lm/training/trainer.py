@@ -67,6 +67,7 @@ class Trainer:
         self.tokens = self.config.batch_size * self.config.num_steps  # a step
         self.averages = Averages(backend, self.config, steps_an_epoch=self.steps)
         self._warm = False  # the first step of a process compiles, and is not clocked
+        self._first = 0, 0.0  # its tokens and seconds
         self._log = Log(log_seconds)
         self._validation_seconds = 0.0  # of the newest epoch's; 0 before there was one
         self._started = started
@@ -157,6 +158,7 @@ class Trainer:
             # How long a user waits for it: imports, the text, the model, compilation.
             self.environment["seconds_to_first_step"] = start + seconds - self._started
             self._warm = True
+            self._first = len(pending) * self.tokens, seconds
         for nll, gradient_norm, new_loss_scale in measured:
             progress.step += 1
             when = f"in epoch {progress.epoch + 1}, step {progress.step} of {self.steps}"
@@ -183,11 +185,15 @@ class Trainer:
             self._save()  # validation is done again, training is not
             raise
         self._validation_seconds = time.perf_counter() - start
+        if not progress.clocked_tokens:  # an epoch of one step has no other
+            progress.clocked_tokens, progress.clocked_seconds = self._first
         row = metrics.epoch_row(
             progress, self.config, valid_perplexity=valid, unaveraged_valid_perplexity=unaveraged
         )
-        if not all(math.isfinite(perplexity) for perplexity in (row["train_perplexity"], valid, unaveraged)):
-            raise diverged(self.directory, f"at the end of epoch {row['epoch']}")
+        found = (row["train_perplexity"], valid, unaveraged)
+        if not all(map(math.isfinite, found)):
+            what = [] if any(map(math.isnan, found)) else ["a perplexity overflowed"]
+            raise diverged(self.directory, f"at the end of epoch {row['epoch']}", *what)
         if valid < progress.best_perplexity:
             progress.best_perplexity, progress.best_epoch = valid, row["epoch"]
             # What a resumed run reported before it went on is not true of these weights.
@@ -211,9 +217,11 @@ class Trainer:
         final: float | None = None
         if progress.best_epoch != progress.epoch:
             with self.averages.in_place(progress):
-                final = self._perplexity("test")
+                final = scoring.checked(
+                    self._perplexity("test"), "the test split by the last epoch's weights"
+                )
         self.backend.load_weights(weights)
-        test = self._perplexity("test")
+        test = scoring.checked(self._perplexity("test"), "the test split")
         return metrics.result(
             progress,
             test_perplexity=test,

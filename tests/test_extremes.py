@@ -1,0 +1,190 @@
+"""Numbers, names and files at the edge: one sentence, and soon."""
+
+import errno
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import runs
+
+from ptb_lm import evaluate, streams, train
+from ptb_lm.data import synthetic, text
+from ptb_lm.data.vocabulary import Vocabulary
+from ptb_lm.errors import DivergenceError, OutOfMemoryError, UserError
+from ptb_lm.model import parameters
+from ptb_lm.model.config import SMALL
+from ptb_lm.training import scoring, tensors
+from ptb_lm.training.run_directory import RunDirectory
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return runs.write_corpus(tmp_path_factory.mktemp("extremes") / "data")
+
+
+def test_a_learning_rate_beyond_a_float_is_refused() -> None:
+    with pytest.raises(UserError, match=r"--lr-decay 1e\+30 makes the learning rate of epoch 13 more than"):
+        SMALL.replace(lr_decay=1e30)
+    assert SMALL.replace(lr_decay=1e30, epochs=5).learning_rate_in(4) == 1e30
+    assert SMALL.replace(lr_decay=0.5, epochs=2**31 - 1).learning_rate_in(2**31 - 2) == 0.0
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [{"num_layers": 3_000_000}, {"hidden_size": 2**31 - 1}, {"num_layers": 2**31 - 1, "hidden_size": 1}],
+)
+def test_a_model_beyond_the_memory_is_refused_before_anything_is_built(sizes: dict[str, int]) -> None:
+    with pytest.raises(OutOfMemoryError):
+        parameters.check_fits(SMALL.replace(**sizes), 10_000)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("layers", [1, 2, 3, 7])
+def test_what_is_counted_is_what_is_built(layers: int, tied: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = SMALL.replace(num_layers=layers, hidden_size=300, tie_weights=tied)
+    needed = 4 * parameters.count(parameters.initial(config, 99, seed=1)) + parameters.LAYER_BYTES * layers
+    monkeypatch.setattr(parameters, "_memory", lambda: needed)
+    parameters.check_fits(config, 99)
+    monkeypatch.setattr(parameters, "_memory", lambda: needed - 1)
+    with pytest.raises(OutOfMemoryError):
+        parameters.check_fits(config, 99)
+
+
+def test_layers_without_end_in_a_configuration_are_refused_soon() -> None:
+    with pytest.raises(UserError, match="fewer tensors than layers"):
+        parameters.check({}, SMALL.replace(num_layers=2**31 - 1), 9)
+
+
+@pytest.mark.parametrize(("value", "problem"), [(np.nan, "is not a number"), (np.inf, "overflows")])
+def test_a_perplexity_that_is_not_finite_is_no_result(value: float, problem: str) -> None:
+    with pytest.raises(DivergenceError, match=f"the perplexity of x {problem}"):
+        scoring.checked(value, "x")
+    assert scoring.checked(3.0, "x") == 3.0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("value", "problem"), [(np.nan, "is not a number"), (1e30, "overflows")])
+def test_evaluate_fails_where_there_is_no_perplexity(
+    value: float, problem: str, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of weights without a hash, as they were written before."""
+    run = runs.train_run(data, tmp_path / "run", "--epochs", "1")
+    arrays, metadata = tensors.load(run / "weights.safetensors")
+    arrays["softmax.bias"][1] = value
+    tensors.save(run / "weights.safetensors", arrays, metadata)
+    assert problem in runs.refusal(capsys, evaluate, run, status=1)
+
+
+@pytest.mark.slow
+def test_an_epoch_of_one_step_has_a_speed(data: Path, tmp_path: Path) -> None:
+    run = runs.train_run(data, tmp_path / "run", "--num-steps", "170", "--epochs", "2")
+    assert all(row["words_per_second"] > 0 for row in runs.metrics(run))
+    assert runs.result(run)["words_per_second"] > 0
+
+
+# Text.
+
+
+def test_a_text_without_a_space_is_read_in_linear_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Counted: of a word of 400 pieces, each was copied 200 times on average."""
+    monkeypatch.setattr(text, "CHUNK_BYTES", 1000)
+    path = tmp_path / "text"
+    path.write_bytes(b"a b\n" + b"c" * 400_000 + b" d")
+    copied = 0
+
+    class Counted(bytes):
+        def __getitem__(self, part: slice) -> "Counted":  # type: ignore[override]
+            nonlocal copied
+            found = Counted(super().__getitem__(part))
+            copied += len(found)
+            return found
+
+    blocks = text._blocks
+    monkeypatch.setattr(text, "_blocks", lambda file: map(Counted, blocks(file)))
+    vocabulary, ids = text.build_vocabulary(path)
+    assert [vocabulary.words[index] for index in ids] == ["a", "b", "<eos>", "c" * 400_000, "d", "<eos>"]
+    assert copied < 3 * 400_000
+
+
+def test_an_error_while_a_file_is_read_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That of a broken disk has no name of its own."""
+
+    def broken(*_: object) -> bytes:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    directory = RunDirectory(tmp_path)
+    (tmp_path / "text").write_text("a")
+    monkeypatch.setattr(Path, "read_bytes", broken)
+    monkeypatch.setattr(text, "_blocks", broken)
+    for path, read in (
+        (directory.config, directory.read_config),
+        (directory.metrics, directory.read_metrics),
+        (directory.vocabulary, lambda: Vocabulary.load(directory.vocabulary)),
+        (tmp_path / "text", lambda: text.build_vocabulary(tmp_path / "text")),
+    ):
+        with pytest.raises(OSError, match="Input/output error") as caught:
+            read()
+        assert caught.value.filename == str(path)
+
+
+@pytest.mark.parametrize("by", ["another number", "no hash", "no object"])
+def test_the_bound_of_the_embedded_corpus_is_verified_when_it_is_read(by: str, tmp_path: Path) -> None:
+    record = {"valid": 2.5, "test": 2.25}
+    path = tmp_path / "perplexity.json"
+    path.write_text(json.dumps({**record, "record_sha256": synthetic._digest(record)}))
+    assert synthetic.bound(tmp_path) == record
+    if by == "another number":
+        path.write_text(path.read_text().replace("2.25", "2.26"))
+    else:
+        path.write_text(json.dumps(record) if by == "no hash" else "[" * 100_000)
+    with pytest.raises(UserError, match="does not hold the perplexities of the embedded corpus"):
+        synthetic.bound(tmp_path)
+
+
+# What is said.
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        ("\x1b[31mred", "\\x1b[31mred"),
+        ("a\rb\nc\td", "a\\rb\\nc\\td"),
+        ("\x9b2J \u202eabc", "\\x9b2J \\u202eabc"),
+        ("ü — 漢字 €", "ü — 漢字 €"),
+    ],
+)
+def test_what_would_steer_a_terminal_is_made_visible(
+    said: str, shown: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert streams.visible(said) == shown
+    streams.tell(said)
+    assert capsys.readouterr().err == f"{shown}\n"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("encoding", ["utf-8:strict", "ascii:strict", "latin-1:strict"])
+def test_a_path_that_is_no_text_is_said_in_any_encoding(encoding: str, data: Path, tmp_path: Path) -> None:
+    run = tmp_path / os.fsdecode(b"run-\xff-\xc3\xbc")
+    environment = {**os.environ, "PYTHONIOENCODING": encoding}
+    command = [sys.executable, "-m", "ptb_lm.train", *runs.arguments(data, run, "--epochs", "1")]
+    done = subprocess.run(command, env=environment, capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert b"run-\\udcff-" in done.stdout
+    done = subprocess.run(command, env=environment, capture_output=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.count(b"\n") == 1
+    assert runs.result(run)["epochs"] == 1
+
+
+def test_layers_without_end_are_refused(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = runs.arguments(data, tmp_path / "new", "--num-layers", "3000000", "--hidden-size", "600")
+    assert "there is not enough memory" in runs.refusal(capsys, train, *flags)
+    assert not (tmp_path / "new").exists()
