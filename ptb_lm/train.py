@@ -49,7 +49,6 @@ def _parser() -> cli.Parser:
     parser.add_argument("--help-models", action=show, text=described.models, help="show what each model is")
     # No defaults here: a resumed run must know which flags were given.
     _add_data(parser.add_argument_group("data"))
-    text_flags.add(parser)
     _add_model(parser.add_argument_group("model, in place of the preset's"))
     _add_training(parser.add_argument_group("training, in place of the preset's"))
     _add_run(parser.add_argument_group("run"))
@@ -59,8 +58,9 @@ def _parser() -> cli.Parser:
 
 def _add_data(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
-        "--data", help="ptb (default), synthetic, a folder with train.txt, valid.txt and test.txt, or a file"
+        "--data", help="ptb (default), synthetic, a folder of train, valid and test, or a file"
     )
+    text_flags.add_text(group)
 
 
 def _add_model(group: argparse._ArgumentGroup) -> None:
@@ -68,7 +68,7 @@ def _add_model(group: argparse._ArgumentGroup) -> None:
         group,
         "--config",
         PRESETS,
-        f"the preset: {', '.join(PRESETS)} (default: small; of synthetic data: demo)",
+        f"{described.one_of(PRESETS, 'small')}; for synthetic data: demo",
     )
     _add_choice(group, "--cell", CELLS, f"the recurrent cell: {described.one_of(CELLS, LSTM)}")
     for each in HYPERPARAMETERS:
@@ -81,8 +81,11 @@ def _add_training(group: argparse._ArgumentGroup) -> None:
     for each in HYPERPARAMETERS:
         if each.name not in (*OF_THE_MODEL, "cell"):
             _add_hyperparameter(group, each)
+    text_flags.add_start(group)
     seed = group.add_mutually_exclusive_group()
-    seed.add_argument("--seed", type=int, help="of the initial weights and of dropout (default: 1)")
+    seed.add_argument(
+        "--seed", type=int, metavar="N", help="of the initial weights and of dropout (default: 1)"
+    )
     seed.add_argument(
         "--seeds", type=int, nargs="+", metavar="N", help="a run for each, in DIR/seed-N, and their mean"
     )
@@ -100,7 +103,7 @@ def _add_run(group: argparse._ArgumentGroup) -> None:
         "--log-interval",
         type=cli.positive,
         metavar="SECONDS",
-        help="where there is no terminal, a line so often says how far the run is (default: 30)",
+        help="between lines on how far it is, without a terminal (default: 30)",
     )
 
 
@@ -123,7 +126,7 @@ def _add_speed(group: argparse._ArgumentGroup) -> None:
         group,
         "--precision",
         precisions,
-        f"{described.one_of(precisions, 'fp32')}; auto: bf16 where the device multiplies in it",
+        f"{described.one_of(precisions, 'fp32')}; auto: bf16 if it can",
     )
 
 

@@ -1,5 +1,6 @@
 """The flags that say what a run reads and which weights it begins with; imports nothing that takes long."""
 
+import argparse
 from pathlib import Path
 
 from ptb_lm import cli
@@ -9,19 +10,17 @@ from ptb_lm.data.tokens import TOKENIZERS
 RATE = 0.25  # of the learning rate of the run whose weights another one begins with
 
 
-def add(parser: cli.Parser) -> None:
-    """Add them; none has a default, so that a resumed run knows which were given."""
-    text = parser.add_argument_group(
-        "raw text",
-        "--data names a file, of which lines are held out, or a folder. Without these flags a folder is read "
-        "as it is. A run keeps them, and other text is treated in the same way.",
-    )
-    add = text.add_argument
+def add_text(group: argparse._ArgumentGroup) -> None:
+    """Add the flags of raw text: a file, of which lines are held out, or a folder.
+
+    None has a default, so that a resumed run knows which were given. Without them a folder is read as it is.
+    """
+    add = group.add_argument
     add(
         "--tokenize",
         choices=TOKENIZERS,
-        help="how words are found (default: whitespace). words: as in Penn Treebank, by NLTK; characters: "
-        "each character is a word",
+        metavar="NAME",
+        help="whitespace (default), words (NLTK's, as in PTB) or characters",
     )
     add("--lowercase", action="store_true", default=None, help="put words into lower case")
     add("--numbers", action="store_true", default=None, help="N for each number, as in Penn Treebank")
@@ -37,19 +36,21 @@ def add(parser: cli.Parser) -> None:
             f"--{split}-fraction",
             type=float,
             metavar="X",
-            help=f"the part of a file's lines that is held out as {split} (default: {SHARE:g})",
+            help=f"part of a file's lines that is held out as {split} (default: {SHARE:g})",
         )
-    weights = parser.add_argument_group("fine-tuning")
-    weights.add_argument(
+
+
+def add_start(group: argparse._ArgumentGroup) -> None:
+    """Add the flags of fine-tuning; none has a default either."""
+    group.add_argument(
         "--init-from",
         type=Path,
         metavar="RUN",
-        help="begin with this run's best weights, its vocabulary, sizes and all else but for the learning "
-        f"rate, which is {RATE:g} of its own",
+        help=f"begin with its weights, vocabulary and sizes, at {RATE:g} of its rate",
     )
-    weights.add_argument(
+    group.add_argument(
         "--extend-vocabulary",
         action="store_true",
         default=None,
-        help="add the words of the training text to that vocabulary; their weights are drawn",
+        help="add the training text's words to that vocabulary",
     )
