@@ -51,6 +51,9 @@ class Parser(argparse.ArgumentParser):
         given = sys.argv[1:] if args is None else list(args)
         if problem := flags.unknown_flag(self, given):
             self.error(problem)
+        if any(action.nargs == "?" for action in self._get_positional_actions()):
+            # Flags may then stand between the arguments, too: RUN --bits FILE.
+            return self.parse_intermixed_args(given, namespace)
         return super().parse_args(given, namespace)
 
     def error(self, message: str) -> NoReturn:

@@ -59,7 +59,7 @@ def _parser() -> cli.Parser:
     parser.add_argument("--device", choices=backend.DEVICES, help="default: as the run was trained")
     parser.add_argument(
         "--precision",
-        choices=backend.PRECISIONS,
+        choices=(backend.AUTO, *backend.PRECISIONS),
         help="default: as the run was trained, or fp32 where that cannot be had",
     )
     adaptation_flags.add(parser)

@@ -253,3 +253,10 @@ def test_the_progress_bar_is_silent_unless_at_a_terminal(monkeypatch: pytest.Mon
         written[stream.isatty()] = stream.getvalue()
     assert written[False] == ""
     assert "epoch 1/2" in written[True]
+
+
+def test_flags_may_stand_between_the_arguments(capsys: pytest.CaptureFixture[str]) -> None:
+    from ptb_lm import score
+
+    assert score.main(["nowhere", "--bits", "sentences.txt"]) == 2
+    assert capsys.readouterr().err.endswith("the run directory nowhere does not exist\n")

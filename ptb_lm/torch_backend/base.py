@@ -88,7 +88,9 @@ class TorchModel(Model):
         if self.dtype == torch.bfloat16 and best != "bf16":
             hints.append("this CPU has no bfloat16 products of its own: --precision fp32 is faster")
         if self.dtype == torch.float32 and best == "bf16":
-            hints.append("this CPU multiplies in bfloat16: --precision bf16 is faster, but for tiny models")
+            hints.append(
+                "this CPU multiplies in bfloat16: --precision bf16 is faster, except for tiny models"
+            )
         if self.model_name == "persistent":
             hints.append("--model persistent is for a GPU in fp16: here --model block_fused is faster")
         elif self.cell == cells.LSTM and self.model_name != "block_fused" and self._has_a_fast_recurrence():

@@ -231,7 +231,7 @@ def test_hints_name_what_is_faster_here(monkeypatch: pytest.MonkeyPatch, tiny_co
         return "\n".join(backend.build(tiny_config, weights, Choice.of(seed=1, **chosen)).hints)
 
     monkeypatch.setattr(cpu, "multiplies_bfloat16", lambda: True)
-    assert "--precision bf16 is faster, but for tiny models" in hints("block_fused", "fp32")
+    assert "--precision bf16 is faster, except for tiny models" in hints("block_fused", "fp32")
     assert "--precision" not in hints("block_fused", "bf16")
     assert "fp16 is slow on a CPU: --precision bf16 is faster" in hints("block_fused", "fp16")
     assert "--model block_fused is faster" in hints("persistent", "fp32")
