@@ -15,6 +15,7 @@ from ptb_lm import streams
 SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 
 _command = ""  # which is at work, to open the sentence with
+_answered: int | None = None  # the signal that the command has already stopped for
 
 
 class Stopped(KeyboardInterrupt):
@@ -44,8 +45,8 @@ def heard(command: str) -> Iterator[None]:
     Args:
         command: As the user typed it.
     """
-    global _command
-    before, _command = _command, command
+    global _command, _answered
+    before, _command, _answered = _command, command, None
     previous = {number: signal.signal(number, _stop) for number in listened_to()}
     try:
         yield
@@ -63,7 +64,15 @@ def heard_from_the_start() -> None:
         signal.signal(number, lambda number, _: _end(number))
 
 
-def _stop(number: int, frame: FrameType | None) -> NoReturn:
+def answered(number: int) -> None:
+    """Remember the signal that the command has stopped for: those that come as it ends change nothing."""
+    global _answered
+    _answered = number
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    if _answered is not None:
+        return
     signal.signal(number, signal.SIG_DFL)
     if _importing(frame):
         # Modules in C make other errors of an exception, or lose it. Nothing is at work yet.
@@ -74,8 +83,9 @@ def _stop(number: int, frame: FrameType | None) -> NoReturn:
 def _end(number: int) -> NoReturn:
     with contextlib.suppress(Exception):  # RuntimeError: the signal came in the middle of a write
         sys.stdout.flush()
-    streams.tell_at_once(f"{_command}: {said(number)}")
-    os._exit(128 + number)
+    if _answered is None:
+        streams.tell_at_once(f"{_command}: {said(number)}")
+    os._exit(128 + (_answered or number))
 
 
 def _importing(frame: FrameType | None) -> bool:

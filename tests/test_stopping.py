@@ -23,7 +23,7 @@ from ptb_lm.training.run_directory import RunDirectory
 
 pytestmark = pytest.mark.slow
 
-LONG = ("--epochs", "40", "--lr-decay", "0.99")
+LONG = ("--epochs", "100", "--lr-decay", "0.99")
 
 
 @pytest.fixture(scope="module")

@@ -3,6 +3,9 @@
 Shapes: B = batch, T = time steps, I = features, C = classes, U = labels a sequence.
 """
 
+import ptb_lm.tf_backend  # noqa: F401  (imports TensorFlow, quietly)
+
+# isort: split
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -33,6 +33,8 @@ class StopRequest:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if self.signal_number is not None:
+            stopping.answered(self.signal_number)
         for number, handler in self._previous.items():
             signal.signal(number, handler)
 

@@ -7,7 +7,6 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -21,6 +20,7 @@ from ptb_lm.bench.workloads import ClassifierTask
 from ptb_lm.classifier import Batch, ClassifierConfig, reference
 from ptb_lm.errors import DivergenceError
 from ptb_lm.model.backend import FRAMEWORKS, Framework
+from ptb_lm.model.choice import Choice
 
 pytestmark = pytest.mark.slow
 
@@ -52,7 +52,7 @@ class Reference:
 
     engine = "NumPy"
 
-    def __init__(self, config: ClassifierConfig, weights: Mapping[str, np.ndarray], **chosen: Any) -> None:
+    def __init__(self, config: ClassifierConfig, weights: Mapping[str, np.ndarray], choice: Choice) -> None:
         self.config = config
         self.load_weights(weights)
         self.adam = reference.adam_start(self.weights)
