@@ -6,7 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
 
@@ -80,8 +80,20 @@ class _Work:
         self.commit = ""  # a race's
         self.stopped = 0  # the signal that came
         self.running = ""  # the run to keep, whatever happens
+        self._listen()
+
+    def _listen(self) -> None:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self._hear)
+
+    def _said(self, body: Callable[[], int]) -> int:
+        """Do something whose errors are said in a sentence; signals are still only remembered."""
+
+        def listening() -> int:
+            self._listen()  # in place of what a command does with them
+            return body()
+
+        return cli.run(PROG, listening)
 
     def _hear(self, number: int, frame: FrameType | None) -> None:
         self.stopped = number
@@ -91,10 +103,10 @@ class _Work:
 
         What fails in keeping a run that failed hinders nothing else, and no status but success.
         """
-        status = cli.run(PROG, lambda: self._make(name))
+        status = self._said(lambda: self._make(name))
         if self.running:
-            cli.run(PROG, self._keep)
-        tables = cli.run(PROG, self._write_tables)
+            self._said(self._keep)
+        tables = self._said(self._write_tables)
         return status or tables
 
     def _make(self, name: str) -> int:
