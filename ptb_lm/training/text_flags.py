@@ -7,7 +7,7 @@ from ptb_lm import cli
 from ptb_lm.data.preparation import LEAST_COUNT, SHARE
 from ptb_lm.data.tokens import TOKENIZERS
 
-RATE = 0.25  # of the learning rate of the run whose weights another one begins with
+RATE = 0.5  # of the learning rate of the run whose weights another one begins with
 
 
 def add_text(group: argparse._ArgumentGroup) -> None:

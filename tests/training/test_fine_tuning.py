@@ -78,7 +78,7 @@ def test_the_result_says_from_where_it_came(texts: Path, run: Path, tmp_path: Pa
         "test_perplexity": runs.result(run)["test_perplexity"],
         "new_words": 0,
     }
-    assert runs.metrics(tuned)[0]["learning_rate"] == runs.metrics(run)[0]["learning_rate"] / 4
+    assert runs.metrics(tuned)[0]["learning_rate"] == runs.metrics(run)[0]["learning_rate"] / 2
 
 
 def test_new_words_become_unk_and_are_counted(
