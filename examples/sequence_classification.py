@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from ptb_lm import classifier, cli, files
 from ptb_lm.classifier import Batch, Classifier, ClassifierConfig
 from ptb_lm.errors import DivergenceError, UserError
-from ptb_lm.model import backend, parameters
+from ptb_lm.model import frameworks, parameters
 from ptb_lm.training.scalars import Scalars
 
 try:
@@ -53,7 +53,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--framework", choices=tuple(rows), default="torch", help=default)
     add("--model", default="cudnn", help=f"the LSTM implementation ({models}); {default}")
     add("--execution", help=f"how its operations are run ({executions}); default: the first")
-    add("--device", choices=backend.DEVICES, default="auto", help=default)
+    add("--device", choices=frameworks.DEVICES, default="auto", help=default)
     add("--num-layers", type=whole, default=2, metavar="N", help=default)
     add("--hidden-size", type=whole, default=16, metavar="N", help=default)
     add("--bidirectional", action="store_true", help="read each sequence in both directions")

@@ -11,8 +11,8 @@ from ptb_lm import cli
 from ptb_lm.data import SPLITS
 from ptb_lm.data.vocabulary import EOS, UNK, Vocabulary
 from ptb_lm.errors import UserError
-from ptb_lm.inference import adaptation_flags
-from ptb_lm.model import backend
+from ptb_lm.inference.adaptation import flags as adaptation_flags
+from ptb_lm.model import backend, frameworks
 from ptb_lm.model.choice import Choice
 from ptb_lm.training.run_config import RunConfig
 
@@ -51,15 +51,17 @@ def _parser() -> cli.Parser:
         "before it (python -m ptb_lm.score scores each line for itself)",
     )
     parser.add_argument("--data", help="where the run's data are now (default: as the run was trained)")
-    parser.add_argument("--model", choices=backend.MODELS, help="score with another LSTM implementation")
-    parser.add_argument("--framework", choices=tuple(backend.FRAMEWORKS), help="score with another framework")
+    parser.add_argument("--model", choices=frameworks.MODELS, help="score with another LSTM implementation")
     parser.add_argument(
-        "--execution", choices=backend.EXECUTIONS, help="how it is run (default: the framework's own)"
+        "--framework", choices=tuple(frameworks.FRAMEWORKS), help="score with another framework"
     )
-    parser.add_argument("--device", choices=backend.DEVICES, help="default: as the run was trained")
+    parser.add_argument(
+        "--execution", choices=frameworks.EXECUTIONS, help="how it is run (default: the framework's own)"
+    )
+    parser.add_argument("--device", choices=frameworks.DEVICES, help="default: as the run was trained")
     parser.add_argument(
         "--precision",
-        choices=(backend.AUTO, *backend.PRECISIONS),
+        choices=(frameworks.AUTO, *frameworks.PRECISIONS),
         help="default: as the run was trained, or fp32 where that cannot be had",
     )
     adaptation_flags.add(parser)
@@ -101,7 +103,7 @@ def _evaluate(arguments: argparse.Namespace, command: str) -> int:
 
 def _evaluate_adapted(arguments: argparse.Namespace, request: adaptation_flags.Request, command: str) -> int:
     from ptb_lm.data import corpus
-    from ptb_lm.inference import adapted_evaluation
+    from ptb_lm.inference.adaptation import evaluation as adapted_evaluation
     from ptb_lm.training.run_directory import RunDirectory
 
     directory = RunDirectory(arguments.run)
@@ -185,7 +187,7 @@ def _choice(arguments: argparse.Namespace, trained: Choice) -> Choice:
     the run's precision cannot be had.
     """
     framework, model = arguments.framework or trained.framework, arguments.model or trained.model
-    row = backend.FRAMEWORKS[framework]
+    row = frameworks.FRAMEWORKS[framework]
     anywhere = set(row.options(model)["precision"]) - set(row.needs_cuda)
     return Choice.of(
         framework=framework,

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ptb_lm import cli, flags
-from ptb_lm.model import backend, described
+from ptb_lm.model import described, frameworks
 from ptb_lm.model.cells import CELLS, LSTM
 from ptb_lm.model.config import HYPERPARAMETERS, PRESETS, RECIPES
 from ptb_lm.model.hyperparameter import Hyperparameter
@@ -108,8 +108,8 @@ def _add_run(group: argparse._ArgumentGroup) -> None:
 
 
 def _add_speed(group: argparse._ArgumentGroup) -> None:
-    models, frameworks, executions = backend.MODELS, tuple(backend.FRAMEWORKS), backend.EXECUTIONS
-    _add_choice(group, "--framework", frameworks, described.one_of(frameworks, "torch"))
+    names, models, executions = tuple(frameworks.FRAMEWORKS), frameworks.MODELS, frameworks.EXECUTIONS
+    _add_choice(group, "--framework", names, described.one_of(names, "torch"))
     _add_choice(group, "--model", models, f"how the cell is computed: {described.one_of(models, 'cudnn')}")
     _add_choice(
         group, "--execution", executions, f"{described.one_of(executions, '')} (default: --help-models)"
@@ -117,11 +117,11 @@ def _add_speed(group: argparse._ArgumentGroup) -> None:
     _add_choice(
         group,
         "--unroll",
-        backend.UNROLLS,
+        frameworks.UNROLLS,
         "static (default): the graph holds each time step; loop: one of them",
     )
-    _add_choice(group, "--device", backend.DEVICES, "auto (default: a GPU if there is one), cpu or cuda")
-    precisions = (backend.AUTO, *backend.PRECISIONS)
+    _add_choice(group, "--device", frameworks.DEVICES, "auto (default: a GPU if there is one), cpu or cuda")
+    precisions = (frameworks.AUTO, *frameworks.PRECISIONS)
     _add_choice(
         group,
         "--precision",

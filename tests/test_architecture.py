@@ -19,12 +19,12 @@ OF_A_FRAMEWORK = {
         "ptb_lm.bench.studies.profile",  # by torch's own profiler
         "ptb_lm.classifier.on_torch",
         # What no backend computes: a model that changes while it reads, and a model as a plain torch module.
-        "ptb_lm.inference.adapted_evaluation",
-        "ptb_lm.inference.adapted_scoring",
-        "ptb_lm.inference.cache",
-        "ptb_lm.inference.dynamic_evaluation",
+        "ptb_lm.inference.adaptation.evaluation",
+        "ptb_lm.inference.adaptation.scoring",
+        "ptb_lm.inference.adaptation.cache",
+        "ptb_lm.inference.adaptation.dynamic_evaluation",
         "ptb_lm.inference.export.torch_file",
-        "ptb_lm.inference.segment_model",
+        "ptb_lm.inference.adaptation.segment_model",
         "ptb_lm.inference.torch_module",
     ),
     "tensorflow": (

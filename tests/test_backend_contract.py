@@ -15,10 +15,11 @@ from support import installed, random_weights, random_windows
 from ptb_lm.data import corpus
 from ptb_lm.errors import UserError
 from ptb_lm.model import backend, cells, reference
-from ptb_lm.model.backend import FRAMEWORKS, Backend
+from ptb_lm.model.backend import Backend
 from ptb_lm.model.cells import CELLS, LSTM
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
+from ptb_lm.model.frameworks import FRAMEWORKS
 
 VOCABULARY = 11
 STEPS = 20

@@ -15,7 +15,8 @@ from support import installed
 from ptb_lm import evaluate
 from ptb_lm.data import corpus
 from ptb_lm.model import backend, reference
-from ptb_lm.model.backend import FRAMEWORKS, Backend
+from ptb_lm.model.backend import Backend
+from ptb_lm.model.frameworks import FRAMEWORKS
 from ptb_lm.training import scoring, tensors
 from ptb_lm.training.run_directory import RunDirectory
 

@@ -18,9 +18,9 @@ from torch import nn
 
 from ptb_lm.errors import UserError
 from ptb_lm.model import backend, parameters
-from ptb_lm.model.backend import FRAMEWORKS
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
+from ptb_lm.model.frameworks import FRAMEWORKS
 
 STEPS, BATCH, INPUTS = 6, 4, 3
 State = Sequence[tuple[np.ndarray, np.ndarray]]  # h_BH and c_BH of each layer and direction
@@ -58,10 +58,10 @@ def stack(framework: str, model: str, device: str, weights: Weights, *, bidirect
 
 def torch_stack(model: str, device: str, weights: Weights, *, bidirectional: bool) -> Run:
     from ptb_lm.torch_backend.dropout import no_dropout
-    from ptb_lm.torch_backend.model import LSTMStack
     from ptb_lm.torch_backend.precision import PRECISIONS, hold
+    from ptb_lm.torch_backend.stack import RecurrentStack
 
-    built = LSTMStack.build(model, *sizes(weights), bidirectional=bidirectional).to(device)
+    built = RecurrentStack.build(model, *sizes(weights), bidirectional=bidirectional).to(device)
     for name, kept in built.canonical().items():
         kept.value.copy_(torch.from_numpy(weights[name]))
 
@@ -88,14 +88,14 @@ def tensorflow_stack(model: str, device: str, weights: Weights, *, bidirectional
     from ptb_lm.tf_backend.cells import layer_type
     from ptb_lm.tf_backend.device import choose
     from ptb_lm.tf_backend.dropout import no_dropout
-    from ptb_lm.tf_backend.model import LSTMStack
+    from ptb_lm.tf_backend.stack import RecurrentStack
 
     try:
         chosen = choose(Choice.of(framework="tensorflow", model=model, execution="eager", device=device))
     except UserError as error:
         pytest.skip(str(error))
     with tf.device(chosen.name):
-        built = LSTMStack(
+        built = RecurrentStack(
             layer_type(model, gpu=chosen.gpu),
             *sizes(weights),
             bidirectional=bidirectional,

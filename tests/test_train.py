@@ -16,7 +16,7 @@ import runs
 
 from ptb_lm import train
 from ptb_lm.data.corpus import load_named
-from ptb_lm.model import backend
+from ptb_lm.model import frameworks
 from ptb_lm.model.cells import CELLS
 from ptb_lm.model.choice import MAX_SEED, Choice
 from ptb_lm.model.config import HYPERPARAMETERS, PRESETS, RECIPES
@@ -851,7 +851,7 @@ def test_the_presets_are_shown_as_they_are(capsys: pytest.CaptureFixture[str]) -
 def test_the_models_are_shown_with_what_they_are(capsys: pytest.CaptureFixture[str]) -> None:
     assert runs.run_command(train, "--help-models") == 0
     text = " ".join(capsys.readouterr().out.split())
-    for row in backend.FRAMEWORKS.values():
+    for row in frameworks.FRAMEWORKS.values():
         for model, about in row.models.items():
             assert f"{model} {about}" in text
     for cell, row in CELLS.items():

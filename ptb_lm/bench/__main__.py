@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ptb_lm import cli
 from ptb_lm.bench.suites import DEFAULT_SUITE, SUITES
-from ptb_lm.model import backend
+from ptb_lm.model import frameworks
 
 PROG = "python -m ptb_lm.bench"
 
@@ -85,10 +85,10 @@ def _parser() -> cli.Parser:
         metavar="SECONDS",
         help="cut steps and rounds of what would take longer, a variant and pass (default: %(default)g)",
     )
-    run.add_argument("--device", choices=backend.DEVICES, default="auto", help="default: %(default)s")
+    run.add_argument("--device", choices=frameworks.DEVICES, default="auto", help="default: %(default)s")
     run.add_argument(
         "--precision",
-        choices=backend.PRECISIONS,
+        choices=frameworks.PRECISIONS,
         default="fp32",
         help="of the variants whose names give none (default: %(default)s)",
     )

@@ -60,7 +60,7 @@ class Machine:
     """
 
     def __init__(self, device: str) -> None:
-        self._process = Process("ptb_lm.torch_backend.rates", device)
+        self._process = Process("ptb_lm.torch_backend.machine_speed", device)
         facts = self._ask(what="device")
         if "trouble" in facts:
             self.close()
@@ -77,7 +77,7 @@ class Machine:
         measure.
 
         Args:
-            precision: Of the multiplication, a name in ptb_lm.model.backend.PRECISIONS.
+            precision: Of the multiplication, a name in ptb_lm.model.frameworks.PRECISIONS.
             products: What to multiply, beside large square matrices.
 
         Raises:

@@ -10,7 +10,7 @@ from ptb_lm.bench.suites import SUITES
 from ptb_lm.bench.variants import Variant
 from ptb_lm.bench.workloads import Workload
 from ptb_lm.errors import UserError
-from ptb_lm.model.backend import PRECISIONS, Framework
+from ptb_lm.model.frameworks import PRECISIONS, Framework
 
 SHOWN = 4  # of a list of names: more would hide the rest of the sentence
 
@@ -31,7 +31,7 @@ class Options:
         batch_size: None: as the workload declares.
         row_limit: Seconds that the timed blocks of a workload, pass and variant may take together.
         device: "auto", "cpu" or "cuda".
-        precision: A name in ptb_lm.model.backend.PRECISIONS.
+        precision: A name in ptb_lm.model.frameworks.PRECISIONS.
         seed: Of weights and inputs. The order within rounds is always another.
         added: NAME=MODULE:FUNCTION, variants of the user's own.
     """

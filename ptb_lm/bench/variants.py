@@ -13,9 +13,9 @@ from typing import Any
 
 from ptb_lm import classifier
 from ptb_lm.errors import UserError
-from ptb_lm.model.backend import FRAMEWORKS, PRECISIONS, Framework
 from ptb_lm.model.cells import LSTM
 from ptb_lm.model.choice import Choice
+from ptb_lm.model.frameworks import FRAMEWORKS, PRECISIONS, Framework
 
 
 def _program(

@@ -23,9 +23,9 @@ from ptb_lm.classifier import Batch, ClassifierConfig
 from ptb_lm.data import corpus
 from ptb_lm.data.text import Ids
 from ptb_lm.model import parameters
-from ptb_lm.model.backend import Framework
 from ptb_lm.model.cells import LSTM
 from ptb_lm.model.config import Config
+from ptb_lm.model.frameworks import Framework
 
 FLOPS_A_MULTIPLY_ADD = {"forward": 2, "train": 6}
 

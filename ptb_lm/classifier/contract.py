@@ -20,8 +20,9 @@ from numpy.typing import NDArray
 
 from ptb_lm.errors import UserError
 from ptb_lm.model import parameters
-from ptb_lm.model.backend import FRAMEWORKS, Arrays, Framework, Model
+from ptb_lm.model.backend import Arrays, Model
 from ptb_lm.model.choice import Choice
+from ptb_lm.model.frameworks import FRAMEWORKS, Framework
 
 Scores = NDArray[np.floating]
 Loss = Any  # opaque: a batch's loss, possibly still being computed

@@ -23,7 +23,7 @@ from ptb_lm.torch_backend.base import TorchModel
 from ptb_lm.torch_backend.cells import Canonical
 from ptb_lm.torch_backend.dropout import Dropout, InvertedDropout, no_dropout
 from ptb_lm.torch_backend.execution import executed
-from ptb_lm.torch_backend.model import LSTMStack
+from ptb_lm.torch_backend.stack import RecurrentStack
 
 
 def build(config: ClassifierConfig, weights: Mapping[str, NDArray[Any]], choice: Choice) -> "TorchClassifier":
@@ -53,10 +53,10 @@ class TorchClassifier(TorchModel, Classifier):
         self.optimizer = torch.optim.Adam(self.trained, config.learning_rate, betas=(0.9, 0.999), eps=1e-8)
         self.load_weights(weights)
 
-    def build_stack(self, model: str) -> LSTMStack:
+    def build_stack(self, model: str) -> RecurrentStack:
         """Return the LSTM layers; their parameters are still to be loaded."""
         config = self.config
-        return LSTMStack.build(
+        return RecurrentStack.build(
             model, config.input_size, config.hidden_sizes, bidirectional=config.bidirectional
         )
 
@@ -132,7 +132,7 @@ class TorchClassifier(TorchModel, Classifier):
 
     def _log_probabilities(
         self,
-        stack: LSTMStack,
+        stack: RecurrentStack,
         x_BTI: NDArray[np.float32],
         lengths_B: NDArray[np.int32] | None,
         dropout: Dropout,

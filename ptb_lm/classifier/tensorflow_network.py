@@ -15,7 +15,7 @@ from ptb_lm.classifier.tensorflow_adam import Adam
 from ptb_lm.model.backend import Arrays
 from ptb_lm.tf_backend.cells import Layer
 from ptb_lm.tf_backend.dropout import Dropout, InvertedDropout, no_dropout
-from ptb_lm.tf_backend.model import LSTMStack
+from ptb_lm.tf_backend.stack import RecurrentStack
 
 
 class SequenceNetwork:
@@ -36,7 +36,7 @@ class SequenceNetwork:
     ) -> None:
         self.config = config
         self.dtype = dtype
-        self.stack = LSTMStack(
+        self.stack = RecurrentStack(
             layer,
             config.input_size,
             config.hidden_sizes,

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ptb_lm import cli
-from ptb_lm.model import backend
+from ptb_lm.model import frameworks
 
 if TYPE_CHECKING:  # what it imports takes longer than --help should
     from ptb_lm.inference.language_model import LanguageModel
@@ -16,12 +16,14 @@ def add_run(parser: cli.Parser) -> None:
     """Add the run directory, and how it is computed."""
     parser.add_argument("run", type=Path, metavar="RUN", help="a run directory")
     how = parser.add_argument_group("how it is computed")
-    how.add_argument("--framework", choices=tuple(backend.FRAMEWORKS), help="default: as the run was trained")
-    how.add_argument("--model", choices=backend.MODELS, help="default: as the run was trained")
-    how.add_argument("--device", choices=backend.DEVICES, help="default: as the run was trained")
+    how.add_argument(
+        "--framework", choices=tuple(frameworks.FRAMEWORKS), help="default: as the run was trained"
+    )
+    how.add_argument("--model", choices=frameworks.MODELS, help="default: as the run was trained")
+    how.add_argument("--device", choices=frameworks.DEVICES, help="default: as the run was trained")
     how.add_argument(
         "--precision",
-        choices=(backend.AUTO, *backend.PRECISIONS),
+        choices=(frameworks.AUTO, *frameworks.PRECISIONS),
         help="default: fp32, in which the weights are kept. auto: bf16 where the device multiplies in it",
     )
 

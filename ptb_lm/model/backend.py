@@ -1,4 +1,4 @@
-"""The contract between the trainer and a framework, and the registry of backends.
+"""The contract between the trainer and a framework.
 
 The trainer owns tokens, their order, initial weights, schedule, stopping, the clock and the files. A backend
 owns the graph, loss, gradients, clipping, update, dropout and compilation. Arrays cross this line as NumPy;
@@ -10,20 +10,19 @@ Shapes: B = batch, T = time steps, L = layers, or the length of a row, H = hidde
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
+from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
 
-if TYPE_CHECKING:  # the registry is all that --help wants, and NumPy takes longer to import
+if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
     from ptb_lm.data.corpus import Words
     from ptb_lm.data.text import Ids
-    from ptb_lm.model.choice import Choice  # which stands on the registry
 
 Arrays: TypeAlias = "dict[str, NDArray[Any]]"
 State = Any  # opaque to the trainer: the carried h and c, in the framework's own tensors
@@ -140,91 +139,6 @@ class Backend(Model):
     @abstractmethod
     def load_training_state(self, arrays: Mapping[str, NDArray[Any]]) -> State:
         """Set what `export_training_state` returned, and return the carried state."""
-
-
-@dataclass(frozen=True)
-class Framework:
-    """A row of the registry: data only, so that listing it imports no framework."""
-
-    build: str  # "module:function" of (config, weights, choice), imported when it is used
-    models: Mapping[str, str]  # name -> what it is
-    executions: tuple[str, ...]  # how the operations are run; the first is the default
-    unrolls: tuple[str, ...]  # how a loop over time enters the graph; the first is the default
-    precisions: tuple[str, ...]
-    missing: str  # what to do if the module cannot be imported
-    refusals: Mapping[tuple[str, str], str]  # (model, one of the above) -> why they cannot be combined
-    needs_cuda: tuple[str, ...] = ()  # of the above, what a CPU cannot do
-    auto_precision: str = ""  # "module:function" of a device's name; "": auto is fp32
-    # Whether `build` takes the names of the choice as keywords, not the choice: other people's functions do.
-    takes_keywords: bool = False
-
-    def options(self, model: str) -> dict[str, tuple[str, ...]]:
-        """Return what may be chosen for a model: the values of execution, unroll and precision."""
-        every = {"execution": self.executions, "unroll": self.unrolls, "precision": self.precisions}
-        return {
-            kind: tuple(name for name in names if (model, name) not in self.refusals)
-            for kind, names in every.items()
-        }
-
-
-FRAMEWORKS: dict[str, Framework] = {
-    "torch": Framework(
-        build="ptb_lm.torch_backend.backend:build",
-        models={
-            "basic": "elementary operations, a Python loop over time",
-            "block": "torch.nn.LSTMCell, one fused operation a time step",
-            "block_fused": "one operation a layer, with a gradient of our own",
-            "cudnn": "torch.nn.LSTM, one operation a layer: cuDNN on a GPU, oneDNN on a CPU",
-            "persistent": "cudnn, padded to the sizes of cuDNN's persistent kernel; for --precision fp16",
-        },
-        executions=("auto", "eager", "graph", "compile", "jit"),
-        unrolls=("static",),
-        precisions=("fp32", "tf32", "bf16", "fp16", "fp64"),
-        missing="install it with: pip install torch",
-        refusals={
-            ("block_fused", "jit"): "TorchScript leaves an autograd function as it is",
-            ("cudnn", "compile"): "torch.compile leaves torch.nn.LSTM as it is",
-            ("cudnn", "jit"): "TorchScript leaves torch.nn.LSTM as it is",
-            ("persistent", "compile"): "torch.compile leaves torch's LSTM as it is",
-            ("persistent", "jit"): "TorchScript leaves torch's LSTM as it is",
-        },
-        needs_cuda=("graph", "tf32"),
-        auto_precision="ptb_lm.torch_backend.base:auto_precision",
-    ),
-    "tensorflow": Framework(
-        build="ptb_lm.tf_backend.backend:build",
-        models={
-            "basic": "elementary operations at each time step",
-            "block": "LSTMBlockCell, one fused operation a time step",
-            "block_fused": "BlockLSTMV2, one operation a layer, with a gradient of our own",
-            "cudnn": "CudnnRNNV3 on a GPU, the Keras LSTM layer's loop on a CPU",
-        },
-        executions=("graph", "eager", "xla"),
-        unrolls=("static", "loop"),
-        precisions=("fp32", "fp64"),
-        missing="install it with: pip install 'ptb-lm[tensorflow]' (a checkout: -e '.[tensorflow]')",
-        refusals={
-            ("block", "xla"): "XLA cannot compile LSTMBlockCell",
-            ("block", "fp64"): "LSTMBlockCell computes in float32 at most",
-            ("block_fused", "xla"): "XLA cannot compile BlockLSTMV2",
-            ("block_fused", "fp64"): "BlockLSTMV2 computes in float32 at most",
-            ("block_fused", "loop"): "the loop over time is inside the operation",
-            ("cudnn", "loop"): "the loop over time is inside the layer",
-        },
-    ),
-}
-
-
-def _every(names: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(name for row in names for name in row))
-
-
-MODELS = _every(tuple(row.models) for row in FRAMEWORKS.values())
-EXECUTIONS = _every(row.executions for row in FRAMEWORKS.values())
-UNROLLS = _every(row.unrolls for row in FRAMEWORKS.values())
-PRECISIONS = _every(row.precisions for row in FRAMEWORKS.values())
-DEVICES = ("auto", "cpu", "cuda")
-AUTO = "auto"  # as a precision: the fastest of the device
 
 
 def build(config: Config, weights: Mapping[str, NDArray[Any]], choice: Choice) -> Backend:

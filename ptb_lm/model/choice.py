@@ -8,7 +8,7 @@ from typing import Any
 
 from ptb_lm.errors import UserError
 from ptb_lm.model import cells
-from ptb_lm.model.backend import AUTO, DEVICES, FRAMEWORKS, Framework
+from ptb_lm.model.frameworks import AUTO, DEVICES, FRAMEWORKS, Framework
 
 MAX_SEED = 2**63 - 1  # of a framework's random generator
 

@@ -4,9 +4,9 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from ptb_lm.model.backend import FRAMEWORKS
 from ptb_lm.model.cells import CELLS
 from ptb_lm.model.config import HYPERPARAMETERS, PRESETS, RECIPES
+from ptb_lm.model.frameworks import FRAMEWORKS
 
 
 def presets() -> str:

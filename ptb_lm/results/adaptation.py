@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ptb_lm.errors import UserError
-from ptb_lm.inference.adaptation import Cache, Dynamic
+from ptb_lm.inference.adaptation.settings import Cache, Dynamic
 from ptb_lm.results.page import table, write_part
 
 PART = "adaptation"

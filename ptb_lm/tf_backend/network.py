@@ -15,7 +15,7 @@ from ptb_lm.model.config import Config
 from ptb_lm.tf_backend.cells import Layer
 from ptb_lm.tf_backend.dropout import WindowDropout, no_dropout, one_after_another
 from ptb_lm.tf_backend.loss import SoftmaxLayer, TiedSoftmaxLayer, sum_by_word
-from ptb_lm.tf_backend.model import LSTMStack
+from ptb_lm.tf_backend.stack import RecurrentStack
 from ptb_lm.tf_backend.time_loop import LayerState
 
 State = Sequence[LayerState]
@@ -51,7 +51,7 @@ class Network:
         self.max_grad_norm = config.max_grad_norm
         self.dtype = dtype
         self.embedding_VE = tf.Variable(tf.zeros([vocabulary_size, width], dtype))
-        self.stack = LSTMStack(layer, width, hidden_sizes, unroll=unroll, dtype=dtype)
+        self.stack = RecurrentStack(layer, width, hidden_sizes, unroll=unroll, dtype=dtype)
         self.tied = config.tie_weights
         self.softmax: SoftmaxLayer | TiedSoftmaxLayer
         if self.tied:

@@ -31,9 +31,9 @@ from ptb_lm.torch_backend.execution import executed
 from ptb_lm.torch_backend.graph import CudaGraph, Graph, GraphedStep, Step
 from ptb_lm.torch_backend.loss import SoftmaxLayer, add_by_word, global_norm, sum_by_word
 from ptb_lm.torch_backend.loss_scale import LossScale, zeroed
-from ptb_lm.torch_backend.model import LSTMStack, State
 from ptb_lm.torch_backend.moving_average import MovingAverage
 from ptb_lm.torch_backend.precision import Masters
+from ptb_lm.torch_backend.stack import RecurrentStack, State
 
 # [2]: negative log likelihood, gradient norm; in float64, as their sums over a split must be. In float16 [3]:
 # and the loss scale of the next step if this one was skipped, else 0.
@@ -62,7 +62,7 @@ class TorchBackend(TorchModel, Backend):
             host.keep_freed_memory()
         self.config = config
         vocabulary_size = len(weights["embedding"])
-        self.stack = LSTMStack.build(
+        self.stack = RecurrentStack.build(
             choice.model, config.embedding_width, config.layer_sizes, cell=config.cell
         )
         self.carried = cells.get(config.cell).carried

@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 from ptb_lm.errors import OutOfMemoryError, UserError
 from ptb_lm.model import cells
-from ptb_lm.model.backend import FRAMEWORKS, Arrays, Model
+from ptb_lm.model.backend import Arrays, Model
 from ptb_lm.model.choice import Choice
+from ptb_lm.model.frameworks import FRAMEWORKS
 from ptb_lm.torch_backend import cpu, gpu, native
 from ptb_lm.torch_backend.cells import Canonical
 from ptb_lm.torch_backend.precision import PRECISIONS, hold

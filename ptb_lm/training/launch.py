@@ -18,7 +18,7 @@ from ptb_lm.data.corpus import Corpus, load_named
 from ptb_lm.data.preparation import FIELDS, requested
 from ptb_lm.errors import UserError
 from ptb_lm.files import home
-from ptb_lm.model import backend, parameters
+from ptb_lm.model import backend, frameworks, parameters
 from ptb_lm.model.choice import CHOSEN, Choice
 from ptb_lm.model.config import HYPERPARAMETERS, RECIPES
 from ptb_lm.model.hyperparameter import flag_name
@@ -163,7 +163,7 @@ def resumed_config(run: RunConfig, given: dict[str, Any]) -> RunConfig:
         if name in given and given[name] != getattr(run.preparation, name, None):
             raise UserError(f"{flag_name(name)} would change the text of the run, which a resumed run keeps")
     for name in given:
-        kept = name in RESUMABLE or (name, given[name]) == ("precision", backend.AUTO)
+        kept = name in RESUMABLE or (name, given[name]) == ("precision", frameworks.AUTO)
         if name in before and not kept and given[name] != before[name]:
             raise UserError(
                 f"{flag_name(name)} {given[name]} differs from the run's {before[name]}; a resumed run can "

@@ -26,8 +26,8 @@ from ptb_lm.bench.variants import Variant
 from ptb_lm.bench.workloads import ClassifierTask, LanguageTask
 from ptb_lm.classifier import ClassifierConfig
 from ptb_lm.errors import UserError
-from ptb_lm.model.backend import FRAMEWORKS
 from ptb_lm.model.config import Config
+from ptb_lm.model.frameworks import FRAMEWORKS
 
 LANGUAGE = LanguageTask(
     config=Config(hidden_size=9, embedding_size=5, num_steps=8, batch_size=6, keep_prob=0.6),

@@ -11,7 +11,7 @@ import torch
 
 from ptb_lm.bench.machine import Machine, Product
 from ptb_lm.errors import UserError
-from ptb_lm.model.backend import FRAMEWORKS
+from ptb_lm.model.frameworks import FRAMEWORKS
 from ptb_lm.torch_backend import cpu, gemm
 
 PRECISIONS = [name for name in FRAMEWORKS["torch"].precisions if name not in FRAMEWORKS["torch"].needs_cuda]
@@ -38,7 +38,7 @@ def test_the_rates_are_told_with_the_device_library_shape_and_threads() -> None:
 
 @pytest.mark.slow
 def test_a_question_is_a_line_and_so_is_its_answer() -> None:
-    program = [sys.executable, "-m", "ptb_lm.torch_backend.rates", "auto"]
+    program = [sys.executable, "-m", "ptb_lm.torch_backend.machine_speed", "auto"]
     questions: list[dict[str, Any]] = [
         {"what": "device"},
         {"what": "gemm", "precision": "fp32", "products": [[4, 5, 6, "second"]]},

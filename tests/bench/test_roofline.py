@@ -6,8 +6,8 @@ from ptb_lm.bench import roofline
 from ptb_lm.bench.roofline import Traffic
 from ptb_lm.bench.suites import SUITES
 from ptb_lm.bench.workloads import LanguageTask
-from ptb_lm.model.backend import PRECISIONS
 from ptb_lm.model.config import Config
+from ptb_lm.model.frameworks import PRECISIONS
 
 # Two layers of 3 and 5 inputs and 5 units, a softmax over 7 words: kernels and biases.
 W = (3 * 20 + 5 * 20 + 20) + (5 * 20 + 5 * 20 + 20) + (5 * 7 + 7)

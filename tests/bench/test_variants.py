@@ -11,8 +11,8 @@ from ptb_lm.bench.suites import SUITES
 from ptb_lm.bench.variants import Variant, every, original
 from ptb_lm.errors import UserError
 from ptb_lm.model import reference
-from ptb_lm.model.backend import FRAMEWORKS
 from ptb_lm.model.config import Config
+from ptb_lm.model.frameworks import FRAMEWORKS
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 from ptb_lm import classifier
 from ptb_lm.classifier import Batch, ClassifierConfig, reference
 from ptb_lm.errors import UserError
-from ptb_lm.model.backend import FRAMEWORKS
+from ptb_lm.model.frameworks import FRAMEWORKS
 
 tf = pytest.importorskip("tensorflow")
 

@@ -21,8 +21,8 @@ from ptb_lm.inference import batches
 from ptb_lm.inference.language_model import LanguageModel
 from ptb_lm.inference.sampling import Sampler
 from ptb_lm.model import reference
-from ptb_lm.model.backend import FRAMEWORKS
 from ptb_lm.model.cells import CELLS
+from ptb_lm.model.frameworks import FRAMEWORKS
 from ptb_lm.training import tensors
 
 WORDS = ("a", "<eos>", "b", "<unk>", "c", "d", "e", "f", "g", "h", "i")

@@ -9,8 +9,8 @@ import pytest
 
 from ptb_lm.classifier import CLASSIFIERS
 from ptb_lm.errors import UserError
-from ptb_lm.model.backend import FRAMEWORKS
 from ptb_lm.model.choice import CHOSEN, MAX_SEED, Choice
+from ptb_lm.model.frameworks import FRAMEWORKS
 
 
 @pytest.mark.parametrize(("framework", "execution"), [("torch", "auto"), ("tensorflow", "graph")])

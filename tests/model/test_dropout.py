@@ -12,11 +12,11 @@ from support import installed, random_weights, random_windows
 
 from ptb_lm.errors import UserError
 from ptb_lm.model import backend, reference
-from ptb_lm.model.backend import FRAMEWORKS
 from ptb_lm.model.cells import CELLS, LSTM
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
 from ptb_lm.model.dropout import Masks, Place, places
+from ptb_lm.model.frameworks import FRAMEWORKS
 
 VOCABULARY = 11
 HALF = {"fp16": 2.5e-4, "bf16": 2e-3}

@@ -16,9 +16,9 @@ from ptb_lm import evaluate, nvidia, train
 from ptb_lm.errors import UserError
 from ptb_lm.host import held_back_stderr
 from ptb_lm.model import backend, reference
-from ptb_lm.model.backend import FRAMEWORKS
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
+from ptb_lm.model.frameworks import FRAMEWORKS
 from ptb_lm.training import tensors
 from ptb_lm.training.run_directory import RunDirectory
 

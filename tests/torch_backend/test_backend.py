@@ -13,9 +13,9 @@ from torch.profiler import ProfilerActivity, profile
 from ptb_lm.data import corpus
 from ptb_lm.errors import UserError
 from ptb_lm.model import backend, parameters, reference
-from ptb_lm.model.backend import FRAMEWORKS
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import PRESETS, SMALL, Config
+from ptb_lm.model.frameworks import FRAMEWORKS
 from ptb_lm.torch_backend.cells import BasicLayer, BlockFusedLayer
 from ptb_lm.torch_backend.dropout import InvertedDropout, WindowDropout, multiplied
 from ptb_lm.torch_backend.execution import executed

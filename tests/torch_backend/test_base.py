@@ -9,9 +9,9 @@ from support import random_weights, random_windows
 
 from ptb_lm.errors import OutOfMemoryError
 from ptb_lm.model import backend
-from ptb_lm.model.backend import FRAMEWORKS
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
+from ptb_lm.model.frameworks import FRAMEWORKS
 from ptb_lm.torch_backend.base import enough_memory
 
 

@@ -15,10 +15,10 @@ from support import random_weights
 
 from ptb_lm.data import corpus
 from ptb_lm.errors import OutOfMemoryError, UserError
-from ptb_lm.model.backend import FRAMEWORKS
 from ptb_lm.model.cells import CELLS, LSTM
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
+from ptb_lm.model.frameworks import FRAMEWORKS
 from ptb_lm.torch_backend import cpu, graph, precision
 from ptb_lm.torch_backend.backend import TorchBackend
 from ptb_lm.torch_backend.base import enough_memory

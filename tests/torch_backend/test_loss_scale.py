@@ -13,9 +13,9 @@ from support import random_weights, random_windows
 from ptb_lm import train
 from ptb_lm.errors import UserError
 from ptb_lm.model import backend, reference
-from ptb_lm.model.backend import FRAMEWORKS
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
+from ptb_lm.model.frameworks import FRAMEWORKS
 from ptb_lm.torch_backend import loss_scale, precision
 from ptb_lm.torch_backend.loss_scale import NAME, LossScale
 from ptb_lm.training.run_directory import RunDirectory

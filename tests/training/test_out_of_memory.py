@@ -14,9 +14,9 @@ from support import installed
 from ptb_lm import train
 from ptb_lm.errors import OutOfMemoryError
 from ptb_lm.model import backend, parameters
-from ptb_lm.model.backend import FRAMEWORKS
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import SMALL, Config
+from ptb_lm.model.frameworks import FRAMEWORKS
 from ptb_lm.torch_backend.backend import TorchBackend
 from ptb_lm.torch_backend.base import enough_memory
 from ptb_lm.training.run_directory import RunDirectory

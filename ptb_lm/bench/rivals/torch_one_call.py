@@ -19,12 +19,12 @@ from ptb_lm.errors import UserError
 from ptb_lm.model.choice import Choice
 from ptb_lm.torch_backend.cells import Canonical, Layer, LayerState, freeze_second_bias
 from ptb_lm.torch_backend.dropout import Dropout
-from ptb_lm.torch_backend.model import LSTMStack, State
+from ptb_lm.torch_backend.stack import RecurrentStack, State
 
 WEIGHTS = {"kernel": "weight_ih", "recurrent_kernel": "weight_hh", "bias": "bias_ih"}
 
 
-class OneCallStack(LSTMStack):
+class OneCallStack(RecurrentStack):
     """Layers of one size, without dropout, in one torch.nn.LSTM.
 
     Args:
@@ -39,7 +39,7 @@ class OneCallStack(LSTMStack):
         for layer in range(layers):
             freeze_second_bias(self.lstm.get_parameter(f"bias_hh_l{layer}"))
 
-    def executed(self, execute: Callable[[Layer], Layer]) -> LSTMStack:
+    def executed(self, execute: Callable[[Layer], Layer]) -> RecurrentStack:
         """Return itself: there are no single layers."""
         return self
 
@@ -70,7 +70,7 @@ class OneCallStack(LSTMStack):
 class OneCallClassifier(TorchClassifier):
     """A torch classifier whose layers are one call."""
 
-    def build_stack(self, model: str) -> LSTMStack:
+    def build_stack(self, model: str) -> RecurrentStack:
         """Return the LSTM layers; their parameters are still to be loaded."""
         config = self.config
         return OneCallStack(config.input_size, config.hidden_sizes[0], len(config.hidden_sizes))

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ptb_lm import cli
-from ptb_lm.model.backend import FRAMEWORKS
 from ptb_lm.model.config import PRESETS, RECIPES
+from ptb_lm.model.frameworks import FRAMEWORKS
 
 PROG = "python -m ptb_lm.bench.studies"
 

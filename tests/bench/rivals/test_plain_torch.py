@@ -13,8 +13,8 @@ from ptb_lm.bench.variants import LANGUAGE_MODELS, Variant
 from ptb_lm.bench.workloads import LanguageTask
 from ptb_lm.errors import UserError
 from ptb_lm.model import parameters
-from ptb_lm.model.backend import FRAMEWORKS
 from ptb_lm.model.config import PRESETS, RECIPES, Config
+from ptb_lm.model.frameworks import FRAMEWORKS
 
 TASK = LanguageTask(
     config=Config(hidden_size=40, embedding_size=30, num_steps=20, keep_prob=0.5), vocabulary_size=500

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ptb_lm.model import parameters
-from ptb_lm.model.backend import FRAMEWORKS
+from ptb_lm.model.frameworks import FRAMEWORKS
 from ptb_lm.model.reference_stack import stack_backward, stack_forward
 
 tf = pytest.importorskip("tensorflow")
@@ -15,7 +15,7 @@ from ptb_lm.tf_backend.cells import Layer, layer_type  # noqa: E402
 from ptb_lm.tf_backend.device import DTYPES  # noqa: E402
 from ptb_lm.tf_backend.dropout import no_dropout  # noqa: E402
 from ptb_lm.tf_backend.execution import executed  # noqa: E402
-from ptb_lm.tf_backend.model import LSTMStack  # noqa: E402
+from ptb_lm.tf_backend.stack import RecurrentStack  # noqa: E402
 
 # No two of a tensor's axes have the same size.
 STEPS, BATCH, WIDTH, HIDDEN = 6, 3, 4, (7, 5, 2)
@@ -73,7 +73,7 @@ def named(state: Any, prefix: str = "") -> dict[str, Any]:
     }
 
 
-def measure(stack: LSTMStack, inputs: Inputs, execution: str, xs_TBI: list[Any]) -> list[dict[str, Any]]:
+def measure(stack: RecurrentStack, inputs: Inputs, execution: str, xs_TBI: list[Any]) -> list[dict[str, Any]]:
     """Return for each input the stack's output, the state after and all gradients; traced once."""
     cast = tf.nest.map_structure(
         lambda array: tf.constant(array, stack.dtype), (inputs.masks, inputs.d_output_TBK, inputs.d_state)
@@ -113,7 +113,7 @@ def check(
 ) -> None:
     precision = "fp32" if gpu else TENSORFLOW.options(model)["precision"][-1]
     inputs = Inputs(bidirectional, lengths)
-    stack = LSTMStack(
+    stack = RecurrentStack(
         layer_type(model, gpu=gpu),
         WIDTH,
         HIDDEN,
@@ -158,7 +158,7 @@ def test_they_do_on_a_gpu(model: str, lengths: bool, bidirectional: bool) -> Non
 @pytest.mark.parametrize("model", TENSORFLOW.models)
 def test_parameters_come_back_by_the_names_of_stack_shapes(model: str) -> None:
     inputs = Inputs(bidirectional=True, with_lengths=False)
-    stack = LSTMStack(
+    stack = RecurrentStack(
         layer_type(model, gpu=False), WIDTH, HIDDEN, bidirectional=True, unroll="loop", dtype=tf.float32
     )
     stack.load(inputs.weights)
@@ -169,7 +169,7 @@ def test_parameters_come_back_by_the_names_of_stack_shapes(model: str) -> None:
 
 
 def test_the_zero_state_has_each_layer_s_width() -> None:
-    stack = LSTMStack(
+    stack = RecurrentStack(
         layer_type("basic", gpu=False), WIDTH, HIDDEN, bidirectional=True, unroll="loop", dtype=tf.float64
     )
     state = stack.zero_state(BATCH)
@@ -180,7 +180,7 @@ def test_the_zero_state_has_each_layer_s_width() -> None:
 
 def test_without_lengths_nothing_is_masked() -> None:
     """The language model's graph holds no operation that only padding needs."""
-    stack = LSTMStack(layer_type("basic", gpu=False), WIDTH, HIDDEN, unroll="static", dtype=tf.float32)
+    stack = RecurrentStack(layer_type("basic", gpu=False), WIDTH, HIDDEN, unroll="static", dtype=tf.float32)
 
     def run(x_TBI: Any) -> Any:
         return stack(x_TBI, stack.zero_state(BATCH), dropout=no_dropout)

@@ -12,8 +12,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ptb_lm.inference.adaptation import Dynamic
-from ptb_lm.inference.segment_model import Gradients, SegmentModel
+from ptb_lm.inference.adaptation.segment_model import Gradients, SegmentModel
+from ptb_lm.inference.adaptation.settings import Dynamic
 
 CHUNK = 1 << 17  # weights updated at a time, so that what is made on the way stays in a core's own memory
 STATIC_SEGMENT = 100  # without adaptation the length of a segment changes nothing but the speed

@@ -18,7 +18,7 @@ from ptb_lm.torch_backend.lengths import Lengths
 State = Sequence[LayerState]  # of each layer and direction: layer 0 forward, layer 0 reverse, layer 1 ...
 
 
-class LSTMStack(nn.Module):
+class RecurrentStack(nn.Module):
     """Recurrent layers with dropout on the input, between the layers and on the top output.
 
     Args:
@@ -40,7 +40,7 @@ class LSTMStack(nn.Module):
         *,
         cell: str = LSTM,
         bidirectional: bool = False,
-    ) -> "LSTMStack":
+    ) -> "RecurrentStack":
         """Return a stack; its parameters are still to be loaded.
 
         Args:
@@ -58,13 +58,13 @@ class LSTMStack(nn.Module):
         ]
         return cls(layers, cell=cell)
 
-    def executed(self, execute: Callable[[Layer], Layer]) -> "LSTMStack":
+    def executed(self, execute: Callable[[Layer], Layer]) -> "RecurrentStack":
         """Return a stack with the same parameters whose single layers are run otherwise.
 
         Args:
             execute: Returns a layer as it is to be run; see ptb_lm.torch_backend.execution.
         """
-        return LSTMStack([layer.executed(execute) for layer in self.layers], cell=self.cell)
+        return RecurrentStack([layer.executed(execute) for layer in self.layers], cell=self.cell)
 
     def canonical(self) -> dict[str, Canonical]:
         """Return the trained parameters by canonical name, as ptb_lm.model.parameters.stack_shapes does."""

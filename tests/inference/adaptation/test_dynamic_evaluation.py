@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 from support import random_weights
 
-from ptb_lm.inference.adaptation import Dynamic
+from ptb_lm.inference.adaptation.settings import Dynamic
 from ptb_lm.model import reference
 from ptb_lm.model.config import SMALL, Config
 
 torch = pytest.importorskip("torch")
 
-from ptb_lm.inference import dynamic_evaluation  # noqa: E402
-from ptb_lm.inference.segment_model import SegmentModel  # noqa: E402
+from ptb_lm.inference.adaptation import dynamic_evaluation  # noqa: E402
+from ptb_lm.inference.adaptation.segment_model import SegmentModel  # noqa: E402
 
 VOCABULARY = 9
 UNTIED = SMALL.replace(num_layers=2, hidden_size=6, embedding_size=5)

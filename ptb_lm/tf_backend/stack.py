@@ -18,7 +18,7 @@ from ptb_lm.tf_backend.dropout import Dropout
 from ptb_lm.tf_backend.time_loop import LayerState
 
 
-class LSTMStack:
+class RecurrentStack:
     """Recurrent layers, each in one direction or both, with dropout on the input of each.
 
     A bidirectional layer's output is both directions', the forward one first. The state is what is

@@ -17,7 +17,7 @@ from ptb_lm.torch_backend.dropout import InvertedDropout, no_dropout
 from ptb_lm.torch_backend.execution import executed
 from ptb_lm.torch_backend.layers import StackLayer
 from ptb_lm.torch_backend.lengths import Lengths
-from ptb_lm.torch_backend.model import LSTMStack, State
+from ptb_lm.torch_backend.stack import RecurrentStack, State
 
 STEPS, BATCH, INPUTS, HIDDEN = 9, 6, 4, (7, 5, 3)
 LENGTHS = [4, 9, 6, 1, 6, 9]  # some equal, out of order, the least and the most
@@ -40,15 +40,15 @@ def random_lstm_weights(bidirectional: bool) -> Numbers:
     return {name: rng.uniform(-0.8, 0.8, shape) for name, shape in shapes.items()}
 
 
-def load(stack: LSTMStack, weights: Mapping[str, np.ndarray]) -> LSTMStack:
+def load(stack: RecurrentStack, weights: Mapping[str, np.ndarray]) -> RecurrentStack:
     assert list(stack.canonical()) == list(weights)
     for name, kept in stack.canonical().items():
         kept.value.copy_(torch.from_numpy(weights[name]))
     return stack
 
 
-def build(model: str, bidirectional: bool, *, dtype: torch.dtype = torch.float64) -> LSTMStack:
-    stack = LSTMStack.build(model, INPUTS, HIDDEN, bidirectional=bidirectional).to(dtype)
+def build(model: str, bidirectional: bool, *, dtype: torch.dtype = torch.float64) -> RecurrentStack:
+    stack = RecurrentStack.build(model, INPUTS, HIDDEN, bidirectional=bidirectional).to(dtype)
     return load(stack, random_lstm_weights(bidirectional))
 
 
@@ -82,7 +82,7 @@ def measure(run: Run, bidirectional: bool, x_TBI: Tensor, *, like: Tensor) -> Nu
 
 
 def measured(
-    stack: LSTMStack, bidirectional: bool, x_TBI: Tensor, lengths: list[int] | None, *, run: Any = None
+    stack: RecurrentStack, bidirectional: bool, x_TBI: Tensor, lengths: list[int] | None, *, run: Any = None
 ) -> Numbers:
     """Measure one of our stacks; the gradients by its parameters too."""
     like = next(stack.parameters())

@@ -7,7 +7,7 @@ these may look at.
 import torch
 from torch import Tensor
 
-from ptb_lm.inference.adaptation import Cache
+from ptb_lm.inference.adaptation.settings import Cache
 
 CHUNK = 256  # words scored in one call
 

@@ -10,10 +10,10 @@ from torch import Tensor
 
 from ptb_lm import cli
 from ptb_lm.data.text import Ids
-from ptb_lm.inference import cache, dynamic_evaluation
-from ptb_lm.inference.adaptation import Adaptation, Cache, Dynamic
-from ptb_lm.inference.dynamic_evaluation import ScoredText, Squares
-from ptb_lm.inference.segment_model import SegmentModel
+from ptb_lm.inference.adaptation import cache, dynamic_evaluation
+from ptb_lm.inference.adaptation.dynamic_evaluation import ScoredText, Squares
+from ptb_lm.inference.adaptation.segment_model import SegmentModel
+from ptb_lm.inference.adaptation.settings import Adaptation, Cache, Dynamic
 from ptb_lm.training.scoring import perplexity_of
 
 # What --tune tries, one setting after the other from the defaults on, each with the best of those before it.

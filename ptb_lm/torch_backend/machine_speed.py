@@ -1,4 +1,6 @@
-"""How fast the machine multiplies matrices and copies memory: python -m ptb_lm.torch_backend.rates cpu.
+"""How fast the machine multiplies matrices and copies memory.
+
+    python -m ptb_lm.torch_backend.machine_speed cpu
 
 Each line on stdin is a question in JSON; a line of JSON answers it.
 

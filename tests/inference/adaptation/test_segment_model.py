@@ -10,7 +10,7 @@ from ptb_lm.model.config import SMALL, Config
 
 torch = pytest.importorskip("torch")
 
-from ptb_lm.inference.segment_model import SegmentModel  # noqa: E402
+from ptb_lm.inference.adaptation.segment_model import SegmentModel  # noqa: E402
 
 VOCABULARY = 11
 CONFIGS = {

@@ -8,7 +8,7 @@ from typing import Any
 
 from ptb_lm import cli
 from ptb_lm.errors import UserError
-from ptb_lm.inference.adaptation import RULES, Adaptation, Cache, Dynamic
+from ptb_lm.inference.adaptation.settings import RULES, Adaptation, Cache, Dynamic
 
 KINDS: dict[str, type[Dynamic] | type[Cache]] = {"dynamic": Dynamic, "cache": Cache}
 _TEXT = {

@@ -16,10 +16,10 @@ from ptb_lm.data.corpus import Corpus
 from ptb_lm.data.text import Ids
 from ptb_lm.errors import DivergenceError, UserError
 from ptb_lm.files import atomic_write
-from ptb_lm.inference.adaptation import Adaptation
-from ptb_lm.inference.adaptation_flags import Request
-from ptb_lm.inference.adapted_scoring import AdaptedScorer, Trial
-from ptb_lm.inference.segment_model import SegmentModel
+from ptb_lm.inference.adaptation.flags import Request
+from ptb_lm.inference.adaptation.scoring import AdaptedScorer, Trial
+from ptb_lm.inference.adaptation.segment_model import SegmentModel
+from ptb_lm.inference.adaptation.settings import Adaptation
 from ptb_lm.model.backend import Arrays
 from ptb_lm.training.run_config import RunConfig
 

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from ptb_lm.inference.adaptation import Cache
+from ptb_lm.inference.adaptation.settings import Cache
 
 torch = pytest.importorskip("torch")
 
-from ptb_lm.inference import cache  # noqa: E402
+from ptb_lm.inference.adaptation import cache  # noqa: E402
 
 VOCABULARY, WIDTH = 6, 5
 
