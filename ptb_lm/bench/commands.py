@@ -12,8 +12,8 @@ from typing import Any
 from ptb_lm import cli, files, host
 from ptb_lm.bench import runner, selection, user_variants, variants
 from ptb_lm.bench.machine import THREADS, Machine
-from ptb_lm.bench.record import Record
 from ptb_lm.bench.reporting import compare, report, terminal
+from ptb_lm.bench.row_log import Record
 from ptb_lm.bench.suites import SUITES
 from ptb_lm.bench.workloads import Workload
 from ptb_lm.errors import UserError

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from ptb_lm.bench import rows
+from ptb_lm.bench.block_plan import Plan, plan
 from ptb_lm.bench.machine import Machine, products
-from ptb_lm.bench.plan import Plan, plan
 from ptb_lm.bench.pool import Pool
 from ptb_lm.bench.process import WarmUp, Worker, WorkerError
-from ptb_lm.bench.record import Record
+from ptb_lm.bench.row_log import Record
 from ptb_lm.bench.rows import Row
 from ptb_lm.bench.selection import Options
 from ptb_lm.bench.suites import SUITES

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from ptb_lm import cli
 from ptb_lm.bench.machine import Machine
 from ptb_lm.bench.measurement import Measurement
-from ptb_lm.bench.record import Record
+from ptb_lm.bench.row_log import Record
 from ptb_lm.bench.selection import Options
 from ptb_lm.bench.workloads import Workload
 

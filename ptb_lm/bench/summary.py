@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from ptb_lm.bench import report_settings, rows
-from ptb_lm.bench.results import Group, Result, Summary, distinct, paired
+from ptb_lm.bench.findings import Group, Result, Summary, distinct, paired
 from ptb_lm.bench.rows import MEASURED, Row
 from ptb_lm.bench.selection import instead_of
 from ptb_lm.bench.variants import declared_precision

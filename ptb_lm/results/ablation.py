@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 
 from ptb_lm.results import command
-from ptb_lm.results.page import epochs, perplexity, table
+from ptb_lm.results.markdown import epochs, perplexity, table
 from ptb_lm.results.runs import Run
 
 # The steps that are runs in their own right, by the names of their folders.

@@ -9,7 +9,7 @@ from typing import Any
 
 from ptb_lm.errors import UserError
 from ptb_lm.inference.adaptation.settings import Cache, Dynamic
-from ptb_lm.results.page import table, write_part
+from ptb_lm.results.markdown import table, write_part
 
 PART = "adaptation"
 TITLES = (

@@ -12,7 +12,7 @@ from pathlib import Path
 from ptb_lm.bench.reporting.tables import markdown_text
 from ptb_lm.errors import UserError
 from ptb_lm.files import atomic_write
-from ptb_lm.results import command, page, runs
+from ptb_lm.results import command, markdown, runs
 from ptb_lm.results.runs import Run
 
 BOUND = 78.3
@@ -69,7 +69,7 @@ def _write_table(records: Records, results: Path) -> None:
     listed = [run for run in listed if _records_of(run) == records]
     listed.sort(key=lambda run: str(run.result["environment"]["started"]))
     rows = [_row(run, records) for run in listed]
-    page.write_part(results / "records.md", records.part, page.table(TITLES, rows))
+    markdown.write_part(results / "records.md", records.part, markdown.table(TITLES, rows))
 
 
 def _records_of(run: Run) -> Records:

@@ -7,10 +7,10 @@ docs/performance.md has one of contention, too.
 from collections.abc import Sequence
 from pathlib import Path
 
+from ptb_lm.bench.findings import Group, Result, Summary
 from ptb_lm.bench.reporting import formats
-from ptb_lm.bench.results import Group, Result, Summary
 from ptb_lm.bench.summary import summarise
-from ptb_lm.results.page import table, write_part
+from ptb_lm.results.markdown import table, write_part
 
 MEASURED = "bench-precisions-cpu"
 CONTENTION = "contention-medium-cpu"

@@ -11,7 +11,7 @@ from typing import Any
 
 from ptb_lm.model.config import PRESETS
 from ptb_lm.results import ablation, command, runs
-from ptb_lm.results.page import epochs, perplexity, table, write_part
+from ptb_lm.results.markdown import epochs, perplexity, table, write_part
 from ptb_lm.results.runs import Run
 
 # Test perplexities in the docstring of TensorFlow's tutorial (ptb_word_lm.py).

@@ -25,10 +25,10 @@ from ptb_lm.model.hyperparameter import flag_name
 from ptb_lm.training import run_data
 from ptb_lm.training.fine_tuning import Start
 from ptb_lm.training.interrupt import Interrupted, StopRequest
+from ptb_lm.training.progress_display import LOG_SECONDS
 from ptb_lm.training.run_config import RESUMABLE, RunConfig
 from ptb_lm.training.run_directory import RunDirectory
 from ptb_lm.training.trainer import Trainer, count_steps
-from ptb_lm.training.watch import LOG_SECONDS
 
 
 def train(arguments: argparse.Namespace, command_line: str, *, started: float) -> int:

@@ -12,7 +12,7 @@ from ptb_lm.errors import DivergenceError, OutOfMemoryError, UserError
 from ptb_lm.model import cells, parameters
 from ptb_lm.model.backend import Arrays, Backend, State
 from ptb_lm.model.config import Config
-from ptb_lm.training.averaging import Averages
+from ptb_lm.training.averaging_schedule import Averages
 from ptb_lm.training.progress import Progress
 from ptb_lm.training.run_config import RunConfig
 from ptb_lm.training.run_directory import RunDirectory, SavedState

@@ -10,15 +10,15 @@ from ptb_lm.data.corpus import Corpus, Words
 from ptb_lm.model import parameters
 from ptb_lm.model.backend import Backend, Loss, State
 from ptb_lm.training import metrics, scoring
-from ptb_lm.training.averaging import Averages
+from ptb_lm.training.averaging_schedule import Averages
 from ptb_lm.training.interrupt import Interrupted, StopRequest
 from ptb_lm.training.progress import Progress
+from ptb_lm.training.progress_display import LOG_SECONDS, Log, Watch
 from ptb_lm.training.run_config import RunConfig
 from ptb_lm.training.run_directory import RunDirectory
 from ptb_lm.training.scalars import Scalars
 from ptb_lm.training.schemas import Row
 from ptb_lm.training.state import collect, diverged, restore
-from ptb_lm.training.watch import LOG_SECONDS, Log, Watch
 
 READ_SECONDS = 0.5  # how often the device is waited for: to move the bar, and to notice divergence
 SAVE_SECONDS = 300.0  # how much work a lost process may lose

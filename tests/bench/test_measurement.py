@@ -10,7 +10,7 @@ import pytest
 from ptb_lm.bench.machine import Gemm, Product, products
 from ptb_lm.bench.measurement import Measurement
 from ptb_lm.bench.process import WarmUp
-from ptb_lm.bench.record import Record
+from ptb_lm.bench.row_log import Record
 from ptb_lm.bench.rows import Row
 from ptb_lm.bench.selection import Options
 from ptb_lm.bench.suites import SUITES

@@ -11,7 +11,7 @@ from bench_rows import WORK, row, unmeasured, write
 from support import ROOT
 
 from ptb_lm.bench import rows
-from ptb_lm.bench.record import Record
+from ptb_lm.bench.row_log import Record
 from ptb_lm.bench.rows import Row
 from ptb_lm.errors import UserError
 

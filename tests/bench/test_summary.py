@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from bench_rows import ENVIRONMENT, PTB, WORK, rounds, row, unmeasured, write
 
-from ptb_lm.bench.results import Group, Result, Summary, paired
+from ptb_lm.bench.findings import Group, Result, Summary, paired
 from ptb_lm.bench.summary import summarise
 from ptb_lm.errors import UserError
 

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ptb_lm.bench import intervals
+from ptb_lm.bench.findings import Group, Result, Summary, distinct
 from ptb_lm.bench.intervals import LogMean
 from ptb_lm.bench.reporting import formats
 from ptb_lm.bench.reporting.formats import NOTHING
 from ptb_lm.bench.reporting.tables import Cell, Column, Name, Table, markdown_code, markdown_text, to_markdown
-from ptb_lm.bench.results import Group, Result, Summary, distinct
 from ptb_lm.bench.summary import EQUAL_WORK, common_precision, summarise
 from ptb_lm.errors import UserError
 

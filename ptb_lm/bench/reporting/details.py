@@ -4,11 +4,11 @@ import statistics
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
+from ptb_lm.bench.findings import Group, Result
 from ptb_lm.bench.intervals import Ratio, Spread
 from ptb_lm.bench.reporting import formats
 from ptb_lm.bench.reporting.formats import NOTHING
 from ptb_lm.bench.reporting.tables import Cell, Column, Name, Table
-from ptb_lm.bench.results import Group, Result
 
 _T = TypeVar("_T")
 

@@ -2,13 +2,13 @@
 
 from collections.abc import Callable, Iterator, Sequence
 
+from ptb_lm.bench.findings import Group, distinct, paired
 from ptb_lm.bench.intervals import Ratio
 from ptb_lm.bench.reporting import formats, published
 from ptb_lm.bench.reporting.document import Captioned
 from ptb_lm.bench.reporting.formats import NOTHING
 from ptb_lm.bench.reporting.published import Figure, Source
 from ptb_lm.bench.reporting.tables import Cell, Column, Name, Table
-from ptb_lm.bench.results import Group, distinct, paired
 
 
 def tables(groups: Sequence[Group]) -> Iterator[Captioned]:

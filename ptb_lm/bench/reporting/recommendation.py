@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 
+from ptb_lm.bench.findings import Group, Result, paired
 from ptb_lm.bench.reporting import formats
-from ptb_lm.bench.results import Group, Result, paired
 
 _MANY = 4  # labels in a sentence, at most
 

@@ -5,12 +5,12 @@ from pathlib import Path
 
 from ptb_lm import cli
 from ptb_lm.bench import report_settings
+from ptb_lm.bench.findings import Group, Summary, distinct
 from ptb_lm.bench.report_settings import ReportSettings
 from ptb_lm.bench.reporting import formats, how_to_read, learning_curves, page, recommendation, sections
 from ptb_lm.bench.reporting.document import Captioned, Document, Section
 from ptb_lm.bench.reporting.plots import MISSING
 from ptb_lm.bench.reporting.tables import Column, Table, markdown_text, to_markdown
-from ptb_lm.bench.results import Group, Summary, distinct
 from ptb_lm.bench.summary import summarise
 from ptb_lm.bench.variants import original
 from ptb_lm.errors import UserError

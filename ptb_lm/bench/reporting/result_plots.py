@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 
+from ptb_lm.bench.findings import Group, Result
 from ptb_lm.bench.reporting import formats
 from ptb_lm.bench.reporting.document import Bar, Bars
-from ptb_lm.bench.results import Group, Result
 
 
 def plots(group: Group, *, with_pass: bool) -> Iterator[Bars]:

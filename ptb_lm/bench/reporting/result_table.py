@@ -8,9 +8,9 @@ What nobody can measure here has no row: below the table a line says which varia
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from ptb_lm.bench.findings import Group, Result, distinct
 from ptb_lm.bench.reporting.formats import NOTHING, interval, of_limit, percent, significant, times
 from ptb_lm.bench.reporting.tables import Across, Cell, Column, Name, Table
-from ptb_lm.bench.results import Group, Result, distinct
 
 
 @dataclass(frozen=True)

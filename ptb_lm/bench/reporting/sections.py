@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator, Sequence
 
+from ptb_lm.bench.findings import Group, Result, distinct
 from ptb_lm.bench.intervals import Ratio
 from ptb_lm.bench.reporting import details, formats, published_tables, result_plots, result_table
 from ptb_lm.bench.reporting.document import Captioned, Section
-from ptb_lm.bench.results import Group, Result, distinct
 from ptb_lm.bench.variants import original
 
 

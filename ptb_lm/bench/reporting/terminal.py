@@ -3,8 +3,8 @@
 import math
 from collections.abc import Iterator
 
+from ptb_lm.bench.findings import Group, Result, Summary
 from ptb_lm.bench.reporting import formats
-from ptb_lm.bench.results import Group, Result, Summary
 
 _LABEL = 36  # characters, at most
 _SHORTEST_BAR = 10

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from ptb_lm.model.config import SMALL
-from ptb_lm.training.averaging import AVERAGE_EVERY, Averages, interval, weight
+from ptb_lm.training.averaging_schedule import AVERAGE_EVERY, Averages, interval, weight
 
 
 class Recorder:

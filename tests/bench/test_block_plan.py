@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from ptb_lm.bench.plan import Plan, plan
+from ptb_lm.bench.block_plan import Plan, plan
 from ptb_lm.bench.process import WarmUp
 from ptb_lm.bench.suites import SUITES
 

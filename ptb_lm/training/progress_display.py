@@ -8,10 +8,10 @@ from tqdm import tqdm
 
 from ptb_lm import cli
 from ptb_lm.model.config import Config
-from ptb_lm.training import metrics, status
+from ptb_lm.training import metrics, progress_text
 from ptb_lm.training.progress import Progress
+from ptb_lm.training.progress_text import Status
 from ptb_lm.training.scalars import Scalars
-from ptb_lm.training.status import Status
 
 LOG_SECONDS = 30.0  # between two lines of a log
 POINTS = 50  # of an epoch in TensorBoard, at most; it shows a thousand of a curve
@@ -34,7 +34,7 @@ class Bar(tqdm):  # type: ignore[misc] # tqdm ships no types
             return ""
         facts = self.format_dict
         columns = facts["ncols"] or UNKNOWN_WIDTH
-        left, right = status.fitted(self.now, columns)
+        left, right = progress_text.fitted(self.now, columns)
         if columns - len(left) - len(right) - 2 < SHORTEST_BAR:
             return f"{left} {right}".rstrip()
         drawn: str = tqdm.format_meter(**{**facts, "bar_format": f"{left} {{bar}} {right}", "ncols": columns})
@@ -97,13 +97,13 @@ class Watch:
 
     def update(self) -> None:
         """Show the steps that have been done since the last time."""
-        now = status.status(
+        now = progress_text.status(
             self.progress, self.config, steps=self.steps, validation_seconds=self.validation_seconds
         )
         if not self.bar.disable:
             self.bar.show(now)
         elif sys.stdout is not None and self.log.due():
-            cli.remark(status.line(now))
+            cli.remark(progress_text.line(now))
         since = metrics.Sums.of(self.progress)
         if since.step == now.steps or since.step - self._point.step >= now.steps / POINTS:
             values = metrics.point(self._point, since, self.config, rate=now.learning_rate)

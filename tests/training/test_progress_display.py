@@ -17,8 +17,8 @@ import pytest
 import runs
 
 from ptb_lm import train
-from ptb_lm.training import status, trainer
-from ptb_lm.training.status import Status
+from ptb_lm.training import progress_text, trainer
+from ptb_lm.training.progress_text import Status
 
 NOW = Status(
     epoch=3,
@@ -135,17 +135,20 @@ def test_every_number_on_the_screen_is_whole(
 @pytest.mark.parametrize("now", [NOW, LONGEST], ids=["usual", "longest"])
 @pytest.mark.parametrize("columns", range(1, 220))
 def test_a_text_of_any_width_has_whole_words_only(now: Status, columns: int) -> None:
-    left, right = status.fitted(now, columns)
+    left, right = progress_text.fitted(now, columns)
     assert len(f"{left} {right}".rstrip()) <= columns
     known = {
-        word.strip(",") for wording in status._wordings(now) for text in wording for word in text.split()
+        word.strip(",")
+        for wording in progress_text._wordings(now)
+        for text in wording
+        for word in text.split()
     }
     assert {word.strip(",") for word in f"{left} {right}".split()} <= known
 
 
 @pytest.mark.parametrize("now", [NOW, dataclasses.replace(NOW, epoch=13, learning_rate=0.01234)])
 def test_80_columns_show_everything(now: Status) -> None:
-    text = " ".join(status.fitted(now, 80))
+    text = " ".join(progress_text.fitted(now, 80))
     assert text == (
         f"epoch {now.epoch}/13 53% loss 4.123 ppl 61.8 3,854 words/s lr {now.learning_rate:g} "
         "left 3m, run 10h"
@@ -153,7 +156,7 @@ def test_80_columns_show_everything(now: Status) -> None:
 
 
 def test_the_longest_numbers_leave_out_words_before_they_leave_out_facts() -> None:
-    assert " ".join(status.fitted(LONGEST, 80)) == (
+    assert " ".join(progress_text.fitted(LONGEST, 80)) == (
         "100/100 99% loss 12.346 ppl 229946 1,234,568 words/s lr 0.0001234 run 9.7h"
     )
 
@@ -174,7 +177,7 @@ def test_the_longest_numbers_leave_out_words_before_they_leave_out_facts() -> No
     ],
 )
 def test_durations(seconds: float, text: str) -> None:
-    assert status.duration(seconds) == text
+    assert progress_text.duration(seconds) == text
 
 
 # The log.
