@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+from graphlib import TopologicalSorter
 
 import pytest
 from architecture import FLOORS, MODULES, PACKAGE, PAGE, SMALL_FILES, arrows, drawn, imported, room
@@ -65,6 +66,17 @@ def test_imports_run_downwards(module: str) -> None:
     for name in imported(ast.parse(MODULES[module].read_text(encoding="utf-8"))):
         if name in MODULES and (other := room(name)) != own:
             assert FLOOR[other] < FLOOR[own], f"{module} ({own}) imports {name} ({other})"
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    """As they are imported themselves; what a function imports is there by then, and a type needs no value."""
+    graph = {
+        module: {*imported(at_the_top(ast.parse(path.read_text(encoding="utf-8"))))} & MODULES.keys() - {module}
+        for module, path in MODULES.items()
+    }
+    assert sum(map(len, graph.values())) > len(graph)
+    # Raises CycleError, which names the modules of a circle.
+    assert {*TopologicalSorter(graph).static_order()} == MODULES.keys()
 
 
 def test_every_room_has_its_floor() -> None:
