@@ -61,10 +61,10 @@ def _where(summary: Summary, link: str) -> str:
     commit = facts["commit"].partition(" ")[0][:7]
     machine = f"{facts['processor']}, {facts['cores']} cores, torch {facts['torch']}"
     lines = (
-        "Words a second of a training step by the tutorial's recipe (the median of rounds); how many times",
-        "as fast as the plain loop in float32 that is (the mean of the rounds' ratios, with its interval);",
-        f"and the fraction of what the machine's fastest matrix products make. {machine},",
-        f"commit {commit} ([report]({link})).",
+        "Each row is a training step by the tutorial's recipe. The first number is words per second (the median",
+        "of the rounds). The ratio compares it with the plain loop in float32 (the mean of the rounds' ratios, with",
+        "its 95 % interval). The share of peak is relative to the machine's fastest matrix products.",
+        f"Measured on {machine}, commit {commit} ([report]({link})).",
     )
     return "\n".join(lines)
 
@@ -73,7 +73,7 @@ def _table(summary: Summary, names: Sequence[str]) -> str:
     groups = {group.workload: group for group in summary.groups}
     titles = ["", "precision"]
     for workload in groups:
-        titles += [f"{workload}:", "ratio:", "of the products:"]
+        titles += [f"{workload}:", "ratio:", "share of peak:"]
     rows = []
     for name in names:
         found = [group.result(name) for group in groups.values()]

@@ -83,7 +83,7 @@ def split(line: str) -> tuple[str, list[str]] | None:
     return found[1] or found[2], [word for word in words[:end] if not word.startswith("$")]
 
 
-class Parsed(Exception):
+class ParsedError(Exception):
     """A command line was parsed to its end."""
 
 
@@ -101,10 +101,10 @@ def test_each_command_parses(name: str, arguments: list[str], monkeypatch: pytes
 
     def parse_alone(parser: cli.Parser, *given: object) -> None:
         parse(parser, *given)  # type: ignore[arg-type]
-        raise Parsed
+        raise ParsedError
 
     monkeypatch.setattr(cli.Parser, "parse_args", parse_alone)
-    with pytest.raises(Parsed):
+    with pytest.raises(ParsedError):
         commands.main([name, *arguments])
 
 
@@ -119,11 +119,11 @@ def test_each_flag_in_a_sentence_is_known(page: Path, monkeypatch: pytest.Monkey
 
         def check(parser: cli.Parser, *_: object, arguments: list[str] = arguments, code: str = code) -> None:
             assert flags.unknown_flag(parser, arguments) == "", code
-            raise Parsed
+            raise ParsedError
 
         with monkeypatch.context() as patch:
             patch.setattr(cli.Parser, "parse_args", check)
-            with pytest.raises(Parsed):
+            with pytest.raises(ParsedError):
                 commands.main([name, *arguments])
 
 
