@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+FILE = "curve.svg"  # beside a run's files
+
 
 def draw(run: Run) -> Path:
     """Draw a run's learning curves into its folder; return the file.
@@ -22,7 +24,7 @@ def draw(run: Run) -> Path:
     Raises:
         UserError: matplotlib is not installed.
     """
-    path = run.folder / "curve.svg"
+    path = run.folder / FILE
     atomic_write(path, svg(run))
     return path
 

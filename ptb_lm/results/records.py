@@ -12,10 +12,11 @@ from pathlib import Path
 from ptb_lm.bench.reporting.tables import markdown_text
 from ptb_lm.errors import UserError
 from ptb_lm.files import atomic_write
-from ptb_lm.results import command, markdown, runs
+from ptb_lm.results import command, curve, markdown, runs
 from ptb_lm.results.runs import Run
 
 BOUND = 78.3
+FILE = "record.json"  # beside a run's files: what its record says of it
 TITLES = [
     *("date", "commit", "what changed", "machine", "processor", "command", "epochs:", "test:", "seconds:"),
     *("log", "curve"),
@@ -54,7 +55,7 @@ def record(folder: Path, what: str) -> str:
     run = runs.read(folder)
     if problem := next(_problems(run), ""):
         raise UserError(f"{run.folder} is no record: {problem}")
-    file = run.folder / "record.json"
+    file = run.folder / FILE
     if file.exists() and (before := _what(run)) != what:
         raise UserError(f"{run.folder} is in the table already, as {before!r}; other code is another run")
     atomic_write(file, json.dumps({"what": what}) + "\n")
@@ -109,7 +110,7 @@ def _problems_on_a_cpu(run: Run) -> Iterator[str]:
 
 
 def _what(run: Run) -> str:
-    return str(json.loads((run.folder / "record.json").read_text(encoding="utf-8"))["what"])
+    return str(json.loads((run.folder / FILE).read_text(encoding="utf-8"))["what"])
 
 
 def _row(run: Run, records: Records) -> list[str]:
@@ -126,5 +127,5 @@ def _row(run: Run, records: Records) -> list[str]:
         f"{run.result['test_perplexity']:.2f}",
         f"{run.result[records.clock]:.1f}",
         f"[{name}]({name})",
-        f"[curve]({name}/curve.svg)" if (run.folder / "curve.svg").exists() else "",
+        f"[curve]({name}/{curve.FILE})" if (run.folder / curve.FILE).exists() else "",
     ]

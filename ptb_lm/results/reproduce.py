@@ -11,10 +11,12 @@ from pathlib import Path
 from types import FrameType
 
 from ptb_lm import cli, host
+from ptb_lm.bench import rows
 from ptb_lm.errors import UserError
 from ptb_lm.results import keep, records, table
 from ptb_lm.results.plan import results_of, steps_of
 from ptb_lm.results.steps import Race, Step, Suite, Train, UnlessKept, arguments, find_device
+from ptb_lm.training.run_directory import RunDirectory
 
 PROG = "scripts/reproduce"
 
@@ -123,8 +125,8 @@ class _Work:
 
     def _do(self, step: Step) -> int:
         if isinstance(step, UnlessKept):
-            there = (self.root / "results" / f"{step.result}-cudnn-{self.device}" / "result.json").exists()
-            return 0 if there else self._make(step.result)
+            kept = RunDirectory(self.root / "results" / f"{step.result}-cudnn-{self.device}")
+            return 0 if kept.result.exists() else self._make(step.result)
         if isinstance(step, Train):
             return self._train(step)
         if isinstance(step, Suite):
@@ -135,11 +137,10 @@ class _Work:
         if isinstance(step, Race):
             self.commit = _commit("race")
         name = self._named(step.name)
-        run = self.root / "checkpoints" / f"reproduce-{name}"
+        run = RunDirectory(self.root / "checkpoints" / f"reproduce-{name}")
         self.running = name
-        if not (run / "result.json").exists():
-            started = (run / "state" / "training.safetensors").exists()
-            going_on = started and not isinstance(step, Race)
+        if not run.result.exists():
+            going_on = run.state.exists() and not isinstance(step, Race)
             again = f"-m ptb_lm.train --resume checkpoints/reproduce-{name}"
             if status := self._python(again if going_on else arguments(step)):
                 if status == cli.EXIT_USAGE:  # refused: another process may be at work there
@@ -152,7 +153,7 @@ class _Work:
 
     def _record(self, name: str) -> None:
         run, what = self.root / "results" / name, os.environ.get("WHAT", "")
-        if what or not (run / "record.json").exists():
+        if what or not (run / records.FILE).exists():
             records.record(run, what or "the preset race")
 
     def _measure(self, step: Suite) -> int:
@@ -162,7 +163,7 @@ class _Work:
         kept = self.root / "results" / name
         kept.mkdir(parents=True, exist_ok=True)
         measured = self.root / "bench" / f"reproduce-{name}"
-        for path in (measured / "rows.jsonl", *measured.glob("report.*")):
+        for path in (measured / rows.FILE, *measured.glob("report.*")):
             shutil.copyfile(path, kept / path.name)
         return 0
 

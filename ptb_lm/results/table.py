@@ -10,7 +10,7 @@ from statistics import fmean
 from typing import Any
 
 from ptb_lm.model.config import PRESETS
-from ptb_lm.results import ablation, command, runs
+from ptb_lm.results import ablation, command, curve, runs
 from ptb_lm.results.markdown import epochs, perplexity, table, write_part
 from ptb_lm.results.runs import Run
 
@@ -127,7 +127,7 @@ def _row(group: list[Run]) -> list[str]:
         _minutes(results),
         run.device,
         f"`{command.command_of(run)}`",
-        ", ".join(_curve(each) for each in group if (each.folder / "curve.svg").exists()),
+        ", ".join(_curve(each) for each in group if (each.folder / curve.FILE).exists()),
     ]
 
 
@@ -144,4 +144,4 @@ def _minutes(results: list[dict[str, Any]]) -> str:
 
 
 def _curve(run: Run) -> str:
-    return f"[{run.config.choice.seed}]({run.folder.name}/curve.svg)"
+    return f"[{run.config.choice.seed}]({run.folder.name}/{curve.FILE})"
