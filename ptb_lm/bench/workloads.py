@@ -155,7 +155,7 @@ class ClassifierTask:
             frames = int(lengths_B.sum())
         dense = _matrix_elements(self.shapes, ("dense.",))
         outputs = frames if self.config.loss == "ctc" else self.batch_size
-        return frames * _matrix_elements(self.shapes, ("lstm.",)) + outputs * dense
+        return frames * _matrix_elements(self.shapes, (f"{LSTM}.",)) + outputs * dense
 
     @property
     def size(self) -> str:

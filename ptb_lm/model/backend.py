@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from ptb_lm.data.corpus import Words
     from ptb_lm.data.text import Ids
+    from ptb_lm.model.dropout import Masks
 
 Arrays: TypeAlias = "dict[str, NDArray[Any]]"
 State = Any  # opaque to the trainer: the carried h and c, in the framework's own tensors
@@ -88,6 +89,17 @@ class Backend(Model):
 
         The loss for the gradient is summed over time and averaged over the batch. The state is used up: the
         one returned may be the same memory.
+        """
+
+    @abstractmethod
+    def next_masks(self, batch: int, steps: int) -> Masks[NDArray[np.bool_]]:
+        """Return what dropout will keep in the next training window; its random stream stays where it is.
+
+        The benchmark's check computes the same step in NumPy with them.
+
+        Args:
+            batch: B of that window.
+            steps: T of that window.
         """
 
     @abstractmethod

@@ -69,7 +69,13 @@ def directions(layer: int, *, bidirectional: bool, cell: str = cells.LSTM) -> tu
 
 def cell_of(weights: Iterable[str]) -> Cell:
     """Return the cell that the parameters of these canonical names belong to."""
-    return cells.get(next(filter(None, map(_cell_name, weights))))
+    return next(filter(None, map(owner, weights)))
+
+
+def owner(name: str) -> Cell | None:
+    """Return the cell that a canonical name belongs to; None for one of another part of the model."""
+    first = name.partition(".")[0]
+    return cells.get(first) if first in cells.CELLS else None
 
 
 def check_fits(config: Config, vocabulary_size: int) -> None:
@@ -107,9 +113,9 @@ def uniform(shapes: Mapping[str, tuple[int, ...]], *, scale: float, seed: int) -
     rng = np.random.default_rng(seed)
     weights: Weights = {}
     for name, shape in shapes.items():
-        cell, short_name = _cell_name(name), name.rpartition(".")[2]
-        if cell and short_name in (constants := cells.get(cell).constants):
-            weights[name] = np.full(shape, constants[short_name], np.float32)
+        cell, short_name = owner(name), name.rpartition(".")[2]
+        if cell and short_name in cell.constants:
+            weights[name] = np.full(shape, cell.constants[short_name], np.float32)
         else:
             # The doubles of a bit generator are a stable stream; float32 draws would be another one.
             weights[name] = (scale * (rng.random(shape) * 2 - 1)).astype(np.float32)
@@ -151,9 +157,3 @@ def check(
             raise UserError(f"the tensor {name!r} has shape {weights[name].shape}, not {shape}")
         if dtype is not None and weights[name].dtype != dtype:
             raise UserError(f"the tensor {name!r} is of {weights[name].dtype}, not of {np.dtype(dtype)}")
-
-
-def _cell_name(name: str) -> str:
-    """Return the cell that a canonical name belongs to; "" for one of another part of the model."""
-    first = name.partition(".")[0]
-    return first if first in cells.CELLS else ""

@@ -242,7 +242,7 @@ def _trained(
     batch_size, steps = windows[0][0].shape
     state, before = model.zero_state(batch_size), model.export_weights()
     for (x_BT, y_BT), rate in zip(windows, rates, strict=True):
-        kept = model.next_masks(batch_size, steps) if masked else None  # type: ignore[attr-defined]
+        kept = model.next_masks(batch_size, steps) if masked else None
         start = time.perf_counter()
         state, loss = model.train_step(x_BT, y_BT, state, learning_rate=rate)
         (measured,) = model.read([loss])

@@ -28,7 +28,7 @@ def undropped(config: Config) -> Config:
 
 
 def told_by(model: Any) -> bool:
-    """Return whether a model tells what its next masks will keep."""
+    """Return whether a model tells its next masks, as every Backend does and few rivals do."""
     return getattr(model, "next_masks", None) is not None
 
 

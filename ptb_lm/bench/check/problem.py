@@ -21,7 +21,6 @@ Shapes: B = batch, T = time steps, H = a layer's hidden units.
 """
 
 import math
-from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +29,7 @@ from ptb_lm.bench.workloads import ClassifierTask, LanguageTask, Task
 from ptb_lm.classifier import Batch
 from ptb_lm.data.text import Ids
 from ptb_lm.model import parameters
+from ptb_lm.model.cells.cell import MemoryGates
 
 Weights = dict[str, NDArray[np.float64]]
 
@@ -39,9 +39,8 @@ LOGITS = 8.0
 # some rows are distinct, and the others copies of them: the variant computes them all, at its own batch size,
 # and loss and gradients, which are means over the rows, are those of the distinct ones.
 MULTIPLY_ADDS = 1e10
-LEAST_ROWS = (
-    2  # distinct ones, of a batch of an even size: a variant that mixes rows up must not go unnoticed
-)
+# Distinct ones, of a batch of an even size: a variant that mixes rows up must not go unnoticed.
+LEAST_ROWS = 2
 
 
 def weights(shapes: parameters.Shapes, *, steps: int, seed: int) -> Weights:
@@ -60,18 +59,27 @@ def weights(shapes: parameters.Shapes, *, steps: int, seed: int) -> Weights:
         if name == "embedding" and "softmax.kernel" not in shapes:  # it is the softmax's kernel as well
             scale = LOGITS / math.sqrt(shape[1])
         array = rng.normal(0, scale, shape)
-        if _has_forget_gates(name, shapes):
-            hidden = shape[0] // 4
-            # Times of memory from 1 to T steps, as in Tallec and Ollivier, "Can recurrent neural networks
-            # warp time?", 2018, section 2; and input gates narrower by the root of it, so that a sum of that
-            # many random inputs stays of order one. Without that four layers are chaotic over 1000 steps: of
-            # a rounding in float32 a gradient is off by 1 %. With it the first step still moves the last
-            # output, by 2 %.
-            memory = np.log(rng.uniform(1, max(steps, 2), hidden))
-            array[hidden : 2 * hidden] += memory
-            array[:hidden] -= memory / 2
+        cell = parameters.owner(name)
+        if cell and cell.memory and name.endswith(f".{cell.memory.bias}"):
+            _remember(array, cell.memory, steps=steps, rng=rng)
         drawn[name] = array.astype(np.float32).astype(np.float64)
     return drawn
+
+
+def _remember(
+    bias: NDArray[np.float64], memory: MemoryGates, *, steps: int, rng: np.random.Generator
+) -> None:
+    """Move a bias so that its units remember for 1 to T steps.
+
+    As in Tallec and Ollivier, "Can recurrent neural networks warp time?", 2018, section 2. Input gates are
+    narrower by the root of it, so that a sum of that many random inputs stays of order one. Without that four
+    layers are chaotic over 1000 steps: of a rounding in float32 a gradient is off by 1 %. With it the first
+    step still moves the last output, by 2 %.
+    """
+    gates = bias.reshape(memory.gates, -1)  # a view
+    times = np.log(rng.uniform(1, max(steps, 2), gates.shape[1]))
+    gates[memory.forget] += times
+    gates[memory.input] -= times / 2
 
 
 def distinct_rows(task: Task) -> int:
@@ -102,11 +110,3 @@ def batch(task: ClassifierTask, *, distinct: int, seed: int) -> Batch:
 
 def _copies(task: Task, distinct: int) -> NDArray[np.integer]:
     return np.arange(task.batch_size) % distinct
-
-
-def _has_forget_gates(name: str, shapes: Mapping[str, tuple[int, ...]]) -> bool:
-    """Return whether it is the bias of an LSTM's four gates."""
-    if not (name.startswith("lstm.") and name.endswith(".bias")):
-        return False
-    recurrent = shapes.get(name.removesuffix("bias") + "recurrent_kernel")
-    return recurrent is not None and recurrent == (shapes[name][0] // 4, shapes[name][0])

@@ -5,13 +5,29 @@ Shapes: B = batch, I = input width, H = hidden units.
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[np.floating]
 LayerState = tuple[Array, ...]  # what a layer carries from step to step, as Cell.carried names it
+
+
+class MemoryGates(NamedTuple):
+    """The part of a bias that says for how long units remember, and how much they take in.
+
+    Attributes:
+        bias: The parameter, [gates * H]. A gate's H values lie side by side.
+        gates: How many gates it is of.
+        forget: The index of the gate that keeps the memory.
+        input: The index of the gate that lets the input into it.
+    """
+
+    bias: str
+    gates: int
+    forget: int
+    input: int
 
 
 class Cell(ABC):
@@ -25,11 +41,14 @@ class Cell(ABC):
         name: As --cell calls it. It opens the canonical names.
         carried: The names of the arrays that are carried, each [B, H]. The first is "h", a layer's output.
         constants: The initial value of each parameter that is not drawn at random.
+        memory: The gates that the benchmark's check sets to remember for long, so that the first steps of a
+            long sequence show in its end. None: their biases are drawn as any others.
     """
 
     name: ClassVar[str]
     carried: ClassVar[tuple[str, ...]]
     constants: ClassVar[Mapping[str, float]]
+    memory: ClassVar[MemoryGates | None] = None
 
     @abstractmethod
     def shapes(self, input_size: int, hidden_size: int) -> dict[str, tuple[int, ...]]:

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ptb_lm.model.cells.cell import Array, Cell, LayerState, sigmoid
+from ptb_lm.model.cells.cell import Array, Cell, LayerState, MemoryGates, sigmoid
 
 
 class LSTM(Cell):
@@ -26,6 +26,7 @@ class LSTM(Cell):
     # As in TensorFlow's tutorial: its variable scope initialises all but the cells' biases, which
     # TensorFlow's cells set to zero (and forget_bias is 0).
     constants: ClassVar[Mapping[str, float]] = {"bias": 0.0}
+    memory = MemoryGates("bias", gates=4, forget=1, input=0)
 
     def shapes(self, input_size: int, hidden_size: int) -> dict[str, tuple[int, ...]]:
         """Return the shape of each parameter of a layer."""
