@@ -7,7 +7,9 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ptb_lm.bench.reporting.plots import INK, PERPLEXITIES, draw_perplexities, svg_file
+from ptb_lm.bench.reporting.perplexity_plot import PERPLEXITIES, draw_perplexities
+from ptb_lm.bench.reporting.plot_style import INK
+from ptb_lm.bench.reporting.plots import svg_file
 from ptb_lm.files import atomic_write
 from ptb_lm.results.runs import Run
 

@@ -3,7 +3,8 @@
 import pytest
 
 from ptb_lm.bench.reporting import published
-from ptb_lm.bench.reporting.published import SOURCES, Figure, Source
+from ptb_lm.bench.reporting.publication import Figure, Source
+from ptb_lm.bench.reporting.published import SOURCES
 from ptb_lm.bench.suites import SUITES
 
 FIGURES = [(source, figure) for source in SOURCES for figure in source.figures]

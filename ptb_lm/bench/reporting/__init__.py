@@ -2,5 +2,6 @@
 
 report.py puts a document (document.py) together: sections.py describes a workload by tables (result_table.py,
 details.py, published_tables.py with the figures of published.py) and plots (result_plots.py), and
-learning_curves.py training runs. tables.py writes Markdown and HTML, plots.py draws, page.py is the page.
+learning_curves.py training runs. tables.py writes Markdown and HTML, plots.py draws (bar_plot.py,
+perplexity_plot.py), page.py is the page.
 """

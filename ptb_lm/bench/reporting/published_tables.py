@@ -7,7 +7,7 @@ from ptb_lm.bench.intervals import Ratio
 from ptb_lm.bench.reporting import formats, published
 from ptb_lm.bench.reporting.document import Captioned
 from ptb_lm.bench.reporting.formats import NOTHING
-from ptb_lm.bench.reporting.published import Figure, Source
+from ptb_lm.bench.reporting.publication import Figure, Source
 from ptb_lm.bench.reporting.tables import Cell, Column, Name, Table
 
 
