@@ -25,9 +25,9 @@ from ptb_lm.training.run_directory import RunDirectory
 tf = pytest.importorskip("tensorflow")
 
 from ptb_lm.tf_backend.block_ops import block_cell, block_lstm  # noqa: E402
-from ptb_lm.tf_backend.cells import BasicLayer  # noqa: E402
 from ptb_lm.tf_backend.dropout import InvertedDropout  # noqa: E402
 from ptb_lm.tf_backend.loss import SoftmaxLayer, TiedSoftmaxLayer, sum_by_word  # noqa: E402
+from ptb_lm.tf_backend.lstm import BasicLayer  # noqa: E402
 from ptb_lm.tf_backend.time_loop import over_time  # noqa: E402
 
 VOCABULARY = 11

@@ -1,0 +1,182 @@
+"""An LSTM layer in four ways: basic, block, block_fused, cudnn.
+
+All of these compute the same function of the same canonical parameters (ptb_lm.model.cells.lstm).
+
+Shapes: T = time steps, B = batch, I = input width, H = hidden units.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+from numpy.typing import NDArray
+
+from ptb_lm.model.backend import Arrays
+from ptb_lm.tf_backend.block_ops import block_cell, block_lstm
+from ptb_lm.tf_backend.cells import Layer
+from ptb_lm.tf_backend.time_loop import LayerState, over_time
+
+
+class LSTMLayer(Layer):
+    """An LSTM layer whose parameters lie as TensorFlow's operations want them.
+
+    That is the kernel above the recurrent kernel in one matrix, which multiplies [x, h].
+    """
+
+    GATES = (0, 1, 2, 3)  # the canonical gates in the operation's order; its own inverse
+
+    def __init__(self, input_size: int, hidden_size: int, *, dtype: tf.DType, unroll: str) -> None:
+        super().__init__(input_size, hidden_size, dtype=dtype, unroll=unroll)
+        self.weight = tf.Variable(tf.zeros([input_size + hidden_size, 4 * hidden_size], dtype))
+        self.bias = tf.Variable(tf.zeros([4 * hidden_size], dtype))
+        self.trained = [self.weight, self.bias]
+
+    def by_name(self, arrays: Sequence[NDArray[Any]]) -> Arrays:
+        """Return what belongs to the trained variables (their values, or gradients) by canonical name.
+
+        The names are kernel, recurrent_kernel, bias.
+        """
+        weight, bias = (self._reordered(array) for array in arrays)
+        return {
+            "kernel": weight[: self.input_size],
+            "recurrent_kernel": weight[self.input_size :],
+            "bias": bias,
+        }
+
+    def recurrent_factors(self, mask_HG: tf.Tensor) -> list[tf.Tensor | None]:
+        """Return a mask of the recurrent kernel [H, 4H] as a factor of each trained variable; None: of 1."""
+        gates = tf.split(mask_HG, 4, axis=1)
+        mask = tf.concat([gates[gate] for gate in self.GATES], 1)
+        return [tf.concat([tf.ones([self.input_size, 4 * self.hidden_size], mask.dtype), mask], 0), None]
+
+    def load(self, canonical: Mapping[str, NDArray[Any]]) -> None:
+        """Set the parameters from arrays by canonical name."""
+        weight = np.concatenate([canonical["kernel"], canonical["recurrent_kernel"]])
+        self.weight.assign(self._reordered(weight))
+        self.bias.assign(self._reordered(canonical["bias"]))
+
+    def _reordered(self, array: NDArray[Any]) -> NDArray[Any]:
+        gates = np.split(array, 4, axis=-1)
+        return np.concatenate([gates[gate] for gate in self.GATES], axis=-1)
+
+
+class BasicLayer(LSTMLayer):
+    """Gates written out of elementary operations."""
+
+    def __call__(
+        self, x_TBI: tf.Tensor, state: LayerState, lengths_B: tf.Tensor | None = None
+    ) -> tuple[tf.Tensor, LayerState]:
+        """Return the output [T, B, H] and the state after each sample's last step."""
+        # Read once, outside of any loop.
+        weight, bias = tf.convert_to_tensor(self.weight), tf.convert_to_tensor(self.bias)
+
+        def step(x_BI: tf.Tensor, state: LayerState) -> LayerState:
+            h_BH, c_BH = state
+            i, f, g, o = tf.split(tf.concat([x_BI, h_BH], 1) @ weight + bias, 4, axis=1)
+            c_BH = tf.sigmoid(f) * c_BH + tf.sigmoid(i) * tf.tanh(g)
+            return tf.sigmoid(o) * tf.tanh(c_BH), c_BH
+
+        return over_time(step, x_TBI, state, unroll=self.unroll, lengths_B=lengths_B)
+
+
+class BlockLayer(LSTMLayer):
+    """LSTMBlockCell: one fused operation a time step."""
+
+    GATES = (0, 2, 1, 3)
+
+    def __call__(
+        self, x_TBI: tf.Tensor, state: LayerState, lengths_B: tf.Tensor | None = None
+    ) -> tuple[tf.Tensor, LayerState]:
+        """Return the output [T, B, H] and the state after each sample's last step."""
+        weight, bias = tf.convert_to_tensor(self.weight), tf.convert_to_tensor(self.bias)
+
+        def step(x_BI: tf.Tensor, state: LayerState) -> LayerState:
+            h_BH, c_BH = state
+            return block_cell(x_BI, h_BH, c_BH, weight, bias)
+
+        return over_time(step, x_TBI, state, unroll=self.unroll, lengths_B=lengths_B)
+
+
+class BlockFusedLayer(LSTMLayer):
+    """BlockLSTMV2: one operation for the sequence."""
+
+    def __call__(
+        self, x_TBI: tf.Tensor, state: LayerState, lengths_B: tf.Tensor | None = None
+    ) -> tuple[tf.Tensor, LayerState]:
+        """Return the output [T, B, H] and the state after each sample's last step."""
+        h_BH, c_BH = state
+        h_TBH, c_TBH = block_lstm(
+            x_TBI, h_BH, c_BH, tf.convert_to_tensor(self.weight), tf.convert_to_tensor(self.bias)
+        )
+        if lengths_B is None:
+            return h_TBH, (h_TBH[-1], c_TBH[-1])
+        last_B2 = tf.stack([lengths_B - 1, tf.range(tf.size(lengths_B))], 1)
+        return h_TBH, (tf.gather_nd(h_TBH, last_B2), tf.gather_nd(c_TBH, last_B2))
+
+
+class CudnnLayer(LSTMLayer):
+    """CudnnRNNV3: cuDNN's LSTM on a GPU. On a CPU it is KerasLayer."""
+
+    @classmethod
+    def on(cls, *, gpu: bool) -> type[Layer]:
+        """Return the class that computes this on a GPU, or on a CPU."""
+        return cls if gpu else KerasLayer
+
+    def __call__(
+        self, x_TBI: tf.Tensor, state: LayerState, lengths_B: tf.Tensor | None = None
+    ) -> tuple[tf.Tensor, LayerState]:
+        """Return the output [T, B, H] and the state after each sample's last step."""
+        h_BH, c_BH = state
+        steps, batch = tf.unstack(tf.shape(x_TBI)[:2])
+        kernel, recurrent_kernel = tf.split(self.weight, [self.input_size, self.hidden_size])
+        # cuDNN keeps each gate's matrix transposed, and two biases where the canonical model has one. The
+        # second stays zero: trained as well, the pair would move twice as fast under SGD as the one.
+        packed = [tf.transpose(kernel), tf.transpose(recurrent_kernel), self.bias, tf.zeros_like(self.bias)]
+        after = tf.raw_ops.CudnnRNNV3(
+            input=x_TBI,
+            input_h=h_BH[None],
+            input_c=c_BH[None],
+            params=tf.concat([tf.reshape(part, [-1]) for part in packed], 0),
+            sequence_lengths=tf.fill([batch], steps) if lengths_B is None else lengths_B,
+            rnn_mode="lstm",
+            time_major=True,
+        )
+        return after.output, (after.output_h[0], after.output_c[0])
+
+
+class KerasLayer(Layer):
+    """keras.layers.LSTM as its users write it: on a CPU, Keras's own loop over elementary operations."""
+
+    def __init__(self, input_size: int, hidden_size: int, *, dtype: tf.DType, unroll: str) -> None:
+        super().__init__(input_size, hidden_size, dtype=dtype, unroll=unroll)
+        # Where there is a GPU, Keras would try cuDNN on the CPU too.
+        self.lstm = keras.layers.LSTM(
+            hidden_size, return_sequences=True, return_state=True, use_cudnn=False, dtype=dtype.name
+        )
+        self.lstm.build((None, None, input_size))
+        self.trained = [variable.value for variable in self.lstm.trainable_variables]
+
+    def by_name(self, arrays: Sequence[NDArray[Any]]) -> Arrays:
+        """Return what belongs to the trained variables by canonical name."""
+        return dict(zip(("kernel", "recurrent_kernel", "bias"), arrays, strict=True))
+
+    def recurrent_factors(self, mask_HG: tf.Tensor) -> list[tf.Tensor | None]:
+        """Return a mask of the recurrent kernel [H, 4H] as a factor of each trained variable."""
+        return [None, mask_HG, None]
+
+    def load(self, canonical: Mapping[str, NDArray[Any]]) -> None:
+        """Set the parameters from arrays by canonical name."""
+        self.lstm.set_weights([canonical[name] for name in ("kernel", "recurrent_kernel", "bias")])
+
+    def __call__(
+        self, x_TBI: tf.Tensor, state: LayerState, lengths_B: tf.Tensor | None = None
+    ) -> tuple[tf.Tensor, LayerState]:
+        """Return the output [T, B, H] and the state after each sample's last step."""
+        # Keras holds the state where the mask is false.
+        mask_BT = None if lengths_B is None else tf.sequence_mask(lengths_B, tf.shape(x_TBI)[0])
+        output_BTH, h_BH, c_BH = self.lstm(
+            tf.transpose(x_TBI, [1, 0, 2]), initial_state=list(state), mask=mask_BT
+        )
+        return tf.transpose(output_BTH, [1, 0, 2]), (h_BH, c_BH)
