@@ -42,9 +42,9 @@ def _compare(arguments: argparse.Namespace) -> int:
         raise UserError(f"--picture {picture} must end in {' or '.join(PICTURES)}")
     # Imported when the flags are known to be right.
     from ptb_lm import files
-    from ptb_lm.results import comparison
+    from ptb_lm.results import comparison, run_groups
 
-    groups = comparison.read(arguments.runs)
+    groups = run_groups.read(arguments.runs)
     text = comparison.FORMATS[arguments.format](groups)
     if picture is not None:
         files.atomic_write(picture, comparison.picture(groups, kind=picture.suffix[1:]))

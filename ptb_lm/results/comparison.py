@@ -8,7 +8,6 @@ import io
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
@@ -16,51 +15,13 @@ from ptb_lm.bench.reporting import page, plots
 from ptb_lm.bench.reporting.document import Captioned, Document, Line, Lines, Section
 from ptb_lm.bench.reporting.formats import NOTHING, significant
 from ptb_lm.bench.reporting.tables import Cell, Column, Name, Table, to_markdown
-from ptb_lm.errors import UserError
-from ptb_lm.results import runs
+from ptb_lm.results.run_groups import Group, differing, names
 from ptb_lm.results.runs import Run
 
-SEEDS = "seed-*"  # the runs in a folder that --seeds made
 HOW_TO_READ = (
     "The best epoch is chosen by validation alone. A run that has not ended has no test perplexity. "
     "Of several seeds: mean ± standard deviation."
 )
-
-
-@dataclass(frozen=True)
-class Group:
-    """Runs that differ in nothing but the seed; there is one at least."""
-
-    runs: Sequence[Run]
-
-    @property
-    def folder(self) -> Path:
-        """That of --seeds, if all are of one; or the first run's."""
-        folders = [run.folder for run in self.runs]
-        of_seeds = {each.parent for each in folders if each.resolve().match(SEEDS)}
-        return of_seeds.pop() if len(folders) > 1 and len(of_seeds) == 1 else folders[0]
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """What was chosen, by name, but for the seed."""
-        values = self.runs[0].config.to_json()
-        values |= values.pop("hyperparameters")
-        values |= values.pop("preparation", {})
-        values |= {"init_from": values["init_from"]["run"]} if "init_from" in values else {}
-        for name in ("seed", "source"):  # the latter says where the data were, and data what they are
-            values.pop(name, None)
-        # What it was computed on, not whether that was asked for.
-        environment = self.runs[0].result.get("environment")
-        if environment is not None:
-            values["device"] = "cuda" if "cuda" in environment else "cpu"
-        return {**values, "data": self.runs[0].data}
-
-    def mean_of(self, figure: Callable[[Run], float | None]) -> tuple[float, float] | None:
-        """Return the mean of a figure and its standard deviation, 0 of one run; None unless all have it."""
-        values = [value for run in self.runs if (value := figure(run)) is not None]
-        if len(values) < len(self.runs):
-            return None
-        return fmean(values), stdev(values) if len(values) > 1 else 0.0
 
 
 @dataclass(frozen=True)
@@ -94,28 +55,6 @@ FIGURES = (
 )
 
 
-def read(folders: Sequence[Path]) -> list[Group]:
-    """Read runs, and folders of runs that --seeds made; group them.
-
-    Raises:
-        UserError: A run is missing, broken, without an epoch, or named twice.
-    """
-    groups: dict[str, list[Run]] = {}
-    seen: set[Path] = set()
-    for folder in (each for given in folders for each in _runs_in(given)):
-        if folder.resolve() in seen:
-            raise UserError(f"the run {folder} is named twice")
-        seen.add(folder.resolve())
-        run = runs.read(folder)
-        groups.setdefault(repr(sorted(Group([run]).settings.items())), []).append(run)
-    return [Group(sorted(each, key=lambda run: run.config.choice.seed)) for each in groups.values()]
-
-
-def _runs_in(folder: Path) -> list[Path]:
-    of_seeds = sorted(folder.glob(f"{SEEDS}/config.json"))
-    return [path.parent for path in of_seeds] if of_seeds else [folder]
-
-
 def table(groups: Sequence[Group]) -> Table:
     """Return a row a group."""
     differ = differing(groups)
@@ -132,22 +71,6 @@ def table(groups: Sequence[Group]) -> Table:
     return Table(
         columns, [_row(group, name, differ) for group, name in zip(groups, names(groups), strict=True)]
     )
-
-
-def names(groups: Sequence[Group]) -> list[str]:
-    """Return what each group is called: its folder's name, or as it was given where two have the same."""
-    short = [group.folder.resolve().name for group in groups]
-    return [
-        str(group.folder) if short.count(name) > 1 else name
-        for group, name in zip(groups, short, strict=True)
-    ]
-
-
-def differing(groups: Sequence[Group]) -> list[str]:
-    """Return the names of the settings that are not the same in all groups."""
-    settings = [group.settings for group in groups]
-    every = dict.fromkeys(name for of_group in settings for name in of_group)
-    return [name for name in every if len({repr(of_group.get(name)) for of_group in settings}) > 1]
 
 
 def _row(group: Group, name: str, differ: Sequence[str]) -> list[Cell]:
