@@ -145,7 +145,7 @@ def _scored(
     """Return what is scored; the run's data come with a split, and with a text if they are asked for."""
     import numpy as np
 
-    from ptb_lm.data import text
+    from ptb_lm.data import text, text_file
     from ptb_lm.training import run_data
 
     loaded = _data(run, vocabulary, arguments.data) if data or arguments.text is None else None
@@ -153,11 +153,11 @@ def _scored(
         assert loaded is not None
         return _Scored(loaded.splits[arguments.split], arguments.split, arguments.split, "", loaded)
     ids, missed = text.encode_and_count(
-        text.Part(arguments.text, treatment=run_data.treatment(run)), vocabulary
+        text_file.Part(arguments.text, treatment=run_data.treatment(run)), vocabulary
     )
     # What stands before the first word of a text, which is then scored too.
     ids = np.concatenate([[vocabulary.ids[EOS]], ids]).astype(np.int32)
-    name = "standard input" if arguments.text == text.STDIN else str(arguments.text)
+    name = text_file.shown(arguments.text)
     return _Scored(ids, "test", name, f"the text is one stream after {EOS}{_missed(missed)}", loaded)
 
 

@@ -61,11 +61,11 @@ def _score(arguments: argparse.Namespace) -> int:
     if arguments.n_best and (arguments.per_word or arguments.carry_state):
         raise UserError("--n-best goes with neither --per-word nor --carry-state")
     # Imported when the flags are known to be right.
-    from ptb_lm.data import text
+    from ptb_lm.data import text_file
     from ptb_lm.inference import n_best, score_table
     from ptb_lm.inference.sentences import Unit
 
-    model, lines = command.load(arguments), text.lines(arguments.file)
+    model, lines = command.load(arguments), text_file.lines(arguments.file)
     unit: Unit = "bits" if arguments.bits else "nats"
     as_json = arguments.format == "jsonl"
     if arguments.n_best:

@@ -12,7 +12,7 @@ import pytest
 import runs
 
 from ptb_lm import evaluate, streams, train
-from ptb_lm.data import synthetic, text
+from ptb_lm.data import synthetic, text, text_file
 from ptb_lm.data.vocabulary import Vocabulary
 from ptb_lm.errors import DivergenceError, OutOfMemoryError, UserError
 from ptb_lm.model import parameters
@@ -93,7 +93,7 @@ def test_a_text_without_a_space_is_read_in_linear_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Counted: of a word of 400 pieces, each was copied 200 times on average."""
-    monkeypatch.setattr(text, "CHUNK_BYTES", 1000)
+    monkeypatch.setattr(text_file, "CHUNK_BYTES", 1000)
     path = tmp_path / "text"
     path.write_bytes(b"a b\n" + b"c" * 400_000 + b" d")
     copied = 0
@@ -105,8 +105,8 @@ def test_a_text_without_a_space_is_read_in_linear_time(
             copied += len(found)
             return found
 
-    blocks = text._blocks
-    monkeypatch.setattr(text, "_blocks", lambda file: map(Counted, blocks(file)))
+    blocks = text_file._blocks
+    monkeypatch.setattr(text_file, "_blocks", lambda file: map(Counted, blocks(file)))
     vocabulary, ids = text.build_vocabulary(path)
     assert [vocabulary.words[index] for index in ids] == ["a", "b", "<eos>", "c" * 400_000, "d", "<eos>"]
     assert copied < 3 * 400_000
@@ -121,7 +121,7 @@ def test_an_error_while_a_file_is_read_names_it(tmp_path: Path, monkeypatch: pyt
     directory = RunDirectory(tmp_path)
     (tmp_path / "text").write_text("a")
     monkeypatch.setattr(Path, "read_bytes", broken)
-    monkeypatch.setattr(text, "_blocks", broken)
+    monkeypatch.setattr(text_file, "_blocks", broken)
     for path, read in (
         (directory.config, directory.read_config),
         (directory.metrics, directory.read_metrics),

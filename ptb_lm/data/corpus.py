@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from ptb_lm.data import SPLITS as SPLITS
 from ptb_lm.data import splits, synthetic, text
 from ptb_lm.data.preparation import Preparation
-from ptb_lm.data.text import Ids, Part
+from ptb_lm.data.text import Ids
+from ptb_lm.data.text_file import Part
 from ptb_lm.data.vocabulary import UNK, Vocabulary
 from ptb_lm.errors import UserError
 from ptb_lm.files import home

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import numpy as np
 
-from ptb_lm.data import SPLITS, text
+from ptb_lm.data import SPLITS, text_file
 from ptb_lm.data.preparation import Preparation
-from ptb_lm.data.text import Blocks, Part
+from ptb_lm.data.text_file import Blocks, Part
 from ptb_lm.data.tokens import PLAIN
 from ptb_lm.errors import UserError
 
@@ -53,7 +53,7 @@ def file_of(folder: Path, split: str) -> Path:
 
 def _of_file(path: Path, preparation: Preparation) -> dict[str, Part]:
     """Hold out blocks of lines that are spread over a file at random."""
-    lines = text.count_lines(path)
+    lines = text_file.count_lines(path)
     if not lines:
         raise UserError(f"{path} is empty")
     if lines < len(SPLITS):

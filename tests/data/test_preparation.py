@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 from support import installed
 
-from ptb_lm.data import corpus, splits, text
+from ptb_lm.data import corpus, splits, text, text_file
 from ptb_lm.data.preparation import Preparation, requested
-from ptb_lm.data.text import Limit, Part
+from ptb_lm.data.text import Limit
+from ptb_lm.data.text_file import Part
 from ptb_lm.data.tokens import SPACE, TOKENIZERS, Treatment
 from ptb_lm.data.vocabulary import Vocabulary
 from ptb_lm.errors import UserError
@@ -127,7 +128,7 @@ def test_chunks_change_nothing(
     path = write(tmp_path / "raw.txt", "\ufeff" + greek(30) + "He's in the U.S. now. It's 5.\r\nlast line.")
     preparation = Preparation(tokenize=tokenize, lowercase=True)
     whole = corpus.load(path, preparation)
-    monkeypatch.setattr(text, "CHUNK_BYTES", chunk)
+    monkeypatch.setattr(text_file, "CHUNK_BYTES", chunk)
     assert corpus.load(path, preparation).sha256 == whole.sha256
 
 
@@ -192,7 +193,7 @@ def test_known_words_are_extended_by_count(tmp_path: Path) -> None:
 
 
 def test_memory_stays_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(text, "CHUNK_BYTES", 1 << 16)
+    monkeypatch.setattr(text_file, "CHUNK_BYTES", 1 << 16)
     numbers = np.random.default_rng(0).zipf(1.3, size=(60_000, 10)).clip(max=10_000)
     path = write(tmp_path / "raw.txt", "".join(" ".join(f"word{n}" for n in line) + "\n" for line in numbers))
     assert path.stat().st_size > 4_000_000
@@ -205,7 +206,7 @@ def test_memory_stays_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     tokens = sum(map(len, loaded.splits.values()))
     assert tokens == 60_000 * 11
     # As in test_text.py, with a table of words that the limit drops.
-    assert peak < 3 * 4 * tokens + 50 * text.CHUNK_BYTES
+    assert peak < 3 * 4 * tokens + 50 * text_file.CHUNK_BYTES
 
 
 @pytest.mark.parametrize(
@@ -279,7 +280,7 @@ def test_a_preparation_is_kept_as_json() -> None:
 def test_part_reads_its_lines_only(tmp_path: Path) -> None:
     path = write(tmp_path / "raw.txt", "a\r\nb\nc\nd\ne")
     for numbers, expected in (({0, 2}, "a b e"), ({1}, "c d"), ({2}, "e")):
-        vocabulary, ids = text.build_vocabulary(Part(path, text.Blocks(2, frozenset(numbers))))
+        vocabulary, ids = text.build_vocabulary(Part(path, text_file.Blocks(2, frozenset(numbers))))
         assert [vocabulary.words[i] for i in ids if vocabulary.words[i] != "<eos>"] == expected.split()
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ptb_lm.data import text
+from ptb_lm.data import text, text_file
 from ptb_lm.data.vocabulary import Vocabulary
 from ptb_lm.errors import UserError
 
@@ -56,7 +56,7 @@ def test_chunks_cut_no_word_and_no_character(
     rng = np.random.default_rng(chunk)
     pieces = ["été", "a", "中文字", "\n", " ", "  ", "\r\n", "long-word-of-many-letters"]
     content = " ".join(pieces[index] for index in rng.integers(len(pieces), size=300))
-    monkeypatch.setattr(text, "CHUNK_BYTES", chunk)
+    monkeypatch.setattr(text_file, "CHUNK_BYTES", chunk)
     whole = content if content.endswith("\n") else content + "\n"
     assert words(tmp_path, content) == whole.replace("\n", " <eos> ").split()
 
@@ -80,7 +80,7 @@ def test_unknown_words_become_unk(tmp_path: Path) -> None:
 def test_errors_name_file_and_line(
     content: bytes, message: str, chunk: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(text, "CHUNK_BYTES", chunk)
+    monkeypatch.setattr(text_file, "CHUNK_BYTES", chunk)
     path = write(tmp_path, content)
     with pytest.raises(UserError, match=message):
         text.encode(path, Vocabulary(["a", "b", "<eos>"]))
@@ -95,7 +95,7 @@ def test_missing_file_and_folder(tmp_path: Path) -> None:
 
 def test_memory_is_a_small_multiple_of_the_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A Python list of the words would take some ten times the text."""
-    monkeypatch.setattr(text, "CHUNK_BYTES", 1 << 16)
+    monkeypatch.setattr(text_file, "CHUNK_BYTES", 1 << 16)
     rng = np.random.default_rng(0)
     numbers = rng.geometric(0.001, size=600_000)
     path = write(tmp_path, " ".join(f"word{n}" for n in numbers))
@@ -112,4 +112,4 @@ def test_memory_is_a_small_multiple_of_the_text(tmp_path: Path, monkeypatch: pyt
     assert len(vocabulary) == len(counts) + 1
     assert vocabulary.words[0] == f"word{min(counts, key=lambda n: (-counts[n], f'word{n}'))}"
     # 4 bytes an id, three times over while they are joined and renumbered, and one chunk of words.
-    assert peak < 3 * 4 * len(ids) + 30 * text.CHUNK_BYTES
+    assert peak < 3 * 4 * len(ids) + 30 * text_file.CHUNK_BYTES
