@@ -1,6 +1,7 @@
 """The walls of the house: imports run downwards only, frameworks stay in their rooms, the root has a list."""
 
 import ast
+import re
 import subprocess
 import sys
 from graphlib import TopologicalSorter
@@ -118,6 +119,15 @@ def test_no_framework_is_imported_before_it_is_used() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_what_the_page_names_is_there() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    links = re.findall(r"\]\((?!http)([^)#]+)", page)
+    assert links
+    assert not [link for link in links if not (PAGE.parent / link).exists()]
+    (row,) = (line for line in page.splitlines() if line.startswith("| small files of the root |"))
+    assert {*re.findall(r"`(\w+)\.py`", row)} == SMALL_FILES
 
 
 def test_the_picture_is_of_these_rooms() -> None:
