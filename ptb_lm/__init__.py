@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ptb_lm.inference.language_model import load as load
+    from ptb_lm.inference.loading import load as load
 
     __version__: str
 
@@ -22,7 +22,7 @@ if sys.argv[:1] == ["-m"] or "".join(sys.argv[:1]).endswith("/ptb-lm"):
 def __getattr__(name: str) -> Any:
     """Find `load` and the version when they are asked for: NumPy would take longer than all of --help."""
     if name == "load":
-        from ptb_lm.inference.language_model import load
+        from ptb_lm.inference.loading import load
 
         return load
     if name == "__version__":

@@ -76,6 +76,28 @@ def independent(
     return scored
 
 
+def one_text(
+    backend: Backend, targets: Sequence[Ids], state: State, *, first: int, tokens: int
+) -> tuple[list[NDArray[np.float64]], State]:
+    """Return the log-probabilities of the words of each sentence of a text, in nats, and the state after.
+
+    Args:
+        backend: The model.
+        targets: The words of each sentence, one at least. Each goes on where the one before it ends.
+        state: Before `first`.
+        first: The word that is read before them all.
+        tokens: How many words are scored at once, at most.
+
+    Returns:
+        (log-probabilities, the state before the last word is read).
+    """
+    ids = np.concatenate([[first], *targets]).astype(np.int32)
+    x_1N, y_1N = ids[None, :-1], ids[None, 1:]
+    log_p_1N, state = in_pieces(backend, x_1N, y_1N, state, tokens=tokens)
+    ends = np.cumsum([len(sentence) for sentence in targets])
+    return np.split(log_p_1N[0], ends[:-1]), state
+
+
 def in_pieces(
     backend: Backend, x_BT: Ids, y_BT: Ids, state: State, *, tokens: int
 ) -> tuple[NDArray[np.float64], State]:

@@ -34,9 +34,9 @@ def load(arguments: argparse.Namespace) -> "LanguageModel":
     Raises:
         UserError: As ptb_lm.load does.
     """
-    from ptb_lm.inference import language_model
+    from ptb_lm.inference import loading
 
-    return language_model.load(
+    return loading.load(
         arguments.run,
         framework=arguments.framework,
         model=arguments.model,

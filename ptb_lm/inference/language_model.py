@@ -1,4 +1,4 @@
-"""A trained model to use: ptb_lm.load(RUN).
+"""A trained model to use, as ptb_lm.load(RUN) returns it.
 
 V = vocabulary, E = embedding width.
 """
@@ -6,8 +6,7 @@ V = vocabulary, E = embedding width.
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,10 +17,9 @@ from ptb_lm.data.vocabulary import EOS, Vocabulary
 from ptb_lm.errors import UserError
 from ptb_lm.inference import batches
 from ptb_lm.inference.neighbours import Neighbour, Neighbours
-from ptb_lm.inference.sampling import Sampler, check_count
+from ptb_lm.inference.sampling import Prediction, Sampler, check_count, likeliest
 from ptb_lm.inference.sentences import (
     NATS,
-    Encoded,
     Scores,
     SentenceScore,
     Unit,
@@ -30,22 +28,11 @@ from ptb_lm.inference.sentences import (
     perplexity,
     split,
 )
-from ptb_lm.model import backend
 from ptb_lm.model.backend import Backend
-from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
-from ptb_lm.training import run_data
-from ptb_lm.training.run_directory import RunDirectory
 
 if TYPE_CHECKING:
     from ptb_lm.inference.torch_module import PlainLanguageModel
-
-
-class Prediction(NamedTuple):
-    """A word that may come next."""
-
-    word: str
-    probability: float
 
 
 @dataclass(frozen=True)
@@ -56,41 +43,6 @@ class Position:
     last: int
 
 
-def load(
-    run: str | Path,
-    *,
-    framework: str | None = None,
-    model: str | None = None,
-    device: str | None = None,
-    precision: str | None = None,
-) -> "LanguageModel":
-    """Load a trained run to use it.
-
-    Args:
-        run: The run directory.
-        framework: What computes; None: what the run was trained with. The numbers are the same.
-        model: How the LSTM is computed; None: as it was trained.
-        device: None: as the run was trained.
-        precision: None: float32, in which the weights are kept, whatever they were trained in. "auto": the
-            fastest of the device.
-
-    Raises:
-        UserError: It is not a run directory, has no weights, or cannot be computed so here.
-    """
-    directory = RunDirectory(Path(run))
-    trained = directory.read_config()
-    vocabulary = directory.read_vocabulary()
-    choice = Choice.of(
-        framework=framework or trained.choice.framework,
-        model=model or trained.choice.model,
-        device=device or trained.choice.device,
-        precision=precision or "fp32",
-        seed=trained.choice.seed,
-    )
-    built = backend.build(trained.hyperparameters, directory.read_weights(trained, vocabulary), choice)
-    return LanguageModel(built, trained.hyperparameters, vocabulary, run_data.treatment(trained))
-
-
 class LanguageModel:
     """A trained model and its vocabulary.
 
@@ -99,10 +51,6 @@ class LanguageModel:
     goes on where the last such call ended, instead.
 
     Attributes:
-        backend: What computes.
-        config: The hyper-parameters.
-        vocabulary: The words.
-        treatment: How a text becomes words.
         state: Where the last call with `carry_state` ended; None: before the first word. It can be kept, and
             set again.
 
@@ -116,8 +64,8 @@ class LanguageModel:
     def __init__(
         self, backend: Backend, config: Config, vocabulary: Vocabulary, treatment: Treatment = PLAIN
     ) -> None:
-        self.backend, self.config, self.vocabulary = backend, config, vocabulary
-        self.treatment = treatment
+        self.backend, self.config = backend, config
+        self.vocabulary, self.treatment = vocabulary, treatment
         self.state: Position | None = None
         self._tokens = batches.tokens_a_call(len(vocabulary))
 
@@ -146,7 +94,8 @@ class LanguageModel:
         # A stream is one row: nothing is gained by more of it.
         limits = {"words": self._tokens} if carry_state else {}
         for window in batches.windows(encoded, **limits):
-            log_p = self._carried(window) if carry_state else self._independent(window)
+            targets = [sentence.ids for sentence in window]
+            log_p = self._carried(targets) if carry_state else self._independent(targets)
             for sentence, log_p_N in zip(window, log_p, strict=True):
                 yield SentenceScore(sentence.words, log_p_N / NATS[unit], sentence.unknown, unit)
 
@@ -176,8 +125,7 @@ class LanguageModel:
         check_count(k, len(self.vocabulary), name="k")
         position = self._read(prefix, carry_state=carry_state)
         log_p_V, _ = self.next_words(position)
-        order = np.argsort(-log_p_V, kind="stable")[:k]
-        return [Prediction(self.vocabulary.words[i], float(np.exp(log_p_V[i]))) for i in order]
+        return likeliest(log_p_V, self.vocabulary, k)
 
     def generate(
         self,
@@ -228,6 +176,10 @@ class LanguageModel:
         vectors_VE.flags.writeable = False
         return vectors_VE
 
+    @cached_property
+    def _neighbours(self) -> Neighbours:
+        return Neighbours(self.embeddings, self.vocabulary)
+
     def nearest(self, word: str, k: int = 10) -> list[Neighbour]:
         """Return the k words whose embeddings have the smallest angle to a word's, the nearest first.
 
@@ -267,10 +219,6 @@ class LanguageModel:
         state, log_p_1V = self.backend.next_words(np.array([[position.last]], np.int32), position.state)
         return log_p_1V[0], state
 
-    @cached_property
-    def _neighbours(self) -> Neighbours:
-        return Neighbours(self.embeddings, self.vocabulary)
-
     def _read(self, prefix: str, *, carry_state: bool) -> Position:
         ids = encode(prefix, self.vocabulary, end=False, treatment=self.treatment).ids
         position = self.read((carry_state and self.state) or self.beginning(), ids)
@@ -293,15 +241,14 @@ class LanguageModel:
             produced += 1
             yield word
 
-    def _independent(self, sentences: list[Encoded]) -> list[NDArray[np.float64]]:
-        targets, first = [sentence.ids for sentence in sentences], self.vocabulary.ids[EOS]
+    def _independent(self, targets: list[Ids]) -> list[NDArray[np.float64]]:
+        first = self.vocabulary.ids[EOS]
         return batches.independent(self.backend, targets, first=first, tokens=self._tokens)
 
-    def _carried(self, sentences: list[Encoded]) -> list[NDArray[np.float64]]:
+    def _carried(self, targets: list[Ids]) -> list[NDArray[np.float64]]:
         position = self.state or self.beginning()
-        ids = np.concatenate([[position.last], *(sentence.ids for sentence in sentences)]).astype(np.int32)
-        x_1N, y_1N = ids[None, :-1], ids[None, 1:]
-        log_p_1N, state = batches.in_pieces(self.backend, x_1N, y_1N, position.state, tokens=self._tokens)
-        self.state = Position(state, int(ids[-1]))
-        ends = np.cumsum([len(sentence.ids) for sentence in sentences])
-        return np.split(log_p_1N[0], ends[:-1])
+        log_p, state = batches.one_text(
+            self.backend, targets, position.state, first=position.last, tokens=self._tokens
+        )
+        self.state = Position(state, int(targets[-1][-1]))
+        return log_p

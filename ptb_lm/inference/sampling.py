@@ -1,15 +1,30 @@
-"""Choosing the next word.
+"""The next word: the likeliest, and one that is drawn.
 
 V = vocabulary.
 """
 
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ptb_lm.data.vocabulary import Vocabulary
 from ptb_lm.errors import UserError
+
+
+class Prediction(NamedTuple):
+    """A word that may come next."""
+
+    word: str
+    probability: float
+
+
+def likeliest(log_p_V: NDArray[np.floating], vocabulary: Vocabulary, k: int) -> list[Prediction]:
+    """Return the k likeliest words by their log-probabilities, the likeliest first."""
+    order = np.argsort(-log_p_V, kind="stable")[:k]
+    return [Prediction(vocabulary.words[i], float(np.exp(log_p_V[i]))) for i in order]
 
 
 class Sampler:

@@ -7,12 +7,11 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import numpy as np
-
 from ptb_lm.data.tokens import PLAIN, Treatment
 from ptb_lm.data.vocabulary import EOS
 from ptb_lm.errors import UserError
-from ptb_lm.inference.language_model import LanguageModel, Position, Prediction
+from ptb_lm.inference.language_model import LanguageModel, Position
+from ptb_lm.inference.sampling import Prediction, likeliest
 from ptb_lm.inference.sentences import encode
 
 LIKELIEST = 5  # words that are shown beside one that was read
@@ -62,15 +61,12 @@ def read(model: LanguageModel, text: str) -> list[ReadWord]:
         encoded = encode(line, model.vocabulary, treatment=model.treatment)
         for word, identity in zip(encoded.words, encoded.ids.tolist(), strict=True):
             log_p_V, state = model.next_words(position)
-            order = np.argsort(-log_p_V, kind="stable")[:LIKELIEST]
             found.append(
                 ReadWord(
                     word=word,
                     unknown=word not in model.vocabulary.ids,
                     bits=-float(log_p_V[identity]) / math.log(2),
-                    likeliest=tuple(
-                        Prediction(model.vocabulary.words[i], float(np.exp(log_p_V[i]))) for i in order
-                    ),
+                    likeliest=tuple(likeliest(log_p_V, model.vocabulary, LIKELIEST)),
                 )
             )
             position = Position(state, identity)

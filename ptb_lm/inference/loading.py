@@ -1,0 +1,44 @@
+"""From a run directory to a model that can be used: ptb_lm.load(RUN)."""
+
+from pathlib import Path
+
+from ptb_lm.inference.language_model import LanguageModel
+from ptb_lm.model import backend
+from ptb_lm.model.choice import Choice
+from ptb_lm.training import run_data
+from ptb_lm.training.run_directory import RunDirectory
+
+
+def load(
+    run: str | Path,
+    *,
+    framework: str | None = None,
+    model: str | None = None,
+    device: str | None = None,
+    precision: str | None = None,
+) -> LanguageModel:
+    """Load a trained run to use it.
+
+    Args:
+        run: The run directory.
+        framework: What computes; None: what the run was trained with. The numbers are the same.
+        model: How the LSTM is computed; None: as it was trained.
+        device: None: as the run was trained.
+        precision: None: float32, in which the weights are kept, whatever they were trained in. "auto": the
+            fastest of the device.
+
+    Raises:
+        UserError: It is not a run directory, has no weights, or cannot be computed so here.
+    """
+    directory = RunDirectory(Path(run))
+    trained = directory.read_config()
+    vocabulary = directory.read_vocabulary()
+    choice = Choice.of(
+        framework=framework or trained.choice.framework,
+        model=model or trained.choice.model,
+        device=device or trained.choice.device,
+        precision=precision or "fp32",
+        seed=trained.choice.seed,
+    )
+    built = backend.build(trained.hyperparameters, directory.read_weights(trained, vocabulary), choice)
+    return LanguageModel(built, trained.hyperparameters, vocabulary, run_data.treatment(trained))
