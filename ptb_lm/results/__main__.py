@@ -3,7 +3,7 @@
 import argparse
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ptb_lm import cli, files
@@ -35,38 +35,34 @@ def _parser() -> cli.Parser:
     )
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
 
-    text = "Write the tables of results/README.md from the runs there."
-    table = commands.add_parser("table", prog=f"{PROG} table", description=text, help=text)
+    def add(name: str, text: str, function: Callable[[argparse.Namespace], int]) -> cli.Parser:
+        command = commands.add_parser(name, prog=f"{PROG} {name}", description=text, help=text)
+        command.set_defaults(function=function)
+        return command
+
+    table = add("table", "Write the tables of results/README.md from the runs there.", _table)
     table.add_argument("--results", type=Path, default=results, help="another folder than results")
-    table.set_defaults(function=_table)
 
     text = "Write the table of models that adapt to the text, into results/README.md."
-    adaptation = commands.add_parser("adaptation", prog=f"{PROG} adaptation", description=text, help=text)
+    adaptation = add("adaptation", text, _adaptation)
     adaptation.add_argument("--results", type=Path, default=results, help="another folder than results")
-    adaptation.set_defaults(function=_adaptation)
 
-    text = "Draw learning curves, each into RUN/curve.svg."
-    curve = commands.add_parser("curve", prog=f"{PROG} curve", description=text, help=text)
+    curve = add("curve", "Draw learning curves, each into RUN/curve.svg.", _curve)
     curve.add_argument("runs", nargs="*", type=Path, metavar="RUN", help="default: all runs in results")
-    curve.set_defaults(function=_curve)
 
-    text = "Add a run to the table of records, records.md beside it."
-    record = commands.add_parser("record", prog=f"{PROG} record", description=text, help=text)
+    record = add("record", "Add a run to the table of records, records.md beside it.", _record)
     record.add_argument("run", type=Path, metavar="RUN", help="a run's folder in results")
     record.add_argument("--what", required=True, help="what changed since the record before, in a few words")
-    record.set_defaults(function=_record)
 
     text = "Write the tables of speed in README.md and docs/performance.md from a benchmark's rows."
-    speed = commands.add_parser("speed", prog=f"{PROG} speed", description=text, help=text)
+    speed = add("speed", text, _speed)
     speed.add_argument("--root", type=Path, default=results.parent, help="another checkout than this")
-    speed.set_defaults(function=_speed)
 
     text = "Keep in results/NAME what a run has done so far, with its curve and TensorBoard's log."
-    keep = commands.add_parser("keep", prog=f"{PROG} keep", description=text, help=text)
+    keep = add("keep", text, _keep)
     keep.add_argument("run", type=Path, metavar="RUN", help="a run's folder in checkpoints")
     keep.add_argument("--name", help="of its folder in results (default: as in checkpoints)")
     keep.add_argument("--results", type=Path, default=results, help="another folder than results")
-    keep.set_defaults(function=_keep)
 
     _add_reproduce(commands)
     return parser

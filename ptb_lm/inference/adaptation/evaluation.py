@@ -5,9 +5,10 @@ import json
 import math
 import platform
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -70,58 +71,23 @@ def evaluate(subject: Subject, request: Request, *, command: str) -> None:
     device = torch.device("cuda" if _cuda(subject.device) else "cpu")
     torch.set_flush_denormal(True)  # as in training: gradients that fade would be slow
     model = SegmentModel(subject.run.hyperparameters, subject.weights, device=device)
-    corpus = subject.corpus
-    scorer = AdaptedScorer(model, subject.ids[:0] if corpus is None else corpus.splits["train"])
-    adaptation, trials, tuned_on = request.adaptation, list[Trial](), None
-    if request.tune:
-        assert corpus is not None
-        valid = corpus.splits["valid"]
-        if request.tune_words:
-            valid = valid[: request.tune_words]
-        if len(valid) < 2:
-            raise UserError("the valid split has 1 token, but tuning needs at least 2")
-        whole = len(valid) == len(corpus.splits["valid"])
-        tuned_on = "valid" if whole else f"the first {len(valid):,} words of valid"
-        cli.say(f"tuning on {tuned_on}; perplexities are adapted to the text by {adaptation.name}")
-        adaptation, trials = scorer.tune(valid, adaptation, held=request.held, tell=_tell)
-    for part in (adaptation.dynamic, adaptation.cache):
+    train = subject.ids[:0] if subject.corpus is None else subject.corpus.splits["train"]
+    scorer = AdaptedScorer(model, train)
+    tuning = _tuned(scorer, subject.corpus, request) if request.tune else _Tuning(request.adaptation)
+    for part in (tuning.chosen.dynamic, tuning.chosen.cache):
         if part is not None:
             cli.say(f"{'chosen: ' if request.tune else ''}{_described(part)}")
-    perplexity, without_cache = scorer.perplexity(subject.ids, adaptation, description=subject.name)
+    perplexity, without_cache = scorer.perplexity(subject.ids, tuning.chosen, description=subject.name)
     if not math.isfinite(perplexity):
         raise DivergenceError("the adapted perplexity is not finite; a smaller rate may help")
-    tokens = len(subject.ids) - 1
-    cli.say(
-        f"{subject.name} perplexity {perplexity:.4f}, adapted to the text by {adaptation.name} "
-        f"({tokens:,} token{'s' * (tokens != 1)} scored, each before the model adapts to it)"
-    )
-    if without_cache is not None:
-        how = "not adapted" if adaptation.dynamic is None else "adapted by dynamic evaluation alone"
-        cli.say(f"without the cache it is {without_cache:.4f}, {how}")
-    if subject.note:
-        cli.say(subject.note)
+    _say(subject, tuning.chosen, perplexity, without_cache)
     cli.say(f"computed by torch on {device.type} in fp32")
     if request.out is None:
         return
     result = {
-        "adapted_by": adaptation.name,
-        "text": subject.name,
-        "tokens": tokens,
-        "adapted_perplexity": perplexity,
-        "adapted_perplexity_without_cache": None if adaptation.dynamic is None else without_cache,
-        "unadapted_perplexity": _unadapted(subject)
-        if adaptation.dynamic or without_cache is None
-        else without_cache,
-        **_settings(adaptation),
-        "tuned_on": tuned_on,
-        "adapted_perplexity_there": min((trial.perplexity for trial in trials), default=None),
-        "trials": [
-            {
-                "settings": None if t.settings is None else _one(t.settings),
-                "perplexity": _finite(t.perplexity),
-            }
-            for t in trials
-        ],
+        **_scores(subject, tuning.chosen, perplexity, without_cache),
+        **dataclasses.asdict(tuning.chosen),
+        **_trials(tuning),
         "run": subject.run.to_json(),
         "run_command": subject.recorded.get("command"),
         "run_commit": subject.recorded.get("environment", {}).get("commit"),
@@ -131,6 +97,70 @@ def evaluate(subject: Subject, request: Request, *, command: str) -> None:
     }
     request.out.mkdir(parents=True, exist_ok=True)
     atomic_write(request.out / RESULT, json.dumps(result, indent=2) + "\n")
+
+
+class _Tuning(NamedTuple):
+    """What was chosen: by trials on some text, or by the flags alone."""
+
+    chosen: Adaptation
+    trials: Sequence[Trial] = ()
+    text: str | None = None
+
+
+def _tuned(scorer: AdaptedScorer, corpus: Corpus | None, request: Request) -> _Tuning:
+    """Choose the settings on the valid split, and say so."""
+    assert corpus is not None
+    whole = corpus.splits["valid"]
+    valid = whole[: request.tune_words] if request.tune_words else whole
+    if len(valid) < 2:
+        raise UserError("the valid split has 1 token, but tuning needs at least 2")
+    text = "valid" if len(valid) == len(whole) else f"the first {len(valid):,} words of valid"
+    cli.say(f"tuning on {text}; perplexities are adapted to the text by {request.adaptation.name}")
+    chosen, trials = scorer.tune(valid, request.adaptation, held=request.held, tell=_tell)
+    return _Tuning(chosen, trials, text)
+
+
+def _say(subject: Subject, chosen: Adaptation, perplexity: float, without_cache: float | None) -> None:
+    tokens = len(subject.ids) - 1
+    cli.say(
+        f"{subject.name} perplexity {perplexity:.4f}, adapted to the text by {chosen.name} "
+        f"({tokens:,} token{'s' * (tokens != 1)} scored, each before the model adapts to it)"
+    )
+    if without_cache is not None:
+        how = "not adapted" if chosen.dynamic is None else "adapted by dynamic evaluation alone"
+        cli.say(f"without the cache it is {without_cache:.4f}, {how}")
+    if subject.note:
+        cli.say(subject.note)
+
+
+def _scores(
+    subject: Subject, chosen: Adaptation, perplexity: float, without_cache: float | None
+) -> dict[str, Any]:
+    """Return the part of the result that says what was reached."""
+    measured_unadapted = chosen.dynamic is None and without_cache is not None
+    return {
+        "adapted_by": chosen.name,
+        "text": subject.name,
+        "tokens": len(subject.ids) - 1,
+        "adapted_perplexity": perplexity,
+        "adapted_perplexity_without_cache": None if chosen.dynamic is None else without_cache,
+        "unadapted_perplexity": without_cache if measured_unadapted else _unadapted(subject),
+    }
+
+
+def _trials(tuning: _Tuning) -> dict[str, Any]:
+    """Return the part of the result that says how the settings were chosen."""
+    return {
+        "tuned_on": tuning.text,
+        "adapted_perplexity_there": min((trial.perplexity for trial in tuning.trials), default=None),
+        "trials": [
+            {
+                "settings": None if trial.settings is None else _one(trial.settings),
+                "perplexity": _finite(trial.perplexity),
+            }
+            for trial in tuning.trials
+        ],
+    }
 
 
 def _unadapted(subject: Subject) -> float | None:
@@ -158,10 +188,6 @@ def _tell(trial: Trial) -> None:
 def _described(settings: Any) -> str:
     kind = type(settings).__name__.lower()
     return f"{'dynamic evaluation' if kind == 'dynamic' else 'cache'}: {settings}"
-
-
-def _settings(adaptation: Adaptation) -> dict[str, Any]:
-    return dataclasses.asdict(adaptation)
 
 
 def _finite(perplexity: float) -> float | None:

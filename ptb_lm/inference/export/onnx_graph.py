@@ -45,20 +45,11 @@ def model(
         helper.make_node("Split", ["h"], [f"h.{layer}" for layer in layers], axis=0),
         helper.make_node("Split", ["c"], [f"c.{layer}" for layer in layers], axis=0),
     ]
-    below = "output_TBE"
+    top = "output_TBE"
     for layer in layers:
-        name = f"lstm.{layer}."
-        arrays |= {
-            name + "W": _gates(weights[name + "kernel"]).T[None],
-            name + "R": _gates(weights[name + "recurrent_kernel"]).T[None],
-            # The second bias, of the recurrence, is zero.
-            name + "B": np.pad(_gates(weights[name + "bias"]), (0, 4 * config.hidden_size))[None],
-        }
-        inputs = [below, name + "W", name + "R", name + "B", "", f"h.{layer}", f"c.{layer}"]
-        outputs = [name + "Y", f"h_after.{layer}", f"c_after.{layer}"]
-        nodes.append(helper.make_node("LSTM", inputs, outputs, hidden_size=config.hidden_size))
-        below = name + "output_TBH"
-        nodes.append(helper.make_node("Squeeze", [name + "Y", "one"], [below]))  # the axis of directions
+        found, added, top = _layer(layer, top, weights)
+        arrays |= found
+        nodes += added
     kernel = "softmax.kernel"
     if config.tie_weights:
         nodes.append(helper.make_node("Transpose", ["embedding"], [kernel], perm=[1, 0]))
@@ -67,7 +58,7 @@ def model(
     nodes += [
         helper.make_node("Concat", [f"h_after.{layer}" for layer in layers], ["h_after"], axis=0),
         helper.make_node("Concat", [f"c_after.{layer}" for layer in layers], ["c_after"], axis=0),
-        helper.make_node("Transpose", [below], ["output_BTH"], perm=[1, 0, 2]),
+        helper.make_node("Transpose", [top], ["output_BTH"], perm=[1, 0, 2]),
         helper.make_node("MatMul", ["output_BTH", kernel], ["products_BTV"]),
         helper.make_node("Add", ["products_BTV", "softmax.bias"], ["logits"]),
     ]
@@ -86,6 +77,33 @@ def model(
     helper.set_model_props(built, {"vocabulary": json.dumps(list(words))})
     onnx.checker.check_model(built, full_check=True)
     return built
+
+
+def _layer(
+    layer: int, below: str, weights: Mapping[str, NDArray[Any]]
+) -> tuple[dict[str, NDArray[Any]], list[onnx.NodeProto], str]:
+    """Return a layer's parameters and nodes, and the name of its output.
+
+    Args:
+        layer: Counted from 0, from the bottom.
+        below: The name of its input.
+        weights: Canonical parameters.
+    """
+    name = f"lstm.{layer}."
+    bias = _gates(weights[name + "bias"])
+    arrays = {
+        name + "W": _gates(weights[name + "kernel"]).T[None],
+        name + "R": _gates(weights[name + "recurrent_kernel"]).T[None],
+        name + "B": np.pad(bias, (0, len(bias)))[None],  # the second bias, of the recurrence, is zero
+    }
+    inputs = [below, *arrays, "", f"h.{layer}", f"c.{layer}"]
+    outputs = [name + "Y", f"h_after.{layer}", f"c_after.{layer}"]
+    output = name + "output_TBH"
+    nodes = [
+        helper.make_node("LSTM", inputs, outputs, hidden_size=len(bias) // 4),
+        helper.make_node("Squeeze", [name + "Y", "one"], [output]),  # the axis of directions
+    ]
+    return arrays, nodes, output
 
 
 def _values(
