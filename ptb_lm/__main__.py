@@ -12,22 +12,22 @@ PROG = "ptb-lm"
 COMMANDS = {
     "train": "train a language model and report its perplexity",
     "evaluate": "report the perplexity of a trained run on a text",
-    "score": "tell the log-probability of sentences, and rescore n-best lists",
+    "score": "print the log-probability of sentences, or rescore n-best lists",
     "generate": "write text with a trained run",
-    "predict": "tell the likeliest next words",
-    "neighbours": "tell which words are near each other, draw them",
+    "predict": "print the most likely next words",
+    "neighbours": "print or draw words with similar embeddings",
     "export": "write a trained model as ONNX or TorchScript",
     "play": "try a trained run in a browser",
-    "compare": "tell how runs differ, in what they are and in what they reach",
+    "compare": "compare the settings and results of runs",
     "bench": "measure how fast each LSTM implementation is on this machine",
-    "results": "make tables, curves and records of trained runs",
-    "download": "fetch Penn Treebank and verify it",
+    "results": "make tables, curves and records from trained runs",
+    "download": "download Penn Treebank and verify it",
 }
-OPTIONS = {"--help": "show this list; after a command, its flags", "--version": "show the version"}
+OPTIONS = {"--help": "show this list; after a command: show its flags", "--version": "show the version"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command that is named first; return its exit status."""
+    """Run the command that the first argument names; return its exit status."""
     given = list(sys.argv[1:] if argv is None else argv)
     if given and given[0] in COMMANDS:
         return _run(given[0], given[1:])

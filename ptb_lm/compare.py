@@ -21,17 +21,20 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parser() -> cli.Parser:
     parser = cli.Parser(
         prog=PROG,
-        description="Tell how runs differ, in their hyper-parameters and in what they reach. Runs that "
-        "differ in nothing but the seed are one, with mean and standard deviation.",
+        description="Compare the settings and results of runs. Runs that differ only in the seed share a row "
+        "with mean and standard deviation.",
     )
     parser.add_argument(
         "runs", nargs="+", type=Path, metavar="RUN", help="a run directory, or a folder that --seeds made"
     )
     parser.add_argument(
-        "--format", choices=FORMATS, default="markdown", help="default: markdown; page: HTML, with the curves"
+        "--format", choices=FORMATS, default="markdown", help="default: markdown; page: HTML with the curves"
     )
     parser.add_argument(
-        "--picture", type=Path, metavar="FILE", help="draw the curves, too: FILE ends in .svg or .png"
+        "--picture",
+        type=Path,
+        metavar="FILE",
+        help="also draw the curves into FILE, which ends in .svg or .png",
     )
     return parser
 
@@ -40,7 +43,7 @@ def _compare(arguments: argparse.Namespace) -> int:
     picture: Path | None = arguments.picture
     if picture is not None and picture.suffix not in PICTURES:
         raise UserError(f"--picture {picture} must end in {' or '.join(PICTURES)}")
-    # Imported when the flags are known to be right.
+    # These imports take long, so they wait until the flags are known to be right.
     from ptb_lm import files
     from ptb_lm.results import comparison, run_groups
 

@@ -16,10 +16,21 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _main(argv: Sequence[str] | None) -> int:
-    parser = cli.Parser(prog=PROG, description="Fetch Penn Treebank and verify it.")
+    parser = cli.Parser(prog=PROG, description="Download Penn Treebank and verify it.")
     add = parser.add_argument
-    add("--to", type=Path, default=home() / "data" / "ptb", help="the folder (%(default)s)")
-    add("--mirror", nargs="+", action="extend", metavar="URL", help="folders or .tgz archives to try")
+    add(
+        "--to",
+        type=Path,
+        default=home() / "data" / "ptb",
+        help="where to put the files (default: %(default)s)",
+    )
+    add(
+        "--mirror",
+        nargs="+",
+        action="extend",
+        metavar="URL",
+        help="the folders or .tgz archives to try, in this order",
+    )
     add("--overwrite", action="store_true", help="replace files that have other content")
     args = parser.parse_args(argv)
     # Imported here, because an HTTP client takes longer to import than --help should.

@@ -40,29 +40,31 @@ def _parser() -> cli.Parser:
         "--split",
         choices=SPLITS,
         default="test",
-        help="a split of the run's data (default: test); scored as in training: test as one row, the others "
-        "in as many rows as the batch has",
+        help="the split of the run's data (default: test). It is scored as in training: test as one row, the "
+        "others in batch-size rows",
     )
     what.add_argument(
         "--text",
         type=Path,
         metavar="FILE",
-        help="a text file, or - for standard input, scored as one stream after an <eos>: each line after all "
-        "before it (python -m ptb_lm.score scores each line for itself)",
+        help="a text file, or - for standard input. It is scored as one stream after an <eos>; each line "
+        "follows all lines before it (python -m ptb_lm.score scores each line independently)",
     )
-    parser.add_argument("--data", help="where the run's data are now (default: as the run was trained)")
+    parser.add_argument("--data", help="where the run's data are now (default: where they were in training)")
     parser.add_argument("--model", choices=frameworks.MODELS, help="score with another LSTM implementation")
     parser.add_argument(
         "--framework", choices=tuple(frameworks.FRAMEWORKS), help="score with another framework"
     )
     parser.add_argument(
-        "--execution", choices=frameworks.EXECUTIONS, help="how it is run (default: the framework's own)"
+        "--execution",
+        choices=frameworks.EXECUTIONS,
+        help="how the operations run (default: the framework's default)",
     )
     parser.add_argument("--device", choices=frameworks.DEVICES, help="default: as the run was trained")
     parser.add_argument(
         "--precision",
         choices=(frameworks.AUTO, *frameworks.PRECISIONS),
-        help="default: as the run was trained, or fp32 where that cannot be had",
+        help="default: as the run was trained, or fp32 if this machine does not have that precision",
     )
     adaptation_flags.add(parser)
     return parser

@@ -33,7 +33,7 @@ def _parser() -> cli.Parser:
         "--format",
         required=True,
         choices=tuple(FORMATS),
-        help="onnx: opset 17, standard operators; torchscript: for torch.jit.load, also in C++; "
+        help="onnx: opset 17, standard operators; torchscript: for torch.jit.load, in Python or C++; "
         "torch-export: for torch.export.load",
     )
     parser.add_argument("--out", required=True, type=Path, metavar="FILE", help="the file to write")
@@ -41,7 +41,7 @@ def _parser() -> cli.Parser:
         "--steps",
         type=cli.whole(1),
         metavar="N",
-        help="fix the axis time; 1: a model of one step (default: any length; 1 for torch-export)",
+        help="fix the length of the axis time (default: any length; 1 for torch-export)",
     )
     return parser
 

@@ -20,23 +20,40 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> cli.Parser:
-    parser = cli.Parser(prog=PROG, description="Write text word by word, after an <eos> and a prompt.")
+    parser = cli.Parser(
+        prog=PROG, description="Generate text word by word. It begins after an <eos> and the prompt."
+    )
     command.add_run(parser)
     add = parser.add_argument
-    add("--prompt", default="", metavar="TEXT", help="what the text begins with (default: nothing)")
-    add("--length", type=cli.whole(1), metavar="N", help="words, through the ends of sentences; default: one")
+    add("--prompt", default="", metavar="TEXT", help="the beginning of the text (default: empty)")
+    add(
+        "--length",
+        type=cli.whole(1),
+        metavar="N",
+        help="number of words, over several sentences (default: one sentence)",
+    )
     add(
         "--temperature",
         type=float,
         default=1.0,
         metavar="X",
-        help="below 1 likely words become likelier; 0: always the likeliest (default: 1)",
+        help="below 1: likely words become more likely; 0: always the most likely word (default: 1)",
     )
-    add("--top-k", type=int, metavar="K", help="draw from the K likeliest words only")
-    add("--top-p", type=float, metavar="P", help="draw from the fewest words that have P together only")
-    add("--seed", type=cli.whole(0), metavar="N", help="the same text each time (default: another)")
-    add("--unk", action="store_true", help="let <unk> be drawn")
-    add("--count", type=cli.whole(1), default=1, metavar="N", help="texts (default: 1)")
+    add("--top-k", type=int, metavar="K", help="draw only from the K most likely words")
+    add(
+        "--top-p",
+        type=float,
+        metavar="P",
+        help="draw only from the smallest set of words with total probability P",
+    )
+    add(
+        "--seed",
+        type=cli.whole(0),
+        metavar="N",
+        help="the same seed gives the same text (default: a new text each time)",
+    )
+    add("--unk", action="store_true", help="allow <unk> in the text")
+    add("--count", type=cli.whole(1), default=1, metavar="N", help="number of texts (default: 1)")
     return parser
 
 

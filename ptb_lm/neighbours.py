@@ -19,16 +19,28 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parser() -> cli.Parser:
     parser = cli.Parser(
-        prog=PROG, description="Tell the words whose embeddings are nearest to a word's, by their angle."
+        prog=PROG,
+        description="Print the words whose embeddings are most similar to a word's, by cosine similarity.",
     )
     command.add_run(parser)
     add = parser.add_argument
     add("word", nargs="?", metavar="WORD", help="a word of the vocabulary")
-    add("-k", type=int, default=10, metavar="K", help="how many (default: 10)")
-    add("--picture", type=Path, metavar="FILE", help="draw a map of the commonest words, .svg or .png")
-    add("--words", type=cli.whole(3), default=300, metavar="N", help="how many it has (default: 300)")
-    add("--method", choices=("pca", "tsne"), default="tsne", help="how it is drawn (default: tsne)")
-    add("--projector", type=Path, metavar="DIR", help="write what TensorBoard's projector shows")
+    add("-k", type=int, default=10, metavar="K", help="number of words to print (default: 10)")
+    add(
+        "--picture",
+        type=Path,
+        metavar="FILE",
+        help="draw a map of the most frequent words into FILE (.svg or .png)",
+    )
+    add(
+        "--words",
+        type=cli.whole(3),
+        default=300,
+        metavar="N",
+        help="number of words in the map (default: 300)",
+    )
+    add("--method", choices=("pca", "tsne"), default="tsne", help="method to draw the map (default: tsne)")
+    add("--projector", type=Path, metavar="DIR", help="write the files for TensorBoard's projector")
     return parser
 
 

@@ -21,12 +21,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parser() -> cli.Parser:
     parser = cli.Parser(
         prog=PROG,
-        description="Show a page, to this machine alone, on which a text is typed and each word coloured by "
-        "its surprise, and a prompt is continued. Ctrl-C ends it.",
+        description="Serve a web page to this machine only. It colours each word of a text by its surprise, "
+        "and continues a prompt. Ctrl-C ends it.",
     )
     command.add_run(parser)
     parser.add_argument(
-        "--port", type=cli.whole(0), default=PORT, metavar="N", help=f"0: any that is free (default: {PORT})"
+        "--port", type=cli.whole(0), default=PORT, metavar="N", help=f"0: any free port (default: {PORT})"
     )
     return parser
 

@@ -17,11 +17,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parser() -> cli.Parser:
     parser = cli.Parser(
-        prog=PROG, description="Tell the likeliest words to follow the first words of a sentence."
+        prog=PROG, description="Print the most likely next words after the first words of a sentence."
     )
     command.add_run(parser)
-    parser.add_argument("prefix", metavar="PREFIX", help='the first words; "": the sentence begins')
-    parser.add_argument("-k", type=int, default=5, metavar="K", help="how many (default: 5)")
+    parser.add_argument("prefix", metavar="PREFIX", help='the first words; "": predict the first word')
+    parser.add_argument("-k", type=int, default=5, metavar="K", help="number of words to print (default: 5)")
     return parser
 
 

@@ -21,28 +21,30 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parser() -> cli.Parser:
     parser = cli.Parser(
         prog=PROG,
-        description="Tell the log-probability of each sentence, a line each: that of its words and an <eos>, "
-        "after an <eos>. The text's perplexity goes to stderr.",
+        description="Print the log-probability of each sentence, one per line. It covers the words and the "
+        "<eos> at the end, and the model starts after an <eos>. The text's perplexity goes to stderr.",
     )
     command.add_run(parser)
     add = parser.add_argument
-    add("file", type=Path, nargs="?", default=Path("-"), metavar="FILE", help="default: -, standard input")
-    add("--format", choices=("tsv", "jsonl"), default="tsv", help="default: tsv, with a line of names first")
-    add("--per-word", action="store_true", help="tell that of each word")
-    add("--bits", action="store_true", help="in bits; default: in nats")
+    add("file", type=Path, nargs="?", default=Path("-"), metavar="FILE", help="default: - (standard input)")
+    add("--format", choices=("tsv", "jsonl"), default="tsv", help="default: tsv, with a header line")
+    add("--per-word", action="store_true", help="print the log-probability of each word")
+    add("--bits", action="store_true", help="print bits instead of nats")
     add(
         "--carry-state",
         action="store_true",
-        help="each sentence after all before it; default: each for itself",
+        help="let each sentence follow those before it (default: score each independently)",
     )
     lists = parser.add_argument_group(
-        "n-best lists", "Lines are ID ||| HYPOTHESIS ||| SCORE; what lies between the two last is left alone."
+        "n-best lists", "Lines are ID ||| HYPOTHESIS ||| SCORE; other fields before SCORE are ignored."
     )
     lists.add_argument("--n-best", action="store_true", help="print the best hypothesis of each ID")
-    lists.add_argument("--all", action="store_true", help="print all, in their order, with their new scores")
+    lists.add_argument(
+        "--all", action="store_true", help="print all hypotheses, in their order, with their new scores"
+    )
     # None: not given, to be told apart.
     for flag, text in (
-        ("--score-weight", "of SCORE (default: 1)"),
+        ("--score-weight", "weight of SCORE (default: 1)"),
         ("--lm-weight", "of the log-probability (default: 1)"),
         ("--word-bonus", "for each word (default: 0)"),
     ):
@@ -60,7 +62,7 @@ def _score(arguments: argparse.Namespace) -> int:
         raise UserError("--all, --score-weight, --lm-weight and --word-bonus are for --n-best")
     if arguments.n_best and (arguments.per_word or arguments.carry_state):
         raise UserError("--n-best goes with neither --per-word nor --carry-state")
-    # Imported when the flags are known to be right.
+    # These imports take long, so they wait until the flags are known to be right.
     from ptb_lm.data import text_file
     from ptb_lm.inference import n_best, score_table
     from ptb_lm.inference.sentences import Unit

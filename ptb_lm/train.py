@@ -16,7 +16,7 @@ from ptb_lm.model.hyperparameter import Hyperparameter
 from ptb_lm.training import text_flags
 
 PROG = cli.TRAIN
-# The hyper-parameters that say what is trained; the others say how.
+# These hyper-parameters define the model. The others define its training.
 OF_THE_MODEL = ("num_layers", "hidden_size", "embedding_size", "tie_weights")
 
 
@@ -29,7 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _train(arguments: list[str], started: float) -> int:
     parsed = _parser().parse_args(arguments)
-    # Imported when the flags are known to be right.
+    # These imports take long, so they wait until the flags are known to be right.
     if parsed.seeds is not None or parsed.jobs is not None:
         from ptb_lm.training import seeds
 
@@ -46,19 +46,19 @@ def _parser() -> cli.Parser:
     parser.add_argument(
         "--help-presets", action=show, text=described.presets, help="show the hyper-parameters of each preset"
     )
-    parser.add_argument("--help-models", action=show, text=described.models, help="show what each model is")
+    parser.add_argument("--help-models", action=show, text=described.models, help="describe each model")
     # No defaults here: a resumed run must know which flags were given.
     _add_data(parser.add_argument_group("data"))
-    _add_model(parser.add_argument_group("model, in place of the preset's"))
-    _add_training(parser.add_argument_group("training, in place of the preset's"))
+    _add_model(parser.add_argument_group("model (a flag replaces the preset's value)"))
+    _add_training(parser.add_argument_group("training (a flag replaces the preset's value)"))
     _add_run(parser.add_argument_group("run"))
-    _add_speed(parser.add_argument_group("speed: how it is computed, never what"))
+    _add_speed(parser.add_argument_group("speed (these flags do not change what is computed)"))
     return parser
 
 
 def _add_data(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
-        "--data", help="ptb (default), synthetic, a folder of train, valid and test, or a file"
+        "--data", help="ptb (default), synthetic, a folder with train, valid and test, or a file"
     )
     text_flags.add_text(group)
 
@@ -68,7 +68,7 @@ def _add_model(group: argparse._ArgumentGroup) -> None:
         group,
         "--config",
         PRESETS,
-        f"{described.one_of(PRESETS, 'small')}; for synthetic data: demo",
+        f"{described.one_of(PRESETS, 'small')}; demo is for synthetic data",
     )
     _add_choice(group, "--cell", CELLS, f"the recurrent cell: {described.one_of(CELLS, LSTM)}")
     for each in HYPERPARAMETERS:
@@ -77,33 +77,44 @@ def _add_model(group: argparse._ArgumentGroup) -> None:
 
 
 def _add_training(group: argparse._ArgumentGroup) -> None:
-    _add_choice(group, "--recipe", RECIPES, "default: to a lower perplexity; tutorial: as in TensorFlow's")
+    _add_choice(
+        group, "--recipe", RECIPES, "default: reaches a lower perplexity; tutorial: as TensorFlow's tutorial"
+    )
     for each in HYPERPARAMETERS:
         if each.name not in (*OF_THE_MODEL, "cell"):
             _add_hyperparameter(group, each)
     text_flags.add_start(group)
     seed = group.add_mutually_exclusive_group()
     seed.add_argument(
-        "--seed", type=int, metavar="N", help="of the initial weights and of dropout (default: 1)"
+        "--seed", type=int, metavar="N", help="random seed of the initial weights and of dropout (default: 1)"
     )
     seed.add_argument(
-        "--seeds", type=int, nargs="+", metavar="N", help="a run for each, in DIR/seed-N, and their mean"
+        "--seeds",
+        type=int,
+        nargs="+",
+        metavar="N",
+        help="train one run per seed, in DIR/seed-N, and print their mean",
     )
-    group.add_argument("--jobs", type=cli.whole(1), metavar="N", help="of --seeds side by side (default: 1)")
+    group.add_argument(
+        "--jobs", type=cli.whole(1), metavar="N", help="number of --seeds to train at a time (default: 1)"
+    )
 
 
 def _add_run(group: argparse._ArgumentGroup) -> None:
     where = group.add_mutually_exclusive_group()
     where.add_argument(
-        "--run-dir", type=Path, metavar="DIR", help="where it is kept (default: a new folder in checkpoints/)"
+        "--run-dir",
+        type=Path,
+        metavar="DIR",
+        help="folder of the run (default: a new folder in checkpoints/)",
     )
-    where.add_argument("--resume", type=Path, metavar="RUN", help="go on exactly where this run stopped")
+    where.add_argument("--resume", type=Path, metavar="RUN", help="continue exactly where this run stopped")
     group.add_argument("--overwrite", action="store_true", help="replace the run in --run-dir")
     group.add_argument(
         "--log-interval",
         type=cli.positive,
         metavar="SECONDS",
-        help="between lines on how far it is, without a terminal (default: 30)",
+        help="time between progress lines if there is no terminal (default: 30)",
     )
 
 
@@ -112,13 +123,13 @@ def _add_speed(group: argparse._ArgumentGroup) -> None:
     _add_choice(group, "--framework", names, described.one_of(names, "torch"))
     _add_choice(group, "--model", models, f"how the cell is computed: {described.one_of(models, 'cudnn')}")
     _add_choice(
-        group, "--execution", executions, f"{described.one_of(executions, '')} (default: --help-models)"
+        group, "--execution", executions, f"{described.one_of(executions, '')} (defaults: see --help-models)"
     )
     _add_choice(
         group,
         "--unroll",
         frameworks.UNROLLS,
-        "static (default): the graph holds each time step; loop: one of them",
+        "static (default): the graph has every time step; loop: it has one, in a loop",
     )
     _add_choice(group, "--device", frameworks.DEVICES, "auto (default: a GPU if there is one), cpu or cuda")
     precisions = (frameworks.AUTO, *frameworks.PRECISIONS)
@@ -126,7 +137,7 @@ def _add_speed(group: argparse._ArgumentGroup) -> None:
         group,
         "--precision",
         precisions,
-        f"{described.one_of(precisions, 'fp32')}; auto: bf16 if it can",
+        f"{described.one_of(precisions, 'fp32')}; auto: bf16 if the device multiplies in it",
     )
 
 

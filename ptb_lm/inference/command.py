@@ -24,7 +24,7 @@ def add_run(parser: cli.Parser) -> None:
     how.add_argument(
         "--precision",
         choices=(frameworks.AUTO, *frameworks.PRECISIONS),
-        help="default: fp32, in which the weights are kept. auto: bf16 where the device multiplies in it",
+        help="default: fp32, the type of the stored weights; auto: bf16 if the device multiplies in it",
     )
 
 

@@ -28,7 +28,7 @@ class Config:
     cell: str = setting(LSTM, "the recurrent cell of every layer", choices=CELLS.keys(), before=LSTM)
     num_layers: int = setting(2, "recurrent layers", minimum=1)
     hidden_size: int = setting(200, "units of every layer", minimum=1)
-    embedding_size: int = setting(0, "width of the embedding; 0: as the layers", minimum=0, before=0)
+    embedding_size: int = setting(0, "width of the embedding; 0: same as the layers", minimum=0, before=0)
     num_steps: int = setting(20, "time steps that the gradient flows back through", minimum=1)
     batch_size: int = setting(20, "rows that the training text is cut into", minimum=1)
     epochs: int = setting(
@@ -38,38 +38,49 @@ class Config:
         4, "epochs at the initial learning rate (the tutorial's max_epoch)", minimum=0, resumable=True
     )
     lr_decay: float = setting(
-        0.5, "the learning rate's factor an epoch from then on", above=0, resumable=True
+        0.5, "factor of the learning rate per epoch after that", above=0, resumable=True
     )
     learning_rate: float = setting(
-        1.0, "of SGD, for a loss summed over time and averaged over the batch", above=0, resumable=True
+        1.0,
+        "learning rate of SGD; the loss is summed over time and averaged over the batch",
+        above=0,
+        resumable=True,
     )
     max_grad_norm: float = setting(
-        5.0, "bound on the global norm of the gradient of that loss", above=0, resumable=True
+        5.0, "upper bound on the global norm of the gradient", above=0, resumable=True
     )
     keep_prob: float = setting(
         1.0, "probability that dropout keeps a unit; 1: no dropout", resumable=True, **_SHARE
     )
     init_scale: float = setting(0.1, "initial weights are uniform in [-init_scale, init_scale]", minimum=0)
     # Press and Wolf, "Using the Output Embedding to Improve Language Models", 2017; Inan et al., 2017.
-    tie_weights: bool = setting(False, "the softmax's kernel is the embedding, transposed", before=False)
+    tie_weights: bool = setting(False, "use the embedding, transposed, as the softmax's kernel", before=False)
     # This and the next: Gal and Ghahramani, "A Theoretically Grounded Application of Dropout in Recurrent
     # Neural Networks", 2016.
     variational: bool = setting(
         False,
-        "one dropout mask a window for all its time steps, not one for each",
+        "use one dropout mask for all time steps of a window, not one per step",
         before=False,
         resumable=True,
     )
     embedding_keep_prob: float = setting(
-        1.0, "probability that a word keeps its embedding in a window", before=1.0, resumable=True, **_SHARE
+        1.0,
+        "probability that dropout keeps a word's embedding in a window",
+        before=1.0,
+        resumable=True,
+        **_SHARE,
     )
     # Merity et al., "Regularizing and Optimizing LSTM Language Models", 2018: the weight drop of AWD-LSTM.
     recurrent_keep_prob: float = setting(
-        1.0, "probability that a recurrent weight is kept in a window", before=1.0, resumable=True, **_SHARE
+        1.0,
+        "probability that dropout keeps a recurrent weight in a window",
+        before=1.0,
+        resumable=True,
+        **_SHARE,
     )
     average_epochs: float = setting(
         0.0,
-        "horizon in epochs of the moving average of the weights that is scored and kept; 0: the weights",
+        "score and keep a moving average of the weights over this many epochs; 0: no average",
         minimum=0,
         before=0.0,
     )

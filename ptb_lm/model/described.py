@@ -1,4 +1,4 @@
-"""The presets and the models as text, for people who choose one; it imports nothing that takes long."""
+"""The presets and the models as text for --help-presets and --help-models; this imports nothing slow."""
 
 import textwrap
 from collections.abc import Iterable, Sequence
@@ -10,13 +10,13 @@ from ptb_lm.model.frameworks import FRAMEWORKS
 
 
 def presets() -> str:
-    """Return each preset's hyper-parameters: by the default recipe, and the tutorial's if another."""
+    """Return each preset's hyper-parameters: by the default recipe, and by the tutorial's if different."""
     rows = [("", *PRESETS)]
     for each in HYPERPARAMETERS:
-        if each.name != "cell":  # no preset chooses another
+        if each.name != "cell":  # all presets have the same
             rows.append((each.flag, *(_of_both_recipes(preset, each.name) for preset in PRESETS)))
     about = (
-        "The hyper-parameters of each --config; [in brackets] by --recipe tutorial, where that has another."
+        "The hyper-parameters of each --config. Values [in brackets] are of --recipe tutorial, if different."
     )
     return f"{about}\n\n{_aligned(rows)}"
 

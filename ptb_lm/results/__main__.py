@@ -31,7 +31,7 @@ def _command(given: list[str]) -> int:
 def _parser() -> cli.Parser:
     results = files.home() / "results"
     parser = cli.Parser(
-        prog=PROG, description="From finished runs and benchmark rows to tables and pictures."
+        prog=PROG, description="Make tables and pictures from finished runs and benchmark rows."
     )
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
 
@@ -41,35 +41,39 @@ def _parser() -> cli.Parser:
         return command
 
     table = add("table", "Write the tables of results/README.md from the runs there.", _table)
-    table.add_argument("--results", type=Path, default=results, help="another folder than results")
+    table.add_argument("--results", type=Path, default=results, help="the folder (default: results)")
 
     text = "Write the table of models that adapt to the text, into results/README.md."
     adaptation = add("adaptation", text, _adaptation)
-    adaptation.add_argument("--results", type=Path, default=results, help="another folder than results")
+    adaptation.add_argument("--results", type=Path, default=results, help="the folder (default: results)")
 
-    curve = add("curve", "Draw learning curves, each into RUN/curve.svg.", _curve)
+    curve = add("curve", "Draw the learning curve of each run into RUN/curve.svg.", _curve)
     curve.add_argument("runs", nargs="*", type=Path, metavar="RUN", help="default: all runs in results")
 
-    record = add("record", "Add a run to the table of records, records.md beside it.", _record)
+    record = add("record", "Add a run to the table of records, records.md in the same folder.", _record)
     record.add_argument("run", type=Path, metavar="RUN", help="a run's folder in results")
-    record.add_argument("--what", required=True, help="what changed since the record before, in a few words")
+    record.add_argument(
+        "--what", required=True, help="what changed since the previous record, in a few words"
+    )
 
     text = "Write the tables of speed in README.md and docs/performance.md from a benchmark's rows."
     speed = add("speed", text, _speed)
-    speed.add_argument("--root", type=Path, default=results.parent, help="another checkout than this")
+    speed.add_argument(
+        "--root", type=Path, default=results.parent, help="root of the checkout (default: this one)"
+    )
 
-    text = "Keep in results/NAME what a run has done so far, with its curve and TensorBoard's log."
+    text = "Copy a run as it is now to results/NAME, with its curve and TensorBoard's log."
     keep = add("keep", text, _keep)
     keep.add_argument("run", type=Path, metavar="RUN", help="a run's folder in checkpoints")
-    keep.add_argument("--name", help="of its folder in results (default: as in checkpoints)")
-    keep.add_argument("--results", type=Path, default=results, help="another folder than results")
+    keep.add_argument("--name", help="name of the folder in results (default: as in checkpoints)")
+    keep.add_argument("--results", type=Path, default=results, help="the folder (default: results)")
 
     _add_reproduce(commands)
     return parser
 
 
 def _add_reproduce(commands: "argparse._SubParsersAction[cli.Parser]") -> None:
-    text = "Make the measured results again, and keep them in results/; what scripts/reproduce calls."
+    text = "Make the measured results again, and keep them in results/. scripts/reproduce calls this."
     width = 18
     listed = "\n".join(
         textwrap.fill(
@@ -80,26 +84,27 @@ def _add_reproduce(commands: "argparse._SubParsersAction[cli.Parser]") -> None:
     reproduce = commands.add_parser("reproduce", prog=REPRODUCE, description=text, help=text)
     reproduce.formatter_class = argparse.RawDescriptionHelpFormatter
     reproduce.epilog = (
-        f"{listed}\n  {'all (default)':<{width}}everything that this machine can do\n\n{_PROMISES}"
+        f"{listed}\n  {'all (default)':<{width}}all results that this machine can make\n\n{_PROMISES}"
     )
     reproduce.add_argument("names", nargs="*", metavar="RESULT", help="what to make, in this order")
     reproduce.add_argument(
         "--dry-run",
         action="store_true",
-        help="print the commands that would be run on this machine, and run none",
+        help="print the commands for this machine, and do not run them",
     )
-    reproduce.add_argument("--check", action="store_true", help="look at the names, and do nothing")
+    reproduce.add_argument("--check", action="store_true", help="check the names and do nothing else")
     reproduce.set_defaults(function=_reproduce)
 
 
 _PROMISES = """\
-A result that fails does not stop those after it; the end says which ones failed. Runs go on where they
-stopped. After an error, Ctrl-C or a signal to the process group (timeout sends one), results/ has what each
-run has done so far, with its learning curve (matplotlib) and TensorBoard's log, and results/README.md the
-tables of all runs. `kill` of the script alone waits until the command at work has ended, and `kill -9` leaves
-results/ as they are; calling it again goes on after either. A race wants a commit without changes (a copy
-without .git: PTB_LM_COMMIT=... names its commit). PYTHON=... names a Python that has torch, to be used as it
-is; python -m ptb_lm.results reproduce does the same in an environment of your own.
+If a result fails, the next ones are still made, and a list of the failed ones is printed at the end. Runs
+continue where they stopped. After an error, Ctrl-C or a signal to the process group (timeout sends one),
+results/ has each run as far as it came, with its learning curve (if matplotlib is installed) and
+TensorBoard's log, and results/README.md has the tables of all runs. `kill` of the script alone waits until
+the current command ends. `kill -9` leaves results/ as it is. The same command continues after both. A race
+needs a commit without changes (in a copy without .git, PTB_LM_COMMIT=... names the commit). PYTHON=... names
+a Python that has torch; the script then installs nothing. python -m ptb_lm.results reproduce does the same in
+your own environment.
 
 On a GPU small, medium and large take minutes each. On two CPU cores without bfloat16 small takes half an hour
 to an hour, and so does each step of ablation-small; medium takes most of a day, and the suites an hour and a

@@ -1,4 +1,4 @@
-"""The flags that say what a run reads and which weights it begins with; imports nothing that takes long."""
+"""The flags for the text of a run and for its first weights; this imports nothing slow."""
 
 import argparse
 from pathlib import Path
@@ -7,50 +7,56 @@ from ptb_lm import cli
 from ptb_lm.data.preparation import LEAST_COUNT, SHARE
 from ptb_lm.data.tokens import TOKENIZERS
 
-RATE = 0.5  # of the learning rate of the run whose weights another one begins with
+RATE = 0.5  # a run with --init-from has this part of the other run's learning rate
 
 
 def add_text(group: argparse._ArgumentGroup) -> None:
-    """Add the flags of raw text: a file, of which lines are held out, or a folder.
+    """Add the flags for raw text: a file, some lines of which are held out, or a folder.
 
-    None has a default, so that a resumed run knows which were given. Without them a folder is read as it is.
+    No flag has a default, so that a resumed run knows which were given. Without them a folder is read as
+    prepared text.
     """
     add = group.add_argument
     add(
         "--tokenize",
         choices=TOKENIZERS,
         metavar="NAME",
-        help="whitespace (default), words (NLTK's, as in PTB) or characters",
+        help="whitespace (default), words (by NLTK, as in Penn Treebank) or characters",
     )
     add("--lowercase", action="store_true", default=None, help="put words into lower case")
-    add("--numbers", action="store_true", default=None, help="N for each number, as in Penn Treebank")
+    add("--numbers", action="store_true", default=None, help="replace each number by N, as in Penn Treebank")
     add(
         "--min-count",
         type=cli.whole(1),
         metavar="N",
-        help=f"<unk> for words that the training text has less often (default: {LEAST_COUNT})",
+        help=f"replace words that occur fewer times in the training text by <unk> (default: {LEAST_COUNT})",
     )
-    add("--vocab-size", type=cli.whole(3), metavar="N", help="<unk> for all but the most frequent words")
+    add(
+        "--vocab-size",
+        type=cli.whole(3),
+        metavar="N",
+        help="keep the N most frequent words, <eos> and <unk> included",
+    )
     for split in ("valid", "test"):
         add(
             f"--{split}-fraction",
             type=float,
             metavar="X",
-            help=f"part of a file's lines that is held out as {split} (default: {SHARE:g})",
+            help=f"fraction of a file's lines that is held out as {split} (default: {SHARE:g})",
         )
 
 
 def add_start(group: argparse._ArgumentGroup) -> None:
-    """Add the flags of fine-tuning; none has a default either."""
+    """Add the flags for fine-tuning. They have no defaults either."""
     group.add_argument(
         "--init-from",
         type=Path,
         metavar="RUN",
-        help=f"begin with its weights, vocabulary and sizes, at {RATE:g} of its rate",
+        help=f"start from this run's weights, vocabulary and sizes, at {RATE:g} of its learning rate",
     )
     group.add_argument(
         "--extend-vocabulary",
         action="store_true",
         default=None,
-        help="add the training text's words to that vocabulary",
+        help="add words of the training text to the vocabulary of --init-from",
     )

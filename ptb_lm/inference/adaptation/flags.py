@@ -49,18 +49,18 @@ class Request:
 def add(parser: argparse.ArgumentParser) -> None:
     """Add the flags, all None or False by default."""
     group = parser.add_argument_group(
-        "adaptation to the text (computed by torch in float32; its perplexity is of another kind than an "
+        "adaptation to the text (computed by torch in float32; do not compare its perplexity with an "
         "ordinary one)"
     )
     group.add_argument(
         "--dynamic",
         action="store_true",
-        help="dynamic evaluation (Krause et al., 2018): after each segment, a gradient step on it",
+        help="dynamic evaluation (Krause et al., 2018): do a gradient step after each segment",
     )
     group.add_argument(
         "--cache",
         action="store_true",
-        help="a neural cache (Grave et al., 2017): what followed upon similar hidden states becomes likelier",
+        help="neural cache (Grave et al., 2017): words that followed similar hidden states get more likely",
     )
     for kind, settings in KINDS.items():
         for each in fields(settings):
@@ -72,13 +72,13 @@ def add(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--tune",
         action="store_true",
-        help="first choose the settings that are not given, by the perplexity of the valid split; each that "
-        "is tried is printed",
+        help="first choose the settings that are not given, by the perplexity of the valid split, and print "
+        "each trial",
     )
     group.add_argument(
-        "--tune-words", type=cli.whole(2), metavar="N", help="tune on the first N words (default: on all)"
+        "--tune-words", type=cli.whole(2), metavar="N", help="tune on the first N words (default: all)"
     )
-    group.add_argument("--out", type=Path, metavar="DIR", help="keep the result in DIR/result.json")
+    group.add_argument("--out", type=Path, metavar="DIR", help="write the result to DIR/result.json")
 
 
 def read(arguments: argparse.Namespace) -> Request | None:
