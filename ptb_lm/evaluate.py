@@ -168,7 +168,7 @@ def _data(run: RunConfig, vocabulary: Vocabulary, named: str | None) -> "Corpus"
 
     data = run_data.load_again(run, vocabulary, named=named)
     if data.vocabulary.sha256 != vocabulary.sha256:
-        raise UserError(f"the data {named or run_data.place(run)} have another vocabulary than the run")
+        raise UserError(f"the data {named or run_data.place(run)} have a different vocabulary from the run")
     if difference := run_data.difference(run, data):
         print(f"{PROG}: {difference}", file=sys.stderr)
     return data

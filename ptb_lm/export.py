@@ -54,10 +54,10 @@ def _export(arguments: argparse.Namespace) -> int:
         )
     if arguments.format == "torchscript" and arguments.steps is not None:
         raise UserError(
-            "--steps does not go with --format torchscript, whose model takes any number of steps"
+            "--steps cannot be combined with --format torchscript: its model takes any number of steps"
         )
     if arguments.out.exists():
-        raise UserError(f"{arguments.out} is there already; nothing is overwritten")
+        raise UserError(f"{arguments.out} exists already; nothing is overwritten")
     # Imported here, because what they import takes longer than --help should take.
     from ptb_lm.training.run_directory import RunDirectory
 
@@ -66,7 +66,7 @@ def _export(arguments: argparse.Namespace) -> int:
     vocabulary = directory.read_vocabulary()
     weights = directory.read_weights(run, vocabulary)
     if (cell := run.hyperparameters.cell) != LSTM:
-        raise UserError(f"only the cell lstm can be exported, and this run's is {cell}")
+        raise UserError(f"only the cell lstm can be exported, but this run has the cell {cell}")
     from ptb_lm.inference.export import files
 
     steps = files.write(

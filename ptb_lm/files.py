@@ -126,7 +126,7 @@ def locked(folder: Path, *, name: Path | None = None) -> Iterator[None]:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield
     except BlockingIOError:
-        raise UserError(f"another process is at work in {name or folder}") from None
+        raise UserError(f"another process is using {name or folder}") from None
     finally:
         os.close(descriptor)  # and with it the lock
 

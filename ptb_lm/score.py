@@ -59,9 +59,9 @@ def _score(arguments: argparse.Namespace) -> int:
         if (value := getattr(arguments, name)) is not None
     }
     if not arguments.n_best and (weights or arguments.all):
-        raise UserError("--all, --score-weight, --lm-weight and --word-bonus are for --n-best")
+        raise UserError("--all, --score-weight, --lm-weight and --word-bonus need --n-best")
     if arguments.n_best and (arguments.per_word or arguments.carry_state):
-        raise UserError("--n-best goes with neither --per-word nor --carry-state")
+        raise UserError("--n-best cannot be combined with --per-word or --carry-state")
     # These imports take long, so they wait until the flags are known to be right.
     from ptb_lm.data import text_file
     from ptb_lm.inference import n_best, score_table

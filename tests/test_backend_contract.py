@@ -492,15 +492,16 @@ def test_every_training_step_equals_torch_s(
         ),
         (
             {"framework": "torch", "model": "block", "cell": "gru"},
-            "torch block has no cell gru; choose --model basic or cudnn, or --cell lstm",
+            "torch block does not compute the cell gru; choose --model basic or cudnn, or --cell lstm",
         ),
         (
             {"framework": "torch", "model": "cudnn", "cell": "layer_norm_lstm"},
-            "torch cudnn has no cell layer_norm_lstm; choose --model basic, or --cell lstm or gru",
+            "torch cudnn does not compute the cell layer_norm_lstm; choose --model basic, or --cell lstm or "
+            "gru",
         ),
         (
             {"framework": "tensorflow", "model": "basic", "cell": "gru"},
-            "tensorflow has no cell gru; choose --cell lstm or layer_norm_lstm",
+            "tensorflow does not compute the cell gru; choose --cell lstm or layer_norm_lstm",
         ),
     ],
 )

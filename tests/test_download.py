@@ -439,7 +439,7 @@ def test_overwrite_replaces_another_file_but_only_when_the_download_worked(
 @pytest.mark.parametrize("below", [".", "data/ptb"])
 def test_a_target_that_is_a_file(server: Server, tmp_path: Path, below: str) -> None:
     (tmp_path / "file").write_bytes(WRONG)
-    with pytest.raises(UserError, match="file is not a folder that can be written to"):
+    with pytest.raises(UserError, match="file is not a writable folder"):
         fetch(tmp_path / "file" / below, mirrors=[server.folder("good", FILES)], expected=EXPECTED)
     assert server.requests == []
     assert (tmp_path / "file").read_bytes() == WRONG
@@ -449,7 +449,7 @@ def test_a_target_that_is_not_writable(server: Server, folder: Path) -> None:
     folder.mkdir(parents=True, mode=0o555)
     if os.access(folder, os.W_OK):
         pytest.skip("this user may write everywhere")
-    with pytest.raises(UserError, match="ptb is not a folder that can be written to"):
+    with pytest.raises(UserError, match="ptb is not a writable folder"):
         fetch(folder, mirrors=[server.folder("good", FILES)], expected=EXPECTED)
     assert server.requests == []
 

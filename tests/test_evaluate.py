@@ -337,7 +337,7 @@ def test_data_of_another_vocabulary_are_refused(
     other = shutil.copytree(data, tmp_path / "other")
     (other / "train.txt").write_text((data / "train.txt").read_text() + "zebra\n")
     problem = runs.refusal(capsys, evaluate, run, "--data", other)
-    assert problem == f"the data {other} have another vocabulary than the run"
+    assert problem == f"the data {other} have a different vocabulary from the run"
 
 
 def test_something_that_is_no_run_is_refused(
@@ -354,11 +354,11 @@ def test_something_that_is_no_run_is_refused(
     [
         ("weights.safetensors", b"", "is truncated or not a safetensors file"),
         ("weights.safetensors", b"text\n" * 100, "is truncated or not a safetensors file"),
-        ("weights.safetensors", None, "is missing; a run's first epoch writes it"),
+        ("weights.safetensors", None, "is missing; the first epoch of a run writes it"),
         ("config.json", b"{", "is not valid JSON"),
         ("config.json", b"{}", "the key 'config' is missing"),
         ("config.json", None, "is not a run directory: config.json is missing"),
-        ("vocabulary.txt", b"w1\nw1\n", "is not a vocabulary: a distinct word a line, in UTF-8"),
+        ("vocabulary.txt", b"w1\nw1\n", "is not a vocabulary (one distinct word per line, in UTF-8)"),
         ("vocabulary.txt", b"w1\nw2\n", "was trained with another vocabulary than"),
         ("vocabulary.txt", b"", "was trained with another vocabulary than"),
         ("vocabulary.txt", None, "is missing"),

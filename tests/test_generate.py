@@ -103,20 +103,24 @@ def test_unknown_words_are_told(
 @pytest.mark.parametrize(
     ("command", "flags", "problem"),
     [
-        (predict, ["zebra", "-k", 8], "k must be at least 1 and at most 7, the words there are, not 8"),
+        (predict, ["zebra", "-k", 8], "k must be from 1 to 7, the number of words, not 8"),
         (predict, ["a", "-k", "many"], "argument -k: invalid int value: 'many' (see --help)"),
-        (generate, ["--top-k", 8], "top_k must be at least 1 and at most 7, the words there are, not 8"),
+        (generate, ["--top-k", 8], "top_k must be from 1 to 7, the number of words, not 8"),
         (generate, ["--top-p", 1.5], "top_p must be above 0 and at most 1, not 1.5"),
-        (generate, ["--temperature", -1], "the temperature must be 0 or a finite number above it, not -1.0"),
+        (generate, ["--temperature", -1], "the temperature must be a finite number of at least 0, not -1.0"),
         (
             generate,
             ["--length", 0],
             "argument --length: must be a whole number of at least 1, not '0' (see --help)",
         ),
-        (neighbours, ["a", "-k", 7], "k must be at least 1 and at most 6, the words there are, not 7"),
+        (neighbours, ["a", "-k", 7], "k must be from 1 to 6, the number of words, not 7"),
         (neighbours, ["zebra"], "the word 'zebra' is not in the vocabulary"),
         (neighbours, [], "there is nothing to do: give a WORD, --picture FILE or --projector DIR"),
-        (neighbours, ["--picture", "map.pdf"], "the picture must be called .svg or .png, not map.pdf"),
+        (
+            neighbours,
+            ["--picture", "map.pdf"],
+            "the name of the picture must end in .svg or .png, not map.pdf",
+        ),
     ],
 )
 def test_what_cannot_be_is_refused_in_a_sentence(
@@ -132,7 +136,7 @@ def test_a_run_without_weights_is_refused(
         (tmp_path / name).write_bytes((run / name).read_bytes())
     for command, flags in ((generate, []), (predict, ["a"]), (neighbours, ["a"])):
         problem = runs.refusal(capsys, command, tmp_path, *flags)
-        assert problem == f"{tmp_path}/weights.safetensors is missing; a run's first epoch writes it"
+        assert problem == f"{tmp_path}/weights.safetensors is missing; the first epoch of a run writes it"
 
 
 @pytest.mark.parametrize("method", ["pca", "tsne"])

@@ -197,9 +197,9 @@ def test_a_line_that_is_no_hypothesis_is_refused(
 @pytest.mark.parametrize(
     ("flags", "problem"),
     [
-        (["--lm-weight", "1"], "--all, --score-weight, --lm-weight and --word-bonus are for --n-best"),
-        (["--all"], "--all, --score-weight, --lm-weight and --word-bonus are for --n-best"),
-        (["--n-best", "--per-word"], "--n-best goes with neither --per-word nor --carry-state"),
+        (["--lm-weight", "1"], "--all, --score-weight, --lm-weight and --word-bonus need --n-best"),
+        (["--all"], "--all, --score-weight, --lm-weight and --word-bonus need --n-best"),
+        (["--n-best", "--per-word"], "--n-best cannot be combined with --per-word or --carry-state"),
         (
             ["--n-best", "--lm-weight", "inf"],
             "argument --lm-weight: must be a number, not 'inf' (see --help)",

@@ -93,7 +93,9 @@ def test_a_signal_saves_and_prints_the_command_that_goes_on(
         process.send_signal(number)
         _, stderr = process.communicate(timeout=60)
     assert process.returncode == 128 + number, stderr
-    assert f"{number.name}: saved; go on with: python -m ptb_lm.train --resume {tmp_path / 'run'}" in stderr
+    assert (
+        f"{number.name}: saved; continue with: python -m ptb_lm.train --resume {tmp_path / 'run'}" in stderr
+    )
     assert "Traceback" not in stderr
     assert_goes_on(tmp_path / "run", expected[framework])
 
@@ -111,7 +113,7 @@ def test_sigint_and_then_sigterm_is_one_request(
         process.send_signal(signal.SIGHUP)
         _, stderr = process.communicate(timeout=60)
     assert process.returncode == 130, stderr
-    assert "SIGINT: saved; go on with:" in stderr
+    assert "SIGINT: saved; continue with:" in stderr
     assert "Traceback" not in stderr
     assert_goes_on(tmp_path / "run", expected["torch"])
 
@@ -245,7 +247,7 @@ def test_a_run_that_ended_meanwhile_is_not_deleted(
 
     monkeypatch.setattr(launch.backend, "build", build_and_finish_another)
     assert train.main(runs.arguments(data, run)) == 2
-    assert f"the run directory {run} exists; go on with --resume" in capsys.readouterr().err
+    assert f"the run directory {run} exists; continue it with --resume" in capsys.readouterr().err
     assert [runs.files(run)] == before
 
 

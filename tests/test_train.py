@@ -259,7 +259,7 @@ def test_a_run_that_exists_is_refused(run: Path, data: Path, capsys: pytest.Capt
     before = runs.files(run)
     problem = runs.refusal(capsys, train, *runs.arguments(data, run))
     assert problem == (
-        f"the run directory {run} exists; go on with --resume {run}, or replace it with --overwrite"
+        f"the run directory {run} exists; continue it with --resume {run}, or replace it with --overwrite"
     )
     assert runs.files(run) == before
 
@@ -286,7 +286,7 @@ def test_two_processes_do_not_work_in_one_folder(run: Path, capsys: pytest.Captu
     before = runs.files(run)
     with RunDirectory(run).locked():
         problem = runs.refusal(capsys, train, "--resume", run, "--epochs", "3")
-    assert problem == f"another process is at work in {run}"
+    assert problem == f"another process is using {run}"
     assert runs.files(run) == before
     assert train.main(["--resume", str(run), "--epochs", "3"]) == 0
 
@@ -302,7 +302,7 @@ def test_a_finished_run_is_reported_and_not_done_again(run: Path, capsys: pytest
 
 
 def test_fewer_epochs_than_are_done_are_refused(refused_resume: Callable[..., str]) -> None:
-    assert refused_resume("--epochs", "1").endswith("--epochs 1: the run has 2 epochs already")
+    assert refused_resume("--epochs", "1").endswith("--epochs 1: the run has already done 2 epochs")
 
 
 @pytest.mark.parametrize("again", ["resume", "overwrite"])
@@ -341,7 +341,7 @@ def test_overwrite_with_another_mistake_leaves_the_older_run(
 def test_overwrite_needs_a_run_to_replace(
     data: Path, refused_resume: Callable[..., str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    problem = "--overwrite replaces the run in --run-dir, which is not given"
+    problem = "--overwrite needs --run-dir"
     assert refused_resume("--overwrite") == problem
     assert runs.refusal(capsys, train, "--data", data, "--overwrite") == problem
 
@@ -435,7 +435,7 @@ def change_config(run: Path, old: str, new: str) -> None:
 
 def test_where_a_run_goes_on_is_told(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert train.main(["--resume", str(run), "--epochs", "3"]) == 0
-    assert "goes on in epoch 3, step 1\n" in capsys.readouterr().out
+    assert "continues in epoch 3, step 1\n" in capsys.readouterr().out
 
 
 def test_resuming_with_the_runs_own_flags_is_no_change(run: Path, data: Path) -> None:
@@ -599,7 +599,7 @@ def test_divergence_keeps_the_last_good_state(
     assert train.main(["--resume", str(run), "--epochs", "4", "--learning-rate", rate]) == 1
     problem = runs.sentence(capsys.readouterr().err, train)
     assert re.match(r"training diverged (in epoch 3, step \d+ of \d+|at the end of epoch 3): ", problem)
-    assert problem.endswith(f"--resume {run} with a smaller --learning-rate goes on from it")
+    assert problem.endswith(f"--resume {run} with a smaller --learning-rate continues from it")
 
     after = runs.files(run)
     for name in ("weights.safetensors", "metrics.jsonl", "vocabulary.txt"):

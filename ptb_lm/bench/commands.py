@@ -70,7 +70,7 @@ def _run(arguments: argparse.Namespace) -> int:
         try:
             runner.run(options, workloads, record, machine, command=command)
         except KeyboardInterrupt:
-            cli.say(f"{out} keeps what was measured; the same command goes on")
+            cli.say(f"{out} keeps the measurements; the same command continues")
             raise
     summary, page = report.write_report(out)
     width, encoding = shutil.get_terminal_size().columns, sys.stdout.encoding if sys.stdout else None

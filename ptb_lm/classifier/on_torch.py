@@ -116,8 +116,8 @@ class TorchClassifier(TorchModel, Classifier):
         """Return the loss averaged over the batch, []."""
         if batch.lengths_B is not None and self.execution == "compile":
             raise UserError(
-                "--execution compile does not go with sequences of different lengths: "
-                "every batch would be compiled anew; choose from eager, jit"
+                "--execution compile cannot be combined with sequences of different lengths: "
+                "it would compile every batch again; choose from eager, jit"
             )
         log_p = self._log_probabilities(self.executed_stack, batch.x_BTI, batch.lengths_B, dropout)
         labels = torch.from_numpy(batch.labels.astype(np.int64)).to(self.device, non_blocking=True)

@@ -219,7 +219,7 @@ def _penn_treebank() -> Path:
         except penn_treebank.DownloadError as error:
             raise UserError(
                 f"Penn Treebank is not in {folder} and could not be downloaded ({error}); run python -m "
-                "ptb_lm.download where there is a network, or give --data DIR with your own copy, or use "
+                "ptb_lm.download on a machine with a network, or give --data DIR with your own copy, or use "
                 "--data synthetic"
             ) from None
     return folder

@@ -95,7 +95,7 @@ def fetch(
     if wanted:
         nearest = next(path for path in (folder, *folder.parents) if path.exists())
         if not (nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)):
-            raise UserError(f"{nearest} is not a folder that can be written to")
+            raise UserError(f"{nearest} is not a writable folder")
         contents = _from_first(mirrors, wanted, timeout, deadline, folder)
         folder.mkdir(parents=True, exist_ok=True)
         with contextlib.ExitStack() as renames:  # all at the end, after every file is written

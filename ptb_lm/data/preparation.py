@@ -43,9 +43,7 @@ class Preparation:
     def __post_init__(self) -> None:
         Treatment(tokenize=self.tokenize)  # refuses what is none
         if self.min_count is not None and self.vocab_size is not None:
-            raise UserError(
-                "--min-count and --vocab-size both say which words are kept; only one can be given"
-            )
+            raise UserError("--min-count and --vocab-size cannot be combined: each selects the words")
         if self.min_count is not None and self.min_count < 1:
             raise UserError(f"--min-count must be at least 1, not {self.min_count}")
         if self.vocab_size is not None and self.vocab_size < 3:
@@ -108,7 +106,7 @@ def requested(given: Mapping[str, Any], data: str, *, is_file: bool) -> Preparat
     """
     asked = {name: given[name] for name in FIELDS if name in given}
     if asked and data in NAMED:
-        raise UserError(f"{flags(asked)} would change --data {data}, which is prepared already")
+        raise UserError(f"{flags(asked)} cannot be used with --data {data}, which is already prepared")
     held_out = [name for name in asked if name.endswith("_fraction")]
     if held_out and not is_file:
         raise UserError(f"{flags(held_out)} is for a single file; a folder {data} has its own splits")

@@ -34,7 +34,7 @@ def find(path: Path, preparation: Preparation | None) -> dict[str, Part]:
     found = {split: Part(file_of(path, split), treatment=treatment) for split in SPLITS}
     for split, part in found.items():
         if preparation and part.path.name == PREPARED.format(split):
-            raise UserError(f"{part.path} is prepared already, and is read as it is")
+            raise UserError(f"{part.path} is already prepared text; the flags for raw text cannot be used")
     return found
 
 
@@ -66,7 +66,7 @@ def _of_file(path: Path, preparation: Preparation) -> dict[str, Part]:
         max(1, round(count * share)) for share in (preparation.valid_fraction, preparation.test_fraction)
     )
     if valid + test >= count:
-        raise UserError(f"{path} has {lines} lines, of which the held out fractions leave none to train on")
+        raise UserError(f"{path} has {lines} lines, but the held-out fractions leave none to train on")
     numbers = {"valid": order[:valid], "test": order[valid : valid + test], "train": order[valid + test :]}
     return {
         split: Part(path, Blocks(size, frozenset(numbers[split])), preparation.treatment) for split in SPLITS

@@ -57,7 +57,8 @@ def build_vocabulary(text: Path | Part, limit: Limit | None = None) -> tuple[Voc
         common = [i for i in kept if counts[i] >= limit.least_count and i not in special]
         if not common:
             raise UserError(
-                f"{shown(_part(text).path)} has no word {limit.least_count} times, which --min-count asks for"
+                f"{shown(_part(text).path)} has no word that occurs {limit.least_count} times, as "
+                "--min-count requires"
             )
         kept = [*special, *(ordered(common)[: limit.size - len(special)] if limit.size else common)]
         counts[unknown] = len(ids) - counts[[i for i in kept if i != unknown]].sum()

@@ -56,7 +56,7 @@ class Vocabulary:
         except FileNotFoundError:
             raise UserError(f"{path} is missing") from None
         except ValueError:
-            raise UserError(f"{path} is not a vocabulary: a distinct word a line, in UTF-8") from None
+            raise UserError(f"{path} is not a vocabulary (one distinct word per line, in UTF-8)") from None
 
     def _text(self) -> str:
         return "".join(word + "\n" for word in self.words)

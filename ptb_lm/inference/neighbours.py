@@ -78,7 +78,7 @@ def draw(
             scikit-learn is missing.
     """
     if path.suffix not in (".svg", ".png"):
-        raise UserError(f"the picture must be called .svg or .png, not {path.name}")
+        raise UserError(f"the name of the picture must end in .svg or .png, not {path.name}")
     check_count(words, len(vocabulary), name="the number of words in the picture")
     if words < 3:
         raise UserError(f"a picture needs at least 3 words, not {words}")

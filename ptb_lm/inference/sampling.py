@@ -53,7 +53,7 @@ class Sampler:
         seed: int | np.random.Generator | None = None,
     ) -> None:
         if not (math.isfinite(temperature) and temperature >= 0):
-            raise UserError(f"the temperature must be 0 or a finite number above it, not {temperature}")
+            raise UserError(f"the temperature must be a finite number of at least 0, not {temperature}")
         if top_k is not None:
             check_count(top_k, vocabulary_size, name="top_k")
         if top_p is not None and not 0 < top_p <= 1:
@@ -98,4 +98,4 @@ def check_count(count: int, most: int, *, name: str) -> None:
         UserError: There are not so many.
     """
     if not 1 <= count <= most:
-        raise UserError(f"{name} must be at least 1 and at most {most:,}, the words there are, not {count:,}")
+        raise UserError(f"{name} must be from 1 to {most:,}, the number of words, not {count:,}")

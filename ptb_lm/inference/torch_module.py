@@ -77,7 +77,7 @@ def to_torch(config: Config, weights: Mapping[str, NDArray[Any]]) -> PlainLangua
         UserError: The cell is not torch.nn.LSTM's.
     """
     if config.cell != LSTM:
-        raise UserError(f"torch.nn.LSTM computes the cell {LSTM}, and this model's cell is {config.cell}")
+        raise UserError(f"torch.nn.LSTM computes the cell {LSTM}, but this model's cell is {config.cell}")
     vocabulary_size = len(weights["embedding"])
     parameters.check(weights, config, vocabulary_size)
     # On no device at first, so that no number is drawn: the caller's random stream stays as it was.

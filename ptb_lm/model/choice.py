@@ -121,9 +121,13 @@ class Choice:
             return
         if models := cells.CELLS[cell].layers.get(self.framework):
             others = f"--model {' or '.join(models)}, or --cell {' or '.join(computed)}"
-            raise UserError(f"{self.framework} {self.model} has no cell {cell}; choose {others}")
+            raise UserError(
+                f"{self.framework} {self.model} does not compute the cell {cell}; choose {others}"
+            )
         known = [name for name, row in cells.CELLS.items() if self.framework in row.layers] or [cells.LSTM]
-        raise UserError(f"{self.framework} has no cell {cell}; choose --cell {' or '.join(known)}")
+        raise UserError(
+            f"{self.framework} does not compute the cell {cell}; choose --cell {' or '.join(known)}"
+        )
 
     def builder(self) -> Callable[..., Any]:
         """Return the framework's function of (config, weights, choice); this imports the framework.

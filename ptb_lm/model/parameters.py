@@ -156,4 +156,4 @@ def check(
         if weights[name].shape != shape:
             raise UserError(f"the tensor {name!r} has shape {weights[name].shape}, not {shape}")
         if dtype is not None and weights[name].dtype != dtype:
-            raise UserError(f"the tensor {name!r} is of {weights[name].dtype}, not of {np.dtype(dtype)}")
+            raise UserError(f"the tensor {name!r} has the type {weights[name].dtype}, not {np.dtype(dtype)}")

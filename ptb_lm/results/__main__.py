@@ -159,7 +159,7 @@ def _keep(arguments: argparse.Namespace) -> int:
 
     kept = arguments.results / (arguments.name or arguments.run.resolve().name)
     if not keep.keep(arguments.run, kept):
-        raise UserError(f"{arguments.run} has no epoch to keep, or {kept} holds a run that has ended")
+        raise UserError(f"{arguments.run} has no finished epoch, or {kept} already holds a finished run")
     print(kept)
     return 0
 

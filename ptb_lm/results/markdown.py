@@ -47,7 +47,9 @@ def write_part(page: Path, name: str, content: str) -> None:
     escaped = re.escape(name)
     parts = re.split(rf"(?m)(^<!-- {escaped}: .*-->\n|^<!-- end of {escaped} -->$)", text)
     if [marker.startswith("<!-- end of") for marker in parts[1::2]] != [False, True]:
-        raise UserError(f"{page} has not one part between <!-- {name}: … --> and <!-- end of {name} -->")
+        raise UserError(
+            f"{page} must have exactly one part between <!-- {name}: … --> and <!-- end of {name} -->"
+        )
     before, begin, _, end, after = parts
     changed = f"{before}{begin}\n{content}\n{end}{after}"
     if changed != text:

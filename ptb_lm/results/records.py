@@ -54,10 +54,10 @@ def record(folder: Path, what: str) -> str:
     """
     run = runs.read(folder)
     if problem := next(_problems(run), ""):
-        raise UserError(f"{run.folder} is no record: {problem}")
+        raise UserError(f"{run.folder} does not count as a record: {problem}")
     file = run.folder / FILE
     if file.exists() and (before := _what(run)) != what:
-        raise UserError(f"{run.folder} is in the table already, as {before!r}; other code is another run")
+        raise UserError(f"{run.folder} is already in the table as {before!r}; make a new run for other code")
     atomic_write(file, json.dumps({"what": what}) + "\n")
     results, records = run.folder.resolve().parent, _records_of(run)
     _write_table(records, results)
@@ -89,9 +89,9 @@ def _problems(run: Run) -> Iterator[str]:
     if not run.result["test_perplexity"] <= BOUND:  # nor is one that is no number
         yield f"its test perplexity is {run.result['test_perplexity']:.3f}, not at most {BOUND}"
     if run.result.get("earlier_environments"):
-        yield "it was resumed, and its seconds lack what the stop cost"
+        yield "it was resumed, so its seconds lack the cost of the stop"
     if not run.commit or " " in run.commit:
-        yield f"a commit makes it again, and it was made by {run.commit or 'none that is known'}"
+        yield f"it needs a clean commit, but its commit is {run.commit or 'unknown'}"
     if _records_of(run) != GPU:
         yield from _problems_on_a_cpu(run)
 
@@ -99,14 +99,14 @@ def _problems(run: Run) -> Iterator[str]:
 def _problems_on_a_cpu(run: Run) -> Iterator[str]:
     cores, sizes = run.result["environment"]["cores"], run.config.hyperparameters
     if cores > CORES:
-        yield f"it had {cores} cores, and the list is of {CORES}: taskset -c 0,1 leaves it so many"
+        yield f"it had {cores} cores, but the list is for {CORES}: use taskset -c 0,1"
     if (sizes.num_layers, sizes.hidden_size) != UNITS:
         has = f"{sizes.num_layers} × {sizes.hidden_size}"
-        yield f"its model has {has} units, and the list of a CPU is of {UNITS[0]} × {UNITS[1]}"
+        yield f"its model has {has} units, but the list of a CPU is for {UNITS[0]} × {UNITS[1]}"
     if sizes.cell != "lstm":
-        yield f"its cell is {sizes.cell}, and the list of a CPU is of LSTMs"
+        yield f"its cell is {sizes.cell}, but the list of a CPU is for LSTMs"
     if CPU.clock not in run.result:
-        yield "it does not say how long the whole command took, as runs of before did not"
+        yield "it is an old run, which does not say how long the whole command took"
 
 
 def _what(run: Run) -> str:

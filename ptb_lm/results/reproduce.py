@@ -61,9 +61,7 @@ def _commit(name: str) -> str:
     """
     commit: str = host.environment()["commit"] or ""
     if not commit or " " in commit:  # marked after a space if there are uncommitted changes
-        raise UserError(
-            f"{name}: a record is made again by its commit, and this is {commit or 'no checkout of one'}"
-        )
+        raise UserError(f"{name}: a record needs a clean commit, but this is {commit or 'not a checkout'}")
     return commit[:7]
 
 
@@ -114,9 +112,7 @@ class _Work:
     def _make(self, name: str) -> int:
         steps = steps_of(name, self.device)
         if not steps:
-            raise UserError(
-                f"{name}: there is nothing of it to make on a machine whose device is {self.device}"
-            )
+            raise UserError(f"{name}: a machine with the device {self.device} cannot make this result")
         for step in steps:
             status = 128 + self.stopped if self.stopped else self._do(step)
             if status:

@@ -62,9 +62,9 @@ def _where(summary: Summary, link: str) -> str:
     machine = f"{facts['processor']}, {facts['cores']} cores, torch {facts['torch']}"
     lines = (
         "Each row is a training step by the tutorial's recipe. The first number is words per second (the",
-        "median of the rounds). The ratio compares it with the plain loop in float32 (the mean of the rounds'",
-        "ratios, with its 95 % interval). The share of peak is relative to the machine's fastest matrix",
-        "products.",
+        "median of the rounds). The ratio compares it with the plain loop in float32 (the mean of the",
+        "rounds' ratios, with its 95 % interval). The share of peak is relative to the machine's fastest",
+        "matrix products.",
         f"Measured on {machine}, commit {commit} ([report]({link})).",
     )
     return "\n".join(lines)

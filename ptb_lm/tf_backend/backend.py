@@ -200,7 +200,7 @@ class TensorFlowBackend(Backend):
         try:
             self.dropout.generator.reset(arrays["tensorflow.generator"])
         except ValueError as error:
-            raise UserError(f"the dropout stream is not one of TensorFlow's ({error})") from None
+            raise UserError(f"the random stream of dropout was not saved by TensorFlow ({error})") from None
         with tf.device(self.device.name):
             return [
                 tuple(tf.constant(part_BH, self.dtype) for part_BH in layer)

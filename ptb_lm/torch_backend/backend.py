@@ -226,7 +226,9 @@ class TorchBackend(TorchModel, Backend):
             self.dropout.generator.set_state(torch.from_numpy(arrays["torch.generator"].copy()))
         except (RuntimeError, TypeError) as error:
             # A GPU's generator has another state than a CPU's.
-            raise UserError(f"the dropout stream was not saved on {self.device.type} ({error})") from None
+            raise UserError(
+                f"the random stream of dropout was not saved on {self.device.type} ({error})"
+            ) from None
         if self.device.type == "cpu" and "torch.cpu" in arrays:
             cpu.restore(arrays["torch.cpu"])
         if self.loss_scale:

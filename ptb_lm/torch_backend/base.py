@@ -47,7 +47,7 @@ class TorchModel(Model):
                 raise UserError(f"--{kind} {name} needs a CUDA device, and this is a CPU")
         if (execution, precision) == ("compile", "tf32"):
             raise UserError(
-                "--execution compile does not go with --precision tf32; choose from auto, eager, graph"
+                "--execution compile cannot be combined with --precision tf32; choose from auto, eager, graph"
             )
         self.precision = PRECISIONS[precision]
         self.dtype = self.precision.compute

@@ -87,7 +87,7 @@ def restore(places: NDArray[Any]) -> None:
         wanted = KERNELS[kernels] if not os.environ.get(VARIABLE) else "native"
         use(Implementation(wanted, PRODUCTS[products]))
     except (ValueError, TypeError, IndexError):
-        raise UserError("the tensor 'torch.cpu' names no way to compute on a CPU") from None
+        raise UserError("the tensor 'torch.cpu' does not name a way to compute on a CPU") from None
 
 
 @functools.cache

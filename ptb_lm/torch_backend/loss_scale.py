@@ -78,7 +78,7 @@ class LossScale:
         """
         saved = arrays.get(NAME, np.array([1.0, 0.0])).tolist()
         if not (np.shape(saved) == (2,) and LEAST <= saved[0] <= 1 and saved[1] >= 0):
-            raise UserError(f"the tensor {NAME!r} holds {saved}, and no part of a scale with its steps")
+            raise UserError(f"the tensor {NAME!r} holds {saved}, not a loss scale with its number of steps")
         self.state.copy_(torch.tensor(saved, dtype=torch.float64))
 
 

@@ -91,8 +91,8 @@ class Start:
         limits = [name for name in ("min_count", "vocab_size") if name in given]
         if limits and "extend_vocabulary" not in given:
             raise UserError(
-                f"{flags(limits)} chooses among new words, and --init-from takes those of its run; "
-                "--extend-vocabulary adds others"
+                f"{flags(limits)} selects new words, but --init-from keeps the words of its run; "
+                "add --extend-vocabulary to get new ones"
             )
         asked = requested(given, data, is_file=Path(data).is_file())
         theirs = self.run.preparation

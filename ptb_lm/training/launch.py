@@ -48,9 +48,9 @@ def train(arguments: argparse.Namespace, command_line: str, *, started: float) -
     resuming = arguments.resume is not None
     start = None
     if "extend_vocabulary" in given and "init_from" not in given:
-        raise UserError("--extend-vocabulary adds words to those of --init-from, which is not given")
+        raise UserError("--extend-vocabulary needs --init-from")
     if arguments.overwrite and arguments.run_dir is None:
-        raise UserError("--overwrite replaces the run in --run-dir, which is not given")
+        raise UserError("--overwrite needs --run-dir")
     if resuming:
         directory = RunDirectory(arguments.resume)
         found = directory.read_config()
@@ -85,7 +85,7 @@ def train(arguments: argparse.Namespace, command_line: str, *, started: float) -
         if not resuming:
             _refuse_existing(directory, overwrite=arguments.overwrite)
         elif directory.read_config() != found:
-            raise UserError(f"another process changed {directory.config} meanwhile; try again")
+            raise UserError(f"another process has changed {directory.config}; try again")
         trainer = Trainer(
             run,
             corpus,
@@ -100,7 +100,9 @@ def train(arguments: argparse.Namespace, command_line: str, *, started: float) -
             trainer.resume(command)
             result = directory.read_result()
             if trainer.progress.epoch == run.hyperparameters.epochs and result:
-                cli.remark(f"the run in {directory.path} has ended; to train it further, give more --epochs")
+                cli.remark(
+                    f"the run in {directory.path} is finished; to train it further, give more --epochs"
+                )
                 _report(result, directory)
                 return 0
             directory.remove_leftovers()
@@ -118,13 +120,13 @@ def train(arguments: argparse.Namespace, command_line: str, *, started: float) -
             hints=[*model.hints, *filter(None, [busy])],
         )
         if resuming:
-            cli.remark(f"goes on in epoch {trainer.progress.epoch + 1}, step {trainer.progress.step + 1}")
+            cli.remark(f"continues in epoch {trainer.progress.epoch + 1}, step {trainer.progress.step + 1}")
             _tell_what_changed(*trainer.progress.environments[-2:])
         try:
             result = trainer.train()
         except Interrupted as interrupted:
             again = shlex.join([*cli.TRAIN.split(), "--resume", str(directory.path)])
-            streams.tell(f"{interrupted}: saved; go on with: {again}")
+            streams.tell(f"{interrupted}: saved; continue with: {again}")
             return interrupted.exit_status
         result["command_seconds"] = time.perf_counter() - started  # of this process: all but starting Python
         if run.init_from:
@@ -158,10 +160,12 @@ def resumed_config(run: RunConfig, given: dict[str, Any]) -> RunConfig:
     """Return the run's configuration with the flags given now, where they may differ."""
     before = {**run.to_json(), **run.to_json()["hyperparameters"]}
     if "init_from" in given:
-        raise UserError("--init-from begins a new run, and --resume goes on with one")
+        raise UserError("--init-from starts a new run and cannot be combined with --resume")
     for name in FIELDS:
         if name in given and given[name] != getattr(run.preparation, name, None):
-            raise UserError(f"{flag_name(name)} would change the text of the run, which a resumed run keeps")
+            raise UserError(
+                f"{flag_name(name)} would change the text of the run; a resumed run cannot do that"
+            )
     for name in given:
         kept = name in RESUMABLE or (name, given[name]) == ("precision", frameworks.AUTO)
         if name in before and not kept and given[name] != before[name]:
@@ -208,7 +212,7 @@ def _refuse_existing(directory: RunDirectory, *, overwrite: bool) -> None:
     else:
         again = shlex.join(["--resume", str(path)])
         raise UserError(
-            f"the run directory {path} exists; go on with {again}, or replace it with --overwrite"
+            f"the run directory {path} exists; continue it with {again}, or replace it with --overwrite"
         )
 
 
@@ -252,7 +256,9 @@ def _tell_what_changed(before: dict[str, Any], now: dict[str, Any]) -> None:
         if name in before and before[name] != now.get(name)
     ]
     if changed:
-        cli.remark(f"from here on rounding differs from a run that never stopped: {'; '.join(changed)}")
+        cli.remark(
+            f"from now on the numbers round differently from a run that never stopped: {'; '.join(changed)}"
+        )
 
 
 def _report(result: dict[str, Any], directory: RunDirectory) -> None:

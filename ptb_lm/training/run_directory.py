@@ -177,7 +177,7 @@ class RunDirectory:
             UserError: The file is missing, damaged or foreign, or of another run, model or vocabulary.
         """
         if self.config.is_file() and not self.weights.exists():
-            raise UserError(f"{self.weights} is missing; a run's first epoch writes it")
+            raise UserError(f"{self.weights} is missing; the first epoch of a run writes it")
         arrays, metadata = tensors.load(self.weights, known=WEIGHTS_METADATA)
         if metadata.get("vocabulary_sha256") != vocabulary.sha256:
             raise UserError(f"{self.weights} was trained with another vocabulary than {self.vocabulary}")

@@ -72,9 +72,9 @@ def checked(perplexity: float, of: str) -> float:
         DivergenceError: It is not finite.
     """
     if math.isnan(perplexity):
-        raise DivergenceError(f"the perplexity of {of} is not a number: the model's weights are no use")
+        raise DivergenceError(f"the perplexity of {of} is not a number: the model's weights are unusable")
     if math.isinf(perplexity):
-        raise DivergenceError(f"the perplexity of {of} overflows: it is beyond the largest float")
+        raise DivergenceError(f"the perplexity of {of} overflows: it is larger than the largest float")
     return perplexity
 
 

@@ -63,7 +63,7 @@ def train(arguments: argparse.Namespace, train_one: TrainOne) -> int:
     except KeyboardInterrupt:  # between two runs, or for the second time
         stopped = 128 + signal.SIGINT
     if stopped:
-        print(f"all seeds go on with: {again}", file=sys.stderr)
+        print(f"all seeds continue with: {again}", file=sys.stderr)
         return stopped
     failed = [seed for seed, status in statuses.items() if status]
     _report({seed: run for seed, run in runs.items() if seed not in failed}, failed, folder)
@@ -95,14 +95,16 @@ def _unused(path: Path) -> Path:
 
 def _checked(given: dict[str, Any]) -> tuple[list[int], int]:
     if "seeds" not in given:
-        raise UserError("--jobs is of --seeds, which is not given")
+        raise UserError("--jobs needs --seeds")
     seeds: list[int] = given["seeds"]
     if "resume" in given:
-        raise UserError("--seeds does not go with --resume: runs in --run-dir go on by themselves")
+        raise UserError(
+            "--seeds cannot be combined with --resume: the runs in --run-dir continue by themselves"
+        )
     if twice := next((seed for seed in seeds if seeds.count(seed) > 1), None):
-        raise UserError(f"--seeds has {twice} twice")
+        raise UserError(f"--seeds names {twice} twice")
     if given.get("overwrite") and "run_dir" not in given:
-        raise UserError("--overwrite replaces the runs in --run-dir, which is not given")
+        raise UserError("--overwrite needs --run-dir")
     return seeds, given.get("jobs", 1)
 
 
@@ -202,7 +204,7 @@ def _report(runs: dict[int, Path], failed: Sequence[int], folder: Path) -> None:
     results = [result for run in runs.values() if (result := RunDirectory(run).read_result())]
     if failed:
         which = f"seed{'s' * (len(failed) > 1)} {', '.join(map(str, failed))}"
-        cli.say(f"{which} failed, and {'is' if len(failed) == 1 else 'are'} not among what follows")
+        cli.say(f"{which} failed and {'is' if len(failed) == 1 else 'are'} not included below")
     for line in _lines(results):
         cli.say(line)
     cli.say(f"the runs are in {folder}")

@@ -63,10 +63,10 @@ def restore(
     except (UserError, KeyError) as error:
         raise UserError(f"{directory.state} does not fit this run: {error}") from None
     if progress.epoch > config.epochs:
-        raise UserError(f"--epochs {config.epochs}: the run has {progress.epoch} epochs already")
+        raise UserError(f"--epochs {config.epochs}: the run has already done {progress.epoch} epochs")
     best = directory.read_best()
     if progress.best_epoch and not best:
-        raise UserError(f"{directory.weights} is missing: the best weights so far")
+        raise UserError(f"{directory.weights} is missing; it holds the best weights so far")
     if best and best["valid_perplexity"] < progress.best_perplexity:
         # The process died after it wrote these weights and before it wrote its state.
         progress.best_epoch, progress.best_perplexity = best["epoch"], best["valid_perplexity"]
@@ -78,8 +78,8 @@ def diverged(
 ) -> DivergenceError:
     """Return the error that training diverged, which says how to go on from the state that is saved."""
     return DivergenceError(
-        f"training diverged {when}: {what}; the last good state is kept, and "
-        f"{shlex.join(['--resume', str(directory.path)])} with a smaller --learning-rate goes on from it"
+        f"training diverged {when}: {what}; the last good state is kept; "
+        f"{shlex.join(['--resume', str(directory.path)])} with a smaller --learning-rate continues from it"
     )
 
 

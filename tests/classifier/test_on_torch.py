@@ -191,7 +191,9 @@ def test_other_executions_equal_the_reference(model: str, execution: str, length
 def test_lengths_are_refused_where_each_would_be_compiled() -> None:
     config = configured()
     built = build(config, model="basic", execution="compile")
-    with pytest.raises(UserError, match=r"--execution compile does not go with .* choose from eager, jit"):
+    with pytest.raises(
+        UserError, match=r"--execution compile cannot be combined with .* choose from eager, jit"
+    ):
         built.train_step(random_batch(config, LENGTHS))
 
 

@@ -216,7 +216,7 @@ def test_memory_stays_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         ("a\nb\n", "has 2 lines, too few to be split into train, valid, test"),
         ("a b c d\n" * 2 + "\xff", "line 3: not valid UTF-8"),
         ("a b\nc d\ne\0\n", "line 3: a zero byte"),
-        ("a b\nc d\ne f\ng h\n", "has no word 2 times, which --min-count asks for"),
+        ("a b\nc d\ne f\ng h\n", "has no word that occurs 2 times, as --min-count requires"),
     ],
 )
 def test_a_file_that_cannot_be_prepared_is_refused(content: str, problem: str, tmp_path: Path) -> None:
@@ -227,14 +227,17 @@ def test_a_file_that_cannot_be_prepared_is_refused(content: str, problem: str, t
 
 def test_fractions_that_leave_no_line_are_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "raw.txt", "a\n" * 4)
-    with pytest.raises(UserError, match="4 lines, of which the held out fractions leave none to train on"):
+    with pytest.raises(UserError, match="4 lines, but the held-out fractions leave none to train on"):
         corpus.load(path, Preparation(valid_fraction=0.5, test_fraction=0.4))
 
 
 @pytest.mark.parametrize(
     ("given", "problem"),
     [
-        ({"min_count": 2, "vocab_size": 9}, "--min-count and --vocab-size both say which words are kept"),
+        (
+            {"min_count": 2, "vocab_size": 9},
+            "--min-count and --vocab-size cannot be combined: each selects the words",
+        ),
         ({"valid_fraction": 0.5, "test_fraction": 0.5}, "their sum must be below 1"),
         ({"valid_fraction": 0.95}, "their sum must be below 1"),
         ({"valid_fraction": 0.0}, "--valid-fraction must lie between 0 and 1, not 0.0"),
@@ -250,14 +253,14 @@ def test_impossible_values_are_refused(given: dict[str, float], problem: str) ->
 
 def test_prepared_text_is_not_prepared_again(tmp_path: Path) -> None:
     for data in ("ptb", "synthetic"):
-        with pytest.raises(UserError, match=f"--lowercase would change --data {data}, which is prepared"):
+        with pytest.raises(UserError, match=f"--lowercase cannot be used with --data {data}, which is"):
             requested({"lowercase": True}, data, is_file=False)
         assert requested({}, data, is_file=False) is None
     with pytest.raises(UserError, match="--test-fraction is for a single file; a folder x has its own"):
         requested({"test_fraction": 0.2}, "x", is_file=False)
     for split in splits.SPLITS:
         write(tmp_path / f"ptb.{split}.txt", "a a\n")
-    with pytest.raises(UserError, match=r"ptb\.train\.txt is prepared already"):
+    with pytest.raises(UserError, match=r"ptb\.train\.txt is already prepared text"):
         corpus.load(tmp_path, Preparation(lowercase=True))
 
 

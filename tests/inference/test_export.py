@@ -172,14 +172,17 @@ def test_nothing_is_overwritten(run: Path, tmp_path: Path, capsys: pytest.Captur
     path = tmp_path / "m.pt"
     path.write_text("mine")
     problem = runs.refusal(capsys, export, run, "--format", "torchscript", "--out", path)
-    assert problem == f"{path} is there already; nothing is overwritten"
+    assert problem == f"{path} exists already; nothing is overwritten"
     assert path.read_text() == "mine"
 
 
 def test_what_cannot_be_is_refused(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "m"
     refused = [
-        ([run, "--format", "torchscript", "--steps", "3"], "--steps does not go with --format torchscript"),
+        (
+            [run, "--format", "torchscript", "--steps", "3"],
+            "--steps cannot be combined with --format torchscript",
+        ),
         ([run, "--format", "pickle"], "argument --format: invalid choice: 'pickle'"),
         ([run], "the following arguments are required: --format"),
         ([tmp_path / "gone", "--format", "torchscript"], "the run directory "),

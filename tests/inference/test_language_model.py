@@ -317,18 +317,18 @@ def test_the_plain_module_gives_the_same_numbers(model: LanguageModel) -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda m: m.predict("a", 0), "k must be at least 1 and at most 11, the words there are, not 0"),
-        (lambda m: m.predict("a", 12), "k must be at least 1 and at most 11, the words there are, not 12"),
-        (lambda m: m.nearest("a", 11), "k must be at least 1 and at most 10, the words there are, not 11"),
+        (lambda m: m.predict("a", 0), "k must be from 1 to 11, the number of words, not 0"),
+        (lambda m: m.predict("a", 12), "k must be from 1 to 11, the number of words, not 12"),
+        (lambda m: m.nearest("a", 11), "k must be from 1 to 10, the number of words, not 11"),
         (lambda m: m.nearest("zebra"), "the word 'zebra' is not in the vocabulary"),
         (
             lambda m: m.generate(temperature=-1),
-            "the temperature must be 0 or a finite number above it, not -1",
+            "the temperature must be a finite number of at least 0, not -1",
         ),
-        (lambda m: m.generate(temperature=math.nan), "the temperature must be 0 or .* not nan"),
+        (lambda m: m.generate(temperature=math.nan), "the temperature must be a finite number .* not nan"),
         (
             lambda m: m.generate(top_k=12),
-            "top_k must be at least 1 and at most 11, the words there are, not 12",
+            "top_k must be from 1 to 11, the number of words, not 12",
         ),
         (lambda m: m.generate(top_p=0), "top_p must be above 0 and at most 1, not 0"),
         (lambda m: m.generate(length=-1), "the length must be at least 0, not -1"),
@@ -358,7 +358,9 @@ def test_a_folder_that_is_no_run_or_has_no_weights_is_refused(run: Path, tmp_pat
         ptb_lm.load(tmp_path)
     for name in ("config.json", "vocabulary.txt"):
         (tmp_path / name).write_bytes((run / name).read_bytes())
-    with pytest.raises(UserError, match=r"weights\.safetensors is missing; a run's first epoch writes it"):
+    with pytest.raises(
+        UserError, match=r"weights\.safetensors is missing; the first epoch of a run writes it"
+    ):
         ptb_lm.load(tmp_path)
 
 

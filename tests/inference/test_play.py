@@ -167,7 +167,7 @@ def test_what_is_typed_stays_text(port: int) -> None:
         (
             "/continue",
             {"length": "5", "temperature": "-1"},
-            "the temperature must be 0 or a finite number above it, not -1.0",
+            "the temperature must be a finite number of at least 0, not -1.0",
         ),
         ("/continue", {"prompt": "w1 " * 501, "length": "5", "temperature": "1"}, "501 words are too many"),
         ("/elsewhere", {"text": "w1"}, "there is no page /elsewhere"),

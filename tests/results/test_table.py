@@ -318,7 +318,9 @@ def test_a_page_without_its_markers_is_left_alone(results: Path, page: str) -> N
     (results / "README.md").write_text(page)
     sentence = refusal("table", "--results", results)
     readme = results / "README.md"
-    assert sentence == f"{readme} has not one part between <!-- runs: … --> and <!-- end of runs -->"
+    assert (
+        sentence == f"{readme} must have exactly one part between <!-- runs: … --> and <!-- end of runs -->"
+    )
     assert readme.read_text() == page
 
 
@@ -456,7 +458,7 @@ def test_the_same_run_is_one_row(results: Path) -> None:
     assert page.read_text() == once
     kept = runs.files(results)
     sentence = refusal("record", run, "--what", "other words")
-    assert sentence == f"{run} is in the table already, as 'first words'; other code is another run"
+    assert sentence == f"{run} is already in the table as 'first words'; make a new run for other code"
     assert runs.files(results) == kept
 
 
@@ -488,12 +490,12 @@ def test_a_perplexity_that_is_no_number_is_no_record(results: Path) -> None:
     ("commit", "by"),
     [
         ("fedcba9876543210 with uncommitted changes", "fedcba9 with uncommitted changes"),
-        (None, "none that is known"),
+        (None, "unknown"),
     ],
 )
 def test_a_run_without_a_commit_is_no_record(results: Path, commit: str | None, by: str) -> None:
     run = on_a_gpu(results / "seed-1", commit=commit)
-    assert_no_record(run, f"a commit makes it again, and it was made by {by}")
+    assert_no_record(run, f"it needs a clean commit, but its commit is {by}")
 
 
 def test_a_run_that_is_going_on_is_no_record(results: Path) -> None:
@@ -537,18 +539,18 @@ def test_a_record_of_two_cores_is_of_the_whole_command_untied_and_tied_apart(res
 
 def test_more_cores_are_no_record_of_two(results: Path) -> None:
     run = in_environment(on_two_cores(results / "seed-1"), cores=8)
-    assert_no_record(run, "it had 8 cores, and the list is of 2: taskset -c 0,1 leaves it so many")
+    assert_no_record(run, "it had 8 cores, but the list is for 2: use taskset -c 0,1")
 
 
 def test_a_smaller_model_is_no_record_of_a_cpu(results: Path) -> None:
     run = on_two_cores(results / "seed-1", units=200)
-    assert_no_record(run, "its model has 2 × 200 units, and the list of a CPU is of 2 × 650")
+    assert_no_record(run, "its model has 2 × 200 units, but the list of a CPU is for 2 × 650")
 
 
 def test_a_run_of_before_on_a_cpu_is_no_record(results: Path) -> None:
     run = on_two_cores(results / "seed-1")
     change(run / "result.json", lambda result: result.pop("command_seconds"))
-    assert_no_record(run, "it does not say how long the whole command took, as runs of before did not")
+    assert_no_record(run, "it is an old run, which does not say how long the whole command took")
 
 
 def test_a_run_on_another_text_is_no_record(results: Path, tmp_path: Path) -> None:
@@ -560,10 +562,10 @@ def test_a_run_on_another_text_is_no_record(results: Path, tmp_path: Path) -> No
 def test_a_run_that_was_resumed_is_no_record(results: Path) -> None:
     run = results / "seed-1"
     assert train.main(["--resume", str(run), "--epochs", "3"]) == 0
-    assert_no_record(on_a_gpu(run), "it was resumed, and its seconds lack what the stop cost")
+    assert_no_record(on_a_gpu(run), "it was resumed, so its seconds lack the cost of the stop")
 
 
 def assert_no_record(run: Path, problem: str) -> None:
-    assert refusal("record", run, "--what", "x") == f"{run} is no record: {problem}"
+    assert refusal("record", run, "--what", "x") == f"{run} does not count as a record: {problem}"
     assert (run.parent / "records.md").read_text() == RECORDS
     assert not (run / "record.json").exists()

@@ -249,8 +249,8 @@ def test_an_unknown_name_is_refused_before_anything_is_made(checkout: Path) -> N
 
 
 def test_a_race_is_of_a_commit(checkout: Path) -> None:
-    problem = "scripts/reproduce: race: a record is made again by its commit, and this is "
-    assert refused(checkout, "small", "race") == f"{problem}no checkout of one\n"
+    problem = "scripts/reproduce: race: a record needs a clean commit, but this is "
+    assert refused(checkout, "small", "race") == f"{problem}not a checkout\n"
     commit = committed(checkout)
     with (checkout / "ptb_lm" / "model" / "config.py").open("a") as file:
         file.write("# a change\n")

@@ -140,7 +140,7 @@ def test_a_run_goes_on_as_it_was_computed(tiny_config: Config) -> None:
     del saved["torch.cpu"]  # of a run from before there was a choice
     built.load_training_state(saved)
     saved["torch.cpu"] = np.array([9, 0], np.uint8)
-    with pytest.raises(UserError, match="names no way to compute"):
+    with pytest.raises(UserError, match="does not name a way to compute"):
         built.load_training_state(saved)
 
 

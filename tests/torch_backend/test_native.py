@@ -233,7 +233,7 @@ class TestWithoutKernels:
 
     def test_a_compiler_that_is_not_there_is_said(self, tmp_path: Path) -> None:
         done = run(TROUBLE, CXX="/nonexistent", XDG_CACHE_HOME=str(tmp_path))
-        assert done.stdout.strip() == "CXX names /nonexistent, which is not there torch"
+        assert done.stdout.strip() == "CXX names /nonexistent, which does not exist torch"
         done = run(TROUBLE, CXX="/bin/true", XDG_CACHE_HOME=str(tmp_path))
         assert "cannot be compiled" in done.stdout
 

@@ -94,7 +94,9 @@ def test_a_model_that_does_not_compute_the_cell_is_refused(
     data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     flags: list[Any] = ["--data", data, "--run-dir", tmp_path / "new", "--cell", "layer_norm_lstm"]
-    problem = "torch cudnn has no cell layer_norm_lstm; choose --model basic, or --cell lstm or gru"
+    problem = (
+        "torch cudnn does not compute the cell layer_norm_lstm; choose --model basic, or --cell lstm or gru"
+    )
     assert runs.refusal(capsys, train, *flags) == problem
     assert not (tmp_path / "new").exists()
 

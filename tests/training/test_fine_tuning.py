@@ -163,8 +163,8 @@ def test_the_treatment_of_text_is_the_run_s(tmp_path: Path, capsys: pytest.Captu
         (("--config", "medium"), "--config medium contradicts the run {}, which has small"),
         (
             ("--min-count", 2),
-            "--min-count chooses among new words, and --init-from takes those of its run; "
-            "--extend-vocabulary adds others",
+            "--min-count selects new words, but --init-from keeps the words of its run; "
+            "add --extend-vocabulary to get new ones",
         ),
     ],
 )

@@ -121,9 +121,12 @@ def test_a_resumed_run_ends_as_one_that_never_stopped(
 @pytest.mark.parametrize(
     ("given", "problem"),
     [
-        (("--min-count", 5), "--min-count would change the text of the run, which a resumed run keeps"),
-        (("--tokenize", "words"), "--tokenize would change the text of the run, which a resumed run keeps"),
-        (("--init-from", "x"), "--init-from begins a new run, and --resume goes on with one"),
+        (("--min-count", 5), "--min-count would change the text of the run; a resumed run cannot do that"),
+        (
+            ("--tokenize", "words"),
+            "--tokenize would change the text of the run; a resumed run cannot do that",
+        ),
+        (("--init-from", "x"), "--init-from starts a new run and cannot be combined with --resume"),
     ],
 )
 def test_a_resumed_run_keeps_its_text(
@@ -190,18 +193,18 @@ def test_prepared_text_leaves_the_configuration_as_it_was(tmp_path: Path) -> Non
     [
         (
             ("--data", "synthetic", "--numbers"),
-            "--numbers would change --data synthetic, which is prepared already",
+            "--numbers cannot be used with --data synthetic, which is already prepared",
         ),
         (
             ("--min-count", 2, "--vocab-size", 9),
-            "--min-count and --vocab-size both say which words are kept; only one can be given",
+            "--min-count and --vocab-size cannot be combined: each selects the words",
         ),
         (
             ("--valid-fraction", 0.6, "--test-fraction", 0.4),
             "--valid-fraction 0.6 and --test-fraction 0.4 leave nothing to train on: their sum must be "
             "below 1",
         ),
-        (("--min-count", 10**6), "{} has no word 1000000 times, which --min-count asks for"),
+        (("--min-count", 10**6), "{} has no word that occurs 1000000 times, as --min-count requires"),
         (
             ("--vocab-size", 1),
             "argument --vocab-size: must be a whole number of at least 3, not '1' (see --help)",
@@ -212,7 +215,7 @@ def test_prepared_text_leaves_the_configuration_as_it_was(tmp_path: Path) -> Non
         ),
         (
             ("--extend-vocabulary",),
-            "--extend-vocabulary adds words to those of --init-from, which is not given",
+            "--extend-vocabulary needs --init-from",
         ),
         (("--init-from", "nowhere"), "the run directory nowhere does not exist"),
     ],

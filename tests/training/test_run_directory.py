@@ -213,7 +213,7 @@ def test_weights_of_another_model_are_refused(
 
 def test_a_run_without_weights_says_why(directory: RunDirectory) -> None:
     directory.weights.unlink()
-    with pytest.raises(UserError, match=r"is missing; a run's first epoch writes it$"):
+    with pytest.raises(UserError, match=r"is missing; the first epoch of a run writes it$"):
         directory.read_weights(RUN, VOCABULARY)
 
 
@@ -341,7 +341,7 @@ def test_weights_in_another_precision_are_refused(directory: RunDirectory) -> No
     """As a header says whose float32 was turned into float64, of a file without a hash."""
     weights = directory.read_weights(RUN, VOCABULARY)
     save_weights(directory, {**weights, "softmax.bias": weights["softmax.bias"].astype(np.float64)})
-    with pytest.raises(UserError, match=r"the tensor 'softmax.bias' is of float64, not of float32$"):
+    with pytest.raises(UserError, match=r"the tensor 'softmax.bias' has the type float64, not float32$"):
         directory.read_weights(RUN, VOCABULARY)
 
 

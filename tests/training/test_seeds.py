@@ -103,8 +103,8 @@ def test_a_stop_saves_the_one_at_work_and_the_same_command_goes_on(
     command = runs.arguments(data, folder, "--seeds", "1", "2", "3", "--epochs", "2")
     assert train.main(command) == 130
     told = capsys.readouterr().err
-    assert f"SIGINT: saved; go on with: python -m ptb_lm.train --resume {folder / 'seed-2'}" in told
-    (again,) = [line.partition("go on with: ")[2] for line in told.splitlines() if line.startswith("all")]
+    assert f"SIGINT: saved; continue with: python -m ptb_lm.train --resume {folder / 'seed-2'}" in told
+    (again,) = [line.partition("continue with: ")[2] for line in told.splitlines() if line.startswith("all")]
     assert again.startswith("python -m ptb_lm.train --")
     assert {path.name for path in folder.iterdir()} == {"seed-1", "seed-2"}
     assert not (folder / "seed-2" / "result.json").exists()
@@ -128,9 +128,9 @@ def test_a_signal_stops_those_side_by_side_and_they_go_on(data: Path, tmp_path: 
     os.kill(long.pid, signal.SIGTERM)
     out, err = long.communicate()
     assert long.returncode == 128 + signal.SIGTERM
-    assert "all seeds go on with: python -m ptb_lm.train --" in err
+    assert "all seeds continue with: python -m ptb_lm.train --" in err
     for seed in (1, 2):
-        assert f"seed {seed}: SIGTERM: saved; go on with: " in out
+        assert f"seed {seed}: SIGTERM: saved; continue with: " in out
     epochs = 1 + max(len(runs.metrics(folder / f"seed-{seed}")) for seed in (1, 2))
     assert train.main(runs.arguments(data, folder, "--seeds", "1", "2", "--epochs", str(epochs))) == 0
     for seed in (1, 2):
@@ -154,7 +154,7 @@ def test_a_seed_that_diverges_does_not_stop_the_others(
     assert train.main(runs.arguments(data, tmp_path / "run", "--seeds", "1", "2")) == 1
     out, err = capsys.readouterr()
     assert err.startswith("seed 1: training diverged in a test")
-    assert "seed 1 failed, and is not among what follows" in out
+    assert "seed 1 failed and is not included below" in out
     value = runs.result(tmp_path / "run" / "seed-2")["test_perplexity"]
     assert f"test perplexity of 1 seed: {value:.2f}\n" in out
 
@@ -162,15 +162,15 @@ def test_a_seed_that_diverges_does_not_stop_the_others(
 @pytest.mark.parametrize(
     ("flags", "problem"),
     [
-        (["--jobs", "2"], "--jobs is of --seeds, which is not given"),
-        (["--seeds", "1", "2", "1"], "--seeds has 1 twice"),
+        (["--jobs", "2"], "--jobs needs --seeds"),
+        (["--seeds", "1", "2", "1"], "--seeds names 1 twice"),
         (
             ["--seeds", "1", "--seed", "2"],
             "argument --seed: not allowed with argument --seeds (see --help)",
         ),
         (
             ["--seeds", "1", "--resume", "run"],
-            "--seeds does not go with --resume: runs in --run-dir go on by themselves",
+            "--seeds cannot be combined with --resume: the runs in --run-dir continue by themselves",
         ),
         (["--seeds", "1", "-1"], f"--seed must be at least 0 and at most {MAX_SEED}, not -1"),
         (["--seeds", "one"], "argument --seeds: invalid int value: 'one' (see --help)"),
@@ -181,7 +181,7 @@ def test_a_seed_that_diverges_does_not_stop_the_others(
         ),
         (
             ["--seeds", "1", "--overwrite"],
-            "--overwrite replaces the runs in --run-dir, which is not given",
+            "--overwrite needs --run-dir",
         ),
         (
             ["--seeds", "1", "--data", "/missing"],

@@ -79,7 +79,7 @@ def evaluate(subject: Subject, request: Request, *, command: str) -> None:
             cli.say(f"{'chosen: ' if request.tune else ''}{_described(part)}")
     perplexity, without_cache = scorer.perplexity(subject.ids, tuning.chosen, description=subject.name)
     if not math.isfinite(perplexity):
-        raise DivergenceError("the adapted perplexity is not finite; a smaller rate may help")
+        raise DivergenceError("the adapted perplexity is not finite; try a smaller rate")
     _say(subject, tuning.chosen, perplexity, without_cache)
     cli.say(f"computed by torch on {device.type} in fp32")
     if request.out is None:

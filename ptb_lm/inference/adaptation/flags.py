@@ -97,22 +97,22 @@ def read(arguments: argparse.Namespace) -> Request | None:
             chosen[kind] = settings(**given)
             held |= {f"{kind}.{name}": value for name, value in given.items()}
         elif given:
-            raise UserError(f"--{kind}-{next(iter(given))} is a setting of --{kind}")
+            raise UserError(f"--{kind}-{next(iter(given))} needs --{kind}")
     if arguments.tune_words is not None and not arguments.tune:
-        raise UserError("--tune-words says what --tune reads")
+        raise UserError("--tune-words needs --tune")
     if not chosen:
         for name in ("tune", "out"):
             if getattr(arguments, name):
-                raise UserError(f"--{name} goes with --dynamic or --cache")
+                raise UserError(f"--{name} needs --dynamic or --cache")
         return None
     for name in ("model", "framework", "execution", "precision"):
         if getattr(arguments, name):
             raise UserError(
-                f"--{name} says how an ordinary perplexity is computed; a model that adapts is computed by "
+                f"--{name} cannot be combined with --dynamic or --cache, which are computed by "
                 "torch in float32"
             )
     if arguments.tune and arguments.text is None and arguments.split == "valid":
-        raise UserError("--tune chooses the settings by the valid split, so that another is to be scored")
+        raise UserError("--tune chooses the settings on the valid split, so score another split")
     return Request(
         adaptation=Adaptation(**chosen),
         held=held,

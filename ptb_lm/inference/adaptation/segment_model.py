@@ -82,7 +82,9 @@ class SegmentModel:
         self, config: Config, weights: Mapping[str, NDArray[Any]], *, device: torch.device | None = None
     ) -> None:
         if (cell := config.cell) != LSTM:
-            raise UserError(f"a text is adapted to with the cell lstm alone, and this model's cell is {cell}")
+            raise UserError(
+                f"only a model with the cell lstm can adapt to a text, but this model's cell is {cell}"
+            )
         self.weights = {name: torch.tensor(array, device=device) for name, array in weights.items()}
         self.tied = "softmax.kernel" not in weights
         self._layers = config.num_layers

@@ -30,7 +30,7 @@ def load() -> ctypes.CDLL:
         MissingError: There is none on this machine.
     """
     if sys.platform != "linux":
-        raise MissingError("they are for Linux")
+        raise MissingError("they exist only for Linux")
     try:
         command = [_compiler(), *FLAGS, f"-L{Path(torch.__file__).parent / 'lib'}", "-ltorch_cpu", "-lc10"]
         path = files.cache_folder() / f"kernels-{_key(command)}.so"
@@ -54,7 +54,7 @@ def _compiler() -> str:
         if found := shutil.which(name):
             return found
     if wanted:
-        raise MissingError(f"CXX names {wanted}, which is not there")
+        raise MissingError(f"CXX names {wanted}, which does not exist")
     raise MissingError("there is no C++ compiler; install g++ or set CXX")
 
 

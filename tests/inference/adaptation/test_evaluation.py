@@ -187,11 +187,11 @@ def test_a_result_is_never_overwritten(run: Path, tmp_path: Path, capsys: pytest
 @pytest.mark.parametrize(
     ("flags", "problem"),
     [
-        (["--tune"], "--tune goes with --dynamic or --cache"),
-        (["--out", "x"], "--out goes with --dynamic or --cache"),
-        (["--cache", "--tune-words", "5"], "--tune-words says what --tune reads"),
-        (["--dynamic", "--cache-theta", "1"], "--cache-theta is a setting of --cache"),
-        (["--dynamic-rate", "1"], "--dynamic-rate is a setting of --dynamic"),
+        (["--tune"], "--tune needs --dynamic or --cache"),
+        (["--out", "x"], "--out needs --dynamic or --cache"),
+        (["--cache", "--tune-words", "5"], "--tune-words needs --tune"),
+        (["--dynamic", "--cache-theta", "1"], "--cache-theta needs --cache"),
+        (["--dynamic-rate", "1"], "--dynamic-rate needs --dynamic"),
         (["--cache", "--cache-weight", "1"], "the cache's weight must be at least 0 and less than 1"),
         (["--dynamic", "--dynamic-decay", "2"], "the decay of dynamic evaluation must be from 0 to 1"),
         (
@@ -204,12 +204,11 @@ def test_a_result_is_never_overwritten(run: Path, tmp_path: Path, capsys: pytest
         ),
         (
             ["--cache", "--model", "basic"],
-            "--model says how an ordinary perplexity is computed; a model that adapts is computed by torch "
-            "in float32",
+            "--model cannot be combined with --dynamic or --cache, which are computed by torch in float32",
         ),
         (
             ["--cache", "--tune", "--split", "valid"],
-            "--tune chooses the settings by the valid split, so that another is to be scored",
+            "--tune chooses the settings on the valid split, so score another split",
         ),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
@@ -226,5 +225,5 @@ def test_steps_that_are_too_large_are_said(
     flags = ["--dynamic", "--dynamic-rate", "5000", "--out", tmp_path / "out"]
     assert runs.run_command(evaluate, run, *flags) == 1
     problem = runs.sentence(capsys.readouterr().err, evaluate)
-    assert problem == "the adapted perplexity is not finite; a smaller rate may help"
+    assert problem == "the adapted perplexity is not finite; try a smaller rate"
     assert not (tmp_path / "out").exists()
