@@ -36,7 +36,7 @@ BAD_PATH = {
 class Parser(argparse.ArgumentParser):
     """An ArgumentParser that answers a bad command line with one sentence and no usage dump.
 
-    Flags cannot be shortened: `--lr` would set `--lr-decay`.
+    Flags cannot be abbreviated: `--lr` would set `--lr-decay`.
     """
 
     def __init__(self, *, prog: str, description: str) -> None:
@@ -102,7 +102,7 @@ def say(line: str) -> None:
 
 
 def remark(line: str) -> None:
-    """Say what a run's files hold as well: where that cannot be written, the run goes on without."""
+    """Print a line that the run's files hold too. If it cannot be printed, the run continues without it."""
     try:
         say(line)
     except OSError as error:

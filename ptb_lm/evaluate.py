@@ -175,7 +175,7 @@ def _data(run: RunConfig, vocabulary: Vocabulary, named: str | None) -> "Corpus"
 
 
 def _missed(words: int) -> str:
-    """Return what is said of the words of a text that the vocabulary lacks."""
+    """Return a sentence about the unknown words of a text."""
     if not words:
         return "; the vocabulary has all of its words"
     verb = "is" if words == 1 else "are"
@@ -183,10 +183,10 @@ def _missed(words: int) -> str:
 
 
 def _choice(arguments: argparse.Namespace, trained: Choice) -> Choice:
-    """Return what scores a run: what trained it, but for the flags, and run as its framework does by default.
+    """Return the choices for scoring: those of training, changed by the flags, with the default execution.
 
-    The weights are kept in float32 whatever they were trained in, so that they can be scored in fp32 where
-    the run's precision cannot be had.
+    The weights are always stored in float32. So they can be scored in fp32 if this machine does not have
+    the run's precision.
     """
     framework, model = arguments.framework or trained.framework, arguments.model or trained.model
     row = frameworks.FRAMEWORKS[framework]

@@ -24,7 +24,7 @@ def home() -> Path:
 
 
 def cache_folder() -> Path:
-    """Return the folder for what is kept between processes; one for this process alone if there is none.
+    """Return the folder for files that are kept between processes, or a temporary one for this process.
 
     Only this user may write there: what is read from it is trusted.
     """

@@ -1,17 +1,17 @@
-"""How a command's flags are answered: help that fits a screen, and the flag that was meant."""
+"""Help texts that fit a screen, and a suggestion for a mistyped flag."""
 
 import argparse
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-HELP_COLUMN = 30  # where the help of a flag begins; longer flags have a line of their own
+HELP_COLUMN = 30  # the column of the help texts; a longer flag has its own line
 _HELP = {"-h", "--help"}
 _NEGATIVE_NUMBER = re.compile(r"-\.?\d")
 
 
 class HelpFormatter(argparse.HelpFormatter):
-    """Argparse's own, with room for long flags; a pair of --flag and --no-flag is --[no-]flag."""
+    """argparse's formatter with room for long flags. --flag and --no-flag are shown as --[no-]flag."""
 
     def __init__(self, prog: str, indent_increment: int = 2, width: int | None = None) -> None:
         super().__init__(prog, indent_increment, HELP_COLUMN, width)
@@ -23,7 +23,7 @@ class HelpFormatter(argparse.HelpFormatter):
 
 
 class Show(argparse.Action):
-    """A flag that prints a text and ends the command, as --help does."""
+    """A flag that prints a text and ends the command, like --help."""
 
     def __init__(self, option_strings: Sequence[str], *, text: Callable[[], str], **given: Any) -> None:
         given |= {"dest": argparse.SUPPRESS, "default": argparse.SUPPRESS, "nargs": 0}
@@ -37,7 +37,7 @@ class Show(argparse.Action):
 
 
 def did_you_mean(given: str, known: Iterable[str]) -> str:
-    """Return the end of a sentence about an unknown name: the nearest that is known, or nothing."""
+    """Return the end of a sentence about an unknown name: the nearest known name, or ""."""
     import difflib
 
     bare = {name.lstrip("-"): name for name in known}  # dashes would make all flags alike
@@ -46,9 +46,9 @@ def did_you_mean(given: str, known: Iterable[str]) -> str:
 
 
 def unknown_flag(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> str:
-    """Return what is wrong with the first flag that a parser does not know; "" if it knows all of them.
+    """Return an error about the first flag that a parser does not know; "" if it knows all flags.
 
-    Asked before argparse is, which would first complain of what it took the flag's value for.
+    This runs before argparse, which would first complain about the value after the flag.
     """
     known = dict.fromkeys(_flags(parser, arguments))
     flags = []
@@ -59,7 +59,7 @@ def unknown_flag(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> s
         if argument[:1] == "-" != argument and " " not in argument and not _NEGATIVE_NUMBER.match(argument):
             flags.append(argument.partition("=")[0])
     if not _HELP.isdisjoint(flags):
-        return ""  # all that is wanted
+        return ""  # --help ignores all other flags
     for flag in flags:
         # A short flag may have its value in the same word, as in -k5.
         if flag not in known and not (flag[1] != "-" and flag[:2] in known):

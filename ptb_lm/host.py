@@ -46,7 +46,7 @@ def keep_freed_memory() -> None:
         return
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
-        # Older versions take no more than 32 MiB; set to less than a tensor has, the others would do harm.
+        # Older versions accept at most 32 MiB. Below the size of a tensor the other settings do harm.
         if mallopt(M_MMAP_THRESHOLD, LARGEST) or mallopt(M_MMAP_THRESHOLD, 2**25):
             mallopt(M_TRIM_THRESHOLD, LARGEST)
         # TensorFlow's operations run on threads of its own. The heaps that such threads get hold 64 MiB, and

@@ -38,10 +38,10 @@ class Build(NamedTuple):
     """A build of torch with CUDA.
 
     Attributes:
-        name: The folder of PyTorch's index; "" is the build that pip takes by itself.
-        torch: What pip is asked for.
-        driver: The oldest driver that it runs with.
-        capabilities: The first compute capability that it has kernels for, and the first beyond those.
+        name: The folder in PyTorch's index; "" is the build that pip installs by default.
+        torch: The requirement for pip.
+        driver: The oldest driver that can run it.
+        capabilities: The first compute capability that it supports, and the first above those.
     """
 
     name: str
@@ -50,18 +50,18 @@ class Build(NamedTuple):
     capabilities: tuple[Version, Version]
 
 
-# What torch 2.11 to 2.13 are built for on Linux, the best first: the matrix in PyTorch's RELEASE.md, and
+# The builds of torch 2.11 to 2.13 for Linux, the best first: the matrix in PyTorch's RELEASE.md, and
 # PYTORCH_RELEASES_CODE_CC in torch/cuda. Drivers: CUDA's release notes; one of CUDA 12 runs all of 12.
 BUILDS = (
     Build("", "torch>=2.11,<=2.13.0", (580,), ((7, 5), (99,))),  # CUDA 13.0
     Build("cu126", "torch>=2.11,<=2.13.0", (525, 60), ((5, 0), (10, 0))),
-    # The only build for Blackwell with a driver of CUDA 12: of 2.11 alone.
+    # The only build for Blackwell with a driver for CUDA 12; only torch 2.11 has it.
     Build("cu128", "torch>=2.11,<2.12", (570,), ((7, 5), (13, 0))),
 )
 
 
 def gpus() -> list[Gpu]:
-    """Return the GPUs that nvidia-smi lists; none where there is no driver, or where the user hides them."""
+    """Return the GPUs that nvidia-smi lists; none if there is no driver, or if the user hides them."""
     hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
     if hidden is not None and not re.match(r"\s*[\w.]", hidden):  # "", or -1
         return []
@@ -79,19 +79,19 @@ def gpus() -> list[Gpu]:
 
 
 def build_for(found: list[Gpu]) -> Build | None:
-    """Return the build of torch that can use all of some GPUs; None if there is none."""
+    """Return the build of torch that can use all the given GPUs, or None."""
     fitting = (build for build in BUILDS if all(not _obstacle(gpu, build) for gpu in found))
     return next(fitting, None)
 
 
 def trouble(found: list[Gpu]) -> str:
-    """Return why the build of torch that pip takes by itself cannot use some GPUs; "" if it can."""
+    """Return why pip's default build of torch cannot use some of these GPUs; "" if it can."""
     return next((each for gpu in found if (each := _obstacle(gpu, BUILDS[0]))), "")
 
 
 @functools.cache
 def warn(trouble: str) -> None:
-    """Say on stderr, once a process, why the CPU computes where there is a GPU."""
+    """Say on stderr, once per process, why the CPU is used although there is a GPU."""
     with contextlib.suppress(OSError):
         if sys.stderr is not None:
             print(f"warning: computing on the CPU: {trouble}", file=sys.stderr, flush=True)
@@ -121,9 +121,9 @@ def _version(text: str) -> Version:
 
 
 def main() -> int:
-    """Print what pip is asked for to get the build of torch that fits, a line each; nothing if its own does.
+    """Print pip's arguments for the build of torch that fits, one per line; nothing if pip's default fits.
 
-    What cannot be had is a line on stderr, and then pip's own build is taken.
+    If no build fits, a line on stderr says so, and pip's default is used.
     """
     found = gpus()
     problem = trouble(found)

@@ -42,7 +42,7 @@ def _parser() -> cli.Parser:
     lists.add_argument(
         "--all", action="store_true", help="print all hypotheses, in their order, with their new scores"
     )
-    # None: not given, to be told apart.
+    # The default None shows that the flag was not given.
     for flag, text in (
         ("--score-weight", "weight of SCORE (default: 1)"),
         ("--lm-weight", "of the log-probability (default: 1)"),

@@ -27,7 +27,7 @@ class Stopped(KeyboardInterrupt):
 
 
 def said(number: int) -> str:
-    """Return what is said of a process that a signal ended."""
+    """Return a sentence about a process that a signal ended."""
     return "interrupted" if number == signal.SIGINT else f"ended by {signal.Signals(number).name}"
 
 

@@ -53,7 +53,7 @@ class Machine:
             those that the user has set stay.
 
     Args:
-        device: "cpu", "cuda", or "auto": cuda where there is one.
+        device: "cpu", "cuda", or "auto", which is cuda if there is one.
 
     Raises:
         UserError: There is no such device.

@@ -9,7 +9,7 @@ BETA_1, BETA_2, EPSILON = 0.9, 0.999, 1e-8
 
 
 class Adam:
-    """Adam over some variables, with state of its own.
+    """Adam over some variables, with its own state.
 
     Keras's Adam adds epsilon to the root of the uncorrected second moment, which at the first step weighs it
     30 times as much as in the paper and in torch.

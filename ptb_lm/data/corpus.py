@@ -52,7 +52,7 @@ class Corpus:
         vocabulary: The words of the training split.
         splits: "train", "valid", "test" -> ids [length].
         bounds: Split -> the best perplexity that any model can reach, where it is known.
-        missed: Split -> how many of its words the vocabulary lacks, for all splits that it was not made of.
+        missed: Split -> number of unknown words, for all splits from which the vocabulary was not made.
     """
 
     vocabulary: Vocabulary

@@ -210,4 +210,4 @@ def _reason(error: BaseException) -> str:
         return f"HTTP status {error.code}"
     cause = error.reason if isinstance(error, URLError) else error
     text = getattr(cause, "strerror", None) or str(cause) or type(cause).__name__
-    return " ".join(text.split())  # a line, whatever the server sent
+    return " ".join(text.split())  # one line, for any answer of the server

@@ -41,7 +41,7 @@ class Preparation:
     test_fraction: float = SHARE
 
     def __post_init__(self) -> None:
-        Treatment(tokenize=self.tokenize)  # refuses what is none
+        Treatment(tokenize=self.tokenize)  # refuses an unknown name
         if self.min_count is not None and self.vocab_size is not None:
             raise UserError("--min-count and --vocab-size cannot be combined: each selects the words")
         if self.min_count is not None and self.min_count < 1:

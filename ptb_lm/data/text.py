@@ -28,7 +28,7 @@ class Limit(NamedTuple):
 
 
 class UnknownWordError(UserError):
-    """A text has a word that its vocabulary lacks, which has no `<unk>`."""
+    """A text has a word that is not in its vocabulary, and the vocabulary has no `<unk>`."""
 
 
 def build_vocabulary(text: Path | Part, limit: Limit | None = None) -> tuple[Vocabulary, Ids]:
@@ -69,7 +69,7 @@ def build_vocabulary(text: Path | Part, limit: Limit | None = None) -> tuple[Voc
 
 
 def encode(text: Path | Part, vocabulary: Vocabulary) -> Ids:
-    """Read a text as ids [length] of a known vocabulary; words it lacks become `<unk>`.
+    """Read a text as ids [length] of a known vocabulary; unknown words become `<unk>`.
 
     Raises:
         UserError: The file is missing, empty, binary or not UTF-8, or has a word that the vocabulary lacks
@@ -79,7 +79,7 @@ def encode(text: Path | Part, vocabulary: Vocabulary) -> Ids:
 
 
 def encode_and_count(text: Path | Part, vocabulary: Vocabulary) -> tuple[Ids, int]:
-    """Return what `encode` does, and how many words of the text the vocabulary lacks."""
+    """Return what `encode` returns, and the number of unknown words in the text."""
     table = _KnownWords(vocabulary)
     return _encode_chunks(_part(text), table), table.missed
 
@@ -88,7 +88,7 @@ class _KnownWords(dict[str, int]):
     """The vocabulary's ids, with `<unk>` for all other words.
 
     Attributes:
-        missed: How many words it was asked for that the vocabulary lacks.
+        missed: Number of words so far that are not in the vocabulary.
     """
 
     def __init__(self, vocabulary: Vocabulary) -> None:

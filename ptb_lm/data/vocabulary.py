@@ -30,7 +30,7 @@ class Vocabulary:
 
     @property
     def unknown(self) -> int | None:
-        """The id of `<unk>`, for words that the vocabulary lacks; None if it has no `<unk>`."""
+        """The id of `<unk>`, which stands for unknown words; None if the vocabulary has no `<unk>`."""
         return self.ids.get(UNK)
 
     @cached_property
@@ -39,7 +39,7 @@ class Vocabulary:
         return hashlib.sha256(self._text().encode()).hexdigest()
 
     def save(self, path: Path) -> None:
-        """Write a word a line, in id order."""
+        """Write the words, one per line, in id order."""
         atomic_write(path, self._text())
 
     @classmethod

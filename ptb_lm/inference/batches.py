@@ -31,7 +31,7 @@ def tokens_a_call(vocabulary_size: int) -> int:
 def windows(
     sentences: Iterable[AnySentence], *, count: int = WINDOW_SENTENCES, words: int = WINDOW_WORDS
 ) -> Iterator[list[AnySentence]]:
-    """Yield sentences in their order, some at a time: up to `count`, and no more than fill `words`."""
+    """Yield groups of sentences in their order: at most `count` sentences and at most `words` words."""
     window, filled = list[AnySentence](), 0
     for sentence in sentences:
         window.append(sentence)

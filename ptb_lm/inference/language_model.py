@@ -139,7 +139,7 @@ class LanguageModel:
         unk: bool = False,
         carry_state: bool = False,
     ) -> Iterator[str]:
-        """Return words to follow a prompt, each computed when it is asked for; none is kept.
+        """Return words that follow a prompt. Each is computed when it is asked for, and none is stored.
 
         Args:
             prompt: What the text begins with; it is not returned.

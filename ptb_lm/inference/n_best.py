@@ -1,4 +1,4 @@
-"""Lists of hypotheses for one thing, as a recogniser or translator writes them, scored anew.
+"""Rescore lists of hypotheses for one input, as a recogniser or translator writes them.
 
 A line is `ID ||| HYPOTHESIS ||| SCORE`, as Moses writes it: fields between the hypothesis and the last are
 features of other models, and are left out. Lines of one list follow each other. Higher scores are better.
@@ -45,7 +45,7 @@ class Hypothesis(NamedTuple):
 def rescored(
     model: "LanguageModel", lines: Iterable[str], *, unit: Unit, weights: Weights
 ) -> Iterator[Hypothesis]:
-    """Yield the hypotheses in their order, scored; each is a sentence of its own.
+    """Yield the scored hypotheses in their order; each is an independent sentence.
 
     Args:
         model: Scores them.
@@ -80,7 +80,7 @@ def best(hypotheses: Iterable[Hypothesis]) -> Iterator[Hypothesis]:
 def write(file: TextIO, hypotheses: Iterable[Hypothesis], *, every: bool, as_json: bool) -> str:
     """Write the best of each list, or every hypothesis; return a sentence on how many there were.
 
-    Each has its new score in place of its own.
+    Each has its new score instead of the old one.
 
     Args:
         file: Where to.

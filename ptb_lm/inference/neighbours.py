@@ -64,7 +64,7 @@ class Neighbours:
 def draw(
     embeddings_VE: NDArray[np.floating], vocabulary: Vocabulary, path: Path, *, words: int, method: str
 ) -> None:
-    """Draw the commonest words as a map, near ones beside each other, into an .svg or .png file.
+    """Draw a map of the most frequent words into an .svg or .png file. Similar words are near each other.
 
     Args:
         embeddings_VE: The words' vectors.

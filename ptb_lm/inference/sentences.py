@@ -67,7 +67,7 @@ def encode_lines(
 
 
 def split(text: str | Iterable[str]) -> Iterable[str]:
-    """Return the sentences of a text, a line each, as training reads it; a list of sentences as it is."""
+    """Return the sentences of a text, one per line, as training reads it. A list stays as it is."""
     return text.removesuffix("\n").split("\n") if isinstance(text, str) else text
 
 
@@ -78,7 +78,7 @@ class SentenceScore:
     Attributes:
         words: The words as they were given, and `<eos>`: N.
         log_probabilities: Of each word after all before it, [N], in `unit`.
-        unknown: How many of the words the vocabulary lacks; `<unk>` was scored in place of each.
+        unknown: Number of words that are not in the vocabulary; `<unk>` was scored instead of each.
         unit: "nats" or "bits".
     """
 
@@ -134,7 +134,7 @@ class Scores(Sequence[SentenceScore]):
 
     @property
     def unknown(self) -> int:
-        """How many of the words the vocabulary lacks."""
+        """The number of words that are not in the vocabulary."""
         return sum(sentence.unknown for sentence in self.sentences)
 
     @property

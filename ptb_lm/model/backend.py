@@ -129,7 +129,7 @@ class Backend(Model):
     def average(self, weight: float) -> None:
         """Move the averages of the parameters towards them: average += weight * (parameter - average).
 
-        The first call of all makes them equal to the parameters, whatever the weight.
+        The very first call makes them equal to the parameters; the weight does not matter then.
         """
 
     @abstractmethod

@@ -1,4 +1,4 @@
-"""What a run chose: which framework computes which model, and how. One object, which is passed on whole."""
+"""The choices of a run that are not hyper-parameters: framework, model, device and so on, in one object."""
 
 import dataclasses
 import importlib
@@ -15,14 +15,14 @@ MAX_SEED = 2**63 - 1  # of a framework's random generator
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """What computes a model. `of` makes one where not everything is given.
+    """The choices of a run. `of` makes an object from the choices that are given and defaults for the others.
 
     Attributes:
         framework: A name in the registry.
         model: The LSTM implementation, a name in the framework's row.
         execution: How the operations of a training step are run, a name in the row.
         unroll: How a loop over time enters the graph, a name in the row.
-        device: "cpu", "cuda", or "auto": cuda where there is one.
+        device: "cpu", "cuda", or "auto", which is cuda if there is one.
         precision: A name in the row.
         seed: Of the initial weights and of dropout.
         registry: The frameworks to choose from.
@@ -72,7 +72,7 @@ class Choice:
         precision: str = "fp32",
         seed: int = 1,
     ) -> "Choice":
-        """Return a complete choice. The defaults of all names are here, and nowhere else.
+        """Return a complete choice. All defaults are here and nowhere else.
 
         Args:
             registry: The frameworks to choose from.
@@ -114,7 +114,7 @@ class Choice:
             cell: A name in CELLS.
 
         Raises:
-            UserError: It does not; who does is said.
+            UserError: It does not compute the cell. The message says which models do.
         """
         computed = cells.computed_by(self.framework, self.model)
         if cell in computed:
@@ -138,11 +138,11 @@ class Choice:
         return _imported(self.row.build, self.framework, self.row)
 
     def to_json(self) -> dict[str, Any]:
-        """Return what was chosen, by name: all but the registry."""
+        """Return the choices by name, without the registry."""
         return {name: getattr(self, name) for name in CHOSEN}
 
 
-# The names of what is chosen.
+# The names of the choices.
 CHOSEN = tuple(field.name for field in dataclasses.fields(Choice) if field.name != "registry")
 
 

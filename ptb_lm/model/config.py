@@ -16,7 +16,7 @@ _SHARE: dict[str, Any] = {"above": 0, "maximum": 1}
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """The hyper-parameters of one language model and its training, a line each (hyperparameter.py).
+    """The hyper-parameters of one language model and its training, one per line (hyperparameter.py).
 
     The defaults are the tutorial's small configuration (tensorflow/models, tutorials/rnn/ptb), after
     Zaremba et al., "Recurrent Neural Network Regularization", 2014.
@@ -152,7 +152,7 @@ _MEDIUM_BY_DEFAULT = _MEDIUM.replace(
     average_epochs=1.0,
 )
 
-# Each only its differences from another; test, small, medium and large are the tutorial's.
+# Each lists only its differences from another. test, small, medium and large are the tutorial's.
 PRESETS: dict[str, Config] = {
     # The tutorial's configuration for trying out the program.
     "test": SMALL.replace(

@@ -85,7 +85,7 @@ def check_fits(config: Config, vocabulary_size: int) -> None:
         OutOfMemoryError: They do not, or the objects that a layer is made of do not.
     """
     layers = config.num_layers
-    # Layers above the second are all as large as that; a table of all of them could be what does not fit.
+    # All layers above the second have its size. A table of all layers could be too large for the memory.
     one, two = (
         sum(map(math.prod, shapes(config.replace(num_layers=few), vocabulary_size).values()))
         for few in (1, min(2, layers))
@@ -109,7 +109,7 @@ def initial(config: Config, vocabulary_size: int, *, seed: int) -> Weights:
 
 
 def uniform(shapes: Mapping[str, tuple[int, ...]], *, scale: float, seed: int) -> Weights:
-    """Draw weights uniform in [-scale, scale], float32, but for what a cell sets to a constant."""
+    """Draw float32 weights uniformly from [-scale, scale], except those that a cell sets to a constant."""
     rng = np.random.default_rng(seed)
     weights: Weights = {}
     for name, shape in shapes.items():

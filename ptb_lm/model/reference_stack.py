@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from ptb_lm.model import parameters
 from ptb_lm.model.cells.cell import Array, Cell, LayerState
 
-# What is carried of layer 0 forward, layer 0 reverse if there is one, layer 1 forward ...
+# The carried state of layer 0 forward, layer 0 reverse (if there is one), layer 1 forward ...
 StackState = Sequence[LayerState]
 
 

@@ -1,4 +1,4 @@
-"""The tables of the ablations: a row a step, from the tutorial's recipe to the default and beyond.
+"""The tables of the ablations: one row per step, from the tutorial's recipe to the default and beyond.
 
 To average the weights changes nothing that is trained, so that one run tells of both: the weights, as if they
 had not been averaged, and their average.

@@ -1,4 +1,4 @@
-"""The command that repeats a run, as far as its folder and this version tell."""
+"""The command that repeats a run, as far as its folder and this version know it."""
 
 import shlex
 
@@ -9,7 +9,7 @@ from ptb_lm.results.runs import Run
 
 
 def command_of(run: Run) -> str:
-    """Return what repeats a run, but for its seed and folder; defaults are left out."""
+    """Return the command that repeats a run, without its seed and folder. Defaults are left out."""
     config, choice = run.config, run.config.choice
     chosen_and_usual = {
         "recipe": ("default" if recipe(run) == "both" else config.recipe, "default"),
@@ -27,14 +27,14 @@ def command_of(run: Run) -> str:
 
 
 def recipe(run: Run) -> str:
-    """Return the recipe's name; "both" of a preset that they are known not to tell apart."""
+    """Return the recipe's name; "both" if the two recipes have the same values for the preset."""
     name = run.config.config
     same = name in PRESETS and RECIPES["default"][name] == RECIPES["tutorial"][name]
     return "both" if same else run.config.recipe
 
 
 def execution(run: Run) -> str:
-    """Return how a step was run; "" for a CPU's or a framework's usual way."""
+    """Return the execution; "" if it is the default of the device and framework."""
     choice = run.config.choice
     usual = {choice.row.executions[0]}
     if choice.framework == "torch" and "cuda" not in run.result.get("environment", {}):
@@ -43,14 +43,14 @@ def execution(run: Run) -> str:
 
 
 def overrides(run: Run, *, recipe: str) -> list[str]:
-    """Return the flags that make a run of its preset by a recipe; none if this version lacks either."""
+    """Return the flags that turn a recipe's preset into this run; none if either is unknown."""
     config = run.config
     preset = RECIPES.get(recipe, {}).get(config.config, config.hyperparameters)
     return flags(config.hyperparameters, beside=preset)
 
 
 def flags(config: Config, beside: Config) -> list[str]:
-    """Return the command-line flags that make one configuration of another."""
+    """Return the command-line flags that turn one configuration into another."""
     chosen = []
     for name in vars(config):
         value = getattr(config, name)

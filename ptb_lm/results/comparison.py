@@ -1,6 +1,6 @@
-"""Runs side by side: the settings that differ, what they reached, their curves in one picture.
+"""A comparison of runs: the settings that differ, their results, and their curves in one picture.
 
-Runs that differ in nothing but the seed are one row and one line: the mean and the standard deviation.
+Runs that differ only in the seed are one row and one line: the mean and the standard deviation.
 """
 
 import csv
@@ -56,7 +56,7 @@ FIGURES = (
 
 
 def table(groups: Sequence[Group]) -> Table:
-    """Return a row a group."""
+    """Return one row per group."""
     differ = differing(groups)
     columns = [
         Column("run", numeric=False),
@@ -109,7 +109,7 @@ def _is_number(value: Any) -> bool:
 
 
 def curves(groups: Sequence[Group]) -> Lines:
-    """Return the validation perplexities by epoch, a line a group, as far as all its runs have come."""
+    """Return the validation perplexities by epoch: one line per group, up to its shortest run."""
     lines = []
     for group, name in zip(groups, names(groups), strict=True):
         points, spread = [], []
@@ -139,7 +139,7 @@ def markdown(groups: Sequence[Group]) -> str:
 
 
 def as_csv(groups: Sequence[Group]) -> str:
-    """Write the table for a program: whole numbers, standard deviations in columns of their own."""
+    """Write the table for a program: all digits, and standard deviations in separate columns."""
     differ = differing(groups)
     titles = [title for figure in FIGURES for title in (figure.key, *([f"{figure.key}_sd"] * figure.varies))]
     text = io.StringIO()

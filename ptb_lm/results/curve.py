@@ -74,6 +74,6 @@ def _draw_speed(axes: "Axes", run: Run) -> None:
 
 
 def _points(run: Run, column: str) -> list[tuple[float, float]]:
-    """Return epochs and values; the line has a gap where there is none, or one beyond a float."""
+    """Return epochs and values. The line has a gap where a value is missing or larger than a float."""
     values = [(row["epoch"], row.get(column, math.nan)) for row in run.epochs]
     return [(epoch, value if math.isfinite(value) else math.nan) for epoch, value in values]

@@ -35,7 +35,7 @@ def table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def write_part(page: Path, name: str, content: str) -> None:
-    """Replace what a page has between `<!-- NAME: ... -->` and `<!-- end of NAME -->`, a line each.
+    """Replace the part of a page between the lines `<!-- NAME: ... -->` and `<!-- end of NAME -->`.
 
     Raises:
         UserError: The page is missing, or has not these two lines, once each and in this order.

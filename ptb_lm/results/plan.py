@@ -40,7 +40,7 @@ def _cudnn(name: str, flags: str, on: str = "") -> Train:
 
 
 class _Ablation:
-    """Steps of which each has its own flags and those of all before it, beside the tutorial's recipe.
+    """Steps that add flags to the tutorial's recipe. Each has its own flags and those of all steps before it.
 
     All average their weights, which changes nothing that is trained: the metrics tell of the weights and of
     their average.

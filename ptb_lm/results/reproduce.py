@@ -1,4 +1,4 @@
-"""Make results again: run what plan.py declares, and keep it in results/, whatever happens meanwhile."""
+"""Make results again: run what plan.py declares, and keep it in results/ even after an error or a signal."""
 
 import os
 import shlex
@@ -57,7 +57,7 @@ def _commit(name: str) -> str:
     """Return the short hash of the code's commit, for a record.
 
     Raises:
-        UserError: There is none, or there are uncommitted changes.
+        UserError: There is no commit, or there are uncommitted changes.
     """
     commit: str = host.environment()["commit"] or ""
     if not commit or " " in commit:  # marked after a space if there are uncommitted changes
@@ -79,7 +79,7 @@ class _Work:
         self.root, self.device = root, device
         self.commit = ""  # a race's
         self.stopped = 0  # the signal that came
-        self.running = ""  # the run to keep, whatever happens
+        self.running = ""  # the run to keep, even after an error
         self._listen()
 
     def _listen(self) -> None:
@@ -87,7 +87,7 @@ class _Work:
             signal.signal(number, self._hear)
 
     def _said(self, body: Callable[[], int]) -> int:
-        """Do something whose errors are said in a sentence; signals are still only remembered."""
+        """Call a function and print its errors as one sentence. Signals are only remembered, as before."""
 
         def listening() -> int:
             self._listen()  # in place of what a command does with them

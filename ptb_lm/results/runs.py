@@ -16,7 +16,7 @@ class Run:
     Attributes:
         folder: Where its files are.
         config: What config.json says.
-        epochs: The rows of metrics.jsonl; there is one at least.
+        epochs: The rows of metrics.jsonl; at least one.
         result: What result.json says, which older runs have fewer keys in; empty until the run has ended.
     """
 

@@ -1,7 +1,7 @@
 """Write the tables of results/README.md, and that of README.md, from the runs in results/.
 
-Runs that differ in nothing but the seed are one row. What a run's files lack, because it is going on or was
-made before the key existed, is left blank.
+Runs that differ only in the seed are one row. Values that a run lacks, because it is unfinished or was
+made before the key existed, are left blank.
 """
 
 from itertools import groupby
@@ -35,7 +35,7 @@ def write(results: Path) -> int:
 
 
 def _perplexities(found: list[Run]) -> str:
-    """Return the short table: the runs on Penn Treebank that have ended, but for the ablations."""
+    """Return the short table: all finished runs on Penn Treebank except the ablations."""
     titles = ["test perplexity of", "the best epoch:", "the last epoch:", "published:", "seeds:", "on"]
     full = [
         run
@@ -77,7 +77,7 @@ def _runs_table(found: list[Run]) -> str:
 
 
 def _apart_from_the_seed(run: Run) -> tuple[Any, ...]:
-    """Return all that tells runs apart that are not of one row."""
+    """Return the values that must be equal for runs to share a row."""
     alike = {
         "seed": 0,
         "data": run.data,
@@ -89,10 +89,10 @@ def _apart_from_the_seed(run: Run) -> tuple[Any, ...]:
 
 
 def _order(run: Run) -> tuple[Any, ...]:
-    """Return what to sort by: as the presets are, long runs before short ones, runs of one row together."""
+    """Return the sort key: the order of the presets, long runs first, runs of one row together."""
     config = run.config
     return (
-        [*PRESETS, config.config].index(config.config),  # those that this version does not know come last
+        [*PRESETS, config.config].index(config.config),  # presets that this version does not know come last
         -config.hyperparameters.epochs,
         len(command.overrides(run, recipe=run.config.recipe)),
         run.device,

@@ -4,7 +4,7 @@ import os
 
 from ptb_lm.host import held_back_stderr
 
-# The carried state and the variables are TensorFlow's, whatever Keras is set to use elsewhere.
+# The carried state and the variables are TensorFlow's, even if Keras uses another backend elsewhere.
 os.environ["KERAS_BACKEND"] = "tensorflow"
 # Take GPU memory as it is needed, not all of it.
 os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")

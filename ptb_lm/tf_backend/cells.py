@@ -65,8 +65,8 @@ class Layer(ABC):
         Args:
             x_TBI: The input, finite everywhere.
             state: Before the first step.
-            lengths_B: Steps of each sample, 1 to T; beyond them the output is finite, and no more is said of
-                it. None: all T.
+            lengths_B: Steps of each sample, 1 to T; beyond them the output is finite but
+                undefined. None: all T.
         """
 
 

@@ -1,4 +1,4 @@
-"""Softmax cross-entropy by hand, in as few passes over the logits as there can be.
+"""Softmax cross-entropy by hand, in as few passes over the logits as possible.
 
 They are the largest tensors of a step, and bound by memory. TensorFlow's own operation
 (SparseSoftmaxCrossEntropyWithLogits) takes twice as long on a CPU.
@@ -12,7 +12,7 @@ import tensorflow as tf
 class SoftmaxCrossEntropy:
     """The loss of some logits, and on request its gradient.
 
-    The exponentials are not divided by their sums: that would be a pass over [N, V]. What reads them can
+    The exponentials are not divided by their sums: that would be a pass over [N, V]. Their users can
     divide something narrow instead.
 
     Attributes:
@@ -27,7 +27,7 @@ class SoftmaxCrossEntropy:
         shifted_NV = logits_NV - tf.reduce_max(logits_NV, 1, keepdims=True)
         self._places_N2 = tf.stack([tf.range(tf.size(targets_N), dtype=targets_N.dtype), targets_N], 1)
         of_targets_N = tf.gather_nd(shifted_NV, self._places_N2)
-        # Read before the exponentials overwrite what is read; they would go into fresh memory otherwise.
+        # Read this before the exponentials overwrite it; otherwise they would need new memory.
         with tf.control_dependencies([of_targets_N]):
             self._exp_NV = tf.exp(shifted_NV)
         self._sum_N = tf.reduce_sum(self._exp_NV, 1)
@@ -36,6 +36,6 @@ class SoftmaxCrossEntropy:
 
     def gradient(self, scale: float) -> tuple[tf.Tensor, tf.Tensor]:
         """Return (d_NV, factor_N1), whose product is the gradient of scale * sum(nll_N) by the logits."""
-        # This copies; what does not (ScatterNdNonAliasingAdd) is unknown to XLA.
+        # This copies. XLA does not know the operation that does not copy (ScatterNdNonAliasingAdd).
         d_NV = tf.tensor_scatter_nd_sub(self._exp_NV, self._places_N2, self._sum_N)
         return d_NV, (scale / self._sum_N)[:, None]

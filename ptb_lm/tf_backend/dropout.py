@@ -1,4 +1,4 @@
-"""Inverted dropout in TensorFlow, from a random stream of its own.
+"""Inverted dropout in TensorFlow, with its own random stream.
 
 Its own stream makes the masks the same for every layer implementation, and a run resumable. XLA makes other
 masks of the same stream than TensorFlow's own operation does.
@@ -69,7 +69,7 @@ def no_dropout(x: tf.Tensor) -> tf.Tensor:
 
 
 def one_after_another(masks: Sequence[tf.Tensor]) -> Dropout:
-    """Return what applies some masks, one at a call; nothing if there are none."""
+    """Return a function that applies one mask per call; without masks it changes nothing."""
     if not masks:
         return no_dropout
     remaining = iter(masks)

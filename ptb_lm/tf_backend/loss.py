@@ -92,7 +92,7 @@ class TiedSoftmaxLayer:
         self.trained = [embedding_VE, self.bias_V]
 
     def canonical(self) -> Arrays:
-        """Return the parameters by canonical name, but for the embedding."""
+        """Return the parameters by canonical name, without the embedding."""
         return {"softmax.bias": self.bias_V.numpy()}
 
     def load(self, canonical: Mapping[str, NDArray[Any]]) -> None:

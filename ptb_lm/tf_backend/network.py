@@ -153,7 +153,7 @@ class Network:
             norm = tf.linalg.global_norm(gradients)
             _descend(self.trained, gradients, self._scale(learning_rate, norm))
             return norm
-        # The embedding's gradient has rows only for the words of the window; no others are touched.
+        # The embedding's gradient has rows only for the words of the window; the other rows are not touched.
         d_embedding_NE = sum_by_word(d_embedded_NE, ids_N, self.embedding_VE.shape[0])
         norm = tf.linalg.global_norm([d_embedding_NE, *gradients])
         scale = self._scale(learning_rate, norm)

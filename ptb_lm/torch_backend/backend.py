@@ -178,7 +178,7 @@ class TorchBackend(TorchModel, Backend):
         """Score a window without dropout."""
         self.hold_precision()
         ids_N, targets_N = self._time_major(x_BT), self._time_major(y_BT)
-        # Executed for one shape; others, of which there are many, it would compile anew.
+        # Compiled for one shape only: it would compile again for each of many other shapes.
         stack = self.executed_stack if x_BT.shape == self.window else self.stack
         output_TBH, state = stack(self._embedded(ids_N, x_BT.shape[0]), state, dropout=no_dropout)
         nll_N = self.softmax.losses(output_TBH.flatten(0, 1), targets_N)
@@ -215,7 +215,7 @@ class TorchBackend(TorchModel, Backend):
                 for name, parts in zip(self.carried, zip(*state, strict=True), strict=True)
             },
             "torch.generator": self.dropout.generator.get_state().numpy(),
-            # A run goes on as it was computed, wherever the machine would choose otherwise.
+            # A run continues with its own way to compute, even if this machine would choose another.
             **({"torch.cpu": cpu.saved()} if self.device.type == "cpu" else {}),
             **(self.loss_scale.export() if self.loss_scale else {}),
         }
@@ -283,7 +283,7 @@ class TorchBackend(TorchModel, Backend):
         Args:
             ids_N: The window's words.
             d_embedded_TBE: The gradient by each one's embedding, as the bottom layer's input. It has rows for
-                the words of the window only, and no others are touched, unless the softmax touches them all.
+                the words of the window only; the other rows stay, unless the softmax uses them all.
             gradients: By the stack's parameters.
         """
         d_embedded_NE = d_embedded_TBE.flatten(0, 1)

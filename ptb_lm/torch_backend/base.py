@@ -68,7 +68,7 @@ class TorchModel(Model):
                 torch.backends.cudnn.CUDNN_TENSOR_DTYPES.add(torch.bfloat16)
 
     def hold_precision(self) -> None:
-        """Let a GPU compute as this model's precision wants it, whatever was built or run since."""
+        """Set a GPU to this model's precision, even if another model has changed it since."""
         if self.device.type == "cuda":
             hold(self.precision)
 
@@ -87,7 +87,7 @@ class TorchModel(Model):
         if self.dtype == torch.float16:
             hints.append(f"training in fp16 is slow on a CPU: --precision {best} is faster")
         if self.dtype == torch.bfloat16 and best != "bf16":
-            hints.append("this CPU has no bfloat16 products of its own: --precision fp32 is faster")
+            hints.append("this CPU does not multiply in bfloat16 itself: --precision fp32 is faster")
         if self.dtype == torch.float32 and best == "bf16":
             hints.append(
                 "this CPU multiplies in bfloat16: --precision bf16 is faster, except for tiny models"

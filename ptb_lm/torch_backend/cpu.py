@@ -59,7 +59,7 @@ def use(choice: Implementation) -> None:
 
 @contextlib.contextmanager
 def using(**changes: str) -> Iterator[Implementation]:
-    """Return a context that computes otherwise: `using(kernels="torch")`."""
+    """Return a context that computes in another way: `using(kernels="torch")`."""
     global _chosen
     before = _chosen
     use(dataclasses.replace(chosen(), **changes))
@@ -83,7 +83,7 @@ def restore(places: NDArray[Any]) -> None:
     """
     try:
         kernels, products = (int(place) for place in places)
-        # Who sets the variable wants that, whatever the run had.
+        # The variable has priority over the run's choice.
         wanted = KERNELS[kernels] if not os.environ.get(VARIABLE) else "native"
         use(Implementation(wanted, PRODUCTS[products]))
     except (ValueError, TypeError, IndexError):
@@ -104,7 +104,7 @@ def default() -> Implementation:
 
 
 def _switched_off() -> bool:
-    """Return whether the user wants no kernels of our own.
+    """Return whether the user turned off our own kernels.
 
     Raises:
         UserError: The variable says something else.

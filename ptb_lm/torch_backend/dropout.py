@@ -1,4 +1,4 @@
-"""Inverted dropout in torch, from a random stream of its own.
+"""Inverted dropout in torch, with its own random stream.
 
 Its own stream makes the masks the same for every layer implementation, and a run resumable. Masks are drawn
 on the device, by nothing that waits for it.
@@ -90,7 +90,7 @@ def no_dropout(x: Tensor) -> Tensor:
 
 
 def one_after_another(masks: Sequence[Tensor]) -> Dropout:
-    """Return what applies some masks, one at a call; nothing if there are none."""
+    """Return a function that applies one mask per call; without masks it changes nothing."""
     if not masks:
         return no_dropout
     remaining = iter(masks)
@@ -99,7 +99,7 @@ def one_after_another(masks: Sequence[Tensor]) -> Dropout:
 
 @contextlib.contextmanager
 def multiplied(factors: Mapping[Tensor, Tensor]) -> Iterator[None]:
-    """Multiply parameters by factors while this is entered; then they are what they were, to the bit.
+    """Multiply parameters by factors inside this context. After it they have their old values, to the bit.
 
     In place, so that every layer computes with its weights as they lie, cuDNN's too, whatever runs it.
     """

@@ -1,4 +1,4 @@
-"""How a training step's layers are run: as they are, compiled, or scripted.
+"""Run the layers of a training step as they are, compiled, or scripted.
 
 Shapes: T = time steps, B = batch, I = input width, H = hidden units.
 """
@@ -15,12 +15,12 @@ from ptb_lm.torch_backend.cells import Layer
 
 
 def executed(layer: Layer, execution: str, *, window: tuple[int, int] | None = None) -> Layer:
-    """Return a layer as --execution wants it run; it has the parameters of the one given.
+    """Return a layer that runs as --execution says, with the same parameters.
 
     Args:
         layer: The layer, on its device.
         execution: "eager": as it is; "compile": torch.compile; "jit": TorchScript.
-        window: (B, T) of what it will be given, where a resumed run must compute what one that never stopped
+        window: (B, T) of its inputs, if a resumed run must compute what a run that never stopped
             does, to the bit.
 
     Raises:
@@ -29,16 +29,16 @@ def executed(layer: Layer, execution: str, *, window: tuple[int, int] | None = N
     if execution == "compile":
         if shutil.which(os.environ.get("CXX", "g++")) is None:
             raise UserError("--execution compile needs a C++ compiler; install g++ or set CXX")
-        # Layers of all sizes share a cache, and beyond its limit torch would quietly run them as they are.
+        # Layers of all sizes share a cache. Above its limit torch would silently not compile them.
         torch._dynamo.config.recompile_limit = 64
         torch._dynamo.config.fail_on_recompile_limit_hit = True
-        # Who asks for fp32 means float32, whatever a GPU could do faster; --precision tf32 is there for more.
+        # fp32 means exact float32, even if a GPU could be faster; --precision tf32 is the faster choice.
         warnings.filterwarnings("ignore", "TensorFloat32 tensor cores", UserWarning)
-        # For each shape by itself: a layer of another size must not make it compile for sizes left open.
+        # Compile each shape separately; otherwise a second size would make it compile for variable sizes.
         return cast(Layer, torch.compile(layer, dynamic=False))
     if execution == "jit":
         with warnings.catch_warnings():
-            # That TorchScript is deprecated is known; it is here to be measured while it exists.
+            # TorchScript is deprecated. It is offered so that it can be measured.
             warnings.simplefilter("ignore", DeprecationWarning)
             scripted = cast(Layer, torch.jit.script(layer))
         if window is not None:
@@ -48,9 +48,9 @@ def executed(layer: Layer, execution: str, *, window: tuple[int, int] | None = N
 
 
 def _profile(scripted: Layer, layer: Layer, batch_size: int, steps: int) -> None:
-    """Make the runs that TorchScript profiles, which round otherwise than the optimised ones that follow.
+    """Run the steps that TorchScript profiles. They round differently from the optimised steps after them.
 
-    Those with a gradient and those without are optimised apart.
+    Steps with a gradient and steps without one are optimised separately.
     """
     zeros = next(layer.parameters()).new_zeros
     x_TBI = zeros(steps, batch_size, layer.input_size)

@@ -1,7 +1,7 @@
-"""Whether there is a GPU that torch can use, and why not where there is one that it cannot.
+"""Find out whether torch can use a GPU, and if not, why.
 
-torch says the latter in several ways: `is_available` is false and warns (a driver that is too old), or is
-true and the first kernel fails (a GPU that this build has none for), or asking for cuDNN's version raises (a
+torch reports a problem in several ways: `is_available` is false and warns (a driver that is too old), or is
+true and the first kernel fails (a GPU without kernels in this build), or asking for cuDNN's version raises (a
 cuDNN that the GPU is too old for, or another one in LD_LIBRARY_PATH).
 """
 
@@ -27,13 +27,13 @@ def usable() -> bool:
 
 
 def device_for(asked: str) -> torch.device:
-    """Return the device that is meant; tell, once a process, of a GPU that is there and "auto" cannot use.
+    """Return the device. Warn once per process if "auto" cannot use a GPU that is there.
 
     Args:
-        asked: "cpu", "cuda", or "auto": cuda where it can be used.
+        asked: "cpu", "cuda", or "auto", which is cuda if it can be used.
 
     Raises:
-        UserError: "cuda", and torch cannot use one.
+        UserError: "cuda" was asked for, but torch cannot use it.
     """
     if asked == "cpu":
         return torch.device("cpu")
@@ -49,7 +49,7 @@ def device_for(asked: str) -> torch.device:
 
 @functools.cache
 def _examined() -> str | None:
-    """Return why the GPU cannot be used, "" if it can, and None if there is none."""
+    """Return why the GPU cannot be used; "" if it can; None if there is no GPU."""
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         try:
@@ -61,7 +61,7 @@ def _examined() -> str | None:
         return f"the GPU cannot be used: {problem}" if problem else ""
     if not (there := nvidia.gpus()):
         return None
-    # What the driver or the GPU lacks for pip's own build of torch; else what torch has to say.
+    # Why pip's default build of torch does not fit the driver or the GPU; otherwise torch's own reason.
     reasons = [nvidia.trouble(there), *(_first_sentence(each.message) for each in said)]
     if torch.version.cuda is None:
         reasons = [f"torch {torch.__version__} is a build without CUDA"]
@@ -72,7 +72,7 @@ def _examined() -> str | None:
 def allocate_workspace(device: torch.device) -> None:
     """Let cuBLAS allocate its workspace for the current stream now, to be left out of the memory of a model.
 
-    It is some megabytes a stream and a GPU's own choice, whatever the model; it stays until the process ends.
+    It takes some megabytes per stream, which depend on the GPU and not on the model, until the process ends.
     """
     global _workspaces
     before = torch.cuda.memory_allocated(device)
@@ -81,7 +81,7 @@ def allocate_workspace(device: torch.device) -> None:
 
 
 def peak_memory(device: torch.device) -> int:
-    """Return the peak of the bytes allocated since it was last asked for, but for cuBLAS's workspaces."""
+    """Return the peak of allocated bytes since the last call, without cuBLAS's workspaces."""
     peak = torch.cuda.max_memory_allocated(device)
     torch.cuda.reset_peak_memory_stats(device)
     return peak - _workspaces

@@ -58,7 +58,7 @@ class CudaGraph:
 
     @contextlib.contextmanager
     def apart(self) -> Iterator[None]:
-        """Return a context in which work runs on a stream of its own.
+        """Return a context in which work runs on its own stream.
 
         cuBLAS has a workspace a stream: what is recorded finds the one of the steps before it.
         """
@@ -92,7 +92,7 @@ class GraphedStep:
         step: (ids_N, targets_N, state) -> (state, loss); it may only launch work on the device. With a
             learning rate of 0 it must leave the weights as they are.
         rate: The learning rate that `step` reads, a tensor on the device.
-        kept: Other tensors that `step` changes, whatever the rate.
+        kept: Other tensors that `step` changes, at any learning rate.
         generator: The random stream that `step` draws from.
         graph: What records it.
     """

@@ -36,7 +36,7 @@ class StackLayer(nn.Module, ABC):
         """Return each direction's zero state for a batch."""
 
     def executed(self, execute: Callable[[Layer], Layer]) -> "StackLayer":
-        """Return a layer with the same parameters whose `Layer`s, if it has any, are run otherwise."""
+        """Return a layer with the same parameters whose `Layer`s, if it has any, run in another way."""
         return self
 
     @abstractmethod
@@ -77,7 +77,7 @@ class DirectedLayers(StackLayer):
         }
 
     def executed(self, execute: Callable[[Layer], Layer]) -> StackLayer:
-        """Return a layer with the same parameters whose `Layer`s are run otherwise."""
+        """Return a layer with the same parameters whose `Layer`s run in another way."""
         return DirectedLayers(execute(layer) for layer in self.directions)
 
     def forward(
@@ -206,5 +206,5 @@ def built(
 
 
 def _stacked(parts: Sequence[Tensor]) -> Tensor:
-    # A view where there is one: nothing is copied.
+    # A view if possible: nothing is copied.
     return parts[0][None] if len(parts) == 1 else torch.stack(tuple(parts))

@@ -71,10 +71,10 @@ class LossScale:
         return {NAME: self.state.cpu().numpy().copy()}
 
     def load(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Set what `export` returned; of a state from before there was one, the scale it starts at.
+        """Set what `export` returned. An old state has no scale and gets the initial one.
 
         Raises:
-            UserError: It is no scale.
+            UserError: It is not a scale.
         """
         saved = arrays.get(NAME, np.array([1.0, 0.0])).tolist()
         if not (np.shape(saved) == (2,) and LEAST <= saved[0] <= 1 and saved[1] >= 0):
@@ -83,7 +83,7 @@ class LossScale:
 
 
 def zeroed(finite: Tensor, gradients: Sequence[Tensor]) -> list[Tensor]:
-    """Return gradients as they are where the step's are all finite, and zeros otherwise.
+    """Return the gradients if all gradients of the step are finite, and zeros otherwise.
 
     Args:
         finite: Whether they are, [].

@@ -50,7 +50,7 @@ def hold(precision: Precision) -> None:
 
 
 class Masters:
-    """Trained parameters, as they are kept, beside the copies that are computed with.
+    """The stored parameters, with the copies that the computation uses.
 
     Where both are of one precision they are the same tensors.
 

@@ -59,7 +59,7 @@ class RecurrentStack(nn.Module):
         return cls(layers, cell=cell)
 
     def executed(self, execute: Callable[[Layer], Layer]) -> "RecurrentStack":
-        """Return a stack with the same parameters whose single layers are run otherwise.
+        """Return a stack with the same parameters whose single layers run in another way.
 
         Args:
             execute: Returns a layer as it is to be run; see ptb_lm.torch_backend.execution.

@@ -63,7 +63,7 @@ class Averages:
         return self.backend.averaged() if self.exist(progress) else nullcontext()
 
     def export(self, progress: Progress) -> Arrays:
-        """Return them by canonical name; nothing if there are none yet."""
+        """Return the averages by canonical name; an empty mapping if there are none yet."""
         if not self.exist(progress):
             return {}
         with self.backend.averaged():

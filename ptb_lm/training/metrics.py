@@ -1,4 +1,4 @@
-"""What a run reports of itself: within an epoch, at its end, and as its result."""
+"""What a run reports: within an epoch, at the end of an epoch, and as its result."""
 
 from typing import NamedTuple
 
@@ -7,7 +7,7 @@ from ptb_lm.training.progress import Progress
 from ptb_lm.training.schemas import Row
 from ptb_lm.training.scoring import perplexity_of
 
-# TensorBoard tag -> column of metrics.jsonl, where there is one.
+# TensorBoard tag -> column of metrics.jsonl, which may be missing.
 SCALARS = {
     "perplexity/train": "train_perplexity",
     "perplexity/valid": "valid_perplexity",
@@ -21,7 +21,7 @@ AT_THE_END = {"perplexity/test": "test_perplexity", "perplexity/test_of_last_epo
 
 
 class Sums(NamedTuple):
-    """What an epoch's training steps have added up to."""
+    """Sums over the training steps of an epoch so far."""
 
     step: int
     nll: float
@@ -31,7 +31,7 @@ class Sums(NamedTuple):
 
     @classmethod
     def of(cls, progress: Progress) -> "Sums":
-        """Return those of the epoch so far."""
+        """Return the sums of the epoch so far."""
         return cls(
             progress.step,
             progress.nll,
@@ -82,7 +82,7 @@ def epoch_row(
     Args:
         progress: Of the run.
         config: The hyper-parameters.
-        valid_perplexity: Of what is kept: the weights' moving average where there is one, or the weights.
+        valid_perplexity: Of the kept weights: their moving average if there is one.
         unaveraged_valid_perplexity: Of the weights. It has a column only in a run that averages them.
     """
     unaveraged = {"unaveraged_valid_perplexity": unaveraged_valid_perplexity}

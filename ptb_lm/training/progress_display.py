@@ -67,7 +67,7 @@ class Watch:
         progress: Of the run.
         config: The hyper-parameters.
         steps: Of an epoch.
-        log: When a line is due, where there is no terminal.
+        log: When to print a line if there is no terminal.
         scalars: TensorBoard's file.
         validation_seconds: What the validation after an epoch takes; 0 if that is not known yet.
     """

@@ -85,7 +85,7 @@ def line(now: Status) -> str:
 def fitted(now: Status, columns: int) -> tuple[str, str]:
     """Return the text on the left and on the right of a bar, which together fit so many columns.
 
-    The first of several wordings that fits is taken: the words become shorter, then what is told becomes
+    The first wording that fits is used: the words become shorter, then the content becomes
     less. A number is never cut.
     """
     for left, right in _wordings(now):

@@ -12,8 +12,8 @@ from ptb_lm.model.choice import CHOSEN, Choice
 from ptb_lm.model.config import HYPERPARAMETERS, Config
 from ptb_lm.training.origins import InitFrom, Source
 
-# Keys that config.json has where there is something to say, and how each is read. Without them the text was
-# prepared before, its place was not recorded, and the initial weights were drawn.
+# Optional keys of config.json, and how each is read. Without them the text was prepared before, its place was
+# not recorded, and the initial weights were drawn.
 SOMETIMES: dict[str, Callable[[Any], Any]] = {
     "preparation": Preparation.from_json,
     "source": Source.from_json,
@@ -51,7 +51,7 @@ class RunConfig:
     init_from: InitFrom | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Return the configuration as JSON types: the choice's names beside the others."""
+        """Return the configuration as JSON types, with the choices at the same level as the other keys."""
         return {
             "config": self.config,
             "recipe": self.recipe,

@@ -61,7 +61,7 @@ def difference(run: RunConfig, data: Corpus) -> str | None:
 
 
 def report(run: RunConfig, data: Corpus) -> Iterator[str]:
-    """Yield what was done to a run's text; nothing of one that was prepared and has words of its own."""
+    """Yield how a run's text was prepared; nothing if the text was prepared before and has its own words."""
     if run.preparation:
         yield _done(run.preparation, data, limited=run.init_from is None or run.init_from.new_words > 0)
         yield f"{UNK} stands for {_shares(data)} of the words"

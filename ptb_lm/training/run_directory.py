@@ -189,7 +189,7 @@ class RunDirectory:
         return arrays
 
     def read_best(self) -> dict[str, Any] | None:
-        """Return the epoch and valid_perplexity of the best weights; None if there are none yet.
+        """Return the epoch and valid_perplexity of the best weights; None before the first epoch has ended.
 
         Raises:
             UserError: The file is truncated or foreign.
@@ -245,8 +245,8 @@ class RunDirectory:
         tensors.save(self.state, arrays, metadata)
 
     def _check_config(self, run: RunConfig, metadata: Row, path: Path) -> None:
-        """Check that config.json says what a file of tensors says of its run, where that may not change."""
-        if "config" in metadata:  # states of before have none
+        """Check that config.json and a file of tensors agree on all values that may not change."""
+        if "config" in metadata:  # old states have no config
             written = RunConfig.from_json(metadata["config"], path)
             if changed := written.fixed_differences(run):
                 raise UserError(f"{self.config} is not that of {path}: {', '.join(changed)}")

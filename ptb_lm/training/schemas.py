@@ -101,7 +101,7 @@ def result(values: Any) -> Row:
 
 
 def best(values: Any) -> Row:
-    """Check which epoch the best weights are said to be of.
+    """Check the named epoch of the best weights.
 
     Raises:
         ValueError: It does not say.

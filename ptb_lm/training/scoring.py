@@ -41,7 +41,7 @@ def perplexity(
         backend: The model.
         ids: The split [length].
         config: The hyper-parameters.
-        batch_size: Rows to cut the split into; what does not fill them is dropped.
+        batch_size: Rows to cut the split into; words that do not fill a row are dropped.
         description: For the progress bar.
         window: Time steps scored in one call; only speed depends on it. The default makes as many tokens a
             call as a training step has, so that the same buffers serve.

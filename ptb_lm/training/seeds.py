@@ -1,4 +1,4 @@
-"""A run for each of several seeds, one after the other or side by side, and the mean of what they reach."""
+"""One run per seed, one after the other or several at a time, and the mean of their perplexities."""
 
 import argparse
 import concurrent.futures
@@ -32,9 +32,9 @@ TrainOne = Callable[[list[str]], int]  # of ptb_lm.train's arguments; returns th
 
 
 def train(arguments: argparse.Namespace, train_one: TrainOne) -> int:
-    """Train a run for each seed, in folders of their own beside each other; return the exit status.
+    """Train one run per seed, each in its own folder; return the exit status.
 
-    Runs that are there go on where they stopped, and those that have ended are left as they are.
+    Existing runs continue where they stopped. Finished runs stay as they are.
 
     Args:
         arguments: Of ptb_lm.train's parser, with --seeds.
@@ -78,7 +78,7 @@ def flags(given: dict[str, Any]) -> list[str]:
         if isinstance(value, bool):
             if value:
                 line.append(flag)
-            elif name in _OF_A_CONFIG:  # what is not a hyper-parameter has no flag that says no
+            elif name in _OF_A_CONFIG:  # only hyper-parameters have a --no- flag
                 line.append(flag.replace("--", "--no-", 1))
         elif isinstance(value, list | tuple):
             line += [flag, *map(str, value)]
@@ -109,7 +109,7 @@ def _checked(given: dict[str, Any]) -> tuple[list[int], int]:
 
 
 def _command(run: Path, wanted: dict[str, Any]) -> list[str] | None:
-    """Return the arguments that begin a run or go on with it; None if it has ended."""
+    """Return the arguments that start or continue a run; None if it is finished."""
     directory = RunDirectory(run)
     if wanted.get("overwrite") or not directory.state.exists():
         return flags({**wanted, "run_dir": run})
@@ -138,9 +138,9 @@ def _one_after_the_other(commands: dict[int, list[str]], train_one: TrainOne) ->
 
 
 def _side_by_side(commands: dict[int, list[str]], jobs: int) -> dict[int, int]:
-    """Train in processes of their own, so many at a time; return the exit statuses by seed.
+    """Train each run in its own process, `jobs` at a time; return the exit statuses by seed.
 
-    What they print is printed with the seed before each line. A signal to stop is handed on to them.
+    Their output is printed with the seed before each line. A signal to stop is passed to them.
     """
     with StopRequest() as stop, concurrent.futures.ThreadPoolExecutor(jobs) as pool:
         children = _Children(stop)
@@ -166,7 +166,7 @@ class _Children:
         with self._lock:  # a process that is started is there for the signal
             if number := self.stop.signal_number:
                 return 128 + number
-            # In a session of its own Ctrl-C does not reach it: a second signal would not let it save.
+            # It has its own session, so Ctrl-C does not reach it: a second signal would stop it from saving.
             child = subprocess.Popen(
                 [sys.executable, *cli.TRAIN.split()[1:], *command],
                 stdout=subprocess.PIPE,

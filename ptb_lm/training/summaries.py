@@ -56,7 +56,7 @@ def _of_hparams(tag: str, data: HParamsPluginData) -> Summary.Value:
 
 
 def _flat(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield names and values, those of an inner mapping beside the others."""
+    """Yield names and values, with those of an inner mapping at the same level."""
     for name, value in config.items():
         if isinstance(value, Mapping):
             yield from _flat(value)

@@ -14,8 +14,8 @@ from ptb_lm.errors import UserError
 from ptb_lm.files import atomic_write
 from ptb_lm.model.backend import Arrays
 
-HASH = "content_sha256"  # in the metadata; files of before have none
-SPARE = 2**26  # bytes that reading takes beside the tensors, and more
+HASH = "content_sha256"  # in the metadata; old files have no hash
+SPARE = 2**26  # bytes: more than reading needs in addition to the tensors
 KEY = "ptb_lm"  # one key, because safetensors writes several in no fixed order
 
 
@@ -36,7 +36,7 @@ def load(path: Path, *, known: Collection[str] | None = None) -> tuple[Arrays, d
 
     Args:
         path: The file.
-        known: What the metadata may have; None: anything. A hash whose name is damaged is none of it.
+        known: The keys that the metadata may have; None: any. A hash with a damaged name is not a known key.
 
     Raises:
         UserError: The file is missing, truncated, damaged, or was not written by `save`.

@@ -38,7 +38,7 @@ class Trainer:
         stop: Asked before every step.
         command: The command line, for the record.
         started: When the command was, by time.perf_counter.
-        log_seconds: Between two lines that say how far the run is, where there is no terminal.
+        log_seconds: Seconds between two progress lines if there is no terminal.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The neural cache: what followed upon states like this one is likely to follow again.
+"""The neural cache: words that followed similar states are likely to follow again.
 
 Shapes: N = words of the text but the last, H = hidden units, C = words scored in one call, K = pairs that
 these may look at.

@@ -53,7 +53,7 @@ class Subject:
 
 
 def needs_corpus(request: Request) -> bool:
-    """Return whether the run's data are needed, whatever the text: to tune, or for the rule rms."""
+    """Return whether the run's data are needed for any text: to tune, or for the rule rms."""
     dynamic = request.adaptation.dynamic
     return request.tune or (dynamic is not None and dynamic.rule == "rms")
 
@@ -63,7 +63,7 @@ def evaluate(subject: Subject, request: Request, *, command: str) -> None:
 
     Raises:
         UserError: There is a result already, or the valid split is too short.
-        DivergenceError: The steps were so large that there is no perplexity.
+        DivergenceError: The steps were too large, and the perplexity is not finite.
     """
     started = time.perf_counter()
     if request.out is not None:

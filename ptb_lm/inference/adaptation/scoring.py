@@ -39,7 +39,7 @@ class Trial(NamedTuple):
 
 
 class Perplexities(NamedTuple):
-    """A text's perplexity, and what it is without the cache if there is one."""
+    """A text's perplexity, and the perplexity without the cache if there is a cache."""
 
     adapted: float
     without_cache: float | None

@@ -1,4 +1,4 @@
-"""Settings of models that adapt to the text they are tested on: dynamic evaluation and the neural cache.
+"""Settings of models that adapt to the test text: dynamic evaluation and the neural cache.
 
 Such a perplexity is of another kind than an ordinary one: the model has learned from the text before a word
 when it scores the word.
@@ -49,7 +49,7 @@ class Dynamic:
 
 @dataclass(frozen=True, kw_only=True)
 class Cache:
-    """A neural cache: words that followed upon hidden states like the present one become likelier.
+    """A neural cache: words that followed similar hidden states become more likely.
 
     Grave et al., "Improving Neural Language Models with a Continuous Cache", 2017. Of the last `words` pairs
     of a hidden state h_i and the word after it, the cache makes a distribution in which a word's share is
@@ -82,7 +82,7 @@ class Adaptation:
 
     @property
     def name(self) -> str:
-        """What it is called wherever its perplexity stands."""
+        """Its name in all output."""
         names = ["dynamic evaluation"] * (self.dynamic is not None) + ["a cache"] * (self.cache is not None)
         return " and ".join(names)
 

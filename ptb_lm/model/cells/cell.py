@@ -33,7 +33,7 @@ class MemoryGates(NamedTuple):
 class Cell(ABC):
     """A recurrent cell: its parameters, what it carries from step to step, and a step of it in NumPy.
 
-    Within a layer a parameter has a plain name; the canonical name of one in layer 0 is `lstm.0.kernel`.
+    Within a layer a parameter has a plain name; in layer 0 its canonical name is `lstm.0.kernel`.
     What all cells share: a `recurrent_kernel` [H, ...], which multiplies h, and which --recurrent-keep-prob
     drops weights of.
 

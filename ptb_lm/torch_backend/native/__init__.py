@@ -208,7 +208,7 @@ def loaded() -> Kernels:
     """Return the kernels, compiled if need be.
 
     Raises:
-        MissingError: There are none on this machine.
+        MissingError: This machine has no kernels.
     """
     return Kernels(library.load())
 

@@ -20,14 +20,14 @@ FLAGS = ("-std=c++17", "-O3", "-march=native", "-fopenmp", "-fPIC", "-shared")
 
 
 class MissingError(Exception):
-    """There are no kernels on this machine, and why."""
+    """This machine has no kernels; the message says why."""
 
 
 def load() -> ctypes.CDLL:
-    """Return the library, compiled if need be.
+    """Return the library; compile it first if needed.
 
     Raises:
-        MissingError: There is none on this machine.
+        MissingError: This machine has no library.
     """
     if sys.platform != "linux":
         raise MissingError("they exist only for Linux")
