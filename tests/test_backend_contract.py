@@ -223,6 +223,10 @@ def test_every_word_s_log_probability_equals_the_reference(
             expected_BT = np.take_along_axis(expected_BTV, y_BT[..., None], axis=-1)[..., 0]
             first, log_p_BT = built.log_probabilities(x_BT, y_BT, state)
             np.testing.assert_allclose(log_p_BT, expected_BT, **bound)
+            lengths_B = rng.integers(1, steps + 1, size=batch).astype(np.int32)
+            _, log_p_BT = built.log_probabilities(x_BT, y_BT, state, lengths_B=lengths_B)
+            counts_BT = np.arange(steps) < lengths_B[:, None]
+            np.testing.assert_allclose(log_p_BT[counts_BT], expected_BT[counts_BT], **bound)
             # From the same state once more: it is as it was.
             second, log_p_BV = built.next_words(x_BT, state)
             np.testing.assert_allclose(log_p_BV, expected_BTV[:, -1], **bound)

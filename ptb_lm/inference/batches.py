@@ -1,7 +1,7 @@
 """The log-probability of every word of many sentences: batched by length, in bounded memory.
 
-A step's cost is that of reading all weights, for one sentence as for many. So sentences of like lengths are
-scored side by side, the shorter ones padded at their end, where nothing that is asked for depends on it.
+A step must read all weights, for one sentence as for many. So sentences of like lengths are scored side by
+side, the shorter ones padded at their end, which a backend need not compute.
 
 Shapes: B = sentences of a batch, T = words of the longest, V = vocabulary.
 """
@@ -16,7 +16,7 @@ from ptb_lm.data.text import Ids
 from ptb_lm.inference.sentences import Encoded
 from ptb_lm.model.backend import Backend, State
 
-LOGITS = 1 << 24  # of a call, at most: 64 MiB in float32
+LOGITS = 1 << 25  # of a call, at most: 128 MiB in float32
 # Sentences that are sorted by length together. More would pad less, and wait longer for the first result.
 WINDOW_SENTENCES, WINDOW_WORDS = 4096, 1 << 17
 
@@ -65,14 +65,19 @@ def independent(
     """
     scored: list[NDArray[np.float64]] = [np.empty(0)] * len(targets)
     for places in by_length([len(ids) for ids in targets], tokens):
-        y_BT = np.full((len(places), len(targets[places[0]])), first, np.int32)
+        lengths_B = np.array([len(targets[place]) for place in places], np.int32)
+        y_BT = np.full((len(places), lengths_B[0]), first, np.int32)
         for row, place in enumerate(places):
-            y_BT[row, : len(targets[place])] = targets[place]
+            y_BT[row, : lengths_B[row]] = targets[place]
         x_BT = np.roll(y_BT, 1, axis=1)
         x_BT[:, 0] = first
-        log_p_BT, _ = in_pieces(backend, x_BT, y_BT, backend.zero_state(len(places)), tokens=tokens)
+        state = backend.zero_state(len(places))
+        if lengths_B[-1] == lengths_B[0]:
+            log_p_BT, _ = in_pieces(backend, x_BT, y_BT, state, tokens=tokens)
+        else:
+            _, log_p_BT = backend.log_probabilities(x_BT, y_BT, state, lengths_B=lengths_B)
         for row, place in enumerate(places):
-            scored[place] = log_p_BT[row, : len(targets[place])]
+            scored[place] = log_p_BT[row, : lengths_B[row]].astype(np.float64)
     return scored
 
 

@@ -107,11 +107,20 @@ class Backend(Model):
         """Score a window without dropout; may return before the device is done."""
 
     @abstractmethod
-    def log_probabilities(self, x_BT: Words, y_BT: Words, state: State) -> tuple[State, NDArray[np.floating]]:
+    def log_probabilities(
+        self, x_BT: Words, y_BT: Words, state: State, *, lengths_B: Ids | None = None
+    ) -> tuple[State, NDArray[np.floating]]:
         """Return the state after a window and the log-probability of each target [B, T], in nats.
 
         Without dropout; the state given stays as it is. It waits for the device, and its memory is that of
         B * T * V logits: the caller bounds B * T.
+
+        Args:
+            x_BT: The words that are read.
+            y_BT: The words after them.
+            state: Before the window.
+            lengths_B: How many words of each row count, from 1 to T; None: all. Nothing is said of what
+                follows them, nor of the state then.
         """
 
     @abstractmethod

@@ -134,8 +134,13 @@ class TensorFlowBackend(Backend):
         return state, loss
 
     @enough_memory()
-    def log_probabilities(self, x_BT: Words, y_BT: Words, state: State) -> tuple[State, NDArray[Any]]:
-        """Return the state after a window and the log-probability of each target [B, T]."""
+    def log_probabilities(
+        self, x_BT: Words, y_BT: Words, state: State, *, lengths_B: Ids | None = None
+    ) -> tuple[State, NDArray[Any]]:
+        """Return the state after a window and the log-probability of each target [B, T].
+
+        Padding, too, is computed: a graph of one shape is worth more than what it saves.
+        """
         with tf.device(self.device.name):
             state, log_p_BT = self.log_probabilities_function(
                 tf.convert_to_tensor(x_BT), tf.convert_to_tensor(y_BT), state

@@ -187,11 +187,20 @@ class TorchBackend(TorchModel, Backend):
 
     @enough_memory()
     @torch.no_grad()
-    def log_probabilities(self, x_BT: Words, y_BT: Words, state: State) -> tuple[State, NDArray[Any]]:
+    def log_probabilities(
+        self, x_BT: Words, y_BT: Words, state: State, *, lengths_B: Ids | None = None
+    ) -> tuple[State, NDArray[Any]]:
         """Return the state after a window and the log-probability of each target [B, T]."""
-        output_TBH, state = self._outputs(x_BT, state)
-        nll_N = self.softmax.losses_of_any_number(output_TBH.flatten(0, 1), self._time_major(y_BT))
-        return state, -nll_N.view(-1, x_BT.shape[0]).T.cpu().numpy()
+        hidden, state = self._outputs(x_BT, state, lengths_B)
+        hidden_NH, targets_N, (batch, steps) = hidden.flatten(0, 1), self._time_major(y_BT), x_BT.shape
+        if lengths_B is None:
+            log_p_N = -self.softmax.losses_of_any_number(hidden_NH, targets_N)
+        else:  # the softmax is the larger part of the work, and padding is none of its business
+            step_TB = np.arange(steps)[:, None]
+            (counts,) = torch.from_numpy((step_TB < lengths_B).ravel()).to(self.device).nonzero(as_tuple=True)
+            log_p_N = hidden_NH.new_zeros(len(targets_N), dtype=self.softmax.weight.dtype)
+            log_p_N[counts] = -self.softmax.losses_of_any_number(hidden_NH[counts], targets_N[counts])
+        return state, log_p_N.view(steps, batch).T.cpu().numpy()
 
     @enough_memory()
     @torch.no_grad()
@@ -317,11 +326,12 @@ class TorchBackend(TorchModel, Backend):
         """Return what the gradients of this step are multiplied by."""
         return self.loss_scale.scale if self.loss_scale else self.precision.loss_scale
 
-    def _outputs(self, x_BT: Words, state: State) -> tuple[Tensor, State]:
+    def _outputs(self, x_BT: Words, state: State, lengths_B: Ids | None = None) -> tuple[Tensor, State]:
         """Return the top layer's output [T, B, H] without dropout, and the state after."""
         self.hold_precision()
         embedded_TBE = self._embedded(self._time_major(x_BT), x_BT.shape[0])
-        output_TBH, after = self.stack(embedded_TBE, state, dropout=no_dropout)
+        lengths = None if lengths_B is None else torch.from_numpy(lengths_B.astype(np.int64))
+        output_TBH, after = self.stack(embedded_TBE, state, dropout=no_dropout, lengths_B=lengths)
         return output_TBH, after
 
     def _refresh(self) -> None:

@@ -150,7 +150,9 @@ def test_memory_is_bounded_and_changes_nothing(
     sizes = []
     ask = model.backend.log_probabilities
     monkeypatch.setattr(
-        model.backend, "log_probabilities", lambda x, y, state: (sizes.append(x.size), ask(x, y, state))[1]
+        model.backend,
+        "log_probabilities",
+        lambda x, y, state, **lengths: (sizes.append(x.size), ask(x, y, state, **lengths))[1],
     )
     each = expected.stream(SENTENCES) if carry_state else [expected.score(text) for text in SENTENCES]
     check(model.score(SENTENCES, carry_state=carry_state), each)
