@@ -259,6 +259,17 @@ RESULTS = {
             on="cuda",
         ),
     ),
+    "scoring": _result(
+        "how much faster sentences are scored side by side than one after the other, on a CPU",
+        (
+            Python(
+                f"-m ptb_lm.bench.studies scoring --config medium --precision {precision} "
+                f"--out results/scoring-medium-{precision}-cpu",
+                on="cpu",
+            )
+            for precision in ("fp32", "bf16")
+        ),
+    ),
     "gpu-tests": _result("the tests that need a CUDA device", Python("-m pytest -m gpu")),
 }
 

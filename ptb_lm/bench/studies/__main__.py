@@ -1,4 +1,4 @@
-"""Look into a training step: python -m ptb_lm.bench.studies profile | contention | divergence."""
+"""Look into training and scoring: python -m ptb_lm.bench.studies profile | contention | ..."""
 
 import argparse
 import shlex
@@ -28,7 +28,7 @@ def _command(given: list[str]) -> int:
 
 
 def _parser() -> cli.Parser:
-    parser = cli.Parser(prog=PROG, description="Look into a training step, in ways that no suite does.")
+    parser = cli.Parser(prog=PROG, description="Look into training and scoring, in ways that no suite does.")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
 
     text = "Where the time of a torch training step goes, operation by operation."
@@ -64,6 +64,15 @@ def _parser() -> cli.Parser:
     divergence.add_argument("--steps", type=cli.whole(1), default=151, help="default: %(default)s")
     _add_out(divergence, "result.json")
     divergence.set_defaults(function=_divergence)
+
+    text = "How much faster sentences are scored side by side than one after the other, on a CPU."
+    scoring = commands.add_parser("scoring", prog=f"{PROG} scoring", description=text, help=text)
+    _add_config(scoring, default="medium")
+    scoring.add_argument("--model", default="block_fused", choices=tuple(FRAMEWORKS["torch"].models))
+    _add_precision(scoring)
+    scoring.add_argument("--rounds", type=cli.whole(1), default=5, help="default: %(default)s")
+    _add_out(scoring, "table.md and OUT/rows.jsonl")
+    scoring.set_defaults(function=_scoring)
     return parser
 
 
@@ -99,6 +108,12 @@ def _divergence(arguments: argparse.Namespace) -> int:
     from ptb_lm.bench.studies import divergence
 
     return divergence.compare(arguments)
+
+
+def _scoring(arguments: argparse.Namespace) -> int:
+    from ptb_lm.bench.studies import scoring
+
+    return scoring.measure(arguments)
 
 
 if __name__ == "__main__":

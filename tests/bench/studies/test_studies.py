@@ -7,6 +7,8 @@ import pytest
 import runs
 
 from ptb_lm.bench.studies import __main__ as studies
+from ptb_lm.bench.studies import scoring
+from ptb_lm.torch_backend import gemm
 
 
 def test_a_profile_names_the_operations_and_its_command(
@@ -69,6 +71,20 @@ def test_a_model_does_not_diverge_from_itself_and_a_nudge_is_seen(tmp_path: Path
         assert row["relative_difference"]["basic/fp64/nudged"] < 1e-8
         assert row["relative_difference"]["cudnn/fp64"] < 1e-13
     assert rows[-1]["relative_difference"]["basic/fp64/nudged"] > 0
+
+
+@pytest.mark.slow
+def test_scoring_is_timed_both_ways(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scoring, "SENTENCES", 30)
+    for seconds in ("SCANNED", "MEASURED", "SETTLED"):
+        monkeypatch.setattr(gemm, seconds, 0)
+    out = tmp_path / "out"
+    assert studies.main(["scoring", "--config", "test", "--rounds", "1", "--out", str(out)]) == 0
+    facts, *rows = map(json.loads, (out / "rows.jsonl").read_text().splitlines())
+    assert facts["command"].startswith(f"{studies.PROG} scoring --config test")
+    assert [row["longest"] for row in rows] == [10, 40]
+    assert all(min(row["alone"], row["batched"], row["limit"]) > 0 for row in rows)
+    assert (out / "table.md").read_text().count("| 1 to ") == 2
 
 
 @pytest.mark.parametrize(
