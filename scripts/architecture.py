@@ -37,7 +37,8 @@ FLOORS = (
     ("torch_backend", "tf_backend"),
     ("classifier",),
     ("training",),
-    ("inference", "bench"),
+    ("inference",),
+    ("bench",),
     ("results",),
     (COMMANDS,),
 )

@@ -7,7 +7,7 @@ those of python -m ptb_lm.train, the arguments of a suite those of python -m ptb
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from ptb_lm.results.steps import Python, Race, Step, Suite, Train, UnlessKept, possible
+from ptb_lm.results.steps import Adapt, Python, Race, Step, Suite, Train, UnlessKept, possible
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ def _result(text: str, *steps: Step | Iterable[Step]) -> Result:
 
 def _flat(steps: Iterable[Step | Iterable[Step]]) -> Iterator[Step]:
     for step in steps:
-        if isinstance(step, Train | Suite | Python | UnlessKept):
+        if isinstance(step, Step):
             yield step
         else:
             yield from step
@@ -141,6 +141,13 @@ def _optimisations(config: str) -> Iterator[Suite]:
         f"--variants 'tensorflow/*' 'without-*' {_added(without)}",
         needs="tensorflow",
     )
+
+
+def _adaptations(config: str) -> Iterator[Adapt]:
+    run = _cudnn(config, f"--config {config}")
+    both = "--dynamic --dynamic-rule sgd --cache --tune-words 4000"
+    for name, flags in {"cache": "--cache", "dynamic-and-cache": both}.items():
+        yield Adapt(f"adaptation-{config}/{name}", run, flags)
 
 
 def _profiles(config: str) -> Iterator[Python]:
@@ -259,6 +266,12 @@ RESULTS = {
             on="cuda",
         ),
     ),
+    "adaptation": _result(
+        "small and medium while they adapt to the text: by a cache, and by dynamic evaluation and a cache",
+        _adaptations("small"),
+        _adaptations("medium"),
+        Python("-m ptb_lm.results adaptation"),
+    ),
     "scoring": _result(
         "how much faster sentences are scored side by side than one after the other, on a CPU",
         (
@@ -274,12 +287,12 @@ RESULTS = {
 }
 
 _EVERYWHERE = (
-    *("profile", "bench", "small", "medium", "large", "medium-tied", "medium-seeds"),
+    *("profile", "bench", "small", "medium", "large", "medium-tied", "medium-seeds", "adaptation"),
     *("small-tutorial", "medium-tutorial", "large-tutorial", "ablation", "ablation-small", "parity"),
 )
 # What `all` is.
 ALL = {
-    "cpu": ("optimisations", *_EVERYWHERE),
+    "cpu": ("optimisations", *_EVERYWHERE, "scoring"),
     "cuda": ("gpu-tests", *_EVERYWHERE, "medium-precisions", "race"),
 }
 

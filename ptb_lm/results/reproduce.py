@@ -15,7 +15,7 @@ from ptb_lm.bench import rows
 from ptb_lm.errors import UserError
 from ptb_lm.results import keep, records, table
 from ptb_lm.results.plan import results_of, steps_of
-from ptb_lm.results.steps import Race, Step, Suite, Train, UnlessKept, arguments, find_device
+from ptb_lm.results.steps import Adapt, Race, Step, Suite, Train, UnlessKept, arguments, find_device
 from ptb_lm.training.run_directory import RunDirectory
 
 PROG = "scripts/reproduce"
@@ -125,6 +125,8 @@ class _Work:
             return 0 if kept.result.exists() else self._make(step.result)
         if isinstance(step, Train):
             return self._train(step)
+        if isinstance(step, Adapt):
+            return self._adapt(step)
         if isinstance(step, Suite):
             return self._measure(step)
         return self._python(arguments(step), stdout=step.stdout)
@@ -146,6 +148,11 @@ class _Work:
         if isinstance(step, Race):
             self._record(name)
         return 0
+
+    def _adapt(self, step: Adapt) -> int:
+        if RunDirectory(self.root / "results" / step.name).result.exists():
+            return 0
+        return self._train(step.run) or self._python(arguments(step))
 
     def _record(self, name: str) -> None:
         run, what = self.root / "results" / name, os.environ.get("WHAT", "")

@@ -1,4 +1,4 @@
-"""What a result is made of: trainings, suites of the benchmark, and other commands of Python.
+"""What a result is made of: trainings, adapted tests, suites of the benchmark, other commands of Python.
 
 In their texts DEVICE stands for cpu or cuda, COMMIT for the short hash of the code's commit.
 """
@@ -24,6 +24,20 @@ class Train:
 @dataclass(frozen=True)
 class Race(Train):
     """A training of one process from its first step to its end, and a row of results/records.md."""
+
+
+@dataclass(frozen=True)
+class Adapt:
+    """A trained run tested while it adapts to the text, its settings tuned on valid; kept in results/NAME.
+
+    The run is trained first, or taken as it was. What is kept already is not made again.
+    """
+
+    name: str
+    run: Train
+    flags: str
+    on: str = ""
+    needs: str = ""
 
 
 @dataclass(frozen=True)
@@ -55,7 +69,7 @@ class UnlessKept:
     needs: str = ""
 
 
-Step: TypeAlias = Train | Suite | Python | UnlessKept
+Step: TypeAlias = Train | Adapt | Suite | Python | UnlessKept
 
 
 def find_device() -> str:
@@ -77,11 +91,14 @@ def possible(step: Step, device: str) -> bool:
     return step.on in ("", device) and (not step.needs or installed(step.needs))
 
 
-def arguments(step: Train | Suite | Python) -> str:
+def arguments(step: Train | Adapt | Suite | Python) -> str:
     """Return what Python is called with; a training's are those of a new run."""
     if isinstance(step, Train):
         folder = f"checkpoints/reproduce-{step.name}"
         return f"-m ptb_lm.train {step.flags} --device DEVICE --run-dir {folder} --overwrite"
+    if isinstance(step, Adapt):
+        run = f"checkpoints/reproduce-{step.run.name}"
+        return f"-m ptb_lm.evaluate {run} {step.flags} --tune --device DEVICE --out results/{step.name}"
     if isinstance(step, Suite):
         return f"-m ptb_lm.bench run {step.arguments} --out bench/reproduce-{step.name} --device DEVICE"
     return step.arguments
@@ -91,6 +108,8 @@ def command_line(step: Step) -> str:
     """Return a step as a person would type it, with a remark."""
     if isinstance(step, UnlessKept):
         return f"scripts/reproduce {step.result}   # unless results/{step.result}-cudnn-DEVICE has it"
+    if isinstance(step, Adapt):
+        return f"python {arguments(step)}   # unless it is there; its run is trained first"
     kept = f"   # kept in results/{step.name}" if isinstance(step, Train | Suite) else ""
     into = f" > {step.stdout}" if isinstance(step, Python) and step.stdout else ""
     return f"python {arguments(step)}{into}{kept}"

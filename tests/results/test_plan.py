@@ -6,7 +6,7 @@ import shlex
 
 import pytest
 
-from ptb_lm import train
+from ptb_lm import evaluate, train
 from ptb_lm.bench import __main__ as bench
 from ptb_lm.bench.studies import __main__ as studies
 from ptb_lm.results import __main__ as results
@@ -16,6 +16,7 @@ from ptb_lm.training import launch
 PARSERS = {
     "ptb_lm.train": train._parser,
     "ptb_lm.bench": bench._parser,
+    "ptb_lm.evaluate": evaluate._parser,
     "ptb_lm.bench.studies": studies._parser,
     "ptb_lm.results": results._parser,
 }
@@ -34,7 +35,7 @@ def named(text: str, device: str) -> str:
 
 @pytest.mark.parametrize(("name", "device", "step"), OF_DEVICES)
 def test_a_step_s_command_is_understood(
-    name: str, device: str, step: steps.Train | steps.Suite | steps.Python
+    name: str, device: str, step: steps.Train | steps.Adapt | steps.Suite | steps.Python
 ) -> None:
     words = shlex.split(named(steps.arguments(step), device))
     assert words[0] == "-m"
@@ -52,7 +53,7 @@ def test_no_two_results_are_kept_in_one_folder() -> None:
         folders = [
             named(step.name, device)
             for _, of, step in OF_DEVICES
-            if of == device and isinstance(step, steps.Train | steps.Suite)
+            if of == device and isinstance(step, steps.Train | steps.Adapt | steps.Suite)
         ]
         assert len({*folders}) == len(folders)
 

@@ -23,7 +23,6 @@ from ptb_lm.inference.language_model import LanguageModel
 from ptb_lm.model import backend, parameters
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import RECIPES
-from ptb_lm.torch_backend import gemm
 
 SENTENCES, ALONE = 1000, 20  # side by side, and one after the other
 LONGEST = (10, 40)  # words of a sentence; its length is any up to this, each as likely
@@ -78,6 +77,8 @@ def _rate(model: LanguageModel, calls: list[list[str]]) -> float:
 
 def _gflops(hidden: int, precision: str) -> float:
     """Return the machine's rate: of large products, of the softmax's, of a layer's input's."""
+    from ptb_lm.torch_backend import gemm  # which imports torch
+
     products: tuple[gemm.Product, ...] = ((2048, 2048, 2048, ""), (2048, hidden, PTB_VOCABULARY, ""))
     products += ((2048, hidden, 4 * hidden, ""),)
     return gemm.measure("cpu", precision, products).gflops
