@@ -20,6 +20,7 @@ EXIT_FAILED = 1  # the run failed: divergence, a full disk
 EXIT_INTERRUPTED = 130  # Ctrl-C: 128 and the number of SIGINT
 EXIT_USAGE = 2  # the user can correct it: a name, a value, a file
 
+IN_THE_WAY = "a file is there already, where a folder is to be made; give another name"
 NO_SPACE = {errno.ENOSPC, errno.EDQUOT}
 BAD_PATH = {
     errno.EACCES,
@@ -51,7 +52,7 @@ class Parser(argparse.ArgumentParser):
         given = sys.argv[1:] if args is None else list(args)
         if problem := flags.unknown_flag(self, given):
             self.error(problem)
-        if any(action.nargs == "?" for action in self._get_positional_actions()):
+        if any(action.nargs in ("?", "*") for action in self._get_positional_actions()):
             # Flags may then stand between the arguments, too: RUN --bits FILE.
             return self.parse_intermixed_args(given, namespace)
         return super().parse_args(given, namespace)
@@ -155,7 +156,8 @@ def run(name: str, body: Callable[[], int]) -> int:
         where = f"{error.filename}: " if error.filename else ""
         hint = "; free some space and try again" if error.errno in NO_SPACE else ""
         status = EXIT_USAGE if error.errno in BAD_PATH else EXIT_FAILED
-        return _fail(name, f"{where}{error.strerror}{hint}", status)
+        what = IN_THE_WAY if error.errno == errno.EEXIST else error.strerror
+        return _fail(name, f"{where}{what}{hint}", status)
     except MemoryError:
         return _fail(name, "there is not enough memory for a model of this size", EXIT_USAGE)
     except stopping.Stopped as stopped:

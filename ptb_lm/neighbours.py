@@ -1,6 +1,7 @@
 """Tell which words a trained run has near each other: python -m ptb_lm.neighbours RUN WORD -k 10."""
 
 import argparse
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -58,8 +59,10 @@ def _neighbours(arguments: argparse.Namespace) -> int:
         neighbours.draw(
             model.embeddings, model.vocabulary, arguments.picture, words=words, method=arguments.method
         )
-    if arguments.projector:
-        neighbours.write_projector(model.embeddings, model.vocabulary, arguments.projector)
+        print(f"{PROG}: wrote {arguments.picture}, a map of {words:,} words", file=sys.stderr)
+    if (folder := arguments.projector) is not None:
+        neighbours.write_projector(model.embeddings, model.vocabulary, folder)
+        print(f"{PROG}: tensorboard --logdir {shlex.quote(str(folder))} shows the words", file=sys.stderr)
     return 0
 
 

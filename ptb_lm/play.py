@@ -1,6 +1,7 @@
 """Try a trained run in a browser: python -m ptb_lm.play RUN."""
 
 import argparse
+import contextlib
 import sys
 from collections.abc import Sequence
 
@@ -34,17 +35,15 @@ def _parser() -> cli.Parser:
 def _play(arguments: argparse.Namespace) -> int:
     if arguments.port > LAST_PORT:
         raise UserError(f"--port must be at most {LAST_PORT}, not {arguments.port}")
-    try:
-        # Imported here, because what it imports takes longer than --help should take.
-        from ptb_lm.inference.play.server import HOST, Server
+    # Imported here, because what it imports takes longer than --help should take.
+    from ptb_lm.inference.play.server import HOST, Server
 
-        with Server(arguments.port) as server:
-            server.model = command.load(arguments)
-            server.description = f"{arguments.run}: {len(server.model.vocabulary):,} words"
-            print(f"http://{HOST}:{server.port}/ shows the page; Ctrl-C ends it", flush=True)
+    with Server(arguments.port) as server:
+        server.model = command.load(arguments)
+        server.description = f"{arguments.run}: {len(server.model.vocabulary):,} words"
+        print(f"http://{HOST}:{server.port}/ shows the page; Ctrl-C ends it", flush=True)
+        with contextlib.suppress(KeyboardInterrupt):
             server.serve_forever()
-    except KeyboardInterrupt:
-        pass
     return 0
 
 

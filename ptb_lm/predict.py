@@ -20,15 +20,18 @@ def _parser() -> cli.Parser:
         prog=PROG, description="Print the most likely next words after the first words of a sentence."
     )
     command.add_run(parser)
-    parser.add_argument("prefix", metavar="PREFIX", help='the first words; "": predict the first word')
+    parser.add_argument(
+        "prefix", nargs="*", metavar="WORD", help="the first words (default: none, the sentence begins)"
+    )
     parser.add_argument("-k", type=int, default=5, metavar="K", help="number of words to print (default: 5)")
     return parser
 
 
 def _predict(arguments: argparse.Namespace) -> int:
     model = command.load(arguments)
-    predictions = model.predict(arguments.prefix, arguments.k)
-    command.tell_unknown(PROG, model, arguments.prefix)
+    prefix = " ".join(arguments.prefix)
+    predictions = model.predict(prefix, arguments.k)
+    command.tell_unknown(PROG, model, prefix)
     for word, probability in predictions:
         print(f"{probability:.6f}\t{streams.shown(word)}")
     return 0

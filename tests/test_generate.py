@@ -105,8 +105,8 @@ def test_unknown_words_are_told(
     [
         (predict, ["zebra", "-k", 8], "k must be from 1 to 7, the number of words, not 8"),
         (predict, ["a", "-k", "many"], "argument -k: invalid int value: 'many' (see --help)"),
-        (generate, ["--top-k", 8], "top_k must be from 1 to 7, the number of words, not 8"),
-        (generate, ["--top-p", 1.5], "top_p must be above 0 and at most 1, not 1.5"),
+        (generate, ["--top-k", 8], "top-k must be from 1 to 7, the number of words, not 8"),
+        (generate, ["--top-p", 1.5], "top-p must be above 0 and at most 1, not 1.5"),
         (generate, ["--temperature", -1], "the temperature must be a finite number of at least 0, not -1.0"),
         (
             generate,
@@ -147,7 +147,8 @@ def test_a_picture_shows_the_commonest_words(
     pytest.importorskip("sklearn")
     pytest.importorskip("matplotlib")
     path = tmp_path / f"map{suffix}"
-    printed(capsys, neighbours, run, "--picture", path, "--method", method, "--words", 6)
+    assert runs.run_command(neighbours, run, "--picture", path, "--method", method, "--words", 6) == 0
+    assert capsys.readouterr() == ("", f"{neighbours.PROG}: wrote {path}, a map of 6 words\n")
     content = path.read_bytes()
     if suffix == ".png":
         assert content.startswith(b"\x89PNG")
@@ -164,7 +165,8 @@ def test_the_projector_s_files_are_what_tensorboard_reads(
     from google.protobuf import text_format
     from tensorboard.plugins.projector.projector_config_pb2 import ProjectorConfig
 
-    printed(capsys, neighbours, run, "--projector", tmp_path / "new" / "folder")
+    assert runs.run_command(neighbours, run, "--projector", tmp_path / "new" / "folder") == 0
+    assert f"tensorboard --logdir {tmp_path / 'new' / 'folder'} " in capsys.readouterr().err
     folder = tmp_path / "new" / "folder"
     config = text_format.Parse((folder / "projector_config.pbtxt").read_text(), ProjectorConfig())
     (embedding,) = config.embeddings

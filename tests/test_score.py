@@ -103,9 +103,11 @@ def test_how_many_words_were_unknown_is_told(
     assert runs.run_command(score, run, text) == 0
     told = capsys.readouterr().err
     assert told.endswith("(1 sentence, 2 words with every <eos>, 0 of them not in the vocabulary)\n")
-    text.write_text("")
-    assert runs.run_command(score, run, text) == 0
-    assert capsys.readouterr().err == f"{score.PROG}: there are no sentences\n"
+    for words, problem in (("", "is empty"), (None, "does not exist")):
+        text.unlink() if words is None else text.write_text(words)
+        capsys.readouterr()
+        assert runs.run_command(score, run, text) == 2
+        assert capsys.readouterr() == ("", f"{score.PROG}: {text} {problem}\n")
 
 
 @pytest.mark.parametrize("name", [[], ["-"]], ids=["without a file", "-"])

@@ -46,11 +46,14 @@ def lines(path: Path) -> Iterator[str]:
     """Yield the lines of a text; only one at a time is in memory.
 
     Raises:
-        UserError: The file is missing, binary or not UTF-8.
+        UserError: The file is missing, empty, binary or not UTF-8.
     """
     with _opened(path) as file:
+        number = 0
         for number, line in enumerate(file, 1):
             yield _decode(line.removeprefix(codecs.BOM_UTF8) if number == 1 else line, path, number)
+    if not number:
+        raise UserError(f"{shown(path)} is empty")
 
 
 def chunks(part: Part) -> Iterator[tuple[int, str]]:

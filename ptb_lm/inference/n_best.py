@@ -103,8 +103,9 @@ def write(file: TextIO, hypotheses: Iterable[Hypothesis], *, every: bool, as_jso
         else:
             line = f" {SEPARATOR} ".join((hypothesis.id, hypothesis.text, f"{hypothesis.total:.6f}"))
         file.write(line + "\n")
+    of_words = f"{unknown:,} of their {words:,} word{'s' * (words != 1)}"
     return (
-        f"{count:,} hypothes{'i' if count == 1 else 'e'}s, {unknown:,} of their {words:,} words not in the "
+        f"{count:,} hypothes{'i' if count == 1 else 'e'}s, {of_words} not in the "
         f"vocabulary{' and read as <unk>' * bool(unknown)}"
     )
 

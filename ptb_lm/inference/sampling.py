@@ -55,9 +55,9 @@ class Sampler:
         if not (math.isfinite(temperature) and temperature >= 0):
             raise UserError(f"the temperature must be a finite number of at least 0, not {temperature}")
         if top_k is not None:
-            check_count(top_k, vocabulary_size, name="top_k")
+            check_count(top_k, vocabulary_size, name="top-k")
         if top_p is not None and not 0 < top_p <= 1:
-            raise UserError(f"top_p must be above 0 and at most 1, not {top_p}")
+            raise UserError(f"top-p must be above 0 and at most 1, not {top_p}")
         if isinstance(seed, int) and seed < 0:
             raise UserError(f"the seed must be at least 0, not {seed}")
         self.temperature, self.top_k, self.top_p = temperature, top_k, top_p

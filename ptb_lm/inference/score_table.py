@@ -1,5 +1,6 @@
 """Scores as rows of a table or as lines of JSON, and a sentence about them all."""
 
+import itertools
 import json
 import math
 from collections.abc import Iterable
@@ -22,10 +23,12 @@ def write(file: TextIO, scores: Iterable[SentenceScore], *, unit: Unit, per_word
         as_json: An object a line, in place of a table.
     """
     total, tokens, unknown, count = 0.0, 0, 0, 0
+    scores = iter(scores)
+    ahead = list(itertools.islice(scores, 1))  # what cannot be read is refused before a word is written
     if not as_json:
         columns = ("sentence", "word", "log_probability") if per_word else _COLUMNS
         file.write("\t".join(columns) + "\n")
-    for count, score in enumerate(scores, 1):
+    for count, score in enumerate(itertools.chain(ahead, scores), 1):
         if as_json:
             file.write(_object(score, per_word=per_word) + "\n")
         elif per_word:
@@ -42,7 +45,7 @@ def write(file: TextIO, scores: Iterable[SentenceScore], *, unit: Unit, per_word
     value = f"{found:.4f}" if math.isfinite(found) else "beyond the largest float"
     return (
         f"perplexity {value} ({count:,} sentence{'s' * (count != 1)}, "
-        f"{tokens:,} words with every <eos>, {unknown_words})"
+        f"{tokens:,} word{'s' * (tokens != 1)} with every <eos>, {unknown_words})"
     )
 
 

@@ -209,6 +209,8 @@ def _refuse_existing(directory: RunDirectory, *, overwrite: bool) -> None:
         return
     if overwrite:
         directory.read_config()  # of a run; any other folder is left alone
+    elif not directory.config.exists():
+        raise UserError(f"{path} holds files of something else than a run: give --run-dir a new folder")
     else:
         again = shlex.join(["--resume", str(path)])
         raise UserError(

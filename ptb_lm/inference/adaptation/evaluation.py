@@ -4,6 +4,7 @@ import dataclasses
 import json
 import math
 import platform
+import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -95,7 +96,6 @@ def evaluate(subject: Subject, request: Request, *, command: str) -> None:
         "seconds": time.perf_counter() - started,
         "environment": {**host.environment(), **_torch_environment(device)},
     }
-    request.out.mkdir(parents=True, exist_ok=True)
     atomic_write(request.out / RESULT, json.dumps(result, indent=2) + "\n")
 
 
@@ -169,9 +169,14 @@ def _unadapted(subject: Subject) -> float | None:
 
 
 def _check_free(out: Path) -> None:
+    """Make the folder of a result, which must have none yet."""
     for name in ("config.json", RESULT):
         if (out / name).exists():
             raise UserError(f"--out {out} holds {name} already; nothing is overwritten")
+    # Made now: where that cannot be, nobody should wait for the result.
+    out.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryFile(dir=out):
+        pass
 
 
 def _cuda(device: str) -> bool:
