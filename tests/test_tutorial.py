@@ -66,8 +66,10 @@ def test_every_block_runs(
             continue
         for line in block.splitlines():
             shell(line, capsys, monkeypatch)
-    assert (folder / "words.svg").stat().st_size > 10_000
-    assert len((folder / "scores.jsonl").read_text().splitlines()) == 2
+    written = folder / "checkpoints" / "try"  # nothing lies in the checkout that git would see
+    assert {path.name for path in folder.iterdir()} == {"checkpoints"}
+    assert (written / "words.svg").stat().st_size > 10_000
+    assert len((written / "scores.jsonl").read_text().splitlines()) == 2
 
 
 def test_the_readme_s_lines_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -330,9 +330,9 @@ def test_the_plain_module_gives_the_same_numbers(model: LanguageModel) -> None:
         (lambda m: m.generate(temperature=math.nan), "the temperature must be a finite number .* not nan"),
         (
             lambda m: m.generate(top_k=12),
-            "top_k must be from 1 to 11, the number of words, not 12",
+            "top-k must be from 1 to 11, the number of words, not 12",
         ),
-        (lambda m: m.generate(top_p=0), "top_p must be above 0 and at most 1, not 0"),
+        (lambda m: m.generate(top_p=0), "top-p must be above 0 and at most 1, not 0"),
         (lambda m: m.generate(length=-1), "the length must be at least 0, not -1"),
         (lambda m: m.generate(seed=-1), "the seed must be at least 0, not -1"),
         (lambda m: m.score("a", unit="dits"), "the unit must be one of nats, bits, not 'dits'"),
