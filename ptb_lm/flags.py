@@ -2,6 +2,7 @@
 
 import argparse
 import re
+import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -20,6 +21,13 @@ class HelpFormatter(argparse.HelpFormatter):
         if isinstance(action, argparse.BooleanOptionalAction):
             return action.option_strings[0].replace("--", "--[no-]", 1)
         return super()._format_action_invocation(action)
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        # The name of a flag is not cut at its hyphens.
+        words = " ".join(text.split())
+        return textwrap.fill(
+            words, width, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False
+        )
 
 
 class Show(argparse.Action):

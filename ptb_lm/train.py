@@ -18,6 +18,11 @@ from ptb_lm.training import text_flags
 PROG = cli.TRAIN
 # These hyper-parameters define the model. The others define its training.
 OF_THE_MODEL = ("num_layers", "hidden_size", "embedding_size", "tie_weights")
+# Those that most runs leave to the preset: --help names them, --help-presets says what they are.
+SELDOM_GIVEN = (
+    *("num_steps", "decay_after", "lr_decay", "max_grad_norm", "init_scale"),
+    *("variational", "embedding_keep_prob", "recurrent_keep_prob", "average_epochs"),
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -50,7 +55,9 @@ def _parser() -> cli.Parser:
     # No defaults here: a resumed run must know which flags were given.
     _add_data(parser.add_argument_group("data"))
     _add_model(parser.add_argument_group("model (a flag replaces the preset's value)"))
-    _add_training(parser.add_argument_group("training (a flag replaces the preset's value)"))
+    seldom = ", ".join(each.flag for each in HYPERPARAMETERS if each.name in SELDOM_GIVEN)
+    more = f"More flags, which --help-presets explains: {seldom}."
+    _add_training(parser.add_argument_group("training (a flag replaces the preset's value)", more))
     _add_run(parser.add_argument_group("run"))
     _add_speed(parser.add_argument_group("speed (these flags do not change what is computed)"))
     return parser
@@ -151,7 +158,8 @@ def _add_hyperparameter(group: argparse._ArgumentGroup, each: Hyperparameter) ->
         how = {"action": argparse.BooleanOptionalAction, "default": None}
     elif each.kind is str:
         how = {"choices": each.choices or None, "metavar": "NAME"}
-    group.add_argument(each.flag, help=each.help, **how)
+    shown = argparse.SUPPRESS if each.name in SELDOM_GIVEN else each.help
+    group.add_argument(each.flag, help=shown, **how)
 
 
 if __name__ == "__main__":

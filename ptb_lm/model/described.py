@@ -18,7 +18,8 @@ def presets() -> str:
     about = (
         "The hyper-parameters of each --config. Values [in brackets] are of --recipe tutorial, if different."
     )
-    return f"{about}\n\n{_aligned(rows)}"
+    meanings = ((each.flag, each.help) for each in HYPERPARAMETERS if each.name != "cell")
+    return f"{about}\n\n{_aligned(rows)}\n\n{_listed('What they are:', meanings, 22)}"
 
 
 def models() -> str:
@@ -55,9 +56,9 @@ def _aligned(rows: Sequence[Sequence[str]]) -> str:
     return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
 
 
-def _listed(title: str, rows: Iterable[tuple[str, str]]) -> str:
+def _listed(title: str, rows: Iterable[tuple[str, str]], width: int = 17) -> str:
     lines = (
-        textwrap.fill(f"{name:<17}{text}", 100, initial_indent="  ", subsequent_indent=" " * 19)
+        textwrap.fill(f"{name:<{width}}{text}", 100, initial_indent="  ", subsequent_indent=" " * (2 + width))
         for name, text in rows
     )
     return "\n".join([title, *lines])
