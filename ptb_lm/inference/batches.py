@@ -72,6 +72,7 @@ def independent(
         x_BT = np.roll(y_BT, 1, axis=1)
         x_BT[:, 0] = first
         state = backend.zero_state(len(places))
+        log_p_BT: NDArray[np.floating]
         if lengths_B[-1] == lengths_B[0]:
             log_p_BT, _ = in_pieces(backend, x_BT, y_BT, state, tokens=tokens)
         else:
