@@ -83,8 +83,10 @@ def _tensorflow_has_a_gpu() -> bool:
     return bool(tensorflow.config.list_physical_devices("GPU"))
 
 
-# A test without the mark `slow` starts no process and imports none of these frameworks, so that
-# scripts/test --quick stays quick. A training is among what starts one: its record asks git for the commit.
+# A test that is not marked `slow` must neither start a process nor be the first to import one of these
+# frameworks, so that scripts/test --quick stays quick. Most trainings start one: their record asks git for
+# the commit. What is slow within this process (a long training, a compiler) is not seen here: whoever writes
+# such a test marks it.
 COMPILERS = {"g++", "clang++", Path(os.environ.get("CXX", "g++")).name}
 _deeds: list[str] = []  # of the fixture or test at work
 _deeds_of_fixtures: dict[tuple[str, str], list[str]] = {}  # by name and where it is defined
@@ -112,7 +114,7 @@ def pytest_fixture_setup(fixturedef: pytest.FixtureDef[object]) -> Iterator[None
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
-    """Fail a test that is slow and is not marked."""
+    """Fail a test that was seen to do something slow and is not marked."""
     _deeds.clear()
     result = yield
     deeds = [*_deeds]

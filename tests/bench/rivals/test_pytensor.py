@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from small_classifiers import configured, random_batch, random_weights
 
 from ptb_lm import classifier
 from ptb_lm.classifier import Batch, ClassifierConfig, reference
@@ -17,8 +18,6 @@ pytensor = pytest.importorskip("pytensor")
 
 from ptb_lm.bench.rivals.pytensor.dropout import InvertedDropout  # noqa: E402
 
-STEPS, BATCH = 9, 3
-LENGTHS = np.array([9, 2, 6], np.int32)
 BOUND = {"fp32": 1e-6, "fp64": 1e-13}
 
 EVERY_PRECISION = pytest.mark.parametrize("precision", classifier.CLASSIFIERS["pytensor"].precisions)
@@ -32,28 +31,6 @@ def interpreted(request: pytest.FixtureRequest) -> Iterator[None]:
     else:
         with pytensor.config.change_flags(mode="FAST_COMPILE", cxx=""):
             yield
-
-
-def configured(**changes: Any) -> ClassifierConfig:
-    """No two of a tensor's axes have the same size."""
-    sizes: dict[str, Any] = {"input_size": 5, "hidden_sizes": (7, 6), "classes": 4, "learning_rate": 0.01}
-    return ClassifierConfig(**{**sizes, **changes})
-
-
-def random_weights(config: ClassifierConfig) -> dict[str, np.ndarray]:
-    rng = np.random.default_rng(1)
-    return {name: rng.uniform(-0.5, 0.5, shape) for name, shape in classifier.shapes(config).items()}
-
-
-def random_batch(config: ClassifierConfig, *, lengths: bool, seed: int = 2) -> Batch:
-    """With lengths, what lies behind them is NaN."""
-    rng = np.random.default_rng(seed)
-    x_BTI = rng.normal(size=(BATCH, STEPS, config.input_size)).astype(np.float32)
-    labels_B = rng.integers(config.classes, size=BATCH, dtype=np.int32)
-    if not lengths:
-        return Batch(x_BTI, labels_B)
-    x_BTI[np.arange(STEPS) >= LENGTHS[:, None]] = np.nan
-    return Batch(x_BTI, labels_B, LENGTHS)
 
 
 def build(config: ClassifierConfig, **choice: Any) -> Any:

@@ -1,0 +1,33 @@
+"""Sequence classifiers of small sizes that all differ, with random weights and batches."""
+
+from typing import Any
+
+import numpy as np
+
+from ptb_lm import classifier
+from ptb_lm.classifier import Batch, ClassifierConfig
+
+STEPS, BATCH = 9, 3
+LENGTHS = np.array([9, 2, 6], np.int32)
+
+
+def configured(**changes: Any) -> ClassifierConfig:
+    """No two of a tensor's axes have the same size."""
+    sizes: dict[str, Any] = {"input_size": 5, "hidden_sizes": (7, 6), "classes": 4, "learning_rate": 0.01}
+    return ClassifierConfig(**{**sizes, **changes})
+
+
+def random_weights(config: ClassifierConfig) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(1)
+    return {name: rng.uniform(-0.5, 0.5, shape) for name, shape in classifier.shapes(config).items()}
+
+
+def random_batch(config: ClassifierConfig, *, lengths: bool, seed: int = 2) -> Batch:
+    """With lengths, what lies behind them is NaN."""
+    rng = np.random.default_rng(seed)
+    x_BTI = rng.normal(size=(BATCH, STEPS, config.input_size)).astype(np.float32)
+    labels_B = rng.integers(config.classes, size=BATCH, dtype=np.int32)
+    if not lengths:
+        return Batch(x_BTI, labels_B)
+    x_BTI[np.arange(STEPS) >= LENGTHS[:, None]] = np.nan
+    return Batch(x_BTI, labels_B, LENGTHS)
