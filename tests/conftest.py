@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import runs
 from support import ROOT
 
 from ptb_lm.model.config import SMALL, Config
@@ -27,6 +28,21 @@ def penn_treebank() -> Path:
     if (folder / "ptb.train.txt").is_file():
         return folder
     pytest.skip("needs Penn Treebank: set PTB_LM_DATA, or run python -m ptb_lm.download")
+
+
+@pytest.fixture(scope="session")
+def small_corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a small corpus, to be looked at only."""
+    return runs.write_corpus(tmp_path_factory.mktemp("corpus") / "data")
+
+
+@pytest.fixture(scope="session")
+def plain_run(small_corpus: Path) -> Iterator[Path]:
+    """A finished run on it by the tests' own flags: trained once for all that only look at it."""
+    run = runs.train_run(small_corpus, small_corpus.parent / "run")
+    before = runs.files(run)
+    yield run
+    assert runs.files(run) == before, "a test has changed the run that others look at"
 
 
 @pytest.fixture

@@ -29,20 +29,20 @@ PRECISIONS = sorted(TOLERANCE)
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return runs.write_corpus(tmp_path_factory.mktemp("evaluate") / "data")
+def data(small_corpus: Path) -> Path:
+    return small_corpus
 
 
 @pytest.fixture(scope="module")
-def run(data: Path) -> Path:
+def run(plain_run: Path) -> Path:
     """A finished run in float32."""
-    return runs.train_run(data, data.parent / "run")
+    return plain_run
 
 
 @pytest.fixture(scope="module")
-def run_fp64(data: Path) -> Path:
+def run_fp64(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run in float64."""
-    return runs.train_run(data, data.parent / "run_fp64", "--precision", "fp64")
+    return runs.train_run(data, tmp_path_factory.mktemp("evaluate") / "run_fp64", "--precision", "fp64")
 
 
 @pytest.fixture(params=PRECISIONS)

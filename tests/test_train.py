@@ -30,20 +30,14 @@ GROUPS = ["data", "model", "training", "run", "speed"]  # of the flags
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return runs.write_corpus(tmp_path_factory.mktemp("train") / "data")
-
-
-@pytest.fixture(scope="module")
-def finished(data: Path) -> Path:
-    """A finished run, to be looked at only."""
-    return runs.train_run(data, data.parent / "run")
+def data(small_corpus: Path) -> Path:
+    return small_corpus
 
 
 @pytest.fixture
-def run(finished: Path, tmp_path: Path) -> Path:
+def run(plain_run: Path, tmp_path: Path) -> Path:
     """A finished run of one's own."""
-    return shutil.copytree(finished, tmp_path / "run")
+    return shutil.copytree(plain_run, tmp_path / "run")
 
 
 @pytest.fixture
@@ -664,8 +658,8 @@ def test_weights_that_improve_take_the_old_result_away(run: Path) -> None:
 # A run that ends well.
 
 
-def test_a_run_holds_the_files_that_the_design_names(finished: Path) -> None:
-    names = {re.sub(r"tfevents\..*", "tfevents", name) for name in runs.files(finished)}
+def test_a_run_holds_the_files_that_the_design_names(plain_run: Path) -> None:
+    names = {re.sub(r"tfevents\..*", "tfevents", name) for name in runs.files(plain_run)}
     assert names == {
         "config.json",
         "events.out.tfevents",
@@ -702,9 +696,9 @@ def test_a_switch_is_turned_off_as_it_is_turned_on(data: Path, tmp_path: Path) -
     assert "softmax.kernel" not in tensors.load(run / "weights.safetensors")[0]
 
 
-def test_the_weights_are_canonical(finished: Path) -> None:
-    weights, metadata = tensors.load(finished / "weights.safetensors")
-    words = len((finished / "vocabulary.txt").read_text().splitlines())
+def test_the_weights_are_canonical(plain_run: Path) -> None:
+    weights, metadata = tensors.load(plain_run / "weights.safetensors")
+    words = len((plain_run / "vocabulary.txt").read_text().splitlines())
     assert {name: array.shape for name, array in weights.items()} == {
         "embedding": (words, 6),
         "lstm.0.kernel": (6, 24),
@@ -717,7 +711,7 @@ def test_the_weights_are_canonical(finished: Path) -> None:
         "softmax.bias": (words,),
     }
     assert {array.dtype for array in weights.values()} == {np.dtype(np.float32)}
-    assert metadata["config"] == RunDirectory(finished).read_config().to_json()
+    assert metadata["config"] == RunDirectory(plain_run).read_config().to_json()
 
 
 def test_stdout_tells_what_the_files_hold(

@@ -3,6 +3,7 @@
 import http.client
 import math
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -33,9 +34,8 @@ EVIL = "<b>w1</b> \"&amp;' </textarea><script>alert(1)</script>"
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("play")
-    return runs.train_run(runs.write_corpus(folder / "data"), folder / "a <b>run")
+def run(plain_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return shutil.copytree(plain_run, tmp_path_factory.mktemp("play") / "a <b>run")
 
 
 @pytest.fixture(scope="module")

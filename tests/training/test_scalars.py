@@ -3,6 +3,7 @@
 import itertools
 import json
 import math
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -30,10 +31,9 @@ SPEED = "step/words_per_second"  # an epoch so short may have been read once, by
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def run(plain_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of three epochs, the last of them after a resume."""
-    folder = tmp_path_factory.mktemp("scalars")
-    run = runs.train_run(runs.write_corpus(folder / "data"), folder / "run")
+    run = shutil.copytree(plain_run, tmp_path_factory.mktemp("scalars") / "run")
     assert train.main(["--resume", str(run), "--epochs", "3"]) == 0
     return run
 

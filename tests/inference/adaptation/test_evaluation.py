@@ -21,13 +21,13 @@ OFF = {"dynamic": ["--dynamic-rate", "0"], "cache": ["--cache-weight", "0"]}
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return runs.write_corpus(tmp_path_factory.mktemp("adapted") / "data")
+def data(small_corpus: Path) -> Path:
+    return small_corpus
 
 
 @pytest.fixture(scope="module")
-def run(data: Path) -> Path:
-    return runs.train_run(data, data.parent / "run")
+def run(plain_run: Path) -> Path:
+    return plain_run
 
 
 def printed(capsys: pytest.CaptureFixture[str], *given: object) -> tuple[list[str], str, float, str, int]:
