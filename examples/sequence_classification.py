@@ -1,12 +1,12 @@
-"""Classify sequences with this package's LSTM stacks: a template for something else than language.
+"""Classify sequences with this package's LSTM stacks: a template for other data than language.
 
     python examples/sequence_classification.py
     python examples/sequence_classification.py --model block --bidirectional --num-layers 1
     python examples/sequence_classification.py --framework tensorflow --model block_fused
 
-A point goes round in a circle, clockwise or counter-clockwise, and is seen through noise. Sequences have
-different lengths; beyond its length a point turns back, so that only who minds the lengths can tell which way
-it went. To classify sequences of your own, return them from `make_data`.
+A point moves in a circle, clockwise or counter-clockwise, and its coordinates have noise. Sequences have
+different lengths. After its length a point turns back, so only a model that uses the lengths can tell which
+way it went. To classify your own sequences, return them from `make_data`.
 
 Shapes: B = sequences, T = time steps, I = features (2: a point), C = classes (2).
 """

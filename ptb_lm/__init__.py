@@ -20,7 +20,7 @@ if sys.argv[:1] == ["-m"] or "".join(sys.argv[:1]).endswith("/ptb-lm"):
 
 
 def __getattr__(name: str) -> Any:
-    """Find `load` and the version when they are asked for: NumPy would take longer than all of --help."""
+    """Import `load` and the version only when they are used: importing NumPy takes longer than --help."""
     if name == "load":
         from ptb_lm.inference.loading import load
 

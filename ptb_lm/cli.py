@@ -1,4 +1,4 @@
-"""What every command shares: one-sentence errors, exit statuses, types for flags, lines and progress bars."""
+"""Code shared by all commands: one-sentence errors, exit statuses, types for flags, lines, progress bars."""
 
 import argparse
 import contextlib
@@ -168,7 +168,7 @@ def run(name: str, body: Callable[[], int]) -> int:
 
 @contextlib.contextmanager
 def _flushed_stdout() -> Iterator[None]:
-    """Flush stdout at the end, where its errors are still ours to report; an error of the body goes first."""
+    """Flush stdout at the end, while its errors can still be reported; an error of the body has priority."""
     try:
         yield
     except BaseException:

@@ -1,4 +1,4 @@
-"""Fetch Penn Treebank and verify it: python -m ptb_lm.download."""
+"""Download Penn Treebank and verify it: python -m ptb_lm.download."""
 
 import sys
 from collections.abc import Sequence

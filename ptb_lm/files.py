@@ -92,7 +92,7 @@ def atomic_write(path: Path, content: str | bytes) -> None:
 
 @contextlib.contextmanager
 def named(path: Path) -> Iterator[None]:
-    """Let an error of reading a file name it, as one of opening it does by itself."""
+    """Make an error of reading a file name the file, as an error of opening it does."""
     try:
         yield
     except OSError as error:
@@ -108,7 +108,7 @@ def leftovers(path: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def locked(folder: Path, *, name: Path | None = None) -> Iterator[None]:
-    """Keep other processes that ask for the same lock out of a folder; it is made if it is not there.
+    """Lock a folder against other processes that ask for the same lock; make it if it does not exist.
 
     Args:
         folder: What is locked.

@@ -1,4 +1,4 @@
-"""The machine and the process: what it keeps of freed memory, what it shows, how busy it is, what it is."""
+"""The machine and the process: freed memory, hidden output, other processes, and the environment."""
 
 import contextlib
 import ctypes
@@ -79,7 +79,7 @@ def held_back_stderr() -> Iterator[None]:
 
 
 class Load:
-    """What other processes took of the cores since this was made.
+    """Measures how much of the cores other processes have used since it was made.
 
     Work at a lower priority (nice) does not count: it gives way.
     """

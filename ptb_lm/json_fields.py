@@ -1,4 +1,4 @@
-"""Checks of values that were read as JSON: each returns the value, or says what it must be."""
+"""Checks of values from JSON. Each returns the value or raises an error that says what it must be."""
 
 import math
 import reprlib
@@ -16,7 +16,7 @@ class UnfitError(Exception):
 
 
 def fields(values: Any, *, required: Mapping[str, Check], optional: Mapping[str, Check]) -> dict[str, Any]:
-    """Return the fields that there are checks for; null is as good as none.
+    """Return the fields that have checks. null counts as missing.
 
     Raises:
         ValueError: It is no object, a required field is missing, or a value is not what it must be.
@@ -55,7 +55,7 @@ def one_of(names: tuple[str, ...]) -> Check:
 
 
 def whole(least: int) -> Check:
-    """Return a check for a whole number, which true and 1.0 are not."""
+    """Return a check for a whole number. true and 1.0 do not count."""
 
     def check(value: Any) -> int:
         if type(value) is not int or value < least:

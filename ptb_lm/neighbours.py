@@ -1,4 +1,4 @@
-"""Tell which words a trained run has near each other: python -m ptb_lm.neighbours RUN WORD -k 10."""
+"""Print words with similar embeddings in a trained run: python -m ptb_lm.neighbours RUN WORD -k 10."""
 
 import argparse
 import shlex

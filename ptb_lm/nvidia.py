@@ -1,4 +1,4 @@
-"""NVIDIA's GPUs of this machine, as its driver names them, and the build of torch that can use them.
+"""The NVIDIA GPUs of this machine, as the driver names them, and the build of torch that can use them.
 
 Run as a script, before anything is installed, it tells scripts/setup.sh which build to take.
 """

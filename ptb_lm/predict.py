@@ -1,4 +1,4 @@
-"""Tell which words come next with a trained run: python -m ptb_lm.predict RUN "no it was" -k 5."""
+"""Print the most likely next words with a trained run: python -m ptb_lm.predict RUN "no it was" -k 5."""
 
 import argparse
 import sys

@@ -1,4 +1,4 @@
-"""Signals that end a command: an exception, so that all is cleaned up; one line; a status of 128 + N."""
+"""Signals that end a command: they raise an exception for cleanup, print one line, and exit with 128 + N."""
 
 import contextlib
 import os
@@ -40,7 +40,7 @@ def listened_to() -> list[int]:
 
 @contextlib.contextmanager
 def heard(command: str) -> Iterator[None]:
-    """While entered, let a signal raise Stopped; the same one once more ends the process at once.
+    """Inside this context a signal raises Stopped. The same signal again ends the process at once.
 
     Args:
         command: As the user typed it.
@@ -65,7 +65,7 @@ def heard_from_the_start() -> None:
 
 
 def answered(number: int) -> None:
-    """Remember the signal that the command has stopped for: those that come as it ends change nothing."""
+    """Remember the signal that stopped the command. Signals that come while it ends change nothing."""
     global _answered
     _answered = number
 

@@ -1,4 +1,4 @@
-"""The standard streams of a command: open, able to say every character, in nobody's way when they break."""
+"""The standard streams of a command: open, able to print every character, and harmless if they break."""
 
 import contextlib
 import io
@@ -34,7 +34,7 @@ def prepare() -> None:
 
 
 def tell(line: str) -> None:
-    """Print a line on stderr; where that cannot be, nothing happens."""
+    """Print a line on stderr; do nothing if that fails."""
     try:
         print(visible(line), file=sys.stderr, flush=True)
     except (OSError, ValueError):  # ValueError: it is closed
@@ -49,7 +49,7 @@ def tell_at_once(line: str) -> None:
 
 
 def mute(stream: TextIO | None) -> None:
-    """Let what is left in a broken stream's buffer, and what is still to come, go nowhere.
+    """Discard the rest of a broken stream's buffer and all later output.
 
     The interpreter would otherwise try once more when it exits, with a message and another exit status.
     """

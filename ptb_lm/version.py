@@ -1,4 +1,4 @@
-"""The version of the package, which pyproject.toml says."""
+"""The version of the package, as in pyproject.toml."""
 
 import functools
 import re
@@ -9,7 +9,7 @@ NAME = "ptb-lm"
 
 @functools.cache
 def version() -> str:
-    """Return the version: of this checkout, or else of what is installed.
+    """Return the version of this checkout, or otherwise of the installed package.
 
     An installation may be older than the checkout that it leads to, and reading the file is quicker.
     """

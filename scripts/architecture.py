@@ -2,8 +2,8 @@
 
     python scripts/architecture.py
 
-An arrow says that some module of one room imports some module of another. Arrows that follow from others are
-left out, so that the picture can be read. tests/test_architecture.py keeps the page and the code together.
+An arrow means that a module of one room imports a module of another. Arrows that follow from others are
+left out, to keep the picture readable. tests/test_architecture.py checks that the page agrees with the code.
 """
 
 import ast
@@ -28,8 +28,8 @@ SMALL_FILES = {
 BASE = "small files of the root"
 COMMANDS = "commands"
 
-# The rooms from the ground up. What a module imports is of its own room or of one further down; rooms of one
-# floor do not know each other.
+# The rooms from the bottom up. A module imports only from its own room or from a lower floor; rooms of one
+# floor do not import each other.
 FLOORS = (
     (BASE,),
     ("data",),
@@ -53,7 +53,7 @@ def room(module: str) -> str:
 
 
 def imported(tree: ast.AST) -> Iterator[str]:
-    """Yield the modules that some code imports, wherever in it; a name of a package may be a module."""
+    """Yield the modules that some code imports anywhere; a name in a package may be a module."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)

@@ -1,4 +1,4 @@
-"""Sequence classifiers: the language model's LSTM stacks, for something else than language.
+"""Sequence classifiers: the language model's LSTM stacks, used for other data than language.
 
 contract.py says what one is and builds it; reference.py is the oracle; on_torch.py and on_tensorflow.py
 compute it with the language model's own layers.

@@ -1,4 +1,4 @@
-"""The contract of a sequence classifier: the language model's LSTM stacks, for something else than language.
+"""The contract of a sequence classifier: the language model's LSTM stacks, used for other data.
 
 A stack of LSTM layers over float features, a dense layer, and cross-entropy for one label a sequence, or CTC
 for a sequence of labels; trained by Adam. The benchmark's acoustic workloads and the example that classifies
@@ -83,7 +83,7 @@ class Classifier(Model):
 
     @abstractmethod
     def forward_step(self, batch: Batch) -> Loss:
-        """Compute the loss alone, without dropout, run as a training step is; may return early."""
+        """Compute only the loss, without dropout, with the execution of a training step; may return early."""
 
     @abstractmethod
     def loss_and_gradients(self, batch: Batch) -> tuple[float, Arrays]:

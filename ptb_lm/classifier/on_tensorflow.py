@@ -81,7 +81,7 @@ class TensorFlowClassifier(Classifier):
             return self.train_function(*self._tensors(batch))
 
     def forward_step(self, batch: Batch) -> tf.Tensor:
-        """Compute the loss alone, without dropout, run as a training step is."""
+        """Compute only the loss, without dropout, with the execution of a training step."""
         with tf.device(self.device.name):
             return self.forward_function(*self._tensors(batch))
 
@@ -118,7 +118,7 @@ class TensorFlowClassifier(Classifier):
             self.network.load(weights)
 
     def device_memory(self) -> int | None:
-        """Return the most bytes that the device had allocated at once; None on a CPU."""
+        """Return the peak of bytes allocated on the device; None on a CPU."""
         return self.device.peak_memory()
 
     def environment(self) -> dict[str, Any]:

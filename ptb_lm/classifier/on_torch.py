@@ -86,7 +86,7 @@ class TorchClassifier(TorchModel, Classifier):
 
     @torch.no_grad()
     def forward_step(self, batch: Batch) -> Tensor:
-        """Compute the loss alone, without dropout, run as a training step is."""
+        """Compute only the loss, without dropout, with the execution of a training step."""
         return self._loss(batch, no_dropout)
 
     def loss_and_gradients(self, batch: Batch) -> tuple[float, Arrays]:

@@ -116,7 +116,7 @@ def load_named(
     vocabulary: Vocabulary | None = None,
     extend: bool = False,
 ) -> Corpus:
-    """Load the corpus that `--data` names, fetching or generating it where that is needed.
+    """Load the corpus that `--data` names; download or generate it if needed.
 
     Args:
         data: "ptb" (the folder $PTB_LM_DATA or data/ptb, downloaded if missing), "synthetic" (generated in
@@ -143,7 +143,7 @@ def load_named(
 
 
 def _extended(known: Vocabulary, train: Part, limit: text.Limit | None) -> Vocabulary:
-    """Return a vocabulary with the words of a text behind it, the most frequent first."""
+    """Return a vocabulary with the new words of a text appended, the most frequent first."""
     room = limit.size - len(known) if limit and limit.size else None
     if room is not None and room < 1:
         raise UserError(

@@ -1,4 +1,4 @@
-"""A hidden Markov model: sampling, and the exact likelihood of what it may have written.
+"""A hidden Markov model: sampling, and the exact likelihood of a text.
 
 Shapes: S = states, V = words.
 """

@@ -1,4 +1,4 @@
-"""Fetching the three Penn Treebank files, and verifying them.
+"""Download the three files of Penn Treebank and verify them.
 
 The files are small, so they are held in memory until every one of them is verified: an interrupted or
 refused download has nothing on disk to clean up, and an error of the disk is never taken for a mirror's.
@@ -29,7 +29,7 @@ from ptb_lm.files import atomic_path
 
 
 class Fingerprint(NamedTuple):
-    """What identifies a file's content: its size in bytes and its SHA-256 in hexadecimal."""
+    """A fingerprint of a file's content: its size in bytes and its SHA-256 in hexadecimal."""
 
     size: int
     sha256: str
@@ -77,9 +77,9 @@ def fetch(
     timeout: float = 30.0,
     deadline: float = 900.0,
 ) -> list[str]:
-    """Bring the expected files into `folder`, all or none, and return the names of those fetched.
+    """Download the expected files into `folder`, all or none, and return the names of the downloaded ones.
 
-    A file that is there and right is kept as it is. `timeout` is how many seconds a server may be silent,
+    A correct file is kept as it is. `timeout` is how many seconds a server may be silent,
     and `deadline` how many it may take for all it is asked for.
 
     Raises:
@@ -131,10 +131,10 @@ def _read_all(read: Reader, mirror: str, wanted: Files, timeout: float) -> Conte
 
 
 def _within(seconds: float, work: Callable[[], Contents]) -> Contents:
-    """Return what some work returns, if it ends in time: a server may send a byte a second, in headers too.
+    """Call a function with a time limit: a server may send one byte per second, even in headers.
 
     Raises:
-        TimeoutError: It does not. The thread that does it is left behind, and ends with the process.
+        TimeoutError: The time is over. The thread of the call stays, and ends with the process.
     """
     done: Future[Contents] = Future()
 
@@ -178,7 +178,7 @@ def _from_archive(mirror: str, wanted: Files, timeout: float) -> Iterator[tuple[
 
 
 class _Bounded(io.RawIOBase):
-    """A stream that ends in an error, not never, when its source goes on beyond `limit` bytes."""
+    """A stream that raises an error if its source has more than `limit` bytes, instead of never ending."""
 
     def __init__(self, source: Any, limit: int) -> None:
         self._source, self._left = source, limit

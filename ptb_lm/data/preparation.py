@@ -1,4 +1,4 @@
-"""What is done to raw text before a model reads it; a run keeps it, and treats other text in the same way."""
+"""The preparation of raw text. A run stores it, and prepares other text in the same way."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -94,7 +94,7 @@ FIELDS = tuple(each.name for each in dataclasses.fields(Preparation))
 
 
 def requested(given: Mapping[str, Any], data: str, *, is_file: bool) -> Preparation | None:
-    """Return how the flags say that text is prepared; None: it is prepared already.
+    """Return the preparation that the flags ask for; None if the text is already prepared.
 
     Args:
         given: The flags that were given, by name.

@@ -20,7 +20,7 @@ _GENERATOR = {"version": VERSION, "seeds": _SEEDS, "tokens": _TOKENS}
 
 
 def ensure(folder: Path) -> None:
-    """Make `folder` hold train.txt, valid.txt, test.txt and perplexity.json, rewritten if one is wrong.
+    """Write train.txt, valid.txt, test.txt and perplexity.json into `folder`, unless all are right already.
 
     Raises:
         OSError: The folder cannot be made, read or written.

@@ -1,4 +1,4 @@
-"""How a text becomes words: as it stands, or tokenized, in lower case, with N for numbers."""
+"""Turn text into words: split at white space or tokenized, optionally in lower case, with N for numbers."""
 
 import dataclasses
 import re
@@ -25,7 +25,7 @@ _ABBREVIATIONS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Treatment:
-    """How a text becomes words; by default white space separates them, and they stay as they are.
+    """How a text becomes words. By default white space separates them, and they stay unchanged.
 
     Attributes:
         tokenize: "whitespace"; "words", Penn Treebank's as NLTK finds them; or "characters", Unicode's code

@@ -1,4 +1,4 @@
-"""What the commands that use a trained model share: which model, and words that it does not know."""
+"""Code shared by the commands that use a trained model: which model, and unknown words."""
 
 import argparse
 import sys

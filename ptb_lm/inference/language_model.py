@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Position:
-    """Where a text stands: the state before its last word, and that word."""
+    """A position in a text: the state before its last word, and that word."""
 
     state: Any  # the backend's
     last: int
@@ -117,7 +117,7 @@ class LanguageModel:
         return perplexity(total, tokens)
 
     def predict(self, prefix: str = "", k: int = 5, *, carry_state: bool = False) -> list[Prediction]:
-        """Return the k likeliest words to follow a prefix, the likeliest first.
+        """Return the k most likely words to follow a prefix, the most likely first.
 
         Raises:
             UserError: The vocabulary lacks a word and has no `<unk>`, or has fewer than k words.
@@ -203,7 +203,7 @@ class LanguageModel:
         return Position(self.backend.zero_state(1), self.vocabulary.ids[EOS])
 
     def read(self, position: Position, ids: Ids) -> Position:
-        """Return where a text stands after some more words."""
+        """Return the position in a text after some more words."""
         if not len(ids):
             return position
         inputs_N, state = np.concatenate([[position.last], ids[:-1]]).astype(np.int32), position.state

@@ -23,7 +23,7 @@ SEPARATOR = "|||"
 
 @dataclass(frozen=True)
 class Weights:
-    """What a hypothesis' parts count."""
+    """The weights of the parts of a hypothesis' score."""
 
     score_weight: float = 1.0  # of its own score
     lm_weight: float = 1.0  # of its log-probability

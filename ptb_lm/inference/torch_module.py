@@ -1,4 +1,4 @@
-"""A trained language model as a plain torch module, of which nothing depends on this package.
+"""A trained language model as a plain torch module that does not depend on this package.
 
 Shapes: B = batch, T = time steps, V = vocabulary, E = embedding width, H = hidden units, L = layers.
 """

@@ -1,1 +1,1 @@
-"""What a language model is, in no framework: hyper-parameters, parameters, the oracle, the contract."""
+"""The definition of a language model without a framework: hyper-parameters, cells, reference, contract."""

@@ -41,12 +41,12 @@ class Measured(NamedTuple):
 
 
 class Model(ABC):
-    """What one framework computes on one device: a language model (Backend) or a sequence classifier."""
+    """A model of one framework on one device: a language model (Backend) or a sequence classifier."""
 
     @property
     @abstractmethod
     def engine(self) -> str:
-        """What computes the LSTM, for people: "torch.nn.LSTM on cpu (oneDNN)"."""
+        """A description of the implementation for people: "torch.nn.LSTM on cpu (oneDNN)"."""
 
     @abstractmethod
     def export_weights(self) -> Arrays:
@@ -58,7 +58,7 @@ class Model(ABC):
 
     @abstractmethod
     def device_memory(self) -> int | None:
-        """Return the peak of the bytes allocated on the device since it was last asked for; None on a CPU."""
+        """Return the peak of bytes allocated on the device since the last call; None on a CPU."""
 
     @abstractmethod
     def environment(self) -> dict[str, Any]:
@@ -70,7 +70,7 @@ class Backend(Model):
 
     @property
     def hints(self) -> Sequence[str]:
-        """Advice for the user, a sentence each: what would be faster on this machine."""
+        """Advice for the user, one sentence each: what would be faster on this machine."""
         return ()
 
     @abstractmethod

@@ -1,4 +1,4 @@
-"""Hyper-parameters: one frozen dataclass, and the presets, each only its differences."""
+"""Hyper-parameters: one frozen dataclass, and the presets, which list only their differences."""
 
 import dataclasses
 import math

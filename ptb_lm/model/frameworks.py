@@ -34,9 +34,9 @@ FRAMEWORKS: dict[str, Framework] = {
         build="ptb_lm.torch_backend.backend:build",
         models={
             "basic": "elementary operations, a Python loop over time",
-            "block": "torch.nn.LSTMCell, one fused operation a time step",
-            "block_fused": "one operation a layer, with a gradient of our own",
-            "cudnn": "torch.nn.LSTM, one operation a layer: cuDNN on a GPU, oneDNN on a CPU",
+            "block": "torch.nn.LSTMCell, one fused operation per time step",
+            "block_fused": "one operation per layer, with our own gradient",
+            "cudnn": "torch.nn.LSTM, one operation per layer: cuDNN on a GPU, oneDNN on a CPU",
             "persistent": "cudnn, padded to the sizes of cuDNN's persistent kernel; for --precision fp16",
         },
         executions=("auto", "eager", "graph", "compile", "jit"),
@@ -57,8 +57,8 @@ FRAMEWORKS: dict[str, Framework] = {
         build="ptb_lm.tf_backend.backend:build",
         models={
             "basic": "elementary operations at each time step",
-            "block": "LSTMBlockCell, one fused operation a time step",
-            "block_fused": "BlockLSTMV2, one operation a layer, with a gradient of our own",
+            "block": "LSTMBlockCell, one fused operation per time step",
+            "block_fused": "BlockLSTMV2, one operation per layer, with our own gradient",
             "cudnn": "CudnnRNNV3 on a GPU, the Keras LSTM layer's loop on a CPU",
         },
         executions=("graph", "eager", "xla"),

@@ -1,4 +1,4 @@
-"""Canonical parameters: names, shapes and initial values in NumPy, one truth for all backends.
+"""Canonical parameters: names, shapes and initial values in NumPy, the same for all backends.
 
 V = vocabulary, E = embedding width, I = a layer's input width, H = hidden units. Those of a layer are
 its cell's (ptb_lm.model.cells).
@@ -79,7 +79,7 @@ def owner(name: str) -> Cell | None:
 
 
 def check_fits(config: Config, vocabulary_size: int) -> None:
-    """Check that the weights alone fit into the machine's memory; nothing is built for that.
+    """Check that the weights alone fit into the machine's memory, without building them.
 
     Raises:
         OutOfMemoryError: They do not, or the objects that a layer is made of do not.
@@ -96,7 +96,7 @@ def check_fits(config: Config, vocabulary_size: int) -> None:
 
 
 def _memory() -> float:
-    """Return the bytes of the machine's memory; infinitely many where that is not known."""
+    """Return the bytes of the machine's memory; infinity if unknown."""
     try:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, OSError, ValueError):

@@ -1,4 +1,4 @@
-"""Keep in results/ what is worth keeping of a run."""
+"""Copy the useful files of a run to results/."""
 
 import filecmp
 import importlib.util

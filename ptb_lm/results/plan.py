@@ -1,4 +1,4 @@
-"""What scripts/reproduce makes: each result with what is run for it, as one would type it.
+"""The results that scripts/reproduce makes, each with its commands, as one would type them.
 
 DEVICE stands for cpu or cuda, COMMIT for the short hash of the code's commit. The flags of a training are
 those of python -m ptb_lm.train, the arguments of a suite those of python -m ptb_lm.bench run.
@@ -298,11 +298,11 @@ ALL = {
 
 
 def results_of(names: Iterable[str], device: str) -> list[str]:
-    """Return the results that are meant by some names, of which "all" is one, each once."""
+    """Return the results for some names, of which "all" is one, each once."""
     meant = [each for name in names for each in (ALL[device] if name == "all" else [name])]
     return list(dict.fromkeys(meant))
 
 
 def steps_of(name: str, device: str) -> list[Step]:
-    """Return what there is to do for a result on this machine."""
+    """Return the steps that make a result on this machine."""
     return [step for step in RESULTS[name].steps if possible(step, device)]

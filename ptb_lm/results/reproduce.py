@@ -171,7 +171,7 @@ class _Work:
         return 0
 
     def _python(self, given: str, *, stdout: str = "") -> int:
-        """Run a command of Python to its end; return its exit status, or what a signal makes of it."""
+        """Run a Python command to its end; return its exit status, or 128 + the number of the signal."""
         command = [sys.executable, *shlex.split(self._named(given))]
         done = subprocess.run(command, cwd=self.root, stdout=subprocess.PIPE if stdout else None, check=False)
         if self.stopped:

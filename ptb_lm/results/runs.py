@@ -1,4 +1,4 @@
-"""Trained runs as their folders tell of them, ended or on their way."""
+"""Trained runs, finished or not, read from their folders."""
 
 import math
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from ptb_lm.training.run_directory import RunDirectory
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """A run, ended or on its way.
+    """A run, finished or not.
 
     Attributes:
         folder: Where its files are.

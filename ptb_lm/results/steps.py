@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 @dataclass(frozen=True)
 class Train:
-    """A training, kept in results/NAME; one that was stopped goes on."""
+    """A training, kept in results/NAME. A stopped one continues."""
 
     name: str
     flags: str
@@ -42,7 +42,7 @@ class Adapt:
 
 @dataclass(frozen=True)
 class Suite:
-    """A suite of the benchmark, its rows and reports kept in results/NAME; one that was stopped goes on."""
+    """A suite of the benchmark, with rows and reports in results/NAME. A stopped one continues."""
 
     name: str
     arguments: str

@@ -106,7 +106,7 @@ class TensorFlowBackend(Backend):
         return state, loss
 
     def next_masks(self, batch: int, steps: int) -> Masks[NDArray[np.bool_]]:
-        """Return what dropout will keep in the next training window."""
+        """Return the parts that dropout will keep in the next training window."""
 
         def draw() -> tuple[Mapping[str, tf.Tensor], Sequence[tf.Tensor]]:
             masks = self.dropout.draw(batch, steps)
@@ -221,7 +221,7 @@ class TensorFlowBackend(Backend):
                 average.assign(kept)
 
     def device_memory(self) -> int | None:
-        """Return the most bytes that were allocated at once since it was last asked for; None on a CPU."""
+        """Return the peak of allocated bytes since the last call; None on a CPU."""
         return self.device.peak_memory()
 
     def environment(self) -> dict[str, Any]:

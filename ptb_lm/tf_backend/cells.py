@@ -71,7 +71,7 @@ class Layer(ABC):
 
 
 class CanonicalLayer(Layer):
-    """A layer that keeps its parameters as its cell declares them: `self.weights`, by the same names."""
+    """A layer with the parameters that its cell declares: `self.weights`, by the same names."""
 
     def __init__(self, input_size: int, hidden_size: int, *, dtype: tf.DType, unroll: str) -> None:
         super().__init__(input_size, hidden_size, dtype=dtype, unroll=unroll)

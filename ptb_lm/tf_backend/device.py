@@ -1,4 +1,4 @@
-"""The device that TensorFlow computes on: which one, how precisely, and what it tells of itself."""
+"""TensorFlow's device: which one it is, its precision, and its description."""
 
 import contextlib
 import os
@@ -43,7 +43,7 @@ class Device:
         return f"keras.layers.LSTM on cpu ({choice.execution}; cuDNN needs a GPU)"
 
     def peak_memory(self) -> int | None:
-        """Return the most bytes that were allocated at once since it was last asked for; None on a CPU."""
+        """Return the peak of allocated bytes since the last call; None on a CPU."""
         if not self.gpu:
             return None
         peak = int(tf.config.experimental.get_memory_info(self.name)["peak"])

@@ -64,7 +64,7 @@ class WindowDropout:
 
 
 def no_dropout(x: tf.Tensor) -> tf.Tensor:
-    """Return x: what evaluation uses."""
+    """Return x unchanged; evaluation uses this."""
     return x
 
 

@@ -335,7 +335,7 @@ class TorchBackend(TorchModel, Backend):
         return output_TBH, after
 
     def _refresh(self) -> None:
-        """Compute with the parameters as they are now, after they were set from outside."""
+        """Use the new values of the parameters after they were set from outside."""
         self.masters.refresh()
         self.softmax.refresh()
 

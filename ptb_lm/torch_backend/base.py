@@ -132,7 +132,7 @@ class TorchModel(Model):
             torch.cuda.synchronize(self.device)
 
     def device_memory(self) -> int | None:
-        """Return the peak of the bytes allocated on the device since it was last asked for; None on a CPU."""
+        """Return the peak of bytes allocated on the device since the last call; None on a CPU."""
         return None if self.device.type == "cpu" else gpu.peak_memory(self.device)
 
     def environment(self) -> dict[str, Any]:

@@ -77,7 +77,7 @@ class Layer(nn.Module, ABC):
 
 
 class CanonicalLayer(Layer):
-    """A layer that keeps its parameters as its cell declares them, by the same names."""
+    """A layer with the parameters that its cell declares, by the same names."""
 
     def __init__(self, input_size: int, hidden_size: int) -> None:
         super().__init__(input_size, hidden_size)

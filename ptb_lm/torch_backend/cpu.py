@@ -1,4 +1,4 @@
-"""How a CPU computes: with which kernels, and float32 products by which library. Chosen once a process.
+"""The choice of kernels and of the library for float32 products on a CPU, made once per process.
 
 The choice depends on the machine alone, not on a measurement, so that a run computes alike wherever it is
 started again. A resumed run keeps its own.
@@ -49,7 +49,7 @@ def chosen() -> Implementation:
 
 
 def use(choice: Implementation) -> None:
-    """Compute so from now on, as far as this machine can."""
+    """Use this choice from now on, as far as this machine can."""
     global _chosen
     _chosen = Implementation(
         kernels=choice.kernels if native.trouble() is None and not _switched_off() else "torch",
@@ -76,7 +76,7 @@ def saved() -> NDArray[np.uint8]:
 
 
 def restore(places: NDArray[Any]) -> None:
-    """Compute from now on as `saved` says, as far as this machine can.
+    """Use the saved choice from now on, as far as this machine can.
 
     Raises:
         UserError: It says nothing of the kind.
@@ -117,7 +117,7 @@ def _switched_off() -> bool:
 
 @functools.cache
 def is_intel() -> bool:
-    """Return whether the processor is Intel's; where that is not known, that it is: torch's default stays."""
+    """Return whether the processor is Intel's; True if unknown, so that torch's default stays."""
     if platform.machine() not in ("x86_64", "AMD64"):
         return True
     try:

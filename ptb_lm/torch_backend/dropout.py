@@ -74,7 +74,7 @@ class WindowDropout:
         )
 
     def next_kept(self, batch: int, steps: int) -> Masks[NDArray[np.bool_]]:
-        """Return what the next window's masks will keep; the stream stays where it is."""
+        """Return the parts that the next window's masks will keep, without advancing the random stream."""
         state = self.generator.get_state()
         masks = self.draw(batch, steps)
         self.generator.set_state(state)
@@ -85,7 +85,7 @@ class WindowDropout:
 
 
 def no_dropout(x: Tensor) -> Tensor:
-    """Return x: what evaluation uses."""
+    """Return x unchanged; evaluation uses this."""
     return x
 
 

@@ -114,7 +114,7 @@ def factors(product: Product, device: str, precision: str) -> Factors:
 
 
 def _gflops(library: Library, of: Factors, seconds: float) -> float:
-    """Multiply for so long, once before so that nothing is set up later; return the rate."""
+    """Multiply for the given time, after one product for setup; return the rate."""
     (m, k), n = of.a_MK.shape, of.b_KN.shape[1]
     at_once, done, elapsed = AT_ONCE[of.c_MN.device.type], 0, 0.0
     library.multiply(*of)

@@ -99,7 +99,7 @@ class DirectedLayers(StackLayer):
 
 
 class LibraryLayer(StackLayer):
-    """A layer of torch's own: one operation for the sequence, by the library that torch takes on a device.
+    """One of torch's layers: one operation for the sequence, by the library that torch uses on a device.
 
     Attributes:
         cell_name: What its cells are, a name in ptb_lm.model.cells.CELLS.

@@ -1,4 +1,4 @@
-"""Sequences of different lengths in one batch, for layers that know nothing of lengths.
+"""Sequences of different lengths in one batch, for layers that do not support lengths.
 
 A layer is run over the valid steps alone, in the order of torch's packed sequences: the longest sample first,
 the batch narrower wherever samples end. What the padding holds is never read.
@@ -61,7 +61,7 @@ class Lengths:
         return output.view(self.steps, len(self.lengths_B), -1), last
 
     def _in_pieces(self, layer: Layer, x_PI: Tensor, state: LayerState) -> tuple[Tensor, LayerState]:
-        """Run a layer that wants a rectangle at a time; the samples stay sorted."""
+        """Run a layer that needs rectangular input, one rectangle at a time; the samples stay sorted."""
         outputs, ended = [], []
         for (running, steps), (going_on, _) in zip(self._pieces, [*self._pieces[1:], (0, 0)], strict=True):
             piece_PI, x_PI = x_PI.tensor_split([running * steps])

@@ -85,7 +85,7 @@ class SoftmaxLayer:
         return self.gradient[: self.hidden_size]
 
     def refresh(self) -> None:
-        """Compute with `weight` as it is now, after it was set from outside."""
+        """Use the new value of `weight` after it was set from outside."""
         self._masters.refresh()
 
     def update(self, scale: Tensor) -> None:
@@ -97,7 +97,7 @@ class SoftmaxLayer:
         return self._cross_entropy(self._logits(hidden_NH).logits_NV, targets_N, gradient=False)
 
     def losses_of_any_number(self, hidden_NH: Tensor, targets_N: Tensor) -> Tensor:
-        """Return as `losses` does, for a number of tokens that seldom comes again: it has no own buffers."""
+        """Return the same as `losses`, for a rare number of tokens: this keeps no buffers."""
         logits_NV = self._logits(hidden_NH, self._rows_for(len(hidden_NH))).logits_NV
         return self._cross_entropy(logits_NV, targets_N, gradient=False)
 

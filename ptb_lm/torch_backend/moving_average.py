@@ -22,7 +22,7 @@ class MovingAverage:
             average.lerp_(value, weight)
 
     def swap(self) -> None:
-        """Exchange values and averages; doing it again undoes it, to the bit."""
+        """Exchange values and averages; a second call undoes it, to the bit."""
         for value, average in zip(self._values, self._averages, strict=True):
             kept = value.clone()
             value.copy_(average)

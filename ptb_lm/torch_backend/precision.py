@@ -35,7 +35,7 @@ PRECISIONS = {
 
 
 def hold(precision: Precision) -> None:
-    """Let a GPU compute as a precision means it, in the whole process from now on.
+    """Set the precision of a GPU in the whole process from now on.
 
     fp32 means IEEE float32, where torch's default would let cuDNN round to TF32. In the other precisions
     cuDNN keeps that default: "ieee" would have its LSTM do without tensor cores in bfloat16, too
@@ -77,7 +77,7 @@ class Masters:
             _refresh(used, kept)
 
     def refresh(self) -> None:
-        """Copy what is kept to what is computed with."""
+        """Copy the stored parameters to the copies that the computation uses."""
         for used, kept in self._kept.items():
             _refresh(used, kept)
 

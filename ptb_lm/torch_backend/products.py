@@ -1,4 +1,4 @@
-"""Matrix products, on a CPU laid out as the library that computes them is fast.
+"""Matrix products; on a CPU their operands are laid out so that the library is fast.
 
 In bfloat16 oneDNN takes two to three times as long for a product whose first factor lies transposed. In
 float32 the library is the machine's choice (ptb_lm.torch_backend.cpu). On a GPU they are torch's own.

@@ -1,4 +1,4 @@
-"""Products of many small matrices with one and the same, as a loop over time makes them.
+"""Products of many small matrices with the same matrix, as in a loop over time.
 
 Shapes: B = rows of the small matrix, K, N = sides of the one that stays.
 """

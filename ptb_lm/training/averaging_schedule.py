@@ -20,12 +20,12 @@ DECAY = 3
 
 
 def interval(steps_an_epoch: int) -> int:
-    """Return the training steps between two updates: in a short epoch fewer, so that each has one."""
+    """Return the training steps between two updates; fewer in a short epoch, so that each epoch has one."""
     return min(AVERAGE_EVERY, steps_an_epoch)
 
 
 def weight(horizon: float, *, update: int, steps_an_epoch: int) -> float:
-    """Return the w of an update, `average += w * (weights - average)`.
+    """Return the weight w of an update, `average += w * (weights - average)`.
 
     Args:
         horizon: Epochs after which a step counts 1 / e as much.
@@ -49,13 +49,13 @@ class Averages:
         self.backend, self.horizon, self.steps = backend, config.average_epochs, steps_an_epoch
 
     def move(self, steps_done: int) -> None:
-        """Move them if that is due after this many training steps of the whole run."""
+        """Update the averages if an update is due after this many training steps of the whole run."""
         update, since = divmod(steps_done, interval(self.steps))
         if self.horizon and not since:
             self.backend.average(weight(self.horizon, update=update, steps_an_epoch=self.steps))
 
     def exist(self, progress: Progress) -> bool:
-        """Return whether there are any: from the first update on, which is in the first epoch."""
+        """Return whether there are averages: from the first update on, which is in the first epoch."""
         return self.horizon > 0 and progress.epoch * self.steps + progress.step >= interval(self.steps)
 
     def in_place(self, progress: Progress) -> AbstractContextManager[None]:

@@ -1,4 +1,4 @@
-"""A run that begins with the weights of another one: --init-from."""
+"""Start a run from the weights of another run: --init-from."""
 
 import dataclasses
 import hashlib
@@ -29,7 +29,7 @@ VOCABULARY_AXES = {"embedding": 0, "softmax.kernel": 1, "softmax.bias": 0}
 
 @dataclass(frozen=True, eq=False)
 class Start:
-    """The run whose weights another one begins with.
+    """The run whose weights a new run starts from.
 
     Attributes:
         directory: Its files.
@@ -55,7 +55,7 @@ class Start:
         return cls(directory, run, vocabulary, directory.read_weights(run, vocabulary))
 
     def config(self, given: Mapping[str, Any]) -> RunConfig:
-        """Return the configuration of a run that begins here, from the flags that were given, by name.
+        """Return the configuration of a new run that starts from this one, from the given flags by name.
 
         Raises:
             UserError: A flag contradicts this run.
@@ -117,7 +117,7 @@ class Start:
         )
 
     def initial(self, run: RunConfig, words: int) -> parameters.Weights:
-        """Return the initial weights for a vocabulary of `words`; what belongs to new words is drawn."""
+        """Return the initial weights for a vocabulary of `words`; weights of new words are random."""
         weights: parameters.Weights = dict(self.weights)
         if (known := len(self.vocabulary)) == words:
             return weights

@@ -184,14 +184,14 @@ def resumed_config(run: RunConfig, given: dict[str, Any]) -> RunConfig:
 
 
 def default_path(run: RunConfig) -> Path:
-    """Return the folder in checkpoints that a run is named after; another run may have it already."""
+    """Return the default folder of a run in checkpoints; another run may already have it."""
     name = f"{time.strftime('%Y%m%d-%H%M%S')}-{run.choice.framework}-{run.choice.model}-{run.config}"
     path = home() / "checkpoints" / name
     return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
 
 
 def _made_first(path: Path) -> Path:
-    """Make a folder that nobody else made: of this name, or with a number after it."""
+    """Make a new folder of this name, or with a number after it if the name is taken."""
     path.parent.mkdir(parents=True, exist_ok=True)
     for number in itertools.count(1):  # runs that start within one second
         new = path if number == 1 else path.with_name(f"{path.name}-{number}")
@@ -249,7 +249,7 @@ def _announce(
 
 
 def _tell_what_changed(before: dict[str, Any], now: dict[str, Any]) -> None:
-    """Say what has changed since the run stopped and changes the last digits of its numbers."""
+    """Print changes since the run stopped that affect the last digits of its numbers."""
     # A run from before there was a choice.
     before = {**({"kernels": "torch", "float32_products": "MKL"} if "kernels" in now else {}), **before}
     changed = [
@@ -275,7 +275,7 @@ def _report(result: dict[str, Any], directory: RunDirectory) -> None:
 
 
 def _final_epoch(result: dict[str, Any]) -> str:
-    """Return what the last epoch's weights score, where they are not the best ones."""
+    """Return the scores of the last epoch's weights, if they are not the best ones."""
     if (
         result["best_epoch"] == result["epochs"] or result.get("final_test_perplexity") is None
     ):  # of an older run

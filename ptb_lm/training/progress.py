@@ -29,7 +29,7 @@ _CHECKS: dict[str, json_fields.Check] = {
 
 @dataclass
 class Progress:
-    """How far a run is: with the tensors, all that resuming needs."""
+    """The progress of a run. Together with the tensors it is all that resuming needs."""
 
     epoch: int = 0  # epochs finished
     step: int = 0  # training windows done in this epoch
@@ -56,7 +56,7 @@ class Progress:
 
     @property
     def words_per_second(self) -> float:
-        """Target tokens trained a second in this epoch, inside the clock."""
+        """Target tokens trained per second in this epoch, within the measured time."""
         return self.clocked_tokens / max(self.clocked_seconds, 1e-9)
 
     @classmethod

@@ -42,7 +42,7 @@ class Bar(tqdm):  # type: ignore[misc] # tqdm ships no types
 
 
 class Log:
-    """Says when a line of the log is due.
+    """Decides when a line of the log is due.
 
     Args:
         seconds: Between two lines.
@@ -61,7 +61,7 @@ class Log:
 
 
 class Watch:
-    """Shows an epoch, from its beginning or from where a run goes on, to its end.
+    """Shows the progress of an epoch from its first step, or from the step where a run continues, to its end.
 
     Args:
         progress: Of the run.

@@ -1,4 +1,4 @@
-"""Where a run is within an epoch, and the texts that say so: as wide as a terminal, or a line of a log."""
+"""The progress of a run within an epoch, as a text that fits a terminal or as a line of a log."""
 
 import math
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ UNKNOWN = "?"  # stands for a time that cannot be known yet
 
 @dataclass(frozen=True, kw_only=True)
 class Status:
-    """Where a run is.
+    """The progress of a run.
 
     Attributes:
         epoch: The one at work, counted from 1.
@@ -43,7 +43,7 @@ class Status:
 
     @property
     def percent(self) -> int:
-        """How much of the epoch is done, rounded down."""
+        """The percentage of the epoch that is done, rounded down."""
         return 100 * self.step // self.steps
 
 

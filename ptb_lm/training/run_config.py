@@ -62,7 +62,7 @@ class RunConfig:
         }
 
     def fixed_differences(self, other: "RunConfig") -> list[str]:
-        """Return what two configurations of one run differ in and cannot, with both values."""
+        """Return the differences of two configurations that one run may not have, with both values."""
         ours, others = ({**c.to_json(), **c.to_json()["hyperparameters"]} for c in (self, other))
         return [
             f"{name} {ours[name]!r} there, {others[name]!r} here"

@@ -1,4 +1,4 @@
-"""A run's text: what its words are, where it is found again, and what was done to it, in sentences."""
+"""A run's text: its words, its place, and sentences about its preparation."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ def with_source(run: RunConfig, data: Corpus) -> RunConfig:
 
 
 def place(run: RunConfig) -> str:
-    """Return where a run's text is: as it was named, or at its absolute path when that is not there."""
+    """Return the path of a run's text as it was named, or its absolute path if the former does not exist."""
     if run.data in NAMED or run.source is None or not Path(run.source.path).exists():
         return run.data
     return run.source.path
@@ -51,7 +51,7 @@ def load_again(run: RunConfig, vocabulary: Vocabulary, *, named: str | None = No
 
 
 def difference(run: RunConfig, data: Corpus) -> str | None:
-    """Return the sentence that a text is not the one that a run was trained on; None if it is."""
+    """Return a sentence if a text differs from the one that a run was trained on; None if it is the same."""
     if run.source is None or run.source.sha256 == data.sha256:
         return None
     return (

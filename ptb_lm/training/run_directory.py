@@ -1,4 +1,4 @@
-"""A run directory: here alone the files of a run are read and written."""
+"""A run directory. Only this module reads and writes the files of a run."""
 
 import contextlib
 import json
@@ -58,7 +58,7 @@ class RunDirectory:
         self.state = path / "state" / "training.safetensors"
 
     def create(self, run: RunConfig, vocabulary: Vocabulary) -> None:
-        """Make the folder, with its configuration and vocabulary; what an older run left is removed."""
+        """Make the folder with its configuration and vocabulary, and remove the files of an older run."""
         (self.path / "state").mkdir(parents=True, exist_ok=True)
         self.remove_leftovers()
         for stale in (self.state, self.weights, self.result, self.metrics, *self.event_files()):
@@ -68,7 +68,7 @@ class RunDirectory:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep other processes from training in this folder; it is made if it is not there.
+        """Lock this folder against other training processes; make it if it does not exist.
 
         Raises:
             UserError: Another process is at work in it.
@@ -77,7 +77,7 @@ class RunDirectory:
             yield
 
     def never_began(self) -> bool:
-        """Return whether a run failed here before its first state was written: there is nothing to lose.
+        """Return whether a run failed here before it wrote a state, so that nothing would be lost.
 
         What a killed process was writing is nothing.
         """
@@ -122,11 +122,11 @@ class RunDirectory:
         return Vocabulary.load(self.vocabulary)
 
     def write_metrics(self, rows: Sequence[Row]) -> None:
-        """Write metrics.jsonl, a row an epoch: whole and atomically, so that no row is ever half there."""
+        """Write metrics.jsonl, one row per epoch, whole and atomically, so that no row is ever incomplete."""
         atomic_write(self.metrics, "".join(json.dumps(row) + "\n" for row in rows))
 
     def read_metrics(self) -> list[Row]:
-        """Read metrics.jsonl: a row an epoch, and one at least.
+        """Read metrics.jsonl: one row per epoch, at least one.
 
         Raises:
             UserError: The file is missing or broken, or no epoch has ended yet.
@@ -154,7 +154,7 @@ class RunDirectory:
         atomic_write(self.result, json.dumps(result, indent=2) + "\n")
 
     def read_result(self) -> Row | None:
-        """Read result.json; None until the run has ended.
+        """Read result.json; None if the run is not finished.
 
         Raises:
             UserError: It is not a run's result.
@@ -167,7 +167,7 @@ class RunDirectory:
             raise UserError(f"{self.result} is not a run's result: {error}") from None
 
     def remove_result(self) -> None:
-        """Remove result.json, which is no longer true."""
+        """Remove result.json, because it is out of date."""
         self.result.unlink(missing_ok=True)
 
     def read_weights(self, run: RunConfig, vocabulary: Vocabulary) -> Arrays:
@@ -204,7 +204,7 @@ class RunDirectory:
     def write_weights(
         self, weights: Arrays, run: RunConfig, vocabulary: Vocabulary, *, best: dict[str, Any]
     ) -> None:
-        """Write the best weights, in float32, with what `read_weights` and `read_best` look at."""
+        """Write the best weights in float32, with the metadata for `read_weights` and `read_best`."""
         metadata = {"config": run.to_json(), "vocabulary_sha256": vocabulary.sha256, "best": best}
         singles = {name: array.astype(np.float32) for name, array in weights.items()}
         tensors.save(self.weights, singles, metadata)

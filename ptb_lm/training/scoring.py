@@ -79,7 +79,7 @@ def checked(perplexity: float, of: str) -> float:
 
 
 def perplexity_of(nll: float, tokens: int) -> float:
-    """Return exp(nll / tokens); infinity where that is beyond a float."""
+    """Return exp(nll / tokens); infinity if that is too large for a float."""
     try:
         return math.exp(nll / tokens)
     except OverflowError:

@@ -1,4 +1,4 @@
-"""What a run goes on from: its newest state is collected here, and restored."""
+"""Save and restore the newest state of a run, from which it can continue."""
 
 import shlex
 from collections.abc import Mapping
@@ -43,7 +43,7 @@ def collect(
 def restore(
     directory: RunDirectory, backend: Backend, averages: Averages, *, run: RunConfig, corpus: Corpus
 ) -> tuple[State, Progress]:
-    """Give a backend the newest state in a run directory; return the carried state, and how far the run is.
+    """Load the newest state of a run directory into a backend; return the carried state and the progress.
 
     Raises:
         UserError: There is no such state, or it belongs to another model, corpus or length of training.
@@ -76,7 +76,7 @@ def restore(
 def diverged(
     directory: RunDirectory, when: str, what: str = "the loss, a gradient or a weight is not finite"
 ) -> DivergenceError:
-    """Return the error that training diverged, which says how to go on from the state that is saved."""
+    """Return the error that training diverged; it says how to continue from the saved state."""
     return DivergenceError(
         f"training diverged {when}: {what}; the last good state is kept; "
         f"{shlex.join(['--resume', str(directory.path)])} with a smaller --learning-rate continues from it"

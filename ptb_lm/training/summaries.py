@@ -1,4 +1,4 @@
-"""Summaries that are no scalars, for TensorBoard's plugins of text and of hyper-parameters."""
+"""Summaries for TensorBoard's plugins for text and hyper-parameters."""
 
 import json
 from collections.abc import Iterator, Mapping

@@ -74,5 +74,5 @@ def _digest(arrays: Arrays, metadata: Mapping[str, Any]) -> str:
 
 
 def _check_room(size: int) -> None:
-    """Raise MemoryError if a process may not have so many bytes more: safetensors would hang or abort."""
+    """Raise MemoryError if the process cannot get this many bytes: safetensors would hang or abort."""
     np.empty(size + SPARE, np.uint8)

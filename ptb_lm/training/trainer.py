@@ -74,7 +74,7 @@ class Trainer:
         self._entered = self._saved = time.perf_counter()
 
     def resume(self, command: str) -> None:
-        """Go on from the run directory's newest state.
+        """Continue from the newest state of the run directory.
 
         Raises:
             UserError: There is no such state, or it belongs to another model or vocabulary.

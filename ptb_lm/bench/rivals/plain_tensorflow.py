@@ -129,7 +129,7 @@ class PlainLoop:
                 variable.assign(weights[name])
 
     def device_memory(self) -> int | None:
-        """Return the most bytes that were allocated at once since it was last asked for; None on a CPU."""
+        """Return the peak of allocated bytes since the last call; None on a CPU."""
         return self.device.peak_memory()
 
     def environment(self) -> dict[str, Any]:

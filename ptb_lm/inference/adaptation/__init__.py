@@ -1,1 +1,1 @@
-"""Models that learn from the text while they are tested on it: dynamic evaluation and the neural cache."""
+"""Models that learn from the test text while they read it: dynamic evaluation and the neural cache."""

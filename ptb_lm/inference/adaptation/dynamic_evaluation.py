@@ -178,7 +178,7 @@ class _Updates:
         self._decayed_V = torch.zeros(len(embedding), dtype=embedding.dtype, device=embedding.device)
 
     def prepare(self, x_T: Tensor) -> None:
-        """Let the rows of some words decay by the steps that have gone by since they last did."""
+        """Let the rows of some words decay by the number of steps since their last decay."""
         if self._tied:
             return
         words = x_T.unique()
@@ -208,7 +208,7 @@ class _Updates:
         self._weights["embedding"].index_add_(0, words, sums, alpha=-1)
 
     def undo(self) -> None:
-        """Make the weights the trained ones again."""
+        """Restore the trained weights."""
         self._weights.update(self._trained)
 
     def _decay_all(self, name: str) -> Tensor:

@@ -1,4 +1,4 @@
-"""What `evaluate` does when the model adapts to the text: it tunes, scores, says so, and keeps the result."""
+"""`evaluate` with a model that adapts to the text: tune, score, print and store the result."""
 
 import dataclasses
 import json
@@ -60,7 +60,7 @@ def needs_corpus(request: Request) -> bool:
 
 
 def evaluate(subject: Subject, request: Request, *, command: str) -> None:
-    """Tune if that is asked for, score, print the perplexity, and keep the result if there is a place for it.
+    """Tune if asked to, score, print the perplexity, and store the result if a folder is given.
 
     Raises:
         UserError: There is a result already, or the valid split is too short.

@@ -82,7 +82,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def read(arguments: argparse.Namespace) -> Request | None:
-    """Return what the flags ask for; None if the model is to stay as it is.
+    """Return what the flags ask for; None if the model does not adapt.
 
     Raises:
         UserError: A flag stands without the one that it belongs to, or does not go with another.

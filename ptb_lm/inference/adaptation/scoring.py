@@ -46,7 +46,7 @@ class Perplexities(NamedTuple):
 
 
 class AdaptedScorer:
-    """Scores texts with one trained model, each adapted to by itself.
+    """Scores texts with one trained model, which adapts to each text separately.
 
     Args:
         model: The trained model.
@@ -78,7 +78,7 @@ class AdaptedScorer:
         held: Mapping[str, Any],
         tell: Callable[[Trial], object],
     ) -> tuple[Adaptation, list[Trial]]:
-        """Search for the settings that make a text likeliest: those of dynamic evaluation, then the cache's.
+        """Search for the best settings for a text: first of dynamic evaluation, then of the cache.
 
         Args:
             ids: The text to tune on, which is not the one to report.
@@ -175,7 +175,7 @@ class _Search:
         self._tell, self._held = tell, held
 
     def note(self, settings: Dynamic | Cache | None, perplexity: float) -> Trial:
-        """Keep a trial and tell it."""
+        """Store a trial and print it."""
         trial = Trial(settings, perplexity)
         self.trials.append(trial)
         self._tell(trial)
@@ -208,6 +208,6 @@ class _Search:
 
 
 def _perplexity(log_p_N: Tensor) -> float:
-    """Return the perplexity; infinity where steps were so large that it is no number."""
+    """Return the perplexity; infinity if the steps were so large that it is not a number."""
     found = perplexity_of(-float(log_p_N.sum(dtype=torch.float64)), len(log_p_N))
     return math.inf if math.isnan(found) else found

@@ -75,7 +75,7 @@ class Cache:
 
 @dataclass(frozen=True, kw_only=True)
 class Adaptation:
-    """How a model adapts to a text; None of both is no adaptation."""
+    """How a model adapts to a text. If both are None, it does not adapt."""
 
     dynamic: Dynamic | None = None
     cache: Cache | None = None

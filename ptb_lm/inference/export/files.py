@@ -1,4 +1,4 @@
-"""Writing a trained model in a format, in whole or not at all."""
+"""Write a trained model in a format, completely or not at all."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

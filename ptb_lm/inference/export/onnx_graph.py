@@ -1,4 +1,4 @@
-"""A trained model as an ONNX graph, of standard operators alone.
+"""A trained model as an ONNX graph with standard operators only.
 
 It is written operator by operator, because torch's exporter fixes the number of time steps.
 

@@ -1,4 +1,4 @@
-"""A trained model as a file of torch's own: TorchScript, or a program of torch.export."""
+"""A trained model as a torch file: TorchScript, or a program of torch.export."""
 
 import io
 import json

@@ -1,1 +1,1 @@
-"""A local page on which a trained model is tried: how surprised it is by each word, and how it goes on."""
+"""A local web page to try a trained model: its surprise at each word, and its continuation of a prompt."""

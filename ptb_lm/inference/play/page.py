@@ -98,7 +98,7 @@ def page(answer: Answer, *, model: str) -> str:
 <p><button>Read</button></p>
 </form>
 {read}
-<h2>How does it go on?</h2>
+<h2>Continue a text</h2>
 <form method="post" action="/continue">
 <p><label for="prompt">A prompt, or nothing:</label></p>
 <p><textarea id="prompt" name="prompt" rows="2">\n{escape(answer.prompt)}</textarea></p>

@@ -38,7 +38,7 @@ class ReadWord:
 
 @dataclass(frozen=True, kw_only=True)
 class Continued:
-    """A prompt, and the words that the model went on with."""
+    """A prompt, and the words with which the model continued it."""
 
     prompt: str
     words: tuple[str, ...]

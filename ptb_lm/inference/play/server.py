@@ -63,7 +63,7 @@ class Server(ThreadingHTTPServer):
         return int(self.server_address[1])
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing of a browser that went away; anything else is a bug and keeps its traceback."""
+        """Ignore a browser that went away. Any other error is a bug and keeps its traceback."""
         if not isinstance(sys.exc_info()[1], (ConnectionError, TimeoutError)):
             super().handle_error(request, client_address)
 
@@ -76,7 +76,7 @@ class _Handler(BaseHTTPRequestHandler):
         return "ptb_lm"
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
-        """Keep what is typed out of the terminal."""
+        """Keep typed text out of the terminal."""
 
     def do_GET(self) -> None:
         if not self._is_ours():
@@ -120,7 +120,7 @@ class _Handler(BaseHTTPRequestHandler):
         return Answer(**typed, of_prompt=of_prompt), HTTPStatus.OK
 
     def _is_ours(self) -> bool:
-        """Refuse what came by another name than this machine's: a page elsewhere whose name leads here."""
+        """Refuse a request with another host name than this machine's: another site's name may lead here."""
         names = {f"{name}:{self.server.port}" for name in (HOST, "localhost")}
         origin = self.headers.get("Origin")
         if self.headers.get("Host") in names and origin in {None, *(f"http://{name}" for name in names)}:

@@ -189,7 +189,7 @@ def _passed(argument: Any) -> Any:
 
 
 def _check(tensor: Tensor, dtype: torch.dtype, *shape: int) -> None:
-    """Raise ValueError if a tensor is not what a kernel reads or writes: it would do so beyond it."""
+    """Raise ValueError if a tensor does not fit a kernel, which would read or write outside of it."""
     if (
         tensor.device.type != "cpu"
         or not tensor.is_contiguous()
@@ -205,7 +205,7 @@ def _is_dense(tensor: Tensor) -> bool:
 
 @functools.cache
 def loaded() -> Kernels:
-    """Return the kernels, compiled if need be.
+    """Return the kernels; compile them first if needed.
 
     Raises:
         MissingError: This machine has no kernels.
@@ -215,7 +215,7 @@ def loaded() -> Kernels:
 
 @functools.cache
 def trouble() -> str | None:
-    """Return why there are no kernels; None where there are."""
+    """Return why there are no kernels; None if there are."""
     try:
         loaded()
     except MissingError as error:
