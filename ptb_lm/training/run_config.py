@@ -22,7 +22,7 @@ SOMETIMES: dict[str, Callable[[Any], Any]] = {
 # Keys that config.json did not always have, with what every run did before.
 ADDED = {"recipe": "tutorial", "execution": "eager", "unroll": "static"}
 
-# What may differ when a run is resumed; all else would make it another run.
+# A resumed run may change these. Any other change would make it a different run.
 RESUMABLE = ("data", "device", *(each.name for each in HYPERPARAMETERS if each.resumable))
 
 

@@ -64,7 +64,7 @@ def json_of(content: str | bytes, source: str | Path) -> Any:
     """Return what JSON says.
 
     Raises:
-        UserError: It is none.
+        UserError: It is not valid.
     """
     try:
         return json.loads(content)

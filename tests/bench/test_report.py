@@ -236,7 +236,7 @@ def test_the_first_lines_say_commit_machine_and_what_to_take(tmp_path: Path) -> 
     assert title == "# LSTM benchmark: quick"
     assert about == "Commit 1b4b876; A Processor @ 2.50GHz; 2026-11-21"
     ratio = re.fullmatch(
-        r"- small, train: take torch/cudnn, [\d,]+ words a second. That is sure to 95 %: its speed is "
+        r"- small, train: take torch/cudnn, [\d,]+ words a second. That is 95 % certain: its speed is "
         r"([\d.]+) \(([\d.]+)–([\d.]+)\) times that of the runner-up, torch/block.",
         take,
     )
@@ -248,7 +248,7 @@ def test_what_is_not_told_apart_is_said_so(tmp_path: Path) -> None:
     same = {"torch/basic": 1.0, "torch/block": 2.0, "torch/cudnn": 2.0}
     for seed in range(3):
         report = report_of(tmp_path / str(seed), rounds(same, noise=0.1, seed=seed))
-        assert "It is not told apart from torch/" in report
+        assert "It cannot be distinguished from torch/" in report
 
 
 def test_several_passes_have_an_answer_together(tmp_path: Path) -> None:
@@ -257,7 +257,7 @@ def test_several_passes_have_an_answer_together(tmp_path: Path) -> None:
     assert "- On this machine take torch/cudnn: in all 2 passes it is" in report_of(tmp_path / "a", rows)
     rows += rounds({"torch/basic": 1.0, "torch/cudnn": 0.5}, workload="large")
     report = report_of(tmp_path / "b", rows)
-    assert "apart from the fastest, in all 3; torch/cudnn is in 2." in report
+    assert "indistinguishable from it; torch/cudnn is in 2." in report
 
 
 def test_one_round_says_not_how_sure_it_is(tmp_path: Path) -> None:
@@ -402,7 +402,8 @@ def test_who_may_be_as_fast_is_named(tmp_path: Path) -> None:
     ]
     report = report_of(tmp_path, rows)
     assert (
-        "take torch/cudnn, 16,000 words a second. It is not told apart from torch/block: its speed" in report
+        "take torch/cudnn, 16,000 words a second. It cannot be distinguished from torch/block: its speed"
+        in report
     )
     assert "runner-up, torch/block, and another process may differ by more than that." in report
 

@@ -1,4 +1,4 @@
-"""Memory that there is not: one sentence, and nothing is lost."""
+"""A run that gets too little memory ends with one sentence and loses nothing."""
 
 import subprocess
 import sys

@@ -28,18 +28,18 @@ def _overall(groups: Sequence[Group]) -> Iterator[str]:
     many, label = len(where[best]), where[best][0].label(best)
     if many == measured:
         yield (
-            f"On this machine take {label}: in all {measured} passes it is the fastest, or not told apart "
-            "from the fastest."
+            f"On this machine take {label}: in all {measured} passes it is the fastest, or cannot be "
+            "distinguished from the fastest."
         )
     else:
         yield (
-            f"On this machine it depends on the pass what to take: no variant is the fastest, or not told "
-            f"apart from the fastest, in all {measured}; {label} is in {many}."
+            f"On this machine the choice depends on the pass: no variant is the fastest in all {measured} "
+            f"passes, or indistinguishable from it; {label} is in {many}."
         )
 
 
 def _fastest(group: Group) -> list[Result]:
-    """Return the fastest, and who is not told apart from it; nobody where nothing was measured."""
+    """Return the fastest, and all that cannot be distinguished from it; [] if nothing was measured."""
     if not group.candidates:
         return []
     first, *others = group.candidates
@@ -48,7 +48,7 @@ def _fastest(group: Group) -> list[Result]:
 
 def _may_be_as_fast(result: Result, fastest: Result) -> bool:
     ratio = paired(fastest, result)
-    # Of what has no interval nothing is said but its time.
+    # A variant without an interval may be faster or slower.
     return ratio is not None and ratio.interval is not None and ratio.interval[0] <= 1
 
 
@@ -64,14 +64,14 @@ def _of_group(group: Group) -> str:
     take = f"{group.name}: take {fastest.label}, {rate}."
     ratio = paired(fastest, second)
     if ratio is None:
-        return f"{take} How sure that is nobody knows: it has no round in common with {second.label}."
+        return f"{take} How certain that is cannot be known: it has no round in common with {second.label}."
     if ratio.interval is None:
         times = formats.times(ratio.estimate)
-        return f"{take} It was {times} times as fast as {second.label}; one round says not how sure that is."
+        return f"{take} It was {times} times as fast as {second.label}; one round does not say how certain."
     lead = f"its speed is {formats.ratio(ratio)} times that of the runner-up, {second.label}"
     few = "" if ratio.unit == "process" else ", and another process may differ by more than that"
     equals = [result.label for result in _fastest(group)[1:]]
     if not equals:
-        return f"{take} That is sure to 95 %: {lead}{few}."
+        return f"{take} That is 95 % certain: {lead}{few}."
     named = ", ".join(equals[:_MANY]) + (f" and {len(equals) - _MANY} more" if len(equals) > _MANY else "")
-    return f"{take} It is not told apart from {named}: {lead}{few}."
+    return f"{take} It cannot be distinguished from {named}: {lead}{few}."

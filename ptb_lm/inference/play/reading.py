@@ -81,7 +81,7 @@ def go_on(model: LanguageModel, fields: Mapping[str, str]) -> Continued:
         fields: "prompt", "length" (words) and "temperature", as they were typed.
 
     Raises:
-        UserError: A number is none or impossible, the prompt is too long, or the vocabulary lacks a word of
+        UserError: A number is impossible, the prompt is too long, or the vocabulary lacks a word of
             it and has no `<unk>`.
     """
     prompt = fields.get("prompt", "")
