@@ -33,10 +33,12 @@ def _parser() -> cli.Parser:
 
     text = "List the suites and what is in them."
     listing = commands.add_parser("list", prog=f"{PROG} list", description=text, help=text)
-    listing.add_argument("suite", nargs="?", choices=tuple(SUITES), help="only this one, with its variants")
+    listing.add_argument(
+        "suite", nargs="?", choices=tuple(SUITES), help="list only this suite, with its variants"
+    )
     listing.set_defaults(command="list")
 
-    text = "Measure a suite, or go on where that was interrupted; report."
+    text = "Measure a suite, or continue an interrupted measurement, and write the report."
     run = commands.add_parser("run", prog=f"{PROG} run", description=text, help=text)
     run.add_argument(
         "suite", nargs="?", choices=tuple(SUITES), default=DEFAULT_SUITE, help="default: %(default)s"
@@ -48,7 +50,7 @@ def _parser() -> cli.Parser:
         action="extend",
         default=[],
         metavar="PATTERN",
-        help="only these, as 4x320-*",
+        help="measure only these, for example 4x320-*",
     )
     run.add_argument(
         "--variants",
@@ -56,7 +58,7 @@ def _parser() -> cli.Parser:
         action="extend",
         default=[],
         metavar="PATTERN",
-        help="only these and the baseline, as torch/*, or as torch/*@bf16 at that precision",
+        help="measure only these and the baseline, for example torch/* or torch/*@bf16",
     )
     run.add_argument(
         "--add",
@@ -64,18 +66,18 @@ def _parser() -> cli.Parser:
         action="extend",
         default=[],
         metavar="NAME=MODULE:FUNCTION",
-        help="your own variants",
+        help="measure your own variants too",
     )
     run.add_argument(
         "--baseline",
         metavar="VARIANT[@PRECISION]",
-        help="what speeds are compared with (default: as the workload declares)",
+        help="the variant to compare with (default: as the workload declares)",
     )
     run.add_argument("--rounds", type=cli.whole(1), help="default: as the workload declares (list SUITE)")
     run.add_argument(
         "--processes",
         type=cli.whole(1),
-        help="a variant, which share the rounds (default: as the workload declares, which is 5)",
+        help="processes per variant; they share the rounds (default: as the workload declares, which is 5)",
     )
     run.add_argument("--batch-size", type=cli.whole(1), help="default: as the workload declares")
     run.add_argument(
@@ -83,36 +85,36 @@ def _parser() -> cli.Parser:
         type=cli.positive,
         default=600.0,
         metavar="SECONDS",
-        help="cut steps and rounds of what would take longer, a variant and pass (default: %(default)g)",
+        help="reduce steps and rounds if a variant would take longer per pass (default: %(default)g)",
     )
     run.add_argument("--device", choices=frameworks.DEVICES, default="auto", help="default: %(default)s")
     run.add_argument(
         "--precision",
         choices=frameworks.PRECISIONS,
         default="fp32",
-        help="of the variants whose names give none (default: %(default)s)",
+        help="precision of the variants whose names give none (default: %(default)s)",
     )
     run.add_argument("--seed", type=cli.whole(0), default=1, help="default: %(default)s")
     run.set_defaults(command="run")
 
-    text = "Write the tables and the page of what was measured, again."
+    text = "Write the report again from the measured rows."
     reporting = commands.add_parser("report", prog=f"{PROG} report", description=text, help=text)
-    reporting.add_argument("folder", type=Path, metavar="DIR", help="what run wrote")
+    reporting.add_argument("folder", type=Path, metavar="DIR", help="the folder that run wrote")
     kept = "; kept for later reports and comparisons"
-    reporting.add_argument("--baseline", metavar="VARIANT", help=f"what speeds are compared with{kept}")
+    reporting.add_argument("--baseline", metavar="VARIANT", help=f"the variant to compare with{kept}")
     reporting.add_argument(
         "--runs",
         nargs="*",
         type=Path,
         metavar="RUN",
-        help=f"training runs, to show the learning curves of{kept}",
+        help=f"training runs whose learning curves to show{kept}",
     )
     reporting.set_defaults(command="report")
 
-    text = "Compare two measurements of a suite: before and after, or of two machines."
+    text = "Compare two measurements of a suite: before and after a change, or of two machines."
     comparing = commands.add_parser("compare", prog=f"{PROG} compare", description=text, help=text)
-    comparing.add_argument("a", type=Path, metavar="A", help="what run wrote")
-    comparing.add_argument("b", type=Path, metavar="B", help="what another run wrote")
+    comparing.add_argument("a", type=Path, metavar="A", help="the folder that run wrote")
+    comparing.add_argument("b", type=Path, metavar="B", help="the folder that another run wrote")
     comparing.set_defaults(command="compare")
     return parser
 

@@ -28,7 +28,7 @@ def _command(given: list[str]) -> int:
 
 
 def _parser() -> cli.Parser:
-    parser = cli.Parser(prog=PROG, description="Look into training and scoring, in ways that no suite does.")
+    parser = cli.Parser(prog=PROG, description="Study training and scoring in ways that no suite does.")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
 
     text = "Where the time of a torch training step goes, operation by operation."
@@ -43,7 +43,7 @@ def _parser() -> cli.Parser:
     profile.add_argument("--trace", action="store_true", help="write OUT/trace.json too, for Perfetto")
     profile.set_defaults(function=_profile)
 
-    text = "What a busy process beside a training costs it, by how torch's threads wait for each other."
+    text = "How much a busy process slows down a training, by how torch's threads wait for each other."
     contention = commands.add_parser("contention", prog=f"{PROG} contention", description=text, help=text)
     _add_config(contention, default="medium")
     contention.add_argument("--model", default="block_fused", choices=tuple(FRAMEWORKS["torch"].models))
@@ -56,7 +56,7 @@ def _parser() -> cli.Parser:
     contention.add_argument("--step", action="store_true", help=argparse.SUPPRESS)  # what it starts itself
     contention.set_defaults(function=_contention)
 
-    text = "How fast runs that differ by rounding alone drift apart, loss by loss, on a CPU."
+    text = "How fast runs that differ only in rounding drift apart, loss by loss, on a CPU."
     divergence = commands.add_parser("divergence", prog=f"{PROG} divergence", description=text, help=text)
     divergence.add_argument("variants", nargs="+", metavar="VARIANT", help="MODEL/PRECISION, or with /nudged")
     _add_config(divergence, default="small")

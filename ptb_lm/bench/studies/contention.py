@@ -1,4 +1,4 @@
-"""What a busy process beside a training costs it, by how torch's threads wait for each other.
+"""How much a busy process slows down a training, by how torch's threads wait for each other.
 
     python -m ptb_lm.bench.studies contention --config medium --precision bf16 --out DIR
 
