@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from runs import disk_with_room_for, files
 
-from ptb_lm.files import atomic_path, atomic_write
+from ptb_lm.files import atomic_path, atomic_write, cache_folder
 
 
 def test_the_new_content_replaces_the_old(tmp_path: Path) -> None:
@@ -85,3 +85,15 @@ def test_a_file_is_as_readable_as_the_users_others(mask: int, mode: int, tmp_pat
     finally:
         os.umask(before)
     assert stat.S_IMODE((tmp_path / "a").stat().st_mode) == mode
+
+
+def test_the_cache_is_where_only_this_user_may_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    folder = cache_folder()
+    assert folder == tmp_path / "ptb_lm"
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    folder.chmod(0o770)  # anybody's of a group
+    elsewhere = cache_folder()
+    assert elsewhere != folder
+    assert elsewhere.is_dir()
+    assert cache_folder() == elsewhere, "one for the whole process"

@@ -147,12 +147,19 @@ def test_half_precision_is_refused_as_single(precision: str) -> None:
         "torch/block_fused",
         "torch/cudnn@fp64",
         pytest.param("tensorflow/block_fused", marks=[installed("tensorflow"), pytest.mark.slow]),
-        pytest.param("keras-jax/lstm", marks=[installed("jax"), pytest.mark.slow]),
+        pytest.param(
+            "keras-tensorflow/lstm",
+            marks=[
+                installed("tensorflow"),
+                pytest.mark.slow,
+                pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning"),  # Keras's
+            ],
+        ),
     ],
 )
 def test_right_classifiers_pass(name: str, loss: str) -> None:
     task = CLASSIFIERS[loss]
-    if (name, loss) == ("keras-jax/lstm", "ctc"):
+    if (name, loss) == ("keras-tensorflow/lstm", "ctc"):
         pytest.skip("Keras's classifiers train with cross-entropy alone")
     if name == "keras-jax/lstm" and "keras" in sys.modules:
         pytest.skip("another test of this process has Keras on TensorFlow; the rivals' tests start their own")

@@ -90,6 +90,18 @@ def test_the_ratios_are_those_that_the_sources_state() -> None:
     assert "took that back" in forum.remark
 
 
+def test_a_ratio_is_of_times_where_a_rate_beside_them_is_a_slip() -> None:
+    """The rate of TensorFlow's eager forward pass on a CPU is the elapsed time of another row: 0.28."""
+    source = source_of("stacked-lm", "stacked LSTM")
+    (eager,) = (
+        each
+        for each in source.figures
+        if (each.variant, each.pass_name, each.hardware[:5]) == ("tensorflow/basic/eager", "forward", "Intel")
+    )
+    assert ratio_of(source, eager) == pytest.approx(0.4806 / 1.5050)
+    assert ratio_of(source, eager) == pytest.approx(0.32, abs=0.005)
+
+
 def test_a_figure_on_other_hardware_has_no_reference() -> None:
     choe = source_of("ptb", "TFCudnnLSTM")
     assert choe.reference(figure_of(choe, "small", "", "2 × Tesla P40")) is None

@@ -222,6 +222,20 @@ def test_published_figures_stand_beside_ours(rich_report: str) -> None:
     assert "GTX 1080 Founders Edition" in acoustic
 
 
+@pytest.mark.parametrize(
+    "engine", ["keras.layers.LSTM on cpu (graph; cuDNN needs a GPU)", "CudnnRNNV3 on cuda"]
+)
+def test_cudnn_s_figures_name_what_computes_here_where_that_is_no_cudnn(engine: str, tmp_path: Path) -> None:
+    measured = [row(suite="ptb"), row(suite="ptb", variant="tensorflow/cudnn", engine=engine)]
+    titles, *lines = table_of(section_of(report_of(tmp_path, measured), "small"), 1)
+    if "cuda" in engine:
+        assert "here: engine" not in titles
+        return
+    engines = {line[0]: line[titles.index("here: engine")] for line in lines}
+    assert engines["CudnnLSTM `tensorflow/cudnn`"] == engine
+    assert engines["BasicLSTMCell `tensorflow/basic`"] == "–", "it was not measured"
+
+
 def test_in_another_suite_only_what_was_measured_has_figures_beside_it(tmp_path: Path) -> None:
     assert "### Published figures" not in report_of(tmp_path / "a", [row()])
     report = report_of(tmp_path / "b", [row(), row(variant="tensorflow/block")])

@@ -8,7 +8,7 @@ from ptb_lm.bench.suites import SUITES
 from ptb_lm.bench.workloads import ClassifierTask, LanguageTask, Workload
 from ptb_lm.classifier import ClassifierConfig
 from ptb_lm.data import corpus
-from ptb_lm.model.config import Config
+from ptb_lm.model.config import RECIPES, Config
 
 
 def workload(suite: str, name: str) -> Workload:
@@ -98,6 +98,19 @@ def test_sizes_of_the_published_tables() -> None:
     assert batch.labels.shape == (32, 100)
     assert batch.labels.min() >= 1
     assert batch.labels.max() <= 58
+
+
+def test_ptb_has_what_is_trained_by_default_beside_the_tutorial_s() -> None:
+    """The masks of the default recipe: they cost a step something, and plain loops have none."""
+    found = workload("ptb", "medium-default-recipe")
+    assert isinstance(found.task, LanguageTask)
+    assert found.task.config == RECIPES["default"]["medium"]
+    config = found.task.config
+    assert config.variational
+    assert min(config.embedding_keep_prob, config.recurrent_keep_prob) < 1
+    assert work("ptb", "medium-default-recipe").flops_per_step == work("ptb", "medium").flops_per_step
+    assert "with one mask a window, 0.2 of the words, 0.2 of the recurrent weights" in found.task.size
+    assert "with one mask" not in workload("ptb", "medium").task.size
 
 
 def test_every_workload_has_its_baseline_and_no_variant_twice() -> None:

@@ -255,3 +255,18 @@ def test_numbers_that_fade_away_are_zero() -> None:
     """A CPU computes many times slower with denormal numbers; long sequences have gradients full of them."""
     build(configured())
     assert (torch.full((1000,), 1e-38) * 0.01 == 0).all()
+
+
+def test_the_engine_is_what_really_ran() -> None:
+    """oneDNN's LSTM takes no packed sequences, which sequences of different lengths become."""
+    config = configured()
+    built = classifier.build(
+        config, classifier.initial(config, seed=1), framework="torch", model="cudnn", device="cpu"
+    )
+    alike, batch = random_batch(config), random_batch(config, LENGTHS)
+    for given, name in ((alike, "oneDNN"), (batch, "ATen, for packed sequences"), (alike, "oneDNN")):
+        with torch.profiler.profile() as profile:
+            built.read([built.train_step(given)])
+        ran_onednn = any("mkldnn_rnn_layer" in event.name for event in profile.events())
+        assert ran_onednn == (name == "oneDNN")
+        assert built.engine == f"torch.nn.LSTM on cpu ({name})"

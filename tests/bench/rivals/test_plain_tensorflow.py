@@ -1,5 +1,7 @@
 """The loop that people write with Keras's layers: the reference's numbers, whatever words repeat."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -9,6 +11,7 @@ from support import random_weights, random_windows  # noqa: E402
 
 from ptb_lm.bench.rivals import plain_tensorflow as plain  # noqa: E402
 from ptb_lm.bench.variants import LANGUAGE_MODELS  # noqa: E402
+from ptb_lm.errors import UserError  # noqa: E402
 from ptb_lm.model import reference  # noqa: E402
 from ptb_lm.model.choice import Choice  # noqa: E402
 from ptb_lm.model.config import Config  # noqa: E402
@@ -82,3 +85,24 @@ def test_a_training_step_is_traced_once(precision: str, tiny_config: Config) -> 
     assert loop.train_function.experimental_get_tracing_count() == 1
     assert loop.engine == "Keras layers on cpu (graph)"
     assert loop.environment()["keras"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "flags"),
+    [
+        ({"variational": True}, "--variational"),
+        ({"cell": "gru"}, "--cell"),
+        (
+            {"tie_weights": True, "embedding_keep_prob": 0.9, "recurrent_keep_prob": 0.9},
+            "--tie-weights, --embedding-keep-prob, --recurrent-keep-prob",
+        ),
+    ],
+)
+def test_what_the_plain_loop_does_not_do_is_refused(
+    changes: dict[str, Any], flags: str, tiny_config: Config
+) -> None:
+    """In silence it would be fast."""
+    config = tiny_config.replace(**changes)
+    with pytest.raises(UserError) as caught:
+        built(config, random_weights(config, VOCABULARY, seed=1))
+    assert str(caught.value) == f"the plain loop of Keras's layers has no {flags}"
