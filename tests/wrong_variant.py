@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from ptb_lm import classifier
-from ptb_lm.bench.check import language
+from ptb_lm.bench.check import language_question
 from ptb_lm.errors import OutOfMemoryError
 from ptb_lm.model import backend
 from ptb_lm.model.choice import Choice
@@ -47,7 +47,7 @@ def build_greedy(config: Any, weights: Mapping[str, np.ndarray], **chosen: Any) 
 def build_failing(config: Any, weights: Mapping[str, np.ndarray], **chosen: Any) -> Any:
     """Build a right model that dies when it is timed, after the steps that are compared."""
     model = build_right(config, weights)
-    step, calls = model.train_step, iter(range(language.STEPS))
+    step, calls = model.train_step, iter(range(language_question.STEPS))
 
     def train_step(*arguments: Any, **more: Any) -> Any:
         if next(calls, None) is None:

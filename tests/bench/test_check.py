@@ -18,7 +18,7 @@ from torch import nn
 
 from ptb_lm import files
 from ptb_lm.bench import check, variants
-from ptb_lm.bench.check import apart, classification, expected, language, problem
+from ptb_lm.bench.check import apart, classification, expected, language_question, problem
 from ptb_lm.bench.check.bounds import BOUNDS
 from ptb_lm.bench.check.fingerprint import WIDTH, fingerprint
 from ptb_lm.bench.suites import SUITES
@@ -317,7 +317,7 @@ def test_an_answer_is_computed_once_and_one_that_is_broken_again(
     monkeypatch.setattr(files, "cache_folder", lambda: tmp_path)
     asked = []
 
-    class Counted(language.Steps):
+    class Counted(language_question.Steps):
         def answer(self) -> Any:
             asked.append(self)
             return super().answer()
@@ -360,7 +360,7 @@ def test_the_oldest_answers_are_forgotten(tmp_path: Path, monkeypatch: pytest.Mo
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "question",
-    [language.Steps(UNDROPPED, 3, (), True, 3), classification.Steps(CLASSIFIERS["ctc"], 2, 3)],
+    [language_question.Steps(UNDROPPED, 3, (), True, 3), classification.Steps(CLASSIFIERS["ctc"], 2, 3)],
 )
 def test_a_process_of_its_own_gives_the_same_answer(question: Any) -> None:
     here, there = question.answer(), apart.answer(question)

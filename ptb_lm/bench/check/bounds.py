@@ -5,10 +5,12 @@ Keras's own modules, on small, medium and large (2 x 1500 units, 20 x 35 steps) 
 
 | precision | loss | norm | gradient | update | its size |
 |---|--:|--:|--:|--:|--:|
-| fp64 | 2e-16 | 2e-16 | 1e-15 | | |
-| fp32 | 5e-8 | 5e-7 | 5e-6 | 0.07 | 3e-3 |
-| fp16 | 5e-5 | 7e-4 | 1e-2 | | |
-| bf16 | 7e-4 | 9e-3 | 8e-2 | | |
+| fp64 | 3e-16 | 2e-16 | 1e-15 | 2e-11 | 6e-14 |
+| fp32 | 5e-7 | 7e-6 | 2e-5 | 0.16 | 2e-2 |
+| fp16 | 4e-5 | 4e-4 | 1e-2 | | |
+| bf16 | 7e-4 | 8e-3 | 4e-2 | | |
+
+The norm that torch itself computes of a large gradient is off by more, and all that follows from it (NAIVE_SUM).
 
 A gradient with two gates swapped is off by 0.6 to 1 of its norm, and the loss by 0.006 (problem.py). In
 half precision layers and time steps add up what each product loses. TF32, which only a GPU has, has fp16's
@@ -52,11 +54,15 @@ class Bound(NamedTuple):
 
 
 STEPS = 100
+# By how much wider the bound on gradients is for CTC: it adds logarithms of probabilities up to some
+# thousand, whose rounding is a relative error of the probability. Over 1000 steps in float32 a right gradient
+# is off by 3e-4 in the dense layer, and by 1.3e-3 below four layers.
+CTC = 3.0
 
 
 BOUNDS = {
     "fp64": Bound(loss=1e-12, norm=1e-12, gradient=1e-11, update=1e-6, size=1e-6, moved=1e-6),
-    "fp32": Bound(loss=2e-6, norm=5e-5, gradient=3e-5, update=0.3, size=3e-2, moved=0.3),
+    "fp32": Bound(loss=2e-6, norm=5e-5, gradient=1e-4, update=0.3, size=3e-2, moved=0.3),
     "tf32": Bound(loss=4e-4, norm=6e-3, gradient=6e-2, update=0.3, size=3e-2, moved=0.3),
     "fp16": Bound(loss=2e-4, norm=3e-3, gradient=3e-2, update=0.3, size=3e-2, moved=0.3),
     "bf16": Bound(loss=2e-3, norm=3e-2, gradient=0.2, update=0.3, size=3e-2, moved=0.3),

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ptb_lm.bench.check import expected, problem
-from ptb_lm.bench.check.bounds import BOUNDS
+from ptb_lm.bench.check.bounds import BOUNDS, CTC
 from ptb_lm.bench.check.errors import Checked, Errors
 from ptb_lm.bench.check.expected import Answer
 from ptb_lm.bench.check.fingerprint import fingerprint
@@ -113,7 +113,10 @@ def check(
     seed: int,
 ) -> Checked:
     """Compare a classifier with the reference; see ptb_lm.bench.check.check."""
-    errors = Errors(BOUNDS[precision], steps=task.steps)
+    bound = BOUNDS[precision]
+    if task.config.loss == "ctc":
+        bound = bound._replace(gradient=CTC * bound.gradient)
+    errors = Errors(bound, steps=task.steps)
     question = Steps(task, problem.distinct_rows(task), seed)
     how = "there is none"
     if task.config.keep_prob < 1:

@@ -1,0 +1,102 @@
+"""What the reference is asked of a language model: training steps from given weights, window after window.
+
+Shapes: B = batch, T = time steps, L = length of a row.
+"""
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ptb_lm.bench.check import expected, masks, problem
+from ptb_lm.bench.check.expected import Answer
+from ptb_lm.bench.check.masks import Kept
+from ptb_lm.bench.workloads import LanguageTask
+from ptb_lm.data import corpus
+from ptb_lm.data.text import Ids
+from ptb_lm.model import reference
+
+# How far each training step moves the weights, as the norm of all of them, where the gradient is clipped. The
+# first goes as far as the second can still be foreseen: after a step of 20, what bfloat16 had rounded in the
+# first showed ten times as large in the second. The second goes far enough that the rounding of the weights
+# is no part of a gradient that is read off them.
+UPDATES = (1.0, 20.0)
+STEPS = len(UPDATES)
+
+
+@dataclass(frozen=True)
+class Steps:
+    """The question: training steps from given weights, window after window.
+
+    Attributes:
+        task: The language model.
+        distinct: How many rows of the batch differ.
+        masks: What each step's dropout keeps; empty for none.
+        forward: Whether the same windows are scored, too.
+        seed: Of weights and words.
+    """
+
+    task: LanguageTask
+    distinct: int
+    masks: tuple[Kept, ...]
+    forward: bool
+    seed: int
+
+    @property
+    def multiply_adds(self) -> float:
+        """Of a forward pass."""
+        return self.task.multiply_adds * self.distinct / self.task.batch_size
+
+    @property
+    def rates(self) -> tuple[float, ...]:
+        """The learning rate of each step: it is an argument of a step, and the bound on the norm is not."""
+        return tuple(update / self.task.config.max_grad_norm for update in UPDATES)
+
+    @cached_property
+    def weights(self) -> problem.Weights:
+        """The weights to begin with."""
+        return problem.weights(self.task.shapes, steps=self.task.config.num_steps, seed=self.seed)
+
+    @cached_property
+    def text(self) -> Ids:
+        """The words of the batch's rows."""
+        return problem.text(self.task, windows=STEPS, distinct=self.distinct, seed=self.seed)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what is pickled: not what can be drawn again."""
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+
+    def facts(self) -> Iterable[bytes]:
+        """Return all that the answer depends on."""
+        yield repr((self.task, self.distinct, self.forward, self.rates)).encode()
+        for array in (*self.weights.values(), self.text):
+            yield np.ascontiguousarray(array).tobytes()
+        for window in self.masks:
+            for kept in (*window.weights.values(), *window.units):
+                yield np.packbits(kept).tobytes()
+
+    def answer(self) -> Answer:
+        """Compute losses, norms and gradients."""
+        config, answered = self.task.config, Answer()
+        # Rows that are copies of each other add nothing to a mean.
+        windows = list(corpus.windows(self.text[: self.distinct], config.num_steps))
+        weights: Mapping[str, NDArray[np.floating]] = self.weights
+        state = zero = reference.zero_state(weights, self.distinct)
+        for step, (x_BT, y_BT) in enumerate(windows):
+            dropped = masks.scaled(self.task, self.masks[step]) if self.masks else {}
+            loss, gradients, state = reference.loss_and_gradients(weights, x_BT, y_BT, state, **dropped)
+            weights, norm = reference.sgd_update(
+                weights, gradients, learning_rate=self.rates[step], max_grad_norm=config.max_grad_norm
+            )
+            answered |= {f"{step}.loss": np.array(loss), f"{step}.norm": np.array(norm)}
+            answered |= expected.gradients(f"{step}", gradients)
+        if self.forward:
+            state = zero
+            for step, (x_BT, y_BT) in enumerate(windows):
+                loss, _, state = reference.loss_and_gradients(self.weights, x_BT, y_BT, state)
+                answered[f"{step}.loss scored"] = np.array(loss)
+        return answered
