@@ -10,7 +10,8 @@ Keras's own modules, on small, medium and large (2 x 1500 units, 20 x 35 steps) 
 | fp16 | 4e-5 | 4e-4 | 1e-2 | | |
 | bf16 | 7e-4 | 8e-3 | 4e-2 | | |
 
-The norm that torch itself computes of a large gradient is off by more, and all that follows from it (NAIVE_SUM).
+The norm that torch itself computes of a large gradient is off by more, and so is all that follows from it
+(NAIVE_SUM).
 
 A gradient with two gates swapped is off by 0.6 to 1 of its norm, and the loss by 0.006 (problem.py). In
 half precision layers and time steps add up what each product loses. TF32, which only a GPU has, has fp16's
