@@ -1,7 +1,7 @@
 """What a process of its own asks of a model without one optimisation, which changes that process for good."""
 
 from ptb_lm.bench import check as gate
-from ptb_lm.bench import variants
+from ptb_lm.bench import registries, variants
 from ptb_lm.bench.workloads import LanguageTask
 from ptb_lm.model import parameters
 from ptb_lm.model.config import Config
@@ -15,7 +15,7 @@ def check(what: str) -> None:
     """
     task = LanguageTask(config=Config(hidden_size=7, keep_prob=0.5), vocabulary_size=50)
     variant = variants.add(f"mine={what}")
-    build = variant.builder(variants.LANGUAGE_MODELS, device="cpu", precision="fp32", seed=1)
+    build = variant.builder(registries.LANGUAGE_MODELS, device="cpu", precision="fp32", seed=1)
     gate.check(task, build, precision="fp32", seed=3)
     model = build(task.config, parameters.initial(task.config, 50, seed=1))
     x_BT, y_BT = task.window(seed=1)

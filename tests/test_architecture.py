@@ -81,6 +81,13 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
     assert {*TopologicalSorter(graph).static_order()} == MODULES.keys()
 
 
+def test_nobody_below_the_benchmark_names_it_in_a_string() -> None:
+    """Where its programs are built is no business of the classifier's registry."""
+    for module, path in MODULES.items():
+        if FLOOR[room(module)] < FLOOR["bench"]:
+            assert "ptb_lm.bench" not in path.read_text(encoding="utf-8"), module
+
+
 def test_every_room_has_its_floor() -> None:
     folders = {path.name for path in PACKAGE.iterdir() if (path / "__init__.py").is_file()}
     assert folders | {"small files of the root", "commands"} == FLOOR.keys()

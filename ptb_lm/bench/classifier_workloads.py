@@ -61,22 +61,26 @@ def _acoustic(
     )
 
 
-_THREE_LAYERS = Workload(
-    name="3x1024",
-    task=ClassifierTask(
-        config=ClassifierConfig(input_size=1024, hidden_sizes=(1024,) * 3, classes=10),
-        batch_size=128,
-        steps=8,
-    ),
-    variants=named(
-        {
-            "torch/cudnn": "three calls of one layer",
-            "one-call-torch/cudnn": "one call of three layers",
-        }
-    ),
-    baseline="torch/cudnn",
-    passes=("forward", "train"),
-)
+def _three_layers(name: str, *sizes: int) -> Workload:
+    """Return a workload of the thread on cuDNN's use: three layers, a call each or one for all."""
+    return Workload(
+        name=name,
+        task=ClassifierTask(
+            config=ClassifierConfig(input_size=1024, hidden_sizes=sizes, classes=10),
+            batch_size=128,
+            steps=8,
+        ),
+        variants=named(
+            {
+                "torch/cudnn": "three calls of one layer",
+                "one-call-torch/cudnn": "one call of three layers",
+                "tensorflow/cudnn": "TensorFlow cudnn (on a CPU: Keras's loop)",
+            }
+        ),
+        baseline="torch/cudnn",
+        passes=("forward", "train"),
+    )
+
 
 _TURNING_POINTS = Workload(
     # The batches of examples/sequence_classification.py.
@@ -103,4 +107,8 @@ ACOUSTIC = (
     _acoustic("4x320-CTC-long", _ACOUSTIC_VARIANTS, layers=4, batch=32, steps=1000, ctc=True),
 )
 TEMPLATE = (_TURNING_POINTS,)
-SEMANTICS = (_THREE_LAYERS,)
+SEMANTICS = (
+    _three_layers("3x1024", 1024, 1024, 1024),
+    # Which one call cannot do; by TensorFlow its author found it the faster of the two.
+    _three_layers("1024-1024-512", 1024, 1024, 512),
+)

@@ -22,6 +22,7 @@ _PLAIN_TORCH = named(
     }
 )
 _PLAIN_TENSORFLOW = Variant("plain-tensorflow/keras", "Keras layers, plain loop")
+_XLA = Variant("tensorflow/basic/xla", "TensorFlow basic, XLA")
 
 
 def _preset(name: str, *, variants: tuple[Variant, ...], baseline: str) -> Workload:
@@ -60,7 +61,7 @@ PTB = (
         for name in ("small", "medium")
     ),
     _MEDIUM_BY_DEFAULT,
-    _preset("large", variants=(*_PLAIN_TORCH, *MODELS), baseline="torch/basic"),
+    _preset("large", variants=(*_PLAIN_TORCH, *MODELS, _XLA), baseline="torch/basic"),
     _WORD_LANGUAGE_MODEL,
 )
 
@@ -127,12 +128,14 @@ _STACKED = Workload(
             "tensorflow/basic/graph/loop": "TF Graph while-loop, fine-grained cell",
             "torch/basic/eager": "PyTorch, fine-grained cell",
             "torch/basic/jit": "PyTorch JIT, fine-grained cell (a layer each)",
+            "outer-torch/basic/jit": "PyTorch JIT on outer scope, fine-grained cell",
             "torch/basic/compile": "torch.compile, fine-grained cell (a layer each)",
             "tensorflow/block/eager": "TF Eager, static LSTM cell",
             "tensorflow/block": "TF Graph, static LSTM cell",
             "tensorflow/block/graph/loop": "TF Graph while-loop, static LSTM cell",
             "torch/block/eager": "PyTorch, static LSTM cell",
             "torch/block/jit": "PyTorch JIT, static LSTM cell (a layer each)",
+            "outer-torch/block/jit": "PyTorch JIT on outer scope, static LSTM cell",
             "torch/block/compile": "torch.compile, static LSTM cell (a layer each)",
             "tensorflow/block_fused": "TF Graph, BlockLSTM",
             "tensorflow/cudnn/eager": "TF Eager, monolithic (on a CPU: Keras's loop)",
@@ -141,7 +144,8 @@ _STACKED = Workload(
             "torch/block_fused/eager": "PyTorch, block_fused",
             "torch/cudnn/eager": "PyTorch, monolithic (on a CPU: oneDNN)",
             "torch/cudnn/jit": "PyTorch JIT, monolithic",
-            "torch/cudnn/compile": "torch.compile, monolithic",
+            "torch/cudnn/compile": "torch.compile, monolithic (a layer each)",
+            "outer-torch/cudnn/compile": "torch.compile of the whole step, monolithic",
         }
     ),
     baseline="torch/basic/eager",

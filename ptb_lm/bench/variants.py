@@ -1,4 +1,4 @@
-"""Who computes it: variants, and the registries behind their names.
+"""Who computes it: a variant is a name of a program, behind which is a row of registries.py.
 
 A variant, FRAMEWORK/MODEL[/EXECUTION[/UNROLL]][@PRECISION], is what a program can be asked for,
 `torch/cudnn`, `tensorflow/basic/graph/loop` or `torch/cudnn/graph@bf16`; or a program that people write
@@ -11,63 +11,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ptb_lm import classifier
+from ptb_lm.bench import registries
 from ptb_lm.errors import UserError
 from ptb_lm.model.cells import LSTM
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.frameworks import FRAMEWORKS, PRECISIONS, Framework
-
-
-def _program(
-    framework: str,
-    build: str,
-    models: Mapping[str, str],
-    *,
-    executions: tuple[str, ...],
-    precisions: tuple[str, ...] = ("fp32",),
-) -> Framework:
-    """Return the row of a framework's program that people write."""
-    return Framework(
-        build=build,
-        models=models,
-        executions=executions,
-        unrolls=("static",),
-        precisions=precisions,
-        missing=FRAMEWORKS[framework].missing,
-        refusals={},
-    )
-
-
-LANGUAGE_MODELS: dict[str, Framework] = {
-    **FRAMEWORKS,
-    "plain-torch": _program(
-        "torch",
-        "ptb_lm.bench.rivals.plain_torch:build",
-        {
-            "cudnn": "nn.Embedding, nn.LSTM, nn.Linear, cross_entropy, clip_grad_norm_, SGD",
-            "cudnn-kept-memory": "the same in a process that keeps freed memory",
-        },
-        executions=("eager", "compile"),
-        precisions=("fp32", "tf32", "bf16"),
-    ),
-    "plain-tensorflow": _program(
-        "tensorflow",
-        "ptb_lm.bench.rivals.plain_tensorflow:build",
-        {"keras": "Keras's Embedding, LSTM, Dense, cross-entropy and SGD, tf.clip_by_global_norm"},
-        executions=("graph",),
-        precisions=("fp32", "bf16"),
-    ),
-}
-CLASSIFIERS: dict[str, Framework] = {
-    **classifier.CLASSIFIERS,
-    "one-call-torch": _program(
-        "torch",
-        "ptb_lm.bench.rivals.torch_one_call:build",
-        {"cudnn": "one torch.nn.LSTM for all layers"},
-        executions=("eager",),
-    ),
-}
-
 
 AGAIN = "#again"
 
@@ -174,7 +122,7 @@ def add(name_and_build: str) -> Variant:
     module, _, function = build.partition(":")
     if not name or {"/", "@", "#"} & set(name) or not module or not function or ":" in function:
         raise UserError(f"--add {name_and_build}: give it as NAME=MODULE:FUNCTION")
-    if name in LANGUAGE_MODELS or name in CLASSIFIERS:
+    if name in registries.LANGUAGE_MODELS or name in registries.CLASSIFIERS:
         raise UserError(f"--add {name_and_build}: the name {name!r} is taken")
     row = Framework(
         build=build,
@@ -186,7 +134,7 @@ def add(name_and_build: str) -> Variant:
         refusals={},
         takes_keywords=True,
     )
-    LANGUAGE_MODELS[name] = CLASSIFIERS[name] = row
+    registries.LANGUAGE_MODELS[name] = registries.CLASSIFIERS[name] = row
     return Variant(f"{name}/custom", name)
 
 

@@ -98,13 +98,7 @@ class Classifier(Model):
         """Wait for the device and return the numbers behind some losses: the only synchronisation."""
 
 
-_KERAS_MODELS = {
-    "lstm": "keras.layers.LSTM, Keras's own loop over elementary operations",
-    "cudnn": "keras.layers.LSTM with cuDNN on a GPU; on a CPU, of torch alone, a loop after one product",
-}
-_KERAS_MISSING = "install it with: pip install 'ptb-lm[jax]' (a checkout: -e '.[jax]')"
-
-# The frameworks of the language model, by what else they build, and those that build this alone.
+# The frameworks of the language model, by what else they build. The benchmark has more (bench/registries.py).
 CLASSIFIERS: dict[str, Framework] = {
     "torch": dataclasses.replace(
         FRAMEWORKS["torch"],
@@ -116,42 +110,6 @@ CLASSIFIERS: dict[str, Framework] = {
     ),
     "tensorflow": dataclasses.replace(
         FRAMEWORKS["tensorflow"], build="ptb_lm.classifier.on_tensorflow:build"
-    ),
-    "keras-jax": Framework(
-        build="ptb_lm.bench.rivals.keras.on_jax:build",
-        models=_KERAS_MODELS,
-        executions=("xla",),
-        unrolls=("loop",),
-        precisions=("fp32",),
-        missing=_KERAS_MISSING,
-        refusals={},
-    ),
-    "keras-torch": Framework(
-        build="ptb_lm.bench.rivals.keras.on_torch:build",
-        models=_KERAS_MODELS,
-        executions=("eager",),
-        unrolls=("static",),
-        precisions=("fp32",),
-        missing=_KERAS_MISSING,
-        refusals={},
-    ),
-    "keras-tensorflow": Framework(
-        build="ptb_lm.bench.rivals.keras.on_tensorflow:build",
-        models=_KERAS_MODELS,
-        executions=("graph", "xla"),
-        unrolls=("loop",),
-        precisions=("fp32",),
-        missing=FRAMEWORKS["tensorflow"].missing,
-        refusals={("cudnn", "xla"): "XLA cannot compile CudnnRNNV3"},
-    ),
-    "pytensor": Framework(
-        build="ptb_lm.bench.rivals.pytensor.classifier:build",
-        models={"scan": "elementary operations in pytensor.scan, after one product of all inputs"},
-        executions=("graph",),
-        unrolls=("loop",),
-        precisions=("fp32", "fp64"),
-        missing="install it with: pip install 'ptb-lm[pytensor]' (a checkout: -e '.[pytensor]')",
-        refusals={},
     ),
 }
 

@@ -17,7 +17,7 @@ from support import installed
 from torch import nn
 
 from ptb_lm import files
-from ptb_lm.bench import check, variants
+from ptb_lm.bench import check, registries
 from ptb_lm.bench.check import apart, classification, expected, language_question, problem
 from ptb_lm.bench.check.bounds import BOUNDS
 from ptb_lm.bench.check.fingerprint import WIDTH, fingerprint
@@ -63,7 +63,7 @@ Weights = dict[str, np.ndarray]
 
 
 def builder(name: str, *, precision: str = "fp32", device: str = "cpu", task: Any = LANGUAGE) -> check.Build:
-    registry = variants.LANGUAGE_MODELS if isinstance(task, LanguageTask) else variants.CLASSIFIERS
+    registry = registries.LANGUAGE_MODELS if isinstance(task, LanguageTask) else registries.CLASSIFIERS
     return Variant(name, "").builder(registry, precision=precision, device=device, seed=1)
 
 
@@ -99,7 +99,7 @@ def test_the_timed_execution_is_compared_with_its_own_masks(name: str, task: Lan
 
 @pytest.mark.slow
 @installed("tensorflow")
-@pytest.mark.parametrize("precision", variants.LANGUAGE_MODELS["plain-tensorflow"].precisions)
+@pytest.mark.parametrize("precision", registries.LANGUAGE_MODELS["plain-tensorflow"].precisions)
 def test_the_plain_loop_of_keras_passes(precision: str) -> None:
     """Torch's has a file of its own, rivals/test_plain_torch.py."""
     build = builder("plain-tensorflow/keras", precision=precision)

@@ -15,8 +15,8 @@ import pytest
 from runs import refusal, run_command
 
 from ptb_lm.bench import __main__ as bench
+from ptb_lm.bench import registries
 from ptb_lm.bench import rows as bench_rows
-from ptb_lm.bench import variants
 from ptb_lm.bench.check.bounds import BOUNDS
 from ptb_lm.bench.suites import SUITES
 
@@ -35,7 +35,7 @@ def _added(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let workers find this folder's modules, and forget added variants."""
     monkeypatch.setenv("PYTHONPATH", str(TESTS))
     for table in ("LANGUAGE_MODELS", "CLASSIFIERS"):
-        monkeypatch.setattr(variants, table, dict(getattr(variants, table)))
+        monkeypatch.setattr(registries, table, dict(getattr(registries, table)))
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from ptb_lm.bench import variants
+from ptb_lm.bench import registries, variants
 from ptb_lm.bench.selection import Options, selected
 from ptb_lm.bench.variants import Variant
 from ptb_lm.errors import UserError
@@ -14,7 +14,7 @@ from ptb_lm.errors import UserError
 def _mine(monkeypatch: pytest.MonkeyPatch) -> None:
     """A variant of the user's own, forgotten afterwards."""
     for table in ("LANGUAGE_MODELS", "CLASSIFIERS"):
-        monkeypatch.setattr(variants, table, dict(getattr(variants, table)))
+        monkeypatch.setattr(registries, table, dict(getattr(registries, table)))
     assert variants.add("mine=anywhere:build") == MINE
 
 

@@ -7,7 +7,7 @@ import pytest
 from runs import refusal
 
 from ptb_lm.bench import __main__ as bench
-from ptb_lm.bench import user_variants, variants
+from ptb_lm.bench import registries, user_variants
 
 pytestmark = pytest.mark.slow
 
@@ -37,7 +37,7 @@ def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (folder / "leaving.py").write_text("raise SystemExit('no GPU, no module')\n")
     monkeypatch.setenv("PYTHONPATH", str(folder))
     for table in ("LANGUAGE_MODELS", "CLASSIFIERS"):
-        monkeypatch.setattr(variants, table, dict(getattr(variants, table)))
+        monkeypatch.setattr(registries, table, dict(getattr(registries, table)))
     return folder
 
 

@@ -46,22 +46,22 @@ tensorflow/basic/eager      | TF Eager               | 1.5050 85.0492    75.2506
 tensorflow/basic            | TF Graph               | 0.2687 32.2603   476.3282 | 0.7869  39.3426  162.6734
 tensorflow/basic/graph/loop | TF Graph whileop-lstm  | 0.2652 13.2582   482.7189 | 0.8653  43.2652  147.9247
 torch/basic/eager           | PyTorch                | 0.4806 24.0279   266.3574 | 1.9554  97.7685   65.4607
-torch/basic/jit             | PyTorch JIT            | 0.4266 21.3289   300.0617 | 2.4091 120.4535   53.1325
+outer-torch/basic/jit | PyTorch JIT | 0.4266 21.3289 300.0617 | 2.4091 120.4535 53.1325
 tensorflow/block/eager      | TF Eager, static LSTM  | 1.2225 61.1254   104.7027 | 3.0802 154.0104   41.5556
 tensorflow/block            | TF Graph, static LSTM  | 0.2970 14.8495   430.9899 | 0.8478  42.3902  150.9782
 torch/block/eager           | PyTorch, static LSTM   | 0.3645 18.2256   351.1551 | 3.0368 151.8392   42.1498
-torch/block/jit             | PyTorch JIT, static LSTM | 0.3761 18.8029   340.3738 | 2.3677 118.3856   54.0606
+outer-torch/block/jit | PyTorch JIT, static LSTM | 0.3761 18.8029 340.3738 | 2.3677 118.3856 54.0606
 """
 _STACKED_GPU = """
 tensorflow/basic/eager      | TF Eager               | 1.6109 79.4576    80.5460 | 5.6337 281.6842   22.7205
 tensorflow/basic            | TF Graph               | 0.0590  2.9487  2170.4379 | 0.0916   4.5810 1397.0780
 tensorflow/basic/graph/loop | TF Graph whileop-lstm  | 0.0721  3.6027  1776.4577 | 0.1858   9.2919  688.7714
 torch/basic/eager           | PyTorch                | 0.1707  8.5327   750.0577 | 0.4738  23.6913  270.1419
-torch/basic/jit             | PyTorch JIT            | 0.0590  2.9511  2168.7047 | 0.2709  13.5444  472.5208
+outer-torch/basic/jit | PyTorch JIT | 0.0590 2.9511 2168.7047 | 0.2709 13.5444 472.5208
 tensorflow/block/eager      | TF Eager, static LSTM  | 1.1988 59.9422   106.7695 | 3.0028 150.1442   42.6257
 tensorflow/block            | TF Graph, static LSTM  | 0.0437  2.1837  2930.8486 | 0.0707   3.5330 1811.4876
 torch/block/eager           | PyTorch, static LSTM   | 0.0331  1.6533  3871.1344 | 0.1091   5.4549 1173.2491
-torch/block/jit             | PyTorch JIT, static LSTM | 0.0251  1.2549  5100.0342 | 0.1004   5.0185 1275.2917
+outer-torch/block/jit | PyTorch JIT, static LSTM | 0.0251 1.2549 5100.0342 | 0.1004 5.0185 1275.2917
 tensorflow/cudnn/eager      | TF Eager, cuDNN LSTM   | 0.1469  7.3467   871.1441 | 0.5271  26.3526  242.8605
 tensorflow/cudnn            | TF Graph, cuDNN LSTM   | 0.0297  1.4842  4312.2252 | 0.0311   1.5530 4120.9726
 torch/cudnn/eager           | PyTorch, cuDNN LSTM    | 0.0086  0.4291 14916.2879 | 0.0236   1.1809 5419.7600
@@ -171,6 +171,7 @@ SOURCES = (
             "model 63)"
         ),
         references={"3x256": "torch/basic/eager"},
+        remark="its JIT is on the outer scope, all layers in one module",
         figures=(*_stacked(_CPU_6_CORES, _STACKED_CPU), *_stacked(_RTX_2080_TI, _STACKED_GPU)),
     ),
     Source(

@@ -13,7 +13,8 @@ import torch
 from torch import profiler
 
 from ptb_lm.bench.language_workloads import PTB_VOCABULARY
-from ptb_lm.bench.variants import LANGUAGE_MODELS, Variant
+from ptb_lm.bench.registries import LANGUAGE_MODELS
+from ptb_lm.bench.variants import Variant
 from ptb_lm.bench.workloads import LanguageTask
 from ptb_lm.data import corpus
 from ptb_lm.errors import UserError

@@ -15,8 +15,10 @@ import pytest
 from small_classifiers import configured, random_batch, random_weights
 
 from ptb_lm import classifier
+from ptb_lm.bench import registries
 from ptb_lm.classifier import Batch, ClassifierConfig, reference
 from ptb_lm.errors import UserError
+from ptb_lm.model.choice import Choice
 
 FRAMEWORKS = ("keras-jax", "keras-torch", "keras-tensorflow")
 TRAINING_STEPS = 10
@@ -69,17 +71,9 @@ def start() -> None:
 
 
 def build(variant: Variant, config: ClassifierConfig, **choice: Any) -> Any:
-    return classifier.build(
-        config,
-        random_weights(config),
-        **{
-            "framework": variant.framework,
-            "model": variant.model,
-            "execution": variant.execution,
-            "device": variant.device,
-            **choice,
-        },
-    )
+    given = {name: getattr(variant, name) for name in ("framework", "model", "execution", "device")}
+    chosen = Choice.of(registries.CLASSIFIERS, **{**given, **choice})
+    return chosen.builder()(config, random_weights(config), chosen)
 
 
 def measure(variant: Variant) -> dict[str, Any]:
@@ -298,6 +292,15 @@ def test_a_missing_gpu_is_refused(framework: str, processes: dict[str, ProcessPo
     assert sentence == f"--device cuda: Keras on {framework.removeprefix('keras-')} finds no CUDA device here"
 
 
+# Begins a program.
+BUILD = """
+from ptb_lm.bench import registries
+from ptb_lm.bench.variants import Variant
+from ptb_lm.classifier import *
+build = Variant("{variant}", "").builder(registries.CLASSIFIERS, device="auto", precision="fp32", seed=1)
+"""
+
+
 def python(program: str) -> subprocess.CompletedProcess[str]:
     environment = {name: value for name, value in os.environ.items() if name != "TF_CPP_MIN_LOG_LEVEL"}
     return subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
@@ -305,10 +308,11 @@ def python(program: str) -> subprocess.CompletedProcess[str]:
 
 def test_listing_the_classifiers_imports_no_library() -> None:
     program = (
-        "import sys, ptb_lm.classifier; from ptb_lm.bench.rivals import keras, pytensor; print(*sys.modules)"
+        "import sys; from ptb_lm.bench import registries; from ptb_lm.bench.rivals import keras, pytensor; "
+        "print(*sys.modules)"
     )
     modules = python(program).stdout.split()
-    assert "ptb_lm.classifier" in modules
+    assert "ptb_lm.bench.registries" in modules
     assert not {"torch", "tensorflow", "keras", "jax", "pytensor"} & set(modules)
 
 
@@ -317,9 +321,9 @@ def test_without_keras_the_row_tells_how_to_install_it(framework: str) -> None:
     program = f"""
 import sys
 sys.modules["keras"] = None
-from ptb_lm.classifier import *
+{BUILD.format(variant=f"{framework}/lstm")}
 config = ClassifierConfig(input_size=1, hidden_sizes=(1,), classes=2)
-build(config, initial(config, seed=1), framework={framework!r}, model="lstm")
+build(config, initial(config, seed=1))
 """
     last_line = python(program).stderr.splitlines()[-1]
     assert last_line.startswith(
@@ -333,9 +337,9 @@ def test_the_terminal_stays_quiet(framework: str) -> None:
         pytest.skip(f"{framework} is not installed")
     program = f"""
 import numpy as np
-from ptb_lm.classifier import *
+{BUILD.format(variant=f"{framework}/lstm")}
 config = ClassifierConfig(input_size=2, hidden_sizes=(3,), classes=2, bidirectional=True)
-built = build(config, initial(config, seed=1), framework={framework!r}, model="lstm")
+built = build(config, initial(config, seed=1))
 batch = Batch(np.zeros((4, 3, 2), np.float32), np.zeros(4, np.int32))
 for each in (batch, batch._replace(lengths_B=np.full(4, 2, np.int32))):
     built.train_step(each), built.forward_step(each), built.loss_and_gradients(each)

@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from ptb_lm.bench import check
+from ptb_lm.bench.registries import LANGUAGE_MODELS
 from ptb_lm.bench.rivals.plain_torch import PlainLoop
-from ptb_lm.bench.variants import LANGUAGE_MODELS, Variant
+from ptb_lm.bench.variants import Variant
 from ptb_lm.bench.workloads import LanguageTask
 from ptb_lm.errors import UserError
 from ptb_lm.model import parameters
@@ -115,7 +116,8 @@ def test_the_tutorial_s_configurations_are_not_refused() -> None:
 FAULTS = """
 import resource, torch
 from ptb_lm.model import parameters
-from ptb_lm.bench.variants import LANGUAGE_MODELS, Variant
+from ptb_lm.bench.registries import LANGUAGE_MODELS
+from ptb_lm.bench.variants import Variant
 from ptb_lm.model.config import PRESETS
 config = PRESETS["test"]
 build = Variant("plain-torch/{}", "").builder(LANGUAGE_MODELS, device="cpu", precision="fp32", seed=1)

@@ -11,8 +11,10 @@ import pytest
 from small_classifiers import configured, random_batch, random_weights
 
 from ptb_lm import classifier
+from ptb_lm.bench import registries
 from ptb_lm.classifier import Batch, ClassifierConfig, reference
 from ptb_lm.errors import UserError
+from ptb_lm.model.choice import Choice
 
 pytensor = pytest.importorskip("pytensor")
 
@@ -20,7 +22,7 @@ from ptb_lm.bench.rivals.pytensor.dropout import InvertedDropout  # noqa: E402
 
 BOUND = {"fp32": 1e-6, "fp64": 1e-13}
 
-EVERY_PRECISION = pytest.mark.parametrize("precision", classifier.CLASSIFIERS["pytensor"].precisions)
+EVERY_PRECISION = pytest.mark.parametrize("precision", registries.CLASSIFIERS["pytensor"].precisions)
 
 
 @pytest.fixture(autouse=True)
@@ -35,7 +37,8 @@ def interpreted(request: pytest.FixtureRequest) -> Iterator[None]:
 
 def build(config: ClassifierConfig, **choice: Any) -> Any:
     weights = random_weights(config)
-    return classifier.build(config, weights, framework="pytensor", model="scan", **choice)
+    chosen = Choice.of(registries.CLASSIFIERS, framework="pytensor", model="scan", **choice)
+    return chosen.builder()(config, weights, chosen)
 
 
 def trained_by_reference(
@@ -152,9 +155,12 @@ def test_the_terminal_stays_quiet_when_it_is_compiled() -> None:
     """With numba, as users run it."""
     program = """
 import numpy as np
+from ptb_lm.bench import registries
+from ptb_lm.bench.variants import Variant
 from ptb_lm.classifier import *
 config = ClassifierConfig(input_size=5, hidden_sizes=(7,), classes=4)
-built = build(config, initial(config, seed=1), framework="pytensor", model="scan")
+build = Variant("pytensor/scan", "").builder(registries.CLASSIFIERS, device="cpu", precision="fp32", seed=1)
+built = build(config, initial(config, seed=1))
 built.train_step(Batch(np.zeros((3, 9, 5), np.float32), np.zeros(3, np.int32)))
 """
     finished = subprocess.run(

@@ -1,0 +1,140 @@
+"""torch's models with all layers in one graph, where `--execution jit` and `compile` have a graph each.
+
+- jit: TorchScript of the outer scope, all layers in one module, as in the published comparison of TensorFlow
+  and PyTorch on a stacked LSTM ("PyTorch JIT on outer scope").
+- compile: torch.compile of the whole training step in one graph: embedding, layers, softmax, gradients,
+  clipping and SGD. A forward pass is a graph, too.
+
+There is no dropout: its masks are drawn outside of what is compiled.
+
+Shapes: T = time steps, B = batch, I = input width, H = hidden units.
+"""
+
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias, cast
+
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from ptb_lm.data.corpus import Words
+from ptb_lm.errors import UserError
+from ptb_lm.model.choice import Choice
+from ptb_lm.model.config import Config
+from ptb_lm.torch_backend.backend import Loss, TorchBackend
+from ptb_lm.torch_backend.cells import Layer, LSTMState
+from ptb_lm.torch_backend.dropout import Dropout, no_dropout
+from ptb_lm.torch_backend.execution import executed
+from ptb_lm.torch_backend.layers import DirectedLayers
+from ptb_lm.torch_backend.model import LSTMStack, State
+
+# Returns the output and each layer's state, of the input and each layer's state.
+Run: TypeAlias = Callable[[Tensor, list[Any]], tuple[Tensor, list[Any]]]
+
+
+class Layers(nn.Module):
+    """Layers one after the other, as TorchScript takes them."""
+
+    def __init__(self, layers: list[Layer]) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(layers)
+
+    def forward(self, x_TBI: Tensor, state: list[LSTMState]) -> tuple[Tensor, list[LSTMState]]:
+        """Return the output [T, B, H] and each layer's state after the last step."""
+        after: list[LSTMState] = []
+        for index, layer in enumerate(self.layers):
+            x_TBI, last = layer(x_TBI, state[index])
+            after.append(last)
+        return x_TBI, after
+
+
+class Stack(LSTMStack):
+    """A stack without dropout that is run as one."""
+
+    def __init__(self, run: Run) -> None:
+        super().__init__([])
+        self.run = run
+
+    def forward(
+        self, x_TBI: Tensor, state: State, *, dropout: Dropout, lengths_B: Tensor | None = None
+    ) -> tuple[Tensor, list[Any]]:
+        """Return the output [T, B, H], and the state after the sequence."""
+        return self.run(x_TBI, list(state))
+
+
+class Scripted(TorchBackend):
+    """A model whose layers are one TorchScript module."""
+
+    def __init__(self, config: Config, weights: Mapping[str, NDArray[Any]], choice: Choice) -> None:
+        super().__init__(config, weights, choice)
+        # Of one direction, and none torch.nn.LSTM: the registry has no such model.
+        directed = cast("list[DirectedLayers]", list(self.stack.layers))
+        layers = Layers([layer.directions[0] for layer in directed])
+        self.executed_stack = Stack(executed(cast(Layer, layers), "jit"))
+
+    @property
+    def engine(self) -> str:
+        """What computes the LSTM."""
+        return f"{super().engine}; all layers in one TorchScript module"
+
+
+class Compiled(TorchBackend):
+    """A model whose training step is one graph of torch.compile, and so is its forward pass."""
+
+    def __init__(self, config: Config, weights: Mapping[str, NDArray[Any]], choice: Choice) -> None:
+        super().__init__(config, weights, choice)
+        if shutil.which(os.environ.get("CXX", "g++")) is None:
+            raise UserError("--execution compile needs a C++ compiler; install g++ or set CXX")
+        # Without these torch leaves the gradients and torch.nn.LSTM out of the graph.
+        torch._dynamo.config.trace_autograd_ops = True
+        torch._dynamo.config.allow_rnn = True
+        self.executed_stack = Stack(self._one_after_another)
+        self.step = torch.compile(self._step, fullgraph=True, dynamic=False)
+        self._scored = torch.compile(self._losses, fullgraph=True, dynamic=False)
+
+    @property
+    def engine(self) -> str:
+        """What computes the LSTM."""
+        return f"{super().engine}; the whole step in one graph of torch.compile"
+
+    @torch.no_grad()
+    def evaluate_step(self, x_BT: Words, y_BT: Words, state: State) -> tuple[State, Loss]:
+        """Score a window."""
+        return self._scored(self._time_major(x_BT), self._time_major(y_BT), state)
+
+    def _losses(self, ids_N: Tensor, targets_N: Tensor, state: State) -> tuple[State, Loss]:
+        embedded_TBE = self._embedded(ids_N, len(state[0][0]))
+        output_TBH, state = self.executed_stack(embedded_TBE, state, dropout=no_dropout)
+        nll = self.softmax.losses(output_TBH.flatten(0, 1), targets_N).sum(dtype=torch.float64)
+        return state, torch.stack([nll, torch.zeros_like(nll)])
+
+    def _one_after_another(self, x_TBI: Tensor, state: list[Any]) -> tuple[Tensor, list[Any]]:
+        after: list[Any] = []
+        for layer, before in zip(self.stack.layers, state, strict=True):
+            x_TBI, last = layer(x_TBI, [before])
+            after += last
+        return x_TBI, after
+
+
+_EXECUTIONS: Mapping[str, type[TorchBackend]] = {"jit": Scripted, "compile": Compiled}
+
+
+def build(config: Config, weights: Mapping[str, NDArray[Any]], choice: Choice) -> TorchBackend:
+    """Build the model; see ptb_lm.model.backend.build.
+
+    Raises:
+        UserError: There is no such device, or no compiler; or the configuration has dropout.
+    """
+    if min(config.keep_prob, config.embedding_keep_prob, config.recurrent_keep_prob) < 1:
+        raise UserError("more than a layer in one graph is for configurations without dropout")
+    eager = Choice.of(
+        framework="torch",
+        model=choice.model,
+        execution="eager",
+        device=choice.device,
+        precision=choice.precision,
+        seed=choice.seed,
+    )
+    return _EXECUTIONS[choice.execution](config, weights, eager)

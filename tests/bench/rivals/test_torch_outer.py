@@ -1,0 +1,60 @@
+"""All layers in one graph: TorchScript's and torch.compile's compute what the reference does."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from ptb_lm.bench import check
+from ptb_lm.bench.registries import LANGUAGE_MODELS
+from ptb_lm.bench.variants import Variant
+from ptb_lm.bench.workloads import LanguageTask
+from ptb_lm.errors import UserError
+from ptb_lm.model import parameters
+from ptb_lm.model.config import Config
+
+TASK = LanguageTask(
+    config=Config(num_layers=2, hidden_size=9, embedding_size=5, num_steps=4, batch_size=6),
+    vocabulary_size=60,
+)
+
+
+def builder(name: str) -> check.Build:
+    variant = Variant(f"outer-torch/{name}", "")
+    return variant.builder(LANGUAGE_MODELS, device="cpu", precision="fp32", seed=1)
+
+
+def built(name: str, config: Config = TASK.config) -> Any:
+    return builder(name)(config, parameters.initial(config, TASK.vocabulary_size, seed=1))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "basic/jit",
+        "block/jit",
+        *(pytest.param(f"{m}/compile", marks=pytest.mark.slow) for m in ("basic", "cudnn")),
+    ],
+)
+def test_a_stack_in_one_graph_computes_what_the_reference_does(name: str) -> None:
+    """A compiled step fails where torch.compile would leave a part of it out of the graph."""
+    check.check(TASK, builder(name), precision="fp32", seed=3, passes=("forward", "train"))
+
+
+def test_all_layers_are_one_module_of_torchscript() -> None:
+    model = built("basic")
+    run = model.executed_stack.run
+    assert isinstance(run, torch.jit.ScriptModule)
+    assert len(list(run.parameters())) == 2 * 3
+    assert model.engine.endswith("all layers in one TorchScript module")
+
+
+@pytest.mark.parametrize("name", ["keep_prob", "embedding_keep_prob", "recurrent_keep_prob"])
+def test_dropout_is_refused(name: str) -> None:
+    with pytest.raises(UserError, match="for configurations without dropout"):
+        built("basic", TASK.config.replace(**{name: 0.5}))
+
+
+def test_torchscript_is_refused_for_a_layer_that_it_leaves_as_it_is() -> None:
+    with pytest.raises(UserError, match=r"TorchScript leaves torch\.nn\.LSTM as it is"):
+        builder("cudnn/jit")
