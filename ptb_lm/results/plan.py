@@ -7,6 +7,7 @@ those of python -m ptb_lm.train, the arguments of a suite those of python -m ptb
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from ptb_lm.results import suites_of_a_cpu
 from ptb_lm.results.steps import Adapt, Python, Race, Step, Suite, Train, UnlessKept, possible
 
 
@@ -83,64 +84,17 @@ def _race(name: str, flags: str) -> Iterator[Train]:
     yield Race(f"{name}-COMMIT-cpu", f"{flags} --model block_fused --precision auto", on="cpu")
 
 
-def _suites_of_a_cpu() -> Iterator[Suite]:
-    """Yield the suites, cut to what takes minutes, as the reports say."""
-    few = "--variants 'tensorflow/*' torch/cudnn/eager torch/block_fused/eager"
-    for name, arguments in {
-        "executions-small": f"executions --workloads small {few} --row-limit 6",
-        "executions-medium": f"executions --workloads medium {few} --row-limit 8",
-        "ptb": "ptb --workloads small medium --row-limit 15",
-        "ptb-large": "ptb --workloads large word_language_model --row-limit 15",
-        "semantics": "semantics --row-limit 30",
-        "acoustic-short": "acoustic --workloads '*-short' --row-limit 4",
-        "acoustic-long": "acoustic --workloads '1x320-CE-long' --rounds 3 --row-limit 10",
-        "acoustic-deep": "acoustic --workloads '4x320-*' --batch-size 2 --rounds 3 --row-limit 8",
-        "template": "template --row-limit 3",
-        "stacked-lm": "stacked-lm --row-limit 12",
-    }.items():
-        yield Suite(f"bench-{name}-cpu", arguments, on="cpu")
-
-
-def _added(functions: dict[str, str]) -> str:
-    return "--add " + " ".join(f"{name}=ptb_lm.bench.rivals.{what}" for name, what in functions.items())
-
-
-def _precisions_of_a_cpu() -> Suite:
-    rivals = (
-        "plain-torch/cudnn plain-torch/cudnn@bf16 plain-torch/cudnn-kept-memory plain-torch/cudnn/compile "
-        "plain-tensorflow/keras plain-tensorflow/keras@bf16"
-    )
-    before = "before-cudnn/custom before-block_fused/custom"
-    before_bf16 = "before-cudnn/custom@bf16 before-block_fused/custom@bf16"
-    ours = "torch/cudnn torch/cudnn@bf16 torch/block_fused torch/block_fused@bf16"
-    added = _added({"before-cudnn": "before:cudnn", "before-block_fused": "before:block_fused"})
-    return Suite(
-        "bench-precisions-cpu",
-        f"ptb --workloads medium small --rounds 10 --baseline plain-torch/cudnn {added} "
-        f"--variants {rivals} {ours} {before} {before_bf16}",
-        on="cpu",
-    )
-
-
-def _optimisations(config: str) -> Iterator[Suite]:
-    torch = (
-        *("own_softmax", "sparse_embedding", "kept_memory"),
-        *("fast_masks", "own_kernels", "packed_recurrence"),
-    )
-    tensorflow = ("own_softmax", "own_gradient", "kept_memory")
-    without = {f"without-{what.replace('_', '-')}": f"without:{what}" for what in torch}
-    yield Suite(
-        f"bench-optimisations-{config}-DEVICE",
-        f"ptb --workloads {config} --rounds 20 --row-limit 20 --baseline plain-torch/cudnn "
-        f"--variants torch/cudnn torch/block_fused torch/block 'without-*' {_added(without)}",
-    )
-    without = {f"without-{what.replace('_', '-')}": f"without_tensorflow:{what}" for what in tensorflow}
-    yield Suite(
-        f"bench-optimisations-tensorflow-{config}-DEVICE",
-        f"ptb --workloads {config} --rounds 12 --row-limit 15 --baseline plain-tensorflow/keras "
-        f"--variants 'tensorflow/*' 'without-*' {_added(without)}",
-        needs="tensorflow",
-    )
+def _templates() -> Iterator[Python]:
+    program = "examples/sequence_classification.py"
+    for framework in ("torch", "tensorflow"):
+        for model in ("basic", "block", "block_fused", "cudnn"):
+            name = f"{framework}-{model}-DEVICE"
+            yield Python(
+                f"{program} --framework {framework} --model {model} --device DEVICE "
+                f"--log-dir checkpoints/template-{name}",
+                needs="tensorflow" if framework == "tensorflow" else "sklearn",
+                stdout=f"results/template-{name}/log.txt",
+            )
 
 
 def _adaptations(config: str) -> Iterator[Adapt]:
@@ -228,23 +182,48 @@ RESULTS = {
         ),
     ),
     "bench": _result(
-        "the tables of the benchmark's suites; on a CPU some of them in parts",
+        "the tables of the benchmark's suites; on a CPU in parts, without what takes a minute a step",
         Suite("bench-quick-DEVICE", "quick"),
+        (
+            Suite(f"bench-{name}-cuda", name, on="cuda")
+            for name in (
+                *("peak", "ptb", "executions", "stacked-lm", "cells", "acoustic", "semantics", "template"),
+            )
+        ),
+        suites_of_a_cpu.tables(),
+    ),
+    "bench-again": _result(
+        "the suite quick a second time, and whether all of its ratios agree with the first",
         Suite("bench-quick-again-DEVICE", "quick"),
         Python(
             "-m ptb_lm.bench compare results/bench-quick-DEVICE results/bench-quick-again-DEVICE",
             stdout="results/bench-quick-again-DEVICE/comparison.md",
         ),
-        (
-            Suite(f"bench-{name}-cuda", name, on="cuda")
-            for name in ("peak", "ptb", "executions", "stacked-lm", "acoustic", "semantics", "template")
+    ),
+    "bench-executions": _result(
+        "every execution of TensorFlow's models on a CPU, which no document quotes",
+        suites_of_a_cpu.executions(),
+    ),
+    "bench-coverage": _result(
+        "does a 95 % interval hold: a program against itself, twenty times",
+        Suite(
+            "bench-coverage-DEVICE",
+            "quick --variants torch/cudnn 'torch/cudnn#again' --baseline torch/cudnn --rounds 100 "
+            "--processes 100",
         ),
-        _suites_of_a_cpu(),
+        Python(
+            "-m ptb_lm.bench.studies coverage results/bench-coverage-DEVICE",
+            stdout="results/bench-coverage-DEVICE/coverage.md",
+        ),
+    ),
+    "template": _result(
+        "accuracy and ROC AUC of the example that classifies sequences, with each cell of both frameworks",
+        _templates(),
     ),
     "cpu-speed": _result(
         "small and medium on a CPU in fp32 and bf16, beside plain loops and the step before there were "
         "kernels; and what a busy process beside a training costs",
-        _precisions_of_a_cpu(),
+        suites_of_a_cpu.precisions(),
         Python(
             "-m ptb_lm.bench.studies contention --config medium --precision bf16 "
             "--out results/contention-medium-cpu",
@@ -253,8 +232,8 @@ RESULTS = {
     ),
     "optimisations": _result(
         "what each optimisation is worth, for docs/performance.md",
-        _optimisations("small"),
-        _optimisations("medium"),
+        suites_of_a_cpu.optimisations("small"),
+        suites_of_a_cpu.optimisations("medium"),
     ),
     "profile": _result(
         "where a step's time goes",
@@ -287,12 +266,13 @@ RESULTS = {
 }
 
 _EVERYWHERE = (
-    *("profile", "bench", "small", "medium", "large", "medium-tied", "medium-seeds", "adaptation"),
+    *("profile", "bench", "bench-coverage", "template"),
+    *("small", "medium", "large", "medium-tied", "medium-seeds", "adaptation"),
     *("small-tutorial", "medium-tutorial", "large-tutorial", "ablation", "ablation-small", "parity"),
 )
 # What `all` is.
 ALL = {
-    "cpu": ("optimisations", *_EVERYWHERE, "scoring"),
+    "cpu": ("optimisations", "cpu-speed", *_EVERYWHERE, "scoring"),
     "cuda": ("gpu-tests", *_EVERYWHERE, "medium-precisions", "race"),
 }
 

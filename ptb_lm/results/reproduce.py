@@ -177,7 +177,9 @@ class _Work:
         if self.stopped:
             return 128 + self.stopped
         if stdout and done.returncode == 0:
-            (self.root / self._named(stdout)).write_bytes(done.stdout)
+            kept = self.root / self._named(stdout)
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            kept.write_bytes(done.stdout)
         return done.returncode if done.returncode >= 0 else 128 - done.returncode
 
     def _named(self, text: str) -> str:

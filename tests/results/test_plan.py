@@ -2,13 +2,17 @@
 
 import itertools
 import re
+import runpy
 import shlex
 
 import pytest
+from support import ROOT
 
 from ptb_lm import evaluate, train
 from ptb_lm.bench import __main__ as bench
+from ptb_lm.bench import registries, selection, variants
 from ptb_lm.bench.studies import __main__ as studies
+from ptb_lm.bench.variants import original
 from ptb_lm.results import __main__ as results
 from ptb_lm.results import ablation, plan, steps
 from ptb_lm.training import launch
@@ -38,6 +42,9 @@ def test_a_step_s_command_is_understood(
     name: str, device: str, step: steps.Train | steps.Adapt | steps.Suite | steps.Python
 ) -> None:
     words = shlex.split(named(steps.arguments(step), device))
+    if words[0].startswith("examples/"):
+        assert runpy.run_path(str(ROOT / words[0]))["parse"](words[1:]).device == device
+        return
     assert words[0] == "-m"
     if words[1] == "pytest":
         return
@@ -46,6 +53,34 @@ def test_a_step_s_command_is_understood(
         run = launch.new_config({flag: value for flag, value in given.items() if value is not None})
         assert run.config in name + step.name
         assert str(given["run_dir"]) == f"checkpoints/reproduce-{named(step.name, device)}"
+
+
+@pytest.mark.parametrize(
+    "step", [step for *_, step in OF_DEVICES if isinstance(step, steps.Suite)], ids=lambda step: step.name
+)
+def test_a_suite_measures_a_program_twice_by_enough_processes(
+    step: steps.Suite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The A/A test; and below three processes an interval would lack what differs between them."""
+    words = shlex.split(step.arguments)
+    given = bench._parser().parse_args(["run", *words])
+    options = selection.Options(
+        suite=given.suite,
+        workloads=tuple(given.workloads),
+        variants=tuple(given.variants),
+        baseline=given.baseline,
+        rounds=given.rounds,
+        processes=given.processes,
+    )
+    for table in ("LANGUAGE_MODELS", "CLASSIFIERS"):
+        monkeypatch.setattr(registries, table, dict(getattr(registries, table)))
+    added = [variants.add(each) for each in given.add]
+    for workload in selection.selected(options, added):
+        names = {variant.name for variant in workload.variants}
+        again = {name for name in names if original(name) != name}
+        assert len(again) == 1, workload.name
+        assert {original(name) for name in again} <= names
+        assert workload.processes >= (3 if workload.name.startswith("4x320") else 5)
 
 
 def test_no_two_results_are_kept_in_one_folder() -> None:

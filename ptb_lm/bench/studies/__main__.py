@@ -1,4 +1,4 @@
-"""Look into training and scoring: python -m ptb_lm.bench.studies profile | contention | ..."""
+"""What no suite measures: python -m ptb_lm.bench.studies profile | contention | divergence | scoring | coverage."""
 
 import argparse
 import shlex
@@ -28,7 +28,9 @@ def _command(given: list[str]) -> int:
 
 
 def _parser() -> cli.Parser:
-    parser = cli.Parser(prog=PROG, description="Study training and scoring in ways that no suite does.")
+    parser = cli.Parser(
+        prog=PROG, description="Study training, scoring and the benchmark in ways that no suite does."
+    )
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
 
     text = "Where the time of a torch training step goes, operation by operation."
@@ -73,6 +75,16 @@ def _parser() -> cli.Parser:
     scoring.add_argument("--rounds", type=cli.whole(1), default=5, help="default: %(default)s")
     _add_out(scoring, "table.md and OUT/rows.jsonl")
     scoring.set_defaults(function=_scoring)
+
+    text = "How many of a program's intervals against itself contain 1, from a benchmark's rows."
+    coverage = commands.add_parser("coverage", prog=f"{PROG} coverage", description=text, help=text)
+    coverage.add_argument(
+        "folder", type=Path, metavar="FOLDER", help="has the rows, of a program and its #again"
+    )
+    coverage.add_argument(
+        "--repetitions", type=cli.whole(1), default=20, help="parts of the rounds (default: %(default)s)"
+    )
+    coverage.set_defaults(function=_coverage)
     return parser
 
 
@@ -114,6 +126,14 @@ def _scoring(arguments: argparse.Namespace) -> int:
     from ptb_lm.bench.studies import scoring
 
     return scoring.measure(arguments)
+
+
+def _coverage(arguments: argparse.Namespace) -> int:
+    from ptb_lm.bench.studies import coverage
+    from ptb_lm.bench.summary import summarise
+
+    cli.say("\n".join(coverage.page(summarise(arguments.folder).groups, arguments.repetitions)))
+    return 0
 
 
 if __name__ == "__main__":
