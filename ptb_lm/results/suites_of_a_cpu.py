@@ -10,17 +10,16 @@ from collections.abc import Iterator, Mapping
 from ptb_lm.results.steps import Suite
 
 # Of the tables of published figures, and the plain loops beside them.
-_PUBLISHED = "plain-torch/cudnn plain-tensorflow/keras 'torch/*' 'tensorflow/*'"
+_PUBLISHED = "plain-torch/cudnn plain-tensorflow/keras 'torch/*' 'tensorflow/*' 'outer-torch/*'"
 _TWICE = "torch/cudnn torch/cudnn#again"  # the A/A test
 _DEEP = f"torch/block_fused {_TWICE} tensorflow/block_fused"
 _TABLES: Mapping[str, str] = {
     "ptb": f"ptb --workloads small medium --row-limit 15 --variants {_PUBLISHED}",
     "ptb-default-recipe": "ptb --workloads medium-default-recipe --row-limit 15 "
     "--variants 'torch/*' tensorflow/block_fused",
-    "ptb-large": "ptb --workloads large --row-limit 20 "
-    f"--variants plain-torch/cudnn torch/basic torch/block_fused {_TWICE} 'tensorflow/basic*'",
-    "word-language-model": "ptb --workloads word_language_model --row-limit 20 "
-    f"--variants plain-torch/cudnn {_TWICE} tensorflow/cudnn",
+    "ptb-large": "ptb --workloads large word_language_model --row-limit 20 "
+    f"--variants plain-torch/cudnn torch/basic torch/block_fused {_TWICE} "
+    "'tensorflow/basic*' tensorflow/cudnn",
     "semantics": "semantics --row-limit 20",
     "acoustic-short": "acoustic --workloads '*-short' --row-limit 10",
     "acoustic-long": "acoustic --workloads '1x320-CE-long' --row-limit 20 "

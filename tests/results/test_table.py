@@ -39,6 +39,8 @@ Between.
 <!-- end of ablation of small -->
 <!-- ablation of medium: written by a script -->
 <!-- end of ablation of medium -->
+<!-- seeds: written by a script -->
+<!-- end of seeds -->
 The end, with a \\backslash.
 """
 README = "# ptb_lm\n\n<!-- perplexities: written by a command -->\n<!-- end of perplexities -->\n"
@@ -331,7 +333,7 @@ def test_a_missing_page_is_one_sentence(results: Path) -> None:
 
 def test_the_pages_of_this_checkout_have_the_tables_of_its_runs(tmp_path: Path) -> None:
     kept = ROOT / "results"
-    shutil.copytree(kept, tmp_path / "results", ignore=shutil.ignore_patterns("bench-*", "profile-*"))
+    shutil.copytree(kept, tmp_path / "results", ignore=shutil.ignore_patterns("report.*", "profile-*"))
     shutil.copy(ROOT / "README.md", tmp_path)
     assert "small-tutorial-cudnn-cpu" in tables(tmp_path / "results")
     for page in ("README.md", "results/README.md"):

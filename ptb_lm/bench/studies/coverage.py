@@ -76,11 +76,12 @@ def page(groups: Sequence[Group], repetitions: int) -> Iterator[str]:
     for group in groups:
         ratios = repeated(group, repetitions)
         found = coverage(ratios)
+        few = f"{100 * found.believable:.0f} of 100 such studies"
         units = "/".join(map(str, distinct(f"{ratio.units} {ratio.unit}es" for ratio in ratios)))
         yield f"## {group.name}, {group.baseline} against itself\n"
         yield (
-            f"{found.held} of {found.repetitions} intervals of {CLAIMED:.0%} contain 1; of right ones so few "
-            f"or fewer would be found in {100 * found.believable:.0f} of 100 such studies. Each is of {units}.\n"
+            f"{found.held} of {found.repetitions} intervals of {CLAIMED:.0%} contain 1, each of {units}; "
+            f"of right ones so few or fewer would be found in {few}.\n"
         )
         yield "| repetition | ratio | 95 % interval | holds |\n| --: | --: | --- | --- |"
         for number, ratio in enumerate(ratios, 1):

@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 from small_classifiers import configured, random_batch, random_weights
 
-from ptb_lm import classifier
 from ptb_lm.bench import registries
 from ptb_lm.classifier import Batch, ClassifierConfig, reference
 from ptb_lm.errors import UserError

@@ -1,0 +1,219 @@
+"""The seed table of results/README.md: each row of the documents that this project began with, beside ours.
+
+A row says what measures it here, the published figure, and our own, which is read from what is kept in
+results/; or why there is none.
+"""
+
+import json
+import re
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from ptb_lm.bench.reporting import formats, published
+from ptb_lm.bench.reporting.published import Figure
+from ptb_lm.bench.results import Group, Result, Summary
+from ptb_lm.bench.rows import FILE
+from ptb_lm.bench.summary import summarise
+from ptb_lm.results.markdown import table
+
+PART = "seeds"
+NOT_MEASURED = "not measured"
+TITLES = ("document", "row", "published", "here: command", "here: measured")
+# A published source that none of the documents is.
+LATER = ("TensorFlow models, pull request 2276, 2017",)
+# Where a workload's rows are kept; -DEVICE follows.
+FOLDERS = {
+    "small": "bench-ptb",
+    "large": "bench-ptb-large",
+    "word_language_model": "bench-ptb-large",
+    "3x256": "bench-stacked-lm",
+    "1x320-CE-short": "bench-acoustic-short",
+    "1x320-CE-long": "bench-acoustic-long",
+    "4x320-CE-long": "bench-acoustic-deep",
+    "4x320-CTC-long": "bench-acoustic-deep",
+    "3x1024": "bench-semantics",
+    "1024-1024-512": "bench-semantics",
+}
+DEVICES = ("cpu", "cuda")
+# Of rnn_benchmarks, whose results are pictures: who is in them, and the variant that answers.
+_ONE_DIRECTION = {
+    "Lasagne LSTMLayer": "pytensor/scan",
+    "Keras/TensorFlow LSTM": "keras-tensorflow/lstm",
+    "Keras/TensorFlow cuDNNLSTM": "keras-tensorflow/cudnn",
+    "Keras/Theano LSTM": "",
+}
+_OF_ALL = {
+    "PyTorch LSTMCell-basic": "torch/basic",
+    "PyTorch LSTMCell-fused": "torch/block",
+    "PyTorch cuDNNLSTM": "torch/cudnn",
+    "TensorFlow LSTMCell": "tensorflow/basic/graph/loop",
+    "TensorFlow LSTMBlockCell": "tensorflow/block/graph/loop",
+    "TensorFlow LSTMBlockFusedCell": "tensorflow/block_fused",
+}
+_TF_CUDNN = {"TensorFlow cuDNNLSTM": "tensorflow/cudnn"}
+PICTURED: Mapping[str, Mapping[str, str]] = {
+    "1x320-CE-short": {**_OF_ALL, **_TF_CUDNN, **_ONE_DIRECTION},
+    "1x320-CE-long": {**_OF_ALL, **_TF_CUDNN, **_ONE_DIRECTION},
+    "4x320-CE-long": {**_OF_ALL, **_TF_CUDNN, "Lasagne LSTMLayer": ""},
+    "4x320-CTC-long": {**_OF_ALL, "Lasagne LSTMLayer": ""},
+}
+WHY_NOT = {
+    "Lasagne LSTMLayer": "Theano is no longer maintained; its heir has layers of one direction",
+    "Keras/Theano LSTM": "Keras 3 has no Theano",
+    "BasicLSTMCell, two GPUs": "one process trains on one device",
+}
+SCORES = re.compile(r"test accuracy ([\d.]+), AUC ([\d.]+)")
+
+
+class Row(NamedTuple):
+    """A row of the table, as its titles say."""
+
+    document: str
+    row: str
+    published: str
+    command: str
+    measured: str
+
+
+def markdown(results: Path) -> str:
+    """Return the table.
+
+    Args:
+        results: The folder with what is kept.
+
+    Raises:
+        UserError: Rows of a benchmark cannot be read.
+    """
+    kept = _Kept(results)
+    rows = [*_figures(kept), *_pictures(kept), *_claims(kept), *_perplexities(results), *_templates(results)]
+    return table(TITLES, rows)
+
+
+class _Kept:
+    """The benchmarks in a folder of results, each read once."""
+
+    def __init__(self, results: Path) -> None:
+        self._summaries: dict[str, Summary] = {}
+        for folder in dict.fromkeys(f"{name}-{device}" for name in FOLDERS.values() for device in DEVICES):
+            if (results / folder / FILE).is_file():
+                self._summaries[folder] = summarise(results / folder)
+
+    def found(self, workload: str, pass_name: str, variant: str) -> Iterator[tuple[str, Group, Result]]:
+        """Yield (folder, group, result) of each device that measured a variant."""
+        for device in DEVICES:
+            folder = f"{FOLDERS[workload]}-{device}"
+            for group in self._summaries[folder].groups if folder in self._summaries else ():
+                result = group.result(variant)
+                if (group.workload, group.pass_name) == (workload, pass_name) and result and result.blocks:
+                    yield folder, group, result
+
+    def shown(self, workload: str, pass_name: str, variant: str, *, rate: bool) -> str:
+        """Return what was measured of a variant, in the unit of what was published."""
+        cells = []
+        for folder, group, result in self.found(workload, pass_name, variant):
+            cut = f" ({', '.join(group.cuts)})" if group.cuts else ""
+            cells.append(f"[{_of(group, result, rate=rate)}{cut}]({folder}/report.md)")
+        return "; ".join(cells) or NOT_MEASURED
+
+
+def _of(group: Group, result: Result, *, rate: bool) -> str:
+    if rate and result.rate is not None and group.work is not None:
+        return f"{formats.significant(result.rate.median)} {group.work.unit} a second"
+    return f"{formats.significant(statistics.median(row.seconds_per_step for row in result.blocks) * 1e3)} ms"
+
+
+def _figures(kept: _Kept) -> Iterator[Row]:
+    """Yield the rows that have numbers, what was measured on several machines together."""
+    for source in published.SOURCES:
+        if source.name in LATER:
+            continue
+        alike: dict[tuple[str, str, str, str], list[Figure]] = {}
+        for figure in source.figures:
+            key = (figure.workload, figure.pass_name, figure.variant, figure.name)
+            alike.setdefault(key, []).append(figure)
+        for (workload, pass_name, variant, name), figures in alike.items():
+            rate = figures[0].seconds_per_step is None
+            yield Row(
+                source.name,
+                f"{workload}, {pass_name}: {name}",
+                "; ".join(f"{_number(figure)} ({figure.hardware})" for figure in figures),
+                _command(source.suite, workload, variant),
+                WHY_NOT.get(name) or kept.shown(workload, pass_name, variant, rate=rate),
+            )
+
+
+def _number(figure: Figure) -> str:
+    if figure.seconds_per_step is not None:
+        return f"{figure.seconds_per_step * 1e3:,.6g} ms"
+    return f"{figure.rate:,.6g} words a second"
+
+
+def _command(suite: str, workload: str, variant: str) -> str:
+    if not variant:
+        return formats.NOTHING
+    return f"`python -m ptb_lm.bench run {suite} --workloads {workload} --variants {variant}`"
+
+
+def _pictures(kept: _Kept) -> Iterator[Row]:
+    (source,) = (each for each in published.SOURCES if each.suite == "acoustic")
+    for workload, variants in PICTURED.items():
+        for name, variant in variants.items():
+            measured = kept.shown(workload, "train", variant, rate=False) if variant else WHY_NOT[name]
+            command = _command(source.suite, workload, variant)
+            yield Row(source.name, f"{workload}, train: {name}", "a picture", command, measured)
+
+
+def _claims(kept: _Kept) -> Iterator[Row]:
+    """Yield what the thread on cuDNN says of three sizes, without numbers."""
+    source = next(each for each in published.SOURCES if each.suite == "semantics")
+    for workload, text in (("1024-1024-512", "faster than 3x1024"), ("3x1024", "slower than 1024-1024-512")):
+        yield Row(
+            source.name,
+            f"{workload}, train: TensorFlow",
+            f"{text}, without numbers",
+            _command(source.suite, workload, "tensorflow/cudnn"),
+            kept.shown(workload, "train", "tensorflow/cudnn", rate=False),
+        )
+
+
+def _perplexities(results: Path) -> Iterator[Row]:
+    source = next(each for each in published.SOURCES if "large" in each.references and each.name not in LATER)
+    cells = []
+    for device in DEVICES:
+        folder = f"large-tutorial-cudnn-{device}"
+        if (file := results / folder / "result.json").is_file():
+            found = json.loads(file.read_text(encoding="utf-8"))
+            cells.append(f"[{found['final_test_perplexity']:.2f}]({folder})")
+    yield Row(
+        source.name,
+        "large: test perplexity",
+        "78.04",
+        "`scripts/reproduce large-tutorial`",
+        "; ".join(cells) or NOT_MEASURED,
+    )
+
+
+def _templates(results: Path) -> Iterator[Row]:
+    """Yield the scores of the template program, with each cell of both frameworks."""
+    for framework in ("torch", "tensorflow"):
+        for model in ("basic", "block", "block_fused", "cudnn"):
+            cells = []
+            for device in DEVICES:
+                folder = f"template-{framework}-{model}-{device}"
+                if scores := _scores(results / folder / "log.txt"):
+                    cells.append(f"[accuracy {scores[0]}, AUC {scores[1]}]({folder}/log.txt)")
+            yield Row(
+                published.SOURCES[0].name,
+                f"the template: test accuracy and ROC AUC, {framework} {model}",
+                "not given",
+                f"`python examples/sequence_classification.py --framework {framework} --model {model}`",
+                "; ".join(cells) or NOT_MEASURED,
+            )
+
+
+def _scores(log: Path) -> Sequence[str]:
+    """Return (accuracy, AUC) of a template's log; nothing if there is none."""
+    found = SCORES.search(log.read_text(encoding="utf-8")) if log.is_file() else None
+    return found.groups() if found else ()

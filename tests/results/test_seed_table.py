@@ -1,0 +1,88 @@
+"""The table of the documents that the project began with: its figures are those of the rows, its commands work."""
+
+import json
+import shlex
+from pathlib import Path
+
+import bench_rows
+import pytest
+
+from ptb_lm.bench import __main__ as bench
+from ptb_lm.bench import selection
+from ptb_lm.bench.reporting import published
+from ptb_lm.results import seed_table
+
+
+def rows(results: Path) -> dict[str, list[str]]:
+    """The table's cells by its second column."""
+    lines = seed_table.markdown(results).splitlines()[2:]
+    cells = [[cell.strip() for cell in line.strip("| ").split(" | ")] for line in lines]
+    assert {len(row) for row in cells} == {len(seed_table.TITLES)}
+    found = {row[1]: row for row in cells}
+    assert len(found) == len(cells), "no row is there twice"
+    return found
+
+
+def test_a_figure_is_the_median_of_the_rows(tmp_path: Path) -> None:
+    seconds = (2.0, 1.0, 4.0)  # of 40 steps of 400 words
+    measured = [
+        bench_rows.row(suite="ptb", variant="tensorflow/basic", round=n, seconds=s)
+        for n, s in enumerate(seconds)
+    ]
+    bench_rows.write(tmp_path / "bench-ptb-cpu", measured)
+    found = rows(tmp_path)
+    assert found["small, train: BasicLSTMCell"][2:] == [
+        "15,000 words a second (Tesla P40)",
+        "`python -m ptb_lm.bench run ptb --workloads small --variants tensorflow/basic`",
+        "[8,000 words a second](bench-ptb-cpu/report.md)",
+    ]
+    assert found["small, train: LSTMBlockCell"][-1] == seed_table.NOT_MEASURED
+    assert found["small, train: BasicLSTMCell, two GPUs"][3:] == ["–", "one process trains on one device"]
+
+
+def test_a_batch_that_was_cut_is_said_and_each_device_has_its_figure(tmp_path: Path) -> None:
+    deep = {"suite": "acoustic", "workload": "4x320-CE-long", "variant": "torch/cudnn", "seconds": 10.0}
+    bench_rows.write(tmp_path / "bench-acoustic-deep-cpu", [bench_rows.row(**deep, cut="batch 2 of 32")])
+    bench_rows.write(tmp_path / "bench-acoustic-deep-cuda", [bench_rows.row(**{**deep, "seconds": 1.0})])
+    assert rows(tmp_path)["4x320-CE-long, train: PyTorch cuDNNLSTM"][-1].split("; ") == [
+        "[250 ms (batch 2 of 32)](bench-acoustic-deep-cpu/report.md)",
+        "[25.0 ms](bench-acoustic-deep-cuda/report.md)",
+    ]
+
+
+def test_scores_and_perplexities_are_those_of_the_files(tmp_path: Path) -> None:
+    folder = tmp_path / "template-torch-block-cpu"
+    folder.mkdir()
+    (folder / "log.txt").write_text("epoch 1: ...\ntest accuracy 0.9650, AUC 0.9880 (weights of epoch 7)\n")
+    run = tmp_path / "large-tutorial-cudnn-cuda"
+    run.mkdir()
+    (run / "result.json").write_text(json.dumps({"final_test_perplexity": 78.291}))
+    found = rows(tmp_path)
+    template = "the template: test accuracy and ROC AUC, torch"
+    assert found[f"{template} block"][-1] == "[accuracy 0.9650, AUC 0.9880](template-torch-block-cpu/log.txt)"
+    assert found[f"{template} basic"][-1] == seed_table.NOT_MEASURED
+    assert found["large: test perplexity"][-1] == "[78.29](large-tutorial-cudnn-cuda)"
+
+
+def test_every_published_figure_of_the_documents_has_a_row(tmp_path: Path) -> None:
+    found = rows(tmp_path)
+    figures = [f for s in published.SOURCES if s.name not in seed_table.LATER for f in s.figures]
+    assert len(figures) > 50
+    for figure in figures:
+        cells = found[f"{figure.workload}, {figure.pass_name}: {figure.name}"]
+        assert f"({figure.hardware})" in cells[2]
+        number = figure.seconds_per_step * 1e3 if figure.seconds_per_step else figure.rate
+        assert f"{number:,.6g} " in cells[2]
+
+
+@pytest.mark.parametrize("command", {row[3] for row in rows(Path("nowhere")).values()})
+def test_a_row_s_command_measures_its_variant(command: str) -> None:
+    words = shlex.split(command.strip("`"))
+    if words[:3] != ["python", "-m", "ptb_lm.bench"]:
+        assert words[0] in ("–", "python", "scripts/reproduce")
+        return
+    given = bench._parser().parse_args(words[3:])
+    (workload,) = selection.selected(
+        selection.Options(suite=given.suite, workloads=tuple(given.workloads), variants=tuple(given.variants))
+    )
+    assert given.variants[0] in {variant.name for variant in workload.variants}
