@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from ptb_lm.bench.findings import Group, Result, Summary
 from ptb_lm.bench.reporting import formats, published
 from ptb_lm.bench.reporting.published import Figure
-from ptb_lm.bench.results import Group, Result, Summary
 from ptb_lm.bench.rows import FILE
 from ptb_lm.bench.summary import summarise
 from ptb_lm.results.markdown import table

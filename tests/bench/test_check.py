@@ -107,6 +107,17 @@ def test_the_plain_loop_of_keras_passes(precision: str) -> None:
     assert found.what["dropout"].startswith("in a second model without it; with it, the mean of 4 losses")
 
 
+def test_words_that_occur_hundreds_of_times_in_a_window_are_rounded_as_often() -> None:
+    """Each occurrence is an addition to the word's row, whose rounding is no error of the gradient."""
+    config = Config(num_layers=3, hidden_size=32, embedding_size=8, num_steps=50, batch_size=128)
+    task = LanguageTask(config=config, vocabulary_size=20)
+    for name in ("torch/cudnn", "plain-torch/cudnn"):
+        found = check.check(task, builder(name), precision="fp32", seed=2)
+        assert found.errors["gradient_error"] < BOUNDS["fp32"].gradient / 10
+    with pytest.raises(check.WrongError, match="is off by"):
+        check.check(task, functools.partial(wrong_variant.build, precision="fp32"), precision="fp32", seed=2)
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("task", [LANGUAGE, EVERYTHING, UNDROPPED])
 @pytest.mark.parametrize("precision", FRAMEWORKS["torch"].precisions)

@@ -1,4 +1,4 @@
-"""The table of the documents that the project began with: its figures are those of the rows, its commands work."""
+"""The table of the documents that the project began with: figures are the rows's, and commands work."""
 
 import json
 import shlex

@@ -108,7 +108,7 @@ def _compare(model: Backend, question: Steps, errors: Errors, *, masked: bool = 
     scored = list(_scored(model, placed, config.batch_size)) if question.forward else []
     for _ in range(OVERFLOWS):
         with contextlib.suppress(_OverflowError):
-            steps = list(_trained(model, placed, question.rates, masked=masked))
+            steps = list(_trained(model, placed, question, masked=masked))
             break
         model.load_weights(question.weights)
     else:
@@ -147,17 +147,15 @@ def _scored(model: Backend, windows: Sequence[Any], batch_size: int) -> Iterator
         yield model.read([loss])[0].nll / batch_size
 
 
-def _trained(
-    model: Backend, windows: Sequence[Any], rates: Sequence[float], *, masked: bool
-) -> Iterator[_Step]:
-    """Train on windows one after the other.
+def _trained(model: Backend, windows: Sequence[Any], question: Steps, *, masked: bool) -> Iterator[_Step]:
+    """Train on a question's windows, placed on the device, one after the other.
 
     Raises:
         _OverflowError: A gradient was too large for float16.
     """
     batch_size, steps = windows[0][0].shape
     state, before = model.zero_state(batch_size), model.export_weights()
-    for (x_BT, y_BT), rate in zip(windows, rates, strict=True):
+    for index, ((x_BT, y_BT), rate) in enumerate(zip(windows, question.rates, strict=True)):
         kept = model.next_masks(batch_size, steps) if masked else None
         start = time.perf_counter()
         state, loss = model.train_step(x_BT, y_BT, state, learning_rate=rate)
@@ -167,14 +165,22 @@ def _trained(
         seconds = time.perf_counter() - start
         after = model.export_weights()
         moved = {name: fingerprint(before[name].astype(np.float64) - after[name]) for name in before}
-        rounding = {name: _rounding(before[name], after[name]) for name in before}
+        times = question.additions(index)
+        rounding = {name: _rounding(before[name], after[name], times.get(name, 1)) for name in before}
         yield _Step(measured.nll / batch_size, measured.gradient_norm, seconds, moved, rounding, kept)
         before = after
 
 
-def _rounding(before: NDArray[Any], after: NDArray[Any]) -> float:
-    """Return the norm of half a unit in the last place of each weight that was moved."""
-    return float(np.finfo(after.dtype).eps / 2 * np.linalg.norm(after[before != after]))
+def _rounding(before: NDArray[Any], after: NDArray[Any], times: Any) -> float:
+    """Return the norm of what rounds in the weights that were moved: half a unit in the last place each time.
+
+    Args:
+        before: The weights.
+        after: The weights after a step.
+        times: How often each was added to; such errors add up as the root of their number.
+    """
+    rounds = np.where(before != after, after * np.sqrt(times), 0)
+    return float(np.finfo(after.dtype).eps / 2 * np.linalg.norm(rounds))
 
 
 def _relative(found: float, expected: Any) -> float:

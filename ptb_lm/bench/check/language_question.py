@@ -66,6 +66,17 @@ class Steps:
         """The words of the batch's rows."""
         return problem.text(self.task, windows=STEPS, distinct=self.distinct, seed=self.seed)
 
+    def additions(self, step: int) -> dict[str, NDArray[np.integer]]:
+        """Return how often a step adds to a weight, where that is not once: to a word's row as it occurs.
+
+        Returns:
+            By name; [V, 1] for the embedding.
+        """
+        steps = self.task.config.num_steps
+        words = self.text[:, step * steps : (step + 1) * steps]
+        counts_V = np.bincount(words.ravel(), minlength=self.task.vocabulary_size)
+        return {"embedding": np.maximum(counts_V, 1)[:, None]}
+
     def __getstate__(self) -> dict[str, Any]:
         """Return what is pickled: not what can be drawn again."""
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}

@@ -1,4 +1,4 @@
-"""What no suite measures: python -m ptb_lm.bench.studies profile | contention | divergence | scoring | coverage."""
+"""What no suite measures: python -m ptb_lm.bench.studies profile | contention | divergence | …"""
 
 import argparse
 import shlex

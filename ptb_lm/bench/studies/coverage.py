@@ -13,9 +13,9 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from ptb_lm.bench.findings import Group, Result, distinct, paired
 from ptb_lm.bench.intervals import Ratio
 from ptb_lm.bench.reporting import formats
-from ptb_lm.bench.results import Group, Result, distinct, paired
 from ptb_lm.errors import UserError
 
 CLAIMED = 0.95
