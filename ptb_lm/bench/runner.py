@@ -16,7 +16,7 @@ from ptb_lm.bench.workloads import Workload
 def run(
     options: Options, workloads: Sequence[Workload], record: Record, machine: Machine, *, command: str
 ) -> None:
-    """Measure what the record lacks; a round of which something is lacking with its baseline.
+    """Measure what the record lacks. Where a round lacks something, its baseline is measured again.
 
     Raises:
         UserError: The machine's rates cannot be measured.
@@ -50,10 +50,10 @@ def _rounds(measurement: Measurement) -> Iterator[str]:
 
 
 def _todo(measurement: Measurement, index: int) -> set[tuple[str, str]]:
-    """Return the variants and passes to measure in a round: what it lacks, and what makes pairs of that.
+    """Return the variants and passes to measure in a round.
 
-    What was measured in another session is no pair: the baseline is measured again beside what was lacking,
-    and where it is lacking itself everything.
+    These are those that the round lacks, and the baseline beside them: rows of two sessions make no ratio. If
+    the baseline is lacking, every variant of that pass is measured again.
     """
     workload = measurement.workload
     every = {(variant.name, pass_name) for variant in workload.variants for pass_name in workload.passes}

@@ -28,18 +28,18 @@ def _overall(groups: Sequence[Group]) -> Iterator[str]:
     many, label = len(where[best]), where[best][0].label(best)
     if many == measured:
         yield (
-            f"On this machine take {label}: in all {measured} passes it is the fastest, or cannot be "
-            "distinguished from the fastest."
+            f"On this machine take {label}: in all {measured} passes it is the fastest, or may be as fast as "
+            "the fastest."
         )
     else:
         yield (
-            f"On this machine the choice depends on the pass: no variant is the fastest in all {measured} "
-            f"passes, or indistinguishable from it; {label} is in {many}."
+            f"On this machine no variant is the best for every pass: {label} is the fastest, or may be as "
+            f"fast as the fastest, in {many} of {measured}."
         )
 
 
 def _fastest(group: Group) -> list[Result]:
-    """Return the fastest, and all that cannot be distinguished from it; [] if nothing was measured."""
+    """Return the fastest, and those that may be as fast; nobody where nothing was measured."""
     if not group.candidates:
         return []
     first, *others = group.candidates
@@ -64,14 +64,14 @@ def _of_group(group: Group) -> str:
     take = f"{group.name}: take {fastest.label}, {rate}."
     ratio = paired(fastest, second)
     if ratio is None:
-        return f"{take} How certain that is cannot be known: it has no round in common with {second.label}."
+        return f"{take} There is no interval: it has no round in common with {second.label}."
     if ratio.interval is None:
         times = formats.times(ratio.estimate)
-        return f"{take} It was {times} times as fast as {second.label}; one round does not say how certain."
-    lead = f"its speed is {formats.ratio(ratio)} times that of the runner-up, {second.label}"
-    few = "" if ratio.unit == "process" else ", and another process may differ by more than that"
+        return f"{take} It was {times} times as fast as {second.label}; one round gives no interval."
+    lead = f"Its speed is {formats.ratio(ratio)} times that of the second, {second.label}"
+    few = "" if ratio.unit == "process" else "; other processes may differ by more than that"
     equals = [result.label for result in _fastest(group)[1:]]
     if not equals:
-        return f"{take} That is 95 % certain: {lead}{few}."
+        return f"{take} {lead}{few}: the 95 % interval is above 1."
     named = ", ".join(equals[:_MANY]) + (f" and {len(equals) - _MANY} more" if len(equals) > _MANY else "")
-    return f"{take} It cannot be distinguished from {named}: {lead}{few}."
+    return f"{take} {lead}{few}. As fast may be {named}."

@@ -1,4 +1,4 @@
-"""What no suite measures: python -m ptb_lm.bench.studies profile | contention | divergence | …"""
+"""What no suite measures: python -m ptb_lm.bench.studies profile, contention, divergence and so on."""
 
 import argparse
 import shlex
