@@ -48,7 +48,8 @@ def check(
     seed: int,
 ) -> Checked:
     """Compare a language model with the reference; see ptb_lm.bench.check.check."""
-    errors = Errors(BOUNDS[precision], steps=task.config.num_steps)
+    targets = task.batch_size * task.config.num_steps
+    errors = Errors(BOUNDS[precision].of(targets), steps=task.config.num_steps)
     question = Steps(task, problem.distinct_rows(task), (), "forward" in passes, seed)
     model = build(task.config, question.weights) if model is None else model
     if not masks.drops(task):
