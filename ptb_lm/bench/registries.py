@@ -8,7 +8,7 @@ import dataclasses
 from collections.abc import Mapping
 
 from ptb_lm import classifier
-from ptb_lm.model.backend import FRAMEWORKS, Framework
+from ptb_lm.model.frameworks import FRAMEWORKS, Framework
 
 _KERAS_MODELS = {
     "lstm": "keras.layers.LSTM, Keras's own loop over elementary operations",

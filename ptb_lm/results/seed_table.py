@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from ptb_lm.bench.findings import Group, Result, Summary
 from ptb_lm.bench.reporting import formats, published
-from ptb_lm.bench.reporting.published import Figure
+from ptb_lm.bench.reporting.publication import Figure
 from ptb_lm.bench.rows import FILE
 from ptb_lm.bench.summary import summarise
 from ptb_lm.results.markdown import table

@@ -28,7 +28,7 @@ from ptb_lm.torch_backend.cells import Layer, LSTMState
 from ptb_lm.torch_backend.dropout import Dropout, no_dropout
 from ptb_lm.torch_backend.execution import executed
 from ptb_lm.torch_backend.layers import DirectedLayers
-from ptb_lm.torch_backend.model import LSTMStack, State
+from ptb_lm.torch_backend.stack import RecurrentStack, State
 
 # Returns the output and each layer's state, of the input and each layer's state.
 Run: TypeAlias = Callable[[Tensor, list[Any]], tuple[Tensor, list[Any]]]
@@ -50,7 +50,7 @@ class Layers(nn.Module):
         return x_TBI, after
 
 
-class Stack(LSTMStack):
+class Stack(RecurrentStack):
     """A stack without dropout that is run as one."""
 
     def __init__(self, run: Run) -> None:
