@@ -57,8 +57,8 @@ class Bound(NamedTuple):
     def of(self, targets: int) -> "Bound":
         """Return the row for a mean over so many targets: of fewer than TARGETS less rounding cancels out.
 
-        It is wider as the root of their number, within limits. A loss is one sum: its bound is WIDEST times as
-        wide at most. A tensor's gradient is the norm of many: its bound is wider by the root of that.
+        It is wider as the root of their number, within limits. A loss is one sum: its bound is at most WIDEST
+        times as wide. A tensor's gradient is the norm of many: its bound is wider by the root of that.
         """
         factor = min(max(1.0, math.sqrt(TARGETS / targets)), WIDEST)
         gradient = math.sqrt(factor) * self.gradient
