@@ -75,6 +75,7 @@ class Process:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         impatience = threading.Timer(self._patience, self._give_up)
+        impatience.daemon = True  # a Ctrl-C right after its start must not wait for it
         impatience.start()
         try:
             self._process.stdin.write(line + "\n")

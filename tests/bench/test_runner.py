@@ -336,7 +336,17 @@ def test_bad_input_is_one_sentence(
     assert sentence in err
 
 
-def test_a_ctrl_c_keeps_the_rows_and_leaves_no_process_behind(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("number", "said"),
+    [
+        (signal.SIGINT, "interrupted"),
+        (signal.SIGTERM, "ended by SIGTERM"),
+        (signal.SIGHUP, "ended by SIGHUP"),
+    ],
+)
+def test_a_ctrl_c_keeps_the_rows_and_leaves_no_process_behind(
+    tmp_path: Path, number: signal.Signals, said: str
+) -> None:
     out = tmp_path / "out"
     command = [sys.executable, "-m", "ptb_lm.bench", "run", "quick", "--device", "cpu", "--out", str(out)]
     variants_flag = ["--variants", "torch/cudnn", "--row-limit", "0.1", "--rounds", "50"]
@@ -348,11 +358,11 @@ def test_a_ctrl_c_keeps_the_rows_and_leaves_no_process_behind(tmp_path: Path) ->
         time.sleep(0.05)
     children = _children(process.pid)
     assert children
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     stdout, stderr = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert stderr == "python -m ptb_lm.bench: interrupted\n"
-    assert "the same command goes on" in stdout
+    assert process.returncode == 128 + number
+    assert stderr == f"python -m ptb_lm.bench: {said}\n"
+    assert "the same command continues" in stdout
     assert all(row["status"] == "measured" for row in rows(out))
     deadline = time.monotonic() + 30
     while any(Path(f"/proc/{child}/cmdline").exists() for child in children):
