@@ -137,7 +137,8 @@ def _git_commit() -> str | None:
     checkout = Path(__file__).resolve().parent.parent
     if not (checkout / ".git").exists():  # installed, perhaps inside another project's checkout
         return os.environ.get("PTB_LM_COMMIT") or None
-    git = ["git", "-C", str(checkout)]
+    # Without optional locks: whoever kills us, or fills the disk, must not leave one in the checkout.
+    git = ["git", "--no-optional-locks", "-C", str(checkout)]
     try:
         commit = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, timeout=10)
         status = subprocess.run(

@@ -140,6 +140,12 @@ def test_the_commit_is_marked_when_the_code_has_changed_and_not_when_results_hav
     assert host.environment()["commit"] == head
     code.write_text("second\n")
     assert host.environment()["commit"] == f"{head} with uncommitted changes"
+    # git would note such times in its index, under a lock that stays if the process is killed meanwhile.
+    code.write_text("first\n")
+    os.utime(code, (1, 1))
+    index = (tmp_path / ".git" / "index").read_bytes()
+    assert host.environment()["commit"] == head
+    assert (tmp_path / ".git" / "index").read_bytes() == index
 
 
 def test_a_copy_without_git_is_told_its_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
