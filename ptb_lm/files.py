@@ -83,11 +83,14 @@ def atomic_path(path: Path) -> Iterator[Path]:
 def atomic_write(path: Path, content: str | bytes) -> None:
     """Write text (as UTF-8, with newlines as they are) or bytes to `path` atomically.
 
+    What UTF-8 lacks, the surrogates of a path that is no text, is written as its escape.
+
     Raises:
         OSError: The folder is not writable, or the disk is full.
     """
     with atomic_path(path) as temporary:
-        temporary.write_bytes(content.encode("utf-8") if isinstance(content, str) else content)
+        encoded = content.encode(errors="backslashreplace") if isinstance(content, str) else content
+        temporary.write_bytes(encoded)
 
 
 @contextlib.contextmanager

@@ -8,6 +8,8 @@ from typing import Any
 _SHORT = reprlib.Repr()  # of what is said of a value
 _SHORT.maxstring = _SHORT.maxother = 80
 
+MOST = 2**53  # what a float holds exactly: nothing that is counted here comes near
+
 Check = Callable[[Any], Any]  # returns the value; raises UnfitError
 
 
@@ -60,24 +62,16 @@ def whole(least: int) -> Check:
     def check(value: Any) -> int:
         if type(value) is not int or value < least:
             raise UnfitError(f"a whole number of at least {least}")
+        if value > MOST:
+            raise UnfitError(f"a whole number of at most {MOST}")
         return value
 
     return check
 
 
-def number(value: Any) -> float:
-    """Check for a number."""
-    if type(value) not in (int, float):
-        raise UnfitError("a number")
-    return float(value)
-
-
 def finite(value: Any) -> float:
     """Check for a finite number."""
-    try:
-        found = number(value)
-    except OverflowError:  # a whole number beyond a float
-        found = math.inf
+    found = _number(value)
     if not math.isfinite(found):
         raise UnfitError("a finite number")
     return found
@@ -85,10 +79,27 @@ def finite(value: Any) -> float:
 
 def positive(value: Any) -> float:
     """Check for a finite number above 0."""
-    found = number(value)
+    found = _number(value)
     if not (math.isfinite(found) and found > 0):
         raise UnfitError("a number above 0")
     return found
+
+
+def quantity(value: Any) -> float:
+    """Check for a number above 0 whose products and ratios with others of its kind are finite, and not 0."""
+    found = positive(value)
+    if not 1e-30 <= found <= 1e30:
+        raise UnfitError("a number between 1e-30 and 1e30")
+    return found
+
+
+def _number(value: Any) -> float:
+    if type(value) not in (int, float):
+        raise UnfitError("a number")
+    try:
+        return float(value)
+    except OverflowError:  # a whole number beyond a float
+        return math.inf
 
 
 def least(bound: float) -> Check:
@@ -119,8 +130,3 @@ def mapping(value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise UnfitError("a JSON object")
     return value
-
-
-def numbers(value: Any) -> dict[str, float]:
-    """Check for an object of numbers; leave out what is null."""
-    return {key: number(each) for key, each in mapping(value).items() if each is not None}

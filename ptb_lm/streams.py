@@ -8,8 +8,8 @@ import select
 import sys
 from typing import TextIO
 
-# Control characters of ASCII and Latin-1, and those that turn the direction of what follows.
-_INVISIBLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+# Control characters of ASCII and Latin-1, those that turn the direction of what follows, and surrogates.
+_INVISIBLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 terminal = 2  # where stderr goes, also while file descriptor 2 is held back (quiet.py)
 
@@ -62,7 +62,10 @@ def mute(stream: TextIO | None) -> None:
 
 
 def visible(text: str) -> str:
-    r"""Return a text with its control characters as escapes (`\x1b`), so that it cannot steer a terminal."""
+    r"""Return a text with its control characters as escapes (`\x1b`), so that it cannot steer a terminal.
+
+    So are surrogates, of a path that is no UTF-8: what is returned can be encoded, and drawn.
+    """
     return _INVISIBLE.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 

@@ -157,6 +157,7 @@ def test_the_bound_of_the_embedded_corpus_is_verified_when_it_is_read(by: str, t
         ("a\rb\nc\td", "a\\rb\\nc\\td"),
         ("\x9b2J \u202eabc", "\\x9b2J \\u202eabc"),
         ("ü — 漢字 €", "ü — 漢字 €"),
+        ("a\udc80", "a\\udc80"),
     ],
 )
 def test_what_would_steer_a_terminal_is_made_visible(

@@ -17,6 +17,11 @@ def test_the_new_content_replaces_the_old(tmp_path: Path) -> None:
     assert files(tmp_path) == {"a.txt": "new\r\nü\n".encode()}
 
 
+def test_what_is_no_text_is_written_as_its_escape(tmp_path: Path) -> None:
+    atomic_write(tmp_path / "a", "path \udc80")
+    assert files(tmp_path) == {"a": b"path \\udc80"}
+
+
 def test_bytes_are_written_as_they_are(tmp_path: Path) -> None:
     atomic_write(tmp_path / "a", b"\x00\r\n\xff")
     assert files(tmp_path) == {"a": b"\x00\r\n\xff"}

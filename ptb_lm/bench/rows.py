@@ -66,8 +66,8 @@ class Work:
     """
 
     parameters: int = _required(json_fields.whole(0))
-    flops_per_step: float = _required(json_fields.positive)
-    items_per_step: float = _required(json_fields.positive)
+    flops_per_step: float = _required(json_fields.quantity)
+    items_per_step: float = _required(json_fields.quantity)
     unit: str = _required(json_fields.text)  # of the items, in the plural: words, sequences
     precision: str = _required(json_fields.text)
     device: str = _required(json_fields.text)
@@ -100,7 +100,7 @@ class Row:
         json_fields.whole(0), 0
     )  # rows with the same number were measured by one process
     steps: int = _of_block(json_fields.whole(1), 1)
-    seconds: float = _of_block(json_fields.positive, math.nan)  # wall time of all the steps
+    seconds: float = _of_block(json_fields.quantity, math.nan)  # wall time of all the steps
     note: str = _optional(json_fields.text, "")
     # The first that was compared with the reference; in earlier versions, of the initial weights.
     loss: float | None = _optional(json_fields.finite, None)
@@ -110,11 +110,11 @@ class Row:
     peak_memory: Mapping[str, float] = _facts(_finite_numbers)  # bytes
     # Of the machine, measured beside the block. It was torch's product of square matrices before it said
     # which library, shape and threads.
-    gemm_gflops: float | None = _optional(json_fields.positive, None)
+    gemm_gflops: float | None = _optional(json_fields.quantity, None)
     gemm_library: str = _optional(json_fields.text, "")
     gemm_shape: str = _optional(json_fields.text, "")
     gemm_threads: int | None = _optional(json_fields.whole(1), None)
-    copy_gbytes: float | None = _optional(json_fields.positive, None)
+    copy_gbytes: float | None = _optional(json_fields.quantity, None)
     engine: str = _optional(json_fields.text, "")
     environment: Mapping[str, Any] = _facts(json_fields.mapping)
     command: str = _optional(json_fields.text, "")
@@ -220,7 +220,8 @@ def to_line(row: Row) -> bytes:
         for field in dataclasses.fields(row)
         if row.is_measured or not field.metadata.get("of_block")
     }
-    return json.dumps(values, ensure_ascii=False, allow_nan=False).encode()
+    text = json.dumps(values, ensure_ascii=False, allow_nan=False)
+    return text.encode(errors="backslashreplace")  # of a path that is no UTF-8: an escape of JSON's, too
 
 
 def _to_json(value: Any) -> Any:
@@ -263,8 +264,6 @@ def _parsed(text: bytes, source: str) -> Row:
                 raise ValueError(f"the key {missing[0]!r} is missing")
         elif "reason" not in found:
             raise ValueError(f"{found['status']}, but no reason is given")
-    except OverflowError:
-        raise UserError(f"{source} a number is too large") from None
     except ValueError as error:
         raise UserError(f"{source} {error}") from None
     return Row(**{"label": found["variant"], **found})

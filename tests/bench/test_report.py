@@ -47,6 +47,12 @@ def table_of(section: str, number: int = 0) -> list[list[str]]:
     return tables[number]
 
 
+def test_a_name_that_is_no_text_is_shown_as_its_escapes(tmp_path: Path) -> None:
+    report = report_of(tmp_path, [row(), row(round=1, variant="mine", label="\udc80\x1b[2J")])
+    assert "\x1b" not in report
+    assert r"\udc80\x1b" in report.replace("\\\\", "\\")
+
+
 @pytest.fixture(scope="module")
 def rich_report(tmp_path_factory: pytest.TempPathFactory) -> str:
     with pytest.MonkeyPatch.context() as patch:

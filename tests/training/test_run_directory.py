@@ -291,6 +291,10 @@ RESULT = {
         ("null", "not a run's result: not a JSON object"),
         ("{", "not valid JSON"),
         ("[" * 100_000, "not valid JSON"),
+        (
+            json.dumps({**RESULT, "test_perplexity": 10**400}),
+            "not a run's result: test_perplexity cannot be 1000",
+        ),
         *(
             (
                 json.dumps({**RESULT, key: value}),
@@ -300,6 +304,7 @@ RESULT = {
                 ("test_perplexity", "1"),
                 ("test_perplexity", float("nan")),
                 ("epochs", 2.5),
+                ("epochs", 2**60),
                 ("environment", []),
                 ("environment", {"cores": "2"}),
                 ("environment", {"started": 3}),

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from ptb_lm import streams
 from ptb_lm.bench.reporting.document import Curves, Line, Lines
 from ptb_lm.bench.reporting.plot_style import FASTER, INK, SLOWER, shortened
 
@@ -42,7 +43,9 @@ def _draw_line(axes: "Axes", line: Line, *, colour: str, dashes: str) -> None:
     label = shortened(line.label)
     if label.startswith("_"):
         label = f"\u200b{label}"  # or matplotlib would leave it out of the legend
-    axes.plot(xs, ys, gid=line.label, label=label, color=colour, linestyle=dashes, marker="o")
+    axes.plot(
+        xs, ys, gid=streams.visible(line.label), label=label, color=colour, linestyle=dashes, marker="o"
+    )
     if any(line.spread):
         low, high = zip(
             *((max(y - s, 1.0), y + s) for y, s in zip(ys, line.spread, strict=True)), strict=True

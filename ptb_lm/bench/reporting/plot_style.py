@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from ptb_lm import streams
 from ptb_lm.bench.reporting.page_style import LIGHT
 
 # Told apart by every kind of colour vision (Okabe and Ito), and on grey paper.
@@ -29,5 +30,9 @@ STYLE: dict[Any, Any] = {
 
 
 def shortened(label: str) -> str:
-    """Return a label that fits a plot: cut, and with an ellipsis, where it is too long."""
-    return label if len(label) <= LONGEST_LABEL else f"{label[: LONGEST_LABEL - 1]}…"
+    """Return a label that fits a plot: cut, and with an ellipsis, where it is too long.
+
+    Of what cannot be drawn (control characters, the surrogates of a path that is no UTF-8), the escape.
+    """
+    drawn = streams.visible(label)
+    return drawn if len(drawn) <= LONGEST_LABEL else f"{drawn[: LONGEST_LABEL - 1]}…"

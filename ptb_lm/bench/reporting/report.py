@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from ptb_lm import cli
+from ptb_lm import cli, streams
 from ptb_lm.bench import report_settings
 from ptb_lm.bench.findings import Group, Summary, distinct
 from ptb_lm.bench.report_settings import ReportSettings
@@ -52,7 +52,9 @@ def write_report(
     document = build(summary, runs=chosen.runs)
     if chosen != before:
         report_settings.write(out, chosen)
-    atomic_write(out / MARKDOWN, to_text(document))
+    # Nothing in it steers a terminal on which it is looked at.
+    lines = map(streams.visible, to_text(document).split("\n"))
+    atomic_write(out / MARKDOWN, "\n".join(lines))
     cli.say(f"wrote {out / MARKDOWN}")
     try:
         html = page.to_html(document)
