@@ -4,22 +4,29 @@
 """
 
 import sys
-from typing import TYPE_CHECKING, Any
 
+TYPE_CHECKING = False  # typing's own is not imported: a Ctrl-C meanwhile would be a traceback
 if TYPE_CHECKING:
+    from typing import Any
+
     from ptb_lm.inference.loading import load as load
 
     __version__: str
 
 # A command of ours: "-m" is Python's name for a module to run, while it looks for it.
 if sys.argv[:1] == ["-m"] or "".join(sys.argv[:1]).endswith("/ptb-lm"):
+    import signal
+
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # ends it without a word, until one can be said
+
     from ptb_lm import stopping, streams
 
     streams.prepare()
     stopping.heard_from_the_start()
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> "Any":
     """Import `load` and the version only when they are used: importing NumPy takes longer than --help."""
     if name == "load":
         from ptb_lm.inference.loading import load

@@ -191,18 +191,30 @@ def test_a_signal_that_is_ignored_stays_so(number: signal.Signals, data: Path, t
 @pytest.mark.parametrize("command", ["train", "evaluate", "bench", "score", "results"])
 def test_a_command_that_is_stopped_as_it_starts_says_one_line(command: str, number: signal.Signals) -> None:
     """While it imports: errors of C modules would come of an exception there, or nothing."""
+    done = stopped_at_import(command, number, "argparse", "numpy")
+    said = "interrupted" if number == signal.SIGINT else "ended by SIGTERM"
+    assert done.stderr == f"python -m ptb_lm.{command}: {said}\n"
+    assert done.returncode == 128 + number
+
+
+def test_a_command_that_is_stopped_before_it_can_say_so_says_nothing() -> None:
+    done = stopped_at_import("train", signal.SIGINT, "ptb_lm.stopping")
+    assert (done.returncode, done.stderr) == (-signal.SIGINT, "")
+
+
+def stopped_at_import(
+    command: str, number: signal.Signals, *modules: str
+) -> subprocess.CompletedProcess[str]:
+    """Start a command, which gets a signal as it imports a module."""
     code = "import sys, runpy; " + (
         "sys.argv = ['-m']; sys.orig_argv = ['python', '-m', {0!r}]; import importlib.abc, signal\n"
         "class Signal(importlib.abc.MetaPathFinder):\n"
         "    def find_spec(self, name, path, target=None):\n"
-        "        if name in ('argparse', 'numpy'): signal.raise_signal({1})\n"
+        "        if name in {2}: signal.raise_signal({1})\n"
         "sys.modules.pop('argparse', None); sys.meta_path.insert(0, Signal())\n"
         "runpy.run_module({0!r}, run_name='__main__', alter_sys=True)"
-    ).format(f"ptb_lm.{command}", int(number))
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    said = "interrupted" if number == signal.SIGINT else "ended by SIGTERM"
-    assert done.stderr == f"python -m ptb_lm.{command}: {said}\n"
-    assert done.returncode == 128 + number
+    ).format(f"ptb_lm.{command}", int(number), modules)
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
 
 
 # Two processes.
