@@ -1,0 +1,103 @@
+"""Do faults to real runs, count what comes of them, and write docs/reliability.md."""
+
+import argparse
+import collections
+import contextlib
+import json
+import random
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from faults import page
+from faults.fault import AS_PROMISED
+from faults.subject import Subject
+from faults.table import FAULTS
+from ptb_lm import host
+
+FRAMEWORKS = ("torch", "tensorflow")
+QUICK = 2  # tries of each
+
+
+def main() -> int:
+    """Do what the flags say; the status is 1 if something did not end as promised."""
+    given = _parser().parse_args()
+    # A shell makes what it starts in the background deaf to it, and so what that starts.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    tries = QUICK if given.quick else given.tries
+    wanted = [
+        (framework, name)
+        for framework in given.framework
+        for name in given.fault
+        if framework in FAULTS[name].frameworks
+    ]
+    with tempfile.TemporaryDirectory(prefix="ptb_lm-faults-", ignore_cleanup_errors=True) as folder:
+        found = _counted(wanted, tries, 60 * given.minutes, given.seed, Path(folder))
+    if given.write:
+        environment = host.environment()
+        where = {name: environment[name] for name in ("processor", "python", "started")}
+        kept = {**where, "seed": given.seed, "counts": found}
+        page.COUNTS.write_text(json.dumps(kept, indent=1) + "\n")
+        page.PAGE.write_text(page.with_table(page.PAGE.read_text(), kept))
+    return int(any(set(each["outcomes"]) - {AS_PROMISED} for each in found))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="scripts/reliability", description=__doc__)
+    parser.add_argument("--minutes", type=float, default=50, help="for all of them; default: %(default)s")
+    parser.add_argument("--tries", type=int, default=400, help="of each at most; default: %(default)s")
+    parser.add_argument("--quick", action="store_true", help=f"{QUICK} tries of each")
+    parser.add_argument("--framework", nargs="+", choices=FRAMEWORKS, default=FRAMEWORKS)
+    parser.add_argument(
+        "--fault",
+        nargs="+",
+        choices=tuple(FAULTS),
+        default=tuple(FAULTS),
+        metavar="NAME",
+        help=f"default: all of {'; '.join(FAULTS)}",
+    )
+    parser.add_argument("--seed", type=int, default=1, help="of what is drawn; default: %(default)s")
+    parser.add_argument("--write", action="store_true", help="write the table of docs/reliability.md")
+    return parser
+
+
+def _counted(
+    wanted: Sequence[tuple[str, str]], tries: int, seconds: float, seed: int, folder: Path
+) -> list[dict[str, Any]]:
+    """Return how many tries of each fault ended how; each has its share of the time that is left."""
+    end, found, subjects = time.monotonic() + seconds, [], {}
+    for number, (framework, name) in enumerate(wanted):
+        if framework not in subjects:
+            subjects[framework] = Subject(folder / framework, framework)
+        if (start := time.monotonic()) > end:
+            print(f"{framework}, {name}: no time was left for it", flush=True)
+            continue
+        until = start + (end - start) / (len(wanted) - number)
+        counts = _tried(name, subjects[framework], random.Random(f"{seed} {name}"), tries, until)
+        print(f"{framework}, {name}: {dict(counts)}", flush=True)
+        found.append(
+            {"framework": framework, "fault": name, "tries": counts.total(), "outcomes": dict(counts)}
+        )
+    return found
+
+
+def _tried(
+    name: str, subject: Subject, rng: random.Random, tries: int, until: float
+) -> "collections.Counter[str]":
+    counts: collections.Counter[str] = collections.Counter()
+    with contextlib.closing(FAULTS[name].outcomes(subject, rng)) as outcomes:  # type: ignore[type-var]
+        for outcome in outcomes:
+            counts[outcome] += 1
+            if outcome != AS_PROMISED:
+                print(f"{subject.framework}, {name}: {outcome}\n{subject.said}", file=sys.stderr, flush=True)
+            if counts.total() == tries or time.monotonic() > until:
+                break
+    return counts
+
+
+if __name__ == "__main__":
+    sys.exit(main())

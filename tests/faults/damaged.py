@@ -1,0 +1,161 @@
+"""The files of a run are damaged, and read: evaluated, put into tables, gone on with."""
+
+import contextlib
+import json
+import random
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import matplotlib.figure  # noqa: F401 - what draws curves: here, and not again in each process
+
+from faults import killed
+from faults.fault import Outcomes, flaw
+from faults.subject import AS_PROMISED, Subject, fingerprint
+from ptb_lm import cli, compare, evaluate, train
+from ptb_lm.errors import UserError
+from ptb_lm.results import runs as results
+from ptb_lm.training.run_directory import RunDirectory
+
+TENSORS = ("weights.safetensors", "state/training.safetensors")
+TEXTS = ("config.json", "vocabulary.txt", "metrics.jsonl", "result.json")
+SHAPES = ("", "{}", "[]", "null", "1", "NaN", '"text"', "\0", '{"epoch": {}}', "[" * 100_000, "\ud800")
+NUMBERS = (-1, 0, 0.5, 1, 3, 2**70, 1e308, 1e-320, float("nan"), 1e999, 10**400)
+WORDS = ("", "x", "\x1b[2J", "\ud800", "../" * 9, "bf16", "gru", "basic", "tensorflow", "cuda", "x" * 10**5)
+VALUES: tuple[Any, ...] = (*NUMBERS, *WORDS, None, {}, [], True, [1], [[]], {"a": None}, {"a": {}})
+
+Damage = Callable[[bytes, random.Random], bytes]
+
+
+class Whole(NamedTuple):
+    """A run before it is damaged."""
+
+    run: Path
+    evaluated: str  # what evaluate says
+
+
+def damaged(*names: str, by: Damage) -> Outcomes:
+    """Return what damages one of some files, of a finished run and of one that was stopped half-way."""
+
+    def outcomes(subject: Subject, rng: random.Random) -> Iterator[str]:
+        runs = subject.copy(), killed.stopped_half_way(subject)
+        wholes = [Whole(run, _evaluated(subject, run)[0]) for run in runs]
+        while True:
+            whole = rng.choice(wholes)
+            path = whole.run / rng.choice([name for name in names if (whole.run / name).exists()])
+            content = path.read_bytes()
+            path.write_bytes(by(content, rng))
+            yield _read(subject, whole)
+            path.write_bytes(content)
+
+    return outcomes
+
+
+def flipped(content: bytes, rng: random.Random) -> bytes:
+    """Flip a bit anywhere."""
+    return _flipped(content, rng, 0, len(content))
+
+
+def flipped_in_header(content: bytes, rng: random.Random) -> bytes:
+    """Flip a bit in the header of a file of safetensors."""
+    return _flipped(content, rng, 0, _header_end(content))
+
+
+def flipped_in_tensors(content: bytes, rng: random.Random) -> bytes:
+    """Flip a bit after the header."""
+    return _flipped(content, rng, _header_end(content), len(content))
+
+
+def _flipped(content: bytes, rng: random.Random, start: int, stop: int) -> bytes:
+    changed = bytearray(content)
+    changed[rng.randrange(start, stop)] ^= 1 << rng.randrange(8)
+    return bytes(changed)
+
+
+def _header_end(content: bytes) -> int:
+    return 8 + int.from_bytes(content[:8], "little")
+
+
+def cut(content: bytes, rng: random.Random) -> bytes:
+    """Cut a file off."""
+    return content[: rng.randrange(len(content))]
+
+
+def reshaped(content: bytes, rng: random.Random) -> bytes:
+    """Put another value into JSON, anywhere, or in its place."""
+    if rng.random() < 0.2:
+        return rng.choice(SHAPES).encode(errors="surrogatepass")
+    lines = content.split(b"\n") if _is_lines(content) else [content]
+    at = rng.randrange(max(1, len(lines) - 1))
+    values = json.loads(lines[at])
+    table = values
+    while (inner := [each for each in table.values() if isinstance(each, dict)]) and rng.random() < 0.5:
+        table = rng.choice(inner)
+    key = rng.choice([*table, "unknown"])
+    if rng.random() < 0.1:
+        table.pop(key, None)
+    else:
+        table[key] = rng.choice(_of_its_kind(table.get(key)) if rng.random() < 0.5 else VALUES)
+    lines[at] = json.dumps(values).encode()
+    return b"\n".join(lines)
+
+
+def _of_its_kind(value: Any) -> tuple[Any, ...]:
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return VALUES
+    return WORDS if isinstance(value, str) else NUMBERS
+
+
+def _is_lines(content: bytes) -> bool:
+    try:
+        json.loads(content)
+    except ValueError:
+        return True
+    return False
+
+
+def _evaluated(subject: Subject, run: Path) -> tuple[str, str | None]:
+    ended = subject.process(lambda: evaluate.main([str(run)]))
+    return ended.said.partition(" (")[0] if ended.status == 0 else "", flaw(ended, 0, 1, 2)
+
+
+def _read(subject: Subject, whole: Whole) -> str:
+    """Return what comes of reading a damaged run in every way."""
+    number, found = _evaluated(subject, whole.run)
+    if found:
+        return found
+    if number and number != whole.evaluated:
+        return "evaluate says another number"
+
+    def tables() -> int:
+        statuses = [cli.run("tables", lambda: len(results.read(whole.run).epochs) * 0)]
+        for form in ("markdown", "page"):
+            statuses.append(compare.main([str(whole.run), str(subject.expected), "--format", form]))
+        return max(statuses)
+
+    return flaw(subject.process(tables), 0, 1, 2) or _gone_on(subject, whole)
+
+
+def _gone_on(subject: Subject, whole: Whole) -> str:
+    resumed = Path(shutil.copytree(whole.run, subject.new()))
+    may_differ = _rates(resumed) != _rates(subject.expected)
+    ended = subject.process(lambda: train.main(["--resume", str(resumed)]))
+    found = flaw(ended, 0, 1, 2)
+    if not found and ended.status == 0 and not may_differ:
+        found = _computed(resumed) != _computed(subject.expected) and "goes on to other weights"
+    shutil.rmtree(resumed)
+    return found or AS_PROMISED
+
+
+def _rates(run: Path) -> Any:
+    """Return what --resume may change by flags, and a damaged config.json too."""
+    with contextlib.suppress(UserError):
+        return RunDirectory(run).read_config().hyperparameters
+    return None
+
+
+def _computed(run: Path) -> str | None:
+    with contextlib.suppress(UserError):  # what was refused as the run ended: its weights
+        return fingerprint(run, tensors_only=True)
+    return None

@@ -1,0 +1,34 @@
+"""The table of docs/reliability.md, written from the counts that scripts/reliability --write keeps."""
+
+from pathlib import Path
+from typing import Any
+
+from faults.fault import AS_PROMISED
+from faults.table import FAULTS
+
+ROOT = Path(__file__).resolve().parents[2]
+COUNTS, PAGE = ROOT / "docs" / "reliability.json", ROOT / "docs" / "reliability.md"
+BEGIN, END = "<!-- counts: written by scripts/reliability --write -->\n", "<!-- end of counts -->\n"
+HEAD = "| fault | what is promised | framework | tries | as promised | before |\n|---|---|---|---|---|---|\n"
+
+
+def with_table(text: str, kept: dict[str, Any]) -> str:
+    """Return the page's text with the table of these counts in it."""
+    before, _, rest = text.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    day, where = kept["started"][:10], f"{kept['processor']}, Python {kept['python']}"
+    counted = f"Counted on {day} on {where}, with --seed {kept['seed']}."
+    rows = "".join(map(_row, kept["counts"]))
+    return f"{before}{BEGIN}\n{counted}\n\n{HEAD}{rows}\n{END}{after}"
+
+
+def _row(counts: dict[str, Any]) -> str:
+    fault, outcomes = FAULTS[counts["fault"]], counts["outcomes"]
+    others = "".join(f"; {n}: {outcome}" for outcome, n in outcomes.items() if outcome != AS_PROMISED)
+    # What was found before was found with torch.
+    before = fault.before if counts["framework"] == fault.frameworks[0] else "not tried"
+    cells = (
+        *(fault.what, fault.promise, counts["framework"], str(counts["tries"])),
+        *(f"{outcomes.get(AS_PROMISED, 0)}{others}", before),
+    )
+    return f"| {' | '.join(cells)} |\n"

@@ -1,0 +1,213 @@
+"""The run that everything is done to: small, with dropout and averages, so that a lost bit shows."""
+
+import contextlib
+import hashlib
+import importlib
+import io
+import json
+import os
+import shutil
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple, NoReturn
+
+import runs
+
+from ptb_lm import stopping, train
+from ptb_lm.errors import UserError
+from ptb_lm.training import tensors, trainer
+from ptb_lm.training.run_directory import RunDirectory
+
+AS_PROMISED = "as promised"
+FLAGS = ("--epochs", "3", "--decay-after", "2", "--keep-prob", "0.7", "--average-epochs", "0.5")
+
+
+# What each process would import; the last is torch's, at a first step.
+IMPORTED_ONCE = ("ptb_lm.training.launch", "ptb_lm.training.scalars", "ptb_lm.torch_backend.backend", "sympy")
+
+
+class Ended(NamedTuple):
+    """How a process ended."""
+
+    status: int  # negative: by that signal
+    said: str  # on stdout and stderr
+    seconds: float
+
+
+class Subject:
+    """A corpus, a run on it that nothing befell, and processes that make the same run again.
+
+    Args:
+        folder: An empty one, for all files.
+        framework: What computes.
+    """
+
+    def __init__(self, folder: Path, framework: str) -> None:
+        self.folder, self.framework, self.count = folder, framework, 0
+        self.said = ""  # how the last process ended
+        for name in IMPORTED_ONCE if framework == "torch" else ():
+            importlib.import_module(name)
+        self.data = runs.write_corpus(folder / "data")
+        self.expected = folder / "expected"
+        ended = self.process(lambda: train.main(self.arguments(self.expected)))
+        assert ended.status == 0, ended.said
+        # Again, now that everything is imported and on the disk's way.
+        again = self.arguments(self.new())
+        self.seconds = self.process(lambda: train.main(again)).seconds
+
+    def arguments(self, run: Path, *, data: Path | None = None) -> list[str]:
+        """Return the arguments of the run, into a folder."""
+        return runs.arguments(data or self.data, run, *FLAGS, "--framework", self.framework)
+
+    def training(self, run: Path) -> Callable[[], int]:
+        """Return what makes the run, in a folder."""
+        return lambda: train.main(self.arguments(run))
+
+    def new(self) -> Path:
+        """Return a folder that is not there yet."""
+        self.count += 1
+        return self.folder / f"run-{self.count}"
+
+    def copy(self) -> Path:
+        """Return a copy of the finished run."""
+        return Path(shutil.copytree(self.expected, self.new()))
+
+    def process(
+        self,
+        work: Callable[[], int],
+        *,
+        meanwhile: Callable[[int], None] = lambda _: None,
+        name: str = "first",
+    ) -> Ended:
+        """Do some work in a process of its own; `meanwhile` gets its number.
+
+        It is forked, so that torch need not be imported each time. TensorFlow, whose threads a fork loses, is
+        imported in it alone. Processes at the same time have different names.
+        """
+        log, trace_path = self.folder / f"{name}.log", self.folder / f"{name}.traceback"
+        for path in (log, trace_path):
+            path.write_bytes(b"")
+        start = time.monotonic()
+        # A signal that comes before the child has a handler must end it, not what it has from its parent.
+        signal.pthread_sigmask(signal.SIG_BLOCK, stopping.SIGNALS)
+        child = os.fork()
+        if not child:
+            _work(work, log, trace_path)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, stopping.SIGNALS)
+        try:
+            meanwhile(child)
+        finally:
+            _, code = os.waitpid(child, 0)
+        said = "".join(path.read_text(errors="replace") for path in (log, trace_path))
+        self.said = f"{name}: status {os.waitstatus_to_exitcode(code)}\n{said[-2000:]}"
+        return Ended(os.waitstatus_to_exitcode(code), said, time.monotonic() - start)
+
+    def finish(self, run: Path) -> str:
+        """Do what a person does whose run was ended: go on with it, or begin again; return the outcome."""
+        resume = ["--resume", str(run)]
+        there = RunDirectory(run).state.exists()
+        ended = self.process(lambda: train.main(resume if there else self.arguments(run)))
+        if "Traceback" in ended.said:
+            return "a traceback"
+        if ended.status:
+            return "cannot go on"
+        if list(run.rglob("*.tmp")):
+            return "leaves temporary files"
+        outcome = AS_PROMISED if fingerprint(run) == fingerprint(self.expected) else "another result"
+        shutil.rmtree(run)
+        return outcome
+
+
+def _work(work: Callable[[], int], log: Path, trace_path: Path) -> NoReturn:
+    """Do some work as a process's first and last deed."""
+    status = 70  # of a traceback
+    try:
+        for number in stopping.SIGNALS:  # a shell's `&` and nohup make some ignored
+            signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, stopping.SIGNALS)
+        trace = trace_path.open("w")  # stderr may be of no use
+        file = os.open(log, os.O_WRONLY | os.O_APPEND)
+        os.dup2(file, 1)
+        os.dup2(file, 2)
+        open_streams()
+        trainer.READ_SECONDS = 0.0
+        trainer.SAVE_SECONDS = 0.02
+        try:
+            status = work()
+        except SystemExit as end:
+            status = int(end.code or 0)
+        except BaseException:  # what would be a traceback
+            traceback.print_exc(file=trace)
+        for stream in (sys.stdout, sys.stderr, trace):
+            with contextlib.suppress(OSError, ValueError, AttributeError):
+                stream.flush()
+    finally:
+        os._exit(status)
+
+
+def open_streams() -> None:
+    """Make stdout and stderr anew, as a fresh process finds them; None where they are closed."""
+    for number, name in ((1, "stdout"), (2, "stderr")):
+        try:
+            file = os.fdopen(number, "wb", closefd=False)
+            errors = "backslashreplace" if name == "stderr" else "strict"
+            stream = io.TextIOWrapper(file, errors=errors, line_buffering=name == "stderr")
+        except OSError:
+            stream = None
+        setattr(sys, name, stream)
+
+
+def fingerprint(run: Path, *, tensors_only: bool = False) -> str:
+    """Return a digest of all that a run computed; that of its clocks is left out.
+
+    Args:
+        run: Its folder.
+        tensors_only: Leave metrics.jsonl and result.json out, which have no hash of their own.
+    """
+    directory, digest = RunDirectory(run), hashlib.sha256()
+    for path in (directory.state, directory.weights):
+        for name, array in sorted(tensors.load(path)[0].items()):
+            digest.update(name.encode() + array.tobytes())
+    if tensors_only:
+        return digest.hexdigest()
+    result = directory.read_result()
+    if result is None:
+        raise UserError("it has no result")
+    numbers = {name: value for name, value in result.items() if "perplexity" in name or "epoch" in name}
+    clocks = ("words_per_second", "seconds")
+    rows = [{k: v for k, v in row.items() if k not in clocks} for row in directory.read_metrics()]
+    digest.update(json.dumps([numbers, rows], sort_keys=True).encode())
+    return digest.hexdigest()
+
+
+def kill_after(seconds: float, *numbers: signal.Signals) -> Callable[[int], None]:
+    """Return what sends a process signals, one right after the other, after some time."""
+
+    def meanwhile(child: int) -> None:
+        time.sleep(seconds)
+        for number in numbers:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child, number)
+            time.sleep(0.002)
+
+    return meanwhile
+
+
+def stop_after(seconds: float, patience: float) -> Callable[[int], None]:
+    """Return what sends SIGTERM to a process that works longer than that, and SIGKILL if it goes on."""
+
+    def meanwhile(child: int) -> None:
+        for number, until in ((signal.SIGTERM, seconds), (signal.SIGKILL, patience)):
+            end = time.monotonic() + until
+            while time.monotonic() < end:
+                # Without reaping it.
+                if os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+                    return
+                time.sleep(0.01)
+            os.kill(child, number)
+
+    return meanwhile

@@ -1,0 +1,74 @@
+"""A sample of scripts/reliability, and its page."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import runs
+from support import ROOT
+
+from ptb_lm.training import tensors
+
+pytest.importorskip("matplotlib")  # what reads damaged files draws their curves
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")]
+
+SAMPLE = ["kill at files", "SIGTERM", "bits of tensors", "mirrors"]
+ENVIRONMENT = {
+    **os.environ,
+    "OMP_NUM_THREADS": "1",
+    "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")]),
+}
+
+
+def test_what_befalls_a_run_ends_as_promised() -> None:
+    """In a process of its own, because it forks: what else a process of tests has loaded may have threads."""
+    command = [sys.executable, "-m", "faults", "--tries", "1", "--seed", "2", "--framework", "torch"]
+    done = subprocess.run(
+        [*command, "--fault", *SAMPLE],
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("{'as promised': 1}") == len(SAMPLE)
+
+
+def test_the_page_s_table_is_that_of_its_counts() -> None:
+    from faults import page
+
+    text = page.PAGE.read_text()
+    assert text == page.with_table(text, json.loads(page.COUNTS.read_text()))
+
+
+def test_a_lost_bit_is_seen(tmp_path: Path) -> None:
+    """What is counted as promised is equal to the last bit."""
+    from faults.subject import fingerprint
+
+    run = runs.train_run(runs.write_corpus(tmp_path / "data"), tmp_path / "run")
+    other = Path(shutil.copytree(run, tmp_path / "other"))
+    assert fingerprint(other) == fingerprint(run)
+    arrays, metadata = tensors.load(other / "weights.safetensors")
+    arrays["softmax.bias"].view("i4")[0] ^= 1
+    tensors.save(other / "weights.safetensors", arrays, metadata)
+    assert fingerprint(other) != fingerprint(run)
+
+
+def test_what_is_not_as_promised_is_counted_as_such(tmp_path: Path) -> None:
+    """A checksum that is always right is one that no file has."""
+    forgetful = "from ptb_lm.training import tensors; tensors._digest = lambda *_: 'right'"
+    arguments = ["faults", "--tries", "3", "--framework", "torch", "--fault", "bits of tensors"]
+    run = f"import runpy, sys; sys.argv = {arguments}; runpy.run_module('faults', run_name='__main__')"
+    done = subprocess.run(
+        [sys.executable, "-c", f"{forgetful}\n{run}"],
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "torch, bits of tensors: {'" in done.stdout
