@@ -17,3 +17,15 @@ class OutOfMemoryError(UserError):
 
 class DivergenceError(Exception):
     """Training produced a loss or a gradient that is not finite. Commands exit with status 1."""
+
+
+class LostRankError(Exception):
+    """Another process of the training has ended. Commands exit with status 1.
+
+    Attributes:
+        speaker: Whether it is this process that tells the user.
+    """
+
+    def __init__(self, problem: str, *, speaker: bool) -> None:
+        super().__init__(problem)
+        self.speaker = speaker

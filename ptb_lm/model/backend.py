@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
+from ptb_lm.model.ranks import ALONE, Ranks
 
 if TYPE_CHECKING:
     import numpy as np
@@ -66,7 +67,14 @@ class Model(ABC):
 
 
 class Backend(Model):
-    """A language model of one framework on one device, with its optimiser."""
+    """A language model of one framework on one device, with its optimiser.
+
+    Attributes:
+        ranks: The processes that train it together. Rows, windows and states are then this one's share, and
+            what `train_step` measures is of all.
+    """
+
+    ranks: Ranks = ALONE
 
     @property
     def hints(self) -> Sequence[str]:
@@ -151,7 +159,7 @@ class Backend(Model):
 
     @abstractmethod
     def export_training_state(self, state: State) -> Arrays:
-        """Return what the next step depends on besides the parameters and their averages.
+        """Return what the next step depends on besides the parameters and their averages, of all ranks.
 
         What the cell carries is there by its names, each [L, B, H]: "h" and "c" for an LSTM. Other names are
         the framework's (random generators).
@@ -162,18 +170,22 @@ class Backend(Model):
         """Set what `export_training_state` returned, and return the carried state."""
 
 
-def build(config: Config, weights: Mapping[str, NDArray[Any]], choice: Choice) -> Backend:
+def build(
+    config: Config, weights: Mapping[str, NDArray[Any]], choice: Choice, ranks: Ranks = ALONE
+) -> Backend:
     """Build a framework's backend; only that framework is imported.
 
     Args:
         config: The hyper-parameters.
         weights: Canonical parameters to start from.
         choice: What computes it, of FRAMEWORKS.
+        ranks: The processes that train it together, if there are others; the framework's `join` returned it.
 
     Raises:
         UserError: The model does not compute the configuration's cell; or the framework is not installed, or
             its device is missing or cannot do what was chosen.
     """
     choice.check_cell(config.cell)
-    backend: Backend = choice.builder()(config, weights, choice)
+    together = {"ranks": ranks} if ranks.size > 1 else {}
+    backend: Backend = choice.builder()(config, weights, choice, **together)
     return backend

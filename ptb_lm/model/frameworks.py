@@ -17,6 +17,8 @@ class Framework:
     refusals: Mapping[tuple[str, str], str]  # (model, one of the above) -> why they cannot be combined
     needs_cuda: tuple[str, ...] = ()  # of the above, what a CPU cannot do
     auto_precision: str = ""  # "module:function" of a device's name; "": auto is fp32
+    join: str = ""  # "module:function" that joins other processes and returns their Ranks; "": cannot
+    start: str = ""  # "module:function" that starts several processes on this machine
     # Whether `build` takes the names of the choice as keywords, not the choice: other people's functions do.
     takes_keywords: bool = False
 
@@ -52,6 +54,8 @@ FRAMEWORKS: dict[str, Framework] = {
         },
         needs_cuda=("graph", "tf32"),
         auto_precision="ptb_lm.torch_backend.base:auto_precision",
+        join="ptb_lm.torch_backend.ranks:join",
+        start="ptb_lm.torch_backend.launcher:start",
     ),
     "tensorflow": Framework(
         build="ptb_lm.tf_backend.backend:build",

@@ -5,6 +5,7 @@ H = hidden units, V = vocabulary.
 """
 
 import contextlib
+import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar
@@ -23,10 +24,12 @@ from ptb_lm.model.backend import Arrays, Backend, Measured
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
 from ptb_lm.model.dropout import Masks
-from ptb_lm.torch_backend import cpu, words
+from ptb_lm.model.ranks import ALONE, Ranks
+from ptb_lm.torch_backend import cpu, random_state, words
 from ptb_lm.torch_backend.base import TorchModel, enough_memory
 from ptb_lm.torch_backend.cells import Canonical
 from ptb_lm.torch_backend.dropout import WindowDropout, multiplied, no_dropout, one_after_another
+from ptb_lm.torch_backend.exchange import Exchange, NoExchange, Window
 from ptb_lm.torch_backend.execution import executed
 from ptb_lm.torch_backend.graph import CudaGraph, Graph, GraphedStep, Step
 from ptb_lm.torch_backend.loss import SoftmaxLayer, add_by_word, global_norm, sum_by_word
@@ -41,14 +44,16 @@ Loss = Tensor
 
 
 @enough_memory()
-def build(config: Config, weights: Mapping[str, NDArray[Any]], choice: Choice) -> "TorchBackend":
+def build(
+    config: Config, weights: Mapping[str, NDArray[Any]], choice: Choice, ranks: Ranks = ALONE
+) -> "TorchBackend":
     """Build the backend; see ptb_lm.model.backend.build.
 
     Raises:
         UserError: There is no such device, it cannot do what is asked for, or it has not enough memory; or
             there is no compiler.
     """
-    return TorchBackend(config, weights, choice)
+    return TorchBackend(config, weights, choice, ranks)
 
 
 class TorchBackend(TorchModel, Backend):
@@ -56,8 +61,11 @@ class TorchBackend(TorchModel, Backend):
 
     preferred: ClassVar[Mapping[str, str]] = {"cpu": "eager", "cuda": "graph"}
 
-    def __init__(self, config: Config, weights: Mapping[str, NDArray[Any]], choice: Choice) -> None:
-        super().__init__(choice, cell=config.cell)
+    def __init__(
+        self, config: Config, weights: Mapping[str, NDArray[Any]], choice: Choice, ranks: Ranks = ALONE
+    ) -> None:
+        self.ranks = ranks
+        super().__init__(choice if ranks.size == 1 else _without_graph(choice), cell=config.cell)
         if self.device.type == "cpu":
             host.keep_freed_memory()
         self.config = config
@@ -67,7 +75,7 @@ class TorchBackend(TorchModel, Backend):
         )
         self.carried = cells.get(config.cell).carried
         self.stack.to(self.device, self.precision.compute)
-        self.window = (config.batch_size, config.num_steps)
+        self.window = (config.batch_size // ranks.size, config.num_steps)
         self.executed_stack = self.stack.executed(
             partial(executed, execution=self.execution, window=self.window)
         )
@@ -84,8 +92,20 @@ class TorchBackend(TorchModel, Backend):
             kept: dict[str, Any] = {"device": self.device, "dtype": self.precision.master}
             self.embedding_VE = torch.zeros(vocabulary_size, config.embedding_width, **kept)
         self.dropout = WindowDropout(
-            config, vocabulary_size, device=self.device, dtype=self.dtype, seed=choice.seed
+            config,
+            vocabulary_size,
+            device=self.device,
+            dtype=self.dtype,
+            seed=random_state.seed(choice.seed, ranks),
         )
+        self.exchange = NoExchange()
+        if ranks.size > 1:
+            self.exchange = Exchange(
+                ranks,
+                device=self.device,
+                precision=self.precision,
+                vocabulary_size=vocabulary_size,
+            )
         self.trained = self.stack.trained()
         self.masters = Masters(self.trained, self.precision.master)
         self.loss_scale = None
@@ -103,6 +123,10 @@ class TorchBackend(TorchModel, Backend):
     def engine(self) -> str:
         """What computes the LSTM and, on a CPU, all else."""
         return super().engine + (f"; {cpu.described(self.dtype)}" if self.device.type == "cpu" else "")
+
+    def environment(self) -> dict[str, Any]:
+        """Return versions, device, threads, and how many processes there are if there are several."""
+        return {**super().environment(), **self.exchange.environment()}
 
     def canonical(self) -> dict[str, Canonical]:
         """Return the parameters by canonical name (ptb_lm.model.parameters)."""
@@ -218,12 +242,20 @@ class TorchBackend(TorchModel, Backend):
 
     def export_training_state(self, state: State) -> Arrays:
         """Return the carried state, the state of the dropout stream, and in float16 the loss scale."""
+        carried = {
+            name: torch.stack(parts).to("cpu", self.precision.master).numpy()
+            for name, parts in zip(self.carried, zip(*state, strict=True), strict=True)
+        }
+        generator = self.dropout.generator.get_state().numpy()
+        if self.ranks.size > 1:
+            of_ranks = self.ranks.gather((carried, generator))
+            carried = {
+                name: np.concatenate([there[name] for there, _ in of_ranks], axis=1) for name in carried
+            }
+            generator = np.stack([there for _, there in of_ranks])
         return {
-            **{
-                name: torch.stack(parts).to("cpu", self.precision.master).numpy()
-                for name, parts in zip(self.carried, zip(*state, strict=True), strict=True)
-            },
-            "torch.generator": self.dropout.generator.get_state().numpy(),
+            **carried,
+            random_state.NAME: generator,
             # A run continues with its own way to compute, even if this machine would choose another.
             **({"torch.cpu": cpu.saved()} if self.device.type == "cpu" else {}),
             **(self.loss_scale.export() if self.loss_scale else {}),
@@ -232,7 +264,7 @@ class TorchBackend(TorchModel, Backend):
     def load_training_state(self, arrays: Mapping[str, NDArray[Any]]) -> State:
         """Set what `export_training_state` returned, and return the carried state."""
         try:
-            self.dropout.generator.set_state(torch.from_numpy(arrays["torch.generator"].copy()))
+            random_state.load(self.dropout.generator, arrays[random_state.NAME], self.ranks)
         except (RuntimeError, TypeError) as error:
             # A GPU's generator has another state than a CPU's.
             raise UserError(
@@ -242,7 +274,8 @@ class TorchBackend(TorchModel, Backend):
             cpu.restore(arrays["torch.cpu"])
         if self.loss_scale:
             self.loss_scale.load(arrays)
-        saved = [torch.from_numpy(arrays[name].copy()) for name in self.carried]
+        mine = self.ranks.share(arrays[self.carried[0]].shape[1])
+        saved = [torch.from_numpy(arrays[name][:, mine].copy()) for name in self.carried]
         state = self.zero_state(saved[0].shape[1])
         for layer, saved_layer in zip(state, zip(*saved, strict=True), strict=True):
             for part_BH, saved_BH in zip(layer, saved_layer, strict=True):
@@ -267,11 +300,12 @@ class TorchBackend(TorchModel, Backend):
             x_TBE = x_TBE * masks.weights["embedding"][ids_N].view(-1, batch, 1)
         with multiplied(factors):
             output_TBH, state = self.executed_stack(x_TBE, state, dropout=one_after_another(masks.units))
-            scale = self.precision.loss_scale / batch
+            scale = self.precision.loss_scale / (batch * self.exchange.size)
             part = self.loss_scale.part if self.loss_scale else None
             nll_N, d_output_NH = self.softmax.loss_and_gradients(
                 output_TBH.detach().flatten(0, 1), targets_N, scale, part=part
             )
+            self.exchange.begin(self.softmax.gradient)
             d_embedded_TBE, *gradients = torch.autograd.grad(
                 output_TBH, [embedded_TBE, *self.trained], d_output_NH.view_as(output_TBH)
             )
@@ -279,23 +313,23 @@ class TorchBackend(TorchModel, Backend):
             gradient * factors[parameter] if parameter in factors else gradient
             for parameter, gradient in zip(self.trained, gradients, strict=True)
         ]
-        measured = [self._update(ids_N, d_embedded_TBE, gradients)]
+        window = self.exchange.finish(Window(nll_N, ids_N, d_embedded_TBE.flatten(0, 1), gradients))
+        measured = [self._update(window.ids, window.d_embedded, window.gradients)]
         if self.loss_scale:
             measured.append(self.loss_scale.move(measured[0].isfinite()))
-        return [tuple([part.detach() for part in layer]) for layer in state], _measured(nll_N, *measured)
+        return [tuple([part.detach() for part in layer]) for layer in state], _measured(window.nll, *measured)
 
-    def _update(self, ids_N: Tensor, d_embedded_TBE: Tensor, gradients: Sequence[Tensor]) -> Tensor:
+    def _update(self, ids_N: Tensor, d_embedded_NE: Tensor, gradients: Sequence[Tensor]) -> Tensor:
         """Clip by the global norm, move the parameters, and return the norm before clipping, [].
 
         In float16 nothing moves where the norm is not finite.
 
         Args:
             ids_N: The window's words.
-            d_embedded_TBE: The gradient by each one's embedding, as the bottom layer's input. It has rows for
+            d_embedded_NE: The gradient by each one's embedding, as the bottom layer's input. It has rows for
                 the words of the window only; the other rows stay, unless the softmax uses them all.
             gradients: By the stack's parameters.
         """
-        d_embedded_NE = d_embedded_TBE.flatten(0, 1)
         of_words: list[Tensor] = []
         if self.config.tie_weights:
             add_by_word(self.softmax.kernel_gradient.T, ids_N, d_embedded_NE)
@@ -351,3 +385,14 @@ class TorchBackend(TorchModel, Backend):
 def _measured(nll_N: Tensor, *more: Tensor) -> Loss:
     # Summed in float64: the total over a split must not depend on how it was cut into windows.
     return torch.stack([nll_N.sum(dtype=torch.float64), *more])
+
+
+def _without_graph(choice: Choice) -> Choice:
+    """Return the choice as several ranks compute it.
+
+    Raises:
+        UserError: It asks for a CUDA graph.
+    """
+    if choice.execution == "graph":
+        raise UserError("--execution graph is for one process: several exchange gradients within the step")
+    return dataclasses.replace(choice, execution="eager") if choice.execution == "auto" else choice

@@ -1,0 +1,92 @@
+"""The processes that train one model together, a rank each; as it is here, one process alone.
+
+Each rank trains on its share of the batch's rows. What the ranks must agree on (numbers, decisions, what is
+in the run directory) goes through these methods, which every rank calls at the same place of its program.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
+
+from ptb_lm.errors import UserError
+
+T = TypeVar("T")
+
+# What each process knows that must be the same on all: a name -> its value, in words.
+Facts = Mapping[str, str]
+
+
+class Ranks:
+    """One process alone; a framework's own class connects it to others.
+
+    Attributes:
+        rank: Which one this process is, counted from 0. The first one writes the files and speaks.
+        size: How many there are.
+    """
+
+    rank = 0
+    size = 1
+
+    @property
+    def first(self) -> bool:
+        """Whether this process writes the files and speaks for all."""
+        return self.rank == 0
+
+    def check_divisible(self, rows: int) -> None:
+        """Check that the rows of a batch can be dealt out.
+
+        Raises:
+            UserError: Some rank would get more than another.
+        """
+        if rows % self.size:
+            less = rows - rows % self.size
+            choices = " or ".join(str(number) for number in (less, less + self.size) if number)
+            raise UserError(
+                f"--batch-size {rows} cannot be dealt out to {self.size} processes, which all get as many "
+                f"rows: {rows} = {self.size} x {rows // self.size} + {rows % self.size}; choose {choices}"
+            )
+
+    def can_share(self, rows: int) -> bool:
+        """Return whether the ranks get a part of so many rows each; otherwise each takes all of them."""
+        return rows % self.size == 0
+
+    def share(self, rows: int) -> slice:
+        """Return which of so many rows are this rank's: as many as any other's, side by side."""
+        if not self.can_share(rows):
+            return slice(0, rows)
+        each = rows // self.size
+        return slice(self.rank * each, (self.rank + 1) * each)
+
+    def from_first(self, make: Callable[[], T]) -> T:
+        """Return what `make` returns on the first rank; it is not called on the others.
+
+        Raises:
+            UserError, DivergenceError, OSError: It was raised there, and is raised on all.
+        """
+        return make()
+
+    def alike(self, make: Callable[[], T], facts: Callable[[T], Facts]) -> T:
+        """Return what `make` returns on each rank, where that is the same on all.
+
+        Args:
+            make: What each does for itself.
+            facts: Of what it made, those that must be the same.
+
+        Raises:
+            UserError: It was raised on a rank, which is named; or the facts differ, and which.
+        """
+        return make()
+
+    def gather(self, value: T) -> list[T]:
+        """Return the value of each rank, in their order."""
+        return [value]
+
+    def sum(self, number: float) -> float:
+        """Return the sum of a number over the ranks, in float64; equal on all to the bit."""
+        return number
+
+    def greatest(self, numbers: Sequence[int]) -> Sequence[int]:
+        """Return the greatest over the ranks, of each number."""
+        return numbers
+
+
+ALONE = Ranks()

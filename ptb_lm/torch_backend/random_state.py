@@ -1,0 +1,36 @@
+"""The random stream of each rank: all differ, and each is saved with a run's state."""
+
+import hashlib
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ptb_lm.model.ranks import Ranks
+
+NAME = "torch.generator"  # in a run's state: [bytes] of one process, [ranks, bytes] of several
+
+
+def seed(seed: int, ranks: Ranks) -> int:
+    """Return the seed of a rank's stream, from that of the run; one process alone has the run's own."""
+    return seed if ranks.size == 1 else _derived(f"{seed}".encode(), ranks)
+
+
+def load(generator: torch.Generator, saved: NDArray[Any], ranks: Ranks) -> None:
+    """Go on with the stream that this rank saved; if it was another number of ranks, begin one of its own.
+
+    Such a stream depends on those that were saved, so that no masks of before come again.
+
+    Raises:
+        RuntimeError, TypeError: They are not of such a generator.
+    """
+    of_ranks = saved[None] if saved.ndim == 1 else saved
+    generator.set_state(torch.from_numpy(of_ranks[ranks.rank % len(of_ranks)].copy()))
+    if len(of_ranks) != ranks.size:
+        generator.manual_seed(_derived(np.ascontiguousarray(saved).tobytes(), ranks))
+
+
+def _derived(origin: bytes, ranks: Ranks) -> int:
+    digest = hashlib.sha256(origin + f" {ranks.rank} of {ranks.size}".encode()).digest()
+    return int.from_bytes(digest[:8], "big") >> 1

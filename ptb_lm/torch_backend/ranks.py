@@ -1,0 +1,199 @@
+"""Processes that train together, by torch.distributed: gloo between CPUs, NCCL between GPUs.
+
+torchrun starts them, or anything that sets RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT. What is agreed upon
+outside of a training step goes through gloo, on a GPU too: nothing there waits for the device.
+"""
+
+import contextlib
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator, Sequence
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import rendezvous
+
+from ptb_lm.errors import DivergenceError, LostRankError, UserError
+from ptb_lm.model.ranks import Facts, Ranks
+
+T = TypeVar("T")
+
+START_SECONDS = 300.0  # how long the ranks wait for each other while they import and read the text
+WAIT_SECONDS = 45.0  # how long a step waits for a rank that is silent; one that ended is noticed at once
+ROLL_CALL_SECONDS = 3.0  # how long the others have to say that they are still there
+TOLD_SECONDS = 2.0  # how long the first rank has to say what went wrong, before others do
+
+
+def join(*, device: str, reduce_precision: str) -> "TorchRanks":
+    """Return the ranks that this process is one of, once all of them are there.
+
+    Args:
+        device: What --device says.
+        reduce_precision: What --reduce-precision says.
+
+    Raises:
+        UserError: Some did not come; or there are fewer GPUs on this machine than processes.
+    """
+    local = int(os.environ.get("LOCAL_RANK", "0"))
+    if device != "cpu" and torch.cuda.is_available():
+        if local >= (gpus := torch.cuda.device_count()):
+            raise UserError(
+                f"this machine has {gpus} GPU{'s' * (gpus > 1)}, and process {local + 1} on it finds none "
+                "left; start fewer, or train with --device cpu"
+            )
+        torch.cuda.set_device(local)
+    wait = timedelta(seconds=START_SECONDS)
+    try:
+        store, rank, size = next(iter(rendezvous("env://", timeout=wait)))
+        dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=wait)
+        return TorchRanks(store, rank, size, reduce_precision=reduce_precision)
+    except (RuntimeError, ValueError) as error:
+        first_line = str(error).partition("\n")[0]
+        raise UserError(
+            f"the {os.environ.get('WORLD_SIZE')} processes did not find each other: {first_line}"
+        ) from None
+
+
+class TorchRanks(Ranks):
+    """The ranks of a process group.
+
+    Args:
+        store: Where each finds what others say, if they cannot be reached otherwise.
+        rank: This one.
+        size: How many there are.
+        reduce_precision: What gradients are sent and summed in: "fp32", which means as the weights are kept,
+            or "bf16".
+    """
+
+    def __init__(self, store: Any, rank: int, size: int, *, reduce_precision: str = "fp32") -> None:
+        self.rank, self.size, self.reduce_precision = rank, size, reduce_precision
+        self._store = PrefixStore("ptb_lm", store)
+        self._steps = dist.new_group(timeout=timedelta(seconds=WAIT_SECONDS))
+
+    def device_group(self, device: torch.device) -> Any:
+        """Return the process group for tensors on a device; all ranks ask at the same place."""
+        if device.type == "cpu":
+            return self._steps
+        return dist.new_group(backend="nccl", timeout=timedelta(seconds=WAIT_SECONDS))
+
+    def from_first(self, make: Callable[[], T]) -> T:
+        """Return what `make` returns on the first rank."""
+        outcome: list[Any] = [None]
+        if self.first:
+            try:
+                outcome = [(make(), None)]
+            except (UserError, DivergenceError, OSError) as error:
+                outcome = [(None, error)]
+        with self.heard():
+            dist.broadcast_object_list(outcome, src=0, group=self._steps)
+        value, raised = outcome[0]
+        if raised is not None:
+            raise raised
+        result: T = value
+        return result
+
+    def alike(self, make: Callable[[], T], facts: Callable[[T], Facts]) -> T:
+        """Return what `make` returns on each rank, where that is the same on all."""
+        problem, found = "", dict[str, str]()
+        try:
+            made = make()
+            found = dict(facts(made))
+        except (UserError, OSError) as error:
+            problem = str(error)
+        answers = self.gather((problem, found, socket.gethostname()), patient=True)
+        if problem and answers[0][0] == problem:  # of all, or of the first
+            raise UserError(problem)
+        for rank, (theirs, facts_there, host) in enumerate(answers):
+            if theirs:
+                raise UserError(f"rank {rank} of {self.size} (on {host}): {theirs}")
+            for name, value in answers[0][1].items():
+                if facts_there[name] != value:
+                    raise UserError(
+                        f"rank {rank} of {self.size} (on {host}) has another {name} than rank 0 (on "
+                        f"{answers[0][2]}): {facts_there[name]}, not {value}"
+                    )
+        return made
+
+    def gather(self, value: T, *, patient: bool = False) -> list[T]:
+        """Return the value of each rank; `patient`: wait as long as the start may take."""
+        values: list[Any] = [None] * self.size
+        with self.heard():
+            dist.all_gather_object(values, value, group=None if patient else self._steps)
+        return values
+
+    def sum(self, number: float) -> float:
+        """Return the sum of a number over the ranks."""
+        return float(self._reduced(torch.tensor(number, dtype=torch.float64), dist.ReduceOp.SUM))
+
+    def greatest(self, numbers: Sequence[int]) -> list[int]:
+        """Return the greatest over the ranks, of each number."""
+        greatest: list[int] = self._reduced(torch.tensor(numbers), dist.ReduceOp.MAX).tolist()
+        return greatest
+
+    def _reduced(self, numbers: Tensor, operation: Any) -> Tensor:
+        with self.heard():
+            dist.all_reduce(numbers, op=operation, group=self._steps)
+        return numbers
+
+    @contextlib.contextmanager
+    def heard(self) -> Iterator[None]:
+        """Return a context of a collective operation.
+
+        Raises:
+            LostRankError: Another rank has ended, or is silent.
+        """
+        try:
+            yield
+        except RuntimeError as error:
+            # Connections are closed, so that those who wait for this rank notice it, too.
+            dist.destroy_process_group()
+            raise self._lost() from error
+
+    def _lost(self) -> LostRankError:
+        """Return the error that names the ranks that do not answer, and what they said before they ended."""
+        here = range(self.size)
+        with contextlib.suppress(RuntimeError):  # the store is gone, and whoever held it
+            self._store.set(f"here/{self.rank}", "")
+            end = time.monotonic() + ROLL_CALL_SECONDS
+            while missing := [rank for rank in here if not self._store.check([f"here/{rank}"])]:
+                if time.monotonic() > end:
+                    break
+                time.sleep(0.1)
+            if missing:
+                return LostRankError("; ".join(map(self._last_words, missing)), speaker=self._speaks(missing))
+        return LostRankError("the connection to the other ranks is lost", speaker=True)
+
+    def _last_words(self, rank: int) -> str:
+        name = f"rank {rank} of {self.size}"
+        if self._store.check([f"failed/{rank}"]):
+            return f"{name} failed: {self._store.get(f'failed/{rank}').decode()}"
+        return f"{name} has ended or does not answer"
+
+    def _speaks(self, missing: Sequence[int]) -> bool:
+        return self.rank == min(set(range(self.size)) - set(missing))
+
+    def failed(self, problem: str) -> bool:
+        """Tell the others why this process ends; return whether it is the one that tells the user."""
+        try:
+            self._store.set(f"failed/{self.rank}", problem)
+            if self.first:
+                return True
+            end = time.monotonic() + TOLD_SECONDS
+            while time.monotonic() < end:
+                if self._store.check(["failed/0"]):
+                    time.sleep(1)  # for it to speak: torchrun ends it as soon as this process has ended
+                    return False
+                time.sleep(0.1)
+        except RuntimeError:
+            pass
+        return True
+
+    def leave(self) -> None:
+        """Close the connections."""
+        if dist.is_initialized():
+            dist.destroy_process_group()

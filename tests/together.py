@@ -1,0 +1,110 @@
+"""Processes that train together, without a launcher: for tests.
+
+As a program it is one of them: it computes the cases that it reads on stdin, and prints what it measured.
+"""
+
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from support import ROOT, random_weights
+
+from ptb_lm.model import backend
+from ptb_lm.model.choice import Choice
+from ptb_lm.model.config import SMALL
+from ptb_lm.model.ranks import ALONE, Ranks
+
+WORDS, BATCH, STEPS, WINDOWS = 23, 8, 3, 6
+
+
+def start(size: int, command: Sequence[str], *, more: Sequence[dict[str, str]] = ()) -> list[Any]:
+    """Start a command once for each rank; `more` is what each has in its environment besides."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(size)}
+    return [
+        subprocess.Popen(
+            [sys.executable, *command],
+            env={
+                **os.environ,
+                "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}",
+                **address,
+                "RANK": str(rank),
+                "LOCAL_RANK": str(rank),
+                **(more[rank] if more else {}),
+            },
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(size)
+    ]
+
+
+def computed_together(size: int, cases: Sequence[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    """Return what each of some processes measured of each case."""
+    with contextlib.ExitStack() as stack:
+        processes = [stack.enter_context(each) for each in start(size, ["-m", "together"])]
+        for process in processes:
+            process.stdin.write(json.dumps(list(cases)))
+            process.stdin.close()
+        outputs = [(process.stdout.read(), process.stderr.read(), process.wait()) for process in processes]
+    for _, stderr, status in outputs:
+        assert status == 0, stderr
+    return [json.loads(stdout) for stdout, _, _ in outputs]
+
+
+def computed(case: dict[str, Any], ranks: Ranks = ALONE) -> dict[str, Any]:
+    """Train a few windows from random weights, on this rank's rows, and score one."""
+    choice = {"device": "cpu", **case["choice"]}
+    config = SMALL.replace(
+        num_layers=2, hidden_size=7, num_steps=STEPS, batch_size=BATCH, max_grad_norm=2.0, **case["config"]
+    )
+    words = case.get("words", WORDS)
+    built = backend.build(config, random_weights(config, words, seed=1), Choice.of(**choice), ranks)
+    rows_BL = np.random.default_rng(2).integers(words, size=(BATCH, WINDOWS * STEPS + 1)).astype(np.int32)
+    mine = ranks.share(BATCH)
+    state, losses = built.zero_state(mine.stop - mine.start), []
+    for window in range(WINDOWS):
+        x_BT = rows_BL[mine, window * STEPS : (window + 1) * STEPS]
+        y_BT = rows_BL[mine, window * STEPS + 1 : (window + 1) * STEPS + 1]
+        state, loss = built.train_step(x_BT, y_BT, state, learning_rate=0.5)
+        losses.append(loss)
+    measured = built.read(losses)
+    _, loss = built.evaluate_step(
+        rows_BL[mine, :STEPS], rows_BL[mine, 1 : STEPS + 1], built.zero_state(mine.stop - mine.start)
+    )
+    weights = built.export_weights()
+    return {
+        "nll": [each.nll for each in measured],
+        "gradient_norm": [each.gradient_norm for each in measured],
+        "evaluated": ranks.sum(built.read([loss])[0].nll),
+        "carried": built.export_training_state(state)["h"].tolist(),
+        "generators": built.export_training_state(state)["torch.generator"].shape,
+        "weights": {name: array.astype(np.float64).tolist() for name, array in weights.items()},
+    }
+
+
+def _main() -> None:
+    from ptb_lm.torch_backend.ranks import join
+
+    cases = json.loads(sys.stdin.read())
+    found = []
+    ranks = join(device="cpu", reduce_precision="fp32")
+    for case in cases:
+        ranks.reduce_precision = case.get("reduce_precision", "fp32")
+        found.append(computed(case, ranks))
+    ranks.leave()
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    _main()

@@ -1,0 +1,56 @@
+"""Several processes compute what one computes: losses at every step, norms, states, weights."""
+
+import functools
+from typing import Any
+
+import numpy as np
+import pytest
+import together
+
+pytestmark = pytest.mark.slow
+
+# By precision: how far the losses may be off, relatively. One process alone is as far from itself when it
+# adds in another order. In half precision the ranks' gradients are rounded before they are added.
+BOUNDS = {"fp64": 1e-10, "fp32": 1e-5, "bf16": 2e-2, "fp16": 2e-3}
+MODELS = ("basic", "block", "block_fused", "cudnn", "persistent")
+
+
+def case(model: str = "cudnn", precision: str = "fp64", **more: Any) -> dict[str, Any]:
+    config = more.pop("config", {})
+    return {"choice": {"model": model, "precision": precision}, "config": config, **more}
+
+
+CASES = {
+    **{f"{model} {precision}": case(model, precision) for model in MODELS for precision in ("fp64", "fp32")},
+    **{f"block_fused {precision}": case("block_fused", precision) for precision in ("bf16", "fp16")},
+    "tied": case(config={"tie_weights": True}),
+    "tied fp32": case("block_fused", "fp32", config={"tie_weights": True}),
+    "tied bf16": case("block_fused", "bf16", config={"tie_weights": True}),
+    "gru": case(config={"cell": "gru"}),
+    # With so few words the embedding's gradient is less as a matrix.
+    "few words": case(words=5),
+    "few words, tied": case(words=5, config={"tie_weights": True}),
+    "jit": {"choice": {"model": "basic", "precision": "fp64", "execution": "jit"}, "config": {}},
+}
+
+
+@functools.cache
+def found(size: int) -> list[dict[str, dict[str, Any]]]:
+    """What each rank measured of each case."""
+    of_ranks = together.computed_together(size, list(CASES.values()))
+    return [dict(zip(CASES, each, strict=True)) for each in of_ranks]
+
+
+@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("name", CASES)
+def test_several_ranks_compute_what_one_does(name: str, size: int) -> None:
+    alone, bound = together.computed(CASES[name]), BOUNDS[CASES[name]["choice"]["precision"]]
+    first, *others = (each[name] for each in found(size))
+    for quantity in ("nll", "gradient_norm", "evaluated"):
+        np.testing.assert_allclose(first[quantity], alone[quantity], rtol=bound, err_msg=quantity)
+    np.testing.assert_allclose(first["carried"], alone["carried"], atol=bound)
+    for weight, array in alone["weights"].items():
+        np.testing.assert_allclose(first["weights"][weight], array, atol=bound, err_msg=weight)
+    # No rank drifts from the others: the same numbers, the same weights, to the bit.
+    for other in others:
+        assert other == first
