@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
 from ptb_lm import flags, stopping, streams
-from ptb_lm.errors import DivergenceError, UserError
+from ptb_lm.errors import DivergenceError, LostRankError, UserError
 
 if TYPE_CHECKING:  # it takes longer to import than --help should
     from tqdm import tqdm
@@ -146,7 +146,7 @@ def run(name: str, body: Callable[[], int]) -> int:
             return body()
     except UserError as error:
         return _fail(name, str(error), EXIT_USAGE)
-    except DivergenceError as error:
+    except (DivergenceError, LostRankError) as error:
         return _fail(name, str(error), EXIT_FAILED)
     except BrokenPipeError:
         return EXIT_FAILED  # the reader of our output went away (`| head`); nobody is left to tell

@@ -35,13 +35,19 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _train(arguments: list[str], started: float) -> int:
     parsed = _parser().parse_args(arguments)
     # These imports take long, so they wait until the flags are known to be right.
+    from ptb_lm.training import processes
+
+    to_start = processes.to_start(parsed)
     if parsed.seeds is not None or parsed.jobs is not None:
         from ptb_lm.training import seeds
 
         return seeds.train(parsed, lambda given: _train(given, time.perf_counter()))
-    from ptb_lm.training import launch
+    if to_start:
+        return processes.start(parsed, arguments)
+    with processes.joined(vars(parsed)) as ranks:
+        from ptb_lm.training import launch
 
-    return launch.train(parsed, shlex.join(arguments), started=started)
+        return launch.train(parsed, shlex.join(arguments), started=started, ranks=ranks)
 
 
 def _parser() -> cli.Parser:
@@ -60,6 +66,7 @@ def _parser() -> cli.Parser:
     _add_training(parser.add_argument_group("training (a flag replaces the preset's value)", more))
     _add_run(parser.add_argument_group("run"))
     _add_speed(parser.add_argument_group("speed (these flags do not change what is computed)"))
+    _add_devices(parser.add_argument_group("several devices (docs/scaling.md)"))
     return parser
 
 
@@ -145,6 +152,24 @@ def _add_speed(group: argparse._ArgumentGroup) -> None:
         "--precision",
         precisions,
         f"{described.one_of(precisions, 'fp32')}; auto: bf16 if the device multiplies in it",
+    )
+
+
+def _add_devices(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--devices", type=cli.whole(1), metavar="N", help="of this machine to train on together (default: 1)"
+    )
+    group.add_argument(
+        "--batch-size-per-device",
+        type=cli.whole(1),
+        metavar="N",
+        help="rows for each device, in place of --batch-size for all of them",
+    )
+    _add_choice(
+        group,
+        "--reduce-precision",
+        frameworks.REDUCE_PRECISIONS,
+        "of gradients on their way between devices: fp32 (default: as the weights are kept), bf16",
     )
 
 

@@ -50,11 +50,11 @@ def write_run(folder: Path, words: Sequence[str], **given: Any) -> Path:
         given: What the flags of a training run say.
     """
     from ptb_lm.data.vocabulary import Vocabulary
-    from ptb_lm.training import launch
+    from ptb_lm.training import run_flags
     from ptb_lm.training.run_directory import RunDirectory
 
     sizes = {"hidden_size": 7, "num_steps": 5, "batch_size": 3, "device": "cpu"}
-    run = launch.new_config({**sizes, **given})
+    run = run_flags.new_config({**sizes, **given})
     vocabulary, directory = Vocabulary(words), RunDirectory(folder)
     weights = random_weights(run.hyperparameters, len(words), seed=1)
     directory.create(run, vocabulary)

@@ -18,7 +18,7 @@ from support import installed
 from ptb_lm import train
 from ptb_lm.data.vocabulary import Vocabulary
 from ptb_lm.files import locked
-from ptb_lm.training import launch, tensors
+from ptb_lm.training import launch, run_flags, tensors
 from ptb_lm.training.run_directory import RunDirectory
 
 pytestmark = pytest.mark.slow
@@ -291,7 +291,7 @@ def test_what_a_first_save_left_is_nothing(
 ) -> None:
     """The files in the order in which they come to be, the last of them half written."""
     directory = RunDirectory(tmp_path / "run")
-    run = launch.new_config({"hidden_size": 6})
+    run = run_flags.new_config({"hidden_size": 6})
     steps = [
         lambda: directory.state.parent.mkdir(parents=True),
         lambda: (directory.path / ".config.json.a1_b.tmp").write_text("{"),

@@ -21,7 +21,7 @@ from ptb_lm.model.cells import CELLS
 from ptb_lm.model.choice import MAX_SEED, Choice
 from ptb_lm.model.config import HYPERPARAMETERS, PRESETS, RECIPES
 from ptb_lm.torch_backend import cpu
-from ptb_lm.training import launch, tensors
+from ptb_lm.training import run_flags, tensors
 from ptb_lm.training.run_directory import RunDirectory
 
 pytestmark = pytest.mark.slow
@@ -683,7 +683,7 @@ def test_the_preset_and_the_flags_make_the_configuration(data: Path, tmp_path: P
 @pytest.mark.parametrize("recipe", [None, "default", "tutorial"])
 def test_the_recipe_decides_how_a_preset_is_trained(recipe: str | None) -> None:
     given = {"config": "medium", "keep_prob": 0.9, **({"recipe": recipe} if recipe else {})}
-    run = launch.new_config(given)
+    run = run_flags.new_config(given)
     assert run.recipe == (recipe or "default")
     assert run.hyperparameters == RECIPES[recipe or "default"]["medium"].replace(keep_prob=0.9)
 

@@ -6,19 +6,23 @@ As a program it is one of them: it computes the cases that it reads on stdin, an
 import contextlib
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Sequence
 from typing import Any
+from unittest import mock
 
 import numpy as np
 from support import ROOT, random_weights
 
+from ptb_lm.errors import UserError
 from ptb_lm.model import backend
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import SMALL
 from ptb_lm.model.ranks import ALONE, Ranks
+from ptb_lm.training.interrupt import StopRequest
 
 WORDS, BATCH, STEPS, WINDOWS = 23, 8, 3, 6
 
@@ -49,10 +53,10 @@ def start(size: int, command: Sequence[str], *, more: Sequence[dict[str, str]] =
     ]
 
 
-def computed_together(size: int, cases: Sequence[dict[str, Any]]) -> list[list[dict[str, Any]]]:
-    """Return what each of some processes measured of each case."""
+def done_together(size: int, deed: str, cases: Sequence[dict[str, Any]]) -> list[list[Any]]:
+    """Return what each of some processes found in each case, by a function of this file."""
     with contextlib.ExitStack() as stack:
-        processes = [stack.enter_context(each) for each in start(size, ["-m", "together"])]
+        processes = [stack.enter_context(each) for each in start(size, ["-m", "together", deed])]
         for process in processes:
             process.stdin.write(json.dumps(list(cases)))
             process.stdin.close()
@@ -93,7 +97,51 @@ def computed(case: dict[str, Any], ranks: Ranks = ALONE) -> dict[str, Any]:
     }
 
 
-def _main() -> None:
+def trained(case: dict[str, Any], ranks: Ranks) -> dict[str, Any]:
+    """Train as a command line says: {"arguments": of each rank, or of all; "stop": (rank, step); "commit"}."""
+    import io
+
+    from ptb_lm import train
+    from ptb_lm.training import launch, processes
+
+    arguments = case["arguments"]
+    mine = arguments[ranks.rank] if isinstance(arguments[0], list) else arguments
+    rank, asked = case.get("stop", (None, 0))
+    commit = case.get("commit", {}).get(str(ranks.rank), "the same")
+    out, said = io.StringIO(), ""
+    with (
+        mock.patch.object(
+            launch, "StopRequest", lambda **_: StopAfter(asked if rank == ranks.rank else 10**9)
+        ),
+        mock.patch.object(processes.host, "environment", lambda: {"commit": commit}),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(out),
+    ):
+        try:
+            status = launch.train(train._parser().parse_args(mine), "", started=0.0, ranks=ranks)
+        except UserError as error:
+            status, said = 2, str(error)
+    return {"status": status, "error": said, "out": out.getvalue()}
+
+
+class StopAfter(StopRequest):
+    """A stop request that arrives at the n-th time the trainer asks."""
+
+    def __init__(self, asked: int) -> None:
+        self._left = asked
+        super().__init__()
+
+    @property
+    def signal_number(self) -> int | None:  # type: ignore[override]
+        self._left -= 1
+        return signal.SIGTERM if self._left < 0 else None
+
+    @signal_number.setter
+    def signal_number(self, value: int | None) -> None:
+        pass
+
+
+def _main(deed: str) -> None:
     from ptb_lm.torch_backend.ranks import join
 
     cases = json.loads(sys.stdin.read())
@@ -101,10 +149,10 @@ def _main() -> None:
     ranks = join(device="cpu", reduce_precision="fp32")
     for case in cases:
         ranks.reduce_precision = case.get("reduce_precision", "fp32")
-        found.append(computed(case, ranks))
+        found.append({"computed": computed, "trained": trained}[deed](case, ranks))
     ranks.leave()
     print(json.dumps(found))
 
 
 if __name__ == "__main__":
-    _main()
+    _main(sys.argv[1])

@@ -135,7 +135,15 @@ class Choice:
         Raises:
             UserError: The framework is not installed.
         """
-        return _imported(self.row.build, self.framework, self.row)
+        return self.function(self.row.build)
+
+    def function(self, name: str) -> Callable[..., Any]:
+        """Return a function of the framework that its row names as "module:function"; this imports it.
+
+        Raises:
+            UserError: The framework is not installed.
+        """
+        return _imported(name, self.framework, self.row)
 
     def to_json(self) -> dict[str, Any]:
         """Return the choices by name, without the registry."""

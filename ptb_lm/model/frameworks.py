@@ -90,4 +90,5 @@ EXECUTIONS = _every(row.executions for row in FRAMEWORKS.values())
 UNROLLS = _every(row.unrolls for row in FRAMEWORKS.values())
 PRECISIONS = _every(row.precisions for row in FRAMEWORKS.values())
 DEVICES = ("auto", "cpu", "cuda")
+REDUCE_PRECISIONS = ("fp32", "bf16")  # of gradients between several processes; the first is the default
 AUTO = "auto"  # as a precision: the fastest of the device

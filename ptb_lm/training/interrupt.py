@@ -20,9 +20,13 @@ class StopRequest:
 
     Another one after it changes nothing: who sends SIGINT and then SIGTERM wants the run to end, and it will.
     A signal that is ignored stays so.
+
+    Args:
+        quiet: Whether it says nothing. One of several processes may be stopped because another one failed.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, quiet: bool = False) -> None:
+        self.quiet = quiet
         self.signal_number: int | None = None
         self._previous: dict[int, Any] = {}
 
@@ -43,4 +47,5 @@ class StopRequest:
         if self.signal_number is None:
             self.signal_number = number
             name = signal.Signals(number).name
-            streams.tell_at_once(f"\n{name}: finishing the step and saving; once more stops at once")
+            if not self.quiet:
+                streams.tell_at_once(f"\n{name}: finishing the step and saving; once more stops at once")

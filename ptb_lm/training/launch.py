@@ -9,82 +9,93 @@ import dataclasses
 import itertools
 import shlex
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ptb_lm import cli, host, streams
 from ptb_lm.data.corpus import Corpus, load_named
-from ptb_lm.data.preparation import FIELDS, requested
-from ptb_lm.errors import UserError
+from ptb_lm.data.vocabulary import Vocabulary
+from ptb_lm.errors import LostRankError, UserError
 from ptb_lm.files import home
-from ptb_lm.model import backend, frameworks, parameters
-from ptb_lm.model.choice import CHOSEN, Choice
-from ptb_lm.model.config import HYPERPARAMETERS, RECIPES
-from ptb_lm.model.hyperparameter import flag_name
-from ptb_lm.training import run_data
+from ptb_lm.model import backend, parameters
+from ptb_lm.model.ranks import ALONE, Ranks
+from ptb_lm.training import announcements, processes, restarts, run_data
 from ptb_lm.training.fine_tuning import Start
 from ptb_lm.training.interrupt import Interrupted, StopRequest
 from ptb_lm.training.progress_display import LOG_SECONDS
-from ptb_lm.training.run_config import RESUMABLE, RunConfig
+from ptb_lm.training.run_config import RunConfig
 from ptb_lm.training.run_directory import RunDirectory
+from ptb_lm.training.run_flags import OF_A_NEW_RUN, new_config, resumed_config
+from ptb_lm.training.shared_directory import SharedRunDirectory
 from ptb_lm.training.trainer import Trainer, count_steps
 
 
-def train(arguments: argparse.Namespace, command_line: str, *, started: float) -> int:
+@dataclass(frozen=True, kw_only=True)
+class _Asked:
+    """What the flags ask for.
+
+    Attributes:
+        given: The flags that were given, by name.
+        run: The run's configuration.
+        directory: Its folder.
+        found: The configuration of a run that is resumed, as its folder has it.
+        vocabulary: The words, if an earlier run has them.
+        start: The run whose weights it begins with.
+    """
+
+    given: Mapping[str, Any]
+    run: RunConfig
+    directory: RunDirectory
+    found: RunConfig | None = None
+    vocabulary: Vocabulary | None = None
+    start: Start | None = None
+
+    @property
+    def resuming(self) -> bool:
+        return self.found is not None
+
+    @property
+    def overwrite(self) -> bool:
+        return bool(self.given.get("overwrite"))
+
+
+def train(arguments: argparse.Namespace, command_line: str, *, started: float, ranks: Ranks = ALONE) -> int:
     """Train as the flags say; return the exit status.
 
     Args:
         arguments: Of ptb_lm.train's parser; None where a flag was not given.
         command_line: As it was typed, for the record.
         started: When the command was, by time.perf_counter.
+        ranks: The processes that train this run together.
 
     Raises:
         UserError: Something is wrong with the flags, the data or the run directory, and nothing was written;
             or there is not enough memory for a step, and the run directory has the newest state.
+        LostRankError: Another process ended; the run directory has the newest state.
     """
     command, load = f"{cli.TRAIN} {command_line}".strip(), host.Load()
     given = {name: value for name, value in vars(arguments).items() if value is not None}
-    resuming = arguments.resume is not None
-    start = None
-    if "extend_vocabulary" in given and "init_from" not in given:
-        raise UserError("--extend-vocabulary needs --init-from")
-    if arguments.overwrite and arguments.run_dir is None:
-        raise UserError("--overwrite needs --run-dir")
-    if resuming:
-        directory = RunDirectory(arguments.resume)
-        found = directory.read_config()
-        run = resumed_config(found, given)
-    else:
-        start = Start.read(arguments.init_from) if "init_from" in given else None
-        run = start.config(given) if start else new_config(given)
-        directory = RunDirectory(arguments.run_dir or default_path(run))
-        if arguments.run_dir is not None:
-            _refuse_existing(directory, overwrite=arguments.overwrite)
+    asked = _asked(processes.with_global_batch(given, ranks), command, ranks)
 
     # Everything that can be wrong is found out before anything is written.
-    if resuming:
-        corpus = run_data.load_again(run, directory.read_vocabulary())
-    else:
-        vocabulary, extend = start.vocabulary if start else None, bool(arguments.extend_vocabulary)
-        corpus = load_named(run.data, run.preparation, vocabulary=vocabulary, extend=extend)
-        if start:
-            run = dataclasses.replace(run, init_from=start.record(corpus))
-    run = run_data.with_source(run, corpus)
-    count_steps(corpus, run)  # refuses a split that is too short
-    if resuming:
-        _check_vocabulary(directory, corpus)
+    ranks.check_divisible(asked.run.hyperparameters.batch_size)
+    run, corpus = ranks.alike(lambda: _with_text(asked), lambda made: processes.facts(*made))
+    start, directory = asked.start, asked.directory
+    if start:
+        run = dataclasses.replace(run, init_from=ranks.from_first(lambda: start.record(corpus)))
     parameters.check_fits(run.hyperparameters, len(corpus.vocabulary))
     draw = start.initial if start else _drawn
     weights = draw(run, len(corpus.vocabulary))
-    model = backend.build(run.hyperparameters, weights, run.choice)
-    if not resuming and arguments.run_dir is None:
-        directory = RunDirectory(_made_first(directory.path))
-    with directory.locked(), StopRequest() as stop:
+    model = backend.build(run.hyperparameters, weights, run.choice, ranks)
+    if not asked.resuming and "run_dir" not in given:
+        directory = _directory(ranks.from_first(lambda: _made_first(directory.path)), ranks)
+    with directory.locked(), StopRequest(quiet=True) if ranks.size > 1 else StopRequest() as stop:
         # Another process may have been at work here since this was looked at.
-        if not resuming:
-            _refuse_existing(directory, overwrite=arguments.overwrite)
-        elif directory.read_config() != found:
+        if not asked.resuming:
+            ranks.from_first(lambda: _refuse_existing(directory.path, overwrite=asked.overwrite))
+        elif directory.read_config() != asked.found:
             raise UserError(f"another process has changed {directory.config}; try again")
         trainer = Trainer(
             run,
@@ -96,91 +107,94 @@ def train(arguments: argparse.Namespace, command_line: str, *, started: float) -
             started=started,
             log_seconds=given.get("log_interval", LOG_SECONDS),
         )
-        if resuming:
+        if asked.resuming:
             trainer.resume(command)
             result = directory.read_result()
             if trainer.progress.epoch == run.hyperparameters.epochs and result:
                 cli.remark(
                     f"the run in {directory.path} is finished; to train it further, give more --epochs"
                 )
-                _report(result, directory)
+                announcements.report(result, directory)
                 return 0
             directory.remove_leftovers()
             directory.write_config(run)
         else:
             directory.create(run, corpus.vocabulary)
         threads = trainer.environment.get("threads")
-        busy = load.hint(threads) if isinstance(threads, int) else None
-        _announce(
-            run,
-            corpus,
-            model,
-            directory,
-            parameters.count(weights),
-            hints=[*model.hints, *filter(None, [busy])],
-        )
-        if resuming:
+        busy = load.hint(threads) if isinstance(threads, int) and ranks.size == 1 else None
+        hints = [*model.hints, *filter(None, [busy])]
+        announcements.announce(run, corpus, model, directory, parameters.count(weights), hints=hints)
+        if asked.resuming:
             cli.remark(f"continues in epoch {trainer.progress.epoch + 1}, step {trainer.progress.step + 1}")
-            _tell_what_changed(*trainer.progress.environments[-2:])
+            announcements.tell_what_changed(*trainer.progress.environments[-2:])
+        again = shlex.join([*cli.TRAIN.split(), "--resume", str(directory.path)])
         try:
             result = trainer.train()
         except Interrupted as interrupted:
-            again = shlex.join([*cli.TRAIN.split(), "--resume", str(directory.path)])
             streams.tell(f"{interrupted}: saved; continue with: {again}")
             return interrupted.exit_status
+        except LostRankError as error:
+            raise LostRankError(f"{error}; continue with: {again}", speaker=error.speaker) from None
         result["command_seconds"] = time.perf_counter() - started  # of this process: all but starting Python
         if run.init_from:
             result["init_from"] = run.init_from.to_json()
         directory.write_result(result)
-    _report(result, directory)
+    announcements.report(result, directory)
     return 0
 
 
-def new_config(given: dict[str, Any]) -> RunConfig:
-    """Return the configuration of a new run from the flags that were given, by name."""
-    data = given.get("data", "ptb")
-    preset = given.get("config", "demo" if data == "synthetic" else "small")
-    recipe = given.get("recipe", "default")
-    changes = {each.name: given[each.name] for each in HYPERPARAMETERS if each.name in given}
-    return RunConfig(
-        config=preset,
-        recipe=recipe,
-        data=data,
-        choice=Choice.of(**{name: given[name] for name in CHOSEN if name in given}),
-        hyperparameters=RECIPES[recipe][preset].replace(**changes),
-        preparation=requested(given, data, is_file=Path(data).is_file()),
-    )
+def _asked(given: dict[str, Any], command: str, ranks: Ranks) -> _Asked:
+    """Return what the flags ask for, checked as far as that is possible without the text."""
+    if "extend_vocabulary" in given and "init_from" not in given:
+        raise UserError("--extend-vocabulary needs --init-from")
+    if given.get("overwrite") and "run_dir" not in given:
+        raise UserError("--overwrite needs --run-dir")
+    where = given.get("resume")
+    if where is None and restarts.goes_on(given.get("run_dir"), command, ranks):
+        where = given["run_dir"]
+        given = {name: value for name, value in given.items() if name not in OF_A_NEW_RUN}
+    if where is not None:
+        directory = _directory(where, ranks)
+        found = directory.read_config()
+        run, vocabulary = resumed_config(found, given), directory.read_vocabulary()
+        return _Asked(given=given, run=run, directory=directory, found=found, vocabulary=vocabulary)
+    start = ranks.from_first(lambda: Start.read(given["init_from"])) if "init_from" in given else None
+    run = start.config(given) if start else new_config(given)
+    path = given.get("run_dir") or ranks.from_first(lambda: default_path(run))
+    if "run_dir" in given:
+        ranks.from_first(lambda: _refuse_existing(path, overwrite=bool(given.get("overwrite"))))
+    words = start.vocabulary if start else None
+    return _Asked(given=given, run=run, directory=_directory(path, ranks), vocabulary=words, start=start)
+
+
+def _with_text(asked: _Asked) -> tuple[RunConfig, Corpus]:
+    """Return the run's configuration with the place of its text, and the text.
+
+    Raises:
+        UserError: It cannot be read, is too short, or is not the one that a resumed run was trained on.
+    """
+    run, words = asked.run, asked.vocabulary
+    if asked.resuming:
+        assert words is not None
+        corpus = run_data.load_again(run, words)
+    else:
+        extend = bool(asked.given.get("extend_vocabulary"))
+        corpus = load_named(run.data, run.preparation, vocabulary=words, extend=extend)
+    count_steps(corpus, run)  # refuses a split that is too short
+    if asked.resuming and words is not None and words.sha256 != corpus.vocabulary.sha256:
+        raise UserError(
+            f"the vocabulary of the data ({len(corpus.vocabulary):,} words) is not the one in "
+            f"{asked.directory.vocabulary}"
+        )
+    return run_data.with_source(run, corpus), corpus
 
 
 def _drawn(run: RunConfig, words: int) -> parameters.Weights:
     return parameters.initial(run.hyperparameters, words, seed=run.choice.seed)
 
 
-def resumed_config(run: RunConfig, given: dict[str, Any]) -> RunConfig:
-    """Return the run's configuration with the flags given now, where they may differ."""
-    before = {**run.to_json(), **run.to_json()["hyperparameters"]}
-    if "init_from" in given:
-        raise UserError("--init-from starts a new run and cannot be combined with --resume")
-    for name in FIELDS:
-        if name in given and given[name] != getattr(run.preparation, name, None):
-            raise UserError(
-                f"{flag_name(name)} would change the text of the run; a resumed run cannot do that"
-            )
-    for name in given:
-        kept = name in RESUMABLE or (name, given[name]) == ("precision", frameworks.AUTO)
-        if name in before and not kept and given[name] != before[name]:
-            raise UserError(
-                f"{flag_name(name)} {given[name]} differs from the run's {before[name]}; a resumed run can "
-                f"change {', '.join(map(flag_name, RESUMABLE))} and nothing else"
-            )
-    changes = {each.name: given[each.name] for each in HYPERPARAMETERS if each.name in given}
-    return dataclasses.replace(
-        run,
-        data=given.get("data", run.data),
-        source=None if "data" in given else run.source,
-        choice=dataclasses.replace(run.choice, device=given.get("device", run.choice.device)),
-        hyperparameters=run.hyperparameters.replace(**changes),
-    )
+def _directory(path: Path, ranks: Ranks) -> RunDirectory:
+    return RunDirectory(path) if ranks.size == 1 else SharedRunDirectory(path, ranks)
 
 
 def default_path(run: RunConfig) -> Path:
@@ -201,8 +215,8 @@ def _made_first(path: Path) -> Path:
     raise AssertionError("numbers do not end")
 
 
-def _refuse_existing(directory: RunDirectory, *, overwrite: bool) -> None:
-    path = directory.path
+def _refuse_existing(path: Path, *, overwrite: bool) -> None:
+    directory = RunDirectory(path)
     if path.exists() and not path.is_dir():
         raise UserError(f"{path} is a file, not a run directory")
     if not path.is_dir() or not any(path.iterdir()) or directory.never_began():
@@ -210,77 +224,9 @@ def _refuse_existing(directory: RunDirectory, *, overwrite: bool) -> None:
     if overwrite:
         directory.read_config()  # of a run; any other folder is left alone
     elif not directory.config.exists():
-        raise UserError(f"{path} holds files of something else than a run: give --run-dir a new folder")
+        raise UserError(f"{path} has files but no run; give --run-dir a new folder")
     else:
         again = shlex.join(["--resume", str(path)])
         raise UserError(
             f"the run directory {path} exists; continue it with {again}, or replace it with --overwrite"
         )
-
-
-def _check_vocabulary(directory: RunDirectory, corpus: Corpus) -> None:
-    if directory.read_vocabulary().sha256 != corpus.vocabulary.sha256:
-        raise UserError(
-            f"the vocabulary of the data ({len(corpus.vocabulary):,} words) is not the one in "
-            f"{directory.vocabulary}"
-        )
-
-
-def _announce(
-    run: RunConfig,
-    corpus: Corpus,
-    model: backend.Backend,
-    directory: RunDirectory,
-    parameter_count: int,
-    *,
-    hints: Sequence[str],
-) -> None:
-    tokens = ", ".join(f"{split} {len(ids):,}" for split, ids in corpus.splits.items())
-    cli.remark(f"data {run.data}: {tokens} tokens, {len(corpus.vocabulary):,} words")
-    for line in run_data.report(run, corpus):
-        cli.remark(line)
-    cli.remark(
-        f"model {run.choice.model}, config {run.config}, recipe {run.recipe}: {parameter_count:,} "
-        f"parameters, {model.engine}; precision {run.choice.precision}"
-    )
-    cli.remark(f"run directory {directory.path}")
-    for hint in hints:
-        cli.remark(f"hint: {hint}")
-
-
-def _tell_what_changed(before: dict[str, Any], now: dict[str, Any]) -> None:
-    """Print changes since the run stopped that affect the last digits of its numbers."""
-    # A run from before there was a choice.
-    before = {**({"kernels": "torch", "float32_products": "MKL"} if "kernels" in now else {}), **before}
-    changed = [
-        f"{name.replace('_', ' ')} {before[name]} before, {now.get(name)} now"
-        for name in ("torch", "tensorflow", "device", "kernels", "float32_products", "threads")
-        if name in before and before[name] != now.get(name)
-    ]
-    if changed:
-        cli.remark(
-            f"from now on the numbers round differently from a run that never stopped: {'; '.join(changed)}"
-        )
-
-
-def _report(result: dict[str, Any], directory: RunDirectory) -> None:
-    bound = result.get("best_possible_perplexity")
-    best = f"; the best any model can do is {bound:.2f}" if bound else ""
-    cli.remark(
-        f"test perplexity {result['test_perplexity']:.2f}{best} (valid {result['valid_perplexity']:.2f}, "
-        f"epoch {result['best_epoch']}; {result['words_per_second']:,.0f} words/s; "
-        f"{result.get('seconds', 0):,.0f} s){_final_epoch(result)}"
-    )
-    cli.remark(f"written to {directory.result}")
-
-
-def _final_epoch(result: dict[str, Any]) -> str:
-    """Return the scores of the last epoch's weights, if they are not the best ones."""
-    if (
-        result["best_epoch"] == result["epochs"] or result.get("final_test_perplexity") is None
-    ):  # of an older run
-        return ""
-    return (
-        f"; the last epoch's weights: test {result['final_test_perplexity']:.2f}, "
-        f"valid {result.get('final_valid_perplexity', 0):.2f}"
-    )

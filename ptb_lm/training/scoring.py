@@ -35,7 +35,8 @@ def perplexity(
 ) -> float:
     """Return the perplexity of a backend's model on a split.
 
-    Every token but the first of each row is scored, and the state is carried through the row.
+    Every token but the first of each row is scored, and the state is carried through the row. The backend's
+    ranks score some of the rows each, or all of them where they cannot be dealt out.
 
     Args:
         backend: The model.
@@ -48,9 +49,10 @@ def perplexity(
         check_stop: Called between windows; may raise.
     """
     window = window or max(1, config.batch_size * config.num_steps // batch_size)
-    rows_BL = backend.place(corpus.rows(ids, batch_size))
+    ranks, mine = backend.ranks, backend.ranks.share(batch_size)
+    rows_BL = backend.place(corpus.rows(ids, batch_size)[mine])
     targets = rows_BL.shape[1] - 1
-    state = backend.zero_state(batch_size)
+    state = backend.zero_state(mine.stop - mine.start)
     nll, pending, last_read = 0.0, list[Loss](), time.perf_counter()
     with cli.progress_bar(math.ceil(targets / window), description) as bar:
         for x_BT, y_BT in corpus.windows(rows_BL, window, partial=True):
@@ -62,6 +64,8 @@ def perplexity(
                 bar.update(len(pending))
                 pending, last_read = [], time.perf_counter()
         nll += math.fsum(measured.nll for measured in backend.read(pending))
+    # Where each has scored all rows it is the first one's sum that counts, so that no two ranks disagree.
+    nll = ranks.sum(nll if ranks.first or ranks.can_share(batch_size) else 0.0)
     return perplexity_of(nll, batch_size * targets)
 
 

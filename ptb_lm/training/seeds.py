@@ -21,12 +21,12 @@ from ptb_lm.training import launch
 from ptb_lm.training.fine_tuning import Start
 from ptb_lm.training.interrupt import StopRequest
 from ptb_lm.training.run_directory import RunDirectory
+from ptb_lm.training.run_flags import OF_A_NEW_RUN, new_config, resumed_config
 
 WATCH_SECONDS = 0.2  # how often a stop is looked for while others work
 DIVERGED = cli.EXIT_FAILED
 
 _OF_A_CONFIG = {each.name for each in HYPERPARAMETERS}
-_OF_A_NEW_RUN = ("overwrite", "init_from", "extend_vocabulary")  # flags that --resume refuses
 
 TrainOne = Callable[[list[str]], int]  # of ptb_lm.train's arguments; returns the exit status
 
@@ -46,8 +46,8 @@ def train(arguments: argparse.Namespace, train_one: TrainOne) -> int:
     given = {name: value for name, value in vars(arguments).items() if value is not None}
     seeds, jobs = _checked(given)
     start = Start.read(arguments.init_from) if "init_from" in given else None
-    new_config = start.config if start else launch.new_config
-    configs = [new_config({**given, "seed": seed}) for seed in seeds]  # refuses what is impossible
+    configured = start.config if start else new_config
+    configs = [configured({**given, "seed": seed}) for seed in seeds]  # refuses what is impossible
     folder = arguments.run_dir or _unused(launch.default_path(configs[0]))
     again = shlex.join([*cli.TRAIN.split(), *flags({**given, "run_dir": folder, "overwrite": False})])
     runs = {seed: folder / f"seed-{seed}" for seed in seeds}
@@ -113,8 +113,8 @@ def _command(run: Path, wanted: dict[str, Any]) -> list[str] | None:
     directory = RunDirectory(run)
     if wanted.get("overwrite") or not directory.state.exists():
         return flags({**wanted, "run_dir": run})
-    wanted = {name: value for name, value in wanted.items() if name not in _OF_A_NEW_RUN}
-    config = launch.resumed_config(directory.read_config(), wanted)  # refuses what would be another run
+    wanted = {name: value for name, value in wanted.items() if name not in OF_A_NEW_RUN}
+    config = resumed_config(directory.read_config(), wanted)  # refuses what would be another run
     result = directory.read_result()
     if result and result["epochs"] == config.hyperparameters.epochs:
         cli.say(f"seed {config.choice.seed} has ended, in {run}")

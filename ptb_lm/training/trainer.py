@@ -56,13 +56,14 @@ class Trainer:
         self.run = run
         self.config = run.hyperparameters
         self.corpus = corpus
-        self.backend = backend
+        self.backend, self.ranks = backend, backend.ranks
         self.directory = directory
         self.stop = stop
         # Taken now: at the end of a long run the checkout may be another.
         self.environment = {**host.environment(), **backend.environment()}
         self.progress = Progress(commands=[command], environments=[self.environment])
-        self.state: State = backend.zero_state(self.config.batch_size)
+        self.rows = self.ranks.share(self.config.batch_size)  # those of the batch that this process trains
+        self.state: State = self._zero_state()
         self.steps = count_steps(corpus, run)
         self.tokens = self.config.batch_size * self.config.num_steps  # a step
         self.averages = Averages(backend, self.config, steps_an_epoch=self.steps)
@@ -103,7 +104,8 @@ class Trainer:
             self._save()  # before any work: a folder that cannot be written is noticed now
             self.directory.write_metrics(progress.rows)
             scalars.begin(self.run.to_json(), step=done)
-            rows_BL = self.backend.place(corpus.rows(self.corpus.splits["train"], self.config.batch_size))
+            all_BL = corpus.rows(self.corpus.splits["train"], self.config.batch_size)
+            rows_BL = self.backend.place(all_BL[self.rows])
             while progress.epoch < self.config.epochs:
                 self._train_epoch(rows_BL, scalars)
                 row = self._finish_epoch()
@@ -134,14 +136,23 @@ class Trainer:
                 self.state, loss = self.backend.train_step(x_BT, y_BT, self.state, learning_rate=rate)
                 self.averages.move(progress.epoch * self.steps + step)
                 pending.append(loss)
-                due = time.perf_counter() - start > READ_SECONDS
-                if due or not self._warm or self.stop.signal_number:
+                now = time.perf_counter()
+                # One clock may be ahead of the others, and one process alone may hear a signal.
+                due, signal_number, to_save = self.ranks.greatest(
+                    [
+                        now - start > READ_SECONDS or not self._warm,
+                        self.stop.signal_number or 0,
+                        now - self._saved > SAVE_SECONDS,
+                    ]
+                )
+                if due or signal_number:
                     self._read(pending, start)
                     watch.update()
                     pending = []
-                    self._stop_if_asked(save=True)
-                    if time.perf_counter() - self._saved > SAVE_SECONDS:
+                    if to_save or signal_number:
                         self._save()
+                    if signal_number:
+                        raise Interrupted(signal_number)
                     start = time.perf_counter()  # bar and files are outside the clock
             if pending:
                 self._read(pending, start)
@@ -201,7 +212,7 @@ class Trainer:
             self._write_best()
         progress.rows.append(row)
         progress.next_epoch()
-        self.state = self.backend.zero_state(self.config.batch_size)
+        self.state = self._zero_state()
         self.directory.write_metrics(progress.rows)
         self._save()
         cli.remark(metrics.epoch_line(row, self.config))
@@ -239,7 +250,7 @@ class Trainer:
             self.config,
             batch_size=scoring.batch_size(split, self.config),
             description=split,
-            check_stop=lambda: self._stop_if_asked(save=False),
+            check_stop=self._stop_if_asked,
         )
 
     def _write_best(self) -> None:
@@ -255,12 +266,13 @@ class Trainer:
         self.directory.write_state(saved._replace(progress=progress), corpus=self.corpus, run=self.run)
         self._saved = time.perf_counter()
 
-    def _stop_if_asked(self, *, save: bool) -> None:
-        # Read once: a signal may arrive at any time, and what is reported as saved must be.
-        if number := self.stop.signal_number:
-            if save:
-                self._save()
-            raise Interrupted(number)
+    def _stop_if_asked(self) -> None:
+        (signal_number,) = self.ranks.greatest([self.stop.signal_number or 0])
+        if signal_number:
+            raise Interrupted(signal_number)
+
+    def _zero_state(self) -> State:
+        return self.backend.zero_state(self.rows.stop - self.rows.start)
 
     def _steps_done(self) -> int:
         """Return the training steps of the whole run so far: where TensorBoard's points are."""

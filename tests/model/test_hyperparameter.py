@@ -88,9 +88,9 @@ def test_config_json_refuses_what_the_flag_refuses(
 
 
 def train_config() -> dict[str, Any]:
-    from ptb_lm.training import launch
+    from ptb_lm.training import run_flags
 
-    return launch.new_config({"device": "cpu"}).to_json()
+    return run_flags.new_config({"device": "cpu"}).to_json()
 
 
 def test_every_hyperparameter_that_a_run_may_lack_has_a_value_from_before() -> None:

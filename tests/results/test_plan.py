@@ -15,7 +15,7 @@ from ptb_lm.bench.studies import __main__ as studies
 from ptb_lm.bench.variants import original
 from ptb_lm.results import __main__ as results
 from ptb_lm.results import ablation, plan, steps
-from ptb_lm.training import launch
+from ptb_lm.training import run_flags
 
 PARSERS = {
     "ptb_lm.train": train._parser,
@@ -50,7 +50,7 @@ def test_a_step_s_command_is_understood(
         return
     given = vars(PARSERS[words[1]]().parse_args(words[2:]))
     if isinstance(step, steps.Train):
-        run = launch.new_config({flag: value for flag, value in given.items() if value is not None})
+        run = run_flags.new_config({flag: value for flag, value in given.items() if value is not None})
         assert run.config in name + step.name
         assert str(given["run_dir"]) == f"checkpoints/reproduce-{named(step.name, device)}"
 

@@ -23,7 +23,7 @@ from support import ROOT, installed
 
 from ptb_lm import train
 from ptb_lm.results import __main__ as results_command
-from ptb_lm.training import launch
+from ptb_lm.training import run_flags
 from ptb_lm.training.run_directory import RunDirectory
 
 pytestmark = pytest.mark.slow
@@ -182,7 +182,7 @@ def test_the_command_is_that_of_the_run(results: Path, name: str) -> None:
     command = shlex.split(tables(results)[name]["command"].strip("`"))
     assert command[:3] == ["python", "-m", "ptb_lm.train"]
     given = vars(train._parser().parse_args(command[3:]))
-    repeated = launch.new_config({flag: value for flag, value in given.items() if value is not None})
+    repeated = run_flags.new_config({flag: value for flag, value in given.items() if value is not None})
     run = RunDirectory(results / name).read_config()
     assert repeated.hyperparameters == run.hyperparameters
     for what in ("config", "model", "framework", "execution", "unroll", "precision"):

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import runs
+from together import StopAfter
 
 from ptb_lm import evaluate
 from ptb_lm.data import corpus
@@ -22,6 +23,7 @@ from ptb_lm.model import parameters, reference
 from ptb_lm.model.backend import Measured
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import SMALL
+from ptb_lm.model.ranks import ALONE
 from ptb_lm.train import main
 from ptb_lm.training import tensors, trainer
 from ptb_lm.training.interrupt import StopRequest
@@ -195,23 +197,6 @@ def test_the_last_epoch_s_averages_are_tested(text_folder: Path, tmp_path: Path)
     assert found["best_epoch"] == 1
     expected = perplexity_of_the_state(tmp_path / "run")
     assert found["final_test_perplexity"] == pytest.approx(expected, rel=1e-10)
-
-
-class StopAfter(StopRequest):
-    """A stop request that arrives at the n-th time the trainer asks."""
-
-    def __init__(self, asked: int) -> None:
-        self._left = asked
-        super().__init__()
-
-    @property
-    def signal_number(self) -> int | None:  # type: ignore[override]
-        self._left -= 1
-        return signal.SIGTERM if self._left < 0 else None
-
-    @signal_number.setter
-    def signal_number(self, value: int | None) -> None:
-        pass
 
 
 def assert_saved_when_asked(run: Path, asked: int) -> None:
@@ -448,6 +433,8 @@ class FakeBackend:
     """Costs known seconds on a fake clock, and returns what it is told to."""
 
     engine = "fake"
+
+    ranks = ALONE
 
     def __init__(self, clock: "FakeClock", loss: Measured = FINE) -> None:
         self.clock, self.loss, self.weights = clock, loss, {"w": np.zeros(1)}

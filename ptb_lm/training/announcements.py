@@ -1,0 +1,82 @@
+"""What a training prints when it begins and when it ends."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from ptb_lm import cli
+from ptb_lm.data.corpus import Corpus
+from ptb_lm.model import backend
+from ptb_lm.training import run_data
+from ptb_lm.training.run_config import RunConfig
+from ptb_lm.training.run_directory import RunDirectory
+
+
+def announce(
+    run: RunConfig,
+    corpus: Corpus,
+    model: backend.Backend,
+    directory: RunDirectory,
+    parameter_count: int,
+    *,
+    hints: Sequence[str],
+) -> None:
+    """Say what is trained, on what, and where."""
+    tokens = ", ".join(f"{split} {len(ids):,}" for split, ids in corpus.splits.items())
+    cli.remark(f"data {run.data}: {tokens} tokens, {len(corpus.vocabulary):,} words")
+    for line in run_data.report(run, corpus):
+        cli.remark(line)
+    cli.remark(
+        f"model {run.choice.model}, config {run.config}, recipe {run.recipe}: {parameter_count:,} "
+        f"parameters, {model.engine}; precision {run.choice.precision}"
+    )
+    if model.ranks.size > 1:
+        each = run.hyperparameters.batch_size // model.ranks.size
+        cli.remark(f"{model.ranks.size} processes, {each} rows of the batch each")
+    cli.remark(f"run directory {directory.path}")
+    for hint in hints:
+        cli.remark(f"hint: {hint}")
+
+
+def tell_what_changed(before: dict[str, Any], now: dict[str, Any]) -> None:
+    """Print changes since the run stopped that affect the last digits of its numbers."""
+    # A run from before there was a choice.
+    before = {**({"kernels": "torch", "float32_products": "MKL"} if "kernels" in now else {}), **before}
+    changed = [
+        f"{name.replace('_', ' ')} {before[name]} before, {now.get(name)} now"
+        for name in ("torch", "tensorflow", "device", "kernels", "float32_products", "threads")
+        if name in before and before[name] != now.get(name)
+    ]
+    ranks_before, ranks_now = before.get("processes", 1), now.get("processes", 1)
+    if ranks_before != ranks_now:
+        cli.remark(
+            f"the number of processes changed from {ranks_before} to {ranks_now}, so dropout draws other masks "
+            "from now on"
+        )
+    if changed:
+        cli.remark(
+            f"from now on the numbers round differently from a run that never stopped: {'; '.join(changed)}"
+        )
+
+
+def report(result: dict[str, Any], directory: RunDirectory) -> None:
+    """Say what a run has reached."""
+    bound = result.get("best_possible_perplexity")
+    best = f"; the best any model can do is {bound:.2f}" if bound else ""
+    cli.remark(
+        f"test perplexity {result['test_perplexity']:.2f}{best} (valid {result['valid_perplexity']:.2f}, "
+        f"epoch {result['best_epoch']}; {result['words_per_second']:,.0f} words/s; "
+        f"{result.get('seconds', 0):,.0f} s){_final_epoch(result)}"
+    )
+    cli.remark(f"written to {directory.result}")
+
+
+def _final_epoch(result: dict[str, Any]) -> str:
+    """Return the scores of the last epoch's weights, if they are not the best ones."""
+    if (
+        result["best_epoch"] == result["epochs"] or result.get("final_test_perplexity") is None
+    ):  # of an older run
+        return ""
+    return (
+        f"; the last epoch's weights: test {result['final_test_perplexity']:.2f}, "
+        f"valid {result.get('final_valid_perplexity', 0):.2f}"
+    )

@@ -1,0 +1,160 @@
+"""The processes of a training: whether there are others, how this one joins them, who speaks for all.
+
+torchrun and launchers like it tell a process its place by environment variables. --devices starts such
+processes on this machine.
+"""
+
+import argparse
+import contextlib
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from ptb_lm import cli, host, stopping, streams
+from ptb_lm.data.corpus import Corpus
+from ptb_lm.errors import DivergenceError, LostRankError, UserError
+from ptb_lm.model import frameworks
+from ptb_lm.model.choice import Choice
+from ptb_lm.model.ranks import ALONE, Facts, Ranks
+from ptb_lm.training.run_config import RunConfig
+from ptb_lm.version import version
+
+PLACE = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # what a launcher sets
+# What may differ between machines: where the text lies. What a run begins with, the first reads for all.
+OF_A_MACHINE = ("data", "source", "init_from", "hyperparameters")
+
+
+def launched() -> int:
+    """Return of how many processes this one is, as its launcher says; 1 if there is none.
+
+    Raises:
+        UserError: The launcher says something else.
+    """
+    if not all(os.environ.get(name) for name in PLACE):
+        return 1
+    try:
+        return int(os.environ["WORLD_SIZE"])
+    except ValueError:
+        raise UserError(f"WORLD_SIZE is {os.environ['WORLD_SIZE']!r}, and no number of processes") from None
+
+
+def to_start(arguments: argparse.Namespace) -> bool:
+    """Return whether --devices asks for processes that are still to be started.
+
+    Raises:
+        UserError: A launcher has started another number of them, or --seeds asks it for several runs.
+    """
+    here, asked = launched(), arguments.devices or 1
+    if here > 1 and arguments.seeds:
+        raise UserError("--seeds does not go with torchrun; --devices starts several processes for each seed")
+    if here > 1 and asked not in (1, here):
+        raise UserError(f"--devices {asked} asks for other processes than the {here} that were started")
+    return asked > here
+
+
+def start(arguments: argparse.Namespace, command: Sequence[str]) -> int:
+    """Start processes on this machine that train together, and wait for them; return the exit status.
+
+    Args:
+        arguments: Of ptb_lm.train's parser, with --devices.
+        command: Its command line.
+
+    Raises:
+        UserError: The framework has no such thing.
+    """
+    choice = Choice.of(framework=_framework(vars(arguments)))
+    if not choice.row.start:
+        raise UserError(f"--devices: {choice.framework} trains in one process here; --framework torch can")
+    status: int = choice.function(choice.row.start)(
+        [sys.executable, *cli.TRAIN.split()[1:], *command], processes=arguments.devices
+    )
+    return status
+
+
+@contextlib.contextmanager
+def joined(given: Mapping[str, Any]) -> Iterator[Ranks]:
+    """Return the processes of this training, once all of them are there; of the others' errors one speaks.
+
+    Args:
+        given: The flags, by name.
+
+    Raises:
+        UserError: They did not find each other.
+        LostRankError: One of them ended.
+    """
+    if launched() == 1:
+        yield ALONE
+        return
+    choice = Choice.of(framework=_framework(given))
+    if not choice.row.join:
+        raise UserError(f"{choice.framework} trains in one process here; --framework torch trains in several")
+    ranks: Any = choice.function(choice.row.join)(
+        device=given.get("device", "auto"), reduce_precision=given.get("reduce_precision", "fp32")
+    )
+    try:
+        with contextlib.nullcontext() if ranks.first else _silent():
+            yield ranks
+    except (UserError, DivergenceError, OSError, LostRankError) as error:
+        stopping.answered(stopping.SIGNALS[-1])  # the launcher's, who ends all because one has ended
+        if not ranks.failed(str(error)) or (isinstance(error, LostRankError) and not error.speaker):
+            raise SystemExit(cli.EXIT_USAGE if isinstance(error, UserError) else cli.EXIT_FAILED) from None
+        raise
+    except stopping.Stopped as stopped:
+        if ranks.first:
+            raise
+        raise SystemExit(stopped.exit_status) from None
+    finally:
+        ranks.leave()
+
+
+@contextlib.contextmanager
+def _silent() -> Iterator[None]:
+    """Return a context in which nothing is said; what ends it can be."""
+    terminal = streams.terminal
+    with (
+        open(os.devnull, "w") as null,  # noqa: PTH123
+        contextlib.redirect_stdout(null),
+        contextlib.redirect_stderr(null),
+    ):
+        streams.terminal = null.fileno()
+        try:
+            yield
+        finally:
+            streams.terminal = terminal
+
+
+def _framework(given: Mapping[str, Any]) -> str:
+    return given.get("framework") or next(iter(frameworks.FRAMEWORKS))
+
+
+def with_global_batch(given: dict[str, Any], ranks: Ranks) -> dict[str, Any]:
+    """Return the flags with --batch-size in place of --batch-size-per-device, and say so.
+
+    Raises:
+        UserError: Both were given.
+    """
+    if "batch_size_per_device" not in given:
+        return given
+    given = {**given}
+    each = given.pop("batch_size_per_device")
+    if "batch_size" in given:
+        raise UserError("--batch-size and --batch-size-per-device say the same; one of them is enough")
+    given["batch_size"] = each * ranks.size
+    cli.remark(
+        f"--batch-size-per-device {each} on {ranks.size} device{'s' * (ranks.size > 1)} is --batch-size "
+        f"{given['batch_size']}; --learning-rate stays as it is, and may want to be another for such a batch"
+    )
+    return given
+
+
+def facts(run: RunConfig, corpus: Corpus) -> Facts:
+    """Return what must be the same in all processes: program, text, configuration."""
+    values = run.to_json()
+    settings = {**values, **values["hyperparameters"]}
+    return {
+        "version": version(),
+        "commit": str(host.environment()["commit"]),
+        "corpus (SHA-256)": corpus.sha256[:12],
+        **{name: str(value) for name, value in settings.items() if name not in OF_A_MACHINE},
+    }
