@@ -73,6 +73,45 @@ def metrics(run: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
 
 
+def final_state(run: Path) -> dict[str, np.ndarray]:
+    """Return the tensors of a run's newest state."""
+    from ptb_lm.training import tensors
+    from ptb_lm.training.run_directory import RunDirectory
+
+    return tensors.load(RunDirectory(run).state)[0]
+
+
+def assert_equal_runs(run: Path, expected: Path) -> None:
+    """Assert the same weights, state, metrics (but for the clock) and result, to the last bit."""
+    from ptb_lm.training import tensors
+    from ptb_lm.training.run_directory import RunDirectory
+
+    state, expected_state = final_state(run), final_state(expected)
+    assert state.keys() == expected_state.keys()
+    for name, array in state.items():
+        np.testing.assert_array_equal(array, expected_state[name], err_msg=name)
+    best, expected_best = (tensors.load(RunDirectory(path).weights)[0] for path in (run, expected))
+    for name, array in best.items():
+        np.testing.assert_array_equal(array, expected_best[name], err_msg=name)
+    assert untimed_rows(run) == untimed_rows(expected)
+    for key in (
+        "test_perplexity",
+        "valid_perplexity",
+        "final_test_perplexity",
+        "final_valid_perplexity",
+        "best_epoch",
+        "epochs",
+    ):
+        assert result(run)[key] == result(expected)[key]
+
+
+def untimed_rows(run: Path) -> list[dict[str, Any]]:
+    """Return the rows of a run's metrics without what the clock says."""
+    return [
+        {k: v for k, v in row.items() if k not in ("words_per_second", "seconds")} for row in metrics(run)
+    ]
+
+
 def files(folder: Path) -> dict[str, bytes]:
     """Return all files below a folder, by relative path, with their content."""
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}

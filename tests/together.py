@@ -4,6 +4,7 @@ As a program it is one of them: it computes the cases that it reads on stdin, an
 """
 
 import contextlib
+import io
 import json
 import os
 import signal
@@ -98,8 +99,13 @@ def computed(case: dict[str, Any], ranks: Ranks = ALONE) -> dict[str, Any]:
 
 
 def trained(case: dict[str, Any], ranks: Ranks) -> dict[str, Any]:
-    """Train as a command line says: {"arguments": of each rank, or of all; "stop": (rank, step); "commit"}."""
-    import io
+    """Train as a command line says.
+
+    Args:
+        case: "arguments": of all ranks, or a list of each one's; "stop": a rank, and the how manieth time it
+            asks that it shall stop; "commit": of a rank, where it is another.
+        ranks: The processes.
+    """
 
     from ptb_lm import train
     from ptb_lm.training import launch, processes
@@ -108,12 +114,11 @@ def trained(case: dict[str, Any], ranks: Ranks) -> dict[str, Any]:
     mine = arguments[ranks.rank] if isinstance(arguments[0], list) else arguments
     rank, asked = case.get("stop", (None, 0))
     commit = case.get("commit", {}).get(str(ranks.rank), "the same")
+    after = asked if rank == ranks.rank else 10**9
     out, said = io.StringIO(), ""
     with (
-        mock.patch.object(
-            launch, "StopRequest", lambda **_: StopAfter(asked if rank == ranks.rank else 10**9)
-        ),
-        mock.patch.object(processes.host, "environment", lambda: {"commit": commit}),
+        mock.patch.object(launch, "StopRequest", return_value=StopAfter(after)),
+        mock.patch.object(processes.host, "environment", return_value={"commit": commit}),
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(out),
     ):

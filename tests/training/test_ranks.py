@@ -1,14 +1,18 @@
 """Several processes train one run: the same numbers as one, one run directory, stops, faults."""
 
+import random
 import re
+import signal
+import sys
 from pathlib import Path
 from typing import Any
 
+import kill_ranks
 import numpy as np
 import pytest
 import runs
 import together
-from test_trainer import assert_equal_runs, final_state, untimed_rows
+from runs import assert_equal_runs, final_state, untimed_rows
 
 from ptb_lm import train
 from ptb_lm.training import launch
@@ -18,7 +22,8 @@ pytestmark = pytest.mark.slow
 
 PLAIN = ("--precision", "fp64", "--average-epochs", "0.5")
 DROPPED = ("--keep-prob", "0.7", "--embedding-keep-prob", "0.8", "--recurrent-keep-prob", "0.8")
-STOP = 50  # steps, in the second epoch
+STEPS, EVALUATED = 35, 20  # of an epoch: training steps, and windows that are scored afterwards
+STOP = 70  # times that the trainer asks whether to stop, once a step and once a window: in the second epoch
 
 
 @pytest.fixture(scope="session")
@@ -102,7 +107,7 @@ def test_two_train_what_one_trains(folder: Path, found: dict[str, list[dict[str,
 
 def test_a_run_of_one_goes_on_with_two(folder: Path, found: dict[str, list[dict[str, Any]]]) -> None:
     assert statuses(found["one stopped"]) == [0, 0]
-    assert "dealt out anew" in found["one stopped"][0]["out"]
+    assert "the rows are dealt out anew" in found["one stopped"][0]["out"]
     assert_same_numbers(folder / "one stopped", folder / "one")
 
 
@@ -111,12 +116,9 @@ def test_a_run_of_two_goes_on_with_one(folder: Path, found: dict[str, list[dict[
     assert statuses(found["two stopped"]) == [143, 143]
     saved = RunDirectory(folder / "two stopped").read_state()
     assert saved.training["h"].shape[1] == 4
-    assert saved.progress.epoch * 35 + saved.progress.step == STOP + 1 - EVALUATED
+    assert saved.progress.epoch * STEPS + saved.progress.step == STOP + 1 - EVALUATED
     assert train.main(resumed(folder, "two stopped")) == 0
     assert_same_numbers(folder / "two stopped", folder / "one")
-
-
-EVALUATED = 10  # windows of the first epoch's validation: each is a time to ask
 
 
 def test_the_same_number_goes_on_exactly(folder: Path, found: dict[str, list[dict[str, Any]]]) -> None:
@@ -163,3 +165,52 @@ def test_a_batch_for_each_device(folder: Path, found: dict[str, list[dict[str, A
     assert "--batch-size-per-device 2 on 2 devices is --batch-size 4" in first["out"]
     assert "--learning-rate stays as it is" in first["out"]
     assert RunDirectory(folder / "per device").read_config().hyperparameters.batch_size == 4
+
+
+# With a launcher: three processes start for each of these.
+
+DEVICES = (sys.executable, "-m", "ptb_lm.train", "--devices", "2")
+
+
+@pytest.fixture(scope="session")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run beside its text, as each of those below would be if nothing happened to it."""
+    folder = tmp_path_factory.mktemp("launched")
+    text = kill_ranks.write_text(folder / "text")
+    assert kill_ranks.start(text, folder / "run", *DEVICES).wait() == 0, kill_ranks.log(folder / "run")
+    return folder / "run"
+
+
+def test_who_is_killed_ends_all_and_is_named(undisturbed: Path, tmp_path: Path) -> None:
+    text, run = undisturbed.with_name("text"), tmp_path / "run"
+    status, _ = kill_ranks.trained_and_killed(text, run, *DEVICES, rank=1, epoch=1)
+    said = kill_ranks.log(run).read_text()
+    assert status == 1, said
+    assert "rank 1 of 2 has ended or does not answer; go on with: python -m ptb_lm.train --resume" in said
+    assert "rank 1 of 2 was ended by SIGKILL" in said
+    assert "Traceback" not in said
+    saved = RunDirectory(run).read_state().progress
+    assert saved.epoch >= 1  # what --resume goes on from
+
+
+def test_torchrun_starts_the_killed_again_and_they_go_on(undisturbed: Path, tmp_path: Path) -> None:
+    """Ten times: python scripts/kill_ranks.py."""
+    text, run = undisturbed.with_name("text"), tmp_path / "run"
+    status, _ = kill_ranks.trained_and_killed(text, run, rank=random.randrange(2), epoch=2)
+    said = kill_ranks.log(run).read_text()
+    assert status == 0, said
+    assert "goes on in epoch" in said
+    assert_equal_runs(run, undisturbed)
+
+
+def test_a_signal_to_the_launcher_saves_once(undisturbed: Path, tmp_path: Path) -> None:
+    text, run = undisturbed.with_name("text"), tmp_path / "run"
+    process = kill_ranks.start(text, run, *DEVICES)
+    kill_ranks.wait_for_epoch(process, run, 1)
+    process.terminate()
+    assert process.wait() == 128 + signal.SIGTERM
+    said = kill_ranks.log(run).read_text()
+    assert said.count("SIGTERM: saved; go on with:") == 1
+    assert said.count("SIGTERM") == 1
+    assert not (run / "result.json").exists()
+    assert train.main(["--resume", str(run), "--epochs", "30"]) == 0

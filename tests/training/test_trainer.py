@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-import runs
+from runs import assert_equal_runs, untimed_rows
 from together import StopAfter
 
 from ptb_lm import evaluate
@@ -25,7 +25,7 @@ from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import SMALL
 from ptb_lm.model.ranks import ALONE
 from ptb_lm.train import main
-from ptb_lm.training import tensors, trainer
+from ptb_lm.training import trainer
 from ptb_lm.training.interrupt import StopRequest
 from ptb_lm.training.run_config import RunConfig
 from ptb_lm.training.run_directory import RunDirectory
@@ -53,38 +53,6 @@ def text_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def arguments(text_folder: Path, run: Path, *more: str) -> list[str]:
     return ["--data", str(text_folder), "--run-dir", str(run), "--precision", "fp64", *FLAGS, *more]
-
-
-def final_state(run: Path) -> dict[str, np.ndarray]:
-    return tensors.load(RunDirectory(run).state)[0]
-
-
-def assert_equal_runs(run: Path, expected: Path) -> None:
-    """The same weights, state, metrics (but for the clock) and result, to the last bit."""
-    state, expected_state = final_state(run), final_state(expected)
-    assert state.keys() == expected_state.keys()
-    for name, array in state.items():
-        np.testing.assert_array_equal(array, expected_state[name], err_msg=name)
-    best, expected_best = (tensors.load(RunDirectory(path).weights)[0] for path in (run, expected))
-    for name, array in best.items():
-        np.testing.assert_array_equal(array, expected_best[name], err_msg=name)
-    assert untimed_rows(run) == untimed_rows(expected)
-    for key in (
-        "test_perplexity",
-        "valid_perplexity",
-        "final_test_perplexity",
-        "final_valid_perplexity",
-        "best_epoch",
-        "epochs",
-    ):
-        assert result(run)[key] == result(expected)[key]
-
-
-def untimed_rows(run: Path) -> list[dict[str, Any]]:
-    return [
-        {k: v for k, v in row.items() if k not in ("words_per_second", "seconds")}
-        for row in runs.metrics(run)
-    ]
 
 
 def result(run: Path) -> dict[str, Any]:

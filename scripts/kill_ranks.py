@@ -1,0 +1,126 @@
+"""Kill one of two processes that train together, again and again: does the job end as if nothing had been?
+
+    python scripts/kill_ranks.py --times 10
+
+Each time torchrun --max-restarts 1 trains a small model with dropout on random text; a rank chosen at random
+is killed at a random time after its first epoch. The run must end with the numbers of a run that nobody
+disturbed. The exit status is 0 if all did.
+"""
+
+import argparse
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+EPOCHS = 30
+FLAGS = [
+    *("--hidden-size", "6", "--num-steps", "5", "--batch-size", "4", "--epochs", str(EPOCHS)),
+    *("--keep-prob", "0.8", "--precision", "fp64", "--device", "cpu"),
+]
+# One agent and two processes on this machine.
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+TRAIN = ["-m", "ptb_lm.train"]
+NUMBERS = ("test_perplexity", "valid_perplexity", "final_test_perplexity", "best_epoch", "epochs")
+
+
+def main() -> int:
+    """Run the trials; return the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--times", type=int, default=10, help="trials (default: 10)")
+    parser.add_argument("--seed", type=int, default=1, help="of the random times and ranks (default: 1)")
+    arguments = parser.parse_args()
+    rng, right = random.Random(arguments.seed), 0
+    with tempfile.TemporaryDirectory() as folder:
+        text = write_text(Path(folder) / "text")
+        start(text, Path(folder) / "expected").wait()
+        expected = result(Path(folder) / "expected")
+        for trial in range(1, arguments.times + 1):
+            run = Path(folder) / f"run-{trial}"
+            rank, epoch = rng.randrange(2), rng.randrange(1, EPOCHS // 2)
+            status, killed_in = trained_and_killed(text, run, rank=rank, epoch=epoch)
+            same = status == 0 and result(run) == expected
+            right += same
+            print(
+                f"trial {trial}: rank {rank} killed after epoch {killed_in}, torchrun ended with {status}: "
+                f"{'the same numbers' if same else 'OTHER NUMBERS'}",
+                flush=True,
+            )
+            if not same:
+                print(log(run).read_text())
+    print(f"{right} of {arguments.times} jobs ended as if nothing had been: {expected}")
+    return 0 if right == arguments.times else 1
+
+
+def write_text(folder: Path) -> Path:
+    """Write a few hundred random words as a corpus."""
+    folder.mkdir()
+    rng = random.Random(0)
+    for split, lines in (("train", 90), ("valid", 25), ("test", 20)):
+        words = [[f"w{min(int(rng.paretovariate(0.5)), 25)}" for _ in range(6)] for _ in range(lines)]
+        (folder / f"{split}.txt").write_text("".join(" ".join(line) + " <unk>\n" for line in words))
+    return folder
+
+
+def start(text: Path, run: Path, *launcher: str) -> "subprocess.Popen[bytes]":
+    """Start a training of two processes; by default torchrun starts them, and once more if one of them dies.
+
+    What it says goes to a file beside the run, with .log after its name.
+    """
+    launcher = launcher or (*TORCHRUN, "--max-restarts", "1", *TRAIN)
+    command = [*launcher, "--data", str(text), "--run-dir", str(run), *FLAGS]
+    environment = {"OMP_NUM_THREADS": "1", **os.environ}
+    with log(run).open("wb") as file:
+        return subprocess.Popen(command, cwd=ROOT, env=environment, stdout=file, stderr=file)
+
+
+def log(run: Path) -> Path:
+    """Return the file with what a training said."""
+    return run.with_name(f"{run.name}.log")
+
+
+def trained_and_killed(text: Path, run: Path, *launcher: str, rank: int, epoch: int) -> tuple[int, int]:
+    """Train, and kill a rank after an epoch; return the launcher's status, and the epochs done by then."""
+    process = start(text, run, *launcher)
+    wait_for_epoch(process, run, epoch)
+    done = epochs(run)
+    os.kill(ranks(process.pid)[rank], signal.SIGKILL)
+    return process.wait(), done
+
+
+def wait_for_epoch(process: "subprocess.Popen[bytes]", run: Path, epoch: int) -> None:
+    """Wait until a training has done an epoch, or has ended."""
+    while process.poll() is None and epochs(run) < epoch:
+        time.sleep(0.01)
+
+
+def epochs(run: Path) -> int:
+    """Return how many epochs a run has done."""
+    metrics = run / "metrics.jsonl"
+    return len(metrics.read_text().splitlines()) if metrics.exists() else 0
+
+
+def ranks(launcher: int) -> dict[int, int]:
+    """Return the process ids of the ranks that a launcher has started and that still run."""
+    found = {}
+    for child in Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split():
+        for variable in Path(f"/proc/{child}/environ").read_bytes().split(b"\0"):
+            if variable.startswith(b"RANK="):
+                found[int(variable.removeprefix(b"RANK="))] = int(child)
+    return found
+
+
+def result(run: Path) -> dict[str, float]:
+    """Return the numbers that a run ended with."""
+    whole = json.loads((run / "result.json").read_text())
+    return {name: whole[name] for name in NUMBERS}
+
+
+if __name__ == "__main__":
+    sys.exit(main())
