@@ -118,6 +118,36 @@ def _of_cell(cell: str) -> Workload:
 
 CELLS = tuple(map(_of_cell, cells.CELLS))
 
+_TORCH = ("basic", "block", "block_fused", "cudnn")
+
+
+def _shared_by(name: str, processes: tuple[int, ...], *, batch_size: int | None = None) -> Workload:
+    """Return a preset as each number of processes trains it; another batch has another name."""
+    frameworks = {1: "torch", **{count: f"torch-{count}-processes" for count in processes}}
+    labels = {
+        f"{framework}/{model}": f"{model}, {count} process{'es' * (count > 1)}"
+        for model in _TORCH
+        for count, framework in frameworks.items()
+    }
+    workload = _preset(name, variants=named(labels), baseline="torch/cudnn")
+    if batch_size is None:
+        return workload
+    task = LanguageTask(config=PRESETS[name].replace(batch_size=batch_size), vocabulary_size=PTB_VOCABULARY)
+    return dataclasses.replace(workload, name=f"{name}-batch-{batch_size}", task=task)
+
+
+# Strong scaling: the preset's batch of 20 is shared. Weak: each process has 20 rows, and what counts is the
+# rate of 2 processes with a batch of 40 over that of 1 process with a batch of 20.
+SCALING = tuple(
+    workload
+    for name in ("small", "medium")
+    for workload in (
+        _shared_by(name, (2, 4)),
+        _shared_by(name, (2,), batch_size=40),
+        _shared_by(name, (4,), batch_size=80),
+    )
+)
+
 _STACKED = Workload(
     name="3x256",
     task=LanguageTask(

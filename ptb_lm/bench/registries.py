@@ -1,6 +1,6 @@
 """Who there is to be measured: this package's frameworks, and programs that people write without it.
 
-A row says where a program is built and what it can be asked for (ptb_lm.model.backend.Framework). A row of
+A row says where a program is built and what it can be asked for (ptb_lm.model.frameworks.Framework). A row of
 the user's own is added while a process runs (variants.add).
 """
 
@@ -69,6 +69,16 @@ LANGUAGE_MODELS: dict[str, Framework] = {
         executions=("graph",),
         precisions=("fp32", "bf16"),
     ),
+    **{
+        f"torch-{count}-processes": _program(
+            "torch",
+            f"ptb_lm.bench.together:{build}",
+            FRAMEWORKS["torch"].models,
+            executions=("auto", "eager"),
+            precisions=("fp32", "tf32", "bf16"),
+        )
+        for count, build in ((2, "two"), (4, "four"))
+    },
 }
 CLASSIFIERS: dict[str, Framework] = {
     **classifier.CLASSIFIERS,

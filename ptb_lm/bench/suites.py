@@ -50,6 +50,10 @@ SUITES: dict[str, Suite] = {
         "TensorFlow and PyTorch, eager and compiled, three ways to write a cell", "language_workloads:STACKED"
     ),
     "cells": Suite("small with each cell, by all that compute it", "language_workloads:CELLS"),
+    "scaling": Suite(
+        "1, 2 and 4 processes on small and medium: the same batch (strong), and one that grows (weak)",
+        "language_workloads:SCALING",
+    ),
     "peak": Suite(
         "the fastest on a CUDA device: CUDA graphs and lower precisions against a plain loop in TF32",
         "language_workloads:PEAK",

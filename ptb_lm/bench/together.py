@@ -1,0 +1,170 @@
+"""Several processes that train one model, as one variant of the benchmark.
+
+The worker is the first rank. It starts the others, gives each step's words to them, and all do the step as
+the trainer's processes do: what is timed is `train_step` of each, and what the ranks exchange in it. Handing
+over the words stands for what the trainer's ranks agree on after each step.
+
+Shapes: B = batch, T = time steps, L = length of a row.
+"""
+
+import os
+import pickle
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ptb_lm.data.text import Ids
+from ptb_lm.model import backend
+from ptb_lm.model.backend import Loss, State
+from ptb_lm.model.choice import Choice
+from ptb_lm.model.config import Config
+from ptb_lm.model.dropout import Masks
+from ptb_lm.model.ranks import Ranks
+
+
+class Rank:
+    """What each of the processes does.
+
+    Args:
+        config: The hyper-parameters, of all rows.
+        weights: To start from.
+        choice: What computes it.
+    """
+
+    def __init__(self, config: Config, weights: Mapping[str, NDArray[Any]], choice: Choice) -> None:
+        join = choice.function(choice.row.join)
+        self.ranks: Ranks = join(device=choice.device, reduce_precision="fp32")
+        self.rows = self.ranks.share(config.batch_size)
+        self.model: Any = backend.build(config, weights, choice, self.ranks)
+        self.state: State = None
+
+    def zero_state(self) -> None:
+        """Carry the zero state."""
+        self.state = self.model.zero_state(self.rows.stop - self.rows.start)
+
+    def load_weights(self, weights: Mapping[str, NDArray[Any]]) -> None:
+        """Set the parameters."""
+        self.model.load_weights(weights)
+
+    def train_step(self, x_BT: Ids, y_BT: Ids, learning_rate: float) -> Loss:
+        """Do a training step with this rank's rows of a window; return what all have measured."""
+        self.state, loss = self.model.train_step(
+            x_BT[self.rows], y_BT[self.rows], self.state, learning_rate=learning_rate
+        )
+        return loss
+
+    def next_masks(self, batch: int, steps: int) -> Masks[NDArray[np.bool_]]:
+        """Return what dropout will keep in the next window of all ranks."""
+        of_ranks = self.ranks.gather(self.model.next_masks(batch // self.ranks.size, steps))
+        assert not any(masks.weights for masks in of_ranks), "each rank drops other weights"
+        units = zip(*(masks.units for masks in of_ranks), strict=True)
+        return Masks({}, [np.concatenate(masks, axis=1) for masks in units])
+
+
+class Together:
+    """A language model that several processes train, as the benchmark's worker speaks to it.
+
+    Args:
+        processes: How many.
+        config: The hyper-parameters.
+        weights: To start from.
+        choice: What computes it.
+    """
+
+    def __init__(
+        self, processes: int, config: Config, weights: Mapping[str, NDArray[Any]], choice: Choice
+    ) -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(processes)}
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        threads = os.environ.get("OMP_NUM_THREADS", str(max(1, cores // processes)))
+        os.environ.update(address, OMP_NUM_THREADS=threads, RANK="0", LOCAL_RANK="0")
+        # They end with the worker: its stdin is a pipe, and theirs are its own.
+        self.others = [
+            subprocess.Popen(
+                [sys.executable, "-m", "ptb_lm.bench.together"],
+                stdin=subprocess.PIPE,
+                env={**os.environ, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+            )
+            for rank in range(1, processes)
+        ]
+        self._tell(config, dict(weights), choice.to_json())
+        self.rank = Rank(config, weights, choice)
+        self.model = self.rank.model
+        self.export_weights, self.environment = self.model.export_weights, self.model.environment
+        self.read, self.device_memory = self.model.read, self.model.device_memory
+
+    @property
+    def engine(self) -> str:
+        """What computes the layers."""
+        return f"{self.model.engine}; {self.rank.ranks.size} processes"
+
+    def place(self, rows_BL: Ids) -> Ids:
+        """Return the rows as they are; each process takes its own of a window."""
+        return rows_BL
+
+    def zero_state(self, batch_size: int) -> State:
+        """Let each process carry the zero state; the worker need not see it."""
+        self._tell("zero_state")
+        self.rank.zero_state()
+        return None
+
+    def load_weights(self, weights: Mapping[str, NDArray[Any]]) -> None:
+        """Set the parameters in each process."""
+        self._tell("load_weights", dict(weights))
+        self.rank.load_weights(weights)
+
+    def train_step(self, x_BT: Ids, y_BT: Ids, state: State, *, learning_rate: float) -> tuple[State, Loss]:
+        """Do a training step in each process."""
+        self._tell("train_step", x_BT, y_BT, learning_rate)
+        return None, self.rank.train_step(x_BT, y_BT, learning_rate)
+
+    def next_masks(self, batch: int, steps: int) -> Masks[NDArray[np.bool_]]:
+        """Return what dropout will keep in the next training window."""
+        self._tell("next_masks", batch, steps)
+        return self.rank.next_masks(batch, steps)
+
+    def _tell(self, *message: Any) -> None:
+        for other in self.others:
+            assert other.stdin is not None
+            pickle.dump(message, other.stdin)
+            other.stdin.flush()
+
+
+def two(config: Config, weights: Mapping[str, NDArray[Any]], choice: Choice) -> Together:
+    """Return a model that two processes train."""
+    return Together(2, config, weights, _of_torch(choice))
+
+
+def four(config: Config, weights: Mapping[str, NDArray[Any]], choice: Choice) -> Together:
+    """Return a model that four processes train."""
+    return Together(4, config, weights, _of_torch(choice))
+
+
+def _of_torch(choice: Choice) -> Choice:
+    """Return the choice of the framework that computes it in each process."""
+    return Choice.of(**{**choice.to_json(), "framework": "torch"})
+
+
+def _main() -> None:
+    """Be a rank other than the first: do what it says until it ends."""
+    source = sys.stdin.buffer
+    config, weights, choice = pickle.load(source)
+    rank = Rank(config, weights, Choice.of(**choice))
+    while True:
+        try:
+            name, *arguments = pickle.load(source)
+        except EOFError:
+            return
+        getattr(rank, name)(*arguments)
+
+
+if __name__ == "__main__":
+    _main()
