@@ -8,6 +8,7 @@ import contextlib
 import os
 import socket
 import time
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -50,6 +51,7 @@ def join(*, device: str, reduce_precision: str) -> "TorchRanks":
     wait = timedelta(seconds=START_SECONDS)
     try:
         store, rank, size = next(iter(rendezvous("env://", timeout=wait)))
+        store = PrefixStore(_session(store, rank, size), store)
         dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=wait)
         return TorchRanks(store, rank, size, reduce_precision=reduce_precision)
     except (RuntimeError, ValueError) as error:
@@ -57,6 +59,32 @@ def join(*, device: str, reduce_precision: str) -> "TorchRanks":
         raise UserError(
             f"the {os.environ.get('WORLD_SIZE')} processes did not find each other: {first_line}"
         ) from None
+
+
+def _session(store: Any, rank: int, size: int) -> str:
+    """Return a name that these processes share with each other, and with nobody before them.
+
+    torchrun keeps its store when it starts processes again. What the first ones wrote is still in it: their
+    addresses, to which nobody listens any more. So each says hello with a name of its own, the first rank
+    answers it by that name, until it has heard from all who took its answer.
+
+    Raises:
+        RuntimeError: Some did not come.
+    """
+    name, end = uuid.uuid4().hex, time.monotonic() + START_SECONDS
+    if rank > 0:
+        store.set(f"hello/{rank}", name)
+        session: str = store.get(f"welcome/{name}").decode()
+        store.set(f"joined/{session}/{rank}", "")
+        return session
+    while missing := [other for other in range(1, size) if not store.check([f"joined/{name}/{other}"])]:
+        if time.monotonic() > end:
+            raise RuntimeError(f"rank {missing[0]} did not come")
+        for other in missing:
+            if store.check([f"hello/{other}"]):
+                store.set(f"welcome/{store.get(f'hello/{other}').decode()}", name)
+        time.sleep(0.02)
+    return name
 
 
 class TorchRanks(Ranks):

@@ -183,7 +183,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_who_is_killed_ends_all_and_is_named(undisturbed: Path, tmp_path: Path) -> None:
     text, run = undisturbed.with_name("text"), tmp_path / "run"
-    status, _ = kill_ranks.trained_and_killed(text, run, *DEVICES, rank=1, epoch=1)
+    status, _ = kill_ranks.trained_and_killed(text, run, *DEVICES, rank=1, epoch=2)
     said = kill_ranks.log(run).read_text()
     assert status == 1, said
     assert "rank 1 of 2 has ended or does not answer; go on with: python -m ptb_lm.train --resume" in said

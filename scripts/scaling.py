@@ -1,0 +1,128 @@
+"""What several devices send in a training step, and what they would gain: computed, not measured.
+
+    python scripts/scaling.py --faster 1                     # the tables of docs/scaling.md, and 10
+    python scripts/scaling.py --config medium --ranks 16 --gigabytes 12.5 --step-milliseconds 20
+
+A sum over R ranks (a ring) has each send 2 (R - 1) / R of its bytes, and what is gathered goes R - 1 times.
+The time on the wire is that over the bandwidth; latencies are left out. The softmax's gradient travels while
+the layers are differentiated, as long as that takes; all else is waited for.
+"""
+
+import argparse
+import math
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from ptb_lm.model import parameters
+from ptb_lm.model.config import PRESETS, Config
+
+WORDS = 10_000  # of Penn Treebank
+# The part of a step in which the softmax's gradient may travel, the layers' backward pass: two of three
+# passes of the same work, where the layers are about half of it all.
+HIDDEN_SHARE = 1 / 3
+
+# GB/s that a device can send, as the makers state them, both ends at once.
+LINKS = {
+    "NVLink of an H100 (8 in one machine)": 450.0,
+    "PCIe 4.0 x16": 32.0,
+    "100 Gbit/s Ethernet (8 machines)": 12.5,
+    "10 Gbit/s Ethernet (8 machines)": 1.25,
+}
+# Published words a second of one device (ptb_lm/bench/reporting/published.py): cudnn on a Titan X.
+RATES = {"small": 49_000, "medium": 24_200, "large": 10_500}
+BYTES = {"fp32": 4, "bf16": 2}
+
+
+class Sent(NamedTuple):
+    """Bytes that a rank sends in a step."""
+
+    softmax: float
+    layers: float
+    embedding: float
+
+    @property
+    def total(self) -> float:
+        """All of them."""
+        return sum(self)
+
+
+def sent(config: Config, ranks: int, *, number: int, rows: bool) -> Sent:
+    """Return what a rank sends.
+
+    Args:
+        config: The hyper-parameters, with the batch of all ranks.
+        ranks: R.
+        number: Bytes of one.
+        rows: Whether the embedding's gradient goes as a row for each word of the window; else as a matrix.
+    """
+    sizes = {name: math.prod(shape) for name, shape in parameters.shapes(config, WORDS).items()}
+    softmax = WORDS * (config.layer_sizes[-1] + 1)
+    layers = sum(size for name, size in sizes.items() if name.startswith(config.cell))
+    ring = 2 * (ranks - 1) / ranks
+    embedding = ring * number * WORDS * config.embedding_width
+    if rows:
+        tokens = config.batch_size * config.num_steps / ranks
+        embedding = (ranks - 1) * tokens * (number * config.embedding_width + 8)
+    return Sent(ring * number * softmax, ring * number * layers, embedding)
+
+
+def gain(config: Config, ranks: int, what: Sent, *, step: float, gigabytes: float) -> float:
+    """Return the words a second of all ranks over those of one.
+
+    Args:
+        config: The hyper-parameters.
+        ranks: R.
+        what: Each sends.
+        step: Seconds of a step of one rank with its rows.
+        gigabytes: A second on the wire.
+    """
+    seconds = {name: size / (gigabytes * 1e9) for name, size in what._asdict().items()}
+    waited = max(0.0, seconds.pop("softmax") - HIDDEN_SHARE * step) + sum(seconds.values())
+    return ranks * step / (step + waited)
+
+
+def main() -> None:
+    """Print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--config", choices=RATES, help="a preset (default: all)")
+    parser.add_argument("--ranks", type=int, default=8, help="how many (default: 8)")
+    parser.add_argument("--gigabytes", type=float, help="a second that a device sends (default: a table)")
+    parser.add_argument("--step-milliseconds", type=float, help="of one device (default: published rates)")
+    parser.add_argument("--faster", type=float, default=1.0, help="a device, in units of the published rates")
+    asked = parser.parse_args()
+    links = {f"{asked.gigabytes} GB/s": asked.gigabytes} if asked.gigabytes else LINKS
+    presets = [asked.config] if asked.config else list(RATES)
+    print(
+        "| MB a rank sends in a step | softmax | layers | embedding, rows | embedding, matrix | total, rows |"
+    )
+    print("|---|---|---|---|---|---|")
+    for name in presets:
+        for precision, number in BYTES.items():
+            # Weak scaling: each rank has the preset's batch.
+            config = PRESETS[name].replace(batch_size=PRESETS[name].batch_size * asked.ranks)
+            rows = sent(config, asked.ranks, number=number, rows=True)
+            whole = sent(config, asked.ranks, number=number, rows=False)
+            cells = (rows.softmax, rows.layers, rows.embedding, whole.embedding, rows.total)
+            print(f"| {name}, {precision} | " + " | ".join(f"{size / 1e6:.1f}" for size in cells) + " |")
+    print()
+    print("| times one device | " + " | ".join(links) + " |")
+    print("|---|" + "---|" * len(links))
+    for name in presets:
+        config = PRESETS[name].replace(batch_size=PRESETS[name].batch_size * asked.ranks)
+        step = PRESETS[name].batch_size * PRESETS[name].num_steps / RATES[name] / asked.faster
+        if asked.step_milliseconds:
+            step = asked.step_milliseconds / 1e3
+        for precision, number in BYTES.items():
+            for how, as_rows in (("rows", True), ("matrix", False)):
+                what = sent(config, asked.ranks, number=number, rows=as_rows)
+                gains = (
+                    gain(config, asked.ranks, what, step=step, gigabytes=wire) for wire in links.values()
+                )
+                print(f"| {name}, {precision}, {how} | " + " | ".join(f"{g:.1f}" for g in gains) + " |")
+
+
+if __name__ == "__main__":
+    main()
