@@ -49,7 +49,7 @@ class Sent(NamedTuple):
         return sum(self)
 
 
-def sent(config: Config, ranks: int, *, number: int, rows: bool) -> Sent:
+def sent(config: Config, ranks: int, *, number: int, rows: bool, words: int = WORDS) -> Sent:
     """Return what a rank sends.
 
     Args:
@@ -57,12 +57,13 @@ def sent(config: Config, ranks: int, *, number: int, rows: bool) -> Sent:
         ranks: R.
         number: Bytes of one.
         rows: Whether the embedding's gradient goes as a row for each word of the window; else as a matrix.
+        words: Of the vocabulary.
     """
-    sizes = {name: math.prod(shape) for name, shape in parameters.shapes(config, WORDS).items()}
-    softmax = WORDS * (config.layer_sizes[-1] + 1)
+    sizes = {name: math.prod(shape) for name, shape in parameters.shapes(config, words).items()}
+    softmax = words * (config.layer_sizes[-1] + 1)
     layers = sum(size for name, size in sizes.items() if name.startswith(config.cell))
     ring = 2 * (ranks - 1) / ranks
-    embedding = ring * number * WORDS * config.embedding_width
+    embedding = ring * number * words * config.embedding_width
     if rows:
         tokens = config.batch_size * config.num_steps / ranks
         embedding = (ranks - 1) * tokens * (number * config.embedding_width + 8)

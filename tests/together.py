@@ -11,7 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 from unittest import mock
 
@@ -67,6 +67,29 @@ def done_together(size: int, deed: str, cases: Sequence[dict[str, Any]]) -> list
     return [json.loads(stdout) for stdout, _, _ in outputs]
 
 
+@contextlib.contextmanager
+def counted(size: int) -> Iterator[list[float]]:
+    """Yield the bytes that this rank sends meanwhile, of each call of torch.distributed."""
+    import torch.distributed as dist
+
+    found: list[float] = []
+    all_reduce, all_gather = dist.all_reduce, dist.all_gather
+
+    def count_sum(tensor: Any, *arguments: Any, **more: Any) -> Any:
+        found.append(2 * (size - 1) / size * tensor.nbytes)
+        return all_reduce(tensor, *arguments, **more)
+
+    def count_gathered(tensors: Any, tensor: Any, *arguments: Any, **more: Any) -> Any:
+        found.append((size - 1) * tensor.nbytes)
+        return all_gather(tensors, tensor, *arguments, **more)
+
+    with (
+        mock.patch.object(dist, "all_reduce", count_sum),
+        mock.patch.object(dist, "all_gather", count_gathered),
+    ):
+        yield found
+
+
 def computed(case: dict[str, Any], ranks: Ranks = ALONE) -> dict[str, Any]:
     """Train a few windows from random weights, on this rank's rows, and score one."""
     choice = {"device": "cpu", **case["choice"]}
@@ -78,11 +101,12 @@ def computed(case: dict[str, Any], ranks: Ranks = ALONE) -> dict[str, Any]:
     rows_BL = np.random.default_rng(2).integers(words, size=(BATCH, WINDOWS * STEPS + 1)).astype(np.int32)
     mine = ranks.share(BATCH)
     state, losses = built.zero_state(mine.stop - mine.start), []
-    for window in range(WINDOWS):
-        x_BT = rows_BL[mine, window * STEPS : (window + 1) * STEPS]
-        y_BT = rows_BL[mine, window * STEPS + 1 : (window + 1) * STEPS + 1]
-        state, loss = built.train_step(x_BT, y_BT, state, learning_rate=0.5)
-        losses.append(loss)
+    with counted(ranks.size) as sent:
+        for window in range(WINDOWS):
+            x_BT = rows_BL[mine, window * STEPS : (window + 1) * STEPS]
+            y_BT = rows_BL[mine, window * STEPS + 1 : (window + 1) * STEPS + 1]
+            state, loss = built.train_step(x_BT, y_BT, state, learning_rate=0.5)
+            losses.append(loss)
     measured = built.read(losses)
     _, loss = built.evaluate_step(
         rows_BL[mine, :STEPS], rows_BL[mine, 1 : STEPS + 1], built.zero_state(mine.stop - mine.start)
@@ -93,7 +117,7 @@ def computed(case: dict[str, Any], ranks: Ranks = ALONE) -> dict[str, Any]:
         "gradient_norm": [each.gradient_norm for each in measured],
         "evaluated": ranks.sum(built.read([loss])[0].nll),
         "carried": built.export_training_state(state)["h"].tolist(),
-        "generators": built.export_training_state(state)["torch.generator"].shape,
+        "sent": sum(sent) / WINDOWS,
         "weights": {name: array.astype(np.float64).tolist() for name, array in weights.items()},
     }
 

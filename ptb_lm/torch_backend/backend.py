@@ -29,7 +29,6 @@ from ptb_lm.torch_backend import cpu, random_state, words
 from ptb_lm.torch_backend.base import TorchModel, enough_memory
 from ptb_lm.torch_backend.cells import Canonical
 from ptb_lm.torch_backend.dropout import WindowDropout, multiplied, no_dropout, one_after_another
-from ptb_lm.torch_backend.exchange import Exchange, NoExchange, Window
 from ptb_lm.torch_backend.execution import executed
 from ptb_lm.torch_backend.graph import CudaGraph, Graph, GraphedStep, Step
 from ptb_lm.torch_backend.loss import SoftmaxLayer, add_by_word, global_norm, sum_by_word
@@ -37,6 +36,7 @@ from ptb_lm.torch_backend.loss_scale import LossScale, zeroed
 from ptb_lm.torch_backend.moving_average import MovingAverage
 from ptb_lm.torch_backend.precision import Masters
 from ptb_lm.torch_backend.stack import RecurrentStack, State
+from ptb_lm.torch_backend.window import NoExchange, Window
 
 # [2]: negative log likelihood, gradient norm; in float64, as their sums over a split must be. In float16 [3]:
 # and the loss scale of the next step if this one was skipped, else 0.
@@ -100,6 +100,9 @@ class TorchBackend(TorchModel, Backend):
         )
         self.exchange = NoExchange()
         if ranks.size > 1:
+            # Imported here, because not every build of torch has torch.distributed.
+            from ptb_lm.torch_backend.exchange import Exchange
+
             self.exchange = Exchange(
                 ranks,
                 device=self.device,

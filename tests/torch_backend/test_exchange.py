@@ -5,7 +5,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scaling
 import together
+
+from ptb_lm.model.config import SMALL
 
 pytestmark = pytest.mark.slow
 
@@ -30,6 +33,9 @@ CASES = {
     # With so few words the embedding's gradient is less as a matrix.
     "few words": case(words=5),
     "few words, tied": case(words=5, config={"tie_weights": True}),
+    # Gradients that are rounded before they are added, as in bf16.
+    "bf16 on the wire": case(precision="fp32", reduce_precision="bf16"),
+    "few words, bf16 on the wire": case(precision="fp32", reduce_precision="bf16", words=5),
     "jit": {"choice": {"model": "basic", "precision": "fp64", "execution": "jit"}, "config": {}},
 }
 
@@ -44,7 +50,8 @@ def found(size: int) -> list[dict[str, dict[str, Any]]]:
 @pytest.mark.parametrize("size", [2, 4])
 @pytest.mark.parametrize("name", CASES)
 def test_several_ranks_compute_what_one_does(name: str, size: int) -> None:
-    alone, bound = together.computed(CASES[name]), BOUNDS[CASES[name]["choice"]["precision"]]
+    precision = CASES[name].get("reduce_precision", CASES[name]["choice"]["precision"])
+    alone, bound = together.computed(CASES[name]), BOUNDS[precision]
     first, *others = (each[name] for each in found(size))
     for quantity in ("nll", "gradient_norm", "evaluated"):
         np.testing.assert_allclose(first[quantity], alone[quantity], rtol=bound, err_msg=quantity)
@@ -54,3 +61,17 @@ def test_several_ranks_compute_what_one_does(name: str, size: int) -> None:
     # No rank drifts from the others: the same numbers, the same weights, to the bit.
     for other in others:
         assert other == first
+
+
+@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("name", ["cudnn fp64", "cudnn fp32", "few words", "bf16 on the wire"])
+def test_they_send_what_the_page_on_scaling_computes(name: str, size: int) -> None:
+    """docs/scaling.md has its bytes from scripts/scaling.py; here they are counted."""
+    asked = CASES[name]
+    words = asked.get("words", together.WORDS)
+    config = SMALL.replace(hidden_size=7, num_steps=together.STEPS, batch_size=together.BATCH)
+    number = 8 if "fp64" in asked["choice"]["precision"] else 2 if "reduce_precision" in asked else 4
+    rows = words == together.WORDS
+    computed = scaling.sent(config, size, number=number, rows=rows, words=words).total
+    of_the_loss = 8 * (size - 1)
+    assert found(size)[0][name]["sent"] == pytest.approx(computed + of_the_loss)

@@ -71,6 +71,13 @@ def found(folder: Path) -> dict[str, list[dict[str, Any]]]:
         },
         "other commit": {"arguments": arguments(folder, "no"), "commit": {"1": "0123abc"}},
         "there already": {"arguments": arguments(folder, "one")},
+        # What scripts/kill_ranks.py trains.
+        "in peace": {
+            "arguments": [
+                *("--data", str(folder / "text"), "--run-dir", str(folder / "in peace")),
+                *kill_ranks.FLAGS,
+            ]
+        },
         "per device": {
             "arguments": [
                 *("--data", str(folder / "text"), "--run-dir", str(folder / "per device"), "--epochs", "1"),
@@ -172,17 +179,8 @@ def test_a_batch_for_each_device(folder: Path, found: dict[str, list[dict[str, A
 DEVICES = (sys.executable, "-m", "ptb_lm.train", "--devices", "2")
 
 
-@pytest.fixture(scope="session")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run beside its text, as each of those below would be if nothing happened to it."""
-    folder = tmp_path_factory.mktemp("launched")
-    text = kill_ranks.write_text(folder / "text")
-    assert kill_ranks.start(text, folder / "run", *DEVICES).wait() == 0, kill_ranks.log(folder / "run")
-    return folder / "run"
-
-
-def test_who_is_killed_ends_all_and_is_named(undisturbed: Path, tmp_path: Path) -> None:
-    text, run = undisturbed.with_name("text"), tmp_path / "run"
+def test_who_is_killed_ends_all_and_is_named(folder: Path, tmp_path: Path) -> None:
+    text, run = folder / "text", tmp_path / "run"
     status, _ = kill_ranks.trained_and_killed(text, run, *DEVICES, rank=1, epoch=2)
     said = kill_ranks.log(run).read_text()
     assert status == 1, said
@@ -193,18 +191,21 @@ def test_who_is_killed_ends_all_and_is_named(undisturbed: Path, tmp_path: Path) 
     assert saved.epoch >= 1  # what --resume goes on from
 
 
-def test_torchrun_starts_the_killed_again_and_they_go_on(undisturbed: Path, tmp_path: Path) -> None:
+def test_torchrun_starts_the_killed_again_and_they_go_on(
+    folder: Path, found: dict[str, list[dict[str, Any]]], tmp_path: Path
+) -> None:
     """Ten times: python scripts/kill_ranks.py."""
-    text, run = undisturbed.with_name("text"), tmp_path / "run"
+    text, run = folder / "text", tmp_path / "run"
     status, _ = kill_ranks.trained_and_killed(text, run, rank=random.randrange(2), epoch=2)
     said = kill_ranks.log(run).read_text()
     assert status == 0, said
     assert "goes on in epoch" in said
-    assert_equal_runs(run, undisturbed)
+    assert statuses(found["in peace"]) == [0, 0]
+    assert_equal_runs(run, folder / "in peace")
 
 
-def test_a_signal_to_the_launcher_saves_once(undisturbed: Path, tmp_path: Path) -> None:
-    text, run = undisturbed.with_name("text"), tmp_path / "run"
+def test_a_signal_to_the_launcher_saves_once(folder: Path, tmp_path: Path) -> None:
+    text, run = folder / "text", tmp_path / "run"
     process = kill_ranks.start(text, run, *DEVICES)
     kill_ranks.wait_for_epoch(process, run, 1)
     process.terminate()
@@ -213,4 +214,4 @@ def test_a_signal_to_the_launcher_saves_once(undisturbed: Path, tmp_path: Path) 
     assert said.count("SIGTERM: saved; go on with:") == 1
     assert said.count("SIGTERM") == 1
     assert not (run / "result.json").exists()
-    assert train.main(["--resume", str(run), "--epochs", "30"]) == 0
+    assert train.main(["--resume", str(run), "--epochs", str(kill_ranks.EPOCHS)]) == 0
