@@ -5,7 +5,6 @@ H = hidden units, V = vocabulary.
 """
 
 import contextlib
-import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar
@@ -25,18 +24,18 @@ from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
 from ptb_lm.model.dropout import Masks
 from ptb_lm.model.ranks import ALONE, Ranks
-from ptb_lm.torch_backend import cpu, random_state, words
+from ptb_lm.torch_backend import cpu, rank_state, words
 from ptb_lm.torch_backend.base import TorchModel, enough_memory
 from ptb_lm.torch_backend.cells import Canonical
 from ptb_lm.torch_backend.dropout import WindowDropout, multiplied, no_dropout, one_after_another
-from ptb_lm.torch_backend.execution import executed
+from ptb_lm.torch_backend.execution import executed, of_ranks
 from ptb_lm.torch_backend.graph import CudaGraph, Graph, GraphedStep, Step
 from ptb_lm.torch_backend.loss import SoftmaxLayer, add_by_word, global_norm, sum_by_word
 from ptb_lm.torch_backend.loss_scale import LossScale, zeroed
 from ptb_lm.torch_backend.moving_average import MovingAverage
 from ptb_lm.torch_backend.precision import Masters
 from ptb_lm.torch_backend.stack import RecurrentStack, State
-from ptb_lm.torch_backend.window import NoExchange, Window
+from ptb_lm.torch_backend.window import Window, exchange_of
 
 # [2]: negative log likelihood, gradient norm; in float64, as their sums over a split must be. In float16 [3]:
 # and the loss scale of the next step if this one was skipped, else 0.
@@ -65,7 +64,7 @@ class TorchBackend(TorchModel, Backend):
         self, config: Config, weights: Mapping[str, NDArray[Any]], choice: Choice, ranks: Ranks = ALONE
     ) -> None:
         self.ranks = ranks
-        super().__init__(choice if ranks.size == 1 else _without_graph(choice), cell=config.cell)
+        super().__init__(of_ranks(choice, ranks), cell=config.cell)
         if self.device.type == "cpu":
             host.keep_freed_memory()
         self.config = config
@@ -96,19 +95,11 @@ class TorchBackend(TorchModel, Backend):
             vocabulary_size,
             device=self.device,
             dtype=self.dtype,
-            seed=random_state.seed(choice.seed, ranks),
+            seed=rank_state.seed(choice.seed, ranks),
         )
-        self.exchange = NoExchange()
-        if ranks.size > 1:
-            # Imported here, because not every build of torch has torch.distributed.
-            from ptb_lm.torch_backend.exchange import Exchange
-
-            self.exchange = Exchange(
-                ranks,
-                device=self.device,
-                precision=self.precision,
-                vocabulary_size=vocabulary_size,
-            )
+        self.exchange = exchange_of(
+            ranks, device=self.device, precision=self.precision, vocabulary_size=vocabulary_size
+        )
         self.trained = self.stack.trained()
         self.masters = Masters(self.trained, self.precision.master)
         self.loss_scale = None
@@ -249,16 +240,8 @@ class TorchBackend(TorchModel, Backend):
             name: torch.stack(parts).to("cpu", self.precision.master).numpy()
             for name, parts in zip(self.carried, zip(*state, strict=True), strict=True)
         }
-        generator = self.dropout.generator.get_state().numpy()
-        if self.ranks.size > 1:
-            of_ranks = self.ranks.gather((carried, generator))
-            carried = {
-                name: np.concatenate([there[name] for there, _ in of_ranks], axis=1) for name in carried
-            }
-            generator = np.stack([there for _, there in of_ranks])
         return {
-            **carried,
-            random_state.NAME: generator,
+            **rank_state.of_all(carried, self.dropout.generator, self.ranks),
             # A run continues with its own way to compute, even if this machine would choose another.
             **({"torch.cpu": cpu.saved()} if self.device.type == "cpu" else {}),
             **(self.loss_scale.export() if self.loss_scale else {}),
@@ -267,7 +250,7 @@ class TorchBackend(TorchModel, Backend):
     def load_training_state(self, arrays: Mapping[str, NDArray[Any]]) -> State:
         """Set what `export_training_state` returned, and return the carried state."""
         try:
-            random_state.load(self.dropout.generator, arrays[random_state.NAME], self.ranks)
+            rank_state.load(self.dropout.generator, arrays[rank_state.GENERATOR], self.ranks)
         except (RuntimeError, TypeError) as error:
             # A GPU's generator has another state than a CPU's.
             raise UserError(
@@ -388,14 +371,3 @@ class TorchBackend(TorchModel, Backend):
 def _measured(nll_N: Tensor, *more: Tensor) -> Loss:
     # Summed in float64: the total over a split must not depend on how it was cut into windows.
     return torch.stack([nll_N.sum(dtype=torch.float64), *more])
-
-
-def _without_graph(choice: Choice) -> Choice:
-    """Return the choice as several ranks compute it.
-
-    Raises:
-        UserError: It asks for a CUDA graph.
-    """
-    if choice.execution == "graph":
-        raise UserError("--execution graph is for one process: several exchange gradients within the step")
-    return dataclasses.replace(choice, execution="eager") if choice.execution == "auto" else choice

@@ -3,6 +3,7 @@
 Shapes: T = time steps, B = batch, I = input width, H = hidden units.
 """
 
+import dataclasses
 import os
 import shutil
 import warnings
@@ -11,7 +12,22 @@ from typing import cast
 import torch
 
 from ptb_lm.errors import UserError
+from ptb_lm.model.choice import Choice
+from ptb_lm.model.ranks import Ranks
 from ptb_lm.torch_backend.cells import Layer
+
+
+def of_ranks(choice: Choice, ranks: Ranks) -> Choice:
+    """Return the choice as several ranks compute it: not as a CUDA graph, which has not been tried yet.
+
+    Raises:
+        UserError: It asks for one.
+    """
+    if ranks.size == 1:
+        return choice
+    if choice.execution == "graph":
+        raise UserError("--execution graph is for one process: several exchange gradients within the step")
+    return dataclasses.replace(choice, execution="eager") if choice.execution == "auto" else choice
 
 
 def executed(layer: Layer, execution: str, *, window: tuple[int, int] | None = None) -> Layer:

@@ -7,7 +7,11 @@ ranks' windows, or V.
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
+
+from ptb_lm.model.ranks import Ranks
+from ptb_lm.torch_backend.precision import Precision
 
 
 class Window(NamedTuple):
@@ -34,3 +38,15 @@ class NoExchange:
     def finish(self, window: Window) -> Window:
         """Return what the windows of all ranks are together; what was begun is done then."""
         return window
+
+
+def exchange_of(
+    ranks: Ranks, *, device: torch.device, precision: Precision, vocabulary_size: int
+) -> NoExchange:
+    """Return where some ranks exchange what they computed; see Exchange."""
+    if ranks.size == 1:
+        return NoExchange()
+    # Imported here, because not every build of torch has torch.distributed.
+    from ptb_lm.torch_backend.exchange import Exchange
+
+    return Exchange(ranks, device=device, precision=precision, vocabulary_size=vocabulary_size)

@@ -49,8 +49,8 @@ def tell_what_changed(before: dict[str, Any], now: dict[str, Any]) -> None:
     ranks_before, ranks_now = before.get("processes", 1), now.get("processes", 1)
     if ranks_before != ranks_now:
         cli.remark(
-            f"the number of processes changed from {ranks_before} to {ranks_now}, so dropout draws other masks "
-            "from now on"
+            f"the number of processes changed from {ranks_before} to {ranks_now}, so dropout draws other "
+            "masks from now on"
         )
     if changed:
         cli.remark(

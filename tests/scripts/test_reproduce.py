@@ -97,7 +97,7 @@ def test_a_run_that_is_stopped_leaves_what_it_has_done_and_goes_on(checkout: Pat
     results, name = checkout / "results", "small-cudnn-cpu"
     lengthen(checkout)
     said = stopped(checkout, signal.SIGTERM, again=results / name / "metrics.jsonl")
-    assert f"go on with: python -m ptb_lm.train --resume checkpoints/reproduce-{name}" in said
+    assert f"continue with: python -m ptb_lm.train --resume checkpoints/reproduce-{name}" in said
     assert kept(checkout, name) == ENDED - {"result.json"}
     done = epochs(results / name)
     assert 0 < done < 13

@@ -1,20 +1,37 @@
-"""The random stream of each rank: all differ, and each is saved with a run's state."""
+"""What each rank has for itself, and is saved with a run's state: a random stream, and what its rows carry.
+
+Shapes: L = layers, B = batch, H = hidden units, R = ranks.
+"""
 
 import hashlib
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from ptb_lm.model.backend import Arrays
 from ptb_lm.model.ranks import Ranks
 
-NAME = "torch.generator"  # in a run's state: [bytes] of one process, [ranks, bytes] of several
+GENERATOR = "torch.generator"  # in a run's state: [bytes] of one process, [R, bytes] of several
 
 
 def seed(seed: int, ranks: Ranks) -> int:
     """Return the seed of a rank's stream, from that of the run; one process alone has the run's own."""
     return seed if ranks.size == 1 else _derived(f"{seed}".encode(), ranks)
+
+
+def of_all(carried: Arrays, generator: torch.Generator, ranks: Ranks) -> Arrays:
+    """Return what the rows of all ranks carry, each [L, B, H] as `carried` is, and their streams."""
+    stream = generator.get_state().numpy()
+    if ranks.size == 1:
+        return {**carried, GENERATOR: stream}
+    everywhere: Sequence[Arrays] = ranks.gather({**carried, GENERATOR: stream})
+    return {
+        **{name: np.concatenate([there[name] for there in everywhere], axis=1) for name in carried},
+        GENERATOR: np.stack([there[GENERATOR] for there in everywhere]),
+    }
 
 
 def load(generator: torch.Generator, saved: NDArray[Any], ranks: Ranks) -> None:
