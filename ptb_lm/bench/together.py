@@ -156,11 +156,11 @@ def _of_torch(choice: Choice) -> Choice:
 def _main() -> None:
     """Be a rank other than the first: do what it says until it ends."""
     source = sys.stdin.buffer
-    config, weights, choice = pickle.load(source)
+    config, weights, choice = pickle.load(source)  # noqa: S301 (of our own process)
     rank = Rank(config, weights, Choice.of(**choice))
     while True:
         try:
-            name, *arguments = pickle.load(source)
+            name, *arguments = pickle.load(source)  # noqa: S301 (of our own process)
         except EOFError:
             return
         getattr(rank, name)(*arguments)
