@@ -77,7 +77,10 @@ def split(line: str) -> tuple[str, list[str]] | None:
     """Return the command of this package on a line and its arguments, up to a pipe or a redirection."""
     if not (found := COMMAND.search(line)):
         return None
-    words = shlex.split(found[3], comments=True)
+    rest = found[3]
+    if rest.count("'") % 2:  # the command is itself in quotes, for another program to run
+        rest = rest[: rest.rindex("'")]
+    words = shlex.split(rest, comments=True)
     end = next((place for place, word in enumerate(words) if word in ("|", ">", "&&")), len(words))
     # What a variable of the shell holds is not known here.
     return found[1] or found[2], [word for word in words[:end] if not word.startswith("$")]
