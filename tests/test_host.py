@@ -148,6 +148,7 @@ def test_the_commit_is_marked_when_the_code_has_changed_and_not_when_results_hav
     assert (tmp_path / ".git" / "index").read_bytes() == index
 
 
+@pytest.mark.slow
 def test_a_copy_without_git_is_told_its_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host, "__file__", str(tmp_path / "ptb_lm" / "host.py"))
     monkeypatch.delenv("PTB_LM_COMMIT", raising=False)
