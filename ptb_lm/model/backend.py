@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
+from ptb_lm.errors import UserError
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
 from ptb_lm.model.ranks import ALONE, Ranks
@@ -186,6 +187,8 @@ def build(
             its device is missing or cannot do what was chosen.
     """
     choice.check_cell(config.cell)
+    if ranks.size > 1 and not choice.row.join:
+        raise UserError(f"{choice.framework} trains in one process here; --framework torch trains in several")
     together = {"ranks": ranks} if ranks.size > 1 else {}
     backend: Backend = choice.builder()(config, weights, choice, **together)
     return backend
