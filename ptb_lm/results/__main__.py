@@ -68,6 +68,19 @@ def _parser() -> cli.Parser:
     keep.add_argument("--name", help="name of the folder in results (default: as in checkpoints)")
     keep.add_argument("--results", type=Path, default=results, help="the folder (default: results)")
 
+    text = "Compute the test perplexity of a kept run again, with other models and the other framework."
+    check = add("check", text, _check)
+    check.add_argument(
+        "run", type=Path, metavar="RUN", help="a run's folder in checkpoints, with its weights"
+    )
+    check.add_argument("kept", type=Path, metavar="KEPT", help="the folder of this run in results")
+    check.add_argument(
+        "--by",
+        nargs="+",
+        metavar="FRAMEWORK/MODEL",
+        help="models that compute it, in float32 (default: torch/cudnn torch/basic tensorflow/block_fused)",
+    )
+
     _add_reproduce(commands)
     return parser
 
@@ -161,6 +174,15 @@ def _keep(arguments: argparse.Namespace) -> int:
     if not keep.keep(arguments.run, kept):
         raise UserError(f"{arguments.run} has no finished epoch, or {kept} already holds a finished run")
     print(kept)
+    return 0
+
+
+def _check(arguments: argparse.Namespace) -> int:
+    from ptb_lm.results import checks
+
+    for each in checks.check(arguments.run, arguments.kept, arguments.by or checks.BY):
+        print(f"{each.test_perplexity:.6f} by {each.by} in {each.precision}: {each.engine}")
+    print(arguments.kept / checks.FILE)
     return 0
 
 

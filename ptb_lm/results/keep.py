@@ -7,7 +7,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from ptb_lm.results import curve, records, runs
+from ptb_lm.results import checks, curve, records, runs
 from ptb_lm.training.run_directory import RunDirectory
 
 
@@ -51,7 +51,7 @@ def _make(source: RunDirectory, before: RunDirectory, new: Path) -> None:
     for stale in (files.result, *files.event_files()):
         stale.unlink(missing_ok=True)
     if not (files.metrics.exists() and filecmp.cmp(source.metrics, files.metrics, shallow=False)):
-        for of_another_run in (curve.FILE, records.FILE):
+        for of_another_run in (curve.FILE, records.FILE, checks.FILE):
             (new / of_another_run).unlink(missing_ok=True)
     for path in (source.config, source.metrics, source.result):
         if path.exists():

@@ -10,7 +10,7 @@ from statistics import fmean
 from typing import Any
 
 from ptb_lm.model.config import PRESETS
-from ptb_lm.results import ablation, command, curve, runs, seed_table
+from ptb_lm.results import ablation, checks, command, curve, runs, seed_table
 from ptb_lm.results.markdown import epochs, perplexity, table, write_part
 from ptb_lm.results.runs import Run
 
@@ -26,6 +26,7 @@ def write(results: Path) -> int:
     """
     found, page = runs.read_all(results), results / "README.md"
     write_part(page, "runs", _runs_table(found))
+    write_part(page, "second checks", checks.markdown(found))
     for config in ablation.STEPS:
         write_part(page, f"ablation of {config}", ablation.markdown(found, config))
     write_part(page, seed_table.PART, seed_table.markdown(results))
