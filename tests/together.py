@@ -22,7 +22,7 @@ from ptb_lm.errors import UserError
 from ptb_lm.model import backend
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import SMALL
-from ptb_lm.model.ranks import ALONE, Ranks
+from ptb_lm.model.ranks import ALONE, OneWithDevices, Ranks
 from ptb_lm.training.interrupt import StopRequest
 
 WORDS, BATCH, STEPS, WINDOWS = 23, 8, 3, 6
@@ -171,9 +171,12 @@ class StopAfter(StopRequest):
 
 
 def _main(deed: str) -> None:
+    cases = json.loads(sys.stdin.read())
+    if deed == "replicated":  # one process, whose devices train together
+        print(json.dumps([computed(case, OneWithDevices(case["devices"])) for case in cases]))
+        return
     from ptb_lm.torch_backend.ranks import join
 
-    cases = json.loads(sys.stdin.read())
     found = []
     ranks = join(device="cpu", reduce_precision="fp32")
     for case in cases:

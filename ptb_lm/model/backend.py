@@ -189,6 +189,6 @@ def build(
     choice.check_cell(config.cell)
     if ranks.size > 1 and not choice.row.join:
         raise UserError(f"{choice.framework} trains in one process here; --framework torch trains in several")
-    together = {"ranks": ranks} if ranks.size > 1 else {}
+    together = {"ranks": ranks} if ranks.size * ranks.devices > 1 else {}
     backend: Backend = choice.builder()(config, weights, choice, **together)
     return backend

@@ -19,6 +19,7 @@ class Framework:
     auto_precision: str = ""  # "module:function" of a device's name; "": auto is fp32
     join: str = ""  # "module:function" that joins other processes and returns their Ranks; "": cannot
     start: str = ""  # "module:function" that starts several processes on this machine
+    trains_on_devices: bool = False  # whether one process trains on several devices
     # Whether `build` takes the names of the choice as keywords, not the choice: other people's functions do.
     takes_keywords: bool = False
 
@@ -59,6 +60,7 @@ FRAMEWORKS: dict[str, Framework] = {
     ),
     "tensorflow": Framework(
         build="ptb_lm.tf_backend.backend:build",
+        trains_on_devices=True,
         models={
             "basic": "elementary operations at each time step",
             "block": "LSTMBlockCell, one fused operation per time step",

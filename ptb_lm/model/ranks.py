@@ -21,10 +21,12 @@ class Ranks:
     Attributes:
         rank: Which one this process is, counted from 0. The first one writes the files and speaks.
         size: How many there are.
+        devices: On how many each of them trains.
     """
 
     rank = 0
     size = 1
+    devices = 1
 
     @property
     def first(self) -> bool:
@@ -37,12 +39,14 @@ class Ranks:
         Raises:
             UserError: Some rank would get more than another.
         """
-        if rows % self.size:
-            less = rows - rows % self.size
-            choices = " or ".join(str(number) for number in (less, less + self.size) if number)
+        among = self.size * self.devices
+        if rows % among:
+            less = rows - rows % among
+            choices = " or ".join(str(number) for number in (less, less + among) if number)
+            what = "processes" if self.devices == 1 else "devices"
             raise UserError(
-                f"--batch-size {rows} cannot be dealt out to {self.size} processes, which all get as many "
-                f"rows: {rows} = {self.size} x {rows // self.size} + {rows % self.size}; choose {choices}"
+                f"--batch-size {rows} cannot be dealt out to {among} {what}, which all get as many rows: "
+                f"{rows} = {among} x {rows // among} + {rows % among}; choose {choices}"
             )
 
     def can_share(self, rows: int) -> bool:
@@ -90,3 +94,14 @@ class Ranks:
 
 
 ALONE = Ranks()
+
+
+class OneWithDevices(Ranks):
+    """One process that trains on several devices.
+
+    Args:
+        devices: How many.
+    """
+
+    def __init__(self, devices: int) -> None:
+        self.devices = devices

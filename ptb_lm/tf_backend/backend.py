@@ -20,6 +20,7 @@ from ptb_lm.model.backend import Arrays, Backend, Measured
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
 from ptb_lm.model.dropout import Masks
+from ptb_lm.model.ranks import ALONE, Ranks
 from ptb_lm.tf_backend.cells import layer_type
 from ptb_lm.tf_backend.device import DTYPES, choose, enough_memory
 from ptb_lm.tf_backend.execution import executed
@@ -27,12 +28,18 @@ from ptb_lm.tf_backend.network import Loss, Network, State
 
 
 @enough_memory()
-def build(config: Config, weights: Mapping[str, NDArray[Any]], choice: Choice) -> "TensorFlowBackend":
+def build(
+    config: Config, weights: Mapping[str, NDArray[Any]], choice: Choice, ranks: Ranks = ALONE
+) -> "TensorFlowBackend":
     """Build the backend; see ptb_lm.model.backend.build.
 
     Raises:
         UserError: There is no such device, XLA cannot compile the model on it, or there is not enough memory.
     """
+    if ranks.devices > 1:
+        from ptb_lm.tf_backend.replicas import ReplicatedBackend
+
+        return ReplicatedBackend(config, weights, choice, devices=ranks.devices)
     return TensorFlowBackend(config, weights, choice)
 
 
@@ -54,14 +61,7 @@ class TensorFlowBackend(Backend):
         self.dtype = DTYPES[choice.precision]
         self.carried = cells.get(config.cell).carried
         with tf.device(self.device.name):
-            self.network = Network(
-                config,
-                layer_type(choice.model, cell=config.cell, gpu=self.device.gpu),
-                vocabulary_size=len(weights["embedding"]),
-                unroll=choice.unroll,
-                dtype=self.dtype,
-                seed=choice.seed,
-            )
+            self.network = self.new_network(len(weights["embedding"]), seed=choice.seed)
         window = tf.TensorSpec([None, None], tf.int32)
         states = [tf.TensorSpec([None, hidden_size], self.dtype) for hidden_size in config.layer_sizes]
         signature = [window, window, [(part_BH,) * len(self.carried) for part_BH in states]]
@@ -75,6 +75,17 @@ class TensorFlowBackend(Backend):
         self.dropout = self.network.dropout
         self.averages: list[tf.Variable] = []
         self.load_weights(weights)
+
+    def new_network(self, vocabulary_size: int, *, seed: int) -> Network:
+        """Return a network of this configuration; its weights are still to be loaded."""
+        return Network(
+            self.config,
+            layer_type(self.choice.model, cell=self.config.cell, gpu=self.device.gpu),
+            vocabulary_size=vocabulary_size,
+            unroll=self.choice.unroll,
+            dtype=self.dtype,
+            seed=seed,
+        )
 
     @property
     def engine(self) -> str:

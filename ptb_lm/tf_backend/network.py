@@ -4,7 +4,7 @@ Shapes: B = batch, T = time steps, N = T * B tokens, E = embedding width, H = hi
 """
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import tensorflow as tf
@@ -63,9 +63,23 @@ class Network:
         self.dropout = WindowDropout(config, vocabulary_size, dtype=dtype, seed=seed)
 
     def train(
-        self, x_BT: tf.Tensor, y_BT: tf.Tensor, state: State, learning_rate: tf.Tensor
+        self,
+        x_BT: tf.Tensor,
+        y_BT: tf.Tensor,
+        state: State,
+        learning_rate: tf.Tensor,
+        exchange: Callable[..., Any] = lambda *computed: computed,
     ) -> tuple[State, Loss]:
-        """Do one step of SGD; the shape of the window is known as it is traced."""
+        """Do one step of SGD; the shape of the window is known as it is traced.
+
+        Args:
+            x_BT: Words.
+            y_BT: The words that follow.
+            state: Before the window.
+            learning_rate: [].
+            exchange: Makes of (losses, words, gradients by their embeddings, other gradients) those of all
+                replicas, the gradients as of the mean of their losses.
+        """
         batch, steps = x_BT.shape
         ids_N, targets_N = _time_major(x_BT), _time_major(y_BT)
         masks = self.dropout.draw(batch, steps)
@@ -88,7 +102,10 @@ class Network:
             gradient if factor is None else gradient * factor
             for gradient, factor in zip(gradients, factors, strict=True)
         ]
-        norm = self._update(ids_N, d_embedded_NE, [*d_softmax, *gradients], learning_rate)
+        nll_N, ids_N, d_embedded_NE, gradients = exchange(
+            nll_N, ids_N, d_embedded_NE, [*d_softmax, *gradients]
+        )
+        norm = self._update(ids_N, d_embedded_NE, gradients, learning_rate)
         return state, _loss(nll_N, norm)
 
     def evaluate(self, x_BT: tf.Tensor, y_BT: tf.Tensor, state: State) -> tuple[State, Loss]:

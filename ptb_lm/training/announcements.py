@@ -46,12 +46,12 @@ def tell_what_changed(before: dict[str, Any], now: dict[str, Any]) -> None:
         for name in ("torch", "tensorflow", "device", "kernels", "float32_products", "threads")
         if name in before and before[name] != now.get(name)
     ]
-    ranks_before, ranks_now = before.get("processes", 1), now.get("processes", 1)
-    if ranks_before != ranks_now:
-        cli.remark(
-            f"the number of processes changed from {ranks_before} to {ranks_now}, so dropout draws other "
-            "masks from now on"
-        )
+    for name in ("processes", "devices"):
+        if before.get(name, 1) != now.get(name, 1):
+            cli.remark(
+                f"the number of {name} changed from {before.get(name, 1)} to {now.get(name, 1)}, so dropout "
+                "draws other masks from now on"
+            )
     if changed:
         cli.remark(
             f"from now on the numbers round differently from a run that never stopped: {'; '.join(changed)}"

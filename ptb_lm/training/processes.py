@@ -14,10 +14,11 @@ from typing import Any
 from ptb_lm import cli, host, stopping, streams
 from ptb_lm.data.corpus import Corpus
 from ptb_lm.errors import DivergenceError, LostRankError, UserError
-from ptb_lm.model import frameworks
 from ptb_lm.model.choice import Choice
-from ptb_lm.model.ranks import ALONE, Facts, Ranks
+from ptb_lm.model.frameworks import FRAMEWORKS
+from ptb_lm.model.ranks import ALONE, Facts, OneWithDevices, Ranks
 from ptb_lm.training.run_config import RunConfig
+from ptb_lm.training.run_directory import RunDirectory
 from ptb_lm.version import version
 
 PLACE = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # what a launcher sets
@@ -50,7 +51,8 @@ def to_start(arguments: argparse.Namespace) -> bool:
         raise UserError("--seeds does not go with torchrun; --devices starts several processes for each seed")
     if here > 1 and asked not in (1, here):
         raise UserError(f"--devices {asked} asks for other processes than the {here} that were started")
-    return asked > here
+    row = FRAMEWORKS[_framework(vars(arguments))]
+    return asked > here and not row.trains_on_devices
 
 
 def start(arguments: argparse.Namespace, command: Sequence[str]) -> int:
@@ -84,7 +86,8 @@ def joined(given: Mapping[str, Any]) -> Iterator[Ranks]:
         LostRankError: One of them ended.
     """
     if launched() == 1:
-        yield ALONE
+        devices = given.get("devices") or 1
+        yield OneWithDevices(devices) if devices > 1 else ALONE
         return
     choice = Choice.of(framework=_framework(given))
     if not choice.row.join:
@@ -125,7 +128,12 @@ def _silent() -> Iterator[None]:
 
 
 def _framework(given: Mapping[str, Any]) -> str:
-    return given.get("framework") or next(iter(frameworks.FRAMEWORKS))
+    """Return the name of the framework that the flags mean; of a run on another machine, the first."""
+    for name in ("resume", "init_from"):
+        if run := given.get(name):
+            with contextlib.suppress(UserError):  # which is said later, by all
+                return RunDirectory(run).read_config().choice.framework
+    return given.get("framework") or next(iter(FRAMEWORKS))
 
 
 def with_global_batch(given: dict[str, Any], ranks: Ranks) -> dict[str, Any]:
@@ -140,9 +148,10 @@ def with_global_batch(given: dict[str, Any], ranks: Ranks) -> dict[str, Any]:
     each = given.pop("batch_size_per_device")
     if "batch_size" in given:
         raise UserError("--batch-size and --batch-size-per-device say the same; one of them is enough")
-    given["batch_size"] = each * ranks.size
+    count = ranks.size * ranks.devices
+    given["batch_size"] = each * count
     cli.remark(
-        f"--batch-size-per-device {each} on {ranks.size} device{'s' * (ranks.size > 1)} is --batch-size "
+        f"--batch-size-per-device {each} on {count} device{'s' * (count > 1)} is --batch-size "
         f"{given['batch_size']}; --learning-rate stays as it is, and may want to be another for such a batch"
     )
     return given
