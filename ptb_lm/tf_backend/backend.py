@@ -21,6 +21,7 @@ from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
 from ptb_lm.model.dropout import Masks
 from ptb_lm.model.ranks import ALONE, Ranks
+from ptb_lm.tf_backend import streams
 from ptb_lm.tf_backend.cells import layer_type
 from ptb_lm.tf_backend.device import DTYPES, choose, enough_memory
 from ptb_lm.tf_backend.execution import executed
@@ -73,6 +74,7 @@ class TensorFlowBackend(Backend):
         )
         self.next_words_function = executed(self.network.next_words, choice.execution, signature[1:])
         self.dropout = self.network.dropout
+        self.streams = [self.dropout.generator]  # of each device
         self.averages: list[tf.Variable] = []
         self.load_weights(weights)
 
@@ -208,13 +210,13 @@ class TensorFlowBackend(Backend):
                 name: np.stack([part_BH.numpy() for part_BH in parts])
                 for name, parts in zip(self.carried, zip(*state, strict=True), strict=True)
             },
-            "tensorflow.generator": self.dropout.generator.state.numpy(),
+            streams.NAME: streams.export(self.streams),
         }
 
     def load_training_state(self, arrays: Mapping[str, NDArray[Any]]) -> State:
         """Set what `export_training_state` returned, and return the carried state."""
         try:
-            self.dropout.generator.reset(arrays["tensorflow.generator"])
+            streams.load(self.streams, arrays[streams.NAME])
         except ValueError as error:
             raise UserError(f"the random stream of dropout was not saved by TensorFlow ({error})") from None
         with tf.device(self.device.name):

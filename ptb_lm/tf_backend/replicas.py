@@ -8,25 +8,21 @@ Shapes: B = batch, T = time steps.
 """
 
 import contextlib
-import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
 from ptb_lm.data.corpus import Words
 from ptb_lm.errors import UserError
-from ptb_lm.model.backend import Arrays
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
+from ptb_lm.tf_backend import streams
 from ptb_lm.tf_backend.backend import TensorFlowBackend
 from ptb_lm.tf_backend.device import Device, enough_memory
 from ptb_lm.tf_backend.execution import executed
 from ptb_lm.tf_backend.network import Loss, Network, State
-
-GENERATOR = "tensorflow.generator"
 
 
 class ReplicatedBackend(TensorFlowBackend):
@@ -59,8 +55,9 @@ class ReplicatedBackend(TensorFlowBackend):
         for replica, name in enumerate(names[1:], start=1):
             with tf.device(name):
                 self.others.append(
-                    self.new_network(len(weights["embedding"]), seed=_seed(choice.seed, replica))
+                    self.new_network(len(weights["embedding"]), seed=streams.seed(choice.seed, replica))
                 )
+        self.streams += [network.dropout.generator for network in self.others]
         self.train_function = executed(self._train, choice.execution)
         self.load_weights(weights)
 
@@ -119,24 +116,6 @@ class ReplicatedBackend(TensorFlowBackend):
 
         return tuple(tf.nest.map_structure(of_replicas, whole))
 
-    def export_training_state(self, state: State) -> Arrays:
-        """Return the carried state of all rows and the dropout stream of each replica."""
-        streams = [network.dropout.generator.state.numpy() for network in (self.network, *self.others)]
-        return {**super().export_training_state(state), GENERATOR: np.stack(streams)}
-
-    def load_training_state(self, arrays: Mapping[str, NDArray[Any]]) -> State:
-        """Set what `export_training_state` returned, of any number of devices."""
-        streams = np.atleast_2d(arrays[GENERATOR])
-        state = super().load_training_state({**arrays, GENERATOR: streams[0]})
-        networks = [self.network, *self.others]
-        for replica, network in enumerate(networks):
-            if len(streams) == len(networks):
-                network.dropout.generator.reset(streams[replica])
-            else:
-                digest = hashlib.sha256(np.ascontiguousarray(streams).tobytes()).digest()
-                network.dropout.generator.reset_from_seed(_seed(int.from_bytes(digest[:4], "big"), replica))
-        return state
-
     def environment(self) -> dict[str, Any]:
         """Return versions, device, threads, and how many devices."""
         return {**super().environment(), "devices": 1 + len(self.others)}
@@ -151,14 +130,6 @@ def _exchanged(
     nll = context.all_reduce(tf.distribute.ReduceOp.SUM, tf.reduce_sum(tf.cast(nll_N, tf.float64)))
     sums = context.all_reduce(tf.distribute.ReduceOp.SUM, [gradient / count for gradient in gradients])
     return nll, context.all_gather(ids_N, 0), context.all_gather(d_embedded_NE, 0) / count, list(sums)
-
-
-def _seed(seed: int, replica: int) -> int:
-    """Return the seed of a replica's stream; the first has the run's own."""
-    if replica == 0:
-        return seed
-    digest = hashlib.sha256(f"{seed} {replica}".encode()).digest()
-    return int.from_bytes(digest[:8], "big") >> 1
 
 
 def _names(device: Device, count: int) -> list[str]:

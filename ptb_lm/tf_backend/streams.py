@@ -1,0 +1,42 @@
+"""The random stream of dropout on each device: all differ, and each is saved with a run's state."""
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from numpy.typing import NDArray
+
+NAME = "tensorflow.generator"  # in a run's state: [numbers] of one device, [devices, numbers] of several
+
+
+def seed(seed: int, device: int) -> int:
+    """Return the seed of a device's stream, from that of the run, which the first has itself."""
+    return seed if device == 0 else _derived(str(seed).encode(), device)
+
+
+def export(streams: Sequence[tf.random.Generator]) -> NDArray[Any]:
+    """Return the state of each device's stream."""
+    states = [stream.state.numpy() for stream in streams]
+    return states[0] if len(states) == 1 else np.stack(states)
+
+
+def load(streams: Sequence[tf.random.Generator], saved: NDArray[Any]) -> None:
+    """Go on with what `export` returned; if it was of another number of devices, begin anew.
+
+    Such streams depend on those that were saved, so that no masks of before come again.
+
+    Raises:
+        ValueError: They are not of such a generator.
+    """
+    of_devices = np.atleast_2d(saved)
+    for device, stream in enumerate(streams):
+        stream.reset(of_devices[device % len(of_devices)])
+        if len(of_devices) != len(streams):
+            stream.reset_from_seed(_derived(np.ascontiguousarray(saved).tobytes(), device))
+
+
+def _derived(origin: bytes, device: int) -> int:
+    digest = hashlib.sha256(origin + f" {device}".encode()).digest()
+    return int.from_bytes(digest[:8], "big") >> 1
