@@ -1,6 +1,6 @@
 """Second checks: the test perplexity of a kept run, computed again by other models and the other framework.
 
-RUN/checks.json has them, and a table in results/README.md shows them. The weights are in the run's own folder,
+RUN/checks.json has them. A table in results/README.md shows them. The weights are in the run's own folder,
 because results/ holds none.
 """
 
