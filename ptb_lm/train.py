@@ -66,14 +66,11 @@ def _parser() -> cli.Parser:
     _add_training(parser.add_argument_group("training (a flag replaces the preset's value)", more))
     _add_run(parser.add_argument_group("run"))
     _add_speed(parser.add_argument_group("speed (these flags do not change what is computed)"))
-    _add_devices(parser.add_argument_group("several devices (docs/scaling.md)"))
     return parser
 
 
 def _add_data(group: argparse._ArgumentGroup) -> None:
-    group.add_argument(
-        "--data", help="ptb (default), synthetic, a folder with train, valid and test, or a file"
-    )
+    group.add_argument("--data", help="ptb (default), synthetic, a folder of three splits, or a file")
     text_flags.add_text(group)
 
 
@@ -82,7 +79,7 @@ def _add_model(group: argparse._ArgumentGroup) -> None:
         group,
         "--config",
         PRESETS,
-        f"{described.one_of(PRESETS, 'small')}; demo is for synthetic data",
+        f"{described.one_of(PRESETS, 'small')}",
     )
     _add_choice(group, "--cell", CELLS, f"the recurrent cell: {described.one_of(CELLS, LSTM)}")
     for each in HYPERPARAMETERS:
@@ -91,12 +88,17 @@ def _add_model(group: argparse._ArgumentGroup) -> None:
 
 
 def _add_training(group: argparse._ArgumentGroup) -> None:
-    _add_choice(
-        group, "--recipe", RECIPES, "default: reaches a lower perplexity; tutorial: as TensorFlow's tutorial"
-    )
+    _add_choice(group, "--recipe", RECIPES, "default: to a lower perplexity; tutorial: as TensorFlow's")
     for each in HYPERPARAMETERS:
         if each.name not in (*OF_THE_MODEL, "cell"):
             _add_hyperparameter(group, each)
+        if each.name == "batch_size":
+            group.add_argument(
+                "--batch-size-per-device",
+                type=cli.whole(1),
+                metavar="N",
+                help="the same for each of --devices",
+            )
     text_flags.add_start(group)
     seed = group.add_mutually_exclusive_group()
     seed.add_argument(
@@ -135,7 +137,7 @@ def _add_run(group: argparse._ArgumentGroup) -> None:
 def _add_speed(group: argparse._ArgumentGroup) -> None:
     names, models, executions = tuple(frameworks.FRAMEWORKS), frameworks.MODELS, frameworks.EXECUTIONS
     _add_choice(group, "--framework", names, described.one_of(names, "torch"))
-    _add_choice(group, "--model", models, f"how the cell is computed: {described.one_of(models, 'cudnn')}")
+    _add_choice(group, "--model", models, f"{described.one_of(models, 'cudnn')}")
     _add_choice(
         group, "--execution", executions, f"{described.one_of(executions, '')} (defaults: see --help-models)"
     )
@@ -143,7 +145,7 @@ def _add_speed(group: argparse._ArgumentGroup) -> None:
         group,
         "--unroll",
         frameworks.UNROLLS,
-        "static (default): the graph has every time step; loop: it has one, in a loop",
+        "static (default): a graph of every time step; loop: of one, in a loop",
     )
     _add_choice(group, "--device", frameworks.DEVICES, "auto (default: a GPU if there is one), cpu or cuda")
     precisions = (frameworks.AUTO, *frameworks.PRECISIONS)
@@ -151,25 +153,16 @@ def _add_speed(group: argparse._ArgumentGroup) -> None:
         group,
         "--precision",
         precisions,
-        f"{described.one_of(precisions, 'fp32')}; auto: bf16 if the device multiplies in it",
-    )
-
-
-def _add_devices(group: argparse._ArgumentGroup) -> None:
-    group.add_argument(
-        "--devices", type=cli.whole(1), metavar="N", help="of this machine to train on together (default: 1)"
+        f"{described.one_of(precisions, 'fp32')}; auto: bf16 if it can",
     )
     group.add_argument(
-        "--batch-size-per-device",
-        type=cli.whole(1),
-        metavar="N",
-        help="rows for each device, in place of --batch-size for all of them",
+        "--devices", type=cli.whole(1), metavar="N", help="devices of this machine to train on (default: 1)"
     )
     _add_choice(
         group,
         "--reduce-precision",
         frameworks.REDUCE_PRECISIONS,
-        "of gradients on their way between devices: fp32 (default: as the weights are kept), bf16",
+        "of gradients sent between devices: fp32 (default) or bf16",
     )
 
 

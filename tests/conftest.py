@@ -52,9 +52,11 @@ def tiny_config() -> Config:
 
 
 def pytest_configure() -> None:
-    """Let SIGINT be heard: a shell's background jobs ignore it, and so would all that the tests start."""
+    """Let signals be heard: background jobs ignore SIGINT, nohup ignores SIGHUP, and so would what tests start."""
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

@@ -290,7 +290,7 @@ def test_a_finished_run_is_reported_and_not_done_again(run: Path, capsys: pytest
     capsys.readouterr()
     assert train.main(["--resume", str(run)]) == 0
     printed = capsys.readouterr().out
-    assert "has ended" in printed
+    assert "is finished" in printed
     assert f"test perplexity {runs.result(run)['test_perplexity']:.2f}" in printed
     assert runs.files(run) == before
 

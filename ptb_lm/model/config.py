@@ -42,7 +42,7 @@ class Config:
     )
     learning_rate: float = setting(
         1.0,
-        "learning rate of SGD; the loss is summed over time and averaged over the batch",
+        "of SGD; the loss is a sum over time and a mean over the batch",
         above=0,
         resumable=True,
     )

@@ -78,7 +78,7 @@ def _parser() -> cli.Parser:
         "--by",
         nargs="+",
         metavar="FRAMEWORK/MODEL",
-        help="models that compute it, in float32 (default: torch/cudnn torch/basic tensorflow/block_fused)",
+        help="models that compute it, in float32 (default: torch/cudnn tensorflow/block_fused)",
     )
 
     _add_reproduce(commands)

@@ -21,7 +21,7 @@ from ptb_lm.training import run_data, scoring
 from ptb_lm.training.run_directory import RunDirectory
 
 FILE = "checks.json"
-BY = ("torch/cudnn", "torch/basic", "tensorflow/block_fused")  # what checks by default, each in fp32
+BY = ("torch/cudnn", "tensorflow/block_fused")  # what checks by default, each in fp32
 
 
 @dataclass(frozen=True, kw_only=True)

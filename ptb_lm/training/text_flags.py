@@ -21,7 +21,7 @@ def add_text(group: argparse._ArgumentGroup) -> None:
         "--tokenize",
         choices=TOKENIZERS,
         metavar="NAME",
-        help="whitespace (default), words (by NLTK, as in Penn Treebank) or characters",
+        help="whitespace (default), words (NLTK, as in Penn Treebank) or characters",
     )
     add("--lowercase", action="store_true", default=None, help="put words into lower case")
     add("--numbers", action="store_true", default=None, help="replace each number by N, as in Penn Treebank")
@@ -29,7 +29,7 @@ def add_text(group: argparse._ArgumentGroup) -> None:
         "--min-count",
         type=cli.whole(1),
         metavar="N",
-        help=f"replace words that occur fewer times in the training text by <unk> (default: {LEAST_COUNT})",
+        help=f"replace words that occur fewer times by <unk> (default: {LEAST_COUNT})",
     )
     add(
         "--vocab-size",
@@ -52,7 +52,7 @@ def add_start(group: argparse._ArgumentGroup) -> None:
         "--init-from",
         type=Path,
         metavar="RUN",
-        help=f"start from this run's weights, vocabulary and sizes, at {RATE:g} of its learning rate",
+        help=f"start from this run's weights, at {RATE:g} of its learning rate",
     )
     group.add_argument(
         "--extend-vocabulary",

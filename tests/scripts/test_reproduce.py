@@ -206,7 +206,7 @@ def test_a_run_that_another_process_is_at_is_not_kept(checkout: Path) -> None:
     with RunDirectory(folder).locked():
         done = run(checkout, "small")
     assert done.returncode == 2
-    assert "another process is at work" in done.stderr
+    assert "another process is using" in done.stderr
     assert not (checkout / "results" / "small-cudnn-cpu").exists()
 
 

@@ -96,6 +96,7 @@ def evaluate(subject: Subject, request: Request, *, command: str) -> None:
         "seconds": time.perf_counter() - started,
         "environment": {**host.environment(), **_torch_environment(device)},
     }
+    request.out.mkdir(parents=True, exist_ok=True)
     atomic_write(request.out / RESULT, json.dumps(result, indent=2) + "\n")
 
 
@@ -169,13 +170,12 @@ def _unadapted(subject: Subject) -> float | None:
 
 
 def _check_free(out: Path) -> None:
-    """Make the folder of a result, which must have none yet."""
+    """Check before the work that a result can be written to a folder, which must have none yet."""
     for name in ("config.json", RESULT):
         if (out / name).exists():
             raise UserError(f"--out {out} holds {name} already; nothing is overwritten")
-    # Made now: where that cannot be, nobody should wait for the result.
-    out.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryFile(dir=out):
+    there = next(path for path in (out, *out.absolute().parents) if path.exists())
+    with tempfile.TemporaryFile(dir=there):
         pass
 
 
