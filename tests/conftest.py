@@ -52,7 +52,7 @@ def tiny_config() -> Config:
 
 
 def pytest_configure() -> None:
-    """Let signals be heard: background jobs ignore SIGINT, nohup ignores SIGHUP, and so would all children."""
+    """Let signals be heard: background jobs ignore SIGINT, nohup ignores SIGHUP, and so would children."""
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
