@@ -140,8 +140,8 @@ _MEDIUM = SMALL.replace(
 # own: with the published bound of 10 the first steps are so large that some seeds lose an epoch and more, and
 # its rate decays too early for the average to gain anything. A run with these values ends at valid 80.60,
 # test 77.89 (results/medium-30-epochs-block_fused-bf16-cpu), one with the published values after 39 epochs at
-# valid 81.97, test 78.26 (results/medium-bf16-cudnn-cpu): one seed each. With more dropout (0.6 kept, 0.7 of the
-# recurrent weights) a run ends at valid 80.71 (results/medium-more-dropout-block_fused-bf16-cpu), no better.
+# valid 81.97, test 78.26 (results/medium-bf16-cudnn-cpu): one seed each. With more dropout (keep 0.6,
+# recurrent 0.7) a run ends at valid 80.71, no better (results/medium-more-dropout-block_fused-bf16-cpu).
 _MEDIUM_BY_DEFAULT = _MEDIUM.replace(
     variational=True,
     keep_prob=0.65,
