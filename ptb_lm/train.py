@@ -102,7 +102,10 @@ def _add_training(group: argparse._ArgumentGroup) -> None:
     text_flags.add_start(group)
     seed = group.add_mutually_exclusive_group()
     seed.add_argument(
-        "--seed", type=int, metavar="N", help="random seed of the initial weights and of dropout (default: 1)"
+        "--seed",
+        type=cli.whole(0),
+        metavar="N",
+        help="random seed of the initial weights and of dropout (default: 1)",
     )
     seed.add_argument(
         "--seeds",

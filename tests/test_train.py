@@ -165,7 +165,7 @@ def own_data(data: Path, tmp_path: Path) -> Path:
 
 def test_a_data_folder_that_is_not_there_is_refused(refused: Callable[..., str], tmp_path: Path) -> None:
     missing = tmp_path / "missing"
-    assert refused(data=missing) == f"the data folder {missing} does not exist; --data names another"
+    assert refused(data=missing) == f"there is no file or folder {missing}; name the text with --data"
 
 
 @pytest.mark.parametrize("split", ["train", "valid", "test"])
@@ -226,7 +226,7 @@ def test_a_valid_split_too_short_for_the_batch_is_refused(
     own_data: Path, refused: Callable[..., str]
 ) -> None:
     (own_data / "valid.txt").write_text("w1 w2 w3 w1 w2 w3\n")
-    assert refused(data=own_data) == "the valid split has 7 tokens, but batch size 4 needs at least 8"
+    assert refused(data=own_data) == "the valid split has 7 tokens, but --batch-size 4 needs at least 8"
 
 
 def test_a_test_split_with_nothing_to_score_is_refused(own_data: Path, refused: Callable[..., str]) -> None:
@@ -236,7 +236,7 @@ def test_a_test_split_with_nothing_to_score_is_refused(own_data: Path, refused: 
 
 def test_a_batch_larger_than_the_text_is_refused(refused: Callable[..., str]) -> None:
     problem = refused("--batch-size", "1000")
-    assert re.fullmatch(r"the valid split has \d+ tokens, but batch size 1000 needs at least 2000", problem)
+    assert re.fullmatch(r"the valid split has \d+ tokens, but --batch-size 1000 needs at least 2000", problem)
 
 
 def test_more_steps_than_the_text_has_are_refused(refused: Callable[..., str]) -> None:

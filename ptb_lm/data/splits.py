@@ -28,8 +28,9 @@ def find(path: Path, preparation: Preparation | None) -> dict[str, Part]:
     if path.is_file() and preparation:
         return _of_file(path, preparation)
     if not path.is_dir():
-        problem = "is a file, not a folder" if path.exists() else "does not exist; --data names another"
-        raise UserError(f"the data folder {path} {problem}")
+        if path.exists():
+            raise UserError(f"the data folder {path} is a file, not a folder")
+        raise UserError(f"there is no file or folder {path}; name the text with --data")
     treatment = preparation.treatment if preparation else PLAIN
     found = {split: Part(file_of(path, split), treatment=treatment) for split in SPLITS}
     for split, part in found.items():

@@ -75,7 +75,7 @@ def report(run: RunConfig, data: Corpus) -> Iterator[str]:
 
 
 def _done(preparation: Preparation, data: Corpus, *, limited: bool) -> str:
-    parts = [f"words by {preparation.tokenize}"]
+    parts = [f"tokenized by {preparation.tokenize}"]
     if preparation.lowercase:
         parts.append("lower case")
     if preparation.numbers:

@@ -70,7 +70,7 @@ def test_what_was_done_is_said(folder: Path, tmp_path: Path, capsys: pytest.Capt
     words = {split: ids[ids != eos] for split, ids in data.splits.items()}
     shares = {split: float((ids == unk).mean()) for split, ids in words.items()}
     out = capsys.readouterr().out
-    assert "text: words by whitespace, the 20 most frequent words" in out
+    assert "text: tokenized by whitespace, the 20 most frequent words" in out
     assert f"the vocabulary covers {1 - shares['train']:.2%} of the training text" in out
     for split, share in shares.items():
         assert f"{share:.2%} of {split}" in out

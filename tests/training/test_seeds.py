@@ -185,7 +185,7 @@ def test_a_seed_that_diverges_does_not_stop_the_others(
         ),
         (
             ["--seeds", "1", "--data", "/missing"],
-            "the data folder /missing does not exist; --data names another",
+            "there is no file or folder /missing; name the text with --data",
         ),
     ],
 )
