@@ -76,7 +76,7 @@ def test_a_missing_split_is_named_before_anything_is_read(tmp_path: Path) -> Non
     folder_with(tmp_path, train="", valid="a\n")
     with pytest.raises(UserError, match=r"neither ptb\.test\.txt nor test\.txt"):
         corpus.load(tmp_path)
-    with pytest.raises(UserError, match="there is no file or folder .*nowhere"):
+    with pytest.raises(UserError, match=r"there is no file or folder .*nowhere"):
         corpus.load(tmp_path / "nowhere")
 
 
