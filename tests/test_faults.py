@@ -8,12 +8,16 @@ import sys
 from pathlib import Path
 
 import pytest
+
+pytest.importorskip("matplotlib")  # what reads damaged files draws their curves
+
 import runs
+from faults import page
+from faults.subject import fingerprint
 from support import ROOT
 
 from ptb_lm.training import tensors
 
-pytest.importorskip("matplotlib")  # what reads damaged files draws their curves
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")]
 
 SAMPLE = ["kill at files", "SIGTERM", "bits of tensors", "mirrors"]
@@ -39,16 +43,12 @@ def test_what_befalls_a_run_ends_as_promised() -> None:
 
 
 def test_the_page_s_table_is_that_of_its_counts() -> None:
-    from faults import page
-
     text = page.PAGE.read_text()
     assert text == page.with_table(text, json.loads(page.COUNTS.read_text()))
 
 
 def test_a_lost_bit_is_seen(tmp_path: Path) -> None:
     """What is counted as promised is equal to the last bit."""
-    from faults.subject import fingerprint
-
     run = runs.train_run(runs.write_corpus(tmp_path / "data"), tmp_path / "run")
     other = Path(shutil.copytree(run, tmp_path / "other"))
     assert fingerprint(other) == fingerprint(run)
@@ -58,10 +58,19 @@ def test_a_lost_bit_is_seen(tmp_path: Path) -> None:
     assert fingerprint(other) != fingerprint(run)
 
 
-def test_what_is_not_as_promised_is_counted_as_such(tmp_path: Path) -> None:
-    """A checksum that is always right is one that no file has."""
-    forgetful = "from ptb_lm.training import tensors; tensors._digest = lambda *_: 'right'"
-    arguments = ["faults", "--tries", "3", "--framework", "torch", "--fault", "bits of tensors"]
+BROKEN = {
+    # A checksum that is always right is one that no file has.
+    "bits of tensors": "from ptb_lm.training import tensors; tensors._digest = lambda *_: 'right'",
+    # A run that ends without being saved, with the right status.
+    "SIGTERM": "import os; from ptb_lm.training import interrupt as i; "
+    "i.StopRequest._handle = lambda _, number, frame: os._exit(128 + number)",
+}
+
+
+@pytest.mark.parametrize("fault", BROKEN)
+def test_what_is_not_as_promised_is_counted_as_such(fault: str) -> None:
+    forgetful = BROKEN[fault]
+    arguments = ["faults", "--tries", "3", "--framework", "torch", "--fault", fault]
     run = f"import runpy, sys; sys.argv = {arguments}; runpy.run_module('faults', run_name='__main__')"
     done = subprocess.run(
         [sys.executable, "-c", f"{forgetful}\n{run}"],
@@ -71,4 +80,18 @@ def test_what_is_not_as_promised_is_counted_as_such(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 1, done.stdout + done.stderr
-    assert "torch, bits of tensors: {'" in done.stdout
+    assert f"torch, {fault}: {{'" in done.stdout
+
+
+def test_a_fault_that_had_no_time_is_shown(tmp_path: Path) -> None:
+    """And the status says that the table, which is written elsewhere here, is not whole."""
+    (tmp_path / "page.md").write_text(f"before\n{page.BEGIN}{page.END}after\n")
+    elsewhere = "import pathlib; from faults import page; "
+    elsewhere += "page.PAGE, page.COUNTS = pathlib.Path('page.md'), pathlib.Path('counts.json')"
+    arguments = ["faults", "--minutes", "0", "--write", "--framework", "torch", "--fault", "mirrors"]
+    run = f"import runpy, sys; sys.argv = {arguments}; runpy.run_module('faults', run_name='__main__')"
+    command = [sys.executable, "-c", f"{elsewhere}\n{run}"]
+    done = subprocess.run(command, cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, check=False)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "| torch | 0 | 0 |" in (tmp_path / "page.md").read_text()
+    assert json.loads((tmp_path / "counts.json").read_text())["counts"][0]["tries"] == 0

@@ -2,6 +2,7 @@
 
 import argparse
 import random
+import re
 import shutil
 import signal
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ NUMBERS = (
     *("3000000", "99999999999999999999", "1_0", "٣", "", " ", "x", "\x1b[2J", "é", "\udc80", "a b", "--"),
 )
 ANSWER_SECONDS = 60.0  # in which a command must have ended, or ends when it is asked to
+NO_PERPLEXITY = re.compile(r"\b(train|valid|test|perplexity) (nan|inf)\b")  # as train prints them
 
 
 def flag_sets(subject: Subject, rng: random.Random) -> Iterator[str]:
@@ -46,7 +48,7 @@ def _flag(action: argparse.Action, rng: random.Random) -> list[str]:
 
 
 def texts(subject: Subject, rng: random.Random) -> Iterator[str]:
-    """Train on a text that is none, and evaluate and score it."""
+    """Train on a file that is not text, and evaluate and score it."""
     while True:
         folder = Path(shutil.copytree(subject.data, subject.new()))
         path = folder / rng.choice(["train.txt", "valid.txt", "test.txt"])
@@ -113,7 +115,7 @@ def extremes(subject: Subject, rng: random.Random) -> Iterator[str]:
             meanwhile=stop_after(20.0, ANSWER_SECONDS),
         )
         outcome = refused_or_done(ended)
-        if ended.status == 0 and any(word in ended.said for word in ("nan", "inf ", "inf,")):
-            outcome = "a perplexity that is none"
+        if ended.status == 0 and NO_PERPLEXITY.search(ended.said):
+            outcome = "a perplexity of nan or inf"
         yield outcome if outcome == AS_PROMISED else f"{outcome}: {' '.join(flags)}"
         shutil.rmtree(run, ignore_errors=True)

@@ -12,18 +12,19 @@ from pathlib import Path
 from faults.fault import Outcomes, flaw
 from faults.subject import AS_PROMISED, Ended, Subject, fingerprint, kill_after, open_streams
 from ptb_lm import train
-from ptb_lm.training import launch
+from ptb_lm.training import launch, trainer
+from ptb_lm.training.run_directory import RunDirectory
+
+SELDOM = 1e9  # seconds between two saves: what is saved was saved for the signal
 
 
 def signals(*numbers: signal.Signals) -> Outcomes:
-    """Return what sends signals at a random time, one right after the other."""
+    """Return what sends signals, one right after the other: after a random step, or before the first."""
 
     def outcomes(subject: Subject, rng: random.Random) -> Iterator[str]:
         while True:
             run = subject.new()
-            after = kill_after(rng.uniform(0, subject.seconds), *numbers)
-            ended = subject.process(subject.training(run), meanwhile=after)
-            yield _flaw(ended, *numbers) or subject.finish(run)
+            yield _stopped(subject, run, rng, *numbers) or subject.finish(run)
 
     return outcomes
 
@@ -32,14 +33,63 @@ def deaf_streams(subject: Subject, rng: random.Random) -> Iterator[str]:
     """Send SIGINT to a run whose stdout and stderr are a pipe without a reader, closed, or a full disk."""
     while True:
         run, how = subject.new(), rng.choice(["pipe", "closed", "full disk"])
-
-        def work(run: Path = run, how: str = how) -> int:
-            _break_streams(how)
-            return train.main(subject.arguments(run))
-
-        after = kill_after(rng.uniform(0.2, 1) * subject.seconds, signal.SIGINT)
-        found = flaw(subject.process(work, meanwhile=after), 0, 130)
+        found = _stopped(subject, run, rng, signal.SIGINT, before=lambda how=how: _break_streams(how))  # type: ignore[misc]
         yield f"{found} ({how})" if found else subject.finish(run)
+
+
+def _stopped(
+    subject: Subject,
+    run: Path,
+    rng: random.Random,
+    *numbers: signal.Signals,
+    before: Callable[[], None] = lambda: None,
+) -> str | None:
+    """Send signals to a run that saves only if it is told to, and return what is wrong with its end."""
+    at, later, sent_after = rng.randrange(subject.steps), rng.uniform(0, 1) * subject.seconds, []
+
+    def work() -> int:
+        before()
+        trainer.SAVE_SECONDS = SELDOM
+        return train.main(subject.arguments(run))
+
+    def meanwhile(child: int) -> None:
+        if at:
+            _wait_for_step(subject, at, child)
+        else:
+            time.sleep(later)
+        sent_after.append(subject.steps_done())
+        kill_after(0, *numbers)(child)
+
+    ended = subject.process(work, meanwhile=meanwhile)
+    allowed = {128 + number for number in numbers}
+    if len(set(numbers)) < len(numbers):
+        allowed |= {-number for number in numbers}  # the same one again ends it at once
+    if sent_after[0] == subject.steps:
+        allowed.add(0)  # it came while the trained model was tested, or too late
+    if found := flaw(ended, *allowed):
+        return found
+    if not sent_after[0] or len(set(numbers)) < len(numbers) or not ended.status:
+        return None
+    saved = _saved_steps(subject, run)
+    return None if saved >= ended.steps else f"step {saved} was saved and step {ended.steps} was done"
+
+
+def _wait_for_step(subject: Subject, step: int, child: int) -> None:
+    """Wait until a run has done a step, or has ended."""
+    while subject.steps_done() < step:
+        if os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+            return
+        time.sleep(0.0005)
+
+
+def _saved_steps(subject: Subject, run: Path) -> int:
+    """Return after how many steps of the whole run its state was saved; -1 if there is none."""
+    directory = RunDirectory(run)
+    if not directory.state.exists():
+        return -1
+    progress = directory.read_state().progress
+    epochs = RunDirectory(subject.expected).read_config().hyperparameters.epochs
+    return progress.epoch * (subject.steps // epochs) + progress.step
 
 
 def _break_streams(how: str) -> None:
@@ -56,14 +106,14 @@ def _break_streams(how: str) -> None:
 
 def signals_at_start(subject: Subject, rng: random.Random) -> Iterator[str]:
     """Send a signal to a command that was just started, in a process that imports everything."""
-    commands = [
-        ("evaluate", [str(subject.expected)]),
-        ("bench", ["list"]),
-        ("score", [str(subject.expected), str(subject.data / "test.txt")]),
-        ("train", subject.arguments(subject.folder / "started")),
+    commands = [  # and what each says at its end
+        ("evaluate", [str(subject.expected)], "computed by"),
+        ("bench", ["list"], "1024-1024-512"),
+        ("score", [str(subject.expected), str(subject.data / "test.txt")], "sentences, "),
+        ("train", subject.arguments(subject.folder / "started"), "written to"),
     ]
     while True:
-        name, arguments = rng.choice(commands)
+        name, arguments, last_words = rng.choice(commands)
         number = rng.choice([signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
         command = [sys.executable, "-m", f"ptb_lm.{name}", *arguments]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
@@ -71,16 +121,22 @@ def signals_at_start(subject: Subject, rng: random.Random) -> Iterator[str]:
         process.send_signal(number)
         said, _ = process.communicate()
         subject.said = f"{name}: {number.name}\n{said}"
-        if "/ptb_lm/" not in said and "ptb_lm." not in said:
-            yield AS_PROMISED  # Python itself was starting: none of our code had run
-        else:
-            # 2: the run of an earlier try is there.
-            yield _flaw(Ended(process.returncode, said, 0), number, also=2) or AS_PROMISED
+        ended = Ended(process.returncode, said, 0, 0)
+        too_late = last_words in said and {0, -number}  # Python's exit takes our handlers away
+        # 2: the run of an earlier try is there.
+        also = (too_late or set()) | ({2} if name == "train" else set())
+        yield _flaw_at_start(number, ended, also) or AS_PROMISED
 
 
-def _flaw(ended: Ended, *numbers: signal.Signals, also: int = 0) -> str | None:
-    # A fork has the signals' usual meaning for a moment, as a process has before Python runs; 0: too late.
-    return flaw(ended, 0, also, *(128 + number for number in numbers), *(-number for number in numbers))
+def _flaw_at_start(number: signal.Signals, ended: Ended, also: set[int]) -> str | None:
+    """Return what is wrong with how a command ended that got a signal as it started."""
+    pythons_own = "KeyboardInterrupt" in ended.said and number == signal.SIGINT
+    ours = "/ptb_lm/" in ended.said or "ptb_lm." in ended.said
+    if ours or (ended.said and not pythons_own):
+        return flaw(ended, 128 + number, *also)
+    # Python itself was starting: none of our code had run.
+    allowed = {-number, *((1, 130) if pythons_own else ())}
+    return None if ended.status in allowed else f"status {ended.status}, without a word"
 
 
 def two_in_one_folder(subject: Subject, rng: random.Random) -> Iterator[str]:

@@ -5,6 +5,7 @@ import hashlib
 import importlib
 import io
 import json
+import mmap
 import os
 import shutil
 import signal
@@ -20,6 +21,7 @@ import runs
 from ptb_lm import stopping, train
 from ptb_lm.errors import UserError
 from ptb_lm.training import tensors, trainer
+from ptb_lm.training.averaging_schedule import Averages
 from ptb_lm.training.run_directory import RunDirectory
 
 AS_PROMISED = "as promised"
@@ -36,6 +38,7 @@ class Ended(NamedTuple):
     status: int  # negative: by that signal
     said: str  # on stdout and stderr
     seconds: float
+    steps: int  # of training that it did
 
 
 class Subject:
@@ -49,6 +52,7 @@ class Subject:
     def __init__(self, folder: Path, framework: str) -> None:
         self.folder, self.framework, self.count = folder, framework, 0
         self.said = ""  # how the last process ended
+        self._steps = memoryview(bytes(8)).cast("Q")
         for name in IMPORTED_ONCE if framework == "torch" else ():
             importlib.import_module(name)
         self.data = runs.write_corpus(folder / "data")
@@ -57,7 +61,7 @@ class Subject:
         assert ended.status == 0, ended.said
         # Again, now that everything is imported and on the disk's way.
         again = self.arguments(self.new())
-        self.seconds = self.process(lambda: train.main(again)).seconds
+        _, _, self.seconds, self.steps = self.process(lambda: train.main(again))
 
     def arguments(self, run: Path, *, data: Path | None = None) -> list[str]:
         """Return the arguments of the run, into a folder."""
@@ -71,6 +75,10 @@ class Subject:
         """Return a folder that is not there yet."""
         self.count += 1
         return self.folder / f"run-{self.count}"
+
+    def steps_done(self) -> int:
+        """Return how many steps of training the process at work has done."""
+        return self._steps[0]
 
     def copy(self) -> Path:
         """Return a copy of the finished run."""
@@ -94,8 +102,10 @@ class Subject:
         start = time.monotonic()
         # A signal that comes before the child has a handler must end it, not what it has from its parent.
         signal.pthread_sigmask(signal.SIG_BLOCK, stopping.SIGNALS)
+        steps = self._steps = memoryview(mmap.mmap(-1, 8)).cast("Q")  # shared with the child
         child = os.fork()
         if not child:
+            _count(steps)
             _work(work, log, trace_path)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, stopping.SIGNALS)
         try:
@@ -104,7 +114,7 @@ class Subject:
             _, code = os.waitpid(child, 0)
         said = "".join(path.read_text(errors="replace") for path in (log, trace_path))
         self.said = f"{name}: status {os.waitstatus_to_exitcode(code)}\n{said[-2000:]}"
-        return Ended(os.waitstatus_to_exitcode(code), said, time.monotonic() - start)
+        return Ended(os.waitstatus_to_exitcode(code), said, time.monotonic() - start, steps[0])
 
     def finish(self, run: Path) -> str:
         """Do what a person does whose run was ended: go on with it, or begin again; return the outcome."""
@@ -122,18 +132,30 @@ class Subject:
         return outcome
 
 
+def _count(steps: "memoryview[int]") -> None:
+    """Count the steps of training that this process does, before any of them is saved."""
+    move = Averages.move
+
+    def counted(self: Averages, steps_done: int) -> None:
+        move(self, steps_done)
+        steps[0] += 1
+
+    Averages.move = counted  # type: ignore[method-assign]
+
+
 def _work(work: Callable[[], int], log: Path, trace_path: Path) -> NoReturn:
     """Do some work as a process's first and last deed."""
     status = 70  # of a traceback
     try:
         for number in stopping.SIGNALS:  # a shell's `&` and nohup make some ignored
             signal.signal(number, signal.SIG_DFL)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, stopping.SIGNALS)
         trace = trace_path.open("w")  # stderr may be of no use
         file = os.open(log, os.O_WRONLY | os.O_APPEND)
         os.dup2(file, 1)
         os.dup2(file, 2)
         open_streams()
+        stopping.heard_from_the_start()  # as a command has it that was not forked
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, stopping.SIGNALS)
         trainer.READ_SECONDS = 0.0
         trainer.SAVE_SECONDS = 0.02
         try:

@@ -9,8 +9,9 @@ from faults.fault import REFUSED, Fault
 
 INT, TERM, HUP = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
 SAME = "ends with the same weights, state and numbers, to the last bit"
-GOES_ON = f"going on, or beginning again where nothing was saved, {SAME}"
-STOPPED = f"its exit status and no traceback; {GOES_ON}"
+GOES_ON = f"after --resume (or a new start if nothing was saved) the run {SAME}"
+STOPPED = f"its exit status, no traceback and all done steps saved; {GOES_ON}"
+STOPPED_AT_ONCE = f"its exit status and no traceback; {GOES_ON}"
 ONE_SENTENCE = "the work is done, or refused in one sentence; no traceback"
 TORCH = ("torch",)  # where the framework has no part in it
 
@@ -39,14 +40,16 @@ FAULTS: Mapping[str, Fault] = {
         killed.full_disks,
         "in those above",
     ),
-    "SIGINT": Fault("SIGINT at a random time", STOPPED, stopped.signals(INT), "204 tries of signals in all"),
-    "SIGTERM": Fault("SIGTERM at a random time", STOPPED, stopped.signals(TERM), "in those above"),
-    "SIGHUP": Fault("SIGHUP at a random time", STOPPED, stopped.signals(HUP), "nothing was saved"),
+    "SIGINT": Fault(
+        "SIGINT after a random step", STOPPED, stopped.signals(INT), "204 tries of signals in all"
+    ),
+    "SIGTERM": Fault("SIGTERM after a random step", STOPPED, stopped.signals(TERM), "in those above"),
+    "SIGHUP": Fault("SIGHUP after a random step", STOPPED, stopped.signals(HUP), "nothing was saved"),
     "INT, TERM": Fault("SIGINT, then SIGTERM", STOPPED, stopped.signals(INT, TERM), "23 tries; 8 tracebacks"),
-    "INT twice": Fault("SIGINT twice", STOPPED, stopped.signals(INT, INT), "not tried"),
+    "INT twice": Fault("SIGINT twice", STOPPED_AT_ONCE, stopped.signals(INT, INT), "not tried"),
     "deaf streams": Fault(
         "SIGINT while stdout and stderr are a pipe without a reader, closed, or a full disk",
-        f"status 130; {GOES_ON}",
+        f"status 130, all done steps saved; {GOES_ON}",
         stopped.deaf_streams,
         "5 tries with a pipe; 5 lost all since the last save",
     ),
@@ -107,7 +110,7 @@ FAULTS: Mapping[str, Fault] = {
         TORCH,
     ),
     "texts": Fault(
-        "a text that is none, to train, evaluate and score",
+        "a file that is not text, given to train, evaluate and score",
         ONE_SENTENCE,
         given.texts,
         "in those above",
@@ -115,7 +118,7 @@ FAULTS: Mapping[str, Fault] = {
     ),
     "extremes": Fault(
         "numbers at the ends of what flags take",
-        f"{ONE_SENTENCE}; no perplexity that is none",
+        f"{ONE_SENTENCE}; no perplexity of nan or inf",
         given.extremes,
         "50 tries",
         TORCH,
