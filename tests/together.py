@@ -126,8 +126,8 @@ def trained(case: dict[str, Any], ranks: Ranks) -> dict[str, Any]:
     """Train as a command line says.
 
     Args:
-        case: "arguments": of all ranks, or a list of each one's; "stop": a rank, and the how manieth time it
-            asks that it shall stop; "commit": of a rank, where it is another.
+        case: "arguments": of all ranks, or a list of each one's; "stop": a rank, and at which request it
+            stops (the trainer asks at each step); "commit": of a rank, where it is another.
         ranks: The processes.
     """
 

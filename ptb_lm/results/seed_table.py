@@ -62,8 +62,9 @@ PICTURED: Mapping[str, Mapping[str, str]] = {
 WHY_NOT = {
     "Lasagne LSTMLayer": "Theano is no longer maintained; its heir has layers of one direction",
     "Keras/Theano LSTM": "Keras 3 has no Theano",
-    "BasicLSTMCell, two GPUs": "one process trains on one device",
 }
+# Figures that no single variant answers, and the suite that does.
+SUITES = {"BasicLSTMCell, two GPUs": "scaling"}
 SCORES = re.compile(r"test accuracy ([\d.]+), AUC ([\d.]+)")
 
 
@@ -139,8 +140,10 @@ def _figures(kept: _Kept) -> Iterator[Row]:
                 source.name,
                 f"{workload}, {pass_name}: {name}",
                 "; ".join(f"{_number(figure)} ({figure.hardware})" for figure in figures),
-                _command(source.suite, workload, variant),
-                WHY_NOT.get(name) or kept.shown(workload, pass_name, variant, rate=rate),
+                f"`python -m ptb_lm.bench run {SUITES[name]}`"
+                if name in SUITES
+                else _command(source.suite, workload, variant),
+                kept.shown(workload, pass_name, variant, rate=rate),
             )
 
 

@@ -5,7 +5,6 @@ What can be wrong, in every workload of every suite, is in test_mutants.py.
 
 import dataclasses
 import functools
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -186,8 +185,6 @@ def test_right_classifiers_pass(name: str, loss: str) -> None:
     task = CLASSIFIERS[loss]
     if (name, loss) == ("keras-tensorflow/lstm", "ctc"):
         pytest.skip("Keras's classifiers train with cross-entropy alone")
-    if name == "keras-jax/lstm" and "keras" in sys.modules:
-        pytest.skip("another test of this process has Keras on TensorFlow; the rivals' tests start their own")
     precision = Variant(name, "").precision or "fp32"
     found = check.check(
         task, builder(name, task=task), precision=precision, seed=3, passes=("forward", "train")

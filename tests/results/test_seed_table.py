@@ -37,7 +37,10 @@ def test_a_figure_is_the_median_of_the_rows(tmp_path: Path) -> None:
         "[8,000 words a second](bench-ptb-cpu/report.md)",
     ]
     assert found["small, train: LSTMBlockCell"][-1] == seed_table.NOT_MEASURED
-    assert found["small, train: BasicLSTMCell, two GPUs"][3:] == ["–", "one process trains on one device"]
+    assert found["small, train: BasicLSTMCell, two GPUs"][3:] == [
+        "`python -m ptb_lm.bench run scaling`",
+        seed_table.NOT_MEASURED,
+    ]
 
 
 def test_a_batch_that_was_cut_is_said_and_each_device_has_its_figure(tmp_path: Path) -> None:
