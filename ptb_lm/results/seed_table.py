@@ -28,6 +28,7 @@ FOLDERS = {
     "small": "bench-ptb",
     "large": "bench-ptb-large",
     "word_language_model": "bench-ptb-large",
+    "small-batch-40": "bench-scaling",
     "3x256": "bench-stacked-lm",
     "1x320-CE-short": "bench-acoustic-short",
     "1x320-CE-long": "bench-acoustic-long",
@@ -63,8 +64,9 @@ WHY_NOT = {
     "Lasagne LSTMLayer": "Theano is no longer maintained; its heir has layers of one direction",
     "Keras/Theano LSTM": "Keras 3 has no Theano",
 }
-# Figures that no single variant answers, and the suite that does.
-SUITES = {"BasicLSTMCell, two GPUs": "scaling"}
+# Figures that have no variant of their own suite, and (suite, workload, variant) of what answers. The
+# tutorial gives each GPU a whole batch.
+ELSEWHERE = {"BasicLSTMCell, two GPUs": ("scaling", "small-batch-40", "torch-2-processes/basic")}
 SCORES = re.compile(r"test accuracy ([\d.]+), AUC ([\d.]+)")
 
 
@@ -136,14 +138,13 @@ def _figures(kept: _Kept) -> Iterator[Row]:
             alike.setdefault(key, []).append(figure)
         for (workload, pass_name, variant, name), figures in alike.items():
             rate = figures[0].seconds_per_step is None
+            suite, measured, answer = ELSEWHERE.get(name, (source.suite, workload, variant))
             yield Row(
                 source.name,
                 f"{workload}, {pass_name}: {name}",
                 "; ".join(f"{_number(figure)} ({figure.hardware})" for figure in figures),
-                f"`python -m ptb_lm.bench run {SUITES[name]}`"
-                if name in SUITES
-                else _command(source.suite, workload, variant),
-                kept.shown(workload, pass_name, variant, rate=rate),
+                _command(suite, measured, answer),
+                kept.shown(measured, pass_name, answer, rate=rate),
             )
 
 

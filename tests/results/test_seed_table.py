@@ -38,7 +38,7 @@ def test_a_figure_is_the_median_of_the_rows(tmp_path: Path) -> None:
     ]
     assert found["small, train: LSTMBlockCell"][-1] == seed_table.NOT_MEASURED
     assert found["small, train: BasicLSTMCell, two GPUs"][3:] == [
-        "`python -m ptb_lm.bench run scaling`",
+        "`python -m ptb_lm.bench run scaling --workloads small-batch-40 --variants torch-2-processes/basic`",
         seed_table.NOT_MEASURED,
     ]
 
