@@ -43,7 +43,8 @@ def damaged(*names: str, by: Damage) -> Outcomes:
         wholes = [Whole(run, _evaluated(subject, run)[0]) for run in runs]
         while True:
             whole = rng.choice(wholes)
-            path = whole.run / rng.choice([name for name in names if (whole.run / name).exists()])
+            there = [path for name in names if (path := whole.run / name).exists() and path.stat().st_size]
+            path = rng.choice(there)
             content = path.read_bytes()
             path.write_bytes(by(content, rng))
             yield _read(subject, whole)
