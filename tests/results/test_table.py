@@ -39,6 +39,8 @@ Between.
 <!-- end of ablation of small -->
 <!-- ablation of medium: written by a script -->
 <!-- end of ablation of medium -->
+<!-- second checks: written by a script -->
+<!-- end of second checks -->
 <!-- seeds: written by a script -->
 <!-- end of seeds -->
 The end, with a \\backslash.
