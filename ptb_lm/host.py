@@ -30,7 +30,7 @@ def environment() -> dict[str, Any]:
         "numpy": metadata.version("numpy"),
         "platform": platform.platform(),
         "processor": _processor(),
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "cores": len(cores()),
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
     }
 
@@ -100,17 +100,17 @@ class Load:
 
         The threads wait for each other many times a step. One that has to share its core holds up all.
         """
-        cores, taken = len(_cores()), round(self.busy_cores())
-        if taken < 1 or threads < 2 or threads + taken <= cores:
+        count, taken = len(cores()), round(self.busy_cores())
+        if taken < 1 or threads < 2 or threads + taken <= count:
             return None
-        fewer = max(1, cores - taken)
+        fewer = max(1, count - taken)
         return (
-            f"other processes keep {taken} of {cores} cores busy: OMP_NUM_THREADS={fewer} is faster than "
+            f"other processes keep {taken} of {count} cores busy: OMP_NUM_THREADS={fewer} is faster than "
             f"{threads} threads that wait for them"
         )
 
 
-def _cores() -> set[int]:
+def cores() -> set[int]:
     """Return the cores that this process may use."""
     return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
 
@@ -121,7 +121,7 @@ def _others() -> float | None:
         lines = Path("/proc/stat").read_text(encoding="ascii").splitlines()
     except OSError:
         return None
-    ours = {f"cpu{core}" for core in _cores()}
+    ours = {f"cpu{core}" for core in cores()}
     fields = [line.split() for line in lines if line.partition(" ")[0] in ours]
     own = os.times()  # with what this process has started and waited for: a compiler
     # user, nice, system, ...

@@ -12,6 +12,7 @@ import json
 import os
 import random
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -76,8 +77,21 @@ def start(text: Path, run: Path, *launcher: str) -> "subprocess.Popen[bytes]":
     launcher = launcher or (*TORCHRUN, "--max-restarts", "1", *TRAIN)
     command = [*launcher, "--data", str(text), "--run-dir", str(run), *FLAGS]
     environment = {"OMP_NUM_THREADS": "1", **os.environ}
-    with log(run).open("wb") as file:
+    with log(run).open("ab") as file:
         return subprocess.Popen(command, cwd=ROOT, env=environment, stdout=file, stderr=file)
+
+
+def start_nodes(text: Path, run: Path) -> list["subprocess.Popen[bytes]"]:
+    """Start the same training as two nodes do, with an agent and a process each, all on this machine."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    node = [
+        *(sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "1"),
+        *("--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{port}", "--rdzv-id", run.name),
+        *("--max-restarts", "1", *TRAIN),
+    ]
+    return [start(text, run, *node) for _ in range(2)]
 
 
 def log(run: Path) -> Path:

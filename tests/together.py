@@ -6,11 +6,13 @@ As a program it is one of them: it computes the cases that it reads on stdin, an
 import contextlib
 import io
 import json
+import math
 import os
 import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 from unittest import mock
@@ -73,7 +75,7 @@ def counted(size: int) -> Iterator[list[float]]:
     import torch.distributed as dist
 
     found: list[float] = []
-    all_reduce, all_gather = dist.all_reduce, dist.all_gather
+    all_reduce, all_gather, broadcast = dist.all_reduce, dist.all_gather, dist.broadcast
 
     def count_sum(tensor: Any, *arguments: Any, **more: Any) -> Any:
         found.append(2 * (size - 1) / size * tensor.nbytes)
@@ -83,11 +85,27 @@ def counted(size: int) -> Iterator[list[float]]:
         found.append((size - 1) * tensor.nbytes)
         return all_gather(tensors, tensor, *arguments, **more)
 
+    def count_told(tensor: Any, *arguments: Any, **more: Any) -> Any:
+        found.append((size - 1) / size * tensor.nbytes)  # one rank sends it, and that is its part
+        return broadcast(tensor, *arguments, **more)
+
     with (
+        mock.patch.object(dist, "broadcast", count_told),
         mock.patch.object(dist, "all_reduce", count_sum),
         mock.patch.object(dist, "all_gather", count_gathered),
     ):
         yield found
+
+
+@contextlib.contextmanager
+def other_norms(other: bool) -> Iterator[None]:
+    """Let this rank find that no gradient's norm is finite."""
+    from ptb_lm.torch_backend import backend as torch_backend
+
+    norm = torch_backend.global_norm
+    found = (lambda gradients: norm(gradients) * math.inf) if other else norm
+    with mock.patch.object(torch_backend, "global_norm", found):
+        yield
 
 
 def computed(case: dict[str, Any], ranks: Ranks = ALONE) -> dict[str, Any]:
@@ -101,7 +119,7 @@ def computed(case: dict[str, Any], ranks: Ranks = ALONE) -> dict[str, Any]:
     rows_BL = np.random.default_rng(2).integers(words, size=(BATCH, WINDOWS * STEPS + 1)).astype(np.int32)
     mine = ranks.share(BATCH)
     state, losses = built.zero_state(mine.stop - mine.start), []
-    with counted(ranks.size) as sent:
+    with counted(ranks.size) as sent, other_norms(case.get("other_norms", False) and not ranks.first):
         for window in range(WINDOWS):
             x_BT = rows_BL[mine, window * STEPS : (window + 1) * STEPS]
             y_BT = rows_BL[mine, window * STEPS + 1 : (window + 1) * STEPS + 1]
@@ -127,7 +145,8 @@ def trained(case: dict[str, Any], ranks: Ranks) -> dict[str, Any]:
 
     Args:
         case: "arguments": of all ranks, or a list of each one's; "stop": a rank, and at which request it
-            stops (the trainer asks at each step); "commit": of a rank, where it is another.
+            stops (the trainer asks at each step); "commit": of a rank, where it is another; "environment":
+            of each rank.
         ranks: The processes.
     """
 
@@ -139,8 +158,10 @@ def trained(case: dict[str, Any], ranks: Ranks) -> dict[str, Any]:
     rank, asked = case.get("stop", (None, 0))
     commit = case.get("commit", {}).get(str(ranks.rank), "the same")
     after = asked if rank == ranks.rank else 10**9
+    environment = case.get("environment", [{}] * ranks.size)[ranks.rank]
     out, said = io.StringIO(), ""
     with (
+        mock.patch.dict(os.environ, environment),
         mock.patch.object(launch, "StopRequest", return_value=StopAfter(after)),
         mock.patch.object(processes.host, "environment", return_value={"commit": commit}),
         contextlib.redirect_stdout(out),
@@ -151,6 +172,42 @@ def trained(case: dict[str, Any], ranks: Ranks) -> dict[str, Any]:
         except UserError as error:
             status, said = 2, str(error)
     return {"status": status, "error": said, "out": out.getvalue()}
+
+
+def late(case: dict[str, Any], ranks: Any) -> dict[str, Any]:
+    """Be late where others must be patient, and then where they must not be, when this is the second rank.
+
+    The process group ends with it. "found": what this rank was told at each place; "" if nothing.
+    """
+    from ptb_lm.errors import LostRankError
+    from ptb_lm.torch_backend import ranks as torch_ranks
+
+    seconds = case["seconds"]
+    with mock.patch.object(torch_ranks, "STEP_SECONDS", seconds):
+        impatient = torch_ranks.TorchRanks(ranks._store, ranks.rank, ranks.size)
+    config = SMALL.replace(num_layers=1, hidden_size=7, num_steps=STEPS, batch_size=BATCH)
+    model: Any = backend.build(
+        config, random_weights(config, WORDS, seed=1), Choice.of(device="cpu"), impatient
+    )
+    x_BT = np.zeros((BATCH // ranks.size, STEPS), np.int32)
+
+    def step() -> None:
+        model.train_step(x_BT, x_BT, model.zero_state(len(x_BT)), learning_rate=0.5)
+
+    places = {
+        "folder": lambda: impatient.from_first(lambda: None),
+        "first step": step,
+        "second step": step,
+    }
+    found = {}
+    for name, do in places.items():
+        if ranks.rank == 1:
+            time.sleep(2 * seconds)
+        try:
+            found[name] = str(do() or "")
+        except LostRankError as error:
+            found[name] = str(error)
+    return found
 
 
 class StopAfter(StopRequest):
@@ -182,7 +239,8 @@ def _main(deed: str) -> None:
     ranks = join(device="cpu", reduce_precision="fp32")
     for case in cases:
         ranks.reduce_precision = case.get("reduce_precision", "fp32")
-        found.append({"computed": computed, "trained": trained}[deed](case, ranks))
+        do = late if "seconds" in case else {"computed": computed, "trained": trained}[deed]
+        found.append(do(case, ranks))
     ranks.leave()
     print(json.dumps(found))
 

@@ -136,8 +136,7 @@ def _shared_by(name: str, processes: tuple[int, ...], *, batch_size: int | None 
     return dataclasses.replace(workload, name=f"{name}-batch-{batch_size}", task=task)
 
 
-# Strong scaling: the preset's batch of 20 is shared. Weak: each process has 20 rows, and what counts is the
-# rate of 2 processes with a batch of 40 over that of 1 process with a batch of 20.
+# Strong scaling: the preset's batch of 20 is shared. With the larger batches each process has 20 rows.
 SCALING = tuple(
     workload
     for name in ("small", "medium")

@@ -16,8 +16,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
+from ptb_lm import host
 from ptb_lm.data.text import Ids
 from ptb_lm.model import backend
 from ptb_lm.model.backend import Loss, State
@@ -37,6 +39,7 @@ class Rank:
     """
 
     def __init__(self, config: Config, weights: Mapping[str, NDArray[Any]], choice: Choice) -> None:
+        torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))  # it may have counted them already
         join = choice.function(choice.row.join)
         self.ranks: Ranks = join(device=choice.device, reduce_precision="fp32")
         self.rows = self.ranks.share(config.batch_size)
@@ -83,9 +86,9 @@ class Together:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
         address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(processes)}
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        threads = os.environ.get("OMP_NUM_THREADS", str(max(1, cores // processes)))
-        os.environ.update(address, OMP_NUM_THREADS=threads, RANK="0", LOCAL_RANK="0")
+        # One process alone would have the threads that the environment grants, or one for each core.
+        self.threads = max(1, int(os.environ.get("OMP_NUM_THREADS") or len(host.cores())) // processes)
+        os.environ.update(address, OMP_NUM_THREADS=str(self.threads), RANK="0", LOCAL_RANK="0")
         # They end with the worker: its stdin is a pipe, and theirs are its own.
         self.others = [
             subprocess.Popen(
@@ -104,7 +107,7 @@ class Together:
     @property
     def engine(self) -> str:
         """What computes the layers."""
-        return f"{self.model.engine}; {self.rank.ranks.size} processes"
+        return f"{self.model.engine}; {self.rank.ranks.size} processes, threads of each: {self.threads}"
 
     def place(self, rows_BL: Ids) -> Ids:
         """Return the rows as they are; each process takes its own of a window."""

@@ -39,15 +39,7 @@ class Ranks:
         Raises:
             UserError: Some rank would get more than another.
         """
-        among = self.size * self.devices
-        if rows % among:
-            less = rows - rows % among
-            choices = " or ".join(str(number) for number in (less, less + among) if number)
-            what = "processes" if self.devices == 1 else "devices"
-            raise UserError(
-                f"--batch-size {rows} cannot be dealt out to {among} {what}, which all get as many rows: "
-                f"{rows} = {among} x {rows // among} + {rows % among}; choose {choices}"
-            )
+        check_divisible(rows, self.size * self.devices, what="processes" if self.devices == 1 else "devices")
 
     def can_share(self, rows: int) -> bool:
         """Return whether the ranks get a part of so many rows each; otherwise each takes all of them."""
@@ -88,9 +80,38 @@ class Ranks:
         """Return the sum of a number over the ranks, in float64; equal on all to the bit."""
         return number
 
-    def greatest(self, numbers: Sequence[int]) -> Sequence[int]:
-        """Return the greatest over the ranks, of each number."""
+    def greatest(self, numbers: Sequence[int], *, in_step: bool = False) -> Sequence[int]:
+        """Return the greatest over the ranks, of each number.
+
+        Args:
+            numbers: This rank's.
+            in_step: Whether all ranks have just done a step, so that none is late without a fault.
+        """
         return numbers
+
+    def meet(self) -> None:
+        """Wait for all ranks to come here, however long one of them has compiled."""
+
+
+def check_divisible(rows: int, among: int, *, what: str = "processes") -> None:
+    """Check that so many processes or devices get equal parts of a batch.
+
+    Args:
+        rows: Of the batch.
+        among: How many processes or devices there are.
+        what: Which of both.
+
+    Raises:
+        UserError: They do not.
+    """
+    if among > rows:
+        raise UserError(f"--batch-size {rows} is too small for {among} {what}; use at most {rows} of them")
+    if rows % among:
+        less = rows - rows % among
+        raise UserError(
+            f"--batch-size {rows} is not divisible by {among} {what} ({rows} = {among} x {rows // among} + "
+            f"{rows % among}); use {less} or {less + among}"
+        )
 
 
 ALONE = Ranks()

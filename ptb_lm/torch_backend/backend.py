@@ -323,7 +323,7 @@ class TorchBackend(TorchModel, Backend):
             d_embedded_NE = d_embedded_NE.to(self.embedding_VE.dtype)
             of_words = [sum_by_word(d_embedded_NE, ids_N)]
         scaled_norm = global_norm([*of_words, self.softmax.gradient, *gradients])
-        norm = scaled_norm / self._loss_scale()
+        norm = self.exchange.agreed(scaled_norm / self._loss_scale())
         scale = self._scale(norm)
         if self.loss_scale:
             finite = norm.isfinite()

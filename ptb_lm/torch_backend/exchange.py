@@ -49,6 +49,7 @@ class Exchange(NoExchange):
         self._wire = torch.bfloat16 if ranks.reduce_precision == "bf16" else precision.master
         self._device, self._group = device, ranks.device_group(device)
         self._begun: list[_Begun] = []
+        self._waiting: list[Tensor] | None = []  # for the other ranks' first step; None after it
         self._buffers: dict[str, Tensor] = {}
 
     def environment(self) -> dict[str, Any]:
@@ -57,6 +58,9 @@ class Exchange(NoExchange):
 
     def begin(self, gradient: Tensor) -> None:
         """Begin to sum a gradient over the ranks, in place."""
+        if self._waiting is not None:
+            self._waiting.append(gradient)
+            return
         wire = gradient if gradient.is_contiguous() else gradient.T  # as it lies in memory
         if wire.dtype != self._wire:
             wire = self._buffer("softmax", wire.numel()).view(wire.shape).copy_(wire)
@@ -65,9 +69,11 @@ class Exchange(NoExchange):
 
     def finish(self, window: Window) -> Window:
         """Return what the windows of all ranks are together."""
+        self._meet()
         nll = window.nll.sum(dtype=torch.float64)[None]
         if rows_are_less(self.size * len(window.ids), window.d_embedded.shape[1], self._vocabulary_size):
             nll, ids, d_embedded = self._gathered(nll, window.ids, self._sent(window.d_embedded))
+            d_embedded = d_embedded.to(window.d_embedded.dtype)
         else:
             (nll,) = self._gathered(nll)
             ids = torch.arange(self._vocabulary_size, device=window.ids.device)
@@ -80,19 +86,39 @@ class Exchange(NoExchange):
                 back = begun.gradient if begun.gradient.is_contiguous() else begun.gradient.T
                 back.copy_(begun.wire)
         self._begun = []
-        return Window(nll, ids, d_embedded.to(window.d_embedded.dtype), gradients)
+        return Window(nll, ids, d_embedded, gradients)
+
+    def agreed(self, norm: Tensor) -> Tensor:
+        """Return the first rank's norm, so that all clip alike, and no rank skips a step or diverges alone.
+
+        Ranks with the same gradients may find norms that differ in the last bits: a GPU adds in any order.
+        """
+        with self._ranks.heard():
+            dist.broadcast(norm, src=0, group=self._group)
+        return norm
+
+    def _meet(self) -> None:
+        """Wait for all ranks before the first exchange: one of them may compile much longer than another."""
+        if self._waiting is not None:
+            self._ranks.meet()
+            waiting, self._waiting = self._waiting, None
+            for gradient in waiting:
+                self.begin(gradient)
 
     def _sent(self, rows_NE: Tensor) -> Tensor:
         """Return rows in the narrower of their own precision and that of the wire: nothing is summed."""
         return rows_NE if rows_NE.dtype.itemsize <= self._wire.itemsize else rows_NE.to(self._wire)
 
     def _whole(self, window: Window) -> Tensor:
-        """Return the embedding's whole gradient, summed over the ranks, [V, E]."""
+        """Return the embedding's whole gradient, summed over the ranks, [V, E].
+
+        It keeps the precision of the sum, which may be more than that of its terms.
+        """
         width = window.d_embedded.shape[1]
         sums_VE = self._buffer("embedding", self._vocabulary_size * width).view(-1, width).zero_()
         sums_VE.index_add_(0, window.ids, window.d_embedded.to(self._wire))
         self._sum(sums_VE)
-        return sums_VE
+        return sums_VE.to(torch.promote_types(self._wire, window.d_embedded.dtype))
 
     def _summed(self, gradients: Sequence[Tensor]) -> list[Tensor]:
         """Return gradients summed over the ranks, sent in one piece."""

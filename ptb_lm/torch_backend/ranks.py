@@ -8,7 +8,6 @@ import contextlib
 import os
 import socket
 import time
-import uuid
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -21,11 +20,13 @@ from torch.distributed.rendezvous import rendezvous
 
 from ptb_lm.errors import DivergenceError, LostRankError, UserError
 from ptb_lm.model.ranks import Facts, Ranks
+from ptb_lm.torch_backend.session import session
 
 T = TypeVar("T")
 
-START_SECONDS = 300.0  # how long the ranks wait for each other while they import and read the text
-WAIT_SECONDS = 45.0  # how long a step waits for a rank that is silent; one that ended is noticed at once
+# How long the ranks wait for one that is silent. One that ended is noticed at once.
+PATIENT_SECONDS = 300.0  # while it imports, reads, compiles, or writes to a slow disk
+STEP_SECONDS = 45.0  # in a training step, after the first
 ROLL_CALL_SECONDS = 3.0  # how long the others have to say that they are still there
 TOLD_SECONDS = 2.0  # how long the first rank has to say what went wrong, before others do
 
@@ -42,16 +43,12 @@ def join(*, device: str, reduce_precision: str) -> "TorchRanks":
     """
     local = int(os.environ.get("LOCAL_RANK", "0"))
     if device != "cpu" and torch.cuda.is_available():
-        if local >= (gpus := torch.cuda.device_count()):
-            raise UserError(
-                f"this machine has {gpus} GPU{'s' * (gpus > 1)}, and process {local + 1} on it finds none "
-                "left; start fewer, or train with --device cpu"
-            )
+        check_gpus(local + 1)
         torch.cuda.set_device(local)
-    wait = timedelta(seconds=START_SECONDS)
+    wait = timedelta(seconds=PATIENT_SECONDS)
     try:
         store, rank, size = next(iter(rendezvous("env://", timeout=wait)))
-        store = PrefixStore(_session(store, rank, size), store)
+        store = PrefixStore(session(store, rank, size, seconds=PATIENT_SECONDS), store)
         dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=wait)
         return TorchRanks(store, rank, size, reduce_precision=reduce_precision)
     except (RuntimeError, ValueError) as error:
@@ -61,30 +58,17 @@ def join(*, device: str, reduce_precision: str) -> "TorchRanks":
         ) from None
 
 
-def _session(store: Any, rank: int, size: int) -> str:
-    """Return a name that these processes share with each other, and with nobody before them.
-
-    torchrun keeps its store when it starts processes again. What the first ones wrote is still in it: their
-    addresses, to which nobody listens any more. So each says hello with a name of its own, the first rank
-    answers it by that name, until it has heard from all who took its answer.
+def check_gpus(processes: int) -> None:
+    """Check that this machine has a GPU for each of at least so many processes.
 
     Raises:
-        RuntimeError: Some did not come.
+        UserError: It has fewer.
     """
-    name, end = uuid.uuid4().hex, time.monotonic() + START_SECONDS
-    if rank > 0:
-        store.set(f"hello/{rank}", name)
-        session: str = store.get(f"welcome/{name}").decode()
-        store.set(f"joined/{session}/{rank}", "")
-        return session
-    while missing := [other for other in range(1, size) if not store.check([f"joined/{name}/{other}"])]:
-        if time.monotonic() > end:
-            raise RuntimeError(f"rank {missing[0]} did not come")
-        for other in missing:
-            if store.check([f"hello/{other}"]):
-                store.set(f"welcome/{store.get(f'hello/{other}').decode()}", name)
-        time.sleep(0.02)
-    return name
+    if processes > (gpus := torch.cuda.device_count()):
+        raise UserError(
+            f"this machine has {gpus} GPU{'s' * (gpus > 1)}, but at least {processes} processes were started "
+            f"on it; start at most {gpus}, or use --device cpu"
+        )
 
 
 class TorchRanks(Ranks):
@@ -101,13 +85,13 @@ class TorchRanks(Ranks):
     def __init__(self, store: Any, rank: int, size: int, *, reduce_precision: str = "fp32") -> None:
         self.rank, self.size, self.reduce_precision = rank, size, reduce_precision
         self._store = PrefixStore("ptb_lm", store)
-        self._steps = dist.new_group(timeout=timedelta(seconds=WAIT_SECONDS))
+        self._steps = dist.new_group(timeout=timedelta(seconds=STEP_SECONDS))  # the default group is patient
 
     def device_group(self, device: torch.device) -> Any:
         """Return the process group for tensors on a device; all ranks ask at the same place."""
         if device.type == "cpu":
             return self._steps
-        return dist.new_group(backend="nccl", timeout=timedelta(seconds=WAIT_SECONDS))
+        return dist.new_group(backend="nccl", timeout=timedelta(seconds=STEP_SECONDS))
 
     def from_first(self, make: Callable[[], T]) -> T:
         """Return what `make` returns on the first rank."""
@@ -118,7 +102,7 @@ class TorchRanks(Ranks):
             except (UserError, DivergenceError, OSError) as error:
                 outcome = [(None, error)]
         with self.heard():
-            dist.broadcast_object_list(outcome, src=0, group=self._steps)
+            dist.broadcast_object_list(outcome, src=0)
         value, raised = outcome[0]
         if raised is not None:
             raise raised
@@ -133,7 +117,7 @@ class TorchRanks(Ranks):
             found = dict(facts(made))
         except (UserError, OSError) as error:
             problem = str(error)
-        answers = self.gather((problem, found, socket.gethostname()), patient=True)
+        answers = self.gather((problem, found, socket.gethostname()))
         if problem and answers[0][0] == problem:  # of all, or of the first
             raise UserError(problem)
         for rank, (theirs, facts_there, host) in enumerate(answers):
@@ -147,25 +131,30 @@ class TorchRanks(Ranks):
                     )
         return made
 
-    def gather(self, value: T, *, patient: bool = False) -> list[T]:
-        """Return the value of each rank; `patient`: wait as long as the start may take."""
+    def gather(self, value: T) -> list[T]:
+        """Return the value of each rank, in their order."""
         values: list[Any] = [None] * self.size
         with self.heard():
-            dist.all_gather_object(values, value, group=None if patient else self._steps)
+            dist.all_gather_object(values, value)
         return values
 
     def sum(self, number: float) -> float:
         """Return the sum of a number over the ranks."""
         return float(self._reduced(torch.tensor(number, dtype=torch.float64), dist.ReduceOp.SUM))
 
-    def greatest(self, numbers: Sequence[int]) -> list[int]:
+    def greatest(self, numbers: Sequence[int], *, in_step: bool = False) -> list[int]:
         """Return the greatest over the ranks, of each number."""
-        greatest: list[int] = self._reduced(torch.tensor(numbers), dist.ReduceOp.MAX).tolist()
+        group = self._steps if in_step else None
+        greatest: list[int] = self._reduced(torch.tensor(numbers), dist.ReduceOp.MAX, group).tolist()
         return greatest
 
-    def _reduced(self, numbers: Tensor, operation: Any) -> Tensor:
+    def meet(self) -> None:
+        """Wait for all ranks to come here."""
+        self.greatest([0])
+
+    def _reduced(self, numbers: Tensor, operation: Any, group: Any = None) -> Tensor:
         with self.heard():
-            dist.all_reduce(numbers, op=operation, group=self._steps)
+            dist.all_reduce(numbers, op=operation, group=group)
         return numbers
 
     @contextlib.contextmanager
@@ -180,12 +169,16 @@ class TorchRanks(Ranks):
         except RuntimeError as error:
             # Connections are closed, so that those who wait for this rank notice it, too.
             dist.destroy_process_group()
-            raise self._lost() from error
+            raise self._lost(str(error).partition("\n")[0]) from error
 
-    def _lost(self) -> LostRankError:
-        """Return the error that names the ranks that do not answer, and what they said before they ended."""
+    def _lost(self, problem: str) -> LostRankError:
+        """Return the error that names the ranks that do not answer, and what they said before they ended.
+
+        Args:
+            problem: What was noticed here.
+        """
         here = range(self.size)
-        with contextlib.suppress(RuntimeError):  # the store is gone, and whoever held it
+        try:
             self._store.set(f"here/{self.rank}", "")
             end = time.monotonic() + ROLL_CALL_SECONDS
             while missing := [rank for rank in here if not self._store.check([f"here/{rank}"])]:
@@ -194,7 +187,21 @@ class TorchRanks(Ranks):
                 time.sleep(0.1)
             if missing:
                 return LostRankError("; ".join(map(self._last_words, missing)), speaker=self._speaks(missing))
-        return LostRankError("the connection to the other ranks is lost", speaker=True)
+        except RuntimeError:
+            return self._lost_with_store()
+        return LostRankError(
+            f"the ranks lost a connection, though all {self.size} still answer: {problem}", speaker=self.first
+        )
+
+    def _lost_with_store(self) -> LostRankError:
+        """Return the error for the end of the process that kept the store; nobody can be asked any more."""
+        if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+            where = os.environ.get("MASTER_ADDR", "the first machine")
+            alone = os.environ.get("LOCAL_RANK", "0") == "0"
+            return LostRankError(f"the launcher on {where} has ended or does not answer", speaker=alone)
+        return LostRankError(
+            f"rank 0 of {self.size} has ended or does not answer", speaker=self._speaks(missing=[0])
+        )
 
     def _last_words(self, rank: int) -> str:
         name = f"rank {rank} of {self.size}"

@@ -39,6 +39,10 @@ class NoExchange:
         """Return what the windows of all ranks are together; what was begun is done then."""
         return window
 
+    def agreed(self, norm: Tensor) -> Tensor:
+        """Return the gradient's norm that all ranks clip by."""
+        return norm
+
 
 def exchange_of(
     ranks: Ranks, *, device: torch.device, precision: Precision, vocabulary_size: int

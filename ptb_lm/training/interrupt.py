@@ -22,11 +22,13 @@ class StopRequest:
     A signal that is ignored stays so.
 
     Args:
-        quiet: Whether it says nothing. One of several processes may be stopped because another one failed.
+        together: Whether this is one of several processes. A launcher hands on a signal that the process may
+            have heard already, so a repeated one changes nothing; the launcher kills a process that takes too
+            long. It also sends SIGTERM when another process has failed, so nothing is said of SIGTERM.
     """
 
-    def __init__(self, *, quiet: bool = False) -> None:
-        self.quiet = quiet
+    def __init__(self, *, together: bool = False) -> None:
+        self.together = together
         self.signal_number: int | None = None
         self._previous: dict[int, Any] = {}
 
@@ -43,9 +45,12 @@ class StopRequest:
             signal.signal(number, handler)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        signal.signal(number, self._previous[number])
+        if not self.together:
+            signal.signal(number, self._previous[number])
         if self.signal_number is None:
             self.signal_number = number
-            name = signal.Signals(number).name
-            if not self.quiet:
-                streams.tell_at_once(f"\n{name}: finishing the step and saving; once more stops at once")
+            said = f"\n{signal.Signals(number).name}: finishing the step and saving"
+            if not self.together:
+                streams.tell_at_once(f"{said}; once more stops at once")
+            elif number != signal.SIGTERM:
+                streams.tell_at_once(said)

@@ -89,9 +89,10 @@ def train(arguments: argparse.Namespace, command_line: str, *, started: float, r
     draw = start.initial if start else _drawn
     weights = draw(run, len(corpus.vocabulary))
     model = backend.build(run.hyperparameters, weights, run.choice, ranks)
+    ranks.meet()  # one machine may have compiled what another one had already
     if not asked.resuming and "run_dir" not in given:
         directory = _directory(ranks.from_first(lambda: _made_first(directory.path)), ranks)
-    with directory.locked(), StopRequest(quiet=True) if ranks.size > 1 else StopRequest() as stop:
+    with directory.locked(), StopRequest(together=ranks.size > 1) as stop:
         # Another process may have been at work here since this was looked at.
         if not asked.resuming:
             ranks.from_first(lambda: _refuse_existing(directory.path, overwrite=asked.overwrite))
@@ -107,6 +108,7 @@ def train(arguments: argparse.Namespace, command_line: str, *, started: float, r
             started=started,
             log_seconds=given.get("log_interval", LOG_SECONDS),
         )
+        trainer.environment |= restarts.job()
         if asked.resuming:
             trainer.resume(command)
             result = directory.read_result()

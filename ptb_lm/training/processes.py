@@ -7,6 +7,7 @@ processes on this machine.
 import argparse
 import contextlib
 import os
+import signal
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -16,9 +17,11 @@ from ptb_lm.data.corpus import Corpus
 from ptb_lm.errors import DivergenceError, LostRankError, UserError
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.frameworks import FRAMEWORKS
-from ptb_lm.model.ranks import ALONE, Facts, OneWithDevices, Ranks
+from ptb_lm.model.ranks import ALONE, Facts, OneWithDevices, Ranks, check_divisible
+from ptb_lm.training.fine_tuning import Start
 from ptb_lm.training.run_config import RunConfig
 from ptb_lm.training.run_directory import RunDirectory
+from ptb_lm.training.run_flags import new_config, resumed_config
 from ptb_lm.version import version
 
 PLACE = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # what a launcher sets
@@ -50,7 +53,7 @@ def to_start(arguments: argparse.Namespace) -> bool:
     if here > 1 and arguments.seeds:
         raise UserError("--seeds does not go with torchrun; --devices starts several processes for each seed")
     if here > 1 and asked not in (1, here):
-        raise UserError(f"--devices {asked} asks for other processes than the {here} that were started")
+        raise UserError(f"--devices {asked} does not match the {here} processes that the launcher started")
     row = FRAMEWORKS[_framework(vars(arguments))]
     return asked > here and not row.trains_on_devices
 
@@ -63,15 +66,35 @@ def start(arguments: argparse.Namespace, command: Sequence[str]) -> int:
         command: Its command line.
 
     Raises:
-        UserError: The framework has no such thing.
+        UserError: The framework has no such thing, or the batch cannot be shared by so many.
     """
     choice = Choice.of(framework=_framework(vars(arguments)))
     if not choice.row.start:
         raise UserError(f"--devices: {choice.framework} trains in one process here; --framework torch can")
+    given = {name: value for name, value in vars(arguments).items() if value is not None}
+    if "batch_size_per_device" not in given:
+        check_divisible(_batch_size(given), arguments.devices)
     status: int = choice.function(choice.row.start)(
-        [sys.executable, *cli.TRAIN.split()[1:], *command], processes=arguments.devices
+        [sys.executable, *cli.TRAIN.split()[1:], *command],
+        processes=arguments.devices,
+        device=given.get("device", "auto"),
     )
     return status
+
+
+def _batch_size(given: Mapping[str, Any]) -> int:
+    """Return the batch of a run that is still to be started or resumed.
+
+    Raises:
+        UserError: The flags contradict each other or that run.
+    """
+    if "resume" in given:
+        run = resumed_config(RunDirectory(given["resume"]).read_config(), given)
+    elif "init_from" in given:
+        run = Start.read(given["init_from"]).config(given)
+    else:
+        run = new_config(given)
+    return run.hyperparameters.batch_size
 
 
 @contextlib.contextmanager
@@ -99,7 +122,7 @@ def joined(given: Mapping[str, Any]) -> Iterator[Ranks]:
         with contextlib.nullcontext() if ranks.first else _silent():
             yield ranks
     except (UserError, DivergenceError, OSError, LostRankError) as error:
-        stopping.answered(stopping.SIGNALS[-1])  # the launcher's, who ends all because one has ended
+        stopping.answered(signal.SIGTERM)  # the launcher sends it to all, because one has ended
         if not ranks.failed(str(error)) or (isinstance(error, LostRankError) and not error.speaker):
             raise SystemExit(cli.EXIT_USAGE if isinstance(error, UserError) else cli.EXIT_FAILED) from None
         raise

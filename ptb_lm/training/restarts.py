@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from typing import Any
 
 from ptb_lm.errors import UserError
 from ptb_lm.model.ranks import Ranks
@@ -22,15 +23,28 @@ def goes_on(path: Path | None, command: str, ranks: Ranks) -> bool:
     if path is None:
         if _number("TORCHELASTIC_MAX_RESTARTS") > 0:
             raise UserError(
-                "torchrun --max-restarts needs --run-dir DIR: who is started again finds the run there"
+                "torchrun --max-restarts needs --run-dir DIR, so that restarted processes can find the run"
             )
         return False
-    return _number("TORCHELASTIC_RESTART_COUNT") > 0 and ranks.from_first(lambda: _began(path, command))
+    # An agent does not count a restart that another machine caused, so the numbers may differ.
+    (again,) = ranks.greatest([_number("TORCHELASTIC_RESTART_COUNT")])
+    return again > 0 and ranks.from_first(lambda: _began(path, command))
+
+
+def job() -> dict[str, Any]:
+    """Return what a run's record says of the torchrun that restarts its processes."""
+    name = os.environ.get("TORCHELASTIC_RUN_ID", "")
+    return {"torchrun_id": name} if name and _number("TORCHELASTIC_MAX_RESTARTS") else {}
 
 
 def _began(path: Path, command: str) -> bool:
+    """Return whether the same torchrun began the run; an earlier one may have run the same command."""
     directory = RunDirectory(path)
-    return directory.state.exists() and directory.read_state().progress.commands[-1] == command
+    if not directory.state.exists():
+        return False
+    progress = directory.read_state().progress
+    began_by = progress.environments[-1].get("torchrun_id")
+    return progress.commands[-1] == command and began_by == job().get("torchrun_id")
 
 
 def _number(variable: str) -> int:

@@ -143,7 +143,8 @@ class Trainer:
                         now - start > READ_SECONDS or not self._warm,
                         self.stop.signal_number or 0,
                         now - self._saved > SAVE_SECONDS,
-                    ]
+                    ],
+                    in_step=True,
                 )
                 if due or signal_number:
                     self._read(pending, start)

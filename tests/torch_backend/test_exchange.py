@@ -33,6 +33,12 @@ CASES = {
     # With so few words the embedding's gradient is less as a matrix.
     "few words": case(words=5),
     "few words, tied": case(words=5, config={"tie_weights": True}),
+    # The sum of the matrix is as precise as the wire.
+    **{f"few words, {precision}": case("block_fused", precision, words=5) for precision in ("bf16", "fp16")},
+    "few words, tied, bf16": case("block_fused", "bf16", words=5, config={"tie_weights": True}),
+    # The others' norms are not finite; the first rank's counts for all.
+    "other norms": case(other_norms=True),
+    "other norms, fp16": case("block_fused", "fp16", other_norms=True),
     # Gradients that are rounded before they are added, as in bf16.
     "bf16 on the wire": case(precision="fp32", reduce_precision="bf16"),
     "few words, bf16 on the wire": case(precision="fp32", reduce_precision="bf16", words=5),
@@ -73,5 +79,8 @@ def test_they_send_what_the_page_on_scaling_computes(name: str, size: int) -> No
     number = 8 if "fp64" in asked["choice"]["precision"] else 2 if "reduce_precision" in asked else 4
     rows = words == together.WORDS
     computed = scaling.sent(config, size, number=number, rows=rows, words=words).total
-    of_the_loss = 8 * (size - 1)
-    assert found(size)[0][name]["sent"] == pytest.approx(computed + of_the_loss)
+    of_loss_and_norm = 8 * (size - 1) + 8 * (size - 1) / size
+    before_the_first = 8 * 2 * (size - 1) / size  # all wait for each other
+    assert found(size)[0][name]["sent"] == pytest.approx(
+        computed + of_loss_and_norm + before_the_first / together.WINDOWS
+    )

@@ -1,5 +1,6 @@
 """Several processes train one run: the same numbers as one, one run directory, stops, faults."""
 
+import os
 import random
 import re
 import signal
@@ -13,9 +14,14 @@ import pytest
 import runs
 import together
 from runs import assert_equal_runs, final_state, untimed_rows
+from torch.distributed.elastic.rendezvous import RendezvousConnectionError
 
 from ptb_lm import train
+from ptb_lm.errors import UserError
+from ptb_lm.torch_backend import launcher
+from ptb_lm.torch_backend.ranks import TorchRanks
 from ptb_lm.training import launch
+from ptb_lm.training.interrupt import StopRequest
 from ptb_lm.training.run_directory import RunDirectory
 
 pytestmark = pytest.mark.slow
@@ -51,7 +57,7 @@ def found(folder: Path) -> dict[str, list[dict[str, Any]]]:
     """What each of two processes found in each case; the runs of one process that they need are trained."""
     assert train.main(arguments(folder, "one")) == 0
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(launch, "StopRequest", lambda: together.StopAfter(STOP))
+        patch.setattr(launch, "StopRequest", lambda **_: together.StopAfter(STOP))
         assert train.main(arguments(folder, "one stopped")) == 143
     cases: dict[str, dict[str, Any]] = {
         "two": {"arguments": arguments(folder, "two")},
@@ -86,6 +92,22 @@ def found(folder: Path) -> dict[str, list[dict[str, Any]]]:
             ]
         },
     }
+    # As torchrun starts them: an agent does not count a restart that another machine caused.
+    for name, run, count, job, *more in (
+        ("begun", "restarted", 0, "this"),
+        ("restarted on one", "restarted", 1, "this"),
+        ("restarted by another", "restarted", 1, "other"),
+        ("restarted, overwritten", "restarted", 1, "other", "--overwrite"),
+    ):
+        counts = {"TORCHELASTIC_MAX_RESTARTS": "1", "TORCHELASTIC_RUN_ID": job}
+        cases[name] = {
+            "arguments": arguments(folder, run, *more),
+            "environment": [{**counts, "TORCHELASTIC_RESTART_COUNT": str(n)} for n in (0, count)],
+        }
+    cases["begun"]["stop"] = (0, 10)
+    cases["restarted on one"]["stop"] = (0, 10)
+    cases["restarted, overwritten"]["stop"] = (0, 10)
+    cases["late"] = {"seconds": 0.4}  # the last: the group ends with it
     of_ranks = together.done_together(2, "trained", list(cases.values()))
     return {name: list(of_case) for name, of_case in zip(cases, zip(*of_ranks, strict=True), strict=True)}
 
@@ -148,7 +170,7 @@ def test_each_draws_masks_of_its_own(folder: Path, found: dict[str, list[dict[st
 @pytest.mark.parametrize(
     ("case", "sentence"),
     [
-        ("indivisible", r"--batch-size 5 cannot be dealt out to 2 processes.*5 = 2 x 2 \+ 1; choose 4 or 6"),
+        ("indivisible", r"--batch-size 5 is not divisible by 2 processes \(5 = 2 x 2 \+ 1\); use 4 or 6"),
         ("other text", r"rank 1 of 2 \(on .*\) has another corpus .* than rank 0"),
         ("no text", r"rank 1 of 2 \(on .*\): .*missing"),
         ("other rate", r"rank 1 of 2 \(on .*\) has another learning_rate than rank 0 .*: 0.5, not 1.0"),
@@ -174,6 +196,85 @@ def test_a_batch_for_each_device(folder: Path, found: dict[str, list[dict[str, A
     assert RunDirectory(folder / "per device").read_config().hyperparameters.batch_size == 4
 
 
+def test_who_is_started_again_goes_on_with_the_run_that_its_torchrun_began(
+    found: dict[str, list[dict[str, Any]]],
+) -> None:
+    """Though one of the two does not count the restart; and never with a run of an earlier torchrun."""
+    assert statuses(found["begun"]) == statuses(found["restarted on one"]) == [143, 143]
+    assert "continues in epoch 1, step 12" in found["restarted on one"][0]["out"]
+    assert statuses(found["restarted by another"]) == [2, 2]
+    assert re.search("the run directory .* exists", found["restarted by another"][0]["error"])
+    assert statuses(found["restarted, overwritten"]) == [143, 143]
+    assert "continues in" not in found["restarted, overwritten"][0]["out"]
+
+
+def test_who_is_late_is_waited_for_except_in_a_step(found: dict[str, list[dict[str, Any]]]) -> None:
+    first, _ = found["late"]
+    assert first["folder"] == first["first step"] == ""
+    assert first["second step"]  # what was noticed
+
+
+def test_a_signal_that_comes_twice_does_not_end_one_of_several() -> None:
+    """The launcher hands on what each has heard already."""
+    with StopRequest(together=True) as stop:
+        for number in (signal.SIGTERM, signal.SIGTERM, signal.SIGINT):
+            signal.raise_signal(number)
+        assert stop.signal_number == signal.SIGTERM
+
+
+class Gone:
+    """A store whose keeper has ended: it refuses everything."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise RuntimeError("Connection reset by peer")
+
+
+@pytest.mark.parametrize("rank", [1, 2])
+def test_who_kept_the_store_is_named_by_one(rank: int) -> None:
+    ranks = TorchRanks.__new__(TorchRanks)  # without a process group
+    ranks.rank, ranks.size, ranks._store = rank, 3, Gone()
+    lost = ranks._lost("Connection closed by peer")
+    assert str(lost) == "rank 0 of 3 has ended or does not answer"
+    assert lost.speaker == (rank == 1)
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        (("--devices", "1000"), "--batch-size 20 is too small for 1000 processes; use at most 20 of them"),
+        (
+            ("--devices", "3"),
+            "--batch-size 20 is not divisible by 3 processes (20 = 3 x 6 + 2); use 18 or 21",
+        ),
+    ],
+)
+def test_a_batch_that_cannot_be_shared_is_refused_before_anything_is_started(
+    flags: tuple[str, ...],
+    sentence: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(launcher, "start", lambda *_, **__: pytest.fail("something was started"))
+    assert train.main(["--data", "synthetic", "--config", "small", *flags]) == 2
+    assert sentence in capsys.readouterr().err
+
+
+def test_the_launcher_leaves_signals_as_they_were() -> None:
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    command = [sys.executable, "-S", "-c", "raise SystemExit(3)"]
+    assert launcher.start(command, processes=1, device="cpu") == 3
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
+
+
+def test_a_rendezvous_that_fails_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: Any) -> Any:
+        raise RendezvousConnectionError("no connection\nof any kind")
+
+    monkeypatch.setattr(launcher, "elastic_launch", lambda *_: refused)
+    with pytest.raises(UserError, match=r"^the 2 processes could not be started: no connection$"):
+        launcher.start(["true"], processes=2, device="cpu")
+
+
 # With a launcher: three processes start for each of these.
 
 DEVICES = (sys.executable, "-m", "ptb_lm.train", "--devices", "2")
@@ -194,11 +295,15 @@ def test_who_is_killed_ends_all_and_is_named(folder: Path, tmp_path: Path) -> No
 def test_torchrun_starts_the_killed_again_and_they_go_on(
     folder: Path, found: dict[str, list[dict[str, Any]]], tmp_path: Path
 ) -> None:
-    """Ten times: python scripts/kill_ranks.py."""
+    """On two nodes, an agent and a process each. On one, ten times: python scripts/kill_ranks.py."""
     text, run = folder / "text", tmp_path / "run"
-    status, _ = kill_ranks.trained_and_killed(text, run, rank=random.randrange(2), epoch=2)
+    agents = kill_ranks.start_nodes(text, run)
+    kill_ranks.wait_for_epoch(agents[0], run, 2)
+    here = kill_ranks.ranks(random.choice(agents).pid)
+    os.kill(next(iter(here.values())), signal.SIGKILL)
+    statuses_of_agents = [agent.wait() for agent in agents]
     said = kill_ranks.log(run).read_text()
-    assert status == 0, said
+    assert statuses_of_agents == [0, 0], said
     assert "continues in epoch" in said
     assert statuses(found["in peace"]) == [0, 0]
     assert_equal_runs(run, folder / "in peace")
@@ -208,6 +313,8 @@ def test_a_signal_to_the_launcher_saves_once(folder: Path, tmp_path: Path) -> No
     text, run = folder / "text", tmp_path / "run"
     process = kill_ranks.start(text, run, *DEVICES)
     kill_ranks.wait_for_epoch(process, run, 1)
+    for rank in kill_ranks.ranks(process.pid).values():  # as a scheduler does, which signals all of a job
+        os.kill(rank, signal.SIGTERM)
     process.terminate()
     assert process.wait() == 128 + signal.SIGTERM
     said = kill_ranks.log(run).read_text()

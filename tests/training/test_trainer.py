@@ -187,7 +187,7 @@ def test_stopped_anywhere_and_resumed_equals_never_stopped(
     run, expected = tmp_path / "run", tmp_path / "expected"
     assert main(arguments(text_folder, expected, *more)) == 0
     with monkeypatch.context() as patch:
-        patch.setattr("ptb_lm.training.launch.StopRequest", lambda: StopAfter(asked))
+        patch.setattr("ptb_lm.training.launch.StopRequest", lambda **_: StopAfter(asked))
         status = main(arguments(text_folder, run, *more))
     if status == 143:
         assert not (run / "result.json").exists()
@@ -218,7 +218,7 @@ def test_with_averages_too(
     run, expected = tmp_path / "run", tmp_path / "expected"
     assert main(arguments(text_folder, expected, *REGULARISED)) == 0
     with monkeypatch.context() as patch:
-        patch.setattr("ptb_lm.training.launch.StopRequest", lambda: StopAfter(asked))
+        patch.setattr("ptb_lm.training.launch.StopRequest", lambda **_: StopAfter(asked))
         assert main(arguments(text_folder, run, *REGULARISED)) == 143
     assert_saved_when_asked(run, asked)
     assert main(["--resume", str(run)]) == 0
@@ -237,7 +237,7 @@ def test_in_bfloat16_too(
     run, expected = tmp_path / "run", tmp_path / "expected"
     assert main(arguments(text_folder, expected, *more)) == 0
     with monkeypatch.context() as patch:
-        patch.setattr("ptb_lm.training.launch.StopRequest", lambda: StopAfter(16))
+        patch.setattr("ptb_lm.training.launch.StopRequest", lambda **_: StopAfter(16))
         assert main(arguments(text_folder, run, *more)) == 143
     assert_saved_when_asked(run, 16)
     assert main(["--resume", str(run)]) == 0
@@ -257,11 +257,11 @@ def test_stopped_in_either_test_and_resumed_equals_never_stopped(
     run, expected = tmp_path / "run", tmp_path / "expected"
     counted = StopAfter(10**9)
     with monkeypatch.context() as patch:
-        patch.setattr("ptb_lm.training.launch.StopRequest", lambda: counted)
+        patch.setattr("ptb_lm.training.launch.StopRequest", lambda **_: counted)
         assert main(arguments(text_folder, expected, *more)) == 0
     asked = 10**9 - counted._left - 1  # the last time is as the run ends, when a signal changes nothing
     with monkeypatch.context() as patch:
-        patch.setattr("ptb_lm.training.launch.StopRequest", lambda: StopAfter(asked - before_the_end))
+        patch.setattr("ptb_lm.training.launch.StopRequest", lambda **_: StopAfter(asked - before_the_end))
         assert main(arguments(text_folder, run, *more)) == 143
     assert len(untimed_rows(run)) == 2
     assert not (run / "result.json").exists()
@@ -275,7 +275,7 @@ def test_stopped_again_and_again_equals_never_stopped(
     run, expected = tmp_path / "run", tmp_path / "expected"
     assert main(arguments(text_folder, expected, "--keep-prob", "0.7")) == 0
     first, status, stops = arguments(text_folder, run, "--keep-prob", "0.7"), 143, 0
-    monkeypatch.setattr("ptb_lm.training.launch.StopRequest", lambda: StopAfter(9))
+    monkeypatch.setattr("ptb_lm.training.launch.StopRequest", lambda **_: StopAfter(9))
     while status == 143:
         status = main(["--resume", str(run)] if stops else first)
         stops += 1
