@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-EPOCHS = 20
+EPOCHS = 10
 FLAGS = [
     *("--hidden-size", "6", "--num-steps", "5", "--batch-size", "4", "--epochs", str(EPOCHS)),
     *("--keep-prob", "0.8", "--precision", "fp64", "--device", "cpu"),

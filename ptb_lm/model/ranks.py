@@ -34,10 +34,10 @@ class Ranks:
         return self.rank == 0
 
     def check_divisible(self, rows: int) -> None:
-        """Check that the rows of a batch can be dealt out.
+        """Check that all ranks, or devices, get equal parts of a batch.
 
         Raises:
-            UserError: Some rank would get more than another.
+            UserError: They do not.
         """
         check_divisible(rows, self.size * self.devices, what="processes" if self.devices == 1 else "devices")
 

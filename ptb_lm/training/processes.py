@@ -82,7 +82,7 @@ def start(arguments: argparse.Namespace, command: Sequence[str]) -> int:
     return status
 
 
-def _batch_size(given: Mapping[str, Any]) -> int:
+def _batch_size(given: dict[str, Any]) -> int:
     """Return the batch of a run that is still to be started or resumed.
 
     Raises:

@@ -214,12 +214,18 @@ def test_who_is_late_is_waited_for_except_in_a_step(found: dict[str, list[dict[s
     assert first["second step"]  # what was noticed
 
 
-def test_a_signal_that_comes_twice_does_not_end_one_of_several() -> None:
-    """The launcher hands on what each has heard already."""
+@pytest.mark.parametrize(
+    ("number", "said"), [(signal.SIGTERM, ""), (signal.SIGINT, "\nSIGINT: finishing the step and saving\n")]
+)
+def test_a_signal_that_comes_twice_does_not_end_one_of_several(
+    number: signal.Signals, said: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The launcher hands on what each has heard already; SIGTERM may mean that another process failed."""
     with StopRequest(together=True) as stop:
-        for number in (signal.SIGTERM, signal.SIGTERM, signal.SIGINT):
-            signal.raise_signal(number)
-        assert stop.signal_number == signal.SIGTERM
+        for each in (number, number, signal.SIGTERM):
+            signal.raise_signal(each)
+        assert stop.signal_number == number
+    assert capfd.readouterr().err == said
 
 
 class Gone:
