@@ -16,7 +16,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from ptb_lm import host
@@ -39,6 +38,8 @@ class Rank:
     """
 
     def __init__(self, config: Config, weights: Mapping[str, NDArray[Any]], choice: Choice) -> None:
+        import torch  # only where it computes
+
         torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))  # it may have counted them already
         join = choice.function(choice.row.join)
         self.ranks: Ranks = join(device=choice.device, reduce_precision="fp32")

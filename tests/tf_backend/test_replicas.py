@@ -102,5 +102,5 @@ def test_a_stopped_run_goes_on_exactly(folder: Path, found: dict[str, Any]) -> N
 
 
 def test_an_indivisible_batch_is_refused(found: dict[str, Any]) -> None:
-    assert "5 = 2 x 2 + 1; choose 4 or 6" in found["indivisible"]["error"]
+    assert "(5 = 2 x 2 + 1); use 4 or 6" in found["indivisible"]["error"]
     assert "2 devices" in found["indivisible"]["error"]
