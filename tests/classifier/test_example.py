@@ -239,7 +239,10 @@ def test_the_benchmark_times_the_example_s_sizes() -> None:
             "torch has no cudnn with --execution jit: TorchScript leaves torch.nn.LSTM as it is; "
             "choose from eager",
         ),
-        (["--log-dir", str(FILE)], f"{FILE}: a file is there already, where a folder is to be made"),
+        (
+            ["--log-dir", str(FILE)],
+            f"{FILE}: a file is there already, where a folder is to be made; give another name",
+        ),
     ],
 )
 def test_bad_input_is_one_sentence(

@@ -278,7 +278,7 @@ def test_words_outside_the_window_keep_their_embedding(tiny_config: Config) -> N
 def test_the_stream_of_another_framework_is_refused(tiny_config: Config) -> None:
     built = build(tiny_config, "basic")
     arrays = built.export_training_state(built.zero_state(3))
-    with pytest.raises(UserError, match="dropout stream"):
+    with pytest.raises(UserError, match="random stream of dropout"):
         built.load_training_state({**arrays, "tensorflow.generator": np.zeros(2, np.int64)})
 
 

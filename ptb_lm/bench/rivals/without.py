@@ -44,8 +44,7 @@ def own_softmax(config: Config, weights: Weights, **chosen: Any) -> TorchBackend
     class AutogradEnds(TorchBackend):
         softmax: AutogradSoftmax
 
-        def _update(self, ids_N: Tensor, d_embedded_TBE: Tensor, gradients: Sequence[Tensor]) -> Tensor:
-            d_embedded_NE = d_embedded_TBE.flatten(0, 1)
+        def _update(self, ids_N: Tensor, d_embedded_NE: Tensor, gradients: Sequence[Tensor]) -> Tensor:
             of_words = loss.sum_by_word(d_embedded_NE, ids_N)
             norm = loss.global_norm([of_words, *self.softmax.gradients, *gradients])
             scale = self._scale(norm)
@@ -65,8 +64,8 @@ def sparse_embedding(config: Config, weights: Weights, **chosen: Any) -> TorchBa
     """Return the model with an embedding's gradient for every word: filled, summed into, normed and added."""
 
     class DenseEmbedding(TorchBackend):
-        def _update(self, ids_N: Tensor, d_embedded_TBE: Tensor, gradients: Sequence[Tensor]) -> Tensor:
-            dense_VE = torch.zeros_like(self.embedding_VE).index_add_(0, ids_N, d_embedded_TBE.flatten(0, 1))
+        def _update(self, ids_N: Tensor, d_embedded_NE: Tensor, gradients: Sequence[Tensor]) -> Tensor:
+            dense_VE = torch.zeros_like(self.embedding_VE).index_add_(0, ids_N, d_embedded_NE)
             norm = loss.global_norm([dense_VE, self.softmax.gradient, *gradients])
             scale = self._scale(norm)
             self.embedding_VE.addcmul_(dense_VE, scale)
