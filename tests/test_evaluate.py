@@ -273,7 +273,7 @@ def test_a_moved_run_is_scored_with_its_data_elsewhere(
     elsewhere = shutil.copytree(data, tmp_path / "elsewhere")
     config = moved / "config.json"
     config.write_text(config.read_text().replace(str(data), str(tmp_path / "gone")))
-    assert "the data folder" in runs.refusal(capsys, evaluate, moved)
+    assert "there is no file or folder" in runs.refusal(capsys, evaluate, moved)
     assert printed(capsys, moved, "--data", elsewhere) == expected
 
 
