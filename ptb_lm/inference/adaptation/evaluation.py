@@ -175,6 +175,8 @@ def _check_free(out: Path) -> None:
         if (out / name).exists():
             raise UserError(f"--out {out} holds {name} already; nothing is overwritten")
     there = next(path for path in (out, *out.absolute().parents) if path.exists())
+    if not there.is_dir():
+        raise UserError(f"--out {out}: {there} is a file, not a folder; give another name")
     with tempfile.TemporaryFile(dir=there):
         pass
 

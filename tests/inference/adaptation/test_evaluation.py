@@ -227,3 +227,12 @@ def test_steps_that_are_too_large_are_said(
     problem = runs.sentence(capsys.readouterr().err, evaluate)
     assert problem == "the adapted perplexity is not finite; try a smaller rate"
     assert not (tmp_path / "out").exists()
+
+
+def test_a_result_below_a_file_is_refused(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    out = tmp_path / "file" / "out"
+    problem = runs.refusal(capsys, evaluate, run, "--cache", "--out", out)
+    assert problem == f"--out {out}: {tmp_path / 'file'} is a file, not a folder; give another name"
