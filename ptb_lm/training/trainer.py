@@ -22,6 +22,9 @@ from ptb_lm.training.state import collect, diverged, restore
 
 READ_SECONDS = 0.5  # how often the device is waited for: to move the bar, and to notice divergence
 SAVE_SECONDS = 300.0  # how much work a lost process may lose
+FRESH_SECONDS = (
+    10.0  # the end of an epoch saves no state where there is one so young: a GPU's epoch takes 2 s
+)
 
 
 class Trainer:
@@ -215,7 +218,9 @@ class Trainer:
         progress.next_epoch()
         self.state = self._zero_state()
         self.directory.write_metrics(progress.rows)
-        self._save()
+        (old,) = self.ranks.greatest([time.perf_counter() - self._saved > FRESH_SECONDS])
+        if old or progress.epoch == self.config.epochs:
+            self._save()
         cli.remark(metrics.epoch_line(row, self.config))
         return row
 

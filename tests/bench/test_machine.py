@@ -113,6 +113,7 @@ def test_a_gpu_that_is_not_there_is_one_sentence() -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.slow
 def test_a_gpu_is_named_and_copies_faster_than_a_processor() -> None:
     with contextlib.closing(Machine("auto")) as machine:
         assert machine.device == "cuda"

@@ -232,7 +232,7 @@ def test_cudnn_s_persistent_kernel_is_the_one_that_runs() -> None:
         Choice.of(model="persistent", execution="eager", device="cuda", precision="fp16", seed=1),
     )
     (x_BT, y_BT), *_ = random_windows(config, 50, 1, seed=2)
-    with profile(activities=[ProfilerActivity.CUDA]) as profiled:
+    with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as profiled:
         built.read([built.train_step(x_BT, y_BT, built.zero_state(config.batch_size), learning_rate=0.1)[1]])
     kernels = {event.key for event in profiled.key_averages()}
     assert any("persist" in kernel.lower() for kernel in kernels), kernels

@@ -359,6 +359,7 @@ def test_best_weights_written_before_a_crash_keep_their_numbers(
 
     save = trainer.Trainer._save
     with monkeypatch.context() as patch:
+        patch.setattr(trainer, "FRESH_SECONDS", 0.0)
         patch.setattr(trainer.Trainer, "_save", die)
         with pytest.raises(Killed):
             main(arguments(text_folder, run))
