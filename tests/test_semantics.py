@@ -1,6 +1,7 @@
 """What a stack of LSTM layers computes: a test for each claim of docs/semantics.md.
 
-Our stacks compute in float32; torch.nn.LSTM, in float64, is the truth.
+Our stacks compute in float32, and torch's on a GPU in float64, because cuDNN's float32 is approximate
+(support.CUDNN_FP32). torch.nn.LSTM, in float64 on a CPU, is the truth.
 
 Shapes: T = time steps, B = batch, I = input width, H = hidden units, L = layers.
 """
@@ -61,12 +62,14 @@ def torch_stack(model: str, device: str, weights: Weights, *, bidirectional: boo
     from ptb_lm.torch_backend.precision import PRECISIONS, hold
     from ptb_lm.torch_backend.stack import RecurrentStack
 
-    built = RecurrentStack.build(model, *sizes(weights), bidirectional=bidirectional).to(device)
+    precision = PRECISIONS["fp32" if device == "cpu" else "fp64"]
+    built = RecurrentStack.build(model, *sizes(weights), bidirectional=bidirectional)
+    built = built.to(device, precision.master)
     for name, kept in built.canonical().items():
         kept.value.copy_(torch.from_numpy(weights[name]))
 
     def tensor(array: np.ndarray) -> torch.Tensor:
-        return torch.from_numpy(array).to(device, torch.float32)
+        return torch.from_numpy(array).to(device, precision.master)
 
     @torch.no_grad()
     def run(x_TBI: np.ndarray, state: State | None = None, dropout: Any = no_dropout) -> Result:
@@ -74,7 +77,7 @@ def torch_stack(model: str, device: str, weights: Weights, *, bidirectional: boo
         if state is not None:
             before = [(tensor(h_BH), tensor(c_BH)) for h_BH, c_BH in state]
         # Not by torch.backends.cudnn.flags, which switches cuDNN off unless it is told not to.
-        hold(PRECISIONS["fp32"])
+        hold(precision)
         assert torch.backends.cudnn.enabled
         y, after = built(tensor(x_TBI), before, dropout=dropout)
         return Result(y.cpu().numpy(), [(h_BH.cpu().numpy(), c_BH.cpu().numpy()) for h_BH, c_BH in after])
