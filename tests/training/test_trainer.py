@@ -313,6 +313,34 @@ def test_a_killed_run_goes_on_from_its_newest_state(
     assert_equal_runs(run, expected)
 
 
+def test_a_run_killed_after_epochs_that_saved_no_state_does_them_again(
+    text_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The state is the first one, the best weights and the metrics are newer."""
+    run, expected = tmp_path / "run", tmp_path / "expected"
+    assert main(arguments(text_folder, expected, "--epochs", "3")) == 0
+
+    class Killed(BaseException):
+        pass
+
+    original = trainer.Trainer._train_epoch
+
+    def train_or_die(self: trainer.Trainer, *passed: Any) -> None:
+        if self.progress.epoch == 2:
+            raise Killed
+        original(self, *passed)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(trainer.Trainer, "_train_epoch", train_or_die)
+        with pytest.raises(Killed):
+            main(arguments(text_folder, run, "--epochs", "3"))
+    directory = RunDirectory(run)
+    assert directory.read_state().progress.epoch == 0
+    assert len(directory.read_metrics()) == 2
+    assert main(["--resume", str(run)]) == 0
+    assert_equal_runs(run, expected)
+
+
 def test_resume_with_more_epochs_equals_a_longer_run(text_folder: Path, tmp_path: Path) -> None:
     run, expected = tmp_path / "run", tmp_path / "expected"
     assert main(arguments(text_folder, expected, "--epochs", "3")) == 0
