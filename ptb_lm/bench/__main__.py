@@ -31,15 +31,28 @@ def _parser() -> cli.Parser:
     )
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
 
-    text = "List the suites and what is in them."
-    listing = commands.add_parser("list", prog=f"{PROG} list", description=text, help=text)
+    def command(name: str, text: str) -> cli.Parser:
+        added = commands.add_parser(name, prog=f"{PROG} {name}", description=text, help=text)
+        added.set_defaults(command=name)
+        return added
+
+    listing = command("list", "List the suites and what is in them.")
     listing.add_argument(
         "suite", nargs="?", choices=tuple(SUITES), help="list only this suite, with its variants"
     )
-    listing.set_defaults(command="list")
+    run = command("run", "Measure a suite, or continue an interrupted measurement, and write the report.")
+    _add_what_is_measured(run)
+    _add_how_it_is_measured(run)
+    _add_report(command("report", "Write the report again from the measured rows."))
+    comparing = command(
+        "compare", "Compare two measurements of a suite: before and after a change, or of two machines."
+    )
+    comparing.add_argument("a", type=Path, metavar="A", help="the folder that run wrote")
+    comparing.add_argument("b", type=Path, metavar="B", help="the folder that another run wrote")
+    return parser
 
-    text = "Measure a suite, or continue an interrupted measurement, and write the report."
-    run = commands.add_parser("run", prog=f"{PROG} run", description=text, help=text)
+
+def _add_what_is_measured(run: cli.Parser) -> None:
     run.add_argument(
         "suite", nargs="?", choices=tuple(SUITES), default=DEFAULT_SUITE, help="default: %(default)s"
     )
@@ -73,6 +86,9 @@ def _parser() -> cli.Parser:
         metavar="VARIANT[@PRECISION]",
         help="the variant to compare with (default: as the workload declares)",
     )
+
+
+def _add_how_it_is_measured(run: cli.Parser) -> None:
     run.add_argument("--rounds", type=cli.whole(1), help="default: as the workload declares (list SUITE)")
     run.add_argument(
         "--processes",
@@ -95,10 +111,9 @@ def _parser() -> cli.Parser:
         help="precision of the variants whose names give none (default: %(default)s)",
     )
     run.add_argument("--seed", type=cli.whole(0), default=1, help="default: %(default)s")
-    run.set_defaults(command="run")
 
-    text = "Write the report again from the measured rows."
-    reporting = commands.add_parser("report", prog=f"{PROG} report", description=text, help=text)
+
+def _add_report(reporting: cli.Parser) -> None:
     reporting.add_argument("folder", type=Path, metavar="DIR", help="the folder that run wrote")
     kept = "; kept for later reports and comparisons"
     reporting.add_argument("--baseline", metavar="VARIANT", help=f"the variant to compare with{kept}")
@@ -109,14 +124,6 @@ def _parser() -> cli.Parser:
         metavar="RUN",
         help=f"training runs whose learning curves to show{kept}",
     )
-    reporting.set_defaults(command="report")
-
-    text = "Compare two measurements of a suite: before and after a change, or of two machines."
-    comparing = commands.add_parser("compare", prog=f"{PROG} compare", description=text, help=text)
-    comparing.add_argument("a", type=Path, metavar="A", help="the folder that run wrote")
-    comparing.add_argument("b", type=Path, metavar="B", help="the folder that another run wrote")
-    comparing.set_defaults(command="compare")
-    return parser
 
 
 if __name__ == "__main__":

@@ -129,18 +129,24 @@ def train(arguments: argparse.Namespace, command_line: str, *, started: float, r
         if asked.resuming:
             cli.remark(f"continues in epoch {trainer.progress.epoch + 1}, step {trainer.progress.step + 1}")
             announcements.tell_what_changed(*trainer.progress.environments[-2:])
-        again = shlex.join([*cli.TRAIN.split(), "--resume", str(directory.path)])
-        try:
-            result = trainer.train()
-        except Interrupted as interrupted:
-            streams.tell(f"{interrupted}: saved; continue with: {again}")
-            return interrupted.exit_status
-        except LostRankError as error:
-            raise LostRankError(f"{error}; continue with: {again}", speaker=error.speaker) from None
-        result["command_seconds"] = time.perf_counter() - started  # of this process: all but starting Python
-        if run.init_from:
-            result["init_from"] = run.init_from.to_json()
-        directory.write_result(result)
+        return _to_the_end(trainer, started=started)
+
+
+def _to_the_end(trainer: Trainer, *, started: float) -> int:
+    """Train, write result.json and print it; return the exit status."""
+    directory = trainer.directory
+    again = shlex.join([*cli.TRAIN.split(), "--resume", str(directory.path)])
+    try:
+        result = trainer.train()
+    except Interrupted as interrupted:
+        streams.tell(f"{interrupted}: saved; continue with: {again}")
+        return interrupted.exit_status
+    except LostRankError as error:
+        raise LostRankError(f"{error}; continue with: {again}", speaker=error.speaker) from None
+    result["command_seconds"] = time.perf_counter() - started  # of this process: all but starting Python
+    if trainer.run.init_from:
+        result["init_from"] = trainer.run.init_from.to_json()
+    directory.write_result(result)
     announcements.report(result, directory)
     return 0
 

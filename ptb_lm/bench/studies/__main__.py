@@ -3,14 +3,24 @@
 import argparse
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from ptb_lm import cli
 from ptb_lm.model.config import PRESETS, RECIPES
 from ptb_lm.model.frameworks import FRAMEWORKS
 
 PROG = "python -m ptb_lm.bench.studies"
+
+
+class _Study(NamedTuple):
+    """A command: what --help says of it, its flags, and what it does with them."""
+
+    name: str
+    text: str
+    add_flags: Callable[[argparse.ArgumentParser], None]
+    run: Callable[[argparse.Namespace], int]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -32,60 +42,59 @@ def _parser() -> cli.Parser:
         prog=PROG, description="Study training, scoring and the benchmark in ways that no suite does."
     )
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    for study in _STUDIES:
+        added = commands.add_parser(
+            study.name, prog=f"{PROG} {study.name}", description=study.text, help=study.text
+        )
+        study.add_flags(added)
+        added.set_defaults(function=study.run)
+    return parser
 
-    text = "Where the time of a torch training step goes, operation by operation."
-    profile = commands.add_parser("profile", prog=f"{PROG} profile", description=text, help=text)
-    profile.add_argument("variant", metavar="VARIANT", help="as torch/cudnn, or plain-torch/cudnn")
-    _add_config(profile, default="small")
-    profile.add_argument("--recipe", choices=tuple(RECIPES), default="default", help="default: %(default)s")
-    profile.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
-    _add_precision(profile)
-    profile.add_argument("--steps", type=cli.whole(1), default=5, help="steps to profile (default: 5)")
-    _add_out(profile, "profile.txt")
-    profile.add_argument("--trace", action="store_true", help="write OUT/trace.json too, for Perfetto")
-    profile.set_defaults(function=_profile)
 
-    text = "How much a busy process slows down a training, by how torch's threads wait for each other."
-    contention = commands.add_parser("contention", prog=f"{PROG} contention", description=text, help=text)
-    _add_config(contention, default="medium")
-    contention.add_argument("--model", default="block_fused", choices=tuple(FRAMEWORKS["torch"].models))
-    _add_precision(contention)
-    contention.add_argument(
-        "--seconds", type=cli.positive, default=4.0, help="a block's (default: %(default)g)"
-    )
-    contention.add_argument("--rounds", type=cli.whole(1), default=3, help="default: %(default)s")
-    _add_out(contention, "table.md and OUT/rows.jsonl")
-    contention.add_argument("--step", action="store_true", help=argparse.SUPPRESS)  # what it starts itself
-    contention.set_defaults(function=_contention)
+def _profile_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("variant", metavar="VARIANT", help="as torch/cudnn, or plain-torch/cudnn")
+    _add_config(parser, default="small")
+    parser.add_argument("--recipe", choices=tuple(RECIPES), default="default", help="default: %(default)s")
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    _add_precision(parser)
+    parser.add_argument("--steps", type=cli.whole(1), default=5, help="steps to profile (default: 5)")
+    _add_out(parser, "profile.txt")
+    parser.add_argument("--trace", action="store_true", help="write OUT/trace.json too, for Perfetto")
 
-    text = "How fast runs that differ only in rounding drift apart, loss by loss, on a CPU."
-    divergence = commands.add_parser("divergence", prog=f"{PROG} divergence", description=text, help=text)
-    divergence.add_argument("variants", nargs="+", metavar="VARIANT", help="MODEL/PRECISION, or with /nudged")
-    _add_config(divergence, default="small")
-    divergence.add_argument("--data", default="ptb", help="as of python -m ptb_lm.train")
-    divergence.add_argument("--steps", type=cli.whole(1), default=151, help="default: %(default)s")
-    _add_out(divergence, "result.json")
-    divergence.set_defaults(function=_divergence)
 
-    text = "How much faster sentences are scored side by side than one after the other, on a CPU."
-    scoring = commands.add_parser("scoring", prog=f"{PROG} scoring", description=text, help=text)
-    _add_config(scoring, default="medium")
-    scoring.add_argument("--model", default="block_fused", choices=tuple(FRAMEWORKS["torch"].models))
-    _add_precision(scoring)
-    scoring.add_argument("--rounds", type=cli.whole(1), default=5, help="default: %(default)s")
-    _add_out(scoring, "table.md and OUT/rows.jsonl")
-    scoring.set_defaults(function=_scoring)
+def _contention_flags(parser: argparse.ArgumentParser) -> None:
+    _add_config(parser, default="medium")
+    parser.add_argument("--model", default="block_fused", choices=tuple(FRAMEWORKS["torch"].models))
+    _add_precision(parser)
+    parser.add_argument("--seconds", type=cli.positive, default=4.0, help="a block's (default: %(default)g)")
+    parser.add_argument("--rounds", type=cli.whole(1), default=3, help="default: %(default)s")
+    _add_out(parser, "table.md and OUT/rows.jsonl")
+    parser.add_argument("--step", action="store_true", help=argparse.SUPPRESS)  # what it starts itself
 
-    text = "How many of a program's intervals against itself contain 1, from a benchmark's rows."
-    coverage = commands.add_parser("coverage", prog=f"{PROG} coverage", description=text, help=text)
-    coverage.add_argument(
+
+def _divergence_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("variants", nargs="+", metavar="VARIANT", help="MODEL/PRECISION, or with /nudged")
+    _add_config(parser, default="small")
+    parser.add_argument("--data", default="ptb", help="as of python -m ptb_lm.train")
+    parser.add_argument("--steps", type=cli.whole(1), default=151, help="default: %(default)s")
+    _add_out(parser, "result.json")
+
+
+def _scoring_flags(parser: argparse.ArgumentParser) -> None:
+    _add_config(parser, default="medium")
+    parser.add_argument("--model", default="block_fused", choices=tuple(FRAMEWORKS["torch"].models))
+    _add_precision(parser)
+    parser.add_argument("--rounds", type=cli.whole(1), default=5, help="default: %(default)s")
+    _add_out(parser, "table.md and OUT/rows.jsonl")
+
+
+def _coverage_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
         "folder", type=Path, metavar="FOLDER", help="has the rows, of a program and its #again"
     )
-    coverage.add_argument(
+    parser.add_argument(
         "--repetitions", type=cli.whole(1), default=20, help="parts of the rounds (default: %(default)s)"
     )
-    coverage.set_defaults(function=_coverage)
-    return parser
 
 
 def _add_config(parser: argparse.ArgumentParser, *, default: str) -> None:
@@ -134,6 +143,40 @@ def _coverage(arguments: argparse.Namespace) -> int:
 
     cli.say("\n".join(coverage.page(summarise(arguments.folder).groups, arguments.repetitions)))
     return 0
+
+
+_STUDIES = (
+    _Study(
+        "profile",
+        "Where the time of a torch training step goes, operation by operation.",
+        _profile_flags,
+        _profile,
+    ),
+    _Study(
+        "contention",
+        "How much a busy process slows down a training, by how torch's threads wait for each other.",
+        _contention_flags,
+        _contention,
+    ),
+    _Study(
+        "divergence",
+        "How fast runs that differ only in rounding drift apart, loss by loss, on a CPU.",
+        _divergence_flags,
+        _divergence,
+    ),
+    _Study(
+        "scoring",
+        "How much faster sentences are scored side by side than one after the other, on a CPU.",
+        _scoring_flags,
+        _scoring,
+    ),
+    _Study(
+        "coverage",
+        "How many of a program's intervals against itself contain 1, from a benchmark's rows.",
+        _coverage_flags,
+        _coverage,
+    ),
+)
 
 
 if __name__ == "__main__":
