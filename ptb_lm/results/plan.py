@@ -230,6 +230,9 @@ RESULTS = {
             on="cpu",
         ),
     ),
+    "scaling": _result(
+        "what 2 and 4 processes train beside one on a CPU, for docs/scaling.md", suites_of_a_cpu.scaling()
+    ),
     "optimisations": _result(
         "what each optimisation is worth, for docs/performance.md",
         suites_of_a_cpu.optimisations("small"),
@@ -272,7 +275,7 @@ _EVERYWHERE = (
 )
 # What `all` is.
 ALL = {
-    "cpu": ("optimisations", "cpu-speed", *_EVERYWHERE, "scoring"),
+    "cpu": ("optimisations", "cpu-speed", *_EVERYWHERE, "scoring", "scaling"),
     "cuda": ("gpu-tests", *_EVERYWHERE, "medium-precisions", "race"),
 }
 

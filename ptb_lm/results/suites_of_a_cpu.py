@@ -64,6 +64,17 @@ def precisions() -> Suite:
     )
 
 
+def scaling() -> Suite:
+    """Return what 2 and 4 processes train beside one, the same batch and one that grows with them."""
+    models = "'torch*/cudnn' 'torch*/block_fused' torch/cudnn#again"
+    return Suite(
+        "bench-scaling-cpu",
+        f"scaling --workloads small small-batch-40 medium medium-batch-40 --variants {models} "
+        "--rounds 3 --processes 3 --row-limit 8",
+        on="cpu",
+    )
+
+
 def optimisations(config: str) -> Iterator[Suite]:
     """Yield what each optimisation is worth, by framework: the model with it, and without it.
 
