@@ -17,7 +17,7 @@ from ptb_lm import host, streams
 from ptb_lm.errors import UserError
 from ptb_lm.torch_backend.ranks import check_gpus
 
-HANDLED = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT")  # the signals that the library takes over
+HANDLED = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT")  # the signals that the library takes over if it may
 
 
 def start(command: Sequence[str], *, processes: int, device: str) -> int:
@@ -45,6 +45,7 @@ def start(command: Sequence[str], *, processes: int, device: str) -> int:
         rdzv_backend="c10d",
         rdzv_endpoint="localhost:0",
         max_restarts=0,
+        signals_to_handle=",".join(_not_ignored()),
     )
     try:
         with _without_traces():
@@ -57,6 +58,12 @@ def start(command: Sequence[str], *, processes: int, device: str) -> int:
         first_line = str(error).partition("\n")[0]
         raise UserError(f"the {processes} processes could not be started: {first_line}") from None
     return 0
+
+
+def _not_ignored() -> list[str]:
+    """Return the names of signals that stop this process: nohup has SIGHUP ignored, here and in all ranks."""
+    present = [name for name in HANDLED if hasattr(signal, name)]
+    return [name for name in present if signal.getsignal(getattr(signal, name)) != signal.SIG_IGN]
 
 
 @contextlib.contextmanager

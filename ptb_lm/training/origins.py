@@ -1,11 +1,13 @@
 """Where a run's text and its initial weights came from, as config.json keeps it."""
 
 import dataclasses
+import re
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from ptb_lm.errors import UserError
 
+_SHA256 = re.compile("[0-9a-f]{64}")
 AnyRecord = TypeVar("AnyRecord", bound="_Record")
 
 
@@ -28,7 +30,7 @@ class _Record:
         if not isinstance(values, dict) or values.keys() != types.keys():
             raise UserError(f"{cls.__name__} must have the keys {', '.join(types)}")
         for name, value in values.items():
-            if not isinstance(value, types[name]):
+            if not isinstance(value, types[name]) or ("sha256" in name and not _SHA256.fullmatch(value)):
                 raise UserError(f"{name} cannot be {value!r}")
         return cls(**values)
 
