@@ -37,35 +37,45 @@ def write(results: Path) -> int:
 
 
 def _perplexities(found: list[Run]) -> str:
-    """Return the short table: all finished runs on Penn Treebank except the ablations."""
-    titles = ["test perplexity of", "the best epoch:", "the last epoch:", "published:", "seeds:", "on"]
+    """Return the short table: finished runs of the tutorial's configurations, except the ablations.
+
+    Runs of the same hyper-parameters are one row, whatever computed them.
+    """
+    titles = [
+        *("test perplexity of", "the best epoch:", "the last epoch:", "TensorFlow's tutorial:", "runs", "on"),
+    ]
     full = [
         run
-        for run in sorted(found, key=_order)
+        for run in found
         if run.result
         and run.data == "ptb"
+        and run.config.config in PUBLISHED
         and "final_test_perplexity" in run.result
         and not run.folder.name.startswith("ablation-")
     ]
-    rows = []
-    for _, alike in groupby(full, key=_apart_from_the_seed):
-        group = list(alike)
-        run, results = group[0], [each.result for each in group]
-        changes = command.overrides(run, recipe=run.config.recipe)
-        published = PUBLISHED.get(run.config.config) if command.recipe(run) == "tutorial" else None
-        flags = f", `{' '.join(changes)}`" if changes else ""
-        name = f"{run.config.config}, {command.recipe(run)} recipe{flags}, {_model(run)}"
-        rows.append(
-            [
-                f"[{name}](results/{run.folder.name})",
-                perplexity([result["test_perplexity"] for result in results], strong=True),
-                perplexity([result["final_test_perplexity"] for result in results]),
-                f"{published}" if published and not changes else "",
-                f"{len(group)}",
-                run.device,
-            ]
-        )
-    return table(titles, rows)
+    alike = groupby(sorted(full, key=_architecture_and_training), key=_architecture_and_training)
+    return table(titles, (_short_row(list(group)) for _, group in alike))
+
+
+def _architecture_and_training(run: Run) -> tuple[Any, ...]:
+    """Return what is equal for runs of the same hyper-parameters; sorts by configuration and changes."""
+    config, changes = run.config.config, command.overrides(run, recipe=run.config.recipe)
+    return [*PRESETS].index(config), bool(changes), command.recipe(run), repr(run.config.hyperparameters)
+
+
+def _short_row(group: list[Run]) -> list[str]:
+    run, results = group[0], [each.result for each in group]
+    changes = command.overrides(run, recipe=run.config.recipe)
+    flags = f", `{' '.join(changes)}`" if changes else ""
+    processors = (each.device.partition(", threads")[0].partition(" @ ")[0] for each in group)
+    return [
+        f"{run.config.config}, {command.recipe(run)} recipe{flags}",
+        perplexity([result["test_perplexity"] for result in results], strong=True),
+        perplexity([result["final_test_perplexity"] for result in results]),
+        f"{PUBLISHED[run.config.config]}",
+        ", ".join(f"[{number}](results/{each.folder.name})" for number, each in enumerate(group, start=1)),
+        ", ".join(dict.fromkeys(processors)),
+    ]
 
 
 def _runs_table(found: list[Run]) -> str:

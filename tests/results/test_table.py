@@ -285,15 +285,30 @@ def test_a_preset_that_is_not_known_is_shown_as_it_is(results: Path) -> None:
 def test_the_short_table_is_of_full_runs_that_have_ended(results: Path) -> None:
     tables(results)
     rows = part(results.parent / "README.md", "perplexities")
-    by_run = {re.search(r"\(results/(.+)\)", row["test perplexity of"])[1]: row for row in rows}  # type: ignore[index]
-    assert by_run.keys() == {"seed-1", "tutorial", "long", "small-tutorial-cudnn-cpu"}
+    by_runs = {tuple(re.findall(r"\(results/([^)]+)\)", row["runs"])): row for row in rows}
+    seeds = ("seed-1", "seed-2", "seed-3")
+    assert by_runs.keys() == {seeds, ("tutorial",), ("long",), ("small-tutorial-cudnn-cpu",)}
     result = runs.result(results / "small-tutorial-cudnn-cpu")
-    row = by_run["small-tutorial-cudnn-cpu"]
-    assert row["test perplexity of"].startswith("[small, tutorial recipe, torch cudnn](")
+    row = by_runs["small-tutorial-cudnn-cpu",]
+    assert row["test perplexity of"] == "small, tutorial recipe"
     assert row["the best epoch"] == f"**{result['test_perplexity']:.2f}**"
     assert row["the last epoch"] == f"{result['final_test_perplexity']:.2f}"
-    assert (row["published"], row["seeds"]) == ("115.91", "1")
-    assert (by_run["seed-1"]["published"], by_run["seed-1"]["seeds"]) == ("", "3")
+    assert row["TensorFlow's tutorial"] == "115.91"
+    tests = [runs.result(results / seed)["test_perplexity"] for seed in seeds]
+    expected = f"**{sum(tests) / 3:.2f}** ({min(tests):.2f} to {max(tests):.2f})"
+    assert by_runs[seeds]["the best epoch"] == expected
+    assert "--keep-prob 0.7" in by_runs["long",]["test perplexity of"]
+
+
+def test_the_short_table_has_one_row_for_all_that_computed_the_same(results: Path) -> None:
+    """Model, precision and device are how it was computed."""
+    change(results / "seed-2" / "config.json", lambda config: config.update(model="basic"))
+    in_environment(results / "seed-3", device="a GPU", cuda="13.0")
+    tables(results)
+    rows = part(results.parent / "README.md", "perplexities")
+    (row,) = [row for row in rows if "seed-1" in row["runs"]]
+    assert [name in row["runs"] for name in ("seed-2", "seed-3")] == [True, True]
+    assert row["on"].endswith(", a GPU")
 
 
 def test_only_what_is_between_the_markers_is_replaced(results: Path) -> None:
