@@ -120,7 +120,7 @@ def _row(run: Run, records: Records) -> list[str]:
         environment["started"][:10],
         run.commit,
         markdown_text(_what(run)),
-        f"{environment['platform']}, {environment['cores']} cores",
+        f"{environment['platform'].partition('-')[0]}, {environment['cores']} cores",
         run.device,
         f"`{command.command_of(run)}{seed}`",
         str(run.result["epochs"]),

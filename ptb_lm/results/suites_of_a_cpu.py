@@ -65,8 +65,8 @@ def precisions() -> Suite:
 
 
 def scaling() -> Suite:
-    """Return what 2 and 4 processes train beside one, the same batch and one that grows with them."""
-    models = "'torch*/cudnn' 'torch*/block_fused' torch/cudnn#again"
+    """Return what 2 and 4 processes train beside one of the same batch, and 2 of twice the batch."""
+    models = "'torch*/cudnn' 'torch*/block_fused' torch/basic torch-2-processes/basic torch/cudnn#again"
     return Suite(
         "bench-scaling-cpu",
         f"scaling --workloads small small-batch-40 medium medium-batch-40 --variants {models} "

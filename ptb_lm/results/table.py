@@ -39,11 +39,9 @@ def write(results: Path) -> int:
 def _perplexities(found: list[Run]) -> str:
     """Return the short table: finished runs of the tutorial's configurations, except the ablations.
 
-    Runs of the same hyper-parameters are one row, whatever computed them.
+    Runs of one recipe and the same hyper-parameters are one row, whatever computed them.
     """
-    titles = [
-        *("test perplexity of", "the best epoch:", "the last epoch:", "TensorFlow's tutorial:", "runs", "on"),
-    ]
+    titles = ["test perplexity of", "the best epoch:", "the last epoch:", "published:", "runs", "on"]
     full = [
         run
         for run in found
@@ -53,12 +51,12 @@ def _perplexities(found: list[Run]) -> str:
         and "final_test_perplexity" in run.result
         and not run.folder.name.startswith("ablation-")
     ]
-    alike = groupby(sorted(full, key=_architecture_and_training), key=_architecture_and_training)
+    alike = groupby(sorted(full, key=_hyperparameters), key=_hyperparameters)
     return table(titles, (_short_row(list(group)) for _, group in alike))
 
 
-def _architecture_and_training(run: Run) -> tuple[Any, ...]:
-    """Return what is equal for runs of the same hyper-parameters; sorts by configuration and changes."""
+def _hyperparameters(run: Run) -> tuple[Any, ...]:
+    """Return recipe and hyper-parameters, which runs of a row share; sorts by configuration and changes."""
     config, changes = run.config.config, command.overrides(run, recipe=run.config.recipe)
     return [*PRESETS].index(config), bool(changes), command.recipe(run), repr(run.config.hyperparameters)
 
@@ -72,7 +70,7 @@ def _short_row(group: list[Run]) -> list[str]:
         f"{run.config.config}, {command.recipe(run)} recipe{flags}",
         perplexity([result["test_perplexity"] for result in results], strong=True),
         perplexity([result["final_test_perplexity"] for result in results]),
-        f"{PUBLISHED[run.config.config]}",
+        "–" if changes else f"{PUBLISHED[run.config.config]}",
         ", ".join(f"[{number}](results/{each.folder.name})" for number, each in enumerate(group, start=1)),
         ", ".join(dict.fromkeys(processors)),
     ]

@@ -17,7 +17,12 @@ from ptb_lm import host, streams
 from ptb_lm.errors import UserError
 from ptb_lm.torch_backend.ranks import check_gpus
 
-HANDLED = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT")  # the signals that the library takes over if it may
+HANDLED = (
+    "SIGINT",
+    "SIGTERM",
+    "SIGHUP",
+    "SIGQUIT",
+)  # the signals that the library takes over, unless they are ignored
 
 
 def start(command: Sequence[str], *, processes: int, device: str) -> int:
@@ -61,7 +66,7 @@ def start(command: Sequence[str], *, processes: int, device: str) -> int:
 
 
 def _not_ignored() -> list[str]:
-    """Return the names of signals that stop this process: nohup has SIGHUP ignored, here and in all ranks."""
+    """Return the names of signals that stop this process. nohup makes it and its ranks ignore SIGHUP."""
     present = [name for name in HANDLED if hasattr(signal, name)]
     return [name for name in present if signal.getsignal(getattr(signal, name)) != signal.SIG_IGN]
 

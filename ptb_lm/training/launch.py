@@ -28,6 +28,7 @@ from ptb_lm.training.progress_display import LOG_SECONDS
 from ptb_lm.training.run_config import RunConfig
 from ptb_lm.training.run_directory import RunDirectory
 from ptb_lm.training.run_flags import OF_A_NEW_RUN, new_config, resumed_config
+from ptb_lm.training.schemas import Row
 from ptb_lm.training.shared_directory import SharedRunDirectory
 from ptb_lm.training.trainer import Trainer, count_steps
 
@@ -129,26 +130,34 @@ def train(arguments: argparse.Namespace, command_line: str, *, started: float, r
         if asked.resuming:
             cli.remark(f"continues in epoch {trainer.progress.epoch + 1}, step {trainer.progress.step + 1}")
             announcements.tell_what_changed(*trainer.progress.environments[-2:])
-        return _to_the_end(trainer, started=started)
+        try:
+            result = _to_the_end(trainer, started=started)
+        except Interrupted as interrupted:
+            return interrupted.exit_status
+    announcements.report(result, directory)
+    return 0
 
 
-def _to_the_end(trainer: Trainer, *, started: float) -> int:
-    """Train, write result.json and print it; return the exit status."""
-    directory = trainer.directory
-    again = shlex.join([*cli.TRAIN.split(), "--resume", str(directory.path)])
+def _to_the_end(trainer: Trainer, *, started: float) -> Row:
+    """Train, write result.json and return it; say how to continue if that does not end.
+
+    Raises:
+        Interrupted: A signal asked to stop; the state is saved.
+        LostRankError: Another process ended; the run directory has the newest state.
+    """
+    again = shlex.join([*cli.TRAIN.split(), "--resume", str(trainer.directory.path)])
     try:
         result = trainer.train()
     except Interrupted as interrupted:
         streams.tell(f"{interrupted}: saved; continue with: {again}")
-        return interrupted.exit_status
+        raise
     except LostRankError as error:
         raise LostRankError(f"{error}; continue with: {again}", speaker=error.speaker) from None
     result["command_seconds"] = time.perf_counter() - started  # of this process: all but starting Python
     if trainer.run.init_from:
         result["init_from"] = trainer.run.init_from.to_json()
-    directory.write_result(result)
-    announcements.report(result, directory)
-    return 0
+    trainer.directory.write_result(result)
+    return result
 
 
 def _asked(given: dict[str, Any], command: str, ranks: Ranks) -> _Asked:

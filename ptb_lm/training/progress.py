@@ -70,7 +70,7 @@ class Progress:
         if not isinstance(values, dict) or {name: type(v) for name, v in values.items()} != types:
             raise ValueError("not a run's progress")
         found = cls(**{**values, **json_fields.fields(values, required=_CHECKS, optional={})})
-        if found.epoch != len(found.rows) or not found.environments or not found.best_epoch <= found.epoch:
+        if found.epoch != len(found.rows) or not found.environments:
             raise ValueError("its epochs do not agree with each other")
         return found
 

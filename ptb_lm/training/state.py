@@ -62,13 +62,14 @@ def restore(
         raise
     except (UserError, KeyError) as error:
         raise UserError(f"{directory.state} does not fit this run: {error}") from None
-    if progress.epoch > config.epochs:
-        raise UserError(f"--epochs {config.epochs}: the run has already done {progress.epoch} epochs")
     best = directory.read_best()
+    done = max(progress.epoch, best["epoch"] if best else 0)
+    if done > config.epochs:
+        raise UserError(f"--epochs {config.epochs}: the run has already done {done} epochs")
     if progress.best_epoch and not best:
         raise UserError(f"{directory.weights} is missing; it holds the best weights so far")
     if best and best["valid_perplexity"] < progress.best_perplexity:
-        # The process died after it wrote these weights and before it wrote its state.
+        # The process died after it wrote these weights and before it wrote the state of their epoch.
         progress.best_epoch, progress.best_perplexity = best["epoch"], best["valid_perplexity"]
     return state, progress
 

@@ -8,7 +8,7 @@ from ptb_lm import cli, host
 from ptb_lm.data import corpus
 from ptb_lm.data.corpus import Corpus, Words
 from ptb_lm.model import parameters
-from ptb_lm.model.backend import Backend, Loss, State
+from ptb_lm.model.backend import Arrays, Backend, Loss, State
 from ptb_lm.training import metrics, scoring
 from ptb_lm.training.averaging_schedule import Averages
 from ptb_lm.training.interrupt import Interrupted, StopRequest
@@ -22,9 +22,9 @@ from ptb_lm.training.state import collect, diverged, restore
 
 READ_SECONDS = 0.5  # how often the device is waited for: to move the bar, and to notice divergence
 SAVE_SECONDS = 300.0  # how much work a lost process may lose
-FRESH_SECONDS = (
-    10.0  # the end of an epoch saves no state where there is one so young: a GPU's epoch takes 2 s
-)
+# On a GPU an epoch may take two seconds, and saving one. So the ends of epochs save in a tenth of the time.
+SHARE_OF_SAVES = 0.1
+CHEAP_SECONDS = 0.2  # what takes no longer is saved at the end of each epoch
 
 
 class Trainer:
@@ -74,6 +74,8 @@ class Trainer:
         self._first = 0, 0.0  # its tokens and seconds
         self._log = Log(log_seconds)
         self._validation_seconds = 0.0  # of the newest epoch's; 0 before there was one
+        self._save_seconds = 0.0  # of the newest save
+        self._best: Arrays | None = None  # the best weights, where they are not on disk yet
         self._started = started
         self._entered = self._saved = time.perf_counter()
 
@@ -102,7 +104,8 @@ class Trainer:
         """
         progress = self.progress
         done = self._steps_done()
-        scalars = self.directory.scalars(purge_step=done + 1 if done else None)
+        resumed = len(progress.environments) > 1
+        scalars = self.directory.scalars(purge_step=done + 1 if resumed else None)
         try:
             self._save()  # before any work: a folder that cannot be written is noticed now
             self.directory.write_metrics(progress.rows)
@@ -211,15 +214,14 @@ class Trainer:
             raise diverged(self.directory, f"at the end of epoch {row['epoch']}", *what)
         if valid < progress.best_perplexity:
             progress.best_perplexity, progress.best_epoch = valid, row["epoch"]
-            # What a resumed run reported before it went on is not true of these weights.
-            self.directory.remove_result()
-            self._write_best()
+            with self.averages.in_place(progress):
+                self._best = self.backend.export_weights()
         progress.rows.append(row)
         progress.next_epoch()
         self.state = self._zero_state()
         self.directory.write_metrics(progress.rows)
-        (old,) = self.ranks.greatest([time.perf_counter() - self._saved > FRESH_SECONDS])
-        if old or progress.epoch == self.config.epochs:
+        (due,) = self.ranks.greatest([self._save_is_due()])
+        if due or progress.epoch == self.config.epochs:
             self._save()
         cli.remark(metrics.epoch_line(row, self.config))
         return row
@@ -259,18 +261,28 @@ class Trainer:
             check_stop=self._stop_if_asked,
         )
 
-    def _write_best(self) -> None:
-        best = {"epoch": self.progress.best_epoch, "valid_perplexity": self.progress.best_perplexity}
-        with self.averages.in_place(self.progress):
-            weights = self.backend.export_weights()
-        self.directory.write_weights(weights, self.run, self.corpus.vocabulary, best=best)
+    def _save_is_due(self) -> bool:
+        """Return whether the end of an epoch saves."""
+        age = time.perf_counter() - self._saved
+        return self._save_seconds <= max(CHEAP_SECONDS, SHARE_OF_SAVES * age)
 
     def _save(self) -> None:
-        """Write the newest training state."""
+        """Write the newest training state, and the best weights of the epochs until then."""
+        start = time.perf_counter()
         saved = collect(self.directory, self.backend, self.averages, self.state, self.progress)
+        if self._best is not None:
+            self._write_best(self._best)
+            self._best = None
         progress = dataclasses.replace(self.progress, run_seconds=self._run_seconds())
         self.directory.write_state(saved._replace(progress=progress), corpus=self.corpus, run=self.run)
         self._saved = time.perf_counter()
+        self._save_seconds = self._saved - start
+
+    def _write_best(self, weights: Arrays) -> None:
+        best = {"epoch": self.progress.best_epoch, "valid_perplexity": self.progress.best_perplexity}
+        # What a resumed run reported before it went on is not true of these weights.
+        self.directory.remove_result()
+        self.directory.write_weights(weights, self.run, self.corpus.vocabulary, best=best)
 
     def _stop_if_asked(self) -> None:
         (signal_number,) = self.ranks.greatest([self.stop.signal_number or 0])

@@ -35,10 +35,10 @@ def main() -> int:
         for name in given.fault
         if framework in FAULTS[name].frameworks
     ]
+    environment = host.environment()
     with tempfile.TemporaryDirectory(prefix="ptb_lm-faults-", ignore_cleanup_errors=True) as folder:
         found = _counted(wanted, tries, 60 * given.minutes, given.seed, Path(folder))
     if given.write:
-        environment = host.environment()
         where = {name: environment[name] for name in ("processor", "python", "started")}
         kept = {**where, "seed": given.seed, "counts": found}
         page.COUNTS.write_text(json.dumps(kept, indent=1) + "\n")

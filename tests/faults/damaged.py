@@ -120,7 +120,9 @@ def _evaluated(subject: Subject, run: Path) -> tuple[str, str | None]:
     ended = subject.process(lambda: evaluate.main([str(run)]))
     # Beside the number it may say that the text is not the one of a damaged record.
     numbers = [line for line in ended.said.splitlines() if line.startswith("test perplexity")]
-    return numbers[0].partition(" (")[0] if ended.status == 0 and numbers else "", flaw(ended, 0, 1, 2)
+    if ended.status == 0 and not numbers:
+        return "", "evaluate says no number"
+    return numbers[0].partition(" (")[0] if ended.status == 0 else "", flaw(ended, 0, 1, 2)
 
 
 def _read(subject: Subject, whole: Whole) -> str:

@@ -293,7 +293,8 @@ def test_the_short_table_is_of_full_runs_that_have_ended(results: Path) -> None:
     assert row["test perplexity of"] == "small, tutorial recipe"
     assert row["the best epoch"] == f"**{result['test_perplexity']:.2f}**"
     assert row["the last epoch"] == f"{result['final_test_perplexity']:.2f}"
-    assert row["TensorFlow's tutorial"] == "115.91"
+    assert row["published"] == "115.91"
+    assert by_runs["long",]["published"] == "–"
     tests = [runs.result(results / seed)["test_perplexity"] for seed in seeds]
     expected = f"**{sum(tests) / 3:.2f}** ({min(tests):.2f} to {max(tests):.2f})"
     assert by_runs[seeds]["the best epoch"] == expected
@@ -549,7 +550,7 @@ def test_a_record_of_two_cores_is_of_the_whole_command_untied_and_tied_apart(res
     (row,), result = tables_of[LISTS[2]], runs.result(results / "seed-2")
     assert row["seconds"] == f"{result['command_seconds']:.1f}"
     assert result["seconds"] < result["command_seconds"]
-    assert row["machine"] == f"{result['environment']['platform']}, 2 cores"
+    assert row["machine"] == f"{result['environment']['platform'].split('-')[0]}, 2 cores"
     assert row["processor"].startswith(result["environment"]["processor"])
     assert "--tie-weights" in row["command"]
     assert row["command"].endswith(" --seed 3`")

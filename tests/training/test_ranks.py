@@ -294,7 +294,8 @@ def test_who_is_killed_ends_all_and_is_named(folder: Path, tmp_path: Path) -> No
     assert "rank 1 of 2 has ended or does not answer; continue with: python -m ptb_lm.train --resume" in said
     assert "rank 1 of 2 was ended by SIGKILL" in said
     assert "Traceback" not in said
-    RunDirectory(run).read_state()  # what --resume goes on from
+    saved = RunDirectory(run).read_state().progress
+    assert saved.epoch >= 1  # what --resume goes on from
 
 
 def test_torchrun_starts_the_killed_again_and_they_go_on(
@@ -332,6 +333,9 @@ def test_a_signal_to_the_launcher_saves_once(folder: Path, tmp_path: Path) -> No
 def test_nohup_protects_the_launcher_and_its_processes_from_sighup(folder: Path, tmp_path: Path) -> None:
     process = kill_ranks.start(folder / "text", tmp_path / "run", "nohup", *DEVICES)
     kill_ranks.wait_for_epoch(process, tmp_path / "run", 1)
-    for pid in [process.pid, *kill_ranks.ranks(process.pid).values()]:
+    ranks = kill_ranks.ranks(process.pid)
+    assert len(ranks) == 2
+    for pid in [process.pid, *ranks.values()]:
         os.kill(pid, signal.SIGHUP)
+    assert process.poll() is None
     assert process.wait() == 0, kill_ranks.log(tmp_path / "run").read_text()

@@ -28,7 +28,7 @@ from ptb_lm.train import main
 from ptb_lm.training import trainer
 from ptb_lm.training.interrupt import StopRequest
 from ptb_lm.training.run_config import RunConfig
-from ptb_lm.training.run_directory import RunDirectory
+from ptb_lm.training.run_directory import RunDirectory, SavedState
 
 pytestmark = pytest.mark.slow
 
@@ -294,9 +294,6 @@ def test_a_killed_run_goes_on_from_its_newest_state(
     monkeypatch.setattr(trainer, "SAVE_SECONDS", 0.0)
     monkeypatch.setattr(trainer, "READ_SECONDS", 0.0)
 
-    class Killed(BaseException):
-        pass
-
     saves = iter(range(30))
     original = trainer.Trainer._save
 
@@ -313,30 +310,73 @@ def test_a_killed_run_goes_on_from_its_newest_state(
     assert_equal_runs(run, expected)
 
 
-def test_a_run_killed_after_epochs_that_saved_no_state_does_them_again(
-    text_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The state is the first one, the best weights and the metrics are newer."""
-    run, expected = tmp_path / "run", tmp_path / "expected"
-    assert main(arguments(text_folder, expected, "--epochs", "3")) == 0
+class Killed(BaseException):
+    """As by kill -9: nothing catches it."""
 
-    class Killed(BaseException):
-        pass
 
+def saves_at_the_end_only(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(trainer, "CHEAP_SECONDS", 0.0)
+    patch.setattr(trainer, "SHARE_OF_SAVES", 0.0)
+
+
+def die_before_epoch(number: int, patch: pytest.MonkeyPatch) -> None:
     original = trainer.Trainer._train_epoch
 
     def train_or_die(self: trainer.Trainer, *passed: Any) -> None:
-        if self.progress.epoch == 2:
+        if self.progress.epoch + 1 == number:
             raise Killed
         original(self, *passed)
 
+    patch.setattr(trainer.Trainer, "_train_epoch", train_or_die)
+
+
+def test_a_run_killed_after_epochs_that_saved_nothing_does_them_again(
+    text_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither state nor best weights are of these epochs; the metrics and TensorBoard's file are."""
+    run, expected = tmp_path / "run", tmp_path / "expected"
+    assert main(arguments(text_folder, expected, "--epochs", "3")) == 0
     with monkeypatch.context() as patch:
-        patch.setattr(trainer.Trainer, "_train_epoch", train_or_die)
+        saves_at_the_end_only(patch)
+        die_before_epoch(3, patch)
         with pytest.raises(Killed):
             main(arguments(text_folder, run, "--epochs", "3"))
     directory = RunDirectory(run)
     assert directory.read_state().progress.epoch == 0
+    assert directory.read_best() is None
     assert len(directory.read_metrics()) == 2
+    assert main(["--resume", str(run)]) == 0
+    assert_equal_runs(run, expected)
+
+
+def test_best_weights_of_epochs_that_the_state_lacks_are_kept_through_two_kills(
+    text_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed between the two files of a save, and again right after it went on."""
+    run, expected = tmp_path / "run", tmp_path / "expected"
+    assert main(arguments(text_folder, expected, "--epochs", "3")) == 0
+    write = RunDirectory.write_state
+
+    def write_or_die(self: RunDirectory, state: SavedState, **of_run: Any) -> None:
+        if state.progress.epoch == 3:
+            raise Killed
+        write(self, state, **of_run)
+
+    with monkeypatch.context() as patch:
+        saves_at_the_end_only(patch)
+        patch.setattr(RunDirectory, "write_state", write_or_die)
+        with pytest.raises(Killed):
+            main(arguments(text_folder, run, "--epochs", "3"))
+    directory = RunDirectory(run)
+    assert directory.read_state().progress.epoch == 0
+    best = directory.read_best()
+    assert best is not None
+    assert best["epoch"] == result(expected)["best_epoch"] > 1
+    assert main(["--resume", str(run), "--epochs", "1"]) == 2
+    with monkeypatch.context() as patch:
+        die_before_epoch(1, patch)
+        with pytest.raises(Killed):
+            main(["--resume", str(run)])
     assert main(["--resume", str(run)]) == 0
     assert_equal_runs(run, expected)
 
@@ -375,20 +415,15 @@ def test_best_weights_written_before_a_crash_keep_their_numbers(
     text_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Killed between the best weights and the state, and resumed with a rate that makes the epoch worse."""
-    run = tmp_path / "run"
+    run, write = tmp_path / "run", RunDirectory.write_state
 
-    class Killed(BaseException):
-        pass
-
-    def die(self: trainer.Trainer) -> None:
-        if self.progress.epoch == 1:
+    def write_or_die(self: RunDirectory, state: SavedState, **of_run: Any) -> None:
+        if state.progress.epoch == 1:
             raise Killed
-        save(self)
+        write(self, state, **of_run)
 
-    save = trainer.Trainer._save
     with monkeypatch.context() as patch:
-        patch.setattr(trainer, "FRESH_SECONDS", 0.0)
-        patch.setattr(trainer.Trainer, "_save", die)
+        patch.setattr(RunDirectory, "write_state", write_or_die)
         with pytest.raises(Killed):
             main(arguments(text_folder, run))
     assert main(["--resume", str(run), "--learning-rate", "0.001"]) == 0

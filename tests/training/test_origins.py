@@ -1,0 +1,25 @@
+"""What config.json says of where a text and initial weights came from."""
+
+import hashlib
+from typing import Any
+
+import pytest
+
+from ptb_lm.errors import UserError
+from ptb_lm.training.origins import InitFrom, Source
+
+HASH = hashlib.sha256(b"a text").hexdigest()
+SOURCE = Source(path="/text", sha256=HASH)
+START = InitFrom(run="/run", weights_sha256=HASH, test_perplexity=None, new_words=2)
+
+
+@pytest.mark.parametrize("record", [SOURCE, START])
+def test_a_record_is_read_as_it_was_written(record: Source | InitFrom) -> None:
+    assert type(record).from_json(record.to_json()) == record
+
+
+@pytest.mark.parametrize("wrong", ["", "basic", HASH[:-1], HASH + "0", HASH.upper(), "g" + HASH[1:], 1])
+@pytest.mark.parametrize(("record", "name"), [(SOURCE, "sha256"), (START, "weights_sha256")])
+def test_what_is_no_sha256_is_refused(record: Source | InitFrom, name: str, wrong: Any) -> None:
+    with pytest.raises(UserError, match=rf"^{name} cannot be {wrong!r}$"):
+        type(record).from_json({**record.to_json(), name: wrong})
