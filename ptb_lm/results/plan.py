@@ -231,7 +231,7 @@ RESULTS = {
         ),
     ),
     "scaling": _result(
-        "what 2 and 4 processes train beside one on a CPU, for docs/scaling.md", suites_of_a_cpu.scaling()
+        "what 2 processes train beside one on a CPU, for docs/scaling.md", suites_of_a_cpu.scaling()
     ),
     "optimisations": _result(
         "what each optimisation is worth, for docs/performance.md",

@@ -65,12 +65,14 @@ def precisions() -> Suite:
 
 
 def scaling() -> Suite:
-    """Return what 2 and 4 processes train beside one of the same batch, and 2 of twice the batch."""
-    models = "'torch*/cudnn' 'torch*/block_fused' torch/basic torch-2-processes/basic torch/cudnn#again"
+    """Return what 2 processes train beside one, of the same batch and of twice the batch."""
+    models = " ".join(
+        f"torch/{model} torch-2-processes/{model}" for model in ("cudnn", "block_fused", "basic")
+    )
     return Suite(
         "bench-scaling-cpu",
         f"scaling --workloads small small-batch-40 medium medium-batch-40 --variants {models} "
-        "--rounds 3 --processes 3 --row-limit 8",
+        "torch/cudnn#again --row-limit 8",
         on="cpu",
     )
 
