@@ -1,9 +1,10 @@
-"""Write the tables of speed in README.md and docs/performance.md from what is in results/.
+"""Write the tables of speed in README.md, docs/performance.md and docs/scaling.md from what is in results/.
 
-Each page has a part between `<!-- speed: ... -->` and `<!-- end of speed -->`, from a benchmark's rows;
-docs/performance.md has one of contention, too.
+A part lies between `<!-- NAME: ... -->` and `<!-- end of NAME -->`. Speed is in README.md and
+docs/performance.md, contention and scoring in docs/performance.md, scaling in docs/scaling.md.
 """
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from ptb_lm.results.markdown import table, write_part
 
 MEASURED = "bench-precisions-cpu"
 CONTENTION = "contention-medium-cpu"
+SCORING = {"float32": "scoring-medium-fp32-cpu", "bfloat16": "scoring-medium-bf16-cpu"}
+SCALING = "bench-scaling-cpu"
 PAGES = ("README.md", "docs/performance.md")
 # What the pages show, with what a reader calls it.
 NAMES = {
@@ -52,20 +55,47 @@ def write(root: Path) -> None:
         names = SHORT if page == "README.md" else tuple(NAMES)
         link = f"{'' if page == 'README.md' else '../'}results/{MEASURED}/report.md"
         write_part(root / page, "speed", f"{_where(summary, link)}\n\n{_table(summary, names)}")
-    contention = (root / "results" / CONTENTION / "table.md").read_text(encoding="utf-8")
-    write_part(root / "docs" / "performance.md", "contention", contention)
+    results, performance = root / "results", root / "docs" / "performance.md"
+    write_part(performance, "contention", _kept(results / CONTENTION))
+    scoring = [f"In {precision}, by {_kept(results / name)}" for precision, name in SCORING.items()]
+    write_part(performance, "scoring", "\n\n".join(scoring))
+    scaling = summarise(results / SCALING)
+    report = f"[report](../results/{SCALING}/report.md)"
+    part = f"{_machine(scaling)} ({report}).\n\n{_of_processes(scaling.groups)}"
+    write_part(root / "docs" / "scaling.md", "scaling", part)
 
 
-def _where(summary: Summary, link: str) -> str:
+def _kept(folder: Path) -> str:
+    """Return the table of a study."""
+    return (folder / "table.md").read_text(encoding="utf-8").strip()
+
+
+def _of_processes(groups: Sequence[Group]) -> str:
+    """Return words a second by one process and by two, for each workload and model."""
+    titles = ["workload", "model", "1 process:", "2 processes:", "times as fast:"]
+    rows = []
+    for group in groups:
+        for model in ("cudnn", "block_fused", "basic"):
+            found = [group.result(f"{kind}/{model}") for kind in ("torch", "torch-2-processes")]
+            one, two = (result.rate.median if result and result.rate else math.nan for result in found)
+            rows.append([group.workload, f"`{model}`", f"{one:,.0f}", f"{two:,.0f}", f"{two / one:.2f}"])
+    return table(titles, rows)
+
+
+def _machine(summary: Summary) -> str:
     facts = {name: "/".join(values) for name, values in summary.environment.items()}
     commit = facts["commit"].partition(" ")[0][:7]
     machine = f"{facts['processor']}, {facts['cores']} cores, torch {facts['torch']}"
+    return f"Measured on {machine}, commit {commit}"
+
+
+def _where(summary: Summary, link: str) -> str:
     lines = (
         "Each row is a training step by the tutorial's recipe. The first number is words per second (the",
         "median of the rounds). The ratio compares it with the plain loop in float32 (the mean of the",
         "rounds' ratios, with its 95 % interval). The share of peak is relative to the machine's fastest",
         "matrix products.",
-        f"Measured on {machine}, commit {commit} ([report]({link})).",
+        f"{_machine(summary)} ([report]({link})).",
     )
     return "\n".join(lines)
 

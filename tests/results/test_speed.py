@@ -1,5 +1,6 @@
 """The tables of speed in README and docs are those of the rows in results/."""
 
+import json
 import shutil
 from pathlib import Path
 
@@ -7,8 +8,12 @@ from support import ROOT
 
 from ptb_lm.results import __main__ as results
 
-PAGES = ("README.md", "docs/performance.md")
-RESULTS = ("results/bench-precisions-cpu/rows.jsonl", "results/contention-medium-cpu/table.md")
+PAGES = ("README.md", "docs/performance.md", "docs/scaling.md")
+ROWS = ("results/bench-precisions-cpu/rows.jsonl", "results/bench-scaling-cpu/rows.jsonl")
+TABLES = tuple(
+    f"results/{name}/table.md"
+    for name in ("contention-medium-cpu", "scoring-medium-fp32-cpu", "scoring-medium-bf16-cpu")
+)
 
 
 def write(root: Path) -> None:
@@ -16,7 +21,7 @@ def write(root: Path) -> None:
 
 
 def test_the_pages_are_as_the_script_writes_them(tmp_path: Path) -> None:
-    for name in (*PAGES, *RESULTS):
+    for name in (*PAGES, *ROWS, *TABLES):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
     write(tmp_path)
@@ -25,8 +30,10 @@ def test_the_pages_are_as_the_script_writes_them(tmp_path: Path) -> None:
             f"{name}: python -m ptb_lm.results speed"
         )
     # And it does write: other rows make another page.
-    rows = tmp_path / RESULTS[0]
-    rows.write_text(rows.read_text().replace('"steps": 5,', '"steps": 7,'))
+    for name in ROWS:
+        lines = [json.loads(line) for line in (tmp_path / name).read_text().splitlines()]
+        other = [{**row, **({"steps": 2 * row["steps"]} if "steps" in row else {})} for row in lines]
+        (tmp_path / name).write_text("".join(json.dumps(row) + "\n" for row in other))
     write(tmp_path)
     for name in PAGES:
         assert (tmp_path / name).read_text() != (ROOT / name).read_text()
