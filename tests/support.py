@@ -12,9 +12,8 @@ from ptb_lm.model import parameters
 from ptb_lm.model.config import Config
 
 ROOT = Path(__file__).resolve().parent.parent
-# What cuDNN's float32 may be off by in a stack of small layers. Its tanh and sigmoid are approximate there:
-# on an H100 they are off by up to 7e-6, torch's own by 1e-7 (a test in tests/torch_backend/test_stack.py). In
-# float64 cuDNN is exact.
+# What cuDNN's float32 may be off by in a stack of small layers. Its tanh and sigmoid are approximate there,
+# by less than 1e-5 on an H100 (a test in tests/torch_backend/test_stack.py). In float64 cuDNN is exact.
 CUDNN_FP32 = 4e-5
 
 

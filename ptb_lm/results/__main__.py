@@ -163,7 +163,7 @@ def _speed(arguments: argparse.Namespace) -> int:
     from ptb_lm.results import speed
 
     speed.write(arguments.root)
-    print(f"wrote the tables of speed into {' and '.join(speed.PAGES)}")
+    print(f"wrote the tables of speed into {', '.join(speed.PAGES)} and docs/scaling.md")
     return 0
 
 

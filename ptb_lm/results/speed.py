@@ -4,7 +4,6 @@ A part lies between `<!-- NAME: ... -->` and `<!-- end of NAME -->`. Speed is in
 docs/performance.md, contention and scoring in docs/performance.md, scaling in docs/scaling.md.
 """
 
-import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,7 +16,7 @@ MEASURED = "bench-precisions-cpu"
 CONTENTION = "contention-medium-cpu"
 SCORING = {"float32": "scoring-medium-fp32-cpu", "bfloat16": "scoring-medium-bf16-cpu"}
 SCALING = "bench-scaling-cpu"
-PAGES = ("README.md", "docs/performance.md")
+PAGES = ("README.md", "docs/performance.md")  # with the part speed
 # What the pages show, with what a reader calls it.
 NAMES = {
     "plain-torch/cudnn": "the plain loop in torch",
@@ -77,8 +76,10 @@ def _of_processes(groups: Sequence[Group]) -> str:
     for group in groups:
         for model in ("cudnn", "block_fused", "basic"):
             found = [group.result(f"{kind}/{model}") for kind in ("torch", "torch-2-processes")]
-            one, two = (result.rate.median if result and result.rate else math.nan for result in found)
-            rows.append([group.workload, f"`{model}`", f"{one:,.0f}", f"{two:,.0f}", f"{two / one:.2f}"])
+            rates = [result.rate.median for result in found if result and result.rate]
+            if len(rates) == len(found):
+                one, two = rates
+                rows.append([group.workload, f"`{model}`", f"{one:,.0f}", f"{two:,.0f}", f"{two / one:.2f}"])
     return table(titles, rows)
 
 

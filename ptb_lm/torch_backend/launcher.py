@@ -17,12 +17,8 @@ from ptb_lm import host, streams
 from ptb_lm.errors import UserError
 from ptb_lm.torch_backend.ranks import check_gpus
 
-HANDLED = (
-    "SIGINT",
-    "SIGTERM",
-    "SIGHUP",
-    "SIGQUIT",
-)  # the signals that the library takes over, unless they are ignored
+# The signals that the library takes over, unless they are ignored.
+HANDLED = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT")
 
 
 def start(command: Sequence[str], *, processes: int, device: str) -> int:

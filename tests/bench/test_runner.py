@@ -178,23 +178,9 @@ def test_wrong_and_failing_variants_become_rows_and_are_not_timed(tmp_path: Path
 
 
 def test_both_passes_and_another_batch_size(tmp_path: Path) -> None:
-    flags = ["--rounds", "1", "--row-limit", "1", *SMALL]
-    out = tmp_path / "out"
-    assert (
-        run_command(
-            bench,
-            "run",
-            "semantics",
-            "--workloads",
-            "3x1024",
-            *flags,
-            "--variants",
-            "torch/cudnn",
-            "--out",
-            out,
-        )
-        == 0
-    )
+    out, which = tmp_path / "out", ["--workloads", "3x1024", "--variants", "torch/cudnn"]
+    flags = [*which, "--rounds", "1", "--row-limit", "1", *SMALL]
+    assert run_command(bench, "run", "semantics", *flags, "--out", out) == 0
     recorded = rows(out)
     assert sorted(row["pass"] for row in recorded) == ["forward", "train"]
     work = {row["pass"]: row["work"] for row in recorded}

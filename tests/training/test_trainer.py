@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from runs import assert_equal_runs, untimed_rows
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from together import StopAfter
 
 from ptb_lm import evaluate
@@ -347,6 +348,10 @@ def test_a_run_killed_after_epochs_that_saved_nothing_does_them_again(
     assert len(directory.read_metrics()) == 2
     assert main(["--resume", str(run)]) == 0
     assert_equal_runs(run, expected)
+    events = EventAccumulator(str(run))
+    events.Reload()
+    steps = [point.step for point in events.Scalars("perplexity/valid")]
+    assert len(steps) == 3, "TensorBoard shows no epoch twice"
 
 
 def test_best_weights_of_epochs_that_the_state_lacks_are_kept_through_two_kills(
