@@ -30,7 +30,7 @@ from ptb_lm.training.run_directory import RunDirectory
 from ptb_lm.training.run_flags import OF_A_NEW_RUN, new_config, resumed_config
 from ptb_lm.training.schemas import Row
 from ptb_lm.training.shared_directory import SharedRunDirectory
-from ptb_lm.training.trainer import Trainer, count_steps
+from ptb_lm.training.trainer import Trainer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -197,7 +197,7 @@ def _with_text(asked: _Asked) -> tuple[RunConfig, Corpus]:
     else:
         extend = bool(asked.given.get("extend_vocabulary"))
         corpus = load_named(run.data, run.preparation, vocabulary=words, extend=extend)
-    count_steps(corpus, run)  # refuses a split that is too short
+    run_data.count_steps(corpus, run.hyperparameters)  # refuses a split that is too short
     if asked.resuming and words is not None and words.sha256 != corpus.vocabulary.sha256:
         raise UserError(
             f"the vocabulary of the data ({len(corpus.vocabulary):,} words) is not the one in "
