@@ -3,7 +3,7 @@
 import argparse
 import re
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from typing import Any
 
 HELP_COLUMN = 30  # the column of the help texts; a longer flag has its own line
@@ -42,6 +42,21 @@ class Show(argparse.Action):
         """Print it."""
         print(self.text())
         parser.exit()
+
+
+def name_only(parser: argparse.ArgumentParser, names: Container[str], *, described_by: str) -> None:
+    """Take the descriptions of some flags out of the help text; it ends in a list of these flags.
+
+    Args:
+        parser: Has the flags.
+        names: Of the flags' values.
+        described_by: The flag that shows the descriptions.
+    """
+    left_out = [action for action in parser._actions if action.dest in names]
+    for action in left_out:
+        action.help = argparse.SUPPRESS
+    listed = ", ".join(action.option_strings[0] for action in left_out)
+    parser.epilog = f"More flags, which {described_by} describes: {listed}."
 
 
 def did_you_mean(given: str, known: Iterable[str]) -> str:

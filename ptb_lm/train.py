@@ -18,10 +18,12 @@ from ptb_lm.training import text_flags
 PROG = cli.TRAIN
 # These hyper-parameters define the model. The others define its training.
 OF_THE_MODEL = ("num_layers", "hidden_size", "embedding_size", "tie_weights")
-# Those that most runs leave to the preset: --help names them, --help-presets says what they are.
+# Most runs need none of these: --help names them, --help-all says what they are.
 SELDOM_GIVEN = (
-    *("num_steps", "decay_after", "lr_decay", "max_grad_norm", "init_scale"),
+    *("lowercase", "numbers", "min_count", "valid_fraction", "test_fraction"),
+    *("embedding_size", "num_steps", "decay_after", "lr_decay", "max_grad_norm", "init_scale"),
     *("variational", "embedding_keep_prob", "recurrent_keep_prob", "average_epochs"),
+    *("batch_size_per_device", "extend_vocabulary", "jobs", "log_interval", "unroll", "reduce_precision"),
 )
 
 
@@ -51,9 +53,17 @@ def _train(arguments: list[str], started: float) -> int:
 
 
 def _parser() -> cli.Parser:
-    parser = cli.Parser(prog=PROG, description="Train an LSTM language model and report its perplexity.")
+    parser = _described_parser()
+    flags.name_only(parser, SELDOM_GIVEN, described_by="--help-all")
+    return parser
+
+
+def _described_parser() -> cli.Parser:
+    about = "Train an LSTM language model and report its perplexity."
+    parser = cli.Parser(prog=PROG, description=f"{about} Without flags: small, on Penn Treebank.")
     parser.usage = f"{PROG} [FLAG ...]"
     show = flags.Show
+    parser.add_argument("--help-all", action=show, text=_described_help, help="describe all flags")
     parser.add_argument(
         "--help-presets", action=show, text=described.presets, help="show the hyper-parameters of each preset"
     )
@@ -61,12 +71,14 @@ def _parser() -> cli.Parser:
     # No defaults here: a resumed run must know which flags were given.
     _add_data(parser.add_argument_group("data"))
     _add_model(parser.add_argument_group("model (a flag replaces the preset's value)"))
-    seldom = ", ".join(each.flag for each in HYPERPARAMETERS if each.name in SELDOM_GIVEN)
-    more = f"More flags, which --help-presets explains: {seldom}."
-    _add_training(parser.add_argument_group("training (a flag replaces the preset's value)", more))
+    _add_training(parser.add_argument_group("training (a flag replaces the preset's value)"))
     _add_run(parser.add_argument_group("run"))
     _add_speed(parser.add_argument_group("speed (these flags do not change what is computed)"))
     return parser
+
+
+def _described_help() -> str:
+    return _described_parser().format_help().rstrip()
 
 
 def _add_data(group: argparse._ArgumentGroup) -> None:
@@ -75,12 +87,7 @@ def _add_data(group: argparse._ArgumentGroup) -> None:
 
 
 def _add_model(group: argparse._ArgumentGroup) -> None:
-    _add_choice(
-        group,
-        "--config",
-        PRESETS,
-        f"{described.one_of(PRESETS, 'small')}",
-    )
+    _add_choice(group, "--config", PRESETS, f"the preset: {described.one_of(PRESETS, 'small')}")
     _add_choice(group, "--cell", CELLS, f"the recurrent cell: {described.one_of(CELLS, LSTM)}")
     for each in HYPERPARAMETERS:
         if each.name in OF_THE_MODEL:
@@ -88,7 +95,9 @@ def _add_model(group: argparse._ArgumentGroup) -> None:
 
 
 def _add_training(group: argparse._ArgumentGroup) -> None:
-    _add_choice(group, "--recipe", RECIPES, "default: to a lower perplexity; tutorial: as TensorFlow's")
+    _add_choice(
+        group, "--recipe", RECIPES, "default (lower perplexity) or tutorial (as TensorFlow's tutorial)"
+    )
     for each in HYPERPARAMETERS:
         if each.name not in (*OF_THE_MODEL, "cell"):
             _add_hyperparameter(group, each)
@@ -97,7 +106,7 @@ def _add_training(group: argparse._ArgumentGroup) -> None:
                 "--batch-size-per-device",
                 type=cli.whole(1),
                 metavar="N",
-                help="the same for each of --devices",
+                help="rows of each of --devices, instead of --batch-size",
             )
     text_flags.add_start(group)
     seed = group.add_mutually_exclusive_group()
@@ -140,7 +149,7 @@ def _add_run(group: argparse._ArgumentGroup) -> None:
 def _add_speed(group: argparse._ArgumentGroup) -> None:
     names, models, executions = tuple(frameworks.FRAMEWORKS), frameworks.MODELS, frameworks.EXECUTIONS
     _add_choice(group, "--framework", names, described.one_of(names, "torch"))
-    _add_choice(group, "--model", models, f"{described.one_of(models, 'cudnn')}")
+    _add_choice(group, "--model", models, described.one_of(models, "cudnn"))
     _add_choice(
         group, "--execution", executions, f"{described.one_of(executions, '')} (defaults: see --help-models)"
     )
@@ -148,7 +157,7 @@ def _add_speed(group: argparse._ArgumentGroup) -> None:
         group,
         "--unroll",
         frameworks.UNROLLS,
-        "static (default): a graph of every time step; loop: of one, in a loop",
+        "static (default): a graph of all time steps; loop: of one, repeated",
     )
     _add_choice(group, "--device", frameworks.DEVICES, "auto (default: a GPU if there is one), cpu or cuda")
     precisions = (frameworks.AUTO, *frameworks.PRECISIONS)
@@ -156,7 +165,7 @@ def _add_speed(group: argparse._ArgumentGroup) -> None:
         group,
         "--precision",
         precisions,
-        f"{described.one_of(precisions, 'fp32')}; auto: bf16 if it can",
+        f"{described.one_of(precisions, 'fp32')}; auto: bf16 if the device can",
     )
     group.add_argument(
         "--devices", type=cli.whole(1), metavar="N", help="devices of this machine to train on (default: 1)"
@@ -165,7 +174,7 @@ def _add_speed(group: argparse._ArgumentGroup) -> None:
         group,
         "--reduce-precision",
         frameworks.REDUCE_PRECISIONS,
-        "of gradients sent between devices: fp32 (default) or bf16",
+        "precision of gradients sent between devices: fp32 (default) or bf16",
     )
 
 
@@ -179,8 +188,7 @@ def _add_hyperparameter(group: argparse._ArgumentGroup, each: Hyperparameter) ->
         how = {"action": argparse.BooleanOptionalAction, "default": None}
     elif each.kind is str:
         how = {"choices": each.choices or None, "metavar": "NAME"}
-    shown = argparse.SUPPRESS if each.name in SELDOM_GIVEN else each.help
-    group.add_argument(each.flag, help=shown, **how)
+    group.add_argument(each.flag, help=each.help, **how)
 
 
 if __name__ == "__main__":

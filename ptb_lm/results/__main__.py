@@ -5,12 +5,15 @@ import sys
 import textwrap
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeAlias
 
 from ptb_lm import cli, files
 from ptb_lm.errors import UserError
 from ptb_lm.results import plan, steps
 
 PROG = "python -m ptb_lm.results"
+_Commands: TypeAlias = "argparse._SubParsersAction[cli.Parser]"
+_Function = Callable[[argparse.Namespace], int]
 REPRODUCE = "scripts/reproduce"  # which is how a person calls the command of this name
 
 
@@ -29,47 +32,63 @@ def _command(given: list[str]) -> int:
 
 
 def _parser() -> cli.Parser:
-    results = files.home() / "results"
     parser = cli.Parser(
         prog=PROG, description="Make tables and pictures from finished runs and benchmark rows."
     )
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    _add_tables(commands)
+    _add_of_runs(commands)
+    _add_reproduce(commands)
+    return parser
 
-    def add(name: str, text: str, function: Callable[[argparse.Namespace], int]) -> cli.Parser:
-        command = commands.add_parser(name, prog=f"{PROG} {name}", description=text, help=text)
-        command.set_defaults(function=function)
-        return command
 
-    table = add("table", "Write the tables of results/README.md from the runs there.", _table)
-    table.add_argument("--results", type=Path, default=results, help="the folder (default: results)")
+def _add(commands: _Commands, name: str, text: str, function: _Function) -> cli.Parser:
+    command = commands.add_parser(name, prog=f"{PROG} {name}", description=text, help=text)
+    command.set_defaults(function=function)
+    return command
+
+
+def _add_results(command: cli.Parser) -> None:
+    results = files.home() / "results"
+    command.add_argument("--results", type=Path, default=results, help="the folder (default: results)")
+
+
+def _add_tables(commands: _Commands) -> None:
+    """Add the commands that write tables from all that is in results."""
+    text = "Write the tables of results/README.md from the runs there."
+    _add_results(_add(commands, "table", text, _table))
 
     text = "Write the table of models that adapt to the text, into results/README.md."
-    adaptation = add("adaptation", text, _adaptation)
-    adaptation.add_argument("--results", type=Path, default=results, help="the folder (default: results)")
+    _add_results(_add(commands, "adaptation", text, _adaptation))
 
-    curve = add("curve", "Draw the learning curve of each run into RUN/curve.svg.", _curve)
+    text = "Write the tables of speed in README.md and docs/performance.md from a benchmark's rows."
+    speed = _add(commands, "speed", text, _speed)
+    speed.add_argument(
+        "--root", type=Path, default=files.home(), help="root of the checkout (default: this one)"
+    )
+
+
+def _add_of_runs(commands: _Commands) -> None:
+    """Add the commands for single runs."""
+    text = "Draw the learning curve of each run into RUN/curve.svg."
+    curve = _add(commands, "curve", text, _curve)
     curve.add_argument("runs", nargs="*", type=Path, metavar="RUN", help="default: all runs in results")
 
-    record = add("record", "Add a run to the table of records, records.md in the same folder.", _record)
+    text = "Add a run to the table of records, records.md in the same folder."
+    record = _add(commands, "record", text, _record)
     record.add_argument("run", type=Path, metavar="RUN", help="a run's folder in results")
     record.add_argument(
         "--what", required=True, help="what changed since the previous record, in a few words"
     )
 
-    text = "Write the tables of speed in README.md and docs/performance.md from a benchmark's rows."
-    speed = add("speed", text, _speed)
-    speed.add_argument(
-        "--root", type=Path, default=results.parent, help="root of the checkout (default: this one)"
-    )
-
     text = "Copy a run as it is now to results/NAME, with its curve and TensorBoard's log."
-    keep = add("keep", text, _keep)
+    keep = _add(commands, "keep", text, _keep)
     keep.add_argument("run", type=Path, metavar="RUN", help="a run's folder in checkpoints")
     keep.add_argument("--name", help="name of the folder in results (default: as in checkpoints)")
-    keep.add_argument("--results", type=Path, default=results, help="the folder (default: results)")
+    _add_results(keep)
 
     text = "Compute the test perplexity of a kept run again, with other models and the other framework."
-    check = add("check", text, _check)
+    check = _add(commands, "check", text, _check)
     check.add_argument(
         "run", type=Path, metavar="RUN", help="a run's folder in checkpoints, with its weights"
     )
@@ -81,11 +100,8 @@ def _parser() -> cli.Parser:
         help="models that compute it, in float32 (default: torch/cudnn tensorflow/block_fused)",
     )
 
-    _add_reproduce(commands)
-    return parser
 
-
-def _add_reproduce(commands: "argparse._SubParsersAction[cli.Parser]") -> None:
+def _add_reproduce(commands: _Commands) -> None:
     text = "Make the measured results again, and keep them in results/. scripts/reproduce calls this."
     width = 18
     listed = "\n".join(

@@ -11,10 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from ptb_lm import host
+from ptb_lm.data.text import Ids
 from ptb_lm.errors import UserError
 from ptb_lm.files import atomic_write
 from ptb_lm.model import backend
+from ptb_lm.model.backend import Arrays
 from ptb_lm.model.choice import Choice
+from ptb_lm.model.config import Config
 from ptb_lm.results.markdown import table
 from ptb_lm.results.runs import Run
 from ptb_lm.training import run_data, scoring
@@ -67,29 +70,25 @@ def check(run: Path, kept: Path, by: Sequence[str] = BY) -> list[Check]:
     weights = directory.read_weights(config, vocabulary)
     ids = run_data.load_again(config, vocabulary).splits["test"]
     own = Choice.of(**{**config.choice.to_json(), "execution": None, "unroll": None})
-    found = []
-    for choice in (own, *(_choice(each, config.choice.seed) for each in by)):
-        model = backend.build(config.hyperparameters, weights, choice)
-        name = f"{choice.framework}/{choice.model}"
-        perplexity = scoring.perplexity(
-            model,
-            ids,
-            config.hyperparameters,
-            batch_size=scoring.batch_size("test", config.hyperparameters),
-            description=name,
-        )
-        commit = str(host.environment().get("commit") or "")
-        found.append(
-            Check(
-                by=name,
-                precision=choice.precision,
-                engine=model.engine,
-                test_perplexity=scoring.checked(perplexity, "the test split"),
-                commit=commit,
-            )
-        )
+    choices = (own, *(_choice(each, config.choice.seed) for each in by))
+    found = [_checked(choice, config.hyperparameters, weights, ids) for choice in choices]
     atomic_write(kept / FILE, json.dumps([asdict(each) for each in found], indent=2) + "\n")
     return found
+
+
+def _checked(choice: Choice, config: Config, weights: Arrays, ids: Ids) -> Check:
+    """Return the test perplexity of some weights, as a model computes it."""
+    model = backend.build(config, weights, choice)
+    name = f"{choice.framework}/{choice.model}"
+    rows = scoring.batch_size("test", config)
+    perplexity = scoring.perplexity(model, ids, config, batch_size=rows, description=name)
+    return Check(
+        by=name,
+        precision=choice.precision,
+        engine=model.engine,
+        test_perplexity=scoring.checked(perplexity, "the test split"),
+        commit=str(host.environment().get("commit") or ""),
+    )
 
 
 def _choice(name: str, seed: int) -> Choice:

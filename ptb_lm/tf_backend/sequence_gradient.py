@@ -67,20 +67,7 @@ def sequence_gradient(
     # Transposed once: a product by the transpose of a matrix takes up to three times as long at each step.
     back_GH = tf.transpose(weight[width:])
     h_before_TBH = tf.concat([h_BH[None], after.h[:-1]], 0)
-    c_before_TBH = tf.concat([c_BH[None], after.cs[:-1]], 0)
-    # With c = f c_before + i g and h = o tanh(c):
-    by_i = after.i * after.ci
-    by_g = after.i - by_i * after.ci
-    by_i -= by_i * after.i
-    by_f = c_before_TBH * (after.f - tf.square(after.f))
-    factors = _Factors(
-        d_h=d_h_TBH,
-        d_c=d_c_TBH,
-        through=after.o - after.h * after.co,
-        forgotten=after.f,
-        by_c=tf.stack([by_i, by_f, by_g], 2),
-        by_h=after.h - after.h * after.o,
-    )
+    factors = _factors(c_BH, after, d_h_TBH, d_c_TBH)
     zeros: _Carried = (tf.zeros_like(h_BH), tf.zeros_like(c_BH))
     if x_TBI.shape[0] is not None and x_TBI.shape[0] <= LONGEST_UNROLLED:
         d_gates_TBG, (d_h_before_BH, d_c_before_BH) = _unrolled(factors, back_GH, zeros)
@@ -91,6 +78,24 @@ def sequence_gradient(
     d_x_TBI = tf.reshape(tf.matmul(d_gates_NG, weight[:width], transpose_b=True), tf.shape(x_TBI))
     d_weight = tf.matmul(inputs, d_gates_NG, transpose_a=True)
     return d_x_TBI, d_h_before_BH, d_c_before_BH, d_weight, tf.reduce_sum(d_gates_NG, 0)
+
+
+def _factors(c_BH: tf.Tensor, after: Activations, d_h_TBH: tf.Tensor, d_c_TBH: tf.Tensor) -> _Factors:
+    """Return what each step multiplies and adds; arguments as of `sequence_gradient`."""
+    c_before_TBH = tf.concat([c_BH[None], after.cs[:-1]], 0)
+    # With c = f c_before + i g and h = o tanh(c):
+    by_i = after.i * after.ci
+    by_g = after.i - by_i * after.ci
+    by_i -= by_i * after.i
+    by_f = c_before_TBH * (after.f - tf.square(after.f))
+    return _Factors(
+        d_h=d_h_TBH,
+        d_c=d_c_TBH,
+        through=after.o - after.h * after.co,
+        forgotten=after.f,
+        by_c=tf.stack([by_i, by_f, by_g], 2),
+        by_h=after.h - after.h * after.o,
+    )
 
 
 def _step(at_t: _Factors, back_GH: tf.Tensor, carried: _Carried) -> tuple[tf.Tensor, _Carried]:

@@ -1,12 +1,10 @@
-"""The torch backend: the contract of ptb_lm.model.backend.
+"""The torch backend: the contract of ptb_lm.model.backend, and the training step.
 
-Shapes: B = batch, T = time steps, N = T * B tokens, L = layers, or the length of a row, E = embedding width,
-H = hidden units, V = vocabulary.
+Shapes: B = batch, T = time steps, N = T * B tokens, E = embedding width, H = hidden units, V = vocabulary.
 """
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,32 +12,24 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ptb_lm import host
 from ptb_lm.data.corpus import Words
-from ptb_lm.data.text import Ids
-from ptb_lm.errors import UserError
 from ptb_lm.model import cells
 from ptb_lm.model.backend import Arrays, Backend, Measured
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
 from ptb_lm.model.dropout import Masks
 from ptb_lm.model.ranks import ALONE, Ranks
-from ptb_lm.torch_backend import cpu, rank_state, words
-from ptb_lm.torch_backend.base import TorchModel, enough_memory
-from ptb_lm.torch_backend.cells import Canonical
-from ptb_lm.torch_backend.dropout import WindowDropout, multiplied, no_dropout, one_after_another
-from ptb_lm.torch_backend.execution import executed, of_ranks
+from ptb_lm.torch_backend import cpu, rank_state
+from ptb_lm.torch_backend.base import enough_memory
+from ptb_lm.torch_backend.dropout import WindowDropout, multiplied, one_after_another
+from ptb_lm.torch_backend.execution import of_ranks
 from ptb_lm.torch_backend.graph import CudaGraph, Graph, GraphedStep, Step
-from ptb_lm.torch_backend.loss import SoftmaxLayer, add_by_word, global_norm, sum_by_word
+from ptb_lm.torch_backend.loss import add_by_word, global_norm, sum_by_word
 from ptb_lm.torch_backend.loss_scale import LossScale, zeroed
 from ptb_lm.torch_backend.moving_average import MovingAverage
-from ptb_lm.torch_backend.precision import Masters
-from ptb_lm.torch_backend.stack import RecurrentStack, State
+from ptb_lm.torch_backend.network import Loss, Network, loss_of
+from ptb_lm.torch_backend.stack import State
 from ptb_lm.torch_backend.window import Window, exchange_of
-
-# [2]: negative log likelihood, gradient norm; in float64, as their sums over a split must be. In float16 [3]:
-# and the loss scale of the next step if this one was skipped, else 0.
-Loss = Tensor
 
 
 @enough_memory()
@@ -55,7 +45,7 @@ def build(
     return TorchBackend(config, weights, choice, ranks)
 
 
-class TorchBackend(TorchModel, Backend):
+class TorchBackend(Network, Backend):
     """An LSTM language model in torch, with SGD."""
 
     preferred: ClassVar[Mapping[str, str]] = {"cpu": "eager", "cuda": "graph"}
@@ -63,46 +53,22 @@ class TorchBackend(TorchModel, Backend):
     def __init__(
         self, config: Config, weights: Mapping[str, NDArray[Any]], choice: Choice, ranks: Ranks = ALONE
     ) -> None:
+        size = len(weights["embedding"])
+        super().__init__(
+            config, of_ranks(choice, ranks), vocabulary_size=size, rows=config.batch_size // ranks.size
+        )
         self.ranks = ranks
-        super().__init__(of_ranks(choice, ranks), cell=config.cell)
-        if self.device.type == "cpu":
-            host.keep_freed_memory()
-        self.config = config
-        vocabulary_size = len(weights["embedding"])
-        self.stack = RecurrentStack.build(
-            choice.model, config.embedding_width, config.layer_sizes, cell=config.cell
-        )
         self.carried = cells.get(config.cell).carried
-        self.stack.to(self.device, self.precision.compute)
-        self.window = (config.batch_size // ranks.size, config.num_steps)
-        self.executed_stack = self.stack.executed(
-            partial(executed, execution=self.execution, window=self.window)
-        )
-        self.softmax = SoftmaxLayer(
-            config.layer_sizes[-1],
-            vocabulary_size,
-            device=self.device,
-            precision=self.precision,
-            by_word=config.tie_weights,
-        )
-        if config.tie_weights:
-            self.embedding_VE = self.softmax.kernel.T
-        else:
-            kept: dict[str, Any] = {"device": self.device, "dtype": self.precision.master}
-            self.embedding_VE = torch.zeros(vocabulary_size, config.embedding_width, **kept)
+        self.trained = self.stack.trained()
         self.dropout = WindowDropout(
             config,
-            vocabulary_size,
+            size,
             device=self.device,
             dtype=self.dtype,
             seed=rank_state.seed(choice.seed, ranks),
         )
-        self.exchange = exchange_of(
-            ranks, device=self.device, precision=self.precision, vocabulary_size=vocabulary_size
-        )
-        self.trained = self.stack.trained()
-        self.masters = Masters(self.trained, self.precision.master)
-        self.loss_scale = None
+        self.exchange = exchange_of(ranks, device=self.device, precision=self.precision, vocabulary_size=size)
+        self.loss_scale: LossScale | None = None
         if self.precision.loss_scale != 1:
             self.loss_scale = LossScale(self.precision.loss_scale, device=self.device)
         self.rate = torch.zeros((), device=self.device, dtype=torch.float64)
@@ -113,32 +79,9 @@ class TorchBackend(TorchModel, Backend):
             self.step = self.graphed(CudaGraph(self.device, self.dropout.generator))
         self.load_weights(weights)
 
-    @property
-    def engine(self) -> str:
-        """What computes the LSTM and, on a CPU, all else."""
-        return super().engine + (f"; {cpu.described(self.dtype)}" if self.device.type == "cpu" else "")
-
     def environment(self) -> dict[str, Any]:
         """Return versions, device, threads, and how many processes there are if there are several."""
         return {**super().environment(), **self.exchange.environment()}
-
-    def canonical(self) -> dict[str, Canonical]:
-        """Return the parameters by canonical name (ptb_lm.model.parameters)."""
-        layers = self.stack.canonical().items()
-        table = {
-            "embedding": Canonical(self.embedding_VE),
-            **{name: where._replace(parameter=self.masters[where.parameter]) for name, where in layers},
-            "softmax.kernel": Canonical(self.softmax.kernel),
-            "softmax.bias": Canonical(self.softmax.bias),
-        }
-        if self.config.tie_weights:
-            del table["softmax.kernel"]
-        return table
-
-    def load_weights(self, weights: Mapping[str, NDArray[Any]]) -> None:
-        """Set the parameters from canonical arrays of the right names and shapes."""
-        super().load_weights(weights)
-        self._refresh()
 
     @enough_memory()
     def average(self, weight: float) -> None:
@@ -161,16 +104,7 @@ class TorchBackend(TorchModel, Backend):
     def _swap_averages(self) -> None:
         assert self.moving_average is not None
         self.moving_average.swap()
-        self._refresh()
-
-    def zero_state(self, batch_size: int) -> State:
-        """Return the zero state for a batch."""
-        return self.stack.zero_state(batch_size)
-
-    @enough_memory()
-    def place(self, rows_BL: Ids) -> Tensor:
-        """Return the rows on the device, laid out so that a window's words in time-major order are a view."""
-        return words.placed(rows_BL, self.device)
+        self.refresh()
 
     @enough_memory()
     def train_step(
@@ -190,43 +124,6 @@ class TorchBackend(TorchModel, Backend):
         """
         return self.dropout.next_kept(batch, steps)
 
-    @enough_memory()
-    @torch.no_grad()
-    def evaluate_step(self, x_BT: Words, y_BT: Words, state: State) -> tuple[State, Loss]:
-        """Score a window without dropout."""
-        self.hold_precision()
-        ids_N, targets_N = self._time_major(x_BT), self._time_major(y_BT)
-        # Compiled for one shape only: it would compile again for each of many other shapes.
-        stack = self.executed_stack if x_BT.shape == self.window else self.stack
-        output_TBH, state = stack(self._embedded(ids_N, x_BT.shape[0]), state, dropout=no_dropout)
-        nll_N = self.softmax.losses(output_TBH.flatten(0, 1), targets_N)
-        zero = torch.zeros_like(self.rate)
-        return state, _measured(nll_N, *([zero, zero] if self.loss_scale else [zero]))
-
-    @enough_memory()
-    @torch.no_grad()
-    def log_probabilities(
-        self, x_BT: Words, y_BT: Words, state: State, *, lengths_B: Ids | None = None
-    ) -> tuple[State, NDArray[Any]]:
-        """Return the state after a window and the log-probability of each target [B, T]."""
-        hidden, state = self._outputs(x_BT, state, lengths_B)
-        hidden_NH, targets_N, (batch, steps) = hidden.flatten(0, 1), self._time_major(y_BT), x_BT.shape
-        if lengths_B is None:
-            log_p_N = -self.softmax.losses_of_any_number(hidden_NH, targets_N)
-        else:  # the softmax is the larger part of the work, and padding is none of its business
-            step_TB = np.arange(steps)[:, None]
-            (counts,) = torch.from_numpy((step_TB < lengths_B).ravel()).to(self.device).nonzero(as_tuple=True)
-            log_p_N = hidden_NH.new_zeros(len(targets_N), dtype=self.softmax.weight.dtype)
-            log_p_N[counts] = -self.softmax.losses_of_any_number(hidden_NH[counts], targets_N[counts])
-        return state, log_p_N.view(steps, batch).T.cpu().numpy()
-
-    @enough_memory()
-    @torch.no_grad()
-    def next_words(self, x_BT: Words, state: State) -> tuple[State, NDArray[Any]]:
-        """Return the state after some words and the log-probability of every word to come next [B, V]."""
-        output_TBH, state = self._outputs(x_BT, state)
-        return state, self.softmax.log_probabilities(output_TBH[-1]).cpu().numpy()
-
     def read(self, losses: Sequence[Loss]) -> list[Measured]:
         """Wait for the device and return the numbers behind some losses."""
         if not losses:
@@ -236,10 +133,7 @@ class TorchBackend(TorchModel, Backend):
 
     def export_training_state(self, state: State) -> Arrays:
         """Return the carried state, the state of the dropout stream, and in float16 the loss scale."""
-        carried = {
-            name: torch.stack(parts).to("cpu", self.precision.master).numpy()
-            for name, parts in zip(self.carried, zip(*state, strict=True), strict=True)
-        }
+        carried = rank_state.exported(state, self.carried, self.precision.master)
         return {
             **rank_state.of_all(carried, self.dropout.generator, self.ranks),
             # A run continues with its own way to compute, even if this machine would choose another.
@@ -249,24 +143,12 @@ class TorchBackend(TorchModel, Backend):
 
     def load_training_state(self, arrays: Mapping[str, NDArray[Any]]) -> State:
         """Set what `export_training_state` returned, and return the carried state."""
-        try:
-            rank_state.load(self.dropout.generator, arrays[rank_state.GENERATOR], self.ranks)
-        except (RuntimeError, TypeError) as error:
-            # A GPU's generator has another state than a CPU's.
-            raise UserError(
-                f"the random stream of dropout was not saved on {self.device.type} ({error})"
-            ) from None
+        rank_state.load(self.dropout.generator, arrays[rank_state.GENERATOR], self.ranks)
         if self.device.type == "cpu" and "torch.cpu" in arrays:
             cpu.restore(arrays["torch.cpu"])
         if self.loss_scale:
             self.loss_scale.load(arrays)
-        mine = self.ranks.share(arrays[self.carried[0]].shape[1])
-        saved = [torch.from_numpy(arrays[name][:, mine].copy()) for name in self.carried]
-        state = self.zero_state(saved[0].shape[1])
-        for layer, saved_layer in zip(state, zip(*saved, strict=True), strict=True):
-            for part_BH, saved_BH in zip(layer, saved_layer, strict=True):
-                part_BH.copy_(saved_BH)
-        return state
+        return rank_state.restored(arrays, self.carried, self.zero_state, self.ranks)
 
     def graphed(self, graph: Graph) -> GraphedStep:
         """Return the training step as a graph that is captured at its first call."""
@@ -303,7 +185,7 @@ class TorchBackend(TorchModel, Backend):
         measured = [self._update(window.ids, window.d_embedded, window.gradients)]
         if self.loss_scale:
             measured.append(self.loss_scale.move(measured[0].isfinite()))
-        return [tuple([part.detach() for part in layer]) for layer in state], _measured(window.nll, *measured)
+        return [tuple([part.detach() for part in layer]) for layer in state], loss_of(window.nll, *measured)
 
     def _update(self, ids_N: Tensor, d_embedded_NE: Tensor, gradients: Sequence[Tensor]) -> Tensor:
         """Clip by the global norm, move the parameters, and return the norm before clipping, [].
@@ -345,29 +227,3 @@ class TorchBackend(TorchModel, Backend):
     def _loss_scale(self) -> Tensor | float:
         """Return what the gradients of this step are multiplied by."""
         return self.loss_scale.scale if self.loss_scale else self.precision.loss_scale
-
-    def _outputs(self, x_BT: Words, state: State, lengths_B: Ids | None = None) -> tuple[Tensor, State]:
-        """Return the top layer's output [T, B, H] without dropout, and the state after."""
-        self.hold_precision()
-        embedded_TBE = self._embedded(self._time_major(x_BT), x_BT.shape[0])
-        lengths = None if lengths_B is None else torch.from_numpy(lengths_B.astype(np.int64))
-        output_TBH, after = self.stack(embedded_TBE, state, dropout=no_dropout, lengths_B=lengths)
-        return output_TBH, after
-
-    def _refresh(self) -> None:
-        """Use the new values of the parameters after they were set from outside."""
-        self.masters.refresh()
-        self.softmax.refresh()
-
-    def _embedded(self, ids_N: Tensor, batch: int) -> Tensor:
-        """Return the words' vectors, [T, B, E]."""
-        return self.embedding_VE[ids_N].to(self.precision.compute).view(-1, batch, self.embedding_VE.shape[1])
-
-    def _time_major(self, ids_BT: Words) -> Tensor:
-        """Return a window's words on the device, [N]."""
-        return words.time_major(ids_BT, self.device).flatten()
-
-
-def _measured(nll_N: Tensor, *more: Tensor) -> Loss:
-    # Summed in float64: the total over a split must not depend on how it was cut into windows.
-    return torch.stack([nll_N.sum(dtype=torch.float64), *more])

@@ -4,15 +4,17 @@ Shapes: L = layers, B = batch, H = hidden units, R = ranks.
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from ptb_lm.errors import UserError
 from ptb_lm.model.backend import Arrays
 from ptb_lm.model.ranks import Ranks
+from ptb_lm.torch_backend.stack import State
 
 GENERATOR = "torch.generator"  # in a run's state: [bytes] of one process, [R, bytes] of several
 
@@ -34,16 +36,51 @@ def of_all(carried: Arrays, generator: torch.Generator, ranks: Ranks) -> Arrays:
     }
 
 
+def exported(state: State, names: Sequence[str], dtype: torch.dtype) -> Arrays:
+    """Return what this rank's rows carry, by the names of its parts, each [L, B, H]."""
+    return {
+        name: torch.stack(parts).to("cpu", dtype).numpy()
+        for name, parts in zip(names, zip(*state, strict=True), strict=True)
+    }
+
+
+def restored(
+    arrays: Mapping[str, NDArray[Any]],
+    names: Sequence[str],
+    zero_state: Callable[[int], State],
+    ranks: Ranks,
+) -> State:
+    """Return what this rank's rows carry, from what was saved for the rows of all ranks.
+
+    Args:
+        arrays: Among others the parts, each [L, B, H], B the rows of all ranks.
+        names: Of the parts.
+        zero_state: Returns a state for a number of rows, to be written into.
+        ranks: This rank and the others.
+    """
+    mine = ranks.share(arrays[names[0]].shape[1])
+    saved = [torch.from_numpy(arrays[name][:, mine].copy()) for name in names]
+    state = zero_state(saved[0].shape[1])
+    for layer, saved_layer in zip(state, zip(*saved, strict=True), strict=True):
+        for part_BH, saved_BH in zip(layer, saved_layer, strict=True):
+            part_BH.copy_(saved_BH)
+    return state
+
+
 def load(generator: torch.Generator, saved: NDArray[Any], ranks: Ranks) -> None:
     """Go on with the stream that this rank saved; if it was another number of ranks, begin one of its own.
 
     Such a stream depends on those that were saved, so that no masks of before come again.
 
     Raises:
-        RuntimeError, TypeError: They are not of such a generator.
+        UserError: They are not of such a generator: a GPU's has another state than a CPU's.
     """
     of_ranks = saved[None] if saved.ndim == 1 else saved
-    generator.set_state(torch.from_numpy(of_ranks[ranks.rank % len(of_ranks)].copy()))
+    try:
+        generator.set_state(torch.from_numpy(of_ranks[ranks.rank % len(of_ranks)].copy()))
+    except (RuntimeError, TypeError) as error:
+        where = generator.device.type
+        raise UserError(f"the random stream of dropout was not saved on {where} ({error})") from None
     if len(of_ranks) != ranks.size:
         generator.manual_seed(_derived(np.ascontiguousarray(saved).tobytes(), ranks))
 

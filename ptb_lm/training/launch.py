@@ -4,9 +4,7 @@ This is not in ptb_lm.train, because its imports take longer than --help may.
 """
 
 import argparse
-import contextlib
 import dataclasses
-import itertools
 import shlex
 import time
 from collections.abc import Mapping
@@ -18,10 +16,9 @@ from ptb_lm import cli, host, streams
 from ptb_lm.data.corpus import Corpus, load_named
 from ptb_lm.data.vocabulary import Vocabulary
 from ptb_lm.errors import LostRankError, UserError
-from ptb_lm.files import home
 from ptb_lm.model import backend, parameters
 from ptb_lm.model.ranks import ALONE, Ranks
-from ptb_lm.training import announcements, processes, restarts, run_data
+from ptb_lm.training import announcements, processes, restarts, run_data, run_folder
 from ptb_lm.training.fine_tuning import Start
 from ptb_lm.training.interrupt import Interrupted, StopRequest
 from ptb_lm.training.progress_display import LOG_SECONDS
@@ -30,7 +27,7 @@ from ptb_lm.training.run_directory import RunDirectory
 from ptb_lm.training.run_flags import OF_A_NEW_RUN, new_config, resumed_config
 from ptb_lm.training.schemas import Row
 from ptb_lm.training.shared_directory import SharedRunDirectory
-from ptb_lm.training.trainer import Trainer, count_steps
+from ptb_lm.training.trainer import Trainer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,26 +76,11 @@ def train(arguments: argparse.Namespace, command_line: str, *, started: float, r
     command, load = f"{cli.TRAIN} {command_line}".strip(), host.Load()
     given = {name: value for name, value in vars(arguments).items() if value is not None}
     asked = _asked(processes.with_global_batch(given, ranks), command, ranks)
-
     # Everything that can be wrong is found out before anything is written.
-    ranks.check_divisible(asked.run.hyperparameters.batch_size)
-    run, corpus = ranks.alike(lambda: _with_text(asked), lambda made: processes.facts(*made))
-    start, directory = asked.start, asked.directory
-    if start:
-        run = dataclasses.replace(run, init_from=ranks.from_first(lambda: start.record(corpus)))
-    parameters.check_fits(run.hyperparameters, len(corpus.vocabulary))
-    draw = start.initial if start else _drawn
-    weights = draw(run, len(corpus.vocabulary))
-    model = backend.build(run.hyperparameters, weights, run.choice, ranks)
-    ranks.meet()  # one machine may have compiled what another one had already
-    if not asked.resuming and "run_dir" not in given:
-        directory = _directory(ranks.from_first(lambda: _made_first(directory.path)), ranks)
+    run, corpus, model, count = _built(asked, ranks)
+    directory = _made(asked, ranks)
     with directory.locked(), StopRequest(together=ranks.size > 1) as stop:
-        # Another process may have been at work here since this was looked at.
-        if not asked.resuming:
-            ranks.from_first(lambda: _refuse_existing(directory.path, overwrite=asked.overwrite))
-        elif directory.read_config() != asked.found:
-            raise UserError(f"another process has changed {directory.config}; try again")
+        _check_again(asked, directory, ranks)
         trainer = Trainer(
             run,
             corpus,
@@ -110,32 +92,76 @@ def train(arguments: argparse.Namespace, command_line: str, *, started: float, r
             log_seconds=given.get("log_interval", LOG_SECONDS),
         )
         trainer.environment |= restarts.job()
-        if asked.resuming:
-            trainer.resume(command)
-            result = directory.read_result()
-            if trainer.progress.epoch == run.hyperparameters.epochs and result:
-                cli.remark(
-                    f"the run in {directory.path} is finished; to train it further, give more --epochs"
-                )
-                announcements.report(result, directory)
-                return 0
-            directory.remove_leftovers()
-            directory.write_config(run)
-        else:
+        if not asked.resuming:
             directory.create(run, corpus.vocabulary)
-        threads = trainer.environment.get("threads")
-        busy = load.hint(threads) if isinstance(threads, int) and ranks.size == 1 else None
-        hints = [*model.hints, *filter(None, [busy])]
-        announcements.announce(run, corpus, model, directory, parameters.count(weights), hints=hints)
-        if asked.resuming:
-            cli.remark(f"continues in epoch {trainer.progress.epoch + 1}, step {trainer.progress.step + 1}")
-            announcements.tell_what_changed(*trainer.progress.environments[-2:])
+        elif result := _resumed(trainer, command):
+            announcements.report(result, directory)
+            return 0
+        _announce(trainer, load, parameter_count=count, resuming=asked.resuming)
         try:
             result = _to_the_end(trainer, started=started)
         except Interrupted as interrupted:
             return interrupted.exit_status
     announcements.report(result, directory)
     return 0
+
+
+def _built(asked: _Asked, ranks: Ranks) -> tuple[RunConfig, Corpus, backend.Backend, int]:
+    """Return the run's configuration, its text, its model with the first weights, and how many these are."""
+    ranks.check_divisible(asked.run.hyperparameters.batch_size)
+    run, corpus = ranks.alike(lambda: _with_text(asked), lambda made: processes.facts(*made))
+    start = asked.start
+    if start:
+        run = dataclasses.replace(run, init_from=ranks.from_first(lambda: start.record(corpus)))
+    parameters.check_fits(run.hyperparameters, len(corpus.vocabulary))
+    draw = start.initial if start else _drawn
+    weights = draw(run, len(corpus.vocabulary))
+    model = backend.build(run.hyperparameters, weights, run.choice, ranks)
+    ranks.meet()  # one machine may have compiled what another one had already
+    return run, corpus, model, parameters.count(weights)
+
+
+def _made(asked: _Asked, ranks: Ranks) -> RunDirectory:
+    """Return the run's folder; if no flag names one, it is made."""
+    if asked.resuming or "run_dir" in asked.given:
+        return asked.directory
+    path = asked.directory.path
+    return _directory(ranks.from_first(lambda: run_folder.made_first(path)), ranks)
+
+
+def _check_again(asked: _Asked, directory: RunDirectory, ranks: Ranks) -> None:
+    """Check that no other process has been at work in the folder since this one looked at it."""
+    if not asked.resuming:
+        path, overwrite = directory.path, asked.overwrite
+        ranks.from_first(lambda: run_folder.refuse_existing(path, overwrite=overwrite))
+    elif directory.read_config() != asked.found:
+        raise UserError(f"another process has changed {directory.config}; try again")
+
+
+def _resumed(trainer: Trainer, command: str) -> Row | None:
+    """Continue from the newest state; return the run's result if there is nothing left to train."""
+    directory = trainer.directory
+    trainer.resume(command)
+    result = directory.read_result()
+    if trainer.progress.epoch == trainer.config.epochs and result:
+        cli.remark(f"the run in {directory.path} is finished; to train it further, give more --epochs")
+        return result
+    directory.remove_leftovers()
+    directory.write_config(trainer.run)
+    return None
+
+
+def _announce(trainer: Trainer, load: host.Load, *, parameter_count: int, resuming: bool) -> None:
+    """Say what is trained, how it could be faster, and what is not as it was before a resumed run stopped."""
+    model, threads = trainer.backend, trainer.environment.get("threads")
+    busy = load.hint(threads) if isinstance(threads, int) and trainer.ranks.size == 1 else None
+    hints = [*model.hints, *filter(None, [busy])]
+    announcements.announce(
+        trainer.run, trainer.corpus, model, trainer.directory, parameter_count, hints=hints
+    )
+    if resuming:
+        cli.remark(f"continues in epoch {trainer.progress.epoch + 1}, step {trainer.progress.step + 1}")
+        announcements.tell_what_changed(*trainer.progress.environments[-2:])
 
 
 def _to_the_end(trainer: Trainer, *, started: float) -> Row:
@@ -177,9 +203,9 @@ def _asked(given: dict[str, Any], command: str, ranks: Ranks) -> _Asked:
         return _Asked(given=given, run=run, directory=directory, found=found, vocabulary=vocabulary)
     start = ranks.from_first(lambda: Start.read(given["init_from"])) if "init_from" in given else None
     run = start.config(given) if start else new_config(given)
-    path = given.get("run_dir") or ranks.from_first(lambda: default_path(run))
+    path = given.get("run_dir") or ranks.from_first(lambda: run_folder.default_path(run))
     if "run_dir" in given:
-        ranks.from_first(lambda: _refuse_existing(path, overwrite=bool(given.get("overwrite"))))
+        ranks.from_first(lambda: run_folder.refuse_existing(path, overwrite=bool(given.get("overwrite"))))
     words = start.vocabulary if start else None
     return _Asked(given=given, run=run, directory=_directory(path, ranks), vocabulary=words, start=start)
 
@@ -197,7 +223,7 @@ def _with_text(asked: _Asked) -> tuple[RunConfig, Corpus]:
     else:
         extend = bool(asked.given.get("extend_vocabulary"))
         corpus = load_named(run.data, run.preparation, vocabulary=words, extend=extend)
-    count_steps(corpus, run)  # refuses a split that is too short
+    run_data.count_steps(corpus, run.hyperparameters)  # refuses a split that is too short
     if asked.resuming and words is not None and words.sha256 != corpus.vocabulary.sha256:
         raise UserError(
             f"the vocabulary of the data ({len(corpus.vocabulary):,} words) is not the one in "
@@ -212,38 +238,3 @@ def _drawn(run: RunConfig, words: int) -> parameters.Weights:
 
 def _directory(path: Path, ranks: Ranks) -> RunDirectory:
     return RunDirectory(path) if ranks.size == 1 else SharedRunDirectory(path, ranks)
-
-
-def default_path(run: RunConfig) -> Path:
-    """Return the default folder of a run in checkpoints; another run may already have it."""
-    name = f"{time.strftime('%Y%m%d-%H%M%S')}-{run.choice.framework}-{run.choice.model}-{run.config}"
-    path = home() / "checkpoints" / name
-    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
-
-
-def _made_first(path: Path) -> Path:
-    """Make a new folder of this name, or with a number after it if the name is taken."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    for number in itertools.count(1):  # runs that start within one second
-        new = path if number == 1 else path.with_name(f"{path.name}-{number}")
-        with contextlib.suppress(FileExistsError):
-            new.mkdir()
-            return new
-    raise AssertionError("numbers do not end")
-
-
-def _refuse_existing(path: Path, *, overwrite: bool) -> None:
-    directory = RunDirectory(path)
-    if path.exists() and not path.is_dir():
-        raise UserError(f"{path} is a file, not a run directory")
-    if not path.is_dir() or not any(path.iterdir()) or directory.never_began():
-        return
-    if overwrite:
-        directory.read_config()  # of a run; any other folder is left alone
-    elif not directory.config.exists():
-        raise UserError(f"{path} has files but no run; give --run-dir a new folder")
-    else:
-        again = shlex.join(["--resume", str(path)])
-        raise UserError(
-            f"the run directory {path} exists; continue it with {again}, or replace it with --overwrite"
-        )

@@ -1,4 +1,4 @@
-"""A run's text: its words, its place, and sentences about its preparation."""
+"""A run's text: its words, its place, its steps, and sentences about its preparation."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -10,6 +10,8 @@ from ptb_lm.data.preparation import NAMED, Preparation
 from ptb_lm.data.text import Ids
 from ptb_lm.data.tokens import PLAIN, Treatment
 from ptb_lm.data.vocabulary import EOS, UNK, Vocabulary
+from ptb_lm.model.config import Config
+from ptb_lm.training import scoring
 from ptb_lm.training.origins import Source
 from ptb_lm.training.run_config import RunConfig
 
@@ -48,6 +50,20 @@ def load_again(run: RunConfig, vocabulary: Vocabulary, *, named: str | None = No
     if run.preparation is None and run.init_from is None:
         return corpus.load_named(data)  # its words tell whether it is the same text
     return corpus.load_named(data, run.preparation, vocabulary=vocabulary)
+
+
+def count_steps(data: Corpus, config: Config) -> int:
+    """Return the training steps of an epoch, after checking that every split is long enough.
+
+    Raises:
+        UserError: A split is too short.
+    """
+    for split in ("valid", "test"):
+        rows = scoring.batch_size(split, config)
+        corpus.check_evaluation(data.splits[split], batch_size=rows, split=split)
+    return corpus.count_windows(
+        data.splits["train"], batch_size=config.batch_size, num_steps=config.num_steps
+    )
 
 
 def difference(run: RunConfig, data: Corpus) -> str | None:

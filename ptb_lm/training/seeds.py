@@ -17,7 +17,7 @@ from ptb_lm import cli
 from ptb_lm.errors import DivergenceError, UserError
 from ptb_lm.model.config import HYPERPARAMETERS
 from ptb_lm.model.hyperparameter import flag_name
-from ptb_lm.training import launch
+from ptb_lm.training import run_folder
 from ptb_lm.training.fine_tuning import Start
 from ptb_lm.training.interrupt import StopRequest
 from ptb_lm.training.run_directory import RunDirectory
@@ -48,7 +48,7 @@ def train(arguments: argparse.Namespace, train_one: TrainOne) -> int:
     start = Start.read(arguments.init_from) if "init_from" in given else None
     configured = start.config if start else new_config
     configs = [configured({**given, "seed": seed}) for seed in seeds]  # refuses what is impossible
-    folder = arguments.run_dir or _unused(launch.default_path(configs[0]))
+    folder = arguments.run_dir or _unused(run_folder.default_path(configs[0]))
     again = shlex.join([*cli.TRAIN.split(), *flags({**given, "run_dir": folder, "overwrite": False})])
     runs = {seed: folder / f"seed-{seed}" for seed in seeds}
     wanted = {name: value for name, value in given.items() if name not in ("seeds", "jobs", "run_dir")}

@@ -1,6 +1,5 @@
 """The training loop: epochs, validation, the best weights, stopping. It knows no framework."""
 
-import dataclasses
 import math
 import time
 
@@ -8,23 +7,21 @@ from ptb_lm import cli, host
 from ptb_lm.data import corpus
 from ptb_lm.data.corpus import Corpus, Words
 from ptb_lm.model import parameters
-from ptb_lm.model.backend import Arrays, Backend, Loss, State
-from ptb_lm.training import metrics, scoring
+from ptb_lm.model.backend import Backend, Loss, State
+from ptb_lm.training import metrics, run_data, scoring
 from ptb_lm.training.averaging_schedule import Averages
 from ptb_lm.training.interrupt import Interrupted, StopRequest
 from ptb_lm.training.progress import Progress
 from ptb_lm.training.progress_display import LOG_SECONDS, Log, Watch
 from ptb_lm.training.run_config import RunConfig
 from ptb_lm.training.run_directory import RunDirectory
+from ptb_lm.training.saves import Saves
 from ptb_lm.training.scalars import Scalars
 from ptb_lm.training.schemas import Row
-from ptb_lm.training.state import collect, diverged, restore
+from ptb_lm.training.state import diverged, restore
+from ptb_lm.training.step_sums import StepSums
 
 READ_SECONDS = 0.5  # how often the device is waited for: to move the bar, and to notice divergence
-SAVE_SECONDS = 300.0  # how much work a lost process may lose
-# On a GPU an epoch may take two seconds, and saving one. So the ends of epochs save in a tenth of the time.
-SHARE_OF_SAVES = 0.1
-CHEAP_SECONDS = 0.2  # what takes no longer is saved at the end of each epoch
 
 
 class Trainer:
@@ -67,17 +64,17 @@ class Trainer:
         self.progress = Progress(commands=[command], environments=[self.environment])
         self.rows = self.ranks.share(self.config.batch_size)  # those of the batch that this process trains
         self.state: State = self._zero_state()
-        self.steps = count_steps(corpus, run)
-        self.tokens = self.config.batch_size * self.config.num_steps  # a step
+        self.steps = run_data.count_steps(corpus, self.config)
         self.averages = Averages(backend, self.config, steps_an_epoch=self.steps)
-        self._warm = False  # the first step of a process compiles, and is not clocked
-        self._first = 0, 0.0  # its tokens and seconds
+        self._sums = StepSums(
+            backend, directory, self.config, self.environment, steps=self.steps, started=started
+        )
         self._log = Log(log_seconds)
         self._validation_seconds = 0.0  # of the newest epoch's; 0 before there was one
-        self._save_seconds = 0.0  # of the newest save
-        self._best: Arrays | None = None  # the best weights, where they are not on disk yet
-        self._started = started
-        self._entered = self._saved = time.perf_counter()
+        self._entered = time.perf_counter()
+        self._saves = Saves(
+            directory, backend, self.averages, run=run, corpus=corpus, run_seconds=self._run_seconds
+        )
 
     def resume(self, command: str) -> None:
         """Continue from the newest state of the run directory.
@@ -146,14 +143,14 @@ class Trainer:
                 # One clock may be ahead of the others, and one process alone may hear a signal.
                 due, signal_number, to_save = self.ranks.greatest(
                     [
-                        now - start > READ_SECONDS or not self._warm,
+                        now - start > READ_SECONDS or not self._sums.warm,
                         self.stop.signal_number or 0,
-                        now - self._saved > SAVE_SECONDS,
+                        now > self._saves.next_at,
                     ],
                     in_step=True,
                 )
                 if due or signal_number:
-                    self._read(pending, start)
+                    self._sums.read(pending, progress, start=start)
                     watch.update()
                     pending = []
                     if to_save or signal_number:
@@ -162,34 +159,8 @@ class Trainer:
                         raise Interrupted(signal_number)
                     start = time.perf_counter()  # bar and files are outside the clock
             if pending:
-                self._read(pending, start)
+                self._sums.read(pending, progress, start=start)
                 watch.update()
-
-    def _read(self, pending: list[Loss], start: float) -> None:
-        """Wait for some steps, stop the clock, and add up what they measured."""
-        progress, measured = self.progress, self.backend.read(pending)
-        seconds = time.perf_counter() - start
-        if self._warm:
-            progress.clocked_seconds += seconds
-            progress.clocked_tokens += len(pending) * self.tokens
-        else:
-            # How long a user waits for it: imports, the text, the model, compilation.
-            self.environment["seconds_to_first_step"] = start + seconds - self._started
-            self._warm = True
-            self._first = len(pending) * self.tokens, seconds
-        for nll, gradient_norm, new_loss_scale in measured:
-            progress.step += 1
-            when = f"in epoch {progress.epoch + 1}, step {progress.step} of {self.steps}"
-            if new_loss_scale and math.isfinite(nll):
-                cli.remark(
-                    f"{when}, a gradient overflowed float16: the step is skipped, and the loss scale is "
-                    f"{new_loss_scale:g} from here on"
-                )
-                gradient_norm = 0.0  # it moved nothing
-            if not (math.isfinite(nll) and math.isfinite(gradient_norm)):
-                raise diverged(self.directory, when)
-            progress.nll += nll
-            progress.gradient_norms += gradient_norm
 
     def _finish_epoch(self) -> Row:
         """Validate, keep the weights if they are the best, and write the epoch's row."""
@@ -203,8 +174,7 @@ class Trainer:
             self._save()  # validation is done again, training is not
             raise
         self._validation_seconds = time.perf_counter() - start
-        if not progress.clocked_tokens:  # an epoch of one step has no other
-            progress.clocked_tokens, progress.clocked_seconds = self._first
+        self._sums.end_epoch(progress)
         row = metrics.epoch_row(
             progress, self.config, valid_perplexity=valid, unaveraged_valid_perplexity=unaveraged
         )
@@ -214,13 +184,12 @@ class Trainer:
             raise diverged(self.directory, f"at the end of epoch {row['epoch']}", *what)
         if valid < progress.best_perplexity:
             progress.best_perplexity, progress.best_epoch = valid, row["epoch"]
-            with self.averages.in_place(progress):
-                self._best = self.backend.export_weights()
+            self._saves.keep_best(progress)
         progress.rows.append(row)
         progress.next_epoch()
         self.state = self._zero_state()
         self.directory.write_metrics(progress.rows)
-        (due,) = self.ranks.greatest([self._save_is_due()])
+        (due,) = self.ranks.greatest([self._saves.due_after_an_epoch()])
         if due or progress.epoch == self.config.epochs:
             self._save()
         cli.remark(metrics.epoch_line(row, self.config))
@@ -261,28 +230,8 @@ class Trainer:
             check_stop=self._stop_if_asked,
         )
 
-    def _save_is_due(self) -> bool:
-        """Return whether the end of an epoch saves."""
-        age = time.perf_counter() - self._saved
-        return self._save_seconds <= max(CHEAP_SECONDS, SHARE_OF_SAVES * age)
-
     def _save(self) -> None:
-        """Write the newest training state, and the best weights of the epochs until then."""
-        start = time.perf_counter()
-        saved = collect(self.directory, self.backend, self.averages, self.state, self.progress)
-        if self._best is not None:
-            self._write_best(self._best)
-            self._best = None
-        progress = dataclasses.replace(self.progress, run_seconds=self._run_seconds())
-        self.directory.write_state(saved._replace(progress=progress), corpus=self.corpus, run=self.run)
-        self._saved = time.perf_counter()
-        self._save_seconds = self._saved - start
-
-    def _write_best(self, weights: Arrays) -> None:
-        best = {"epoch": self.progress.best_epoch, "valid_perplexity": self.progress.best_perplexity}
-        # What a resumed run reported before it went on is not true of these weights.
-        self.directory.remove_result()
-        self.directory.write_weights(weights, self.run, self.corpus.vocabulary, best=best)
+        self._saves.save(self.state, self.progress)
 
     def _stop_if_asked(self) -> None:
         (signal_number,) = self.ranks.greatest([self.stop.signal_number or 0])
@@ -298,18 +247,3 @@ class Trainer:
 
     def _run_seconds(self) -> float:
         return self.progress.run_seconds + time.perf_counter() - self._entered
-
-
-def count_steps(corpus_: Corpus, run: RunConfig) -> int:
-    """Return the training steps of an epoch, after checking that every split is long enough.
-
-    Raises:
-        UserError: A split is too short.
-    """
-    config = run.hyperparameters
-    for split in ("valid", "test"):
-        rows = scoring.batch_size(split, config)
-        corpus.check_evaluation(corpus_.splits[split], batch_size=rows, split=split)
-    return corpus.count_windows(
-        corpus_.splits["train"], batch_size=config.batch_size, num_steps=config.num_steps
-    )

@@ -12,7 +12,7 @@ from pathlib import Path
 from faults.fault import Outcomes, flaw
 from faults.subject import AS_PROMISED, Ended, Subject, fingerprint, kill_after, open_streams
 from ptb_lm import train
-from ptb_lm.training import launch, trainer
+from ptb_lm.training import launch, saves
 from ptb_lm.training.run_directory import RunDirectory
 
 SELDOM = 1e9  # seconds between two saves: what is saved was saved for the signal
@@ -49,7 +49,7 @@ def _stopped(
 
     def work() -> int:
         before()
-        trainer.SAVE_SECONDS = SELDOM
+        saves.SAVE_SECONDS = SELDOM
         return train.main(subject.arguments(run))
 
     def meanwhile(child: int) -> None:

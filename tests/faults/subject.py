@@ -20,7 +20,7 @@ import runs
 
 from ptb_lm import stopping, train
 from ptb_lm.errors import UserError
-from ptb_lm.training import tensors, trainer
+from ptb_lm.training import saves, tensors, trainer
 from ptb_lm.training.averaging_schedule import Averages
 from ptb_lm.training.run_directory import RunDirectory
 
@@ -157,7 +157,7 @@ def _work(work: Callable[[], int], log: Path, trace_path: Path) -> NoReturn:
         stopping.heard_from_the_start()  # as a command has it that was not forked
         signal.pthread_sigmask(signal.SIG_UNBLOCK, stopping.SIGNALS)
         trainer.READ_SECONDS = 0.0
-        trainer.SAVE_SECONDS = 0.02
+        saves.SAVE_SECONDS = 0.02
         try:
             status = work()
         except SystemExit as end:

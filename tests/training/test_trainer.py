@@ -26,7 +26,7 @@ from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import SMALL
 from ptb_lm.model.ranks import ALONE
 from ptb_lm.train import main
-from ptb_lm.training import trainer
+from ptb_lm.training import saves, step_sums, trainer
 from ptb_lm.training.interrupt import StopRequest
 from ptb_lm.training.run_config import RunConfig
 from ptb_lm.training.run_directory import RunDirectory, SavedState
@@ -292,14 +292,14 @@ def test_a_killed_run_goes_on_from_its_newest_state(
     """Killed at any time, the files of the last save are whole; here between two saves."""
     run, expected = tmp_path / "run", tmp_path / "expected"
     assert main(arguments(text_folder, expected)) == 0
-    monkeypatch.setattr(trainer, "SAVE_SECONDS", 0.0)
+    monkeypatch.setattr(saves, "SAVE_SECONDS", 0.0)
     monkeypatch.setattr(trainer, "READ_SECONDS", 0.0)
 
-    saves = iter(range(30))
+    allowed = iter(range(30))
     original = trainer.Trainer._save
 
     def save_or_die(self: trainer.Trainer) -> None:
-        if next(saves, None) is None:
+        if next(allowed, None) is None:
             raise Killed
         original(self)
 
@@ -316,8 +316,8 @@ class Killed(BaseException):
 
 
 def saves_at_the_end_only(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(trainer, "CHEAP_SECONDS", 0.0)
-    patch.setattr(trainer, "SHARE_OF_SAVES", 0.0)
+    patch.setattr(saves, "CHEAP_SECONDS", 0.0)
+    patch.setattr(saves, "SHARE_OF_SAVES", 0.0)
 
 
 def die_before_epoch(number: int, patch: pytest.MonkeyPatch) -> None:
@@ -527,7 +527,8 @@ def fake_trainer(
 ) -> Callable[..., tuple[trainer.Trainer, FakeClock]]:
     def make(**changes: Any) -> tuple[trainer.Trainer, FakeClock]:
         clock = FakeClock()
-        monkeypatch.setattr(trainer, "time", clock)
+        for module in (trainer, saves, step_sums):
+            monkeypatch.setattr(module, "time", clock)
         monkeypatch.setattr(trainer, "READ_SECONDS", 3.5)  # every four steps
         config = SMALL.replace(batch_size=3, num_steps=4, epochs=2)
         run = RunConfig(
@@ -567,7 +568,7 @@ def test_the_clock_has_the_steps_in_it_and_nothing_else(
 def test_saving_within_an_epoch_is_outside_the_clock(
     fake_trainer: Callable[..., tuple[trainer.Trainer, FakeClock]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trainer, "SAVE_SECONDS", 5.0)
+    monkeypatch.setattr(saves, "SAVE_SECONDS", 5.0)
     built, _ = fake_trainer()
     built.train()
     assert [row["seconds"] for row in built.progress.rows] == [21.0, 22.0]

@@ -117,25 +117,49 @@ def check(
     if task.config.loss == "ctc":
         bound = bound._replace(gradient=CTC * bound.gradient)
     errors = Errors(bound, steps=task.steps)
-    question = Steps(task, problem.distinct_rows(task), seed)
-    how = "there is none"
+    question, how = Steps(task, problem.distinct_rows(task), seed), "there is none"
     if task.config.keep_prob < 1:
         undropped = dataclasses.replace(task, config=dataclasses.replace(task.config, keep_prob=1.0))
         question = dataclasses.replace(question, task=undropped)
         model, how = None, "in a second model without it"
-    model = build(question.task.config, question.weights) if model is None else model
-    model.load_weights(question.weights)
+    asked: Classifier = build(question.task.config, question.weights) if model is None else model
+    asked.load_weights(question.weights)
     answered = expected.answer(question)
-    batch = question.batches[0]
+    loss = _compare_gradient(asked, question.batches[0], answered, errors, forward="forward" in passes)
+    seconds = _compare_updates(asked, question, answered, errors)
+    return Checked(
+        loss=loss,
+        first_step_seconds=seconds,
+        errors={**errors.numbers(), "rows": task.batch_size, "distinct_rows": question.distinct},
+        what={
+            "steps": f"a gradient and {STEPS + 1} training steps of {task.size}",
+            "precision": precision,
+            "dropout": how,
+        },
+    )
 
+
+def _compare_gradient(
+    model: Classifier, batch: Batch, answered: Answer, errors: Errors, *, forward: bool
+) -> float:
+    """Compare a loss and its gradient, and if asked to the loss of a forward step; return the first loss."""
     loss, gradients = model.loss_and_gradients(batch)
     errors.add("loss", "loss in a gradient", _relative(loss, answered["0.loss"]))
     images = {name: fingerprint(gradient) for name, gradient in gradients.items()}
     for name, error in expected.gradient_errors(answered, "gradient", images).items():
         errors.add("gradient", f"gradient of {name}", error)
-    if "forward" in passes:
+    if forward:
         (scored,) = model.read([model.forward_step(batch)])
         errors.add("loss", "loss in a forward step", _relative(scored, answered["0.loss"]))
+    return loss
+
+
+def _compare_updates(model: Classifier, question: Steps, answered: Answer, errors: Errors) -> float:
+    """Compare what each training step makes of every weight, and the loss after both.
+
+    Returns:
+        The seconds of the first training step.
+    """
     seconds = []
     for step, batch in enumerate(question.batches):
         model.load_weights(question.weights)
@@ -154,16 +178,7 @@ def check(
     (trained,) = model.read([model.train_step(question.batches[0])])
     fallen, wanted = (answered["0.loss"] - after for after in (trained, answered["loss after"]))
     errors.add("moved", f"change of the loss in {STEPS} training steps", _relative(fallen, wanted))
-    return Checked(
-        loss=loss,
-        first_step_seconds=seconds[0],
-        errors={**errors.numbers(), "rows": task.batch_size, "distinct_rows": question.distinct},
-        what={
-            "steps": f"a gradient and {STEPS + 1} training steps of {task.size}",
-            "precision": precision,
-            "dropout": how,
-        },
-    )
+    return seconds[0]
 
 
 def _relative(found: Any, expected: Any) -> float:

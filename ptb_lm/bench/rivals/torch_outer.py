@@ -23,11 +23,12 @@ from ptb_lm.data.corpus import Words
 from ptb_lm.errors import UserError
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
-from ptb_lm.torch_backend.backend import Loss, TorchBackend
+from ptb_lm.torch_backend.backend import TorchBackend
 from ptb_lm.torch_backend.cells import Layer, LSTMState
 from ptb_lm.torch_backend.dropout import Dropout, no_dropout
 from ptb_lm.torch_backend.execution import executed
 from ptb_lm.torch_backend.layers import DirectedLayers
+from ptb_lm.torch_backend.network import Loss
 from ptb_lm.torch_backend.stack import RecurrentStack, State
 
 # Returns the output and each layer's state, of the input and each layer's state.

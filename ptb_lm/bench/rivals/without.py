@@ -20,7 +20,7 @@ from ptb_lm import host
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
 from ptb_lm.model.dropout import Place
-from ptb_lm.torch_backend import backend, cpu, dropout, fused, loss
+from ptb_lm.torch_backend import cpu, dropout, fused, loss, network
 from ptb_lm.torch_backend.backend import TorchBackend
 
 Weights = Mapping[str, NDArray[Any]]
@@ -56,7 +56,7 @@ def own_softmax(config: Config, weights: Weights, **chosen: Any) -> TorchBackend
             self.masters.add(gradients, scale)
             return norm
 
-    _replace(backend, "SoftmaxLayer", AutogradSoftmax)
+    _replace(network, "SoftmaxLayer", AutogradSoftmax)
     return _cudnn(config, weights, kind=AutogradEnds, **chosen)
 
 

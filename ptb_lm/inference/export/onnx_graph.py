@@ -33,6 +33,28 @@ def model(
         words: The vocabulary, in the order of the ids; it is kept in the file's metadata.
         steps: T. None: any.
     """
+    arrays, nodes = _network(config, weights)
+    graph = helper.make_graph(
+        nodes,
+        "ptb_lm",
+        *_values(config, len(words), "time" if steps is None else steps),
+        [numpy_helper.from_array(np.ascontiguousarray(array), name) for name, array in arrays.items()],
+    )
+    built = helper.make_model(
+        graph,
+        opset_imports=[helper.make_opsetid("", OPSET)],
+        ir_version=IR_VERSION,
+        producer_name="ptb_lm",
+    )
+    helper.set_model_props(built, {"vocabulary": json.dumps(list(words))})
+    onnx.checker.check_model(built, full_check=True)
+    return built
+
+
+def _network(
+    config: Config, weights: Mapping[str, NDArray[Any]]
+) -> tuple[dict[str, NDArray[Any]], list[onnx.NodeProto]]:
+    """Return the parameters and nodes of the whole network, from words to logits."""
     arrays: dict[str, NDArray[Any]] = {
         "embedding": weights["embedding"],
         "softmax.bias": weights["softmax.bias"],
@@ -62,21 +84,7 @@ def model(
         helper.make_node("MatMul", ["output_BTH", kernel], ["products_BTV"]),
         helper.make_node("Add", ["products_BTV", "softmax.bias"], ["logits"]),
     ]
-    graph = helper.make_graph(
-        nodes,
-        "ptb_lm",
-        *_values(config, len(words), "time" if steps is None else steps),
-        [numpy_helper.from_array(np.ascontiguousarray(array), name) for name, array in arrays.items()],
-    )
-    built = helper.make_model(
-        graph,
-        opset_imports=[helper.make_opsetid("", OPSET)],
-        ir_version=IR_VERSION,
-        producer_name="ptb_lm",
-    )
-    helper.set_model_props(built, {"vocabulary": json.dumps(list(words))})
-    onnx.checker.check_model(built, full_check=True)
-    return built
+    return arrays, nodes
 
 
 def _layer(

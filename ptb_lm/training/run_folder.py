@@ -1,0 +1,56 @@
+"""Where a run's folder is: its default name, and what of another run may not be overwritten."""
+
+import contextlib
+import itertools
+import shlex
+import time
+from pathlib import Path
+
+from ptb_lm.errors import UserError
+from ptb_lm.files import home
+from ptb_lm.training.run_config import RunConfig
+from ptb_lm.training.run_directory import RunDirectory
+
+
+def default_path(run: RunConfig) -> Path:
+    """Return the default folder of a run in checkpoints; another run may already have it."""
+    name = f"{time.strftime('%Y%m%d-%H%M%S')}-{run.choice.framework}-{run.choice.model}-{run.config}"
+    path = home() / "checkpoints" / name
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+
+
+def made_first(path: Path) -> Path:
+    """Make a new folder of this name, or with a number after it if the name is taken."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    for number in itertools.count(1):  # runs that start within one second
+        new = path if number == 1 else path.with_name(f"{path.name}-{number}")
+        with contextlib.suppress(FileExistsError):
+            new.mkdir()
+            return new
+    raise AssertionError("numbers do not end")
+
+
+def refuse_existing(path: Path, *, overwrite: bool) -> None:
+    """Check that a new run may have this folder.
+
+    Args:
+        path: The folder.
+        overwrite: Whether the run in it may be replaced.
+
+    Raises:
+        UserError: It holds another run that may not be replaced, or files of something else; or it is a file.
+    """
+    directory = RunDirectory(path)
+    if path.exists() and not path.is_dir():
+        raise UserError(f"{path} is a file, not a run directory")
+    if not path.is_dir() or not any(path.iterdir()) or directory.never_began():
+        return
+    if overwrite:
+        directory.read_config()  # of a run; any other folder is left alone
+    elif not directory.config.exists():
+        raise UserError(f"{path} has files but no run; give --run-dir a new folder")
+    else:
+        again = shlex.join(["--resume", str(path)])
+        raise UserError(
+            f"the run directory {path} exists; continue it with {again}, or replace it with --overwrite"
+        )
