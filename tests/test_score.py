@@ -123,7 +123,10 @@ def test_standard_input_is_read(
     assert printed(capsys, run, *name) == expected
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"a\nb \xff\n")))
     assert runs.run_command(score, run, *name) == 2
-    assert capsys.readouterr().err == f"{score.PROG}: standard input, line 2: not valid UTF-8 (byte 0xff)\n"
+    assert (
+        capsys.readouterr().err
+        == f"{score.PROG}: standard input, line 2: byte 0xff is not UTF-8 text; it is binary or has another encoding\n"
+    )
 
 
 N_BEST = """\
@@ -217,8 +220,11 @@ def test_flags_that_do_not_go_together_are_refused(
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
-        (b"w1\nw2 \x00\n", "{path}, line 2: a zero byte; this is a binary file, not text"),
-        (b"\xff\xfe", "{path}, line 1: not valid UTF-8 (byte 0xff)"),
+        (
+            b"w1\nw2 \x00\n",
+            "{path}, line 2: byte 0x00 is not UTF-8 text; it is binary or has another encoding",
+        ),
+        (b"\xff\xfe", "{path}, line 1: byte 0xff is not UTF-8 text; it is binary or has another encoding"),
         (None, "{path} does not exist"),
     ],
     ids=["binary", "not UTF-8", "missing"],

@@ -180,9 +180,12 @@ def test_a_missing_split_is_refused(split: str, own_data: Path, refused: Callabl
     ("content", "problem"),
     [
         (b"", " is empty"),
-        (b"w1 w2\nw1 \x00 w2\n", ", line 2: a zero byte; this is a binary file, not text"),
-        (b"w1\n\nw1 \xc3(\n", ", line 3: not valid UTF-8 (byte 0xc3)"),
-        (b"w1\nw1 \xc3", ", line 2: not valid UTF-8 (byte 0xc3)"),
+        (
+            b"w1 w2\nw1 \x00 w2\n",
+            ", line 2: byte 0x00 is not UTF-8 text; it is binary or has another encoding",
+        ),
+        (b"w1\n\nw1 \xc3(\n", ", line 3: byte 0xc3 is not UTF-8 text; it is binary or has another encoding"),
+        (b"w1\nw1 \xc3", ", line 2: byte 0xc3 is not UTF-8 text; it is binary or has another encoding"),
     ],
     ids=["empty", "binary", "not UTF-8", "cut within a character"],
 )
