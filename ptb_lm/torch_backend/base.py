@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from ptb_lm import memory
 from ptb_lm.errors import OutOfMemoryError, UserError
 from ptb_lm.model import cells
 from ptb_lm.model.backend import Arrays, Model
@@ -158,19 +159,18 @@ def enough_memory() -> Iterator[None]:
     try:
         yield
     except (MemoryError, RuntimeError) as error:
-        if not is_out_of_memory(error):
+        failed = failed_allocation(error)
+        if failed is None:
             raise
-        raise OutOfMemoryError from None
+        raise OutOfMemoryError(memory.asked(failed)) from None
 
 
-def is_out_of_memory(error: BaseException | None) -> bool:
-    """Return whether an allocation failed, or what was under way when one did."""
-    if error is None:
-        return False
-    if isinstance(error, MemoryError) or any(sign in str(error) for sign in NO_MEMORY):
-        return True
+def failed_allocation(error: BaseException | None) -> BaseException | None:
+    """Return the error of an allocation, or of one that failed before it; None if there is none."""
+    if error is None or isinstance(error, MemoryError) or any(sign in str(error) for sign in NO_MEMORY):
+        return error
     # What fails because an allocation did: the end of a graph's capture, for one.
-    return is_out_of_memory(error.__context__)
+    return failed_allocation(error.__context__)
 
 
 def auto_precision(device: str) -> str:

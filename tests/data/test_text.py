@@ -71,18 +71,9 @@ def test_unknown_words_become_unk(tmp_path: Path) -> None:
     ("content", "message"),
     [
         (b"a\nb a\na zebra\n", r"text\.txt, line 3: the word 'zebra' is not in the vocabulary.*no <unk>"),
-        (
-            b"a\nb\n\xff a\n",
-            r"text\.txt, line 3: byte 0xff is not UTF-8 text; it is binary or has another encoding",
-        ),
-        (
-            b"a\nb \xc3",
-            r"text\.txt, line 2: byte 0xc3 is not UTF-8 text; it is binary or has another encoding",
-        ),
-        (
-            b"a\na\nb\0\n",
-            r"text\.txt, line 3: byte 0x00 is not UTF-8 text; it is binary or has another encoding",
-        ),
+        (b"a\nb\n\xff a\n", r"text\.txt, line 3: byte 0xff is not UTF-8 text"),
+        (b"a\nb \xc3", r"text\.txt, line 2: byte 0xc3 is not UTF-8 text"),
+        (b"a\na\nb\0\n", r"text\.txt, line 3: byte 0x00 is not UTF-8 text"),
         (b"", r"text\.txt is empty"),
     ],
 )
