@@ -80,7 +80,8 @@ def diverged(
     """Return the error that training diverged; it says how to continue from the saved state."""
     return DivergenceError(
         f"training diverged {when}: {what}; the last good state is kept; "
-        f"{shlex.join(['--resume', str(directory.path)])} with a smaller --learning-rate continues from it"
+        f"{shlex.join(['--resume', str(directory.path)])} with a smaller --learning-rate continues from it; "
+        "if that diverges too, a new run needs a smaller --learning-rate or --init-scale"
     )
 
 
