@@ -187,14 +187,23 @@ def test_what_an_n_best_list_has_of_unknown_words_is_told(
     )
 
 
-@pytest.mark.parametrize("line", ["a b", "1 ||| a", "1 ||| a ||| x", "1 ||| a ||| nan", ""])
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ("a b", " is not ID ||| HYPOTHESIS ||| SCORE"),
+        ("1 ||| a", " is not ID ||| HYPOTHESIS ||| SCORE"),
+        ("", " is not ID ||| HYPOTHESIS ||| SCORE"),
+        ("1 ||| a ||| x", ": the score 'x' is not a finite number"),
+        ("1 ||| a ||| nan", ": the score 'nan' is not a finite number"),
+        ("1 ||| a ||| 1e400 |||", ": the score '' is not a finite number"),
+    ],
+)
 def test_a_line_that_is_no_hypothesis_is_refused(
-    line: str, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    line: str, problem: str, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "lists"
     path.write_text(f"1 ||| a ||| 0\n{line}\n")
-    problem = runs.refusal(capsys, score, run, path, "--n-best")
-    assert problem == "line 2 is not ID ||| HYPOTHESIS ||| SCORE"
+    assert runs.refusal(capsys, score, run, path, "--n-best") == f"line 2{problem}"
 
 
 @pytest.mark.parametrize(

@@ -436,6 +436,23 @@ def test_where_a_run_goes_on_is_told(run: Path, capsys: pytest.CaptureFixture[st
     assert "continues in epoch 3, step 1\n" in capsys.readouterr().out
 
 
+def test_a_run_cannot_end_before_the_epoch_that_it_is_in(
+    run: Path, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its weights are no longer those of the end of an epoch."""
+    corpus, directory = load_named(str(data)), RunDirectory(run)
+    state = directory.read_state(corpus)
+    state.progress.step = 1
+    directory.write_state(state, corpus=corpus, run=directory.read_config())
+    (run / "result.json").unlink()
+    problem = runs.refusal(capsys, train, "--resume", run, "--epochs", "2")
+    assert problem == "--epochs 2: the run is already in epoch 3"
+    state.progress.step = 0
+    directory.write_state(state, corpus=corpus, run=directory.read_config())
+    assert train.main(["--resume", str(run)]) == 0
+    assert "all 2 epochs are done; only the test is left\n" in capsys.readouterr().out
+
+
 def test_resuming_with_the_runs_own_flags_is_no_change(run: Path, data: Path) -> None:
     flags = [*runs.FLAGS, "--seed", "1", "--model", "cudnn", "--config", "small", "--data", str(data)]
     assert train.main(["--resume", str(run), *flags]) == 0

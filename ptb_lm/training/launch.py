@@ -128,7 +128,7 @@ def train(arguments: argparse.Namespace, command_line: str, *, started: float, r
         hints = [*model.hints, *filter(None, [busy])]
         announcements.announce(run, corpus, model, directory, parameters.count(weights), hints=hints)
         if asked.resuming:
-            cli.remark(f"continues in epoch {trainer.progress.epoch + 1}, step {trainer.progress.step + 1}")
+            announcements.tell_where(trainer.progress, epochs=run.hyperparameters.epochs)
             announcements.tell_what_changed(*trainer.progress.environments[-2:])
         try:
             result = _to_the_end(trainer, started=started)
