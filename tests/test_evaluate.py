@@ -298,8 +298,11 @@ def test_an_unknown_name_is_refused(flag: str, run: Path, capsys: pytest.Capture
     ("content", "problem"),
     [
         (b"", " is empty"),
-        (b"w1\nw2 \x00\n", ", line 2: a zero byte; this is a binary file, not text"),
-        (b"w1\nw2\n\nw1 \xff\n", ", line 4: not valid UTF-8 (byte 0xff)"),
+        (b"w1\nw2 \x00\n", ", line 2: byte 0x00 is not UTF-8 text; it is binary or has another encoding"),
+        (
+            b"w1\nw2\n\nw1 \xff\n",
+            ", line 4: byte 0xff is not UTF-8 text; it is binary or has another encoding",
+        ),
     ],
     ids=["empty", "binary", "not UTF-8"],
 )

@@ -91,11 +91,11 @@ class Sampler:
         return allowed_V
 
 
-def check_count(count: int, most: int, *, name: str) -> None:
+def check_count(count: int, most: int, *, name: str, of: str = "words") -> None:
     """Check how many words are asked for.
 
     Raises:
         UserError: There are not so many.
     """
     if not 1 <= count <= most:
-        raise UserError(f"{name} must be from 1 to {most:,}, the number of words, not {count:,}")
+        raise UserError(f"{name} must be from 1 to {most:,}, the number of {of}, not {count:,}")

@@ -267,6 +267,8 @@ def _read(path: Path, folder: Path) -> bytes:
     except FileNotFoundError:
         if not folder.is_dir():
             raise UserError(f"the run directory {folder} does not exist") from None
-        raise UserError(f"{folder} is not a run directory: {path.name} is missing") from None
+        inside = sorted(found.parent for found in folder.glob(f"*/{path.name}"))
+        hint = f"; it holds runs: name one, such as {inside[0]}" if inside else ""
+        raise UserError(f"{folder} is not a run directory: {path.name} is missing{hint}") from None
     except NotADirectoryError:
         raise UserError(f"{folder} is not a run directory") from None

@@ -321,7 +321,7 @@ def test_the_plain_module_gives_the_same_numbers(model: LanguageModel) -> None:
     [
         (lambda m: m.predict("a", 0), "k must be from 1 to 11, the number of words, not 0"),
         (lambda m: m.predict("a", 12), "k must be from 1 to 11, the number of words, not 12"),
-        (lambda m: m.nearest("a", 11), "k must be from 1 to 10, the number of words, not 11"),
+        (lambda m: m.nearest("a", 11), "k must be from 1 to 10, the number of other words, not 11"),
         (lambda m: m.nearest("zebra"), "the word 'zebra' is not in the vocabulary"),
         (
             lambda m: m.generate(temperature=-1),

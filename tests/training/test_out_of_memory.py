@@ -1,5 +1,6 @@
 """A run that gets too little memory ends with one sentence and loses nothing."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ import runs
 import torch
 from support import installed
 
-from ptb_lm import train
+from ptb_lm import memory, train
 from ptb_lm.errors import OutOfMemoryError
 from ptb_lm.model import backend, parameters
 from ptb_lm.model.choice import Choice
@@ -23,9 +24,10 @@ from ptb_lm.training.run_directory import RunDirectory
 
 pytestmark = pytest.mark.slow
 
-TOO_SMALL = (
-    "there is not enough memory for a model and windows of this size; fewer hidden units, layers, rows a "
-    "batch or time steps need less"
+TOO_SMALL = re.compile(
+    r"there is not enough memory for a model and windows of this size"
+    r"( \(the last allocation was (?P<asked>.+), and this machine has (?P<has>.+)\))?"
+    r"; fewer hidden units, layers, rows a batch or time steps need less"
 )
 
 
@@ -49,7 +51,10 @@ def test_a_model_for_which_there_is_no_memory_is_refused(framework: str, model: 
     """Its first matrix is beyond what a process can address."""
     with pytest.raises(OutOfMemoryError) as caught:
         build(SMALL.replace(hidden_size=10_000_000), 11, framework, model=model)
-    assert str(caught.value) == TOO_SMALL
+    said = TOO_SMALL.fullmatch(str(caught.value))
+    assert said
+    if framework == "torch":
+        assert said["asked"].endswith(("TiB", "PiB")), said["asked"]
 
 
 @pytest.mark.parametrize(
@@ -101,7 +106,10 @@ def test_the_command_says_so_in_a_sentence_and_its_state_is_kept(tmp_path: Path)
     command = [sys.executable, "-c", LIMITED, str(600 * 2**20), *runs.arguments(data, run, *wide)]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 2, done.stderr
-    assert runs.sentence(done.stderr, train) == TOO_SMALL
+    said = TOO_SMALL.fullmatch(runs.sentence(done.stderr, train))
+    assert said
+    assert said["asked"]
+    assert said["has"] == memory.shown(memory.total())
     saved = RunDirectory(run).read_state()
     assert saved.progress.step == 0
     assert saved.weights["embedding"].shape[1] == 400_000
@@ -119,5 +127,7 @@ def test_a_state_for_which_there_is_no_memory_is_not_called_wrong(
         torch.empty(2**60)
 
     monkeypatch.setattr(TorchBackend, "average", too_large)
-    assert runs.refusal(capsys, train, "--resume", run, "--epochs", "3") == TOO_SMALL
+    problem = runs.refusal(capsys, train, "--resume", run, "--epochs", "3")
+    assert problem.startswith("there is not enough memory for a model and windows of this size (the last ")
+    assert "was 4.0 EiB, and" in problem
     assert runs.files(run) == kept

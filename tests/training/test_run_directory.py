@@ -173,6 +173,14 @@ def test_a_folder_of_another_kind_is_named(tmp_path: Path) -> None:
         RunDirectory(tmp_path).read_config()
 
 
+def test_a_folder_of_runs_names_one_of_them(tmp_path: Path) -> None:
+    for name in ("seed-2", "seed-1"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text("{}")
+    with pytest.raises(UserError, match=rf"is missing; it holds runs: name one, such as {tmp_path}/seed-1$"):
+        RunDirectory(tmp_path).read_config()
+
+
 def test_a_file_is_no_run_directory(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("text")
     with pytest.raises(UserError, match=r"file is not a run directory$"):
