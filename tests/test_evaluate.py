@@ -2,7 +2,6 @@
 
 import dataclasses
 import io
-import json
 import re
 import shutil
 from pathlib import Path
@@ -199,8 +198,7 @@ def test_a_precision_that_cannot_be_had_is_no_obstacle(
     """The weights are kept in float32."""
     copy = tmp_path / "run"
     shutil.copytree(run, copy)
-    config = json.loads((copy / "config.json").read_text())
-    (copy / "config.json").write_text(json.dumps({**config, "precision": trained}))
+    runs.change(copy / "config.json", lambda config: config.update(precision=trained))
     arrays, metadata = tensors.load(copy / "weights.safetensors")
     metadata["config"]["precision"] = trained
     tensors.save(copy / "weights.safetensors", arrays, metadata)

@@ -3,13 +3,10 @@
 Unknown keys are left alone: a later version may say more.
 """
 
-import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from ptb_lm import json_fields
-from ptb_lm.errors import UserError
 from ptb_lm.json_fields import Check
 
 Row = dict[str, Any]
@@ -58,18 +55,6 @@ LATER_OF_RESULT: Mapping[str, Check] = {
     "environment": _environment,
     "earlier_environments": json_fields.list_of(_environment),
 }
-
-
-def json_of(content: str | bytes, source: str | Path) -> Any:
-    """Return what JSON says.
-
-    Raises:
-        UserError: It is not valid.
-    """
-    try:
-        return json.loads(content)
-    except (ValueError, RecursionError):  # of 100,000 brackets
-        raise UserError(f"{source} is not valid JSON") from None
 
 
 def epoch(values: Any) -> Row:
