@@ -269,8 +269,9 @@ def test_a_moved_run_is_scored_with_its_data_elsewhere(
     expected = printed(capsys, run)
     moved = shutil.copytree(run, tmp_path / "run")
     elsewhere = shutil.copytree(data, tmp_path / "elsewhere")
-    config = moved / "config.json"
-    config.write_text(config.read_text().replace(str(data), str(tmp_path / "gone")))
+    gone = str(tmp_path / "gone")
+    runs.change(moved / "config.json", lambda config: config.update(data=gone))
+    runs.change(moved / "config.json", lambda config: config["source"].update(path=gone))
     assert "there is no file or folder" in runs.refusal(capsys, evaluate, moved)
     assert printed(capsys, moved, "--data", elsewhere) == expected
 

@@ -136,7 +136,7 @@ class RunDirectory:
         rows = []
         for source, values in json_files.read_lines(self.metrics, remedy=RESULT_REMEDY):
             try:
-                rows.append(schemas.epoch(values))
+                rows.append(schemas.epoch(values, number=len(rows) + 1))
             except ValueError as error:
                 raise UserError(f"{source}: not an epoch's metrics: {error}") from None
         if not rows:

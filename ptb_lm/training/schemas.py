@@ -57,13 +57,19 @@ LATER_OF_RESULT: Mapping[str, Check] = {
 }
 
 
-def epoch(values: Any) -> Row:
+def epoch(values: Any, *, number: int | None = None) -> Row:
     """Check a row of metrics.jsonl.
+
+    Args:
+        values: The row.
+        number: Of the epoch that must be in this place; None: any.
 
     Raises:
         ValueError: It is none; says why.
     """
     json_fields.fields(values, required=EPOCH, optional=LATER_OF_EPOCH)
+    if number not in (None, values["epoch"]):
+        raise ValueError(f"it is of epoch {values['epoch']}, where epoch {number} should be")
     return dict(values)
 
 
