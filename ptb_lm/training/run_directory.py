@@ -133,7 +133,7 @@ class RunDirectory:
             UserError: The file is missing or broken, a line has changed since it was written, or no epoch has
                 ended yet.
         """
-        rows = []
+        rows: list[Row] = []
         for source, values in json_files.read_lines(self.metrics, remedy=RESULT_REMEDY):
             try:
                 rows.append(schemas.epoch(values, number=len(rows) + 1))
