@@ -23,7 +23,7 @@ MODULES = {
 }
 
 SMALL_FILES = {
-    *("cli", "errors", "files", "flags", "host", "json_fields"),
+    *("checksums", "cli", "errors", "files", "flags", "host", "json_fields"),
     *("memory", "nvidia", "stopping", "streams", "version"),
 }
 BASE = "small files of the root"

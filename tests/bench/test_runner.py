@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from runs import refusal, run_command
+from runs import refusal, run_command, unsealed
 
 from ptb_lm.bench import __main__ as bench
 from ptb_lm.bench import registries
@@ -53,7 +53,7 @@ def out(quick: Path, tmp_path: Path) -> Path:
 
 
 def rows(out: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (out / "rows.jsonl").read_text().splitlines()]
+    return [unsealed(line) for line in (out / "rows.jsonl").read_text().splitlines()]
 
 
 def test_a_run_records_and_goes_on_where_it_was_interrupted(out: Path) -> None:
