@@ -245,13 +245,14 @@ def test_windows_of_placed_rows_are_as_good_as_numpy_s(
     config = tiny_config.replace(cell=cell, **REGULARISED)
     weights = random_weights(config, VOCABULARY, seed=1)
     rows_BL = np.random.default_rng(2).integers(VOCABULARY, size=(config.batch_size, 27), dtype=np.int32)
-    every_loss = []
+    built, every_loss = build(config, weights, framework=framework, model=model, device=device), []
+    start = built.export_training_state(built.zero_state(config.batch_size))
     for place in (False, True):
-        built = build(config, weights, framework=framework, model=model, device=device)
+        built.load_weights(weights)
+        state = built.load_training_state(start)
         rows = built.place(rows_BL) if place else rows_BL
         assert tuple(rows.shape) == rows_BL.shape
         losses = []
-        state = built.zero_state(config.batch_size)
         for x_BT, y_BT in corpus.windows(rows, config.num_steps):
             state, loss = built.train_step(x_BT, y_BT, state, learning_rate=0.7)
             losses.append(loss)
