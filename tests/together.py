@@ -180,11 +180,12 @@ def late(case: dict[str, Any], ranks: Any) -> dict[str, Any]:
     The process group ends with it. "found": what this rank was told at each place; "" if nothing.
     """
     from ptb_lm.errors import LostRankError
-    from ptb_lm.torch_backend import ranks as torch_ranks
+    from ptb_lm.torch_backend import patience
+    from ptb_lm.torch_backend.ranks import TorchRanks
 
     seconds = case["seconds"]
-    with mock.patch.object(torch_ranks, "STEP_SECONDS", seconds):
-        impatient = torch_ranks.TorchRanks(ranks._store, ranks.rank, ranks.size)
+    with mock.patch.dict(os.environ, {patience.STEP: str(seconds)}):
+        impatient = TorchRanks(ranks._store, ranks.rank, ranks.size)
     config = SMALL.replace(num_layers=1, hidden_size=7, num_steps=STEPS, batch_size=BATCH)
     model: Any = backend.build(
         config, random_weights(config, WORDS, seed=1), Choice.of(device="cpu"), impatient
