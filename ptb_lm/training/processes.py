@@ -6,6 +6,7 @@ processes on this machine.
 
 import argparse
 import contextlib
+import json
 import os
 import signal
 import sys
@@ -33,14 +34,28 @@ def launched() -> int:
     """Return of how many processes this one is, as its launcher says; 1 if there is none.
 
     Raises:
-        UserError: The launcher says something else.
+        UserError: The launcher says something else, or is one for several workers of TensorFlow.
     """
     if not all(os.environ.get(name) for name in PLACE):
+        if (workers := _tensorflow_workers()) > 1:
+            raise UserError(
+                f"TF_CONFIG names {workers} workers, but TensorFlow trains on one machine here; unset "
+                "TF_CONFIG, or let torchrun start --framework torch on several"
+            )
         return 1
     try:
         return int(os.environ["WORLD_SIZE"])
     except ValueError:
         raise UserError(f"WORLD_SIZE is {os.environ['WORLD_SIZE']!r}, and no number of processes") from None
+
+
+def _tensorflow_workers() -> int:
+    """Return how many workers TF_CONFIG names, the chief among them; 0 if there is no such list."""
+    try:
+        cluster = json.loads(os.environ.get("TF_CONFIG", "{}"))["cluster"]
+        return sum(len(cluster.get(job, [])) for job in ("chief", "worker"))
+    except (ValueError, LookupError, TypeError, AttributeError):
+        return 0
 
 
 def to_start(arguments: argparse.Namespace) -> bool:

@@ -1,5 +1,6 @@
 """Several processes train one run: the same numbers as one, one run directory, stops, faults."""
 
+import json
 import os
 import random
 import re
@@ -23,7 +24,7 @@ from ptb_lm import train
 from ptb_lm.errors import UserError
 from ptb_lm.torch_backend import launcher, patience
 from ptb_lm.torch_backend.ranks import TorchRanks
-from ptb_lm.training import launch
+from ptb_lm.training import launch, processes
 from ptb_lm.training.interrupt import StopRequest
 from ptb_lm.training.run_directory import RunDirectory
 
@@ -266,6 +267,39 @@ def test_a_batch_that_cannot_be_shared_is_refused_before_anything_is_started(
     monkeypatch.setattr(launcher, "start", lambda *_, **__: pytest.fail("something was started"))
     assert train.main(["--data", "synthetic", "--config", "small", *flags]) == 2
     assert sentence in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("framework", ["tensorflow", "torch"])
+def test_workers_of_tf_config_are_refused_rather_than_trained_each_alone(
+    framework: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    cluster = {"chief": ["node-0:2222"], "worker": ["node-1:2222"]}
+    monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster, "task": {"type": "chief", "index": 0}}))
+    flags = ("--data", "synthetic", "--framework", framework, "--run-dir", str(tmp_path / "run"))
+    assert runs.refusal(capsys, train, *flags) == (
+        "TF_CONFIG names 2 workers, but TensorFlow trains on one machine here; unset TF_CONFIG, or let "
+        "torchrun start --framework torch on several"
+    )
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "",
+        "no JSON",
+        "[]",
+        "{}",
+        '{"cluster": 1}',
+        '{"cluster": {"worker": 3}}',
+        '{"cluster": {"worker": ["a:1"]}}',
+    ],
+)
+def test_a_tf_config_without_several_workers_changes_nothing(
+    value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TF_CONFIG", value)
+    assert processes.launched() == 1
 
 
 def test_the_launcher_leaves_signals_as_they_were() -> None:
