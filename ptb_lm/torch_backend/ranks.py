@@ -6,9 +6,8 @@ outside of a training step goes through gloo, on a GPU too: nothing there waits 
 
 import contextlib
 import os
-import socket
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -17,9 +16,9 @@ from torch import Tensor
 from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
-from ptb_lm.errors import DivergenceError, LostRankError, UserError
-from ptb_lm.model.ranks import Facts, Ranks
-from ptb_lm.torch_backend.patience import ELSEWHERE, STEP, patience
+from ptb_lm.errors import LostRankError, UserError
+from ptb_lm.model.patience import ELSEWHERE, STEP, patience
+from ptb_lm.model.ranks import SeveralRanks
 from ptb_lm.torch_backend.session import session
 
 T = TypeVar("T")
@@ -39,6 +38,8 @@ def join(*, device: str, reduce_precision: str) -> "TorchRanks":
     Raises:
         UserError: Some did not come; or there are fewer GPUs on this machine than processes.
     """
+    if "RANK" not in os.environ:
+        raise UserError("TF_CONFIG is for --framework tensorflow; torchrun starts the processes of torch")
     local = int(os.environ.get("LOCAL_RANK", "0"))
     if device != "cpu" and torch.cuda.is_available():
         check_gpus(local + 1)
@@ -69,7 +70,7 @@ def check_gpus(processes: int) -> None:
         )
 
 
-class TorchRanks(Ranks):
+class TorchRanks(SeveralRanks):
     """The ranks of a process group.
 
     Args:
@@ -92,43 +93,13 @@ class TorchRanks(Ranks):
             return self._steps
         return dist.new_group(backend="nccl", timeout=self._patience)
 
-    def from_first(self, make: Callable[[], T]) -> T:
-        """Return what `make` returns on the first rank."""
-        outcome: list[Any] = [None]
-        if self.first:
-            try:
-                outcome = [(make(), None)]
-            except (UserError, DivergenceError, OSError) as error:
-                outcome = [(None, error)]
+    def told(self, outcome: T) -> T:
+        """Return what the first rank gives here."""
+        box: list[Any] = [outcome]
         with self.heard():
-            dist.broadcast_object_list(outcome, src=0)
-        value, raised = outcome[0]
-        if raised is not None:
-            raise raised
-        result: T = value
-        return result
-
-    def alike(self, make: Callable[[], T], facts: Callable[[T], Facts]) -> T:
-        """Return what `make` returns on each rank, where that is the same on all."""
-        problem, found = "", dict[str, str]()
-        try:
-            made = make()
-            found = dict(facts(made))
-        except (UserError, OSError) as error:
-            problem = str(error)
-        answers = self.gather((problem, found, socket.gethostname()))
-        if problem and answers[0][0] == problem:  # of all, or of the first
-            raise UserError(problem)
-        for rank, (theirs, facts_there, host) in enumerate(answers):
-            if theirs:
-                raise UserError(f"rank {rank} of {self.size} (on {host}): {theirs}")
-            for name, value in answers[0][1].items():
-                if facts_there[name] != value:
-                    raise UserError(
-                        f"rank {rank} of {self.size} (on {host}) has another {name} than rank 0 (on "
-                        f"{answers[0][2]}): {facts_there[name]}, not {value}"
-                    )
-        return made
+            dist.broadcast_object_list(box, src=0)
+        first: T = box[0]
+        return first
 
     def gather(self, value: T) -> list[T]:
         """Return the value of each rank, in their order."""
@@ -146,10 +117,6 @@ class TorchRanks(Ranks):
         group = self._steps if in_step else None
         greatest: list[int] = self._reduced(torch.tensor(numbers), dist.ReduceOp.MAX, group).tolist()
         return greatest
-
-    def meet(self) -> None:
-        """Wait for all ranks to come here."""
-        self.greatest([0])
 
     def _reduced(self, numbers: Tensor, operation: Any, group: Any = None) -> Tensor:
         with self.heard():

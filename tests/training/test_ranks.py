@@ -22,7 +22,8 @@ from torch.distributed.elastic.rendezvous import RendezvousConnectionError
 
 from ptb_lm import train
 from ptb_lm.errors import UserError
-from ptb_lm.torch_backend import launcher, patience
+from ptb_lm.model import patience
+from ptb_lm.torch_backend import launcher
 from ptb_lm.torch_backend.ranks import TorchRanks
 from ptb_lm.training import launch, processes
 from ptb_lm.training.interrupt import StopRequest
@@ -112,7 +113,7 @@ def found(folder: Path) -> dict[str, list[dict[str, Any]]]:
     cases["restarted on one"]["stop"] = (0, 10)
     cases["restarted, overwritten"]["stop"] = (0, 10)
     cases["late"] = {"seconds": 0.4}  # the last: the group ends with it
-    of_ranks = together.done_together(2, "trained", list(cases.values()))
+    of_ranks = together.done_together(2, "torch", list(cases.values()))
     return {name: list(of_case) for name, of_case in zip(cases, zip(*of_ranks, strict=True), strict=True)}
 
 
@@ -269,16 +270,14 @@ def test_a_batch_that_cannot_be_shared_is_refused_before_anything_is_started(
     assert sentence in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("framework", ["tensorflow", "torch"])
-def test_workers_of_tf_config_are_refused_rather_than_trained_each_alone(
-    framework: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+def test_torch_does_not_train_alone_in_each_worker_of_tf_config(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     cluster = {"chief": ["node-0:2222"], "worker": ["node-1:2222"]}
     monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster, "task": {"type": "chief", "index": 0}}))
-    flags = ("--data", "synthetic", "--framework", framework, "--run-dir", str(tmp_path / "run"))
+    flags = ("--data", "synthetic", "--run-dir", str(tmp_path / "run"))
     assert runs.refusal(capsys, train, *flags) == (
-        "TF_CONFIG names 2 workers, but TensorFlow trains on one machine here; unset TF_CONFIG, or let "
-        "torchrun start --framework torch on several"
+        "TF_CONFIG is for --framework tensorflow; torchrun starts the processes of torch"
     )
     assert not (tmp_path / "run").exists()
 
