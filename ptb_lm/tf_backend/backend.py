@@ -42,8 +42,10 @@ def build(
 
         return ReplicatedBackend(config, weights, choice, devices=ranks.devices)
     if ranks.size > 1:
+        from ptb_lm.tf_backend.ranks import TensorFlowRanks
         from ptb_lm.tf_backend.workers import WorkerBackend
 
+        assert isinstance(ranks, TensorFlowRanks)
         return WorkerBackend(config, weights, choice, ranks)
     return TensorFlowBackend(config, weights, choice)
 
