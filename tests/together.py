@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from unittest import mock
 
@@ -80,10 +81,10 @@ def done_together(size: int, how: str, cases: Sequence[dict[str, Any]]) -> list[
     """
     with contextlib.ExitStack() as stack:
         processes = [stack.enter_context(each) for each in start(size, ["-m", "together", how])]
-        for process in processes:
-            process.stdin.write(json.dumps(list(cases)))
-            process.stdin.close()
-        outputs = [(process.stdout.read(), process.stderr.read(), process.wait()) for process in processes]
+        # At the same time: one that cannot write what it found would let the others wait for it.
+        with ThreadPoolExecutor(size) as pool:
+            said = pool.map(lambda process: process.communicate(json.dumps(list(cases))), processes)
+            outputs = [(*each, process.wait()) for each, process in zip(said, processes, strict=True)]
     for _, stderr, status in outputs:
         assert status == 0, stderr
     return [json.loads(stdout) for stdout, _, _ in outputs]
