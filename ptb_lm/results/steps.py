@@ -58,6 +58,7 @@ class Python:
     on: str = ""
     needs: str = ""
     stdout: str = ""  # the file that what it prints is kept in
+    run: Train | None = None  # a run that it uses, which is trained first, or taken as it was
 
 
 @dataclass(frozen=True)
