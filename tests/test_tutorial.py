@@ -1,17 +1,22 @@
 """docs/tutorial.md: each of its blocks runs, in their order, on a run trained as it says; README too."""
 
+import _thread
 import importlib
 import io
 import re
 import shlex
+import socket
 import subprocess
+import threading
+import time
+import urllib.request
 from pathlib import Path
 
 import pytest
 import runs
 from support import ROOT
 
-from ptb_lm import train
+from ptb_lm import play, train
 
 BLOCKS = re.findall(
     r"^```(\w+)\n(.*?)^```$", (ROOT / "docs" / "tutorial.md").read_text(), re.MULTILINE | re.DOTALL
@@ -43,12 +48,39 @@ def shell(line: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Mon
         given = subprocess.run(["bash", "-ec", before], check=True, capture_output=True).stdout
         monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(given)))
     _, _, module, *arguments = shlex.split(command)
+    if module == "ptb_lm.play":
+        visit(arguments)
+        return
     capsys.readouterr()
     assert importlib.import_module(module).main(arguments) == 0, line
     out = capsys.readouterr().out
     assert out or "--picture" in line
     if file:
         Path(file).write_text(out)
+
+
+def visit(arguments: list[str]) -> None:
+    """Run play, which goes on until Ctrl-C: read its page, and then end it so."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    pages: list[str] = []
+
+    def read_and_interrupt() -> None:
+        for _ in range(600):
+            try:
+                with urllib.request.urlopen(f"http://127.0.0.1:{port}/") as page:
+                    pages.append(page.read().decode())
+                break
+            except OSError:  # it does not listen yet
+                time.sleep(0.05)
+        _thread.interrupt_main()
+
+    visitor = threading.Thread(target=read_and_interrupt)
+    visitor.start()
+    assert play.main([*arguments, "--port", str(port)]) == 0
+    visitor.join()
+    assert arguments[0] in pages[0]
 
 
 @pytest.mark.slow

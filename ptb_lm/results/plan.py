@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from ptb_lm.results import suites_of_a_cpu
 from ptb_lm.results.steps import Adapt, Python, Race, Step, Suite, Train, UnlessKept, possible
+from ptb_lm.results.uses_of_a_run import uses
 
 
 @dataclass(frozen=True)
@@ -104,6 +105,13 @@ def _adaptations(config: str) -> Iterator[Adapt]:
         yield Adapt(f"adaptation-{config}/{name}", run, flags)
 
 
+def _small_by(recipe: str, precision: str, seed: int) -> Train:
+    return Train(
+        f"small-{recipe}-{precision}-seed-{seed}-DEVICE",
+        f"--model block_fused --config small --recipe {recipe} --precision {precision} --seed {seed}",
+    )
+
+
 def _profiles(config: str) -> Iterator[Python]:
     for variant in ("plain-torch/cudnn", "torch/cudnn", "torch/block_fused"):
         out = f"results/profile-{config}-{variant.replace('/', '-')}-DEVICE"
@@ -142,10 +150,7 @@ RESULTS = {
     "small-precisions": _result(
         "small by either recipe in fp32 and bf16, three seeds each: does a precision cost more than a seed",
         (
-            Train(
-                f"small-{recipe}-{precision}-seed-{seed}-DEVICE",
-                f"--model block_fused --config small --recipe {recipe} --precision {precision} --seed {seed}",
-            )
+            _small_by(recipe, precision, seed)
             for seed in (1, 2, 3)
             for recipe in ("default", "tutorial")
             for precision in ("fp32", "bf16")
@@ -254,6 +259,10 @@ RESULTS = {
         _adaptations("medium"),
         Python("-m ptb_lm.results adaptation"),
     ),
+    "using": _result(
+        "each command that uses a trained run, on small: what it prints",
+        uses("using-small-DEVICE", _small_by("default", "fp32", 1)),
+    ),
     "scoring": _result(
         "how much faster sentences are scored side by side than one after the other, on a CPU",
         (
@@ -270,7 +279,7 @@ RESULTS = {
 
 _EVERYWHERE = (
     *("profile", "bench", "bench-coverage", "template"),
-    *("small", "medium", "large", "medium-tied", "medium-seeds", "adaptation"),
+    *("small", "medium", "large", "medium-tied", "medium-seeds", "adaptation", "using"),
     *("small-tutorial", "medium-tutorial", "large-tutorial", "ablation", "ablation-small", "parity"),
 )
 # What `all` is.

@@ -129,7 +129,8 @@ class _Work:
             return self._adapt(step)
         if isinstance(step, Suite):
             return self._measure(step)
-        return self._python(arguments(step), stdout=step.stdout)
+        trained = self._train(step.run) if step.run else 0
+        return trained or self._python(arguments(step), stdout=step.stdout)
 
     def _train(self, step: Train) -> int:
         if isinstance(step, Race):

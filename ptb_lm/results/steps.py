@@ -58,6 +58,7 @@ class Python:
     on: str = ""
     needs: str = ""
     stdout: str = ""  # the file that what it prints is kept in
+    run: Train | None = None  # a run that it uses, which is trained first, or taken as it was
 
 
 @dataclass(frozen=True)
@@ -111,5 +112,7 @@ def command_line(step: Step) -> str:
     if isinstance(step, Adapt):
         return f"python {arguments(step)}   # unless it is there; its run is trained first"
     kept = f"   # kept in results/{step.name}" if isinstance(step, Train | Suite) else ""
-    into = f" > {step.stdout}" if isinstance(step, Python) and step.stdout else ""
-    return f"python {arguments(step)}{into}{kept}"
+    if isinstance(step, Python):
+        into = f" > {step.stdout}" if step.stdout else ""
+        kept = f"{into}   # its run is trained first" if step.run else into
+    return f"python {arguments(step)}{kept}"

@@ -8,7 +8,7 @@ import shlex
 import pytest
 from support import ROOT
 
-from ptb_lm import evaluate, train
+from ptb_lm import evaluate, generate, neighbours, predict, score, train
 from ptb_lm.bench import __main__ as bench
 from ptb_lm.bench import registries, selection, variants
 from ptb_lm.bench.studies import __main__ as studies
@@ -21,6 +21,10 @@ PARSERS = {
     "ptb_lm.train": train._parser,
     "ptb_lm.bench": bench._parser,
     "ptb_lm.evaluate": evaluate._parser,
+    "ptb_lm.generate": generate._parser,
+    "ptb_lm.neighbours": neighbours._parser,
+    "ptb_lm.predict": predict._parser,
+    "ptb_lm.score": score._parser,
     "ptb_lm.bench.studies": studies._parser,
     "ptb_lm.results": results._parser,
 }
@@ -43,7 +47,8 @@ def test_a_step_s_command_is_understood(
 ) -> None:
     words = shlex.split(named(steps.arguments(step), device))
     if words[0].startswith("examples/"):
-        assert runpy.run_path(str(ROOT / words[0]))["parse"](words[1:]).device == device
+        parsed = runpy.run_path(str(ROOT / words[0]))["parse"](words[1:])
+        assert getattr(parsed, "device", device) == device
         return
     assert words[0] == "-m"
     if words[1] == "pytest":

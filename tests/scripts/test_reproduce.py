@@ -237,6 +237,11 @@ def test_a_dry_run_says_what_would_be_run(checkout: Path) -> None:
             "race-COMMIT-cpu": "--config race --model block_fused --precision auto",
         }.items()
     ]
+    lines = reproduce(checkout, "--dry-run", "using").splitlines()
+    assert (
+        "python -m ptb_lm.score checkpoints/reproduce-small-default-fp32-seed-1-cpu --device cpu "
+        "examples/sentences.txt > results/using-small-cpu/score.tsv   # its run is trained first"
+    ) in lines
     assert names_in(checkout) == before
 
 

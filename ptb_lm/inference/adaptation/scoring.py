@@ -1,6 +1,7 @@
 """The perplexity of a model that adapts to the text, and the search for its settings on the valid split."""
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
@@ -12,20 +13,23 @@ from ptb_lm import cli
 from ptb_lm.data.text import Ids
 from ptb_lm.inference.adaptation import cache, dynamic_evaluation
 from ptb_lm.inference.adaptation.dynamic_evaluation import ScoredText, Squares
+from ptb_lm.inference.adaptation.growing_grid import least
 from ptb_lm.inference.adaptation.segment_model import SegmentModel
 from ptb_lm.inference.adaptation.settings import Adaptation, Cache, Dynamic
 from ptb_lm.training.scoring import perplexity_of
 
-# What --tune tries, one setting after the other from the defaults on, each with the best of those before it.
+# What --tune tries at first: `least` goes on beyond an edge at which the best value lies. Of dynamic
+# evaluation one setting after the other from the defaults on, each with the best of those before it.
 DYNAMIC_GRID: dict[str, dict[str, tuple[float, ...]]] = {
-    "sgd": {"rate": (0.0125, 0.025, 0.05, 0.1), "decay": (0.0, 0.002, 0.005), "segment": (5, 20)},
-    "rms": {"rate": (0.05, 0.1, 0.2, 0.4), "decay": (0.0, 0.002, 0.005), "segment": (5, 20)},
+    "sgd": {"rate": (0.0125, 0.025, 0.05, 0.1), "decay": (0.0, 0.002, 0.005), "segment": (5, 10, 20)},
+    "rms": {"rate": (0.05, 0.1, 0.2, 0.4), "decay": (0.0, 0.002, 0.005), "segment": (5, 10, 20)},
 }
-CACHE_GRID: dict[str, tuple[float, ...]] = {
-    "words": (500, 1000, 2000, 4000),
-    "theta": (0.2, 0.4, 0.6, 0.8, 1.0),
-    "weight": (0.05, 0.1, 0.15, 0.2, 0.3),
-}
+# Of the cache all combinations.
+CACHE_WORDS = (250, 500, 1000, 2000)
+CACHE_THETAS = (0.2, 0.4, 0.6, 0.8, 1.0)
+CACHE_WEIGHTS = (0.05, 0.1, 0.15, 0.2, 0.3)
+BELOW = {"decay": 1.0}  # what a setting must be less than
+S = TypeVar("S", Dynamic, Cache)
 T = TypeVar("T")
 
 SQUARED_SEGMENTS = 500  # of the training text, whose squared gradients the rule rms goes by
@@ -123,17 +127,23 @@ class AdaptedScorer:
     def _best_cache(self, ids: Ids, text: ScoredText, start: Cache, search: "_Search") -> Cache:
         """Try all settings: the shares of a number of words and a theta serve for all weights."""
         targets_N = self._ids(ids)[1:]
-        trials = []
-        for words in search.values("cache", "words", start.words, CACHE_GRID["words"]):
-            for theta in search.values("cache", "theta", start.theta, CACHE_GRID["theta"]):
-                shares_N = cache.log_shares(text.hidden_NH, targets_N, words=int(words), theta=theta)
-                for weight in search.values("cache", "weight", start.weight, CACHE_GRID["weight"]):
-                    settings = Cache(words=int(words), theta=theta, weight=weight)
-                    found = _perplexity(cache.mix(text.log_p_N, shares_N, weight))
-                    trials.append(search.note(settings, found))
-        chosen = min(trials, key=lambda trial: trial.perplexity).settings
-        assert isinstance(chosen, Cache)
-        return chosen
+        thetas = search.values("cache", "theta", start.theta, CACHE_THETAS)
+        weights = search.values("cache", "weight", start.weight, CACHE_WEIGHTS)
+
+        def with_theta(words: int, theta: float) -> float:
+            shares_N = cache.log_shares(text.hidden_NH, targets_N, words=words, theta=theta)
+
+            def with_weight(weight: float) -> float:
+                found = _perplexity(cache.mix(text.log_p_N, shares_N, weight))
+                return search.note(Cache(words=words, theta=theta, weight=weight), found).perplexity
+
+            return least(with_weight, weights, below=1)
+
+        least(
+            lambda words: least(functools.partial(with_theta, words), thetas),
+            search.values("cache", "words", start.words, CACHE_WORDS),
+        )
+        return search.best(Cache)
 
     def _scored(self, ids: Ids, dynamic: Dynamic | None, *, hidden: bool, name: str) -> ScoredText:
         squares = None
@@ -181,6 +191,11 @@ class _Search:
         self._tell(trial)
         return trial
 
+    def best(self, kind: type[S]) -> S:
+        """Return the best settings of a kind that were tried."""
+        of_kind = {t.settings: t.perplexity for t in self.trials if isinstance(t.settings, kind)}
+        return min(of_kind, key=of_kind.__getitem__)
+
     def values(self, kind: str, name: str, start: T, grid: Sequence[T]) -> Sequence[T]:
         """Return the values to try for a setting."""
         return (start,) if f"{kind}.{name}" in self._held else grid
@@ -193,18 +208,20 @@ class _Search:
         perplexity: Callable[[Dynamic], float],
     ) -> None:
         """Try the values of one setting after the other, each with the best of those before it."""
-        best = self.note(start, perplexity(start))
-        for name, values in grid.items():
-            for value in self.values(kind, name, getattr(start, name), values):
-                assert isinstance(best.settings, Dynamic)
-                if value == getattr(best.settings, name):
-                    continue
-                settings = dataclasses.replace(best.settings, **{name: value})
-                if any(trial.settings == settings for trial in self.trials):
-                    continue
-                trial = self.note(settings, perplexity(settings))
-                if trial.perplexity < best.perplexity:
-                    best = trial
+        tried: dict[Dynamic, float] = {}
+
+        def tried_with(settings: Dynamic, name: str, value: float) -> float:
+            change: dict[str, Any] = {name: value}
+            changed = dataclasses.replace(settings, **change)
+            if changed not in tried:
+                tried[changed] = self.note(changed, perplexity(changed)).perplexity
+            return tried[changed]
+
+        best = start
+        for name, grid_values in grid.items():
+            values = self.values(kind, name, getattr(start, name), grid_values)
+            least(functools.partial(tried_with, best, name), values, below=BELOW.get(name, math.inf))
+            best = min(tried, key=tried.__getitem__)
 
 
 def _perplexity(log_p_N: Tensor) -> float:

@@ -8,6 +8,7 @@ import pytest
 import runs
 
 from ptb_lm import evaluate
+from ptb_lm.inference.adaptation.growing_grid import FURTHER
 
 pytest.importorskip("torch")
 
@@ -118,9 +119,19 @@ def test_tuning_tells_every_trial_and_the_result_keeps_them(
         best = min(of_kind, key=lambda trial: float(trial["perplexity"]))
         assert best["settings"] == {"kind": kind, **result[kind]}
         assert len(of_kind) > 5
+        check_inside(kind, result[kind], [trial["settings"] for trial in of_kind])
     assert sum(line.startswith("chosen: ") for line in lines) == len(kinds)
     settings = [flag for kind in kinds for flag in as_flags(kind, result[kind])]
     assert printed(capsys, run, *flags, *settings)[2] == pytest.approx(perplexity, abs=1e-4)
+
+
+def check_inside(kind: str, chosen: dict[str, float], tried: list[dict[str, float]]) -> None:
+    """Check that smaller and larger values than the chosen one were tried, until there were none to try."""
+    for name in {"dynamic": ("rate", "decay"), "cache": ("words", "theta", "weight")}[kind]:
+        values = sorted({each[name] for each in tried if each.get("rule") == chosen.get("rule")})
+        inside = values[0] < chosen[name] < values[-1]
+        at_limit = chosen[name] == 0 or (name in ("weight", "decay") and 2 * chosen[name] >= 1)
+        assert inside or at_limit or len(values) > FURTHER, (name, values)
 
 
 def as_flags(kind: str, settings: dict[str, object]) -> list[str]:

@@ -1,0 +1,69 @@
+"""Use a trained run outside of this package: export it to ONNX, and score sentences by onnxruntime.
+
+    python examples/exported_model.py checkpoints/RUN examples/sentences.txt
+
+It prints each sentence's log-probability in nats, by onnxruntime and by ptb_lm.
+
+Shapes: B = 1, T = words of a sentence and <eos>, V = vocabulary, L = layers, H = hidden units.
+"""
+
+import argparse
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+import ptb_lm
+
+
+def parse(given: Sequence[str] | None = None) -> argparse.Namespace:
+    """Return the arguments."""
+    parser = argparse.ArgumentParser(description="Score sentences by onnxruntime and by ptb_lm.")
+    parser.add_argument("run", type=Path, help="a run directory")
+    parser.add_argument("sentences", type=Path, help="a file with a sentence a line")
+    return parser.parse_args(given)
+
+
+def main(given: Sequence[str] | None = None) -> int:
+    """Print the table; return 1 if a sentence differs by more than float32 rounds."""
+    import onnxruntime
+
+    arguments = parse(given)
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "model.onnx"
+        export = [sys.executable, "-m", "ptb_lm.export", str(arguments.run), "--format", "onnx"]
+        subprocess.run([*export, "--out", str(file)], check=True, stdout=subprocess.DEVNULL)
+        session = onnxruntime.InferenceSession(file)
+    words = (arguments.run / "vocabulary.txt").read_text(encoding="utf-8").splitlines()
+    ids = {word: number for number, word in enumerate(words)}
+    sentences = arguments.sentences.read_text(encoding="utf-8").splitlines()
+    model, furthest = ptb_lm.load(arguments.run), 0.0
+    print("onnxruntime\tptb_lm\tsentence")
+    for sentence in sentences:
+        # As ptb_lm scores it: after an <eos>, its own <eos> too, unknown words as <unk>.
+        tokens = ["<eos>", *sentence.split(), "<eos>"]
+        exported = _log_probability(session, np.array([ids.get(t, ids.get("<unk>")) for t in tokens]))
+        own = model.score(sentence)[0].total
+        furthest = max(furthest, abs(exported - own))
+        print(f"{exported:.4f}\t{own:.4f}\t{sentence}")
+    print(f"the largest difference is {'below' if furthest < 1e-3 else 'not below'} 0.001 nats")
+    return int(furthest >= 1e-3)
+
+
+def _log_probability(session: "onnxruntime.InferenceSession", ids_T: np.ndarray) -> float:  # type: ignore[name-defined]  # noqa: F821
+    """Return the log-probability of all words but the first, in nats."""
+    names = [each.name for each in session.get_inputs()]
+    layers, _, hidden = session.get_inputs()[1].shape
+    zero_LBH = np.zeros((layers, 1, hidden), np.float32)
+    logits_BTV = session.run(None, dict(zip(names, (ids_T[None, :-1], zero_LBH, zero_LBH), strict=True)))[0]
+    logits_TV = logits_BTV[0].astype(np.float64)
+    logits_TV -= logits_TV.max(axis=1, keepdims=True)
+    log_p_TV = logits_TV - np.log(np.exp(logits_TV).sum(axis=1, keepdims=True))
+    return float(log_p_TV[np.arange(len(ids_T) - 1), ids_T[1:]].sum())
+
+
+if __name__ == "__main__":
+    sys.exit(main())
