@@ -15,6 +15,7 @@ from ptb_lm.data.text import Ids
 from ptb_lm.data.tokens import PLAIN, Treatment
 from ptb_lm.data.vocabulary import EOS, UNK, Vocabulary
 from ptb_lm.errors import UserError
+from ptb_lm.inference.checks import check_text
 from ptb_lm.training.scoring import perplexity_of
 
 Unit = Literal["nats", "bits"]
@@ -41,8 +42,9 @@ def encode(
         treatment: How it becomes words; by default white space separates them.
 
     Raises:
-        UserError: The vocabulary lacks a word, and has no `<unk>`.
+        UserError: It is no string, or the vocabulary lacks a word and has no `<unk>`.
     """
+    check_text(sentence, name="a sentence")
     words = (*treatment.words(sentence), *([EOS] if end else ()))
     missing = [word for word in words if word not in vocabulary.ids]
     if missing and vocabulary.unknown is None:
@@ -67,8 +69,17 @@ def encode_lines(
 
 
 def split(text: str | Iterable[str]) -> Iterable[str]:
-    """Return the sentences of a text, one per line, as training reads it. A list stays as it is."""
-    return text.removesuffix("\n").split("\n") if isinstance(text, str) else text
+    """Return the sentences of a text, one per line, as training reads it. A list stays as it is.
+
+    Raises:
+        UserError: It is neither.
+    """
+    if isinstance(text, str):
+        return text.removesuffix("\n").split("\n")
+    kind = type(text)
+    if issubclass(kind, bytes) or not issubclass(kind, Iterable):
+        raise UserError(f"the text must be a string or several, one a sentence, not {kind.__name__}")
+    return text
 
 
 @dataclass(frozen=True)

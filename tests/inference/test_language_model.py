@@ -335,12 +335,41 @@ def test_the_plain_module_gives_the_same_numbers(model: LanguageModel) -> None:
         (lambda m: m.generate(top_p=0), "top-p must be above 0 and at most 1, not 0"),
         (lambda m: m.generate(length=-1), "the length must be at least 0, not -1"),
         (lambda m: m.generate(seed=-1), "the seed must be at least 0, not -1"),
+        (lambda m: m.generate(length=5.5), r"the length must be a whole number, not 5\.5"),
+        (lambda m: m.generate(length="5"), "the length must be a whole number, not '5'"),
+        (lambda m: m.generate(top_k=2.5), r"top-k must be a whole number, not 2\.5"),
+        (lambda m: m.generate(top_p="1"), "top-p must be above 0 and at most 1, not '1'"),
+        (lambda m: m.generate(temperature="1"), "the temperature must be a finite number .* not '1'"),
+        (lambda m: m.generate(seed=np.int64(-1)), "the seed must be at least 0, not -1"),
+        (lambda m: m.generate(seed="1"), "the seed must be a whole number, not '1'"),
+        (lambda m: m.generate(b"a"), "a sentence must be a string, not bytes"),
+        (lambda m: m.predict("a", 2.5), r"k must be a whole number, not 2\.5"),
+        (lambda m: m.predict(None), "a sentence must be a string, not NoneType"),
+        (lambda m: m.nearest(["a"]), "the word must be a string, not list"),
+        (lambda m: m.score(b"a"), "the text must be a string or several, one a sentence, not bytes"),
+        (lambda m: m.score(None), "the text must be a string or several, one a sentence, not NoneType"),
+        (lambda m: m.score(["a", 1]), "line 2: a sentence must be a string, not int"),
+        (lambda m: m.perplexity(1), "the text must be a string or several, one a sentence, not int"),
         (lambda m: m.score("a", unit="dits"), "the unit must be one of nats, bits, not 'dits'"),
+        (lambda m: m.score("a", unit=["nats"]), "the unit must be one of nats, bits, not "),
     ],
 )
 def test_what_cannot_be_is_refused_at_once(call: object, message: str, model: LanguageModel) -> None:
-    with pytest.raises(UserError, match=message):
+    with pytest.raises(UserError, match=f"^{message}"):
         call(model)  # type: ignore[operator]
+
+
+def test_a_state_that_is_none_is_refused(model: LanguageModel) -> None:
+    model.state = 5  # type: ignore[assignment]
+    for call in (model.score, model.predict, model.generate):
+        with pytest.raises(UserError, match="the state must be None or one that was kept, not 5"):
+            call("a", carry_state=True)
+    assert len(model.score("a")) == 1
+
+
+def test_numbers_of_numpy_are_numbers(model: LanguageModel) -> None:
+    words = model.generate("a", np.int64(9), top_k=np.int32(5), temperature=np.float32(1), seed=np.int64(3))
+    assert list(words) == list(model.generate("a", 9, top_k=5, temperature=1, seed=3))
 
 
 def test_an_unknown_word_without_unk_is_refused(folder: Path) -> None:
