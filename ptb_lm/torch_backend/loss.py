@@ -163,7 +163,9 @@ class SoftmaxLayer:
     def _rows_for(self, tokens: int) -> _Buffers:
         """Return the first rows of the largest buffers that were asked for so."""
         if len(self._largest.inputs) < tokens:
-            self._largest = self._new_buffers(tokens)
+            # Few sizes, and each after the one before is free: many that grow a little leave holes in memory.
+            self._largest = self._new_buffers(0)
+            self._largest = self._new_buffers(1 << (tokens - 1).bit_length())
         return _Buffers(self._largest.inputs[:tokens], self._largest.logits_NV[:tokens])
 
     def _new_buffers(self, tokens: int) -> _Buffers:

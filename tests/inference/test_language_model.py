@@ -429,3 +429,32 @@ def test_importing_the_package_imports_nothing_else() -> None:
     )
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     subprocess.run([sys.executable, "-c", code], check=True, env=environment)
+
+
+MEMORY_WHILE_SCORING = """
+import sys
+import ptb_lm
+
+def resident():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * 4096
+
+model, memory = ptb_lm.load(sys.argv[1]), []
+# Every window of sentences has a few words more than the one before it.
+lines = ("w1 " * (6 + (number % 4096 < number // 4096 * 200)) for number in range(6 * 4096))
+for number, _ in enumerate(model.score_each(lines)):
+    if number % 4096 == 0:
+        memory.append(resident())
+print(max(memory) - memory[0])
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc/self/statm is Linux's")
+def test_a_long_text_takes_no_more_memory_than_a_short_one(folder: Path) -> None:
+    """Not even if its batches grow little by little, which leaves holes between what was allocated."""
+    words = ("<eos>", "<unk>", *(f"w{i}" for i in range(998)))
+    run = runs.write_run(folder / "memory", words)
+    command = [sys.executable, "-c", MEMORY_WHILE_SCORING, str(run)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert int(done.stdout) < 64 * 2**20
