@@ -1,6 +1,7 @@
 """Checks of what a caller gives a trained model: an error is one sentence, and comes at once."""
 
 import math
+from collections.abc import Iterable
 from numbers import Integral, Real
 
 from ptb_lm.errors import UserError
@@ -42,3 +43,13 @@ def check_text(text: object, *, name: str) -> None:
     """
     if not isinstance(text, str):
         raise UserError(f"{name} must be a string, not {type(text).__name__}")
+
+
+def check_strings(text: object) -> None:
+    """Check that strings can be taken from it; bytes would give numbers.
+
+    Raises:
+        UserError: They cannot.
+    """
+    if isinstance(text, bytes) or not isinstance(text, Iterable):
+        raise UserError(f"the text must be a string or several, one a sentence, not {type(text).__name__}")

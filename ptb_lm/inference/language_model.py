@@ -16,19 +16,11 @@ from ptb_lm.data.vocabulary import EOS, Vocabulary
 from ptb_lm.errors import UserError
 from ptb_lm.inference import batches
 from ptb_lm.inference.checks import check_count, check_whole
+from ptb_lm.inference.encoding import encode, encode_lines, split
 from ptb_lm.inference.neighbours import Neighbour, Neighbours
 from ptb_lm.inference.position import Position, checked
 from ptb_lm.inference.sampling import Prediction, Sampler, likeliest
-from ptb_lm.inference.sentences import (
-    NATS,
-    Scores,
-    SentenceScore,
-    Unit,
-    encode,
-    encode_lines,
-    perplexity,
-    split,
-)
+from ptb_lm.inference.sentences import NATS, Scores, SentenceScore, Unit, perplexity
 from ptb_lm.model.backend import Backend
 from ptb_lm.model.config import Config
 
@@ -74,25 +66,27 @@ class LanguageModel:
         Raises:
             UserError: It is no text, or the vocabulary lacks a word and has no `<unk>`.
         """
-        scored = self.score_each(split(text), unit=unit, carry_state=carry_state)
-        return Scores(tuple(scored), unit)
+        return Scores(tuple(self.score_each(split(text), unit=unit, carry_state=carry_state)), unit)
 
     def score_each(
-        self, sentences: Iterable[str], *, unit: Unit = "nats", carry_state: bool = False
+        self,
+        sentences: Iterable[str],
+        *,
+        unit: Unit = "nats",
+        carry_state: bool = False,
+        ahead: int = batches.WINDOW_SENTENCES,
     ) -> Iterator[SentenceScore]:
-        """Yield what `score` returns, in the order of the sentences; only some of them are in memory."""
+        """Yield what `score` returns, in the order of the sentences; at most `ahead` are in memory."""
+        check_whole(ahead, least=1, name="ahead")
         if unit not in tuple(NATS):
             raise UserError(f"the unit must be one of {', '.join(NATS)}, not {unit!r}")
         encoded = encode_lines(sentences, self.vocabulary, self.treatment)
-        # A stream is one row: nothing is gained by more of it.
-        limits = {"words": self._tokens} if carry_state else {}
-        for window in batches.windows(encoded, **limits):
+        most = (
+            self._tokens if carry_state else batches.WINDOW_WORDS
+        )  # a stream is one row: more gains nothing
+        for window in batches.windows(encoded, count=ahead, words=most):
             targets = [sentence.ids for sentence in window]
-            if carry_state:
-                log_p = self._carried(targets)
-            else:
-                first = self.vocabulary.ids[EOS]
-                log_p = batches.independent(self.backend, targets, first=first, tokens=self._tokens)
+            log_p = self._carried(targets) if carry_state else self._independent(targets)
             for sentence, log_p_N in zip(window, log_p, strict=True):
                 yield SentenceScore(sentence.words, log_p_N / NATS[unit], sentence.unknown, unit)
 
@@ -120,8 +114,7 @@ class LanguageModel:
             UserError: The vocabulary lacks a word and has no `<unk>`, or has fewer than k words.
         """
         check_count(k, len(self.vocabulary), name="k")
-        position = self._read(prefix, carry_state=carry_state)
-        log_p_V, _ = self.next_words(position)
+        log_p_V, _ = self.next_words(self._read(prefix, carry_state=carry_state))
         return likeliest(log_p_V, self.vocabulary, k)
 
     def generate(
@@ -240,6 +233,10 @@ class LanguageModel:
                 return
             produced += 1
             yield word
+
+    def _independent(self, targets: list[Ids]) -> list[NDArray[np.float64]]:
+        first = self.vocabulary.ids[EOS]
+        return batches.independent(self.backend, targets, first=first, tokens=self._tokens)
 
     def _carried(self, targets: list[Ids]) -> list[NDArray[np.float64]]:
         position = self._start(carry_state=True)

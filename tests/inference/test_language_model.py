@@ -181,7 +181,7 @@ def test_only_a_window_of_sentences_is_read_ahead(
 
 
 def model_encoded(model: LanguageModel, sentences: list[str]) -> Iterator[object]:
-    from ptb_lm.inference.sentences import encode_lines
+    from ptb_lm.inference.encoding import encode_lines
 
     return encode_lines(sentences, model.vocabulary)
 
@@ -350,6 +350,7 @@ def test_the_plain_module_gives_the_same_numbers(model: LanguageModel) -> None:
         (lambda m: m.score(None), "the text must be a string or several, one a sentence, not NoneType"),
         (lambda m: m.score(["a", 1]), "line 2: a sentence must be a string, not int"),
         (lambda m: m.perplexity(1), "the text must be a string or several, one a sentence, not int"),
+        (lambda m: list(m.score_each(["a"], ahead=0)), "ahead must be at least 1, not 0"),
         (lambda m: m.score("a", unit="dits"), "the unit must be one of nats, bits, not 'dits'"),
         (lambda m: m.score("a", unit=["nats"]), "the unit must be one of nats, bits, not "),
     ],

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from ptb_lm.data.tokens import PLAIN, Treatment
 from ptb_lm.data.vocabulary import EOS
 from ptb_lm.errors import UserError
+from ptb_lm.inference.encoding import encode, split
 from ptb_lm.inference.language_model import LanguageModel
 from ptb_lm.inference.position import Position
 from ptb_lm.inference.sampling import Prediction, likeliest
-from ptb_lm.inference.sentences import encode, split
 
 LIKELIEST = 5  # words that are shown beside one that was read
 MOST_WORDS = 500  # read or continued from: a word takes some milliseconds
