@@ -8,8 +8,8 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
-from ptb_lm import flags, stopping, streams
-from ptb_lm.errors import DivergenceError, LostRankError, UserError
+from ptb_lm import flags, memory, stopping, streams
+from ptb_lm.errors import DivergenceError, LostRankError, OutOfMemoryError, UserError
 
 if TYPE_CHECKING:  # it takes longer to import than --help should
     from tqdm import tqdm
@@ -158,8 +158,8 @@ def run(name: str, body: Callable[[], int]) -> int:
         status = EXIT_USAGE if error.errno in BAD_PATH else EXIT_FAILED
         what = IN_THE_WAY if error.errno == errno.EEXIST else error.strerror
         return _fail(name, f"{where}{what}{hint}", status)
-    except MemoryError:
-        return _fail(name, "there is not enough memory for a model of this size", EXIT_USAGE)
+    except MemoryError as error:
+        return _fail(name, str(OutOfMemoryError(memory.asked(error))), EXIT_USAGE)
     except stopping.Stopped as stopped:
         return _fail(name, str(stopped), stopped.exit_status)
     except KeyboardInterrupt:

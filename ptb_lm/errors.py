@@ -6,12 +6,16 @@ class UserError(Exception):
 
 
 class OutOfMemoryError(UserError):
-    """There is not enough memory, of the host or of a device."""
+    """There is not enough memory, of the host or of a device.
 
-    def __init__(self) -> None:
+    Args:
+        numbers: A clause: how much is needed and how much there is (ptb_lm.memory); "" if unknown.
+    """
+
+    def __init__(self, numbers: str = "") -> None:
         super().__init__(
-            "there is not enough memory for a model and windows of this size; fewer hidden units, layers, "
-            "rows a batch or time steps need less"
+            f"there is not enough memory for a model and windows of this size{numbers and f' ({numbers})'}; "
+            "fewer hidden units, layers, rows a batch or time steps need less"
         )
 
 

@@ -34,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parser() -> cli.Parser:
     parser = cli.Parser(prog=PROG, description="Report the perplexity of a trained run on a text.")
-    parser.add_argument("run", type=Path, help="a run directory")
+    parser.add_argument("run", type=Path, metavar="RUN", help="a run directory")
     what = parser.add_mutually_exclusive_group()
     what.add_argument(
         "--split",

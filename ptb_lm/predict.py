@@ -23,7 +23,9 @@ def _parser() -> cli.Parser:
     parser.add_argument(
         "prefix", nargs="*", metavar="WORD", help="the first words (default: none, the sentence begins)"
     )
-    parser.add_argument("-k", type=int, default=5, metavar="K", help="number of words to print (default: 5)")
+    parser.add_argument(
+        "-k", type=cli.whole(1), default=5, metavar="K", help="number of words to print (default: 5)"
+    )
     return parser
 
 

@@ -23,7 +23,8 @@ MODULES = {
 }
 
 SMALL_FILES = {
-    *("cli", "errors", "files", "flags", "host", "json_fields", "nvidia", "stopping", "streams", "version"),
+    *("checksums", "cli", "errors", "files", "flags", "host", "json_fields"),
+    *("memory", "nvidia", "stopping", "streams", "version"),
 }
 BASE = "small files of the root"
 COMMANDS = "commands"

@@ -15,8 +15,8 @@ from support import ROOT
 
 import ptb_lm
 from ptb_lm import __main__ as commands
-from ptb_lm import cli, host
-from ptb_lm.errors import DivergenceError, UserError
+from ptb_lm import cli, host, memory
+from ptb_lm.errors import DivergenceError, OutOfMemoryError, UserError
 
 
 def user_error() -> int:
@@ -50,7 +50,11 @@ def interrupt() -> int:
         (divergence, 1, "the loss is not finite"),
         (missing_file, 2, "/no/such/file: No such file or directory"),
         (folder_for_a_file, 2, "/: Is a directory"),
-        (not_enough_memory, 2, "there is not enough memory for a model of this size"),
+        (
+            not_enough_memory,
+            2,
+            str(OutOfMemoryError(memory.needed(2**59, "the last allocation was"))),
+        ),
         (interrupt, 130, "interrupted"),
     ],
 )

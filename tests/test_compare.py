@@ -2,7 +2,6 @@
 
 import csv
 import io
-import json
 import shutil
 import statistics
 import xml.etree.ElementTree as ET
@@ -29,9 +28,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     runs.train_run(data, folder / "going-on", "--tie-weights", *WIDE)
     (folder / "going-on" / "result.json").unlink()
-    config = json.loads((folder / "going-on" / "config.json").read_text())
-    config["hyperparameters"]["epochs"] = 9
-    (folder / "going-on" / "config.json").write_text(json.dumps(config))
+    runs.change(
+        folder / "going-on" / "config.json", lambda config: config["hyperparameters"].update(epochs=9)
+    )
     return folder
 
 

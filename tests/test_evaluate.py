@@ -2,7 +2,6 @@
 
 import dataclasses
 import io
-import json
 import re
 import shutil
 from pathlib import Path
@@ -199,8 +198,7 @@ def test_a_precision_that_cannot_be_had_is_no_obstacle(
     """The weights are kept in float32."""
     copy = tmp_path / "run"
     shutil.copytree(run, copy)
-    config = json.loads((copy / "config.json").read_text())
-    (copy / "config.json").write_text(json.dumps({**config, "precision": trained}))
+    runs.change(copy / "config.json", lambda config: config.update(precision=trained))
     arrays, metadata = tensors.load(copy / "weights.safetensors")
     metadata["config"]["precision"] = trained
     tensors.save(copy / "weights.safetensors", arrays, metadata)
@@ -271,8 +269,9 @@ def test_a_moved_run_is_scored_with_its_data_elsewhere(
     expected = printed(capsys, run)
     moved = shutil.copytree(run, tmp_path / "run")
     elsewhere = shutil.copytree(data, tmp_path / "elsewhere")
-    config = moved / "config.json"
-    config.write_text(config.read_text().replace(str(data), str(tmp_path / "gone")))
+    gone = str(tmp_path / "gone")
+    runs.change(moved / "config.json", lambda config: config.update(data=gone))
+    runs.change(moved / "config.json", lambda config: config["source"].update(path=gone))
     assert "there is no file or folder" in runs.refusal(capsys, evaluate, moved)
     assert printed(capsys, moved, "--data", elsewhere) == expected
 
@@ -298,8 +297,11 @@ def test_an_unknown_name_is_refused(flag: str, run: Path, capsys: pytest.Capture
     ("content", "problem"),
     [
         (b"", " is empty"),
-        (b"w1\nw2 \x00\n", ", line 2: a zero byte; this is a binary file, not text"),
-        (b"w1\nw2\n\nw1 \xff\n", ", line 4: not valid UTF-8 (byte 0xff)"),
+        (b"w1\nw2 \x00\n", ", line 2: byte 0x00 is not UTF-8 text; it is binary or has another encoding"),
+        (
+            b"w1\nw2\n\nw1 \xff\n",
+            ", line 4: byte 0xff is not UTF-8 text; it is binary or has another encoding",
+        ),
     ],
     ids=["empty", "binary", "not UTF-8"],
 )

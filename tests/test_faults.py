@@ -13,14 +13,16 @@ pytest.importorskip("matplotlib")  # what reads damaged files draws their curves
 
 import runs
 from faults import page
+from faults.outcomes import OUTCOMES
 from faults.subject import fingerprint
+from faults.table import FAULTS
 from support import ROOT
 
 from ptb_lm.training import tensors
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")]
 
-SAMPLE = ["kill at files", "SIGTERM", "bits of tensors", "mirrors"]
+SAMPLE = ["kill at files", "SIGTERM", "bits of tensors", "digits", "mirrors"]
 ENVIRONMENT = {
     **os.environ,
     "OMP_NUM_THREADS": "1",
@@ -40,6 +42,25 @@ def test_what_befalls_a_run_ends_as_promised() -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("{'as promised': 1}") == len(SAMPLE)
+
+
+def test_every_fault_can_be_done() -> None:
+    assert OUTCOMES.keys() == FAULTS.keys()
+
+
+def test_help_needs_nothing_installed(tmp_path: Path) -> None:
+    """Of a Python without site-packages; it is asked, and no environment is set up."""
+    bare = tmp_path / "python"
+    bare.write_text(f'#!/bin/sh\necho "$@" >> "{tmp_path}/calls"\nexec "{sys.executable}" -S "$@"\n')
+    bare.chmod(0o755)
+    command = [str(ROOT / "scripts" / "reliability"), "--quick", "--help"]
+    environment = {**os.environ, "PYTHON": str(bare)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (tmp_path / "calls").read_text().splitlines()[-1] == "-m faults --quick --help"
+    said = " ".join(done.stdout.split())
+    assert said.startswith("usage: scripts/reliability ")
+    assert "; ".join(FAULTS) in said
 
 
 def test_the_page_s_table_is_that_of_its_counts() -> None:

@@ -106,7 +106,11 @@ def test_unknown_words_are_told(
     ("command", "flags", "problem"),
     [
         (predict, ["zebra", "-k", 8], "k must be from 1 to 7, the number of words, not 8"),
-        (predict, ["a", "-k", "many"], "argument -k: invalid int value: 'many' (see --help)"),
+        (
+            predict,
+            ["a", "-k", "many"],
+            "argument -k: must be a whole number of at least 1, not 'many' (see --help)",
+        ),
         (generate, ["--top-k", 8], "top-k must be from 1 to 7, the number of words, not 8"),
         (generate, ["--top-p", 1.5], "top-p must be above 0 and at most 1, not 1.5"),
         (generate, ["--temperature", -1], "the temperature must be a finite number of at least 0, not -1.0"),
@@ -115,7 +119,7 @@ def test_unknown_words_are_told(
             ["--length", 0],
             "argument --length: must be a whole number of at least 1, not '0' (see --help)",
         ),
-        (neighbours, ["a", "-k", 7], "k must be from 1 to 6, the number of words, not 7"),
+        (neighbours, ["a", "-k", 7], "k must be from 1 to 6, the number of other words, not 7"),
         (neighbours, ["zebra"], "the word 'zebra' is not in the vocabulary"),
         (neighbours, [], "there is nothing to do: give a WORD, --picture FILE or --projector DIR"),
         (

@@ -126,7 +126,8 @@ def test_standard_input_is_read(
     assert printed(capsys, run, *name) == expected
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"a\nb \xff\n")))
     assert runs.run_command(score, run, *name) == 2
-    assert capsys.readouterr().err == f"{score.PROG}: standard input, line 2: not valid UTF-8 (byte 0xff)\n"
+    problem = runs.sentence(capsys.readouterr().err, score)
+    assert problem.startswith("standard input, line 2: byte 0xff is not UTF-8 text; ")
 
 
 N_BEST = """\
@@ -189,14 +190,23 @@ def test_what_an_n_best_list_has_of_unknown_words_is_told(
     )
 
 
-@pytest.mark.parametrize("line", ["a b", "1 ||| a", "1 ||| a ||| x", "1 ||| a ||| nan", ""])
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ("a b", " is not ID ||| HYPOTHESIS ||| SCORE"),
+        ("1 ||| a", " is not ID ||| HYPOTHESIS ||| SCORE"),
+        ("", " is not ID ||| HYPOTHESIS ||| SCORE"),
+        ("1 ||| a ||| x", ": the score 'x' is not a finite number"),
+        ("1 ||| a ||| nan", ": the score 'nan' is not a finite number"),
+        ("1 ||| a ||| 1e400 |||", ": the score '' is not a finite number"),
+    ],
+)
 def test_a_line_that_is_no_hypothesis_is_refused(
-    line: str, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    line: str, problem: str, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "lists"
     path.write_text(f"1 ||| a ||| 0\n{line}\n")
-    problem = runs.refusal(capsys, score, run, path, "--n-best")
-    assert problem == "line 2 is not ID ||| HYPOTHESIS ||| SCORE"
+    assert runs.refusal(capsys, score, run, path, "--n-best") == f"line 2{problem}"
 
 
 @pytest.mark.parametrize(
@@ -223,8 +233,11 @@ def test_flags_that_do_not_go_together_are_refused(
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
-        (b"w1\nw2 \x00\n", "{path}, line 2: a zero byte; this is a binary file, not text"),
-        (b"\xff\xfe", "{path}, line 1: not valid UTF-8 (byte 0xff)"),
+        (
+            b"w1\nw2 \x00\n",
+            "{path}, line 2: byte 0x00 is not UTF-8 text; it is binary or has another encoding",
+        ),
+        (b"\xff\xfe", "{path}, line 1: byte 0xff is not UTF-8 text; it is binary or has another encoding"),
         (None, "{path} does not exist"),
     ],
     ids=["binary", "not UTF-8", "missing"],

@@ -23,7 +23,8 @@ from ptb_lm.training.run_directory import RunDirectory
 
 pytestmark = pytest.mark.slow
 
-LONG = ("--epochs", "100", "--lr-decay", "0.99")
+# What is left when a signal comes takes seconds.
+LONG = ("--epochs", "40", "--lr-decay", "0.98")
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from ptb_lm import train
 from ptb_lm.data.corpus import load_named
 from ptb_lm.model import frameworks
 from ptb_lm.model.cells import CELLS
-from ptb_lm.model.choice import MAX_SEED, Choice
+from ptb_lm.model.choice import CHOSEN, MAX_SEED, Choice
 from ptb_lm.model.config import HYPERPARAMETERS, PRESETS, RECIPES
 from ptb_lm.torch_backend import cpu
 from ptb_lm.training import run_flags, tensors
@@ -180,9 +180,12 @@ def test_a_missing_split_is_refused(split: str, own_data: Path, refused: Callabl
     ("content", "problem"),
     [
         (b"", " is empty"),
-        (b"w1 w2\nw1 \x00 w2\n", ", line 2: a zero byte; this is a binary file, not text"),
-        (b"w1\n\nw1 \xc3(\n", ", line 3: not valid UTF-8 (byte 0xc3)"),
-        (b"w1\nw1 \xc3", ", line 2: not valid UTF-8 (byte 0xc3)"),
+        (
+            b"w1 w2\nw1 \x00 w2\n",
+            ", line 2: byte 0x00 is not UTF-8 text; it is binary or has another encoding",
+        ),
+        (b"w1\n\nw1 \xc3(\n", ", line 3: byte 0xc3 is not UTF-8 text; it is binary or has another encoding"),
+        (b"w1\nw1 \xc3", ", line 2: byte 0xc3 is not UTF-8 text; it is binary or has another encoding"),
     ],
     ids=["empty", "binary", "not UTF-8", "cut within a character"],
 )
@@ -407,8 +410,9 @@ def test_resuming_as_another_run_is_refused(
     value = "1.0" if flag == "--average-epochs" else value
     assert problem == (
         f"{flag} {value} differs from the run's {before}; a resumed run can change --data, --device, "
-        "--epochs, --decay-after, --lr-decay, --learning-rate, --max-grad-norm, --keep-prob, --variational, "
-        "--embedding-keep-prob, --recurrent-keep-prob and nothing else"
+        "--devices, --epochs, --decay-after, --lr-decay, --learning-rate, --max-grad-norm, --keep-prob, "
+        "--variational, --embedding-keep-prob, --recurrent-keep-prob and nothing else"
+        + ("; --init-from starts a new run from its weights" if flag[2:] in CHOSEN else "")
     )
 
 
@@ -422,7 +426,7 @@ def test_resuming_in_another_framework_is_refused(run: Path, refused_resume: Cal
 
 def change_config(run: Path, old: str, new: str) -> None:
     config = run / "config.json"
-    text = config.read_text()
+    text = json.dumps(runs.unsealed(config.read_text()), indent=2)  # as a file of before there was a checksum
     assert text.count(old) == 1
     config.write_text(text.replace(old, new))
 
@@ -430,6 +434,23 @@ def change_config(run: Path, old: str, new: str) -> None:
 def test_where_a_run_goes_on_is_told(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert train.main(["--resume", str(run), "--epochs", "3"]) == 0
     assert "continues in epoch 3, step 1\n" in capsys.readouterr().out
+
+
+def test_a_run_cannot_end_before_the_epoch_that_it_is_in(
+    run: Path, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its weights are no longer those of the end of an epoch."""
+    corpus, directory = load_named(str(data)), RunDirectory(run)
+    state = directory.read_state(corpus)
+    state.progress.step = 1
+    directory.write_state(state, corpus=corpus, run=directory.read_config())
+    (run / "result.json").unlink()
+    problem = runs.refusal(capsys, train, "--resume", run, "--epochs", "2")
+    assert problem == "--epochs 2: the run is already in epoch 3"
+    state.progress.step = 0
+    directory.write_state(state, corpus=corpus, run=directory.read_config())
+    assert train.main(["--resume", str(run)]) == 0
+    assert "all 2 epochs are done; only the test is left\n" in capsys.readouterr().out
 
 
 def test_resuming_with_the_runs_own_flags_is_no_change(run: Path, data: Path) -> None:
@@ -593,7 +614,7 @@ def test_divergence_keeps_the_last_good_state(
     assert train.main(["--resume", str(run), "--epochs", "4", "--learning-rate", rate]) == 1
     problem = runs.sentence(capsys.readouterr().err, train)
     assert re.match(r"training diverged (in epoch 3, step \d+ of \d+|at the end of epoch 3): ", problem)
-    assert problem.endswith(f"--resume {run} with a smaller --learning-rate continues from it")
+    assert f"--resume {run} with a smaller --learning-rate continues from it; if that diverges too" in problem
 
     after = runs.files(run)
     for name in ("weights.safetensors", "metrics.jsonl", "vocabulary.txt"):
@@ -616,6 +637,17 @@ def test_a_run_that_diverges_from_the_start_can_be_resumed(
     assert not (run / "weights.safetensors").exists()
     assert train.main(["--resume", str(run), "--learning-rate", "0.5"]) == 0
     assert runs.result(run)["epochs"] == 2
+
+
+def test_initial_weights_that_diverge_need_a_new_run(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "new"
+    assert train.main(runs.arguments(data, run, "--init-scale", "1e30")) == 1
+    assert train.main(["--resume", str(run), "--learning-rate", "1e-6"]) == 1, "the weights are what diverges"
+    advice = "if that diverges too, a new run needs a smaller --learning-rate or --init-scale"
+    assert capsys.readouterr().err.count(advice) == 2
+    assert train.main(runs.arguments(data, run, "--init-scale", "0.1", "--overwrite")) == 0
 
 
 def test_a_full_disk_keeps_the_last_good_state(run: Path, capsys: pytest.CaptureFixture[str]) -> None:

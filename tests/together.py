@@ -13,7 +13,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from unittest import mock
 
@@ -32,9 +33,7 @@ WORDS, BATCH, STEPS, WINDOWS = 23, 8, 3, 6
 
 def start(size: int, command: Sequence[str], *, more: Sequence[dict[str, str]] = ()) -> list[Any]:
     """Start a command once for each rank; `more` is what each has in its environment besides."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port, *ports = free_ports(1 + size)
     address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(size)}
     return [
         subprocess.Popen(
@@ -45,6 +44,7 @@ def start(size: int, command: Sequence[str], *, more: Sequence[dict[str, str]] =
                 **address,
                 "RANK": str(rank),
                 "LOCAL_RANK": str(rank),
+                "TF_CONFIG": tf_config(ports, rank),
                 **(more[rank] if more else {}),
             },
             stdin=subprocess.PIPE,
@@ -56,14 +56,35 @@ def start(size: int, command: Sequence[str], *, more: Sequence[dict[str, str]] =
     ]
 
 
-def done_together(size: int, deed: str, cases: Sequence[dict[str, Any]]) -> list[list[Any]]:
-    """Return what each of some processes found in each case, by a function of this file."""
+def free_ports(count: int) -> list[int]:
+    """Return ports of this machine that nobody uses."""
     with contextlib.ExitStack() as stack:
-        processes = [stack.enter_context(each) for each in start(size, ["-m", "together", deed])]
-        for process in processes:
-            process.stdin.write(json.dumps(list(cases)))
-            process.stdin.close()
-        outputs = [(process.stdout.read(), process.stderr.read(), process.wait()) for process in processes]
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+
+
+def tf_config(ports: Sequence[int], worker: int) -> str:
+    """Return TensorFlow's description of workers on this machine, for one of them."""
+    addresses = [f"127.0.0.1:{port}" for port in ports]
+    return json.dumps({"cluster": {"worker": addresses}, "task": {"type": "worker", "index": worker}})
+
+
+def done_together(size: int, how: str, cases: Sequence[dict[str, Any]]) -> list[list[Any]]:
+    """Return what each of some processes found in each case, by a function of this file.
+
+    Args:
+        size: How many processes.
+        how: They train together by which framework; or "devices": each of them on two of TensorFlow's.
+        cases: What to do.
+    """
+    with contextlib.ExitStack() as stack:
+        processes = [stack.enter_context(each) for each in start(size, ["-m", "together", how])]
+        # At the same time: one that cannot write what it found would let the others wait for it.
+        with ThreadPoolExecutor(size) as pool:
+            said = pool.map(lambda process: process.communicate(json.dumps(list(cases))), processes)
+            outputs = [(*each, process.wait()) for each, process in zip(said, processes, strict=True)]
     for _, stderr, status in outputs:
         assert status == 0, stderr
     return [json.loads(stdout) for stdout, _, _ in outputs]
@@ -119,7 +140,11 @@ def computed(case: dict[str, Any], ranks: Ranks = ALONE) -> dict[str, Any]:
     rows_BL = np.random.default_rng(2).integers(words, size=(BATCH, WINDOWS * STEPS + 1)).astype(np.int32)
     mine = ranks.share(BATCH)
     state, losses = built.zero_state(mine.stop - mine.start), []
-    with counted(ranks.size) as sent, other_norms(case.get("other_norms", False) and not ranks.first):
+    with contextlib.ExitStack() as stack:
+        sent: list[float] = []
+        if "framework" not in case["choice"]:
+            sent = stack.enter_context(counted(ranks.size))
+            stack.enter_context(other_norms(case.get("other_norms", False) and not ranks.first))
         for window in range(WINDOWS):
             x_BT = rows_BL[mine, window * STEPS : (window + 1) * STEPS]
             y_BT = rows_BL[mine, window * STEPS + 1 : (window + 1) * STEPS + 1]
@@ -180,11 +205,12 @@ def late(case: dict[str, Any], ranks: Any) -> dict[str, Any]:
     The process group ends with it. "found": what this rank was told at each place; "" if nothing.
     """
     from ptb_lm.errors import LostRankError
-    from ptb_lm.torch_backend import ranks as torch_ranks
+    from ptb_lm.model import patience
+    from ptb_lm.torch_backend.ranks import TorchRanks
 
     seconds = case["seconds"]
-    with mock.patch.object(torch_ranks, "STEP_SECONDS", seconds):
-        impatient = torch_ranks.TorchRanks(ranks._store, ranks.rank, ranks.size)
+    with mock.patch.dict(os.environ, {patience.STEP: str(seconds)}):
+        impatient = TorchRanks(ranks._store, ranks.rank, ranks.size)
     config = SMALL.replace(num_layers=1, hidden_size=7, num_steps=STEPS, batch_size=BATCH)
     model: Any = backend.build(
         config, random_weights(config, WORDS, seed=1), Choice.of(device="cpu"), impatient
@@ -210,6 +236,12 @@ def late(case: dict[str, Any], ranks: Any) -> dict[str, Any]:
     return found
 
 
+def _deed(case: dict[str, Any]) -> Callable[[dict[str, Any], Any], Any]:
+    """Return the function of this file that does a case."""
+    by_key = {"arguments": trained, "choice": computed, "seconds": late, "abandoned": abandoned}
+    return next(do for key, do in by_key.items() if key in case)
+
+
 class StopAfter(StopRequest):
     """A stop request that arrives at the n-th time the trainer asks."""
 
@@ -227,20 +259,35 @@ class StopAfter(StopRequest):
         pass
 
 
-def _main(deed: str) -> None:
-    cases = json.loads(sys.stdin.read())
-    if deed == "replicated":  # one process, whose devices train together
-        do = {True: trained, False: computed}
-        print(json.dumps([do["arguments" in case](case, OneWithDevices(2)) for case in cases]))
-        return
-    from ptb_lm.torch_backend.ranks import join
+def abandoned(_: dict[str, Any], ranks: Any) -> str:
+    """Return what a rank is told after the last one has ended. That one never returns."""
+    from ptb_lm.errors import LostRankError
 
-    found = []
-    ranks = join(device="cpu", reduce_precision="fp32")
+    if ranks.rank == ranks.size - 1:
+        raise EOFError  # what was found so far is printed
+
+    try:
+        ranks.meet()
+    except LostRankError as error:
+        return str(error)
+    return ""
+
+
+def _main(how: str) -> None:
+    cases = json.loads(sys.stdin.read())
+    if how == "devices":
+        print(json.dumps([_deed(case)(case, OneWithDevices(2)) for case in cases]))
+        return
+    choice = Choice.of(framework=how)
+    found: list[Any] = []
+    ranks: Any = choice.function(choice.row.join)(device="cpu", reduce_precision="fp32")
     for case in cases:
         ranks.reduce_precision = case.get("reduce_precision", "fp32")
-        do = late if "seconds" in case else {"computed": computed, "trained": trained}[deed]
-        found.append(do(case, ranks))
+        try:
+            found.append(_deed(case)(case, ranks))
+        except EOFError:
+            print(json.dumps(found), flush=True)
+            os._exit(0)
     ranks.leave()
     print(json.dumps(found))
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ptb_lm import json_fields
+from ptb_lm import checksums, json_fields
 from ptb_lm.bench import roofline
 from ptb_lm.errors import UserError
 from ptb_lm.json_fields import Check
@@ -21,6 +21,7 @@ FILE = "rows.jsonl"
 MEASURED = "measured"
 STATUSES = (MEASURED, "unavailable", "failed", "wrong")
 PASSES = ("forward", "train")
+REMEDY = "restore it, or remove the line and measure it again"
 
 
 def _required(check: Check, **metadata: Any) -> Any:
@@ -208,7 +209,7 @@ def read_lines(path: Path) -> Lines:
     if last and _is_json(last):
         texts.append(last)
         cut_off = False
-    rows = [_parsed(text, f"{path}, line {number}:") for number, text in enumerate(texts, start=1)]
+    rows = [_parsed(text, f"{path}, line {number}") for number, text in enumerate(texts, start=1)]
     _check_rounds(rows, path)
     return Lines(rows, texts, cut_off)
 
@@ -220,7 +221,7 @@ def to_line(row: Row) -> bytes:
         for field in dataclasses.fields(row)
         if row.is_measured or not field.metadata.get("of_block")
     }
-    text = json.dumps(values, ensure_ascii=False, allow_nan=False)
+    text = json.dumps(checksums.sealed(values, checksums.LINE), ensure_ascii=False, allow_nan=False)
     return text.encode(errors="backslashreplace")  # of a path that is no UTF-8: an escape of JSON's, too
 
 
@@ -255,7 +256,8 @@ def _parsed(text: bytes, source: str) -> Row:
     try:
         values = json.loads(text)
     except (ValueError, RecursionError):
-        raise UserError(f"{source} not valid JSON") from None
+        raise UserError(f"{source}: not valid JSON") from None
+    values = checksums.opened(values, checksums.LINE, source, remedy=REMEDY)
     try:
         found = _checked(Row, values)
         if found["status"] == MEASURED:
@@ -265,7 +267,7 @@ def _parsed(text: bytes, source: str) -> Row:
         elif "reason" not in found:
             raise ValueError(f"{found['status']}, but no reason is given")
     except ValueError as error:
-        raise UserError(f"{source} {error}") from None
+        raise UserError(f"{source}: {error}") from None
     return Row(**{"label": found["variant"], **found})
 
 

@@ -58,7 +58,8 @@ def _of_file(path: Path, preparation: Preparation) -> dict[str, Part]:
     if not lines:
         raise UserError(f"{path} is empty")
     if lines < len(SPLITS):
-        raise UserError(f"{path} has {lines} lines, too few to be split into {', '.join(SPLITS)}")
+        plural = "" if lines == 1 else "s"
+        raise UserError(f"{path} has {lines} line{plural}, too few to be split into {', '.join(SPLITS)}")
     size = max(1, lines // BLOCKS)
     count = math.ceil(lines / size)
     # NumPy guarantees the raw stream of a bit generator, not that of permutation().

@@ -126,12 +126,16 @@ def shown(path: Path) -> str:
 
 
 def _decode(block: bytes, path: Path, line: int) -> str:
-    if (zero := block.find(b"\0")) >= 0:
-        number = line + block.count(b"\n", 0, zero)
-        raise UserError(f"{shown(path)}, line {number}: a zero byte; this is a binary file, not text")
     try:
-        return block.decode("utf-8")
+        text = block.decode("utf-8")
+        wrong = block.find(b"\0")  # UTF-8, but no text has it
     except UnicodeDecodeError as error:
-        number = line + block.count(b"\n", 0, error.start)
-        byte = f"0x{block[error.start]:02x}"
-        raise UserError(f"{shown(path)}, line {number}: not valid UTF-8 (byte {byte})") from None
+        zero = block.find(b"\0", 0, error.start)
+        text, wrong = "", error.start if zero < 0 else zero
+    if wrong >= 0:
+        number = line + block.count(b"\n", 0, wrong)
+        raise UserError(
+            f"{shown(path)}, line {number}: byte 0x{block[wrong]:02x} is not UTF-8 text; it is binary or has "
+            "another encoding"
+        )
+    return text

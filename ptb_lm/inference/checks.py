@@ -7,7 +7,7 @@ from numbers import Integral, Real
 from ptb_lm.errors import UserError
 
 
-def check_count(count: int, most: int, *, name: str) -> None:
+def check_count(count: int, most: int, *, name: str, of: str = "words") -> None:
     """Check how many words are asked for.
 
     Raises:
@@ -15,7 +15,7 @@ def check_count(count: int, most: int, *, name: str) -> None:
     """
     check_whole(count, name=name)
     if not 1 <= count <= most:
-        raise UserError(f"{name} must be from 1 to {most:,}, the number of words, not {count:,}")
+        raise UserError(f"{name} must be from 1 to {most:,}, the number of {of}, not {count:,}")
 
 
 def check_whole(value: object, *, least: int | None = None, name: str) -> None:

@@ -113,10 +113,12 @@ def write(file: TextIO, hypotheses: Iterable[Hypothesis], *, every: bool, as_jso
 def _parsed(line: str, number: int) -> tuple[str, str, float]:
     """Return (id, hypothesis, score) of a line."""
     name, *fields = (field.strip() for field in line.split(SEPARATOR))
+    if len(fields) < 2:
+        raise UserError(f"line {number} is not ID {SEPARATOR} HYPOTHESIS {SEPARATOR} SCORE")
     try:
-        score = float(fields[-1]) if len(fields) >= 2 else math.nan
+        score = float(fields[-1])
     except ValueError:
         score = math.nan
     if not math.isfinite(score):
-        raise UserError(f"line {number} is not ID {SEPARATOR} HYPOTHESIS {SEPARATOR} SCORE")
+        raise UserError(f"line {number}: the score {fields[-1]!r} is not a finite number")
     return name, fields[0], score

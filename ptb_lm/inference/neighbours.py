@@ -56,7 +56,7 @@ class Neighbours:
         place = self.vocabulary.ids.get(word)
         if place is None:
             raise UserError(f"the word {word!r} is not in the vocabulary")
-        check_count(k, len(self.vocabulary) - 1, name="k")
+        check_count(k, len(self.vocabulary) - 1, name="k", of="other words")
         (distances,), (places,) = self.index.kneighbors(self.vectors_VE[[place]], k + 1)
         found = [(i, 1 - float(d)) for i, d in zip(places, distances, strict=True) if i != place]
         return [Neighbour(self.vocabulary.words[i], similarity) for i, similarity in found[:k]]

@@ -60,6 +60,7 @@ FRAMEWORKS: dict[str, Framework] = {
     ),
     "tensorflow": Framework(
         build="ptb_lm.tf_backend.backend:build",
+        join="ptb_lm.tf_backend.ranks:join",
         trains_on_devices=True,
         models={
             "basic": "elementary operations at each time step",

@@ -5,12 +5,12 @@ its cell's (ptb_lm.model.cells).
 """
 
 import math
-import os
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from ptb_lm import memory
 from ptb_lm.errors import OutOfMemoryError, UserError
 from ptb_lm.model import cells
 from ptb_lm.model.cells.cell import Cell
@@ -91,16 +91,9 @@ def check_fits(config: Config, vocabulary_size: int) -> None:
         for few in (1, min(2, layers))
     )
     count = one + (layers - 1) * (two - one)
-    if 4 * count + LAYER_BYTES * layers > _memory():
-        raise OutOfMemoryError
-
-
-def _memory() -> float:
-    """Return the bytes of the machine's memory; infinity if unknown."""
-    try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, OSError, ValueError):
-        return math.inf
+    size = 4 * count + LAYER_BYTES * layers
+    if size > memory.total():
+        raise OutOfMemoryError(memory.needed(size, "the weights alone need"))
 
 
 def initial(config: Config, vocabulary_size: int, *, seed: int) -> Weights:

@@ -4,10 +4,12 @@ Each rank trains on its share of the batch's rows. What the ranks must agree on 
 in the run directory) goes through these methods, which every rank calls at the same place of its program.
 """
 
+import socket
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from ptb_lm.errors import UserError
+from ptb_lm.errors import DivergenceError, UserError
 
 T = TypeVar("T")
 
@@ -91,6 +93,66 @@ class Ranks:
 
     def meet(self) -> None:
         """Wait for all ranks to come here, however long one of them has compiled."""
+
+
+class SeveralRanks(Ranks):
+    """Connected processes; a framework's class says how a number or an object travels between them."""
+
+    @abstractmethod
+    def told(self, outcome: T) -> T:
+        """Return what the first rank gives here."""
+
+    @abstractmethod
+    def gather(self, value: T) -> list[T]:
+        """Return the value of each rank, in their order."""
+
+    @abstractmethod
+    def sum(self, number: float) -> float:
+        """Return the sum of a number over the ranks."""
+
+    @abstractmethod
+    def greatest(self, numbers: Sequence[int], *, in_step: bool = False) -> Sequence[int]:
+        """Return the greatest over the ranks, of each number."""
+
+    def from_first(self, make: Callable[[], T]) -> T:
+        """Return what `make` returns on the first rank."""
+        outcome: Any = None
+        if self.first:
+            try:
+                outcome = make(), None
+            except (UserError, DivergenceError, OSError) as error:
+                outcome = None, error
+        value, raised = self.told(outcome)
+        if raised is not None:
+            raise raised
+        result: T = value
+        return result
+
+    def alike(self, make: Callable[[], T], facts: Callable[[T], Facts]) -> T:
+        """Return what `make` returns on each rank, where that is the same on all."""
+        problem, found = "", dict[str, str]()
+        try:
+            made = make()
+            found = dict(facts(made))
+        except (UserError, OSError) as error:
+            problem = str(error)
+        answers = self.gather((problem, found, socket.gethostname()))
+        if problem and answers[0][0] == problem:  # of all, or of the first
+            raise UserError(problem)
+        for rank, (theirs, facts_there, host) in enumerate(answers):
+            if theirs:
+                raise UserError(f"rank {rank} of {self.size} (on {host}): {theirs}")
+            for name, value in answers[0][1].items():
+                if facts_there[name] != value:
+                    raise UserError(
+                        f"rank {rank} of {self.size} (on {host}) has another {name} than rank 0 (on "
+                        f"{answers[0][2]}): {facts_there[name]}, not {value}"
+                    )
+        return made
+
+    def meet(self) -> None:
+        """Wait for all ranks to come here."""
+        self.greatest([0])
 
 
 def check_divisible(rows: int, among: int, *, what: str = "processes") -> None:

@@ -3,13 +3,13 @@
 It is a table of its own, because an adapted perplexity is of another kind than those of the runs.
 """
 
-import json
 from pathlib import Path
 from typing import Any
 
 from ptb_lm.errors import UserError
 from ptb_lm.inference.adaptation.settings import Cache, Dynamic
 from ptb_lm.results.markdown import table, write_part
+from ptb_lm.training import json_files
 
 PART = "adaptation"
 TITLES = (
@@ -31,7 +31,7 @@ def write(results: Path) -> int:
 
 def _row(path: Path, results: Path) -> list[str]:
     try:
-        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        found: dict[str, Any] = json_files.read(path, remedy="restore it")
         settings = [str(kind(**found[name])) for name, kind in _KINDS.items() if found[name] is not None]
         return [
             f"[{found['adapted_by']}]({path.parent.relative_to(results).as_posix()})",

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ptb_lm.errors import UserError
 from ptb_lm.training.run_config import RunConfig
 from ptb_lm.training.run_directory import RunDirectory
 
@@ -65,12 +66,11 @@ def read(folder: Path) -> Run:
         UserError: A file is missing or broken, or no epoch has ended.
     """
     files = RunDirectory(folder)
-    return Run(
-        folder=folder,
-        config=files.read_config(),
-        epochs=files.read_metrics(),
-        result=files.read_result() or {},
-    )
+    config, epochs, result = files.read_config(), files.read_metrics(), files.read_result() or {}
+    # A run that was resumed may have done more since its result.
+    if len(epochs) < result.get("epochs", 0):
+        raise UserError(f"{files.metrics} ends before epoch {result['epochs']}, the last in {files.result}")
+    return Run(folder=folder, config=config, epochs=epochs, result=result)
 
 
 def read_all(results: Path) -> list[Run]:

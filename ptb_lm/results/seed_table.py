@@ -4,7 +4,6 @@ A row says what measures it here, the published figure, and our own, which is re
 results/; or why there is none.
 """
 
-import json
 import re
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,6 +16,7 @@ from ptb_lm.bench.reporting.publication import Figure
 from ptb_lm.bench.rows import FILE
 from ptb_lm.bench.summary import summarise
 from ptb_lm.results.markdown import table
+from ptb_lm.training.run_directory import RunDirectory
 
 PART = "seeds"
 NOT_MEASURED = "not measured"
@@ -187,8 +187,7 @@ def _perplexities(results: Path) -> Iterator[Row]:
     cells = []
     for device in DEVICES:
         folder = f"large-tutorial-cudnn-{device}"
-        if (file := results / folder / "result.json").is_file():
-            found = json.loads(file.read_text(encoding="utf-8"))
+        if found := RunDirectory(results / folder).read_result():
             cells.append(f"[{found['final_test_perplexity']:.2f}]({folder})")
     yield Row(
         source.name,

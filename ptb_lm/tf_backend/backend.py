@@ -41,6 +41,12 @@ def build(
         from ptb_lm.tf_backend.replicas import ReplicatedBackend
 
         return ReplicatedBackend(config, weights, choice, devices=ranks.devices)
+    if ranks.size > 1:
+        from ptb_lm.tf_backend.ranks import TensorFlowRanks
+        from ptb_lm.tf_backend.workers import WorkerBackend
+
+        assert isinstance(ranks, TensorFlowRanks)
+        return WorkerBackend(config, weights, choice, ranks)
     return TensorFlowBackend(config, weights, choice)
 
 
@@ -216,7 +222,7 @@ class TensorFlowBackend(Backend):
     def load_training_state(self, arrays: Mapping[str, NDArray[Any]]) -> State:
         """Set what `export_training_state` returned, and return the carried state."""
         try:
-            streams.load(self.streams, arrays[streams.NAME])
+            streams.load(self.streams, arrays[streams.NAME], self.ranks)
         except ValueError as error:
             raise UserError(f"the random stream of dropout was not saved by TensorFlow ({error})") from None
         with tf.device(self.device.name):

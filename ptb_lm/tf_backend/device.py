@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from ptb_lm import nvidia
+from ptb_lm import memory, nvidia
 from ptb_lm.errors import OutOfMemoryError, UserError
 from ptb_lm.model.cells import LSTM
 from ptb_lm.model.choice import Choice
@@ -99,5 +99,5 @@ def enough_memory() -> Iterator[None]:
     """
     try:
         yield
-    except (MemoryError, tf.errors.ResourceExhaustedError):
-        raise OutOfMemoryError from None
+    except (MemoryError, tf.errors.ResourceExhaustedError) as error:
+        raise OutOfMemoryError(memory.asked(error)) from None

@@ -69,6 +69,7 @@ class Network:
         state: State,
         learning_rate: tf.Tensor,
         exchange: Callable[..., Any] = lambda *computed: computed,
+        agreed: Callable[[tf.Tensor], tf.Tensor] = lambda norm: norm,
     ) -> tuple[State, Loss]:
         """Do one step of SGD; the shape of the window is known as it is traced.
 
@@ -79,6 +80,7 @@ class Network:
             learning_rate: [].
             exchange: Makes of (losses, words, gradients by their embeddings, other gradients) those of all
                 replicas, the gradients as of the mean of their losses.
+            agreed: Makes of the gradient's norm that by which all replicas clip.
         """
         batch, steps = x_BT.shape
         ids_N, targets_N = _time_major(x_BT), _time_major(y_BT)
@@ -105,7 +107,7 @@ class Network:
         nll_N, ids_N, d_embedded_NE, gradients = exchange(
             nll_N, ids_N, d_embedded_NE, [*d_softmax, *gradients]
         )
-        norm = self._update(ids_N, d_embedded_NE, gradients, learning_rate)
+        norm = self._update(ids_N, d_embedded_NE, gradients, learning_rate, agreed)
         return state, _loss(nll_N, norm)
 
     def evaluate(self, x_BT: tf.Tensor, y_BT: tf.Tensor, state: State) -> tuple[State, Loss]:
@@ -155,6 +157,7 @@ class Network:
         d_embedded_NE: tf.Tensor,
         gradients: Sequence[tf.Tensor],
         learning_rate: tf.Tensor,
+        agreed: Callable[[tf.Tensor], tf.Tensor],
     ) -> tf.Tensor:
         """Clip by the global norm, move the parameters, and return the norm before clipping, [].
 
@@ -163,16 +166,17 @@ class Network:
             d_embedded_NE: The gradient by each one's embedding, as the bottom layer's input.
             gradients: By the softmax's and the stack's variables.
             learning_rate: [].
+            agreed: See `train`.
         """
         if self.tied:
             d_softmax_VE, *others = gradients
             gradients = [tf.tensor_scatter_nd_add(d_softmax_VE, ids_N[:, None], d_embedded_NE), *others]
-            norm = tf.linalg.global_norm(gradients)
+            norm = agreed(tf.linalg.global_norm(gradients))
             _descend(self.trained, gradients, self._scale(learning_rate, norm))
             return norm
         # The embedding's gradient has rows only for the words of the window; the other rows are not touched.
         d_embedding_NE = sum_by_word(d_embedded_NE, ids_N, self.embedding_VE.shape[0])
-        norm = tf.linalg.global_norm([d_embedding_NE, *gradients])
+        norm = agreed(tf.linalg.global_norm([d_embedding_NE, *gradients]))
         scale = self._scale(learning_rate, norm)
         self.embedding_VE.scatter_sub(tf.IndexedSlices(scale * d_embedding_NE, ids_N))
         _descend(self.trained[1:], gradients, scale)

@@ -97,7 +97,7 @@ class ReplicatedBackend(TensorFlowBackend):
         def one(x_bT: tf.Tensor, y_bT: tf.Tensor, carried: State) -> tuple[State, Loss]:
             index = tf.distribute.get_replica_context().replica_id_in_sync_group
             network = networks[int(tf.get_static_value(index))]
-            return network.train(x_bT, y_bT, carried, rate, exchange=_exchanged)
+            return network.train(x_bT, y_bT, carried, rate, exchange=exchanged)
 
         computed = self.strategy.run(one, args=shares)
         states, loss = computed
@@ -121,7 +121,7 @@ class ReplicatedBackend(TensorFlowBackend):
         return {**super().environment(), "devices": 1 + len(self.others)}
 
 
-def _exchanged(
+def exchanged(
     nll_N: tf.Tensor, ids_N: tf.Tensor, d_embedded_NE: tf.Tensor, gradients: Sequence[tf.Tensor]
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, list[tf.Tensor]]:
     """Return the losses, words, embedding's gradients of all replicas, and the sums of other gradients."""

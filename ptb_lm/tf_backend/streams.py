@@ -8,6 +8,8 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
+from ptb_lm.model.ranks import ALONE, Ranks
+
 NAME = "tensorflow.generator"  # in a run's state: [numbers] of one device, [devices, numbers] of several
 
 
@@ -22,18 +24,23 @@ def export(streams: Sequence[tf.random.Generator]) -> NDArray[Any]:
     return states[0] if len(states) == 1 else np.stack(states)
 
 
-def load(streams: Sequence[tf.random.Generator], saved: NDArray[Any]) -> None:
-    """Go on with what `export` returned; if it was of another number of devices, begin anew.
+def load(streams: Sequence[tf.random.Generator], saved: NDArray[Any], ranks: Ranks = ALONE) -> None:
+    """Go on with what was exported; if it was of another number of devices, begin anew.
 
     Such streams depend on those that were saved, so that no masks of before come again.
+
+    Args:
+        streams: Of the devices of this process.
+        saved: Of all devices, [numbers] or [devices, numbers].
+        ranks: The processes, each with as many devices.
 
     Raises:
         ValueError: They are not of such a generator.
     """
     of_devices = np.atleast_2d(saved)
-    for device, stream in enumerate(streams):
+    for device, stream in enumerate(streams, start=ranks.rank * len(streams)):
         stream.reset(of_devices[device % len(of_devices)])
-        if len(of_devices) != len(streams):
+        if len(of_devices) != ranks.size * len(streams):
             stream.reset_from_seed(_derived(np.ascontiguousarray(saved).tobytes(), device))
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from ptb_lm import memory
 from ptb_lm.errors import OutOfMemoryError, UserError
 from ptb_lm.model import cells
 from ptb_lm.model.backend import Arrays, Model
@@ -20,6 +21,8 @@ from ptb_lm.torch_backend.cells import Canonical
 from ptb_lm.torch_backend.precision import PRECISIONS, hold
 
 BFLOAT16_LSTM = 91300  # the first version of cuDNN that takes one
+# The units of --config small, the narrowest layers that were measured (results/bench-precisions-cpu).
+BFLOAT16_UNITS = 200
 # What messages of torch say when an allocation failed: its allocator's on a CPU, CUDA's, and its libraries'.
 NO_MEMORY = ("DefaultCPUAllocator", "out of memory", "_STATUS_ALLOC_FAILED")
 
@@ -88,10 +91,8 @@ class TorchModel(Model):
             hints.append(f"training in fp16 is slow on a CPU: --precision {best} is faster")
         if self.dtype == torch.bfloat16 and best != "bf16":
             hints.append("this CPU does not multiply in bfloat16 itself: --precision fp32 is faster")
-        if self.dtype == torch.float32 and best == "bf16":
-            hints.append(
-                "this CPU multiplies in bfloat16: --precision bf16 is faster, except for tiny models"
-            )
+        if self.dtype == torch.float32 and best == "bf16" and self._is_wide():
+            hints.append("this CPU multiplies in bfloat16: --precision bf16 is faster")
         if self.model_name == "persistent":
             hints.append("--model persistent is for a GPU in fp16: here --model block_fused is faster")
         elif self.cell == cells.LSTM and self.model_name != "block_fused" and self._has_a_fast_recurrence():
@@ -100,6 +101,11 @@ class TorchModel(Model):
             hints.append(f"training is slower than it could be, without compiled kernels: {trouble}")
         return hints
 
+    def _is_wide(self) -> bool:
+        """Return whether the layers are as wide as those for which bfloat16 was measured to be faster."""
+        recurrent = [kept for name, kept in self.canonical().items() if name.endswith(".recurrent_kernel")]
+        return max((kept.value.shape[0] for kept in recurrent), default=0) >= BFLOAT16_UNITS
+
     def _has_a_fast_recurrence(self) -> bool:
         """Return whether our own kernels run the recurrence where that was measured to be faster."""
         wide = "AVX512" in torch.backends.cpu.get_cpu_capability()
@@ -107,7 +113,8 @@ class TorchModel(Model):
 
     def _hints_of_a_gpu(self) -> list[str]:
         hints = []
-        if self.dtype == torch.float32 and torch.cuda.get_device_capability(self.device) >= (8, 0):
+        ampere = torch.cuda.get_device_capability(self.device) >= (8, 0)
+        if self.dtype == torch.float32 and ampere and self._is_wide():
             hints.append("this GPU multiplies in bfloat16: --precision bf16 is faster")
         if self.model_name == "persistent" and self.dtype != torch.float16:
             hints.append("--model persistent is for --precision fp16: here --model cudnn is faster")
@@ -158,19 +165,18 @@ def enough_memory() -> Iterator[None]:
     try:
         yield
     except (MemoryError, RuntimeError) as error:
-        if not is_out_of_memory(error):
+        failed = failed_allocation(error)
+        if failed is None:
             raise
-        raise OutOfMemoryError from None
+        raise OutOfMemoryError(memory.asked(failed)) from None
 
 
-def is_out_of_memory(error: BaseException | None) -> bool:
-    """Return whether an allocation failed, or what was under way when one did."""
-    if error is None:
-        return False
-    if isinstance(error, MemoryError) or any(sign in str(error) for sign in NO_MEMORY):
-        return True
+def failed_allocation(error: BaseException | None) -> BaseException | None:
+    """Return the error of an allocation, or of one that failed before it; None if there is none."""
+    if error is None or isinstance(error, MemoryError) or any(sign in str(error) for sign in NO_MEMORY):
+        return error
     # What fails because an allocation did: the end of a graph's capture, for one.
-    return is_out_of_memory(error.__context__)
+    return failed_allocation(error.__context__)
 
 
 def auto_precision(device: str) -> str:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ptb_lm.errors import UserError
 from ptb_lm.torch_backend import gpu
-from ptb_lm.torch_backend.base import is_out_of_memory
+from ptb_lm.torch_backend.base import failed_allocation
 from ptb_lm.torch_backend.cells import LayerState
 
 Step = Callable[[Tensor, Tensor, Sequence[LayerState]], tuple[Sequence[LayerState], Tensor]]
@@ -183,7 +183,7 @@ def _final() -> Iterator[None]:
         yield
     except Exception as error:
         _failure = str(error).strip().partition("\n")[0].rstrip(".") or type(error).__name__
-        if isinstance(error, UserError) or is_out_of_memory(error):
+        if isinstance(error, UserError) or failed_allocation(error):
             raise
         raise UserError(
             f"this training step cannot be captured as a CUDA graph ({_failure}); --execution eager trains "

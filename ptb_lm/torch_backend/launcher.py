@@ -1,4 +1,7 @@
-"""Starts the processes of a training on this machine, as torchrun --standalone does, by the same library."""
+"""Starts the processes of a training on this machine, as torchrun --standalone does, by the same library.
+
+It differs in one thing: a repeated signal ends all processes at once.
+"""
 
 import contextlib
 import logging
@@ -6,12 +9,15 @@ import os
 import signal
 import uuid
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
+from torch.distributed.elastic.agent.server.api import WorkerSpec
+from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
+from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
 from torch.distributed.elastic.multiprocessing.api import SignalException
-from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-from torch.distributed.elastic.rendezvous import RendezvousError
-from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+from torch.distributed.elastic.rendezvous import RendezvousError, RendezvousParameters
+from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
 
 from ptb_lm import host, streams
 from ptb_lm.errors import UserError
@@ -38,27 +44,57 @@ def start(command: Sequence[str], *, processes: int, device: str) -> int:
         check_gpus(processes)
     # By default each would start a thread for every core.
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, len(host.cores()) // processes)))
-    config = LaunchConfig(
-        min_nodes=1,
-        max_nodes=1,
-        nproc_per_node=processes,
-        run_id=uuid.uuid4().hex,
-        rdzv_backend="c10d",
-        rdzv_endpoint="localhost:0",
-        max_restarts=0,
-        signals_to_handle=",".join(_not_ignored()),
-    )
+    os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = ",".join(_not_ignored())
     try:
         with _without_traces():
-            elastic_launch(config, command[0])(*command[1:])
-    except ChildFailedError as error:
-        return _status({rank: failure.exitcode for rank, failure in error.failures.items()}, processes)
+            failed = _run(command, processes)
     except SignalException as stopped:
         return 128 + stopped.sigval
     except (RendezvousError, RuntimeError) as error:  # RuntimeError: of the network
         first_line = str(error).partition("\n")[0]
         raise UserError(f"the {processes} processes could not be started: {first_line}") from None
-    return 0
+    return _status(failed, processes) if failed else 0
+
+
+class _Agent(LocalElasticAgent):
+    """The library's agent, which starts the processes and waits for them."""
+
+    def _shutdown(self, death_sig: signal.Signals = signal.SIGTERM, *arguments: Any, **keywords: Any) -> None:
+        """Send the processes a signal and wait for them; end them at once if the same signal comes again."""
+        heard = {death_sig}
+        while True:
+            try:
+                return super()._shutdown(death_sig, *arguments, **keywords)
+            except SignalException as again:
+                if again.sigval in heard:
+                    death_sig = signal.SIGKILL
+                heard.add(again.sigval)
+
+
+def _run(command: Sequence[str], processes: int) -> dict[int, int]:
+    """Run a command in several processes to their end; return the exit codes of those that failed, by rank.
+
+    Raises:
+        SignalException: A signal ended them.
+        RendezvousError, RuntimeError: They cannot be started.
+    """
+    rendezvous = get_rendezvous_handler(
+        RendezvousParameters("c10d", "localhost:0", uuid.uuid4().hex, min_nodes=1, max_nodes=1)
+    )
+    spec = WorkerSpec(
+        role="default",
+        local_world_size=processes,
+        entrypoint=command[0],
+        args=tuple(command[1:]),
+        rdzv_handler=rendezvous,
+        max_restarts=0,
+        monitor_interval=0.1,
+    )
+    try:
+        result = _Agent(spec, logs_specs=DefaultLogsSpecs()).run()
+    finally:
+        rendezvous.shutdown()
+    return {rank: failure.exitcode for rank, failure in result.failures.items()}
 
 
 def _not_ignored() -> list[str]:

@@ -6,10 +6,8 @@ outside of a training step goes through gloo, on a GPU too: nothing there waits 
 
 import contextlib
 import os
-import socket
 import time
-from collections.abc import Callable, Iterator, Sequence
-from datetime import timedelta
+from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -18,15 +16,14 @@ from torch import Tensor
 from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
-from ptb_lm.errors import DivergenceError, LostRankError, UserError
-from ptb_lm.model.ranks import Facts, Ranks
+from ptb_lm.errors import LostRankError, UserError
+from ptb_lm.model.patience import ELSEWHERE, STEP, patience
+from ptb_lm.model.ranks import SeveralRanks
 from ptb_lm.torch_backend.session import session
 
 T = TypeVar("T")
 
-# How long the ranks wait for one that is silent. One that ended is noticed at once.
-PATIENT_SECONDS = 300.0  # while it imports, reads, compiles, or writes to a slow disk
-STEP_SECONDS = 45.0  # in a training step, after the first
+NEARLY = 0.9  # of the patience: what is exchanged in the background began a little before it is waited for
 ROLL_CALL_SECONDS = 3.0  # how long the others have to say that they are still there
 TOLD_SECONDS = 2.0  # how long the first rank has to say what went wrong, before others do
 
@@ -41,14 +38,16 @@ def join(*, device: str, reduce_precision: str) -> "TorchRanks":
     Raises:
         UserError: Some did not come; or there are fewer GPUs on this machine than processes.
     """
+    if "RANK" not in os.environ:
+        raise UserError("TF_CONFIG is for --framework tensorflow; torchrun starts the processes of torch")
     local = int(os.environ.get("LOCAL_RANK", "0"))
     if device != "cpu" and torch.cuda.is_available():
         check_gpus(local + 1)
         torch.cuda.set_device(local)
-    wait = timedelta(seconds=PATIENT_SECONDS)
+    wait = patience(ELSEWHERE)
     try:
         store, rank, size = next(iter(rendezvous("env://", timeout=wait)))
-        store = PrefixStore(session(store, rank, size, seconds=PATIENT_SECONDS), store)
+        store = PrefixStore(session(store, rank, size, seconds=wait.total_seconds()), store)
         dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=wait)
         return TorchRanks(store, rank, size, reduce_precision=reduce_precision)
     except (RuntimeError, ValueError) as error:
@@ -71,7 +70,7 @@ def check_gpus(processes: int) -> None:
         )
 
 
-class TorchRanks(Ranks):
+class TorchRanks(SeveralRanks):
     """The ranks of a process group.
 
     Args:
@@ -85,51 +84,22 @@ class TorchRanks(Ranks):
     def __init__(self, store: Any, rank: int, size: int, *, reduce_precision: str = "fp32") -> None:
         self.rank, self.size, self.reduce_precision = rank, size, reduce_precision
         self._store = PrefixStore("ptb_lm", store)
-        self._steps = dist.new_group(timeout=timedelta(seconds=STEP_SECONDS))  # the default group is patient
+        self._patience = patience(STEP)
+        self._steps = dist.new_group(timeout=self._patience)  # the default group is more patient
 
     def device_group(self, device: torch.device) -> Any:
         """Return the process group for tensors on a device; all ranks ask at the same place."""
         if device.type == "cpu":
             return self._steps
-        return dist.new_group(backend="nccl", timeout=timedelta(seconds=STEP_SECONDS))
+        return dist.new_group(backend="nccl", timeout=self._patience)
 
-    def from_first(self, make: Callable[[], T]) -> T:
-        """Return what `make` returns on the first rank."""
-        outcome: list[Any] = [None]
-        if self.first:
-            try:
-                outcome = [(make(), None)]
-            except (UserError, DivergenceError, OSError) as error:
-                outcome = [(None, error)]
+    def told(self, outcome: T) -> T:
+        """Return what the first rank gives here."""
+        box: list[Any] = [outcome]
         with self.heard():
-            dist.broadcast_object_list(outcome, src=0)
-        value, raised = outcome[0]
-        if raised is not None:
-            raise raised
-        result: T = value
-        return result
-
-    def alike(self, make: Callable[[], T], facts: Callable[[T], Facts]) -> T:
-        """Return what `make` returns on each rank, where that is the same on all."""
-        problem, found = "", dict[str, str]()
-        try:
-            made = make()
-            found = dict(facts(made))
-        except (UserError, OSError) as error:
-            problem = str(error)
-        answers = self.gather((problem, found, socket.gethostname()))
-        if problem and answers[0][0] == problem:  # of all, or of the first
-            raise UserError(problem)
-        for rank, (theirs, facts_there, host) in enumerate(answers):
-            if theirs:
-                raise UserError(f"rank {rank} of {self.size} (on {host}): {theirs}")
-            for name, value in answers[0][1].items():
-                if facts_there[name] != value:
-                    raise UserError(
-                        f"rank {rank} of {self.size} (on {host}) has another {name} than rank 0 (on "
-                        f"{answers[0][2]}): {facts_there[name]}, not {value}"
-                    )
-        return made
+            dist.broadcast_object_list(box, src=0)
+        first: T = box[0]
+        return first
 
     def gather(self, value: T) -> list[T]:
         """Return the value of each rank, in their order."""
@@ -148,10 +118,6 @@ class TorchRanks(Ranks):
         greatest: list[int] = self._reduced(torch.tensor(numbers), dist.ReduceOp.MAX, group).tolist()
         return greatest
 
-    def meet(self) -> None:
-        """Wait for all ranks to come here."""
-        self.greatest([0])
-
     def _reduced(self, numbers: Tensor, operation: Any, group: Any = None) -> Tensor:
         with self.heard():
             dist.all_reduce(numbers, op=operation, group=group)
@@ -164,18 +130,21 @@ class TorchRanks(Ranks):
         Raises:
             LostRankError: Another rank has ended, or is silent.
         """
+        start = time.monotonic()
         try:
             yield
         except RuntimeError as error:
+            waited = time.monotonic() - start
             # Connections are closed, so that those who wait for this rank notice it, too.
             dist.destroy_process_group()
-            raise self._lost(str(error).partition("\n")[0]) from error
+            raise self._lost(str(error).partition("\n")[0], waited) from error
 
-    def _lost(self, problem: str) -> LostRankError:
+    def _lost(self, problem: str, waited: float) -> LostRankError:
         """Return the error that names the ranks that do not answer, and what they said before they ended.
 
         Args:
             problem: What was noticed here.
+            waited: For so many seconds.
         """
         here = range(self.size)
         try:
@@ -186,7 +155,8 @@ class TorchRanks(Ranks):
                     break
                 time.sleep(0.1)
             if missing:
-                return LostRankError("; ".join(map(self._last_words, missing)), speaker=self._speaks(missing))
+                said = [self._last_words(rank, waited) for rank in missing]
+                return LostRankError("; ".join(said), speaker=self._speaks(missing))
         except RuntimeError:
             return self._lost_with_store()
         return LostRankError(
@@ -203,10 +173,12 @@ class TorchRanks(Ranks):
             f"rank 0 of {self.size} has ended or does not answer", speaker=self._speaks(missing=[0])
         )
 
-    def _last_words(self, rank: int) -> str:
+    def _last_words(self, rank: int, waited: float) -> str:
         name = f"rank {rank} of {self.size}"
         if self._store.check([f"failed/{rank}"]):
             return f"{name} failed: {self._store.get(f'failed/{rank}').decode()}"
+        if waited > NEARLY * self._patience.total_seconds():
+            return f"{name} did not answer for {waited:.0f} seconds"
         return f"{name} has ended or does not answer"
 
     def _speaks(self, missing: Sequence[int]) -> bool:

@@ -7,6 +7,7 @@ from ptb_lm import cli
 from ptb_lm.data.corpus import Corpus
 from ptb_lm.model import backend
 from ptb_lm.training import run_data
+from ptb_lm.training.progress import Progress
 from ptb_lm.training.run_config import RunConfig
 from ptb_lm.training.run_directory import RunDirectory
 
@@ -35,6 +36,14 @@ def announce(
     cli.remark(f"run directory {directory.path}")
     for hint in hints:
         cli.remark(f"hint: {hint}")
+
+
+def tell_where(progress: Progress, *, epochs: int) -> None:
+    """Say where a resumed run continues."""
+    if progress.epoch == epochs:
+        cli.remark(f"all {epochs} epochs are done; only the test is left")
+    else:
+        cli.remark(f"continues in epoch {progress.epoch + 1}, step {progress.step + 1}")
 
 
 def tell_what_changed(before: dict[str, Any], now: dict[str, Any]) -> None:

@@ -160,7 +160,7 @@ def _announce(trainer: Trainer, load: host.Load, *, parameter_count: int, resumi
         trainer.run, trainer.corpus, model, trainer.directory, parameter_count, hints=hints
     )
     if resuming:
-        cli.remark(f"continues in epoch {trainer.progress.epoch + 1}, step {trainer.progress.step + 1}")
+        announcements.tell_where(trainer.progress, epochs=trainer.run.hyperparameters.epochs)
         announcements.tell_what_changed(*trainer.progress.environments[-2:])
 
 

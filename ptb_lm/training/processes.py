@@ -1,11 +1,12 @@
 """The processes of a training: whether there are others, how this one joins them, who speaks for all.
 
-torchrun and launchers like it tell a process its place by environment variables. --devices starts such
-processes on this machine.
+torchrun and launchers like it tell a process its place by environment variables; TensorFlow has TF_CONFIG.
+--devices starts such processes on this machine.
 """
 
 import argparse
 import contextlib
+import json
 import os
 import signal
 import sys
@@ -24,7 +25,7 @@ from ptb_lm.training.run_directory import RunDirectory
 from ptb_lm.training.run_flags import new_config, resumed_config
 from ptb_lm.version import version
 
-PLACE = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # what a launcher sets
+PLACE = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # what a launcher of torch's processes sets
 # What may differ between machines: where the text lies. What a run begins with, the first reads for all.
 OF_A_MACHINE = ("data", "source", "init_from", "hyperparameters")
 
@@ -36,11 +37,20 @@ def launched() -> int:
         UserError: The launcher says something else.
     """
     if not all(os.environ.get(name) for name in PLACE):
-        return 1
+        return max(1, _workers())
     try:
         return int(os.environ["WORLD_SIZE"])
     except ValueError:
         raise UserError(f"WORLD_SIZE is {os.environ['WORLD_SIZE']!r}, and no number of processes") from None
+
+
+def _workers() -> int:
+    """Return how many workers TF_CONFIG names, the chief among them; 0 if there is no such list."""
+    try:
+        cluster = json.loads(os.environ.get("TF_CONFIG", "{}"))["cluster"]
+        return sum(len(cluster.get(job, [])) for job in ("chief", "worker"))
+    except (ValueError, LookupError, TypeError, AttributeError):
+        return 0
 
 
 def to_start(arguments: argparse.Namespace) -> bool:

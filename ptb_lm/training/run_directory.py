@@ -1,7 +1,6 @@
 """A run directory. Only this module reads and writes the files of a run."""
 
 import contextlib
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -12,10 +11,9 @@ from ptb_lm import files
 from ptb_lm.data.corpus import Corpus
 from ptb_lm.data.vocabulary import Vocabulary
 from ptb_lm.errors import UserError
-from ptb_lm.files import atomic_write
 from ptb_lm.model import parameters
 from ptb_lm.model.backend import Arrays
-from ptb_lm.training import schemas, tensors
+from ptb_lm.training import json_files, schemas, tensors
 from ptb_lm.training.progress import Progress
 from ptb_lm.training.run_config import RunConfig
 from ptb_lm.training.schemas import Row
@@ -27,6 +25,9 @@ if TYPE_CHECKING:
 WEIGHTS_METADATA = ("config", "vocabulary_sha256", "best")
 STATE_METADATA = ("config", "progress", "corpus_sha256")
 COLUMNS = tuple(schemas.EPOCH)
+# What to do about files that have changed since they were written.
+CONFIG_REMEDY = "restore it, and change settings with flags of --resume"
+RESULT_REMEDY = "restore it, or remove result.json and make both files again with --resume"
 
 
 class SavedState(NamedTuple):
@@ -103,15 +104,15 @@ class RunDirectory:
 
     def write_config(self, run: RunConfig) -> None:
         """Write config.json."""
-        atomic_write(self.config, json.dumps(run.to_json(), indent=2) + "\n")
+        json_files.write(self.config, run.to_json())
 
     def read_config(self) -> RunConfig:
         """Read config.json.
 
         Raises:
-            UserError: It is missing or not a configuration.
+            UserError: It is missing, not a configuration, or has changed since it was written.
         """
-        return RunConfig.from_json(schemas.json_of(_read(self.config, self.path), self.config), self.config)
+        return RunConfig.from_json(json_files.read(self.config, remedy=CONFIG_REMEDY), self.config)
 
     def read_vocabulary(self) -> Vocabulary:
         """Read vocabulary.txt.
@@ -123,19 +124,19 @@ class RunDirectory:
 
     def write_metrics(self, rows: Sequence[Row]) -> None:
         """Write metrics.jsonl, one row per epoch, whole and atomically, so that no row is ever incomplete."""
-        atomic_write(self.metrics, "".join(json.dumps(row) + "\n" for row in rows))
+        json_files.write_lines(self.metrics, rows)
 
     def read_metrics(self) -> list[Row]:
         """Read metrics.jsonl: one row per epoch, at least one.
 
         Raises:
-            UserError: The file is missing or broken, or no epoch has ended yet.
+            UserError: The file is missing or broken, a line has changed since it was written, or no epoch has
+                ended yet.
         """
-        rows = []
-        for number, line in enumerate(_read(self.metrics, self.path).splitlines(), start=1):
-            source = f"{self.metrics}, line {number}"
+        rows: list[Row] = []
+        for source, values in json_files.read_lines(self.metrics, remedy=RESULT_REMEDY):
             try:
-                rows.append(schemas.epoch(schemas.json_of(line, source)))
+                rows.append(schemas.epoch(values, number=len(rows) + 1))
             except ValueError as error:
                 raise UserError(f"{source}: not an epoch's metrics: {error}") from None
         if not rows:
@@ -151,18 +152,18 @@ class RunDirectory:
 
     def write_result(self, result: Row) -> None:
         """Write result.json."""
-        atomic_write(self.result, json.dumps(result, indent=2) + "\n")
+        json_files.write(self.result, result)
 
     def read_result(self) -> Row | None:
         """Read result.json; None if the run is not finished.
 
         Raises:
-            UserError: It is not a run's result.
+            UserError: It is not a run's result, or has changed since it was written.
         """
         if not self.result.exists():
             return None
         try:
-            return schemas.result(schemas.json_of(_read(self.result, self.path), self.result))
+            return schemas.result(json_files.read(self.result, remedy=RESULT_REMEDY))
         except ValueError as error:
             raise UserError(f"{self.result} is not a run's result: {error}") from None
 
@@ -258,15 +259,3 @@ class RunDirectory:
 
 def _with_prefix(arrays: Arrays, prefix: str) -> Arrays:
     return {name.removeprefix(prefix): a for name, a in arrays.items() if name.startswith(prefix)}
-
-
-def _read(path: Path, folder: Path) -> bytes:
-    try:
-        with files.named(path):
-            return path.read_bytes()
-    except FileNotFoundError:
-        if not folder.is_dir():
-            raise UserError(f"the run directory {folder} does not exist") from None
-        raise UserError(f"{folder} is not a run directory: {path.name} is missing") from None
-    except NotADirectoryError:
-        raise UserError(f"{folder} is not a run directory") from None

@@ -12,6 +12,7 @@ from ptb_lm.model.config import HYPERPARAMETERS, RECIPES
 from ptb_lm.model.hyperparameter import flag_name
 from ptb_lm.training.run_config import RESUMABLE, RunConfig
 
+CHANGEABLE = ("data", "device", "devices", *RESUMABLE[2:])  # flags that --resume allows to differ
 OF_A_NEW_RUN = ("overwrite", "init_from", "extend_vocabulary")  # flags that --resume refuses
 
 
@@ -46,7 +47,8 @@ def resumed_config(run: RunConfig, given: dict[str, Any]) -> RunConfig:
         if name in before and not kept and given[name] != before[name]:
             raise UserError(
                 f"{flag_name(name)} {given[name]} differs from the run's {before[name]}; a resumed run can "
-                f"change {', '.join(map(flag_name, RESUMABLE))} and nothing else"
+                f"change {', '.join(map(flag_name, CHANGEABLE))} and nothing else"
+                + ("; --init-from starts a new run from its weights" if name in CHOSEN else "")
             )
     changes = {each.name: given[each.name] for each in HYPERPARAMETERS if each.name in given}
     return dataclasses.replace(

@@ -3,13 +3,10 @@
 Unknown keys are left alone: a later version may say more.
 """
 
-import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from ptb_lm import json_fields
-from ptb_lm.errors import UserError
 from ptb_lm.json_fields import Check
 
 Row = dict[str, Any]
@@ -60,25 +57,19 @@ LATER_OF_RESULT: Mapping[str, Check] = {
 }
 
 
-def json_of(content: str | bytes, source: str | Path) -> Any:
-    """Return what JSON says.
-
-    Raises:
-        UserError: It is not valid.
-    """
-    try:
-        return json.loads(content)
-    except (ValueError, RecursionError):  # of 100,000 brackets
-        raise UserError(f"{source} is not valid JSON") from None
-
-
-def epoch(values: Any) -> Row:
+def epoch(values: Any, *, number: int | None = None) -> Row:
     """Check a row of metrics.jsonl.
+
+    Args:
+        values: The row.
+        number: Of the epoch that must be in this place; None: any.
 
     Raises:
         ValueError: It is none; says why.
     """
     json_fields.fields(values, required=EPOCH, optional=LATER_OF_EPOCH)
+    if number not in (None, values["epoch"]):
+        raise ValueError(f"it is of epoch {values['epoch']}, where epoch {number} should be")
     return dict(values)
 
 

@@ -66,6 +66,9 @@ def restore(
     done = max(progress.epoch, best["epoch"] if best else 0)
     if done > config.epochs:
         raise UserError(f"--epochs {config.epochs}: the run has already done {done} epochs")
+    if progress.epoch == config.epochs and progress.step:
+        # The weights are no longer those of the last epoch's end.
+        raise UserError(f"--epochs {config.epochs}: the run is already in epoch {progress.epoch + 1}")
     if progress.best_epoch and not best:
         raise UserError(f"{directory.weights} is missing; it holds the best weights so far")
     if best and best["valid_perplexity"] < progress.best_perplexity:
@@ -80,7 +83,8 @@ def diverged(
     """Return the error that training diverged; it says how to continue from the saved state."""
     return DivergenceError(
         f"training diverged {when}: {what}; the last good state is kept; "
-        f"{shlex.join(['--resume', str(directory.path)])} with a smaller --learning-rate continues from it"
+        f"{shlex.join(['--resume', str(directory.path)])} with a smaller --learning-rate continues from it; "
+        "if that diverges too, a new run needs a smaller --learning-rate or --init-scale"
     )
 
 

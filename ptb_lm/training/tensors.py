@@ -52,7 +52,9 @@ def load(path: Path, *, known: Collection[str] | None = None) -> tuple[Arrays, d
                 if array.dtype.kind not in "biuf":  # where ml_dtypes is installed, bfloat16 is read
                     raise TypeError(f"{name}: {array.dtype}")
     except FileNotFoundError:
-        raise UserError(f"{path} is missing") from None
+        # safetensors raises it, too, for a file that may not be read.
+        problem = "may not be read" if path.exists() else "is missing"
+        raise UserError(f"{path} {problem}") from None
     # TypeError: a kind of number that NumPy lacks. OSError: a folder, or no permission.
     except (safetensors.SafetensorError, ValueError, TypeError, OSError, RecursionError) as error:
         raise UserError(f"{path} is truncated or not a safetensors file ({error})") from None

@@ -3,11 +3,13 @@
 import dataclasses
 import json
 import math
+import random
 from pathlib import Path
 from typing import Any
 
 import pytest
 from bench_rows import WORK, row, unmeasured, write
+from runs import unsealed
 from support import ROOT
 
 from ptb_lm.bench import rows
@@ -236,3 +238,33 @@ def test_places_that_hold_no_benchmark(tmp_path: Path) -> None:
 
 def test_a_file_of_nothing_but_a_cut_line_holds_no_rows(tmp_path: Path) -> None:
     assert "holds no rows" in refusal(write(tmp_path, [], end='{"suite'))
+
+
+def test_what_flips_in_a_row_is_refused_or_changes_no_value(tmp_path: Path) -> None:
+    expected, _ = rows.read(write(tmp_path, [row(command="ü", note="\\u00fc"), row(round=1, seconds=1 / 3)]))
+    path, rng, said = tmp_path / rows.FILE, random.Random(0), []
+    content = b"".join(rows.to_line(each) + b"\n" for each in expected)
+    for at in rng.sample(range(len(content)), 300):
+        byte = content[at]
+        others = set(b"0123456789") - {byte} if chr(byte).isdigit() else {byte ^ 1 << rng.randrange(8)}
+        path.write_bytes(content[:at] + bytes([rng.choice(sorted(others))]) + content[at + 1 :])
+        try:
+            found, remarks = rows.read(tmp_path)
+            assert found == expected or remarks, content[at:]
+        except UserError as error:
+            said.append(str(error))
+    assert all(each.startswith(f"{path}, line ") and "\n" not in each for each in said)
+    assert sum("has changed since it was written (its crc32 does not fit): " in each for each in said) > 50
+
+
+def test_a_row_that_was_changed_by_hand_is_refused_until_its_checksum_is_removed(tmp_path: Path) -> None:
+    (given,), _ = rows.read(write(tmp_path, [row(seconds=0.25)]))
+    text = rows.to_line(given).decode().replace('"seconds": 0.25', '"seconds": 0.24')
+    (tmp_path / rows.FILE).write_text(f"{text}\n")
+    assert refusal(tmp_path) == (
+        f"{tmp_path / rows.FILE}, line 1 has changed since it was written (its crc32 does not fit): "
+        "restore it, or remove the line and measure it again, or, if the change is right, "
+        "remove its field crc32"
+    )
+    (tmp_path / rows.FILE).write_text(json.dumps(unsealed(text)))
+    assert rows.read(tmp_path)[0][0].seconds == 0.24

@@ -71,9 +71,9 @@ def test_unknown_words_become_unk(tmp_path: Path) -> None:
     ("content", "message"),
     [
         (b"a\nb a\na zebra\n", r"text\.txt, line 3: the word 'zebra' is not in the vocabulary.*no <unk>"),
-        (b"a\nb\n\xff a\n", r"text\.txt, line 3: not valid UTF-8 \(byte 0xff\)"),
-        (b"a\nb \xc3", r"text\.txt, line 2: not valid UTF-8 \(byte 0xc3\)"),
-        (b"a\na\nb\0\n", r"text\.txt, line 3: a zero byte; this is a binary file"),
+        (b"a\nb\n\xff a\n", r"text\.txt, line 3: byte 0xff is not UTF-8 text"),
+        (b"a\nb \xc3", r"text\.txt, line 2: byte 0xc3 is not UTF-8 text"),
+        (b"a\na\nb\0\n", r"text\.txt, line 3: byte 0x00 is not UTF-8 text"),
         (b"", r"text\.txt is empty"),
     ],
 )
@@ -84,6 +84,24 @@ def test_errors_name_file_and_line(
     path = write(tmp_path, content)
     with pytest.raises(UserError, match=message):
         text.encode(path, Vocabulary(["a", "b", "<eos>"]))
+
+
+@pytest.mark.parametrize(
+    ("content", "where"),
+    [
+        (b"a\n\xff b\n\0\n", "line 2: byte 0xff"),
+        (b"a\n\0 b \xff\n", "line 2: byte 0x00"),
+        (b"\n\xc3\n\0\xff", "line 2: byte 0xc3"),
+        (b"a \xe2\x82\n\0", "line 1: byte 0xe2"),
+    ],
+)
+def test_lines_and_chunks_name_the_same_byte(content: bytes, where: str, tmp_path: Path) -> None:
+    path = write(tmp_path, content)
+    problem = f"{path}, {where} is not UTF-8 text; it is binary or has another encoding"
+    for read in (text_file.count_lines, lambda path: list(text_file.lines(path))):
+        with pytest.raises(UserError) as caught:
+            read(path)
+        assert str(caught.value) == problem
 
 
 def test_missing_file_and_folder(tmp_path: Path) -> None:

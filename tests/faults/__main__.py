@@ -9,15 +9,16 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from faults import page
-from faults.fault import AS_PROMISED
-from faults.subject import Subject
-from faults.table import FAULTS
+from faults.table import AS_PROMISED, FAULTS
 from ptb_lm import host
+
+if TYPE_CHECKING:
+    from faults.subject import Subject
 
 FRAMEWORKS = ("torch", "tensorflow")
 QUICK = 2  # tries of each
@@ -70,6 +71,10 @@ def _counted(
     wanted: Sequence[tuple[str, str]], tries: int, seconds: float, seed: int, folder: Path
 ) -> list[dict[str, Any]]:
     """Return how many tries of each fault ended how; each has its share of the time that is left."""
+    # Imported here, because --help is asked for before torch is installed.
+    from faults.outcomes import OUTCOMES
+    from faults.subject import Subject
+
     end, found, subjects = time.monotonic() + seconds, [], {}
     for number, (framework, name) in enumerate(wanted):
         counts: collections.Counter[str] = collections.Counter()
@@ -77,7 +82,9 @@ def _counted(
             until = start + (end - start) / (len(wanted) - number)
             if framework not in subjects:
                 subjects[framework] = Subject(folder / framework, framework)
-            counts = _tried(name, subjects[framework], random.Random(f"{seed} {name}"), tries, until)
+            subject = subjects[framework]
+            outcomes = OUTCOMES[name](subject, random.Random(f"{seed} {name}"))
+            counts = _tried(name, subject, outcomes, tries, until)
         print(f"{framework}, {name}: {dict(counts) or 'no time was left for it'}", flush=True)
         found.append(
             {"framework": framework, "fault": name, "tries": counts.total(), "outcomes": dict(counts)}
@@ -86,10 +93,10 @@ def _counted(
 
 
 def _tried(
-    name: str, subject: Subject, rng: random.Random, tries: int, until: float
+    name: str, subject: "Subject", outcomes: Iterator[str], tries: int, until: float
 ) -> "collections.Counter[str]":
     counts: collections.Counter[str] = collections.Counter()
-    with contextlib.closing(FAULTS[name].outcomes(subject, rng)) as outcomes:  # type: ignore[type-var]
+    with contextlib.closing(outcomes):  # type: ignore[type-var]
         for outcome in outcomes:
             counts[outcome] += 1
             if outcome != AS_PROMISED:

@@ -1,28 +1,13 @@
-"""What a fault is: a thing that is done to a run again and again, and what came of it each time."""
+"""What comes of a fault, a thing that is done to a run again and again."""
 
 import random
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
 
-from faults.subject import AS_PROMISED, Ended, Subject
-
-REFUSED = "refused in a sentence, or without effect on any number; no traceback"
+from faults.subject import Ended, Subject
+from faults.table import AS_PROMISED
 
 # Each try's outcome, in words; endless, or until everything was tried once.
 Outcomes = Callable[[Subject, random.Random], Iterator[str]]
-
-
-class Fault(NamedTuple):
-    """A kind of fault."""
-
-    what: str  # is done, for people
-    promise: str  # what should come of it
-    outcomes: Outcomes
-    before: str  # what came of it at commit 7c1d749, before anything was mended
-    frameworks: tuple[str, ...] = (
-        "torch",
-        "tensorflow",
-    )  # that it has to do with; the first, where with none
 
 
 def flaw(ended: Ended, *statuses: int) -> str | None:

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from faults.fault import flaw, refused_or_done
-from faults.subject import AS_PROMISED, Subject, stop_after
+from faults.subject import Subject, stop_after
+from faults.table import AS_PROMISED
 from ptb_lm import evaluate, score, train
 
 # Sizes are small or beyond any machine: between, a run is right to take memory.

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from faults.fault import flaw
-from faults.subject import AS_PROMISED, Ended, Subject, fingerprint, kill_after
+from faults.subject import Ended, Subject, fingerprint, kill_after
+from faults.table import AS_PROMISED
 from ptb_lm import train
 
 # What Python tells of a process's files before it does it: writing shows between opening and renaming.

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from faults import damaged
 from faults.fault import refused_or_done
-from faults.subject import AS_PROMISED, Subject
+from faults.subject import Subject
+from faults.table import AS_PROMISED
 from ptb_lm.bench import __main__ as bench
 
 # Of a real benchmark that is kept.

@@ -26,7 +26,8 @@ from download_server import (
     serving,
 )
 
-from faults.subject import AS_PROMISED, Subject
+from faults.subject import Subject
+from faults.table import AS_PROMISED
 from ptb_lm.data import penn_treebank
 from ptb_lm.data.penn_treebank import DownloadError
 

@@ -3,8 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from faults.fault import AS_PROMISED
-from faults.table import FAULTS
+from faults.table import AS_PROMISED, FAULTS
 
 ROOT = Path(__file__).resolve().parents[2]
 COUNTS, PAGE = ROOT / "docs" / "reliability.json", ROOT / "docs" / "reliability.md"

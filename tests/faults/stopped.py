@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from faults.fault import Outcomes, flaw
-from faults.subject import AS_PROMISED, Ended, Subject, fingerprint, kill_after, open_streams
+from faults.subject import Ended, Subject, fingerprint, kill_after, open_streams
+from faults.table import AS_PROMISED
 from ptb_lm import train
 from ptb_lm.training import launch, saves
 from ptb_lm.training.run_directory import RunDirectory

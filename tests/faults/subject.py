@@ -18,13 +18,13 @@ from typing import NamedTuple, NoReturn
 
 import runs
 
+from faults.table import AS_PROMISED
 from ptb_lm import stopping, train
 from ptb_lm.errors import UserError
 from ptb_lm.training import saves, tensors, trainer
 from ptb_lm.training.averaging_schedule import Averages
 from ptb_lm.training.run_directory import RunDirectory
 
-AS_PROMISED = "as promised"
 FLAGS = ("--epochs", "3", "--decay-after", "2", "--keep-prob", "0.7", "--average-epochs", "0.5")
 
 
@@ -188,7 +188,7 @@ def fingerprint(run: Path, *, tensors_only: bool = False) -> str:
 
     Args:
         run: Its folder.
-        tensors_only: Leave metrics.jsonl and result.json out, which have no hash of their own.
+        tensors_only: Leave metrics.jsonl and result.json out.
     """
     directory, digest = RunDirectory(run), hashlib.sha256()
     for path in (directory.state, directory.weights):

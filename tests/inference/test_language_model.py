@@ -321,7 +321,7 @@ def test_the_plain_module_gives_the_same_numbers(model: LanguageModel) -> None:
     [
         (lambda m: m.predict("a", 0), "k must be from 1 to 11, the number of words, not 0"),
         (lambda m: m.predict("a", 12), "k must be from 1 to 11, the number of words, not 12"),
-        (lambda m: m.nearest("a", 11), "k must be from 1 to 10, the number of words, not 11"),
+        (lambda m: m.nearest("a", 11), "k must be from 1 to 10, the number of other words, not 11"),
         (lambda m: m.nearest("zebra"), "the word 'zebra' is not in the vocabulary"),
         (
             lambda m: m.generate(temperature=-1),
@@ -400,7 +400,7 @@ def test_a_run_in_another_precision_is_computed_in_float32_unless_asked(run: Pat
     (tmp_path / "run").mkdir()
     for path in run.glob("*.*"):
         (tmp_path / "run" / path.name).write_bytes(path.read_bytes())
-    config = {**json.loads((run / "config.json").read_text()), "precision": "bf16"}
+    config = {**runs.unsealed((run / "config.json").read_text()), "precision": "bf16"}
     (tmp_path / "run" / "config.json").write_text(json.dumps(config))
     arrays, metadata = tensors.load(run / "weights.safetensors")
     tensors.save(tmp_path / "run" / "weights.safetensors", arrays, {**metadata, "config": config})

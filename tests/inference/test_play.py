@@ -233,6 +233,12 @@ def test_the_page_asks_for_nothing_from_elsewhere(port: int) -> None:
     assert ask(port, "/favicon.ico")[0] == 404
 
 
+@pytest.mark.parametrize("path", ["/read", "/continue"])
+def test_the_address_of_an_answer_shows_the_page_again(path: str, port: int) -> None:
+    status, page, _ = ask(port, path)
+    assert (status, page) == (200, ask(port)[1])
+
+
 def test_every_colour_is_readable() -> None:
     """The contrast of WCAG 2 between text and background: at least 4.5, in both modes."""
     for colours, text in (

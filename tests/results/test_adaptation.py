@@ -9,6 +9,7 @@ from support import ROOT
 
 from ptb_lm import evaluate
 from ptb_lm.results import __main__ as results_command
+from ptb_lm.training import json_files
 
 pytestmark = pytest.mark.slow
 
@@ -58,6 +59,23 @@ def test_a_foreign_file_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture
     assert written(tmp_path) == 2
     assert "is not what python -m ptb_lm.evaluate --out writes" in capsys.readouterr().err
     assert (tmp_path / "README.md").read_text() == PAGE
+
+
+def test_a_changed_digit_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    kept = sorted((ROOT / "results").glob("adaptation-*/*/result.json"))[0]
+    values = runs.unsealed(kept.read_text())
+    (tmp_path / "README.md").write_text(PAGE)
+    file = tmp_path / "adaptation-x" / "y" / "result.json"
+    file.parent.mkdir(parents=True)
+    json_files.write(file, values)
+    assert written(tmp_path) == 0
+    perplexity = f'"adapted_perplexity": {values["adapted_perplexity"]}'
+    file.write_text(file.read_text().replace(perplexity, perplexity.replace(": 6", ": 5")))
+    capsys.readouterr()
+    assert written(tmp_path) == 2
+    assert f"{file} has changed since it was written (its sha256 does not fit): restore it, or, if the " in (
+        capsys.readouterr().err
+    )
 
 
 def test_what_is_kept_is_what_the_page_shows(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """The table of the documents that the project began with: figures are the rows's, and commands work."""
 
-import json
 import shlex
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from ptb_lm.bench import __main__ as bench
 from ptb_lm.bench import selection
 from ptb_lm.bench.reporting import published
 from ptb_lm.results import seed_table
+from ptb_lm.training.run_directory import RunDirectory
 
 
 def rows(results: Path) -> dict[str, list[str]]:
@@ -59,7 +59,10 @@ def test_scores_and_perplexities_are_those_of_the_files(tmp_path: Path) -> None:
     (folder / "log.txt").write_text("epoch 1: ...\ntest accuracy 0.9650, AUC 0.9880 (weights of epoch 7)\n")
     run = tmp_path / "large-tutorial-cudnn-cuda"
     run.mkdir()
-    (run / "result.json").write_text(json.dumps({"final_test_perplexity": 78.291}))
+    kept = dict.fromkeys(
+        ("test_perplexity", "valid_perplexity", "best_epoch", "epochs", "words_per_second"), 1
+    )
+    RunDirectory(run).write_result({**kept, "final_test_perplexity": 78.291})
     found = rows(tmp_path)
     template = "the template: test accuracy and ROC AUC, torch"
     assert found[f"{template} block"][-1] == "[accuracy 0.9650, AUC 0.9880](template-torch-block-cpu/log.txt)"

@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 from xml.etree import ElementTree
@@ -207,22 +206,18 @@ def test_what_older_runs_did_not_write_is_left_blank(results: Path) -> None:
     """As the runs of before recipes, of which results/ has some."""
     run = results / "small-tutorial-cudnn-cpu"
     before = tables(results)["small-tutorial-cudnn-cpu"]
-    change(run / "config.json", lambda config: [config.pop(key) for key in ("recipe", "execution", "unroll")])
+    runs.change(
+        run / "config.json", lambda config: [config.pop(key) for key in ("recipe", "execution", "unroll")]
+    )
     added = ("tie_weights", "variational", "average_epochs", "embedding_size")
-    change(run / "config.json", lambda config: [config["hyperparameters"].pop(key) for key in added])
+    runs.change(run / "config.json", lambda config: [config["hyperparameters"].pop(key) for key in added])
     gone = ("final_test_perplexity", "final_valid_perplexity", "earlier_environments", "seconds")
-    change(run / "result.json", lambda result: [result.pop(key) for key in gone])
+    runs.change(run / "result.json", lambda result: [result.pop(key) for key in gone])
     assert tables(results)["small-tutorial-cudnn-cpu"] == {**before, "last: test": "", "minutes": ""}
 
 
-def change(path: Path, by: Callable[[dict[str, Any]], object]) -> None:
-    content = json.loads(path.read_text())
-    by(content)
-    path.write_text(json.dumps(content))
-
-
 def in_environment(run: Path, **facts: Any) -> Path:
-    change(run / "result.json", lambda result: result["environment"].update(facts))
+    runs.change(run / "result.json", lambda result: result["environment"].update(facts))
     return run
 
 
@@ -272,7 +267,9 @@ def test_a_preset_that_is_not_known_is_shown_as_it_is(results: Path) -> None:
     """As of a run by another version, whose configuration this one lacks."""
     name = "ablation-small-4-schedule-cudnn-cpu"
     before = tables(results)[name]
-    change(results / name / "config.json", lambda config: config.update(config="of-old", recipe="default"))
+    runs.change(
+        results / name / "config.json", lambda config: config.update(config="of-old", recipe="default")
+    )
     row = tables(results)[name]
     assert (row["config"], row["recipe"]) == ("of-old", "default")
     assert row["command"] == "`python -m ptb_lm.train --model cudnn --config of-old`"
@@ -303,7 +300,7 @@ def test_the_short_table_is_of_full_runs_that_have_ended(results: Path) -> None:
 
 def test_the_short_table_has_one_row_for_all_that_computed_the_same(results: Path) -> None:
     """Model, precision and device are how it was computed."""
-    change(results / "seed-2" / "config.json", lambda config: config.update(model="basic"))
+    runs.change(results / "seed-2" / "config.json", lambda config: config.update(model="basic"))
     in_environment(results / "seed-3", device="a GPU", cuda="13.0")
     tables(results)
     rows = part(results.parent / "README.md", "perplexities")
@@ -501,7 +498,7 @@ def test_a_perplexity_above_the_bound_is_no_record(results: Path, tmp_path: Path
 
 def test_a_perplexity_that_is_no_number_is_no_record(results: Path) -> None:
     run = on_a_gpu(results / "seed-1")
-    change(run / "result.json", lambda result: result.update(test_perplexity=math.nan))
+    runs.change(run / "result.json", lambda result: result.update(test_perplexity=math.nan))
     problem = "test_perplexity cannot be nan: it must be a number above 0"
     assert refusal("record", run, "--what", "x") == f"{run}/result.json is not a run's result: {problem}"
 
@@ -525,8 +522,10 @@ def test_a_run_that_is_going_on_is_no_record(results: Path) -> None:
 
 def on_two_cores(run: Path, *, units: int = 650, **changes: Any) -> Path:
     """Let a run's record say that it was of two cores, a commit and the list's sizes."""
-    change(run / "config.json", lambda config: config.update(seed=3))
-    change(run / "config.json", lambda config: config["hyperparameters"].update(hidden_size=units, **changes))
+    runs.change(run / "config.json", lambda config: config.update(seed=3))
+    runs.change(
+        run / "config.json", lambda config: config["hyperparameters"].update(hidden_size=units, **changes)
+    )
     return in_environment(run, commit="0123456789abcdef", cores=2)
 
 
@@ -569,7 +568,7 @@ def test_a_smaller_model_is_no_record_of_a_cpu(results: Path) -> None:
 
 def test_a_run_of_before_on_a_cpu_is_no_record(results: Path) -> None:
     run = on_two_cores(results / "seed-1")
-    change(run / "result.json", lambda result: result.pop("command_seconds"))
+    runs.change(run / "result.json", lambda result: result.pop("command_seconds"))
     assert_no_record(run, "it is an old run, which does not say how long the whole command took")
 
 

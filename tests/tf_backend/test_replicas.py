@@ -1,4 +1,4 @@
-"""Two logical devices of TensorFlow train what one trains."""
+"""Two logical devices of TensorFlow train what one trains, and so do two workers of TF_CONFIG."""
 
 from pathlib import Path
 from typing import Any
@@ -46,16 +46,22 @@ def arguments(folder: Path, run: str, *more: str) -> list[str]:
     return runs.arguments(folder / "text", folder / run, *fixed, *more)
 
 
+@pytest.fixture(scope="module", params=["devices", "processes"])
+def way(request: pytest.FixtureRequest) -> str:
+    """What trains together."""
+    return str(request.param)
+
+
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("replicas")
+def folder(way: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp(way)
     runs.write_corpus(folder / "text")
     return folder
 
 
 @pytest.fixture(scope="module")
-def found(folder: Path) -> dict[str, Any]:
-    """What two devices measured of each case, in a process that begins with two."""
+def of_each(way: str, folder: Path) -> list[dict[str, Any]]:
+    """What two devices measured of each case, in a process that begins with two; or each of two processes."""
     cases = {
         **CASES,
         "plain": {"arguments": arguments(folder, "plain")},
@@ -65,12 +71,24 @@ def found(folder: Path) -> dict[str, Any]:
         "to one": {"arguments": arguments(folder, "to one"), "stop": (0, 70)},
         "indivisible": {"arguments": arguments(folder, "no", "--batch-size", "5")},
     }
-    (of_cases,) = together.done_together(1, "replicated", list(cases.values()))
-    return dict(zip(cases, of_cases, strict=True))
+    if way == "devices":
+        of_processes = together.done_together(1, "devices", list(cases.values()))
+    else:
+        rates = [arguments(folder, "no", "--learning-rate", rate) for rate in ("1.0", "0.5")]
+        # The last: one of both ends with it.
+        cases |= {"other rate": {"arguments": rates}, "abandoned": {"abandoned": True}}
+        of_processes = together.done_together(2, "tensorflow", list(cases.values()))
+    return [dict(zip(cases, of_cases, strict=False)) for of_cases in of_processes]
+
+
+@pytest.fixture(scope="module")
+def found(of_each: list[dict[str, Any]]) -> dict[str, Any]:
+    """What the first process measured of each case."""
+    return of_each[0]
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_two_devices_compute_what_one_does(name: str, found: dict[str, Any]) -> None:
+def test_two_compute_what_one_does(name: str, found: dict[str, Any], of_each: list[dict[str, Any]]) -> None:
     alone, two = together.computed(CASES[name]), found[name]
     bound = BOUNDS[CASES[name]["choice"]["precision"]]
     for quantity in ("nll", "gradient_norm", "evaluated"):
@@ -78,10 +96,11 @@ def test_two_devices_compute_what_one_does(name: str, found: dict[str, Any]) -> 
     np.testing.assert_allclose(two["carried"], alone["carried"], atol=bound)
     for weight, array in alone["weights"].items():
         np.testing.assert_allclose(two["weights"][weight], array, atol=bound, err_msg=weight)
+    assert all(other[name] == two for other in of_each)  # no process drifts from the others
 
 
-def test_a_run_is_that_of_one_device(folder: Path, found: dict[str, Any]) -> None:
-    """And one that two devices began ends on one with the same numbers."""
+def test_a_run_is_that_of_one(way: str, folder: Path, found: dict[str, Any]) -> None:
+    """And one that two began ends on one device with the same numbers."""
     assert [found[name]["status"] for name in ("plain", "to one")] == [0, 143]
     assert train.main(arguments(folder, "one")) == 0
     assert train.main(["--resume", str(folder / "to one")]) == 0
@@ -90,7 +109,7 @@ def test_a_run_is_that_of_one_device(folder: Path, found: dict[str, Any]) -> Non
             assert runs.result(folder / run)[key] == pytest.approx(
                 runs.result(folder / "one")[key], rel=1e-10
             )
-    assert runs.result(folder / "plain")["environment"]["devices"] == 2
+    assert runs.result(folder / "plain")["environment"][way] == 2
 
 
 def test_a_stopped_run_goes_on_exactly(folder: Path, found: dict[str, Any]) -> None:
@@ -101,6 +120,19 @@ def test_a_stopped_run_goes_on_exactly(folder: Path, found: dict[str, Any]) -> N
     assert (first != second).any()
 
 
-def test_an_indivisible_batch_is_refused(found: dict[str, Any]) -> None:
+def test_an_indivisible_batch_is_refused(way: str, found: dict[str, Any]) -> None:
     assert "(5 = 2 x 2 + 1); use 4 or 6" in found["indivisible"]["error"]
-    assert "2 devices" in found["indivisible"]["error"]
+    assert f"2 {way}" in found["indivisible"]["error"]
+
+
+@pytest.mark.parametrize("way", ["processes"], indirect=True)
+def test_processes_with_other_settings_are_refused_on_all(of_each: list[dict[str, Any]]) -> None:
+    first, second = (each["other rate"] for each in of_each)
+    assert [first["status"], second["status"]] == [2, 2]
+    assert "has another learning_rate than rank 0" in first["error"]
+    assert first["error"] == second["error"]
+
+
+@pytest.mark.parametrize("way", ["processes"], indirect=True)
+def test_who_ended_is_named(found: dict[str, Any]) -> None:
+    assert found["abandoned"].startswith("rank 1 of 2 has ended or does not answer")

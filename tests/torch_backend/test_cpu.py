@@ -15,7 +15,7 @@ from support import random_weights, random_windows  # noqa: E402
 from ptb_lm.errors import UserError  # noqa: E402
 from ptb_lm.model import backend, reference  # noqa: E402
 from ptb_lm.model.choice import Choice  # noqa: E402
-from ptb_lm.model.config import Config  # noqa: E402
+from ptb_lm.model.config import SMALL, Config  # noqa: E402
 from ptb_lm.torch_backend import cpu, native, products  # noqa: E402
 
 VOCABULARY = 31
@@ -224,14 +224,17 @@ def test_auto_precision_on_a_gpu() -> None:
 
 
 def test_hints_name_what_is_faster_here(monkeypatch: pytest.MonkeyPatch, tiny_config: Config) -> None:
-    weights = random_weights(tiny_config, VOCABULARY, 1)
-
-    def hints(model: str, precision: str) -> str:
+    def hints(model: str, precision: str, config: Config = tiny_config) -> str:
         chosen = {"framework": "torch", "model": model, "device": "cpu", "precision": precision}
-        return "\n".join(backend.build(tiny_config, weights, Choice.of(seed=1, **chosen)).hints)
+        weights = random_weights(config, VOCABULARY, 1)
+        return "\n".join(backend.build(config, weights, Choice.of(seed=1, **chosen)).hints)
 
     monkeypatch.setattr(cpu, "multiplies_bfloat16", lambda: True)
-    assert "--precision bf16 is faster, except for tiny models" in hints("block_fused", "fp32")
+    for model in ("basic", "block_fused", "cudnn"):
+        assert "--precision bf16 is faster" in hints(model, "fp32", SMALL)
+        assert "bf16" not in hints(model, "fp32", SMALL.replace(hidden_size=128)), (
+            "a narrow model gains nothing"
+        )
     assert "--precision" not in hints("block_fused", "bf16")
     assert "fp16 is slow on a CPU: --precision bf16 is faster" in hints("block_fused", "fp16")
     assert "--model block_fused is faster" in hints("persistent", "fp32")

@@ -49,7 +49,7 @@ CASES = {
 @functools.cache
 def found(size: int) -> list[dict[str, dict[str, Any]]]:
     """What each rank measured of each case."""
-    of_ranks = together.done_together(size, "computed", list(CASES.values()))
+    of_ranks = together.done_together(size, "torch", list(CASES.values()))
     return [dict(zip(CASES, each, strict=True)) for each in of_ranks]
 
 

@@ -102,7 +102,7 @@ def test_a_model_that_does_not_compute_the_cell_is_refused(
 
 
 def test_a_run_from_before_there_were_cells_is_an_lstm(run: Path, tmp_path: Path) -> None:
-    config = json.loads((run / "config.json").read_text())
+    config = runs.unsealed((run / "config.json").read_text())
     del config["hyperparameters"]["cell"]
     (tmp_path / "config.json").write_text(json.dumps(config))
     assert RunDirectory(tmp_path).read_config().hyperparameters.cell == "lstm"

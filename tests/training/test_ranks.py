@@ -1,10 +1,14 @@
 """Several processes train one run: the same numbers as one, one run directory, stops, faults."""
 
+import json
 import os
 import random
 import re
+import shutil
 import signal
+import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +22,10 @@ from torch.distributed.elastic.rendezvous import RendezvousConnectionError
 
 from ptb_lm import train
 from ptb_lm.errors import UserError
+from ptb_lm.model import patience
 from ptb_lm.torch_backend import launcher
 from ptb_lm.torch_backend.ranks import TorchRanks
-from ptb_lm.training import launch
+from ptb_lm.training import launch, processes
 from ptb_lm.training.interrupt import StopRequest
 from ptb_lm.training.run_directory import RunDirectory
 
@@ -108,7 +113,7 @@ def found(folder: Path) -> dict[str, list[dict[str, Any]]]:
     cases["restarted on one"]["stop"] = (0, 10)
     cases["restarted, overwritten"]["stop"] = (0, 10)
     cases["late"] = {"seconds": 0.4}  # the last: the group ends with it
-    of_ranks = together.done_together(2, "trained", list(cases.values()))
+    of_ranks = together.done_together(2, "torch", list(cases.values()))
     return {name: list(of_case) for name, of_case in zip(cases, zip(*of_ranks, strict=True), strict=True)}
 
 
@@ -239,7 +244,7 @@ class Gone:
 def test_who_kept_the_store_is_named_by_one(rank: int) -> None:
     ranks = TorchRanks.__new__(TorchRanks)  # without a process group
     ranks.rank, ranks.size, ranks._store = rank, 3, Gone()
-    lost = ranks._lost("Connection closed by peer")
+    lost = ranks._lost("Connection closed by peer", waited=0.0)
     assert str(lost) == "rank 0 of 3 has ended or does not answer"
     assert lost.speaker == (rank == 1)
 
@@ -265,6 +270,37 @@ def test_a_batch_that_cannot_be_shared_is_refused_before_anything_is_started(
     assert sentence in capsys.readouterr().err
 
 
+def test_torch_does_not_train_alone_in_each_worker_of_tf_config(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    cluster = {"chief": ["node-0:2222"], "worker": ["node-1:2222"]}
+    monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster, "task": {"type": "chief", "index": 0}}))
+    flags = ("--data", "synthetic", "--run-dir", str(tmp_path / "run"))
+    assert runs.refusal(capsys, train, *flags) == (
+        "TF_CONFIG is for --framework tensorflow; torchrun starts the processes of torch"
+    )
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "",
+        "no JSON",
+        "[]",
+        "{}",
+        '{"cluster": 1}',
+        '{"cluster": {"worker": 3}}',
+        '{"cluster": {"worker": ["a:1"]}}',
+    ],
+)
+def test_a_tf_config_without_several_workers_changes_nothing(
+    value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TF_CONFIG", value)
+    assert processes.launched() == 1
+
+
 def test_the_launcher_leaves_signals_as_they_were() -> None:
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     command = [sys.executable, "-S", "-c", "raise SystemExit(3)"]
@@ -273,10 +309,10 @@ def test_the_launcher_leaves_signals_as_they_were() -> None:
 
 
 def test_a_rendezvous_that_fails_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(*_: Any) -> Any:
+    def refused(_: Any) -> Any:
         raise RendezvousConnectionError("no connection\nof any kind")
 
-    monkeypatch.setattr(launcher, "elastic_launch", lambda *_: refused)
+    monkeypatch.setattr(launcher, "get_rendezvous_handler", refused)
     with pytest.raises(UserError, match=r"^the 2 processes could not be started: no connection$"):
         launcher.start(["true"], processes=2, device="cpu")
 
@@ -296,6 +332,49 @@ def test_who_is_killed_ends_all_and_is_named(folder: Path, tmp_path: Path) -> No
     assert "Traceback" not in said
     saved = RunDirectory(run).read_state().progress
     assert saved.epoch >= 1  # what --resume goes on from
+
+
+def test_who_is_silent_is_named_and_the_same_signal_twice_ends_all(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stopped process does not react to SIGTERM, so the launcher still waits when the signals arrive."""
+    text, run = tmp_path / "text", tmp_path / "run"
+    shutil.copytree(folder / "text", text)
+    train_text = (text / "train.txt").read_text()
+    (text / "train.txt").write_text(100 * train_text)  # so that the stop is in the first epoch's steps
+    monkeypatch.setenv(patience.STEP, "3")
+    process = kill_ranks.start(text, run, *DEVICES, "--log-interval", "0.1")
+    wait_until_said("epoch  1/", run, process)
+    ranks = kill_ranks.ranks(process.pid)
+    os.kill(ranks[1], signal.SIGSTOP)
+    wait_until_said("rank 1 of 2 did not answer for", run, process)
+    for number in (signal.SIGINT, signal.SIGTERM):  # another signal changes nothing
+        process.send_signal(number)
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(0.5)
+    process.send_signal(signal.SIGINT)
+    assert process.wait() == 128 + signal.SIGINT
+    assert not any(Path(f"/proc/{pid}").exists() for pid in ranks.values())
+    said = kill_ranks.log(run).read_text()
+    assert re.search(r"for \d+ seconds; continue with: python -m ptb_lm.train --resume", said)
+    assert "Traceback" not in said
+    monkeypatch.setattr(launch, "StopRequest", lambda **_: together.StopAfter(3))
+    assert train.main(["--resume", str(run)]) == 143
+
+
+def wait_until_said(words: str, run: Path, process: "subprocess.Popen[bytes]") -> None:
+    while words not in kill_ranks.log(run).read_text():
+        assert process.poll() is None, kill_ranks.log(run).read_text()
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("given", ["0", "-1", "soon", "inf"])
+def test_a_patience_that_is_no_number_of_seconds_is_refused(
+    given: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(patience.STEP, given)
+    with pytest.raises(UserError, match=rf"^PTB_LM_STEP_TIMEOUT must be a number above 0, not '{given}'$"):
+        patience.patience(patience.STEP)
 
 
 def test_torchrun_starts_the_killed_again_and_they_go_on(

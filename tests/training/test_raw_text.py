@@ -1,6 +1,5 @@
 """Runs on raw text: the text is found again, told from another, and new text is treated as it was."""
 
-import json
 import os
 from pathlib import Path
 
@@ -178,12 +177,11 @@ def test_wikitext_is_found_and_tokenized(tmp_path: Path) -> None:
 def test_prepared_text_leaves_the_configuration_as_it_was(tmp_path: Path) -> None:
     data = runs.write_corpus(tmp_path / "data")
     run = runs.train_run(data, tmp_path / "run", "--epochs", "1")
-    config = json.loads((run / "config.json").read_text())
+    config = runs.unsealed((run / "config.json").read_text())
     assert config["source"]["path"] == str(data)
     assert not {"preparation", "init_from"} & config.keys()
     # A run from before there was a source is read as ever.
-    del config["source"]
-    (run / "config.json").write_text(json.dumps(config))
+    runs.change(run / "config.json", lambda config: config.pop("source"))
     assert RunDirectory(run).read_config().source is None
     assert evaluate.main([str(run)]) == 0
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from runs import files
+import runs
 
 from ptb_lm.data.vocabulary import Vocabulary
 from ptb_lm.errors import UserError
@@ -68,12 +68,12 @@ def test_creating_removes_what_an_older_run_left(directory: RunDirectory) -> Non
     notes = directory.path / "notes.txt"
     notes.write_text("mine")
     directory.create(RUN, VOCABULARY)
-    assert files(directory.path).keys() == {"config.json", "vocabulary.txt", "notes.txt"}
+    assert runs.files(directory.path).keys() == {"config.json", "vocabulary.txt", "notes.txt"}
 
 
 def changed_config(directory: RunDirectory, **changes: Any) -> None:
     """Change keys of config.json, or remove those that become None; `Config`'s are found by their name."""
-    values = json.loads(directory.config.read_text())
+    values = runs.unsealed(directory.config.read_text())
     for name, value in changes.items():
         table = values["hyperparameters"] if name in values["hyperparameters"] else values
         table[name] = value
@@ -173,6 +173,14 @@ def test_a_folder_of_another_kind_is_named(tmp_path: Path) -> None:
         RunDirectory(tmp_path).read_config()
 
 
+def test_a_folder_of_runs_names_one_of_them(tmp_path: Path) -> None:
+    for name in ("seed-2", "seed-1"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text("{}")
+    with pytest.raises(UserError, match=rf"is missing; it holds runs: name one, such as {tmp_path}/seed-1$"):
+        RunDirectory(tmp_path).read_config()
+
+
 def test_a_file_is_no_run_directory(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("text")
     with pytest.raises(UserError, match=r"file is not a run directory$"):
@@ -233,7 +241,7 @@ def test_the_metrics_come_back_and_are_written_whole(directory: RunDirectory) ->
     directory.write_metrics(rows)
     assert directory.read_metrics() == rows
     directory.write_metrics(rows[:1])
-    assert directory.metrics.read_text() == json.dumps(rows[0]) + "\n"
+    assert [runs.unsealed(line) for line in directory.metrics.read_text().splitlines()] == rows[:1]
 
 
 @pytest.mark.parametrize(

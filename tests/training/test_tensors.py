@@ -1,6 +1,7 @@
 """Saved tensors: back to the bit, or a sentence."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -183,6 +184,13 @@ def test_numbers_that_numpy_lacks_are_refused(tmp_path: Path) -> None:
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="a is missing"):
         tensors.load(tmp_path / "a")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read every file")
+def test_a_file_that_may_not_be_read_is_not_called_missing(saved: Path) -> None:
+    saved.chmod(0)
+    with pytest.raises(UserError, match="may not be read"):
+        tensors.load(saved)
 
 
 def test_a_folder_is_refused(tmp_path: Path) -> None:

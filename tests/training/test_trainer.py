@@ -1,6 +1,5 @@
 """The training loop: what it computes, and that stopping and resuming changes nothing."""
 
-import json
 import math
 import os
 import signal
@@ -13,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from runs import assert_equal_runs, untimed_rows
+from runs import assert_equal_runs, result, untimed_rows
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from together import StopAfter
 
@@ -54,11 +53,6 @@ def text_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def arguments(text_folder: Path, run: Path, *more: str) -> list[str]:
     return ["--data", str(text_folder), "--run-dir", str(run), "--precision", "fp64", *FLAGS, *more]
-
-
-def result(run: Path) -> dict[str, Any]:
-    loaded: dict[str, Any] = json.loads((run / "result.json").read_text())
-    return loaded
 
 
 @pytest.mark.parametrize(

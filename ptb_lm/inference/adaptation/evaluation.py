@@ -1,7 +1,6 @@
 """`evaluate` with a model that adapts to the text: tune, score, print and store the result."""
 
 import dataclasses
-import json
 import math
 import platform
 import tempfile
@@ -17,12 +16,12 @@ from ptb_lm import cli, host
 from ptb_lm.data.corpus import Corpus
 from ptb_lm.data.text import Ids
 from ptb_lm.errors import DivergenceError, UserError
-from ptb_lm.files import atomic_write
 from ptb_lm.inference.adaptation.flags import Request
 from ptb_lm.inference.adaptation.scoring import AdaptedScorer, Trial
 from ptb_lm.inference.adaptation.segment_model import SegmentModel
 from ptb_lm.inference.adaptation.settings import Adaptation
 from ptb_lm.model.backend import Arrays
+from ptb_lm.training import json_files
 from ptb_lm.training.run_config import RunConfig
 
 RESULT = "result.json"
@@ -97,7 +96,7 @@ def evaluate(subject: Subject, request: Request, *, command: str) -> None:
         "environment": {**host.environment(), **_torch_environment(device)},
     }
     request.out.mkdir(parents=True, exist_ok=True)
-    atomic_write(request.out / RESULT, json.dumps(result, indent=2) + "\n")
+    json_files.write(request.out / RESULT, result)
 
 
 class _Tuning(NamedTuple):

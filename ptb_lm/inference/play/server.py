@@ -14,6 +14,7 @@ from ptb_lm.inference.play import reading
 from ptb_lm.inference.play.page import Answer, page
 
 HOST = "127.0.0.1"
+FORMS = ("/read", "/continue")  # where the page sends them
 LARGEST = 100_000  # bytes of a request
 SECONDS = 30  # that a request may take to come in
 SECURITY = {
@@ -81,7 +82,8 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         if not self._is_ours():
             return
-        if self.path.partition("?")[0] == "/":
+        # A form leaves its address in the browser's line, where Enter asks for it again.
+        if self.path.partition("?")[0] in {"/", *FORMS}:
             self._show(Answer())
         else:
             self._show(Answer(problem=f"there is no page {self.path}"), HTTPStatus.NOT_FOUND)
@@ -91,7 +93,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         if not self._is_ours():
             return
-        if self.path not in ("/read", "/continue"):
+        if self.path not in FORMS:
             self._show(Answer(problem=f"there is no page {self.path}"), HTTPStatus.NOT_FOUND)
             return
         try:

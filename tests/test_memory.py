@@ -1,0 +1,54 @@
+"""What is said about memory: sizes that people can read, and those that other libraries' errors name."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from ptb_lm import memory
+from ptb_lm.errors import OutOfMemoryError
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [
+        (0, "0 bytes"),
+        (1023, "1,023 bytes"),
+        (1024, "1.0 KiB"),
+        (1.5 * 2**30, "1.5 GiB"),
+        (2**70, "1,024.0 EiB"),
+        (math.inf, "an unknown amount"),
+    ],
+)
+def test_a_size_is_shown_in_a_readable_unit(size: float, text: str) -> None:
+    assert memory.shown(size) == text
+
+
+def test_the_machine_has_some_memory() -> None:
+    assert 2**27 < memory.total() < 2**60
+
+
+def test_numpy_and_torch_say_how_much_was_asked_for() -> None:
+    has = f"and this machine has {memory.shown(memory.total())}"
+    with pytest.raises(MemoryError) as of_numpy:
+        np.empty(2**56, np.uint8)
+    assert memory.asked(of_numpy.value) == f"the last allocation was 64.0 PiB, {has}"
+    with pytest.raises(RuntimeError) as of_torch:
+        torch.empty(2**56, dtype=torch.uint8)
+    assert memory.asked(of_torch.value) == f"the last allocation was 64.0 PiB, {has}"
+
+
+def test_the_size_of_a_gpu_is_the_one_that_cuda_names() -> None:
+    # As torch 2.13 words it on an H100.
+    error = RuntimeError(
+        "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.10 GiB of which "
+        "1.00 GiB is free. Of the allocated memory 70.00 GiB is allocated by PyTorch"
+    )
+    assert memory.asked(error) == "the last allocation was 2.0 GiB, and the GPU has 79.10 GiB"
+
+
+def test_without_numbers_the_sentence_has_none() -> None:
+    assert memory.asked(MemoryError()) == ""
+    assert "(" not in str(OutOfMemoryError())
+    assert "of this size (all of it); fewer" in str(OutOfMemoryError("all of it"))
