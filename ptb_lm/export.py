@@ -15,8 +15,8 @@ FORMATS = {"onnx": "ONNX, opset 17", "torchscript": "TorchScript", "torch-export
 EPILOG = (
     "The inputs are words [batch, time], int64 (a word's id is its line in vocabulary.txt, from 0), and the "
     "state before them, h and c [layers, batch, hidden], zero where a text begins. The outputs are logits "
-    "[batch, time, vocabulary] and the state after the last word. The axes batch and time are of any length; "
-    "torch-export fixes time."
+    "[batch, time, vocabulary] and the state after the last word. The axis batch is of any length. So is "
+    "time, unless --steps fixes it; torch-export always fixes it, to 1 by default."
 )
 
 
@@ -36,7 +36,13 @@ def _parser() -> cli.Parser:
         help="onnx: opset 17, standard operators; torchscript: for torch.jit.load, in Python or C++; "
         "torch-export: for torch.export.load",
     )
-    parser.add_argument("--out", required=True, type=Path, metavar="FILE", help="the file to write")
+    parser.add_argument(
+        "--out",
+        required=True,
+        type=Path,
+        metavar="FILE",
+        help="the file to write; torch.export.load warns if its name does not end in .pt2",
+    )
     parser.add_argument(
         "--steps",
         type=cli.whole(1),

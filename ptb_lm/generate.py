@@ -53,7 +53,13 @@ def _parser() -> cli.Parser:
         help="the same seed gives the same text (default: a new text each time)",
     )
     add("--unk", action="store_true", help="allow <unk> in the text")
-    add("--count", type=cli.whole(1), default=1, metavar="N", help="number of texts (default: 1)")
+    add(
+        "--count",
+        type=cli.whole(1),
+        default=1,
+        metavar="N",
+        help="number of texts, with an empty line between them (default: 1)",
+    )
     return parser
 
 
@@ -74,6 +80,8 @@ def _generate(arguments: argparse.Namespace) -> int:
         )
         if number == 0:
             command.tell_unknown(PROG, model, arguments.prompt)
+        else:
+            print()
         _print(arguments.prompt, words, model.treatment)
     return 0
 

@@ -1,6 +1,7 @@
 """Score sentences with a trained run: python -m ptb_lm.score RUN [FILE|-]."""
 
 import argparse
+import io
 import math
 import sys
 from collections.abc import Sequence
@@ -35,6 +36,12 @@ def _parser() -> cli.Parser:
         action="store_true",
         help="let each sentence follow those before it (default: score each independently)",
     )
+    add(
+        "--line-buffered",
+        action="store_true",
+        help="print each score as soon as its line is read, which is slower (default: only if lines are "
+        "typed in a terminal; others are read some thousand at a time, and scored together)",
+    )
     lists = parser.add_argument_group(
         "n-best lists", "Lines are ID ||| HYPOTHESIS ||| SCORE; other fields before SCORE are ignored."
     )
@@ -60,11 +67,11 @@ def _score(arguments: argparse.Namespace) -> int:
     }
     if not arguments.n_best and (weights or arguments.all):
         raise UserError("--all, --score-weight, --lm-weight and --word-bonus need --n-best")
-    if arguments.n_best and (arguments.per_word or arguments.carry_state):
-        raise UserError("--n-best cannot be combined with --per-word or --carry-state")
+    if arguments.n_best and (arguments.per_word or arguments.carry_state or arguments.line_buffered):
+        raise UserError("--n-best cannot be combined with --per-word, --carry-state or --line-buffered")
     # These imports take long, so they wait until the flags are known to be right.
     from ptb_lm.data import text_file
-    from ptb_lm.inference import n_best, score_table
+    from ptb_lm.inference import batches, n_best, score_table
     from ptb_lm.inference.sentences import Unit
 
     model, lines = command.load(arguments), text_file.lines(arguments.file)
@@ -74,7 +81,13 @@ def _score(arguments: argparse.Namespace) -> int:
         rescored = n_best.rescored(model, lines, unit=unit, weights=n_best.Weights(**weights))
         summary = n_best.write(sys.stdout, rescored, every=arguments.all, as_json=as_json)
     else:
-        scores = model.score_each(lines, unit=unit, carry_state=arguments.carry_state)
+        typed = arguments.file == text_file.STDIN and sys.stdin is not None and sys.stdin.isatty()
+        ahead = batches.WINDOW_SENTENCES
+        if arguments.line_buffered or typed:
+            ahead = 1
+            if isinstance(sys.stdout, io.TextIOWrapper):
+                sys.stdout.reconfigure(line_buffering=True)
+        scores = model.score_each(lines, unit=unit, carry_state=arguments.carry_state, ahead=ahead)
         summary = score_table.write(
             sys.stdout, scores, unit=unit, per_word=arguments.per_word, as_json=as_json
         )

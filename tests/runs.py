@@ -2,7 +2,7 @@
 
 import contextlib
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -41,12 +41,15 @@ def train_run(data: Path, run: Path, *more: str) -> Path:
     return run
 
 
-def write_run(folder: Path, words: Sequence[str], **given: Any) -> Path:
+def write_run(
+    folder: Path, words: Sequence[str], *, weights: Mapping[str, np.ndarray] | None = None, **given: Any
+) -> Path:
     """Write a run that was not trained: its weights are random, biases too. Return its folder.
 
     Args:
         folder: Where to.
         words: The vocabulary.
+        weights: Others than the random ones.
         given: What the flags of a training run say.
     """
     from ptb_lm.data.vocabulary import Vocabulary
@@ -56,7 +59,7 @@ def write_run(folder: Path, words: Sequence[str], **given: Any) -> Path:
     sizes = {"hidden_size": 7, "num_steps": 5, "batch_size": 3, "device": "cpu"}
     run = run_flags.new_config({**sizes, **given})
     vocabulary, directory = Vocabulary(words), RunDirectory(folder)
-    weights = random_weights(run.hyperparameters, len(words), seed=1)
+    weights = weights or random_weights(run.hyperparameters, len(words), seed=1)
     directory.create(run, vocabulary)
     directory.write_weights(weights, run, vocabulary, best={"epoch": 1, "valid_perplexity": 1.0})
     return folder

@@ -3,10 +3,13 @@
 import io
 import json
 import math
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import runs
+from support import ROOT
 
 import ptb_lm
 from ptb_lm import score
@@ -211,7 +214,10 @@ def test_a_line_that_is_no_hypothesis_is_refused(
     [
         (["--lm-weight", "1"], "--all, --score-weight, --lm-weight and --word-bonus need --n-best"),
         (["--all"], "--all, --score-weight, --lm-weight and --word-bonus need --n-best"),
-        (["--n-best", "--per-word"], "--n-best cannot be combined with --per-word or --carry-state"),
+        (
+            ["--n-best", "--per-word"],
+            "--n-best cannot be combined with --per-word, --carry-state or --line-buffered",
+        ),
         (
             ["--n-best", "--lm-weight", "inf"],
             "argument --lm-weight: must be a number, not 'inf' (see --help)",
@@ -267,3 +273,25 @@ def test_a_byte_order_mark_and_the_last_line_s_end_do_not_count(
     text.write_bytes(b"\xef\xbb\xbf" + text.read_bytes() + b"\r\n")
     assert printed(capsys, run, text) == expected
     assert not any(math.isnan(float(row.split("\t")[0])) for row in expected[1:])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("flags", [[], ["--carry-state"]])
+def test_line_buffered_scores_come_line_by_line(flags: list[str], run: Path, model: LanguageModel) -> None:
+    """The second line is written after the first one's score was read."""
+    model.state = None
+    expected = model.score(LINES[:2], carry_state=bool(flags))
+    command = [sys.executable, "-m", "ptb_lm.score", str(run), "--line-buffered", *flags]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    with subprocess.Popen(command, cwd=ROOT, text=True, bufsize=1, **pipes) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        for line, scored in zip(LINES, expected, strict=False):
+            process.stdin.write(f"{line}\n")
+            row = process.stdout.readline()
+            if row.startswith("log_probability"):
+                row = process.stdout.readline()
+            assert float(row.split("\t")[0]) == pytest.approx(scored.total, abs=1e-6)
+        process.stdin.close()
+        assert process.stdout.read() == ""
+    assert process.returncode == 0

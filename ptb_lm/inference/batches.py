@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ptb_lm.data.text import Ids
-from ptb_lm.inference.sentences import Encoded
+from ptb_lm.inference.encoding import Encoded
 from ptb_lm.model.backend import Backend, State
 
 LOGITS = 1 << 25  # of a call, at most: 128 MiB in float32

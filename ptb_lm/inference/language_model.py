@@ -4,7 +4,6 @@ V = vocabulary, E = embedding width.
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -16,31 +15,17 @@ from ptb_lm.data.tokens import PLAIN, Treatment
 from ptb_lm.data.vocabulary import EOS, Vocabulary
 from ptb_lm.errors import UserError
 from ptb_lm.inference import batches
+from ptb_lm.inference.checks import check_count, check_whole
+from ptb_lm.inference.encoding import encode, encode_lines, split
 from ptb_lm.inference.neighbours import Neighbour, Neighbours
-from ptb_lm.inference.sampling import Prediction, Sampler, check_count, likeliest
-from ptb_lm.inference.sentences import (
-    NATS,
-    Scores,
-    SentenceScore,
-    Unit,
-    encode,
-    encode_lines,
-    perplexity,
-    split,
-)
+from ptb_lm.inference.position import Position, checked
+from ptb_lm.inference.sampling import Prediction, Sampler, likeliest
+from ptb_lm.inference.sentences import NATS, Scores, SentenceScore, Unit, perplexity
 from ptb_lm.model.backend import Backend
 from ptb_lm.model.config import Config
 
 if TYPE_CHECKING:
     from ptb_lm.inference.torch_module import PlainLanguageModel
-
-
-@dataclass(frozen=True)
-class Position:
-    """A position in a text: the state before its last word, and that word."""
-
-    state: Any  # the backend's
-    last: int
 
 
 class LanguageModel:
@@ -79,21 +64,27 @@ class LanguageModel:
                 itself, after an `<eos>`.
 
         Raises:
-            UserError: The vocabulary lacks a word, and has no `<unk>`.
+            UserError: It is no text, or the vocabulary lacks a word and has no `<unk>`.
         """
-        scored = self.score_each(split(text), unit=unit, carry_state=carry_state)
-        return Scores(tuple(scored), unit)
+        return Scores(tuple(self.score_each(split(text), unit=unit, carry_state=carry_state)), unit)
 
     def score_each(
-        self, sentences: Iterable[str], *, unit: Unit = "nats", carry_state: bool = False
+        self,
+        sentences: Iterable[str],
+        *,
+        unit: Unit = "nats",
+        carry_state: bool = False,
+        ahead: int = batches.WINDOW_SENTENCES,
     ) -> Iterator[SentenceScore]:
-        """Yield what `score` returns, in the order of the sentences; only some of them are in memory."""
-        if unit not in NATS:
+        """Yield what `score` returns, in the order of the sentences; at most `ahead` are in memory."""
+        check_whole(ahead, least=1, name="ahead")
+        if unit not in tuple(NATS):
             raise UserError(f"the unit must be one of {', '.join(NATS)}, not {unit!r}")
         encoded = encode_lines(sentences, self.vocabulary, self.treatment)
-        # A stream is one row: nothing is gained by more of it.
-        limits = {"words": self._tokens} if carry_state else {}
-        for window in batches.windows(encoded, **limits):
+        most = (
+            self._tokens if carry_state else batches.WINDOW_WORDS
+        )  # a stream is one row: more gains nothing
+        for window in batches.windows(encoded, count=ahead, words=most):
             targets = [sentence.ids for sentence in window]
             log_p = self._carried(targets) if carry_state else self._independent(targets)
             for sentence, log_p_N in zip(window, log_p, strict=True):
@@ -123,8 +114,7 @@ class LanguageModel:
             UserError: The vocabulary lacks a word and has no `<unk>`, or has fewer than k words.
         """
         check_count(k, len(self.vocabulary), name="k")
-        position = self._read(prefix, carry_state=carry_state)
-        log_p_V, _ = self.next_words(position)
+        log_p_V, _ = self.next_words(self._read(prefix, carry_state=carry_state))
         return likeliest(log_p_V, self.vocabulary, k)
 
     def generate(
@@ -155,8 +145,8 @@ class LanguageModel:
         Raises:
             UserError: A value is impossible, or the vocabulary lacks a word of the prompt and has no `<unk>`.
         """
-        if length is not None and length < 0:
-            raise UserError(f"the length must be at least 0, not {length}")
+        if length is not None:
+            check_whole(length, least=0, name="the length")
         unknown = self.vocabulary.unknown
         sampler = Sampler(
             len(self.vocabulary),
@@ -219,9 +209,12 @@ class LanguageModel:
         state, log_p_1V = self.backend.next_words(np.array([[position.last]], np.int32), position.state)
         return log_p_1V[0], state
 
+    def _start(self, *, carry_state: bool) -> Position:
+        return (checked(self.state) if carry_state else None) or self.beginning()
+
     def _read(self, prefix: str, *, carry_state: bool) -> Position:
         ids = encode(prefix, self.vocabulary, end=False, treatment=self.treatment).ids
-        position = self.read((carry_state and self.state) or self.beginning(), ids)
+        position = self.read(self._start(carry_state=carry_state), ids)
         if carry_state:
             self.state = position
         return position
@@ -246,7 +239,7 @@ class LanguageModel:
         return batches.independent(self.backend, targets, first=first, tokens=self._tokens)
 
     def _carried(self, targets: list[Ids]) -> list[NDArray[np.float64]]:
-        position = self.state or self.beginning()
+        position = self._start(carry_state=True)
         log_p, state = batches.one_text(
             self.backend, targets, position.state, first=position.last, tokens=self._tokens
         )

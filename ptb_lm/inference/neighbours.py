@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ptb_lm.data.vocabulary import Vocabulary
 from ptb_lm.errors import UserError
 from ptb_lm.files import atomic_path, atomic_write
-from ptb_lm.inference.sampling import check_count
+from ptb_lm.inference.checks import check_count, check_text
 
 MISSING = (
     "is not installed; install it with: pip install 'ptb-lm[neighbours]' (a checkout: -e '.[neighbours]')"
@@ -52,6 +52,7 @@ class Neighbours:
         Raises:
             UserError: The vocabulary lacks the word, or has fewer than k others.
         """
+        check_text(word, name="the word")
         place = self.vocabulary.ids.get(word)
         if place is None:
             raise UserError(f"the word {word!r} is not in the vocabulary")

@@ -3,7 +3,6 @@
 V = vocabulary.
 """
 
-import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -12,6 +11,7 @@ from numpy.typing import NDArray
 
 from ptb_lm.data.vocabulary import Vocabulary
 from ptb_lm.errors import UserError
+from ptb_lm.inference.checks import check_count, check_whole, is_finite
 
 
 class Prediction(NamedTuple):
@@ -52,14 +52,14 @@ class Sampler:
         forbidden: Sequence[int] = (),
         seed: int | np.random.Generator | None = None,
     ) -> None:
-        if not (math.isfinite(temperature) and temperature >= 0):
-            raise UserError(f"the temperature must be a finite number of at least 0, not {temperature}")
+        if not (is_finite(temperature) and temperature >= 0):
+            raise UserError(f"the temperature must be a finite number of at least 0, not {temperature!r}")
         if top_k is not None:
             check_count(top_k, vocabulary_size, name="top-k")
-        if top_p is not None and not 0 < top_p <= 1:
-            raise UserError(f"top-p must be above 0 and at most 1, not {top_p}")
-        if isinstance(seed, int) and seed < 0:
-            raise UserError(f"the seed must be at least 0, not {seed}")
+        if top_p is not None and not (is_finite(top_p) and 0 < top_p <= 1):
+            raise UserError(f"top-p must be above 0 and at most 1, not {top_p!r}")
+        if seed is not None and not isinstance(seed, np.random.Generator):
+            check_whole(seed, least=0, name="the seed")
         self.temperature, self.top_k, self.top_p = temperature, top_k, top_p
         self.forbidden = list(forbidden)
         self.generator = np.random.default_rng(seed)
@@ -89,13 +89,3 @@ class Sampler:
         allowed_V = log_p_V.astype(np.float64)
         allowed_V[self.forbidden] = -np.inf
         return allowed_V
-
-
-def check_count(count: int, most: int, *, name: str, of: str = "words") -> None:
-    """Check how many words are asked for.
-
-    Raises:
-        UserError: There are not so many.
-    """
-    if not 1 <= count <= most:
-        raise UserError(f"{name} must be from 1 to {most:,}, the number of {of}, not {count:,}")

@@ -99,12 +99,16 @@ class SoftmaxLayer:
     def losses_of_any_number(self, hidden_NH: Tensor, targets_N: Tensor) -> Tensor:
         """Return the same as `losses`, for a rare number of tokens: this keeps no buffers."""
         logits_NV = self._logits(hidden_NH, self._rows_for(len(hidden_NH))).logits_NV
-        return self._cross_entropy(logits_NV, targets_N, gradient=False)
+        if cpu.kernels(logits_NV) is not None:
+            return self._cross_entropy(logits_NV, targets_N, gradient=False)
+        # Not torch's log-softmax: on a CPU its sum over the words rounds away 1e-5 of a log-probability.
+        logits_NV = logits_NV.to(self.weight.dtype)
+        return logits_NV.logsumexp(1) - logits_NV.gather(1, targets_N[:, None])[:, 0]
 
     def log_probabilities(self, hidden_NH: Tensor) -> Tensor:
-        """Return the log-probability of every word [N, V], in nats."""
+        """Return the log-probability of every word [N, V], in nats, in float64."""
         logits_NV = self._logits(hidden_NH, self._rows_for(len(hidden_NH))).logits_NV
-        return torch.log_softmax(logits_NV, 1, dtype=self.weight.dtype)
+        return torch.log_softmax(logits_NV, 1, dtype=torch.float64)
 
     def loss_and_gradients(
         self, hidden_NH: Tensor, targets_N: Tensor, scale: float, *, part: Tensor | None = None
@@ -159,7 +163,9 @@ class SoftmaxLayer:
     def _rows_for(self, tokens: int) -> _Buffers:
         """Return the first rows of the largest buffers that were asked for so."""
         if len(self._largest.inputs) < tokens:
-            self._largest = self._new_buffers(tokens)
+            # Few sizes, and each after the one before is free: many that grow a little leave holes in memory.
+            self._largest = self._new_buffers(0)
+            self._largest = self._new_buffers(1 << (tokens - 1).bit_length())
         return _Buffers(self._largest.inputs[:tokens], self._largest.logits_NV[:tokens])
 
     def _new_buffers(self, tokens: int) -> _Buffers:

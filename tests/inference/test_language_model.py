@@ -181,7 +181,7 @@ def test_only_a_window_of_sentences_is_read_ahead(
 
 
 def model_encoded(model: LanguageModel, sentences: list[str]) -> Iterator[object]:
-    from ptb_lm.inference.sentences import encode_lines
+    from ptb_lm.inference.encoding import encode_lines
 
     return encode_lines(sentences, model.vocabulary)
 
@@ -335,12 +335,42 @@ def test_the_plain_module_gives_the_same_numbers(model: LanguageModel) -> None:
         (lambda m: m.generate(top_p=0), "top-p must be above 0 and at most 1, not 0"),
         (lambda m: m.generate(length=-1), "the length must be at least 0, not -1"),
         (lambda m: m.generate(seed=-1), "the seed must be at least 0, not -1"),
+        (lambda m: m.generate(length=5.5), r"the length must be a whole number, not 5\.5"),
+        (lambda m: m.generate(length="5"), "the length must be a whole number, not '5'"),
+        (lambda m: m.generate(top_k=2.5), r"top-k must be a whole number, not 2\.5"),
+        (lambda m: m.generate(top_p="1"), "top-p must be above 0 and at most 1, not '1'"),
+        (lambda m: m.generate(temperature="1"), "the temperature must be a finite number .* not '1'"),
+        (lambda m: m.generate(seed=np.int64(-1)), "the seed must be at least 0, not -1"),
+        (lambda m: m.generate(seed="1"), "the seed must be a whole number, not '1'"),
+        (lambda m: m.generate(b"a"), "a sentence must be a string, not bytes"),
+        (lambda m: m.predict("a", 2.5), r"k must be a whole number, not 2\.5"),
+        (lambda m: m.predict(None), "a sentence must be a string, not NoneType"),
+        (lambda m: m.nearest(["a"]), "the word must be a string, not list"),
+        (lambda m: m.score(b"a"), "the text must be a string or several, one a sentence, not bytes"),
+        (lambda m: m.score(None), "the text must be a string or several, one a sentence, not NoneType"),
+        (lambda m: m.score(["a", 1]), "line 2: a sentence must be a string, not int"),
+        (lambda m: m.perplexity(1), "the text must be a string or several, one a sentence, not int"),
+        (lambda m: list(m.score_each(["a"], ahead=0)), "ahead must be at least 1, not 0"),
         (lambda m: m.score("a", unit="dits"), "the unit must be one of nats, bits, not 'dits'"),
+        (lambda m: m.score("a", unit=["nats"]), "the unit must be one of nats, bits, not "),
     ],
 )
 def test_what_cannot_be_is_refused_at_once(call: object, message: str, model: LanguageModel) -> None:
-    with pytest.raises(UserError, match=message):
+    with pytest.raises(UserError, match=f"^{message}"):
         call(model)  # type: ignore[operator]
+
+
+def test_a_state_that_is_none_is_refused(model: LanguageModel) -> None:
+    model.state = 5  # type: ignore[assignment]
+    for call in (model.score, model.predict, model.generate):
+        with pytest.raises(UserError, match="the state must be None or one that was kept, not 5"):
+            call("a", carry_state=True)
+    assert len(model.score("a")) == 1
+
+
+def test_numbers_of_numpy_are_numbers(model: LanguageModel) -> None:
+    words = model.generate("a", np.int64(9), top_k=np.int32(5), temperature=np.float32(1), seed=np.int64(3))
+    assert list(words) == list(model.generate("a", 9, top_k=5, temperature=1, seed=3))
 
 
 def test_an_unknown_word_without_unk_is_refused(folder: Path) -> None:
@@ -400,3 +430,32 @@ def test_importing_the_package_imports_nothing_else() -> None:
     )
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     subprocess.run([sys.executable, "-c", code], check=True, env=environment)
+
+
+MEMORY_WHILE_SCORING = """
+import sys
+import ptb_lm
+
+def resident():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * 4096
+
+model, memory = ptb_lm.load(sys.argv[1]), []
+# Every window of sentences has a few words more than the one before it.
+lines = ("w1 " * (6 + (number % 4096 < number // 4096 * 200)) for number in range(6 * 4096))
+for number, _ in enumerate(model.score_each(lines)):
+    if number % 4096 == 0:
+        memory.append(resident())
+print(max(memory) - memory[0])
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc/self/statm is Linux's")
+def test_a_long_text_takes_no_more_memory_than_a_short_one(folder: Path) -> None:
+    """Not even if its batches grow little by little, which leaves holes between what was allocated."""
+    words = ("<eos>", "<unk>", *(f"w{i}" for i in range(998)))
+    run = runs.write_run(folder / "memory", words)
+    command = [sys.executable, "-c", MEMORY_WHILE_SCORING, str(run)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert int(done.stdout) < 64 * 2**20

@@ -26,6 +26,7 @@ from ptb_lm import play
 pytest.importorskip("torch")
 
 from ptb_lm.inference.play import page as play_page
+from ptb_lm.inference.play import reading
 from ptb_lm.inference.play.server import LARGEST, Server
 
 pytestmark = pytest.mark.slow
@@ -83,21 +84,28 @@ def rows_of(page: str) -> list[list[str]]:
     return [[unescape(re.sub(r"<[^>]+>", "", cell)) for cell in re.findall(r"<td.*?</td>", r)] for r in rows]
 
 
+@pytest.mark.parametrize("text", ["w1\n\nw2\n", "w1\x0bw2\u2028w3\x85", "\n w1", "w1\r\n\r\nw2\r\n\r\n"])
+def test_the_perplexity_is_that_of_score(text: str, model: Any) -> None:
+    found = reading.read(model, text)
+    assert reading.perplexity(found) == pytest.approx(model.perplexity(text), rel=1e-5)
+    assert [word.word for word in found] == [word for line in model.score(text) for word in line.words]
+
+
 def test_each_word_has_its_surprise_and_the_likeliest(port: int, model: Any) -> None:
     status, page, _ = ask(port, "/read", {"text": "w1 w3 zebra\r\n\r\nw2"})
     assert status == 200
-    words = ["w1", "w3", "zebra", "<eos>", "w2", "<eos>"]
+    words = ["w1", "w3", "zebra", "<eos>", "<eos>", "w2", "<eos>"]
     rows = rows_of(page)
     assert [row[0] for row in rows] == words
     expected = [
         -log_p
-        for sentence in model.score("w1 w3 <unk>\nw2", unit="bits", carry_state=True)
+        for sentence in model.score("w1 w3 <unk>\n\nw2", unit="bits", carry_state=True)
         for log_p in sentence.log_probabilities
     ]
     model.state = None
     assert [float(row[1]) for row in rows] == pytest.approx(expected, abs=0.051)
-    perplexity = 2 ** (math.fsum(expected) / 6)
-    assert f"Perplexity {perplexity:.1f} (6 words" in page
+    perplexity = 2 ** (math.fsum(expected) / 7)
+    assert f"Perplexity {perplexity:.1f} (7 words" in page
     assert "1 not in the vocabulary" in page
     for place, prefix in enumerate(["", "w1", "w1 w3"]):
         shown = re.findall(r"(\S+) ([\d.]+)\xa0%", rows[place][2])
@@ -150,6 +158,7 @@ def test_what_is_typed_stays_text(port: int) -> None:
         ("/read", {"text": " \n "}, "there is no word to read: type a sentence"),
         ("/read", {}, "there is no word to read: type a sentence"),
         ("/read", {"text": "w1 " * 501}, "501 words are too many at once: at most 500"),
+        ("/read", {"text": "w1" + "\n" * 501}, "501 words are too many at once: at most 500"),
         ("/read", {"text": "w" * LARGEST}, f"the text is too long: at most {LARGEST:,} bytes"),
         ("/continue", {"prompt": "w1"}, "how many words: '' is not a number"),
         ("/continue", {"length": "ten", "temperature": "1"}, "how many words: 'ten' is not a number"),

@@ -4,15 +4,16 @@ V = vocabulary.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from ptb_lm.data.tokens import PLAIN, Treatment
 from ptb_lm.data.vocabulary import EOS
 from ptb_lm.errors import UserError
-from ptb_lm.inference.language_model import LanguageModel, Position
+from ptb_lm.inference.encoding import encode, split
+from ptb_lm.inference.language_model import LanguageModel
+from ptb_lm.inference.position import Position
 from ptb_lm.inference.sampling import Prediction, likeliest
-from ptb_lm.inference.sentences import encode
 
 LIKELIEST = 5  # words that are shown beside one that was read
 MOST_WORDS = 500  # read or continued from: a word takes some milliseconds
@@ -47,15 +48,15 @@ class Continued:
 
 
 def read(model: LanguageModel, text: str) -> list[ReadWord]:
-    """Return every word of a text, an `<eos>` after each line; it begins after an `<eos>`.
+    """Return every word of a text, an `<eos>` after each line, as `LanguageModel.perplexity` reads it.
 
     Raises:
         UserError: There is no word, there are too many, or the vocabulary lacks one and has no `<unk>`.
     """
-    lines = [line for line in text.splitlines() if line.strip()]
-    if not lines:
+    if not text.strip():
         raise UserError("there is no word to read: type a sentence")
-    _check_words(model, text)
+    lines = list(split(text))
+    _check_words(model, lines)
     position, found = model.beginning(), list[ReadWord]()
     for line in lines:
         encoded = encode(line, model.vocabulary, treatment=model.treatment)
@@ -85,7 +86,7 @@ def go_on(model: LanguageModel, fields: Mapping[str, str]) -> Continued:
             it and has no `<unk>`.
     """
     prompt = fields.get("prompt", "")
-    _check_words(model, prompt)
+    _check_words(model, [prompt])
     length = _number(fields, "length", "how many words")
     if not (length.is_integer() and 1 <= length <= MOST_WRITTEN):
         raise UserError(f"how many words: it must be a whole number from 1 to {MOST_WRITTEN}")
@@ -113,8 +114,9 @@ def sentences(words: tuple[str, ...], treatment: Treatment = PLAIN) -> list[str]
     return [treatment.joined(line) for line in lines]
 
 
-def _check_words(model: LanguageModel, text: str) -> None:
-    if (count := len(model.treatment.words(text))) > MOST_WORDS:
+def _check_words(model: LanguageModel, lines: Iterable[str]) -> None:
+    """Check that there are not too many words; an empty line counts as one."""
+    if (count := sum(max(1, len(model.treatment.words(line))) for line in lines)) > MOST_WORDS:
         raise UserError(f"{count:,} words are too many at once: at most {MOST_WORDS}")
 
 

@@ -305,6 +305,10 @@ void lstm_backward(int64_t steps, const int64_t* running, int64_t hidden, const 
 
 // ---- softmax cross-entropy ----
 
+// Words whose exponentials are summed in float32. Beside a likely word's, those of many unlikely ones would be
+// rounded away one by one: 1e-5 of a log-probability in a vocabulary of 10,000.
+constexpr int64_t SUMMED = 32 * LANES;
+
 template <class T>
 void cross_entropy(int64_t tokens, int64_t words, T* logits, const int64_t* targets, float* nll, bool gradient,
                    int64_t threads) {
@@ -322,16 +326,20 @@ void cross_entropy(int64_t tokens, int64_t words, T* logits, const int64_t* targ
     }
     for (int64_t word = whole; word < words; ++word) largest[0] = std::max(largest[0], load(row + word, 1)[0]);
     const float most = maximum(largest);
-    Floats sums = {};
-    for (int64_t word = 0; word < whole; word += LANES) sums += exponential(load(row + word) - most);
-    float total = sum(sums);
+    double total = 0;
+    for (int64_t begin = 0; begin < whole; begin += SUMMED) {
+      const int64_t end = std::min(whole, begin + SUMMED);
+      Floats sums = {};
+      for (int64_t word = begin; word < end; word += LANES) sums += exponential(load(row + word) - most);
+      total += sum(sums);
+    }
     if (rest) {
       Floats last = exponential(load(row + whole, rest) - most);
       for (int64_t lane = 0; lane < rest; ++lane) total += last[lane];
     }
-    nll[token] = most + std::log(total) - logit;
+    nll[token] = static_cast<float>(static_cast<double>(most) - logit + std::log(total));
     if (!gradient) continue;
-    const float factor = 1.0f / total;
+    const float factor = static_cast<float>(1 / total);
     for (int64_t word = 0; word < words; word += LANES) {
       const int64_t lanes = std::min<int64_t>(LANES, words - word);
       store(row + word, exponential(load(row + word, lanes) - most) * factor, lanes);

@@ -1,0 +1,70 @@
+"""From text to sentences, and from their words to ids."""
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from ptb_lm.data.text import Ids
+from ptb_lm.data.tokens import PLAIN, Treatment
+from ptb_lm.data.vocabulary import EOS, UNK, Vocabulary
+from ptb_lm.errors import UserError
+from ptb_lm.inference.checks import check_strings, check_text
+
+
+class Encoded(NamedTuple):
+    """A sentence as a model reads it."""
+
+    words: tuple[str, ...]  # as they were given, and `<eos>`
+    ids: Ids  # of each
+    unknown: int  # how many of them the vocabulary lacks; `<unk>` stands for each
+
+
+def encode(
+    sentence: str, vocabulary: Vocabulary, *, end: bool = True, treatment: Treatment = PLAIN
+) -> Encoded:
+    """Return a sentence's words and their ids.
+
+    Args:
+        sentence: May be empty.
+        vocabulary: The model's.
+        end: Whether an `<eos>` follows the last word.
+        treatment: How it becomes words; by default white space separates them.
+
+    Raises:
+        UserError: It is no string, or the vocabulary lacks a word and has no `<unk>`.
+    """
+    check_text(sentence, name="a sentence")
+    words = (*treatment.words(sentence), *([EOS] if end else ()))
+    missing = [word for word in words if word not in vocabulary.ids]
+    if missing and vocabulary.unknown is None:
+        raise UserError(f"the word {missing[0]!r} is not in the vocabulary, which has no {UNK}")
+    ids = [vocabulary.ids.get(word, vocabulary.unknown) for word in words]
+    return Encoded(words, np.array(ids, np.int32), len(missing))
+
+
+def encode_lines(
+    lines: Iterable[str], vocabulary: Vocabulary, treatment: Treatment = PLAIN
+) -> Iterator[Encoded]:
+    """Encode each line as a sentence.
+
+    Raises:
+        UserError: As `encode` does; it tells the line.
+    """
+    for number, line in enumerate(lines, 1):
+        try:
+            yield encode(line, vocabulary, treatment=treatment)
+        except UserError as error:
+            raise UserError(f"line {number}: {error}") from None
+
+
+def split(text: str | Iterable[str]) -> Iterable[str]:
+    """Return the sentences of a text, one per line, as training reads it. A list stays as it is.
+
+    Raises:
+        UserError: It is neither.
+    """
+    if isinstance(text, str):
+        return text.removesuffix("\n").split("\n")
+    check_strings(text)
+    return text

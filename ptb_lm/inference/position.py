@@ -1,0 +1,25 @@
+"""Where a trained model stands in a text."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from ptb_lm.errors import UserError
+
+
+@dataclass(frozen=True)
+class Position:
+    """A position in a text: the state before its last word, and that word."""
+
+    state: Any  # the backend's
+    last: int
+
+
+def checked(state: object) -> Position | None:
+    """Return the state that a user set.
+
+    Raises:
+        UserError: It is neither a position nor None.
+    """
+    if state is not None and not isinstance(state, Position):
+        raise UserError(f"the state must be None or one that was kept, not {state!r}")
+    return state
