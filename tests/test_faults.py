@@ -22,7 +22,6 @@ from ptb_lm.training import tensors
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")]
 
-SAMPLE = ["kill at files", "SIGTERM", "bits of tensors", "digits", "mirrors"]
 ENVIRONMENT = {
     **os.environ,
     "OMP_NUM_THREADS": "1",
@@ -31,17 +30,11 @@ ENVIRONMENT = {
 
 
 def test_what_befalls_a_run_ends_as_promised() -> None:
-    """In a process of its own, because it forks: what else a process of tests has loaded may have threads."""
+    """Each fault once, in a process of its own, because it forks: what else a process of tests has loaded may have threads."""
     command = [sys.executable, "-m", "faults", "--tries", "1", "--seed", "2", "--framework", "torch"]
-    done = subprocess.run(
-        [*command, "--fault", *SAMPLE],
-        env=ENVIRONMENT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("{'as promised': 1}") == len(SAMPLE)
+    assert done.stdout.count("{'as promised': 1}") == len(FAULTS)
 
 
 def test_every_fault_can_be_done() -> None:

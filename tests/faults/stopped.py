@@ -13,7 +13,7 @@ from faults.fault import Outcomes, flaw
 from faults.subject import Ended, Subject, fingerprint, kill_after, open_streams
 from faults.table import AS_PROMISED
 from ptb_lm import train
-from ptb_lm.training import launch, saves
+from ptb_lm.training import run_folder, saves
 from ptb_lm.training.run_directory import RunDirectory
 
 SELDOM = 1e9  # seconds between two saves: what is saved was saved for the signal
@@ -157,7 +157,7 @@ def two_in_default_folders(subject: Subject, rng: random.Random) -> Iterator[str
         home = subject.new()
 
         def work(home: Path = home) -> int:
-            launch.home = lambda: home
+            run_folder.home = lambda: home
             flags = subject.arguments(home)
             at = flags.index("--run-dir")
             return train.main(flags[:at] + flags[at + 2 :])
