@@ -30,7 +30,7 @@ ENVIRONMENT = {
 
 
 def test_what_befalls_a_run_ends_as_promised() -> None:
-    """Each fault once, in a process of its own, because it forks: what else a process of tests has loaded may have threads."""
+    """Each fault once, in a process of its own, because it forks: that of the tests may have threads."""
     command = [sys.executable, "-m", "faults", "--tries", "1", "--seed", "2", "--framework", "torch"]
     done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
