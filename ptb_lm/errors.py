@@ -13,9 +13,14 @@ class OutOfMemoryError(UserError):
     """
 
     def __init__(self, numbers: str = "") -> None:
-        super().__init__(
-            f"there is not enough memory for a model and windows of this size{numbers and f' ({numbers})'}; "
-            "fewer hidden units, layers, rows a batch or time steps need less"
+        super().__init__(numbers)  # all that it is made of: it may go to another process
+        self.numbers = numbers
+
+    def __str__(self) -> str:
+        numbers = self.numbers and f" ({self.numbers})"
+        return (
+            f"there is not enough memory for a model and windows of this size{numbers}; fewer hidden units, "
+            "layers, rows a batch or time steps need less"
         )
 
 

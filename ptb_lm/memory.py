@@ -3,25 +3,48 @@
 import math
 import os
 import re
+from pathlib import Path
 
 # What NumPy, torch and CUDA say: "Unable to allocate 7.28 TiB for an array", "you tried to allocate 64
 # bytes", "Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.10 GiB of which 1.00 GiB is free".
 _ASKED = re.compile(r"allocate (\d+(?:\.\d*)?) ?(bytes|[KMGTPE]iB)")
 _OF_A_GPU = re.compile(r"total capacity of (\d+(?:\.\d*)? ?[KMGT]iB)")
+# The limits of a container, by version 2 and by version 1 of Linux's control groups.
+_CONTAINERS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
 
-def total() -> float:
-    """Return the bytes of the machine's memory; infinity if unknown."""
+def limit() -> float:
+    """Return how many bytes this process may have: of the machine, its container, its ulimit; or infinity."""
+    return min(_of_the_machine(), *map(_of_a_container, _CONTAINERS), _of_the_process())
+
+
+def _of_the_machine() -> float:
     try:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, OSError, ValueError):
         return math.inf
 
 
+def _of_a_container(file: str) -> float:
+    try:
+        return int(Path(file).read_text())
+    except (OSError, ValueError):  # no such file, or "max"
+        return math.inf
+
+
+def _of_the_process() -> float:
+    try:
+        import resource
+    except ImportError:  # Windows has none
+        return math.inf
+    soft, _ = resource.getrlimit(resource.RLIMIT_AS)
+    return math.inf if soft == resource.RLIM_INFINITY else soft
+
+
 def needed(size: float, what: str) -> str:
-    """Return a clause: what needs so many bytes, and how many the machine has."""
-    return f"{what} {shown(size)}, and this machine has {shown(total())}"
+    """Return a clause: what needs so many bytes, and how many this process may have."""
+    return f"{what} {shown(size)}, and there are {shown(limit())}"
 
 
 def asked(error: BaseException) -> str:

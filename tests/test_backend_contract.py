@@ -309,9 +309,11 @@ def test_stopped_at_any_step_and_resumed_is_bit_identical(
         saved.append((built.export_weights(), built.export_training_state(state)))
         state, _ = built.train_step(x_BT, y_BT, state, learning_rate=0.7)
     expected = (built.export_weights(), built.export_training_state(state))
-    # Newly built the first time. Then it has gone on to the end: no nearer to the state that it is to load.
-    resumed = build(config, random_weights(config, VOCABULARY, seed=9), **choice)
     for stop in (5, 0, 1, 7) if execution is None else (5,):
+        # A new one, as in a new process. TensorFlow's takes long to trace: 1 and 7 are loaded into one that
+        # has gone on to the end.
+        if framework == "torch" or stop in (5, 0):
+            resumed = build(config, random_weights(config, VOCABULARY, seed=9), **choice)
         resumed.load_weights(saved[stop][0])
         state = resumed.load_training_state(saved[stop][1])
         for x_BT, y_BT in windows[stop:]:

@@ -38,7 +38,7 @@ def test_a_learning_rate_beyond_a_float_is_refused() -> None:
     [{"num_layers": 3_000_000}, {"hidden_size": 2**31 - 1}, {"num_layers": 2**31 - 1, "hidden_size": 1}],
 )
 def test_a_model_beyond_the_memory_is_refused_before_anything_is_built(sizes: dict[str, int]) -> None:
-    there_is = f"and this machine has {memory.shown(memory.total())}"
+    there_is = f"and there are {memory.shown(memory.limit())}"
     with pytest.raises(OutOfMemoryError, match=rf"\(the weights alone need \d.*iB, {there_is}\)"):
         parameters.check_fits(SMALL.replace(**sizes), 10_000)
 
@@ -48,9 +48,9 @@ def test_a_model_beyond_the_memory_is_refused_before_anything_is_built(sizes: di
 def test_what_is_counted_is_what_is_built(layers: int, tied: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     config = SMALL.replace(num_layers=layers, hidden_size=300, tie_weights=tied)
     needed = 4 * parameters.count(parameters.initial(config, 99, seed=1)) + parameters.LAYER_BYTES * layers
-    monkeypatch.setattr(memory, "total", lambda: needed)
+    monkeypatch.setattr(memory, "limit", lambda: needed)
     parameters.check_fits(config, 99)
-    monkeypatch.setattr(memory, "total", lambda: needed - 1)
+    monkeypatch.setattr(memory, "limit", lambda: needed - 1)
     with pytest.raises(OutOfMemoryError):
         parameters.check_fits(config, 99)
 

@@ -1,4 +1,4 @@
-"""A sample of scripts/reliability, and its page."""
+"""Each fault of scripts/reliability once, and its page."""
 
 import json
 import os
@@ -57,8 +57,10 @@ def test_help_needs_nothing_installed(tmp_path: Path) -> None:
 
 
 def test_the_page_s_table_is_that_of_its_counts() -> None:
-    text = page.PAGE.read_text()
-    assert text == page.with_table(text, json.loads(page.COUNTS.read_text()))
+    text, kept = page.PAGE.read_text(), json.loads(page.COUNTS.read_text())
+    assert text == page.with_table(text, kept)
+    counted = [(each["framework"], each["fault"]) for each in kept["counts"]]
+    assert sorted(counted) == sorted((of, name) for name, fault in FAULTS.items() for of in fault.frameworks)
 
 
 def test_a_lost_bit_is_seen(tmp_path: Path) -> None:

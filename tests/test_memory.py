@@ -1,6 +1,8 @@
 """What is said about memory: sizes that people can read, and those that other libraries' errors name."""
 
 import math
+import pickle
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -26,11 +28,19 @@ def test_a_size_is_shown_in_a_readable_unit(size: float, text: str) -> None:
 
 
 def test_the_machine_has_some_memory() -> None:
-    assert 2**27 < memory.total() < 2**60
+    assert 2**27 < memory.limit() < 2**60
+
+
+def test_a_container_s_limit_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "memory.max").write_text(f"{2**26}\n")
+    (tmp_path / "unlimited").write_text("max\n")
+    files = [str(tmp_path / name) for name in ("memory.max", "unlimited", "missing")]
+    monkeypatch.setattr(memory, "_CONTAINERS", files)
+    assert memory.limit() == 2**26
 
 
 def test_numpy_and_torch_say_how_much_was_asked_for() -> None:
-    has = f"and this machine has {memory.shown(memory.total())}"
+    has = f"and there are {memory.shown(memory.limit())}"
     with pytest.raises(MemoryError) as of_numpy:
         np.empty(2**56, np.uint8)
     assert memory.asked(of_numpy.value) == f"the last allocation was 64.0 PiB, {has}"
@@ -52,3 +62,8 @@ def test_without_numbers_the_sentence_has_none() -> None:
     assert memory.asked(MemoryError()) == ""
     assert "(" not in str(OutOfMemoryError())
     assert "of this size (all of it); fewer" in str(OutOfMemoryError("all of it"))
+
+
+def test_the_sentence_is_the_same_in_another_process() -> None:
+    error = OutOfMemoryError("the last allocation was 2.0 GiB, and there are 1.0 GiB")
+    assert str(pickle.loads(pickle.dumps(error))) == str(error)

@@ -645,7 +645,7 @@ def test_initial_weights_that_diverge_need_a_new_run(
     run = tmp_path / "new"
     assert train.main(runs.arguments(data, run, "--init-scale", "1e30")) == 1
     assert train.main(["--resume", str(run), "--learning-rate", "1e-6"]) == 1, "the weights are what diverges"
-    advice = "if that diverges too, a new run needs a smaller --learning-rate or --init-scale"
+    advice = "a new run needs a smaller --learning-rate, or smaller initial weights (--init-scale)"
     assert capsys.readouterr().err.count(advice) == 2
     assert train.main(runs.arguments(data, run, "--init-scale", "0.1", "--overwrite")) == 0
 

@@ -92,7 +92,7 @@ def check_fits(config: Config, vocabulary_size: int) -> None:
     )
     count = one + (layers - 1) * (two - one)
     size = 4 * count + LAYER_BYTES * layers
-    if size > memory.total():
+    if size > memory.limit():
         raise OutOfMemoryError(memory.needed(size, "the weights alone need"))
 
 

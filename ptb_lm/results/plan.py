@@ -7,8 +7,8 @@ those of python -m ptb_lm.train, the arguments of a suite those of python -m ptb
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from ptb_lm.results import suites_of_a_cpu
-from ptb_lm.results.steps import Adapt, Python, Race, Step, Suite, Train, UnlessKept, possible
+from ptb_lm.results import suites_of_a_cpu, trainings
+from ptb_lm.results.steps import Python, Step, Suite, Train, possible
 from ptb_lm.results.uses_of_a_run import uses
 
 
@@ -37,54 +37,6 @@ def _flat(steps: Iterable[Step | Iterable[Step]]) -> Iterator[Step]:
             yield from step
 
 
-def _cudnn(name: str, flags: str, on: str = "") -> Train:
-    return Train(f"{name}-cudnn-DEVICE", f"--model cudnn {flags}", on=on)
-
-
-class _Ablation:
-    """Steps that add flags to the tutorial's recipe. Each has its own flags and those of all steps before it.
-
-    All average their weights, which changes nothing that is trained: the metrics tell of the weights and of
-    their average.
-    """
-
-    def __init__(self, config: str) -> None:
-        self.config, self.flags = config, ""
-
-    def step(self, name: str, flags: str = "") -> Train:
-        self.flags = f"{self.flags} {flags}".rstrip()
-        of_all = f"--config {self.config} --recipe tutorial --average-epochs 1"
-        return _cudnn(f"ablation-{self.config}-{name}", f"{of_all}{self.flags}")
-
-
-def _ablation_of_medium() -> Iterator[Step]:
-    steps = _Ablation("medium")
-    yield UnlessKept("medium-tutorial")  # trains what the next does: it is here for its own test perplexity
-    yield steps.step("1-average")
-    yield steps.step("2-variational", "--variational --keep-prob 0.65")
-    yield steps.step("3-words-and-recurrent", "--embedding-keep-prob 0.8 --recurrent-keep-prob 0.8")
-    yield steps.step("4-published-schedule", "--lr-decay 0.8333333333333334 --max-grad-norm 10")
-    yield UnlessKept("medium")  # with a schedule and a bound of our own
-
-
-def _ablation_of_small() -> Iterator[Step]:
-    # Small has no dropout in the tutorial, so less of it. Its learning rate decays more gently by the same
-    # power as medium's: 0.5 to the ln(1 / 1.2) / ln(0.8).
-    steps = _Ablation("small")
-    yield UnlessKept("small-tutorial")
-    yield UnlessKept("small")  # the average
-    yield steps.step("2-variational", "--variational --keep-prob 0.8")
-    yield steps.step("3-words-and-recurrent", "--embedding-keep-prob 0.9 --recurrent-keep-prob 0.9")
-    yield steps.step("4-schedule", "--lr-decay 0.57 --max-grad-norm 10")
-    yield steps.step("5-slower-decay", "--lr-decay 0.8")
-
-
-def _race(name: str, flags: str) -> Iterator[Train]:
-    flags = f"--config race {flags}".rstrip()
-    yield Race(f"{name}-COMMIT-cuda", f"{flags} --model persistent --precision fp16", on="cuda")
-    yield Race(f"{name}-COMMIT-cpu", f"{flags} --model block_fused --precision auto", on="cpu")
-
-
 def _templates() -> Iterator[Python]:
     program = "examples/sequence_classification.py"
     for framework in ("torch", "tensorflow"):
@@ -98,20 +50,6 @@ def _templates() -> Iterator[Python]:
             )
 
 
-def _adaptations(config: str) -> Iterator[Adapt]:
-    run = _cudnn(config, f"--config {config}")
-    both = "--dynamic --dynamic-rule sgd --cache --tune-words 4000"
-    for name, flags in {"cache": "--cache", "dynamic-and-cache": both}.items():
-        yield Adapt(f"adaptation-{config}/{name}", run, flags)
-
-
-def _small_by(recipe: str, precision: str, seed: int) -> Train:
-    return Train(
-        f"small-{recipe}-{precision}-seed-{seed}-DEVICE",
-        f"--model block_fused --config small --recipe {recipe} --precision {precision} --seed {seed}",
-    )
-
-
 def _profiles(config: str) -> Iterator[Python]:
     for variant in ("plain-torch/cudnn", "torch/cudnn", "torch/block_fused"):
         out = f"results/profile-{config}-{variant.replace('/', '-')}-DEVICE"
@@ -120,37 +58,39 @@ def _profiles(config: str) -> Iterator[Python]:
 
 
 RESULTS = {
-    "small": _result("a full run of small on Penn Treebank", _cudnn("small", "--config small")),
-    "medium": _result("a full run of medium", _cudnn("medium", "--config medium")),
-    "large": _result("a full run of large", _cudnn("large", "--config large")),
+    "small": _result("a full run of small on Penn Treebank", trainings.cudnn("small", "--config small")),
+    "medium": _result("a full run of medium", trainings.cudnn("medium", "--config medium")),
+    "large": _result("a full run of large", trainings.cudnn("large", "--config large")),
     "small-tutorial": _result(
         "small as TensorFlow's tutorial trains it",
-        _cudnn("small-tutorial", "--config small --recipe tutorial"),
+        trainings.cudnn("small-tutorial", "--config small --recipe tutorial"),
     ),
     "medium-tutorial": _result(
-        "medium as the tutorial trains it", _cudnn("medium-tutorial", "--config medium --recipe tutorial")
+        "medium as the tutorial trains it",
+        trainings.cudnn("medium-tutorial", "--config medium --recipe tutorial"),
     ),
     "large-tutorial": _result(
-        "large as the tutorial trains it", _cudnn("large-tutorial", "--config large --recipe tutorial")
+        "large as the tutorial trains it",
+        trainings.cudnn("large-tutorial", "--config large --recipe tutorial"),
     ),
     "medium-seeds": _result(
         "medium with two more seeds",
-        (_cudnn(f"medium-seed-{seed}", f"--config medium --seed {seed}") for seed in (2, 3)),
+        (trainings.cudnn(f"medium-seed-{seed}", f"--config medium --seed {seed}") for seed in (2, 3)),
     ),
     "medium-tied": _result(
-        "medium with tied weights", _cudnn("medium-tied", "--config medium --tie-weights")
+        "medium with tied weights", trainings.cudnn("medium-tied", "--config medium --tie-weights")
     ),
     "medium-precisions": _result(
         "medium in tf32, bf16 and fp16 on a GPU: what a precision costs in perplexity, beside medium",
         (
-            _cudnn(f"medium-{name}", f"--config medium --precision {name}")
+            trainings.cudnn(f"medium-{name}", f"--config medium --precision {name}")
             for name in ("tf32", "bf16", "fp16")
         ),
     ),
     "small-precisions": _result(
         "small by either recipe in fp32 and bf16, three seeds each: does a precision cost more than a seed",
         (
-            _small_by(recipe, precision, seed)
+            trainings.small_by(recipe, precision, seed)
             for seed in (1, 2, 3)
             for recipe in ("default", "tutorial")
             for precision in ("fp32", "bf16")
@@ -159,21 +99,21 @@ RESULTS = {
     "race": _result(
         "test perplexity 78.3 in as few seconds as possible, a run of its own for each commit; if it counts, "
         'it is a row of results/records.md, where WHAT="..." says what changed',
-        _race("race", ""),
+        trainings.race("race", ""),
     ),
     # Tied weights need fewer epochs to the same perplexity.
     "race-tied": _result(
         "the same with tied weights, in fewer epochs",
-        _race("race-tied", "--tie-weights --epochs 14 --decay-after 9 --lr-decay 0.7"),
+        trainings.race("race-tied", "--tie-weights --epochs 14 --decay-after 9 --lr-decay 0.7"),
     ),
     "ablation": _result(
         "from the tutorial's recipe of medium to the default and one step beyond, one thing after the other, "
         "each with and without the weights' average",
-        _ablation_of_medium(),
+        trainings.ablation_of_medium(),
     ),
     "ablation-small": _result(
         "the same things, milder, for small, beyond its default, which is the average alone",
-        _ablation_of_small(),
+        trainings.ablation_of_small(),
     ),
     "parity": _result(
         "one epoch of small with each model",
@@ -259,13 +199,13 @@ RESULTS = {
     ),
     "adaptation": _result(
         "small and medium while they adapt to the text: by a cache, and by dynamic evaluation and a cache",
-        _adaptations("small"),
-        _adaptations("medium"),
+        trainings.adaptations("small"),
+        trainings.adaptations("medium"),
         Python("-m ptb_lm.results adaptation"),
     ),
     "using": _result(
         "each command that uses a trained run, on small: what it prints",
-        uses("using-small-DEVICE", _small_by("default", "fp32", 1)),
+        uses("using-small-DEVICE", trainings.small_by("default", "fp32", 1)),
     ),
     "scoring": _result(
         "how much faster sentences are scored side by side than one after the other, on a CPU",

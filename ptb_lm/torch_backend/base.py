@@ -21,7 +21,7 @@ from ptb_lm.torch_backend.cells import Canonical
 from ptb_lm.torch_backend.precision import PRECISIONS, hold
 
 BFLOAT16_LSTM = 91300  # the first version of cuDNN that takes one
-# The units of --config small, the narrowest layers that were measured (results/bench-precisions-cpu).
+# The units of --config small, the narrowest that were measured on a CPU (results/bench-precisions-cpu).
 BFLOAT16_UNITS = 200
 # What messages of torch say when an allocation failed: its allocator's on a CPU, CUDA's, and its libraries'.
 NO_MEMORY = ("DefaultCPUAllocator", "out of memory", "_STATUS_ALLOC_FAILED")
@@ -102,7 +102,7 @@ class TorchModel(Model):
         return hints
 
     def _is_wide(self) -> bool:
-        """Return whether the layers are as wide as those for which bfloat16 was measured to be faster."""
+        """Return whether the layers are as wide as those that bfloat16 was measured with on a CPU."""
         recurrent = [kept for name, kept in self.canonical().items() if name.endswith(".recurrent_kernel")]
         return max((kept.value.shape[0] for kept in recurrent), default=0) >= BFLOAT16_UNITS
 
@@ -114,7 +114,7 @@ class TorchModel(Model):
     def _hints_of_a_gpu(self) -> list[str]:
         hints = []
         ampere = torch.cuda.get_device_capability(self.device) >= (8, 0)
-        if self.dtype == torch.float32 and ampere and self._is_wide():
+        if self.dtype == torch.float32 and ampere:
             hints.append("this GPU multiplies in bfloat16: --precision bf16 is faster")
         if self.model_name == "persistent" and self.dtype != torch.float16:
             hints.append("--model persistent is for --precision fp16: here --model cudnn is faster")

@@ -23,7 +23,9 @@ SOMETIMES: dict[str, Callable[[Any], Any]] = {
 ADDED = {"recipe": "tutorial", "execution": "eager", "unroll": "static"}
 
 # A resumed run may change these. Any other change would make it a different run.
-RESUMABLE = ("data", "device", *(each.name for each in HYPERPARAMETERS if each.resumable))
+PLACES = ("data", "device")  # where a run reads and computes
+RESUMABLE_HYPERPARAMETERS = tuple(each.name for each in HYPERPARAMETERS if each.resumable)
+RESUMABLE = (*PLACES, *RESUMABLE_HYPERPARAMETERS)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,9 +10,9 @@ from ptb_lm.model import frameworks
 from ptb_lm.model.choice import CHOSEN, Choice
 from ptb_lm.model.config import HYPERPARAMETERS, RECIPES
 from ptb_lm.model.hyperparameter import flag_name
-from ptb_lm.training.run_config import RESUMABLE, RunConfig
+from ptb_lm.training.run_config import PLACES, RESUMABLE, RESUMABLE_HYPERPARAMETERS, RunConfig
 
-CHANGEABLE = ("data", "device", "devices", *RESUMABLE[2:])  # flags that --resume allows to differ
+CHANGEABLE = (*PLACES, "devices", *RESUMABLE_HYPERPARAMETERS)  # flags that --resume allows to differ
 OF_A_NEW_RUN = ("overwrite", "init_from", "extend_vocabulary")  # flags that --resume refuses
 
 

@@ -84,7 +84,8 @@ def diverged(
     return DivergenceError(
         f"training diverged {when}: {what}; the last good state is kept; "
         f"{shlex.join(['--resume', str(directory.path)])} with a smaller --learning-rate continues from it; "
-        "if that diverges too, a new run needs a smaller --learning-rate or --init-scale"
+        "if that diverges too, a new run needs a smaller --learning-rate, or smaller initial weights "
+        "(--init-scale)"
     )
 
 

@@ -4,6 +4,8 @@ import itertools
 import re
 import runpy
 import shlex
+from pathlib import Path
+from typing import Any
 
 import pytest
 from support import ROOT
@@ -14,7 +16,7 @@ from ptb_lm.bench import registries, selection, variants
 from ptb_lm.bench.studies import __main__ as studies
 from ptb_lm.bench.variants import original
 from ptb_lm.results import __main__ as results
-from ptb_lm.results import ablation, plan, steps
+from ptb_lm.results import ablation, plan, reproduce, steps
 from ptb_lm.training import run_flags
 
 PARSERS = {
@@ -116,3 +118,19 @@ def test_a_step_of_an_ablation_has_the_flags_of_those_before_it(config: str) -> 
     assert all(re.fullmatch(rf"ablation-{config}-\d-.*-cudnn-DEVICE", step.name) for step in trained)
     for before, after in itertools.pairwise(trained):
         assert after.flags.startswith(f"{before.flags} ")
+
+
+def test_a_command_that_uses_a_run_waits_for_its_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = []
+
+    def fails(work: reproduce._Work, command: str, **_: Any) -> int:
+        started.append(command)
+        return 1
+
+    monkeypatch.setattr(reproduce._Work, "_listen", lambda _: None)  # the tests keep their signals
+    monkeypatch.setattr(reproduce._Work, "_python", fails)
+    using = plan.RESULTS["using"].steps[0]
+    assert reproduce._Work(tmp_path, "cpu")._do(using) == 1
+    assert [command.split()[:2] for command in started] == [["-m", "ptb_lm.train"]]

@@ -1,5 +1,6 @@
 """The training loop: what it computes, and that stopping and resuming changes nothing."""
 
+import itertools
 import math
 import os
 import signal
@@ -27,6 +28,7 @@ from ptb_lm.model.ranks import ALONE
 from ptb_lm.train import main
 from ptb_lm.training import saves, step_sums, trainer
 from ptb_lm.training.interrupt import StopRequest
+from ptb_lm.training.progress import Progress
 from ptb_lm.training.run_config import RunConfig
 from ptb_lm.training.run_directory import RunDirectory, SavedState
 
@@ -564,8 +566,19 @@ def test_saving_within_an_epoch_is_outside_the_clock(
 ) -> None:
     monkeypatch.setattr(saves, "SAVE_SECONDS", 5.0)
     built, _ = fake_trainer()
+    saved_at, save = list[int](), built._saves.save
+
+    def noted(state: Any, progress: Progress) -> None:
+        saved_at.append(progress.epoch * built.steps + progress.step)
+        save(state, progress)
+
+    monkeypatch.setattr(built._saves, "save", noted)
     built.train()
     assert [row["seconds"] for row in built.progress.rows] == [21.0, 22.0]
+    # Not more often than every five seconds, each a step; and at the end.
+    assert min(after - before for before, after in itertools.pairwise(saved_at[:-1])) > 5, saved_at
+    assert len(saved_at) > 3, saved_at
+    assert saved_at[-1] == 2 * built.steps
 
 
 @pytest.mark.parametrize(

@@ -101,6 +101,7 @@ def measure(variant: Variant) -> dict[str, Any]:
     results["losses"] = built.read([built.train_step(batch) for batch in batches])
     results["trained"] = built.export_weights()
     results["memory"] = built.device_memory()
+    sys.stdout.flush()  # into the file that is its terminal
     return results
 
 

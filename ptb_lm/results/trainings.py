@@ -1,0 +1,73 @@
+"""The trainings of plan.py, and the uses of what they train: the flags of each."""
+
+from collections.abc import Iterator
+
+from ptb_lm.results.steps import Adapt, Race, Step, Train, UnlessKept
+
+
+def cudnn(name: str, flags: str, on: str = "") -> Train:
+    """Return a training by the default model."""
+    return Train(f"{name}-cudnn-DEVICE", f"--model cudnn {flags}", on=on)
+
+
+class _Ablation:
+    """Steps that add flags to the tutorial's recipe. Each has its own flags and those of all steps before it.
+
+    All average their weights, which changes nothing that is trained: the metrics tell of the weights and of
+    their average.
+    """
+
+    def __init__(self, config: str) -> None:
+        self.config, self.flags = config, ""
+
+    def step(self, name: str, flags: str = "") -> Train:
+        self.flags = f"{self.flags} {flags}".rstrip()
+        of_all = f"--config {self.config} --recipe tutorial --average-epochs 1"
+        return cudnn(f"ablation-{self.config}-{name}", f"{of_all}{self.flags}")
+
+
+def ablation_of_medium() -> Iterator[Step]:
+    """Yield medium from the tutorial's recipe to the default, a thing a step."""
+    steps = _Ablation("medium")
+    yield UnlessKept("medium-tutorial")  # trains what the next does: it is here for its own test perplexity
+    yield steps.step("1-average")
+    yield steps.step("2-variational", "--variational --keep-prob 0.65")
+    yield steps.step("3-words-and-recurrent", "--embedding-keep-prob 0.8 --recurrent-keep-prob 0.8")
+    yield steps.step("4-published-schedule", "--lr-decay 0.8333333333333334 --max-grad-norm 10")
+    yield UnlessKept("medium")  # with a schedule and a bound of our own
+
+
+def ablation_of_small() -> Iterator[Step]:
+    """Yield the same things for small, milder."""
+    # Small has no dropout in the tutorial, so less of it. Its learning rate decays more gently by the same
+    # power as medium's: 0.5 to the ln(1 / 1.2) / ln(0.8).
+    steps = _Ablation("small")
+    yield UnlessKept("small-tutorial")
+    yield UnlessKept("small")  # the average
+    yield steps.step("2-variational", "--variational --keep-prob 0.8")
+    yield steps.step("3-words-and-recurrent", "--embedding-keep-prob 0.9 --recurrent-keep-prob 0.9")
+    yield steps.step("4-schedule", "--lr-decay 0.57 --max-grad-norm 10")
+    yield steps.step("5-slower-decay", "--lr-decay 0.8")
+
+
+def race(name: str, flags: str) -> Iterator[Train]:
+    """Yield a race on a GPU and one on a CPU; only that of this machine's device is run."""
+    flags = f"--config race {flags}".rstrip()
+    yield Race(f"{name}-COMMIT-cuda", f"{flags} --model persistent --precision fp16", on="cuda")
+    yield Race(f"{name}-COMMIT-cpu", f"{flags} --model block_fused --precision auto", on="cpu")
+
+
+def adaptations(config: str) -> Iterator[Adapt]:
+    """Yield the ways in which a trained model adapts to the text."""
+    run = cudnn(config, f"--config {config}")
+    both = "--dynamic --dynamic-rule sgd --cache --tune-words 4000"
+    for name, flags in {"cache": "--cache", "dynamic-and-cache": both}.items():
+        yield Adapt(f"adaptation-{config}/{name}", run, flags)
+
+
+def small_by(recipe: str, precision: str, seed: int) -> Train:
+    """Return small by the fastest model of a CPU."""
+    return Train(
+        f"small-{recipe}-{precision}-seed-{seed}-DEVICE",
+        f"--model block_fused --config small --recipe {recipe} --precision {precision} --seed {seed}",
+    )
