@@ -128,6 +128,7 @@ def test_a_text_is_its_lines(model: LanguageModel) -> None:
     check(model.score("\n".join(SENTENCES) + "\n"), [s.log_probabilities for s in model.score(SENTENCES)])
     assert [sentence.words for sentence in model.score("")] == [("<eos>",)]
     assert len(model.score([])) == 0
+    assert [each.words for each in model.score_each("a b\nc")] == [("a", "b", "<eos>"), ("c", "<eos>")]
     assert math.isnan(model.score([]).perplexity)
 
 
@@ -350,7 +351,10 @@ def test_the_plain_module_gives_the_same_numbers(model: LanguageModel) -> None:
         (lambda m: m.score(None), "the text must be a string or several, one a sentence, not NoneType"),
         (lambda m: m.score(["a", 1]), "line 2: a sentence must be a string, not int"),
         (lambda m: m.perplexity(1), "the text must be a string or several, one a sentence, not int"),
-        (lambda m: list(m.score_each(["a"], ahead=0)), "ahead must be at least 1, not 0"),
+        (lambda m: m.score_each(["a"], ahead=0), "ahead must be at least 1, not 0"),
+        (lambda m: m.score_each(["a"], unit="dits"), "the unit must be one of nats, bits, not 'dits'"),
+        (lambda m: m.score_each(b"a"), "the text must be a string or several, one a sentence, not bytes"),
+        (lambda m: m.score_each(5), "the text must be a string or several, one a sentence, not int"),
         (lambda m: m.score("a", unit="dits"), "the unit must be one of nats, bits, not 'dits'"),
         (lambda m: m.score("a", unit=["nats"]), "the unit must be one of nats, bits, not "),
     ],
