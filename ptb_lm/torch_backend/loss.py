@@ -97,13 +97,16 @@ class SoftmaxLayer:
         return self._cross_entropy(self._logits(hidden_NH).logits_NV, targets_N, gradient=False)
 
     def losses_of_any_number(self, hidden_NH: Tensor, targets_N: Tensor) -> Tensor:
-        """Return the same as `losses`, for a rare number of tokens: this keeps no buffers."""
+        """Return the same as `losses`, for a rare number of tokens, which gets no buffers of its own."""
         logits_NV = self._logits(hidden_NH, self._rows_for(len(hidden_NH))).logits_NV
-        if cpu.kernels(logits_NV) is not None:
+        if logits_NV.device.type != "cpu" or cpu.kernels(logits_NV) is not None:
             return self._cross_entropy(logits_NV, targets_N, gradient=False)
-        # Not torch's log-softmax: on a CPU its sum over the words rounds away 1e-5 of a log-probability.
+        # Not torch's log-softmax: on a CPU its sum over the words rounds away 1e-5 of a log-probability. The
+        # largest logit is subtracted first: if it were 200, float32 would round away as much beside it.
         logits_NV = logits_NV.to(self.weight.dtype)
-        return logits_NV.logsumexp(1) - logits_NV.gather(1, targets_N[:, None])[:, 0]
+        logits_NV -= logits_NV.amax(1, keepdim=True)
+        targets_N1 = logits_NV.gather(1, targets_N[:, None])
+        return logits_NV.exp_().sum(1).log_() - targets_N1[:, 0]
 
     def log_probabilities(self, hidden_NH: Tensor) -> Tensor:
         """Return the log-probability of every word [N, V], in nats, in float64."""
