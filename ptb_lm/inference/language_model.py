@@ -21,7 +21,7 @@ from ptb_lm.inference.neighbours import Neighbour, Neighbours
 from ptb_lm.inference.position import Position, checked
 from ptb_lm.inference.sampling import Prediction, Sampler, likeliest
 from ptb_lm.inference.sentences import NATS, Scores, SentenceScore, Unit, perplexity
-from ptb_lm.model.backend import Backend
+from ptb_lm.model.backend import Backend, tokens_a_call
 from ptb_lm.model.config import Config
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class LanguageModel:
         self.backend, self.config = backend, config
         self.vocabulary, self.treatment = vocabulary, treatment
         self.state: Position | None = None
-        self._tokens = batches.tokens_a_call(len(vocabulary))
+        self._tokens = tokens_a_call(len(vocabulary))
 
     def score(self, text: str | Iterable[str], *, unit: Unit = "nats", carry_state: bool = False) -> Scores:
         """Return the log-probability of every word of every sentence, `<eos>` at its end too.

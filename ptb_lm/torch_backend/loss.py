@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from ptb_lm.model.backend import tokens_a_call
 from ptb_lm.torch_backend import cpu
 from ptb_lm.torch_backend.precision import Masters, Precision
 from ptb_lm.torch_backend.products import times, times_transposed, transposed_times
@@ -167,8 +168,10 @@ class SoftmaxLayer:
         """Return the first rows of the largest buffers that were asked for so."""
         if len(self._largest.inputs) < tokens:
             # Few sizes, and each after the one before is free: many that grow a little leave holes in memory.
+            # A power of two, unless that is more than a call needs.
+            most = max(tokens, tokens_a_call(self._used.shape[1]))
             self._largest = self._new_buffers(0)
-            self._largest = self._new_buffers(1 << (tokens - 1).bit_length())
+            self._largest = self._new_buffers(min(1 << (tokens - 1).bit_length(), most))
         return _Buffers(self._largest.inputs[:tokens], self._largest.logits_NV[:tokens])
 
     def _new_buffers(self, tokens: int) -> _Buffers:

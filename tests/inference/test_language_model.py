@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ from ptb_lm.errors import UserError
 from ptb_lm.inference import batches
 from ptb_lm.inference.language_model import LanguageModel
 from ptb_lm.inference.sampling import Sampler
-from ptb_lm.model import reference
+from ptb_lm.model import backend, reference
 from ptb_lm.model.cells import CELLS
 from ptb_lm.model.frameworks import FRAMEWORKS
 from ptb_lm.training import tensors
@@ -127,8 +128,8 @@ def test_a_text_is_its_lines(model: LanguageModel) -> None:
     check(model.score("\n".join(SENTENCES)), [s.log_probabilities for s in model.score(SENTENCES)])
     check(model.score("\n".join(SENTENCES) + "\n"), [s.log_probabilities for s in model.score(SENTENCES)])
     assert [sentence.words for sentence in model.score("")] == [("<eos>",)]
-    assert len(model.score([])) == 0
     assert [each.words for each in model.score_each("a b\nc")] == [("a", "b", "<eos>"), ("c", "<eos>")]
+    assert len(model.score([])) == 0
     assert math.isnan(model.score([]).perplexity)
 
 
