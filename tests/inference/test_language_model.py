@@ -147,7 +147,7 @@ def test_bits_are_nats_by_the_logarithm_of_2(model: LanguageModel) -> None:
 def test_memory_is_bounded_and_changes_nothing(
     logits: int, carry_state: bool, run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(batches, "LOGITS", logits)
+    monkeypatch.setattr(backend, "LOGITS", logits)
     model, expected = ptb_lm.load(run), Expected(run)
     sizes = []
     ask = model.backend.log_probabilities
@@ -162,6 +162,8 @@ def test_memory_is_bounded_and_changes_nothing(
     log_p_V = expected.next_words("<eos>" + " a b" * 20)[-1]
     (likeliest,) = model.predict("a b " * 20, 1)
     assert math.log(likeliest.probability) == pytest.approx(log_p_V.max(), abs=TOLERANCE)
+    buffers: Any = model.backend
+    assert buffers.softmax._largest.logits_NV.numel() <= max(logits, len(WORDS))
 
 
 def test_only_a_window_of_sentences_is_read_ahead(
@@ -365,7 +367,7 @@ def test_what_cannot_be_is_refused_at_once(call: object, message: str, model: La
         call(model)  # type: ignore[operator]
 
 
-def test_a_state_that_is_none_is_refused(model: LanguageModel) -> None:
+def test_a_state_that_is_no_position_is_refused(model: LanguageModel) -> None:
     model.state = 5  # type: ignore[assignment]
     for call in (model.score, model.predict, model.generate):
         with pytest.raises(UserError, match="the state must be None or one that was kept, not 5"):
