@@ -308,7 +308,7 @@ def test_scores_come_line_by_line_where_asked_or_typed(
     pipes = {"stdin": theirs, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
     with (
         subprocess.Popen(command, cwd=ROOT, text=True, **pipes) as process,
-        open(ours, "w", buffering=1) as keyboard,
+        os.fdopen(ours, "w", buffering=1) as keyboard,
     ):
         os.close(theirs)
         assert process.stdout is not None
