@@ -6,6 +6,7 @@ import math
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -311,6 +312,9 @@ def test_scores_come_line_by_line_where_asked_or_typed(
         os.fdopen(ours, "w", buffering=1) as keyboard,
     ):
         os.close(theirs)
+        late = threading.Timer(60, process.kill)  # else a score that is kept back would be waited for
+        late.daemon = True
+        late.start()
         assert process.stdout is not None
         for line, scored in zip(LINES, expected, strict=False):
             keyboard.write(f"{line}\n")
@@ -323,4 +327,5 @@ def test_scores_come_line_by_line_where_asked_or_typed(
         else:
             keyboard.close()
         assert process.stdout.read() == ""
+    late.cancel()
     assert process.returncode == 0
