@@ -13,8 +13,8 @@ from typing import Any
 from ptb_lm.errors import UserError
 
 FILE = "sha256"  # the field of an object that is a file of its own
-# The field of a line among many, which people read: 8 characters. Any change within four adjacent characters
-# shows, and of all other changes all but one in four billion.
+# The field of a line among many, which people read: 8 characters. It finds every change of up to four
+# adjacent characters, and of all other changes all but one in four billion.
 LINE = "crc32"
 
 _OF: Mapping[str, Callable[[bytes], str]] = {

@@ -49,7 +49,7 @@ def name_only(parser: argparse.ArgumentParser, names: Container[str], *, describ
 
     Args:
         parser: Has the flags.
-        names: Of the flags' values.
+        names: The `dest` of each flag.
         described_by: The flag that shows the descriptions.
     """
     left_out = [action for action in parser._actions if action.dest in names]

@@ -3,8 +3,10 @@
 import io
 import json
 import math
+import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -219,6 +221,14 @@ def test_a_line_that_is_no_hypothesis_is_refused(
             "--n-best cannot be combined with --per-word, --carry-state or --line-buffered",
         ),
         (
+            ["--n-best", "--carry-state"],
+            "--n-best cannot be combined with --per-word, --carry-state or --line-buffered",
+        ),
+        (
+            ["--n-best", "--line-buffered"],
+            "--n-best cannot be combined with --per-word, --carry-state or --line-buffered",
+        ),
+        (
             ["--n-best", "--lm-weight", "inf"],
             "argument --lm-weight: must be a number, not 'inf' (see --help)",
         ),
@@ -276,22 +286,46 @@ def test_a_byte_order_mark_and_the_last_line_s_end_do_not_count(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("flags", [[], ["--carry-state"]])
-def test_line_buffered_scores_come_line_by_line(flags: list[str], run: Path, model: LanguageModel) -> None:
+@pytest.mark.parametrize(
+    ("typed", "flags"),
+    [
+        (False, ["--line-buffered"]),
+        (False, ["--line-buffered", "--carry-state"]),
+        pytest.param(
+            True,
+            [],
+            marks=pytest.mark.skipif(not hasattr(os, "openpty"), reason="there are no pseudo-terminals"),
+        ),
+    ],
+)
+def test_scores_come_line_by_line_where_asked_or_typed(
+    typed: bool, flags: list[str], run: Path, model: LanguageModel
+) -> None:
     """The second line is written after the first one's score was read."""
     model.state = None
-    expected = model.score(LINES[:2], carry_state=bool(flags))
-    command = [sys.executable, "-m", "ptb_lm.score", str(run), "--line-buffered", *flags]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-    with subprocess.Popen(command, cwd=ROOT, text=True, bufsize=1, **pipes) as process:
-        assert process.stdin is not None
+    expected = model.score(LINES[:2], carry_state="--carry-state" in flags)
+    theirs, ours = reversed(os.openpty()) if typed else os.pipe()
+    command = [sys.executable, "-m", "ptb_lm.score", str(run), *flags]
+    pipes = {"stdin": theirs, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    with (
+        subprocess.Popen(command, cwd=ROOT, text=True, **pipes) as process,
+        os.fdopen(ours, "w", buffering=1) as keyboard,
+    ):
+        os.close(theirs)
+        late = threading.Timer(60, process.kill)  # else a score that is kept back would be waited for
+        late.daemon = True
+        late.start()
         assert process.stdout is not None
         for line, scored in zip(LINES, expected, strict=False):
-            process.stdin.write(f"{line}\n")
+            keyboard.write(f"{line}\n")
             row = process.stdout.readline()
             if row.startswith("log_probability"):
                 row = process.stdout.readline()
             assert float(row.split("\t")[0]) == pytest.approx(scored.total, abs=1e-6)
-        process.stdin.close()
+        if typed:
+            os.write(ours, b"\4")  # Ctrl-D
+        else:
+            keyboard.close()
         assert process.stdout.read() == ""
+    late.cancel()
     assert process.returncode == 0

@@ -16,16 +16,10 @@ from ptb_lm.data.text import Ids
 from ptb_lm.inference.encoding import Encoded
 from ptb_lm.model.backend import Backend, State
 
-LOGITS = 1 << 25  # of a call, at most: 128 MiB in float32
 # Sentences that are sorted by length together. More would pad less, and wait longer for the first result.
 WINDOW_SENTENCES, WINDOW_WORDS = 4096, 1 << 17
 
 AnySentence = TypeVar("AnySentence", bound=Encoded)
-
-
-def tokens_a_call(vocabulary_size: int) -> int:
-    """Return how many words are scored at once, at most."""
-    return max(1, LOGITS // vocabulary_size)
 
 
 def windows(

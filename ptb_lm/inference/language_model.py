@@ -21,7 +21,7 @@ from ptb_lm.inference.neighbours import Neighbour, Neighbours
 from ptb_lm.inference.position import Position, checked
 from ptb_lm.inference.sampling import Prediction, Sampler, likeliest
 from ptb_lm.inference.sentences import NATS, Scores, SentenceScore, Unit, perplexity
-from ptb_lm.model.backend import Backend
+from ptb_lm.model.backend import Backend, tokens_a_call
 from ptb_lm.model.config import Config
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class LanguageModel:
         self.backend, self.config = backend, config
         self.vocabulary, self.treatment = vocabulary, treatment
         self.state: Position | None = None
-        self._tokens = batches.tokens_a_call(len(vocabulary))
+        self._tokens = tokens_a_call(len(vocabulary))
 
     def score(self, text: str | Iterable[str], *, unit: Unit = "nats", carry_state: bool = False) -> Scores:
         """Return the log-probability of every word of every sentence, `<eos>` at its end too.
@@ -66,29 +66,29 @@ class LanguageModel:
         Raises:
             UserError: It is no text, or the vocabulary lacks a word and has no `<unk>`.
         """
-        return Scores(tuple(self.score_each(split(text), unit=unit, carry_state=carry_state)), unit)
+        return Scores(tuple(self.score_each(text, unit=unit, carry_state=carry_state)), unit)
 
     def score_each(
         self,
-        sentences: Iterable[str],
+        text: str | Iterable[str],
         *,
         unit: Unit = "nats",
         carry_state: bool = False,
         ahead: int = batches.WINDOW_SENTENCES,
     ) -> Iterator[SentenceScore]:
-        """Yield what `score` returns, in the order of the sentences; at most `ahead` are in memory."""
+        """Return the scores of `score` one after the other; at most `ahead` sentences are read at a time."""
         check_whole(ahead, least=1, name="ahead")
         if unit not in tuple(NATS):
             raise UserError(f"the unit must be one of {', '.join(NATS)}, not {unit!r}")
-        encoded = encode_lines(sentences, self.vocabulary, self.treatment)
-        most = (
-            self._tokens if carry_state else batches.WINDOW_WORDS
-        )  # a stream is one row: more gains nothing
-        for window in batches.windows(encoded, count=ahead, words=most):
-            targets = [sentence.ids for sentence in window]
-            log_p = self._carried(targets) if carry_state else self._independent(targets)
-            for sentence, log_p_N in zip(window, log_p, strict=True):
-                yield SentenceScore(sentence.words, log_p_N / NATS[unit], sentence.unknown, unit)
+        encoded = encode_lines(split(text), self.vocabulary, self.treatment)
+        # A stream is one row: a longer one gains nothing.
+        most = self._tokens if carry_state else batches.WINDOW_WORDS
+        log_p_of = self._carried if carry_state else self._independent
+        return (
+            SentenceScore(sentence.words, log_p_N / NATS[unit], sentence.unknown, unit)
+            for window in batches.windows(encoded, count=ahead, words=most)
+            for sentence, log_p_N in zip(window, log_p_of([each.ids for each in window]), strict=True)
+        )
 
     def perplexity(self, text: str | Iterable[str], *, carry_state: bool = True) -> float:
         """Return the perplexity of a text, every line's `<eos>` included.
@@ -101,7 +101,7 @@ class LanguageModel:
         total, tokens, kept = 0.0, 0, self.state
         self.state = None
         try:
-            for sentence in self.score_each(split(text), carry_state=carry_state):
+            for sentence in self.score_each(text, carry_state=carry_state):
                 total, tokens = total + sentence.total, tokens + len(sentence.words)
         finally:
             self.state = kept

@@ -30,6 +30,12 @@ if TYPE_CHECKING:
 Arrays: TypeAlias = "dict[str, NDArray[Any]]"
 State = Any  # opaque to the trainer: the carried h and c, in the framework's own tensors
 Loss = Any  # opaque: a window's measurements, possibly still being computed
+LOGITS = 1 << 25  # of a call of `log_probabilities`, at most: 128 MiB in float32
+
+
+def tokens_a_call(vocabulary_size: int) -> int:
+    """Return how many words `log_probabilities` is asked for at once, at most."""
+    return max(1, LOGITS // vocabulary_size)
 
 
 class Measured(NamedTuple):
@@ -122,7 +128,7 @@ class Backend(Model):
         """Return the state after a window and the log-probability of each target [B, T], in nats.
 
         Without dropout; the state given stays as it is. It waits for the device, and its memory is that of
-        B * T * V logits: the caller bounds B * T.
+        B * T * V logits: the caller bounds B * T by `tokens_a_call`.
 
         Args:
             x_BT: The words that are read.

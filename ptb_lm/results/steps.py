@@ -30,7 +30,7 @@ class Race(Train):
 class Adapt:
     """A trained run tested while it adapts to the text, its settings tuned on valid; kept in results/NAME.
 
-    The run is trained first, or taken as it was. What is kept already is not made again.
+    The run is trained first, unless it is finished. What is kept already is not made again.
     """
 
     name: str
@@ -58,7 +58,7 @@ class Python:
     on: str = ""
     needs: str = ""
     stdout: str = ""  # the file that what it prints is kept in
-    run: Train | None = None  # a run that it uses, which is trained first, or taken as it was
+    run: Train | None = None  # a run that it uses, which is trained first, unless it is finished
 
 
 @dataclass(frozen=True)

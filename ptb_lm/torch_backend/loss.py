@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from ptb_lm.model.backend import tokens_a_call
 from ptb_lm.torch_backend import cpu
 from ptb_lm.torch_backend.precision import Masters, Precision
 from ptb_lm.torch_backend.products import times, times_transposed, transposed_times
@@ -97,13 +98,16 @@ class SoftmaxLayer:
         return self._cross_entropy(self._logits(hidden_NH).logits_NV, targets_N, gradient=False)
 
     def losses_of_any_number(self, hidden_NH: Tensor, targets_N: Tensor) -> Tensor:
-        """Return the same as `losses`, for a rare number of tokens: this keeps no buffers."""
+        """Return the same as `losses`, for a rare number of tokens, which gets no buffers of its own."""
         logits_NV = self._logits(hidden_NH, self._rows_for(len(hidden_NH))).logits_NV
-        if cpu.kernels(logits_NV) is not None:
+        if logits_NV.device.type != "cpu" or cpu.kernels(logits_NV) is not None:
             return self._cross_entropy(logits_NV, targets_N, gradient=False)
-        # Not torch's log-softmax: on a CPU its sum over the words rounds away 1e-5 of a log-probability.
+        # Not torch's log-softmax: on a CPU its sum over the words rounds away 1e-5 of a log-probability. The
+        # largest logit is subtracted first: if it were 200, float32 would round away as much beside it.
         logits_NV = logits_NV.to(self.weight.dtype)
-        return logits_NV.logsumexp(1) - logits_NV.gather(1, targets_N[:, None])[:, 0]
+        logits_NV -= logits_NV.amax(1, keepdim=True)
+        targets_N1 = logits_NV.gather(1, targets_N[:, None])
+        return logits_NV.exp_().sum(1).log_() - targets_N1[:, 0]
 
     def log_probabilities(self, hidden_NH: Tensor) -> Tensor:
         """Return the log-probability of every word [N, V], in nats, in float64."""
@@ -164,8 +168,10 @@ class SoftmaxLayer:
         """Return the first rows of the largest buffers that were asked for so."""
         if len(self._largest.inputs) < tokens:
             # Few sizes, and each after the one before is free: many that grow a little leave holes in memory.
+            # A power of two, unless that is more than a call needs.
+            most = max(tokens, tokens_a_call(self._used.shape[1]))
             self._largest = self._new_buffers(0)
-            self._largest = self._new_buffers(1 << (tokens - 1).bit_length())
+            self._largest = self._new_buffers(min(1 << (tokens - 1).bit_length(), most))
         return _Buffers(self._largest.inputs[:tokens], self._largest.logits_NV[:tokens])
 
     def _new_buffers(self, tokens: int) -> _Buffers:

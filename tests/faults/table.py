@@ -15,8 +15,7 @@ class Fault(NamedTuple):
     what: str  # is done, for people
     promise: str  # what should come of it
     before: str  # what came of it at commit 7c1d749, before anything was mended
-    # That it has to do with; the first, where with none.
-    frameworks: tuple[str, ...] = ("torch", "tensorflow")
+    frameworks: tuple[str, ...] = ("torch", "tensorflow")  # that it is tried with
 
 
 SAME = "ends with the same weights, state and numbers, to the last bit"

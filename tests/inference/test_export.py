@@ -1,16 +1,21 @@
 """An exported model gives what the reference gives, in the program that it was exported for."""
 
+import importlib.util
 import json
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
 import runs
+from support import ROOT
 
+import ptb_lm
 from ptb_lm import export
+from ptb_lm.data.tokens import SPACE
 from ptb_lm.model import reference
 from ptb_lm.training import tensors
 
@@ -209,3 +214,45 @@ def test_the_run_stays_as_it_is(run: Path, tmp_path: Path) -> None:
     before = runs.files(run)
     exported(run, tmp_path / "m.pt", "--format", "torchscript")
     assert runs.files(run) == before
+
+
+@pytest.fixture(scope="module")
+def example() -> ModuleType:
+    """The file examples/exported_model.py."""
+    pytest.importorskip("onnx")
+    pytest.importorskip("onnxruntime")
+    spec = importlib.util.spec_from_file_location("exported_model", ROOT / "examples" / "exported_model.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_example_reads_a_sentence_as_the_run_does(
+    example: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By characters: by words, each of these would be one unknown word."""
+    words = ("a", "<eos>", "b", "<unk>", SPACE)
+    run = runs.write_run(tmp_path / "run", words, data="text", tokenize="characters")
+    texts = ["ab ba", "", "baz"]
+    sentences = tmp_path / "sentences"
+    sentences.write_text("\n".join(texts))
+    assert runs.run_command(example, run, sentences) == 0
+    header, *rows, summary = capsys.readouterr().out.splitlines()
+    assert header == "onnxruntime\tptb_lm\tsentence"
+    for row, sentence, scored in zip(rows, texts, ptb_lm.load(run).score(texts), strict=True):
+        exported, own, shown = row.split("\t")
+        assert shown == sentence
+        for number in (exported, own):
+            assert float(number) == pytest.approx(scored.total, abs=1e-3)
+    assert summary == "the largest difference is below 0.001 nats"
+
+
+def test_the_example_refuses_a_word_that_the_model_cannot_read(
+    example: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = runs.write_run(tmp_path / "run", ("a", "<eos>"))
+    (tmp_path / "sentences").write_text("a\na zebra\n")
+    problem = runs.refusal(capsys, example, run, tmp_path / "sentences")
+    assert problem == "line 2: the word 'zebra' is not in the vocabulary, which has no <unk>"

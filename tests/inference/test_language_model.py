@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ from ptb_lm.errors import UserError
 from ptb_lm.inference import batches
 from ptb_lm.inference.language_model import LanguageModel
 from ptb_lm.inference.sampling import Sampler
-from ptb_lm.model import reference
+from ptb_lm.model import backend, reference
 from ptb_lm.model.cells import CELLS
 from ptb_lm.model.frameworks import FRAMEWORKS
 from ptb_lm.training import tensors
@@ -127,6 +128,7 @@ def test_a_text_is_its_lines(model: LanguageModel) -> None:
     check(model.score("\n".join(SENTENCES)), [s.log_probabilities for s in model.score(SENTENCES)])
     check(model.score("\n".join(SENTENCES) + "\n"), [s.log_probabilities for s in model.score(SENTENCES)])
     assert [sentence.words for sentence in model.score("")] == [("<eos>",)]
+    assert [each.words for each in model.score_each("a b\nc")] == [("a", "b", "<eos>"), ("c", "<eos>")]
     assert len(model.score([])) == 0
     assert math.isnan(model.score([]).perplexity)
 
@@ -145,7 +147,7 @@ def test_bits_are_nats_by_the_logarithm_of_2(model: LanguageModel) -> None:
 def test_memory_is_bounded_and_changes_nothing(
     logits: int, carry_state: bool, run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(batches, "LOGITS", logits)
+    monkeypatch.setattr(backend, "LOGITS", logits)
     model, expected = ptb_lm.load(run), Expected(run)
     sizes = []
     ask = model.backend.log_probabilities
@@ -160,6 +162,8 @@ def test_memory_is_bounded_and_changes_nothing(
     log_p_V = expected.next_words("<eos>" + " a b" * 20)[-1]
     (likeliest,) = model.predict("a b " * 20, 1)
     assert math.log(likeliest.probability) == pytest.approx(log_p_V.max(), abs=TOLERANCE)
+    buffers: Any = model.backend
+    assert buffers.softmax._largest.logits_NV.numel() <= max(logits, len(WORDS))
 
 
 def test_only_a_window_of_sentences_is_read_ahead(
@@ -350,7 +354,10 @@ def test_the_plain_module_gives_the_same_numbers(model: LanguageModel) -> None:
         (lambda m: m.score(None), "the text must be a string or several, one a sentence, not NoneType"),
         (lambda m: m.score(["a", 1]), "line 2: a sentence must be a string, not int"),
         (lambda m: m.perplexity(1), "the text must be a string or several, one a sentence, not int"),
-        (lambda m: list(m.score_each(["a"], ahead=0)), "ahead must be at least 1, not 0"),
+        (lambda m: m.score_each(["a"], ahead=0), "ahead must be at least 1, not 0"),
+        (lambda m: m.score_each(["a"], unit="dits"), "the unit must be one of nats, bits, not 'dits'"),
+        (lambda m: m.score_each(b"a"), "the text must be a string or several, one a sentence, not bytes"),
+        (lambda m: m.score_each(5), "the text must be a string or several, one a sentence, not int"),
         (lambda m: m.score("a", unit="dits"), "the unit must be one of nats, bits, not 'dits'"),
         (lambda m: m.score("a", unit=["nats"]), "the unit must be one of nats, bits, not "),
     ],
@@ -360,7 +367,7 @@ def test_what_cannot_be_is_refused_at_once(call: object, message: str, model: La
         call(model)  # type: ignore[operator]
 
 
-def test_a_state_that_is_none_is_refused(model: LanguageModel) -> None:
+def test_a_state_that_is_no_position_is_refused(model: LanguageModel) -> None:
     model.state = 5  # type: ignore[assignment]
     for call in (model.score, model.predict, model.generate):
         with pytest.raises(UserError, match="the state must be None or one that was kept, not 5"):

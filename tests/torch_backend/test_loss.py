@@ -1,9 +1,11 @@
-"""The embedding's gradient where the softmax has the same weights."""
+"""Large logits, and the embedding's gradient where the softmax has the same weights."""
 
 import pytest
 import torch
 
-from ptb_lm.torch_backend.loss import add_by_word
+from ptb_lm.torch_backend import cpu
+from ptb_lm.torch_backend.loss import SoftmaxLayer, add_by_word
+from ptb_lm.torch_backend.precision import PRECISIONS
 
 ROUNDING = {torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8, torch.float32: 2.0**-18, torch.float64: 1e-15}
 
@@ -29,3 +31,22 @@ def test_what_a_word_s_occurrences_add_is_rounded_once(
     for word in (1, 2, 4, 6):
         assert torch.equal(sums_VE[word], before_VE[word])
     assert (sums_VE[3] - before_VE[3]).abs().min() > 1
+
+
+@pytest.mark.parametrize("kernels", cpu.KERNELS)
+def test_large_logits_round_no_log_probability_away(kernels: str) -> None:
+    """They are about 1,000, where float32's spacing is 6e-5, and exact: multiples of a power of two."""
+    generator = torch.Generator().manual_seed(0)
+    weight = torch.randint(-8, 9, (5, 300), generator=generator) / 8
+    weight[-1] += 1000  # the bias
+    hidden_NH = torch.randint(-16, 17, (50, 4), generator=generator) / 16
+    targets_N = torch.randint(300, (50,), generator=generator)
+    with cpu.using(kernels=kernels) as chosen:
+        if chosen.kernels != kernels:
+            pytest.skip(f"this machine has no {kernels} kernels")
+        layer = SoftmaxLayer(4, 300, device=torch.device("cpu"), precision=PRECISIONS["fp32"])
+        layer.weight.copy_(weight)
+        found_N = layer.losses_of_any_number(hidden_NH, targets_N)
+    logits_NV = torch.nn.functional.pad(hidden_NH, (0, 1), value=1).double() @ weight.double()
+    expected_N = torch.nn.functional.cross_entropy(logits_NV, targets_N, reduction="none")
+    torch.testing.assert_close(found_N.double(), expected_N, rtol=0, atol=4e-6)

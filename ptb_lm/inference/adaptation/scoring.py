@@ -28,7 +28,7 @@ DYNAMIC_GRID: dict[str, dict[str, tuple[float, ...]]] = {
 CACHE_WORDS = (250, 500, 1000, 2000)
 CACHE_THETAS = (0.2, 0.4, 0.6, 0.8, 1.0)
 CACHE_WEIGHTS = (0.05, 0.1, 0.15, 0.2, 0.3)
-BELOW = {"decay": 1.0}  # what a setting must be less than
+BELOW = {"decay": 1.0, "weight": 1.0}  # what a setting must be less than
 S = TypeVar("S", Dynamic, Cache)
 T = TypeVar("T")
 
@@ -137,7 +137,7 @@ class AdaptedScorer:
                 found = _perplexity(cache.mix(text.log_p_N, shares_N, weight))
                 return search.note(Cache(words=words, theta=theta, weight=weight), found).perplexity
 
-            return least(with_weight, weights, below=1)
+            return least(with_weight, weights, below=BELOW["weight"])
 
         least(
             lambda words: least(functools.partial(with_theta, words), thetas),
