@@ -1,4 +1,4 @@
-"""TF_CONFIG: the variable that tells each of TensorFlow's processes the addresses of all, and its own place."""
+"""TF_CONFIG: the variable that tells a process of TensorFlow the addresses of all, and its own place."""
 
 import json
 import os

@@ -114,7 +114,8 @@ class TorchRanks(SeveralRanks):
 
     def greatest(self, numbers: Sequence[int], *, in_step: bool = False) -> list[int]:
         """Return the greatest over the ranks, of each number."""
-        greatest: list[int] = self._reduced(torch.tensor(numbers), dist.ReduceOp.MAX, in_step=in_step).tolist()
+        found = self._reduced(torch.tensor(numbers), dist.ReduceOp.MAX, in_step=in_step)
+        greatest: list[int] = found.tolist()
         return greatest
 
     def _reduced(self, numbers: Tensor, operation: Any, *, in_step: bool = False) -> Tensor:

@@ -43,7 +43,7 @@ class Launched(NamedTuple):
 
 
 def launched() -> Launched:
-    """Return how this process was started; if torchrun and TF_CONFIG both say something, by the greater number.
+    """Return how this process was started. Of what torchrun and TF_CONFIG say, the greater number counts.
 
     Raises:
         UserError: What they say makes no sense.
@@ -140,8 +140,8 @@ def joined(given: Mapping[str, Any]) -> Iterator[Ranks]:
     try:
         if ranks.size != here.size:
             raise UserError(
-                f"{here.by} names {here.size} processes, but those of {choice.framework} are {ranks.size}; unset "
-                "the variables of torchrun, or TF_CONFIG"
+                f"{here.by} names {here.size} processes, but those of {choice.framework} are {ranks.size}; "
+                "unset the variables of torchrun, or TF_CONFIG"
             )
         with contextlib.nullcontext() if ranks.first else _silent():
             yield ranks

@@ -18,7 +18,10 @@ from ptb_lm.model.tf_config import TfConfig, tf_config
             '"task": {"type": "chief", "index": "0"}}',
             TfConfig(3, "chief"),
         ),
-        ('{"cluster": {"worker": null}, "task": {"type": "evaluator", "index": 1}}', TfConfig(0, "evaluator")),
+        (
+            '{"cluster": {"worker": null}, "task": {"type": "evaluator", "index": 1}}',
+            TfConfig(0, "evaluator"),
+        ),
     ],
 )
 def test_it_says_how_many_train_and_what_this_one_does(

@@ -1,4 +1,4 @@
-"""What torchrun and TF_CONFIG say of other processes: who counts, what is refused, and whom the error names."""
+"""What torchrun and TF_CONFIG say of other processes: who counts, what is refused, whom an error names."""
 
 import json
 from pathlib import Path
@@ -75,7 +75,8 @@ def test_the_error_names_who_started_them(
         (0, "TF_CONFIG is for --framework tensorflow; torchrun starts the processes of torch"),
         (
             1,
-            "TF_CONFIG names 2 processes, but those of torch are 1; unset the variables of torchrun, or TF_CONFIG",
+            "TF_CONFIG names 2 processes, but those of torch are 1; unset the variables of torchrun, "
+            "or TF_CONFIG",
         ),
     ],
 )
