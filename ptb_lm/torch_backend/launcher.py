@@ -59,9 +59,7 @@ def start(command: Sequence[str], *, processes: int, device: str) -> int:
 class _Agent(LocalElasticAgent):
     """The library's agent, which starts the processes and waits for them."""
 
-    def _shutdown(
-        self, death_sig: signal.Signals | None = None, *arguments: Any, **keywords: Any
-    ) -> None:
+    def _shutdown(self, death_sig: signal.Signals | None = None, *arguments: Any, **keywords: Any) -> None:
         """Send the processes a signal and wait for them; end them at once if a signal comes that came before.
 
         Args:

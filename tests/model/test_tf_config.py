@@ -53,5 +53,5 @@ def test_it_may_be_missing(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_a_malformed_one_is_refused(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TF_CONFIG", value)
-    with pytest.raises(UserError, match="^TF_CONFIG is malformed; it should look like"):
+    with pytest.raises(UserError, match=r"^TF_CONFIG is malformed; it should look like"):
         tf_config()

@@ -89,13 +89,13 @@ def test_who_is_lost_is_named(
 )
 def test_who_is_no_worker_is_refused(value: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TF_CONFIG", json.dumps(value) if value else "")
-    with pytest.raises(UserError, match="^TF_CONFIG must name this process as a worker or the chief;"):
+    with pytest.raises(UserError, match=r"^TF_CONFIG must name this process as a worker or the chief;"):
         join(device="cpu", reduce_precision="fp32")
 
 
 def test_gradients_are_not_rounded(monkeypatch: pytest.MonkeyPatch) -> None:
     place(monkeypatch, WORKERS)
-    with pytest.raises(UserError, match="^--reduce-precision bf16: TensorFlow sends gradients as they are$"):
+    with pytest.raises(UserError, match=r"^--reduce-precision bf16: TensorFlow sends gradients as they are$"):
         join(device="cpu", reduce_precision="bf16")
 
 

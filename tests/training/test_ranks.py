@@ -234,8 +234,6 @@ def test_a_signal_that_comes_twice_does_not_end_one_of_several(
     assert capfd.readouterr().err == said
 
 
-
-
 @pytest.mark.parametrize(
     ("flags", "sentence"),
     [
@@ -255,10 +253,6 @@ def test_a_batch_that_cannot_be_shared_is_refused_before_anything_is_started(
     monkeypatch.setattr(launcher, "start", lambda *_, **__: pytest.fail("something was started"))
     assert train.main(["--data", "synthetic", "--config", "small", *flags]) == 2
     assert sentence in capsys.readouterr().err
-
-
-
-
 
 
 def test_the_launcher_leaves_signals_as_they_were() -> None:
