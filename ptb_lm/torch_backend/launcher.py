@@ -64,7 +64,8 @@ class _Agent(LocalElasticAgent):
 
         Args:
             death_sig: The one that came; None if they end because one of them failed.
-            arguments: Of the library's method, and so are the keywords.
+            arguments: Further ones of the method of the library.
+            keywords: The same.
         """
         heard, sent = {death_sig}, death_sig or signal.SIGTERM
         while True:
