@@ -1,38 +1,20 @@
-"""Processes that train together, without a launcher: for tests.
-
-As a program it is one of them: it computes the cases that it reads on stdin, and prints what it measured.
-"""
+"""Processes that train together, without a launcher: for tests. What each does is in rank_program.py."""
 
 import contextlib
-import io
 import json
-import math
 import os
-import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
-from unittest import mock
 
-import numpy as np
-from support import ROOT, random_weights
-
-from ptb_lm.errors import UserError
-from ptb_lm.model import backend
-from ptb_lm.model.choice import Choice
-from ptb_lm.model.config import SMALL
-from ptb_lm.model.ranks import ALONE, OneWithDevices, Ranks
-from ptb_lm.training.interrupt import StopRequest
-
-WORDS, BATCH, STEPS, WINDOWS = 23, 8, 3, 6
+from support import ROOT
 
 
-def start(size: int, command: Sequence[str], *, more: Sequence[dict[str, str]] = ()) -> list[Any]:
-    """Start a command once for each rank; `more` is what each has in its environment besides."""
+def start(size: int, command: Sequence[str]) -> list[Any]:
+    """Start a command once for each rank."""
     port, *ports = free_ports(1 + size)
     address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(size)}
     return [
@@ -45,7 +27,6 @@ def start(size: int, command: Sequence[str], *, more: Sequence[dict[str, str]] =
                 "RANK": str(rank),
                 "LOCAL_RANK": str(rank),
                 "TF_CONFIG": tf_config(ports, rank),
-                **(more[rank] if more else {}),
             },
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -65,14 +46,15 @@ def free_ports(count: int) -> list[int]:
         return [each.getsockname()[1] for each in sockets]
 
 
-def tf_config(ports: Sequence[int], worker: int) -> str:
-    """Return TensorFlow's description of workers on this machine, for one of them."""
-    addresses = [f"127.0.0.1:{port}" for port in ports]
-    return json.dumps({"cluster": {"worker": addresses}, "task": {"type": "worker", "index": worker}})
+def tf_config(ports: Sequence[int], rank: int) -> str:
+    """Return TensorFlow's description of a chief and workers on this machine, for one of them."""
+    chief, *workers = [f"127.0.0.1:{port}" for port in ports]
+    task = {"type": "worker", "index": rank - 1} if rank else {"type": "chief", "index": 0}
+    return json.dumps({"cluster": {"chief": [chief], "worker": workers}, "task": task})
 
 
 def done_together(size: int, how: str, cases: Sequence[dict[str, Any]]) -> list[list[Any]]:
-    """Return what each of some processes found in each case, by a function of this file.
+    """Return what each of some processes found in each case, by a function of rank_program.py.
 
     Args:
         size: How many processes.
@@ -80,7 +62,7 @@ def done_together(size: int, how: str, cases: Sequence[dict[str, Any]]) -> list[
         cases: What to do.
     """
     with contextlib.ExitStack() as stack:
-        processes = [stack.enter_context(each) for each in start(size, ["-m", "together", how])]
+        processes = [stack.enter_context(each) for each in start(size, ["-m", "rank_program", how])]
         # At the same time: one that cannot write what it found would let the others wait for it.
         with ThreadPoolExecutor(size) as pool:
             said = pool.map(lambda process: process.communicate(json.dumps(list(cases))), processes)
@@ -88,209 +70,3 @@ def done_together(size: int, how: str, cases: Sequence[dict[str, Any]]) -> list[
     for _, stderr, status in outputs:
         assert status == 0, stderr
     return [json.loads(stdout) for stdout, _, _ in outputs]
-
-
-@contextlib.contextmanager
-def counted(size: int) -> Iterator[list[float]]:
-    """Yield the bytes that this rank sends meanwhile, of each call of torch.distributed."""
-    import torch.distributed as dist
-
-    found: list[float] = []
-    all_reduce, all_gather, broadcast = dist.all_reduce, dist.all_gather, dist.broadcast
-
-    def count_sum(tensor: Any, *arguments: Any, **more: Any) -> Any:
-        found.append(2 * (size - 1) / size * tensor.nbytes)
-        return all_reduce(tensor, *arguments, **more)
-
-    def count_gathered(tensors: Any, tensor: Any, *arguments: Any, **more: Any) -> Any:
-        found.append((size - 1) * tensor.nbytes)
-        return all_gather(tensors, tensor, *arguments, **more)
-
-    def count_told(tensor: Any, *arguments: Any, **more: Any) -> Any:
-        found.append((size - 1) / size * tensor.nbytes)  # one rank sends it, and that is its part
-        return broadcast(tensor, *arguments, **more)
-
-    with (
-        mock.patch.object(dist, "broadcast", count_told),
-        mock.patch.object(dist, "all_reduce", count_sum),
-        mock.patch.object(dist, "all_gather", count_gathered),
-    ):
-        yield found
-
-
-@contextlib.contextmanager
-def other_norms(other: bool) -> Iterator[None]:
-    """Let this rank find that no gradient's norm is finite."""
-    from ptb_lm.torch_backend import backend as torch_backend
-
-    norm = torch_backend.global_norm
-    found = (lambda gradients: norm(gradients) * math.inf) if other else norm
-    with mock.patch.object(torch_backend, "global_norm", found):
-        yield
-
-
-def computed(case: dict[str, Any], ranks: Ranks = ALONE) -> dict[str, Any]:
-    """Train a few windows from random weights, on this rank's rows, and score one."""
-    choice = {"device": "cpu", **case["choice"]}
-    config = SMALL.replace(
-        num_layers=2, hidden_size=7, num_steps=STEPS, batch_size=BATCH, max_grad_norm=2.0, **case["config"]
-    )
-    words = case.get("words", WORDS)
-    built = backend.build(config, random_weights(config, words, seed=1), Choice.of(**choice), ranks)
-    rows_BL = np.random.default_rng(2).integers(words, size=(BATCH, WINDOWS * STEPS + 1)).astype(np.int32)
-    mine = ranks.share(BATCH)
-    state, losses = built.zero_state(mine.stop - mine.start), []
-    with contextlib.ExitStack() as stack:
-        sent: list[float] = []
-        if "framework" not in case["choice"]:
-            sent = stack.enter_context(counted(ranks.size))
-            stack.enter_context(other_norms(case.get("other_norms", False) and not ranks.first))
-        for window in range(WINDOWS):
-            x_BT = rows_BL[mine, window * STEPS : (window + 1) * STEPS]
-            y_BT = rows_BL[mine, window * STEPS + 1 : (window + 1) * STEPS + 1]
-            state, loss = built.train_step(x_BT, y_BT, state, learning_rate=0.5)
-            losses.append(loss)
-    measured = built.read(losses)
-    _, loss = built.evaluate_step(
-        rows_BL[mine, :STEPS], rows_BL[mine, 1 : STEPS + 1], built.zero_state(mine.stop - mine.start)
-    )
-    weights = built.export_weights()
-    return {
-        "nll": [each.nll for each in measured],
-        "gradient_norm": [each.gradient_norm for each in measured],
-        "evaluated": ranks.sum(built.read([loss])[0].nll),
-        "carried": built.export_training_state(state)["h"].tolist(),
-        "sent": sum(sent) / WINDOWS,
-        "weights": {name: array.astype(np.float64).tolist() for name, array in weights.items()},
-    }
-
-
-def trained(case: dict[str, Any], ranks: Ranks) -> dict[str, Any]:
-    """Train as a command line says.
-
-    Args:
-        case: "arguments": of all ranks, or a list of each one's; "stop": a rank, and at which request it
-            stops (the trainer asks at each step); "commit": of a rank, where it is another; "environment":
-            of each rank.
-        ranks: The processes.
-    """
-
-    from ptb_lm import train
-    from ptb_lm.training import launch, processes
-
-    arguments = case["arguments"]
-    mine = arguments[ranks.rank] if isinstance(arguments[0], list) else arguments
-    rank, asked = case.get("stop", (None, 0))
-    commit = case.get("commit", {}).get(str(ranks.rank), "the same")
-    after = asked if rank == ranks.rank else 10**9
-    environment = case.get("environment", [{}] * ranks.size)[ranks.rank]
-    out, said = io.StringIO(), ""
-    with (
-        mock.patch.dict(os.environ, environment),
-        mock.patch.object(launch, "StopRequest", return_value=StopAfter(after)),
-        mock.patch.object(processes.host, "environment", return_value={"commit": commit}),
-        contextlib.redirect_stdout(out),
-        contextlib.redirect_stderr(out),
-    ):
-        try:
-            status = launch.train(train._parser().parse_args(mine), "", started=0.0, ranks=ranks)
-        except UserError as error:
-            status, said = 2, str(error)
-    return {"status": status, "error": said, "out": out.getvalue()}
-
-
-def late(case: dict[str, Any], ranks: Any) -> dict[str, Any]:
-    """Be late where others must be patient, and then where they must not be, when this is the second rank.
-
-    The process group ends with it. "found": what this rank was told at each place; "" if nothing.
-    """
-    from ptb_lm.errors import LostRankError
-    from ptb_lm.model import patience
-    from ptb_lm.torch_backend.ranks import TorchRanks
-
-    seconds = case["seconds"]
-    with mock.patch.dict(os.environ, {patience.STEP: str(seconds)}):
-        impatient = TorchRanks(ranks._store, ranks.rank, ranks.size)
-    config = SMALL.replace(num_layers=1, hidden_size=7, num_steps=STEPS, batch_size=BATCH)
-    model: Any = backend.build(
-        config, random_weights(config, WORDS, seed=1), Choice.of(device="cpu"), impatient
-    )
-    x_BT = np.zeros((BATCH // ranks.size, STEPS), np.int32)
-
-    def step() -> None:
-        model.train_step(x_BT, x_BT, model.zero_state(len(x_BT)), learning_rate=0.5)
-
-    places = {
-        "folder": lambda: impatient.from_first(lambda: None),
-        "first step": step,
-        "second step": step,
-    }
-    found = {}
-    for name, do in places.items():
-        if ranks.rank == 1:
-            time.sleep(2 * seconds)
-        try:
-            found[name] = str(do() or "")
-        except LostRankError as error:
-            found[name] = str(error)
-    return found
-
-
-def _deed(case: dict[str, Any]) -> Callable[[dict[str, Any], Any], Any]:
-    """Return the function of this file that does a case."""
-    by_key = {"arguments": trained, "choice": computed, "seconds": late, "abandoned": abandoned}
-    return next(do for key, do in by_key.items() if key in case)
-
-
-class StopAfter(StopRequest):
-    """A stop request that arrives at the n-th time the trainer asks."""
-
-    def __init__(self, asked: int) -> None:
-        self._left = asked
-        super().__init__()
-
-    @property
-    def signal_number(self) -> int | None:  # type: ignore[override]
-        self._left -= 1
-        return signal.SIGTERM if self._left < 0 else None
-
-    @signal_number.setter
-    def signal_number(self, value: int | None) -> None:
-        pass
-
-
-def abandoned(_: dict[str, Any], ranks: Any) -> str:
-    """Return what a rank is told after the last one has ended. That one never returns."""
-    from ptb_lm.errors import LostRankError
-
-    if ranks.rank == ranks.size - 1:
-        raise EOFError  # what was found so far is printed
-
-    try:
-        ranks.meet()
-    except LostRankError as error:
-        return str(error)
-    return ""
-
-
-def _main(how: str) -> None:
-    cases = json.loads(sys.stdin.read())
-    if how == "devices":
-        print(json.dumps([_deed(case)(case, OneWithDevices(2)) for case in cases]))
-        return
-    choice = Choice.of(framework=how)
-    found: list[Any] = []
-    ranks: Any = choice.function(choice.row.join)(device="cpu", reduce_precision="fp32")
-    for case in cases:
-        ranks.reduce_precision = case.get("reduce_precision", "fp32")
-        try:
-            found.append(_deed(case)(case, ranks))
-        except EOFError:
-            print(json.dumps(found), flush=True)
-            os._exit(0)
-    ranks.leave()
-    print(json.dumps(found))
-
-
-if __name__ == "__main__":
-    _main(sys.argv[1])

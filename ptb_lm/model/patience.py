@@ -11,7 +11,7 @@ from ptb_lm.errors import UserError
 STEP = "PTB_LM_STEP_TIMEOUT"  # in a training step, after the first
 ELSEWHERE = "PTB_LM_RANK_TIMEOUT"  # while a process imports, reads, compiles, or writes to a slow disk
 SECONDS = {STEP: 45.0, ELSEWHERE: 300.0}
-MOST_SECONDS = 1e6  # what the libraries below can count
+MOST_SECONDS = 1e6  # timeouts of torch overflow with many more
 
 
 def patience(variable: str) -> timedelta:

@@ -1,12 +1,11 @@
 """Workers that train together, by tf.distribute.MultiWorkerMirroredStrategy: one process and device each.
 
 TF_CONFIG tells each process the addresses of all and its own place among them. What is agreed upon outside of
-a training step is summed by the strategy, too: where one rank alone has numbers, the sum is what it says.
+a training step is summed by the strategy, too: to send something, a rank adds its numbers, and the others add
+zeros.
 """
 
 import contextlib
-import json
-import os
 import pickle
 import re
 from collections.abc import Iterator, Sequence
@@ -19,6 +18,7 @@ from numpy.typing import NDArray
 from ptb_lm.errors import LostRankError, UserError
 from ptb_lm.model.patience import ELSEWHERE, patience
 from ptb_lm.model.ranks import SeveralRanks
+from ptb_lm.model.tf_config import TRAINING_JOBS, tf_config
 
 T = TypeVar("T")
 
@@ -41,8 +41,8 @@ def join(*, device: str, reduce_precision: str) -> "TensorFlowRanks":
     Raises:
         UserError: Some did not come; or this process has several GPUs, or is to round gradients.
     """
-    task = json.loads(os.environ.get("TF_CONFIG") or "{}").get("task", {})
-    if task.get("type") not in ("chief", "worker"):
+    said = tf_config()
+    if not said.processes or said.job not in TRAINING_JOBS:
         raise UserError(
             "TF_CONFIG must name this process as a worker or the chief; torchrun starts the processes of "
             "--framework torch"
@@ -129,7 +129,7 @@ class TensorFlowRanks(SeveralRanks):
 
     @contextlib.contextmanager
     def heard(self) -> Iterator[None]:
-        """Return a context, or a decorator, of a collective operation.
+        """Return a context of a collective operation.
 
         Raises:
             LostRankError: Another rank has ended, or is silent.
@@ -157,9 +157,13 @@ class TensorFlowRanks(SeveralRanks):
 
 
 def _as_numbers(message: bytes, length: int) -> NDArray[np.int64]:
-    """Return a message as numbers, for a sum; as many for all messages of up to nearly the same length.
+    """Return a message as numbers, for a sum, with zeros behind it.
 
-    Each number of numbers is a graph of its own, so there are few: powers of two.
+    Their count is rounded up to a power of two: each count needs a graph of its own, so there are few.
+
+    Args:
+        message: Or nothing, from a rank that only listens.
+        length: Of the message that is sent, in bytes.
     """
     numbers = np.zeros(1 << (max(1, int(length) - 1) // 8).bit_length(), np.int64)
     numbers.view(np.uint8)[: len(message)] = np.frombuffer(message, np.uint8)

@@ -92,7 +92,10 @@ class WorkerBackend(TensorFlowBackend):
 
 
 def _of_first(norm: tf.Tensor) -> tf.Tensor:
-    """Return the first worker's norm, so that all clip alike: another machine may add in another order."""
+    """Return the first worker's norm, so that all clip alike.
+
+    All have the same gradients. But a norm is a sum, and another machine may add in another order.
+    """
     context = tf.distribute.get_replica_context()
     first = int(tf.get_static_value(context.replica_id_in_sync_group)) == 0
     return context.all_reduce(tf.distribute.ReduceOp.SUM, norm if first else tf.zeros_like(norm))

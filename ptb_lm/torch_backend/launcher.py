@@ -59,15 +59,21 @@ def start(command: Sequence[str], *, processes: int, device: str) -> int:
 class _Agent(LocalElasticAgent):
     """The library's agent, which starts the processes and waits for them."""
 
-    def _shutdown(self, death_sig: signal.Signals = signal.SIGTERM, *arguments: Any, **keywords: Any) -> None:
-        """Send the processes a signal and wait for them; end them at once if the same signal comes again."""
-        heard = {death_sig}
+    def _shutdown(self, death_sig: signal.Signals | None = None, *arguments: Any, **keywords: Any) -> None:
+        """Send the processes a signal and wait for them; end them at once if a signal comes that came before.
+
+        Args:
+            death_sig: The one that came; None if they end because one of them failed.
+            arguments: Further ones of the method of the library.
+            keywords: The same.
+        """
+        heard, sent = {death_sig}, death_sig or signal.SIGTERM
         while True:
             try:
-                return super()._shutdown(death_sig, *arguments, **keywords)
+                return super()._shutdown(sent, *arguments, **keywords)
             except SignalException as again:
                 if again.sigval in heard:
-                    death_sig = signal.SIGKILL
+                    sent = signal.SIGKILL
                 heard.add(again.sigval)
 
 

@@ -23,7 +23,7 @@ from ptb_lm.torch_backend.session import session
 
 T = TypeVar("T")
 
-NEARLY = 0.9  # of the patience: what is exchanged in the background began a little before it is waited for
+NEARLY = 0.9  # of the patience: an exchange in the background began a little before it is waited for
 ROLL_CALL_SECONDS = 3.0  # how long the others have to say that they are still there
 TOLD_SECONDS = 2.0  # how long the first rank has to say what went wrong, before others do
 
@@ -84,14 +84,14 @@ class TorchRanks(SeveralRanks):
     def __init__(self, store: Any, rank: int, size: int, *, reduce_precision: str = "fp32") -> None:
         self.rank, self.size, self.reduce_precision = rank, size, reduce_precision
         self._store = PrefixStore("ptb_lm", store)
-        self._patience = patience(STEP)
-        self._steps = dist.new_group(timeout=self._patience)  # the default group is more patient
+        self._in_step, self._elsewhere = patience(STEP), patience(ELSEWHERE)
+        self._steps = dist.new_group(timeout=self._in_step)  # the default group waits as elsewhere
 
     def device_group(self, device: torch.device) -> Any:
         """Return the process group for tensors on a device; all ranks ask at the same place."""
         if device.type == "cpu":
             return self._steps
-        return dist.new_group(backend="nccl", timeout=self._patience)
+        return dist.new_group(backend="nccl", timeout=self._in_step)
 
     def told(self, outcome: T) -> T:
         """Return what the first rank gives here."""
@@ -114,18 +114,21 @@ class TorchRanks(SeveralRanks):
 
     def greatest(self, numbers: Sequence[int], *, in_step: bool = False) -> list[int]:
         """Return the greatest over the ranks, of each number."""
-        group = self._steps if in_step else None
-        greatest: list[int] = self._reduced(torch.tensor(numbers), dist.ReduceOp.MAX, group).tolist()
+        found = self._reduced(torch.tensor(numbers), dist.ReduceOp.MAX, in_step=in_step)
+        greatest: list[int] = found.tolist()
         return greatest
 
-    def _reduced(self, numbers: Tensor, operation: Any, group: Any = None) -> Tensor:
-        with self.heard():
-            dist.all_reduce(numbers, op=operation, group=group)
+    def _reduced(self, numbers: Tensor, operation: Any, *, in_step: bool = False) -> Tensor:
+        with self.heard(in_step=in_step):
+            dist.all_reduce(numbers, op=operation, group=self._steps if in_step else None)
         return numbers
 
     @contextlib.contextmanager
-    def heard(self) -> Iterator[None]:
+    def heard(self, *, in_step: bool = False) -> Iterator[None]:
         """Return a context of a collective operation.
+
+        Args:
+            in_step: Whether it belongs to a training step, where ranks wait less long for each other.
 
         Raises:
             LostRankError: Another rank has ended, or is silent.
@@ -135,16 +138,18 @@ class TorchRanks(SeveralRanks):
             yield
         except RuntimeError as error:
             waited = time.monotonic() - start
+            limit = (self._in_step if in_step else self._elsewhere).total_seconds()
             # Connections are closed, so that those who wait for this rank notice it, too.
             dist.destroy_process_group()
-            raise self._lost(str(error).partition("\n")[0], waited) from error
+            silence = waited if waited > NEARLY * limit else 0.0
+            raise self._lost(str(error).partition("\n")[0], silence) from error
 
-    def _lost(self, problem: str, waited: float) -> LostRankError:
+    def _lost(self, problem: str, silence: float) -> LostRankError:
         """Return the error that names the ranks that do not answer, and what they said before they ended.
 
         Args:
             problem: What was noticed here.
-            waited: For so many seconds.
+            silence: Of the others, in seconds; 0 if the problem was noticed before their time was over.
         """
         here = range(self.size)
         try:
@@ -155,7 +160,7 @@ class TorchRanks(SeveralRanks):
                     break
                 time.sleep(0.1)
             if missing:
-                said = [self._last_words(rank, waited) for rank in missing]
+                said = [self._last_words(rank, silence) for rank in missing]
                 return LostRankError("; ".join(said), speaker=self._speaks(missing))
         except RuntimeError:
             return self._lost_with_store()
@@ -173,12 +178,12 @@ class TorchRanks(SeveralRanks):
             f"rank 0 of {self.size} has ended or does not answer", speaker=self._speaks(missing=[0])
         )
 
-    def _last_words(self, rank: int, waited: float) -> str:
+    def _last_words(self, rank: int, silence: float) -> str:
         name = f"rank {rank} of {self.size}"
         if self._store.check([f"failed/{rank}"]):
             return f"{name} failed: {self._store.get(f'failed/{rank}').decode()}"
-        if waited > NEARLY * self._patience.total_seconds():
-            return f"{name} did not answer for {waited:.0f} seconds"
+        if silence:
+            return f"{name} did not answer for {silence:.0f} seconds"
         return f"{name} has ended or does not answer"
 
     def _speaks(self, missing: Sequence[int]) -> bool:

@@ -6,12 +6,11 @@ torchrun and launchers like it tell a process its place by environment variables
 
 import argparse
 import contextlib
-import json
 import os
 import signal
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from ptb_lm import cli, host, stopping, streams
 from ptb_lm.data.corpus import Corpus
@@ -19,6 +18,7 @@ from ptb_lm.errors import DivergenceError, LostRankError, UserError
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.frameworks import FRAMEWORKS
 from ptb_lm.model.ranks import ALONE, Facts, OneWithDevices, Ranks, check_divisible
+from ptb_lm.model.tf_config import tf_config
 from ptb_lm.training.fine_tuning import Start
 from ptb_lm.training.run_config import RunConfig
 from ptb_lm.training.run_directory import RunDirectory
@@ -30,27 +30,35 @@ PLACE = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # what a launcher 
 OF_A_MACHINE = ("data", "source", "init_from", "hyperparameters")
 
 
-def launched() -> int:
-    """Return of how many processes this one is, as its launcher says; 1 if there is none.
+class Launched(NamedTuple):
+    """How this process was started.
+
+    Attributes:
+        size: Of how many processes it is one; 1 if it is alone.
+        by: Who says so: "TF_CONFIG", or "torchrun", also where another launcher sets the same variables.
+    """
+
+    size: int
+    by: str
+
+
+def launched() -> Launched:
+    """Return how this process was started. Of what torchrun and TF_CONFIG say, the greater number counts.
 
     Raises:
-        UserError: The launcher says something else.
+        UserError: What they say makes no sense.
     """
+    processes, workers = _world_size(), tf_config().processes
+    return Launched(workers, "TF_CONFIG") if workers > processes else Launched(processes, "torchrun")
+
+
+def _world_size() -> int:
     if not all(os.environ.get(name) for name in PLACE):
-        return max(1, _workers())
+        return 1
     try:
         return int(os.environ["WORLD_SIZE"])
     except ValueError:
         raise UserError(f"WORLD_SIZE is {os.environ['WORLD_SIZE']!r}, and no number of processes") from None
-
-
-def _workers() -> int:
-    """Return how many workers TF_CONFIG names, the chief among them; 0 if there is no such list."""
-    try:
-        cluster = json.loads(os.environ.get("TF_CONFIG", "{}"))["cluster"]
-        return sum(len(cluster.get(job, [])) for job in ("chief", "worker"))
-    except (ValueError, LookupError, TypeError, AttributeError):
-        return 0
 
 
 def to_start(arguments: argparse.Namespace) -> bool:
@@ -59,11 +67,11 @@ def to_start(arguments: argparse.Namespace) -> bool:
     Raises:
         UserError: A launcher has started another number of them, or --seeds asks it for several runs.
     """
-    here, asked = launched(), arguments.devices or 1
+    (here, by), asked = launched(), arguments.devices or 1
     if here > 1 and arguments.seeds:
-        raise UserError("--seeds does not go with torchrun; --devices starts several processes for each seed")
+        raise UserError(f"--seeds does not go with {by}; --devices trains each seed on several devices")
     if here > 1 and asked not in (1, here):
-        raise UserError(f"--devices {asked} does not match the {here} processes that the launcher started")
+        raise UserError(f"--devices {asked} does not match the {here} processes that {by} names")
     row = FRAMEWORKS[_framework(vars(arguments))]
     return asked > here and not row.trains_on_devices
 
@@ -115,10 +123,11 @@ def joined(given: Mapping[str, Any]) -> Iterator[Ranks]:
         given: The flags, by name.
 
     Raises:
-        UserError: They did not find each other.
+        UserError: They did not find each other, or they are not as many as was said.
         LostRankError: One of them ended.
     """
-    if launched() == 1:
+    here = launched()
+    if here.size == 1:
         devices = given.get("devices") or 1
         yield OneWithDevices(devices) if devices > 1 else ALONE
         return
@@ -129,6 +138,11 @@ def joined(given: Mapping[str, Any]) -> Iterator[Ranks]:
         device=given.get("device", "auto"), reduce_precision=given.get("reduce_precision", "fp32")
     )
     try:
+        if ranks.size != here.size:
+            raise UserError(
+                f"{here.by} names {here.size} processes, but those of {choice.framework} are {ranks.size}; "
+                "unset the variables of torchrun, or TF_CONFIG"
+            )
         with contextlib.nullcontext() if ranks.first else _silent():
             yield ranks
     except (UserError, DivergenceError, OSError, LostRankError) as error:

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import rank_program
 import scaling
 import together
 
@@ -57,7 +58,7 @@ def found(size: int) -> list[dict[str, dict[str, Any]]]:
 @pytest.mark.parametrize("name", CASES)
 def test_several_ranks_compute_what_one_does(name: str, size: int) -> None:
     precision = CASES[name].get("reduce_precision", CASES[name]["choice"]["precision"])
-    alone, bound = together.computed(CASES[name]), BOUNDS[precision]
+    alone, bound = rank_program.computed(CASES[name]), BOUNDS[precision]
     first, *others = (each[name] for each in found(size))
     for quantity in ("nll", "gradient_norm", "evaluated"):
         np.testing.assert_allclose(first[quantity], alone[quantity], rtol=bound, err_msg=quantity)
@@ -74,13 +75,13 @@ def test_several_ranks_compute_what_one_does(name: str, size: int) -> None:
 def test_they_send_what_the_page_on_scaling_computes(name: str, size: int) -> None:
     """docs/scaling.md has its bytes from scripts/scaling.py; here they are counted."""
     asked = CASES[name]
-    words = asked.get("words", together.WORDS)
-    config = SMALL.replace(hidden_size=7, num_steps=together.STEPS, batch_size=together.BATCH)
+    words = asked.get("words", rank_program.WORDS)
+    config = SMALL.replace(hidden_size=7, num_steps=rank_program.STEPS, batch_size=rank_program.BATCH)
     number = 8 if "fp64" in asked["choice"]["precision"] else 2 if "reduce_precision" in asked else 4
-    rows = words == together.WORDS
+    rows = words == rank_program.WORDS
     computed = scaling.sent(config, size, number=number, rows=rows, words=words).total
     of_loss_and_norm = 8 * (size - 1) + 8 * (size - 1) / size
     before_the_first = 8 * 2 * (size - 1) / size  # all wait for each other
     assert found(size)[0][name]["sent"] == pytest.approx(
-        computed + of_loss_and_norm + before_the_first / together.WINDOWS
+        computed + of_loss_and_norm + before_the_first / rank_program.WINDOWS
     )

@@ -1,6 +1,5 @@
 """Several processes train one run: the same numbers as one, one run directory, stops, faults."""
 
-import json
 import os
 import random
 import re
@@ -15,17 +14,19 @@ from typing import Any
 import kill_ranks
 import numpy as np
 import pytest
+import rank_program
 import runs
 import together
 from runs import assert_equal_runs, final_state, untimed_rows
+from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
+from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.rendezvous import RendezvousConnectionError
 
 from ptb_lm import train
 from ptb_lm.errors import UserError
 from ptb_lm.model import patience
 from ptb_lm.torch_backend import launcher
-from ptb_lm.torch_backend.ranks import TorchRanks
-from ptb_lm.training import launch, processes
+from ptb_lm.training import launch
 from ptb_lm.training.interrupt import StopRequest
 from ptb_lm.training.run_directory import RunDirectory
 
@@ -62,7 +63,7 @@ def found(folder: Path) -> dict[str, list[dict[str, Any]]]:
     """What each of two processes found in each case; the runs of one process that they need are trained."""
     assert train.main(arguments(folder, "one")) == 0
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(launch, "StopRequest", lambda **_: together.StopAfter(STOP))
+        patch.setattr(launch, "StopRequest", lambda **_: rank_program.StopAfter(STOP))
         assert train.main(arguments(folder, "one stopped")) == 143
     cases: dict[str, dict[str, Any]] = {
         "two": {"arguments": arguments(folder, "two")},
@@ -233,22 +234,6 @@ def test_a_signal_that_comes_twice_does_not_end_one_of_several(
     assert capfd.readouterr().err == said
 
 
-class Gone:
-    """A store whose keeper has ended: it refuses everything."""
-
-    def __getattr__(self, name: str) -> Any:
-        raise RuntimeError("Connection reset by peer")
-
-
-@pytest.mark.parametrize("rank", [1, 2])
-def test_who_kept_the_store_is_named_by_one(rank: int) -> None:
-    ranks = TorchRanks.__new__(TorchRanks)  # without a process group
-    ranks.rank, ranks.size, ranks._store = rank, 3, Gone()
-    lost = ranks._lost("Connection closed by peer", waited=0.0)
-    assert str(lost) == "rank 0 of 3 has ended or does not answer"
-    assert lost.speaker == (rank == 1)
-
-
 @pytest.mark.parametrize(
     ("flags", "sentence"),
     [
@@ -270,37 +255,6 @@ def test_a_batch_that_cannot_be_shared_is_refused_before_anything_is_started(
     assert sentence in capsys.readouterr().err
 
 
-def test_torch_does_not_train_alone_in_each_worker_of_tf_config(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    cluster = {"chief": ["node-0:2222"], "worker": ["node-1:2222"]}
-    monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster, "task": {"type": "chief", "index": 0}}))
-    flags = ("--data", "synthetic", "--run-dir", str(tmp_path / "run"))
-    assert runs.refusal(capsys, train, *flags) == (
-        "TF_CONFIG is for --framework tensorflow; torchrun starts the processes of torch"
-    )
-    assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.parametrize(
-    "value",
-    [
-        "",
-        "no JSON",
-        "[]",
-        "{}",
-        '{"cluster": 1}',
-        '{"cluster": {"worker": 3}}',
-        '{"cluster": {"worker": ["a:1"]}}',
-    ],
-)
-def test_a_tf_config_without_several_workers_changes_nothing(
-    value: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TF_CONFIG", value)
-    assert processes.launched() == 1
-
-
 def test_the_launcher_leaves_signals_as_they_were() -> None:
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     command = [sys.executable, "-S", "-c", "raise SystemExit(3)"]
@@ -315,6 +269,32 @@ def test_a_rendezvous_that_fails_is_a_sentence(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(launcher, "get_rendezvous_handler", refused)
     with pytest.raises(UserError, match=r"^the 2 processes could not be started: no connection$"):
         launcher.start(["true"], processes=2, device="cpu")
+
+
+@pytest.mark.parametrize(
+    ("first", "more", "sent"),
+    [
+        ([], ["SIGTERM"], ["SIGTERM", "SIGTERM"]),  # a process failed; nobody has asked for anything before
+        ([], ["SIGTERM", "SIGTERM"], ["SIGTERM", "SIGTERM", "SIGKILL"]),
+        (["SIGTERM"], ["SIGTERM"], ["SIGTERM", "SIGKILL"]),
+        (["SIGINT"], ["SIGTERM", "SIGINT"], ["SIGINT", "SIGINT", "SIGKILL"]),
+    ],
+)
+def test_the_launcher_kills_only_at_a_repeated_signal(
+    first: list[str], more: list[str], sent: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Signals come while it waits for the processes; this stands in for the wait."""
+    coming, found = iter(more), []
+
+    def waited_for(_: Any, number: signal.Signals, **__: Any) -> None:
+        found.append(number.name)
+        for name in coming:
+            raise SignalException("again", sigval=signal.Signals[name])
+
+    monkeypatch.setattr(LocalElasticAgent, "_shutdown", waited_for)
+    agent = launcher._Agent.__new__(launcher._Agent)  # without processes
+    agent._shutdown(*(signal.Signals[name] for name in first), timeout=30)
+    assert found == sent
 
 
 # With a launcher: three processes start for each of these.
@@ -358,7 +338,7 @@ def test_who_is_silent_is_named_and_the_same_signal_twice_ends_all(
     said = kill_ranks.log(run).read_text()
     assert re.search(r"for \d+ seconds; continue with: python -m ptb_lm.train --resume", said)
     assert "Traceback" not in said
-    monkeypatch.setattr(launch, "StopRequest", lambda **_: together.StopAfter(3))
+    monkeypatch.setattr(launch, "StopRequest", lambda **_: rank_program.StopAfter(3))
     assert train.main(["--resume", str(run)]) == 143
 
 
@@ -368,13 +348,14 @@ def wait_until_said(words: str, run: Path, process: "subprocess.Popen[bytes]") -
         time.sleep(0.05)
 
 
+@pytest.mark.parametrize("variable", patience.SECONDS)
 @pytest.mark.parametrize("given", ["0", "-1", "soon", "inf"])
 def test_a_patience_that_is_no_number_of_seconds_is_refused(
-    given: str, monkeypatch: pytest.MonkeyPatch
+    variable: str, given: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(patience.STEP, given)
-    with pytest.raises(UserError, match=rf"^PTB_LM_STEP_TIMEOUT must be a number above 0, not '{given}'$"):
-        patience.patience(patience.STEP)
+    monkeypatch.setenv(variable, given)
+    with pytest.raises(UserError, match=rf"^{variable} must be a number above 0, not '{given}'$"):
+        patience.patience(variable)
 
 
 def test_torchrun_starts_the_killed_again_and_they_go_on(

@@ -1,0 +1,55 @@
+"""TF_CONFIG: the variable that tells a process of TensorFlow the addresses of all, and its own place."""
+
+import json
+import os
+from typing import Any, NamedTuple
+
+from ptb_lm.errors import UserError
+
+TRAINING_JOBS = ("chief", "worker")  # the others serve or watch
+
+
+class TfConfig(NamedTuple):
+    """What TF_CONFIG says.
+
+    Attributes:
+        processes: How many train together; 0 if it lists none.
+        job: What this one is: of TRAINING_JOBS, or another; "" if it does not say.
+    """
+
+    processes: int
+    job: str
+
+
+def tf_config() -> TfConfig:
+    """Return what TF_CONFIG says; nothing if it is not set.
+
+    Raises:
+        UserError: It is malformed.
+    """
+    try:
+        said = json.loads(os.environ.get("TF_CONFIG") or "{}")
+        cluster, task = _part(said, "cluster", dict), _part(said, "task", dict)
+        if "type" in task:
+            int(task["index"])
+        processes = sum(len(_part(cluster, job, list)) for job in TRAINING_JOBS)
+    except (ValueError, TypeError, AttributeError, KeyError):
+        raise UserError(
+            'TF_CONFIG is malformed; it should look like {"cluster": {"worker": ["HOST:PORT", ...]}, "task": '
+            '{"type": "worker", "index": 0}}'
+        ) from None
+    return TfConfig(processes, str(task.get("type", "")))
+
+
+def _part(whole: dict[str, Any], name: str, kind: type[Any]) -> Any:
+    """Return a part of an object of JSON, empty if it is missing or null.
+
+    Raises:
+        AttributeError, TypeError: The object or its part is of another kind.
+    """
+    part = whole.get(name)
+    if part is None:
+        return kind()
+    if not isinstance(part, kind):
+        raise TypeError(name)
+    return part

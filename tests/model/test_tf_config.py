@@ -1,0 +1,57 @@
+"""TF_CONFIG, as users and platforms write it."""
+
+import pytest
+
+from ptb_lm.errors import UserError
+from ptb_lm.model.tf_config import TfConfig, tf_config
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("", TfConfig(0, "")),
+        ("{}", TfConfig(0, "")),
+        ('{"cluster": null, "task": null}', TfConfig(0, "")),
+        ('{"cluster": {"worker": ["a:1"]}}', TfConfig(1, "")),
+        (
+            '{"cluster": {"chief": ["a:1"], "worker": ["b:1", "c:1"], "ps": ["d:1"]}, '
+            '"task": {"type": "chief", "index": "0"}}',
+            TfConfig(3, "chief"),
+        ),
+        (
+            '{"cluster": {"worker": null}, "task": {"type": "evaluator", "index": 1}}',
+            TfConfig(0, "evaluator"),
+        ),
+    ],
+)
+def test_it_says_how_many_train_and_what_this_one_does(
+    value: str, expected: TfConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TF_CONFIG", value)
+    assert tf_config() == expected
+
+
+def test_it_may_be_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TF_CONFIG", raising=False)
+    assert tf_config() == TfConfig(0, "")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "no JSON",
+        "3",
+        "[]",
+        '{"cluster": 1}',
+        '{"cluster": {"worker": 3}}',
+        '{"cluster": {"worker": "a:1"}}',
+        '{"task": "worker"}',
+        '{"task": {"type": "worker"}}',
+        '{"task": {"type": "worker", "index": null}}',
+        '{"task": {"type": "worker", "index": "first"}}',
+    ],
+)
+def test_a_malformed_one_is_refused(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TF_CONFIG", value)
+    with pytest.raises(UserError, match=r"^TF_CONFIG is malformed; it should look like"):
+        tf_config()

@@ -1,0 +1,130 @@
+"""TF_CONFIG's workers, in one process: which rank each is, whom an error names, what is refused.
+
+How they train together is in test_replicas.py.
+"""
+
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import runs
+
+from ptb_lm import train
+from ptb_lm.errors import UserError
+from ptb_lm.model import patience
+from ptb_lm.model.choice import Choice
+from ptb_lm.model.config import SMALL
+
+tf = pytest.importorskip("tensorflow")
+
+from ptb_lm.tf_backend.ranks import TensorFlowRanks, join  # noqa: E402
+from ptb_lm.tf_backend.replicas import ReplicatedBackend  # noqa: E402
+from ptb_lm.tf_backend.workers import WorkerBackend  # noqa: E402
+
+pytestmark = pytest.mark.slow
+
+WORKERS = {"worker": ["a:1", "b:1", "c:1"]}
+WITH_CHIEF = {"chief": ["a:1"], "worker": ["b:1", "c:1"]}
+
+
+def place(
+    monkeypatch: pytest.MonkeyPatch, cluster: dict[str, Any], job: str = "worker", index: int = 0
+) -> None:
+    task = {"type": job, "index": index}
+    monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster, "task": task}))
+
+
+def unconnected(**_: Any) -> Any:
+    """What TensorFlowRanks asks of a strategy, which would wait for the other workers."""
+    resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
+    count = sum(map(len, resolver.cluster_spec().as_dict().values()))
+    return SimpleNamespace(cluster_resolver=resolver, num_replicas_in_sync=count)
+
+
+@pytest.mark.parametrize(
+    ("cluster", "job", "index", "rank"),
+    [
+        (WORKERS, "worker", 0, 0),
+        (WORKERS, "worker", 2, 2),
+        (WITH_CHIEF, "chief", 0, 0),
+        (WITH_CHIEF, "worker", 0, 1),
+        (WITH_CHIEF, "worker", 1, 2),
+    ],
+)
+def test_the_chief_is_the_first_rank(
+    cluster: dict[str, Any], job: str, index: int, rank: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place(monkeypatch, cluster, job, index)
+    ranks = TensorFlowRanks(unconnected())
+    assert (ranks.rank, ranks.size, ranks.first) == (rank, 3, rank == 0)
+
+
+@pytest.mark.parametrize(
+    ("cluster", "error", "sentence"),
+    [
+        (WORKERS, tf.errors.UnavailableError, "rank 1 of 3 has ended or does not answer"),
+        (WITH_CHIEF, tf.errors.UnavailableError, "rank 2 of 3 has ended or does not answer"),
+        (WORKERS, tf.errors.DeadlineExceededError, "a rank did not answer for 7 seconds"),
+    ],
+)
+def test_who_is_lost_is_named(
+    cluster: dict[str, Any], error: Any, sentence: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place(monkeypatch, cluster, next(iter(cluster)))
+    monkeypatch.setenv(patience.ELSEWHERE, "7")
+    said = "the heartbeat of these tasks stopped: /job:worker/replica:0/task:1"
+    assert TensorFlowRanks(unconnected())._lost(error(None, None, said)) == sentence
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        {"cluster": WORKERS},
+        {"cluster": WORKERS, "task": None},
+        {"cluster": WORKERS, "task": {"type": "evaluator", "index": 0}},
+        {"task": {"type": "worker", "index": 0}},
+    ],
+)
+def test_who_is_no_worker_is_refused(value: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TF_CONFIG", json.dumps(value) if value else "")
+    with pytest.raises(UserError, match=r"^TF_CONFIG must name this process as a worker or the chief;"):
+        join(device="cpu", reduce_precision="fp32")
+
+
+def test_gradients_are_not_rounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    place(monkeypatch, WORKERS)
+    with pytest.raises(UserError, match=r"^--reduce-precision bf16: TensorFlow sends gradients as they are$"):
+        join(device="cpu", reduce_precision="bf16")
+
+
+def test_a_worker_with_several_gpus_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    place(monkeypatch, WORKERS)
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: [kind, kind])
+    with pytest.raises(UserError, match="trains on one GPU, and this one sees 2; start one for each"):
+        join(device="auto", reduce_precision="fp32")
+
+
+@pytest.mark.parametrize(
+    ("backend", "more", "what"),
+    [(WorkerBackend, {"ranks": None}, "process"), (ReplicatedBackend, {"devices": 2}, "device")],
+)
+def test_xla_does_not_train_on_several(backend: Any, more: dict[str, Any], what: str) -> None:
+    choice = Choice.of(framework="tensorflow", model="basic", device="cpu", execution="xla")
+    with pytest.raises(UserError, match=rf"^--execution xla is for one {what}; choose graph or eager$"):
+        backend(SMALL, {}, choice, **more)
+
+
+def test_a_process_of_torchrun_is_not_the_only_worker(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place(monkeypatch, {"worker": ["a:1"]})
+    for name, value in {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "a", "MASTER_PORT": "1"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(tf.distribute, "MultiWorkerMirroredStrategy", unconnected)
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda _: [])
+    assert runs.refusal(capsys, train, "--data", "synthetic", "--framework", "tensorflow") == (
+        "torchrun names 2 processes, but those of tensorflow are 1; unset the variables of torchrun, "
+        "or TF_CONFIG"
+    )

@@ -1,0 +1,101 @@
+"""What torchrun and TF_CONFIG say of other processes: who counts, what is refused, whom an error names."""
+
+import json
+from pathlib import Path
+
+import pytest
+import runs
+import together
+
+from ptb_lm import train
+from ptb_lm.training import processes
+
+
+def config(workers: int) -> str:
+    cluster = {"worker": [f"node-{index}:2222" for index in range(workers)]}
+    return json.dumps({"cluster": cluster, "task": {"type": "worker", "index": 0}})
+
+
+def launch(monkeypatch: pytest.MonkeyPatch, *, torchrun: int = 0, tf_config: int = 0) -> None:
+    """Set the variables of so many processes; 0: none of them."""
+    for name in (*processes.PLACE, "TF_CONFIG"):
+        monkeypatch.delenv(name, raising=False)
+    if torchrun:
+        (port,) = together.free_ports(1)
+        address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        for name, value in {"RANK": "0", "WORLD_SIZE": str(torchrun), **address}.items():
+            monkeypatch.setenv(name, value)
+    if tf_config:
+        monkeypatch.setenv("TF_CONFIG", config(tf_config))
+
+
+@pytest.mark.parametrize(
+    ("torchrun", "tf_config", "expected"),
+    [
+        (0, 0, (1, "torchrun")),
+        (0, 1, (1, "torchrun")),
+        (0, 2, (2, "TF_CONFIG")),
+        (1, 2, (2, "TF_CONFIG")),
+        (2, 0, (2, "torchrun")),
+        (2, 1, (2, "torchrun")),
+        (2, 2, (2, "torchrun")),
+    ],
+)
+def test_who_names_more_processes_counts(
+    torchrun: int, tf_config: int, expected: tuple[int, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launch(monkeypatch, torchrun=torchrun, tf_config=tf_config)
+    assert processes.launched() == expected
+
+
+@pytest.mark.parametrize(("torchrun", "tf_config", "by"), [(2, 0, "torchrun"), (0, 2, "TF_CONFIG")])
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        (("--seeds", "1", "2"), "--seeds does not go with {}; --devices trains each seed on several devices"),
+        (("--devices", "3"), "--devices 3 does not match the 2 processes that {} names"),
+    ],
+)
+def test_the_error_names_who_started_them(
+    torchrun: int,
+    tf_config: int,
+    by: str,
+    flags: tuple[str, ...],
+    sentence: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    launch(monkeypatch, torchrun=torchrun, tf_config=tf_config)
+    assert runs.refusal(capsys, train, "--data", "synthetic", *flags) == sentence.format(by)
+
+
+@pytest.mark.parametrize(
+    ("torchrun", "sentence"),
+    [
+        (0, "TF_CONFIG is for --framework tensorflow; torchrun starts the processes of torch"),
+        (
+            1,
+            "TF_CONFIG names 2 processes, but those of torch are 1; unset the variables of torchrun, "
+            "or TF_CONFIG",
+        ),
+    ],
+)
+def test_torch_does_not_train_alone_in_each_worker_of_tf_config(
+    torchrun: int,
+    sentence: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    launch(monkeypatch, torchrun=torchrun, tf_config=2)
+    flags = ("--data", "synthetic", "--device", "cpu", "--run-dir", tmp_path / "run")
+    assert runs.refusal(capsys, train, *flags) == sentence
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_malformed_tf_config_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    launch(monkeypatch, torchrun=2)
+    monkeypatch.setenv("TF_CONFIG", "no JSON")
+    assert runs.refusal(capsys, train, "--data", "synthetic").startswith("TF_CONFIG is malformed;")
