@@ -333,7 +333,8 @@ def test_who_is_silent_is_named_and_the_same_signal_twice_ends_all(
         with pytest.raises(subprocess.TimeoutExpired):
             process.wait(0.5)
     process.send_signal(signal.SIGINT)
-    assert process.wait() == 128 + signal.SIGINT
+    # 1 if the launcher had noticed before the first signal that a process had failed.
+    assert process.wait() in (128 + signal.SIGINT, 1)
     assert not any(Path(f"/proc/{pid}").exists() for pid in ranks.values())
     said = kill_ranks.log(run).read_text()
     assert re.search(r"for \d+ seconds; continue with: python -m ptb_lm.train --resume", said)
