@@ -70,7 +70,7 @@ def _parser() -> argparse.ArgumentParser:
 def _counted(
     wanted: Sequence[tuple[str, str]], tries: int, seconds: float, seed: int, folder: Path
 ) -> list[dict[str, Any]]:
-    """Return how many tries of each fault ended how. Each has its share of the time left, at least one try."""
+    """Return how many tries of each fault ended how. Each has its share of the time, and at least one try."""
     # Imported here, because --help is asked for before torch is installed.
     from faults.outcomes import OUTCOMES
     from faults.subject import Subject
