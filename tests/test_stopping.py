@@ -18,7 +18,7 @@ from support import installed
 from ptb_lm import train
 from ptb_lm.data.vocabulary import Vocabulary
 from ptb_lm.files import locked
-from ptb_lm.training import launch, run_flags, tensors
+from ptb_lm.training import launch, run_flags, run_folder, tensors
 from ptb_lm.training.run_directory import RunDirectory
 
 pytestmark = pytest.mark.slow
@@ -225,7 +225,7 @@ def test_runs_that_start_together_get_folders_of_their_own(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both choose before either has made it; the clock stands still."""
-    monkeypatch.setattr(launch, "home", lambda: tmp_path)
+    monkeypatch.setattr(run_folder, "home", lambda: tmp_path)
     monkeypatch.setattr(launch.time, "strftime", lambda *_: "now")
     flags = ["--data", str(data), *runs.FLAGS, "--epochs", "1"]
     build, inner = launch.backend.build, []

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from rank_program import StopAfter
 from runs import assert_equal_runs, result, untimed_rows
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from together import StopAfter
 
 from ptb_lm import evaluate
 from ptb_lm.data import corpus
