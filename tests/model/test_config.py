@@ -63,11 +63,10 @@ def test_the_default_recipe_trains_otherwise() -> None:
         "small": {"average_epochs": 1.0},
         "medium": {
             "variational": True,
-            "keep_prob": 0.65,
+            "keep_prob": 0.6,
             "embedding_keep_prob": 0.8,
-            "recurrent_keep_prob": 0.8,
-            "epochs": 30,
-            "decay_after": 14,
+            "recurrent_keep_prob": 0.7,
+            "decay_after": 24,
             "lr_decay": 0.78,
             "average_epochs": 1.0,
         },
@@ -84,9 +83,14 @@ def test_the_default_recipe_trains_otherwise() -> None:
     }
 
 
-def test_the_race_is_the_beginning_of_medium_by_default() -> None:
+def test_the_race_is_medium_with_less_dropout_in_fewer_epochs() -> None:
     race, medium = RECIPES["default"]["race"], RECIPES["default"]["medium"]
-    assert differences(race, medium) == {"epochs": 20}
+    assert differences(race, medium) == {
+        "keep_prob": 0.65,
+        "recurrent_keep_prob": 0.8,
+        "epochs": 20,
+        "decay_after": 14,
+    }
 
 
 @pytest.mark.parametrize(
