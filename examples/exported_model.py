@@ -18,6 +18,7 @@ import numpy as np
 
 import ptb_lm
 from ptb_lm import cli
+from ptb_lm.errors import UserError
 
 PROG = "examples/exported_model.py"
 
@@ -36,7 +37,12 @@ def main(given: Sequence[str] | None = None) -> int:
 
 
 def _compare(arguments: argparse.Namespace) -> int:
-    import onnxruntime
+    try:
+        import onnxruntime
+    except ImportError:
+        raise UserError(
+            "onnxruntime is not installed; install it with: pip install 'ptb-lm[export]'"
+        ) from None
 
     sentences = arguments.sentences.read_text(encoding="utf-8").splitlines()
     # It splits the text as that of the training was split, and refuses a word that the model cannot read.

@@ -14,8 +14,10 @@ from ptb_lm.results.runs import Run
 # The steps that are runs in their own right, by the names of their folders.
 STEPS = {
     "small": {"small-tutorial": "0 tutorial", "small": "1 average: the default recipe"},
-    "medium": {"medium-tutorial": "0 tutorial", "medium": "5 our schedule: the default recipe"},
+    "medium": {"medium-tutorial": "0 tutorial", "medium": "4 schedule: the default recipe"},
 }
+# What the name of a run's folder ends with.
+_MODEL = re.compile(r"-(cudnn|block_fused|persistent)(-bf16|-fp16)?-(cpu|cuda)$")
 TITLES = [
     *("step", "beside the tutorial's", "epochs (best):", "best valid: weights:", "best valid: average:"),
     *("last valid: weights:", "last valid: average:", "device", "commit"),
@@ -27,7 +29,7 @@ def markdown(found: list[Run], config: str) -> str:
 
     The test split is left out, because nothing is chosen by it.
     """
-    steps = sorted(_steps(found, config), key=lambda step: (step[1].device, step[0]))
+    steps = sorted(_steps(found, config), key=lambda step: (step[0], step[1].device))
     rows = [_row(name, run) for name, run in steps]
     return table(TITLES, rows) if rows else "No step of it has been run yet.\n"
 
@@ -36,11 +38,11 @@ def _steps(found: list[Run], config: str) -> Iterator[tuple[str, Run]]:
     """Yield the runs that scripts/reproduce makes for it, with what they are called in the table."""
     prefix = f"ablation-{config}-"
     for run in found:
-        if named := re.fullmatch(r"(.+)-cudnn-(cpu|cuda)", run.folder.name):
-            if named[1] in STEPS[config]:
-                yield STEPS[config][named[1]], run
-            elif named[1].startswith(prefix):
-                yield named[1].removeprefix(prefix).replace("-", " "), run
+        name = _MODEL.sub("", run.folder.name)
+        if name in STEPS[config]:
+            yield STEPS[config][name], run
+        elif name.startswith(prefix):
+            yield name.removeprefix(prefix).replace("-", " "), run
 
 
 def _row(name: str, run: Run) -> list[str]:

@@ -107,8 +107,8 @@ RESULTS = {
         trainings.race("race-tied", "--tie-weights --epochs 14 --decay-after 9 --lr-decay 0.7"),
     ),
     "ablation": _result(
-        "from the tutorial's recipe of medium to the default and one step beyond, one thing after the other, "
-        "each with and without the weights' average",
+        "from the tutorial's recipe of medium to the default, one thing after the other, each with and "
+        "without the weights' average",
         trainings.ablation_of_medium(),
     ),
     "ablation-small": _result(

@@ -37,9 +37,10 @@ def write(results: Path) -> int:
 
 
 def _perplexities(found: list[Run]) -> str:
-    """Return the short table: finished runs of the tutorial's configurations, except the ablations.
+    """Return the short table: finished runs of the tutorial's configurations by either recipe.
 
-    Runs of one recipe and the same hyper-parameters are one row, whatever computed them.
+    Of runs with changed hyper-parameters it has only those with tied weights. Runs of one recipe and the same
+    hyper-parameters are one row, whatever computed them.
     """
     titles = ["test perplexity of", "the best epoch:", "the last epoch:", "published:", "runs", "on"]
     full = [
@@ -49,7 +50,7 @@ def _perplexities(found: list[Run]) -> str:
         and run.data == "ptb"
         and run.config.config in PUBLISHED
         and "final_test_perplexity" in run.result
-        and not run.folder.name.startswith("ablation-")
+        and (run.config.hyperparameters.tie_weights or not command.overrides(run, recipe=run.config.recipe))
     ]
     alike = groupby(sorted(full, key=_hyperparameters), key=_hyperparameters)
     return table(titles, (_short_row(list(group)) for _, group in alike))

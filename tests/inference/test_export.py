@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -256,3 +257,11 @@ def test_the_example_refuses_a_word_that_the_model_cannot_read(
     (tmp_path / "sentences").write_text("a\na zebra\n")
     problem = runs.refusal(capsys, example, run, tmp_path / "sentences")
     assert problem == "line 2: the word 'zebra' is not in the vocabulary, which has no <unk>"
+
+
+def test_the_example_says_that_onnxruntime_is_not_installed(
+    example: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)  # so that importing it fails
+    problem = runs.refusal(capsys, example, tmp_path / "run", tmp_path / "sentences")
+    assert problem == "onnxruntime is not installed; install it with: pip install 'ptb-lm[export]'"

@@ -114,10 +114,16 @@ def test_names_that_are_referred_to_are_there() -> None:
 @pytest.mark.parametrize("config", ablation.STEPS)
 def test_a_step_of_an_ablation_has_the_flags_of_those_before_it(config: str) -> None:
     name = "ablation-small" if config == "small" else "ablation"
-    trained = [step for step in plan.RESULTS[name].steps if isinstance(step, steps.Train)]
-    assert all(re.fullmatch(rf"ablation-{config}-\d-.*-cudnn-DEVICE", step.name) for step in trained)
-    for before, after in itertools.pairwise(trained):
-        assert after.flags.startswith(f"{before.flags} ")
+    for device in ("cpu", "cuda"):
+        trained = [step for step in plan.steps_of(name, device) if isinstance(step, steps.Train)]
+        assert len(trained) >= 3
+        for step in trained:
+            folder = re.compile(
+                rf"ablation-{config}-\d-.*-(cudnn|block_fused|persistent-fp16)-({device}|DEVICE)"
+            )
+            assert folder.fullmatch(step.name)
+        for before, after in itertools.pairwise(trained):
+            assert after.flags.startswith(f"{before.flags} ")
 
 
 def test_a_command_that_uses_a_run_waits_for_its_training(

@@ -1,6 +1,7 @@
 """The tables, pictures and records that scripts make of runs: of runs that the trainer made."""
 
 import contextlib
+import dataclasses
 import io
 import json
 import math
@@ -21,6 +22,7 @@ import runs
 from support import ROOT, installed
 
 from ptb_lm import train
+from ptb_lm.model.config import RECIPES
 from ptb_lm.results import __main__ as results_command
 from ptb_lm.training import run_flags
 from ptb_lm.training.run_directory import RunDirectory
@@ -279,7 +281,19 @@ def test_a_preset_that_is_not_known_is_shown_as_it_is(results: Path) -> None:
     assert [step["beside the tutorial's"] for step in steps] == ["", ""]
 
 
+def as_its_recipe_says(run: Path, **changes: Any) -> None:
+    """Let a run say that it had the hyper-parameters of its configuration."""
+
+    def declare(config: dict[str, Any]) -> None:
+        hyperparameters = RECIPES[config["recipe"]][config["config"]].replace(**changes)
+        config.update(hyperparameters=dataclasses.asdict(hyperparameters))
+
+    runs.change(run / "config.json", declare)
+
+
 def test_the_short_table_is_of_full_runs_that_have_ended(results: Path) -> None:
+    for name in ("seed-1", "seed-2", "seed-3", "tutorial"):
+        as_its_recipe_says(results / name)
     tables(results)
     rows = part(results.parent / "README.md", "perplexities")
     by_runs = {tuple(re.findall(r"\(results/([^)]+)\)", row["runs"])): row for row in rows}
@@ -292,14 +306,26 @@ def test_the_short_table_is_of_full_runs_that_have_ended(results: Path) -> None:
     assert row["the last epoch"] == f"{result['final_test_perplexity']:.2f}"
     assert row["published"] == "115.91"
     assert by_runs["long",]["published"] == "–"
+    assert "--keep-prob 0.7 --tie-weights" in by_runs["long",]["test perplexity of"]
     tests = [runs.result(results / seed)["test_perplexity"] for seed in seeds]
     expected = f"**{sum(tests) / 3:.2f}** ({min(tests):.2f} to {max(tests):.2f})"
     assert by_runs[seeds]["the best epoch"] == expected
-    assert "--keep-prob 0.7" in by_runs["long",]["test perplexity of"]
+
+
+def test_of_changed_hyper_parameters_the_short_table_has_tied_weights_only(results: Path) -> None:
+    as_its_recipe_says(results / "seed-1", keep_prob=0.7)
+    as_its_recipe_says(results / "seed-2", keep_prob=0.7, tie_weights=True)
+    tables(results)
+    rows = part(results.parent / "README.md", "perplexities")
+    (row,) = [row for row in rows if "(results/seed-" in row["runs"]]
+    assert row["test perplexity of"] == "medium, default recipe, `--keep-prob 0.7 --tie-weights`"
+    assert row["runs"] == "[1](results/seed-2)"
 
 
 def test_the_short_table_has_one_row_for_all_that_computed_the_same(results: Path) -> None:
     """Model, precision and device are how it was computed."""
+    for seed in ("seed-1", "seed-2", "seed-3"):
+        as_its_recipe_says(results / seed)
     runs.change(results / "seed-2" / "config.json", lambda config: config.update(model="basic"))
     in_environment(results / "seed-3", device="a GPU", cuda="13.0")
     tables(results)

@@ -12,13 +12,14 @@ import termios
 import threading
 from pathlib import Path
 
-import pyte
 import pytest
 import runs
 
 from ptb_lm import train
 from ptb_lm.training import progress_text, trainer
 from ptb_lm.training.progress_text import Status
+
+pyte = pytest.importorskip("pyte")  # a terminal in Python
 
 NOW = Status(
     epoch=3,
