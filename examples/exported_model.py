@@ -41,7 +41,8 @@ def _compare(arguments: argparse.Namespace) -> int:
         import onnxruntime
     except ImportError:
         raise UserError(
-            "onnxruntime is not installed; install it with: pip install 'ptb-lm[export]'"
+            "onnxruntime is not installed; install it with: pip install 'ptb-lm[export]' (a checkout: -e "
+            "'.[export]')"
         ) from None
 
     sentences = arguments.sentences.read_text(encoding="utf-8").splitlines()

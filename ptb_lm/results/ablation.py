@@ -4,23 +4,20 @@ To average the weights changes nothing that is trained, so that one run tells of
 had not been averaged, and their average.
 """
 
-import re
 from collections.abc import Iterator
 
 from ptb_lm.results import command
 from ptb_lm.results.markdown import epochs, perplexity, table
-from ptb_lm.results.runs import Run
+from ptb_lm.results.runs import Run, result_of
 
 # The steps that are runs in their own right, by the names of their folders.
 STEPS = {
     "small": {"small-tutorial": "0 tutorial", "small": "1 average: the default recipe"},
     "medium": {"medium-tutorial": "0 tutorial", "medium": "4 schedule: the default recipe"},
 }
-# What the name of a run's folder ends with.
-_MODEL = re.compile(r"-(cudnn|block_fused|persistent)(-bf16|-fp16)?-(cpu|cuda)$")
 TITLES = [
     *("step", "beside the tutorial's", "epochs (best):", "best valid: weights:", "best valid: average:"),
-    *("last valid: weights:", "last valid: average:", "device", "commit"),
+    *("last valid: weights:", "last valid: average:", "model", "device", "commit"),
 ]
 
 
@@ -35,10 +32,10 @@ def markdown(found: list[Run], config: str) -> str:
 
 
 def _steps(found: list[Run], config: str) -> Iterator[tuple[str, Run]]:
-    """Yield the runs that scripts/reproduce makes for it, with what they are called in the table."""
+    """Yield the runs that are steps of it, by whatever model, with what they are called in the table."""
     prefix = f"ablation-{config}-"
     for run in found:
-        name = _MODEL.sub("", run.folder.name)
+        name = result_of(run.folder)
         if name in STEPS[config]:
             yield STEPS[config][name], run
         elif name.startswith(prefix):
@@ -54,6 +51,7 @@ def _row(name: str, run: Run) -> list[str]:
         epochs([run]),
         *(perplexity([min(values, default=None)], strong=True) for values in both),
         *(perplexity(values[-1:] if run.result else []) for values in both),
+        command.model(run),
         run.device,
         run.commit,
     ]

@@ -42,6 +42,14 @@ def execution(run: Run) -> str:
     return "" if choice.execution in usual else choice.execution
 
 
+def model(run: Run) -> str:
+    """Return what computed a run, for people: framework, model, execution and precision, without defaults."""
+    choice = run.config.choice
+    parts = [choice.framework, choice.model, execution(run)]
+    precision = "" if choice.precision == "fp32" else f" @{choice.precision}"
+    return " ".join(part for part in parts if part) + precision
+
+
 def overrides(run: Run, *, recipe: str) -> list[str]:
     """Return the flags that turn a recipe's preset into this run; none if either is unknown."""
     config = run.config

@@ -14,8 +14,8 @@ def epochs(runs: Sequence[Run]) -> str:
     """Return how many epochs some runs of one configuration have done, and which was each one's best."""
     best = ", ".join(dict.fromkeys(str(run.best["epoch"]) for run in runs))
     done, planned = len(runs[0].epochs), runs[0].config.hyperparameters.epochs
-    going_on = "" if runs[0].result else f" of {planned}, going on"
-    return f"{done}{going_on} (best {best})"
+    unfinished = "" if runs[0].result else f" of {planned}, not ended"
+    return f"{done}{unfinished} (best {best})"
 
 
 def perplexity(values: Sequence[float | None], *, strong: bool = False) -> str:

@@ -74,8 +74,17 @@ RESULTS = {
         trainings.cudnn("large-tutorial", "--config large --recipe tutorial"),
     ),
     "medium-seeds": _result(
-        "medium with two more seeds",
-        (trainings.cudnn(f"medium-seed-{seed}", f"--config medium --seed {seed}") for seed in (2, 3)),
+        "medium with three seeds by the fastest model",
+        trainings.fastest("medium", "--config medium"),
+        trainings.fastest("medium-seed-2", "--config medium --seed 2"),
+        trainings.fastest("medium-seed-3", "--config medium --seed 3"),
+    ),
+    "medium-choice": _result(
+        "the runs that medium's default was chosen from by validation", trainings.choice_of_medium()
+    ),
+    "large-variations": _result(
+        "large with another schedule, and with another bound on the gradient",
+        trainings.variations_of_large(),
     ),
     "medium-tied": _result(
         "medium with tied weights", trainings.cudnn("medium-tied", "--config medium --tie-weights")

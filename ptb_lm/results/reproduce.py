@@ -13,7 +13,7 @@ from types import FrameType
 from ptb_lm import cli, host
 from ptb_lm.bench import rows
 from ptb_lm.errors import UserError
-from ptb_lm.results import keep, records, table
+from ptb_lm.results import keep, records, runs, table
 from ptb_lm.results.plan import results_of, steps_of
 from ptb_lm.results.steps import Adapt, Race, Step, Suite, Train, UnlessKept, arguments, find_device
 from ptb_lm.training.run_directory import RunDirectory
@@ -121,8 +121,9 @@ class _Work:
 
     def _do(self, step: Step) -> int:
         if isinstance(step, UnlessKept):
-            kept = RunDirectory(self.root / "results" / f"{step.result}-cudnn-{self.device}")
-            return 0 if kept.result.exists() else self._make(step.result)
+            finished = (path.parent for path in (self.root / "results").glob("*/result.json"))
+            kept = any(runs.result_of(folder) == step.result for folder in finished)
+            return 0 if kept else self._make(step.result)
         if isinstance(step, Train):
             return self._train(step)
         if isinstance(step, Adapt):

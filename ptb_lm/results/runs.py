@@ -1,6 +1,7 @@
 """Trained runs, finished or not, read from their folders."""
 
 import math
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,13 @@ from typing import Any
 from ptb_lm.errors import UserError
 from ptb_lm.training.run_config import RunConfig
 from ptb_lm.training.run_directory import RunDirectory
+
+_COMPUTED_BY = re.compile(r"-(cudnn|block_fused|persistent)(-(bf16|fp16))?-(cpu|cuda)$")
+
+
+def result_of(folder: Path) -> str:
+    """Return which result a kept run is of: its folder's name without the model, precision and device."""
+    return _COMPUTED_BY.sub("", folder.name)
 
 
 @dataclass(frozen=True, kw_only=True)

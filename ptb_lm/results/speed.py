@@ -1,7 +1,8 @@
-"""Write the tables of speed in README.md, docs/performance.md and docs/scaling.md from what is in results/.
+"""Write the tables of speed in README.md and docs/ from what is in results/.
 
 A part lies between `<!-- NAME: ... -->` and `<!-- end of NAME -->`. Speed is in README.md and
-docs/performance.md, contention and scoring in docs/performance.md, scaling in docs/scaling.md.
+docs/performance.md, contention and scoring in docs/performance.md, scaling in docs/scaling.md, and one call
+(of several layers, beside a call of each) in docs/semantics.md.
 """
 
 from collections.abc import Sequence
@@ -16,6 +17,7 @@ MEASURED = "bench-precisions-cpu"
 CONTENTION = "contention-medium-cpu"
 SCORING = {"float32": "scoring-medium-fp32-cpu", "bfloat16": "scoring-medium-bf16-cpu"}
 SCALING = "bench-scaling-cpu"
+SEMANTICS = "bench-semantics-cpu"
 PAGES = ("README.md", "docs/performance.md")  # with the part speed
 # What the pages show, with what a reader calls it.
 NAMES = {
@@ -62,6 +64,10 @@ def write(root: Path) -> None:
     report = f"[report](../results/{SCALING}/report.md)"
     part = f"{_machine(scaling)} ({report}).\n\n{_of_processes(scaling.groups)}"
     write_part(root / "docs" / "scaling.md", "scaling", part)
+    semantics = summarise(results / SEMANTICS)
+    report = f"[report](../results/{SEMANTICS}/report.md)"
+    part = f"{_of_one_call(semantics.groups)}\n{_machine(semantics)} ({report}).\n"
+    write_part(root / "docs" / "semantics.md", "one call", part)
 
 
 def _kept(folder: Path) -> str:
@@ -80,6 +86,18 @@ def _of_processes(groups: Sequence[Group]) -> str:
             if len(rates) == len(found):
                 one, two = rates
                 rows.append([group.workload, f"`{model}`", f"{one:,.0f}", f"{two:,.0f}", f"{two / one:.2f}"])
+    return table(titles, rows)
+
+
+def _of_one_call(groups: Sequence[Group]) -> str:
+    """Return how much faster one call of all layers is than a call of each, by pass."""
+    titles = ["pass", "one call, × a call of each layer:", "95 % interval:"]
+    rows = []
+    for group in groups:
+        result = group.result("one-call-torch/cudnn")
+        if result and result.ratio and result.ratio.interval:
+            low, high = result.ratio.interval
+            rows.append([group.pass_name, f"{result.ratio.estimate:.2f}", f"{low:.2f} to {high:.2f}"])
     return table(titles, rows)
 
 

@@ -121,7 +121,7 @@ def _row(group: list[Run]) -> list[str]:
     return [
         run.config.config,
         command.recipe(run),
-        _model(run),
+        command.model(run),
         ", ".join(f"[{each.config.choice.seed}]({each.folder.name})" for each in group),
         next((f"{result['parameters']:,}" for result in results if "parameters" in result), ""),
         epochs(group),
@@ -140,13 +140,6 @@ def _row(group: list[Run]) -> list[str]:
         f"`{command.command_of(run)}`",
         ", ".join(_curve(each) for each in group if (each.folder / curve.FILE).exists()),
     ]
-
-
-def _model(run: Run) -> str:
-    choice = run.config.choice
-    parts = [choice.framework, choice.model, command.execution(run)]
-    precision = "" if choice.precision == "fp32" else f" @{choice.precision}"
-    return " ".join(part for part in parts if part) + precision
 
 
 def _minutes(results: list[dict[str, Any]]) -> str:

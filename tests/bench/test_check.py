@@ -5,6 +5,7 @@ What can be wrong, in every workload of every suite, is in test_mutants.py.
 
 import dataclasses
 import functools
+import math
 from pathlib import Path
 from typing import Any
 
@@ -418,3 +419,25 @@ def test_a_wrong_gradient_of_any_one_tensor_is_refused(monkeypatch: pytest.Monke
         Off.name = name
         with pytest.raises(check.WrongError, match=f"gradient of {name} in training step"):
             check.check(LANGUAGE, mutants.wrapped(Off), precision="fp32", seed=3)
+
+
+def test_the_length_of_a_gradient_is_that_along_the_reference() -> None:
+    generator = np.random.default_rng(0)
+    gradients = {name: generator.normal(size=(40, 3)) for name in "abc"} | {"zero": np.zeros(5)}
+    answered = expected.gradients("0", gradients)
+    nothing = dict.fromkeys(gradients, 0.0)
+    for factor in (0.95, 1.05):
+        found = {name: factor * gradient.ravel() for name, gradient in gradients.items()}
+        errors = expected.length_errors(answered, "0", found, nothing)
+        assert errors == pytest.approx({"a": 0.05, "b": 0.05, "c": 0.05, "zero": 0})
+    rounding = {name: 0.02 * np.linalg.norm(gradient) for name, gradient in gradients.items()}
+    errors = expected.length_errors(answered, "0", found, rounding)
+    assert errors == pytest.approx({"a": 0.03, "b": 0.03, "c": 0.03, "zero": 0})
+
+    beside = generator.normal(size=120)
+    beside -= gradients["a"].ravel() * (beside @ gradients["a"].ravel()) / np.sum(gradients["a"] ** 2)
+    found = {"a": gradients["a"].ravel() + beside, "b": np.full(120, np.nan), "c": gradients["c"].ravel()}
+    errors = expected.length_errors(answered, "0", found, nothing)
+    assert errors["a"] == pytest.approx(0, abs=1e-12)
+    assert expected.gradient_errors(answered, "0", found)["a"] > 0.5
+    assert math.isnan(errors["b"])

@@ -1,6 +1,7 @@
 """Wrong is never fast: in every workload of every suite, whatever is wrong is refused before it is timed."""
 
 import dataclasses
+import functools
 from typing import Any
 
 import mutants
@@ -62,3 +63,29 @@ def test_what_is_right_passes(task: Task, passes: tuple[str, ...], model: str) -
 def test_what_is_wrong_is_refused(task: Task, passes: tuple[str, ...], mutant: mutants.Mutant) -> None:
     with pytest.raises(check.WrongError, match=r"off by|dropout"):
         check.check(task, mutant, precision="fp32", seed=3, passes=passes)
+
+
+# At its own size: what rounds in few words and units does not cancel out as it does there.
+SMALL = next(each for each in SUITES["quick"].workloads if each.name == "small")
+
+
+@pytest.mark.slow  # the reference computes in a process of its own
+@pytest.mark.parametrize("model", ["basic", "block_fused", "cudnn"])
+def test_what_is_right_passes_in_bfloat16(model: str) -> None:
+    build = functools.partial(mutants.right, model=model, precision="bf16")
+    check.check(SMALL.task, build, precision="bf16", seed=3, passes=SMALL.passes)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "wrong", sorted(mutants.of(SMALL.task, SMALL.passes).keys() - {"second bias trained"})
+)
+def test_what_is_wrong_is_refused_in_bfloat16(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Among it what is off by less than bfloat16 rounds: weights that move by 5 % too much.
+
+    A second bias that is trained changes the loss of the second step alone, and that by less.
+    """
+    monkeypatch.setattr(mutants, "right", functools.partial(mutants.right, precision="bf16"))
+    mutant = mutants.of(SMALL.task, SMALL.passes)[wrong]
+    with pytest.raises(check.WrongError, match=r"off by|dropout"):
+        check.check(SMALL.task, mutant, precision="bf16", seed=3, passes=SMALL.passes)

@@ -264,4 +264,7 @@ def test_the_example_says_that_onnxruntime_is_not_installed(
 ) -> None:
     monkeypatch.setitem(sys.modules, "onnxruntime", None)  # so that importing it fails
     problem = runs.refusal(capsys, example, tmp_path / "run", tmp_path / "sentences")
-    assert problem == "onnxruntime is not installed; install it with: pip install 'ptb-lm[export]'"
+    assert problem == (
+        "onnxruntime is not installed; install it with: pip install 'ptb-lm[export]' (a checkout: -e "
+        "'.[export]')"
+    )

@@ -196,7 +196,7 @@ def test_a_run_that_is_going_on_has_what_it_has_done(results: Path) -> None:
     row, done = tables(results)["going-on"], runs.metrics(results / "going-on")
     best = min(done, key=lambda each: float(each["valid_perplexity"]))
     assert (row["config"], row["recipe"]) == ("demo", "both")
-    assert row["epochs (best)"] == f"{len(done)} of 1000, going on (best {best['epoch']})"
+    assert row["epochs (best)"] == f"{len(done)} of 1000, not ended (best {best['epoch']})"
     assert (row["train"], row["valid"]) == tuple(
         f"{best[f'{split}_perplexity']:.2f}" for split in ("train", "valid")
     )
@@ -244,6 +244,26 @@ def test_an_ablation_shows_validation_only(results: Path) -> None:
     assert "test" not in rows[0]
     assert part(results / "README.md", "ablation of medium") == []
     assert "No step of it has been run yet." in (results / "README.md").read_text()
+
+
+def test_the_steps_of_an_ablation_are_in_order_whatever_computed_them(results: Path) -> None:
+    folders = {
+        "seed-1": "medium-persistent-fp16-cuda",
+        "seed-2": "ablation-medium-2-variational-block_fused-bf16-cpu",
+        "tutorial": "medium-tutorial-block_fused-cpu",
+        "seed-3": "medium-more-dropout-seed-3-persistent-fp16-cuda",  # is none
+    }
+    for run, folder in folders.items():
+        (results / run).rename(results / folder)
+    runs.change(results / folders["seed-1"] / "config.json", lambda config: config.update(precision="bf16"))
+    tables(results)
+    steps = part(results / "README.md", "ablation of medium")
+    assert [step["step"] for step in steps] == [
+        f"[0 tutorial]({folders['tutorial']})",
+        f"[2 variational]({folders['seed-2']})",
+        f"[4 schedule: the default recipe]({folders['seed-1']})",
+    ]
+    assert [step["model"] for step in steps] == ["torch cudnn", "torch cudnn", "torch cudnn @bf16"]
 
 
 def test_a_column_that_not_all_epochs_have_is_not_in_the_table(results: Path) -> None:
@@ -405,6 +425,14 @@ finally:
 
 
 SVG = "{http://www.w3.org/2000/svg}"
+
+
+@pytest.mark.parametrize(
+    "picture", sorted((ROOT / "results").glob("*/curve.svg")), ids=lambda p: p.parent.name
+)
+def test_the_curve_of_a_kept_run_names_its_folder(picture: Path) -> None:
+    texts = {element.text for element in ElementTree.parse(picture).iter(f"{SVG}text")}
+    assert any(text and text.startswith(picture.parent.name) for text in texts)
 
 
 def line(picture: ElementTree.Element, name: str) -> np.ndarray:

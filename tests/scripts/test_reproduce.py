@@ -232,8 +232,9 @@ def test_a_dry_run_says_what_would_be_run(checkout: Path) -> None:
         f"python -m ptb_lm.train {flags} --device cpu --run-dir checkpoints/reproduce-{name} --overwrite   "
         f"# kept in results/{name}"
         for name, flags in {
-            "medium-seed-2-cudnn-cpu": "--model cudnn --config medium --seed 2",
-            "medium-seed-3-cudnn-cpu": "--model cudnn --config medium --seed 3",
+            "medium-block_fused-cpu": "--model block_fused --precision auto --config medium",
+            "medium-seed-2-block_fused-cpu": "--model block_fused --precision auto --config medium --seed 2",
+            "medium-seed-3-block_fused-cpu": "--model block_fused --precision auto --config medium --seed 3",
             "race-COMMIT-cpu": "--config race --model block_fused --precision auto",
         }.items()
     ]

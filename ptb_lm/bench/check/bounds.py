@@ -35,6 +35,7 @@ class Bound(NamedTuple):
         loss: Of each loss.
         norm: Of the gradient's norm.
         gradient: Of each tensor's gradient, by its own norm.
+        length: Of the length of each tensor's gradient along the reference's.
         update: Of what Adam's steps made of each tensor, by the norm of that.
         size: Of that norm.
         moved: Of the change of the loss by Adam's steps.
@@ -43,6 +44,7 @@ class Bound(NamedTuple):
     loss: float
     norm: float
     gradient: float
+    length: float
     update: float
     size: float
     moved: float
@@ -50,23 +52,27 @@ class Bound(NamedTuple):
     def over(self, steps: int) -> "Bound":
         """Return the row for sequences of so many steps: of more than STEPS it is wider in proportion."""
         factor = max(1.0, steps / STEPS)
-        return self._replace(
-            loss=factor * self.loss, norm=factor * self.norm, gradient=factor * self.gradient
-        )
+        wider = {name: factor * getattr(self, name) for name in ("loss", "norm", "gradient", "length")}
+        return self._replace(**wider)
 
     def of(self, targets: int) -> "Bound":
         """Return the row for a mean over so many targets: of fewer than TARGETS less rounding cancels out.
 
         It is wider as the root of their number, within limits. A loss is one sum: its bound is at most WIDEST
-        times as wide. A tensor's gradient is the norm of many: its bound is wider by the root of that.
+        times as wide. A tensor's gradient is the norm of many: its bound is wider by the root of that. From
+        MANY_TARGETS on its length is known better than the rest of it.
         """
         factor = min(max(1.0, math.sqrt(TARGETS / targets)), WIDEST)
         gradient = math.sqrt(factor) * self.gradient
-        return self._replace(loss=factor * self.loss, norm=factor * self.norm, gradient=gradient)
+        length = self.length if targets >= MANY_TARGETS else gradient
+        return self._replace(
+            loss=factor * self.loss, norm=factor * self.norm, gradient=gradient, length=length
+        )
 
 
 STEPS = 100
 TARGETS = 40
+MANY_TARGETS = 400
 WIDEST = 2.5
 # By how much wider the bound on gradients is for CTC: it adds logarithms of probabilities up to some
 # thousand, whose rounding is a relative error of the probability. Over 1000 steps in float32 a right gradient
@@ -75,11 +81,11 @@ CTC = 3.0
 
 
 BOUNDS = {
-    "fp64": Bound(loss=1e-12, norm=1e-12, gradient=1e-11, update=1e-6, size=1e-6, moved=1e-6),
-    "fp32": Bound(loss=2e-6, norm=5e-5, gradient=1e-4, update=0.3, size=3e-2, moved=0.3),
-    "tf32": Bound(loss=4e-4, norm=6e-3, gradient=6e-2, update=0.3, size=3e-2, moved=0.3),
-    "fp16": Bound(loss=2e-4, norm=3e-3, gradient=3e-2, update=0.3, size=3e-2, moved=0.3),
-    "bf16": Bound(loss=2e-3, norm=3e-2, gradient=0.2, update=0.3, size=3e-2, moved=0.3),
+    "fp64": Bound(loss=1e-12, norm=1e-12, gradient=1e-11, length=1e-11, update=1e-6, size=1e-6, moved=1e-6),
+    "fp32": Bound(loss=2e-6, norm=5e-5, gradient=1e-4, length=1e-4, update=0.3, size=3e-2, moved=0.3),
+    "tf32": Bound(loss=4e-4, norm=6e-3, gradient=6e-2, length=6e-2, update=0.3, size=3e-2, moved=0.3),
+    "fp16": Bound(loss=2e-4, norm=3e-3, gradient=3e-2, length=3e-2, update=0.3, size=3e-2, moved=0.3),
+    "bf16": Bound(loss=2e-3, norm=3e-2, gradient=0.2, length=4e-2, update=0.3, size=3e-2, moved=0.3),
 }
 
 # What the norm may be off by besides, for each element of the largest tensor: torch sums up a norm's squares

@@ -71,16 +71,44 @@ def gradient_errors(
         found: Fingerprints of a variant's gradients, by name.
         rounding: The norm of what is no error in each, but the rounding of what it was read off.
     """
-    norms = {name: float(answered[f"{prefix}.norm of {name}"]) for name in found}
-    whole = float(np.sqrt(sum(norm**2 for norm in norms.values())))
-    # A gradient far smaller than the others is known less well, relative to itself.
+    lengths = _lengths(answered, prefix, found)
     errors = {}
     for name, image in found.items():
         error = float(np.linalg.norm(image - answered[f"{prefix}.{name}"]))
         if rounding is not None and not np.isnan(error):
             error = max(error - rounding[name], 0.0)
-        errors[name] = error / max(norms[name], whole / 100)
+        errors[name] = error / lengths[name]
     return errors
+
+
+def length_errors(
+    answered: Answer, prefix: str, found: Mapping[str, NDArray[np.float64]], rounding: Mapping[str, float]
+) -> dict[str, float]:
+    """Return by how much each tensor's gradient is too long or too short along the reference's, relative.
+
+    What half precision rounds in a gradient points in every direction and hardly changes this length. So a
+    wrong factor shows here that is smaller than the error of the whole may be. The arguments, and what errors
+    are relative to, are those of `gradient_errors`. The whole norm of the rounding is subtracted: along no
+    direction can it be more.
+    """
+    lengths = _lengths(answered, prefix, found)
+    errors = {}
+    for name, image in found.items():
+        expected = answered[f"{prefix}.{name}"]
+        length = float(np.linalg.norm(expected))
+        error = abs(float((image - expected) @ expected)) / length if length else 0.0
+        if not np.isnan(error):
+            error = max(error - rounding[name], 0.0)
+        errors[name] = error / lengths[name]
+    return errors
+
+
+def _lengths(answered: Answer, prefix: str, names: Iterable[str]) -> dict[str, float]:
+    """Return what the error of each tensor's gradient is relative to: its norm, as a rule."""
+    norms = {name: float(answered[f"{prefix}.norm of {name}"]) for name in names}
+    whole = float(np.sqrt(sum(norm**2 for norm in norms.values())))
+    # A gradient far smaller than the others is known less well, relative to itself.
+    return {name: max(norm, whole / 100) for name, norm in norms.items()}
 
 
 def _key(question: Question) -> str:

@@ -129,14 +129,17 @@ def _compare(model: Backend, question: Steps, errors: Errors, *, masked: bool = 
         norm = float(answered[f"{index}.norm"])
         off = _relative(step.norm, norm)
         errors.add("norm", f"norm of the gradient {where}", off, slack=slack + naive_sum)
-        # A norm that is off by its rounding clips as much otherwise, and moves the weights as much further.
-        slack += off
+        if norm * (1 + off) > config.max_grad_norm:
+            # A norm that is off by its rounding clips as much otherwise: the weights move so much further.
+            slack += off
         # What a step took of a weight is the rate times the gradient, clipped.
         scale = question.rates[index] * min(1.0, config.max_grad_norm / norm)
         found = {name: moved / scale for name, moved in step.moved.items()}
         rounding = {name: rounded / scale for name, rounded in step.rounding.items()}
         for name, error in expected.gradient_errors(answered, f"{index}", found, rounding).items():
             errors.add("gradient", f"gradient of {name} {where}", error, slack=slack)
+        for name, error in expected.length_errors(answered, f"{index}", found, rounding).items():
+            errors.add("length", f"length of the gradient of {name} {where}", error, slack=slack)
     return steps[0]
 
 
