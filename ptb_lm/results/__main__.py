@@ -61,7 +61,7 @@ def _add_tables(commands: _Commands) -> None:
     text = "Write the table of models that adapt to the text, into results/README.md."
     _add_results(_add(commands, "adaptation", text, _adaptation))
 
-    text = "Write the tables of speed in README.md and docs/performance.md from a benchmark's rows."
+    text = "Write the tables of speed in README.md and docs/ from the benchmark's rows."
     speed = _add(commands, "speed", text, _speed)
     speed.add_argument(
         "--root", type=Path, default=files.home(), help="root of the checkout (default: this one)"
@@ -113,7 +113,7 @@ def _add_reproduce(commands: _Commands) -> None:
     reproduce = commands.add_parser("reproduce", prog=REPRODUCE, description=text, help=text)
     reproduce.formatter_class = argparse.RawDescriptionHelpFormatter
     reproduce.epilog = (
-        f"{listed}\n  {'all (default)':<{width}}all results that this machine can make\n\n{_PROMISES}"
+        f"{listed}\n  {'all (default)':<{width}}the usual results that this machine can make\n\n{_PROMISES}"
     )
     reproduce.add_argument("names", nargs="*", metavar="RESULT", help="what to make, in this order")
     reproduce.add_argument(
@@ -179,7 +179,7 @@ def _speed(arguments: argparse.Namespace) -> int:
     from ptb_lm.results import speed
 
     speed.write(arguments.root)
-    print(f"wrote the tables of speed into {', '.join(speed.PAGES)} and docs/scaling.md")
+    print(f"wrote the tables of speed into {', '.join(speed.PAGES)}, docs/scaling.md and docs/semantics.md")
     return 0
 
 

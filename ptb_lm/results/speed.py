@@ -91,7 +91,7 @@ def _of_processes(groups: Sequence[Group]) -> str:
 
 def _of_one_call(groups: Sequence[Group]) -> str:
     """Return how much faster one call of all layers is than a call of each, by pass."""
-    titles = ["pass", "one call, × a call of each layer:", "95 % interval:"]
+    titles = ["pass", "one call: times as fast as a call of each layer:", "95 % interval:"]
     rows = []
     for group in groups:
         result = group.result("one-call-torch/cudnn")

@@ -63,7 +63,7 @@ class Python:
 
 @dataclass(frozen=True)
 class UnlessKept:
-    """Another result, unless results/ has a finished run of it already, by whatever model."""
+    """Another result, unless results/ has a finished run of it, by whatever model and device."""
 
     result: str
     on: str = ""
@@ -108,7 +108,7 @@ def arguments(step: Train | Adapt | Suite | Python) -> str:
 def command_line(step: Step) -> str:
     """Return a step as a person would type it, with a remark."""
     if isinstance(step, UnlessKept):
-        return f"scripts/reproduce {step.result}   # unless results/ has such a run"
+        return f"scripts/reproduce {step.result}   # unless results/ has a finished run of it"
     if isinstance(step, Adapt):
         return f"python {arguments(step)}   # unless it is there; its run is trained first"
     kept = f"   # kept in results/{step.name}" if isinstance(step, Train | Suite) else ""

@@ -10,7 +10,7 @@ from statistics import fmean
 from typing import Any
 
 from ptb_lm.model.config import PRESETS
-from ptb_lm.results import ablation, checks, command, curve, runs, seed_table
+from ptb_lm.results import ablation, checks, command, curve, measured, runs, seed_table
 from ptb_lm.results.markdown import epochs, perplexity, table, write_part
 from ptb_lm.results.runs import Run
 
@@ -30,6 +30,7 @@ def write(results: Path) -> int:
     for config in ablation.STEPS:
         write_part(page, f"ablation of {config}", ablation.markdown(found, config))
     write_part(page, seed_table.PART, seed_table.markdown(results))
+    write_part(page, measured.PART, measured.markdown(results))
     front = results.parent / "README.md"
     if front.is_file():  # of a checkout
         write_part(front, "perplexities", _perplexities(found))
@@ -42,7 +43,7 @@ def _perplexities(found: list[Run]) -> str:
     Of runs with changed hyper-parameters it has only those with tied weights. Runs of one recipe and the same
     hyper-parameters are one row, whatever computed them.
     """
-    titles = ["test perplexity of", "the best epoch:", "the last epoch:", "published:", "runs", "on"]
+    titles = ["test perplexity of", "the best epoch:", "the last epoch:", "the tutorial's:", "runs", "on"]
     full = [
         run
         for run in found

@@ -140,3 +140,25 @@ def test_a_command_that_uses_a_run_waits_for_its_training(
     using = plan.RESULTS["using"].steps[0]
     assert reproduce._Work(tmp_path, "cpu")._do(using) == 1
     assert [command.split()[:2] for command in started] == [["-m", "ptb_lm.train"]]
+
+
+def test_a_result_that_is_kept_is_not_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever computed it, if the run has ended."""
+    made = []
+
+    def makes(work: reproduce._Work, name: str) -> int:
+        made.append(name)
+        return 0
+
+    monkeypatch.setattr(reproduce._Work, "_listen", lambda _: None)  # the tests keep their signals
+    monkeypatch.setattr(reproduce._Work, "_make", makes)
+    kept = tmp_path / "results" / "small-tutorial-block_fused-bf16-cpu"
+    kept.mkdir(parents=True)
+    for files, expected in ((("config.json",), ["small-tutorial"]), (("result.json",), [])):
+        for name in files:
+            (kept / name).touch()
+        made.clear()
+        assert reproduce._Work(tmp_path, "cuda")._do(steps.UnlessKept("small-tutorial")) == 0
+        assert made == expected
+    assert reproduce._Work(tmp_path, "cuda")._do(steps.UnlessKept("small")) == 0
+    assert made == ["small"]

@@ -89,7 +89,8 @@ def length_errors(
     What half precision rounds in a gradient points in every direction and hardly changes this length. So a
     wrong factor shows here that is smaller than the error of the whole may be. The arguments, and what errors
     are relative to, are those of `gradient_errors`. The whole norm of the rounding is subtracted: along no
-    direction can it be more.
+    direction can it be more. It is never more than the error of the whole, so it matters only where its bound
+    is tighter: in bfloat16.
     """
     lengths = _lengths(answered, prefix, found)
     errors = {}

@@ -1,0 +1,41 @@
+"""The table of the benchmark's folders in results/: the commit, the machine and the day of each."""
+
+from pathlib import Path
+
+from ptb_lm.bench import rows
+from ptb_lm.results.markdown import table
+
+PART = "benchmarks"
+TITLES = ("folder", "commit", "processor or GPU", "day", "processes of a variant:")
+
+
+def markdown(results: Path) -> str:
+    """Return the table, one row for each folder with measured rows, the newest first.
+
+    Raises:
+        UserError: Rows cannot be read.
+    """
+    folders = sorted(path.parent for path in results.glob(f"*/{rows.FILE}"))
+    found = [each for folder in folders if (each := _row(folder))]
+    return table(TITLES, sorted(found, key=lambda row: row[3], reverse=True))
+
+
+def _row(folder: Path) -> list[str] | None:
+    measured = [row for row in rows.read(folder)[0] if row.status == rows.MEASURED]
+    if not measured:
+        return None
+    commits = dict.fromkeys((row.environment.get("commit") or "").partition(" ")[0][:7] for row in measured)
+    variants = {(row.workload, row.variant): set[int]() for row in measured}
+    for row in measured:
+        variants[row.workload, row.variant].add(row.process)
+    counts = {len(processes) for processes in variants.values()}
+    environment = measured[0].environment
+    device = environment.get("device", "cpu")
+    processor = environment.get("processor", environment.get("cpu", ""))  # as earlier versions called it
+    return [
+        f"[{folder.name}]({folder.name}/report.md)",
+        ", ".join(filter(None, commits)),
+        processor if device.startswith("cpu") else device,
+        measured[0].time.partition("T")[0],
+        f"{min(counts)}" if len(counts) == 1 else f"{min(counts)} to {max(counts)}",
+    ]

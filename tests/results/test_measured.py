@@ -1,0 +1,49 @@
+"""The table of the benchmark's folders says what their rows say."""
+
+from pathlib import Path
+from typing import Any
+
+import bench_rows
+
+from ptb_lm.results import measured
+
+
+def write(folder: Path, *, day: str, variants: dict[str, int], **environment: Any) -> None:
+    """Write rows of some variants, each of so many processes."""
+    bench_rows.write(
+        folder,
+        [
+            bench_rows.row(
+                variant=variant,
+                round=process,
+                process=10 * index + process,
+                time=f"{day}T10:00:00+0000",
+                environment={**bench_rows.ENVIRONMENT, **environment},
+            )
+            for index, (variant, processes) in enumerate(variants.items())
+            for process in range(processes)
+        ],
+    )
+
+
+def test_a_folder_has_its_commit_machine_day_and_processes(tmp_path: Path) -> None:
+    commit = "0123456789abcdef with uncommitted changes"
+    write(tmp_path / "bench-of-old", day="2026-11-20", variants={"torch/basic": 3})
+    on_a_gpu = {"processor": "A Xeon", "device": "A GPU", "commit": commit}
+    write(
+        tmp_path / "bench-cuda", day="2026-11-22", variants={"torch/basic": 2, "torch/cudnn": 5}, **on_a_gpu
+    )
+    on_a_cpu = {"processor": "A Xeon", "device": "cpu (x86_64)", "commit": commit}
+    write(tmp_path / "bench-cpu", day="2026-11-21", variants={"torch/basic": 5}, **on_a_cpu)
+    lines = measured.markdown(tmp_path).splitlines()
+    assert [[cell.strip() for cell in line.strip("| ").split(" | ")] for line in lines[2:]] == [
+        ["[bench-cuda](bench-cuda/report.md)", "0123456", "A GPU", "2026-11-22", "2 to 5"],
+        ["[bench-cpu](bench-cpu/report.md)", "0123456", "A Xeon", "2026-11-21", "5"],
+        ["[bench-of-old](bench-of-old/report.md)", "", "A Processor @ 2.50GHz", "2026-11-20", "3"],
+    ]
+    assert lines[0].startswith("| folder | commit |")
+
+
+def test_a_folder_without_a_measured_row_is_left_out(tmp_path: Path) -> None:
+    bench_rows.write(tmp_path / "bench-none", [bench_rows.row(status="unavailable", reason="no GPU")])
+    assert len(measured.markdown(tmp_path).splitlines()) == 2
