@@ -15,7 +15,7 @@ def markdown(results: Path) -> str:
     Raises:
         UserError: Rows cannot be read.
     """
-    folders = sorted(path.parent for path in results.glob(f"*/{rows.FILE}"))
+    folders = sorted(path.parent for path in results.glob(f"bench-*/{rows.FILE}"))
     found = [each for folder in folders if (each := _row(folder))]
     return table(TITLES, sorted(found, key=lambda row: row[3], reverse=True))
 

@@ -138,8 +138,8 @@ def _compare(model: Backend, question: Steps, errors: Errors, *, masked: bool = 
         rounding = {name: rounded / scale for name, rounded in step.rounding.items()}
         for name, error in expected.gradient_errors(answered, f"{index}", found, rounding).items():
             errors.add("gradient", f"gradient of {name} {where}", error, slack=slack)
-        # Of matrices: a bias's gradient is one long sum, which Keras adds up in bfloat16, and too short by 16 %.
-        matrices = {name: image for name, image in found.items() if len(question.task.shapes[name]) > 1}
+        # A bias's gradient is one long sum, which Keras adds up in bfloat16: it is too short by 16 %.
+        matrices = {name: moved for name, moved in found.items() if len(question.task.shapes[name]) > 1}
         for name, error in expected.length_errors(answered, f"{index}", matrices, rounding).items():
             errors.add("length", f"length of the gradient of {name} {where}", error, slack=slack)
     return steps[0]
