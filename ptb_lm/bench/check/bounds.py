@@ -10,8 +10,8 @@ Keras's own modules, on small, medium and large (2 x 1500 units, 20 x 35 steps) 
 | fp16 | 4e-5 | 4e-4 | 1e-2 | | |
 | bf16 | 7e-4 | 8e-3 | 4e-2 | | |
 
-In bfloat16 the length of a matrix's gradient along the reference's was off by 9e-3 at most, of small, medium and
-large, the other cells, and both plain loops. Elsewhere its bound is that of the gradient.
+In bfloat16 the length of a matrix's gradient along the reference's was off by 9e-3 at most: of small, medium
+and large, of the other cells, and of both plain loops. Elsewhere its bound is that of the gradient.
 
 The norm that torch itself computes of a large gradient is off by more, and so is all that follows from it
 (NAIVE_SUM).
