@@ -36,7 +36,7 @@ def _steps(found: list[Run], config: str) -> Iterator[tuple[str, Run]]:
     prefix = f"ablation-{config}-"
     for run in found:
         name = result_of(run.folder)
-        if name in STEPS[config]:
+        if name in STEPS[config] and command.as_its_recipe_is_now(run):
             yield STEPS[config][name], run
         elif name.startswith(prefix):
             yield name.removeprefix(prefix).replace("-", " "), run

@@ -57,6 +57,11 @@ def overrides(run: Run, *, recipe: str) -> list[str]:
     return flags(config.hyperparameters, beside=preset)
 
 
+def as_its_recipe_is_now(run: Run) -> bool:
+    """Return whether a run has the values that its preset has today: a default may have changed since."""
+    return not overrides(run, recipe=run.config.recipe)
+
+
 def flags(config: Config, beside: Config) -> list[str]:
     """Return the command-line flags that turn one configuration into another."""
     chosen = []

@@ -13,7 +13,7 @@ from types import FrameType
 from ptb_lm import cli, host
 from ptb_lm.bench import rows
 from ptb_lm.errors import UserError
-from ptb_lm.results import keep, records, runs, table
+from ptb_lm.results import command, keep, records, runs, table
 from ptb_lm.results.plan import results_of, steps_of
 from ptb_lm.results.steps import Adapt, Race, Step, Suite, Train, UnlessKept, arguments, find_device
 from ptb_lm.training.run_directory import RunDirectory
@@ -121,9 +121,7 @@ class _Work:
 
     def _do(self, step: Step) -> int:
         if isinstance(step, UnlessKept):
-            finished = (path.parent for path in (self.root / "results").glob("*/result.json"))
-            kept = any(runs.result_of(folder) == step.result for folder in finished)
-            return 0 if kept else self._make(step.result)
+            return 0 if self._has_run_of(step.result) else self._make(step.result)
         if isinstance(step, Train):
             return self._train(step)
         if isinstance(step, Adapt):
@@ -132,6 +130,11 @@ class _Work:
             return self._measure(step)
         trained = self._train(step.run) if step.run else 0
         return trained or self._python(arguments(step), stdout=step.stdout)
+
+    def _has_run_of(self, result: str) -> bool:
+        finished = (path.parent for path in (self.root / "results").glob("*/result.json"))
+        named = (runs.read(folder) for folder in finished if runs.result_of(folder) == result)
+        return any(command.as_its_recipe_is_now(run) for run in named)
 
     def _train(self, step: Train) -> int:
         if isinstance(step, Race):
@@ -174,8 +177,8 @@ class _Work:
 
     def _python(self, given: str, *, stdout: str = "") -> int:
         """Run a Python command to its end; return its exit status, or 128 + the number of the signal."""
-        command = [sys.executable, *shlex.split(self._named(given))]
-        done = subprocess.run(command, cwd=self.root, stdout=subprocess.PIPE if stdout else None, check=False)
+        called = [sys.executable, *shlex.split(self._named(given))]
+        done = subprocess.run(called, cwd=self.root, stdout=subprocess.PIPE if stdout else None, check=False)
         if self.stopped:
             return 128 + self.stopped
         if stdout and done.returncode == 0:

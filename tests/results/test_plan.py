@@ -4,10 +4,12 @@ import itertools
 import re
 import runpy
 import shlex
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
+import runs
 from support import ROOT
 
 from ptb_lm import evaluate, generate, neighbours, predict, score, train
@@ -143,22 +145,26 @@ def test_a_command_that_uses_a_run_waits_for_its_training(
 
 
 def test_a_result_that_is_kept_is_not_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever computed it, if the run has ended."""
+    """Whatever computed it, if the run has ended, and its recipe is still the same."""
     made = []
 
     def makes(work: reproduce._Work, name: str) -> int:
         made.append(name)
         return 0
 
+    def made_for(result: str) -> list[str]:
+        made.clear()
+        assert reproduce._Work(tmp_path, "cuda")._do(steps.UnlessKept(result)) == 0
+        return [*made]
+
     monkeypatch.setattr(reproduce._Work, "_listen", lambda _: None)  # the tests keep their signals
     monkeypatch.setattr(reproduce._Work, "_make", makes)
     kept = tmp_path / "results" / "small-tutorial-block_fused-bf16-cpu"
-    kept.mkdir(parents=True)
-    for files, expected in ((("config.json",), ["small-tutorial"]), (("result.json",), [])):
-        for name in files:
-            (kept / name).touch()
-        made.clear()
-        assert reproduce._Work(tmp_path, "cuda")._do(steps.UnlessKept("small-tutorial")) == 0
-        assert made == expected
-    assert reproduce._Work(tmp_path, "cuda")._do(steps.UnlessKept("small")) == 0
-    assert made == ["small"]
+    shutil.copytree(ROOT / "results" / "small-tutorial-cudnn-cpu", kept)
+    assert made_for("small-tutorial") == []
+    assert made_for("small") == ["small"]
+    runs.change(kept / "config.json", lambda config: config["hyperparameters"].update(lr_decay=0.6))
+    assert made_for("small-tutorial") == ["small-tutorial"]
+    runs.change(kept / "config.json", lambda config: config["hyperparameters"].update(lr_decay=0.5))
+    (kept / "result.json").unlink()
+    assert made_for("small-tutorial") == ["small-tutorial"]

@@ -257,6 +257,8 @@ def test_the_steps_of_an_ablation_are_in_order_whatever_computed_them(results: P
     }
     for run, folder in folders.items():
         (results / run).rename(results / folder)
+    for run in ("seed-1", "tutorial"):
+        as_its_recipe_says(results / folders[run])
     runs.change(results / folders["seed-1"] / "config.json", lambda config: config.update(precision="bf16"))
     tables(results)
     steps = part(results / "README.md", "ablation of medium")
@@ -266,6 +268,10 @@ def test_the_steps_of_an_ablation_are_in_order_whatever_computed_them(results: P
         f"[4 schedule: the default recipe]({folders['seed-1']})",
     ]
     assert [step["model"] for step in steps] == ["torch cudnn", "torch cudnn", "torch cudnn @bf16"]
+    # A run of an earlier default is no step of today's.
+    as_its_recipe_says(results / folders["seed-1"], keep_prob=0.55)
+    tables(results)
+    assert [step["step"][0:2] for step in part(results / "README.md", "ablation of medium")] == ["[0", "[2"]
 
 
 def test_a_column_that_not_all_epochs_have_is_not_in_the_table(results: Path) -> None:
