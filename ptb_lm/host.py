@@ -130,11 +130,14 @@ def _others() -> float | None:
 
 
 def _git_commit() -> str | None:
-    """Return the commit of the checkout that this package lies in, marked if there are changes.
+    """Return the commit of the checkout that this package lies in, marked if its code has changed.
+
+    Code is Python and C++; in the package a file that git does not know counts too.
 
     A copy of a checkout without its .git has the commit that whoever made it put into PTB_LM_COMMIT.
     """
-    checkout = Path(__file__).resolve().parent.parent
+    package = Path(__file__).resolve().parent
+    checkout = package.parent
     if not (checkout / ".git").exists():  # installed, perhaps inside another project's checkout
         return os.environ.get("PTB_LM_COMMIT") or None
     # Without optional locks: whoever kills us, or fills the disk, must not leave one in the checkout.
@@ -143,7 +146,7 @@ def _git_commit() -> str | None:
         commit = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, timeout=10)
         status = subprocess.run(
             # Of the code: results that a script has just written change nothing of what it ran.
-            [*git, "status", "--porcelain", "--untracked-files=no", "--", "*.py"],
+            [*git, "status", "--porcelain", "--untracked-files=all", "--", "*.py", "*.cpp"],
             capture_output=True,
             text=True,
             timeout=10,
@@ -152,7 +155,11 @@ def _git_commit() -> str | None:
         return None
     if commit.returncode:
         return None
-    return commit.stdout.strip() + (" with uncommitted changes" if status.stdout else "")
+    changed = any(
+        not line.startswith("??") or line.startswith(f"?? {package.name}/")
+        for line in status.stdout.splitlines()
+    )
+    return commit.stdout.strip() + (" with uncommitted changes" if changed else "")
 
 
 def _processor() -> str:

@@ -149,6 +149,30 @@ def test_the_commit_is_marked_when_the_code_has_changed_and_not_when_results_hav
 
 
 @pytest.mark.slow
+def test_a_kernel_that_changed_and_a_module_that_git_does_not_know_mark_the_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=nobody", "-c", "user.email=nobody@example.org"]
+    kernels = tmp_path / "ptb_lm" / "native" / "kernels.cpp"
+    kernels.parent.mkdir(parents=True)
+    kernels.write_text("first\n")
+    for arguments in (["init", "--quiet"], ["add", "--all"], ["commit", "--quiet", "--message", "first"]):
+        subprocess.run([*git, *arguments], check=True)
+    monkeypatch.setattr(host, "__file__", str(tmp_path / "ptb_lm" / "host.py"))
+    (tmp_path / "notes.py").write_text("not the package's\n")
+    (tmp_path / "ptb_lm" / "notes.md").write_text("no code\n")
+    head = host.environment()["commit"]
+    assert " " not in head
+    new = tmp_path / "ptb_lm" / "new.py"
+    new.write_text("not added\n")
+    assert host.environment()["commit"] == f"{head} with uncommitted changes"
+    new.unlink()
+    assert host.environment()["commit"] == head
+    kernels.write_text("second\n")
+    assert host.environment()["commit"] == f"{head} with uncommitted changes"
+
+
+@pytest.mark.slow
 def test_a_copy_without_git_is_told_its_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host, "__file__", str(tmp_path / "ptb_lm" / "host.py"))
     monkeypatch.delenv("PTB_LM_COMMIT", raising=False)

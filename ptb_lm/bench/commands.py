@@ -2,16 +2,14 @@
 
 import argparse
 import contextlib
-import os
 import shlex
 import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
-from ptb_lm import cli, files, host
-from ptb_lm.bench import runner, selection, user_variants, variants
-from ptb_lm.bench.machine import THREADS, Machine
+from ptb_lm import cli, files
+from ptb_lm.bench import provenance, runner, selection, user_variants, variants
+from ptb_lm.bench.machine import Machine
 from ptb_lm.bench.reporting import compare, report, terminal
 from ptb_lm.bench.row_log import Record
 from ptb_lm.bench.suites import SUITES
@@ -62,11 +60,11 @@ def _run(arguments: argparse.Namespace) -> int:
         added=tuple(arguments.add),
     )
     workloads = selection.selected(options, own)
-    user_variants.check(options.added)
+    sources = user_variants.check(options.added)
     out = arguments.out or files.home() / "bench" / options.suite
     command = shlex.join(["python", "-m", "ptb_lm.bench", *arguments.given])
     with files.locked(out), contextlib.closing(Machine(options.device)) as machine:
-        record = Record(out, _settings(options, machine))
+        record = Record(out, provenance.settings(options, gpu=machine.gpu, added=sources))
         try:
             runner.run(options, workloads, record, machine, command=command)
         except KeyboardInterrupt:
@@ -84,28 +82,6 @@ def _patterns(flag: str, given: Sequence[str]) -> tuple[str, ...]:
     if given and not patterns:
         raise UserError(f"{flag} names nothing; without it, everything is measured")
     return patterns
-
-
-def _settings(options: selection.Options, machine: Machine) -> dict[str, Any]:
-    """Return what rows that stand in one table have in common."""
-    environment = host.environment()
-    kept = (
-        "suite",
-        "baseline",
-        "rounds",
-        "processes",
-        "batch_size",
-        "row_limit",
-        "device",
-        "precision",
-        "seed",
-    )
-    return {
-        **{name: getattr(options, name) for name in kept},
-        **{name: environment[name] for name in ("ptb_lm", "commit", "python", "processor", "cores")},
-        "gpu": machine.gpu,
-        **{name: os.environ.get(name) for name in THREADS},
-    }
 
 
 def _report(arguments: argparse.Namespace) -> int:

@@ -132,6 +132,7 @@ class Summary:
 
     groups: tuple[Group, ...]
     environment: Mapping[str, tuple[str, ...]]  # the distinct values that the rows recorded, by name
+    sessions: tuple[str, ...]  # when each run that measured rows began
     commands: tuple[str, ...]
     times: tuple[str, ...]  # of the first and the last row
     remarks: tuple[str, ...]

@@ -78,10 +78,13 @@ class Record:
             found = json.loads(path.read_bytes())
         except (ValueError, RecursionError):
             raise UserError(f"{path} is not valid JSON") from None
-        for name, value in settings.items():
-            was = found.get(name) if isinstance(found, dict) else None
-            if not isinstance(found, dict) or was != value:
+        if not isinstance(found, dict):
+            raise UserError(f"{path} is not a JSON object")
+        # What only one of the two says counts too: a variable that was set and is not, or the reverse.
+        for name in {**settings, **found}:
+            was, now = found.get(name), settings.get(name)
+            if was != now:
                 raise UserError(
-                    f"{self.folder} holds rows of another run ({name} was {was!r}, now {value!r}); "
+                    f"{self.folder} holds rows of another run ({name} was {was!r}, now {now!r}); "
                     "choose another --out"
                 )

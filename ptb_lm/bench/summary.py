@@ -51,6 +51,7 @@ def summarise(folder: Path, *, baseline: str | None = None) -> Summary:
             if key in by_group
         ),
         environment=_environment(loaded),
+        sessions=tuple(distinct(row.session for row in loaded if row.is_measured and row.session)),
         commands=tuple(distinct(row.command for row in loaded if row.command)),
         times=(times[0], times[-1]) if times else (),
         remarks=tuple(remarks),

@@ -1,6 +1,7 @@
 """Whether what --add names is there, asked of a process of its own: the module may import a framework.
 
-The process, python -m ptb_lm.bench.user_variants MODULE, answers each function's name with what is wrong.
+The process, python -m ptb_lm.bench.user_variants MODULE, answers each function's name with what is wrong,
+and with a digest of the module's file.
 """
 
 import contextlib
@@ -8,35 +9,46 @@ import importlib
 import json
 import sys
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
+from ptb_lm.bench import provenance
 from ptb_lm.bench.process import Process, WorkerError
 from ptb_lm.bench.worker import answers_apart
 from ptb_lm.errors import UserError
 
 
-def check(added: Sequence[str]) -> None:
+def check(added: Sequence[str]) -> dict[str, str]:
     """Import what NAME=MODULE:FUNCTION names, for each of some.
+
+    Returns:
+        A digest of the module's file for each; "" where it has none.
 
     Raises:
         UserError: A module cannot be imported, or has no such function.
     """
     builds = {given: given.partition("=")[2].partition(":") for given in added}
+    digests = {}
     for module in dict.fromkeys(module for module, _, _ in builds.values()):
         with contextlib.closing(Process("ptb_lm.bench.user_variants", module)) as process:
             for given, (of, _, function) in builds.items():
-                if of == module and (trouble := _trouble(process, function)):
-                    raise UserError(f"--add {given}: {trouble}")
+                if of == module:
+                    answer = _answer(process, function)
+                    if answer["trouble"]:
+                        raise UserError(f"--add {given}: {answer['trouble']}")
+                    digests[given] = answer["digest"]
+    return digests
 
 
-def _trouble(process: Process, function: str) -> str:
+def _answer(process: Process, function: str) -> dict[str, Any]:
     try:
-        return str(process.ask(function)["trouble"])
+        return process.ask(function)
     except WorkerError as error:
-        return str(error)
+        return {"trouble": str(error)}
 
 
 def main() -> None:
-    """Answer until stdin ends: {"trouble": "" or what is wrong}."""
+    """Answer until stdin ends: {"trouble": "" or what is wrong, "digest": of the module's file}."""
     (module,) = sys.argv[1:]
     with answers_apart() as answers:
         not_imported = _import(module)
@@ -44,8 +56,15 @@ def main() -> None:
             function, trouble = line.strip(), not_imported
             if not trouble and not callable(getattr(sys.modules[module], function, None)):
                 trouble = f"the module {module} has no function {function}"
-            answers.write(json.dumps({"trouble": trouble}) + "\n")
+            answers.write(
+                json.dumps({"trouble": trouble, "digest": "" if trouble else _digest(module)}) + "\n"
+            )
             answers.flush()
+
+
+def _digest(module: str) -> str:
+    source = getattr(sys.modules[module], "__file__", None)
+    return provenance.digest_of(Path(source)) if source else ""
 
 
 def _import(module: str) -> str:

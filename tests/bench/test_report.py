@@ -293,7 +293,23 @@ def test_rows_of_several_commits_say_so(tmp_path: Path) -> None:
     other = {**COMMITTED, "commit": "2c5c987fc and changes"}
     report = report_of(tmp_path, [row(environment=COMMITTED), row(round=1, environment=other)])
     assert "\nCommit 1b4b876 and 2c5c987 and changes; A Processor" in report
-    assert "**Warning:** The rows are of several commits (1b4b876, 2c5c987 and changes)" in report
+    assert "**Warning:** The rows are of several commits (1b4b876, 2c5c987 and changes). A ratio" in report
+
+
+def test_rows_of_several_versions_and_sessions_are_one_warning(tmp_path: Path) -> None:
+    sessions = ["2026-11-21T06:00:00+0000", "2026-11-22T07:30:00+0000"]
+    newer = {**ENVIRONMENT, "torch": "2.14.0"}
+    rows = [
+        row(session=sessions[0]),
+        row(session=sessions[1], round=1, environment=newer),
+        row(session=sessions[1], variant="tensorflow/basic", environment={"tensorflow": "2.21.0"}),
+    ]
+    (warning,) = (line for line in report_of(tmp_path / "a", rows).splitlines() if "Warning" in line)
+    assert warning.startswith(
+        "**Warning:** The rows are of several versions of torch (2.13.0, 2.14.0) and several sessions "
+        "(2026-11-21 06:00, 2026-11-22 07:30). "
+    )
+    assert "Warning" not in report_of(tmp_path / "b", rows[1:]), "TensorFlow's rows have no torch"
 
 
 def test_an_a_a_test_is_printed_and_warns_where_its_interval_misses_1(tmp_path: Path) -> None:

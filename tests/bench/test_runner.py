@@ -17,10 +17,10 @@ import pytest
 from runs import refusal, run_command, unsealed
 
 from ptb_lm.bench import __main__ as bench
-from ptb_lm.bench import commands, registries
+from ptb_lm.bench import commands, provenance, registries
 from ptb_lm.bench import rows as bench_rows
 from ptb_lm.bench.check.bounds import BOUNDS
-from ptb_lm.bench.machine import Machine
+from ptb_lm.bench.machine import THREADS, Machine
 from ptb_lm.bench.suites import SUITES
 
 pytestmark = pytest.mark.slow
@@ -40,6 +40,15 @@ class KeptMachine(Machine):
 
     def close(self) -> None:
         """Leave the process to the next run."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _variables() -> Iterator[None]:
+    """Without variables that another test's import of a framework has set: a record keeps them."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in set(provenance.variables()) - set(THREADS):
+            patch.delenv(name)
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -289,7 +298,9 @@ def test_a_run_that_measures_nothing_fails(tmp_path: Path) -> None:
     assert run_command(bench, "run", "quick", *flags, "--out", tmp_path / "out") == 1
 
 
-def test_rows_of_other_settings_are_not_mixed(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rows_of_other_settings_are_not_mixed(
+    out: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     message = refusal(capsys, bench, *QUICK, "--seed", "2", "--out", out)
     assert message == f"{out} holds rows of another run (seed was 1, now 2); choose another --out"
     message = refusal(capsys, bench, *QUICK, "--baseline", "torch/cudnn", "--out", out)
@@ -301,6 +312,15 @@ def test_rows_of_other_settings_are_not_mixed(out: Path, capsys: pytest.CaptureF
     assert (
         message == f"{out} holds rows of another run (gpu was 'NVIDIA H200', now None); choose another --out"
     )
+    (out / "bench.json").write_text(json.dumps({**settings, "source": "another"}))
+    assert "(source was 'another', now '" in refusal(capsys, bench, *QUICK, "--out", out)
+    (out / "bench.json").write_text(json.dumps(settings))
+    monkeypatch.setenv("PTB_LM_KERNELS", "torch")
+    message = refusal(capsys, bench, *QUICK, "--out", out)
+    assert "(PTB_LM_KERNELS was None, now 'torch')" in message
+    monkeypatch.delenv("PTB_LM_KERNELS")
+    message = refusal(capsys, bench, *QUICK, "--add", "right=wrong_variant:build_right", "--out", out)
+    assert "(--add right=wrong_variant:build_right was None, now '" in message
 
 
 def test_another_baseline_is_recorded_and_paired_with(tmp_path: Path) -> None:

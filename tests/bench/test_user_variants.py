@@ -1,5 +1,6 @@
-"""Variants of the user's own that are not there: found out before anything is measured."""
+"""Variants of the user's own: what is not there is found out before anything is measured."""
 
+import hashlib
 import sys
 from pathlib import Path
 
@@ -41,9 +42,15 @@ def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_what_is_there_is_imported_elsewhere() -> None:
-    user_variants.check(["one=own:build", "two=own:build", "three=package.own:build"])
+def test_what_is_there_is_imported_elsewhere_and_its_text_is_known(modules: Path) -> None:
+    (modules / "own.py").write_text(f"{MODULE}# another text\n")
+    digests = user_variants.check(["one=own:build", "two=own:build", "three=package.own:build"])
     assert not {"own", "package"} & sys.modules.keys()
+    own, of_package = (
+        hashlib.sha256((modules / path).read_bytes()).hexdigest() for path in ("own.py", "package/own.py")
+    )
+    assert digests == {"one=own:build": own, "two=own:build": own, "three=package.own:build": of_package}
+    assert own != of_package
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from pathlib import Path
 from ptb_lm import cli, streams
 from ptb_lm.bench import report_settings
 from ptb_lm.bench.findings import Group, Summary, distinct
+from ptb_lm.bench.provenance import PACKAGES
 from ptb_lm.bench.report_settings import ReportSettings
 from ptb_lm.bench.reporting import formats, how_to_read, learning_curves, page, recommendation, sections
 from ptb_lm.bench.reporting.document import Captioned, Document, Section
@@ -18,6 +19,7 @@ from ptb_lm.files import atomic_write
 
 MARKDOWN, PAGE = "report.md", "report.html"
 
+_VERSIONS = ("ptb_lm", "python", "cuda", "cudnn", *PACKAGES)
 _OF_A_PROCESS = {"started"}  # facts that are no machine's
 _FACTS_FIRST = ("cpu", "processor", "device", "cores", "threads", "torch", "tensorflow", "commit")
 
@@ -85,7 +87,7 @@ def build(summary: Summary, *, runs: Sequence[Path] = ()) -> Document:
         lead=list(recommendation.lead(summary.groups)),
         warnings=[
             *summary.remarks,
-            *_several_commits(summary),
+            *_mixed(summary),
             *(f"{group.name}: {warning}" for group in summary.groups for warning in group.warnings),
             *(f"{group.name}: {doubt}" for group in summary.groups for doubt in _doubts(group)),
         ],
@@ -128,11 +130,18 @@ def _short(commit: str) -> str:
     return f"{digest[:7]} {changes}".rstrip()
 
 
-def _several_commits(summary: Summary) -> Iterator[str]:
-    commits = summary.environment.get("commit", ())
-    if len(commits) > 1:
-        named = ", ".join(map(_short, commits))
-        yield f"The rows are of several commits ({named}): a ratio may be of two programs of different age."
+def _mixed(summary: Summary) -> Iterator[str]:
+    """Say what is not the same for all rows: commits, versions, sessions."""
+    differ = {"commits": [_short(commit) for commit in summary.environment.get("commit", ())]}
+    for name in _VERSIONS:
+        differ[f"versions of {name}"] = list(summary.environment.get(name, ()))
+    differ["sessions"] = [session[:16].replace("T", " ") for session in summary.sessions]
+    several = [f"{what} ({', '.join(values)})" for what, values in differ.items() if len(values) > 1]
+    if several:
+        yield (
+            f"The rows are of several {' and several '.join(several)}. A ratio pairs rows of one session. "
+            "But figures may be of different programs, or of a machine in different states."
+        )
 
 
 def _machine(summary: Summary) -> Section:

@@ -1,0 +1,112 @@
+"""What may not change while rows are added to one record: source, versions, variables."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import bench_rows
+import numpy as np
+import pytest
+from runs import run_command
+
+from ptb_lm.bench import __main__ as bench
+from ptb_lm.bench import provenance
+from ptb_lm.bench.row_log import SETTINGS, Record
+from ptb_lm.bench.selection import Options
+from ptb_lm.errors import UserError
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> Path:
+    folder = tmp_path / "package"
+    (folder / "native").mkdir(parents=True)
+    (folder / "one.py").write_text("a = 1\n")
+    (folder / "two.py").write_text("b = 2\n")
+    (folder / "native" / "kernels.cpp").write_text("int c;\n")
+    return folder
+
+
+def test_a_digest_tells_every_source_and_nothing_else(package: Path) -> None:
+    seen = {provenance.digest(package)}
+    (package / "__pycache__").mkdir()
+    (package / "__pycache__" / "one.pyc").write_bytes(b"anything")
+    (package / "notes.md").write_text("anything")
+    assert provenance.digest(package) in seen
+    (package / "native" / "kernels.cpp").write_text("int d;\n")
+    seen.add(provenance.digest(package))
+    (package / "two.py").rename(package / "three.py")
+    seen.add(provenance.digest(package))
+    (package / "native" / "new.py").touch()
+    seen.add(provenance.digest(package))
+    one, three = package / "one.py", package / "three.py"  # the texts of two files change places
+    texts = one.read_text(), three.read_text()
+    three.write_text(texts[0])
+    one.write_text(texts[1])
+    seen.add(provenance.digest(package))
+    assert len(seen) == 5
+
+
+def test_versions_are_those_of_the_packages() -> None:
+    assert provenance.versions()["numpy"] == np.__version__
+
+
+def test_variables_are_those_that_may_change_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = provenance.variables()
+    for name in ("OMP_WAIT_POLICY", "PTB_LM_KERNELS", "PTB_LM_BEFORE", "XLA_FLAGS"):
+        monkeypatch.setenv(name, "x")
+    for name in ("PTB_LM_DATA", "TF_CPP_MIN_LOG_LEVEL", "HOME"):
+        monkeypatch.setenv(name, "x")
+    new = ("OMP_WAIT_POLICY", "PTB_LM_BEFORE", "PTB_LM_KERNELS", "XLA_FLAGS")
+    assert provenance.variables() == {**before, **dict.fromkeys(new, "x")}
+
+
+def settings(**changes: Any) -> dict[str, Any]:
+    found = provenance.settings(Options(suite="quick"), gpu=None, added={"mine=own:build": "a digest"})
+    return {**found, **changes}
+
+
+@pytest.mark.slow  # asks git for the commit
+def test_a_record_takes_no_rows_of_another_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in provenance.variables():
+        monkeypatch.delenv(name)
+    Record(tmp_path, settings())
+    Record(tmp_path, settings())
+    kept = json.loads((tmp_path / SETTINGS).read_text())
+    assert kept["source"] == provenance.digest(Path(provenance.__file__).parents[1])
+    for name, other in (
+        ("torch", "1.0"),
+        ("source", "another digest"),
+        ("--add mine=own:build", "another digest"),
+        ("--add new=own:build", "a digest"),
+        ("OMP_WAIT_POLICY", "active"),
+        ("seed", 2),
+    ):
+        with pytest.raises(UserError) as caught:
+            Record(tmp_path, settings(**{name: other}))
+        assert str(caught.value) == (
+            f"{tmp_path} holds rows of another run ({name} was {kept.get(name)!r}, now {other!r}); "
+            "choose another --out"
+        )
+    # A variable that was set, and is not any more.
+    (tmp_path / SETTINGS).write_text(json.dumps({**kept, "OMP_WAIT_POLICY": "active"}))
+    with pytest.raises(UserError, match=r"\(OMP_WAIT_POLICY was 'active', now None\)"):
+        Record(tmp_path, settings())
+
+
+@pytest.mark.slow  # asks git for the commit
+def test_a_folder_of_before_is_reported_and_not_continued(tmp_path: Path) -> None:
+    """Its bench.json knows neither source nor versions."""
+    folder = bench_rows.write(tmp_path / "out", bench_rows.rounds({"torch/basic": 1.0, "torch/cudnn": 2.0}))
+    now = settings()
+    before = {name: now[name] for name in ("suite", "baseline", "seed", "commit", "cores", "gpu")}
+    (folder / SETTINGS).write_text(json.dumps({**before, "OMP_NUM_THREADS": None}))
+    assert run_command(bench, "report", folder) == 0
+    assert "torch/cudnn" in (folder / "report.md").read_text()
+    with pytest.raises(UserError, match=r"holds rows of another run \(\w+ was None, now "):
+        Record(folder, now)
+
+
+def test_settings_that_are_no_object_are_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / SETTINGS).write_text("[]")
+    with pytest.raises(UserError, match=r"bench.json is not a JSON object$"):
+        Record(tmp_path, {"seed": 1})
