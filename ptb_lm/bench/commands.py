@@ -31,7 +31,7 @@ def _list(arguments: argparse.Namespace) -> int:
 def _list_variants(workload: Workload) -> None:
     passes = " and ".join(workload.passes)
     cli.say(
-        f"    {passes}; {workload.rounds} rounds of at least {workload.steps} steps and a second, by "
+        f"    {passes}; {workload.rounds} rounds of at least {workload.steps} steps and about a second, by "
         f"{workload.processes} processes a variant; {workload.warm_up} steps to warm up"
     )
     for variant in workload.variants:

@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from ptb_lm.bench.intervals import LogMean
 from ptb_lm.errors import UserError
 from ptb_lm.files import atomic_write
 from ptb_lm.results.runs import Run
@@ -26,6 +27,14 @@ def perplexity(values: Sequence[float | None], *, strong: bool = False) -> str:
     mean = f"{math.fsum(known) / len(known):.2f}"
     spread = f" ({min(known):.2f} to {max(known):.2f})" if len(known) > 1 else ""
     return f"**{mean}**{spread}" if strong else mean + spread
+
+
+def ratio(value: LogMean | None) -> str:
+    """Return a ratio with its 95 % interval, if it has one; nothing if there is no ratio."""
+    if value is None:
+        return ""
+    interval = "" if value.interval is None else " ({:.2f} to {:.2f})".format(*value.interval)
+    return f"{value.estimate:.2f}{interval}"
 
 
 def table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -1,8 +1,9 @@
-"""The table of the benchmark's folders in results/: the commit, the machine and the day of each."""
+"""Where and when the benchmark's folders in results/ were measured: a line of one, and a table of all."""
 
 from pathlib import Path
 
 from ptb_lm.bench import rows
+from ptb_lm.bench.findings import Summary, distinct
 from ptb_lm.results.markdown import table
 
 PART = "benchmarks"
@@ -18,6 +19,15 @@ def markdown(results: Path) -> str:
     folders = sorted(path.parent for path in results.glob(f"bench-*/{rows.FILE}"))
     found = [each for folder in folders if (each := _row(folder))]
     return table(TITLES, sorted(found, key=lambda row: row[3], reverse=True))
+
+
+def where(summary: Summary, framework: str = "torch") -> str:
+    """Return the machine, the version of a framework and the commit of a benchmark's rows."""
+    facts = {name: "/".join(values) for name, values in summary.environment.items()}
+    on_cpu = facts["device"].startswith("cpu")
+    machine = f"{facts['processor']}, {facts['cores']} cores" if on_cpu else facts["device"]
+    commits = distinct(commit.partition(" ")[0][:7] for commit in summary.environment["commit"])
+    return f"{machine}, {framework} {facts[framework]}, commit {' and '.join(commits)}"
 
 
 def _row(folder: Path) -> list[str] | None:

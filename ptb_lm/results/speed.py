@@ -1,21 +1,23 @@
 """Write the tables of speed in README.md and docs/ from what is in results/.
 
-A part lies between `<!-- NAME: ... -->` and `<!-- end of NAME -->`. Speed is in README.md and
-docs/performance.md, contention and scoring in docs/performance.md, scaling in docs/scaling.md, and one call
-(of several layers, beside a call of each) in docs/semantics.md.
+A part lies between `<!-- NAME: ... -->` and `<!-- end of NAME -->`. README.md and docs/performance.md both
+have the part speed. docs/scaling.md has the part scaling, and docs/semantics.md the part one call (of
+several layers, beside a call of each). All others are in docs/performance.md.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from ptb_lm.bench.findings import Group, Result, Summary
+from ptb_lm.bench.findings import Group, Result, Summary, paired
 from ptb_lm.bench.reporting import formats
 from ptb_lm.bench.summary import summarise
-from ptb_lm.results.markdown import table, write_part
+from ptb_lm.results import optimisations, profiles, scoring
+from ptb_lm.results.markdown import ratio, table, write_part
+from ptb_lm.results.measured import where
 
 MEASURED = "bench-precisions-cpu"
 CONTENTION = "contention-medium-cpu"
-SCORING = {"float32": "scoring-medium-fp32-cpu", "bfloat16": "scoring-medium-bf16-cpu"}
+PEAK = "bench-peak-cuda"
 SCALING = "bench-scaling-cpu"
 SEMANTICS = "bench-semantics-cpu"
 PAGES = ("README.md", "docs/performance.md")  # with the part speed
@@ -51,41 +53,61 @@ def write(root: Path) -> None:
     Raises:
         UserError: Rows cannot be read, or a page lacks its markers.
     """
-    summary = summarise(root / "results" / MEASURED)
+    results, docs = root / "results", root / "docs"
+    speed = summarise(results / MEASURED)
     for page in PAGES:
-        names = SHORT if page == "README.md" else tuple(NAMES)
-        link = f"{'' if page == 'README.md' else '../'}results/{MEASURED}/report.md"
-        write_part(root / page, "speed", f"{_where(summary, link)}\n\n{_table(summary, names)}")
-    results, performance = root / "results", root / "docs" / "performance.md"
-    write_part(performance, "contention", _kept(results / CONTENTION))
-    scoring = [f"In {precision}, by {_kept(results / name)}" for precision, name in SCORING.items()]
-    write_part(performance, "scoring", "\n\n".join(scoring))
-    scaling = summarise(results / SCALING)
-    report = f"[report](../results/{SCALING}/report.md)"
-    part = f"{_machine(scaling)} ({report}).\n\n{_of_processes(scaling.groups)}"
-    write_part(root / "docs" / "scaling.md", "scaling", part)
-    semantics = summarise(results / SEMANTICS)
-    report = f"[report](../results/{SEMANTICS}/report.md)"
-    part = f"{_of_one_call(semantics.groups)}\n{_machine(semantics)} ({report}).\n"
-    write_part(root / "docs" / "semantics.md", "one call", part)
+        front = page == "README.md"
+        link = f"{'' if front else '../'}results/{MEASURED}/report.md"
+        text = f"{_about(speed, link)}\n\n{_table(speed, SHORT if front else tuple(NAMES))}"
+        write_part(root / page, "speed", text)
+    for name, text in {
+        "contention": (results / CONTENTION / "table.md").read_text(encoding="utf-8").strip(),
+        "torch's changes": optimisations.torch_changes(results),
+        "profile": profiles.markdown(results),
+        "TensorFlow's models": optimisations.tensorflow_models(results),
+        "TensorFlow's changes": optimisations.tensorflow_changes(results),
+        "peak": _with_source(results, PEAK, _of_variants),
+        "scoring": scoring.markdown(results),
+    }.items():
+        write_part(docs / "performance.md", name, text)
+    write_part(docs / "scaling.md", "scaling", _with_source(results, SCALING, _of_processes))
+    write_part(docs / "semantics.md", "one call", _with_source(results, SEMANTICS, _of_one_call))
 
 
-def _kept(folder: Path) -> str:
-    """Return the table of a study."""
-    return (folder / "table.md").read_text(encoding="utf-8").strip()
+def _with_source(results: Path, folder: str, show: Callable[[Sequence[Group]], str]) -> str:
+    """Return the table of a benchmark's folder, with where it was measured; for a page in docs/."""
+    summary = summarise(results / folder)
+    return f"{show(summary.groups)}\n{_measured(summary, f'../results/{folder}/report.md')}\n"
+
+
+def _measured(summary: Summary, link: str) -> str:
+    return f"Measured on {where(summary)} ([report]({link}))."
 
 
 def _of_processes(groups: Sequence[Group]) -> str:
-    """Return words a second by one process and by two, for each workload and model."""
-    titles = ["workload", "model", "1 process:", "2 processes:", "times as fast:"]
+    """Return words a second by one process and by two, for each workload and model, and their ratio."""
+    titles = ["workload", "model", "1 process:", "2 processes:", "times as fast (95 % interval):"]
     rows = []
     for group in groups:
         for model in ("cudnn", "block_fused", "basic"):
-            found = [group.result(f"{kind}/{model}") for kind in ("torch", "torch-2-processes")]
-            rates = [result.rate.median for result in found if result and result.rate]
-            if len(rates) == len(found):
-                one, two = rates
-                rows.append([group.workload, f"`{model}`", f"{one:,.0f}", f"{two:,.0f}", f"{two / one:.2f}"])
+            one, two = (group.result(f"{kind}/{model}") for kind in ("torch", "torch-2-processes"))
+            if one and two and one.rate and two.rate:
+                rates = [f"{result.rate.median:,.0f}" for result in (one, two) if result.rate]
+                rows.append([group.workload, f"`{model}`", *rates, ratio(paired(two, one))])
+    return table(titles, rows)
+
+
+def _of_variants(groups: Sequence[Group]) -> str:
+    """Return words a second and the ratio to the baseline of each variant, the fastest first."""
+    baseline = groups[0].label(groups[0].baseline)
+    titles = ["", "words a second:", "ms a step:", f"times as fast as {baseline} (95 % interval):"]
+    rows = []
+    for group in groups:
+        for result in group.candidates:
+            if result.rate and result.seconds:
+                times = "1" if result.variant == group.baseline else ratio(result.ratio)
+                ms = formats.significant(result.seconds.median * 1e3)
+                rows.append([f"{group.workload}: {result.label}", f"{result.rate.median:,.0f}", ms, times])
     return table(titles, rows)
 
 
@@ -101,20 +123,13 @@ def _of_one_call(groups: Sequence[Group]) -> str:
     return table(titles, rows)
 
 
-def _machine(summary: Summary) -> str:
-    facts = {name: "/".join(values) for name, values in summary.environment.items()}
-    commit = facts["commit"].partition(" ")[0][:7]
-    machine = f"{facts['processor']}, {facts['cores']} cores, torch {facts['torch']}"
-    return f"Measured on {machine}, commit {commit}"
-
-
-def _where(summary: Summary, link: str) -> str:
+def _about(summary: Summary, link: str) -> str:
     lines = (
         "Each row is a training step by the tutorial's recipe. The first number is words per second (the",
-        "median of the rounds). The ratio compares it with the plain loop in float32 (the mean of the",
-        "rounds' ratios, with its 95 % interval). The share of peak is relative to the machine's fastest",
+        "median of the rounds). The ratio compares it with the plain loop in float32 (the geometric mean",
+        "over processes, with its 95 % interval). The share of peak is relative to the machine's fastest",
         "matrix products.",
-        f"{_machine(summary)} ([report]({link})).",
+        _measured(summary, link),
     )
     return "\n".join(lines)
 
@@ -140,12 +155,9 @@ def _table(summary: Summary, names: Sequence[str]) -> str:
 def _cells(group: Group, result: Result | None) -> list[str]:
     if result is None or result.rate is None:
         return ["", "", ""]
-    ratio = ""
-    if result.ratio is not None and result.variant != group.baseline:
-        low, high = result.ratio.interval or (None, None)
-        ratio = f"{result.ratio.estimate:.2f}" + ("" if low is None else f" ({low:.2f} to {high:.2f})")
+    times = "" if result.variant == group.baseline else ratio(result.ratio)
     fraction = ""
     if result.gemm_fraction is not None:
         reached = result.gemm_fraction.median
         fraction = f"{reached:.0%}" if reached <= 1 else formats.UNDERESTIMATED
-    return [f"{result.rate.median:,.0f}", ratio, fraction]
+    return [f"{result.rate.median:,.0f}", times, fraction]

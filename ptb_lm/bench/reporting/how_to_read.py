@@ -2,10 +2,10 @@
 
 _TEXT = """
 Times are medians over rounds. In a round every variant does a block of steps, in random order, so that a
-machine that slows down slows all of them. A block takes a second at least, after a step that is not timed;
-how many steps and rounds there are is fixed before the first. The ratio of a variant to the baseline is taken
-round by round; its figure is the geometric mean of these ratios, which need not be the ratio of the two
-medians.
+machine that slows down slows all of them. A block takes about a second or longer, after a step that is not
+timed; how many steps and rounds there are is fixed before the first. The ratio of a variant to the baseline
+is taken round by round; its figure is the geometric mean of these ratios, first within a process and then
+over processes. It need not be the ratio of the two medians.
 
 Before it is timed, what is timed does two training steps of the same size, from weights at which every part
 of it matters. Their losses and the gradient of every tensor are compared with those of a NumPy reference in

@@ -2,14 +2,16 @@
 
     python -m ptb_lm.bench.studies scoring --config medium --precision fp32 --out DIR
 
-Sentences are of random words and lengths, weights are random, and both ways take turns. What batches could
-reach is the machine's fastest matrix products, measured beside each round, over the products of a word.
+Sentences are of random words and lengths, weights are random, and both ways take turns in one process. What
+batches could reach is the machine's fastest matrix products, measured beside each round, over the products of
+a word.
 """
 
 import argparse
 import json
 import statistics
 import time
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -49,7 +51,7 @@ def measure(arguments: argparse.Namespace) -> int:
             }
             if timed >= 0:
                 rows.append(row)
-    text = f"{built.engine}\n\n{_table(rows)}"
+    text = f"{built.engine}\n\n{table(rows)}"
     cli.say(text)
     if arguments.out:
         arguments.out.mkdir(parents=True, exist_ok=True)
@@ -84,10 +86,16 @@ def _gflops(hidden: int, precision: str) -> float:
     return gemm.measure("cpu", precision, products).gflops
 
 
-def _table(rows: list[dict[str, Any]]) -> str:
+def table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return the table of some rounds: the medians, and the lowest and the highest ratio of a round.
+
+    Args:
+        rows: Words per second of a round: alone, batched, and what the fastest products allow; and the
+            longest sentence that there was.
+    """
     lines = [
-        "| words of a sentence | one after the other | side by side | ratio | of the fastest products | "
-        "ratio at their rate |",
+        "| words of a sentence | one after the other | side by side | ratio (lowest to highest round) | "
+        "of the fastest products | ratio at their rate |",
         "|---|--:|--:|--:|--:|--:|",
     ]
     for longest in LONGEST:

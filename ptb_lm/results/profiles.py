@@ -1,0 +1,63 @@
+"""Where the milliseconds of a step went, from the profiles in results/: a table of docs/performance.md."""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from ptb_lm.errors import UserError
+from ptb_lm.results.markdown import table
+
+FOLDERS = {
+    "plain loop": "profile-medium-plain-torch-cudnn-cpu",
+    "`cudnn`": "profile-medium-torch-cudnn-cpu",
+    "`block_fused`": "profile-medium-torch-block_fused-cpu",
+}
+# What operations of torch's profiler do; what is not among them is "everything else".
+KINDS: Mapping[str, frozenset[str]] = {
+    "LSTM: oneDNN, forward and backward": frozenset(
+        {"aten::mkldnn_rnn_layer", "aten::mkldnn_rnn_layer_backward"}
+    ),
+    "matrix products: the softmax's, and in `block_fused` the layers'": frozenset(
+        {
+            *("aten::mm", "aten::addmm", "aten::addmm_", "aten::bmm"),
+            *("mkl::_mkl_linear", "mkl::_mkl_reorder_linear_weight"),
+        }
+    ),
+    "log-softmax, exponential, their gradients": frozenset(
+        {"aten::_log_softmax", "aten::_log_softmax_backward_data", "aten::exp"}
+    ),
+    "random numbers of masks": frozenset({"aten::bernoulli_", "aten::random_"}),
+}
+MILLISECONDS = {"us": 1e-3, "ms": 1.0, "s": 1e3}
+# "aten::mm  21.30%  511.481ms ...": a name, its share, and its own time.
+OPERATION = re.compile(r"^ *(\S.*?) +[\d.]+% +([\d.]+)(us|ms|s) ", re.M)
+TOTAL = re.compile(r"^Self CPU time total: ([\d.]+)(us|ms|s)$", re.M)
+STEPS = re.compile(r", (\d+) steps, ")
+
+
+def markdown(results: Path) -> str:
+    """Return the table, in milliseconds of a step.
+
+    Raises:
+        UserError: A profile is missing, or is none.
+    """
+    profiles = [_of(results / folder / "profile.txt") for folder in FOLDERS.values()]
+    rows = [[kind, *(f"{of[kind]:.0f}" if of[kind] else "–" for of in profiles)] for kind in profiles[0]]
+    return table(["ms per step", *(f"{name}:" for name in FOLDERS)], rows)
+
+
+def _of(path: Path) -> dict[str, float]:
+    """Return the milliseconds of a step by kind of operation, then of everything else, then in total."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise UserError(f"{path} is missing") from None
+    steps, total = STEPS.search(text), TOTAL.search(text)
+    if steps is None or total is None:
+        raise UserError(f"{path} is no profile: it names no steps or no total")
+    found = [(name, float(value) * MILLISECONDS[unit]) for name, value, unit in OPERATION.findall(text)]
+    spent = {kind: sum(ms for name, ms in found if name in names) for kind, names in KINDS.items()}
+    whole = float(total[1]) * MILLISECONDS[total[2]]
+    spent["everything else"] = whole - sum(spent.values())
+    spent["total"] = whole
+    return {kind: ms / int(steps[1]) for kind, ms in spent.items()}
