@@ -71,6 +71,11 @@ class LogMean:
         half = t_quantile(self.freedom) * self.error
         return math.exp(self.mean - half), math.exp(self.mean + half)
 
+    @property
+    def half_width(self) -> float | None:
+        """How far the interval reaches above the estimate, as a fraction of it; None where there is none."""
+        return None if self.interval is None else self.interval[1] / self.estimate - 1
+
 
 @dataclass(frozen=True, kw_only=True)
 class Ratio(LogMean):

@@ -1,7 +1,8 @@
 """The seed table of results/README.md: each row of the documents that this project began with, beside ours.
 
 A row says what measures it here, the published figure, and our own, which is read from what is kept in
-results/; or why there is none.
+results/; or why there is none. Where something else computed it than the row's name says, its cell says what:
+a CPU has no cuDNN.
 """
 
 import re
@@ -117,8 +118,15 @@ class _Kept:
         cells = []
         for folder, group, result in self.found(workload, pass_name, variant):
             cut = f" ({', '.join(group.cuts)})" if group.cuts else ""
-            cells.append(f"[{_of(group, result, rate=rate)}{cut}]({folder}/report.md)")
+            by = f", by {result.engine.replace('; ', ', ')}" if _is_another(variant, result) else ""
+            cells.append(f"[{_of(group, result, rate=rate)}{cut}{by}]({folder}/report.md)")
         return "; ".join(cells) or NOT_MEASURED
+
+
+def _is_another(variant: str, result: Result) -> bool:
+    """Return whether something else computed than the row's name says: no cuDNN, or another framework."""
+    no_cudnn = "cudnn" in variant and " on cpu" in result.engine
+    return no_cudnn or variant in (answer for _, _, answer in ELSEWHERE.values())
 
 
 def _of(group: Group, result: Result, *, rate: bool) -> str:

@@ -43,6 +43,33 @@ def test_a_figure_is_the_median_of_the_rows(tmp_path: Path) -> None:
     ]
 
 
+def test_what_computed_is_said_where_it_is_not_what_the_row_is_called(tmp_path: Path) -> None:
+    loop, onednn = "keras.layers.LSTM on cpu (graph; cuDNN needs a GPU)", "torch.nn.LSTM on cpu (oneDNN)"
+    measured = [
+        bench_rows.row(suite="ptb", variant="tensorflow/cudnn", engine=loop),
+        bench_rows.row(suite="ptb", variant="tensorflow/block", engine="tensorflow block on cpu (graph)"),
+    ]
+    bench_rows.write(tmp_path / "bench-ptb-cpu", measured)
+    short = {"suite": "acoustic", "workload": "1x320-CE-short", "variant": "torch/cudnn", "seconds": 10.0}
+    bench_rows.write(tmp_path / "bench-acoustic-short-cpu", [bench_rows.row(**short, engine=onednn)])
+    on_gpu = bench_rows.row(**short, engine="torch.nn.LSTM on cuda (cuDNN)")
+    bench_rows.write(tmp_path / "bench-acoustic-short-cuda", [on_gpu])
+    two = "torch basic on cpu (eager); 2 processes, threads of each: 1"
+    two_processes = {"suite": "scaling", "workload": "small-batch-40", "variant": "torch-2-processes/basic"}
+    bench_rows.write(tmp_path / "bench-scaling-cpu", [bench_rows.row(**two_processes, engine=two)])
+    found = {name: cells[-1] for name, cells in rows(tmp_path).items()}
+    assert found["small, train: CudnnLSTM"] == f"[8,000 words a second, by {loop}](bench-ptb-cpu/report.md)"
+    assert found["small, train: LSTMBlockCell"] == "[8,000 words a second](bench-ptb-cpu/report.md)"
+    assert found["1x320-CE-short, train: PyTorch cuDNNLSTM"].split("; [") == [
+        f"[250 ms, by {onednn}](bench-acoustic-short-cpu/report.md)",
+        "250 ms](bench-acoustic-short-cuda/report.md)",
+    ]
+    assert found["small, train: BasicLSTMCell, two GPUs"] == (
+        "[8,000 words a second, by torch basic on cpu (eager), 2 processes, threads of each: 1]"
+        "(bench-scaling-cpu/report.md)"
+    )
+
+
 def test_a_batch_that_was_cut_is_said_and_each_device_has_its_figure(tmp_path: Path) -> None:
     deep = {"suite": "acoustic", "workload": "4x320-CE-long", "variant": "torch/cudnn", "seconds": 10.0}
     bench_rows.write(tmp_path / "bench-acoustic-deep-cpu", [bench_rows.row(**deep, cut="batch 2 of 32")])

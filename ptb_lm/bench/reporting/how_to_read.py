@@ -22,7 +22,8 @@ average. Where quartiles are given, they are of the rounds.
 
 A variant whose name ends in #again is the same program as the one of the name before that, measured a second
 time. The true ratio of the two is 1 (an A/A test), and how far the measured one is from 1 shows what the
-machine does by itself.
+machine does by itself. Half the width of its interval is the run's resolution: a smaller difference between
+two variants may not show.
 
 The fraction of the GEMM rate is the declared FLOPs of a step by its time, over what the same machine reached
 in matrix multiplication of the variant's precision, measured for half a second right before and right after

@@ -9,47 +9,50 @@ _MANY = 4  # labels in a sentence, at most
 
 
 def lead(groups: Sequence[Group]) -> Iterator[str]:
-    """Yield a sentence or two of all passes together, if there are several, and of each."""
-    if len(groups) > 1:
-        yield from _overall(groups)
+    """Yield a sentence or two of all passes together, if several were measured, and of each."""
+    measured = [group for group in groups if group.candidates]
+    if len(measured) > 1:
+        yield _overall(measured)
     yield from map(_of_group, groups)
 
 
-def _overall(groups: Sequence[Group]) -> Iterator[str]:
-    """Say who is the fastest, or may be, in the most passes."""
-    where: dict[str, list[Group]] = {}
-    for group in groups:
-        for result in _fastest(group):
-            where.setdefault(result.variant, []).append(group)
-    if not where:
-        return
-    measured = sum(bool(group.candidates) for group in groups)
-    best = max(where, key=lambda variant: len(where[variant]))
-    many, label = len(where[best]), where[best][0].label(best)
-    if many == measured:
-        yield (
-            f"On this machine take {label}: in all {measured} passes it is the fastest, or may be as fast as "
-            "the fastest."
-        )
-    else:
-        yield (
-            f"On this machine no variant is the best for every pass: {label} is the fastest, or may be as "
-            f"fast as the fastest, in {many} of {measured}."
-        )
+def _overall(measured: Sequence[Group]) -> str:
+    """Say whom to take if one variant will do for all passes; else that each pass has its own answer."""
+    fit = [
+        result.variant
+        for result in measured[0].candidates
+        if all(result.variant in _fit(group) for group in measured)
+    ]
+    if not fit:
+        return "No variant is the best in every pass: each has its own answer."
+
+    def proved(variant: str) -> int:
+        return sum(_fit(group) == [variant] for group in measured)
+
+    best = max(fit, key=lambda variant: (proved(variant), _times_first(variant, measured)))
+    take = f"On this machine take {measured[0].label(best)}."
+    if proved(best) == len(measured):
+        return f"{take} It is faster than every other variant in all {len(measured)} passes."
+    return (
+        f"{take} It is faster than every other variant in {proved(best)} of {len(measured)} passes. In the "
+        "others another variant may be as fast or faster."
+    )
 
 
-def _fastest(group: Group) -> list[Result]:
-    """Return the fastest, and those that may be as fast; nobody where nothing was measured."""
-    if not group.candidates:
-        return []
+def _times_first(variant: str, groups: Sequence[Group]) -> int:
+    return sum(group.candidates[0].variant == variant for group in groups)
+
+
+def _fit(group: Group) -> list[str]:
+    """Return the names of the fastest variant and of those that may be as fast."""
     first, *others = group.candidates
-    return [first, *(other for other in others if _may_be_as_fast(other, first))]
+    return [first.variant, *(other.variant for other in others if _may_be_as_fast(other, first))]
 
 
 def _may_be_as_fast(result: Result, fastest: Result) -> bool:
+    """Return whether nothing shows that a result is slower: without an interval nothing does."""
     ratio = paired(fastest, result)
-    # A variant without an interval may be faster or slower.
-    return ratio is not None and ratio.interval is not None and ratio.interval[0] <= 1
+    return ratio is None or ratio.interval is None or ratio.interval[0] <= 1
 
 
 def _of_group(group: Group) -> str:
@@ -60,18 +63,25 @@ def _of_group(group: Group) -> str:
     rate = f"{formats.significant(fastest.rate.median)} {group.work.unit} a second"
     if len(candidates) == 1:
         return f"{group.name}: only {fastest.label} was measured: {rate}."
-    second = candidates[1]
     take = f"{group.name}: take {fastest.label}, {rate}."
+    return f"{take} {_beside(fastest, candidates[1])} {_how_sure(group)}"
+
+
+def _beside(fastest: Result, second: Result) -> str:
+    """Say how much faster the fastest is than the second."""
     ratio = paired(fastest, second)
     if ratio is None:
-        return f"{take} There is no interval: it has no round in common with {second.label}."
+        return f"It has no round in common with the second, {second.label}."
     if ratio.interval is None:
         times = formats.times(ratio.estimate)
-        return f"{take} It was {times} times as fast as {second.label}; one round gives no interval."
-    lead = f"Its speed is {formats.ratio(ratio)} times that of the second, {second.label}"
+        return f"In one round it was {times} times as fast as the second, {second.label}."
     few = "" if ratio.unit == "process" else "; other processes may differ by more than that"
-    equals = [result.label for result in _fastest(group)[1:]]
+    return f"Its speed is {formats.ratio(ratio)} times that of the second, {second.label}{few}."
+
+
+def _how_sure(group: Group) -> str:
+    equals = [group.label(variant) for variant in _fit(group)[1:]]
     if not equals:
-        return f"{take} {lead}{few}: the 95 % interval is above 1."
+        return "The 95 % interval over each other variant is above 1."
     named = ", ".join(equals[:_MANY]) + (f" and {len(equals) - _MANY} more" if len(equals) > _MANY else "")
-    return f"{take} {lead}{few}. As fast may be {named}."
+    return f"That is not sure: as fast or faster may be {named}."

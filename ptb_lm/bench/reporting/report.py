@@ -20,6 +20,7 @@ from ptb_lm.files import atomic_write
 MARKDOWN, PAGE = "report.md", "report.html"
 
 _VERSIONS = ("ptb_lm", "python", "cuda", "cudnn", *PACKAGES)
+_COARSE = 0.1  # half the width of an A/A test's interval, as a fraction: above, a run resolves little
 _OF_A_PROCESS = {"started"}  # facts that are no machine's
 _FACTS_FIRST = ("cpu", "processor", "device", "cores", "threads", "torch", "tensorflow", "commit")
 
@@ -100,13 +101,19 @@ def build(summary: Summary, *, runs: Sequence[Path] = ()) -> Document:
 
 
 def _doubts(group: Group) -> Iterator[str]:
-    """Say what an A/A test that failed means."""
+    """Say what an A/A test means that failed, or whose interval is wide."""
     for result, ratio in group.repetitions:
         if sections.holds_one(ratio) is False:
             yield (
                 f"{result.variant} is the same program as {original(result.variant)}, and their ratio is "
                 f"{formats.ratio(ratio)}. One such interval in twenty misses 1 by chance. If it is not that, "
                 "the machine was not quiet, and the other intervals are too narrow."
+            )
+        if ratio.half_width is not None and ratio.half_width > _COARSE:
+            yield (
+                f"by the A/A test the resolution of this run is {formats.percent(ratio.half_width)}. A "
+                "smaller difference between two variants may not show. More processes, on a quiet machine, "
+                "make it finer."
             )
 
 

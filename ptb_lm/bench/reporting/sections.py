@@ -71,7 +71,8 @@ def _of_repetition(test: tuple[Result, Ratio]) -> str:
     if ratio.interval is None:
         return f"{what}, is {formats.times(ratio.estimate)} times as fast as itself; one round: no interval"
     holds = "holds 1, as it should" if holds_one(ratio) else "does not hold 1, as it should"
-    return f"{what}, is {formats.ratio(ratio)} times as fast as itself: the interval {holds}"
+    resolution = f"half its width, {formats.percent(ratio.half_width or 0.0)}, is the resolution of this run"
+    return f"{what}, is {formats.ratio(ratio)} times as fast as itself: the interval {holds}; {resolution}"
 
 
 def holds_one(ratio: Ratio) -> bool | None:
