@@ -56,6 +56,7 @@ def test_the_interval_is_that_of_a_paired_t_test_by_hand() -> None:
     half = 4.30265 * 0.1 / math.sqrt(3)
     assert ratio.estimate == pytest.approx(2)
     assert ratio.interval == pytest.approx((2 * math.exp(-half), 2 * math.exp(half)), rel=1e-5)
+    assert ratio.half_width == pytest.approx(math.expm1(half), rel=1e-4)
     assert (ratio.unit, ratio.units, ratio.freedom) == ("round", 3, 2)
 
 
@@ -82,7 +83,7 @@ def test_without_a_common_round_there_is_no_ratio() -> None:
 def test_one_round_has_a_ratio_and_no_interval() -> None:
     ratio = intervals.ratio({0: 3.0}, {0: 2.0}, {0: (2, 1)})
     assert ratio is not None
-    assert (ratio.estimate, ratio.interval) == (pytest.approx(1.5), None)
+    assert (ratio.estimate, ratio.interval, ratio.half_width) == (pytest.approx(1.5), None, None)
 
 
 @pytest.mark.parametrize(
