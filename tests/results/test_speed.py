@@ -52,7 +52,7 @@ def part(page: Path, name: str) -> str:
 
 def cells(text: str) -> dict[str, list[str]]:
     """The cells of a part's first table, without its titles, by the first of each line."""
-    lines = [line for line in text.splitlines() if line.startswith("| ")][2:]
+    _, *lines = [line for line in text.splitlines() if line.startswith("| ") and not line.startswith("| ---")]
     return {name.strip(): rest for name, *rest in (line.strip("| ").split(" | ") for line in lines)}
 
 
