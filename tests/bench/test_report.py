@@ -280,14 +280,17 @@ def first_line(folder: Path, rows: object) -> str:
 def test_several_passes_have_an_answer_together_or_one_each(tmp_path: Path) -> None:
     speeds = {"torch/basic": 1.0, "torch/cudnn": 2.0}
     rows = [*rounds(speeds), *rounds(speeds, workload="medium")]
-    sure = "- On this machine take torch/cudnn. It is faster than every other variant in all 2 passes."
+    sure = (
+        "- On this machine take torch/cudnn. By 95 % intervals it is faster than every other variant in all "
+        "2 passes."
+    )
     assert first_line(tmp_path / "a", rows) == sure
     nothing = unmeasured("failed", "bad luck", workload="large")
     assert first_line(tmp_path / "b", [*rows, nothing]) == sure
     rows += rounds({"torch/basic": 1.0, "torch/cudnn": 0.5}, workload="large")
     report = report_of(tmp_path / "c", rows)
     first, *each = [line for line in report.splitlines() if line.startswith("- ")][:4]
-    assert first == "- No variant is the best in every pass: each has its own answer."
+    assert first == "- No variant came out fastest in all 3 passes: each has its own answer."
     taken = [re.match(r"- (\w+), train: take ([\w/]+), ", line) for line in each]
     assert [found and found.groups() for found in taken] == [
         ("small", "torch/cudnn"),
@@ -308,14 +311,39 @@ def test_what_is_not_shown_everywhere_is_not_claimed(tmp_path: Path) -> None:
     apart = row(variant="torch/basic", round=7, process=99, seconds=9.0, **of_large)
     large = [*rounds({"torch/cudnn": 2.0}, **of_large), apart]
     assert first_line(tmp_path, [*rounds(speeds), *equal, *large]) == (
-        "- On this machine take torch/cudnn. It is faster than every other variant in 1 of 3 passes. In the "
-        "others another variant may be as fast or faster."
+        "- On this machine take torch/cudnn. It came out fastest in all 3 passes. By 95 % intervals it is "
+        "faster than every other variant in 1 of them. In the others another variant may be as fast or faster."
     )
     report = (tmp_path / "report.md").read_text()
     assert "- large, train: take torch/cudnn" in report
     assert (
         "It has no round in common with the second, torch/basic. That is not sure: as fast or faster may be "
         "torch/basic." in report
+    )
+
+
+def test_who_may_be_the_fastest_everywhere_is_named_and_not_recommended(tmp_path: Path) -> None:
+    """Each is first in one pass, by nothing that an interval shows."""
+    rows = [
+        row(
+            workload=workload,
+            variant=variant,
+            round=n,
+            process=10 * place + n,
+            seconds=2.0 + n % 2 * (place if workload == "small" else 1 - place),
+        )
+        for workload in ("small", "medium")
+        for place, variant in enumerate(("torch/basic", "torch/cudnn"))
+        for n in range(5)
+    ]
+    assert first_line(tmp_path, rows) == (
+        "- No variant came out fastest in all 2 passes: each has its own answer. torch/basic may be the "
+        "fastest in every one."
+    )
+    alone = [each for each in rows if each["round"] == 0]
+    assert first_line(tmp_path / "alone", alone) == (
+        "- On this machine take torch/basic. It came out fastest in all 2 passes. In each another variant "
+        "may be as fast or faster."
     )
 
 

@@ -17,30 +17,21 @@ def lead(groups: Sequence[Group]) -> Iterator[str]:
 
 
 def _overall(measured: Sequence[Group]) -> str:
-    """Say whom to take if one variant will do for all passes; else that each pass has its own answer."""
-    fit = [
-        result.variant
-        for result in measured[0].candidates
-        if all(result.variant in _fit(group) for group in measured)
-    ]
-    if not fit:
-        return "No variant is the best in every pass: each has its own answer."
-
-    def proved(variant: str) -> int:
-        return sum(_fit(group) == [variant] for group in measured)
-
-    best = max(fit, key=lambda variant: (proved(variant), _times_first(variant, measured)))
-    take = f"On this machine take {measured[0].label(best)}."
-    if proved(best) == len(measured):
-        return f"{take} It is faster than every other variant in all {len(measured)} passes."
-    return (
-        f"{take} It is faster than every other variant in {proved(best)} of {len(measured)} passes. In the "
-        "others another variant may be as fast or faster."
-    )
-
-
-def _times_first(variant: str, groups: Sequence[Group]) -> int:
-    return sum(group.candidates[0].variant == variant for group in groups)
+    """Say whom to take if one variant came out first in all passes; else that each has its own answer."""
+    count = len(measured)
+    first = measured[0].candidates[0]
+    if any(group.candidates[0].variant != first.variant for group in measured):
+        fit = [each for each in measured[0].candidates if all(each.variant in _fit(of) for of in measured)]
+        may_be = f" {fit[0].label} may be the fastest in every one." if fit else ""
+        return f"No variant came out fastest in all {count} passes: each has its own answer.{may_be}"
+    take = f"On this machine take {first.label}."
+    proved = sum(len(_fit(group)) == 1 for group in measured)
+    if proved == count:
+        return f"{take} By 95 % intervals it is faster than every other variant in all {count} passes."
+    shown = f"By 95 % intervals it is faster than every other variant in {proved} of them. " if proved else ""
+    rest = "In the others" if proved else "In each"
+    came_out = f"It came out fastest in all {count} passes."
+    return f"{take} {came_out} {shown}{rest} another variant may be as fast or faster."
 
 
 def _fit(group: Group) -> list[str]:
