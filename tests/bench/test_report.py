@@ -312,7 +312,8 @@ def test_what_is_not_shown_everywhere_is_not_claimed(tmp_path: Path) -> None:
     large = [*rounds({"torch/cudnn": 2.0}, **of_large), apart]
     assert first_line(tmp_path, [*rounds(speeds), *equal, *large]) == (
         "- On this machine take torch/cudnn. It came out fastest in all 3 passes. By 95 % intervals it is "
-        "faster than every other variant in 1 of them. In the others another variant may be as fast or faster."
+        "faster than every other variant in 1 of them. In the others another variant may be as fast or "
+        "faster."
     )
     report = (tmp_path / "report.md").read_text()
     assert "- large, train: take torch/cudnn" in report
