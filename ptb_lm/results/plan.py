@@ -159,7 +159,7 @@ RESULTS = {
         ),
     ),
     "bench-executions": _result(
-        "every execution of TensorFlow's models on a CPU, which no document quotes",
+        "every execution of TensorFlow's models on a CPU; no page uses it",
         suites_of_a_cpu.executions(),
     ),
     "bench-coverage": _result(
