@@ -38,14 +38,6 @@ def tables() -> Iterator[Suite]:
         yield Suite(f"bench-{name}-cpu", arguments, on="cpu")
 
 
-def executions() -> Iterator[Suite]:
-    """Yield every execution of TensorFlow's models beside torch's usual ones: no document quotes it."""
-    few = "--variants 'tensorflow/*' 'torch/cudnn/eager*' torch/block_fused/eager"
-    for config in ("small", "medium"):
-        arguments = f"executions --workloads {config} {few} --row-limit 10"
-        yield Suite(f"bench-executions-{config}-cpu", arguments, on="cpu")
-
-
 def precisions() -> Suite:
     """Return the suite of the README's table of speed."""
     rivals = (
