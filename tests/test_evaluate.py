@@ -398,5 +398,5 @@ def test_weights_of_another_size_are_refused(
     shutil.copy(other / "weights.safetensors", mixed)
     problem = runs.refusal(capsys, evaluate, mixed)
     assert problem == (
-        f"{mixed}/config.json is not that of {mixed}/weights.safetensors: hidden_size 7 there, 6 here"
+        f"{mixed}/config.json and {mixed}/weights.safetensors differ: hidden_size 7 there, 6 here"
     )

@@ -575,7 +575,7 @@ def test_resuming_from_another_runs_state_is_refused(
     state = run / "state" / "training.safetensors"
     shutil.copy(other / "state" / "training.safetensors", state)
     if not of_before:
-        assert refused_resume().startswith(f"{run / 'config.json'} is not that of {state}: ")
+        assert refused_resume().startswith(f"{run / 'config.json'} and {state} differ: ")
         return
     arrays, metadata = tensors.load(state)
     del metadata["config"]

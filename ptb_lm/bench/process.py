@@ -185,7 +185,7 @@ class Worker:
         return self._warm_ups[pass_name]
 
     def block(self, pass_name: str, steps: int) -> dict[str, Any]:
-        """Do a block of steps after one that is not timed; return "seconds" and "peak_memory".
+        """Do a block of steps after one that is not timed; return "seconds", "others" and "peak_memory".
 
         Raises:
             WorkerError: It failed.

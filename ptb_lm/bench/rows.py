@@ -102,6 +102,7 @@ class Row:
     )  # rows with the same number were measured by one process
     steps: int = _of_block(json_fields.whole(1), 1)
     seconds: float = _of_block(json_fields.quantity, math.nan)  # wall time of all the steps
+    others: float | None = _optional(json_fields.least(0), None)  # cores that others took meanwhile
     note: str = _optional(json_fields.text, "")
     # The first that was compared with the reference; in earlier versions, of the initial weights.
     loss: float | None = _optional(json_fields.finite, None)

@@ -89,7 +89,7 @@ def _as_asked(workload: Workload, options: Options, added: Sequence[Variant]) ->
     variants, batch = [*workload.variants, *added], options.batch_size
     rounds = options.rounds or max(workload.rounds, options.processes or 0)
     if options.processes is not None and options.processes > rounds:
-        raise UserError(f"--processes {options.processes}: {rounds} rounds cannot have more than one each")
+        raise UserError(f"--processes {options.processes} is more than the {rounds} rounds; each needs one")
     if options.baseline is not None and options.baseline not in {variant.name for variant in variants}:
         base, _, precision = options.baseline.partition("@")
         like = next((variant for variant in variants if variant.base == base), None)

@@ -20,6 +20,7 @@ from typing import Any, TextIO
 
 from ptb_lm import host
 from ptb_lm.bench import check, timed_steps, variants
+from ptb_lm.bench.disturbance import Others
 from ptb_lm.bench.suites import SUITES
 from ptb_lm.bench.timed_steps import TimedSteps
 from ptb_lm.bench.workloads import Task, Workload
@@ -84,10 +85,12 @@ def main() -> int:
             peaks = DevicePeaks()
             for line in sys.stdin:
                 asked = json.loads(line)
+                others = Others()
                 seconds = steps.block(asked["pass"], asked["steps"], untimed=asked["untimed"])
+                taken = others.cores()
                 device = peaks.after(asked["pass"], steps.device_memory())
                 memory = {"host_bytes": _host_memory(), "device_bytes": device}
-                _answer(answers, seconds=seconds, peak_memory=memory)
+                _answer(answers, seconds=seconds, others=taken, peak_memory=memory)
         except OutOfMemoryError as error:
             # Perhaps there is enough without the other variants: a failure is tried again alone.
             _answer(answers, status="failed", reason=str(error))

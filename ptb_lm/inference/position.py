@@ -21,5 +21,5 @@ def checked(state: object) -> Position | None:
         UserError: It is neither a position nor None.
     """
     if state is not None and not isinstance(state, Position):
-        raise UserError(f"the state must be None or one that was kept, not {state!r}")
+        raise UserError(f"the state must be None or an earlier model.state, not {state!r}")
     return state

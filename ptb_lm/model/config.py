@@ -38,11 +38,11 @@ class Config:
         4, "epochs at the initial learning rate (the tutorial's max_epoch)", minimum=0, resumable=True
     )
     lr_decay: float = setting(
-        0.5, "factor of the learning rate per epoch after that", above=0, resumable=True
+        0.5, "factor of the learning rate per epoch after --decay-after", above=0, resumable=True
     )
     learning_rate: float = setting(
         1.0,
-        "of SGD; the loss is a sum over time and a mean over the batch",
+        "rate of SGD; the loss is a sum over time and a mean over the batch",
         above=0,
         resumable=True,
     )

@@ -158,10 +158,6 @@ RESULTS = {
             stdout="results/bench-quick-again-DEVICE/comparison.md",
         ),
     ),
-    "bench-executions": _result(
-        "every execution of TensorFlow's models on a CPU, which no document quotes",
-        suites_of_a_cpu.executions(),
-    ),
     "bench-coverage": _result(
         "does a 95 % interval hold: a program against itself, twenty times",
         Suite(

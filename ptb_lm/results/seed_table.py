@@ -28,7 +28,7 @@ LATER = ("TensorFlow models, pull request 2276, 2017",)
 FOLDERS = {
     "small": "bench-ptb",
     "large": "bench-ptb-large",
-    "word_language_model": "bench-ptb-large",
+    "word_language_model": "bench-ptb-word-language-model",
     "small-batch-40": "bench-scaling",
     "3x256": "bench-stacked-lm",
     "1x320-CE-short": "bench-acoustic-short",

@@ -13,13 +13,16 @@ from ptb_lm.results.steps import Suite
 _PUBLISHED = "plain-torch/cudnn plain-tensorflow/keras 'torch/*' 'tensorflow/*' 'outer-torch/*'"
 _TWICE = "torch/cudnn torch/cudnn#again"  # the A/A test
 _DEEP = f"torch/block_fused {_TWICE} tensorflow/block_fused"
+_LARGE = (
+    f"--row-limit 20 --variants plain-torch/cudnn torch/basic torch/block_fused {_TWICE} "
+    "'tensorflow/basic*' tensorflow/cudnn"
+)
 _TABLES: Mapping[str, str] = {
     "ptb": f"ptb --workloads small medium --row-limit 15 --variants {_PUBLISHED}",
     "ptb-default-recipe": "ptb --workloads medium-default-recipe --row-limit 15 "
     "--variants 'torch/*' tensorflow/block_fused",
-    "ptb-large": "ptb --workloads large word_language_model --row-limit 20 "
-    f"--variants plain-torch/cudnn torch/basic torch/block_fused {_TWICE} "
-    "'tensorflow/basic*' tensorflow/cudnn",
+    "ptb-large": f"ptb --workloads large {_LARGE}",
+    "ptb-word-language-model": f"ptb --workloads word_language_model {_LARGE}",
     "semantics": "semantics --row-limit 20",
     "acoustic-short": "acoustic --workloads '*-short' --row-limit 10",
     "acoustic-long": "acoustic --workloads '1x320-CE-long' --row-limit 20 "
@@ -36,14 +39,6 @@ def tables() -> Iterator[Suite]:
     """Yield the suites whose tables stand beside published ones, or in a document."""
     for name, arguments in _TABLES.items():
         yield Suite(f"bench-{name}-cpu", arguments, on="cpu")
-
-
-def executions() -> Iterator[Suite]:
-    """Yield every execution of TensorFlow's models beside torch's usual ones: no document quotes it."""
-    few = "--variants 'tensorflow/*' 'torch/cudnn/eager*' torch/block_fused/eager"
-    for config in ("small", "medium"):
-        arguments = f"executions --workloads {config} {few} --row-limit 10"
-        yield Suite(f"bench-executions-{config}-cpu", arguments, on="cpu")
 
 
 def precisions() -> Suite:

@@ -58,7 +58,9 @@ def _world_size() -> int:
     try:
         return int(os.environ["WORLD_SIZE"])
     except ValueError:
-        raise UserError(f"WORLD_SIZE is {os.environ['WORLD_SIZE']!r}, and no number of processes") from None
+        raise UserError(
+            f"WORLD_SIZE must be a number of processes, not {os.environ['WORLD_SIZE']!r}"
+        ) from None
 
 
 def to_start(arguments: argparse.Namespace) -> bool:
@@ -194,12 +196,12 @@ def with_global_batch(given: dict[str, Any], ranks: Ranks) -> dict[str, Any]:
     given = {**given}
     each = given.pop("batch_size_per_device")
     if "batch_size" in given:
-        raise UserError("--batch-size and --batch-size-per-device say the same; one of them is enough")
+        raise UserError("give --batch-size or --batch-size-per-device, not both")
     count = ranks.size * ranks.devices
     given["batch_size"] = each * count
     cli.remark(
         f"--batch-size-per-device {each} on {count} device{'s' * (count > 1)} is --batch-size "
-        f"{given['batch_size']}; --learning-rate stays as it is, and may want to be another for such a batch"
+        f"{given['batch_size']}; --learning-rate stays as it is, and such a batch may need another"
     )
     return given
 

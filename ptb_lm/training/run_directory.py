@@ -250,7 +250,7 @@ class RunDirectory:
         if "config" in metadata:  # old states have no config
             written = RunConfig.from_json(metadata["config"], path)
             if changed := written.fixed_differences(run):
-                raise UserError(f"{self.config} is not that of {path}: {', '.join(changed)}")
+                raise UserError(f"{self.config} and {path} differ: {', '.join(changed)}")
 
     def event_files(self) -> list[Path]:
         """Return TensorBoard's files."""

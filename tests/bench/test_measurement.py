@@ -54,7 +54,7 @@ def test_the_limit_is_the_larger_of_before_and_after_and_a_copy_comes_last(
 
     def block(pass_name: str, steps: int) -> dict[str, Any]:
         events.append((pass_name, steps))
-        return {"seconds": 1.0}
+        return {"seconds": 1.0, "others": None}
 
     def copy_gbytes() -> float:
         events.append("copy")
@@ -64,7 +64,7 @@ def test_the_limit_is_the_larger_of_before_and_after_and_a_copy_comes_last(
     worker: Any = SimpleNamespace(block=block)
     found, beside = measurement(tmp_path, machine)._block(worker, "train", 5, "bf16")
     limit = {"gemm_gflops": 120.0, "gemm_library": "a library", "gemm_shape": "a shape", "gemm_threads": 1}
-    assert (found, beside) == ({"seconds": 1.0}, {**limit, "copy_gbytes": 20.0})
+    assert (found, beside) == ({"seconds": 1.0, "others": None}, {**limit, "copy_gbytes": 20.0})
     asked = ("bf16", products(SMALL.task))
     assert events == [asked, ("train", 5), asked, "copy"]
 

@@ -183,5 +183,5 @@ def test_processes_share_the_rounds(options: dict[str, int], rounds: int, proces
 
 
 def test_more_processes_than_rounds_are_refused() -> None:
-    with pytest.raises(UserError, match=r"^--processes 3: 2 rounds cannot have more than one each$"):
+    with pytest.raises(UserError, match=r"^--processes 3 is more than the 2 rounds; each needs one$"):
         selected(Options(suite="quick", rounds=2, processes=3))

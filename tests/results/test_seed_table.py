@@ -1,4 +1,4 @@
-"""The table of the documents that the project began with: figures are the rows's, and commands work."""
+"""The table of published figures: ours are the rows's, and commands work."""
 
 import shlex
 from pathlib import Path

@@ -345,7 +345,7 @@ def test_a_configuration_that_is_not_that_of_the_weights_is_refused(
     )  # a resumed run may change these
     assert directory.read_weights(directory.read_config(), VOCABULARY).keys() == weights.keys()
     changed_config(directory, **{name: value})
-    problem = rf"config\.json is not that of .*weights\.safetensors: {name} .+ there, {value!r} here$"
+    problem = rf"config\.json and .*weights\.safetensors differ: {name} .+ there, {value!r} here$"
     with pytest.raises(UserError, match=problem):
         directory.read_weights(directory.read_config(), VOCABULARY)
 

@@ -66,7 +66,7 @@ def _contention_flags(parser: argparse.ArgumentParser) -> None:
     _add_config(parser, default="medium")
     parser.add_argument("--model", default="block_fused", choices=tuple(FRAMEWORKS["torch"].models))
     _add_precision(parser)
-    parser.add_argument("--seconds", type=cli.positive, default=4.0, help="a block's (default: %(default)g)")
+    parser.add_argument("--seconds", type=cli.positive, default=4.0, help="of a block (default: %(default)g)")
     parser.add_argument("--rounds", type=cli.whole(1), default=3, help="default: %(default)s")
     _add_out(parser, "table.md and OUT/rows.jsonl")
     parser.add_argument("--step", action="store_true", help=argparse.SUPPRESS)  # what it starts itself
@@ -90,7 +90,7 @@ def _scoring_flags(parser: argparse.ArgumentParser) -> None:
 
 def _coverage_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "folder", type=Path, metavar="FOLDER", help="has the rows, of a program and its #again"
+        "folder", type=Path, metavar="FOLDER", help="folder with the rows of a program and its #again"
     )
     parser.add_argument(
         "--repetitions", type=cli.whole(1), default=20, help="parts of the rounds (default: %(default)s)"

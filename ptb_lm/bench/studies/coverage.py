@@ -57,7 +57,7 @@ def repeated(group: Group, repetitions: int) -> list[Ratio]:
         UserError: There is no such variant, or a part is too small for an interval.
     """
     if len(group.repetitions) != 1:
-        raise UserError(f"{group.name}: a program that is measured twice is needed, and there is not one")
+        raise UserError(f"{group.name}: exactly one program must be measured twice (NAME and NAME#again)")
     again = group.repetitions[0][0]
     first = group.result(again.variant.replace("#again", ""))
     assert first is not None, "or it were no repetition"

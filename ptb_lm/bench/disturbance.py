@@ -1,0 +1,75 @@
+"""How much of the cores others took while a block was timed: other processes, or other machines of the host.
+
+Threads that share a step wait for each other hundreds of times in it, so that a process which takes a part of
+one core now and then may hold up a block many times over: a block of 1.5 s took 58 s so. Such a block is
+measured again. What decides is what the others took, never how long the block was.
+"""
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from ptb_lm import host
+
+DISTURBED = 0.1  # of a core that others took, from which on a block is measured again
+TRIES = 3  # at most; what counts is the block beside which others took the least
+# Columns of /proc/stat: user, nice, system, interrupts and those put off, and what the host gave to others.
+_BUSY = (1, 2, 3, 6, 7, 8)
+
+
+class Others:
+    """Measures what others took of this process's cores since it was made.
+
+    The processes of this process's session are no others: a worker has a session of its own, with what it
+    starts.
+    """
+
+    def __init__(self) -> None:
+        self._start = time.perf_counter(), _others()
+
+    def cores(self) -> float | None:
+        """Return how many cores others took, on average; None where the system does not tell."""
+        started, before = self._start
+        now, seconds = _others(), time.perf_counter() - started
+        if before is None or now is None or seconds <= 0:
+            return None
+        return max(0.0, (now - before) / seconds)
+
+
+def least_disturbed(measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Measure a block, and again while others take too much; return the one beside which they took the least.
+
+    Args:
+        measure: Returns a block, with what others took as "others".
+    """
+    blocks: list[dict[str, Any]] = []
+    while len(blocks) < TRIES:
+        blocks.append(measure())
+        others = blocks[-1]["others"]
+        if others is None or others <= DISTURBED:
+            return blocks[-1]
+    return min(blocks, key=lambda block: float(block["others"]))
+
+
+def _others() -> float | None:
+    """Return the seconds of this process's cores that were not its session's; None if unknown."""
+    try:
+        lines = Path("/proc/stat").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return None
+    ours = {f"cpu{core}" for core in host.cores()}
+    fields = [line.split() for line in lines if line.partition(" ")[0] in ours]
+    busy = sum(int(of[column]) for of in fields for column in _BUSY)
+    return (busy - sum(_of_session(os.getsid(0)))) / host.HERTZ
+
+
+def _of_session(session: int) -> Iterator[int]:
+    """Yield the ticks of each process of a session, with those of the children that it waited for."""
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # it has ended
+            fields = path.read_text(errors="replace").rpartition(")")[2].split()
+            if int(fields[3]) == session:
+                yield sum(map(int, fields[11:15]))
