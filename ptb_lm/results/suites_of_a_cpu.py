@@ -13,16 +13,14 @@ from ptb_lm.results.steps import Suite
 _PUBLISHED = "plain-torch/cudnn plain-tensorflow/keras 'torch/*' 'tensorflow/*' 'outer-torch/*'"
 _TWICE = "torch/cudnn torch/cudnn#again"  # the A/A test
 _DEEP = f"torch/block_fused {_TWICE} tensorflow/block_fused"
-_LARGE = (
-    f"--row-limit 20 --variants plain-torch/cudnn torch/basic torch/block_fused {_TWICE} "
-    "'tensorflow/basic*' tensorflow/cudnn"
-)
 _TABLES: Mapping[str, str] = {
     "ptb": f"ptb --workloads small medium --row-limit 15 --variants {_PUBLISHED}",
     "ptb-default-recipe": "ptb --workloads medium-default-recipe --row-limit 15 "
     "--variants 'torch/*' tensorflow/block_fused",
-    "ptb-large": f"ptb --workloads large {_LARGE}",
-    "ptb-word-language-model": f"ptb --workloads word_language_model {_LARGE}",
+    "ptb-large": "ptb --workloads large --row-limit 20 "
+    f"--variants plain-torch/cudnn torch/basic torch/block_fused {_TWICE} 'tensorflow/basic*' "
+    "tensorflow/cudnn",
+    "ptb-word-language-model": "ptb --workloads word_language_model --row-limit 20",
     "semantics": "semantics --row-limit 20",
     "acoustic-short": "acoustic --workloads '*-short' --row-limit 10",
     "acoustic-long": "acoustic --workloads '1x320-CE-long' --row-limit 20 "
