@@ -551,3 +551,12 @@ def test_precisions_that_differ_are_named_and_said_to_be_compared(tmp_path: Path
     assert "bf16, fp32 on cpu." in section
     assert "- The variants compute in bf16, fp32: ratios here compare precisions too." in section
     assert "compare precisions" not in report_of(tmp_path / "one", [row()])
+
+
+def test_blocks_that_others_disturbed_are_counted(tmp_path: Path) -> None:
+    quiet = [row(round=index, process=index, others=0.02) for index in range(3)]
+    assert "of a core beside" not in report_of(tmp_path, quiet)
+    busy = [*quiet[:2], row(round=2, process=2, others=0.4)]
+    assert "**Warning:** small, train: others took more than 0.1 of a core beside 1 of 3 blocks" in report_of(
+        tmp_path, busy
+    )

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from ptb_lm import cli, streams
 from ptb_lm.bench import report_settings
+from ptb_lm.bench.disturbance import DISTURBED
 from ptb_lm.bench.findings import Group, Summary, distinct
 from ptb_lm.bench.provenance import PACKAGES
 from ptb_lm.bench.report_settings import ReportSettings
@@ -101,7 +102,14 @@ def build(summary: Summary, *, runs: Sequence[Path] = ()) -> Document:
 
 
 def _doubts(group: Group) -> Iterator[str]:
-    """Say what an A/A test means that failed, or whose interval is wide."""
+    """Say what blocks that others disturbed mean, and an A/A test that failed or whose interval is wide."""
+    blocks = [row for result in group.results for row in result.blocks]
+    disturbed = sum(row.others is not None and row.others > DISTURBED for row in blocks)
+    if disturbed:
+        yield (
+            f"others took more than {DISTURBED:g} of a core beside {disturbed} of {len(blocks)} blocks, each "
+            "time that these were measured. A busy process may hold up two threads many times over."
+        )
     for result, ratio in group.repetitions:
         if sections.holds_one(ratio) is False:
             yield (
