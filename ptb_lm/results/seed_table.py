@@ -5,6 +5,7 @@ results/; or why there is none. Where something else computed it than the row's 
 a CPU has no cuDNN.
 """
 
+import itertools
 import re
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
@@ -38,6 +39,8 @@ FOLDERS = {
     "3x1024": "bench-semantics",
     "1024-1024-512": "bench-semantics",
 }
+# Where what takes too long at the full batch is kept, of fewer rows.
+OF_FEWER_ROWS = {"bench-acoustic-deep": "bench-acoustic-deep-batch-2"}
 DEVICES = ("cpu", "cuda")
 # Of rnn_benchmarks, whose results are pictures: who is in them, and the variant that answers.
 _ONE_DIRECTION = {
@@ -100,17 +103,27 @@ class _Kept:
 
     def __init__(self, results: Path) -> None:
         self._summaries: dict[str, Summary] = {}
-        for folder in dict.fromkeys(f"{name}-{device}" for name in FOLDERS.values() for device in DEVICES):
+        names = [*FOLDERS.values(), *OF_FEWER_ROWS.values()]
+        for folder in dict.fromkeys(f"{name}-{device}" for name in names for device in DEVICES):
             if (results / folder / FILE).is_file():
                 self._summaries[folder] = summarise(results / folder)
 
     def found(self, workload: str, pass_name: str, variant: str) -> Iterator[tuple[str, Group, Result]]:
         """Yield (folder, group, result) of each device that measured a variant."""
+        name = FOLDERS[workload]
         for device in DEVICES:
-            folder = f"{FOLDERS[workload]}-{device}"
+            folders = [f"{each}-{device}" for each in (name, OF_FEWER_ROWS.get(name)) if each]
+            measured = (each for each in self._asked(folders, workload, pass_name, variant) if each[2].blocks)
+            yield from itertools.islice(measured, 1)
+
+    def _asked(
+        self, folders: Sequence[str], workload: str, pass_name: str, variant: str
+    ) -> Iterator[tuple[str, Group, Result]]:
+        """Yield (folder, group, result) of each folder that has rows of a variant, measured or not."""
+        for folder in folders:
             for group in self._summaries[folder].groups if folder in self._summaries else ():
                 result = group.result(variant)
-                if (group.workload, group.pass_name) == (workload, pass_name) and result and result.blocks:
+                if (group.workload, group.pass_name) == (workload, pass_name) and result:
                     yield folder, group, result
 
     def shown(self, workload: str, pass_name: str, variant: str, *, rate: bool) -> str:
@@ -120,7 +133,13 @@ class _Kept:
             cut = f" ({', '.join(group.cuts)})" if group.cuts else ""
             by = f", by {result.engine.replace('; ', ', ')}" if _is_another(variant, result) else ""
             cells.append(f"[{_of(group, result, rate=rate)}{cut}{by}]({folder}/report.md)")
-        return "; ".join(cells) or NOT_MEASURED
+        return "; ".join(cells) or self._why_not(workload, pass_name, variant)
+
+    def _why_not(self, workload: str, pass_name: str, variant: str) -> str:
+        """Return why a variant was not measured, as far as rows say it."""
+        folders = [f"{FOLDERS[workload]}-{device}" for device in DEVICES]
+        reasons = [result.reason for _, _, result in self._asked(folders, workload, pass_name, variant)]
+        return next((f"{NOT_MEASURED}: {reason}" for reason in reasons if reason), NOT_MEASURED)
 
 
 def _is_another(variant: str, result: Result) -> bool:

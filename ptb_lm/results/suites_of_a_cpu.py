@@ -24,7 +24,7 @@ _TABLES: Mapping[str, str] = {
     "semantics": "semantics --row-limit 20",
     "acoustic-short": "acoustic --workloads '*-short' --row-limit 10",
     "acoustic-long": "acoustic --workloads '1x320-CE-long' --row-limit 20 "
-    "--variants 'torch/*' 'tensorflow/*' 'keras-tensorflow/*' 'keras-jax/*'",
+    "--variants 'torch/*' 'tensorflow/*' 'keras-tensorflow/*' 'keras-jax/*' pytensor/scan",
     "acoustic-deep": f"acoustic --workloads '4x320-*' --rounds 3 --processes 3 --row-limit 60 "
     f"--baseline torch/block_fused --variants {_DEEP}",
     "template": "template --row-limit 10",

@@ -83,6 +83,29 @@ def test_a_batch_that_was_cut_is_said_and_each_device_has_its_figure(tmp_path: P
     ]
 
 
+def test_what_takes_too_long_at_the_full_batch_is_looked_for_among_fewer_rows(tmp_path: Path) -> None:
+    deep = {"suite": "acoustic", "workload": "4x320-CE-long", "seconds": 10.0}
+    full = [bench_rows.row(**deep, variant="torch/block_fused")]
+    bench_rows.write(tmp_path / "bench-acoustic-deep-cpu", full)
+    name = "4x320-CE-long, train: PyTorch LSTMCell-basic"
+    assert rows(tmp_path)[name][-1] == seed_table.NOT_MEASURED
+    fewer = [bench_rows.row(**deep, variant="torch/basic", cut="batch 2 of 32")]
+    bench_rows.write(tmp_path / "bench-acoustic-deep-batch-2-cpu", fewer)
+    by_fewer = "[250 ms (batch 2 of 32)](bench-acoustic-deep-batch-2-cpu/report.md)"
+    assert rows(tmp_path)[name][-1] == by_fewer
+    full.append(bench_rows.row(**deep, variant="torch/basic"))
+    bench_rows.write(tmp_path / "bench-acoustic-deep-cpu", full)
+    assert rows(tmp_path)[name][-1] == "[250 ms](bench-acoustic-deep-cpu/report.md)"
+
+
+def test_a_row_says_why_it_was_not_measured(tmp_path: Path) -> None:
+    short = {"suite": "acoustic", "workload": "1x320-CE-short", "variant": "keras-tensorflow/cudnn"}
+    why = bench_rows.unmeasured("unavailable", "there is no cuDNN on a CPU", **short)
+    bench_rows.write(tmp_path / "bench-acoustic-short-cpu", [why])
+    found = rows(tmp_path)["1x320-CE-short, train: Keras/TensorFlow cuDNNLSTM"]
+    assert found[-1] == "not measured: there is no cuDNN on a CPU"
+
+
 def test_scores_and_perplexities_are_those_of_the_files(tmp_path: Path) -> None:
     folder = tmp_path / "template-torch-block-cpu"
     folder.mkdir()
