@@ -330,16 +330,19 @@ def test_the_command_says_where_and_ends_quietly_with_ctrl_c(run: Path, tmp_path
     command = [sys.executable, "-m", "ptb_lm.play", str(named), "--port", "0"]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with subprocess.Popen(command, cwd=ROOT, text=True, **pipes) as process:
-        assert process.stdout is not None
-        line = process.stdout.readline()
-        match = re.fullmatch(r"http://127\.0\.0\.1:(\d+)/ shows the page; Ctrl-C ends it\n", line)
-        assert match, line
-        status, page, _ = ask(int(match[1]), "/read", {"text": "w1"})
-        assert (status, len(rows_of(page))) == (200, 2)
-        assert "run-\\udcff: " in page
-        process.send_signal(signal.SIGINT)
-        assert process.communicate(timeout=60) == ("", "")
-        assert process.returncode == 0
+        try:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            match = re.fullmatch(r"http://127\.0\.0\.1:(\d+)/ shows the page; Ctrl-C ends it\n", line)
+            assert match, line
+            status, page, _ = ask(int(match[1]), "/read", {"text": "w1"})
+            assert (status, len(rows_of(page))) == (200, 2)
+            assert "run-\\udcff: " in page
+            process.send_signal(signal.SIGINT)
+            assert process.communicate(timeout=60) == ("", "")
+            assert process.returncode == 0
+        finally:
+            process.kill()  # else a failure would be waited for
 
 
 @pytest.fixture(scope="module")
