@@ -44,6 +44,7 @@ class Parser(argparse.ArgumentParser):
         super().__init__(
             prog=prog, description=description, allow_abbrev=False, formatter_class=flags.HelpFormatter
         )
+        self._negative_number_matcher = flags.NEGATIVE_NUMBER  # argparse's own lacks -5e-05
 
     def parse_args(  # type: ignore[override] # a namespace of another class is not wanted here
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
@@ -97,9 +98,8 @@ def say(line: str) -> None:
     """
     from tqdm import tqdm
 
-    if sys.stdout is not None:  # it is, when the shell closed it
-        tqdm.write("\n".join(map(streams.shown, line.split("\n"))), file=sys.stdout)
-        sys.stdout.flush()
+    tqdm.write("\n".join(map(streams.shown, line.split("\n"))), file=sys.stdout)
+    sys.stdout.flush()
 
 
 def remark(line: str) -> None:
@@ -180,8 +180,7 @@ def _flushed_stdout() -> Iterator[None]:
 
 def _flush() -> None:
     try:
-        if sys.stdout is not None:
-            sys.stdout.flush()
+        sys.stdout.flush()
     except OSError:
         streams.mute(sys.stdout)
         raise

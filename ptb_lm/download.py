@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ptb_lm import cli
-from ptb_lm.files import home
+from ptb_lm.files import penn_treebank_folder
 
 PROG = "python -m ptb_lm.download"
 
@@ -21,8 +21,8 @@ def _main(argv: Sequence[str] | None) -> int:
     add(
         "--to",
         type=Path,
-        default=home() / "data" / "ptb",
-        help="where to put the files (default: %(default)s)",
+        default=penn_treebank_folder(),
+        help="where to put the files (default: %(default)s; PTB_LM_DATA changes it)",
     )
     add(
         "--mirror",

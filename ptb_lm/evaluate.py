@@ -1,6 +1,8 @@
 """Score a text with a trained run: python -m ptb_lm.evaluate RUN [--split test | --text FILE]."""
 
 import argparse
+import dataclasses
+import functools
 import shlex
 import sys
 from collections.abc import Sequence
@@ -188,17 +190,20 @@ def _choice(arguments: argparse.Namespace, trained: Choice) -> Choice:
     The weights are always stored in float32. So they can be scored in fp32 if this machine does not have
     the run's precision.
     """
-    framework, model = arguments.framework or trained.framework, arguments.model or trained.model
-    row = frameworks.FRAMEWORKS[framework]
-    anywhere = set(row.options(model)["precision"]) - set(row.needs_cuda)
-    return Choice.of(
-        framework=framework,
-        model=model,
+    choose = functools.partial(
+        Choice.of,
+        framework=arguments.framework or trained.framework,
+        model=arguments.model or trained.model,
         execution=arguments.execution,
         device=arguments.device or trained.device,
-        precision=arguments.precision or (trained.precision if trained.precision in anywhere else "fp32"),
         seed=trained.seed,
     )
+    if arguments.precision:
+        return choose(precision=arguments.precision)
+    in_float32 = choose(precision="fp32")
+    if not in_float32.can_have(trained.precision):
+        return in_float32
+    return dataclasses.replace(in_float32, precision=trained.precision)
 
 
 if __name__ == "__main__":

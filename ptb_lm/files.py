@@ -23,6 +23,12 @@ def home() -> Path:
     return checkout if (checkout / "setup.py").is_file() else Path.cwd()
 
 
+def penn_treebank_folder() -> Path:
+    """Return the folder where Penn Treebank is, or is downloaded to: $PTB_LM_DATA, or else data/ptb."""
+    named = os.environ.get("PTB_LM_DATA")
+    return Path(named) if named else home() / "data" / "ptb"
+
+
 def cache_folder() -> Path:
     """Return the folder for files that are kept between processes, or a temporary one for this process.
 

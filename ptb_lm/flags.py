@@ -8,7 +8,7 @@ from typing import Any
 
 HELP_COLUMN = 30  # the column of the help texts; a longer flag has its own line
 _HELP = {"-h", "--help"}
-_NEGATIVE_NUMBER = re.compile(r"-\.?\d")
+NEGATIVE_NUMBER = re.compile(r"-\.?\d")  # how one begins, which is a value and no flag
 
 
 class HelpFormatter(argparse.HelpFormatter):
@@ -79,7 +79,7 @@ def unknown_flag(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> s
         if argument == "--":  # what follows are no flags
             break
         # As argparse sees it: a number, a text with a space and "-" alone are values.
-        if argument[:1] == "-" != argument and " " not in argument and not _NEGATIVE_NUMBER.match(argument):
+        if argument[:1] == "-" != argument and " " not in argument and not NEGATIVE_NUMBER.match(argument):
             flags.append(argument.partition("=")[0])
     if not _HELP.isdisjoint(flags):
         return ""  # --help ignores all other flags

@@ -91,7 +91,7 @@ def _print(prompt: str, words: Iterable[str], treatment: "Treatment") -> None:
     from ptb_lm.data.vocabulary import EOS
 
     print(prompt, end="", flush=True)
-    space, ended = treatment.gap if prompt else "", False
+    space, ended = treatment.gap if prompt and not prompt[-1].isspace() else "", False
     for word in words:
         ended = word == EOS
         print("\n" if ended else space + streams.shown(treatment.joined([word])), end="", flush=True)

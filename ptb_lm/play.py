@@ -5,7 +5,7 @@ import contextlib
 import sys
 from collections.abc import Sequence
 
-from ptb_lm import cli
+from ptb_lm import cli, streams
 from ptb_lm.errors import UserError
 from ptb_lm.inference import command
 
@@ -40,7 +40,7 @@ def _play(arguments: argparse.Namespace) -> int:
 
     with Server(arguments.port) as server:
         server.model = command.load(arguments)
-        server.description = f"{arguments.run}: {len(server.model.vocabulary):,} words"
+        server.description = f"{streams.visible(str(arguments.run))}: {len(server.model.vocabulary):,} words"
         print(f"http://{HOST}:{server.port}/ shows the page; Ctrl-C ends it", flush=True)
         with contextlib.suppress(KeyboardInterrupt):
             server.serve_forever()

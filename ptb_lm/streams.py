@@ -17,9 +17,9 @@ terminal = 2  # where stderr goes, also while file descriptor 2 is held back (qu
 def prepare() -> None:
     """Make the standard streams safe to write to.
 
-    A stream that the shell closed (`2>&-`) is opened on the null device: the next file to be opened would
-    otherwise get its number, and what a library writes on stderr. What an encoding lacks is written as its
-    escape, as Python does on stderr by itself.
+    A stream that the shell closed (`>&-`) is opened on the null device: the next file to be opened would
+    otherwise get its number, and what a library writes on stderr. Python has None in its place. What an
+    encoding lacks is written as its escape, as Python does on stderr by itself.
     """
     for number in range(3):
         try:
@@ -27,8 +27,9 @@ def prepare() -> None:
         except OSError:
             # The lowest number that is free is this one.
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
-    if sys.stderr is None:  # print would take stdout instead
-        sys.stderr = open(os.devnull, "w")  # noqa: PTH123, SIM115
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: PTH123, SIM115
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors != "backslashreplace":
         sys.stdout.reconfigure(errors="backslashreplace")
 
@@ -71,4 +72,4 @@ def visible(text: str) -> str:
 
 def shown(text: str) -> str:
     """Return what to print of a text from a file: `visible` on a terminal, and as it is for a program."""
-    return visible(text) if sys.stdout is not None and sys.stdout.isatty() else text
+    return visible(text) if sys.stdout.isatty() else text

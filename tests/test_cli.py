@@ -93,6 +93,7 @@ def parser() -> cli.Parser:
     [
         (["--lr-decay", "x"], "argument --lr-decay: invalid float value: 'x'"),
         (["--lr-decay"], "argument --lr-decay: expected one argument"),
+        (["--lr-decay", "-5x"], "argument --lr-decay: invalid float value: '-5x'"),
         (["more"], "unrecognized arguments: more"),
         # Not short for --lr-decay: it would be taken for the learning rate.
         (["--lr", "1"], "unknown flag --lr"),
@@ -133,6 +134,8 @@ def test_what_looks_like_a_flag_and_is_a_value_is_taken() -> None:
         "bias": -1.5,
     }
     assert built.parse_args(["--", "--bias"]).prompt == "--bias"
+    for value in ("-5e-05", "-1E+3", "-.5e3", "-2.", "-7"):
+        assert built.parse_args(["a", "--bias", value]).bias == float(value)
 
 
 def numbers() -> cli.Parser:
@@ -191,6 +194,18 @@ def test_output_that_cannot_be_written_is_told_once(length: int) -> None:
         ended = subprocess.run(printing(length), stdout=full, stderr=subprocess.PIPE, env=buffered())
     assert ended.returncode == 1
     assert ended.stderr == b"command: No space left on device; free some space and try again\n"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs a process with a closed descriptor")
+@pytest.mark.parametrize("text", ["print('y')", "sys.stdout.write('y')"])
+def test_a_closed_stdout_is_no_error(text: str) -> None:
+    """As after `>&-` in a shell."""
+    code = f"import sys; from ptb_lm import cli; sys.exit(cli.run('command', lambda: {text} and 0 or 0))"
+    ended = subprocess.run(
+        [sys.executable, "-c", code], stderr=subprocess.PIPE, cwd=ROOT, preexec_fn=lambda: os.close(1)
+    )
+    assert (ended.returncode, ended.stderr) == (0, b"")
 
 
 def buffered() -> dict[str, str]:

@@ -11,6 +11,7 @@ import pytest
 import runs
 
 from ptb_lm import compare
+from ptb_lm.data import corpus
 
 pytestmark = pytest.mark.slow
 
@@ -81,6 +82,57 @@ def test_seeds_are_one_row_with_mean_and_deviation(folder: Path, capsys: pytest.
     (seeds, _) = markdown_rows(texts[0])
     assert seeds["best test"] == f"{sum(values) / 2:.2f} ± {statistics.stdev(values):.2f}"
     assert seeds["parameters"] == f"{runs.result(folder / 'seeds' / 'seed-1')['parameters']:,}"
+
+
+def test_runs_on_other_text_are_another_row(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two texts in folders of one name; a copy of the first text is the first text."""
+    copy, other = (runs.write_corpus(tmp_path / name / "data") for name in ("copy", "other"))
+    with (other / "train.txt").open("a") as file:
+        file.write("w1 w2 w1 w2\n")
+    third = runs.train_run(copy, tmp_path / "third", "--seed", "3", *WIDE)
+    fourth = runs.train_run(other, tmp_path / "fourth", "--seed", "4", *WIDE)
+    rows = markdown_rows(compared(capsys, folder / "seeds", third, fourth))
+    assert [row["seeds"] for row in rows] == ["1, 2, 3", "4"]
+    assert [row["data"] for row in rows] == [
+        f"data (SHA-256 {corpus.load(text).sha256[:12]}…)" for text in (folder / "data", other)
+    ]
+
+
+def set_values(path: Path, **values: object) -> None:
+    runs.change(path, lambda content: content.update(values))
+
+
+def test_penn_treebank_is_one_text_wherever_it_lies(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seeds = shutil.copytree(folder / "seeds", tmp_path / "seeds")
+    source = {"path": "/elsewhere/treebank", "sha256": corpus.PENN_TREEBANK}
+    set_values(seeds / "seed-1" / "config.json", data="/elsewhere/treebank", source=source)
+    set_values(seeds / "seed-2" / "config.json", data="ptb")
+    runs.change(seeds / "seed-2" / "config.json", lambda config: config.pop("source"))
+    (row,) = markdown_rows(compared(capsys, seeds))
+    assert row["seeds"] == "1, 2"
+
+
+def test_a_seed_that_has_not_ended_stays_with_the_others(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its files do not say which device "auto" was."""
+    seeds = shutil.copytree(folder / "seeds", tmp_path / "seeds")
+    shutil.copytree(seeds / "seed-2", seeds / "seed-3")
+    for seed in (1, 2, 3):
+        set_values(seeds / f"seed-{seed}" / "config.json", device="auto", seed=seed)
+    (seeds / "seed-2" / "result.json").unlink()
+    (row,) = markdown_rows(compared(capsys, seeds))
+    assert row["seeds"] == "1, 2, 3"
+    # With others of two devices it could be either's.
+    runs.change(
+        seeds / "seed-3" / "result.json", lambda result: result["environment"].update({"cuda": "13.0"})
+    )
+    rows = markdown_rows(compared(capsys, seeds))
+    assert {row["seeds"]: row["device"] for row in rows} == {"1": "cpu", "2": "auto", "3": "cuda"}
 
 
 def test_the_csv_has_whole_numbers(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

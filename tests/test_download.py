@@ -1,5 +1,6 @@
 """Every way that a download may go, from a real server on this machine, with small made-up files."""
 
+import functools
 import gzip
 import os
 import re
@@ -12,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import runs
 from download_server import (
     EXPECTED,
     FILES,
@@ -30,6 +32,8 @@ from download_server import (
     serving,
 )
 
+from ptb_lm import download
+from ptb_lm.data import corpus, splits
 from ptb_lm.data.penn_treebank import MOST_UNPACKED, PTB, DownloadError, Fingerprint, fetch
 from ptb_lm.errors import UserError
 
@@ -381,6 +385,53 @@ def test_an_interrupted_download_leaves_nothing_and_can_be_repeated(
     assert_complete(folder)
 
 
+# The folder that PTB_LM_DATA names.
+
+
+@pytest.mark.parametrize("there", [None, [], ["ptb.train.txt"]], ids=["missing", "empty", "incomplete"])
+def test_a_training_downloads_to_the_folder_of_the_variable(
+    there: list[str] | None, server: Server, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if there is not None:
+        folder.mkdir(parents=True)
+        for name in there:
+            (folder / name).write_bytes(FILES[name])
+    monkeypatch.setenv("PTB_LM_DATA", str(folder))
+
+    def only(mirror: str) -> None:
+        given = functools.partial(fetch, mirrors=[mirror], expected=EXPECTED)
+        monkeypatch.setattr("ptb_lm.data.penn_treebank.fetch", given)
+
+    only(f"{server.url}/nowhere")
+    with pytest.raises(UserError, match=f"Penn Treebank is not in {folder} and could not be downloaded"):
+        corpus.load_named("ptb")
+    only(server.folder("good", FILES))
+    loaded = corpus.load_named("ptb")
+    assert_complete(folder)
+    server.requests.clear()
+    assert corpus.load_named("ptb").sha256 == loaded.sha256
+    assert server.requests == []
+
+
+def test_other_text_in_the_folder_of_the_variable_is_read_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for split in splits.SPLITS:
+        (tmp_path / f"{split}.txt").write_text(f"{split} a\na {split} <unk>\n")
+    before = runs.files(tmp_path)
+    monkeypatch.setenv("PTB_LM_DATA", str(tmp_path))
+    assert corpus.load_named("ptb").sha256 == corpus.load(tmp_path).sha256
+    assert runs.files(tmp_path) == before
+
+
+def test_the_command_downloads_to_the_folder_of_the_variable(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PTB_LM_DATA", str(folder))
+    problem = runs.refusal(capsys, download, "--mirror", f"http://127.0.0.1:{dead_port()}")
+    assert problem.startswith(f"cannot fetch ptb.train.txt, ptb.valid.txt, ptb.test.txt into {folder} from ")
+
+
 # The command.
 
 
@@ -420,13 +471,13 @@ def penn_treebank() -> Path:
     pytest.skip("Penn Treebank is not at hand: neither in $PTB_LM_DATA nor in data/ptb")
 
 
-def test_the_constants_are_those_of_the_real_files(penn_treebank: Path) -> None:
+def test_the_constants_are_those_of_the_penn_treebank(penn_treebank: Path) -> None:
     real = {name: Fingerprint.of((penn_treebank / name).read_bytes()) for name in PTB}
     assert real == PTB
 
 
 @pytest.mark.slow
-def test_the_command_fetches_the_real_files_then_keeps_them(
+def test_the_command_fetches_the_penn_treebank_then_keeps_them(
     server: Server, folder: Path, penn_treebank: Path
 ) -> None:
     mirror = server.folder("ptb", {name: (penn_treebank / name).read_bytes() for name in PTB})

@@ -196,14 +196,43 @@ def test_a_precision_that_cannot_be_had_is_no_obstacle(
     trained: str, flags: list[str], run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The weights are kept in float32."""
-    copy = tmp_path / "run"
-    shutil.copytree(run, copy)
-    runs.change(copy / "config.json", lambda config: config.update(precision=trained))
-    arrays, metadata = tensors.load(copy / "weights.safetensors")
-    metadata["config"]["precision"] = trained
-    tensors.save(copy / "weights.safetensors", arrays, metadata)
+    copy = trained_in(trained, run, tmp_path / "run")
     expected = runs.result(run)["test_perplexity"]
     assert float(printed(capsys, copy, *flags)[0]) == pytest.approx(expected, abs=1.1e-4)
+
+
+def trained_in(precision: str, run: Path, copy: Path) -> Path:
+    """Copy a run; let its files say that it was trained in another precision."""
+    shutil.copytree(run, copy)
+    runs.change(copy / "config.json", lambda config: config.update(precision=precision))
+    arrays, metadata = tensors.load(copy / "weights.safetensors")
+    metadata["config"]["precision"] = precision
+    tensors.save(copy / "weights.safetensors", arrays, metadata)
+    return copy
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("device", ["auto", "cuda"])
+def test_a_run_in_tf32_is_scored_in_tf32_on_a_gpu(
+    device: str, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = trained_in("tf32", run, tmp_path / "run")
+    for chosen, precision in ((device, "tf32"), ("cpu", "fp32")):
+        assert runs.run_command(evaluate, copy, "--device", chosen) == 0
+        out, _ = capsys.readouterr()
+        assert f"computed by torch cudnn in {precision}: " in out
+        assert float(out.split()[2]) == pytest.approx(runs.result(run)["test_perplexity"], rel=1e-2)
+
+
+def test_a_run_in_tf32_asks_whether_it_is_on_a_gpu(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On a CPU that says that it is one, tf32 is chosen, and the model refuses it."""
+    copy = trained_in("tf32", run, tmp_path / "run")
+    says_yes = dataclasses.replace(FRAMEWORKS["torch"], uses_cuda="builtins:bool")
+    monkeypatch.setitem(FRAMEWORKS, "torch", says_yes)
+    problem = runs.refusal(capsys, evaluate, copy, "--device", "cpu")
+    assert problem == "--precision tf32 needs a CUDA device, and this is a CPU"
 
 
 def test_dropout_is_off(data: Path, tmp_path: Path) -> None:

@@ -62,6 +62,13 @@ def test_a_text_is_its_prompt_and_the_words_that_follow(
     assert text.endswith("\n")
 
 
+def test_a_space_after_the_prompt_is_not_doubled(
+    run: Path, model: LanguageModel, capsys: pytest.CaptureFixture[str]
+) -> None:
+    written = " ".join(["a", "b", *model.generate("a b", seed=5)]) + "\n"
+    assert printed(capsys, generate, run, "--prompt", "a b ", "--seed", 5) == written
+
+
 def test_several_texts_differ_and_come_again_with_their_seed(
     run: Path, model: LanguageModel, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -163,6 +170,16 @@ def test_a_picture_shows_the_commonest_words(
     for word in ("a", "&lt;eos&gt;", "b", "&lt;unk&gt;", "$", "d"):
         assert f">{word}</text>" in svg
     assert ">e</text>" not in svg
+
+
+@pytest.mark.parametrize("method", ["pca", "tsne"])
+def test_a_picture_of_embeddings_of_one_number_is_refused(
+    method: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    narrow = runs.write_run(tmp_path / "run", WORDS, embedding_size=1)
+    problem = runs.refusal(capsys, neighbours, narrow, "--picture", tmp_path / "map.svg", "--method", method)
+    assert problem == "a picture needs embeddings of at least 2 numbers, but those of this run have 1"
+    assert not (tmp_path / "map.svg").exists()
 
 
 def test_the_projector_s_files_are_what_tensorboard_reads(

@@ -95,6 +95,34 @@ def test_lines_of_json_have_every_digit(
                 assert row["words"] == [[word, log_p] for word, log_p in pairs]
 
 
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+def test_json_is_json_in_every_encoding(
+    encoding: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = runs.write_run(tmp_path / "run", ("å", "<eos>", "<unk>"))
+    (tmp_path / "text").write_text("å 😀 中 \\u4e2d\n")
+    (tmp_path / "lists").write_text("é ||| å 😀 中 \\u4e2d ||| 0\n")
+    for name, flags, key in (("text", ["--per-word"], "sentence"), ("lists", ["--n-best"], "text")):
+        stdout = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+        monkeypatch.setattr("sys.stdout", stdout)
+        assert runs.run_command(score, run, tmp_path / name, "--format", "jsonl", *flags) == 0
+        monkeypatch.undo()
+        (line,) = stdout.buffer.getvalue().decode(encoding).splitlines()  # type: ignore[attr-defined]
+        assert json.loads(line)[key] == "å 😀 中 \\u4e2d"
+
+
+def test_a_closed_stdout_is_no_error(
+    run: Path, text: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As after `>&-` in a shell."""
+    for flags in ([], ["--line-buffered"], ["--format", "jsonl"]):
+        monkeypatch.setattr("sys.stdout", None)
+        assert runs.run_command(score, run, text, *flags) == 0
+        sys.stdout.close()
+        monkeypatch.undo()
+        assert runs.sentence(capsys.readouterr().err, score).startswith("perplexity ")
+
+
 def test_how_many_words_were_unknown_is_told(
     run: Path, model: LanguageModel, text: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -142,7 +170,12 @@ N_BEST = """\
 
 
 @pytest.mark.parametrize(
-    "weights", [{}, {"score_weight": 0.5}, {"lm_weight": 0.3, "word_bonus": 2.0}, {"lm_weight": 0.0}], ids=str
+    "weights",
+    [
+        *({}, {"score_weight": 0.5}, {"lm_weight": 0.3, "word_bonus": 2.0}, {"lm_weight": 0.0}),
+        {"word_bonus": -5e-05},  # written as it stands here
+    ],
+    ids=str,
 )
 def test_n_best_lists_are_rescored(
     weights: dict[str, float],

@@ -5,7 +5,6 @@ Shapes: B = batch (rows), L = length of a row, T = time steps of a window.
 
 import dataclasses
 import hashlib
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -22,9 +21,10 @@ from ptb_lm.data.text import Ids
 from ptb_lm.data.text_file import Part
 from ptb_lm.data.vocabulary import UNK, Vocabulary
 from ptb_lm.errors import UserError
-from ptb_lm.files import home
+from ptb_lm.files import home, penn_treebank_folder
 
-DATA_VARIABLE = "PTB_LM_DATA"
+# `Corpus.sha256` of Penn Treebank, wherever its files lie.
+PENN_TREEBANK = "7b2a69b6f7bf27400cccca8ccc3993728b83cd70d81ed2907c69d36759f39a28"
 
 AnyWords = TypeVar("AnyWords", bound="Words")
 
@@ -207,19 +207,18 @@ def check_evaluation(ids: Ids, *, batch_size: int, split: str) -> None:
 
 
 def _penn_treebank() -> Path:
-    if named := os.environ.get(DATA_VARIABLE):
-        return Path(named)
+    folder = penn_treebank_folder()
+    if splits.is_complete(folder):
+        return folder
     # Imported here, because an HTTP client takes longer to import than --help should take.
     from ptb_lm.data import penn_treebank
 
-    folder = home() / "data" / "ptb"
-    if not all((folder / name).is_file() for name in penn_treebank.PTB):
-        try:
-            penn_treebank.fetch(folder)
-        except penn_treebank.DownloadError as error:
-            raise UserError(
-                f"Penn Treebank is not in {folder} and could not be downloaded ({error}); run python -m "
-                "ptb_lm.download on a machine with a network, or give --data DIR with your own copy, or use "
-                "--data synthetic"
-            ) from None
+    try:
+        penn_treebank.fetch(folder)
+    except penn_treebank.DownloadError as error:
+        raise UserError(
+            f"Penn Treebank is not in {folder} and could not be downloaded ({error}); run python -m "
+            "ptb_lm.download on a machine with a network, or give --data DIR with your own copy, or use "
+            "--data synthetic"
+        ) from None
     return folder

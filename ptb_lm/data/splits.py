@@ -39,6 +39,11 @@ def find(path: Path, preparation: Preparation | None) -> dict[str, Part]:
     return found
 
 
+def is_complete(folder: Path) -> bool:
+    """Return whether a folder has a file of each split."""
+    return all(any((folder / name.format(split)).is_file() for name in NAMES) for split in SPLITS)
+
+
 def file_of(folder: Path, split: str) -> Path:
     """Return the text file of a split.
 

@@ -122,7 +122,7 @@ def _encode_chunks(part: Part, table: dict[str, int]) -> Ids:
             pieces.append(np.fromiter(map(table.__getitem__, words), np.int32, len(words)))
         except _MissingWordError as error:
             (word,) = error.args
-            number = line + words[: words.index(word)].count(EOS)
+            number = part.line(line + words[: words.index(word)].count(EOS))
             where = f"{shown(part.path)}, line {number}"
             raise UnknownWordError(
                 f"{where}: the word {word!r} is not in the vocabulary, which has no {UNK}"

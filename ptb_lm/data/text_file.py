@@ -24,6 +24,11 @@ class Blocks(NamedTuple):
     def __contains__(self, line: object) -> bool:
         return isinstance(line, int) and line // self.lines in self.numbers
 
+    def line(self, place: int) -> int:
+        """Return which line of the file has a place among these; both count from 0."""
+        block, within = divmod(place, self.lines)
+        return sorted(self.numbers)[block] * self.lines + within
+
 
 class Part(NamedTuple):
     """A text, or some lines of it, and how it becomes words."""
@@ -31,6 +36,10 @@ class Part(NamedTuple):
     path: Path
     blocks: Blocks | None = None
     treatment: Treatment = PLAIN
+
+    def line(self, number: int) -> int:
+        """Return which line of the file is the one that is read as this number; both count from 1."""
+        return number if self.blocks is None else self.blocks.line(number - 1) + 1
 
 
 def count_lines(path: Path) -> int:
@@ -57,7 +66,7 @@ def lines(path: Path) -> Iterator[str]:
 
 
 def chunks(part: Part) -> Iterator[tuple[int, str]]:
-    """Yield (number of its first line, text) for pieces of a text that end between words.
+    """Yield (number of its first line among those that are read, text) for pieces that end between words.
 
     Where only white space separates words they may end within a line; elsewhere they are whole lines.
     """

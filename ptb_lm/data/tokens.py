@@ -14,6 +14,7 @@ TOKENIZERS = ("whitespace", "words", "characters")
 SPACE = "▁"  # U+2581, as SentencePiece writes it: a space among characters
 NUMBER = "N"  # as in Penn Treebank
 
+_WHITE = re.compile(r"\s+")  # what str.split() splits at
 _NUMBER = re.compile(r"[+-]?\d+([.,:/]\d+)*")
 # Their period ends no sentence. Punkt counts them without it, in lower case.
 _ABBREVIATIONS = (
@@ -52,6 +53,23 @@ class Treatment:
             UserError: NLTK is needed, and is not installed.
         """
         return self._changed(self._find(text))
+
+    def prefix(self, text: str, *, begins: bool = True) -> list[str]:
+        """Return the words of a sentence that goes on after them.
+
+        Among characters the space at its end is one of them: another word comes next. The training text had
+        none at the beginning of a sentence.
+
+        Args:
+            text: The sentence so far.
+            begins: Whether the sentence begins with it.
+
+        Raises:
+            UserError: NLTK is needed, and is not installed.
+        """
+        if self.tokenize != "characters":
+            return self.words(text)
+        return self._changed(list(_WHITE.sub(SPACE, text.lstrip() if begins else text)))
 
     def tokens(self, text: str) -> list[str]:
         """Return the words of lines, with `<eos>` for each newline.

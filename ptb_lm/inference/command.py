@@ -46,8 +46,8 @@ def load(arguments: argparse.Namespace) -> "LanguageModel":
 
 
 def tell_unknown(prog: str, model: "LanguageModel", text: str) -> None:
-    """Say on stderr which words of a text are read as `<unk>`."""
-    unknown = dict.fromkeys(word for word in model.treatment.words(text) if word not in model.vocabulary.ids)
+    """Say on stderr which words at the beginning of a text are read as `<unk>`."""
+    words = model.treatment.prefix(text)
+    unknown = dict.fromkeys(word for word in words if word not in model.vocabulary.ids)
     if unknown and model.vocabulary.unknown is not None:
-        words = ", ".join(unknown)
-        print(f"{prog}: not in the vocabulary, and read as <unk>: {words}", file=sys.stderr)
+        print(f"{prog}: not in the vocabulary, and read as <unk>: {', '.join(unknown)}", file=sys.stderr)

@@ -20,22 +20,40 @@ class Encoded(NamedTuple):
     unknown: int  # how many of them the vocabulary lacks; `<unk>` stands for each
 
 
-def encode(
-    sentence: str, vocabulary: Vocabulary, *, end: bool = True, treatment: Treatment = PLAIN
-) -> Encoded:
-    """Return a sentence's words and their ids.
+def encode(sentence: str, vocabulary: Vocabulary, *, treatment: Treatment = PLAIN) -> Encoded:
+    """Return a sentence's words, with an `<eos>` after the last, and their ids.
 
     Args:
         sentence: May be empty.
         vocabulary: The model's.
-        end: Whether an `<eos>` follows the last word.
         treatment: How it becomes words; by default white space separates them.
 
     Raises:
         UserError: It is no string, or the vocabulary lacks a word and has no `<unk>`.
     """
     check_text(sentence, name="a sentence")
-    words = (*treatment.words(sentence), *([EOS] if end else ()))
+    return _encoded((*treatment.words(sentence), EOS), vocabulary)
+
+
+def encode_prefix(
+    prefix: str, vocabulary: Vocabulary, *, begins: bool = True, treatment: Treatment = PLAIN
+) -> Encoded:
+    """Return the words of a sentence that goes on after them, and their ids.
+
+    Args:
+        prefix: May be empty.
+        vocabulary: The model's.
+        begins: Whether the sentence begins with it.
+        treatment: As in `encode`.
+
+    Raises:
+        UserError: As `encode` does.
+    """
+    check_text(prefix, name="a sentence")
+    return _encoded(tuple(treatment.prefix(prefix, begins=begins)), vocabulary)
+
+
+def _encoded(words: tuple[str, ...], vocabulary: Vocabulary) -> Encoded:
     missing = [word for word in words if word not in vocabulary.ids]
     if missing and vocabulary.unknown is None:
         raise UserError(f"the word {missing[0]!r} is not in the vocabulary, which has no {UNK}")

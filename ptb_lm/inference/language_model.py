@@ -16,7 +16,7 @@ from ptb_lm.data.vocabulary import EOS, Vocabulary
 from ptb_lm.errors import UserError
 from ptb_lm.inference import batches
 from ptb_lm.inference.checks import check_count, check_whole
-from ptb_lm.inference.encoding import encode, encode_lines, split
+from ptb_lm.inference.encoding import encode_lines, encode_prefix, split
 from ptb_lm.inference.neighbours import Neighbour, Neighbours
 from ptb_lm.inference.position import Position, checked
 from ptb_lm.inference.sampling import Prediction, Sampler, likeliest
@@ -213,8 +213,10 @@ class LanguageModel:
         return (checked(self.state) if carry_state else None) or self.beginning()
 
     def _read(self, prefix: str, *, carry_state: bool) -> Position:
-        ids = encode(prefix, self.vocabulary, end=False, treatment=self.treatment).ids
-        position = self.read(self._start(carry_state=carry_state), ids)
+        position = self._start(carry_state=carry_state)
+        begins = position.last == self.vocabulary.ids[EOS]
+        encoded = encode_prefix(prefix, self.vocabulary, begins=begins, treatment=self.treatment)
+        position = self.read(position, encoded.ids)
         if carry_state:
             self.state = position
         return position

@@ -99,7 +99,7 @@ def write(file: TextIO, hypotheses: Iterable[Hypothesis], *, every: bool, as_jso
 
     for hypothesis in counted() if every else best(counted()):
         if as_json:
-            line = json.dumps(hypothesis._asdict(), ensure_ascii=False)
+            line = json.dumps(hypothesis._asdict())
         else:
             line = f" {SEPARATOR} ".join((hypothesis.id, hypothesis.text, f"{hypothesis.total:.6f}"))
         file.write(line + "\n")

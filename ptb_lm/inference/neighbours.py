@@ -75,14 +75,16 @@ def draw(
         method: "pca": the plane that they spread over the most; "tsne": neighbours stay neighbours.
 
     Raises:
-        UserError: The file's name has another ending, there are not so many words, or matplotlib or
-            scikit-learn is missing.
+        UserError: The file's name has another ending, there are not so many words, the embeddings are of one
+            number, or matplotlib or scikit-learn is missing.
     """
     if path.suffix not in (".svg", ".png"):
         raise UserError(f"the name of the picture must end in .svg or .png, not {path.name}")
     check_count(words, len(vocabulary), name="the number of words in the picture")
     if words < 3:
         raise UserError(f"a picture needs at least 3 words, not {words}")
+    if embeddings_VE.shape[1] < 2:
+        raise UserError("a picture needs embeddings of at least 2 numbers, but those of this run have 1")
     try:
         from matplotlib import rc_context
         from matplotlib.figure import Figure

@@ -62,4 +62,4 @@ def _object(score: SentenceScore, *, per_word: bool) -> str:
     }
     if per_word:
         values["words"] = list(zip(score.words, score.log_probabilities.tolist(), strict=True))
-    return json.dumps(values, ensure_ascii=False)
+    return json.dumps(values)

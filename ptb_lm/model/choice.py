@@ -129,6 +129,18 @@ class Choice:
             f"{self.framework} does not compute the cell {cell}; choose --cell {' or '.join(known)}"
         )
 
+    def can_have(self, precision: str) -> bool:
+        """Return whether its framework and model have a precision on its device.
+
+        For what only a CUDA device has, this imports the framework.
+
+        Raises:
+            UserError: The framework is not installed, or there is no such device.
+        """
+        if precision in self.row.needs_cuda and not self.function(self.row.uses_cuda)(self.device):
+            return False
+        return precision in self.row.options(self.model)["precision"]
+
     def builder(self) -> Callable[..., Any]:
         """Return the framework's function of (config, weights, choice); this imports the framework.
 

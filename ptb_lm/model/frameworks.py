@@ -16,6 +16,7 @@ class Framework:
     missing: str  # what to do if the module cannot be imported
     refusals: Mapping[tuple[str, str], str]  # (model, one of the above) -> why they cannot be combined
     needs_cuda: tuple[str, ...] = ()  # of the above, what a CPU cannot do
+    uses_cuda: str = ""  # "module:function" of a device's name: whether it is a CUDA device here
     auto_precision: str = ""  # "module:function" of a device's name; "": auto is fp32
     join: str = ""  # "module:function" that joins other processes and returns their Ranks; "": cannot
     start: str = ""  # "module:function" that starts several processes on this machine
@@ -54,6 +55,7 @@ FRAMEWORKS: dict[str, Framework] = {
             ("persistent", "jit"): "TorchScript leaves torch's LSTM as it is",
         },
         needs_cuda=("graph", "tf32"),
+        uses_cuda="ptb_lm.torch_backend.gpu:is_chosen",
         auto_precision="ptb_lm.torch_backend.base:auto_precision",
         join="ptb_lm.torch_backend.ranks:join",
         start="ptb_lm.torch_backend.launcher:start",

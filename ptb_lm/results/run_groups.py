@@ -1,16 +1,19 @@
 """Runs that differ in nothing but the seed, together: their settings, and means of what they reached."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
+from ptb_lm.data.corpus import PENN_TREEBANK
 from ptb_lm.errors import UserError
 from ptb_lm.results import runs
 from ptb_lm.results.runs import Run
 
 SEEDS = "seed-*"  # the runs in a folder that --seeds made
+UNKNOWN = "auto"  # as a device: it was not chosen, and no result says which it was
+DIGITS = 12  # of a digest that is shown
 
 
 @dataclass(frozen=True)
@@ -33,13 +36,10 @@ class Group:
         values |= values.pop("hyperparameters")
         values |= values.pop("preparation", {})
         values |= {"init_from": values["init_from"]["run"]} if "init_from" in values else {}
-        for name in ("seed", "source"):  # the latter says where the data were, and data what they are
+        for name in ("seed", "source"):
             values.pop(name, None)
-        # What it was computed on, not whether that was asked for.
-        environment = self.runs[0].result.get("environment")
-        if environment is not None:
-            values["device"] = "cuda" if "cuda" in environment else "cpu"
-        return {**values, "data": self.runs[0].data}
+        known = [device for run in self.runs if (device := _device(run)) != UNKNOWN]
+        return {**values, "device": known[0] if known else UNKNOWN, "data": _data(self.runs[0])}
 
     def mean_of(self, figure: Callable[[Run], float | None]) -> tuple[float, float] | None:
         """Return the mean of a figure and its standard deviation, 0 of one run; None unless all have it."""
@@ -55,15 +55,44 @@ def read(folders: Sequence[Path]) -> list[Group]:
     Raises:
         UserError: A run is missing, broken, without an epoch, or named twice.
     """
-    groups: dict[str, list[Run]] = {}
+    alike: dict[str, list[Run]] = {}
     seen: set[Path] = set()
     for folder in (each for given in folders for each in _runs_in(given)):
         if folder.resolve() in seen:
             raise UserError(f"the run {folder} is named twice")
         seen.add(folder.resolve())
         run = runs.read(folder)
-        groups.setdefault(repr(sorted(Group([run]).settings.items())), []).append(run)
-    return [Group(sorted(each, key=lambda run: run.config.choice.seed)) for each in groups.values()]
+        settings = {**Group([run]).settings, "device": None}
+        alike.setdefault(repr(sorted(settings.items())), []).append(run)
+    groups = (group for each in alike.values() for group in _by_device(each))
+    return [Group(sorted(each, key=lambda run: run.config.choice.seed)) for each in groups]
+
+
+def _by_device(found: Sequence[Run]) -> Iterator[list[Run]]:
+    """Yield the runs of each device. Runs of an unknown one go with the others if these are of one device."""
+    of_device: dict[str, list[Run]] = {}
+    for run in found:
+        of_device.setdefault(_device(run), []).append(run)
+    if len(of_device.keys() - {UNKNOWN}) <= 1:
+        yield [*found]
+    else:
+        yield from of_device.values()
+
+
+def _device(run: Run) -> str:
+    """Return what a run was computed on, "cpu" or "cuda", not whether that was asked for; or UNKNOWN."""
+    environment = run.result.get("environment")
+    if environment is None:
+        return run.config.choice.device
+    return "cuda" if "cuda" in environment else "cpu"
+
+
+def _data(run: Run) -> str:
+    """Return what a run read: a name and a digest, because several texts may have the name."""
+    source = run.config.source
+    if source is None:  # a corpus that --data named, or an older run
+        return run.data
+    return "ptb" if source.sha256 == PENN_TREEBANK else f"{run.data} (SHA-256 {source.sha256[:DIGITS]}…)"
 
 
 def _runs_in(folder: Path) -> list[Path]:

@@ -47,6 +47,15 @@ def device_for(asked: str) -> torch.device:
     return torch.device("cuda" if trouble == "" else "cpu")
 
 
+def is_chosen(asked: str) -> bool:
+    """Return whether `device_for` returns a CUDA device.
+
+    Raises:
+        UserError: As `device_for` does.
+    """
+    return device_for(asked).type == "cuda"
+
+
 @functools.cache
 def _examined() -> str | None:
     """Return why the GPU cannot be used; "" if it can; None if there is no GPU."""

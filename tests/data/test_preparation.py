@@ -47,7 +47,7 @@ def decoded(loaded: corpus.Corpus, split: str) -> list[str]:
 def test_penn_treebank_is_read_as_ever(penn_treebank: Path) -> None:
     loaded = corpus.load(penn_treebank)
     assert loaded.vocabulary.sha256 == PTB_VOCABULARY
-    assert loaded.sha256 == PTB_CORPUS
+    assert loaded.sha256 == PTB_CORPUS == corpus.PENN_TREEBANK
 
 
 def test_a_prepared_folder_is_read_as_ever(tmp_path: Path) -> None:
@@ -102,6 +102,23 @@ def test_unk_has_a_place_even_if_no_word_is_rare(tmp_path: Path) -> None:
 def test_words(treatment: Treatment, line: str, expected: str) -> None:
     assert treatment.words(line) == expected.split(" ")
     assert treatment.tokens(f"{line.rstrip()}\nx\n") == [*expected.split(" "), "<eos>", "x", "<eos>"]
+
+
+@pytest.mark.parametrize(
+    ("text", "at_the_beginning", "within"),
+    [
+        ("ab ", f"a b {SPACE}", f"a b {SPACE}"),
+        (" \tab\n c", f"a b {SPACE} c", f"{SPACE} a b {SPACE} c"),
+        (" ", "", SPACE),
+        ("", "", ""),
+    ],
+)
+def test_the_space_after_a_prefix_is_a_character(text: str, at_the_beginning: str, within: str) -> None:
+    treatment = Treatment(tokenize="characters")
+    assert treatment.prefix(text) == at_the_beginning.split()
+    assert treatment.prefix(text, begins=False) == within.split()
+    for begins in (True, False):
+        assert Treatment(lowercase=True).prefix(text.upper(), begins=begins) == text.split()
 
 
 @installed("nltk")
@@ -285,6 +302,21 @@ def test_part_reads_its_lines_only(tmp_path: Path) -> None:
     for numbers, expected in (({0, 2}, "a b e"), ({1}, "c d"), ({2}, "e")):
         vocabulary, ids = text.build_vocabulary(Part(path, text_file.Blocks(2, frozenset(numbers))))
         assert [vocabulary.words[i] for i in ids if vocabulary.words[i] != "<eos>"] == expected.split()
+
+
+@pytest.mark.parametrize("chunk", [16, 1 << 20])
+@pytest.mark.parametrize("lines", [10, 1234])
+def test_a_word_that_cannot_be_read_is_told_with_its_line_of_the_file(
+    lines: int, chunk: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever split the line is in."""
+    monkeypatch.setattr(text_file, "CHUNK_BYTES", chunk)
+    for number in (1, lines, *np.random.default_rng(0).integers(1, lines, size=6).tolist()):
+        content = ["a b a\n"] * lines
+        content[number - 1] = "a zebra\n"
+        path = write(tmp_path / "raw.txt", "".join(content))
+        with pytest.raises(UserError, match=rf"raw\.txt, line {number}: the word 'zebra' is not in"):
+            corpus.load(path, Preparation(), vocabulary=Vocabulary(["a", "<eos>", "b"]))
 
 
 def test_a_digest_is_of_words_and_order(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ import runs
 from support import ROOT, installed
 
 import ptb_lm
+from ptb_lm.data.tokens import SPACE
 from ptb_lm.errors import UserError
 from ptb_lm.inference import batches
 from ptb_lm.inference.language_model import LanguageModel
@@ -299,6 +300,22 @@ def test_nearest_words_have_the_largest_cosines(run: Path, model: LanguageModel)
             nearest = model.nearest(word, k)
             assert [name for name, _ in nearest] == [WORDS[i] for i in order[:k]]
             np.testing.assert_allclose([c for _, c in nearest], cosines[order[:k]], rtol=0, atol=TOLERANCE)
+
+
+def test_the_space_after_a_prefix_is_read_among_characters(folder: Path) -> None:
+    """As score reads the space before another word."""
+    words = ("a", "<eos>", "b", "<unk>", SPACE)
+    model = ptb_lm.load(runs.write_run(folder / "characters", words, data="text", tokenize="characters"))
+    (scored,) = model.score("ab a")
+    before_space, after_space = np.exp(scored.log_probabilities[2:4])
+    assert dict(model.predict("ab", 5))[SPACE] == pytest.approx(before_space, abs=TOLERANCE)
+    for prefix in ("ab ", " ab \t"):  # no sentence of the training began with a space
+        assert dict(model.predict(prefix, 5))["a"] == pytest.approx(after_space, abs=TOLERANCE)
+    for parts in (("ab", " "), ("ab ", "")):
+        model.state = None
+        for part in parts:
+            predicted = dict(model.predict(part, 5, carry_state=True))
+        assert predicted["a"] == pytest.approx(after_space, abs=TOLERANCE)
 
 
 def test_the_embeddings_are_read_only(model: LanguageModel) -> None:

@@ -1,7 +1,9 @@
 """The page to play with: its numbers are the model's, by plain requests and in a real browser."""
 
+import contextlib
 import http.client
 import math
+import os
 import re
 import shutil
 import signal
@@ -22,6 +24,8 @@ from support import ROOT
 
 import ptb_lm
 from ptb_lm import play
+from ptb_lm.data.tokens import SPACE
+from ptb_lm.errors import UserError
 
 pytest.importorskip("torch")
 
@@ -44,15 +48,23 @@ def model(run: Path) -> Any:
     return ptb_lm.load(run)
 
 
-@pytest.fixture(scope="module")
-def port(run: Path, model: Any) -> Iterator[int]:
-    with Server(0) as server:
+@contextlib.contextmanager
+def serving(server: Server, run: Path, model: Any) -> Iterator[int]:
+    with server:
         server.model, server.description = model, f"{run}: {len(model.vocabulary)} words"
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
         thread.start()
-        yield server.port
-        server.shutdown()
-        thread.join()
+        try:
+            yield server.server_address[1]
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.fixture(scope="module")
+def port(run: Path, model: Any) -> Iterator[int]:
+    with serving(Server(0), run, model) as port:
+        yield port
 
 
 def ask(
@@ -129,6 +141,21 @@ def test_a_prompt_is_continued(port: int, model: Any) -> None:
     assert ask(port, "/continue", {**fields, "prompt": ""})[0] == 200
 
 
+def test_the_space_after_a_prompt_is_read_among_characters(tmp_path: Path) -> None:
+    words = ("a", "<eos>", "b", "<unk>", SPACE)
+    model = ptb_lm.load(runs.write_run(tmp_path / "run", words, data="text", tokenize="characters"))
+    fields = {"prompt": "ab ", "length": "1", "temperature": "0"}
+    spaced = dict(model.predict("ab ", 5))
+    del spaced["<unk>"]  # it is not drawn
+    assert reading.go_on(model, fields).words == (max(spaced, key=spaced.__getitem__),)
+    without = ptb_lm.load(
+        runs.write_run(tmp_path / "without", words[:-1], data="text", tokenize="characters")
+    )
+    assert reading.go_on(without, fields).unknown == (SPACE,)
+    with pytest.raises(UserError, match="501 words are too many at once"):
+        reading.go_on(model, {**fields, "prompt": "ab" * 250 + " "})
+
+
 def test_nothing_is_kept_between_requests(port: int) -> None:
     empty = ask(port)[1]
     first = ask(port, "/read", {"text": "w1 w2 w3"})[1]
@@ -195,6 +222,7 @@ def test_bad_input_is_answered_in_a_sentence(
     [
         (None, b"", "the request does not say how long it is"),
         ("-3", b"", "the request does not say how long it is"),
+        ("9" * 5000, b"", "the request does not say how long it is"),
         ("6", b"text=\xff", "the request is not a form in UTF-8"),
         ("8", b"text=%ff", "the request is not a form in UTF-8"),
     ],
@@ -210,6 +238,33 @@ def test_a_broken_request_is_answered_in_a_sentence(
         answer = b"".join(iter(lambda: connection.recv(65536), b"")).decode()
     assert answer.startswith("HTTP/1.0 400 ")
     assert problem_of(answer) == problem
+
+
+@pytest.mark.parametrize(
+    ("path", "headers", "problem"),
+    [
+        ("/read", {}, f"the text is too long: at most {LARGEST:,} bytes"),
+        ("/elsewhere", {}, "there is no page /elsewhere"),
+        ("/read", {"Host": "evil.example"}, "this page answers to its own address alone"),
+    ],
+)
+def test_a_large_request_gets_its_answer(path: str, headers: dict[str, str], problem: str, port: int) -> None:
+    """It is more than the kernel holds for a server that does not read."""
+    _, page, _ = ask(port, path, {"text": "w" * 9_000_000}, **headers)
+    assert problem_of(page) == problem
+
+
+def test_on_port_80_an_address_has_no_number(run: Path, model: Any, port: int) -> None:
+    class OnPort80(Server):
+        port = 80  # which only an administrator may open
+
+    with serving(OnPort80(0), run, model) as opened:
+        for name in ("127.0.0.1", "localhost", "localhost:80"):
+            assert ask(opened, Host=name)[0] == 200
+            assert ask(opened, "/read", {"text": "w1"}, Host=name, Origin=f"http://{name}")[0] == 200
+        assert ask(opened, Host="evil.example")[0] == 403
+        assert ask(opened, Host="localhost", Origin="http://evil.example")[0] == 403
+    assert ask(port, Host="127.0.0.1")[0] == 403
 
 
 def test_only_this_machine_is_answered(port: int) -> None:
@@ -269,19 +324,25 @@ def test_a_taken_port_is_one_sentence(port: int, run: Path, capsys: pytest.Captu
     assert "does not exist" in runs.refusal(capsys, play, run / "gone", "--port", 0)
 
 
-def test_the_command_says_where_and_ends_quietly_with_ctrl_c(run: Path) -> None:
-    command = [sys.executable, "-m", "ptb_lm.play", str(run), "--port", "0"]
+def test_the_command_says_where_and_ends_quietly_with_ctrl_c(run: Path, tmp_path: Path) -> None:
+    """The run's name is not UTF-8."""
+    named = shutil.copytree(run, tmp_path / os.fsdecode(b"run-\xff"))
+    command = [sys.executable, "-m", "ptb_lm.play", str(named), "--port", "0"]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with subprocess.Popen(command, cwd=ROOT, text=True, **pipes) as process:
-        assert process.stdout is not None
-        line = process.stdout.readline()
-        match = re.fullmatch(r"http://127\.0\.0\.1:(\d+)/ shows the page; Ctrl-C ends it\n", line)
-        assert match, line
-        status, page, _ = ask(int(match[1]), "/read", {"text": "w1"})
-        assert (status, len(rows_of(page))) == (200, 2)
-        process.send_signal(signal.SIGINT)
-        assert process.communicate(timeout=60) == ("", "")
-        assert process.returncode == 0
+        try:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            match = re.fullmatch(r"http://127\.0\.0\.1:(\d+)/ shows the page; Ctrl-C ends it\n", line)
+            assert match, line
+            status, page, _ = ask(int(match[1]), "/read", {"text": "w1"})
+            assert (status, len(rows_of(page))) == (200, 2)
+            assert "run-\\udcff: " in page
+            process.send_signal(signal.SIGINT)
+            assert process.communicate(timeout=60) == ("", "")
+            assert process.returncode == 0
+        finally:
+            process.kill()  # else a failure would be waited for
 
 
 @pytest.fixture(scope="module")

@@ -27,6 +27,19 @@ def test_what_is_not_given_is_the_framework_s_own(framework: str, execution: str
 
 
 @pytest.mark.parametrize(
+    ("framework", "precision", "has_it"),
+    [
+        ("torch", "bf16", True),
+        ("torch", "tf32", False),
+        ("tensorflow", "fp64", True),
+        ("tensorflow", "tf32", False),
+    ],
+)
+def test_what_a_cpu_can_have(framework: str, precision: str, has_it: bool) -> None:
+    assert Choice.of(framework=framework, device="cpu").can_have(precision) == has_it
+
+
+@pytest.mark.parametrize(
     ("given", "problem"),
     [
         ({"framework": "theano"}, "unknown framework 'theano'; choose from torch, tensorflow"),

@@ -17,7 +17,7 @@ from ptb_lm.data.corpus import Corpus
 from ptb_lm.data.text import Ids
 from ptb_lm.errors import DivergenceError, UserError
 from ptb_lm.inference.adaptation.flags import Request
-from ptb_lm.inference.adaptation.scoring import AdaptedScorer, Trial
+from ptb_lm.inference.adaptation.scoring import AdaptedScorer, Perplexities, Trial
 from ptb_lm.inference.adaptation.segment_model import SegmentModel
 from ptb_lm.inference.adaptation.settings import Adaptation
 from ptb_lm.model.backend import Arrays
@@ -77,15 +77,18 @@ def evaluate(subject: Subject, request: Request, *, command: str) -> None:
     for part in (tuning.chosen.dynamic, tuning.chosen.cache):
         if part is not None:
             cli.say(f"{'chosen: ' if request.tune else ''}{_described(part)}")
-    perplexity, without_cache = scorer.perplexity(subject.ids, tuning.chosen, description=subject.name)
-    if not math.isfinite(perplexity):
+    found = scorer.perplexity(subject.ids, tuning.chosen, description=subject.name)
+    if not math.isfinite(found.adapted):
         raise DivergenceError("the adapted perplexity is not finite; try a smaller rate")
-    _say(subject, tuning.chosen, perplexity, without_cache)
+    _say(subject, tuning.chosen, found)
     cli.say(f"computed by torch on {device.type} in fp32")
     if request.out is None:
         return
     result = {
-        **_scores(subject, tuning.chosen, perplexity, without_cache),
+        "adapted_by": tuning.chosen.name,
+        "text": subject.name,
+        "tokens": len(subject.ids) - 1,
+        **_perplexities(scorer, subject.ids, tuning.chosen, found),
         **dataclasses.asdict(tuning.chosen),
         **_trials(tuning),
         "run": subject.run.to_json(),
@@ -120,31 +123,32 @@ def _tuned(scorer: AdaptedScorer, corpus: Corpus | None, request: Request) -> _T
     return _Tuning(chosen, trials, text)
 
 
-def _say(subject: Subject, chosen: Adaptation, perplexity: float, without_cache: float | None) -> None:
+def _say(subject: Subject, chosen: Adaptation, found: Perplexities) -> None:
     tokens = len(subject.ids) - 1
     cli.say(
-        f"{subject.name} perplexity {perplexity:.4f}, adapted to the text by {chosen.name} "
+        f"{subject.name} perplexity {found.adapted:.4f}, adapted to the text by {chosen.name} "
         f"({tokens:,} token{'s' * (tokens != 1)} scored, each before the model adapts to it)"
     )
-    if without_cache is not None:
+    if found.without_cache is not None:
         how = "not adapted" if chosen.dynamic is None else "adapted by dynamic evaluation alone"
-        cli.say(f"without the cache it is {without_cache:.4f}, {how}")
+        cli.say(f"without the cache it is {found.without_cache:.4f}, {how}")
     if subject.note:
         cli.say(subject.note)
 
 
-def _scores(
-    subject: Subject, chosen: Adaptation, perplexity: float, without_cache: float | None
-) -> dict[str, Any]:
-    """Return the part of the result that says what was reached."""
-    measured_unadapted = chosen.dynamic is None and without_cache is not None
+def _perplexities(
+    scorer: AdaptedScorer, ids: Ids, chosen: Adaptation, found: Perplexities
+) -> dict[str, float | None]:
+    """Return the part of the result that says what was reached; score the text unadapted, too."""
+    if chosen.dynamic is None:  # so without the cache it was
+        alone, unadapted = None, found.without_cache
+    else:
+        plain = scorer.perplexity(ids, Adaptation(), description="unadapted")
+        alone, unadapted = found.without_cache, _finite(plain.adapted)
     return {
-        "adapted_by": chosen.name,
-        "text": subject.name,
-        "tokens": len(subject.ids) - 1,
-        "adapted_perplexity": perplexity,
-        "adapted_perplexity_without_cache": None if chosen.dynamic is None else without_cache,
-        "unadapted_perplexity": without_cache if measured_unadapted else _unadapted(subject),
+        "adapted_perplexity": found.adapted,
+        "adapted_perplexity_without_cache": alone,
+        "unadapted_perplexity": unadapted,
     }
 
 
@@ -161,11 +165,6 @@ def _trials(tuning: _Tuning) -> dict[str, Any]:
             for trial in tuning.trials
         ],
     }
-
-
-def _unadapted(subject: Subject) -> float | None:
-    """Return what the run's own result says of the same text: it has only the test split in one row."""
-    return subject.recorded.get("test_perplexity") if subject.name == "test" else None
 
 
 def _check_free(out: Path) -> None:

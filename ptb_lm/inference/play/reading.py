@@ -4,7 +4,7 @@ V = vocabulary.
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ptb_lm.data.tokens import PLAIN, Treatment
@@ -55,8 +55,8 @@ def read(model: LanguageModel, text: str) -> list[ReadWord]:
     """
     if not text.strip():
         raise UserError("there is no word to read: type a sentence")
-    lines = list(split(text))
-    _check_words(model, lines)
+    lines = list(split(text))  # an empty one is a word, too
+    _check_count(sum(max(1, len(model.treatment.words(line))) for line in lines))
     position, found = model.beginning(), list[ReadWord]()
     for line in lines:
         encoded = encode(line, model.vocabulary, treatment=model.treatment)
@@ -86,16 +86,15 @@ def go_on(model: LanguageModel, fields: Mapping[str, str]) -> Continued:
             it and has no `<unk>`.
     """
     prompt = fields.get("prompt", "")
-    _check_words(model, [prompt])
+    words = model.treatment.prefix(prompt)
+    _check_count(len(words))
     length = _number(fields, "length", "how many words")
     if not (length.is_integer() and 1 <= length <= MOST_WRITTEN):
         raise UserError(f"how many words: it must be a whole number from 1 to {MOST_WRITTEN}")
     temperature = _number(fields, "temperature", "temperature")
-    words = model.generate(prompt, int(length), temperature=temperature)
-    unknown = dict.fromkeys(
-        word for word in model.treatment.words(prompt) if word not in model.vocabulary.ids
-    )
-    return Continued(prompt=prompt, words=tuple(words), unknown=tuple(unknown), treatment=model.treatment)
+    written = model.generate(prompt, int(length), temperature=temperature)
+    unknown = dict.fromkeys(word for word in words if word not in model.vocabulary.ids)
+    return Continued(prompt=prompt, words=tuple(written), unknown=tuple(unknown), treatment=model.treatment)
 
 
 def perplexity(words: list[ReadWord]) -> float:
@@ -114,9 +113,9 @@ def sentences(words: tuple[str, ...], treatment: Treatment = PLAIN) -> list[str]
     return [treatment.joined(line) for line in lines]
 
 
-def _check_words(model: LanguageModel, lines: Iterable[str]) -> None:
-    """Check that there are not too many words; an empty line counts as one."""
-    if (count := sum(max(1, len(model.treatment.words(line))) for line in lines)) > MOST_WORDS:
+def _check_count(count: int) -> None:
+    """Check that there are not too many words."""
+    if count > MOST_WORDS:
         raise UserError(f"{count:,} words are too many at once: at most {MOST_WORDS}")
 
 

@@ -1,9 +1,11 @@
 """The page's server: of this machine's own browser alone, without a state between requests."""
 
 import errno
+import re
 import sys
 import threading
 from http import HTTPStatus
+from http.client import HTTP_PORT
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs
@@ -15,7 +17,9 @@ from ptb_lm.inference.play.page import Answer, page
 
 HOST = "127.0.0.1"
 FORMS = ("/read", "/continue")  # where the page sends them
-LARGEST = 100_000  # bytes of a request
+LARGEST = 100_000  # bytes of a form
+DISCARDED = 100 * LARGEST  # bytes of a larger form that are read all the same, so that its answer is seen
+_LENGTH = re.compile("[0-9]{1,18}")
 SECONDS = 30  # that a request may take to come in
 SECURITY = {
     # The page has a style of its own, and sends its forms here; no more.
@@ -91,15 +95,16 @@ class _Handler(BaseHTTPRequestHandler):
     do_HEAD = do_GET
 
     def do_POST(self) -> None:
+        # Read first, whatever the answer is: a browser that still sends when the connection ends loses it.
+        content = self._content()
         if not self._is_ours():
             return
         if self.path not in FORMS:
             self._show(Answer(problem=f"there is no page {self.path}"), HTTPStatus.NOT_FOUND)
             return
         try:
-            fields = self._fields()
+            fields = _fields(content)
         except UserError as error:
-            self.close_connection = True
             self._show(Answer(problem=str(error)), HTTPStatus.BAD_REQUEST)
             return
         answer, status = self._answer(fields)
@@ -124,30 +129,25 @@ class _Handler(BaseHTTPRequestHandler):
     def _is_ours(self) -> bool:
         """Refuse a request with another host name than this machine's: another site's name may lead here."""
         names = {f"{name}:{self.server.port}" for name in (HOST, "localhost")}
+        if self.server.port == HTTP_PORT:  # which browsers leave out
+            names |= {HOST, "localhost"}
         origin = self.headers.get("Origin")
         if self.headers.get("Host") in names and origin in {None, *(f"http://{name}" for name in names)}:
             return True
-        self.close_connection = True
         self._show(Answer(problem="this page answers to its own address alone"), HTTPStatus.FORBIDDEN)
         return False
 
-    def _fields(self) -> dict[str, str]:
-        """Return the form's fields.
-
-        Raises:
-            UserError: The request is too long, or not a form.
-        """
-        length = self.headers.get("Content-Length", "")
-        if not length.isdecimal():
-            raise UserError("the request does not say how long it is")
-        if int(length) > LARGEST:
-            raise UserError(f"the text is too long: at most {LARGEST:,} bytes")
-        try:
-            content = self.rfile.read(int(length)).decode("ascii")
-            fields = parse_qs(content, keep_blank_values=True, errors="strict", max_num_fields=10)
-        except ValueError:  # UnicodeDecodeError is one
-            raise UserError("the request is not a form in UTF-8") from None
-        return {name: values[-1].replace("\r\n", "\n") for name, values in fields.items()}
+    def _content(self) -> bytes | None:
+        """Return what was sent, or more than LARGEST bytes of it; None if its length is not given."""
+        given = self.headers.get("Content-Length", "")
+        if not _LENGTH.fullmatch(given):
+            return None
+        length = int(given)
+        content = self.rfile.read(min(length, LARGEST + 1))
+        left = min(length, DISCARDED) - len(content)
+        while left > 0 and (piece := self.rfile.read(min(left, LARGEST))):
+            left -= len(piece)
+        return content
 
     def _show(self, answer: Answer, status: HTTPStatus = HTTPStatus.OK) -> None:
         content = page(answer, model=self.server.description).encode()
@@ -159,3 +159,20 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(content)
+
+
+def _fields(content: bytes | None) -> dict[str, str]:
+    """Return the fields of a form.
+
+    Raises:
+        UserError: Its length was not given, it is too long, or it is not a form.
+    """
+    if content is None:
+        raise UserError("the request does not say how long it is")
+    if len(content) > LARGEST:
+        raise UserError(f"the text is too long: at most {LARGEST:,} bytes")
+    try:
+        fields = parse_qs(content.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=10)
+    except ValueError:  # UnicodeDecodeError is one
+        raise UserError("the request is not a form in UTF-8") from None
+    return {name: values[-1].replace("\r\n", "\n") for name, values in fields.items()}

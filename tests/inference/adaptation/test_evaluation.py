@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -173,6 +174,24 @@ def test_a_text_needs_the_data_only_where_they_are_read(
     steps = ["--dynamic", "--dynamic-rule", "rms", "--dynamic-rate", "0.1"]
     expected = printed(capsys, run, "--text", text, *steps)[1:]
     assert printed(capsys, run, "--text", text, *steps, "--data", data)[1:] == expected
+
+
+def test_the_unadapted_perplexity_is_of_the_text_that_was_scored(
+    run: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also where another text is called "test", as that of the run is."""
+    other = shutil.copytree(data, tmp_path / "other")
+    (other / "test.txt").write_text("w1 w2 w3\nw20 w1 <unk>\n" * 20)
+    for name, text in (("split", ["--data", other]), ("text", ["--text", other / "test.txt"])):
+        assert runs.run_command(evaluate, run, *text) == 0
+        plain = float(capsys.readouterr().out.split()[2])
+        assert abs(plain - runs.result(run)["test_perplexity"]) > 0.1
+        for kind in ("dynamic", "cache"):
+            out = tmp_path / f"{name}-{kind}"
+            assert runs.run_command(evaluate, run, *text, f"--{kind}", "--out", out) == 0
+            result = json.loads((out / "result.json").read_text())
+            assert result["unadapted_perplexity"] == pytest.approx(plain, abs=2e-4)
+        capsys.readouterr()
 
 
 def test_a_repetitive_text_gains(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
