@@ -127,7 +127,7 @@ def _drawn(place: Place, generator: torch.Generator, dtype: torch.dtype) -> Tens
     # 16 bits for each: the probability is right to 2^-17.
     words = torch.empty(-(-mask.numel() // 4), device="cpu", dtype=torch.int64)
     words.random_(-(2**63), None, generator=generator)
-    most = min(max(round(place.keep_prob * 2**16) - 1, 0), 2**16 - 1)
+    most = round(place.keep_prob * 2**16) - 1
     random = words.view(torch.uint16)[: mask.numel()].view(mask.shape)
     if (kernels := cpu.kernels(mask)) is not None:
         kernels.mask(mask, random, most, mask.new_ones(()).div_(place.keep_prob).item())
