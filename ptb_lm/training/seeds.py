@@ -178,10 +178,10 @@ class _Children:
                 start_new_session=True,
             )
             self._running.add(child)
-        assert child.stdout is not None
-        for line in child.stdout:
-            cli.remark(f"seed {seed}: {line.rstrip()}")
-        status = child.wait()
+        with child:
+            for line in child.stdout or ():
+                cli.remark(f"seed {seed}: {line.rstrip()}")
+        status = child.returncode
         with self._lock:
             self._running.discard(child)
         return status if status >= 0 else 128 - status

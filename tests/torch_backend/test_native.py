@@ -151,17 +151,19 @@ def test_nothing_is_read_or_written_beyond_a_tensor() -> None:
 
 @needs_kernels
 @pytest.mark.parametrize("dtype", TYPES)
-def test_without_onednn_torch_runs_the_recurrence(dtype: torch.dtype) -> None:
+def test_without_onednn_torch_runs_the_recurrence(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its products are oneDNN's, and those of bfloat16 would end the process."""
     stream, hidden, running = torch.Generator().manual_seed(0), 5, (3, 3, 2)
     shapes = ((8, 4), (3, hidden), (3, hidden), (4, 20), (hidden, 20), (20,))
     inputs = [torch.randn(shape, generator=stream).to(dtype) for shape in shapes]
     inputs[2] = inputs[2].float()
     expected, _ = FusedSequence.apply(*(value.double() for value in inputs), running)  # type: ignore[no-untyped-call]
-    with torch.backends.mkldnn.flags(enabled=False):
-        assert cpu.recurrence(inputs[0]) is None
-        assert cpu.kernels(inputs[0]) is not None
-        found, _ = FusedSequence.apply(*inputs, running)  # type: ignore[no-untyped-call]
+    monkeypatch.setattr(torch.backends.mkldnn, "enabled", False)
+    assert cpu.recurrence(inputs[0]) is None
+    assert cpu.kernels(inputs[0]) is not None
+    found, _ = FusedSequence.apply(*inputs, running)  # type: ignore[no-untyped-call]
     assert error(found, expected) < ROUNDING[dtype]
 
 
