@@ -176,18 +176,21 @@ def test_the_user_s_default_type_and_device_change_nothing() -> None:
         mask = dropout._drawn(Place((7, 5), 0.5), torch.Generator("cpu").manual_seed(3), torch.float32)
         return [native.loaded().cross_entropy(logits, targets, gradient=False), mask, global_norm([logits])]
 
+    def assert_as_before(found: list[torch.Tensor]) -> None:
+        for one, other in zip(found, expected, strict=True):
+            assert one.dtype == other.dtype
+            assert torch.equal(one, other)
+
     expected = computed()
     try:
         torch.set_default_dtype(torch.float64)
         in_double = computed()
     finally:
         torch.set_default_dtype(torch.float32)
+    assert_as_before(in_double)
     with torch.device("meta"):  # a tensor without memory stands for one of a GPU
         elsewhere = computed()
-    for found in (in_double, elsewhere):
-        for one, other in zip(found, expected, strict=True):
-            assert one.dtype == other.dtype
-            assert torch.equal(one, other)
+    assert_as_before(elsewhere)
 
 
 @needs_kernels
