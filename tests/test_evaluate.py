@@ -2,6 +2,7 @@
 
 import dataclasses
 import io
+import math
 import re
 import shutil
 from pathlib import Path
@@ -99,6 +100,21 @@ def test_the_test_split_scores_what_training_reported(
     assert perplexity(any_run, data) == expected
     tokens = len((data / "test.txt").read_text().replace("\n", " <eos> ").split())
     assert printed(capsys, any_run) == (f"{expected:.4f}", tokens - 1)
+
+
+def test_no_bit_depends_on_how_often_the_device_is_waited_for(
+    run_fp64: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A clock decides it. In float64 each sum of windows rounds; in float32 so few may not."""
+    found: dict[float, list[float]] = {}
+    for seconds in (-1.0, math.inf):
+        monkeypatch.setattr(scoring, "READ_SECONDS", seconds)
+        found[seconds] = [
+            perplexity(run_fp64, data, split, window=window)
+            for split in ("valid", "test")
+            for window in (1, 2, 3, 5)
+        ]
+    assert found[-1.0] == found[math.inf]
 
 
 def test_the_valid_split_scores_what_training_reported(

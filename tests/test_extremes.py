@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -173,11 +174,13 @@ def test_what_would_steer_a_terminal_is_made_visible(
 @pytest.mark.parametrize("encoding", ["utf-8:strict", "ascii:strict", "latin-1:strict"])
 def test_a_path_that_is_no_text_is_said_in_any_encoding(encoding: str, data: Path, tmp_path: Path) -> None:
     run = tmp_path / os.fsdecode(b"run-\xff-\xc3\xbc")
+    data = shutil.copytree(data, tmp_path / os.fsdecode(b"data-\xff"))
     environment = {**os.environ, "PYTHONIOENCODING": encoding}
     command = [sys.executable, "-m", "ptb_lm.train", *runs.arguments(data, run, "--epochs", "1")]
     done = subprocess.run(command, env=environment, capture_output=True, check=False)
     assert (done.returncode, done.stderr) == (0, b"")
-    assert b"run-\\udcff-" in done.stdout
+    for name in (b"run-\\udcff-", b"data-\\udcff"):
+        assert name in done.stdout
     done = subprocess.run(command, env=environment, capture_output=True, check=False)
     assert done.returncode == 2
     assert done.stderr.count(b"\n") == 1

@@ -23,6 +23,7 @@ from ptb_lm.model.config import HYPERPARAMETERS, PRESETS, RECIPES
 from ptb_lm.torch_backend import cpu
 from ptb_lm.training import run_flags, tensors
 from ptb_lm.training.run_directory import RunDirectory
+from ptb_lm.training.trainer import Trainer
 
 pytestmark = pytest.mark.slow
 
@@ -296,6 +297,26 @@ def test_a_finished_run_is_reported_and_not_done_again(run: Path, capsys: pytest
     assert "is finished" in printed
     assert f"test perplexity {runs.result(run)['test_perplexity']:.2f}" in printed
     assert runs.files(run) == before
+
+
+def test_a_run_that_went_on_and_was_not_tested_again_is_not_finished(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No later epoch was better, so that the result of its earlier end is still there."""
+    more = ("--epochs", "3", "--learning-rate", "1e-30")
+    expected = shutil.copytree(run, tmp_path / "expected")
+    assert train.main(["--resume", str(expected), *more]) == 0
+
+    def interrupted(self: Trainer) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "_test", interrupted)
+        assert train.main(["--resume", str(run), *more]) == 130
+    assert runs.result(run)["epochs"] == 2
+    assert train.main(["--resume", str(run)]) == 0
+    assert runs.result(run)["epochs"] == 3
+    runs.assert_equal_runs(run, expected)
 
 
 def test_fewer_epochs_than_are_done_are_refused(refused_resume: Callable[..., str]) -> None:

@@ -42,6 +42,7 @@ def build(
         UserError: There is no such device, it cannot do what is asked for, or it has not enough memory; or
             there is no compiler.
     """
+    cpu.forget()
     return TorchBackend(config, weights, choice, ranks)
 
 

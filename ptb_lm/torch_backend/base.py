@@ -16,7 +16,7 @@ from ptb_lm.model import cells
 from ptb_lm.model.backend import Arrays, Model
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.frameworks import FRAMEWORKS
-from ptb_lm.torch_backend import cpu, gpu, native
+from ptb_lm.torch_backend import cpu, gpu
 from ptb_lm.torch_backend.cells import Canonical
 from ptb_lm.torch_backend.precision import PRECISIONS, hold
 
@@ -97,7 +97,7 @@ class TorchModel(Model):
             hints.append("--model persistent is for a GPU in fp16: here --model block_fused is faster")
         elif self.cell == cells.LSTM and self.model_name != "block_fused" and self._has_a_fast_recurrence():
             hints.append(f"on this CPU --model block_fused is faster than {self.model_name}")
-        if cpu.chosen().kernels == "torch" and (trouble := native.trouble()):
+        if cpu.chosen().kernels == "torch" and (trouble := cpu.trouble()):
             hints.append(f"training is slower than it could be, without compiled kernels: {trouble}")
         return hints
 
@@ -109,7 +109,7 @@ class TorchModel(Model):
     def _has_a_fast_recurrence(self) -> bool:
         """Return whether our own kernels run the recurrence where that was measured to be faster."""
         wide = "AVX512" in torch.backends.cpu.get_cpu_capability()
-        return wide and cpu.recurrence(torch.empty(0, dtype=self.dtype)) is not None
+        return wide and cpu.recurrence(torch.empty(0, dtype=self.dtype, device=self.device)) is not None
 
     def _hints_of_a_gpu(self) -> list[str]:
         hints = []

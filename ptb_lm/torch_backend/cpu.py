@@ -40,33 +40,31 @@ class Implementation:
     products: str
 
 
-_chosen: Implementation | None = None
+_asked: Implementation | None = None  # by `use`
+_restored: Implementation | None = None  # of the run that is resumed
 
 
 def chosen() -> Implementation:
-    """Return how this process computes on a CPU: the machine's default, unless `use` set another."""
-    return _chosen or default()
+    """Return how this process computes on a CPU: the machine's default, unless `use` or a run set another."""
+    return _restored or _asked or default()
 
 
 def use(choice: Implementation) -> None:
     """Use this choice from now on, as far as this machine can."""
-    global _chosen
-    _chosen = Implementation(
-        kernels=choice.kernels if native.trouble() is None and not _switched_off() else "torch",
-        products=choice.products if onednn_is_exact() else "MKL",
-    )
+    global _asked, _restored
+    _asked, _restored = _possible(choice), None
 
 
 @contextlib.contextmanager
 def using(**changes: str) -> Iterator[Implementation]:
     """Return a context that computes in another way: `using(kernels="torch")`."""
-    global _chosen
-    before = _chosen
+    global _asked, _restored
+    before = _asked, _restored
     use(dataclasses.replace(chosen(), **changes))
     try:
         yield chosen()
     finally:
-        _chosen = before
+        _asked, _restored = before
 
 
 def saved() -> NDArray[np.uint8]:
@@ -76,18 +74,25 @@ def saved() -> NDArray[np.uint8]:
 
 
 def restore(places: NDArray[Any]) -> None:
-    """Use the saved choice from now on, as far as this machine can.
+    """Use the saved choice of a run from now on, as far as this machine can, until `forget` is called.
 
     Raises:
         UserError: It says nothing of the kind.
     """
+    global _restored
     try:
         kernels, products = (int(place) for place in places)
         # The variable has priority over the run's choice.
         wanted = KERNELS[kernels] if not os.environ.get(VARIABLE) else "native"
-        use(Implementation(wanted, PRODUCTS[products]))
+        _restored = _possible(Implementation(wanted, PRODUCTS[products]))
     except (ValueError, TypeError, IndexError):
         raise UserError("the tensor 'torch.cpu' does not name a way to compute on a CPU") from None
+
+
+def forget() -> None:
+    """Forget the choice of the run that was resumed: the next run in this process is another one."""
+    global _restored
+    _restored = None
 
 
 @functools.cache
@@ -97,10 +102,21 @@ def default() -> Implementation:
     MKL is the faster library on Intel's processors. On others it takes a path that is not made for them, and
     oneDNN is about twice as fast.
     """
+    return _possible(Implementation(kernels="native", products="MKL" if is_intel() else "oneDNN"))
+
+
+def _possible(choice: Implementation) -> Implementation:
+    """Return the choice as far as the user and this machine allow it. Compile no kernels but chosen ones."""
+    native_ones = not _switched_off() and choice.kernels == "native" and native.trouble() is None
     return Implementation(
-        kernels="torch" if _switched_off() or native.trouble() is not None else "native",
-        products="MKL" if is_intel() or not onednn_is_exact() else "oneDNN",
+        kernels="native" if native_ones else "torch",
+        products="oneDNN" if choice.products == "oneDNN" and onednn_is_exact() else "MKL",
     )
+
+
+def trouble() -> str | None:
+    """Return why there are no kernels of our own; None if there are, or if the user turned them off."""
+    return None if _switched_off() else native.trouble()
 
 
 def _switched_off() -> bool:
@@ -129,16 +145,20 @@ def is_intel() -> bool:
 
 @functools.cache
 def onednn_is_exact() -> bool:
-    """Return whether oneDNN computes float32 products in float32 as `float32_products` asks it to.
+    """Return whether oneDNN computes float32 products, in float32, as `float32_products` asks it to.
 
     torch has no setting that names the library. One that allows oneDNN to round factors to bfloat16 makes
-    torch take it; a CPU without matrix units for bfloat16 then does not round, and one with them does.
+    torch take it; a CPU without matrix units for bfloat16 then does not round, and one with them does. On one
+    without AVX-512 torch takes MKL in spite of that setting.
     """
     if not torch.backends.mkldnn.is_available() or not hasattr(torch.backends.mkldnn, "matmul"):
         return False
-    stream = torch.Generator().manual_seed(1)
+    if not torch.ops.mkldnn._is_mkldnn_bf16_supported():  # what torch asks before it takes oneDNN
+        return False
+    stream = torch.Generator("cpu").manual_seed(1)
+    drawn: dict[str, Any] = {"generator": stream, "device": "cpu", "dtype": torch.float32}
     for m, k, n in ((96, 96, 96), (20, 650, 2600), (700, 650, 1000)):
-        a, b = (torch.randn(shape, generator=stream) for shape in ((m, k), (k, n)))
+        a, b = (torch.randn(shape, **drawn) for shape in ((m, k), (k, n)))
         with onednn():
             found = torch.mm(a, b)
         exact = a.double() @ b.double()
@@ -211,4 +231,6 @@ def kernels(*tensors: Tensor) -> native.Kernels | None:
 def recurrence(x: Tensor) -> native.Kernels | None:
     """Return our own kernels, if they are chosen and run the recurrence of such an input."""
     found = kernels(x)
-    return found if found is not None and x.dtype in found.recurrent else None
+    # Their products are oneDNN's. Where torch may not use it, those of bfloat16 would end the process.
+    runs = found is not None and x.dtype in found.recurrent and torch.backends.mkldnn.enabled
+    return found if runs else None

@@ -16,6 +16,9 @@ from ptb_lm.model.config import Config
 from ptb_lm.model.dropout import Masks, Place, places
 from ptb_lm.torch_backend import cpu
 
+# A rarer unit would be kept at a rate that 16 bits miss by more than a thousandth.
+LEAST_BY_WORDS = 0.01
+
 Dropout = Callable[[Tensor], Tensor]
 
 
@@ -118,12 +121,13 @@ def multiplied(factors: Mapping[Tensor, Tensor]) -> Iterator[None]:
 def _drawn(place: Place, generator: torch.Generator, dtype: torch.dtype) -> Tensor:
     """Return a mask: 0 with probability 1 - keep_prob, else 1 / keep_prob."""
     mask = torch.empty(place.shape, device=generator.device, dtype=dtype)
-    if generator.device.type != "cpu":
+    if generator.device.type != "cpu" or place.keep_prob < LEAST_BY_WORDS:
         return mask.bernoulli_(place.keep_prob, generator=generator).div_(place.keep_prob)
     # bernoulli_ draws in double precision, one number after the other. Here a random word serves four units,
     # 16 bits for each: the probability is right to 2^-17.
-    words = torch.empty(-(-mask.numel() // 4), dtype=torch.int64).random_(-(2**63), None, generator=generator)
-    most = min(max(round(place.keep_prob * 2**16) - 1, 0), 2**16 - 1)
+    words = torch.empty(-(-mask.numel() // 4), device="cpu", dtype=torch.int64)
+    words.random_(-(2**63), None, generator=generator)
+    most = round(place.keep_prob * 2**16) - 1
     random = words.view(torch.uint16)[: mask.numel()].view(mask.shape)
     if (kernels := cpu.kernels(mask)) is not None:
         kernels.mask(mask, random, most, mask.new_ones(()).div_(place.keep_prob).item())

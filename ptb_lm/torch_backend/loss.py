@@ -95,11 +95,15 @@ class SoftmaxLayer:
 
     def losses(self, hidden_NH: Tensor, targets_N: Tensor) -> Tensor:
         """Return the negative log likelihood of each target [N], in nats."""
-        return self._cross_entropy(self._logits(hidden_NH).logits_NV, targets_N, gradient=False)
+        return self._losses(self._logits(hidden_NH), targets_N)
 
     def losses_of_any_number(self, hidden_NH: Tensor, targets_N: Tensor) -> Tensor:
         """Return the same as `losses`, for a rare number of tokens, which gets no buffers of its own."""
-        logits_NV = self._logits(hidden_NH, self._rows_for(len(hidden_NH))).logits_NV
+        return self._losses(self._logits(hidden_NH, self._rows_for(len(hidden_NH))), targets_N)
+
+    def _losses(self, buffers: _Buffers, targets_N: Tensor) -> Tensor:
+        """Return the negative log likelihoods [N] where nothing is trained; the logits are used up."""
+        logits_NV = buffers.logits_NV
         if logits_NV.device.type != "cpu" or cpu.kernels(logits_NV) is not None:
             return self._cross_entropy(logits_NV, targets_N, gradient=False)
         # Not torch's log-softmax: on a CPU its sum over the words rounds away 1e-5 of a log-probability. The
@@ -188,7 +192,8 @@ def global_norm(gradients: Sequence[Tensor]) -> Tensor:
     torch's own norm on a CPU is off by 5e-5 of it, and each clipped step with it.
     """
     if (kernels := cpu.kernels(*gradients)) is not None:
-        return torch.tensor(math.sqrt(sum(map(kernels.sum_of_squares, gradients))), dtype=torch.float64)
+        total = sum(map(kernels.sum_of_squares, gradients))
+        return torch.tensor(math.sqrt(total), device="cpu", dtype=torch.float64)
     rows = []
     for gradient in gradients:
         dtype = torch.promote_types(gradient.dtype, torch.float32)

@@ -139,11 +139,12 @@ def _check_again(asked: _Asked, directory: RunDirectory, ranks: Ranks) -> None:
 
 
 def _resumed(trainer: Trainer, command: str) -> Row | None:
-    """Continue from the newest state; return the run's result if there is nothing left to train."""
+    """Continue from the newest state; return the result if there is nothing left to train or to test."""
     directory = trainer.directory
     trainer.resume(command)
     result = directory.read_result()
-    if trainer.progress.epoch == trainer.config.epochs and result:
+    # A run that went on and has not been tested since still has the result of its earlier end.
+    if result and trainer.progress.epoch == trainer.config.epochs == result["epochs"]:
         cli.remark(f"the run in {directory.path} is finished; to train it further, give more --epochs")
         return result
     directory.remove_leftovers()

@@ -53,17 +53,18 @@ def perplexity(
     rows_BL = backend.place(corpus.rows(ids, batch_size)[mine])
     targets = rows_BL.shape[1] - 1
     state = backend.zero_state(mine.stop - mine.start)
-    nll, pending, last_read = 0.0, list[Loss](), time.perf_counter()
+    nlls, pending, last_read = list[float](), list[Loss](), time.perf_counter()
     with cli.progress_bar(math.ceil(targets / window), description) as bar:
         for x_BT, y_BT in corpus.windows(rows_BL, window, partial=True):
             check_stop()
             state, loss = backend.evaluate_step(x_BT, y_BT, state)
             pending.append(loss)
             if time.perf_counter() - last_read > READ_SECONDS:
-                nll += math.fsum(measured.nll for measured in backend.read(pending))
+                nlls += [measured.nll for measured in backend.read(pending)]
                 bar.update(len(pending))
                 pending, last_read = [], time.perf_counter()
-        nll += math.fsum(measured.nll for measured in backend.read(pending))
+        nlls += [measured.nll for measured in backend.read(pending)]
+    nll = math.fsum(nlls)  # at once: the clock decides which of them were read together
     # Where each has scored all rows it is the first one's sum that counts, so that no two ranks disagree.
     nll = ranks.sum(nll if ranks.first or ranks.can_share(batch_size) else 0.0)
     return perplexity_of(nll, batch_size * targets)

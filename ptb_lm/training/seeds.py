@@ -2,7 +2,7 @@
 
 import argparse
 import concurrent.futures
-import itertools
+import contextlib
 import shlex
 import signal
 import subprocess
@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from ptb_lm import cli
+from ptb_lm import cli, streams
 from ptb_lm.errors import DivergenceError, UserError
 from ptb_lm.model.config import HYPERPARAMETERS
 from ptb_lm.model.hyperparameter import flag_name
@@ -48,7 +48,7 @@ def train(arguments: argparse.Namespace, train_one: TrainOne) -> int:
     start = Start.read(arguments.init_from) if "init_from" in given else None
     configured = start.config if start else new_config
     configs = [configured({**given, "seed": seed}) for seed in seeds]  # refuses what is impossible
-    folder = arguments.run_dir or _unused(run_folder.default_path(configs[0]))
+    folder = arguments.run_dir or run_folder.made_first(run_folder.default_path(configs[0]))
     again = shlex.join([*cli.TRAIN.split(), *flags({**given, "run_dir": folder, "overwrite": False})])
     runs = {seed: folder / f"seed-{seed}" for seed in seeds}
     wanted = {name: value for name, value in given.items() if name not in ("seeds", "jobs", "run_dir")}
@@ -62,8 +62,11 @@ def train(arguments: argparse.Namespace, train_one: TrainOne) -> int:
         stopped = next((status for status in statuses.values() if status > 128), 0)
     except KeyboardInterrupt:  # between two runs, or for the second time
         stopped = 128 + signal.SIGINT
+    finally:
+        if "run_dir" not in given:
+            _remove_if_empty(folder)  # something was wrong, and no run came into it
     if stopped:
-        print(f"all seeds continue with: {again}", file=sys.stderr)
+        streams.tell(f"all seeds continue with: {again}")
         return stopped
     failed = [seed for seed, status in statuses.items() if status]
     _report({seed: run for seed, run in runs.items() if seed not in failed}, failed, folder)
@@ -87,10 +90,9 @@ def flags(given: dict[str, Any]) -> list[str]:
     return line
 
 
-def _unused(path: Path) -> Path:
-    """Return a folder that is not there, of this name or with a number after it."""
-    numbered = (path.with_name(f"{path.name}-{number}") for number in itertools.count(2))
-    return next(each for each in itertools.chain([path], numbered) if not each.exists())
+def _remove_if_empty(folder: Path) -> None:
+    with contextlib.suppress(OSError):
+        folder.rmdir()
 
 
 def _checked(given: dict[str, Any]) -> tuple[list[int], int]:
@@ -117,7 +119,7 @@ def _command(run: Path, wanted: dict[str, Any]) -> list[str] | None:
     config = resumed_config(directory.read_config(), wanted)  # refuses what would be another run
     result = directory.read_result()
     if result and result["epochs"] == config.hyperparameters.epochs:
-        cli.say(f"seed {config.choice.seed} has ended, in {run}")
+        cli.remark(f"seed {config.choice.seed} has ended, in {run}")
         return None
     return flags({**wanted, "resume": run})
 
@@ -126,11 +128,11 @@ def _one_after_the_other(commands: dict[int, list[str]], train_one: TrainOne) ->
     """Train in this process; return the exit statuses by seed, to the first that was stopped."""
     statuses = {}
     for number, (seed, command) in enumerate(commands.items(), start=1):
-        cli.say(f"seed {seed}, {number} of {len(commands)}")
+        cli.remark(f"seed {seed}, {number} of {len(commands)}")
         try:
             statuses[seed] = train_one(command)
         except DivergenceError as error:  # which says nothing of the others
-            print(f"seed {seed}: {error}", file=sys.stderr)
+            streams.tell(f"seed {seed}: {error}")
             statuses[seed] = DIVERGED
         if statuses[seed] > 128:
             break
@@ -176,10 +178,10 @@ class _Children:
                 start_new_session=True,
             )
             self._running.add(child)
-        assert child.stdout is not None
-        for line in child.stdout:
-            cli.say(f"seed {seed}: {line.rstrip()}")
-        status = child.wait()
+        with child:
+            for line in child.stdout or ():
+                cli.remark(f"seed {seed}: {line.rstrip()}")
+        status = child.returncode
         with self._lock:
             self._running.discard(child)
         return status if status >= 0 else 128 - status
@@ -204,10 +206,10 @@ def _report(runs: dict[int, Path], failed: Sequence[int], folder: Path) -> None:
     results = [result for run in runs.values() if (result := RunDirectory(run).read_result())]
     if failed:
         which = f"seed{'s' * (len(failed) > 1)} {', '.join(map(str, failed))}"
-        cli.say(f"{which} failed and {'is' if len(failed) == 1 else 'are'} not included below")
+        cli.remark(f"{which} failed and {'is' if len(failed) == 1 else 'are'} not included below")
     for line in _lines(results):
-        cli.say(line)
-    cli.say(f"the runs are in {folder}")
+        cli.remark(line)
+    cli.remark(f"the runs are in {folder}")
 
 
 def _lines(results: Sequence[dict[str, Any]]) -> Iterator[str]:

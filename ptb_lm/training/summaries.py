@@ -13,6 +13,8 @@ from tensorboard.plugins.hparams.api_pb2 import STATUS_SUCCESS
 from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData, SessionEndInfo, SessionStartInfo
 from tensorboard.plugins.text import metadata as of_text
 
+from ptb_lm import streams
+
 
 def text(tag: str, config: Mapping[str, Any]) -> Summary.Value:
     """Return a configuration as a table in Markdown, which is how TensorBoard shows a text."""
@@ -39,7 +41,7 @@ def session_start(config: Mapping[str, Any], seconds: float) -> Summary.Value:
         elif isinstance(value, int | float):
             info.hparams[name].number_value = value
         else:
-            info.hparams[name].string_value = str(value)
+            info.hparams[name].string_value = streams.visible(str(value))  # a path may be no UTF-8
     data = HParamsPluginData(session_start_info=info)
     return _of_hparams(of_hparams.SESSION_START_INFO_TAG, data)
 

@@ -408,6 +408,15 @@ def test_dropout_keeps_units_at_its_rate_and_the_mean(keep_prob: float) -> None:
     assert not torch.equal(*masks)
 
 
+def test_units_that_are_hardly_ever_kept_are_kept_at_their_rate() -> None:
+    """16 random bits would keep at least one of 65,536: here fifteen times too many."""
+    keep_prob, count = 1e-6, 4_000_000
+    mask = InvertedDropout(keep_prob, device=torch.device("cpu"), seed=0)(torch.ones(count))
+    expected = keep_prob * count
+    assert (mask != 0).sum().item() == pytest.approx(expected, abs=5 * expected**0.5)
+    assert mask.unique().tolist() == pytest.approx([0, 1 / keep_prob])
+
+
 def test_a_multiplied_parameter_is_what_it_was_to_the_bit() -> None:
     """After a failure too; and a gradient taken within is that of the product."""
     generator = torch.Generator().manual_seed(0)

@@ -46,7 +46,28 @@ def test_large_logits_round_no_log_probability_away(kernels: str) -> None:
             pytest.skip(f"this machine has no {kernels} kernels")
         layer = SoftmaxLayer(4, 300, device=torch.device("cpu"), precision=PRECISIONS["fp32"])
         layer.weight.copy_(weight)
-        found_N = layer.losses_of_any_number(hidden_NH, targets_N)
+        found = [score(hidden_NH, targets_N) for score in (layer.losses, layer.losses_of_any_number)]
     logits_NV = torch.nn.functional.pad(hidden_NH, (0, 1), value=1).double() @ weight.double()
     expected_N = torch.nn.functional.cross_entropy(logits_NV, targets_N, reduction="none")
-    torch.testing.assert_close(found_N.double(), expected_N, rtol=0, atol=4e-6)
+    for found_N in found:
+        torch.testing.assert_close(found_N.double(), expected_N, rtol=0, atol=4e-6)
+
+
+@pytest.mark.parametrize("kernels", cpu.KERNELS)
+def test_many_unlikely_words_are_not_lost_beside_a_sure_one(kernels: str) -> None:
+    """What a sum in float32 rounds away has one sign, so that the mean shows it."""
+    generator, words, tokens = torch.Generator().manual_seed(0), 10_000, 60
+    weight = torch.randn(5, words, generator=generator)
+    weight[-1, 2] = 17  # the bias: this word has a probability of 0.99 or more
+    hidden_NH = torch.randn(tokens, 4, generator=generator) / 2
+    targets_N = torch.randint(words, (tokens,), generator=generator)
+    with cpu.using(kernels=kernels) as chosen:
+        if chosen.kernels != kernels:
+            pytest.skip(f"this machine has no {kernels} kernels")
+        layer = SoftmaxLayer(4, words, device=torch.device("cpu"), precision=PRECISIONS["fp32"])
+        layer.weight.copy_(weight)
+        found = [score(hidden_NH, targets_N) for score in (layer.losses, layer.losses_of_any_number)]
+    logits_NV = torch.nn.functional.pad(hidden_NH, (0, 1), value=1).double() @ weight.double()
+    expected_N = torch.nn.functional.cross_entropy(logits_NV, targets_N, reduction="none")
+    for found_N in found:
+        assert abs((found_N - expected_N).mean().item()) < 1e-6

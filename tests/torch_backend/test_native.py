@@ -11,6 +11,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+import runs  # noqa: E402
+
 from ptb_lm.model.dropout import Place  # noqa: E402
 from ptb_lm.torch_backend import cpu, dropout, native  # noqa: E402
 from ptb_lm.torch_backend.fused import FusedSequence  # noqa: E402
@@ -140,11 +142,56 @@ def test_nothing_is_read_or_written_beyond_a_tensor() -> None:
         kernels.cross_entropy(torch.zeros(7, 3).T, torch.zeros(3, dtype=torch.int64), gradient=True)
     with pytest.raises(ValueError, match="do not lie alike"):
         kernels.update(torch.zeros(3, 7), torch.zeros(7, 3).T, torch.zeros(3, 7), 1.0)
-    inputs = [torch.zeros(shape).bfloat16() for shape in ((2, 3), (2, 5), (2, 5), (3, 20), (5, 20), (20,))]
+    inputs = [torch.zeros(shape) for shape in ((2, 3), (2, 5), (2, 5), (3, 20), (5, 20), (20,))]
+    inputs[2] = inputs[2].bfloat16()  # c, which must be in float32
     with pytest.raises(ValueError, match="is needed"):
         FusedSequence.apply(*inputs, (2,))  # type: ignore[no-untyped-call]
     apart = torch.arange(12.0).view(3, 4)[:, ::2]
     assert global_norm([apart]).item() == pytest.approx(apart.norm().item())
+
+
+@needs_kernels
+@pytest.mark.parametrize("dtype", TYPES)
+def test_without_onednn_torch_runs_the_recurrence(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its products are oneDNN's, and those of bfloat16 would end the process."""
+    stream, hidden, running = torch.Generator().manual_seed(0), 5, (3, 3, 2)
+    shapes = ((8, 4), (3, hidden), (3, hidden), (4, 20), (hidden, 20), (20,))
+    inputs = [torch.randn(shape, generator=stream).to(dtype) for shape in shapes]
+    inputs[2] = inputs[2].float()
+    expected, _ = FusedSequence.apply(*(value.double() for value in inputs), running)  # type: ignore[no-untyped-call]
+    monkeypatch.setattr(torch.backends.mkldnn, "enabled", False)
+    assert cpu.recurrence(inputs[0]) is None
+    assert cpu.kernels(inputs[0]) is not None
+    found, _ = FusedSequence.apply(*inputs, running)  # type: ignore[no-untyped-call]
+    assert error(found, expected) < ROUNDING[dtype]
+
+
+@needs_kernels
+def test_the_user_s_default_type_and_device_change_nothing() -> None:
+    stream = torch.Generator().manual_seed(0)
+    logits, targets = torch.randn(33, 50, generator=stream), torch.randint(50, (33,), generator=stream)
+
+    def computed() -> list[torch.Tensor]:
+        mask = dropout._drawn(Place((7, 5), 0.5), torch.Generator("cpu").manual_seed(3), torch.float32)
+        return [native.loaded().cross_entropy(logits, targets, gradient=False), mask, global_norm([logits])]
+
+    def assert_as_before(found: list[torch.Tensor]) -> None:
+        for one, other in zip(found, expected, strict=True):
+            assert one.dtype == other.dtype
+            assert torch.equal(one, other)
+
+    expected = computed()
+    try:
+        torch.set_default_dtype(torch.float64)
+        in_double = computed()
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert_as_before(in_double)
+    with torch.device("meta"):  # a tensor without memory stands for one of a GPU
+        elsewhere = computed()
+    assert_as_before(elsewhere)
 
 
 @needs_kernels
@@ -281,9 +328,49 @@ class TestWithoutKernels:
         assert run(TROUBLE, XDG_CACHE_HOME=str(tmp_path)).stdout == run(TROUBLE).stdout
         assert not list((tmp_path / "ptb_lm").iterdir())
 
-    def test_they_can_be_switched_off(self) -> None:
-        done = run(TROUBLE, **{cpu.VARIABLE: "torch"})
-        assert done.stdout.strip().endswith(" torch")
+    def test_they_can_be_switched_off(self, small_corpus: Path, tmp_path: Path) -> None:
+        """Then nothing is compiled, nor missed, by a new run or by one that goes on."""
+        folder = tmp_path / "run"
+        new = runs.arguments(small_corpus, folder, "--model", "block_fused", "--epochs", "1")
+        code = "import sys; from ptb_lm import train; sys.exit(train.main({}) or train.main({}))"
+        environment = {cpu.VARIABLE: "torch", "XDG_CACHE_HOME": str(tmp_path)}
+        done = run(code.format(new, ["--resume", str(folder), "--epochs", "2"]), **environment)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert runs.result(folder)["environment"]["kernels"] == "torch"
+        assert "compiled kernels" not in done.stdout
+        assert not list(tmp_path.rglob("kernels-*"))
+
+
+@pytest.mark.slow
+@needs_kernels
+def test_where_the_cache_is_mounted_noexec_a_copy_is_loaded(tmp_path: Path) -> None:
+    """What was compiled stays as it is. Where the temporary folder is mounted so too, that is said."""
+    script = """
+mount -t tmpfs -o noexec,mode=700 tmpfs "$XDG_CACHE_HOME" && echo mounted || exit
+mkdir -m 700 "$XDG_CACHE_HOME/ptb_lm" && cp "$1" "$XDG_CACHE_HOME/ptb_lm"
+stat -c '%i %Y' "$XDG_CACHE_HOME"/ptb_lm/*
+"$2" -c "$3"
+TMPDIR="$XDG_CACHE_HOME" "$2" -c "$3"
+stat -c '%i %Y' "$XDG_CACHE_HOME"/ptb_lm/*
+"""
+    private = ["unshare", "--mount", *(["--map-root-user"] if os.geteuid() else [])]
+    compiled = native.loaded()._library._name
+    done = subprocess.run(
+        [*private, "sh", "-c", script, "sh", compiled, sys.executable, TROUBLE],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "XDG_CACHE_HOME": str(tmp_path)},
+        check=False,
+    )
+    if not done.stdout.startswith("mounted\n"):
+        pytest.skip(f"this user cannot mount a file system here: {done.stderr}")
+    _, before, copied, said, after = done.stdout.splitlines()
+    assert copied == "None native"
+    assert said == (
+        f"{tmp_path / 'ptb_lm'} and {tmp_path} are mounted noexec; let XDG_CACHE_HOME or TMPDIR name a "
+        "folder that is not torch"
+    )
+    assert after == before
 
 
 @pytest.mark.slow

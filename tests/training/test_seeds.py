@@ -1,5 +1,6 @@
 """Runs of several seeds: what each of them is, what is said at the end, and how they go on."""
 
+import contextlib
 import os
 import shlex
 import shutil
@@ -15,7 +16,7 @@ import runs
 
 from ptb_lm import train
 from ptb_lm.model.choice import MAX_SEED
-from ptb_lm.training import seeds, trainer
+from ptb_lm.training import run_folder, seeds, trainer
 
 pytestmark = pytest.mark.slow
 
@@ -136,6 +137,32 @@ def test_a_signal_stops_those_side_by_side_and_they_go_on(data: Path, tmp_path: 
     for seed in (1, 2):
         assert len(runs.metrics(folder / f"seed-{seed}")) == epochs
         assert len(runs.result(folder / f"seed-{seed}")["earlier_environments"]) == 1
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_every_seed_is_trained_though_nothing_can_be_said(jobs: str, data: Path, tmp_path: Path) -> None:
+    flags = ["--seeds", "1", "2", "--jobs", jobs, "--epochs", "1"]
+    with Path("/dev/full").open("w") as full, contextlib.redirect_stdout(full):
+        assert train.main(runs.arguments(data, tmp_path / "run", *flags)) == 0
+    for seed in (1, 2):
+        assert runs.result(tmp_path / "run" / f"seed-{seed}")["epochs"] == 1
+
+
+def test_two_commands_that_start_together_have_two_folders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second starts before the first one has trained anything. What stays empty is removed."""
+    monkeypatch.setattr(run_folder, "default_path", lambda run: tmp_path / "runs")
+    arguments, trained = train._parser().parse_args(["--seeds", "1"]), list[str]()
+
+    def train_one(command: list[str]) -> int:
+        trained.append(command[command.index("--run-dir") + 1])
+        return seeds.train(arguments, train_one) if len(trained) == 1 else 0
+
+    assert seeds.train(arguments, train_one) == 0
+    assert trained == [str(tmp_path / name / "seed-1") for name in ("runs", "runs-2")]
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_seed_that_diverges_does_not_stop_the_others(

@@ -130,7 +130,7 @@ class Kernels:
         _check(targets_N, torch.int64, tokens)
         if tokens and not (targets_N.min() >= 0 and targets_N.max() < words):
             raise IndexError(f"a target is not one of {words} words")
-        nll_N = torch.empty(len(targets_N))
+        nll_N = torch.empty(tokens, dtype=torch.float32, device="cpu")
         self._call(
             "cross_entropy", logits_NV.dtype, *logits_NV.shape, logits_NV, targets_N, nll_N, int(gradient)
         )

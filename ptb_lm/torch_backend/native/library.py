@@ -36,16 +36,38 @@ def load() -> ctypes.CDLL:
         path = files.cache_folder() / f"kernels-{_key(command)}.so"
         if path.exists():
             try:
-                return ctypes.CDLL(str(path))
+                return _loaded(path)
             except OSError:  # a crash of the machine may have cut it off
                 path.unlink(missing_ok=True)
         _compile(command, path)
     except OSError as error:
         raise MissingError(f"the kernels cannot be compiled: {error}") from None
     try:
-        return ctypes.CDLL(str(path))
+        return _loaded(path)
     except OSError as error:
         raise MissingError(f"the compiled kernels cannot be loaded: {error}") from None
+
+
+def _loaded(path: Path) -> ctypes.CDLL:
+    """Load the library: a temporary copy of it where the cache's file system is mounted noexec.
+
+    Raises:
+        OSError: It is no library that can be loaded.
+        MissingError: The temporary folder's file system is mounted noexec, too.
+    """
+    if not _is_noexec(path):
+        return ctypes.CDLL(str(path))
+    with tempfile.TemporaryDirectory() as folder:  # once it is loaded, the file is not needed any more
+        if _is_noexec(Path(folder)):
+            raise MissingError(
+                f"{path.parent} and {tempfile.gettempdir()} are mounted noexec; let XDG_CACHE_HOME or TMPDIR "
+                "name a folder that is not"
+            )
+        return ctypes.CDLL(shutil.copy(path, folder))
+
+
+def _is_noexec(path: Path) -> bool:
+    return bool(os.statvfs(path).f_flag & os.ST_NOEXEC)
 
 
 def _compiler() -> str:
