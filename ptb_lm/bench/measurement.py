@@ -25,6 +25,8 @@ class Measurement:
 
     Attributes:
         measured: The workload's measured rows that the record had at the beginning.
+        wrong: Variants that the record says are wrong, and why. They are not tried again: in another process
+            they might pass, and none is believed that is wrong in some.
         pool: The processes; whoever owns this object closes it.
 
     Args:
@@ -58,7 +60,10 @@ class Measurement:
         self._cut = "" if batch == declared else f"batch {batch} of {declared}"
         self._products = products(workload.task)
         self._plans: dict[tuple[str, str], Plan] = {}
-        self._impossible: set[tuple[str, str]] = set()  # variants and passes
+        names = [variant.name for variant in workload.variants]
+        self.wrong = {name: why for name, why in record.wrong(workload.name).items() if name in names}
+        # Variants and passes.
+        self._impossible = {(name, pass_name) for name in self.wrong for pass_name in workload.passes}
 
     def is_over(self, variant: str, pass_name: str, index: int) -> bool:
         """Return whether a variant's pass cannot be measured, or has no such round in its plan."""

@@ -199,6 +199,31 @@ def test_wrong_and_failing_variants_become_rows_and_are_not_timed(tmp_path: Path
     assert "out of luck" in report
 
 
+def test_what_is_wrong_in_one_process_of_several_stays_wrong(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The same command does not try again until all processes pass."""
+    out, asked = tmp_path / "out", tmp_path / "asked"
+    monkeypatch.setenv("WRONG_VARIANT_ASKED", str(asked))
+    flags = ["--add", "turning=wrong_variant:build_in_turn", "--variants", "turning/custom"]
+    flags += ["--baseline", "turning/custom", "--rounds", "2", "--row-limit", "1", *SMALL]
+    assert run_command(bench, "run", "quick", *flags, "--out", out) == 0
+    recorded = (out / "rows.jsonl").read_text()
+    assert [row["status"] for row in rows(out)] == ["measured", "wrong"]
+    assert asked.read_text() == "xx", "two processes"
+    assert "not measured again" not in capsys.readouterr().out
+
+    for table in (registries.LANGUAGE_MODELS, registries.CLASSIFIERS):
+        table.pop("turning")  # as in a process of its own
+    run_command(bench, "run", "quick", *flags, "--out", out)
+    assert (out / "rows.jsonl").read_text() == recorded
+    assert asked.read_text() == "xx", "nobody was asked again"
+    said = capsys.readouterr().out
+    assert "small turning/custom: was wrong before and is not measured again (its " in said
+    assert "choose another --out" in said
+    assert "is off by" in (out / "report.md").read_text()
+
+
 def test_both_passes_and_another_batch_size(tmp_path: Path) -> None:
     out, alone = tmp_path / "out", ["--variants", "torch/cudnn", "--baseline", "torch/cudnn"]
     assert run_command(bench, "run", "template", *alone, *BRIEF, *SMALL, "--out", out) == 0
