@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ptb_lm import cli, files, host
-from ptb_lm.bench import runner, selection, user_variants, variants
+from ptb_lm.bench import gate, runner, selection, user_variants, variants
 from ptb_lm.bench.machine import THREADS, Machine
 from ptb_lm.bench.reporting import compare, report, terminal
 from ptb_lm.bench.row_log import Record
@@ -118,9 +118,29 @@ def _compare(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _check(arguments: argparse.Namespace) -> int:
+    own = [variants.add(given) for given in arguments.add]
+    options = selection.Options(
+        suite=arguments.suite,
+        workloads=_patterns("--workloads", arguments.workloads),
+        variants=_patterns("--variants", arguments.variants),
+        batch_size=arguments.batch_size,
+        device=arguments.device,
+        precision=arguments.precision,
+        seed=arguments.seed,
+        added=tuple(arguments.add),
+    )
+    workloads = selection.selected(options, own, with_baseline=False)
+    user_variants.check(options.added)
+    command = shlex.join(["python", "-m", "ptb_lm.bench", *arguments.given])
+    with contextlib.closing(Machine(options.device)) as machine:
+        return gate.run(options, workloads, machine, command=command, out=arguments.out)
+
+
 COMMANDS: Mapping[str, Callable[[argparse.Namespace], int]] = {
     "list": _list,
     "run": _run,
+    "check": _check,
     "report": _report,
     "compare": _compare,
 }

@@ -133,7 +133,8 @@ class Measurement:
         """
         if self.workload.needs_cuda and self.machine.device != "cuda":
             raise WorkerError("unavailable", self.workload.needs_cuda)
-        order, log = self._order(variant), self._log(variant)
+        order = Order.of(self.options, self.workload.name, variant.name, device=self.machine.device)
+        log = self._log(variant)
         try:
             return self.pool.get(order, log=log)
         except WorkerError as error:
@@ -197,19 +198,6 @@ class Measurement:
             work=workload.work(pass_name, precision=self._precision(variant), device=self.machine.device),
             command=self.command,
             time=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        )
-
-    def _order(self, variant: Variant) -> Order:
-        options = self.options
-        return Order(
-            suite=options.suite,
-            workload=self.workload.name,
-            variant=variant.name,
-            batch_size=options.batch_size,
-            device=self.machine.device,
-            precision=options.precision,
-            seed=options.seed,
-            added=options.added,
         )
 
     def _log(self, variant: Variant) -> Path:
