@@ -6,7 +6,7 @@ It is for whoever writes an implementation, and says how near it is.
 import contextlib
 import dataclasses
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -164,5 +164,5 @@ def _cells(verdict: Verdict, kinds: Sequence[str]) -> Iterator[str]:
         yield "–" if error is None else f"{error:.0e} of {bound:.0e}"
 
 
-def _row(cells: Sequence[str] | Iterator[str]) -> str:
+def _row(cells: Iterable[str]) -> str:
     return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
