@@ -273,7 +273,7 @@ def test_a_norm_that_is_off_excuses_nothing_else(task: LanguageTask, monkeypatch
             return self.model.read(losses)
 
     with pytest.raises(
-        check.WrongError, match=r"gradient of .* in training step 1 is off by (1\.0e-03|9\.\de-04)"
+        check.WrongError, match=r"gradient of .* in training step 1 is off by (1\.0e-03|[89]\.\de-04)"
     ):
         check.check(task, mutants.wrapped(ClipsByAnother), precision="fp32", seed=3)
 

@@ -1,5 +1,7 @@
 """What `bench check` says of a variant, in a line and in a table; the processes are in test_runner.py."""
 
+import pytest
+
 from ptb_lm import host
 from ptb_lm.bench.gate import Verdict, document
 from ptb_lm.bench.selection import Options
@@ -31,6 +33,7 @@ def test_a_line_has_the_errors_beside_their_bounds_or_the_reason() -> None:
     assert WRONG.line == "small mine/custom (bf16): wrong; its loss | is off by 1"
 
 
+@pytest.mark.slow  # git tells the commit
 def test_the_table_has_the_same_and_where_it_was_found() -> None:
     text = document(Options(suite="quick", seed=7), [RIGHT, WRONG], command="python -m ptb_lm.bench check")
     head, _, table = text.partition("\n| ")

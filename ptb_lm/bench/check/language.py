@@ -16,8 +16,8 @@ Dropout. What is timed is what is compared, as it stands, wherever that is possi
 
 The norm. A variant may sum up its norm as torch does, in float32 (bounds.py), and clips by what it found.
 That norm is held to its own bound. All else is compared as it follows from it: gradients are read off the
-weights by the variant's own norm, and the reference's second step begins where the variant's first step went
-(language_question.stretched). So no bound is wider for it.
+weights by the variant's own norm, and the reference's second step begins as far from the first as the
+variant's does (language_question.stretched). So no bound is wider for it.
 
 Shapes: B = batch, T = time steps, L = length of a row.
 """
@@ -26,7 +26,7 @@ import contextlib
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -135,10 +135,10 @@ def _compare(model: Backend, question: Steps, errors: Errors, *, masked: bool = 
         where = f"in training step {index + 1}"
         errors.add("loss", f"loss {where}", _relative(step.loss, wanted[f"{index}.loss"]))
         errors.add("norm", f"norm of the gradient {where}", _relative(step.norm, norm))
-        clip = min(1.0, config.max_grad_norm / step.norm)
         # What a step took of a weight is the rate times the gradient, clipped.
-        _compare_gradients(step, question, index, question.rates[index] * clip, wanted, errors)
-        stretch = clip / min(1.0, config.max_grad_norm / norm) - 1
+        own, right = (question.rates[index] * min(1.0, config.max_grad_norm / of) for of in (step.norm, norm))
+        _compare_gradients(step, question, index, own, wanted, errors)
+        stretch = _length({name: moved / right for name, moved in step.moved.items()}, wanted, index) - 1
     return steps[0]
 
 
@@ -155,6 +155,12 @@ def _compare_gradients(
     matrices = {name: moved for name, moved in found.items() if name not in biases}
     for name, error in expected.length_errors(wanted, f"{index}", matrices, rounding).items():
         errors.add("length", f"length of the gradient of {name} {where}", error)
+
+
+def _length(images: Mapping[str, NDArray[np.float64]], wanted: Answer, index: int) -> float:
+    """Return how long all tensors together are along the gradient of a step, which has the length 1."""
+    pairs = [(image, wanted[f"{index}.{name}"]) for name, image in images.items()]
+    return sum(float(image @ right) for image, right in pairs) / sum(float(of @ of) for _, of in pairs)
 
 
 def _scored(model: Backend, windows: Sequence[Any], batch_size: int) -> Iterator[float]:

@@ -145,6 +145,10 @@ def stretched(answered: Answer, stretch: float) -> Answer:
 
     A variant whose norm is off by its rounding clips as much otherwise, and its second step computes with
     what follows from that. What is left out is of the order of the part's square.
+
+    Args:
+        answered: What `Steps.answer` returned.
+        stretch: The part; negative if the update is shorter.
     """
     return {
         name: array + stretch * answered[_BY_STRETCH + name] if _BY_STRETCH + name in answered else array
