@@ -295,31 +295,30 @@ class WrongForward(Wrapped):
 
 
 class BackwardCut(Wrapped):
-    """The first steps are missing in the gradient of a training step, and not in one that is asked for."""
+    """The first time step is missing in the gradient of a training step, and not in one that is asked for."""
 
     def train_step(self, batch: Batch) -> Any:
         whole = self.model.executed_stack
-        self.model.executed_stack = self.model.stack.executed(WithoutGradientOfTheFirstSteps)
+        self.model.executed_stack = self.model.stack.executed(WithoutGradientOfTheFirstStep)
         taken = self.model.train_step(batch)
         self.model.executed_stack = whole
         return taken
 
 
-class WithoutGradientOfTheFirstSteps(nn.Module):
-    """A layer whose first steps are computed as they should be, and not learnt from."""
+class WithoutGradientOfTheFirstStep(nn.Module):
+    """A layer whose first time step is computed as it should be, and not learnt from."""
 
     def __init__(self, layer: Layer) -> None:
         super().__init__()
         self.layer = layer
 
     def forward(self, x_TBI: Tensor, state: LayerState) -> tuple[Tensor, LayerState]:
-        if state[0].any():  # they are over: sequences of different lengths come in pieces
+        if state[0].any():  # it is over: sequences of different lengths come in pieces
             output_TBH, after = self.layer(x_TBI, state)
             return output_TBH, after
-        first = max(1, len(x_TBI) // 4)
         with torch.no_grad():
-            begun_TBH, state = self.layer(x_TBI[:first], state)
-        output_TBH, after = self.layer(x_TBI[first:], state)
+            begun_TBH, state = self.layer(x_TBI[:1], state)
+        output_TBH, after = self.layer(x_TBI[1:], state)
         return torch.cat([begun_TBH, output_TBH]), after
 
 
@@ -418,7 +417,7 @@ def same_for_all(axis: int) -> Callable[[Masks[Tensor]], None]:
 
 
 def backward_cut(config: Any, weights: Weights) -> Model:
-    """Build a classifier whose training step does not learn from the first steps of a sequence."""
+    """Build a classifier whose training step does not learn from the first time step of a sequence."""
     return BackwardCut(right(config, weights, model="basic"), weights)
 
 

@@ -194,6 +194,17 @@ def test_right_classifiers_pass(name: str, loss: str) -> None:
     assert found.what["dropout"] == "there is none"
 
 
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("loss", CLASSIFIERS)
+def test_a_timed_step_follows_from_the_gradient_that_is_compared(loss: str, seed: int) -> None:
+    """One that lacks a single time step differs in it, also where few signs of the gradient turn around."""
+    task = CLASSIFIERS[loss]
+    found = check.check(task, mutants.right, precision="fp32", seed=seed).errors
+    assert found["adam_error"] < found["adam_bound"] / 4
+    with pytest.raises(check.WrongError, match="from what Adam makes of its gradients"):
+        check.check(task, mutants.backward_cut, precision="fp32", seed=seed)
+
+
 @pytest.mark.slow
 @installed("pytensor")
 def test_pytensor_s_classifier_passes() -> None:

@@ -149,7 +149,7 @@ def check(
 
 def _compare_gradients(
     model: Classifier, question: Steps, answered: Answer, errors: Errors
-) -> list[Mapping[str, NDArray[np.floating]]]:
+) -> Sequence[Mapping[str, NDArray[np.floating]]]:
     """Compare the loss and the gradient of each step's batch, and return the gradients."""
     every = []
     for step, batch in enumerate(question.batches):
@@ -220,7 +220,8 @@ def _adam_error(
         moved: By what the last step lowered the weights.
         gradients: Of each step, from the first on.
     """
-    config, weights = task.config, {"": np.zeros_like(moved)}
+    config = task.config
+    weights: Mapping[str, NDArray[np.floating]] = {"": np.zeros_like(moved)}
     after, adam = weights, reference_classifier.adam_start(weights)
     for gradient in gradients:  # each step began at the same weights
         after, adam = reference_classifier.adam(
