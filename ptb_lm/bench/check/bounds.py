@@ -49,7 +49,7 @@ class Bound(NamedTuple):
         update: Of what Adam's steps made of each tensor, by the norm of that.
         size: Of that norm.
         adam: Of that in the half of each tensor whose gradients are larger, beside what Adam makes of the
-            variant's own.
+            variant's own, by the learning rate.
         moved: Of the change of the loss by Adam's steps.
     """
 

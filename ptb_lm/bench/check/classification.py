@@ -215,6 +215,8 @@ def _adam_error(
 ) -> float:
     """Return the error of the last of some steps of Adam, where the gradients of a tensor are large.
 
+    It is the root of the mean square, by the rate: a step of Adam moves a weight by about as much.
+
     Args:
         task: Tells the rate and the clipping.
         moved: By what the last step lowered the weights.
@@ -233,8 +235,8 @@ def _adam_error(
         )
     size = np.max(np.abs(gradients), axis=0)
     large = size >= np.median(size)
-    foreseen = -after[""][large]
-    return float(np.linalg.norm(moved[large] - foreseen) / np.linalg.norm(foreseen))
+    off = moved[large] + after[""][large]
+    return float(np.sqrt(np.mean(off**2)) / config.learning_rate)
 
 
 def _relative(found: Any, expected: Any) -> float:
