@@ -18,7 +18,15 @@ from torch import nn
 
 from ptb_lm import files
 from ptb_lm.bench import check, registries
-from ptb_lm.bench.check import apart, bounds, classification, expected, language_question, problem
+from ptb_lm.bench.check import (
+    apart,
+    bounds,
+    classification,
+    expected,
+    language_question,
+    masks,
+    problem,
+)
 from ptb_lm.bench.check.bounds import BOUNDS
 from ptb_lm.bench.check.fingerprint import WIDTH, fingerprint
 from ptb_lm.bench.suites import SUITES
@@ -27,6 +35,7 @@ from ptb_lm.bench.workloads import ClassifierTask, LanguageTask
 from ptb_lm.classifier import ClassifierConfig
 from ptb_lm.errors import UserError
 from ptb_lm.model.config import Config
+from ptb_lm.model.dropout import Masks, places
 from ptb_lm.model.frameworks import FRAMEWORKS
 
 LANGUAGE = LanguageTask(
@@ -322,6 +331,22 @@ class Secretive(mutants.Wrapped):
 def test_masks_that_nobody_tells_are_met_by_a_second_model() -> None:
     found = check.check(LANGUAGE, mutants.wrapped(Secretive), precision="fp32", seed=3)
     assert found.what["dropout"].startswith("in a second model without it; with it, the mean of 4 losses")
+
+
+@pytest.mark.parametrize("task", [LANGUAGE, EVERYTHING])
+def test_masks_that_are_drawn_are_never_refused(task: LanguageTask) -> None:
+    """Of 200 pairs of windows none: chance is believed."""
+    rng, config = np.random.default_rng(1), task.config
+    place = places(config, task.vocabulary_size, batch=config.batch_size, steps=config.num_steps)
+    for _ in range(200):
+        windows = [
+            Masks(
+                {name: rng.random(each.shape) < each.keep_prob for name, each in place.weights.items()},
+                [rng.random(each.shape) < each.keep_prob for each in place.units],
+            )
+            for _ in range(2)
+        ]
+        masks.check(task, windows)
 
 
 @pytest.mark.parametrize("wrong", sorted(mutants.DROPPING))
