@@ -1,5 +1,6 @@
 """Models with one thing wrong, in torch: what the benchmark must refuse to time."""
 
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -12,6 +13,7 @@ from ptb_lm.classifier import Batch
 from ptb_lm.model import backend, cells
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
+from ptb_lm.model.dropout import Masks
 from ptb_lm.torch_backend.cells import Layer, LayerState
 from ptb_lm.torch_backend.dropout import no_dropout
 
@@ -159,6 +161,44 @@ class LastStepDropped(Wrapped):
         return batch._replace(x_BTI=batch.x_BTI[:, :-1])
 
 
+class HalfOfTheBatch(Wrapped):
+    """It computes the first half of the batch alone, and a mean over that is its loss."""
+
+    def zero_state(self, batch_size: int) -> Any:
+        return self.model.zero_state(batch_size // 2)
+
+    def train_step(self, *given: Any, **rate: float) -> Any:
+        if isinstance(given[0], Batch):
+            return self.model.train_step(self._half(given[0]))
+        x_BT, y_BT, state = given
+        half = slice(0, len(x_BT) // 2)
+        return self.model.train_step(x_BT[half], y_BT[half], state, **rate)
+
+    def evaluate_step(self, x_BT: Any, y_BT: Any, state: Any) -> Any:
+        half = slice(0, len(x_BT) // 2)
+        return self.model.evaluate_step(x_BT[half], y_BT[half], state)
+
+    def forward_step(self, batch: Batch) -> Any:
+        return self.model.forward_step(self._half(batch))
+
+    def loss_and_gradients(self, batch: Batch) -> Any:
+        return self.model.loss_and_gradients(self._half(batch))
+
+    def read(self, losses: Sequence[Any]) -> Any:
+        # A classifier's are means.
+        read = self.model.read(losses)
+        return [
+            each._replace(nll=2 * each.nll) if isinstance(each, backend.Measured) else each for each in read
+        ]
+
+    def next_masks(self, batch: int, steps: int) -> Any:
+        kept = self.model.next_masks(batch // 2, steps)
+        return Masks(kept.weights, [np.concatenate([mask, mask], axis=1) for mask in kept.units])
+
+    def _half(self, batch: Batch) -> Batch:
+        return Batch(*(None if part is None else part[: len(part) // 2] for part in batch))  # type: ignore[arg-type]
+
+
 class WrongRate(Wrapped):
     """It moves the weights by 5 % more than it should."""
 
@@ -167,6 +207,15 @@ class WrongRate(Wrapped):
         taken = self.model.train_step(*given, **rate)
         after = self.model.export_weights()
         self.model.load_weights({name: w + 0.05 * (w - before[name]) for name, w in after.items()})
+        return taken
+
+
+class OneTensorStays(Wrapped):
+    """Its training steps leave the softmax's bias as it is."""
+
+    def train_step(self, *given: Any, **rate: float) -> Any:
+        taken = self.model.train_step(*given, **rate)
+        self.model.load_weights({**self.model.export_weights(), "softmax.bias": self.loaded["softmax.bias"]})
         return taken
 
 
@@ -245,6 +294,34 @@ class WrongForward(Wrapped):
         return taken
 
 
+class BackwardCut(Wrapped):
+    """The first time step is missing in the gradient of a training step, and not in one that is asked for."""
+
+    def train_step(self, batch: Batch) -> Any:
+        whole = self.model.executed_stack
+        self.model.executed_stack = self.model.stack.executed(WithoutGradientOfTheFirstStep)
+        taken = self.model.train_step(batch)
+        self.model.executed_stack = whole
+        return taken
+
+
+class WithoutGradientOfTheFirstStep(nn.Module):
+    """A layer whose first time step is computed as it should be, and not learnt from."""
+
+    def __init__(self, layer: Layer) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x_TBI: Tensor, state: LayerState) -> tuple[Tensor, LayerState]:
+        if state[0].any():  # it is over: sequences of different lengths come in pieces
+            output_TBH, after = self.layer(x_TBI, state)
+            return output_TBH, after
+        with torch.no_grad():
+            begun_TBH, state = self.layer(x_TBI[:1], state)
+        output_TBH, after = self.layer(x_TBI[1:], state)
+        return torch.cat([begun_TBH, output_TBH]), after
+
+
 class WithoutRecurrence(nn.Module):
     """A layer whose output at a step does not reach the next; its cell state does."""
 
@@ -298,18 +375,50 @@ def top_dropout_left_out(config: Any, weights: Weights) -> Model:
     return model
 
 
-def top_dropout_not_drawn(config: Any, weights: Weights) -> Model:
-    """Build a language model whose masks keep all of the top output."""
+def redrawn(change: Callable[[Masks[Tensor]], object]) -> Mutant:
+    """Return what builds a language model whose masks are changed after they are drawn, and tells them so."""
+
+    def build(config: Any, weights: Weights) -> Model:
+        model = right(config, weights)
+        draw = model.dropout.draw
+
+        def drawn(batch: int, steps: int) -> Any:
+            masks = draw(batch, steps)
+            change(masks)
+            return masks
+
+        model.dropout.draw = drawn
+        return model
+
+    return build
+
+
+def masks_reused(config: Any, weights: Weights) -> Model:
+    """Build a language model that draws the masks of its first window, uses them for ever, and tells so."""
     model = right(config, weights)
-    draw = model.dropout.draw
-
-    def drawn(batch: int, steps: int) -> Any:
-        masks = draw(batch, steps)
-        masks.units[-1].fill_(1)
-        return masks
-
-    model.dropout.draw = drawn
+    model.dropout.draw = functools.cache(model.dropout.draw)
     return model
+
+
+def same_for_all_layers(masks: Masks[Tensor]) -> None:
+    """Make the masks of all layers that of the first."""
+    for mask in masks.units[2:]:
+        mask.copy_(masks.units[1])
+
+
+def same_for_all(axis: int) -> Callable[[Masks[Tensor]], None]:
+    """Return what makes the masks of units the same for all time steps (axis 0) or rows (axis 1)."""
+
+    def change(masks: Masks[Tensor]) -> None:
+        for mask in masks.units:
+            mask.copy_(mask.narrow(axis, 0, 1).clone().expand_as(mask))
+
+    return change
+
+
+def backward_cut(config: Any, weights: Weights) -> Model:
+    """Build a classifier whose training step does not learn from the first time step of a sequence."""
+    return BackwardCut(right(config, weights, model="basic"), weights)
 
 
 def wrapped(kind: type[Wrapped]) -> Mutant:
@@ -331,6 +440,7 @@ EVERY: dict[str, Mutant] = {
     "last step dropped": wrapped(LastStepDropped),
     "wrong rate": wrapped(WrongRate),
     "never moves": wrapped(NeverMoves),
+    "half of the batch": wrapped(HalfOfTheBatch),
     "old weights": wrapped(OldWeights),
 }
 LANGUAGE: dict[str, Mutant] = {
@@ -339,11 +449,20 @@ LANGUAGE: dict[str, Mutant] = {
 }
 DROPPING: dict[str, Mutant] = {
     "top dropout left out": top_dropout_left_out,
-    "top dropout not drawn": top_dropout_not_drawn,
+    "top dropout not drawn": redrawn(lambda masks: masks.units[-1].fill_(1)),
 }
+REUSING: dict[str, Mutant] = {
+    "masks reused": masks_reused,
+    "one mask for all layers": redrawn(same_for_all_layers),
+    "one mask for all rows": redrawn(same_for_all(1)),
+}
+EACH_STEP: dict[str, Mutant] = {"one mask for all time steps": redrawn(same_for_all(0))}
 DEEP: dict[str, Mutant] = {"top layer skipped": top_layer_skipped}
 LSTMS: dict[str, Mutant] = {"second bias trained": wrapped(SecondBiasTrained)}
-CLASSIFIER: dict[str, Mutant] = {"every step is the first": wrapped(EveryStepIsTheFirst)}
+CLASSIFIER: dict[str, Mutant] = {
+    "every step is the first": wrapped(EveryStepIsTheFirst),
+    "backward cut": backward_cut,
+}
 CLIPPED: dict[str, Mutant] = {"clip forgotten": clip_forgotten}
 FORWARD: dict[str, Mutant] = {"wrong forward": wrapped(WrongForward)}
 
@@ -355,7 +474,8 @@ def of(task: Any, passes: Sequence[str]) -> dict[str, Mutant]:
     if isinstance(config, Config):
         found |= LANGUAGE | (LSTMS if config.cell == cells.LSTM else {})
         found |= DEEP if config.num_layers > 1 else {}
-        found |= DROPPING if config.keep_prob < 1 else {}
+        if config.keep_prob < 1:
+            found |= DROPPING | REUSING | ({} if config.variational else EACH_STEP)
     else:
         found |= CLASSIFIER | LSTMS | (DEEP if len(config.hidden_sizes) > 1 else {})
         found |= CLIPPED if config.clip_value is not None else {}

@@ -24,7 +24,7 @@ HEAVY = (
     "tensorboard",
 )
 WITH_COMMANDS = {
-    "bench": ["list", "run", "report", "compare"],
+    "bench": ["list", "run", "check", "report", "compare"],
     "results": ["table", "curve", "record", "speed", "keep", "adaptation", "reproduce"],
 }
 LINES = [

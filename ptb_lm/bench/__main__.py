@@ -1,4 +1,7 @@
-"""Measure LSTM implementations: python -m ptb_lm.bench list | run SUITE | report DIR | compare A B."""
+"""Measure LSTM implementations.
+
+python -m ptb_lm.bench list | run SUITE | check SUITE | report DIR | compare A B
+"""
 
 import sys
 from collections.abc import Sequence
@@ -41,8 +44,12 @@ def _parser() -> cli.Parser:
         "suite", nargs="?", choices=tuple(SUITES), help="list only this suite, with its variants"
     )
     run = command("run", "Measure a suite, or continue an interrupted measurement, and write the report.")
-    _add_what_is_measured(run)
+    run.add_argument("--out", type=Path, help="folder for rows and report (default: bench/SUITE)")
+    _add_choice(run, "measure")
     _add_how_it_is_measured(run)
+    check = command("check", "Compare the variants of a suite with the NumPy reference, and time nothing.")
+    check.add_argument("--out", type=Path, metavar="FILE", help="write the result to FILE too, as Markdown")
+    _add_choice(check, "check")
     _add_report(command("report", "Write the report again from the measured rows."))
     comparing = command(
         "compare", "Compare two measurements of a suite: before and after a change, or of two machines."
@@ -52,50 +59,59 @@ def _parser() -> cli.Parser:
     return parser
 
 
-def _add_what_is_measured(run: cli.Parser) -> None:
-    run.add_argument(
+def _add_choice(parser: cli.Parser, verb: str) -> None:
+    """Add the flags that say what is measured, or checked."""
+    parser.add_argument(
         "suite", nargs="?", choices=tuple(SUITES), default=DEFAULT_SUITE, help="default: %(default)s"
     )
-    run.add_argument("--out", type=Path, help="folder for rows and report (default: bench/SUITE)")
-    run.add_argument(
+    parser.add_argument(
         "--workloads",
         nargs="+",
         action="extend",
         default=[],
         metavar="PATTERN",
-        help="measure only these, for example 4x320-*",
+        help=f"{verb} only these, for example 4x320-*",
     )
-    run.add_argument(
+    beside = " and the baseline" if verb == "measure" else ""
+    parser.add_argument(
         "--variants",
         nargs="+",
         action="extend",
         default=[],
         metavar="PATTERN",
-        help="measure only these and the baseline, for example torch/* or torch/*@bf16",
+        help=f"{verb} only these{beside}, for example torch/* or torch/*@bf16",
     )
-    run.add_argument(
+    parser.add_argument(
         "--add",
         nargs="+",
         action="extend",
         default=[],
         metavar="NAME=MODULE:FUNCTION",
-        help="measure your own variants too",
+        help=f"{verb} your own variants too",
     )
+    parser.add_argument("--batch-size", type=cli.whole(1), help="default: as the workload declares")
+    parser.add_argument("--device", choices=frameworks.DEVICES, default="auto", help="default: %(default)s")
+    parser.add_argument(
+        "--precision",
+        choices=frameworks.PRECISIONS,
+        default="fp32",
+        help="precision of the variants whose names give none (default: %(default)s)",
+    )
+    parser.add_argument("--seed", type=cli.whole(0), default=1, help="default: %(default)s")
+
+
+def _add_how_it_is_measured(run: cli.Parser) -> None:
     run.add_argument(
         "--baseline",
         metavar="VARIANT[@PRECISION]",
         help="the variant to compare with (default: as the workload declares)",
     )
-
-
-def _add_how_it_is_measured(run: cli.Parser) -> None:
     run.add_argument("--rounds", type=cli.whole(1), help="default: as the workload declares (list SUITE)")
     run.add_argument(
         "--processes",
         type=cli.whole(1),
         help="processes per variant; they share the rounds (default: as the workload declares, which is 5)",
     )
-    run.add_argument("--batch-size", type=cli.whole(1), help="default: as the workload declares")
     run.add_argument(
         "--row-limit",
         type=cli.positive,
@@ -103,14 +119,6 @@ def _add_how_it_is_measured(run: cli.Parser) -> None:
         metavar="SECONDS",
         help="reduce steps and rounds if a variant would take longer per pass (default: %(default)g)",
     )
-    run.add_argument("--device", choices=frameworks.DEVICES, default="auto", help="default: %(default)s")
-    run.add_argument(
-        "--precision",
-        choices=frameworks.PRECISIONS,
-        default="fp32",
-        help="precision of the variants whose names give none (default: %(default)s)",
-    )
-    run.add_argument("--seed", type=cli.whole(0), default=1, help="default: %(default)s")
 
 
 def _add_report(reporting: cli.Parser) -> None:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 
 from ptb_lm import cli, files
-from ptb_lm.bench import provenance, runner, selection, user_variants, variants
+from ptb_lm.bench import gate, provenance, runner, selection, user_variants, variants
 from ptb_lm.bench.machine import Machine
 from ptb_lm.bench.reporting import compare, report, terminal
 from ptb_lm.bench.row_log import Record
@@ -94,9 +94,29 @@ def _compare(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _check(arguments: argparse.Namespace) -> int:
+    own = [variants.add(given) for given in arguments.add]
+    options = selection.Options(
+        suite=arguments.suite,
+        workloads=_patterns("--workloads", arguments.workloads),
+        variants=_patterns("--variants", arguments.variants),
+        batch_size=arguments.batch_size,
+        device=arguments.device,
+        precision=arguments.precision,
+        seed=arguments.seed,
+        added=tuple(arguments.add),
+    )
+    workloads = selection.selected(options, own, with_baseline=False)
+    user_variants.check(options.added)
+    command = shlex.join(["python", "-m", "ptb_lm.bench", *arguments.given])
+    with contextlib.closing(Machine(options.device)) as machine:
+        return gate.run(options, workloads, machine, command=command, out=arguments.out)
+
+
 COMMANDS: Mapping[str, Callable[[argparse.Namespace], int]] = {
     "list": _list,
     "run": _run,
+    "check": _check,
     "report": _report,
     "compare": _compare,
 }

@@ -26,6 +26,8 @@ class Measurement:
 
     Attributes:
         measured: The workload's measured rows that the record had at the beginning.
+        wrong: Variants that the record says are wrong, and why. They are not tried again: in another process
+            they might pass, and none is believed that is wrong in some.
         pool: The processes; whoever owns this object closes it.
 
     Args:
@@ -59,7 +61,10 @@ class Measurement:
         self._cut = "" if batch == declared else f"batch {batch} of {declared}"
         self._products = products(workload.task)
         self._plans: dict[tuple[str, str], Plan] = {}
-        self._impossible: set[tuple[str, str]] = set()  # variants and passes
+        names = [variant.name for variant in workload.variants]
+        self.wrong = {name: why for name, why in record.wrong(workload.name).items() if name in names}
+        # Variants and passes.
+        self._impossible = {(name, pass_name) for name in self.wrong for pass_name in workload.passes}
 
     def is_over(self, variant: str, pass_name: str, index: int) -> bool:
         """Return whether a variant's pass cannot be measured, or has no such round in its plan."""
@@ -130,7 +135,8 @@ class Measurement:
         """
         if self.workload.needs_cuda and self.machine.device != "cuda":
             raise WorkerError("unavailable", self.workload.needs_cuda)
-        order, log = self._order(variant), self._log(variant)
+        order = Order.of(self.options, self.workload.name, variant.name, device=self.machine.device)
+        log = self._log(variant)
         try:
             return self.pool.get(order, log=log)
         except WorkerError as error:
@@ -194,19 +200,6 @@ class Measurement:
             work=workload.work(pass_name, precision=self._precision(variant), device=self.machine.device),
             command=self.command,
             time=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        )
-
-    def _order(self, variant: Variant) -> Order:
-        options = self.options
-        return Order(
-            suite=options.suite,
-            workload=self.workload.name,
-            variant=variant.name,
-            batch_size=options.batch_size,
-            device=self.machine.device,
-            precision=options.precision,
-            seed=options.seed,
-            added=options.added,
         )
 
     def _log(self, variant: Variant) -> Path:

@@ -42,11 +42,17 @@ class Record:
         return [row for row, _ in self._lines]
 
     def retry(self, workload: str, variants: Collection[str]) -> None:
-        """Forget why some variants could not do a workload: it may be possible by now."""
+        """Forget why some variants could not do a workload: it may be possible by now.
+
+        What was wrong stays: who tried until it passed would time it in the end.
+        """
         self._lines = [
             (row, text)
             for row, text in self._lines
-            if row.is_measured or row.workload != workload or row.variant not in variants
+            if row.is_measured
+            or row.status == rows.WRONG
+            or row.workload != workload
+            or row.variant not in variants
         ]
         self._rewrite()
 
@@ -64,6 +70,14 @@ class Record:
         return {
             (row.workload, row.pass_name, row.variant, row.round): row for row in self.rows if row.is_measured
         }
+
+    def wrong(self, workload: str) -> dict[str, str]:
+        """Return the variants that computed something else than the reference, with the first reason."""
+        found: dict[str, str] = {}
+        for row in self.rows:
+            if row.workload == workload and row.status == rows.WRONG:
+                found.setdefault(row.variant, row.reason)
+        return found
 
     def _rewrite(self) -> None:
         atomic_write(self.path, b"".join(text + b"\n" for _, text in self._lines))

@@ -19,7 +19,8 @@ from ptb_lm.json_fields import Check
 
 FILE = "rows.jsonl"
 MEASURED = "measured"
-STATUSES = (MEASURED, "unavailable", "failed", "wrong")
+WRONG = "wrong"
+STATUSES = (MEASURED, "unavailable", "failed", WRONG)
 PASSES = ("forward", "train")
 REMEDY = "restore it, or remove the line and measure it again"
 

@@ -27,6 +27,11 @@ def run(
     with cli.progress_bar(blocks, options.suite) as bar:
         for workload in workloads:
             measurement = Measurement(options, workload, record, machine, session=session, command=command)
+            for variant, reason in measurement.wrong.items():
+                cli.say(
+                    f"{workload.name} {variant}: was wrong before and is not measured again ({reason}); "
+                    "once it is mended, choose another --out"
+                )
             with contextlib.closing(measurement.pool):
                 for done in _rounds(measurement):
                     bar.set_description(f"{options.suite}: {workload.name} {done}")

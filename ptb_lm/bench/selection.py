@@ -22,8 +22,7 @@ class Options:
     Attributes:
         suite: A name in SUITES.
         workloads: Patterns of names; none: all.
-        variants: Patterns of names, PATTERN[@PRECISION] (`_matched`); none: all. The baseline is always
-            among them.
+        variants: Patterns of names, PATTERN[@PRECISION] (`_matched`); none: all.
         baseline: The variant that speeds are compared with, VARIANT[@PRECISION]; None: as the workload
             declares.
         rounds: None: as the workload declares.
@@ -50,8 +49,15 @@ class Options:
     added: tuple[str, ...] = ()
 
 
-def selected(options: Options, added: Sequence[Variant] = ()) -> list[Workload]:
+def selected(
+    options: Options, added: Sequence[Variant] = (), *, with_baseline: bool = True
+) -> list[Workload]:
     """Return the workloads to run, with the variants to run.
+
+    Args:
+        options: What was asked for.
+        added: Variants of the user's own.
+        with_baseline: Whether the baseline is always among them, to compare with.
 
     Raises:
         UserError: The suite is unknown, a pattern matches nothing, or a workload lacks the baseline.
@@ -70,7 +76,8 @@ def selected(options: Options, added: Sequence[Variant] = ()) -> list[Workload]:
             known = [variant for workload in workloads for variant in workload.variants]
             why = _why_nothing(pattern, known)
             raise UserError(f"--variants {pattern}: matches nothing of {whose}; {why}")
-    return [kept for workload in workloads if (kept := _with_variants(workload, options.variants))]
+    found = [_with_variants(each, options.variants, with_baseline=with_baseline) for each in workloads]
+    return [workload for workload in found if workload is not None]
 
 
 def _matching(workloads: Sequence[Workload], options: Options) -> list[Workload]:
@@ -107,7 +114,9 @@ def _as_asked(workload: Workload, options: Options, added: Sequence[Variant]) ->
     )
 
 
-def _with_variants(workload: Workload, wanted: Sequence[str]) -> Workload | None:
+def _with_variants(
+    workload: Workload, wanted: Sequence[str], *, with_baseline: bool = True
+) -> Workload | None:
     """Return a workload with the variants that patterns select, and the baseline; None if there are none."""
     found = {
         variant.name: variant
@@ -117,7 +126,8 @@ def _with_variants(workload: Workload, wanted: Sequence[str]) -> Workload | None
     if not found:
         return None
     every = {variant.name: variant for variant in workload.variants} | found
-    kept = (variant for name, variant in every.items() if name in found or name == workload.baseline)
+    beside = {workload.baseline} if with_baseline else set()
+    kept = (variant for name, variant in every.items() if name in found or name in beside)
     return dataclasses.replace(workload, variants=tuple(kept))
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ptb_lm.bench import report_settings, rows
 from ptb_lm.bench.findings import Group, Result, Summary, distinct, paired
-from ptb_lm.bench.rows import MEASURED, Row
+from ptb_lm.bench.rows import MEASURED, WRONG, Row
 from ptb_lm.bench.selection import instead_of
 from ptb_lm.bench.variants import declared_precision
 from ptb_lm.errors import UserError
@@ -99,7 +99,7 @@ def _slowness(result: Result) -> tuple[float, float]:
 
 def _result(members: Sequence[Row]) -> Result:
     troubles = [row for row in members if row.status != MEASURED]
-    wrong = next((row for row in troubles if row.status == "wrong"), None)
+    wrong = next((row for row in troubles if row.status == WRONG), None)
     trouble = wrong or (troubles[0] if troubles else None)
     # Wrong is never fast: what was timed before the error came to light is no figure.
     measured = [row for row in members if row.status == MEASURED and not wrong]

@@ -21,6 +21,7 @@ from typing import Any, TextIO
 from ptb_lm import host
 from ptb_lm.bench import check, timed_steps, variants
 from ptb_lm.bench.disturbance import Others
+from ptb_lm.bench.selection import Options
 from ptb_lm.bench.suites import SUITES
 from ptb_lm.bench.timed_steps import TimedSteps
 from ptb_lm.bench.workloads import Task, Workload
@@ -39,6 +40,27 @@ class Order:
     precision: str  # where the variant's name gives none
     seed: int
     added: tuple[str, ...]  # NAME=MODULE:FUNCTION
+
+    @classmethod
+    def of(cls, options: Options, workload: str, variant: str, *, device: str) -> "Order":
+        """Return the order for a variant, as the options want it.
+
+        Args:
+            options: What was asked for.
+            workload: A name of the suite's.
+            variant: Its name.
+            device: "cpu" or "cuda".
+        """
+        return cls(
+            suite=options.suite,
+            workload=workload,
+            variant=variant,
+            batch_size=options.batch_size,
+            device=device,
+            precision=options.precision,
+            seed=options.seed,
+            added=options.added,
+        )
 
     @property
     def task(self) -> Task:

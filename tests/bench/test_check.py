@@ -18,7 +18,15 @@ from torch import nn
 
 from ptb_lm import files
 from ptb_lm.bench import check, registries
-from ptb_lm.bench.check import apart, classification, expected, language_question, problem
+from ptb_lm.bench.check import (
+    apart,
+    bounds,
+    classification,
+    expected,
+    language_question,
+    masks,
+    problem,
+)
 from ptb_lm.bench.check.bounds import BOUNDS
 from ptb_lm.bench.check.fingerprint import WIDTH, fingerprint
 from ptb_lm.bench.suites import SUITES
@@ -27,6 +35,7 @@ from ptb_lm.bench.workloads import ClassifierTask, LanguageTask
 from ptb_lm.classifier import ClassifierConfig
 from ptb_lm.errors import UserError
 from ptb_lm.model.config import Config
+from ptb_lm.model.dropout import Masks, places
 from ptb_lm.model.frameworks import FRAMEWORKS
 
 LANGUAGE = LanguageTask(
@@ -194,6 +203,17 @@ def test_right_classifiers_pass(name: str, loss: str) -> None:
     assert found.what["dropout"] == "there is none"
 
 
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("loss", CLASSIFIERS)
+def test_a_timed_step_follows_from_the_gradient_that_is_compared(loss: str, seed: int) -> None:
+    """One that lacks a single time step differs in it, also where few signs of the gradient turn around."""
+    task = CLASSIFIERS[loss]
+    found = check.check(task, mutants.right, precision="fp32", seed=seed).errors
+    assert found["adam_error"] < found["adam_bound"] / 4
+    with pytest.raises(check.WrongError, match="from what Adam makes of its gradients"):
+        check.check(task, mutants.backward_cut, precision="fp32", seed=seed)
+
+
 @pytest.mark.slow
 @installed("pytensor")
 def test_pytensor_s_classifier_passes() -> None:
@@ -229,6 +249,55 @@ def test_a_gradient_alone_that_is_wrong_is_refused_by_name() -> None:
         check.check(LANGUAGE, mutants.wrapped(Off), precision="fp32", seed=3)
 
 
+class OwnNorm(mutants.Wrapped):
+    """It finds a norm that is too small by a part of itself, tells it, and clips by it."""
+
+    off = 1e-3
+
+    def train_step(self, x_BT: Any, y_BT: Any, state: Any, *, learning_rate: float) -> Any:
+        rate = learning_rate / (1 - self.off)
+        return self.model.train_step(x_BT, y_BT, state, learning_rate=rate)
+
+    def read(self, losses: Any) -> Any:
+        return [
+            each._replace(gradient_norm=(1 - self.off) * each.gradient_norm)
+            for each in self.model.read(losses)
+        ]
+
+
+@pytest.mark.parametrize("task", [LANGUAGE, EVERYTHING, UNDROPPED])
+def test_a_norm_that_is_off_excuses_nothing_else(task: LanguageTask, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is held to its own bound, and all else to bounds that do not know of it."""
+    largest = max(math.prod(shape) for shape in task.shapes.values())
+    monkeypatch.setattr(bounds, "NAIVE_SUM", 2e-3 / largest)
+    found = check.check(task, mutants.wrapped(OwnNorm), precision="fp32", seed=3).errors
+    of = BOUNDS["fp32"]
+    assert found["norm_bound"] == pytest.approx(of.norm + 2e-3)
+    assert found["norm_error"] == pytest.approx(OwnNorm.off, rel=0.05)
+    for kind in ("loss", "gradient", "bias", "length"):
+        assert found[f"{kind}_error"] <= found[f"{kind}_bound"] == getattr(of, kind)
+
+    class SecondLossOff(OwnNorm):
+        def __init__(self, model: Any, weights: Weights) -> None:
+            self.factors = iter([1.0, 1 + 2e-5])
+            super().__init__(model, weights)
+
+        def read(self, losses: Any) -> Any:
+            return [each._replace(nll=next(self.factors) * each.nll) for each in super().read(losses)]
+
+    with pytest.raises(check.WrongError, match=r"loss in training step 2 is off by \d\.\de-05"):
+        check.check(task, mutants.wrapped(SecondLossOff), precision="fp32", seed=3)
+
+    class ClipsByAnother(OwnNorm):
+        def read(self, losses: Any) -> Any:
+            return self.model.read(losses)
+
+    with pytest.raises(
+        check.WrongError, match=r"gradient of .* in training step 1 is off by (1\.0e-03|[89]\.\de-04)"
+    ):
+        check.check(task, mutants.wrapped(ClipsByAnother), precision="fp32", seed=3)
+
+
 def test_words_that_are_kept_in_five_bits_are_refused() -> None:
     class Bits(mutants.Wrapped):
         def train_step(self, x_BT: Any, y_BT: Any, state: Any, *, learning_rate: float) -> Any:
@@ -248,6 +317,11 @@ def test_what_is_no_number_is_refused(task: Any) -> None:
         check.check(task, mutants.wrapped(NoNumber), precision="fp32", seed=3)
 
 
+def problem_weights(task: Any) -> Weights:
+    steps = task.config.num_steps if isinstance(task, LanguageTask) else task.steps
+    return problem.weights(task.shapes, steps=steps, seed=3)
+
+
 class Secretive(mutants.Wrapped):
     """It does not tell its masks, as a framework's own layers do not."""
 
@@ -257,6 +331,22 @@ class Secretive(mutants.Wrapped):
 def test_masks_that_nobody_tells_are_met_by_a_second_model() -> None:
     found = check.check(LANGUAGE, mutants.wrapped(Secretive), precision="fp32", seed=3)
     assert found.what["dropout"].startswith("in a second model without it; with it, the mean of 4 losses")
+
+
+@pytest.mark.parametrize("task", [LANGUAGE, EVERYTHING])
+def test_masks_that_are_drawn_are_never_refused(task: LanguageTask) -> None:
+    """Of 200 pairs of windows none: chance is believed."""
+    rng, config = np.random.default_rng(1), task.config
+    place = places(config, task.vocabulary_size, batch=config.batch_size, steps=config.num_steps)
+    for _ in range(200):
+        windows = [
+            Masks(
+                {name: rng.random(each.shape) < each.keep_prob for name, each in place.weights.items()},
+                [rng.random(each.shape) < each.keep_prob for each in place.units],
+            )
+            for _ in range(2)
+        ]
+        masks.check(task, windows)
 
 
 @pytest.mark.parametrize("wrong", sorted(mutants.DROPPING))
@@ -269,6 +359,37 @@ def test_masks_that_nobody_tells_and_that_are_not_there_are_refused(wrong: str) 
 
     with pytest.raises(check.WrongError, match="the mean of its losses with dropout is off by"):
         check.check(task, build, precision="fp32", seed=3)
+
+
+@pytest.mark.parametrize(
+    ("mutant", "sentence"),
+    [
+        (mutants.wrapped(mutants.NeverMoves), "its training step with dropout does not move "),
+        (
+            mutants.wrapped(mutants.OneTensorStays),
+            "its training step with dropout does not move softmax.bias",
+        ),
+        (
+            mutants.wrapped(mutants.WrongRate),
+            "its update of the weights .* is off by 5.0e-02 from its gradient",
+        ),
+        (mutants.clip_forgotten, "its update of the weights .* from its gradient after clipping"),
+        (mutants.masks_reused, "its dropout uses the same masks again"),
+    ],
+)
+def test_what_only_the_timed_model_does_wrong_is_refused(mutant: mutants.Mutant, sentence: str) -> None:
+    """Of a model that tells no masks, a second one is compared in whole."""
+    timed = Secretive(mutant(LANGUAGE.config, problem_weights(LANGUAGE)), problem_weights(LANGUAGE))
+    with pytest.raises(check.WrongError, match=sentence):
+        check.check(LANGUAGE, mutants.wrapped(Secretive), precision="fp32", seed=3, model=timed)
+
+
+@pytest.mark.parametrize("task", [LANGUAGE, UNDROPPED, *CLASSIFIERS.values()])
+def test_what_is_timed_is_compared_and_not_what_is_built(task: Any) -> None:
+    weights = problem_weights(task)
+    timed = mutants.GatesSwapped(mutants.right(task.config, weights), weights)
+    with pytest.raises(check.WrongError, match="is off by"):
+        check.check(task, mutants.right, precision="fp32", seed=3, model=timed)
 
 
 def test_a_plain_loop_that_leaves_out_the_top_output_s_dropout_is_refused() -> None:
@@ -317,6 +438,18 @@ def test_of_a_large_task_some_rows_are_copies_of_others(task: Any, monkeypatch: 
     for mutant in mutants.of(task, ("train",)).values():
         with pytest.raises(check.WrongError):
             check.check(task, mutant, precision="fp32", seed=3)
+
+
+@pytest.mark.parametrize("task", [UNDROPPED, CLASSIFIERS["ctc"]])
+def test_copies_lie_side_by_side(task: Any) -> None:
+    """So that no part of the batch stands for all of it, nor one process's rows for another's."""
+    rows = (
+        problem.text(task, windows=1, distinct=3, seed=1)
+        if task is UNDROPPED
+        else (np.nan_to_num(problem.batch(task, distinct=3, seed=1).x_BTI))
+    )
+    names = [row.tobytes() for row in rows]
+    assert [names.index(name) for name in names] == [0, 0, 2, 2, 4, 4]
 
 
 def test_there_are_as_many_copies_of_each_row() -> None:

@@ -1,5 +1,6 @@
 """What a measurement says of a row beside its figures."""
 
+import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -82,6 +83,25 @@ def row(index: int, seconds: float) -> Row:
         seconds=seconds,
         startup={"step_seconds": 3.0},
     )
+
+
+def test_what_was_wrong_is_final_and_what_failed_is_tried_again(tmp_path: Path) -> None:
+    record = Record(tmp_path, {})
+    record.add(row(0, 1.0))
+    for variant, status in (
+        ("torch/cudnn", "wrong"),
+        ("torch/block", "failed"),
+        ("torch/basic", "unavailable"),
+    ):
+        record.add(dataclasses.replace(row(0, 1.0), variant=variant, status=status, reason=f"of {variant}"))
+    options = Options(suite="quick")
+    for _ in range(2):
+        found = Measurement(options, SMALL, record, MACHINE, session="", command="")
+        assert found.wrong == {"torch/cudnn": "of torch/cudnn"}
+        assert all(found.is_over("torch/cudnn", "train", index) for index in range(5))
+        assert not found.is_over("torch/block", "train", 0)
+        assert [each.status for each in record.rows] == ["measured", "wrong"]
+    assert record.wrong("another workload") == {}
 
 
 @pytest.mark.parametrize("seconds", [0.1, 50.0])

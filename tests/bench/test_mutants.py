@@ -19,9 +19,9 @@ def small(task: Task) -> Task:
     if isinstance(task, LanguageTask):
         config = task.config
         sizes = {"hidden_size": 9, "embedding_size": 7 if config.embedding_size else 0}
-        return dataclasses.replace(
-            task, config=config.replace(batch_size=6, num_steps=8, **sizes), vocabulary_size=60
-        )
+        # One mask for all time steps has few entries.
+        sizes |= {"batch_size": 20, "hidden_size": 20} if config.variational else {"batch_size": 6}
+        return dataclasses.replace(task, config=config.replace(num_steps=8, **sizes), vocabulary_size=60)
     config = dataclasses.replace(
         task.config,
         input_size=min(task.config.input_size, 5),

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -206,6 +207,52 @@ def test_wrong_and_failing_variants_become_rows_and_are_not_timed(tmp_path: Path
     assert "second line" in logs["small-failing-custom.log"]
     report = (tmp_path / "out" / "report.md").read_text()
     assert "out of luck" in report
+
+
+def test_what_is_wrong_in_one_process_of_several_stays_wrong(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The same command does not try again until all processes pass."""
+    out, asked = tmp_path / "out", tmp_path / "asked"
+    monkeypatch.setenv("WRONG_VARIANT_ASKED", str(asked))
+    flags = ["--add", "turning=wrong_variant:build_in_turn", "--variants", "turning/custom"]
+    flags += ["--baseline", "turning/custom", "--rounds", "2", "--row-limit", "1", *SMALL]
+    assert run_command(bench, "run", "quick", *flags, "--out", out) == 0
+    recorded = (out / "rows.jsonl").read_text()
+    assert [row["status"] for row in rows(out)] == ["measured", "wrong"]
+    assert asked.read_text() == "xx", "two processes"
+    assert "not measured again" not in capsys.readouterr().out
+
+    for table in (registries.LANGUAGE_MODELS, registries.CLASSIFIERS):
+        table.pop("turning")  # as in a process of its own
+    run_command(bench, "run", "quick", *flags, "--out", out)
+    assert (out / "rows.jsonl").read_text() == recorded
+    assert asked.read_text() == "xx", "nobody was asked again"
+    said = capsys.readouterr().out
+    assert "small turning/custom: was wrong before and is not measured again (its " in said
+    assert "choose another --out" in said
+    assert "is off by" in (out / "report.md").read_text()
+
+
+def test_the_check_alone_says_how_near_variants_are(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of the same variant twice, once; and not of the baseline, which nothing is compared with."""
+    out = tmp_path / "check.md"
+    check = ["check", "quick", *SMALL, "--out", out]
+    assert run_command(bench, *check, "--variants", "torch/cudnn*") == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    assert re.match(r"small torch/cudnn \(fp32\): agrees; .*: loss \S+ of 2e-06, norm \S+ of ", line)
+    assert re.search(r"^- torch: ", out.read_text(), re.MULTILINE)
+    assert "| small | `torch/cudnn` | fp32 | agrees |" in out.read_text()
+
+    added = ["--add", "wrong=wrong_variant:build", "greedy=wrong_variant:build_greedy"]
+    assert run_command(bench, *check, *added, "--variants", "*/custom", "torch/cudnn@tf32") == 1
+    wrong, greedy, tf32 = capsys.readouterr().out.splitlines()
+    assert tf32.startswith("small torch/cudnn@tf32 (tf32): unavailable; --precision tf32 needs")
+    assert wrong.startswith("small wrong/custom (fp32): wrong; its ")
+    assert greedy.startswith("small greedy/custom (fp32): failed; there is not enough memory")
+    assert "| wrong: its " in out.read_text()
 
 
 def test_both_passes_and_another_batch_size(tmp_path: Path) -> None:

@@ -33,6 +33,12 @@ def test_patterns_choose_workloads_and_variants_and_the_baseline_stays() -> None
     }
 
 
+def test_what_is_checked_alone_needs_no_baseline() -> None:
+    options = Options(suite="ptb", workloads=("medium",), variants=("torch/cudnn",))
+    (workload,) = selected(options, with_baseline=False)
+    assert [variant.name for variant in workload.variants] == ["torch/cudnn"]
+
+
 def test_another_baseline_is_measured_and_the_declared_one_only_if_asked_for() -> None:
     options = {"workloads": ("small",), "variants": ("torch/block",), "baseline": "plain-torch/cudnn"}
     assert chosen("ptb", **options) == {"small": ["plain-torch/cudnn", "torch/block"]}

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ptb_lm.bench import worker
+from ptb_lm.bench import check, worker
 from ptb_lm.bench.check.bounds import BOUNDS
 from ptb_lm.bench.timed_steps import WINDOWS, LanguageSteps
 from ptb_lm.bench.worker import DevicePeaks, Order
@@ -47,10 +47,19 @@ def test_a_variant_is_built_and_checked_in_the_precision_of_its_name() -> None:
 
 
 @pytest.mark.slow  # the reference is asked in a process of its own
-def test_what_was_compared_is_timed_from_a_run_s_initial_weights() -> None:
+def test_what_was_compared_is_timed_from_a_run_s_initial_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     """The object that was compared is the one that is timed."""
+    compared, compare = [], check.check
+
+    def spied(*given: Any, model: Any, **more: Any) -> check.Checked:
+        compared.append(model)
+        return compare(*given, model=model, **more)
+
+    monkeypatch.setattr(check, "check", spied)
     given = order("torch/cudnn")
     timed, _ = worker._ready(given)
+    (model,) = compared
+    assert model is timed.model
     assert isinstance(timed, LanguageSteps)
     initial = parameters.initial(timed.task.config, timed.task.vocabulary_size, seed=1)
     for name, array in timed.export_weights().items():

@@ -3,18 +3,24 @@
 Adam's steps are of one size whatever the gradient's, so that its tensors cannot be read off them: they come
 from `loss_and_gradients`, which runs the same layers in the same execution. What the timed step itself makes
 of every weight is compared as well: a sign that is wrong, a second step that counts as a first, a gradient
-that is not clipped. Each of two steps begins at the same weights, because a step of Adam goes far, and turns
-around where rounding turns a sign: after it, nobody foresees a deep network over 1000 steps to more than one
-per cent. The loss after both is compared as closely as that allows, so that a step which computes with the
-weights of before is seen. No classifier of a suite has dropout; where one has, it is compared in a second
-model without.
+that is not clipped.
+
+That step may be another program than the one that returns gradients (in Keras it is another network). So the
+gradients of both steps are asked for, and what the timed steps made of the weights is compared with what Adam
+makes of these. Where gradients are large that is sharp: of both steps together an update shows how the two
+gradients compare, and one that lacks a part of the sequence differs in it.
+
+Each of two steps begins at the same weights, because a step of Adam goes far, and turns around where rounding
+turns a sign: after it, nobody foresees a deep network over 1000 steps to more than one per cent. The loss
+after both is compared as closely as that allows, so that a step which computes with the weights of before is
+seen. No classifier of a suite has dropout; where one has, it is compared in a second model without.
 
 Shapes: B = batch, T = time steps.
 """
 
 import dataclasses
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -91,15 +97,14 @@ class Steps:
             answered |= expected.gradients(
                 f"update {step}", {name: weights[name] - after[name] for name in weights}
             )
-            if step == 0:
-                answered |= expected.gradients("gradient", gradients)
+            answered |= expected.gradients(f"gradient {step}", gradients)
         loss, _ = reference_classifier.loss_and_gradients(config, after, batches[0])
         return answered | {"loss after": np.array(loss)}
 
     def _distinct(self, batch: Batch) -> Batch:
         """Return the distinct rows alone: copies add nothing to a mean."""
         x_BTI, labels, lengths_B = batch
-        cut = slice(0, self.distinct)
+        cut = slice(None, None, self.task.batch_size // self.distinct)
         return Batch(x_BTI[cut], labels[cut], None if lengths_B is None else lengths_B[cut])
 
 
@@ -113,10 +118,10 @@ def check(
     seed: int,
 ) -> Checked:
     """Compare a classifier with the reference; see ptb_lm.bench.check.check."""
-    bound = BOUNDS[precision]
+    bound = BOUNDS[precision].over(task.steps)
     if task.config.loss == "ctc":
-        bound = bound._replace(gradient=CTC * bound.gradient)
-    errors = Errors(bound, steps=task.steps)
+        bound = bound._replace(gradient=CTC * bound.gradient, bias=CTC * bound.bias)
+    errors = Errors(bound)
     question, how = Steps(task, problem.distinct_rows(task), seed), "there is none"
     if task.config.keep_prob < 1:
         undropped = dataclasses.replace(task, config=dataclasses.replace(task.config, keep_prob=1.0))
@@ -125,42 +130,60 @@ def check(
     asked: Classifier = build(question.task.config, question.weights) if model is None else model
     asked.load_weights(question.weights)
     answered = expected.answer(question)
-    loss = _compare_gradient(asked, question.batches[0], answered, errors, forward="forward" in passes)
-    seconds = _compare_updates(asked, question, answered, errors)
+    gradients = _compare_gradients(asked, question, answered, errors)
+    if "forward" in passes:
+        (loss,) = asked.read([asked.forward_step(question.batches[0])])
+        errors.add("loss", "loss in a forward step", _relative(loss, answered["0.loss"]))
+    loss, seconds = _compare_updates(asked, question, answered, gradients, errors)
     return Checked(
         loss=loss,
         first_step_seconds=seconds,
         errors={**errors.numbers(), "rows": task.batch_size, "distinct_rows": question.distinct},
         what={
-            "steps": f"a gradient and {STEPS + 1} training steps of {task.size}",
+            "steps": f"{STEPS} gradients and {STEPS + 1} training steps of {task.size}",
             "precision": precision,
             "dropout": how,
         },
     )
 
 
-def _compare_gradient(
-    model: Classifier, batch: Batch, answered: Answer, errors: Errors, *, forward: bool
-) -> float:
-    """Compare a loss and its gradient, and if asked to the loss of a forward step; return the first loss."""
-    loss, gradients = model.loss_and_gradients(batch)
-    errors.add("loss", "loss in a gradient", _relative(loss, answered["0.loss"]))
-    images = {name: fingerprint(gradient) for name, gradient in gradients.items()}
-    for name, error in expected.gradient_errors(answered, "gradient", images).items():
-        errors.add("gradient", f"gradient of {name}", error)
-    if forward:
-        (scored,) = model.read([model.forward_step(batch)])
-        errors.add("loss", "loss in a forward step", _relative(scored, answered["0.loss"]))
-    return loss
+def _compare_gradients(
+    model: Classifier, question: Steps, answered: Answer, errors: Errors
+) -> Sequence[Mapping[str, NDArray[np.floating]]]:
+    """Compare the loss and the gradient of each step's batch, and return the gradients."""
+    every = []
+    for step, batch in enumerate(question.batches):
+        where = f"of batch {step + 1}"
+        loss, gradients = model.loss_and_gradients(batch)
+        errors.add("loss", f"loss {where}", _relative(loss, answered[f"{step}.loss"]))
+        images = {name: fingerprint(gradient) for name, gradient in gradients.items()}
+        for name, error in expected.gradient_errors(answered, f"gradient {step}", images).items():
+            kind = "bias" if gradients[name].ndim == 1 else "gradient"
+            errors.add(kind, f"gradient of {name} {where}", error)
+        every.append(gradients)
+    return every
 
 
-def _compare_updates(model: Classifier, question: Steps, answered: Answer, errors: Errors) -> float:
+def _compare_updates(
+    model: Classifier,
+    question: Steps,
+    answered: Answer,
+    gradients: Sequence[Mapping[str, NDArray[np.floating]]],
+    errors: Errors,
+) -> tuple[float, float]:
     """Compare what each training step makes of every weight, and the loss after both.
 
+    Args:
+        model: What is timed.
+        question: What was asked of the reference.
+        answered: Its answer.
+        gradients: The model's own, of each step.
+        errors: Where errors go.
+
     Returns:
-        The seconds of the first training step.
+        (loss, seconds): of the first training step.
     """
-    seconds = []
+    losses, seconds = [], []
     for step, batch in enumerate(question.batches):
         model.load_weights(question.weights)
         before = model.export_weights()
@@ -168,17 +191,52 @@ def _compare_updates(model: Classifier, question: Steps, answered: Answer, error
         start = time.perf_counter()
         (trained,) = model.read([model.train_step(batch)])
         seconds.append(time.perf_counter() - start)
+        losses.append(trained)
         errors.add("loss", f"loss {where}", _relative(trained, answered[f"{step}.loss"]))
         after = model.export_weights()
-        moved = {name: fingerprint(before[name].astype(np.float64) - after[name]) for name in before}
-        for name, error in expected.gradient_errors(answered, f"update {step}", moved).items():
+        images = {}
+        for name in before:
+            moved = before[name].astype(np.float64) - after[name]
+            images[name] = fingerprint(moved)
+            error = _adam_error(question.task, moved, [each[name] for each in gradients[: step + 1]])
+            errors.add("adam", f"update of {name} {where}", error, beside="what Adam makes of its gradients")
+        for name, error in expected.gradient_errors(answered, f"update {step}", images).items():
             errors.add("update", f"update of {name} {where}", error)
-            sizes = [np.linalg.norm(image) for image in (moved[name], answered[f"update {step}.{name}"])]
+            sizes = [np.linalg.norm(image) for image in (images[name], answered[f"update {step}.{name}"])]
             errors.add("size", f"size of the update of {name} {where}", _relative(*sizes))
     (trained,) = model.read([model.train_step(question.batches[0])])
     fallen, wanted = (answered["0.loss"] - after for after in (trained, answered["loss after"]))
     errors.add("moved", f"change of the loss in {STEPS} training steps", _relative(fallen, wanted))
-    return seconds[0]
+    return losses[0], seconds[0]
+
+
+def _adam_error(
+    task: ClassifierTask, moved: NDArray[np.float64], gradients: Sequence[NDArray[np.floating]]
+) -> float:
+    """Return the error of the last of some steps of Adam, where the gradients of a tensor are large.
+
+    It is the root of the mean square, by the rate: a step of Adam moves a weight by about as much.
+
+    Args:
+        task: Tells the rate and the clipping.
+        moved: By what the last step lowered the weights.
+        gradients: Of each step, from the first on.
+    """
+    config = task.config
+    weights: Mapping[str, NDArray[np.floating]] = {"": np.zeros_like(moved)}
+    after, adam = weights, reference_classifier.adam_start(weights)
+    for gradient in gradients:  # each step began at the same weights
+        after, adam = reference_classifier.adam(
+            weights,
+            {"": gradient.astype(np.float64)},
+            adam,
+            learning_rate=config.learning_rate,
+            clip_value=config.clip_value,
+        )
+    size = np.max(np.abs(gradients), axis=0)
+    large = size >= np.median(size)
+    off = moved[large] + after[""][large]
+    return float(np.sqrt(np.mean(off**2)) / config.learning_rate)
 
 
 def _relative(found: Any, expected: Any) -> float:

@@ -1,12 +1,16 @@
-"""Whether a model that does not tell its masks drops at all, seen in the mean of its training losses.
+"""Whether a model that does not tell its masks drops and trains, seen in its training losses and one step.
 
 Without dropout on the top output, the loss at the weights of a comparison is lower by 28 % (keep probability
 0.5, as in medium) to 35 % (0.35, as in large), which is 25 standard deviations of one window's and more. What
 is left out further down moves a mean over one window by no more than chance does, and is not seen here.
 
+The losses of the same window differ, unless the same masks are used again. A step moves the weights by as
+much as its gradient is long after clipping: that it has the right direction, too, is not seen here.
+
 Shapes: B = batch, T = time steps, H = the top layer's hidden units.
 """
 
+import math
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -15,9 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ptb_lm.bench.check import expected, problem
-from ptb_lm.bench.check.errors import WrongError
+from ptb_lm.bench.check.errors import Errors, WrongError
 from ptb_lm.bench.check.expected import Answer
+from ptb_lm.bench.check.language_question import UPDATES
 from ptb_lm.bench.workloads import LanguageTask
+from ptb_lm.data.text import Ids
 from ptb_lm.model import reference, reference_stack
 from ptb_lm.model.backend import Backend
 from ptb_lm.model.dropout import Place, places
@@ -86,19 +92,21 @@ class Losses:
         return losses_B
 
 
-def check(task: LanguageTask, model: Backend, *, seed: int) -> tuple[float, float]:
-    """Compare the mean loss of training steps that move nothing with the reference's.
+def check(task: LanguageTask, model: Backend, errors: Errors, *, seed: int) -> tuple[float, float]:
+    """Compare the mean loss of training steps that move nothing with the reference's, and do one that moves.
 
     Args:
         task: What it is to do.
         model: Of the task's configuration, with dropout.
+        errors: Where errors go.
         seed: Of weights and words.
 
     Returns:
         (deviations, seconds): by how many standard deviations they differ; and what the first step took.
 
     Raises:
-        WrongError: They differ by more than chance explains.
+        WrongError: They differ by more than chance explains, or not at all from each other; or the step does
+            not move what it should.
     """
     question = Losses(task, seed)
     answered = expected.answer(question)
@@ -110,6 +118,8 @@ def check(task: LanguageTask, model: Backend, *, seed: int) -> tuple[float, floa
         _, loss = model.train_step(x_BT, y_BT, model.zero_state(task.batch_size), learning_rate=0.0)
         losses.append(model.read([loss])[0].nll / task.batch_size)
         seconds.append(time.perf_counter() - start)
+    if len(set(losses)) < WINDOWS:
+        raise WrongError("its dropout uses the same masks again: losses of the same window are equal")
     chance = float(answered["deviation"]) * np.sqrt(2 / WINDOWS)
     deviations = float(abs(np.mean(losses) - answered["mean"]) / chance)
     if not deviations <= DEVIATIONS:
@@ -118,7 +128,26 @@ def check(task: LanguageTask, model: Backend, *, seed: int) -> tuple[float, floa
             f"NumPy reference's: is there dropout on the top output, at the keep probability "
             f"{task.config.keep_prob:g}?"
         )
+    _check_update(task, model, errors, x_BT, y_BT)
     return deviations, seconds[0]
+
+
+def _check_update(task: LanguageTask, model: Backend, errors: Errors, x_BT: Ids, y_BT: Ids) -> None:
+    """Check that a training step moves every tensor, and all together by their clipped gradient."""
+    clip = task.config.max_grad_norm
+    rate = UPDATES[-1] / clip  # by which the weights' own rounding is no part of what is moved
+    before = model.export_weights()
+    _, loss = model.train_step(x_BT, y_BT, model.zero_state(task.batch_size), learning_rate=rate)
+    (measured,) = model.read([loss])
+    after = model.export_weights()
+    moved = {name: float(np.linalg.norm(before[name].astype(np.float64) - after[name])) for name in before}
+    for name, distance in moved.items():
+        if distance == 0:
+            raise WrongError(f"its training step with dropout does not move {name}")
+    clipped = max(min(measured.gradient_norm, clip), np.finfo(np.float64).tiny)
+    off = float(abs(math.hypot(*moved.values()) / rate - clipped) / clipped)
+    what = "update of the weights in a training step with dropout"
+    errors.add("norm", what, off, beside="its gradient after clipping")
 
 
 def _mask(place: Place, rng: np.random.Generator) -> NDArray[np.floating]:

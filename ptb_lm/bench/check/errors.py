@@ -32,31 +32,28 @@ class Errors:
     """Relative errors, held to a bound one by one.
 
     Args:
-        bound: Of the variant's precision.
-        steps: T: what each of many steps rounds, adds up.
+        bound: Of the variant's precision, for the sizes of the task.
     """
 
-    def __init__(self, bound: Bound, *, steps: int) -> None:
-        self.bound = bound.over(steps)
+    def __init__(self, bound: Bound) -> None:
+        self.bound = bound
         self.largest: dict[str, float] = {}
 
-    def add(self, kind: str, what: str, error: float, *, slack: float = 0.0) -> None:
+    def add(self, kind: str, what: str, error: float, *, beside: str = "the NumPy reference's") -> None:
         """Note an error.
 
         Args:
             kind: A field of Bound.
             what: The quantity, for people.
             error: Relative.
-            slack: What follows from another error, which was within its own bound.
+            beside: What it should have been, for people.
 
         Raises:
             WrongError: It exceeds the bound of its kind.
         """
-        bound = getattr(self.bound, kind) + slack
+        bound = getattr(self.bound, kind)
         if not error <= bound:  # NaN is wrong, too
-            raise WrongError(
-                f"its {what} is off by {error:.1e} from the NumPy reference's, more than {bound:.0e}"
-            )
+            raise WrongError(f"its {what} is off by {error:.1e} from {beside}, more than {bound:.0e}")
         self.largest[kind] = max(error, self.largest.get(kind, 0.0))
 
     def numbers(self) -> dict[str, float]:

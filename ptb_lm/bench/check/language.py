@@ -10,7 +10,14 @@ Dropout. What is timed is what is compared, as it stands, wherever that is possi
   Keras layer's), nobody knows them. A second model of the same shape, execution and precision with
   all keep probabilities 1 is compared in the same way; and of the one that is timed the loss of training
   steps, at a learning rate of 0, must be that of the reference with masks of its own, as near as a mean over
-  random masks can be. The first finds what is wrong in the computation, the second dropout that is missing.
+  random masks can be, and a step at a real rate must move every tensor, and all of them together by what its
+  gradient is after clipping. The first finds what is wrong in the computation, the second dropout that is
+  missing, and steps that leave something out.
+
+The norm. A variant may sum up its norm as torch does, in float32 (bounds.py), and clips by what it found.
+That norm is held to its own bound. All else is compared as it follows from it: gradients are read off the
+weights by the variant's own norm, and the reference's second step begins as far from the first as the
+variant's does (language_question.stretched). So no bound is wider for it.
 
 Shapes: B = batch, T = time steps, L = length of a row.
 """
@@ -19,15 +26,16 @@ import contextlib
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ptb_lm.bench.check import dropout, expected, masks, problem
-from ptb_lm.bench.check.bounds import BOUNDS, NAIVE_SUM
+from ptb_lm.bench.check import dropout, expected, language_question, masks, problem
+from ptb_lm.bench.check.bounds import BOUNDS
 from ptb_lm.bench.check.errors import Checked, Errors, WrongError
+from ptb_lm.bench.check.expected import Answer
 from ptb_lm.bench.check.fingerprint import fingerprint
 from ptb_lm.bench.check.language_question import STEPS, Steps
 from ptb_lm.bench.check.masks import Kept
@@ -48,8 +56,8 @@ def check(
     seed: int,
 ) -> Checked:
     """Compare a language model with the reference; see ptb_lm.bench.check.check."""
-    targets = task.batch_size * task.config.num_steps
-    errors = Errors(BOUNDS[precision].of(targets), steps=task.config.num_steps)
+    bound = BOUNDS[precision].of(task.batch_size * task.config.num_steps).over(task.config.num_steps)
+    errors = Errors(bound.summing(max(math.prod(shape) for shape in task.shapes.values())))
     question = Steps(task, problem.distinct_rows(task), (), "forward" in passes, seed)
     model = build(task.config, question.weights) if model is None else model
     if not masks.drops(task):
@@ -61,11 +69,11 @@ def check(
         undropped = dataclasses.replace(task, config=masks.undropped(task.config))
         question = dataclasses.replace(question, task=undropped)
         first = _compare(build(undropped.config, question.weights), question, errors)
-        deviations, seconds = dropout.check(task, model, seed=seed)
+        deviations, seconds = dropout.check(task, model, errors, seed=seed)
         first = first._replace(seconds=seconds)
         how = (
             f"in a second model without it; with it, the mean of {dropout.WINDOWS} losses is off by "
-            f"{deviations:.1f} standard deviations"
+            f"{deviations:.1f} standard deviations; a step moves the weights by its gradient's norm"
         )
     return Checked(
         loss=first.loss / task.config.num_steps,
@@ -115,34 +123,44 @@ def _compare(model: Backend, question: Steps, errors: Errors, *, masked: bool = 
     else:
         raise WrongError("its gradient overflows float16 however its loss is scaled")
     question = dataclasses.replace(question, masks=tuple(step.masks for step in steps if step.masks))
-    for kept in question.masks:
-        masks.check(question.task, kept)
+    masks.check(question.task, question.masks)
     answered = expected.answer(question)
     for index, loss in enumerate(scored):
         what = f"loss of window {index + 1}"
         errors.add("loss", what, _relative(loss, answered[f"{index}.loss scored"]))
-    largest = max(math.prod(shape) for shape in question.task.shapes.values())
-    slack, naive_sum = 0.0, NAIVE_SUM * largest if errors.bound.norm > NAIVE_SUM else 0.0
+    stretch = 0.0
     for index, step in enumerate(steps):
+        wanted = language_question.stretched(answered, stretch)
+        norm = float(wanted[f"{index}.norm"])
         where = f"in training step {index + 1}"
-        errors.add("loss", f"loss {where}", _relative(step.loss, answered[f"{index}.loss"]), slack=slack)
-        norm = float(answered[f"{index}.norm"])
-        off = _relative(step.norm, norm)
-        errors.add("norm", f"norm of the gradient {where}", off, slack=slack + naive_sum)
-        if norm * (1 + off) > config.max_grad_norm:
-            # A norm that is off by its rounding clips as much otherwise: the weights move so much further.
-            slack += off
+        errors.add("loss", f"loss {where}", _relative(step.loss, wanted[f"{index}.loss"]))
+        errors.add("norm", f"norm of the gradient {where}", _relative(step.norm, norm))
         # What a step took of a weight is the rate times the gradient, clipped.
-        scale = question.rates[index] * min(1.0, config.max_grad_norm / norm)
-        found = {name: moved / scale for name, moved in step.moved.items()}
-        rounding = {name: rounded / scale for name, rounded in step.rounding.items()}
-        for name, error in expected.gradient_errors(answered, f"{index}", found, rounding).items():
-            errors.add("gradient", f"gradient of {name} {where}", error, slack=slack)
-        # A bias's gradient is one long sum, which Keras adds up in bfloat16: it is too short by 16 %.
-        matrices = {name: moved for name, moved in found.items() if len(question.task.shapes[name]) > 1}
-        for name, error in expected.length_errors(answered, f"{index}", matrices, rounding).items():
-            errors.add("length", f"length of the gradient of {name} {where}", error, slack=slack)
+        own, right = (question.rates[index] * min(1.0, config.max_grad_norm / of) for of in (step.norm, norm))
+        _compare_gradients(step, question, index, own, wanted, errors)
+        stretch = _length({name: moved / right for name, moved in step.moved.items()}, wanted, index) - 1
     return steps[0]
+
+
+def _compare_gradients(
+    step: _Step, question: Steps, index: int, scale: float, wanted: Answer, errors: Errors
+) -> None:
+    """Compare the gradient of every tensor, by which a step moved it times a scale."""
+    where = f"in training step {index + 1}"
+    found = {name: moved / scale for name, moved in step.moved.items()}
+    rounding = {name: rounded / scale for name, rounded in step.rounding.items()}
+    biases = {name for name, shape in question.task.shapes.items() if len(shape) == 1}
+    for name, error in expected.gradient_errors(wanted, f"{index}", found, rounding).items():
+        errors.add("bias" if name in biases else "gradient", f"gradient of {name} {where}", error)
+    matrices = {name: moved for name, moved in found.items() if name not in biases}
+    for name, error in expected.length_errors(wanted, f"{index}", matrices, rounding).items():
+        errors.add("length", f"length of the gradient of {name} {where}", error)
+
+
+def _length(images: Mapping[str, NDArray[np.float64]], wanted: Answer, index: int) -> float:
+    """Return how long all tensors together are along the gradient of a step, which has the length 1."""
+    pairs = [(image, wanted[f"{index}.{name}"]) for name, image in images.items()]
+    return sum(float(image @ right) for image, right in pairs) / sum(float(of @ of) for _, of in pairs)
 
 
 def _scored(model: Backend, windows: Sequence[Any], batch_size: int) -> Iterator[float]:

@@ -4,10 +4,11 @@ Shapes: B = batch, T = time steps, L = length of a row.
 """
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,12 +21,17 @@ from ptb_lm.data import corpus
 from ptb_lm.data.text import Ids
 from ptb_lm.model import reference
 
+Window: TypeAlias = tuple[Ids, Ids]  # x_BT, y_BT
+
 # How far each training step moves the weights, as the norm of all of them, where the gradient is clipped. The
 # first goes as far as the second can still be foreseen: after a step of 20, what bfloat16 had rounded in the
 # first showed ten times as large in the second. The second goes far enough that the rounding of the weights
 # is no part of a gradient that is read off them.
 UPDATES = (1.0, 20.0)
 STEPS = len(UPDATES)
+# By how much of itself the first update is made longer, to see what the second step makes of that.
+STRETCH = 1e-3
+_BY_STRETCH = "by stretch: "
 
 
 @dataclass(frozen=True)
@@ -92,22 +98,59 @@ class Steps:
 
     def answer(self) -> Answer:
         """Compute losses, norms and gradients."""
-        config, answered = self.task.config, Answer()
         # Rows that are copies of each other add nothing to a mean.
-        windows = list(corpus.windows(self.text[: self.distinct], config.num_steps))
-        weights: Mapping[str, NDArray[np.floating]] = self.weights
-        state = zero = reference.zero_state(weights, self.distinct)
-        for step, (x_BT, y_BT) in enumerate(windows):
-            dropped = masks.scaled(self.task, self.masks[step]) if self.masks else {}
-            loss, gradients, state = reference.loss_and_gradients(weights, x_BT, y_BT, state, **dropped)
-            weights, norm = reference.sgd_update(
-                weights, gradients, learning_rate=self.rates[step], max_grad_norm=config.max_grad_norm
-            )
-            answered |= {f"{step}.loss": np.array(loss), f"{step}.norm": np.array(norm)}
-            answered |= expected.gradients(f"{step}", gradients)
+        rows_BL = self.text[:: self.task.batch_size // self.distinct]
+        windows = list(corpus.windows(rows_BL, self.task.config.num_steps))
+        zero = reference.zero_state(self.weights, self.distinct)
+        answered = self._trained(windows, zero)
         if self.forward:
             state = zero
             for step, (x_BT, y_BT) in enumerate(windows):
                 loss, _, state = reference.loss_and_gradients(self.weights, x_BT, y_BT, state)
                 answered[f"{step}.loss scored"] = np.array(loss)
         return answered
+
+    def _trained(self, windows: Sequence[Window], state: reference.State) -> Answer:
+        """Train on two windows; do the second step from a longer first update, too."""
+        begun = self.weights
+        answered, gradients, state = self._step(0, begun, windows[0], state)
+        moved, _ = reference.sgd_update(
+            begun, gradients, learning_rate=self.rates[0], max_grad_norm=self.task.config.max_grad_norm
+        )
+        del gradients  # which fill a gigabyte
+        second, _, _ = self._step(1, moved, windows[1], state)
+        further = {name: array + STRETCH * (array - begun[name]) for name, array in moved.items()}
+        stretched, _, _ = self._step(1, further, windows[1], state)
+        by_stretch = {_BY_STRETCH + name: (stretched[name] - second[name]) / STRETCH for name in second}
+        return answered | second | by_stretch
+
+    def _step(
+        self,
+        index: int,
+        weights: Mapping[str, NDArray[np.floating]],
+        window: Window,
+        state: reference.State,
+    ) -> tuple[Answer, Mapping[str, NDArray[np.floating]], reference.State]:
+        """Return what is kept of a step, its gradients, and the state after it."""
+        dropped = masks.scaled(self.task, self.masks[index]) if self.masks else {}
+        loss, gradients, state = reference.loss_and_gradients(weights, *window, state, **dropped)
+        kept = expected.gradients(f"{index}", gradients)
+        norm = math.sqrt(sum(float(kept[f"{index}.norm of {name}"]) ** 2 for name in gradients))
+        kept |= {f"{index}.loss": np.array(loss), f"{index}.norm": np.array(norm)}
+        return kept, gradients, state
+
+
+def stretched(answered: Answer, stretch: float) -> Answer:
+    """Return an answer as it is where the first update is longer by a part of itself, to first order.
+
+    A variant whose norm is off by its rounding clips as much otherwise, and its second step computes with
+    what follows from that. What is left out is of the order of the part's square.
+
+    Args:
+        answered: What `Steps.answer` returned.
+        stretch: The part; negative if the update is shorter.
+    """
+    return {
+        name: array + stretch * answered[_BY_STRETCH + name] if _BY_STRETCH + name in answered else array
+        for name, array in answered.items()
+    }

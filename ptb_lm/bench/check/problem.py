@@ -109,4 +109,8 @@ def batch(task: ClassifierTask, *, distinct: int, seed: int) -> Batch:
 
 
 def _copies(task: Task, distinct: int) -> NDArray[np.integer]:
-    return np.arange(task.batch_size) % distinct
+    """Return which row each row of the batch is: copies lie side by side.
+
+    So the mean over a part of the batch, its first half for example, is not the mean over all of it.
+    """
+    return np.arange(task.batch_size) * distinct // task.batch_size

@@ -1,0 +1,168 @@
+"""Passes variants through the gate (check/) and times nothing: python -m ptb_lm.bench check.
+
+It is for whoever writes an implementation, and says how near it is.
+"""
+
+import contextlib
+import dataclasses
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ptb_lm import cli, files, host, streams
+from ptb_lm.bench.check.bounds import Bound
+from ptb_lm.bench.findings import distinct
+from ptb_lm.bench.machine import Machine
+from ptb_lm.bench.process import Worker, WorkerError
+from ptb_lm.bench.rows import WRONG
+from ptb_lm.bench.selection import Options
+from ptb_lm.bench.variants import Variant, original
+from ptb_lm.bench.worker import Order
+from ptb_lm.bench.workloads import Workload
+
+AGREES = "agrees"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """What the gate says of a variant.
+
+    Attributes:
+        workload: Its name.
+        variant: Its name.
+        precision: What it was asked to compute in.
+        status: AGREES, or that of a WorkerError.
+        reason: Why it does not.
+        errors: What a row records as `parity`; empty if it does not agree.
+        environment: What the variant's process said of itself.
+        log: What the process wrote on stderr, if it failed.
+    """
+
+    workload: str
+    variant: str
+    precision: str
+    status: str = AGREES
+    reason: str = ""
+    errors: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    environment: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    log: str = ""
+
+    @property
+    def line(self) -> str:
+        """The verdict, for people."""
+        found = ", ".join(f"{kind} {error:.0e} of {bound:.0e}" for kind, (error, bound) in self.kinds.items())
+        why = self.reason or f"the largest errors and their bounds: {found}"
+        return f"{self.workload} {self.variant} ({self.precision}): {self.status}; {why}"
+
+    @property
+    def kinds(self) -> dict[str, tuple[float, float]]:
+        """The largest error of each kind, with its bound."""
+        return {
+            kind: (self.errors[f"{kind}_error"], self.errors[f"{kind}_bound"])
+            for kind in Bound._fields
+            if f"{kind}_error" in self.errors
+        }
+
+
+def run(
+    options: Options, workloads: Sequence[Workload], machine: Machine, *, command: str, out: Path | None
+) -> int:
+    """Print the verdict on each variant as it is known, and write all of them to a file.
+
+    Args:
+        options: What was asked for.
+        workloads: With the variants to check.
+        machine: Where.
+        command: That asked for it.
+        out: A file of Markdown; None: none.
+
+    Returns:
+        The exit status: 0 if some agree, and none is wrong or failed.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
+    verdicts: list[Verdict] = []
+
+    def write() -> None:
+        if out is not None:
+            files.atomic_write(out, document(options, verdicts, command=command))
+
+    write()  # a name that cannot be written is refused before the work
+    for verdict in _verdicts(options, workloads, machine):
+        verdicts.append(verdict)
+        for line in verdict.log.splitlines():
+            streams.tell(line)
+        cli.say(verdict.line)
+        write()
+    statuses = {verdict.status for verdict in verdicts}
+    return 0 if AGREES in statuses and not statuses & {WRONG, "failed"} else cli.EXIT_FAILED
+
+
+def document(options: Options, verdicts: Sequence[Verdict], *, command: str) -> str:
+    """Return the verdicts as Markdown, with what they were found on."""
+    environments = [host.environment(), *(verdict.environment for verdict in verdicts)]
+    facts = {
+        name: distinct(str(of[name]) for of in environments if of.get(name) is not None)
+        for name in distinct(name for of in environments for name in of)
+        if name != "started"
+    }
+    kinds = [kind for kind in Bound._fields if any(kind in verdict.kinds for verdict in verdicts)]
+    header = ["workload", "variant", "precision", "result", *kinds]
+    lines = [
+        f"# The check of the suite {options.suite}",
+        "",
+        f"`{command}`; seed {options.seed}. Nothing was timed. Of each kind of error, the largest is given,",
+        "with its bound.",
+        "",
+        *(f"- {name}: {'; '.join(values)}" for name, values in facts.items() if values),
+        "",
+        _row(header),
+        _row(["---"] * len(header)),
+        *(_row(_cells(verdict, kinds)) for verdict in verdicts),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _verdicts(options: Options, workloads: Sequence[Workload], machine: Machine) -> Iterator[Verdict]:
+    """Check one variant after the other, each in a process of its own."""
+    with tempfile.TemporaryDirectory() as folder:
+        for workload in workloads:
+            names = {variant.name for variant in workload.variants}
+            for index, variant in enumerate(workload.variants):
+                if original(variant.name) in names - {variant.name}:
+                    continue  # the same program a second time
+                log = Path(folder) / f"{workload.name}-{index}"
+                yield _verdict(options, workload, variant, machine, log=log)
+
+
+def _verdict(
+    options: Options, workload: Workload, variant: Variant, machine: Machine, *, log: Path
+) -> Verdict:
+    verdict = Verdict(
+        workload=workload.name, variant=variant.name, precision=variant.precision or options.precision
+    )
+    order = Order.of(options, workload.name, variant.name, device=machine.device)
+    try:
+        with contextlib.closing(
+            Worker(order, identity=0, log=log, environment=machine.environment)
+        ) as worker:
+            facts = worker.facts
+    except WorkerError as error:
+        said = log.read_text() if log.exists() else ""
+        return dataclasses.replace(verdict, status=error.status, reason=str(error), log=said)
+    return dataclasses.replace(verdict, errors=facts["parity"], environment=facts["environment"])
+
+
+def _cells(verdict: Verdict, kinds: Sequence[str]) -> Iterator[str]:
+    yield from (verdict.workload, f"`{verdict.variant}`", verdict.precision)
+    yield f"{verdict.status}{': ' * bool(verdict.reason)}{verdict.reason}"
+    for kind in kinds:
+        error, bound = verdict.kinds.get(kind, (None, None))
+        yield "–" if error is None else f"{error:.0e} of {bound:.0e}"
+
+
+def _row(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"

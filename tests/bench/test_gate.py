@@ -1,0 +1,53 @@
+"""What `bench check` says of a variant, in a line and in a table; the processes are in test_runner.py."""
+
+import pytest
+
+from ptb_lm import host
+from ptb_lm.bench.gate import Verdict, document
+from ptb_lm.bench.selection import Options
+
+RIGHT = Verdict(
+    workload="small",
+    variant="torch/cudnn",
+    precision="fp32",
+    errors={
+        "gradient_error": 1.26e-5,
+        "gradient_bound": 1e-4,
+        "loss_error": 3.4e-7,
+        "loss_bound": 2e-6,
+        "bound": 1e-4,
+        "rows": 20,
+    },
+    environment={"torch": "2.0", "started": "today"},
+)
+WRONG = Verdict(
+    workload="small", variant="mine/custom", precision="bf16", status="wrong", reason="its loss | is off by 1"
+)
+
+
+def test_a_line_has_the_errors_beside_their_bounds_or_the_reason() -> None:
+    assert RIGHT.line == (
+        "small torch/cudnn (fp32): agrees; the largest errors and their bounds: loss 3e-07 of 2e-06, "
+        "gradient 1e-05 of 1e-04"
+    )
+    assert WRONG.line == "small mine/custom (bf16): wrong; its loss | is off by 1"
+
+
+@pytest.mark.slow  # git tells the commit
+def test_the_table_has_the_same_and_where_it_was_found() -> None:
+    text = document(Options(suite="quick", seed=7), [RIGHT, WRONG], command="python -m ptb_lm.bench check")
+    head, _, table = text.partition("\n| ")
+    assert "# The check of the suite quick" in head
+    assert "`python -m ptb_lm.bench check`; seed 7." in head
+    environment = host.environment()
+    for fact in ("commit", "processor", "numpy", "ptb_lm"):
+        if environment[fact] is not None:
+            assert f"- {fact}: {environment[fact]}\n" in head
+    assert "- torch: 2.0\n" in head
+    assert "today" not in head
+    assert table.splitlines() == [
+        "workload | variant | precision | result | loss | gradient |",
+        "| --- | --- | --- | --- | --- | --- |",
+        "| small | `torch/cudnn` | fp32 | agrees | 3e-07 of 2e-06 | 1e-05 of 1e-04 |",
+        "| small | `mine/custom` | bf16 | wrong: its loss \\| is off by 1 | – | – |",
+    ]
