@@ -158,6 +158,13 @@ RESULTS = {
             stdout="results/bench-quick-again-DEVICE/comparison.md",
         ),
     ),
+    "gate": _result(
+        "whether every implementation that is timed agrees with the NumPy reference: nothing is timed",
+        (
+            Python(f"-m ptb_lm.bench check {asked} --device DEVICE --out results/gate-DEVICE/{name}.md")
+            for name, asked in suites_of_a_cpu.GATE.items()
+        ),
+    ),
     "bench-coverage": _result(
         "does a 95 % interval hold: a program against itself, twenty times",
         Suite(

@@ -32,6 +32,18 @@ _TABLES: Mapping[str, str] = {
     "cells": "cells --row-limit 10",
 }
 
+# What `check` is asked for: all that these suites time, in the precisions that a document quotes.
+_BOTH = "'torch/*' 'torch/*@bf16' 'plain-torch/*' 'plain-torch/*@bf16' 'plain-tensorflow/*' 'tensorflow/*'"
+GATE: Mapping[str, str] = {
+    "ptb": f"ptb --workloads small medium --variants {_BOTH} 'outer-torch/*'",
+    "ptb-default-recipe": "ptb --workloads medium-default-recipe "
+    "--variants 'torch/*' 'torch/*@bf16' 'tensorflow/*'",
+    "ptb-large": "ptb --workloads large word_language_model",
+    **{suite: suite for suite in ("stacked-lm", "semantics", "template", "cells")},
+    "acoustic": "acoustic --workloads 1x320-CE-short 1x320-CE-long "
+    "--variants 'torch/*' 'tensorflow/*' 'keras-tensorflow/*' 'keras-jax/*' pytensor/scan",
+}
+
 
 def tables() -> Iterator[Suite]:
     """Yield the suites whose tables stand beside published ones, or in a document."""
