@@ -12,7 +12,8 @@ Keras's own modules, on small, medium and large (2 x 1500 units, 20 x 35 steps) 
 
 The norm that torch itself computes of a large gradient is off by more (NAIVE_SUM). Nothing else is allowed to
 be off by more for it (language.py). In bfloat16 `basic`, which rounds after each operation, is off by 0.1,
-and all others by 4e-2.
+and all others by 4e-2. Over 1000 steps, which are not in the table, four layers in float32 are off by 4e-6 in
+the loss and by 3e-4 in the gradient, with CTC by 1e-3.
 
 A gradient with two gates swapped is off by 0.6 to 1 of its norm, and the loss by 0.006 (problem.py). In
 half precision layers and time steps add up what each product loses. A bias's gradient is one long sum over
