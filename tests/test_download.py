@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import tarfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -374,6 +375,8 @@ def test_an_interrupted_download_leaves_nothing_and_can_be_repeated(
     mirror = server.folder("slow", FILES | {"ptb.train.txt": hang})
     with driver(FETCH, folder, mirror) as process:
         assert server.reached.wait(timeout=20)
+        # Until it waits for the answer. Python hears of a signal that comes right before that only after it.
+        time.sleep(0.5)
         process.send_signal(number)
         _, stderr = process.communicate(timeout=20)
     if number is signal.SIGINT:

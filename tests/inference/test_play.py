@@ -354,9 +354,11 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 def press(driver: Any, name: str) -> None:
     """Click a button, and wait for the page that comes of it."""
+    from selenium.common.exceptions import WebDriverException
     from selenium.webdriver.support import expected_conditions, ui
 
-    wait = ui.WebDriverWait(driver, 60)
+    # While the page changes, a question about the old one may fail with an "unhandled inspector error".
+    wait = ui.WebDriverWait(driver, 60, ignored_exceptions=[WebDriverException])
     before = driver.find_element("tag name", "main")
     driver.find_element("xpath", f"//button[text()='{name}']").click()
     wait.until(expected_conditions.staleness_of(before))
