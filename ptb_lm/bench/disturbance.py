@@ -1,8 +1,8 @@
 """How much of the cores others took while a block was timed: other processes, or other machines of the host.
 
-Threads that share a step wait for each other hundreds of times in it, so that a process which takes a part of
-one core now and then may hold up a block many times over: a block of 1.5 s took 58 s so. Such a block is
-measured again. What decides is what the others took, never how long the block was.
+Threads that share a step wait for each other hundreds of times in it. So a process that takes part of a core
+now and then can hold up a block many times over. While other programs worked, a block of 1.5 s was seen to
+take 58 s. Such a block is measured again. What decides is what the others took, never how long the block was.
 """
 
 import contextlib
