@@ -6,6 +6,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from ptb_lm import cli, files
 from ptb_lm.bench import gate, provenance, runner, selection, user_variants, variants
@@ -45,19 +46,12 @@ def _list_variants(workload: Workload) -> None:
 
 def _run(arguments: argparse.Namespace) -> int:
     own = [variants.add(given) for given in arguments.add]
-    options = selection.Options(
-        suite=arguments.suite,
-        workloads=_patterns("--workloads", arguments.workloads),
-        variants=_patterns("--variants", arguments.variants),
+    options = _options(
+        arguments,
         baseline=arguments.baseline,
         rounds=arguments.rounds,
         processes=arguments.processes,
-        batch_size=arguments.batch_size,
         row_limit=arguments.row_limit,
-        device=arguments.device,
-        precision=arguments.precision,
-        seed=arguments.seed,
-        added=tuple(arguments.add),
     )
     workloads = selection.selected(options, own)
     sources = user_variants.check(options.added)
@@ -74,6 +68,21 @@ def _run(arguments: argparse.Namespace) -> int:
     width, encoding = shutil.get_terminal_size().columns, sys.stdout.encoding if sys.stdout else None
     cli.say(f"\n{terminal.chart(summary, width=width, encoding=encoding)}\n\n{page}")
     return 0 if record.measured() else cli.EXIT_FAILED
+
+
+def _options(arguments: argparse.Namespace, **timing: Any) -> selection.Options:
+    """Return what was asked for; how it is timed only where it is."""
+    return selection.Options(
+        suite=arguments.suite,
+        workloads=_patterns("--workloads", arguments.workloads),
+        variants=_patterns("--variants", arguments.variants),
+        batch_size=arguments.batch_size,
+        device=arguments.device,
+        precision=arguments.precision,
+        seed=arguments.seed,
+        added=tuple(arguments.add),
+        **timing,
+    )
 
 
 def _patterns(flag: str, given: Sequence[str]) -> tuple[str, ...]:
@@ -96,16 +105,7 @@ def _compare(arguments: argparse.Namespace) -> int:
 
 def _check(arguments: argparse.Namespace) -> int:
     own = [variants.add(given) for given in arguments.add]
-    options = selection.Options(
-        suite=arguments.suite,
-        workloads=_patterns("--workloads", arguments.workloads),
-        variants=_patterns("--variants", arguments.variants),
-        batch_size=arguments.batch_size,
-        device=arguments.device,
-        precision=arguments.precision,
-        seed=arguments.seed,
-        added=tuple(arguments.add),
-    )
+    options = _options(arguments)
     workloads = selection.selected(options, own, with_baseline=False)
     user_variants.check(options.added)
     command = shlex.join(["python", "-m", "ptb_lm.bench", *arguments.given])
