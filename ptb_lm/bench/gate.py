@@ -6,7 +6,7 @@ It is for whoever writes an implementation, and says how near it is.
 import contextlib
 import dataclasses
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from ptb_lm.bench.check.bounds import Bound
 from ptb_lm.bench.findings import distinct
 from ptb_lm.bench.machine import Machine
 from ptb_lm.bench.process import Worker, WorkerError
+from ptb_lm.bench.reporting.tables import Column, Table, to_markdown
 from ptb_lm.bench.rows import WRONG
 from ptb_lm.bench.selection import Options
 from ptb_lm.bench.variants import Variant, original
@@ -110,7 +111,8 @@ def document(options: Options, verdicts: Sequence[Verdict], *, command: str) -> 
         if name != "started"
     }
     kinds = [kind for kind in Bound._fields if any(kind in verdict.kinds for verdict in verdicts)]
-    header = ["workload", "variant", "precision", "result", *kinds]
+    titles = ("workload", "variant", "precision", "result", *kinds)
+    columns = [Column(title, numeric=False) for title in titles]
     lines = [
         f"# The check of the suite {options.suite}",
         "",
@@ -119,11 +121,9 @@ def document(options: Options, verdicts: Sequence[Verdict], *, command: str) -> 
         "",
         *(f"- {name}: {'; '.join(values)}" for name, values in facts.items() if values),
         "",
-        _row(header),
-        _row(["---"] * len(header)),
-        *(_row(_cells(verdict, kinds)) for verdict in verdicts),
+        to_markdown(Table(columns, [[*_cells(verdict, kinds)] for verdict in verdicts])),
     ]
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines)
 
 
 def _verdicts(options: Options, workloads: Sequence[Workload], machine: Machine) -> Iterator[Verdict]:
@@ -157,12 +157,8 @@ def _verdict(
 
 
 def _cells(verdict: Verdict, kinds: Sequence[str]) -> Iterator[str]:
-    yield from (verdict.workload, f"`{verdict.variant}`", verdict.precision)
+    yield from (verdict.workload, verdict.variant, verdict.precision)
     yield f"{verdict.status}{': ' * bool(verdict.reason)}{verdict.reason}"
     for kind in kinds:
         error, bound = verdict.kinds.get(kind, (None, None))
         yield "–" if error is None else f"{error:.0e} of {bound:.0e}"
-
-
-def _row(cells: Iterable[str]) -> str:
-    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"

@@ -48,6 +48,6 @@ def test_the_table_has_the_same_and_where_it_was_found() -> None:
     assert table.splitlines() == [
         "workload | variant | precision | result | loss | gradient |",
         "| --- | --- | --- | --- | --- | --- |",
-        "| small | `torch/cudnn` | fp32 | agrees | 3e-07 of 2e-06 | 1e-05 of 1e-04 |",
-        "| small | `mine/custom` | bf16 | wrong: its loss \\| is off by 1 | – | – |",
+        "| small | torch/cudnn | fp32 | agrees | 3e-07 of 2e-06 | 1e-05 of 1e-04 |",
+        "| small | mine/custom | bf16 | wrong: its loss \\| is off by 1 | – | – |",
     ]
