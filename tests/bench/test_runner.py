@@ -244,7 +244,7 @@ def test_the_check_alone_says_how_near_variants_are(
     (line,) = capsys.readouterr().out.splitlines()
     assert re.match(r"small torch/cudnn \(fp32\): agrees; .*: loss \S+ of 2e-06, norm \S+ of ", line)
     assert re.search(r"^- torch: ", out.read_text(), re.MULTILINE)
-    assert "| small | `torch/cudnn` | fp32 | agrees |" in out.read_text()
+    assert "| small | torch/cudnn | fp32 | agrees |" in out.read_text()
 
     added = ["--add", "wrong=wrong_variant:build", "greedy=wrong_variant:build_greedy"]
     assert run_command(bench, *check, *added, "--variants", "*/custom", "torch/cudnn@tf32") == 1
