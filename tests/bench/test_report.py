@@ -568,3 +568,19 @@ def test_blocks_that_others_disturbed_are_counted(tmp_path: Path) -> None:
     assert "**Warning:** small, train: others took more than 0.1 of a core beside 1 of 3 blocks" in report_of(
         tmp_path, busy
     )
+
+
+def test_a_machine_that_was_faster_beside_some_blocks_warns(tmp_path: Path) -> None:
+    """An hour may be slower than the one before it, because of other machines of the same host."""
+
+    def rates(*gflops: float) -> list[dict[str, Any]]:
+        on = {"gemm_library": "torch.mm (MKL)", "gemm_shape": "64 × 64 × 64"}
+        return [row(round=index, process=index, gemm_gflops=rate, **on) for index, rate in enumerate(gflops)]
+
+    assert "Warning" not in report_of(tmp_path, rates(367, 200, 364, 370, 372, 373, 371, 369))
+    report = report_of(tmp_path, rates(367, 264, 264, 372, 372, 372, 264, 264))
+    assert (
+        "**Warning:** small, train: the machine was not equally fast all the time. Its matrix products made "
+        "at most 264 GFLOP/s beside a quarter of the blocks, and at least 372 beside another quarter (fp32, "
+        "torch.mm (MKL), 64 × 64 × 64, threads: 2)." in report
+    )

@@ -1,7 +1,7 @@
 """How each result came about: rounds, spread, start-up, memory, parity with the reference, engine."""
 
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from ptb_lm.bench.findings import Group, Result
@@ -48,15 +48,23 @@ def table(group: Group) -> Table:
 
 def limits(group: Group) -> Iterator[str]:
     """Yield what the GEMM rate was measured on, a sentence each; rows of earlier versions do not tell."""
+    for on, measured in gemm_rates(group).items():
+        median = formats.significant(statistics.median(measured))
+        yield f"GEMM rate: {on}, blocks: {len(measured)}, median: {median} GFLOP/s"
+
+
+def gemm_rates(group: Group) -> Mapping[str, Sequence[float]]:
+    """Return the GEMM rates beside the blocks, in GFLOP/s, by what they were measured on.
+
+    Rows of earlier versions do not tell on what, and are left out.
+    """
     rates: dict[str, list[float]] = {}
     for row in (row for result in group.results for row in result.blocks):
         if row.work and row.gemm_library and row.gemm_gflops:
             threads = f", threads: {row.gemm_threads}" if row.gemm_threads else ""
             on = f"{row.work.precision}, {row.gemm_library}, {row.gemm_shape}{threads}"
             rates.setdefault(on, []).append(row.gemm_gflops)
-    for on, measured in rates.items():
-        median = formats.significant(statistics.median(measured))
-        yield f"GEMM rate: {on}, blocks: {len(measured)}, median: {median} GFLOP/s"
+    return rates
 
 
 def _cells(result: Result) -> Iterator[str]:

@@ -7,9 +7,18 @@ from ptb_lm import cli, streams
 from ptb_lm.bench import report_settings
 from ptb_lm.bench.disturbance import DISTURBED
 from ptb_lm.bench.findings import Group, Summary, distinct
+from ptb_lm.bench.intervals import spread
 from ptb_lm.bench.provenance import PACKAGES
 from ptb_lm.bench.report_settings import ReportSettings
-from ptb_lm.bench.reporting import formats, how_to_read, learning_curves, page, recommendation, sections
+from ptb_lm.bench.reporting import (
+    details,
+    formats,
+    how_to_read,
+    learning_curves,
+    page,
+    recommendation,
+    sections,
+)
 from ptb_lm.bench.reporting.document import Captioned, Document, Section
 from ptb_lm.bench.reporting.plots import MISSING
 from ptb_lm.bench.reporting.tables import Column, Table, markdown_text, to_markdown
@@ -21,6 +30,7 @@ from ptb_lm.files import atomic_write
 MARKDOWN, PAGE = "report.md", "report.html"
 
 _VERSIONS = ("ptb_lm", "python", "cuda", "cudnn", *PACKAGES)
+_UNSTEADY = 0.9  # the lower quartile of the GEMM rates, as a fraction of the upper one
 _COARSE = 0.1  # half the width of an A/A test's interval, as a fraction: above, a run resolves little
 _OF_A_PROCESS = {"started"}  # facts that are no machine's
 _FACTS_FIRST = ("cpu", "processor", "device", "cores", "threads", "torch", "tensorflow", "commit")
@@ -102,7 +112,7 @@ def build(summary: Summary, *, runs: Sequence[Path] = ()) -> Document:
 
 
 def _doubts(group: Group) -> Iterator[str]:
-    """Say what blocks that others disturbed mean, and an A/A test that failed or whose interval is wide."""
+    """Say what to doubt: blocks that others disturbed, a machine that was not steady, a coarse A/A test."""
     blocks = [row for result in group.results for row in result.blocks]
     disturbed = sum(row.others is not None and row.others > DISTURBED for row in blocks)
     if disturbed:
@@ -110,6 +120,15 @@ def _doubts(group: Group) -> Iterator[str]:
             f"others took more than {DISTURBED:g} of a core beside {disturbed} of {len(blocks)} blocks, each "
             "time that these were measured. A busy process may hold up two threads many times over."
         )
+    for on, rates in details.gemm_rates(group).items():
+        found = spread(rates)
+        if found.low < _UNSTEADY * found.high:
+            yield (
+                "the machine was not equally fast all the time. Its matrix products made at most "
+                f"{formats.significant(found.low)} GFLOP/s beside a quarter of the blocks, and at least "
+                f"{formats.significant(found.high)} beside another quarter ({on}). A ratio pairs blocks that "
+                "are near in time, but times and words per second are of a machine in several states."
+            )
     for result, ratio in group.repetitions:
         if sections.holds_one(ratio) is False:
             yield (
