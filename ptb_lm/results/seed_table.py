@@ -35,12 +35,14 @@ FOLDERS = {
     "1x320-CE-short": "bench-acoustic-short",
     "1x320-CE-long": "bench-acoustic-long",
     "4x320-CE-long": "bench-acoustic-deep",
-    "4x320-CTC-long": "bench-acoustic-deep",
+    "4x320-CTC-long": "bench-acoustic-deep-ctc",
     "3x1024": "bench-semantics",
     "1024-1024-512": "bench-semantics",
 }
 # Where what takes too long at the full batch is kept, of fewer rows.
-OF_FEWER_ROWS = {"bench-acoustic-deep": "bench-acoustic-deep-batch-2"}
+OF_FEWER_ROWS = dict.fromkeys(
+    ("bench-acoustic-deep", "bench-acoustic-deep-ctc"), "bench-acoustic-deep-batch-2"
+)
 DEVICES = ("cpu", "cuda")
 # Of rnn_benchmarks, whose results are pictures: who is in them, and the variant that answers.
 _ONE_DIRECTION = {

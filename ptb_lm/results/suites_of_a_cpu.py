@@ -12,7 +12,7 @@ from ptb_lm.results.steps import Suite
 # Of the tables of published figures, and the plain loops beside them.
 _PUBLISHED = "plain-torch/cudnn plain-tensorflow/keras 'torch/*' 'tensorflow/*' 'outer-torch/*'"
 _TWICE = "torch/cudnn torch/cudnn#again"  # the A/A test
-_DEEP = f"torch/block_fused {_TWICE} tensorflow/block_fused"
+_DEEP = "--rounds 3 --processes 3 --row-limit 60 --baseline torch/block_fused --variants torch/block_fused"
 _TABLES: Mapping[str, str] = {
     "ptb": f"ptb --workloads small medium --row-limit 15 --variants {_PUBLISHED}",
     "ptb-default-recipe": "ptb --workloads medium-default-recipe --row-limit 15 "
@@ -25,8 +25,9 @@ _TABLES: Mapping[str, str] = {
     "acoustic-short": "acoustic --workloads '*-short' --row-limit 10",
     "acoustic-long": "acoustic --workloads '1x320-CE-long' --row-limit 20 "
     "--variants 'torch/*' 'tensorflow/*' 'keras-tensorflow/*' 'keras-jax/*' pytensor/scan",
-    "acoustic-deep": f"acoustic --workloads '4x320-*' --rounds 3 --processes 3 --row-limit 60 "
-    f"--baseline torch/block_fused --variants {_DEEP}",
+    "acoustic-deep": f"acoustic --workloads 4x320-CE-long {_DEEP} {_TWICE} tensorflow/block_fused",
+    "acoustic-deep-ctc": f"acoustic --workloads 4x320-CTC-long {_DEEP} 'torch/block_fused#again' "
+    "tensorflow/block_fused",
     "template": "template --row-limit 10",
     "stacked-lm": "stacked-lm --row-limit 12",
     "cells": "cells --row-limit 10",
