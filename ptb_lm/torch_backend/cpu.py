@@ -9,7 +9,7 @@ import dataclasses
 import functools
 import os
 import platform
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,9 +21,10 @@ from torch import Tensor
 
 from ptb_lm.errors import UserError
 from ptb_lm.torch_backend import native
+from ptb_lm.torch_backend.native import openblas
 
 KERNELS = ("native", "torch")
-PRODUCTS = ("MKL", "oneDNN")
+PRODUCTS = ("MKL", "oneDNN", "OpenBLAS")
 VARIABLE = "PTB_LM_KERNELS"
 
 
@@ -33,7 +34,8 @@ class Implementation:
 
     Attributes:
         kernels: "native": those of ptb_lm.torch_backend.native; "torch": torch's operations.
-        products: The library of float32 products: "MKL", which stands for torch's default, or "oneDNN".
+        products: The library of float32 products: "MKL", which stands for torch's default, "oneDNN" or
+            "OpenBLAS".
     """
 
     kernels: str
@@ -99,18 +101,24 @@ def forget() -> None:
 def default() -> Implementation:
     """Return this machine's choice.
 
-    MKL is the faster library on Intel's processors. On others it takes a path that is not made for them, and
-    oneDNN is about twice as fast.
+    MKL is the fastest library on Intel's processors. It is not made for others: oneDNN is faster there with
+    AVX-512, where torch offers it, and OpenBLAS without.
     """
-    return _possible(Implementation(kernels="native", products="MKL" if is_intel() else "oneDNN"))
+    products = "MKL" if is_intel() else "oneDNN" if onednn_is_exact() else "OpenBLAS"
+    return _possible(Implementation(kernels="native", products=products))
 
 
 def _possible(choice: Implementation) -> Implementation:
     """Return the choice as far as the user and this machine allow it. Compile no kernels but chosen ones."""
     native_ones = not _switched_off() and choice.kernels == "native" and native.trouble() is None
+    possible: dict[str, Callable[[], bool]] = {
+        "MKL": lambda: True,
+        "oneDNN": onednn_is_exact,
+        "OpenBLAS": lambda: native_ones and openblas.sgemm() is not None,  # the kernels call it
+    }
     return Implementation(
         kernels="native" if native_ones else "torch",
-        products="oneDNN" if choice.products == "oneDNN" and onednn_is_exact() else "MKL",
+        products=choice.products if possible[choice.products]() else "MKL",
     )
 
 
@@ -175,10 +183,22 @@ def float32_products(x: Tensor) -> contextlib.AbstractContextManager[None]:
 
 
 def by_mkl(x: Tensor) -> bool:
-    """Return whether products of such a tensor are MKL's."""
+    """Return whether torch gives products of such a tensor to MKL."""
     if x.device.type != "cpu" or x.dtype != torch.float32 or not torch.backends.mkl.is_available():
         return False
-    return torch.compiler.is_compiling() or chosen().products == "MKL"
+    return torch.compiler.is_compiling() or chosen().products != "oneDNN"
+
+
+def by_openblas(*matrices: Tensor) -> native.Kernels | None:
+    """Return our own kernels, if they are to multiply such matrices by OpenBLAS; they record no gradient."""
+    if torch.compiler.is_compiling() or any(
+        matrix.device.type != "cpu" or matrix.dtype != torch.float32 for matrix in matrices
+    ):
+        return None
+    recorded = torch.is_grad_enabled() and any(matrix.requires_grad for matrix in matrices)
+    if recorded or chosen().products != "OpenBLAS" or not native.multiplies(*matrices):
+        return None
+    return native.loaded()
 
 
 @contextlib.contextmanager

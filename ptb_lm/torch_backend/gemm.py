@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ptb_lm.torch_backend import cpu
+from ptb_lm.torch_backend import cpu, native
 from ptb_lm.torch_backend.precision import PRECISIONS
 
 SCANNED, MEASURED = 0.05, 0.5  # seconds, at least
@@ -94,6 +94,8 @@ def libraries(device: str, precision: str) -> list[Library]:
     found = [Library(f"torch.mm ({_of_torch(dtype)})", _torch, plain, torch.get_num_threads)]
     if dtype == torch.float32 and cpu.onednn_is_exact():
         found.append(Library("torch.mm (oneDNN)", _torch, cpu.onednn, torch.get_num_threads))
+    if dtype == torch.float32 and native.trouble() is None and native.multiplies():
+        found.append(Library("OpenBLAS", _openblas, plain, torch.get_num_threads))
     if dtype in (torch.float32, torch.float64):
         found.append(Library("NumPy", _numpy, plain, _numpy_threads))
     return found
@@ -134,6 +136,10 @@ def _wait(of: Factors) -> None:
 
 def _torch(a_MK: Tensor, b_KN: Tensor, c_MN: Tensor) -> None:
     torch.mm(a_MK, b_KN, out=c_MN)
+
+
+def _openblas(a_MK: Tensor, b_KN: Tensor, c_MN: Tensor) -> None:
+    native.loaded().multiply(a_MK, b_KN, c_MN)
 
 
 def _numpy(a_MK: Tensor, b_KN: Tensor, c_MN: Tensor) -> None:

@@ -13,7 +13,9 @@ from ptb_lm.torch_backend import cpu
 
 
 def times(a_MK: Tensor, b_KN: Tensor, *, out: Tensor | None = None) -> Tensor:
-    """Return a @ b, in `out` if it is given."""
+    """Return a @ b, in `out`, of its shape, if it is given."""
+    if (kernels := cpu.by_openblas(a_MK, b_KN, *([] if out is None else [out]))) is not None:
+        return kernels.multiply(a_MK, b_KN, out)
     with cpu.float32_products(a_MK):
         return torch.mm(a_MK, b_KN) if out is None else torch.mm(a_MK, b_KN, out=out)
 

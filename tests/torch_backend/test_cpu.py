@@ -17,6 +17,7 @@ from ptb_lm.model import backend, reference  # noqa: E402
 from ptb_lm.model.choice import Choice  # noqa: E402
 from ptb_lm.model.config import SMALL, Config  # noqa: E402
 from ptb_lm.torch_backend import cpu, native, products  # noqa: E402
+from ptb_lm.torch_backend.native import openblas  # noqa: E402
 
 VOCABULARY = 31
 EVERY_WAY = [
@@ -80,6 +81,16 @@ def test_the_products(choice: cpu.Implementation, dtype: torch.dtype) -> None:
         (products.times(a, b, out=torch.empty(33, 41, dtype=dtype)), a.double() @ b.double()),
     ):
         assert ((found.double() - expected).norm() / expected.norm()).item() < bound
+
+
+@pytest.mark.parametrize("choice", EVERY_WAY)
+def test_a_product_that_autograd_records_has_its_gradient(choice: cpu.Implementation) -> None:
+    choose(choice)
+    stream = torch.Generator().manual_seed(0)
+    a, b = (torch.randn(shape, generator=stream) for shape in ((3, 5), (5, 4)))
+    a.requires_grad_()
+    (found,) = torch.autograd.grad(products.times(a, b).sum(), a)
+    torch.testing.assert_close(found, b.sum(1).expand(3, 5))
 
 
 @pytest.mark.parametrize("choice", EVERY_WAY)
@@ -217,11 +228,23 @@ def test_block_fused_is_compiled_however_a_cpu_computes(
 
 def test_the_machine_s_choice_is_by_its_processor(monkeypatch: pytest.MonkeyPatch) -> None:
     try:
-        for intel, exact, expected in ((True, True, "MKL"), (False, True, "oneDNN"), (False, False, "MKL")):
+        for intel, exact, has_openblas, expected in (
+            (True, True, True, "MKL"),
+            (False, True, True, "oneDNN"),
+            (False, False, True, "MKL" if native.trouble() else "OpenBLAS"),
+            (False, False, False, "MKL"),
+        ):
             monkeypatch.setattr(cpu, "is_intel", lambda intel=intel: intel)
             monkeypatch.setattr(cpu, "onednn_is_exact", lambda exact=exact: exact)
+            monkeypatch.setattr(openblas, "sgemm", openblas.sgemm if has_openblas else lambda: None)
             cpu.default.cache_clear()
             assert cpu.default().products == expected
+            if expected == "OpenBLAS":
+                assert cpu.described(torch.float32) == "products by OpenBLAS, native kernels"
+                monkeypatch.setenv(cpu.VARIABLE, "torch")
+                cpu.default.cache_clear()
+                assert cpu.default().products == "MKL", "the kernels call OpenBLAS"
+                monkeypatch.delenv(cpu.VARIABLE)
     finally:
         monkeypatch.undo()
         cpu.default.cache_clear()

@@ -1,7 +1,9 @@
 """The compiled kernels against torch in float64, and what happens where there are none."""
 
+import itertools
 import math
 import os
+import platform
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,9 +16,10 @@ torch = pytest.importorskip("torch")
 import runs  # noqa: E402
 
 from ptb_lm.model.dropout import Place  # noqa: E402
-from ptb_lm.torch_backend import cpu, dropout, native  # noqa: E402
+from ptb_lm.torch_backend import cpu, dropout, native, products  # noqa: E402
 from ptb_lm.torch_backend.fused import FusedSequence  # noqa: E402
 from ptb_lm.torch_backend.loss import SoftmaxLayer, global_norm  # noqa: E402
+from ptb_lm.torch_backend.native import library  # noqa: E402
 from ptb_lm.torch_backend.precision import PRECISIONS, Masters  # noqa: E402
 
 needs_kernels = pytest.mark.skipif(native.trouble() is not None, reason=f"no kernels: {native.trouble()}")
@@ -76,12 +79,72 @@ def test_the_recurrence_and_its_gradients(dtype: torch.dtype, hidden: int, runni
     by_threads = []
     for _ in in_two_threads():
         assert cpu.recurrence(inputs[0]) is not None
-        found = computed(inputs, wanted)
+        with cpu.using(products="MKL"):  # the bits of OpenBLAS's products depend on the number of threads
+            found = computed(inputs, wanted)
         by_threads.append(found)
         for index, (one, other) in enumerate(zip(found, expected, strict=True)):
             assert error(one, other) < ROUNDING[dtype], index
     # The kernels do not depend on how many threads there are; torch's own products around them may.
     assert all(torch.equal(one, other) for one, other in zip(*(each[:2] for each in by_threads), strict=True))
+
+
+@needs_kernels
+@pytest.mark.skipif(not native.multiplies(), reason="needs the package scipy-openblas32")
+@pytest.mark.parametrize("shape", [(1, 1, 1), (2, 3, 200), (200, 3, 2), (33, 17, 49), (70, 301, 129)])
+def test_products_by_openblas(shape: tuple[int, int, int]) -> None:
+    """Of matrices that lie plain, transposed, and as a part of a wider one, in more and fewer threads."""
+    stream, (m, k, n) = torch.Generator().manual_seed(0), shape
+
+    def layouts(rows: int, columns: int) -> list[torch.Tensor]:
+        wide = torch.randn(rows + 2, columns + 3, generator=stream)
+        return [
+            torch.randn(rows, columns, generator=stream),
+            torch.randn(columns, rows, generator=stream).T,
+            wide[1:-1, 1:-2],
+            wide.T.contiguous().T[1:-1, 1:-2],
+        ]
+
+    kernels, before = native.loaded(), torch.get_num_threads()
+    for threads in (1, 2, 3, 8):
+        torch.set_num_threads(threads)
+        for a, b in itertools.product(layouts(m, k), layouts(k, n)):
+            assert native.multiplies(a, b)
+            expected = a.double() @ b.double()
+            assert error(kernels.multiply(a, b), expected) < 1e-6
+            for out in layouts(m, n):
+                around = out.clone() if out._base is None else out._base.clone()
+                out.fill_(math.nan)  # what was there does not count
+                assert kernels.multiply(a, b, out) is out
+                assert error(out, expected) < 1e-6
+                if out._base is not None and out._base.numel() > m * n:  # nothing beside it was written
+                    outside = torch.ones_like(around, dtype=torch.bool)
+                    torch.as_strided(outside, out.shape, out.stride(), out.storage_offset()).fill_(False)
+                    assert torch.equal(out._base[outside], around[outside])
+    torch.set_num_threads(before)
+
+
+@needs_kernels
+@pytest.mark.skipif(not native.multiplies(), reason="needs the package scipy-openblas32")
+def test_what_openblas_cannot_multiply() -> None:
+    a = torch.zeros(4, 6)
+    for other in (
+        a.double(),
+        a.bfloat16(),
+        a[:, ::2],
+        a[::2, ::3],
+        a[:1].expand(4, 6),
+        a[0],
+        a[:0],
+        a.to("meta"),
+    ):
+        assert not native.multiplies(a, other)
+        assert cpu.by_openblas(a, other) is None
+    with cpu.using(products="OpenBLAS"):
+        assert cpu.by_openblas(a, a.T) is not None
+        torch.testing.assert_close(products.times(a[:, ::2] + 1, a[:3] + 1), torch.full((4, 6), 3.0))
+    for b, out in ((a, None), (a.T, torch.zeros(6, 6)), (a.T, torch.zeros(4, 3))):
+        with pytest.raises(ValueError, match="a product of"):
+            native.loaded().multiply(a, b, out)
 
 
 @needs_kernels
@@ -268,6 +331,33 @@ def run(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
+@needs_kernels
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="names processors of x86-64")
+@pytest.mark.parametrize(("march", "lanes"), [("x86-64", 4), ("x86-64-v3", 8)])
+def test_on_processors_with_narrower_vectors(march: str, lanes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tests above, of kernels that are compiled for an older processor than this one may be."""
+    if march == "x86-64-v3" and torch.backends.cpu.get_cpu_capability() == "DEFAULT":
+        pytest.skip("this processor has no AVX2")
+    monkeypatch.setattr(library, "FLAGS", (*library.FLAGS, f"-march={march}"))
+    older = native.Kernels(library.load())
+    monkeypatch.setattr(native, "loaded", lambda: older)
+    assert torch.float32 in older.recurrent
+    assert older.lanes == lanes
+    for dtype in TYPES:
+        for hidden, running in itertools.product((1, 5, 16, 37, 70), ((1,), (4, 3, 3, 1, 1), (21, 20))):
+            if dtype in older.recurrent:
+                test_the_recurrence_and_its_gradients(dtype, hidden, running)
+        for words in (2, 16, 1003):
+            test_the_cross_entropy_and_its_gradient(dtype, words)
+        for bad in (math.nan, math.inf):
+            test_what_is_not_finite_stays_visible(bad, dtype)
+        for shape in ((1,), (31, 5), (3, 4099)):
+            test_the_norm_and_the_update(dtype, shape)
+        test_masks_are_those_of_torch_to_the_bit(dtype, 0.3)
+    test_every_nan_stays_one_in_bfloat16()
+
+
 TROUBLE = "from ptb_lm.torch_backend import cpu, native; print(native.trouble(), cpu.chosen().kernels)"
 
 
@@ -318,8 +408,8 @@ class TestWithoutKernels:
 
     def test_a_library_that_was_cut_off_is_made_again(self, tmp_path: Path) -> None:
         expected = run(TROUBLE, XDG_CACHE_HOME=str(tmp_path)).stdout
-        for library in (tmp_path / "ptb_lm").iterdir():
-            library.write_bytes(library.read_bytes()[:100])
+        for compiled in (tmp_path / "ptb_lm").iterdir():
+            compiled.write_bytes(compiled.read_bytes()[:100])
         assert run(TROUBLE, XDG_CACHE_HOME=str(tmp_path)).stdout == expected
 
     def test_code_of_others_is_not_loaded(self, tmp_path: Path) -> None:

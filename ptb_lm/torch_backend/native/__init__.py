@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ptb_lm.torch_backend.native import library
+from ptb_lm.torch_backend.native import library, openblas
 from ptb_lm.torch_backend.native.library import MissingError
 
 NAMES = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
@@ -27,10 +27,15 @@ class Kernels:
 
     Args:
         loaded: The shared library.
+
+    Attributes:
+        lanes: Float32 numbers in a vector of the processor that it was compiled for.
+        recurrent: The types that `lstm_forward` and `lstm_backward` take.
     """
 
     def __init__(self, loaded: ctypes.CDLL) -> None:
         self._library = loaded
+        self.lanes: int = loaded.lanes()
         self.recurrent = {dtype for dtype, name in NAMES.items() if loaded[f"supported_{name}"]()}
         for name in NAMES.values():
             getattr(loaded, f"sum_of_squares_{name}").restype = ctypes.c_double
@@ -136,6 +141,23 @@ class Kernels:
         )
         return nll_N
 
+    def multiply(self, a_MK: Tensor, b_KN: Tensor, out: Tensor | None = None) -> Tensor:
+        """Return a @ b, by OpenBLAS, in `out` if it is given; `multiplies` allows all of them."""
+        if out is None:
+            out = torch.empty(len(a_MK), b_KN.shape[1], dtype=torch.float32, device="cpu")
+        if out.shape != (len(a_MK), b_KN.shape[1]) or a_MK.shape[1] != len(b_KN):
+            raise ValueError(
+                f"a product of {tuple(a_MK.shape)} and {tuple(b_KN.shape)} in {tuple(out.shape)}"
+            )
+        a, b, c = (a_MK, b_KN, out) if out.stride(1) == 1 else (b_KN.T, a_MK.T, out.T)
+        factors = [argument for factor in (a, b) for argument in _laid_out(factor)]
+        self._call(
+            "multiply",
+            torch.float32,
+            *(ctypes.c_void_p(openblas.sgemm()), *c.shape, a.shape[1], *factors, _Apart(c), c.stride(0)),
+        )
+        return out
+
     def sum_of_squares(self, values: Tensor) -> float:
         """Return the sum of squares of a tensor's numbers, summed in float64 over sums of float32."""
         values = values if _is_dense(values) else values.contiguous()
@@ -167,6 +189,24 @@ class Kernels:
         # Integers are as wide as pointers here: the kernels take int64_t.
         passed = [_passed(argument) for argument in (*arguments, torch.get_num_threads())]
         return getattr(self._library, f"{function}_{NAMES[dtype]}")(*passed)
+
+
+def multiplies(*matrices: Tensor) -> bool:
+    """Return whether `Kernels.multiply` takes such matrices: rows or columns in one piece, of float32."""
+    return openblas.sgemm() is not None and all(
+        matrix.dtype == torch.float32
+        and matrix.device.type == "cpu"
+        and matrix.ndim == 2
+        and matrix.numel() > 0
+        and any(m.stride(1) == 1 and m.stride(0) >= m.shape[1] for m in (matrix, matrix.T))
+        for matrix in matrices
+    )
+
+
+def _laid_out(matrix: Tensor) -> tuple[int, "_Apart", int]:
+    """Return whether a matrix lies transposed, its numbers, and how far apart its rows or columns are."""
+    transposed = not (matrix.stride(1) == 1 and matrix.stride(0) >= matrix.shape[1])
+    return int(transposed), _Apart(matrix), matrix.stride(1) if transposed else matrix.stride(0)
 
 
 class _Apart:

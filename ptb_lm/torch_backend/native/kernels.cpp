@@ -2,14 +2,15 @@
 // cross-entropy, the norm of the gradients and the update of the weights. ptb_lm/torch_backend/native compiles
 // this file for the machine at hand and calls it; without a compiler, torch's operations compute the same.
 //
-// The products of the recurrence are oneDNN's, through the "batch-reduce" product that torch exports for
-// extensions (ATen/native/CPUBlas.h). They take float32, and bfloat16 with sums in float32, on AMX too.
+// The products of the recurrence are oneDNN's with AVX-512, through the "batch-reduce" product that torch exports
+// for extensions (ATen/native/CPUBlas.h). They take float32, and bfloat16 with sums in float32, on AMX too. Without
+// AVX-512 those of float32 are computed here, and there are none of bfloat16.
 //
 // Shapes: T = time steps, B = batch, P = steps of all samples, H = hidden units, G = 4 H, N = tokens, V =
 // vocabulary. Gates lie in the order i, f, g, o along G. Sequences are packed as fused.py describes.
 //
 // Every element is computed by one thread in an order that does not depend on how many threads there are, so
-// that results are the same for any number of them. Sizes and types are checked by the caller. An exception here
+// that results are the same for any number of them; except `multiply`, whose order is OpenBLAS's. Sizes and types are checked by the caller. An exception here
 // ends the process, because it cannot leave a parallel region; `supported` shows beforehand that oneDNN's product
 // throws none.
 
@@ -38,7 +39,14 @@ namespace {
 
 namespace cpublas = at::native::cpublas;
 
+// Numbers of 32 bits in a vector of this processor. GCC splits wider vectors into single numbers.
+#if defined(__AVX512F__)
 constexpr int LANES = 16;
+#elif defined(__AVX__)
+constexpr int LANES = 8;
+#else
+constexpr int LANES = 4;
+#endif
 using Floats = float __attribute__((vector_size(4 * LANES)));
 using Ints = int32_t __attribute__((vector_size(4 * LANES)));
 using Words = uint32_t __attribute__((vector_size(4 * LANES)));
@@ -89,7 +97,7 @@ inline void store(T* to, Floats x, int64_t count) {
   std::memcpy(to, some, count * sizeof(T));
 }
 
-inline Floats all(float x) { return Floats{} + x; }
+inline Floats all(float x) { return x - Floats{}; }  // x + 0 would be an addition, because of -0
 
 inline float sum(Floats x) {
   float total = 0;
@@ -137,10 +145,50 @@ inline Floats sigmoid(Floats x) { return 0.5f * tanh(0.5f * x) + 0.5f; }
 
 // ---- products ----
 
+// C[M, N] = A[M, K] @ B[K, N] for few rows and columns: N is a multiple of twice the lanes.
+#if defined(__AVX512F__)
 inline void product(int64_t M, int64_t N, int64_t K, int64_t lda, int64_t ldb, int64_t ldc, const float* A,
                     const float* B, float* C) {
   cpublas::brgemm(M, N, K, lda, ldb, ldc, false, A, B, C, false);
 }
+#else
+// Without AVX-512 oneDNN's product reaches half of the processor's rate. Here the sums of a tile of ROWS rows and
+// two vectors stay in the 16 registers that there are, and a stretch of B in the first cache for all rows.
+constexpr int64_t ROWS = 6, STRETCH = 128;
+
+template <int64_t COUNT>
+void tile(int64_t K, int64_t lda, int64_t ldb, int64_t ldc, bool add, const float* A, const float* B, float* C) {
+  Floats sums[COUNT][2];
+  for (int64_t row = 0; row < COUNT; ++row)
+    for (int64_t half = 0; half < 2; ++half)
+      sums[row][half] = add ? load(C + row * ldc + half * LANES) : Floats{};
+  for (int64_t k = 0; k < K; ++k) {
+    __builtin_prefetch(B + (k + STRETCH) * ldb);  // of the next stretch, which may lie in the third cache
+    const Floats left = load(B + k * ldb), right = load(B + k * ldb + LANES);
+    for (int64_t row = 0; row < COUNT; ++row) {
+      const Floats a = all(A[row * lda + k]);
+      sums[row][0] += a * left;
+      sums[row][1] += a * right;
+    }
+  }
+  for (int64_t row = 0; row < COUNT; ++row)
+    for (int64_t half = 0; half < 2; ++half) store(C + row * ldc + half * LANES, sums[row][half]);
+}
+
+constexpr decltype(&tile<1>) TILES[ROWS] = {tile<1>, tile<2>, tile<3>, tile<4>, tile<5>, tile<6>};
+
+inline void product(int64_t M, int64_t N, int64_t K, int64_t lda, int64_t ldb, int64_t ldc, const float* A,
+                    const float* B, float* C) {
+  const int64_t tiles = (M + ROWS - 1) / ROWS;
+  for (int64_t k = 0; k < K; k += STRETCH)
+    for (int64_t each = 0; each < tiles; ++each) {
+      const int64_t row = M * each / tiles, count = M * (each + 1) / tiles - row;
+      for (int64_t column = 0; column < N; column += 2 * LANES)
+        TILES[count - 1](std::min(STRETCH, K - k), lda, ldb, ldc, k > 0, A + row * lda + k, B + k * ldb + column,
+                         C + row * ldc + column);
+    }
+}
+#endif
 
 inline void product(int64_t M, int64_t N, int64_t K, int64_t lda, int64_t ldb, int64_t ldc, const bfloat16* A,
                     const bfloat16* B, float* C) {
@@ -165,7 +213,7 @@ struct Share {
   }
 };
 
-// A block of units has its columns of the recurrent kernel side by side: forward those of all four gates.
+// A thread's units come in blocks of so many, forward and backward.
 constexpr int64_t FORWARD = LANES, BACKWARD = 2 * LANES;
 
 // Rows before and after each step in a state [B + P], and in what is [P].
@@ -265,6 +313,7 @@ void lstm_backward(int64_t steps, const int64_t* running, int64_t hidden, const 
 #pragma omp parallel num_threads(threads)
   {
     const Share mine(blocks);
+    std::vector<float> last(running[0] * BACKWARD);  // of the last block, which may have fewer units
     for (int64_t block = mine.first; block < mine.last; ++block) {
       const int64_t unit = block * BACKWARD, units = std::min(BACKWARD, hidden - unit);
       transpose(units, width / pair, kernel + unit * width, packed + block * width * BACKWARD);
@@ -295,11 +344,41 @@ void lstm_backward(int64_t steps, const int64_t* running, int64_t hidden, const 
 #pragma omp barrier
       for (int64_t block = mine.first; block < mine.last; ++block) {
         const int64_t unit = block * BACKWARD, units = std::min(BACKWARD, hidden - unit);
-        product(running[t], units, width, width, BACKWARD, hidden, d_gates + at.packed[t] * width,
-                packed + block * width * BACKWARD, d_h + unit);
+        const bool whole = units == BACKWARD;
+        product(running[t], BACKWARD, width, width, BACKWARD, whole ? hidden : BACKWARD,
+                d_gates + at.packed[t] * width, packed + block * width * BACKWARD, whole ? d_h + unit : last.data());
+        for (int64_t row = 0; !whole && row < running[t]; ++row)
+          std::copy_n(&last[row * BACKWARD], units, d_h + row * hidden + unit);
       }
     }
     cpublas::brgemm_release(pair == 2);
+  }
+}
+
+// ---- large products ----
+
+using Sgemm = void (*)(int order, int a_transposed, int b_transposed, int M, int N, int K, float alpha,
+                       const float* A, int lda, const float* B, int ldb, float beta, float* C, int ldc);
+constexpr int ROW_MAJOR = 101, PLAIN = 111, TRANSPOSED = 112;  // cblas.h
+
+// C[M, N] = A[M, K] @ B[K, N] by OpenBLAS. Each thread computes a rectangle of C, as square as can be.
+void multiply(Sgemm sgemm, int64_t M, int64_t N, int64_t K, bool a_transposed, const float* A, int64_t lda,
+              bool b_transposed, const float* B, int64_t ldb, float* C, int64_t ldc, int64_t threads) {
+  int64_t down = 1;
+  for (int64_t parts = 2; parts <= threads; ++parts)
+    if (threads % parts == 0 && M / parts + N * parts / threads < M / down + N * down / threads) down = parts;
+  const int64_t across = threads / down;
+#pragma omp parallel for num_threads(threads) schedule(static)
+  for (int64_t part = 0; part < threads; ++part) {
+    auto cut = [](int64_t size, int64_t at, int64_t parts) {
+      return std::min(size, pieces(size, 2 * LANES) * at / parts * 2 * LANES);
+    };
+    const int64_t row = cut(M, part / across, down), rows = cut(M, part / across + 1, down) - row;
+    const int64_t column = cut(N, part % across, across), columns = cut(N, part % across + 1, across) - column;
+    if (rows == 0 || columns == 0) continue;
+    sgemm(ROW_MAJOR, a_transposed ? TRANSPOSED : PLAIN, b_transposed ? TRANSPOSED : PLAIN, rows, columns, K,
+          1.0f, A + row * (a_transposed ? 1 : lda), lda, B + column * (b_transposed ? ldb : 1), ldb, 0.0f,
+          C + row * ldc + column, ldc);
   }
 }
 
@@ -408,9 +487,9 @@ void mask(int64_t count, const uint16_t* random, uint16_t most, float factor, T*
 template <class T>
 int supported() {
   try {
-    T a[4] = {}, b[4 * LANES] = {};
-    float c[LANES];
-    product(1, LANES, 4, 4, LANES, LANES, a, b, c);
+    T a[4] = {}, b[8 * LANES] = {};
+    float c[2 * LANES];
+    product(1, 2 * LANES, 4, 4, 2 * LANES, 2 * LANES, a, b, c);
     cpublas::brgemm_release(PAIR<T> == 2);
     return 1;
   } catch (...) {
@@ -451,3 +530,11 @@ int supported() {
     update(count, kept, gradient, used, scale, threads);                                                        \
   }
 FOR_EACH_TYPE(DECLARE)
+
+extern "C" int lanes() { return LANES; }
+
+extern "C" void multiply_float32(Sgemm sgemm, int64_t M, int64_t N, int64_t K, int64_t a_transposed,
+                                 const float* A, int64_t lda, int64_t b_transposed, const float* B, int64_t ldb,
+                                 float* C, int64_t ldc, int64_t threads) {
+  multiply(sgemm, M, N, K, a_transposed != 0, A, lda, b_transposed != 0, B, ldb, C, ldc, threads);
+}
