@@ -191,6 +191,11 @@ RESULTS = {
             on="cpu",
         ),
     ),
+    "cpu-speed-float32": _result(
+        "small and medium in fp32 on a CPU that does not multiply in bfloat16, beside plain loops, the step "
+        "before there were kernels, and the step without them",
+        suites_of_a_cpu.float32(),
+    ),
     "scaling": _result(
         "what 2 processes train beside one on a CPU, for docs/scaling.md", suites_of_a_cpu.scaling()
     ),

@@ -20,11 +20,11 @@ KINDS: Mapping[str, frozenset[str]] = {
     "matrix products: the softmax's, and in `block_fused` the layers'": frozenset(
         {
             *("aten::mm", "aten::addmm", "aten::addmm_", "aten::bmm"),
-            *("mkl::_mkl_linear", "mkl::_mkl_reorder_linear_weight"),
+            *("mkl::_mkl_linear", "mkl::_mkl_reorder_linear_weight", "ptb_lm::multiply"),
         }
     ),
     "log-softmax, exponential, their gradients": frozenset(
-        {"aten::_log_softmax", "aten::_log_softmax_backward_data", "aten::exp"}
+        {"aten::_log_softmax", "aten::_log_softmax_backward_data", "aten::exp", "ptb_lm::cross_entropy"}
     ),
     "random numbers of masks": frozenset({"aten::bernoulli_", "aten::random_"}),
 }

@@ -16,6 +16,7 @@ from ptb_lm.results.markdown import ratio, table, write_part
 from ptb_lm.results.measured import where
 
 MEASURED = "bench-precisions-cpu"
+FLOAT32 = "bench-float32-cpu"
 CONTENTION = "contention-medium-cpu"
 PEAK = "bench-peak-cuda"
 SCALING = "bench-scaling-cpu"
@@ -29,13 +30,17 @@ NAMES = {
     "plain-torch/cudnn@bf16": "… under `torch.autocast`",
     "before-cudnn/custom": "`cudnn` before",
     "torch/cudnn": "`cudnn`",
+    "before-block_fused/custom": "`block_fused` before",
     "torch/block_fused": "`block_fused`",
+    "without-library/custom": "… with MKL's products",
+    "without-kernels/custom": "… and without kernels of our own",
     "before-cudnn/custom@bf16": "`cudnn` before",
     "torch/cudnn@bf16": "`cudnn`",
     "before-block_fused/custom@bf16": "`block_fused` before",
     "torch/block_fused@bf16": "`block_fused`",
     "plain-tensorflow/keras": "the plain loop in Keras on TensorFlow",
     "plain-tensorflow/keras@bf16": "… with the policy `mixed_bfloat16`",
+    "tensorflow/block_fused": "`block_fused` in TensorFlow",
 }
 SHORT = (
     "plain-torch/cudnn",
@@ -58,9 +63,10 @@ def write(root: Path) -> None:
     for page in PAGES:
         front = page == "README.md"
         link = f"{'' if front else '../'}results/{MEASURED}/report.md"
-        text = f"{_about(speed, link)}\n\n{_table(speed, SHORT if front else tuple(NAMES))}"
+        text = f"{_about(speed, link)}\n\n{_table(speed.groups, SHORT if front else tuple(NAMES))}"
         write_part(root / page, "speed", text)
     for name, text in {
+        "speed in float32": _with_source(results, FLOAT32, lambda groups: _table(groups, tuple(NAMES))),
         "contention": (results / CONTENTION / "table.md").read_text(encoding="utf-8").strip(),
         "torch's changes": optimisations.torch_changes(results),
         "profile": profiles.markdown(results),
@@ -134,19 +140,18 @@ def _about(summary: Summary, link: str) -> str:
     return "\n".join(lines)
 
 
-def _table(summary: Summary, names: Sequence[str]) -> str:
-    groups = {group.workload: group for group in summary.groups}
+def _table(groups: Sequence[Group], names: Sequence[str]) -> str:
     titles = ["", "precision"]
-    for workload in groups:
-        titles += [f"{workload}:", "ratio:", "share of peak:"]
+    for group in groups:
+        titles += [f"{group.workload}:", "ratio:", "share of peak:"]
     rows = []
     for name in names:
-        found = [group.result(name) for group in groups.values()]
+        found = [group.result(name) for group in groups]
         known = next((result for result in found if result and result.blocks), None)
         if known is None or known.blocks[0].work is None:
             continue
         cells = [NAMES[name], known.blocks[0].work.precision]
-        for group, result in zip(groups.values(), found, strict=True):
+        for group, result in zip(groups, found, strict=True):
             cells += _cells(group, result)
         rows.append(cells)
     return table(titles, rows)

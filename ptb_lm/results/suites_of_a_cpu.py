@@ -13,6 +13,7 @@ from ptb_lm.results.steps import Suite
 _PUBLISHED = "plain-torch/cudnn plain-tensorflow/keras 'torch/*' 'tensorflow/*' 'outer-torch/*'"
 _TWICE = "torch/cudnn torch/cudnn#again"  # the A/A test
 _DEEP = "--rounds 3 --processes 3 --row-limit 60 --baseline torch/block_fused --variants torch/block_fused"
+_BEFORE = {"before-cudnn": "before:cudnn", "before-block_fused": "before:block_fused"}
 _TABLES: Mapping[str, str] = {
     "ptb": f"ptb --workloads small medium --row-limit 15 --variants {_PUBLISHED}",
     "ptb-default-recipe": "ptb --workloads medium-default-recipe --row-limit 15 "
@@ -62,11 +63,23 @@ def precisions() -> Suite:
     before = "before-cudnn/custom before-block_fused/custom"
     before_bf16 = "before-cudnn/custom@bf16 before-block_fused/custom@bf16"
     ours = f"{_TWICE} torch/cudnn@bf16 torch/block_fused torch/block_fused@bf16"
-    added = _added({"before-cudnn": "before:cudnn", "before-block_fused": "before:block_fused"})
     return Suite(
         "bench-precisions-cpu",
-        f"ptb --workloads medium small --rounds 10 --baseline plain-torch/cudnn {added} "
+        f"ptb --workloads medium small --rounds 10 --baseline plain-torch/cudnn {_added(_BEFORE)} "
         f"--variants {rivals} {ours} {before} {before_bf16}",
+        on="cpu",
+    )
+
+
+def float32() -> Suite:
+    """Return the suite of docs/performance.md's table of a processor without bfloat16."""
+    without = {"without-kernels": "without:own_kernels", "without-library": "without:chosen_library"}
+    added = _added({**_BEFORE, **without})
+    return Suite(
+        "bench-float32-cpu",
+        f"ptb --workloads medium small --rounds 5 --baseline plain-torch/cudnn {added} "
+        f"--variants plain-torch/cudnn plain-tensorflow/keras {_TWICE} torch/block_fused "
+        "tensorflow/block_fused 'before-*' 'without-*'",
         on="cpu",
     )
 

@@ -151,7 +151,7 @@ class TorchModel(Model):
             facts["cudnn"] = torch.backends.cudnn.version()
         else:
             facts["device"] = f"cpu ({platform.machine()}, {torch.backends.cpu.get_cpu_capability()})"
-            facts |= {"kernels": cpu.chosen().kernels, "float32_products": cpu.chosen().products}
+            facts |= {"kernels": cpu.chosen().kernels, "float32_products": cpu.library_of_float32()}
         return facts
 
 

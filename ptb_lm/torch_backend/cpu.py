@@ -11,6 +11,7 @@ import os
 import platform
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -101,8 +102,8 @@ def forget() -> None:
 def default() -> Implementation:
     """Return this machine's choice.
 
-    MKL is the fastest library on Intel's processors. It is not made for others: oneDNN is faster there with
-    AVX-512, where torch offers it, and OpenBLAS without.
+    On Intel's processors MKL is faster than oneDNN. It is not made for others: oneDNN is faster there with
+    AVX-512, where torch offers it, and OpenBLAS without (docs/performance.md).
     """
     products = "MKL" if is_intel() else "oneDNN" if onednn_is_exact() else "OpenBLAS"
     return _possible(Implementation(kernels="native", products=products))
@@ -216,6 +217,12 @@ def onednn() -> Iterator[None]:
         settings.fp32_precision = before
 
 
+def library_of_float32() -> str:
+    """Return the library of float32 products, with its version where torch's does not tell it."""
+    version = f" {metadata.version('scipy-openblas32')}" if chosen().products == "OpenBLAS" else ""
+    return chosen().products + version
+
+
 def described(dtype: torch.dtype) -> str:
     """Return the choice as an engine line ends: "products by MKL, native kernels"."""
     ours = (
@@ -238,6 +245,11 @@ def multiplies_bfloat16() -> bool:
     return any(getattr(torch.cpu, name, lambda: False)() for name in asked)
 
 
+def has_bfloat16_lstm() -> bool:
+    """Return whether torch.nn.LSTM runs in bfloat16 under torch.autocast, which always gives it to oneDNN."""
+    return not torch.backends.mkldnn.is_available() or torch.ops.mkldnn._is_mkldnn_bf16_supported()
+
+
 def kernels(*tensors: Tensor) -> native.Kernels | None:
     """Return our own kernels, if they are chosen and take such tensors; those of the recurrence may not."""
     if torch.compiler.is_compiling():
@@ -251,6 +263,7 @@ def kernels(*tensors: Tensor) -> native.Kernels | None:
 def recurrence(x: Tensor) -> native.Kernels | None:
     """Return our own kernels, if they are chosen and run the recurrence of such an input."""
     found = kernels(x)
-    # Their products are oneDNN's. Where torch may not use it, those of bfloat16 would end the process.
+    # With AVX-512 their products are oneDNN's. Where torch may not use it, those of bfloat16 would end the
+    # process.
     runs = found is not None and x.dtype in found.recurrent and torch.backends.mkldnn.enabled
     return found if runs else None

@@ -9,6 +9,7 @@ A product is of an [m, k] and a [k, n] matrix.
 import contextlib
 import functools
 import importlib
+import math
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -22,6 +23,9 @@ from ptb_lm.torch_backend.precision import PRECISIONS
 
 SCANNED, MEASURED = 0.05, 0.5  # seconds, at least
 SCANS = 2
+# Seconds that a product may take; the smallest may take any. In bfloat16, where the processor has no
+# instructions for it, a large product takes half a minute, and is no faster than a small one.
+BEARABLE = 5.0
 # Products for each time that the device is waited for: a GPU does one too soon for a clock.
 AT_ONCE = {"cpu": 1, "cuda": 16}
 # Seconds after a measurement: the threads of some libraries spin for a while before they sleep.
@@ -76,14 +80,28 @@ def measure(device: str, precision: str, products: tuple[Product, ...]) -> Rate:
 def _fastest(device: str, precision: str, products: tuple[Product, ...]) -> tuple[Library, int]:
     """Return the fastest library, and the place of the product at which it is."""
     rates: dict[tuple[Library, int], float] = {}
+    smallest = min(range(len(products)), key=lambda place: math.prod(products[place][:3]))
     for _ in range(SCANS):  # another process may hold up one of them
         for place, product in enumerate(products):
             of = factors(product, device, precision)
             for library in libraries(device, precision):
                 with library.setting():
+                    if place != smallest and not _is_bearable(library, of):
+                        continue
                     rate = _gflops(library, of, SCANNED)
                 rates[library, place] = max(rate, rates.get((library, place), 0.0))
     return max(rates, key=lambda pair: rates[pair])
+
+
+def _is_bearable(library: Library, of: Factors) -> bool:
+    """Return whether a product takes no longer than BEARABLE, judged by some of its rows."""
+    if of.c_MN.device.type != "cpu":
+        return True
+    rows = len(of.a_MK) // 64 or 1
+    part = Factors(of.a_MK[:rows], of.b_KN, of.c_MN[:rows])
+    start = time.perf_counter()
+    library.multiply(*part)
+    return (time.perf_counter() - start) * len(of.a_MK) / rows <= BEARABLE
 
 
 def libraries(device: str, precision: str) -> list[Library]:

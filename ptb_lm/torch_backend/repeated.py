@@ -15,7 +15,7 @@ def by_transpose(matrix_KN: Tensor, rows: int) -> Callable[[Tensor], Tensor]:
     """Return the function x_BN -> x_BN @ matrix_KN.T, [B, K], prepared for many calls.
 
     On a CPU the plain product of so few rows spends most of its time on rearranging the matrix. MKL, where it
-    is the library of float32 products, can do that once, for all calls.
+    multiplies for torch, can do that once, for all calls.
 
     Args:
         matrix_KN: Must not change between the calls.

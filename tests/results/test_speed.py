@@ -17,7 +17,13 @@ from ptb_lm.results import optimisations, profiles, scoring
 
 PAGES = ("README.md", "docs/performance.md", "docs/scaling.md", "docs/semantics.md")
 BENCHMARKS = (
-    *("bench-precisions-cpu", "bench-scaling-cpu", "bench-semantics-cpu", "bench-peak-cuda"),
+    *(
+        "bench-precisions-cpu",
+        "bench-float32-cpu",
+        "bench-scaling-cpu",
+        "bench-semantics-cpu",
+        "bench-peak-cuda",
+    ),
     *("bench-optimisations-small-cpu", "bench-optimisations-medium-cpu"),
     *("bench-optimisations-tensorflow-small-cpu", "bench-optimisations-tensorflow-medium-cpu"),
 )
@@ -67,6 +73,7 @@ def test_the_pages_are_as_the_script_writes_them(checkout: Path) -> None:
 # Of each folder: a variant whose speed shows in a part of a page.
 SHOWN = {
     "bench-precisions-cpu": ("plain-torch/cudnn", "README.md", "speed"),
+    "bench-float32-cpu": ("without-library/custom", "docs/performance.md", "speed in float32"),
     "bench-scaling-cpu": ("torch-2-processes/cudnn", "docs/scaling.md", "scaling"),
     "bench-semantics-cpu": ("one-call-torch/cudnn", "docs/semantics.md", "one call"),
     "bench-peak-cuda": ("torch/persistent/graph@fp16", "docs/performance.md", "peak"),

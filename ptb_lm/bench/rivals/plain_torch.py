@@ -30,7 +30,7 @@ from ptb_lm.errors import UserError
 from ptb_lm.model.backend import Measured
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
-from ptb_lm.torch_backend import words
+from ptb_lm.torch_backend import cpu, words
 from ptb_lm.torch_backend.base import TorchModel
 from ptb_lm.torch_backend.cells import Canonical, freeze_second_bias
 
@@ -68,6 +68,8 @@ class PlainLoop(TorchModel):
     def __init__(self, config: Config, weights: Mapping[str, NDArray[Any]], choice: Choice) -> None:
         refusals.check(config, "torch's own modules")
         super().__init__(dataclasses.replace(choice, model="cudnn"))
+        if self.device.type == "cpu" and choice.precision == "bf16" and not cpu.has_bfloat16_lstm():
+            raise UserError("torch.autocast cannot run torch.nn.LSTM in bfloat16 on this processor")
         if choice.model == KEPT_MEMORY and self.device.type == "cpu":
             host.keep_freed_memory()
         torch.manual_seed(choice.seed)

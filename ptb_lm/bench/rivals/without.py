@@ -99,6 +99,12 @@ def own_kernels(config: Config, weights: Weights, **chosen: Any) -> TorchBackend
     return _built("block_fused", TorchBackend, config, weights, chosen)
 
 
+def chosen_library(config: Config, weights: Weights, **chosen: Any) -> TorchBackend:
+    """Return `block_fused` with torch's own float32 products, whichever library is this machine's choice."""
+    cpu.use(cpu.Implementation(cpu.default().kernels, "MKL"))
+    return _built("block_fused", TorchBackend, config, weights, chosen)
+
+
 def packed_recurrence(config: Config, weights: Weights, **chosen: Any) -> TorchBackend:
     """Return `block_fused` without kernels, its matrix rearranged at every step of the backward pass."""
     cpu.use(cpu.Implementation("torch", "MKL"))

@@ -29,7 +29,7 @@ class Kernels:
         loaded: The shared library.
 
     Attributes:
-        lanes: Float32 numbers in a vector of the processor that it was compiled for.
+        lanes: Float32 numbers in a vector of the processor that it was compiled for, at most 16.
         recurrent: The types that `lstm_forward` and `lstm_backward` take.
     """
 
@@ -70,7 +70,8 @@ class Kernels:
         _check(kernel_HG, dtype, hidden, 4 * hidden)
         _check(h, dtype, samples + steps, self.state_width(hidden, dtype))
         _check(c, torch.float32, samples + steps, hidden)
-        packed = kernel_HG.new_empty(-(-hidden // 16) * 64 * width)
+        blocks = -(-hidden // self.lanes)
+        packed = kernel_HG.new_empty(blocks * 4 * self.lanes * width)
         self._call(
             "lstm_forward",
             gates_PG.dtype,
@@ -109,7 +110,8 @@ class Kernels:
             _check(d_state_BH, torch.float32, samples, hidden)
         if d_output_PH.stride(1) != 1 or (d_output_PH.dtype, d_output_PH.shape) != (dtype, (steps, hidden)):
             raise ValueError("the gradient by the outputs does not fit them")
-        packed = kernel_HG.new_empty(-(-hidden // 32) * 32 * 4 * hidden)
+        blocks = -(-hidden // (2 * self.lanes))
+        packed = kernel_HG.new_empty(blocks * 2 * self.lanes * 4 * hidden)
         d_gates_PG = torch.empty_like(gates_PG)
         self._call(
             "lstm_backward",
@@ -142,14 +144,22 @@ class Kernels:
         return nll_N
 
     def multiply(self, a_MK: Tensor, b_KN: Tensor, out: Tensor | None = None) -> Tensor:
-        """Return a @ b, by OpenBLAS, in `out` if it is given; `multiplies` allows all of them."""
+        """Return a @ b, by OpenBLAS, in `out` if it is given; autograd does not record it.
+
+        Args:
+            a_MK: `multiplies` allows all three.
+            b_KN: The right factor.
+            out: Shares no memory with the factors.
+        """
         if out is None:
             out = torch.empty(len(a_MK), b_KN.shape[1], dtype=torch.float32, device="cpu")
+        if not multiplies(a_MK, b_KN, out):
+            raise ValueError("a matrix that OpenBLAS cannot multiply")
         if out.shape != (len(a_MK), b_KN.shape[1]) or a_MK.shape[1] != len(b_KN):
             raise ValueError(
                 f"a product of {tuple(a_MK.shape)} and {tuple(b_KN.shape)} in {tuple(out.shape)}"
             )
-        a, b, c = (a_MK, b_KN, out) if out.stride(1) == 1 else (b_KN.T, a_MK.T, out.T)
+        a, b, c = (a_MK, b_KN, out) if _is_plain(out) else (b_KN.T, a_MK.T, out.T)
         factors = [argument for factor in (a, b) for argument in _laid_out(factor)]
         self._call(
             "multiply",
@@ -188,7 +198,11 @@ class Kernels:
     def _call(self, function: str, dtype: torch.dtype, *arguments: Any) -> Any:
         # Integers are as wide as pointers here: the kernels take int64_t.
         passed = [_passed(argument) for argument in (*arguments, torch.get_num_threads())]
-        return getattr(self._library, f"{function}_{NAMES[dtype]}")(*passed)
+        called = getattr(self._library, f"{function}_{NAMES[dtype]}")
+        if not torch.autograd.profiler._is_profiler_enabled:
+            return called(*passed)
+        with torch.autograd.profiler.record_function(f"ptb_lm::{function}"):
+            return called(*passed)
 
 
 def multiplies(*matrices: Tensor) -> bool:
@@ -198,15 +212,21 @@ def multiplies(*matrices: Tensor) -> bool:
         and matrix.device.type == "cpu"
         and matrix.ndim == 2
         and matrix.numel() > 0
-        and any(m.stride(1) == 1 and m.stride(0) >= m.shape[1] for m in (matrix, matrix.T))
+        and not matrix.is_neg()
+        and max(*matrix.shape, *matrix.stride()) < 2**31  # cblas takes integers of 32 bits
+        and (_is_plain(matrix) or _is_plain(matrix.T))
         for matrix in matrices
     )
 
 
+def _is_plain(matrix: Tensor) -> bool:
+    return matrix.stride(1) == 1 and matrix.stride(0) >= matrix.shape[1]
+
+
 def _laid_out(matrix: Tensor) -> tuple[int, "_Apart", int]:
     """Return whether a matrix lies transposed, its numbers, and how far apart its rows or columns are."""
-    transposed = not (matrix.stride(1) == 1 and matrix.stride(0) >= matrix.shape[1])
-    return int(transposed), _Apart(matrix), matrix.stride(1) if transposed else matrix.stride(0)
+    plain = _is_plain(matrix)
+    return int(not plain), _Apart(matrix), matrix.stride(0 if plain else 1)
 
 
 class _Apart:

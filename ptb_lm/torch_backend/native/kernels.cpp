@@ -2,17 +2,17 @@
 // cross-entropy, the norm of the gradients and the update of the weights. ptb_lm/torch_backend/native compiles
 // this file for the machine at hand and calls it; without a compiler, torch's operations compute the same.
 //
-// The products of the recurrence are oneDNN's with AVX-512, through the "batch-reduce" product that torch exports
-// for extensions (ATen/native/CPUBlas.h). They take float32, and bfloat16 with sums in float32, on AMX too. Without
-// AVX-512 those of float32 are computed here, and there are none of bfloat16.
+// With AVX-512 the products of the recurrence are oneDNN's, through the "batch-reduce" product that torch exports
+// for extensions (ATen/native/CPUBlas.h). They take float32, and bfloat16 with sums in float32, on AMX too.
+// Without AVX-512 those of float32 are computed here, and there are none of bfloat16.
 //
 // Shapes: T = time steps, B = batch, P = steps of all samples, H = hidden units, G = 4 H, N = tokens, V =
 // vocabulary. Gates lie in the order i, f, g, o along G. Sequences are packed as fused.py describes.
 //
 // Every element is computed by one thread in an order that does not depend on how many threads there are, so
-// that results are the same for any number of them; except `multiply`, whose order is OpenBLAS's. Sizes and types are checked by the caller. An exception here
-// ends the process, because it cannot leave a parallel region; `supported` shows beforehand that oneDNN's product
-// throws none.
+// that results are the same for any number of them. `multiply` is the exception: its order is OpenBLAS's. Sizes
+// and types are checked by the caller. An exception here ends the process, because it cannot leave a parallel
+// region; `supported` shows beforehand that oneDNN's product throws none.
 
 #include <omp.h>
 
@@ -39,7 +39,8 @@ namespace {
 
 namespace cpublas = at::native::cpublas;
 
-// Numbers of 32 bits in a vector of this processor. GCC splits wider vectors into single numbers.
+// Numbers of 32 bits in a vector of this processor. GCC splits some operations on wider vectors into single
+// numbers.
 #if defined(__AVX512F__)
 constexpr int LANES = 16;
 #elif defined(__AVX__)
@@ -152,8 +153,8 @@ inline void product(int64_t M, int64_t N, int64_t K, int64_t lda, int64_t ldb, i
   cpublas::brgemm(M, N, K, lda, ldb, ldc, false, A, B, C, false);
 }
 #else
-// Without AVX-512 oneDNN's product reaches half of the processor's rate. Here the sums of a tile of ROWS rows and
-// two vectors stay in the 16 registers that there are, and a stretch of B in the first cache for all rows.
+// Without AVX-512 oneDNN's product is slower. Here the sums of a tile of ROWS rows and two vectors stay in
+// registers, of which AVX2 has 16, and a stretch of B stays in the first cache for all rows.
 constexpr int64_t ROWS = 6, STRETCH = 128;
 
 template <int64_t COUNT>
@@ -163,7 +164,8 @@ void tile(int64_t K, int64_t lda, int64_t ldb, int64_t ldc, bool add, const floa
     for (int64_t half = 0; half < 2; ++half)
       sums[row][half] = add ? load(C + row * ldc + half * LANES) : Floats{};
   for (int64_t k = 0; k < K; ++k) {
-    __builtin_prefetch(B + (k + STRETCH) * ldb);  // of the next stretch, which may lie in the third cache
+    // The next stretch may lie in the third cache. Its address is no pointer: it may be beyond the end of B.
+    __builtin_prefetch(reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(B) + (k + STRETCH) * ldb * 4));
     const Floats left = load(B + k * ldb), right = load(B + k * ldb + LANES);
     for (int64_t row = 0; row < COUNT; ++row) {
       const Floats a = all(A[row * lda + k]);
@@ -346,7 +348,8 @@ void lstm_backward(int64_t steps, const int64_t* running, int64_t hidden, const 
         const int64_t unit = block * BACKWARD, units = std::min(BACKWARD, hidden - unit);
         const bool whole = units == BACKWARD;
         product(running[t], BACKWARD, width, width, BACKWARD, whole ? hidden : BACKWARD,
-                d_gates + at.packed[t] * width, packed + block * width * BACKWARD, whole ? d_h + unit : last.data());
+                d_gates + at.packed[t] * width, packed + block * width * BACKWARD,
+                whole ? d_h + unit : last.data());
         for (int64_t row = 0; !whole && row < running[t]; ++row)
           std::copy_n(&last[row * BACKWARD], units, d_h + row * hidden + unit);
       }
@@ -376,9 +379,10 @@ void multiply(Sgemm sgemm, int64_t M, int64_t N, int64_t K, bool a_transposed, c
     const int64_t row = cut(M, part / across, down), rows = cut(M, part / across + 1, down) - row;
     const int64_t column = cut(N, part % across, across), columns = cut(N, part % across + 1, across) - column;
     if (rows == 0 || columns == 0) continue;
-    sgemm(ROW_MAJOR, a_transposed ? TRANSPOSED : PLAIN, b_transposed ? TRANSPOSED : PLAIN, rows, columns, K,
-          1.0f, A + row * (a_transposed ? 1 : lda), lda, B + column * (b_transposed ? ldb : 1), ldb, 0.0f,
-          C + row * ldc + column, ldc);
+    auto narrow = [](int64_t size) { return static_cast<int>(size); };  // the caller has seen that they fit
+    sgemm(ROW_MAJOR, a_transposed ? TRANSPOSED : PLAIN, b_transposed ? TRANSPOSED : PLAIN, narrow(rows),
+          narrow(columns), narrow(K), 1.0f, A + row * (a_transposed ? 1 : lda), narrow(lda),
+          B + column * (b_transposed ? ldb : 1), narrow(ldb), 0.0f, C + row * ldc + column, narrow(ldc));
   }
 }
 

@@ -16,6 +16,7 @@ from ptb_lm.errors import UserError
 from ptb_lm.model import parameters
 from ptb_lm.model.config import PRESETS, RECIPES, Config
 from ptb_lm.model.frameworks import FRAMEWORKS
+from ptb_lm.torch_backend import cpu
 
 TASK = LanguageTask(
     config=Config(hidden_size=40, embedding_size=30, num_steps=20, keep_prob=0.5), vocabulary_size=500
@@ -46,6 +47,10 @@ def compare(build: check.Build, precision: str) -> None:
 @pytest.mark.parametrize("execution", PLAIN.executions)
 @pytest.mark.parametrize("model", PLAIN.models)
 def test_every_plain_loop_passes_in_each_precision(model: str, execution: str, precision: str) -> None:
+    if precision == "bf16" and not cpu.has_bfloat16_lstm():
+        with pytest.raises(UserError, match=r"cannot run torch\.nn\.LSTM in bfloat16 on this processor"):
+            compare(builder(f"{model}/{execution}@{precision}"), precision)
+        return
     compare(builder(f"{model}/{execution}@{precision}"), precision)
 
 
@@ -58,6 +63,7 @@ def test_the_plain_loop_passes_on_a_gpu(execution: str, precision: str) -> None:
     compare(builder(f"cudnn/{execution}@{precision}", device="cuda"), precision)
 
 
+@pytest.mark.skipif(not cpu.has_bfloat16_lstm(), reason="torch refuses this processor")
 def test_autocast_keeps_weights_and_gradients_in_float32_and_computes_in_bfloat16() -> None:
     loop = built("cudnn@bf16")
     state, loss = loop.train_step(*TASK.window(seed=1), loop.zero_state(20), learning_rate=0.5)
