@@ -245,6 +245,7 @@ def test_the_machine_s_choice_is_by_its_processor(monkeypatch: pytest.MonkeyPatc
             if expected == "OpenBLAS":
                 with cpu.using(products="OpenBLAS"):
                     assert cpu.described(torch.float32) == "products by OpenBLAS, native kernels"
+                    assert cpu.library_of_float32().startswith("OpenBLAS")
                 monkeypatch.setenv(cpu.VARIABLE, "torch")
                 cpu.default.cache_clear()
                 assert cpu.default().products == "MKL", "the kernels call OpenBLAS"
@@ -260,6 +261,7 @@ def test_what_torch_is_asked_for_by_private_names_is_there() -> None:
     assert isinstance(torch.cpu._is_amx_tile_supported(), bool)
     if torch.backends.mkldnn.is_available():
         assert isinstance(torch.backends.mkldnn.matmul.fp32_precision, str)  # type: ignore[attr-defined]
+    assert isinstance(torch.autograd.profiler._is_profiler_enabled, bool)
     if sys.platform == "linux":
         assert "cannot be loaded" not in (native.trouble() or "")
 
