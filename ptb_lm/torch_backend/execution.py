@@ -55,7 +55,7 @@ def executed(layer: Layer, execution: str, *, window: tuple[int, int] | None = N
     if execution == "jit":
         with warnings.catch_warnings():
             # TorchScript is deprecated. It is offered so that it can be measured.
-            warnings.simplefilter("ignore", DeprecationWarning)
+            warnings.filterwarnings("ignore", r"`torch\.jit\.")
             scripted = cast(Layer, torch.jit.script(layer))
         if window is not None:
             _profile(scripted, layer, *window)

@@ -352,7 +352,7 @@ def test_one_round_says_not_how_sure_it_is(tmp_path: Path) -> None:
     report = report_of(tmp_path, [row(), row(variant="torch/cudnn", seconds=1.0)])
     assert (
         "take torch/cudnn, 16,000 words a second. In one round it was 2.00 times as fast as the second, "
-        "torch/basic. That is not sure: as fast or faster may be torch/basic." in report
+        "torch/basic. One round is too few to be sure of torch/basic (0.50 of its speed)." in report
     )
 
 
@@ -528,13 +528,14 @@ def test_who_may_be_as_fast_is_named(tmp_path: Path) -> None:
         *(row(variant="torch/cudnn", round=n, seconds=s) for n, s in enumerate((1.0, 1.1, 0.9, 1.0))),
         *(row(variant="torch/block", round=n, seconds=s) for n, s in enumerate((1.1, 1.0, 1.0, 1.0))),
         *(row(variant="torch/jit", round=n, seconds=s) for n, s in enumerate((2.1, 2.0, 2.0, 2.0))),
-        row(variant="torch/once", seconds=40.0),  # one round tells no error: nothing shows that it is slower
+        row(variant="torch/once", seconds=40.0),  # one round tells no error
     ]
     report = report_of(tmp_path, rows)
     assert "take torch/cudnn, 16,000 words a second. Its speed" in report
     assert (
         "the second, torch/block; other processes may differ by more than that. That is not sure: as fast or "
-        "faster may be torch/block, torch/once." in report
+        "faster may be torch/block. One round is too few to be sure of torch/once (0.025 of its speed)."
+        in report
     )
 
 

@@ -35,15 +35,15 @@ def _overall(measured: Sequence[Group]) -> str:
 
 
 def _fit(group: Group) -> list[str]:
-    """Return the names of the fastest variant and of those that may be as fast."""
+    """Return the names of the fastest variant and of all that nothing shows to be slower."""
     first, *others = group.candidates
-    return [first.variant, *(other.variant for other in others if _may_be_as_fast(other, first))]
+    return [first.variant, *(other.variant for other in others if not _is_slower(other, first))]
 
 
-def _may_be_as_fast(result: Result, fastest: Result) -> bool:
-    """Return whether nothing shows that a result is slower: without an interval nothing does."""
+def _is_slower(result: Result, fastest: Result) -> bool:
+    """Return whether the interval shows that a result is slower; without an interval nothing does."""
     ratio = paired(fastest, result)
-    return ratio is None or ratio.interval is None or ratio.interval[0] <= 1
+    return ratio is not None and ratio.interval is not None and ratio.interval[0] > 1
 
 
 def _of_group(group: Group) -> str:
@@ -71,8 +71,25 @@ def _beside(fastest: Result, second: Result) -> str:
 
 
 def _how_sure(group: Group) -> str:
-    equals = [group.label(variant) for variant in _fit(group)[1:]]
-    if not equals:
+    fastest, *others = group.candidates
+    unsure = [other for other in others if not _is_slower(other, fastest)]
+    if not unsure:
         return "The 95 % interval over each other variant is above 1."
-    named = ", ".join(equals[:_MANY]) + (f" and {len(equals) - _MANY} more" if len(equals) > _MANY else "")
-    return f"That is not sure: as fast or faster may be {named}."
+    equals, unknown = [], []
+    for other in unsure:
+        ratio = paired(other, fastest)
+        if ratio is None or ratio.interval is not None:
+            equals.append(other.label)
+        else:
+            unknown.append(f"{other.label} ({formats.times(ratio.estimate)} of its speed)")
+    sentences = []
+    if equals:
+        sentences.append(f"That is not sure: as fast or faster may be {_some(equals)}.")
+    if unknown:
+        sentences.append(f"One round is too few to be sure of {_some(unknown)}.")
+    return " ".join(sentences)
+
+
+def _some(labels: Sequence[str]) -> str:
+    more = f" and {len(labels) - _MANY} more" if len(labels) > _MANY else ""
+    return ", ".join(labels[:_MANY]) + more

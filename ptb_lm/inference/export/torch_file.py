@@ -17,7 +17,7 @@ def torchscript(module: PlainLanguageModel, words: Sequence[str]) -> bytes:
     content = io.BytesIO()
     with warnings.catch_warnings():
         # torch advises torch.export instead, which fixes the number of steps.
-        warnings.simplefilter("ignore", DeprecationWarning)
+        warnings.filterwarnings("ignore", r"`torch\.jit\.")
         torch.jit.save(torch.jit.script(module), content, _extra_files={VOCABULARY: json.dumps(list(words))})
     return content.getvalue()
 
