@@ -265,7 +265,7 @@ def test_the_engine_is_what_really_ran() -> None:
     )
     alike, batch = random_batch(config), random_batch(config, LENGTHS)
     for given, name in ((alike, "oneDNN"), (batch, "ATen, for packed sequences"), (alike, "oneDNN")):
-        with torch.profiler.profile() as profile:
+        with torch.profiler.profile(acc_events=True) as profile:
             built.read([built.train_step(given)])
         ran_onednn = any("mkldnn_rnn_layer" in event.name for event in profile.events())
         assert ran_onednn == (name == "oneDNN")
