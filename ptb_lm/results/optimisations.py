@@ -37,12 +37,6 @@ TORCH = (
     Change("freed memory kept", ["torch/cudnn"], "without-kept-memory/custom"),
     Change("fast masks", ["torch/cudnn"], "without-fast-masks/custom"),
     Change("`block_fused`: kernels of our own", ["torch/block_fused"], "without-own-kernels/custom"),
-    # Rows from before there were kernels have the model itself in place of the model without them.
-    Change(
-        "`block_fused` without kernels: the recurrent matrix rearranged once",
-        ["without-own-kernels/custom", "torch/block_fused"],
-        "without-packed-recurrence/custom",
-    ),
     Change("nothing: `cudnn`, measured twice", ["torch/cudnn#again"], "torch/cudnn"),
 )
 TENSORFLOW = (

@@ -103,10 +103,7 @@ def optimisations(config: str) -> Iterator[Suite]:
     Ten rounds of five processes: two blocks of a process tell it from the noise of a block, and more of them
     leave what differs between processes as it is.
     """
-    torch = (
-        *("own_softmax", "sparse_embedding", "kept_memory"),
-        *("fast_masks", "own_kernels", "packed_recurrence"),
-    )
+    torch = ("own_softmax", "sparse_embedding", "kept_memory", "fast_masks", "own_kernels")
     without = {f"without-{what.replace('_', '-')}": f"without:{what}" for what in torch}
     yield Suite(
         f"bench-optimisations-{config}-DEVICE",

@@ -183,13 +183,6 @@ def float32_products(x: Tensor) -> contextlib.AbstractContextManager[None]:
     return onednn() if chosen().products == "oneDNN" else contextlib.nullcontext()
 
 
-def by_mkl(x: Tensor) -> bool:
-    """Return whether torch gives products of such a tensor to MKL."""
-    if x.device.type != "cpu" or x.dtype != torch.float32 or not torch.backends.mkl.is_available():
-        return False
-    return torch.compiler.is_compiling() or chosen().products != "oneDNN"
-
-
 def by_openblas(*matrices: Tensor) -> native.Kernels | None:
     """Return our own kernels, if they are to multiply such matrices by OpenBLAS; they record no gradient."""
     if torch.compiler.is_compiling() or any(

@@ -24,7 +24,6 @@ from torch import Tensor
 from ptb_lm.torch_backend import cpu
 from ptb_lm.torch_backend.native import Kernels
 from ptb_lm.torch_backend.products import times, times_transposed, transposed_times
-from ptb_lm.torch_backend.repeated import by_transpose
 
 
 class FusedSequence(torch.autograd.Function):
@@ -138,7 +137,6 @@ def _back_by_operations(ctx: Any, d_output_PH: Tensor, d_c_last_BH: Tensor) -> t
     )
     # A sample that has ended waits in these, below the ones that run, until its last step is reached.
     d_h_BH, d_c_BH = torch.zeros_like(h_all[:batch]), d_c_last_BH.clone()
-    through_recurrence = by_transpose(recurrent_kernel, batch)
     with cpu.float32_products(x_PI):
         for t in reversed(range(len(running))):
             d_h, d_c = d_h_BH[: running[t]], d_c_BH[: running[t]]
@@ -148,9 +146,9 @@ def _back_by_operations(ctx: Any, d_output_PH: Tensor, d_c_last_BH: Tensor) -> t
             by_h[t].mul_(d_h)
             d_c.mul_(forgotten[t])
             if running[t] == batch:
-                d_h_BH = through_recurrence(d_gates[t])
+                d_h_BH = d_gates[t] @ recurrent_kernel.T
             else:
-                d_h.copy_(through_recurrence(d_gates[t]))
+                d_h.copy_(d_gates[t] @ recurrent_kernel.T)
     return d_gates_PG, d_h_BH, d_c_BH
 
 

@@ -46,7 +46,6 @@ def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A CPU that computes by torch's operations alone; and float16 begins with a gradient that overflows."""
     half = precision.PRECISIONS["fp16"]._replace(loss_scale=2.0**17)
     monkeypatch.setitem(precision.PRECISIONS, "fp16", half)
-    monkeypatch.setattr(cpu, "by_mkl", lambda x: False)
     monkeypatch.setattr(graph, "_failure", None)
     with cpu.using(kernels="torch", products="MKL"):
         yield

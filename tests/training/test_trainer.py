@@ -2,10 +2,6 @@
 
 import itertools
 import math
-import os
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -387,28 +383,6 @@ def test_resume_with_more_epochs_equals_a_longer_run(text_folder: Path, tmp_path
     assert main(arguments(text_folder, expected, "--epochs", "3")) == 0
     assert main(arguments(text_folder, run)) == 0
     assert main(["--resume", str(run), "--epochs", "3"]) == 0
-    assert_equal_runs(run, expected)
-
-
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_signals_save_and_print_the_resume_command(
-    number: signal.Signals, status: int, text_folder: Path, tmp_path: Path
-) -> None:
-    run, expected = tmp_path / "run", tmp_path / "expected"
-    flags = ("--epochs", "40", "--lr-decay", "0.99")
-    command = [sys.executable, "-m", "ptb_lm.train", *arguments(text_folder, run, *flags)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    while not (run / "metrics.jsonl").exists() or not (run / "metrics.jsonl").read_text():
-        assert process.poll() is None, process.communicate()
-        time.sleep(0.01)
-    os.kill(process.pid, number)
-    _, stderr = process.communicate(timeout=60)
-    assert process.returncode == status, stderr
-    assert f"python -m ptb_lm.train --resume {run}" in stderr
-    assert "Traceback" not in stderr
-    assert not list(run.rglob("*.tmp"))
-    assert main(["--resume", str(run)]) == 0
-    assert main(arguments(text_folder, expected, *flags)) == 0
     assert_equal_runs(run, expected)
 
 

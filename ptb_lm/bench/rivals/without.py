@@ -20,7 +20,7 @@ from ptb_lm import host
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
 from ptb_lm.model.dropout import Place
-from ptb_lm.torch_backend import cpu, dropout, fused, loss, network
+from ptb_lm.torch_backend import cpu, dropout, loss, network
 from ptb_lm.torch_backend.backend import TorchBackend
 
 Weights = Mapping[str, NDArray[Any]]
@@ -102,13 +102,6 @@ def own_kernels(config: Config, weights: Weights, **chosen: Any) -> TorchBackend
 def chosen_library(config: Config, weights: Weights, **chosen: Any) -> TorchBackend:
     """Return `block_fused` with torch's own float32 products, whichever library is this machine's choice."""
     cpu.use(cpu.Implementation(cpu.default().kernels, "MKL"))
-    return _built("block_fused", TorchBackend, config, weights, chosen)
-
-
-def packed_recurrence(config: Config, weights: Weights, **chosen: Any) -> TorchBackend:
-    """Return `block_fused` without kernels, its matrix rearranged at every step of the backward pass."""
-    cpu.use(cpu.Implementation("torch", "MKL"))
-    _replace(fused, "by_transpose", lambda matrix_KN, rows: lambda x_BN: x_BN @ matrix_KN.T)
     return _built("block_fused", TorchBackend, config, weights, chosen)
 
 

@@ -11,7 +11,7 @@ pytestmark = pytest.mark.slow
 
 TORCH = [
     f"ptb_lm.bench.rivals.without:{what}"
-    for what in ("own_softmax", "sparse_embedding", "kept_memory", "fast_masks", "packed_recurrence")
+    for what in ("own_softmax", "sparse_embedding", "kept_memory", "fast_masks")
 ]
 TENSORFLOW = [
     f"ptb_lm.bench.rivals.without_tensorflow:{what}"
