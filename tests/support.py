@@ -1,7 +1,8 @@
 """Functions that the tests share; fixtures are in conftest.py."""
 
+import contextlib
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -61,3 +62,12 @@ def numeric_gradient(
             gradient[index] += weight * (above - loss())
         array[index] = kept
     return gradient
+
+
+@contextlib.contextmanager
+def pytensor_interpreted() -> Iterator[None]:
+    """PyTensor's graphs without a compiler, which takes minutes for them."""
+    import pytensor
+
+    with pytensor.config.change_flags(mode="FAST_COMPILE", cxx=""):
+        yield

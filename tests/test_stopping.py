@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import runs
 from support import installed
@@ -18,7 +17,7 @@ from support import installed
 from ptb_lm import train
 from ptb_lm.data.vocabulary import Vocabulary
 from ptb_lm.files import locked
-from ptb_lm.training import launch, run_flags, run_folder, tensors
+from ptb_lm.training import launch, run_flags, run_folder
 from ptb_lm.training.run_directory import RunDirectory
 
 pytestmark = pytest.mark.slow
@@ -44,17 +43,6 @@ def expected(data: Path) -> dict[str, Path]:
     return Made()
 
 
-def assert_equal_runs(run: Path, expected: Path) -> None:
-    """The same weights, state and perplexities, to the last bit."""
-    for of in ("state", "weights"):
-        found, wanted = (tensors.load(getattr(RunDirectory(path), of))[0] for path in (run, expected))
-        assert found.keys() == wanted.keys()
-        for name, array in found.items():
-            np.testing.assert_array_equal(array, wanted[name], err_msg=name)
-    for key in ("test_perplexity", "valid_perplexity", "final_test_perplexity", "best_epoch", "epochs"):
-        assert runs.result(run)[key] == runs.result(expected)[key]
-
-
 @contextmanager
 def training(data: Path, run: Path, *more: str, **streams: Any) -> Iterator[subprocess.Popen[str]]:
     """A training in a process of its own, some epochs after its start."""
@@ -75,7 +63,7 @@ def assert_goes_on(run: Path, expected: Path) -> None:
     assert not list(run.rglob("*.tmp"))
     assert not (run / "result.json").exists()
     assert train.main(["--resume", str(run)]) == 0
-    assert_equal_runs(run, expected)
+    runs.assert_equal_runs(run, expected)
 
 
 @pytest.mark.parametrize(
@@ -128,7 +116,7 @@ def test_the_same_signal_twice_ends_it_at_once(data: Path, expected: dict[str, P
         assert "Traceback" not in process.communicate()[1]
     assert process.returncode in (130, -signal.SIGINT)
     assert train.main(["--resume", str(run)]) == 0
-    assert_equal_runs(run, expected["torch"])
+    runs.assert_equal_runs(run, expected["torch"])
 
 
 @contextmanager

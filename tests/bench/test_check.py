@@ -13,7 +13,7 @@ import mutants
 import numpy as np
 import pytest
 import wrong_variant
-from support import installed
+from support import installed, pytensor_interpreted
 from torch import nn
 
 from ptb_lm import files
@@ -218,11 +218,9 @@ def test_a_timed_step_follows_from_the_gradient_that_is_compared(loss: str, seed
 @installed("pytensor")
 def test_pytensor_s_classifier_passes() -> None:
     """Without a compiler, which takes minutes; test_pytensor.py compares what it makes."""
-    import pytensor
-
     config = dataclasses.replace(CLASSIFIERS["cross_entropy"].config, bidirectional=False)
     task = dataclasses.replace(CLASSIFIERS["cross_entropy"], config=config)
-    with pytensor.config.change_flags(mode="FAST_COMPILE", cxx=""):
+    with pytensor_interpreted():
         check.check(task, builder("pytensor/scan", task=task), precision="fp32", seed=3)
 
 

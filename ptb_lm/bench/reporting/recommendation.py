@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from ptb_lm.bench.findings import Group, Result, paired
+from ptb_lm.bench.intervals import Ratio
 from ptb_lm.bench.reporting import formats
 
 _MANY = 4  # labels in a sentence, at most
@@ -36,14 +37,16 @@ def _overall(measured: Sequence[Group]) -> str:
 
 def _fit(group: Group) -> list[str]:
     """Return the names of the fastest variant and of all that nothing shows to be slower."""
-    first, *others = group.candidates
-    return [first.variant, *(other.variant for other in others if not _is_slower(other, first))]
+    return [group.candidates[0].variant, *(result.variant for result, _ in _unsure(group))]
 
 
-def _is_slower(result: Result, fastest: Result) -> bool:
-    """Return whether the interval shows that a result is slower; without an interval nothing does."""
-    ratio = paired(fastest, result)
-    return ratio is not None and ratio.interval is not None and ratio.interval[0] > 1
+def _unsure(group: Group) -> Iterator[tuple[Result, Ratio | None]]:
+    """Yield what no interval shows to be slower than the fastest, and how many times as fast that is."""
+    fastest, *others = group.candidates
+    for other in others:
+        ratio = paired(fastest, other)
+        if ratio is None or ratio.interval is None or ratio.interval[0] <= 1:
+            yield other, ratio
 
 
 def _of_group(group: Group) -> str:
@@ -71,23 +74,17 @@ def _beside(fastest: Result, second: Result) -> str:
 
 
 def _how_sure(group: Group) -> str:
-    fastest, *others = group.candidates
-    unsure = [other for other in others if not _is_slower(other, fastest)]
-    if not unsure:
-        return "The 95 % interval over each other variant is above 1."
-    equals, unknown = [], []
-    for other in unsure:
-        ratio = paired(other, fastest)
+    equals, unknown, sentences = [], [], []
+    for other, ratio in _unsure(group):
         if ratio is None or ratio.interval is not None:
             equals.append(other.label)
         else:
-            unknown.append(f"{other.label} ({formats.times(ratio.estimate)} of its speed)")
-    sentences = []
+            unknown.append(f"{other.label} ({formats.times(1 / ratio.estimate)} of its speed)")
     if equals:
         sentences.append(f"That is not sure: as fast or faster may be {_some(equals)}.")
     if unknown:
         sentences.append(f"One round is too few to be sure of {_some(unknown)}.")
-    return " ".join(sentences)
+    return " ".join(sentences) or "The 95 % interval over each other variant is above 1."
 
 
 def _some(labels: Sequence[str]) -> str:
