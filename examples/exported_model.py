@@ -18,7 +18,7 @@ import numpy as np
 
 import ptb_lm
 from ptb_lm import cli
-from ptb_lm.errors import UserError
+from ptb_lm.errors import UserError, how_to_install
 
 PROG = "examples/exported_model.py"
 
@@ -40,10 +40,7 @@ def _compare(arguments: argparse.Namespace) -> int:
     try:
         import onnxruntime
     except ImportError:
-        raise UserError(
-            "onnxruntime is not installed; install it with: pip install 'ptb-lm[export]' (a checkout: -e "
-            "'.[export]')"
-        ) from None
+        raise UserError(f"onnxruntime is not installed; {how_to_install('export')}") from None
 
     sentences = arguments.sentences.read_text(encoding="utf-8").splitlines()
     # It splits the text as that of the training was split, and refuses a word that the model cannot read.

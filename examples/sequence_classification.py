@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from ptb_lm import classifier, cli, files
 from ptb_lm.classifier import Batch, Classifier, ClassifierConfig
-from ptb_lm.errors import DivergenceError, UserError
+from ptb_lm.errors import DivergenceError, UserError, how_to_install
 from ptb_lm.model import frameworks, parameters
 from ptb_lm.training.scalars import Scalars
 
@@ -70,7 +70,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 def train(chosen: argparse.Namespace) -> int:
     """Train a classifier, and score the weights of its best epoch on the test split."""
     if metrics is None:
-        raise UserError("install scikit-learn: pip install 'ptb-lm[bench]' (a checkout: -e '.[bench]')")
+        raise UserError(f"scikit-learn is not installed; {how_to_install('bench')}")
     if chosen.sequences < 2 * BATCH_SIZE:
         raise UserError(f"--sequences must be at least {2 * BATCH_SIZE}, not {chosen.sequences}")
     training, others = split(make_data(chosen.sequences, seed=chosen.seed), part=0.4, seed=chosen.seed)

@@ -1,6 +1,11 @@
 """The errors that a command reports as one sentence instead of a traceback."""
 
 
+def how_to_install(extra: str) -> str:
+    """Return the clause that tells how to install an extra of this package, which is on no index."""
+    return f"install it in the checkout with: pip install -e '.[{extra}]'"
+
+
 class UserError(Exception):
     """Something that the user can correct: a name, a value, a file. Commands exit with status 2."""
 

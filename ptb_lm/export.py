@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ptb_lm import cli
-from ptb_lm.errors import UserError
+from ptb_lm.errors import UserError, how_to_install
 from ptb_lm.model.cells import LSTM
 
 PROG = "python -m ptb_lm.export"
@@ -54,10 +54,7 @@ def _parser() -> cli.Parser:
 
 def _export(arguments: argparse.Namespace) -> int:
     if arguments.format == "onnx" and importlib.util.find_spec("onnx") is None:
-        raise UserError(
-            "the package onnx is not installed; install it with: pip install 'ptb-lm[export]' (a checkout: "
-            "-e '.[export]')"
-        )
+        raise UserError(f"the package onnx is not installed; {how_to_install('export')}")
     if arguments.format == "torchscript" and arguments.steps is not None:
         raise UserError(
             "--steps cannot be combined with --format torchscript: its model takes any number of steps"

@@ -87,7 +87,8 @@ def _add_data(group: argparse._ArgumentGroup) -> None:
 
 
 def _add_model(group: argparse._ArgumentGroup) -> None:
-    _add_choice(group, "--config", PRESETS, f"the preset: {described.one_of(PRESETS, 'small')}")
+    presets = described.one_of(PRESETS, "small")
+    _add_choice(group, "--config", PRESETS, f"the preset: {presets}; demo with --data synthetic")
     _add_choice(group, "--cell", CELLS, f"the recurrent cell: {described.one_of(CELLS, LSTM)}")
     for each in HYPERPARAMETERS:
         if each.name in OF_THE_MODEL:

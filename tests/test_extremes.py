@@ -145,7 +145,7 @@ def test_the_bound_of_the_embedded_corpus_is_verified_when_it_is_read(by: str, t
         path.write_text(path.read_text().replace("2.25", "2.26"))
     else:
         path.write_text(json.dumps(record) if by == "no hash" else "[" * 100_000)
-    with pytest.raises(UserError, match="does not hold the perplexities of the embedded corpus"):
+    with pytest.raises(UserError, match="does not hold the perplexities of the synthetic corpus"):
         synthetic.bound(tmp_path)
 
 

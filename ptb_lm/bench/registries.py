@@ -8,13 +8,14 @@ import dataclasses
 from collections.abc import Mapping
 
 from ptb_lm import classifier
+from ptb_lm.errors import how_to_install
 from ptb_lm.model.frameworks import FRAMEWORKS, Framework
 
 _KERAS_MODELS = {
     "lstm": "keras.layers.LSTM, Keras's own loop over elementary operations",
     "cudnn": "keras.layers.LSTM with cuDNN on a GPU; on a CPU, of torch alone, a loop after one product",
 }
-_KERAS_MISSING = "install it with: pip install 'ptb-lm[jax]' (a checkout: -e '.[jax]')"
+_KERAS_MISSING = how_to_install("jax")
 
 
 def _program(
@@ -121,7 +122,7 @@ CLASSIFIERS: dict[str, Framework] = {
         executions=("graph",),
         unrolls=("loop",),
         precisions=("fp32", "fp64"),
-        missing="install it with: pip install 'ptb-lm[pytensor]' (a checkout: -e '.[pytensor]')",
+        missing=how_to_install("pytensor"),
         refusals={},
     ),
 }

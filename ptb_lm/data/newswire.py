@@ -1,4 +1,4 @@
-"""The process that writes the embedded corpus: newswire-like English as a hidden Markov model.
+"""The process that writes the synthetic corpus: newswire-like English as a hidden Markov model.
 
 Its state is a topic and a slot in the grammar of a sentence. Two things are worth remembering that no single
 word shows for certain: the number of the subject until its verb, and the topic, which lasts for several

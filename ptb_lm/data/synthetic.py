@@ -1,4 +1,4 @@
-"""The embedded corpus: text drawn from a known process, so that the best possible perplexity is known."""
+"""The synthetic corpus: text drawn from a known process, so that the best possible perplexity is known."""
 
 import hashlib
 import json
@@ -63,7 +63,7 @@ def _record(folder: Path) -> dict[str, Any]:
             return record
     except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         pass
-    raise UserError(f"{path} does not hold the perplexities of the embedded corpus")
+    raise UserError(f"{path} does not hold the perplexities of the synthetic corpus")
 
 
 def _digest(record: Mapping[str, Any]) -> str:

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from ptb_lm.data.vocabulary import EOS, UNK
-from ptb_lm.errors import UserError
+from ptb_lm.errors import UserError, how_to_install
 
 TOKENIZERS = ("whitespace", "words", "characters")
 SPACE = "▁"  # U+2581, as SentencePiece writes it: a space among characters
@@ -128,8 +128,7 @@ def _treebank() -> Callable[[str], list[str]]:
         from nltk.tokenize.punkt import PunktParameters, PunktSentenceTokenizer
     except ModuleNotFoundError:
         raise UserError(
-            "--tokenize words needs the package nltk, which is not installed; install it with: pip "
-            "install 'ptb-lm[text]' (a checkout: -e '.[text]')"
+            f"--tokenize words needs the package nltk, which is not installed; {how_to_install('text')}"
         ) from None
     parameters = PunktParameters()
     parameters.abbrev_types.update(_ABBREVIATIONS.split())

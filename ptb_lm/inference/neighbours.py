@@ -10,13 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ptb_lm.data.vocabulary import Vocabulary
-from ptb_lm.errors import UserError
+from ptb_lm.errors import UserError, how_to_install
 from ptb_lm.files import atomic_path, atomic_write
 from ptb_lm.inference.checks import check_count, check_text
 
-MISSING = (
-    "is not installed; install it with: pip install 'ptb-lm[neighbours]' (a checkout: -e '.[neighbours]')"
-)
+MISSING = f"is not installed; {how_to_install('neighbours')}"
 METHODS = ("pca", "tsne")
 
 

@@ -174,7 +174,7 @@ PRESETS: dict[str, Config] = {
         init_scale=0.04,
         max_grad_norm=10.0,
     ),
-    # For the embedded corpus: one layer is enough for its grammar, and ends within two minutes on two cores.
+    # For the synthetic corpus: one layer is enough for its grammar, and ends within two minutes on two cores.
     # A tighter bound on the gradient lets so short a run use the full learning rate for an epoch.
     "demo": SMALL.replace(num_layers=1, hidden_size=128, epochs=4, decay_after=1, max_grad_norm=2.0),
     # For results/records.md: test perplexity 78.3 in as few seconds as possible; both recipes have the same.

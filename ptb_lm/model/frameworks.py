@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from ptb_lm.errors import how_to_install
+
 
 @dataclass(frozen=True)
 class Framework:
@@ -73,7 +75,7 @@ FRAMEWORKS: dict[str, Framework] = {
         executions=("graph", "eager", "xla"),
         unrolls=("static", "loop"),
         precisions=("fp32", "fp64"),
-        missing="install it with: pip install 'ptb-lm[tensorflow]' (a checkout: -e '.[tensorflow]')",
+        missing=how_to_install("tensorflow"),
         refusals={
             ("block", "xla"): "XLA cannot compile LSTMBlockCell",
             ("block", "fp64"): "LSTMBlockCell computes in float32 at most",

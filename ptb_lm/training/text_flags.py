@@ -29,7 +29,7 @@ def add_text(group: argparse._ArgumentGroup) -> None:
         "--min-count",
         type=cli.whole(1),
         metavar="N",
-        help=f"replace words that occur fewer times by <unk> (default: {LEAST_COUNT})",
+        help=f"replace words that occur fewer times by <unk> (default: {LEAST_COUNT}); not with --vocab-size",
     )
     add(
         "--vocab-size",

@@ -475,8 +475,8 @@ def test_without_matplotlib_a_sentence_says_how_to_get_the_page(
     wrote, page = capsys.readouterr().out.splitlines()
     assert wrote == f"wrote {tmp_path / 'report.md'}"
     assert page == (
-        "report.html is not written: install matplotlib to get it: pip install 'ptb-lm[bench]' "
-        "(a checkout: -e '.[bench]')"
+        "report.html is not written: matplotlib is not installed; install it in the checkout "
+        "with: pip install -e '.[bench]'"
     )
 
 

@@ -270,7 +270,7 @@ def test_without_scikit_learn_one_sentence_says_how_to_install_it() -> None:
     done = python("-c", code, str(FILE))
     assert done.returncode == 2
     assert runs.sentence(done.stderr, example) == (
-        "install scikit-learn: pip install 'ptb-lm[bench]' (a checkout: -e '.[bench]')"
+        "scikit-learn is not installed; install it in the checkout with: pip install -e '.[bench]'"
     )
     assert done.stdout == ""
 

@@ -1,4 +1,4 @@
-"""The process that writes the embedded corpus."""
+"""The process that writes the synthetic corpus."""
 
 import numpy as np
 

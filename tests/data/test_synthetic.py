@@ -1,4 +1,4 @@
-"""The embedded corpus: its bytes, its bound, and its files."""
+"""The synthetic corpus: its bytes, its bound, and its files."""
 
 import hashlib
 import json

@@ -207,7 +207,7 @@ def test_onnx_without_the_package_is_refused(
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     problem = runs.refusal(capsys, export, run, "--format", "onnx", "--out", tmp_path / "m.onnx")
     assert problem.startswith(
-        "the package onnx is not installed; install it with: pip install 'ptb-lm[export]'"
+        "the package onnx is not installed; install it in the checkout with: pip install -e '.[export]'"
     )
 
 
@@ -265,6 +265,5 @@ def test_the_example_says_that_onnxruntime_is_not_installed(
     monkeypatch.setitem(sys.modules, "onnxruntime", None)  # so that importing it fails
     problem = runs.refusal(capsys, example, tmp_path / "run", tmp_path / "sentences")
     assert problem == (
-        "onnxruntime is not installed; install it with: pip install 'ptb-lm[export]' (a checkout: -e "
-        "'.[export]')"
+        "onnxruntime is not installed; install it in the checkout with: pip install -e '.[export]'"
     )

@@ -409,8 +409,7 @@ def test_without_tensorflow_one_sentence_says_how_to_install_it(data: Path, tmp_
     done = python(code, *runs.arguments(data, tmp_path / "run", "--framework", "tensorflow"))
     assert done.returncode == 2
     assert runs.sentence(done.stderr, train) == (
-        "tensorflow is not installed; install it with: pip install 'ptb-lm[tensorflow]' "
-        "(a checkout: -e '.[tensorflow]')"
+        "tensorflow is not installed; install it in the checkout with: pip install -e '.[tensorflow]'"
     )
     assert not (tmp_path / "run").exists()
 

@@ -15,7 +15,7 @@ from ptb_lm.bench.reporting.document import Bars, Curves, Plot
 from ptb_lm.bench.reporting.page_style import LIGHT
 from ptb_lm.bench.reporting.perplexity_plot import draw_curves, draw_lines
 from ptb_lm.bench.reporting.plot_style import STYLE
-from ptb_lm.errors import UserError
+from ptb_lm.errors import UserError, how_to_install
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _WIDTH = 4.6  # inches
 _BAR_HEIGHT = 0.40  # inches, with its line of text
 
-MISSING = "install matplotlib to get it: pip install 'ptb-lm[bench]' (a checkout: -e '.[bench]')"
+MISSING = f"matplotlib is not installed; {how_to_install('bench')}"
 
 
 def svg(plot: Plot, *, name: str) -> str:
