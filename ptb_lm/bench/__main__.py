@@ -62,7 +62,11 @@ def _parser() -> cli.Parser:
 def _add_choice(parser: cli.Parser, verb: str) -> None:
     """Add the flags that say what is measured, or checked."""
     parser.add_argument(
-        "suite", nargs="?", choices=tuple(SUITES), default=DEFAULT_SUITE, help="default: %(default)s"
+        "suite",
+        nargs="?",
+        choices=tuple(SUITES),
+        default=DEFAULT_SUITE,
+        help="the suite (default: %(default)s)",
     )
     parser.add_argument(
         "--workloads",
@@ -89,15 +93,21 @@ def _add_choice(parser: cli.Parser, verb: str) -> None:
         metavar="NAME=MODULE:FUNCTION",
         help=f"{verb} your own variants too",
     )
-    parser.add_argument("--batch-size", type=cli.whole(1), help="default: as the workload declares")
-    parser.add_argument("--device", choices=frameworks.DEVICES, default="auto", help="default: %(default)s")
+    parser.add_argument(
+        "--batch-size", type=cli.whole(1), help="rows of a batch (default: as the workload declares)"
+    )
+    parser.add_argument(
+        "--device", choices=frameworks.DEVICES, default="auto", help="where to compute (default: %(default)s)"
+    )
     parser.add_argument(
         "--precision",
         choices=frameworks.PRECISIONS,
         default="fp32",
         help="precision of the variants whose names give none (default: %(default)s)",
     )
-    parser.add_argument("--seed", type=cli.whole(0), default=1, help="default: %(default)s")
+    parser.add_argument(
+        "--seed", type=cli.whole(0), default=1, help="of weights and inputs (default: %(default)s)"
+    )
 
 
 def _add_how_it_is_measured(run: cli.Parser) -> None:
@@ -106,7 +116,11 @@ def _add_how_it_is_measured(run: cli.Parser) -> None:
         metavar="VARIANT[@PRECISION]",
         help="the variant to compare with (default: as the workload declares)",
     )
-    run.add_argument("--rounds", type=cli.whole(1), help="default: as the workload declares (list SUITE)")
+    run.add_argument(
+        "--rounds",
+        type=cli.whole(1),
+        help="blocks of steps of each variant (default: as the workload declares; list SUITE)",
+    )
     run.add_argument(
         "--processes",
         type=cli.whole(1),
@@ -117,20 +131,24 @@ def _add_how_it_is_measured(run: cli.Parser) -> None:
         type=cli.positive,
         default=600.0,
         metavar="SECONDS",
-        help="reduce steps and rounds if a variant would take longer per pass (default: %(default)g)",
+        help="how long all timed blocks of a variant in a pass may take; steps and rounds beyond are cut "
+        "(default: %(default)g)",
     )
 
 
 def _add_report(reporting: cli.Parser) -> None:
     reporting.add_argument("folder", type=Path, metavar="DIR", help="the folder that run wrote")
-    kept = "; kept for later reports and comparisons"
-    reporting.add_argument("--baseline", metavar="VARIANT", help=f"the variant to compare with{kept}")
+    reporting.add_argument(
+        "--baseline",
+        metavar="VARIANT",
+        help="the variant to compare with; kept for later reports and comparisons",
+    )
     reporting.add_argument(
         "--runs",
         nargs="*",
         type=Path,
         metavar="RUN",
-        help=f"training runs whose learning curves to show{kept}",
+        help="training runs whose learning curves to show; kept for later reports",
     )
 
 

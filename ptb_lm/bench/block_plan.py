@@ -24,11 +24,13 @@ class Plan:
 
     Attributes:
         steps: Of a block.
+        wanted: How many steps would fill a block.
         rounds: How many blocks.
         limit: Seconds that the blocks may take together.
     """
 
     steps: int
+    wanted: int
     rounds: int
     limit: float
 
@@ -38,7 +40,7 @@ class Plan:
             f"{done} of {wanted} {what}"
             for done, wanted, what in (
                 (self.rounds, workload.rounds, "rounds"),
-                (self.steps, workload.steps, "steps a round"),
+                (self.steps, self.wanted, "steps a round"),
                 (warm_up.warm_up_steps, workload.warm_up, "steps to warm up"),
             )
             if done < wanted
@@ -59,6 +61,7 @@ def plan(workload: Workload, *, step_seconds: float, limit: float, steps: int | 
     wanted = max(workload.steps, math.ceil(ROOM * BLOCK_SECONDS / step_seconds))
     return Plan(
         steps=steps or max(1, min(wanted, affordable // workload.rounds)),
+        wanted=wanted,
         rounds=max(1, min(workload.rounds, affordable)),
         limit=limit,
     )

@@ -6,7 +6,7 @@ from typing import Any
 
 from ptb_lm.bench import intervals
 from ptb_lm.bench.intervals import Ratio, Spread
-from ptb_lm.bench.rows import Row, Work
+from ptb_lm.bench.rows import MEASURED, Row, Work
 from ptb_lm.bench.variants import original
 
 
@@ -104,8 +104,26 @@ class Group:
 
     @property
     def candidates(self) -> list[Result]:
-        """What was measured, the fastest first, without what was measured a second time."""
-        return [result for result in self.results if result.blocks and not result.is_repetition]
+        """What was measured to its end, the fastest first, without what was measured a second time."""
+        return [
+            result
+            for result in self.results
+            if result.blocks and result.status == MEASURED and not result.is_repetition
+        ]
+
+    @property
+    def fastest(self) -> Result | None:
+        """The first candidate that no other was faster than, in the rounds that the two have in common.
+
+        The order of the candidates knows only the rounds that they have in common with the baseline. Those of
+        a baseline that was cut may be few.
+        """
+        candidates = self.candidates
+        for one in candidates:
+            ratios = (paired(other, one) for other in candidates if other is not one)
+            if not any(ratio and ratio.interval is not None and ratio.estimate > 1 for ratio in ratios):
+                return one
+        return candidates[0] if candidates else None
 
     @property
     def repetitions(self) -> list[tuple[Result, Ratio]]:

@@ -16,7 +16,7 @@ from ptb_lm.bench.row_log import Record
 from ptb_lm.bench.rows import Row
 from ptb_lm.bench.selection import Options
 from ptb_lm.bench.suites import SUITES
-from ptb_lm.bench.variants import Variant
+from ptb_lm.bench.variants import Variant, original
 from ptb_lm.bench.worker import Order
 from ptb_lm.bench.workloads import Workload
 
@@ -51,7 +51,6 @@ class Measurement:
     ) -> None:
         self.options, self.workload, self.record = options, workload, record
         self.machine, self.session, self.command = machine, session, command
-        record.retry(workload.name, {variant.name for variant in workload.variants})
         every = record.measured()
         self.measured = {key: row for key, row in every.items() if row.workload == workload.name}
         used = [row.process for row in every.values()]
@@ -60,9 +59,17 @@ class Measurement:
         batch, declared = workload.task.batch_size, self._declared.task.batch_size
         self._cut = "" if batch == declared else f"batch {batch} of {declared}"
         self._products = products(workload.task)
+        # A run that goes on keeps the plans that it began with, those of variants that were cut, too.
         self._plans: dict[tuple[str, str], Plan] = {}
+        for row in record.rows:
+            if row.workload == workload.name and row.is_measured:
+                key = (row.variant, row.pass_name)
+                if key not in self._plans:
+                    step_seconds, limit = row.startup["step_seconds"], options.row_limit
+                    self._plans[key] = plan(workload, step_seconds=step_seconds, limit=limit, steps=row.steps)
+        wrong = record.wrong(workload.name)
         names = [variant.name for variant in workload.variants]
-        self.wrong = {name: why for name, why in record.wrong(workload.name).items() if name in names}
+        self.wrong = {name: wrong[original(name)] for name in names if original(name) in wrong}
         # Variants and passes.
         self._impossible = {(name, pass_name) for name in self.wrong for pass_name in workload.passes}
 
@@ -75,11 +82,8 @@ class Measurement:
         """Measure a block of a round, or record why that is not possible."""
         row = self._row(variant, pass_name)
         options, workload = self.options, self.workload
-        try:
-            worker = self._worker(variant)
-        except WorkerError as error:
-            for each in workload.passes:
-                self._give_up(variant, each, error)
+        worker = self.prepare(variant)
+        if worker is None:
             return
         try:
             warm_up = worker.warm_up(pass_name, steps=workload.warm_up, limit=options.row_limit / 5)
@@ -105,6 +109,15 @@ class Measurement:
                 **{name: worker.facts[name] for name in ("loss", "parity", "check", "engine", "environment")},
             )
         )
+
+    def prepare(self, variant: Variant) -> Worker | None:
+        """Return a variant's process, checked; None if it cannot do the workload, which is recorded."""
+        try:
+            return self._worker(variant)
+        except WorkerError as error:
+            for each in self.workload.passes:
+                self._give_up(variant, each, error)
+            return None
 
     def _block(
         self, worker: Worker, pass_name: str, steps: int, precision: str
@@ -171,16 +184,9 @@ class Measurement:
         }
 
     def _plan(self, variant: Variant, pass_name: str, warm_up: WarmUp) -> Plan:
-        key = (variant.name, pass_name)
+        key, limit = (variant.name, pass_name), self.options.row_limit
         if key not in self._plans:
-            # An interrupted run goes on by the plan that it began with.
-            done = [row for (_, of, name, _), row in self.measured.items() if (name, of) == key]
-            self._plans[key] = plan(
-                self.workload,
-                step_seconds=done[0].startup["step_seconds"] if done else warm_up.step_seconds,
-                limit=self.options.row_limit,
-                steps=done[0].steps if done else None,
-            )
+            self._plans[key] = plan(self.workload, step_seconds=warm_up.step_seconds, limit=limit)
         return self._plans[key]
 
     def _row(self, variant: Variant, pass_name: str) -> Row:

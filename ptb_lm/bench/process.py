@@ -180,7 +180,10 @@ class Worker:
                     rest = self._block(pass_name, more)["seconds"]
                     total, done, last = total + rest, done + more, rest / more
             self._warm_ups[pass_name] = WarmUp(
-                first_step_seconds=first, warm_up_seconds=total, warm_up_steps=done, step_seconds=last
+                first_step_seconds=first,
+                warm_up_seconds=total,
+                warm_up_steps=done,
+                step_seconds=min(second, last),  # either may have been held up
             )
         return self._warm_ups[pass_name]
 

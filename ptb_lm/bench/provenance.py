@@ -15,15 +15,15 @@ from ptb_lm.bench.selection import Options
 
 PACKAGES = (
     *("torch", "tensorflow", "tensorflow-cpu", "keras", "numpy"),
-    *("jax", "jaxlib", "pytensor", "scipy-openblas32"),
+    *("jax", "jaxlib", "pytensor", "numba", "scipy-openblas32"),
 )
 # A program's text: Python, and the kernels that are compiled.
 SOURCES = ("*.py", "*.cpp")
 # Variables that begin so change what is computed, by which kernels, or with which threads and memory.
 PREFIXES = (
-    *("CUBLAS", "CUDA_", "CUDNN_", "DNNL_", "GLIBC_TUNABLES", "GOMP_", "JAX_", "KMP_", "LD_PRELOAD"),
-    *("MALLOC_", "MKL_", "NVIDIA_TF32", "OMP_", "ONEDNN_", "OPENBLAS_", "PTB_LM_BEFORE"),
-    *("PTB_LM_KERNELS", "PYTENSOR_", "PYTORCH_", "TF_", "TORCH", "XLA_"),
+    *("ATEN_", "CUBLAS", "CUDA_", "CUDNN_", "CXX", "DNNL_", "GLIBC_TUNABLES", "GOMP_", "JAX_", "KMP_"),
+    *("LD_PRELOAD", "MALLOC_", "MKL_", "NUMBA_", "NVIDIA_TF32", "OMP_", "ONEDNN_", "OPENBLAS_"),
+    *("PTB_LM_BEFORE", "PTB_LM_KERNELS", "PYTENSOR_", "PYTORCH_", "TF_", "TORCH", "XLA_"),
 )
 # Of these, what only changes messages; the TensorFlow backend sets it itself.
 MESSAGES = "TF_CPP_"

@@ -2,12 +2,13 @@
 
 import json
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from ptb_lm.bench import rows
 from ptb_lm.bench.rows import Row
+from ptb_lm.bench.variants import original
 from ptb_lm.errors import UserError
 from ptb_lm.files import atomic_write
 
@@ -41,23 +42,19 @@ class Record:
         """All rows."""
         return [row for row, _ in self._lines]
 
-    def retry(self, workload: str, variants: Collection[str]) -> None:
-        """Forget why some variants could not do a workload: it may be possible by now.
-
-        What was wrong stays: who tried until it passed would time it in the end.
-        """
-        self._lines = [
-            (row, text)
-            for row, text in self._lines
-            if row.is_measured
-            or row.status == rows.WRONG
-            or row.workload != workload
-            or row.variant not in variants
-        ]
-        self._rewrite()
-
     def add(self, row: Row) -> None:
-        """Add a row; it is on the disk when this returns."""
+        """Add a row; it is on the disk when this returns.
+
+        It takes the place of a row that says why the same was not possible in an earlier session. If it says
+        only that again, the earlier one stays. What was wrong stays in any case: who tried until it passed
+        would time it in the end.
+        """
+        earlier = [each for each in self.rows if _is_trouble_before(each, row)]
+        if any((each.status, each.reason) == (row.status, row.reason) for each in earlier):
+            return
+        if earlier:
+            self._lines = [(each, text) for each, text in self._lines if each not in earlier]
+            self._rewrite()
         text = rows.to_line(row)
         self._lines.append((row, text))
         with self.path.open("ab") as file:
@@ -72,11 +69,14 @@ class Record:
         }
 
     def wrong(self, workload: str) -> dict[str, str]:
-        """Return the variants that computed something else than the reference, with the first reason."""
+        """Return the programs that computed something else than the reference, with the first reason.
+
+        A program that is measured twice, by two names, has the first of them here.
+        """
         found: dict[str, str] = {}
         for row in self.rows:
             if row.workload == workload and row.status == rows.WRONG:
-                found.setdefault(row.variant, row.reason)
+                found.setdefault(original(row.variant), row.reason)
         return found
 
     def _rewrite(self) -> None:
@@ -102,3 +102,9 @@ class Record:
                     f"{self.folder} holds rows of another run ({name} was {was!r}, now {now!r}); "
                     "choose another --out"
                 )
+
+
+def _is_trouble_before(row: Row, now: Row) -> bool:
+    """Return whether a row says why what another one is about was not possible in an earlier session."""
+    same = (row.workload, row.variant, row.pass_name) == (now.workload, now.variant, now.pass_name)
+    return same and row.session != now.session and not row.is_measured and row.status != rows.WRONG

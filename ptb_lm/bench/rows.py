@@ -22,6 +22,8 @@ MEASURED = "measured"
 WRONG = "wrong"
 STATUSES = (MEASURED, "unavailable", "failed", WRONG)
 PASSES = ("forward", "train")
+# How a row's check["dropout"] begins if the gradients that were compared are those of a second model.
+SECOND_MODEL = "in a second model without it"
 REMEDY = "restore it, or remove the line and measure it again"
 
 

@@ -58,12 +58,18 @@ def _todo(measurement: Measurement, index: int) -> set[tuple[str, str]]:
     """Return the variants and passes to measure in a round.
 
     These are those that the round lacks, and the baseline beside them: rows of two sessions make no ratio. If
-    the baseline is lacking, every variant of that pass is measured again.
+    the baseline is lacking, every variant of that pass is measured again. In a round that was begun before,
+    what is lacking first shows that it can be measured: nothing is measured beside what cannot.
     """
     workload = measurement.workload
     every = {(variant.name, pass_name) for variant in workload.variants for pass_name in workload.passes}
     found = {(variant, of) for _, of, variant, round_ in measurement.measured if round_ == index}
     lacking = {key for key in every - found if not measurement.is_over(*key, index)}
+    if found:
+        for variant in workload.variants:
+            if any(name == variant.name for name, _ in lacking):
+                measurement.prepare(variant)
+        lacking = {key for key in lacking if not measurement.is_over(*key, index)}
     without_baseline = {pass_name for variant, pass_name in lacking if variant == workload.baseline}
     return (
         lacking

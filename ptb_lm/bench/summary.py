@@ -11,9 +11,9 @@ from pathlib import Path
 
 from ptb_lm.bench import report_settings, rows
 from ptb_lm.bench.findings import Group, Result, Summary, distinct, paired
-from ptb_lm.bench.rows import MEASURED, WRONG, Row
+from ptb_lm.bench.rows import MEASURED, SECOND_MODEL, WRONG, Row
 from ptb_lm.bench.selection import instead_of
-from ptb_lm.bench.variants import declared_precision
+from ptb_lm.bench.variants import declared_precision, original
 from ptb_lm.errors import UserError
 
 EQUAL_WORK = ("parameters", "flops_per_step", "items_per_step", "unit")
@@ -70,7 +70,9 @@ def _group(members: Sequence[Row], *, baseline: str | None, source: Path) -> Gro
     by_variant: dict[str, list[Row]] = {}
     for row in members:
         by_variant.setdefault(row.variant, []).append(row)
-    results = {variant: _result(of) for variant, of in by_variant.items()}
+    # A program that is measured twice, by two names, is wrong by both.
+    wrong = {original(row.variant): row for row in reversed(members) if row.status == WRONG}
+    results = {variant: _result(of, wrong.get(original(variant))) for variant, of in by_variant.items()}
     if len({row.work.precision for row in measured if row.work}) > 1:
         results = {variant: _with_precision(result) for variant, result in results.items()}
     warnings = []
@@ -97,15 +99,16 @@ def _slowness(result: Result) -> tuple[float, float]:
     return (-result.ratio.estimate if result.ratio else math.inf), seconds
 
 
-def _result(members: Sequence[Row]) -> Result:
+def _result(members: Sequence[Row], wrong: Row | None) -> Result:
     troubles = [row for row in members if row.status != MEASURED]
-    wrong = next((row for row in troubles if row.status == WRONG), None)
     trouble = wrong or (troubles[0] if troubles else None)
     # Wrong is never fast: what was timed before the error came to light is no figure.
     measured = [row for row in members if row.status == MEASURED and not wrong]
     blocks = tuple(sorted(measured, key=lambda row: row.round))
     planned = max(row.planned_rounds for row in members)
     notes = distinct(row.note for row in members if row.note)
+    if any(row.check.get("dropout", "").startswith(SECOND_MODEL) for row in blocks):
+        notes.append("its gradients were compared in a second model without dropout")
     if blocks and trouble:
         notes.append(f"{trouble.status} after {len(blocks)} of {planned or '?'} rounds: {trouble.reason}")
     elif 0 < len(rounds := {row.round for row in blocks}) < planned:

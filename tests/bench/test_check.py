@@ -454,6 +454,22 @@ def test_copies_lie_side_by_side(task: Any) -> None:
     assert [names.index(name) for name in names] == [0, 0, 2, 2, 4, 4]
 
 
+@pytest.mark.parametrize("distinct", [1, 2, 3, 6])
+def test_the_longest_and_the_shortest_are_among_the_distinct_rows(distinct: int) -> None:
+    """Or a variant that stops before the last time step would pass."""
+    task = CLASSIFIERS["ctc"]
+    for seed in range(5):
+        drawn, found = task.batch(seed=seed), problem.batch(task, distinct=distinct, seed=seed)
+        assert drawn.lengths_B is not None
+        assert found.lengths_B is not None
+        assert len(set(found.lengths_B)) == distinct, "the drawn ones differ from each other"
+        assert found.lengths_B.max() == drawn.lengths_B.max()
+        assert distinct == 1 or found.lengths_B.min() == drawn.lengths_B.min()
+        for x_TI, length in zip(found.x_BTI, found.lengths_B, strict=True):
+            assert np.isfinite(x_TI[:length]).all()
+            assert np.isnan(x_TI[length:]).all()
+
+
 def test_there_are_as_many_copies_of_each_row() -> None:
     for batch_size, distinct in ((20, 20), (6, 6), (7, 7)):
         assert problem.distinct_rows(LANGUAGE.with_batch_size(batch_size)) == distinct

@@ -82,6 +82,7 @@ def row(index: int, seconds: float) -> Row:
         steps=1,
         seconds=seconds,
         startup={"step_seconds": 3.0},
+        work=SMALL.work("train", precision="fp32", device="cpu"),
     )
 
 
@@ -89,19 +90,38 @@ def test_what_was_wrong_is_final_and_what_failed_is_tried_again(tmp_path: Path) 
     record = Record(tmp_path, {})
     record.add(row(0, 1.0))
     for variant, status in (
-        ("torch/cudnn", "wrong"),
+        ("torch/cudnn#again", "wrong"),
         ("torch/block", "failed"),
         ("torch/basic", "unavailable"),
     ):
         record.add(dataclasses.replace(row(0, 1.0), variant=variant, status=status, reason=f"of {variant}"))
     options = Options(suite="quick")
-    for _ in range(2):
-        found = Measurement(options, SMALL, record, MACHINE, session="", command="")
-        assert found.wrong == {"torch/cudnn": "of torch/cudnn"}
-        assert all(found.is_over("torch/cudnn", "train", index) for index in range(5))
-        assert not found.is_over("torch/block", "train", 0)
-        assert [each.status for each in record.rows] == ["measured", "wrong"]
+    found = Measurement(options, SMALL, record, MACHINE, session="", command="")
+    both = ("torch/cudnn", "torch/cudnn#again")
+    assert found.wrong == dict.fromkeys(both, "of torch/cudnn#again"), "they are one program"
+    assert all(found.is_over(name, "train", index) for name in both for index in range(5))
+    assert not found.is_over("torch/block", "train", 0)
     assert record.wrong("another workload") == {}
+
+
+def test_a_failure_stays_until_the_same_is_measured_or_fails_otherwise(tmp_path: Path) -> None:
+    """A run that is interrupted before it tries again must not lose what is known."""
+    failed = dataclasses.replace(row(0, 1.0), status="failed", reason="killed", session="1")
+    record = Record(tmp_path, {})
+    for each in (row(0, 1.0), failed, dataclasses.replace(failed, pass_name="forward")):
+        record.add(each)
+    as_before = record.path.read_bytes()
+    record.add(dataclasses.replace(failed, session="2"))
+    assert record.path.read_bytes() == as_before
+    record.add(dataclasses.replace(failed, session="2", reason="no compiler"))
+    assert [each.reason for each in record.rows] == ["", "killed", "no compiler"]
+    record.add(dataclasses.replace(row(1, 1.0), session="3"))
+    for of in (record, Record(tmp_path, {})):
+        assert [(each.pass_name, each.status) for each in of.rows] == [
+            ("train", "measured"),
+            ("forward", "failed"),
+            ("train", "measured"),
+        ]
 
 
 @pytest.mark.parametrize("seconds", [0.1, 50.0])

@@ -52,11 +52,9 @@ def test_versions_are_those_of_the_packages() -> None:
 
 def test_variables_are_those_that_may_change_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
     before = provenance.variables()
-    for name in ("OMP_WAIT_POLICY", "PTB_LM_KERNELS", "PTB_LM_BEFORE", "XLA_FLAGS"):
+    new = ("ATEN_CPU_CAPABILITY", "CXX", "OMP_WAIT_POLICY", "PTB_LM_BEFORE", "PTB_LM_KERNELS", "XLA_FLAGS")
+    for name in (*new, "PTB_LM_DATA", "TF_CPP_MIN_LOG_LEVEL", "HOME"):
         monkeypatch.setenv(name, "x")
-    for name in ("PTB_LM_DATA", "TF_CPP_MIN_LOG_LEVEL", "HOME"):
-        monkeypatch.setenv(name, "x")
-    new = ("OMP_WAIT_POLICY", "PTB_LM_BEFORE", "PTB_LM_KERNELS", "XLA_FLAGS")
     assert provenance.variables() == {**before, **dict.fromkeys(new, "x")}
 
 

@@ -141,6 +141,15 @@ def test_wrong_is_never_fast(tmp_path: Path) -> None:
     assert (result.blocks, result.ratio) == ((), None)
 
 
+def test_a_program_that_is_wrong_by_one_name_is_wrong_by_both(tmp_path: Path) -> None:
+    speeds = {"torch/basic": 1.0, "torch/cudnn": 2.0, "torch/cudnn#again": 2.0}
+    for wrong in ("torch/cudnn", "torch/cudnn#again"):
+        group = group_of(tmp_path / wrong, [*rounds(speeds), unmeasured("wrong", "off", variant=wrong)])
+        found = {result.variant: (result.status, len(result.blocks)) for result in group.results}
+        both = dict.fromkeys(("torch/cudnn", "torch/cudnn#again"), ("wrong", 0))
+        assert found == {"torch/basic": ("measured", 5), **both}
+
+
 def test_missing_rounds_and_single_rounds_are_noted(tmp_path: Path) -> None:
     rows = [each for each in rounds(SPEEDS) if each["variant"] == "torch/basic" or each["round"] == 0]
     result = result_of(group_of(tmp_path, rows), "torch/cudnn")

@@ -28,6 +28,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ptb_lm.bench import rows
 from ptb_lm.bench.check import expected, problem
 from ptb_lm.bench.check.bounds import BOUNDS, CTC
 from ptb_lm.bench.check.errors import Checked, Errors
@@ -126,7 +127,7 @@ def check(
     if task.config.keep_prob < 1:
         undropped = dataclasses.replace(task, config=dataclasses.replace(task.config, keep_prob=1.0))
         question = dataclasses.replace(question, task=undropped)
-        model, how = None, "in a second model without it"
+        model, how = None, rows.SECOND_MODEL
     asked: Classifier = build(question.task.config, question.weights) if model is None else model
     asked.load_weights(question.weights)
     answered = expected.answer(question)

@@ -32,6 +32,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ptb_lm.bench import rows
 from ptb_lm.bench.check import dropout, expected, language_question, masks, problem
 from ptb_lm.bench.check.bounds import BOUNDS
 from ptb_lm.bench.check.errors import Checked, Errors, WrongError
@@ -72,7 +73,7 @@ def check(
         deviations, seconds = dropout.check(task, model, errors, seed=seed)
         first = first._replace(seconds=seconds)
         how = (
-            f"in a second model without it; with it, the mean of {dropout.WINDOWS} losses is off by "
+            f"{rows.SECOND_MODEL}; with it, the mean of {dropout.WINDOWS} losses is off by "
             f"{deviations:.1f} standard deviations; a step moves the weights by its gradient's norm"
         )
     return Checked(

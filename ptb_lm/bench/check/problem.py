@@ -98,12 +98,16 @@ def text(task: LanguageTask, *, windows: int, distinct: int, seed: int) -> Ids:
 def batch(task: ClassifierTask, *, distinct: int, seed: int) -> Batch:
     """Return a batch, as many of its rows distinct as is asked for.
 
-    Its padding is NaN, which must not count.
+    The longest is among them, from two rows on the shortest, too, and the others lie between. Padding is NaN,
+    which must not count.
     """
     drawn, copies = task.batch(seed=seed), _copies(task, distinct)
     lengths_B = drawn.lengths_B
     if lengths_B is not None:
         drawn.x_BTI[np.arange(task.steps) >= lengths_B[:, None]] = np.nan
+        by_length = np.argsort(-lengths_B, kind="stable")
+        chosen = by_length[np.linspace(0, task.batch_size - 1, distinct).round().astype(int)]
+        copies = np.sort(chosen)[copies]
         lengths_B = lengths_B[copies]
     return Batch(drawn.x_BTI[copies], drawn.labels[copies], lengths_B)
 

@@ -77,7 +77,10 @@ def _markdown(a: Path, b: Path) -> Iterator[str]:
     compared = [
         (first, _pairs(first, second)) for first, second in common if not _incomparable(first, second)
     ]
-    yield f"{_verdict([pair for _, pairs in compared for pair in pairs])}\n"
+    verdict = [_verdict([pair for _, pairs in compared for pair in pairs])]
+    if troubled := list(_troubled(common)):
+        verdict.append(f"In one of the two there are no figures: {'; '.join(troubled)}.")
+    yield f"{markdown_text(' '.join(verdict))}\n"
     yield f"A is {_about(a, one)}; B is {_about(b, two)}.\n"
     for group, pairs in compared:
         yield f"## {markdown_text(group.name)}\n"
@@ -127,11 +130,20 @@ def _pairs(a: Group, b: Group) -> list[_Pair]:
     ]
 
 
+def _troubled(common: Sequence[tuple[Group, Group]]) -> Iterator[str]:
+    """Yield what was measured in one benchmark and is wrong or failed in the other, and why."""
+    for a, b in common:
+        for name, measured, other in (("B", a, b), ("A", b, a)):
+            for result in other.results:
+                before = measured.result(result.variant)
+                if not result.blocks and before and before.blocks:
+                    was = f"{result.status} in {name}"
+                    yield f"{other.name}, {result.label} ({was}: {result.reason})"
+
+
 def _alone(one: Summary, other: Summary) -> Iterator[str]:
-    """Yield what was measured in one benchmark and not in the other."""
-    others = {
-        (*_key(group), result.variant) for group in other.groups for result in group.results if result.blocks
-    }
+    """Yield what was measured in one benchmark and is not part of the other."""
+    others = {(*_key(group), result.variant) for group in other.groups for result in group.results}
     for group in one.groups:
         missing = [
             result.variant

@@ -2,15 +2,18 @@
 
 _TEXT = """
 Times are medians over rounds. In a round every variant does a block of steps, in random order, so that a
-machine that slows down slows all of them. A block takes about a second or longer, after a step that is not
-timed; how many steps and rounds there are is fixed before the first. The ratio of a variant to the baseline
-is taken round by round; its figure is the geometric mean of these ratios, first within a process and then
-over processes. It need not be the ratio of the two medians.
+machine that slows down slows all of them. A block takes about a second or longer, unless a remark says that
+its steps were cut, and comes after a step that is not timed. How many steps and rounds there are is fixed
+before the first. The ratio of a variant to the baseline is taken round by round; its figure is the geometric
+mean of these ratios, first within a process and then over processes. It need not be the ratio of the two
+medians.
 
 Before it is timed, what is timed does two training steps of the same size, from weights at which every part
 of it matters. Their losses and the gradient of every tensor are compared with those of a NumPy reference in
 float64, and a variant that is off by more than its precision explains is wrong: it has no figures. The
-details give the largest errors. In rows of earlier versions gradients were compared on a smaller model.
+details give the largest errors. A plain loop with dropout does not tell its masks. So its gradients are
+compared in a second model without dropout; of the one that is timed, the mean loss and the length of a step.
+In rows of earlier versions gradients were compared on a smaller model.
 
 The 95 % interval is the confidence interval of that ratio, by Student's t on logarithms. Rounds lie within
 processes: what a process draws once, such as its memory layout and tuned kernels, is the same in all of its

@@ -5,60 +5,80 @@ from collections.abc import Iterator, Sequence
 from ptb_lm.bench.findings import Group, Result, paired
 from ptb_lm.bench.intervals import Ratio
 from ptb_lm.bench.reporting import formats
+from ptb_lm.bench.rows import MEASURED
 
 _MANY = 4  # labels in a sentence, at most
+_NOT_SHOWN = "In none of them do 95 % intervals show that every other variant is slower."
 
 
 def lead(groups: Sequence[Group]) -> Iterator[str]:
-    """Yield a sentence or two of all passes together, if several were measured, and of each."""
-    measured = [group for group in groups if group.candidates]
-    if len(measured) > 1:
-        yield _overall(measured)
+    """Yield a sentence or two of all passes together, if several have a choice, and of each."""
+    with_a_choice = [group for group in groups if len(group.candidates) > 1]
+    if len(with_a_choice) > 1:
+        yield _overall(with_a_choice)
     yield from map(_of_group, groups)
 
 
 def _overall(measured: Sequence[Group]) -> str:
     """Say whom to take if one variant came out first in all passes; else that each has its own answer."""
     count = len(measured)
-    first = measured[0].candidates[0]
-    if any(group.candidates[0].variant != first.variant for group in measured):
+    first, *others = (group.fastest for group in measured if group.fastest)
+    if any(other.variant != first.variant for other in others):
         fit = [each for each in measured[0].candidates if all(each.variant in _fit(of) for of in measured)]
         may_be = f" {fit[0].label} may be the fastest in every one." if fit else ""
         return f"No variant came out fastest in all {count} passes: each has its own answer.{may_be}"
     take = f"On this machine take {first.label}."
-    proved = sum(len(_fit(group)) == 1 for group in measured)
+    proved = sum(_is_proved(group) for group in measured)
     if proved == count:
         return f"{take} By 95 % intervals it is faster than every other variant in all {count} passes."
     shown = f"By 95 % intervals it is faster than every other variant in {proved} of them. " if proved else ""
-    rest = "In the others" if proved else "In each"
-    came_out = f"It came out fastest in all {count} passes."
-    return f"{take} {came_out} {shown}{rest} another variant may be as fast or faster."
+    rest = "Another variant may be as fast or faster in the others." if proved else _NOT_SHOWN
+    return f"{take} It came out fastest in all {count} passes. {shown}{rest}"
+
+
+def _is_proved(group: Group) -> bool:
+    """Return whether intervals of processes show that the fastest is faster than every other."""
+    return len(_fit(group)) == 1 and not _few_processes(group)
 
 
 def _fit(group: Group) -> list[str]:
     """Return the names of the fastest variant and of all that nothing shows to be slower."""
-    return [group.candidates[0].variant, *(result.variant for result, _ in _unsure(group))]
+    fastest = group.fastest
+    return [fastest.variant, *(result.variant for result, _ in _unsure(group))] if fastest else []
+
+
+def _few_processes(group: Group) -> bool:
+    """Return whether an interval that puts the fastest first leaves out what differs between processes."""
+    return any(ratio and ratio.unit == "round" for _, ratio in _beside_others(group))
 
 
 def _unsure(group: Group) -> Iterator[tuple[Result, Ratio | None]]:
     """Yield what no interval shows to be slower than the fastest, and how many times as fast that is."""
-    fastest, *others = group.candidates
-    for other in others:
-        ratio = paired(fastest, other)
+    for other, ratio in _beside_others(group):
         if ratio is None or ratio.interval is None or ratio.interval[0] <= 1:
             yield other, ratio
 
 
+def _beside_others(group: Group) -> Iterator[tuple[Result, Ratio | None]]:
+    """Yield every other candidate, and how many times as fast the fastest is."""
+    fastest = group.fastest
+    for other in group.candidates:
+        if fastest and other is not fastest:
+            yield other, paired(fastest, other)
+
+
 def _of_group(group: Group) -> str:
-    candidates = group.candidates
-    fastest = candidates[0] if candidates else None
+    fastest = group.fastest
+    failed = [each.label for each in group.results if each.blocks and each.status != MEASURED]
+    left_out = f" Not counted, because of a failure after some rounds: {_some(failed)}." if failed else ""
     if fastest is None or fastest.rate is None or group.work is None:
-        return f"{group.name}: nothing was measured."
+        return f"{group.name}: nothing was measured.{left_out}"
     rate = f"{formats.significant(fastest.rate.median)} {group.work.unit} a second"
-    if len(candidates) == 1:
-        return f"{group.name}: only {fastest.label} was measured: {rate}."
+    others = [each for each in group.candidates if each is not fastest]
+    if not others:
+        return f"{group.name}: only {fastest.label} was measured: {rate}.{left_out}"
     take = f"{group.name}: take {fastest.label}, {rate}."
-    return f"{take} {_beside(fastest, candidates[1])} {_how_sure(group)}"
+    return f"{take} {_beside(fastest, others[0])} {_how_sure(group)}{left_out}"
 
 
 def _beside(fastest: Result, second: Result) -> str:
@@ -84,7 +104,7 @@ def _how_sure(group: Group) -> str:
         sentences.append(f"That is not sure: as fast or faster may be {_some(equals)}.")
     if unknown:
         sentences.append(f"One round is too few to be sure of {_some(unknown)}.")
-    return " ".join(sentences) or "The 95 % interval over each other variant is above 1."
+    return " ".join(sentences) or "Its ratio to each other variant has a 95 % interval above 1."
 
 
 def _some(labels: Sequence[str]) -> str:

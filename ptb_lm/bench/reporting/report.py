@@ -117,8 +117,8 @@ def _doubts(group: Group) -> Iterator[str]:
     disturbed = sum(row.others is not None and row.others > DISTURBED for row in blocks)
     if disturbed:
         yield (
-            f"others took more than {DISTURBED:g} of a core beside {disturbed} of {len(blocks)} blocks, each "
-            "time that these were measured. A busy process may hold up two threads many times over."
+            f"other processes took more than {DISTURBED:g} of a core beside {disturbed} of {len(blocks)} "
+            "blocks, in all tries of these blocks. A busy process may hold up two threads many times over."
         )
     for on, rates in details.gemm_rates(group).items():
         found = spread(rates)
@@ -129,6 +129,8 @@ def _doubts(group: Group) -> Iterator[str]:
                 f"{formats.significant(found.high)} beside another quarter ({on}). A ratio pairs blocks that "
                 "are near in time, but times and words per second are of a machine in several states."
             )
+    if len(group.candidates) > 1 and not any(ratio.interval for _, ratio in group.repetitions):
+        yield "there is no A/A test with an interval, so the resolution of this run is not known."
     for result, ratio in group.repetitions:
         if sections.holds_one(ratio) is False:
             yield (

@@ -70,9 +70,12 @@ def _of_repetition(test: tuple[Result, Ratio]) -> str:
     what = f"A/A test: {original(result.variant)}, measured twice by two names"
     if ratio.interval is None:
         return f"{what}, is {formats.times(ratio.estimate)} times as fast as itself; one round: no interval"
-    holds = "holds 1, as it should" if holds_one(ratio) else "does not hold 1, as it should"
+    holds = "holds 1, as it should" if holds_one(ratio) else "does not hold 1, though it should"
     resolution = f"half its width, {formats.percent(ratio.half_width or 0.0)}, is the resolution of this run"
-    return f"{what}, is {formats.ratio(ratio)} times as fast as itself: the interval {holds}; {resolution}"
+    few = "" if ratio.unit == "process" else "; other processes may differ by more than that"
+    return (
+        f"{what}, is {formats.ratio(ratio)} times as fast as itself: the interval {holds}; {resolution}{few}"
+    )
 
 
 def holds_one(ratio: Ratio) -> bool | None:
