@@ -136,8 +136,8 @@ a Python that has torch; the script then installs nothing. python -m ptb_lm.resu
 your own environment.
 
 On a GPU small, medium and large take minutes each. On two CPU cores without bfloat16 small takes half an hour
-to an hour, and so does each step of ablation-small; medium takes most of a day, and the result
-optimisations four to five hours."""
+to an hour, and so does each step of ablation-small; medium takes three to seven hours, and large more than
+a day. The result bench takes about three hours."""
 
 
 # Imported when the flags are known to be right: what they import takes longer than --help should.
