@@ -52,7 +52,7 @@ class LanguageModel:
         self.backend, self.config = backend, config
         self.vocabulary, self.treatment = vocabulary, treatment
         self.state: Position | None = None
-        self._tokens = tokens_a_call(len(vocabulary))
+        self._tokens = tokens_a_call(len(vocabulary), max(*config.layer_sizes, config.embedding_width))
 
     def score(self, text: str | Iterable[str], *, unit: Unit = "nats", carry_state: bool = False) -> Scores:
         """Return the log-probability of every word of every sentence, `<eos>` at its end too.

@@ -30,12 +30,19 @@ if TYPE_CHECKING:
 Arrays: TypeAlias = "dict[str, NDArray[Any]]"
 State = Any  # opaque to the trainer: the carried h and c, in the framework's own tensors
 Loss = Any  # opaque: a window's measurements, possibly still being computed
-LOGITS = 1 << 25  # of a call of `log_probabilities`, at most: 128 MiB in float32
+LOGITS = 1 << 25  # of a call of `log_probabilities`, or numbers of a layer, at most: 128 MiB in float32
+NUMBERS_A_UNIT = 8  # that a layer makes of a word, about: four gates, the cell, its output, and copies
 
 
-def tokens_a_call(vocabulary_size: int) -> int:
-    """Return how many words `log_probabilities` is asked for at once, at most."""
-    return max(1, LOGITS // vocabulary_size)
+def tokens_a_call(vocabulary_size: int, width: int) -> int:
+    """Return how many words `log_probabilities` is asked for at once, at most.
+
+    Args:
+        vocabulary_size: V.
+        width: Units of the widest layer or of the embedding. Where the vocabulary is small, as of characters,
+            the layers take more memory than the logits.
+    """
+    return max(1, LOGITS // max(vocabulary_size, NUMBERS_A_UNIT * width))
 
 
 class Measured(NamedTuple):
@@ -128,7 +135,7 @@ class Backend(Model):
         """Return the state after a window and the log-probability of each target [B, T], in nats.
 
         Without dropout; the state given stays as it is. It waits for the device, and its memory is that of
-        B * T * V logits: the caller bounds B * T by `tokens_a_call`.
+        B * T * V logits and of the layers over B * T words: the caller bounds B * T by `tokens_a_call`.
 
         Args:
             x_BT: The words that are read.

@@ -173,7 +173,7 @@ class SoftmaxLayer:
         if len(self._largest.inputs) < tokens:
             # Few sizes, and each after the one before is free: many that grow a little leave holes in memory.
             # A power of two, unless that is more than a call needs.
-            most = max(tokens, tokens_a_call(self._used.shape[1]))
+            most = max(tokens, tokens_a_call(self._used.shape[1], self.hidden_size))
             self._largest = self._new_buffers(0)
             self._largest = self._new_buffers(min(1 << (tokens - 1).bit_length(), most))
         return _Buffers(self._largest.inputs[:tokens], self._largest.logits_NV[:tokens])

@@ -151,20 +151,33 @@ def test_memory_is_bounded_and_changes_nothing(
     monkeypatch.setattr(backend, "LOGITS", logits)
     model, expected = ptb_lm.load(run), Expected(run)
     sizes = []
-    ask = model.backend.log_probabilities
+    ask, read = model.backend.log_probabilities, model.backend.next_words
     monkeypatch.setattr(
         model.backend,
         "log_probabilities",
         lambda x, y, state, **lengths: (sizes.append(x.size), ask(x, y, state, **lengths))[1],
     )
+    monkeypatch.setattr(
+        model.backend, "next_words", lambda x, state: (sizes.append(x.size), read(x, state))[1]
+    )
     each = expected.stream(SENTENCES) if carry_state else [expected.score(text) for text in SENTENCES]
     check(model.score(SENTENCES, carry_state=carry_state), each)
-    assert max(sizes) * len(WORDS) <= max(logits, len(WORDS))
     log_p_V = expected.next_words("<eos>" + " a b" * 20)[-1]
     (likeliest,) = model.predict("a b " * 20, 1)
     assert math.log(likeliest.probability) == pytest.approx(log_p_V.max(), abs=TOLERANCE)
+    # The vocabulary is so small that the layers take more memory.
+    of_a_word = 8 * model.config.hidden_size
+    assert len(WORDS) < of_a_word
+    assert max(sizes) * of_a_word <= max(logits, of_a_word)
     buffers: Any = model.backend
-    assert buffers.softmax._largest.logits_NV.numel() <= max(logits, len(WORDS))
+    assert len(buffers.softmax._largest.inputs) * of_a_word <= max(logits, of_a_word)
+
+
+def test_the_wider_of_vocabulary_and_layers_bounds_the_words_of_a_call() -> None:
+    """Of Penn Treebank's it is the vocabulary, up to 1250 units."""
+    assert backend.tokens_a_call(10_000, 1250) == backend.LOGITS // 10_000
+    assert backend.tokens_a_call(50, 1500) == backend.LOGITS // (8 * 1500)
+    assert backend.tokens_a_call(2 * backend.LOGITS, 1) == 1
 
 
 def test_only_a_window_of_sentences_is_read_ahead(
