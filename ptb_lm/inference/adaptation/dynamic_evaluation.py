@@ -67,7 +67,8 @@ def score(
                 updates.apply(gradients)
             state = scored.state
             log_p.append(scored.log_p_T)
-            hidden.append(scored.hidden_TH if keep_hidden else scored.hidden_TH[:, :0])
+            # A slice without columns would hold the memory of the whole.
+            hidden.append(scored.hidden_TH if keep_hidden else scored.hidden_TH.new_empty(len(y_T), 0))
             progress(len(y_T))
     finally:
         if updates is not None:

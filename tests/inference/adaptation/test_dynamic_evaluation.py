@@ -12,6 +12,8 @@ from ptb_lm.model.config import SMALL, Config
 
 torch = pytest.importorskip("torch")
 
+from torch.multiprocessing.reductions import StorageWeakRef  # noqa: E402
+
 from ptb_lm.inference.adaptation import dynamic_evaluation  # noqa: E402
 from ptb_lm.inference.adaptation.segment_model import SegmentModel  # noqa: E402
 
@@ -173,3 +175,37 @@ def test_the_trained_weights_come_back_after_an_interruption() -> None:
         dynamic_evaluation.score(model, torch.tensor(text(50, 2)), SETTINGS["sgd"], progress=interrupt)
     for name, array in weights.items():
         np.testing.assert_array_equal(model.weights[name], array)
+
+
+class Watched(SegmentModel):
+    """A model that knows which of its outputs are still in memory."""
+
+    def __init__(self) -> None:
+        super().__init__(UNTIED, random_weights(UNTIED, VOCABULARY, seed=1))
+        self._outputs: list[StorageWeakRef] = []
+
+    def _forward(self, *given: Any) -> Any:
+        found = super()._forward(*given)
+        self._outputs.append(StorageWeakRef(found[0].hidden_TH.untyped_storage()))
+        return found
+
+    def held(self) -> int:
+        return sum(not output.expired() for output in self._outputs)
+
+
+@pytest.mark.parametrize("dynamic", [None, SETTINGS["sgd"]], ids=["static", "sgd"])
+@pytest.mark.parametrize("keep_hidden", [False, True])
+def test_hidden_states_are_held_only_where_they_are_asked_for(
+    keep_hidden: bool, dynamic: Dynamic | None
+) -> None:
+    model, held = Watched(), list[int]()
+    ids = torch.tensor(text(1000, seed=2))
+    found = dynamic_evaluation.score(
+        model, ids, dynamic, keep_hidden=keep_hidden, progress=lambda _: held.append(model.held())
+    )
+    assert found.hidden_NH.shape == (999, 6 if keep_hidden else 0)
+    assert len(held) > 9
+    if keep_hidden:
+        assert held == [*range(1, len(held) + 1)]
+    else:
+        assert max(held) <= 2  # the newest, and the one that the state before it is a row of
