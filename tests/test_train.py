@@ -21,7 +21,7 @@ from ptb_lm.model.cells import CELLS
 from ptb_lm.model.choice import CHOSEN, MAX_SEED, Choice
 from ptb_lm.model.config import HYPERPARAMETERS, PRESETS, RECIPES
 from ptb_lm.torch_backend import cpu
-from ptb_lm.training import run_flags, tensors
+from ptb_lm.training import announcements, run_flags, tensors
 from ptb_lm.training.run_directory import RunDirectory
 from ptb_lm.training.trainer import Trainer
 
@@ -608,10 +608,10 @@ def test_resuming_from_another_runs_state_is_refused(
 
 @pytest.mark.parametrize(
     "generator",
-    [np.zeros(16, np.uint8), np.zeros(16, np.float32), None],
-    ids=["of a GPU", "of other numbers", "missing"],
+    [np.ones(16, np.uint8), np.zeros(24, np.uint8), np.zeros(16, np.float32), None],
+    ids=["of an impossible offset", "of another size", "of other numbers", "missing"],
 )
-def test_resuming_with_another_devices_random_state_is_refused(
+def test_resuming_with_a_damaged_random_state_is_refused(
     generator: np.ndarray | None, run: Path, refused_resume: Callable[..., str]
 ) -> None:
     state = run / "state" / "training.safetensors"
@@ -621,6 +621,73 @@ def test_resuming_with_another_devices_random_state_is_refused(
         arrays["training.torch.generator"] = generator
     tensors.save(state, arrays, metadata)
     assert refused_resume().startswith(f"{state} does not fit this run: ")
+
+
+def stream_of_a_gpu(seed: int, offset: int) -> np.ndarray:
+    """What torch saves of a GPU's generator."""
+    return np.array([seed, offset], np.int64).view(np.uint8)
+
+
+def test_a_run_of_a_gpu_goes_on_on_a_cpu_with_other_masks(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They depend on the masks of before: another stream there is another one here."""
+    first = runs.train_run(data, tmp_path / "run", "--keep-prob", "0.5", "--epochs", "1")
+    perplexities = set()
+    for name, stream in (("cpu", None), ("one", stream_of_a_gpu(1, 8)), ("two", stream_of_a_gpu(1, 12))):
+        run = shutil.copytree(first, tmp_path / name)
+        state = run / "state" / "training.safetensors"
+        arrays, metadata = tensors.load(state)
+        if stream is not None:
+            arrays["training.torch.generator"] = stream
+            there = metadata["progress"]["environments"][-1]
+            there |= {"device": "NVIDIA H100", "cuda": "13.0", "cudnn": 92000}
+            del there["kernels"], there["float32_products"], arrays["training.torch.cpu"]
+        tensors.save(state, arrays, metadata)
+        capsys.readouterr()
+        assert train.main(["--resume", str(run), "--epochs", "2", "--device", "cpu"]) == 0
+        said = capsys.readouterr().out
+        moved = "the run moved from a GPU to a CPU, so dropout draws other masks from now on\n"
+        assert (moved in said) == (stream is not None)
+        assert ("never stopped: device NVIDIA H100 before, cpu (" in said) == (stream is not None)
+        assert "float32 products" not in said
+        perplexities.add(runs.metrics(run)[1]["train_perplexity"])
+    assert len(perplexities) == 3
+
+
+CPU = {"torch": "2", "device": "cpu (x86_64)", "threads": 2, "kernels": "native", "float32_products": "MKL"}
+GPU = {"torch": "2", "device": "NVIDIA H100", "threads": 2, "cuda": "13.0"}
+OF_TENSORFLOW = {"tensorflow": "2", "device": "cpu (x86_64)"}
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "masks", "rounding"),
+    [
+        (CPU, CPU, "", ""),
+        (CPU, GPU, "from a CPU to a GPU", "device cpu (x86_64) before, NVIDIA H100 now"),
+        (GPU, CPU, "from a GPU to a CPU", "device NVIDIA H100 before, cpu (x86_64) now"),
+        (
+            OF_TENSORFLOW,
+            {**OF_TENSORFLOW, "device": "NVIDIA H100", "cuda": "13.0"},
+            "",
+            "device cpu (x86_64) before, NVIDIA H100 now",
+        ),
+        ({"torch": "2"}, CPU, "", "kernels torch before, native now"),  # from before there was a choice
+    ],
+    ids=["nothing", "to a GPU", "to a CPU", "of TensorFlow", "of an old run"],
+)
+def test_what_a_resumed_run_says_of_its_place(
+    before: dict[str, object],
+    now: dict[str, object],
+    masks: str,
+    rounding: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    announcements.tell_what_changed(before, now)
+    said = f"the run moved {masks}, so dropout draws other masks from now on\n" if masks else ""
+    if rounding:
+        said += f"from now on the numbers round differently from a run that never stopped: {rounding}\n"
+    assert capsys.readouterr().out == said
 
 
 # Failures on the way.

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from ptb_lm.errors import UserError
 from ptb_lm.model.backend import Arrays
@@ -17,6 +18,8 @@ from ptb_lm.model.ranks import Ranks
 from ptb_lm.torch_backend.stack import State
 
 GENERATOR = "torch.generator"  # in a run's state: [bytes] of one process, [R, bytes] of several
+# What torch saves of a GPU's generator: the seed and the offset, 8 bytes each. Offsets are multiples of 4.
+OF_A_GPU, OFFSETS = 16, 4
 
 
 def seed(seed: int, ranks: Ranks) -> int:
@@ -68,21 +71,43 @@ def restored(
 
 
 def load(generator: torch.Generator, saved: NDArray[Any], ranks: Ranks) -> None:
-    """Go on with the stream that this rank saved; if it was another number of ranks, begin one of its own.
+    """Go on with the stream that this rank saved.
 
-    Such a stream depends on those that were saved, so that no masks of before come again.
+    If it was another number of ranks, or if they were saved on a CPU and this is a GPU or the other way
+    round, begin a stream of its own. It depends on those that were saved, so that no masks of before come
+    again.
 
     Raises:
-        UserError: They are not of such a generator: a GPU's has another state than a CPU's.
+        UserError: They are of no generator of torch.
     """
     of_ranks = saved[None] if saved.ndim == 1 else saved
     try:
-        generator.set_state(torch.from_numpy(of_ranks[ranks.rank % len(of_ranks)].copy()))
+        state = torch.from_numpy(of_ranks[ranks.rank % len(of_ranks)].copy())
+        elsewhere = _is_of_the_other_kind(state, generator.device)
+        if not elsewhere:
+            generator.set_state(state)
     except (RuntimeError, TypeError) as error:
-        where = generator.device.type
-        raise UserError(f"the random stream of dropout was not saved on {where} ({error})") from None
-    if len(of_ranks) != ranks.size:
+        raise UserError(f"the random stream of dropout is none of torch's ({error})") from None
+    if elsewhere or len(of_ranks) != ranks.size:
         generator.manual_seed(_derived(np.ascontiguousarray(saved).tobytes(), ranks))
+
+
+def _is_of_the_other_kind(state: Tensor, device: torch.device) -> bool:
+    """Return whether a generator's state was saved on a GPU and this device is a CPU, or the other way round.
+
+    Args:
+        state: [bytes]; it may be damaged, and is then of no kind.
+        device: The one that goes on.
+    """
+    if state.dtype != torch.uint8 or state.ndim != 1:
+        return False
+    if device.type == "cpu":
+        return len(state) == OF_A_GPU and int(state[8:].view(torch.int64)) % OFFSETS == 0
+    try:
+        torch.Generator().set_state(state)
+    except RuntimeError:
+        return False
+    return True
 
 
 def _derived(origin: bytes, ranks: Ranks) -> int:

@@ -48,19 +48,24 @@ def tell_where(progress: Progress, *, epochs: int) -> None:
 
 def tell_what_changed(before: dict[str, Any], now: dict[str, Any]) -> None:
     """Print changes since the run stopped that affect the last digits of its numbers."""
-    # A run from before there was a choice.
-    before = {**({"kernels": "torch", "float32_products": "MKL"} if "kernels" in now else {}), **before}
+    moved = ("cuda" in before) != ("cuda" in now)
+    if "kernels" in now and not moved:  # a run from before there was a choice
+        before = {"kernels": "torch", "float32_products": "MKL", **before}
     changed = [
-        f"{name.replace('_', ' ')} {before[name]} before, {now.get(name)} now"
+        f"{name.replace('_', ' ')} {before[name]} before, {now[name]} now"
         for name in ("torch", "tensorflow", "device", "kernels", "float32_products", "threads")
-        if name in before and before[name] != now.get(name)
+        if name in before and name in now and before[name] != now[name]
     ]
+    masks = "so dropout draws other masks from now on"
     for name in ("processes", "devices"):
         if before.get(name, 1) != now.get(name, 1):
             cli.remark(
-                f"the number of {name} changed from {before.get(name, 1)} to {now.get(name, 1)}, so dropout "
-                "draws other masks from now on"
+                f"the number of {name} changed from {before.get(name, 1)} to {now.get(name, 1)}, {masks}"
             )
+    # TensorFlow's stream goes on where it was, on every device.
+    if moved and "torch" in now:
+        where = ("a CPU", "a GPU") if "cuda" in now else ("a GPU", "a CPU")
+        cli.remark(f"the run moved from {where[0]} to {where[1]}, {masks}")
     if changed:
         cli.remark(
             f"from now on the numbers round differently from a run that never stopped: {'; '.join(changed)}"

@@ -16,6 +16,7 @@ from ptb_lm.model import backend, parameters, reference
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import PRESETS, SMALL, Config
 from ptb_lm.model.frameworks import FRAMEWORKS
+from ptb_lm.torch_backend import rank_state
 from ptb_lm.torch_backend.cells import BasicLayer, BlockFusedLayer
 from ptb_lm.torch_backend.dropout import InvertedDropout, WindowDropout, multiplied
 from ptb_lm.torch_backend.execution import executed
@@ -161,6 +162,52 @@ def test_a_captured_step_does_what_an_eager_one_does(model: str, precision: str,
             ]
     for name, array in eager.export_weights().items():
         np.testing.assert_allclose(graph.export_weights()[name], array, **exact, err_msg=name)
+
+
+OF_A_CPU = torch.Generator().manual_seed(3).get_state()
+OF_A_GPU = torch.tensor([3, 8]).view(torch.uint8)  # as torch saves it there: the seed and the offset
+
+
+@pytest.mark.parametrize(
+    ("state", "moved_to"),
+    [
+        pytest.param(OF_A_CPU, "cuda", id="of a CPU"),
+        pytest.param(OF_A_GPU, "cpu", id="of a GPU"),
+        pytest.param(OF_A_CPU[:-8], None, id="cut short"),
+        pytest.param(torch.zeros_like(OF_A_CPU), None, id="zeros"),
+        pytest.param(OF_A_CPU.float(), None, id="of other numbers"),
+        pytest.param(torch.tensor([3, 9]).view(torch.uint8), None, id="of an impossible offset"),
+        pytest.param(OF_A_GPU[:0], None, id="empty"),
+    ],
+)
+def test_a_random_stream_of_the_other_kind_of_device_is_known(state: Tensor, moved_to: str | None) -> None:
+    """From one that is damaged, and from one of the same kind."""
+    for device in ("cpu", "cuda"):
+        assert rank_state._is_of_the_other_kind(state, torch.device(device)) == (device == moved_to)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("there", "here"), [("cpu", "cuda"), ("cuda", "cpu")])
+def test_a_state_moves_to_the_other_kind_of_device(there: str, here: str, tiny_config: Config) -> None:
+    """Its random stream begins anew there: with a seed that depends on the stream that was saved."""
+    config = tiny_config.replace(keep_prob=0.5)
+    ((x_BT, y_BT),) = random_windows(config, VOCABULARY, 1, seed=2)
+
+    def built(device: str, seed: int) -> Any:
+        weights = random_weights(config, VOCABULARY, seed=1)
+        return backend.build(config, weights, Choice.of(device=device, seed=seed))
+
+    seeds = []
+    for seed in (3, 4, 4):
+        before, after = built(there, seed), built(here, seed)
+        state, _ = before.train_step(x_BT, y_BT, before.zero_state(3), learning_rate=0.0)
+        saved = before.export_training_state(state)
+        carried = after.export_training_state(after.load_training_state(saved))
+        for name in before.carried:
+            np.testing.assert_array_equal(carried[name], saved[name])
+        seeds.append(after.dropout.generator.initial_seed())
+    assert seeds[1] == seeds[2]
+    assert len({*seeds, 3, 4}) == 4
 
 
 @pytest.mark.gpu
