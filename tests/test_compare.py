@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import runs
 
-from ptb_lm import compare
+from ptb_lm import compare, train
 from ptb_lm.data import corpus
 
 pytestmark = pytest.mark.slow
@@ -133,6 +133,29 @@ def test_a_seed_that_has_not_ended_stays_with_the_others(
     )
     rows = markdown_rows(compared(capsys, seeds))
     assert {row["seeds"]: row["device"] for row in rows} == {"1": "cpu", "2": "auto", "3": "cuda"}
+
+
+def test_a_run_that_goes_on_after_its_end_has_not_ended(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its result is of other epochs than its metrics, as soon as one more is done."""
+    run = shutil.copytree(folder / "other", tmp_path / "run")
+    earlier = (run / "result.json").read_bytes()
+    (before,) = markdown_rows(compared(capsys, run))
+    more = {"hyperparameters": {**runs.unsealed((run / "config.json").read_text())["hyperparameters"]}}
+    more["hyperparameters"]["epochs"] = 9
+    set_values(run / "config.json", **more)
+    (begun,) = markdown_rows(compared(capsys, run))
+    assert begun == {**before, "epochs (best)": before["epochs (best)"].replace("3 ", "3 of 9 ")}
+    # Stopped in its sixth epoch.
+    assert train.main(["--resume", str(run), "--epochs", "5"]) == 0
+    (run / "result.json").write_bytes(earlier)
+    set_values(run / "config.json", **more)
+    (row,) = markdown_rows(compared(capsys, run))
+    assert row["epochs (best)"].startswith("5 of 9 (")
+    assert row["last valid"] == f"{runs.metrics(run)[-1]['valid_perplexity']:.2f}" != before["last valid"]
+    assert (row["best test"], row["last test"]) == ("–", "–")
+    assert float(row["words/s"].replace(",", "")) > 0
 
 
 def test_the_csv_has_whole_numbers(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

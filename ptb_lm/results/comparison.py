@@ -19,8 +19,8 @@ from ptb_lm.results.run_groups import Group, differing, names
 from ptb_lm.results.runs import Run
 
 HOW_TO_READ = (
-    "The best epoch is chosen by validation alone. A run that has not ended has no test perplexity. "
-    "Of several seeds: mean ± standard deviation."
+    "The best epoch is chosen by validation alone. A run that has not ended, or has done more epochs since, "
+    "has no test perplexity. Of several seeds: mean ± standard deviation."
 )
 
 
@@ -92,8 +92,9 @@ def _figure(group: Group, figure: _Figure) -> str:
 
 
 def _epochs(run: Run) -> str:
-    planned = "" if run.result else f" of {run.config.hyperparameters.epochs}"
-    return f"{len(run.epochs)}{planned} ({run.best['epoch']})"
+    done, planned = len(run.epochs), run.config.hyperparameters.epochs
+    of_them = "" if run.result and done == planned else f" of {planned}"
+    return f"{done}{of_them} ({run.best['epoch']})"
 
 
 def _setting(value: Any) -> str:

@@ -26,7 +26,8 @@ class Run:
         folder: Where its files are.
         config: What config.json says.
         epochs: The rows of metrics.jsonl; at least one.
-        result: What result.json says, which older runs have fewer keys in; empty until the run has ended.
+        result: What result.json says, which older runs have fewer keys in; empty until the run has ended, and
+            while it goes on after that.
     """
 
     folder: Path
@@ -75,9 +76,10 @@ def read(folder: Path) -> Run:
     """
     files = RunDirectory(folder)
     config, epochs, result = files.read_config(), files.read_metrics(), files.read_result() or {}
-    # A run that was resumed may have done more since its result.
     if len(epochs) < result.get("epochs", 0):
         raise UserError(f"{files.metrics} ends before epoch {result['epochs']}, the last in {files.result}")
+    if len(epochs) > result.get("epochs", 0):
+        result = {}  # of an earlier end: the run was resumed, and has done more since
     return Run(folder=folder, config=config, epochs=epochs, result=result)
 
 
