@@ -64,8 +64,13 @@ class Parser(argparse.ArgumentParser):
         sys.exit(EXIT_USAGE)
 
 
-def whole(least: int) -> Callable[[str], int]:
-    """Return the type of a flag whose value is a whole number."""
+def whole(least: int, most: float = math.inf) -> Callable[[str], int]:
+    """Return the type of a flag whose value is a whole number.
+
+    Args:
+        least: The least value.
+        most: The greatest value: for a number that a library takes, which holds it in so many bits.
+    """
 
     def parse(value: str) -> int:
         try:
@@ -74,6 +79,8 @@ def whole(least: int) -> Callable[[str], int]:
             number = least - 1
         if number < least:
             raise argparse.ArgumentTypeError(f"must be a whole number of at least {least}, not {value!r}")
+        if number > most:
+            raise argparse.ArgumentTypeError(f"must be at most {most}")  # and the value is long
         return number
 
     return parse

@@ -9,6 +9,7 @@ from pathlib import Path
 from ptb_lm import cli
 from ptb_lm.errors import UserError, how_to_install
 from ptb_lm.model.cells import LSTM
+from ptb_lm.model.hyperparameter import LARGEST
 
 PROG = "python -m ptb_lm.export"
 FORMATS = {"onnx": "ONNX, opset 17", "torchscript": "TorchScript", "torch-export": "a torch.export program"}
@@ -45,7 +46,7 @@ def _parser() -> cli.Parser:
     )
     parser.add_argument(
         "--steps",
-        type=cli.whole(1),
+        type=cli.whole(1, LARGEST[int]),
         metavar="N",
         help="fix the length of the axis time (default: any length; 1 for torch-export)",
     )

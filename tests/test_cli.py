@@ -142,6 +142,7 @@ def numbers() -> cli.Parser:
     built = cli.Parser(prog="command", description="A command.")
     built.add_argument("--steps", type=cli.whole(1))
     built.add_argument("--seconds", type=cli.positive)
+    built.add_argument("--words", type=cli.whole(1, 2**31 - 1))
     return built
 
 
@@ -166,6 +167,15 @@ def test_a_number_that_is_none_is_told(
         capsys.readouterr().err
         == f"command: argument {flag}: must be {problem}, not {value!r} (see --help)\n"
     )
+
+
+@pytest.mark.parametrize("value", [str(2**31), "9" * 20])
+def test_a_number_that_is_too_large_is_told(value: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert numbers().parse_args(["--words", str(2**31 - 1)]).words == 2**31 - 1
+    with pytest.raises(SystemExit):
+        numbers().parse_args([f"--words={value}"])
+    problem = "command: argument --words: must be at most 2147483647 (see --help)\n"
+    assert capsys.readouterr().err == problem
 
 
 def printing(length: int) -> list[str]:

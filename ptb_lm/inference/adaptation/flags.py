@@ -9,6 +9,7 @@ from typing import Any
 from ptb_lm import cli
 from ptb_lm.errors import UserError
 from ptb_lm.inference.adaptation.settings import RULES, Adaptation, Cache, Dynamic
+from ptb_lm.model.hyperparameter import LARGEST
 
 KINDS: dict[str, type[Dynamic] | type[Cache]] = {"dynamic": Dynamic, "cache": Cache}
 _TEXT = {
@@ -123,7 +124,7 @@ def read(arguments: argparse.Namespace) -> Request | None:
 
 
 def _type(setting: Any) -> Any:
-    return cli.whole(1) if setting.type is int else _not_negative
+    return cli.whole(1, LARGEST[int]) if setting.type is int else _not_negative
 
 
 def _not_negative(value: str) -> float:

@@ -233,6 +233,14 @@ def test_a_result_is_never_overwritten(run: Path, tmp_path: Path, capsys: pytest
             "argument --cache-words: must be a whole number of at least 1, not '0' (see --help)",
         ),
         (
+            ["--cache", "--cache-words", "99999999999999999999"],
+            "argument --cache-words: must be at most 2147483647 (see --help)",
+        ),
+        (
+            ["--dynamic", "--dynamic-segment", "99999999999999999999"],
+            "argument --dynamic-segment: must be at most 2147483647 (see --help)",
+        ),
+        (
             ["--cache", "--model", "basic"],
             "--model cannot be combined with --dynamic or --cache, which are computed by torch in float32",
         ),
