@@ -21,6 +21,20 @@ _workspaces = 0  # bytes of cuBLAS's, of all streams so far
 WHICH_BUILD = f"{nvidia.PAGE} says which build of torch can"
 
 
+def is_seen() -> bool:
+    """Return whether torch finds a CUDA device, be it one that it can use or not.
+
+    Unlike the functions below it computes nothing there, which would take memory until the process ends: of a
+    launcher for nothing, and of a rank on the GPU of another one.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # `device_for` says what is wrong
+        try:
+            return torch.cuda.is_available()
+        except (RuntimeError, AssertionError):
+            return False
+
+
 def usable() -> bool:
     """Return whether there is a CUDA device that torch can use."""
     return _examined() == ""

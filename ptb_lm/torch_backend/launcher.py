@@ -11,7 +11,6 @@ import uuid
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import torch
 from torch.distributed.elastic.agent.server.api import WorkerSpec
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
@@ -21,6 +20,7 @@ from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
 
 from ptb_lm import host, streams
 from ptb_lm.errors import UserError
+from ptb_lm.torch_backend import gpu
 from ptb_lm.torch_backend.ranks import check_gpus
 
 # The signals that the library takes over, unless they are ignored.
@@ -40,7 +40,7 @@ def start(command: Sequence[str], *, processes: int, device: str) -> int:
     Raises:
         UserError: They cannot be started, or this machine has fewer GPUs.
     """
-    if device != "cpu" and torch.cuda.is_available():
+    if device != "cpu" and gpu.is_seen():
         check_gpus(processes)
     # By default each would start a thread for every core.
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, len(host.cores()) // processes)))

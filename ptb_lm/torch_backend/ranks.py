@@ -19,6 +19,7 @@ from torch.distributed.rendezvous import rendezvous
 from ptb_lm.errors import LostRankError, UserError
 from ptb_lm.model.patience import ELSEWHERE, STEP, patience
 from ptb_lm.model.ranks import SeveralRanks
+from ptb_lm.torch_backend import gpu
 from ptb_lm.torch_backend.session import session
 
 T = TypeVar("T")
@@ -41,7 +42,7 @@ def join(*, device: str, reduce_precision: str) -> "TorchRanks":
     if "RANK" not in os.environ:
         raise UserError("TF_CONFIG is for --framework tensorflow; torchrun starts the processes of torch")
     local = int(os.environ.get("LOCAL_RANK", "0"))
-    if device != "cpu" and torch.cuda.is_available():
+    if device != "cpu" and gpu.is_seen():
         check_gpus(local + 1)
         torch.cuda.set_device(local)
     wait = patience(ELSEWHERE)

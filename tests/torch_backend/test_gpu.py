@@ -170,6 +170,26 @@ def test_a_gpu_that_can_be_used_is(says: Callable[..., None], monkeypatch: pytes
 
 
 @pytest.mark.parametrize(
+    ("available", "seen"),
+    [
+        (True, True),
+        (False, False),
+        (old_driver, False),
+        (raises("CUDA driver initialization failed, you might not have a CUDA gpu."), False),
+    ],
+    ids=["yes", "no", "an old driver", "a check that raises"],
+)
+def test_to_see_a_gpu_says_nothing_and_uses_nothing(
+    available: Any, seen: bool, says: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    says(available, [H100])
+    monkeypatch.setattr(torch, "ones", raises("it is used"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert gpu.is_seen() is seen
+
+
+@pytest.mark.parametrize(
     ("capability", "builds", "expected"),
     [
         ((7, 0), CUDA_13, False),

@@ -21,6 +21,8 @@ from ptb_lm.inference.adaptation.scoring import AdaptedScorer, Perplexities, Tri
 from ptb_lm.inference.adaptation.segment_model import SegmentModel
 from ptb_lm.inference.adaptation.settings import Adaptation
 from ptb_lm.model.backend import Arrays
+from ptb_lm.torch_backend import gpu
+from ptb_lm.torch_backend.base import enough_memory
 from ptb_lm.training import json_files
 from ptb_lm.training.run_config import RunConfig
 
@@ -58,17 +60,19 @@ def needs_corpus(request: Request) -> bool:
     return request.tune or (dynamic is not None and dynamic.rule == "rms")
 
 
+@enough_memory()
 def evaluate(subject: Subject, request: Request, *, command: str) -> None:
     """Tune if asked to, score, print the perplexity, and store the result if a folder is given.
 
     Raises:
-        UserError: There is a result already, or the valid split is too short.
+        UserError: There is a result already, the valid split is too short, there is no such device, or it has
+            not enough memory.
         DivergenceError: The steps were too large, and the perplexity is not finite.
     """
     started = time.perf_counter()
     if request.out is not None:
         _check_free(request.out)
-    device = torch.device("cuda" if _cuda(subject.device) else "cpu")
+    device = gpu.device_for(subject.device)
     torch.set_flush_denormal(True)  # as in training: gradients that fade would be slow
     model = SegmentModel(subject.run.hyperparameters, subject.weights, device=device)
     train = subject.ids[:0] if subject.corpus is None else subject.corpus.splits["train"]
@@ -154,9 +158,12 @@ def _perplexities(
 
 def _trials(tuning: _Tuning) -> dict[str, Any]:
     """Return the part of the result that says how the settings were chosen."""
+    # The cache is tuned last, upon the best steps. What did not adapt may have been better than all.
+    last = tuning.chosen.cache or tuning.chosen.dynamic
+    there = (trial.perplexity for trial in tuning.trials if trial.settings == last)
     return {
         "tuned_on": tuning.text,
-        "adapted_perplexity_there": min((trial.perplexity for trial in tuning.trials), default=None),
+        "adapted_perplexity_there": _finite(next(there, math.inf)),
         "trials": [
             {
                 "settings": None if trial.settings is None else _one(trial.settings),
@@ -177,12 +184,6 @@ def _check_free(out: Path) -> None:
         raise UserError(f"--out {out}: {there} is a file, not a folder; give another name")
     with tempfile.TemporaryFile(dir=there):
         pass
-
-
-def _cuda(device: str) -> bool:
-    if device == "cuda" and not torch.cuda.is_available():
-        raise UserError(f"--device cuda: torch {torch.__version__} finds no CUDA device here")
-    return device != "cpu" and torch.cuda.is_available()
 
 
 def _tell(trial: Trial) -> None:

@@ -3,15 +3,19 @@
 import json
 import re
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import runs
 
-from ptb_lm import evaluate
+from ptb_lm import evaluate, nvidia
 from ptb_lm.inference.adaptation.growing_grid import FURTHER
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
+
+from ptb_lm.inference.adaptation import cache  # noqa: E402
+from ptb_lm.torch_backend import gpu  # noqa: E402
 
 pytestmark = pytest.mark.slow
 
@@ -274,3 +278,51 @@ def test_a_result_below_a_file_is_refused(
     out = tmp_path / "file" / "out"
     problem = runs.refusal(capsys, evaluate, run, "--cache", "--out", out)
     assert problem == f"--out {out}: {tmp_path / 'file'} is a file, not a folder; give another name"
+
+
+def test_the_tuned_perplexity_is_that_of_what_was_chosen(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Even if the model is better without: this cache expects each word to be the one before it."""
+    given = ["--cache", "--tune", "--cache-words", "1", "--cache-weight", "0.99"]
+    printed(capsys, run, *given, "--out", tmp_path / "out")
+    result = json.loads((tmp_path / "out" / "result.json").read_text())
+    unadapted, *with_cache = (trial["perplexity"] for trial in result["trials"])
+    assert result["adapted_perplexity_there"] == min(with_cache) > unadapted
+
+
+@pytest.fixture
+def broken_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A GPU that torch finds and cannot use; what is said of it."""
+    problem = "no kernel image is available for execution on the device"
+
+    def fail() -> None:
+        raise RuntimeError(problem)
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", fail)
+    gpu._examined.cache_clear()
+    nvidia.warn.cache_clear()
+    yield f"the GPU cannot be used: {problem}"
+    gpu._examined.cache_clear()
+    nvidia.warn.cache_clear()
+
+
+def test_a_gpu_that_cannot_be_used_is_told(
+    broken_gpu: str, run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    problem = runs.refusal(capsys, evaluate, run, "--cache", "--device", "cuda")
+    assert problem == f"--device cuda: {broken_gpu}"
+    assert runs.run_command(evaluate, run, "--cache", "--device", "auto") == 0
+    out, err = capsys.readouterr()
+    assert err == f"warning: computing on the CPU: {broken_gpu}\n"
+    assert out.endswith("computed by torch on cpu in fp32\n")
+
+
+def test_too_little_memory_is_a_sentence(
+    run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cache, "log_shares", lambda *_, **__: torch.empty(1 << 60))
+    assert runs.run_command(evaluate, run, "--cache") == 2
+    problem = runs.sentence(capsys.readouterr().err, evaluate)
+    assert problem.startswith("there is not enough memory for a model and windows of this size")
