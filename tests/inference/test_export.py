@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import re
 import sys
 import warnings
 from collections.abc import Callable
@@ -12,15 +13,20 @@ from typing import Any
 import numpy as np
 import pytest
 import runs
-from support import ROOT
+from support import ROOT, random_weights
 
 import ptb_lm
 from ptb_lm import export
 from ptb_lm.data.tokens import SPACE
-from ptb_lm.model import reference
+from ptb_lm.errors import OutOfMemoryError, UserError
+from ptb_lm.inference.export import files
+from ptb_lm.model import parameters, reference
+from ptb_lm.model.config import SMALL
 from ptb_lm.training import tensors
 
 torch = pytest.importorskip("torch")
+
+from ptb_lm.inference.export import torch_file  # noqa: E402
 
 pytestmark = pytest.mark.slow
 
@@ -189,6 +195,14 @@ def test_what_cannot_be_is_refused(run: Path, tmp_path: Path, capsys: pytest.Cap
             [run, "--format", "torchscript", "--steps", "3"],
             "--steps cannot be combined with --format torchscript",
         ),
+        (
+            [run, "--format", "onnx", "--steps", "9223372036854775808"],
+            "argument --steps: must be at most 2147483647",
+        ),
+        (
+            [run, "--format", "torch-export", "--steps", "1000000000000"],
+            "argument --steps: must be at most 2147483647",
+        ),
         ([run, "--format", "pickle"], "argument --format: invalid choice: 'pickle'"),
         ([run], "the following arguments are required: --format"),
         ([tmp_path / "gone", "--format", "torchscript"], "the run directory "),
@@ -209,6 +223,41 @@ def test_onnx_without_the_package_is_refused(
     assert problem.startswith(
         "the package onnx is not installed; install it in the checkout with: pip install -e '.[export]'"
     )
+
+
+def test_a_model_that_onnx_cannot_hold_is_refused_before_the_work(tmp_path: Path) -> None:
+    pytest.importorskip("onnx")
+    config = SMALL.replace(num_layers=1, hidden_size=1500)
+    words = [f"w{number}" for number in range(200_000)]
+    # They take no memory here.
+    shapes = parameters.shapes(config, len(words))
+    weights = {name: np.broadcast_to(np.float32(0), shape) for name, shape in shapes.items()}
+    with pytest.raises(UserError) as caught:
+        files.write(tmp_path / "m.onnx", "onnx", config, weights, words, steps=None)
+    assert re.fullmatch(
+        r"the model takes 2\.\d GiB, and a file of the format onnx holds less than 2 GiB; --format "
+        "torchscript has no such limit",
+        str(caught.value),
+    )
+    assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize("layers", [1, 9])
+def test_the_size_of_an_onnx_file_is_not_underestimated(layers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    onnx_graph = pytest.importorskip("ptb_lm.inference.export.onnx_graph")
+    config, words = SMALL.replace(num_layers=layers, hidden_size=3), ["a", "b", "<eos>"]
+    drawn = random_weights(config, len(words), seed=1)
+    given = config, {name: array.astype(np.float32) for name, array in drawn.items()}, words
+    size = len(onnx_graph.model(*given, steps=None).SerializeToString())
+    monkeypatch.setattr(onnx_graph, "LARGEST_FILE", size - 1)
+    with pytest.raises(UserError, match="--format torchscript has no such limit"):
+        onnx_graph.model(*given, steps=None)
+
+
+def test_a_window_that_memory_cannot_hold_is_refused_in_a_sentence(run: Path) -> None:
+    model = ptb_lm.load(run)
+    with pytest.raises(OutOfMemoryError, match="fewer hidden units, layers, rows a batch or time steps"):
+        torch_file.program(model.to_torch(), model.vocabulary.words, steps=10**13)
 
 
 def test_the_run_stays_as_it_is(run: Path, tmp_path: Path) -> None:

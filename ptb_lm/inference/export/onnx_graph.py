@@ -15,11 +15,15 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
+from ptb_lm import memory
+from ptb_lm.errors import UserError
 from ptb_lm.model.config import Config
 
 OPSET = 17
 IR_VERSION = 8  # which runtimes read that know this opset
 INPUTS, OUTPUTS = ("words", "h", "c"), ("logits", "h_after", "c_after")
+LARGEST_FILE = (1 << 31) - 1  # bytes, of protobuf, which counts them in 32 bits
+OF_A_LAYER = 1 << 12  # bytes that the description of a layer takes besides its numbers, at most
 
 
 def model(
@@ -32,7 +36,12 @@ def model(
         weights: Canonical parameters (model/parameters.py).
         words: The vocabulary, in the order of the ids; it is kept in the file's metadata.
         steps: T. None: any.
+
+    Raises:
+        UserError: It would be larger than a file of this format can be.
     """
+    vocabulary = json.dumps(list(words))
+    _check_size(config, weights, vocabulary)
     arrays, nodes = _network(config, weights)
     graph = helper.make_graph(
         nodes,
@@ -46,9 +55,21 @@ def model(
         ir_version=IR_VERSION,
         producer_name="ptb_lm",
     )
-    helper.set_model_props(built, {"vocabulary": json.dumps(list(words))})
+    helper.set_model_props(built, {"vocabulary": vocabulary})
     onnx.checker.check_model(built, full_check=True)
     return built
+
+
+def _check_size(config: Config, weights: Mapping[str, NDArray[Any]], vocabulary: str) -> None:
+    """Check, before anything is copied, that the model fits into a file."""
+    # A layer has two biases in ONNX. The two ends of the network are described in less than a layer's room.
+    biases = sum(array.nbytes for name, array in weights.items() if name.endswith(".bias"))
+    numbers = sum(array.nbytes for array in weights.values()) + biases
+    if numbers + len(vocabulary) + (config.num_layers + 1) * OF_A_LAYER > LARGEST_FILE:
+        raise UserError(
+            f"the model takes {memory.shown(numbers)}, and a file of the format onnx holds less than 2 GiB; "
+            "--format torchscript has no such limit"
+        )
 
 
 def _network(

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import torch
 
 from ptb_lm.inference.torch_module import PlainLanguageModel
+from ptb_lm.torch_backend.base import enough_memory
 
 VOCABULARY = "vocabulary.json"  # the extra file that both formats hold
 
@@ -22,8 +23,13 @@ def torchscript(module: PlainLanguageModel, words: Sequence[str]) -> bytes:
     return content.getvalue()
 
 
+@enough_memory()
 def program(module: PlainLanguageModel, words: Sequence[str], *, steps: int) -> bytes:
-    """Return what torch.export.load reads, for any batch; torch.export fixes an LSTM's number of steps."""
+    """Return what torch.export.load reads, for any batch; torch.export fixes an LSTM's number of steps.
+
+    Raises:
+        OutOfMemoryError: There is not enough memory for a window of so many steps.
+    """
     content = io.BytesIO()
     if not module.softmax.weight.is_contiguous():  # torch.export writes whole tensors, and views of such
         module.softmax.weight = torch.nn.Parameter(module.softmax.weight.detach().contiguous())
