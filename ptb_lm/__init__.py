@@ -13,8 +13,18 @@ if TYPE_CHECKING:
 
     __version__: str
 
-# A command of ours: "-m" is Python's name for a module to run, while it looks for it.
-if sys.argv[:1] == ["-m"] or "".join(sys.argv[:1]).endswith("/ptb-lm"):
+
+def _is_our_command() -> bool:
+    """Return whether this process is a command of this package, and no program that imports it."""
+    name = "".join(sys.argv[:1])
+    if name == "-m":  # Python's name for a module to run, while it looks for it; the module is in front of
+        word = "".join(sys.orig_argv[-len(sys.argv) :][:1])  # the arguments, perhaps as -mptb_lm.train
+        module = word.partition("m")[2] if word.startswith("-") else word
+        return f"{module}.".startswith("ptb_lm.")
+    return name.endswith("/ptb-lm")
+
+
+if _is_our_command():
     import signal
 
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:

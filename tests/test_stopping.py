@@ -191,6 +191,42 @@ def test_a_command_that_is_stopped_before_it_can_say_so_says_nothing() -> None:
     assert (done.returncode, done.stderr) == (-signal.SIGINT, "")
 
 
+UNTOUCHED = """
+import signal, ptb_lm
+print(signal.getsignal(signal.SIGINT) == signal.default_int_handler)
+print(signal.getsignal(signal.SIGTERM) == signal.SIG_DFL)
+"""
+
+
+@pytest.mark.parametrize("flags", [["-m"], ["-u", "-m"]], ids=" ".join)
+@pytest.mark.parametrize("module", ["theirs", "theirs.train", "ptb_lm_of_theirs.train"])
+def test_a_program_that_imports_the_package_keeps_its_signals(
+    module: str, flags: list[str], tmp_path: Path
+) -> None:
+    """Though it is imported while Python looks for the program's module."""
+    folder = tmp_path / module.partition(".")[0]
+    folder.mkdir()
+    (folder / "__init__.py").write_text(UNTOUCHED)
+    for name in ("__main__.py", "train.py"):
+        (folder / name).touch()
+    command = [sys.executable, *flags, module, "-m", "ptb_lm.train"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout == "True\nTrue\n"
+
+
+@pytest.mark.parametrize("start", [["-m", "{}"], ["-u", "-m", "{}"], ["-um{}"]], ids=" ".join)
+@pytest.mark.parametrize("module", ["ptb_lm", "ptb_lm.train", "ptb_lm.bench"])
+def test_a_command_of_ours_is_known_however_python_is_told_its_module(module: str, start: list[str]) -> None:
+    """Before anything of the command is imported."""
+    given = ["python", *(word.format(module) for word in start), "--seed", "1"]
+    code = (
+        f"import sys, signal; sys.argv, sys.orig_argv = ['-m', '--seed', '1'], {given}\n"
+        "import ptb_lm; print(signal.getsignal(signal.SIGTERM) != signal.SIG_DFL)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "True\n"
+
+
 def stopped_at_import(
     command: str, number: signal.Signals, *modules: str
 ) -> subprocess.CompletedProcess[str]:
