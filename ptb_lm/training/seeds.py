@@ -103,7 +103,8 @@ def _checked(given: dict[str, Any]) -> tuple[list[int], int]:
         raise UserError(
             "--seeds cannot be combined with --resume: the runs in --run-dir continue by themselves"
         )
-    if twice := next((seed for seed in seeds if seeds.count(seed) > 1), None):
+    twice = next((seed for seed in seeds if seeds.count(seed) > 1), None)
+    if twice is not None:
         raise UserError(f"--seeds names {twice} twice")
     if given.get("overwrite") and "run_dir" not in given:
         raise UserError("--overwrite needs --run-dir")

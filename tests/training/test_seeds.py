@@ -191,6 +191,7 @@ def test_a_seed_that_diverges_does_not_stop_the_others(
     [
         (["--jobs", "2"], "--jobs needs --seeds"),
         (["--seeds", "1", "2", "1"], "--seeds names 1 twice"),
+        (["--seeds", "0", "0"], "--seeds names 0 twice"),
         (
             ["--seeds", "1", "--seed", "2"],
             "argument --seed: not allowed with argument --seeds (see --help)",
