@@ -6,7 +6,7 @@ from typing import Any
 from ptb_lm.errors import UserError
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Position:
     """A position in a text: the state before its last word, and that word."""
 

@@ -17,7 +17,7 @@ Unit = Literal["nats", "bits"]
 NATS = {"nats": 1.0, "bits": math.log(2)}  # of one
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class SentenceScore:
     """What a model gives a sentence.
 
@@ -44,7 +44,7 @@ class SentenceScore:
         return perplexity(self.total, len(self.words), self.unit)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Scores(Sequence[SentenceScore]):
     """What a model gives the sentences of a text, in their order.
 

@@ -405,6 +405,19 @@ def test_a_state_that_is_no_position_is_refused(model: LanguageModel) -> None:
     assert len(model.score("a")) == 1
 
 
+def test_scores_and_positions_are_compared_without_their_arrays(model: LanguageModel) -> None:
+    """Each is equal to itself alone, and may be a key."""
+    found = []
+    for _ in range(2):
+        model.state = None
+        scores = model.score("a b", carry_state=True)
+        found.append((scores, scores[0], model.state))
+    for one, other in zip(*found, strict=True):
+        assert one == one
+        assert one != other
+        assert len({one, other, one}) == 2
+
+
 def test_numbers_of_numpy_are_numbers(model: LanguageModel) -> None:
     words = model.generate("a", np.int64(9), top_k=np.int32(5), temperature=np.float32(1), seed=np.int64(3))
     assert list(words) == list(model.generate("a", 9, top_k=5, temperature=1, seed=3))
