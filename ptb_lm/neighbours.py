@@ -26,7 +26,12 @@ def _parser() -> cli.Parser:
     command.add_run(parser)
     add = parser.add_argument
     add("word", nargs="?", metavar="WORD", help="a word of the vocabulary")
-    add("-k", type=cli.whole(1), default=10, metavar="K", help="number of words to print (default: 10)")
+    add(
+        "-k",
+        type=cli.whole(1),
+        metavar="K",
+        help="number of words to print (default: 10, or all if there are fewer)",
+    )
     add(
         "--picture",
         type=Path,

@@ -24,7 +24,10 @@ def _parser() -> cli.Parser:
         "prefix", nargs="*", metavar="WORD", help="the first words (default: none, the sentence begins)"
     )
     parser.add_argument(
-        "-k", type=cli.whole(1), default=5, metavar="K", help="number of words to print (default: 5)"
+        "-k",
+        type=cli.whole(1),
+        metavar="K",
+        help="number of words to print (default: 5, or all if there are fewer)",
     )
     return parser
 

@@ -97,6 +97,20 @@ def test_neighbours_are_a_table(run: Path, model: LanguageModel, capsys: pytest.
     np.testing.assert_allclose([float(c) for c, _ in rows], [c for _, c in expected], atol=1e-6)
 
 
+def test_by_default_no_more_words_are_asked_for_than_there_are(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("sklearn")
+    few = runs.write_run(tmp_path / "few", ("a", "<eos>", "b"))
+    for command, flags, count in ((predict, [], 3), (neighbours, ["a"], 2)):
+        assert len(printed(capsys, command, few, *flags).splitlines()) == count
+        problem = runs.refusal(capsys, command, few, *flags, "-k", count + 1)
+        assert problem.startswith(f"k must be from 1 to {count}, the number of ")
+    many = runs.write_run(tmp_path / "many", ("<eos>", *(f"w{number}" for number in range(20))))
+    for command, flags, count in ((predict, [], 5), (neighbours, ["w1"], 10)):
+        assert len(printed(capsys, command, many, *flags).splitlines()) == count
+
+
 @pytest.mark.parametrize("command", [generate, predict])
 def test_unknown_words_are_told(
     command: object, run: Path, without_unk: Path, capsys: pytest.CaptureFixture[str]

@@ -27,6 +27,8 @@ from ptb_lm.model.config import Config
 if TYPE_CHECKING:
     from ptb_lm.inference.torch_module import PlainLanguageModel
 
+PREDICTIONS = 5  # of `predict`, unless it is told how many
+
 
 class LanguageModel:
     """A trained model and its vocabulary.
@@ -107,12 +109,21 @@ class LanguageModel:
             self.state = kept
         return perplexity(total, tokens)
 
-    def predict(self, prefix: str = "", k: int = 5, *, carry_state: bool = False) -> list[Prediction]:
+    def predict(
+        self, prefix: str = "", k: int | None = None, *, carry_state: bool = False
+    ) -> list[Prediction]:
         """Return the k most likely words to follow a prefix, the most likely first.
+
+        Args:
+            prefix: The words before.
+            k: How many words. None: 5, or all if the vocabulary has fewer.
+            carry_state: Go on from `state`, and move it behind the prefix.
 
         Raises:
             UserError: The vocabulary lacks a word and has no `<unk>`, or has fewer than k words.
         """
+        if k is None:
+            k = min(PREDICTIONS, len(self.vocabulary))
         check_count(k, len(self.vocabulary), name="k")
         log_p_V, _ = self.next_words(self._read(prefix, carry_state=carry_state))
         return likeliest(log_p_V, self.vocabulary, k)
@@ -170,8 +181,12 @@ class LanguageModel:
     def _neighbours(self) -> Neighbours:
         return Neighbours(self.embeddings, self.vocabulary)
 
-    def nearest(self, word: str, k: int = 10) -> list[Neighbour]:
+    def nearest(self, word: str, k: int | None = None) -> list[Neighbour]:
         """Return the k words whose embeddings have the smallest angle to a word's, the nearest first.
+
+        Args:
+            word: One of the vocabulary.
+            k: How many others. None: 10, or all if the vocabulary has fewer.
 
         Raises:
             UserError: The vocabulary lacks the word or has fewer than k others, or scikit-learn is missing.

@@ -16,6 +16,7 @@ from ptb_lm.inference.checks import check_count, check_text
 
 MISSING = f"is not installed; {how_to_install('neighbours')}"
 METHODS = ("pca", "tsne")
+NEIGHBOURS = 10  # of a word, unless it is said how many
 
 
 class Neighbour(NamedTuple):
@@ -44,8 +45,12 @@ class Neighbours:
         self.vectors_VE, self.vocabulary = embeddings_VE, vocabulary
         self.index = NearestNeighbors(metric="cosine").fit(embeddings_VE)
 
-    def of(self, word: str, k: int) -> list[Neighbour]:
+    def of(self, word: str, k: int | None) -> list[Neighbour]:
         """Return the k words nearest to a word, the nearest first.
+
+        Args:
+            word: One of the vocabulary.
+            k: How many others. None: 10, or all if the vocabulary has fewer.
 
         Raises:
             UserError: The vocabulary lacks the word, or has fewer than k others.
@@ -54,7 +59,11 @@ class Neighbours:
         place = self.vocabulary.ids.get(word)
         if place is None:
             raise UserError(f"the word {word!r} is not in the vocabulary")
-        check_count(k, len(self.vocabulary) - 1, name="k", of="other words")
+        others = len(self.vocabulary) - 1
+        if k is None:
+            k = min(NEIGHBOURS, others)
+        else:
+            check_count(k, others, name="k", of="other words")
         (distances,), (places,) = self.index.kneighbors(self.vectors_VE[[place]], k + 1)
         found = [(i, 1 - float(d)) for i, d in zip(places, distances, strict=True) if i != place]
         return [Neighbour(self.vocabulary.words[i], similarity) for i, similarity in found[:k]]
