@@ -82,13 +82,14 @@ def _described_help() -> str:
 
 
 def _add_data(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--data", help="ptb (default), synthetic, a folder of three splits, or a file")
+    group.add_argument(
+        "--data", help="ptb (default), synthetic (preset: demo), a folder of three splits, or a file"
+    )
     text_flags.add_text(group)
 
 
 def _add_model(group: argparse._ArgumentGroup) -> None:
-    presets = described.one_of(PRESETS, "small")
-    _add_choice(group, "--config", PRESETS, f"the preset: {presets}; demo with --data synthetic")
+    _add_choice(group, "--config", PRESETS, f"the preset: {described.one_of(PRESETS, 'small')}")
     _add_choice(group, "--cell", CELLS, f"the recurrent cell: {described.one_of(CELLS, LSTM)}")
     for each in HYPERPARAMETERS:
         if each.name in OF_THE_MODEL:
