@@ -17,8 +17,10 @@ if TYPE_CHECKING:
 def _is_our_command() -> bool:
     """Return whether this process is a command of this package, and no program that imports it."""
     name = "".join(sys.argv[:1])
-    if name == "-m":  # Python's name for a module to run, while it looks for it; the module is in front of
-        word = "".join(sys.orig_argv[-len(sys.argv) :][:1])  # the arguments, perhaps as -mptb_lm.train
+    # Python's name for a module to run, while it looks for it. The module's own name is the word in front of
+    # the arguments, perhaps as -mptb_lm.train.
+    if name == "-m":
+        word = "".join(sys.orig_argv[-len(sys.argv) :][:1])
         module = word.partition("m")[2] if word.startswith("-") else word
         return f"{module}.".startswith("ptb_lm.")
     return name.endswith("/ptb-lm")

@@ -136,7 +136,7 @@ def test_an_error_while_a_file_is_read_names_it(tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.mark.parametrize("by", ["another number", "no hash", "no object"])
-def test_the_bound_of_the_embedded_corpus_is_verified_when_it_is_read(by: str, tmp_path: Path) -> None:
+def test_the_bound_of_the_synthetic_corpus_is_verified_when_it_is_read(by: str, tmp_path: Path) -> None:
     record = {"valid": 2.5, "test": 2.25}
     path = tmp_path / "perplexity.json"
     path.write_text(json.dumps({**record, "record_sha256": synthetic._digest(record)}))

@@ -683,11 +683,13 @@ def test_what_a_resumed_run_says_of_its_place(
     rounding: str,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    announcements.tell_what_changed(before, now)
+    announcements.tell_what_changed(before, now, drops=True)
     said = f"the run moved {masks}, so dropout draws other masks from now on\n" if masks else ""
     if rounding:
         said += f"from now on the numbers round differently from a run that never stopped: {rounding}\n"
     assert capsys.readouterr().out == said
+    announcements.tell_what_changed(before, now, drops=False)
+    assert "dropout" not in capsys.readouterr().out
 
 
 # Failures on the way.

@@ -113,10 +113,10 @@ class Group:
 
     @property
     def fastest(self) -> Result | None:
-        """The first candidate that no other was faster than, in the rounds that the two have in common.
+        """The first candidate that no other was faster than, in two or more rounds that both have.
 
         The order of the candidates knows only the rounds that they have in common with the baseline. Those of
-        a baseline that was cut may be few.
+        a baseline that was cut may be few. If each was slower than some other, it is the first in that order.
         """
         candidates = self.candidates
         for one in candidates:

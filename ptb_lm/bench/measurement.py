@@ -160,9 +160,28 @@ class Measurement:
             return self.pool.get(order, log=log)
 
     def _give_up(self, variant: Variant, pass_name: str, error: WorkerError) -> None:
-        self._impossible.add((variant.name, pass_name))
-        row = self._row(variant, pass_name)
-        self.record.add(dataclasses.replace(row, status=error.status, reason=str(error)))
+        """Record why a variant's pass cannot be measured, unless it has been, to its end.
+
+        What is wrong is wrong even so, and by every name of the program.
+        """
+        wrong = error.status == rows.WRONG
+        names = [
+            each.name for each in self.workload.variants if original(each.name) == original(variant.name)
+        ]
+        self._impossible |= {
+            (name, each)
+            for name in (names if wrong else [variant.name])
+            for each in (self.workload.passes if wrong else [pass_name])
+        }
+        if wrong or not self._is_complete(variant.name, pass_name):
+            row = self._row(variant, pass_name)
+            self.record.add(dataclasses.replace(row, status=error.status, reason=str(error)))
+
+    def _is_complete(self, variant: str, pass_name: str) -> bool:
+        planned = self._plans.get((variant, pass_name))
+        key = (self.workload.name, pass_name, variant)
+        done = {index for *of, index in self.record.measured() if tuple(of) == key}
+        return planned is not None and done >= set(range(planned.rounds))
 
     def _unchecked(self, worker: Worker) -> str | None:
         """Say which part of the workload the comparison with the reference left out."""

@@ -36,7 +36,7 @@ class WarmUp(NamedTuple):
     first_step_seconds: float  # with tracing and compilation
     warm_up_seconds: float  # of all these steps
     warm_up_steps: int
-    step_seconds: float  # of the last ones: what a step will take
+    step_seconds: float  # what a step will take: the least of those after the first
 
 
 class Process:

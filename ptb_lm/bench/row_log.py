@@ -46,17 +46,19 @@ class Record:
         """Add a row; it is on the disk when this returns.
 
         It takes the place of a row that says why the same was not possible in an earlier session. If it says
-        only that again, the earlier one stays. What was wrong stays in any case: who tried until it passed
-        would time it in the end.
+        only that again, or is of a round that was measured before, the earlier one stays. What was wrong
+        stays in any case: who tried until it passed would time it in the end.
         """
-        earlier = [each for each in self.rows if _is_trouble_before(each, row)]
+        is_new = not row.is_measured or _key(row) not in self.measured()
+        earlier = [each for each in self.rows if is_new and _is_trouble_before(each, row)]
         if any((each.status, each.reason) == (row.status, row.reason) for each in earlier):
             return
-        if earlier:
-            self._lines = [(each, text) for each, text in self._lines if each not in earlier]
-            self._rewrite()
         text = rows.to_line(row)
+        self._lines = [(each, line) for each, line in self._lines if each not in earlier]
         self._lines.append((row, text))
+        if earlier:
+            self._rewrite()
+            return
         with self.path.open("ab") as file:
             file.write(text + b"\n")
             file.flush()
@@ -64,9 +66,7 @@ class Record:
 
     def measured(self) -> dict[Key, Row]:
         """Return the rows that are there, by what they measure."""
-        return {
-            (row.workload, row.pass_name, row.variant, row.round): row for row in self.rows if row.is_measured
-        }
+        return {_key(row): row for row in self.rows if row.is_measured}
 
     def wrong(self, workload: str) -> dict[str, str]:
         """Return the programs that computed something else than the reference, with the first reason.
@@ -102,6 +102,10 @@ class Record:
                     f"{self.folder} holds rows of another run ({name} was {was!r}, now {now!r}); "
                     "choose another --out"
                 )
+
+
+def _key(row: Row) -> Key:
+    return row.workload, row.pass_name, row.variant, row.round
 
 
 def _is_trouble_before(row: Row, now: Row) -> bool:

@@ -59,7 +59,8 @@ def _todo(measurement: Measurement, index: int) -> set[tuple[str, str]]:
 
     These are those that the round lacks, and the baseline beside them: rows of two sessions make no ratio. If
     the baseline is lacking, every variant of that pass is measured again. In a round that was begun before,
-    what is lacking first shows that it can be measured: nothing is measured beside what cannot.
+    the processes of what is lacking are started and checked first: nothing is measured beside what fails
+    there.
     """
     workload = measurement.workload
     every = {(variant.name, pass_name) for variant in workload.variants for pass_name in workload.passes}

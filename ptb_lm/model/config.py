@@ -109,6 +109,11 @@ class Config:
         """The units of each layer, from the bottom to the top."""
         return (self.hidden_size,) * self.num_layers
 
+    @property
+    def drops(self) -> bool:
+        """Whether training has dropout of any kind."""
+        return min(self.keep_prob, self.embedding_keep_prob, self.recurrent_keep_prob) < 1
+
     def learning_rate_in(self, epoch: int) -> float:
         """Return the learning rate of an epoch, counted from 0.
 

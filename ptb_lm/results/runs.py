@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ptb_lm.errors import UserError
 from ptb_lm.training.run_config import RunConfig
 from ptb_lm.training.run_directory import RunDirectory
 
@@ -75,12 +74,8 @@ def read(folder: Path) -> Run:
         UserError: A file is missing or broken, or no epoch has ended.
     """
     files = RunDirectory(folder)
-    config, epochs, result = files.read_config(), files.read_metrics(), files.read_result() or {}
-    if len(epochs) < result.get("epochs", 0):
-        raise UserError(f"{files.metrics} ends before epoch {result['epochs']}, the last in {files.result}")
-    if len(epochs) > result.get("epochs", 0):
-        result = {}  # of an earlier end: the run was resumed, and has done more since
-    return Run(folder=folder, config=config, epochs=epochs, result=result)
+    config, epochs = files.read_config(), files.read_metrics()
+    return Run(folder=folder, config=config, epochs=epochs, result=files.read_end(len(epochs)))
 
 
 def read_all(results: Path) -> list[Run]:

@@ -24,8 +24,8 @@ WHICH_BUILD = f"{nvidia.PAGE} says which build of torch can"
 def is_seen() -> bool:
     """Return whether torch finds a CUDA device, be it one that it can use or not.
 
-    Unlike the functions below it computes nothing there, which would take memory until the process ends: of a
-    launcher for nothing, and of a rank on the GPU of another one.
+    Unlike the functions below it computes nothing there. That would hold memory of the GPU until the process
+    ends: needlessly in a launcher, and in a rank on a GPU that is another rank's.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # `device_for` says what is wrong

@@ -87,7 +87,7 @@ def load(generator: torch.Generator, saved: NDArray[Any], ranks: Ranks) -> None:
         if not elsewhere:
             generator.set_state(state)
     except (RuntimeError, TypeError) as error:
-        raise UserError(f"the random stream of dropout is none of torch's ({error})") from None
+        raise UserError(f"the random stream of dropout was not saved by torch ({error})") from None
     if elsewhere or len(of_ranks) != ranks.size:
         generator.manual_seed(_derived(np.ascontiguousarray(saved).tobytes(), ranks))
 

@@ -46,8 +46,14 @@ def tell_where(progress: Progress, *, epochs: int) -> None:
         cli.remark(f"continues in epoch {progress.epoch + 1}, step {progress.step + 1}")
 
 
-def tell_what_changed(before: dict[str, Any], now: dict[str, Any]) -> None:
-    """Print changes since the run stopped that affect the last digits of its numbers."""
+def tell_what_changed(before: dict[str, Any], now: dict[str, Any], *, drops: bool) -> None:
+    """Print changes since the run stopped that affect the masks of dropout, or the last digits of numbers.
+
+    Args:
+        before: The environment of the session before.
+        now: Of this one.
+        drops: Whether the run has dropout.
+    """
     moved = ("cuda" in before) != ("cuda" in now)
     if "kernels" in now and not moved:  # a run from before there was a choice
         before = {"kernels": "torch", "float32_products": "MKL", **before}
@@ -57,13 +63,13 @@ def tell_what_changed(before: dict[str, Any], now: dict[str, Any]) -> None:
         if name in before and name in now and before[name] != now[name]
     ]
     masks = "so dropout draws other masks from now on"
-    for name in ("processes", "devices"):
+    for name in ("processes", "devices") if drops else ():
         if before.get(name, 1) != now.get(name, 1):
             cli.remark(
                 f"the number of {name} changed from {before.get(name, 1)} to {now.get(name, 1)}, {masks}"
             )
     # TensorFlow's stream goes on where it was, on every device.
-    if moved and "torch" in now:
+    if drops and moved and "torch" in now:
         where = ("a CPU", "a GPU") if "cuda" in now else ("a GPU", "a CPU")
         cli.remark(f"the run moved from {where[0]} to {where[1]}, {masks}")
     if changed:

@@ -162,7 +162,8 @@ def _announce(trainer: Trainer, load: host.Load, *, parameter_count: int, resumi
     )
     if resuming:
         announcements.tell_where(trainer.progress, epochs=trainer.run.hyperparameters.epochs)
-        announcements.tell_what_changed(*trainer.progress.environments[-2:])
+        before, now = trainer.progress.environments[-2:]
+        announcements.tell_what_changed(before, now, drops=trainer.run.hyperparameters.drops)
 
 
 def _to_the_end(trainer: Trainer, *, started: float) -> Row:

@@ -167,6 +167,23 @@ class RunDirectory:
         except ValueError as error:
             raise UserError(f"{self.result} is not a run's result: {error}") from None
 
+    def read_end(self, epochs: int) -> Row:
+        """Read result.json, if it is of the run as it is.
+
+        Args:
+            epochs: How many are in metrics.jsonl.
+
+        Returns:
+            The result; empty if the run has not ended, or was resumed and has done more epochs since.
+
+        Raises:
+            UserError: As read_result does, or it is of more epochs than there are.
+        """
+        result = self.read_result() or {}
+        if epochs < result.get("epochs", 0):
+            raise UserError(f"{self.metrics} ends before epoch {result['epochs']}, the last in {self.result}")
+        return {} if epochs > result.get("epochs", 0) else result
+
     def remove_result(self) -> None:
         """Remove result.json, because it is out of date."""
         self.result.unlink(missing_ok=True)

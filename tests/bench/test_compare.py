@@ -63,7 +63,8 @@ def test_what_is_in_one_only_is_listed(tmp_path: Path) -> None:
     ]
     lines = compared(tmp_path, a, b)
     assert lines[0].endswith(
-        " In one of the two there are no figures: small, train, torch/cudnn (failed in B: killed)."
+        " In one of the two this was not measured to the end: torch/cudnn of small, train (failed in B: "
+        "killed)."
     )
     assert "- only in A: small, train: torch/cudnn" not in lines, "it is in both"
     assert "- only in A: medium, train: torch/basic" in lines

@@ -10,7 +10,7 @@ import pytest
 
 from ptb_lm.bench.machine import Gemm, Product, products
 from ptb_lm.bench.measurement import Measurement
-from ptb_lm.bench.process import WarmUp
+from ptb_lm.bench.process import WarmUp, WorkerError
 from ptb_lm.bench.row_log import Record
 from ptb_lm.bench.rows import Row
 from ptb_lm.bench.selection import Options
@@ -115,13 +115,33 @@ def test_a_failure_stays_until_the_same_is_measured_or_fails_otherwise(tmp_path:
     assert record.path.read_bytes() == as_before
     record.add(dataclasses.replace(failed, session="2", reason="no compiler"))
     assert [each.reason for each in record.rows] == ["", "killed", "no compiler"]
+    record.add(dataclasses.replace(row(0, 1.0), session="3"))
+    assert "no compiler" in [each.reason for each in record.rows], "that round was measured before"
     record.add(dataclasses.replace(row(1, 1.0), session="3"))
     for of in (record, Record(tmp_path, {})):
         assert [(each.pass_name, each.status) for each in of.rows] == [
             ("train", "measured"),
             ("forward", "failed"),
             ("train", "measured"),
+            ("train", "measured"),
         ]
+
+
+def test_a_pass_that_is_complete_stays_so_and_what_is_wrong_is_wrong_by_both_names(tmp_path: Path) -> None:
+    record = Record(tmp_path, {})
+    for index in range(SMALL.rounds):
+        record.add(row(index, 1.0))
+    both = [Variant("torch/cudnn", ""), Variant("torch/cudnn", "").again()]
+    workload = dataclasses.replace(SMALL, variants=tuple(both))
+    found = Measurement(Options(suite="quick"), workload, record, MACHINE, session="2", command="")
+    for variant in both:
+        found._give_up(variant, "train", WorkerError("failed", "killed"))
+    assert [each.variant for each in record.rows if not each.is_measured] == ["torch/cudnn#again"]
+    found = Measurement(Options(suite="quick"), workload, record, MACHINE, session="3", command="")
+    assert not found.is_over("torch/cudnn#again", "train", 0)
+    found._give_up(both[0], "train", WorkerError("wrong", "its loss is off"))
+    assert all(found.is_over(each.name, "train", 0) for each in both)
+    assert [each.variant for each in record.rows if each.status == "wrong"] == ["torch/cudnn"]
 
 
 @pytest.mark.parametrize("seconds", [0.1, 50.0])

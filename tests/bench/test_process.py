@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ptb_lm.bench.process import Process, WorkerError
+from ptb_lm.bench.process import Process, Worker, WorkerError
 
 pytestmark = pytest.mark.slow
 
@@ -75,3 +75,18 @@ def test_a_process_that_hangs_is_ended_with_those_it_started(
     while state.exists() and state.read_text().rpartition(")")[2].split()[0] != "Z":
         assert time.monotonic() < deadline
         time.sleep(0.05)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "a_step"),
+    [((9.0, 2.0, 0.5, 1.5), 0.75), ((9.0, 0.25, 0.5, 1.5), 0.25), ((9.0, 2.0), 2.0)],
+    ids=["the second held up", "the others held up", "no time for more"],
+)
+def test_a_step_takes_what_the_least_of_the_warm_up_took(seconds: tuple[float, ...], a_step: float) -> None:
+    """The first step compiles; any other may have been held up by something else."""
+    worker, blocks = Worker.__new__(Worker), iter(seconds)
+    worker._warm_ups = {}
+    worker._block = lambda pass_name, steps: {"seconds": next(blocks)}  # type: ignore[method-assign]
+    warm_up = worker.warm_up("train", steps=5, limit=1.0 if len(seconds) == 2 else 100.0)
+    assert next(blocks, None) is None
+    assert (warm_up.step_seconds, warm_up.warm_up_seconds) == (a_step, sum(seconds))

@@ -312,8 +312,8 @@ def test_what_is_not_shown_everywhere_is_not_claimed(tmp_path: Path) -> None:
     large = [*rounds({"torch/cudnn": 2.0}, **of_large), apart]
     assert first_line(tmp_path, [*rounds(speeds), *equal, *large]) == (
         "- On this machine take torch/cudnn. It came out fastest in all 3 passes. By 95 % intervals it is "
-        "faster than every other variant in 1 of them. Another variant may be as fast or faster in the "
-        "others."
+        "faster than every other variant in 1 of them. In the others no such interval shows "
+        "that."
     )
     report = (tmp_path / "report.md").read_text()
     assert "- large, train: take torch/cudnn" in report
@@ -344,7 +344,7 @@ def test_who_may_be_the_fastest_everywhere_is_named_and_not_recommended(tmp_path
     alone = [each for each in rows if each["round"] == 0]
     assert first_line(tmp_path / "alone", alone) == (
         "- On this machine take torch/basic. It came out fastest in all 2 passes. In none of them do 95 % "
-        "intervals show that every other variant is slower."
+        "intervals of three or more processes show that every other is slower."
     )
 
 
@@ -425,7 +425,7 @@ def test_what_failed_is_not_recommended(tmp_path: Path) -> None:
     kept = [each for each in rounds(speeds) if each["variant"] != "torch/cudnn" or each["round"] < 2]
     line = first_line(tmp_path, [*kept, unmeasured("failed", "killed", variant="torch/cudnn")])
     assert line.startswith("- small, train: take torch/block, ")
-    assert line.endswith(" Not counted, because of a failure after some rounds: torch/cudnn.")
+    assert line.endswith(" Not counted, because not measured to the end: torch/cudnn.")
 
 
 def test_without_a_choice_nothing_is_faster_than_others(tmp_path: Path) -> None:
@@ -441,7 +441,24 @@ def test_intervals_of_two_processes_prove_nothing(tmp_path: Path) -> None:
         for each in rounds(speeds, count=6, workload=workload)
     ]
     line = first_line(tmp_path, few)
-    assert line.startswith("- On this machine take torch/cudnn. It came out fastest in all 2 passes. In none")
+    assert line == (
+        "- On this machine take torch/cudnn. It came out fastest in all 2 passes. In none of them do 95 % "
+        "intervals of three or more processes show that every other is slower."
+    )
+    assert (
+        "has a 95 % interval above 1, of fewer than three processes." in (tmp_path / "report.md").read_text()
+    )
+
+
+def test_what_cannot_do_a_pass_is_not_recommended_for_all(tmp_path: Path) -> None:
+    """Where it failed only one variant is left, which is another."""
+    speeds = {"torch/basic": 1.0, "torch/cudnn": 2.0}
+    alone = [
+        *rounds({"torch/basic": 1.0}, workload="large"),
+        unmeasured("failed", "killed", variant="torch/cudnn", workload="large"),
+    ]
+    line = first_line(tmp_path, [*rounds(speeds), *rounds(speeds, workload="medium"), *alone])
+    assert line.startswith("- No variant came out fastest in all 3 passes: each has its own answer.")
 
 
 def test_gradients_of_a_second_model_are_said_so(tmp_path: Path) -> None:

@@ -63,7 +63,8 @@ class Steps:
     @cached_property
     def weights(self) -> problem.Weights:
         """The weights to begin with."""
-        return problem.weights(self.task.shapes, steps=self.task.steps, seed=self.seed)
+        logits = problem.LOGITS_OF_CTC if self.task.config.loss == "ctc" else problem.LOGITS
+        return problem.weights(self.task.shapes, steps=self.task.steps, seed=self.seed, logits=logits)
 
     @cached_property
     def batches(self) -> tuple[Batch, ...]:

@@ -35,6 +35,10 @@ Weights = dict[str, NDArray[np.float64]]
 
 # How far apart logits lie: their standard deviation, for a top output of order one.
 LOGITS = 8.0
+# The same for CTC, which adds up logarithms of probabilities over all steps. The rounding of such a sum is a
+# relative error of the probability. Of 1000 steps of logits 8 apart CTC's own gradient in float32, by torch
+# or TensorFlow, is off by 2e-3 to 1e-2 of its norm, and 1 apart by 5e-4 to 3e-3. Each step counts even so.
+LOGITS_OF_CTC = 1.0
 # Multiply-adds of a forward pass that the reference is asked for: some seconds on a core. Of a larger task
 # some rows are distinct, and the others copies of them: the variant computes them all, at its own batch size,
 # and loss and gradients, which are means over the rows, are those of the distinct ones.
@@ -43,21 +47,22 @@ MULTIPLY_ADDS = 1e10
 LEAST_ROWS = 2
 
 
-def weights(shapes: parameters.Shapes, *, steps: int, seed: int) -> Weights:
+def weights(shapes: parameters.Shapes, *, steps: int, seed: int, logits: float = LOGITS) -> Weights:
     """Draw weights, float64, in values that float32 holds: the variant and the reference start from the same.
 
     Args:
         shapes: By canonical name.
         steps: T.
         seed: Of the draw.
+        logits: How far apart logits lie.
     """
     rng, drawn = np.random.default_rng(seed), {}
     for name, shape in shapes.items():
         scale = 1 / math.sqrt(shape[0]) if name.endswith("kernel") else 1.0
         if name in ("softmax.kernel", "dense.kernel"):
-            scale *= LOGITS
+            scale *= logits
         if name == "embedding" and "softmax.kernel" not in shapes:  # it is the softmax's kernel as well
-            scale = LOGITS / math.sqrt(shape[1])
+            scale = logits / math.sqrt(shape[1])
         array = rng.normal(0, scale, shape)
         cell = parameters.owner(name)
         if cell and cell.memory and name.endswith(f".{cell.memory.bias}"):

@@ -10,6 +10,7 @@ from ptb_lm.bench.intervals import LogMean
 from ptb_lm.bench.reporting import formats
 from ptb_lm.bench.reporting.formats import NOTHING
 from ptb_lm.bench.reporting.tables import Cell, Column, Name, Table, markdown_code, markdown_text, to_markdown
+from ptb_lm.bench.rows import MEASURED
 from ptb_lm.bench.summary import EQUAL_WORK, common_precision, summarise
 from ptb_lm.errors import UserError
 
@@ -79,7 +80,7 @@ def _markdown(a: Path, b: Path) -> Iterator[str]:
     ]
     verdict = [_verdict([pair for _, pairs in compared for pair in pairs])]
     if troubled := list(_troubled(common)):
-        verdict.append(f"In one of the two there are no figures: {'; '.join(troubled)}.")
+        verdict.append(f"In one of the two this was not measured to the end: {'; '.join(troubled)}.")
     yield f"{markdown_text(' '.join(verdict))}\n"
     yield f"A is {_about(a, one)}; B is {_about(b, two)}.\n"
     for group, pairs in compared:
@@ -131,14 +132,17 @@ def _pairs(a: Group, b: Group) -> list[_Pair]:
 
 
 def _troubled(common: Sequence[tuple[Group, Group]]) -> Iterator[str]:
-    """Yield what was measured in one benchmark and is wrong or failed in the other, and why."""
+    """Yield what one benchmark measured and the other did not, or not to the end, and why."""
+    passes: dict[tuple[str, str], list[str]] = {}
     for a, b in common:
         for name, measured, other in (("B", a, b), ("A", b, a)):
             for result in other.results:
-                before = measured.result(result.variant)
-                if not result.blocks and before and before.blocks:
-                    was = f"{result.status} in {name}"
-                    yield f"{other.name}, {result.label} ({was}: {result.reason})"
+                there = measured.result(result.variant)
+                if result.status != MEASURED and there and there.status == MEASURED:
+                    why = f"{result.status} in {name}: {result.reason}"
+                    passes.setdefault((result.label, why), []).append(other.name)
+    for (label, why), names in passes.items():
+        yield f"{label} of {' and '.join(names)} ({why})"
 
 
 def _alone(one: Summary, other: Summary) -> Iterator[str]:

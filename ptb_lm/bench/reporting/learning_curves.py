@@ -34,7 +34,7 @@ def section(runs: Sequence[Path]) -> Section:
     for path in runs:
         run = RunDirectory(path)
         config, metrics = run.read_config(), run.read_metrics()
-        rows.append(_row(path, config, metrics, run.read_result() or {}))
+        rows.append(_row(path, config, metrics, run.read_end(len(metrics))))
         plots.append(_plot(path, config, metrics))
     return Section(
         title="Learning curves",

@@ -8,15 +8,20 @@ from ptb_lm.bench.reporting import formats
 from ptb_lm.bench.rows import MEASURED
 
 _MANY = 4  # labels in a sentence, at most
-_NOT_SHOWN = "In none of them do 95 % intervals show that every other variant is slower."
+_NOT_SHOWN = "In none of them do 95 % intervals of three or more processes show that every other is slower."
 
 
 def lead(groups: Sequence[Group]) -> Iterator[str]:
     """Yield a sentence or two of all passes together, if several have a choice, and of each."""
-    with_a_choice = [group for group in groups if len(group.candidates) > 1]
+    with_a_choice = [group for group in groups if group.candidates and _tried(group) > 1]
     if len(with_a_choice) > 1:
         yield _overall(with_a_choice)
     yield from map(_of_group, groups)
+
+
+def _tried(group: Group) -> int:
+    """Return how many variants there were to choose from, measured or not."""
+    return sum(not result.is_repetition for result in group.results)
 
 
 def _overall(measured: Sequence[Group]) -> str:
@@ -32,13 +37,13 @@ def _overall(measured: Sequence[Group]) -> str:
     if proved == count:
         return f"{take} By 95 % intervals it is faster than every other variant in all {count} passes."
     shown = f"By 95 % intervals it is faster than every other variant in {proved} of them. " if proved else ""
-    rest = "Another variant may be as fast or faster in the others." if proved else _NOT_SHOWN
+    rest = "In the others no such interval shows that." if proved else _NOT_SHOWN
     return f"{take} It came out fastest in all {count} passes. {shown}{rest}"
 
 
 def _is_proved(group: Group) -> bool:
     """Return whether intervals of processes show that the fastest is faster than every other."""
-    return len(_fit(group)) == 1 and not _few_processes(group)
+    return len(group.candidates) > 1 and len(_fit(group)) == 1 and not _few_processes(group)
 
 
 def _fit(group: Group) -> list[str]:
@@ -69,10 +74,14 @@ def _beside_others(group: Group) -> Iterator[tuple[Result, Ratio | None]]:
 
 def _of_group(group: Group) -> str:
     fastest = group.fastest
-    failed = [each.label for each in group.results if each.blocks and each.status != MEASURED]
-    left_out = f" Not counted, because of a failure after some rounds: {_some(failed)}." if failed else ""
+    broken_off = [
+        each.label
+        for each in group.results
+        if each.blocks and each.status != MEASURED and not each.is_repetition
+    ]
+    left_out = f" Not counted, because not measured to the end: {_some(broken_off)}." if broken_off else ""
     if fastest is None or fastest.rate is None or group.work is None:
-        return f"{group.name}: nothing was measured.{left_out}"
+        return f"{group.name}: nothing was measured{' to the end' if broken_off else ''}.{left_out}"
     rate = f"{formats.significant(fastest.rate.median)} {group.work.unit} a second"
     others = [each for each in group.candidates if each is not fastest]
     if not others:
@@ -104,7 +113,8 @@ def _how_sure(group: Group) -> str:
         sentences.append(f"That is not sure: as fast or faster may be {_some(equals)}.")
     if unknown:
         sentences.append(f"One round is too few to be sure of {_some(unknown)}.")
-    return " ".join(sentences) or "Its ratio to each other variant has a 95 % interval above 1."
+    few = ", of fewer than three processes" if _few_processes(group) else ""
+    return " ".join(sentences) or f"Its ratio to each other variant has a 95 % interval above 1{few}."
 
 
 def _some(labels: Sequence[str]) -> str:
