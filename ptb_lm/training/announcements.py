@@ -62,16 +62,16 @@ def tell_what_changed(before: dict[str, Any], now: dict[str, Any], *, drops: boo
         for name in ("torch", "tensorflow", "device", "kernels", "float32_products", "threads")
         if name in before and name in now and before[name] != now[name]
     ]
-    masks = "so dropout draws other masks from now on"
-    for name in ("processes", "devices") if drops else ():
+    masks = ", so dropout draws other masks from now on" if drops else ""
+    for name in ("processes", "devices"):
         if before.get(name, 1) != now.get(name, 1):
             cli.remark(
-                f"the number of {name} changed from {before.get(name, 1)} to {now.get(name, 1)}, {masks}"
+                f"the number of {name} changed from {before.get(name, 1)} to {now.get(name, 1)}{masks}"
             )
     # TensorFlow's stream goes on where it was, on every device.
-    if drops and moved and "torch" in now:
+    if moved and "torch" in now:
         where = ("a CPU", "a GPU") if "cuda" in now else ("a GPU", "a CPU")
-        cli.remark(f"the run moved from {where[0]} to {where[1]}, {masks}")
+        cli.remark(f"the run moved from {where[0]} to {where[1]}{masks}")
     if changed:
         cli.remark(
             f"from now on the numbers round differently from a run that never stopped: {'; '.join(changed)}"

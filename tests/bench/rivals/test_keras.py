@@ -348,5 +348,5 @@ build(config, initial(config, seed=1))
 """
     last_line = python(program).stderr.splitlines()[-1]
     assert last_line.startswith(
-        f"ptb_lm.errors.UserError: {framework} is not installed; install it with: pip"
+        f"ptb_lm.errors.UserError: {framework} is not installed; install it in the checkout with: pip"
     )
