@@ -131,7 +131,7 @@ def test_words_are_penn_treebank_s() -> None:
 
 def test_words_without_nltk_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "nltk.tokenize.destructive", None)
-    with pytest.raises(UserError, match=r"--tokenize words needs the package nltk.*ptb-lm\[text\]"):
+    with pytest.raises(UserError, match=r"needs the package nltk.*pip install -e '\.\[text\]'"):
         Treatment(tokenize="words").words("a")
 
 
