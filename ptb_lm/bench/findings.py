@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from ptb_lm.bench import intervals
@@ -111,7 +112,7 @@ class Group:
             if result.blocks and result.status == MEASURED and not result.is_repetition
         ]
 
-    @property
+    @cached_property
     def fastest(self) -> Result | None:
         """The first candidate that no other was faster than, in two or more rounds that both have.
 

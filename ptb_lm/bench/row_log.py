@@ -49,8 +49,9 @@ class Record:
         only that again, or is of a round that was measured before, the earlier one stays. What was wrong
         stays in any case: who tried until it passed would time it in the end.
         """
-        is_new = not row.is_measured or _key(row) not in self.measured()
-        earlier = [each for each in self.rows if is_new and _is_trouble_before(each, row)]
+        earlier = [each for each in self.rows if _is_trouble_before(each, row)]
+        if earlier and row.is_measured and _key(row) in self.measured():
+            earlier = []
         if any((each.status, each.reason) == (row.status, row.reason) for each in earlier):
             return
         text = rows.to_line(row)

@@ -61,7 +61,7 @@ def check(
     errors = Errors(bound.summing(max(math.prod(shape) for shape in task.shapes.values())))
     question = Steps(task, problem.distinct_rows(task), (), "forward" in passes, seed)
     model = build(task.config, question.weights) if model is None else model
-    if not masks.drops(task):
+    if not task.config.drops:
         first, how = _compare(model, question, errors), "there is none"
     elif masks.told_by(model):
         question = dataclasses.replace(question, distinct=task.batch_size)  # whose masks differ

@@ -25,12 +25,6 @@ class _Mask(NamedTuple):
     keep_prob: float
 
 
-def drops(task: LanguageTask) -> bool:
-    """Return whether a task's training has dropout of any kind."""
-    found = _places(task)
-    return bool(found.weights or found.units)
-
-
 def undropped(config: Config) -> Config:
     """Return the configuration without dropout of any kind."""
     return config.replace(keep_prob=1.0, embedding_keep_prob=1.0, recurrent_keep_prob=1.0)

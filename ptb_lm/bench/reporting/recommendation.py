@@ -29,7 +29,8 @@ def _overall(measured: Sequence[Group]) -> str:
     count = len(measured)
     first, *others = (group.fastest for group in measured if group.fastest)
     if any(other.variant != first.variant for other in others):
-        fit = [each for each in measured[0].candidates if all(each.variant in _fit(of) for of in measured)]
+        fits = [_fit(group) for group in measured]
+        fit = [each for each in measured[0].candidates if all(each.variant in of for of in fits)]
         may_be = f" {fit[0].label} may be the fastest in every one." if fit else ""
         return f"No variant came out fastest in all {count} passes: each has its own answer.{may_be}"
     take = f"On this machine take {first.label}."

@@ -128,7 +128,7 @@ def build(config: Config, weights: Mapping[str, NDArray[Any]], choice: Choice) -
     Raises:
         UserError: There is no such device, or no compiler; or the configuration has dropout.
     """
-    if min(config.keep_prob, config.embedding_keep_prob, config.recurrent_keep_prob) < 1:
+    if config.drops:
         raise UserError("more than a layer in one graph is for configurations without dropout")
     eager = Choice.of(
         framework="torch",
