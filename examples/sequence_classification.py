@@ -4,6 +4,8 @@
     python examples/sequence_classification.py --model block --bidirectional --num-layers 1
     python examples/sequence_classification.py --framework tensorflow --model block_fused
 
+It needs scikit-learn, for the area under the ROC curve: pip install -e '.[bench]'.
+
 A point moves in a circle, clockwise or counter-clockwise, and its coordinates have noise. Sequences have
 different lengths. After its length a point turns back, so only a model that uses the lengths can tell which
 way it went. To classify your own sequences, return them from `make_data`.

@@ -10,6 +10,28 @@ HELP_COLUMN = 30  # the column of the help texts; a longer flag has its own line
 _HELP = {"-h", "--help"}
 NEGATIVE_NUMBER = re.compile(r"-\.?\d")  # how one begins, which is a value and no flag
 
+# What pytorch/examples' word_language_model, awd-lstm-lm and TensorFlow's tutorial call our flags of train.
+# docs/configurations.md has the same list.
+ELSEWHERE = {
+    "--lr": "--learning-rate, whose loss is the sum over the time steps",
+    "--dropout": "--keep-prob, which is 1 - dropout",
+    "--dropoute": "--embedding-keep-prob, which is 1 - dropoute",
+    "--wdrop": "--recurrent-keep-prob, which is 1 - wdrop",
+    "--bptt": "--num-steps",
+    "--clip": "--max-grad-norm, whose loss is the sum over the time steps",
+    "--nhid": "--hidden-size",
+    "--emsize": "--embedding-size",
+    "--nlayers": "--num-layers",
+    "--tied": "--tie-weights",
+    "--cuda": "--device cuda",
+    "--save": "--run-dir",
+    "--save_path": "--run-dir",
+    "--data_path": "--data",
+    "--num_gpus": "--devices",
+    "--rnn_mode": "--model",
+    "--use_fp16": "--precision fp16",
+}
+
 
 class HelpFormatter(argparse.HelpFormatter):
     """argparse's formatter with room for long flags. --flag and --no-flag are shown as --[no-]flag."""
@@ -60,9 +82,13 @@ def name_only(parser: argparse.ArgumentParser, names: Container[str], *, describ
 
 
 def did_you_mean(given: str, known: Iterable[str]) -> str:
-    """Return the end of a sentence about an unknown name: the nearest known name, or ""."""
+    """Return the end of a sentence about an unknown name: what it is called here, or ""."""
     import difflib
 
+    known = tuple(known)
+    ours = ELSEWHERE.get(given, "")
+    if re.split(r"[ ,]", ours)[0] in known:
+        return f"; here it is {ours}"
     bare = {name.lstrip("-"): name for name in known}  # dashes would make all flags alike
     nearest = difflib.get_close_matches(given.lstrip("-"), bare, n=1)
     return f"; did you mean {bare[nearest[0]]}?" if nearest else ""

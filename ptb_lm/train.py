@@ -73,7 +73,7 @@ def _described_parser() -> cli.Parser:
     _add_model(parser.add_argument_group("model (a flag replaces the preset's value)"))
     _add_training(parser.add_argument_group("training (a flag replaces the preset's value)"))
     _add_run(parser.add_argument_group("run"))
-    _add_speed(parser.add_argument_group("speed (these flags do not change what is computed)"))
+    _add_speed(parser.add_argument_group("speed (the same model; --precision may round, --devices draws other dropout masks)"))
     return parser
 
 
@@ -185,7 +185,7 @@ def _add_choice(group: argparse._ArgumentGroup, flag: str, choices: Iterable[str
 
 
 def _add_hyperparameter(group: argparse._ArgumentGroup, each: Hyperparameter) -> None:
-    how: dict[str, Any] = {"type": each.kind, "metavar": "N"}
+    how: dict[str, Any] = {"type": each.kind, "metavar": "X" if each.kind is float else "N"}
     if each.kind is bool:
         how = {"action": argparse.BooleanOptionalAction, "default": None}
     elif each.kind is str:

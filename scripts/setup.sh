@@ -7,13 +7,13 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 find_python() {
     local name
-    for name in ${PYTHON:-python3 python3.13 python3.12 python3.11 python3.10}; do
-        if "$name" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; then
+    for name in ${PYTHON:-python3 python3.13 python3.12 python3.11}; do
+        if "$name" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
             echo "$name"
             return
         fi
     done
-    echo "Python 3.10 or newer is needed; set PYTHON to its path." >&2
+    echo "Python 3.11 or newer is needed; set PYTHON to its path." >&2
     return 2
 }
 
