@@ -13,12 +13,12 @@ NEGATIVE_NUMBER = re.compile(r"-\.?\d")  # how one begins, which is a value and 
 # What pytorch/examples' word_language_model, awd-lstm-lm and TensorFlow's tutorial call our flags of train.
 # docs/configurations.md has the same list.
 ELSEWHERE = {
-    "--lr": "--learning-rate, whose loss is the sum over the time steps",
+    "--lr": "--learning-rate, for a loss summed over the time steps",
     "--dropout": "--keep-prob, which is 1 - dropout",
     "--dropoute": "--embedding-keep-prob, which is 1 - dropoute",
     "--wdrop": "--recurrent-keep-prob, which is 1 - wdrop",
     "--bptt": "--num-steps",
-    "--clip": "--max-grad-norm, whose loss is the sum over the time steps",
+    "--clip": "--max-grad-norm, for a loss summed over the time steps",
     "--nhid": "--hidden-size",
     "--emsize": "--embedding-size",
     "--nlayers": "--num-layers",

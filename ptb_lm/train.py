@@ -73,7 +73,11 @@ def _described_parser() -> cli.Parser:
     _add_model(parser.add_argument_group("model (a flag replaces the preset's value)"))
     _add_training(parser.add_argument_group("training (a flag replaces the preset's value)"))
     _add_run(parser.add_argument_group("run"))
-    _add_speed(parser.add_argument_group("speed (the same model; --precision may round, --devices draws other dropout masks)"))
+    _add_speed(
+        parser.add_argument_group(
+            "speed (the same model; --precision may round, --devices draws other dropout masks)"
+        )
+    )
     return parser
 
 
@@ -151,7 +155,13 @@ def _add_run(group: argparse._ArgumentGroup) -> None:
 def _add_speed(group: argparse._ArgumentGroup) -> None:
     names, models, executions = tuple(frameworks.FRAMEWORKS), frameworks.MODELS, frameworks.EXECUTIONS
     _add_choice(group, "--framework", names, described.one_of(names, "torch"))
-    _add_choice(group, "--model", models, described.one_of(models, "cudnn"))
+    group.add_argument(
+        "--model",
+        choices=models,
+        type=_model,
+        metavar="NAME",
+        help=f"the implementation: {described.one_of(models, 'cudnn')}",
+    )
     _add_choice(
         group, "--execution", executions, f"{described.one_of(executions, '')} (defaults: see --help-models)"
     )
@@ -178,6 +188,14 @@ def _add_speed(group: argparse._ArgumentGroup) -> None:
         frameworks.REDUCE_PRECISIONS,
         "precision of gradients sent between devices: fp32 (default) or bf16",
     )
+
+
+def _model(name: str) -> str:
+    """Return the name of a model, unless it is what other programs give --model: a preset or a cell."""
+    for what, flag, names in (("preset", "--config", PRESETS), ("cell", "--cell", CELLS)):
+        if (ours := name.lower()) in names:
+            raise argparse.ArgumentTypeError(f"{name} is a {what}: {flag} {ours}")
+    return name
 
 
 def _add_choice(group: argparse._ArgumentGroup, flag: str, choices: Iterable[str], text: str) -> None:

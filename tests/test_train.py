@@ -120,7 +120,13 @@ def test_tied_weights_of_two_widths_are_refused(refused: Callable[..., str]) -> 
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        (["--lr", "0.1"], "unknown flag --lr"),
+        (
+            ["--lr", "0.1"],
+            "unknown flag --lr; here it is --learning-rate, for a loss summed over the time steps",
+        ),
+        (["--use_fp16"], "unknown flag --use_fp16; here it is --precision fp16"),
+        (["--model", "small"], "argument --model: small is a preset: --config small"),
+        (["--model", "GRU"], "argument --model: GRU is a cell: --cell gru"),
         (["--epoch", "1"], "unknown flag --epoch; did you mean --epochs?"),
         (["--hiden-size", "300"], "unknown flag --hiden-size; did you mean --hidden-size?"),
         (["more"], "unrecognized arguments: more"),

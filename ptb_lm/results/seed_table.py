@@ -39,10 +39,12 @@ FOLDERS = {
     "3x1024": "bench-semantics",
     "1024-1024-512": "bench-semantics",
 }
-# Where what takes too long at the full batch is kept, of fewer rows.
-OF_FEWER_ROWS = dict.fromkeys(
-    ("bench-acoustic-deep", "bench-acoustic-deep-ctc"), "bench-acoustic-deep-batch-2"
-)
+# Where a variant is kept that is in none of them: at a smaller batch, if it takes long, or beside few others.
+SECOND_FOLDERS = {
+    "bench-acoustic-deep": "bench-acoustic-deep-batch-2",
+    "bench-acoustic-deep-ctc": "bench-acoustic-deep-batch-2",
+    "bench-acoustic-long": "bench-acoustic-pytensor",
+}
 DEVICES = ("cpu", "cuda")
 # Of rnn_benchmarks, whose results are pictures: who is in them, and the variant that answers.
 _ONE_DIRECTION = {
@@ -105,7 +107,7 @@ class _Kept:
 
     def __init__(self, results: Path) -> None:
         self._summaries: dict[str, Summary] = {}
-        names = [*FOLDERS.values(), *OF_FEWER_ROWS.values()]
+        names = [*FOLDERS.values(), *SECOND_FOLDERS.values()]
         for folder in dict.fromkeys(f"{name}-{device}" for name in names for device in DEVICES):
             if (results / folder / FILE).is_file():
                 self._summaries[folder] = summarise(results / folder)
@@ -114,7 +116,7 @@ class _Kept:
         """Yield (folder, group, result) of each device that measured a variant."""
         name = FOLDERS[workload]
         for device in DEVICES:
-            folders = [f"{each}-{device}" for each in (name, OF_FEWER_ROWS.get(name)) if each]
+            folders = [f"{each}-{device}" for each in (name, SECOND_FOLDERS.get(name)) if each]
             measured = (each for each in self._asked(folders, workload, pass_name, variant) if each[2].blocks)
             yield from itertools.islice(measured, 1)
 

@@ -25,7 +25,9 @@ _TABLES: Mapping[str, str] = {
     "semantics": "semantics --row-limit 20",
     "acoustic-short": "acoustic --workloads '*-short' --row-limit 10",
     "acoustic-long": "acoustic --workloads '1x320-CE-long' --row-limit 20 "
-    "--variants 'torch/*' 'tensorflow/*' 'keras-tensorflow/*' 'keras-jax/*' pytensor/scan",
+    "--variants 'torch/*' 'tensorflow/*' 'keras-tensorflow/*' 'keras-jax/*'",
+    "acoustic-pytensor": "acoustic --workloads 1x320-CE-long --row-limit 20 --baseline torch/cudnn "
+    f"--variants {_TWICE} torch/block_fused pytensor/scan",
     "acoustic-deep": f"acoustic --workloads 4x320-CE-long {_DEEP} {_TWICE} tensorflow/block_fused",
     "acoustic-deep-ctc": f"acoustic --workloads 4x320-CTC-long {_DEEP} 'torch/block_fused#again' "
     "tensorflow/block_fused",

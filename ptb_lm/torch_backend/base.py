@@ -115,7 +115,8 @@ class TorchModel(Model):
         hints = []
         ampere = torch.cuda.get_device_capability(self.device) >= (8, 0)
         if self.dtype == torch.float32 and ampere:
-            hints.append("this GPU multiplies in bfloat16: --precision bf16 is faster")
+            best = "--model persistent --precision fp16" if self.cell == cells.LSTM else "--precision bf16"
+            hints.append(f"this GPU multiplies in half precision: {best} is faster")
         if self.model_name == "persistent" and self.dtype != torch.float16:
             hints.append("--model persistent is for --precision fp16: here --model cudnn is faster")
         return hints

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from support import ROOT
 
-from ptb_lm import play
+from ptb_lm import flags, play, train
 from ptb_lm.inference import batches
 from ptb_lm.inference.adaptation import growing_grid
 from ptb_lm.inference.adaptation.settings import Cache, Dynamic
@@ -21,6 +21,18 @@ def settings() -> Iterator[tuple[str, str]]:
         for each in dataclasses.fields(defaults):
             value = getattr(defaults, each.name)
             yield f"--{kind}-{each.name}", value if isinstance(value, str) else f"{value:g}"
+
+
+def test_configurations_names_every_flag_of_another_program_and_ours_exist() -> None:
+    page = (ROOT / "docs" / "configurations.md").read_text(encoding="utf-8")
+    theirs = {
+        flag
+        for row in re.findall(r"^\| (`--[^|]+) \|", page, re.MULTILINE)
+        for flag in re.findall(r"--\w+", row)
+    }
+    assert set(flags.ELSEWHERE) <= theirs
+    known = {flag for action in train._parser()._actions for flag in action.option_strings}
+    assert {re.split("[ ,]", ours)[0] for ours in flags.ELSEWHERE.values()} <= known
 
 
 def test_adaptation_s_table_has_every_setting_and_its_default() -> None:
