@@ -44,7 +44,9 @@ def _parser() -> cli.Parser:
         "suite", nargs="?", choices=tuple(SUITES), help="list only this suite, with its variants"
     )
     run = command("run", "Measure a suite, or continue an interrupted measurement, and write the report.")
-    run.add_argument("--out", type=Path, help="folder for rows and report (default: bench/SUITE)")
+    run.add_argument(
+        "--out", type=Path, metavar="DIR", help="folder for rows and report (default: bench/SUITE)"
+    )
     _add_choice(run, "measure")
     _add_how_it_is_measured(run)
     check = command("check", "Compare the variants of a suite with the NumPy reference, and time nothing.")
@@ -94,7 +96,10 @@ def _add_choice(parser: cli.Parser, verb: str) -> None:
         help=f"{verb} your own variants too",
     )
     parser.add_argument(
-        "--batch-size", type=cli.whole(1), help="rows of a batch (default: as the workload declares)"
+        "--batch-size",
+        type=cli.whole(1),
+        metavar="N",
+        help="rows of a batch (default: as the workload declares)",
     )
     parser.add_argument(
         "--device", choices=frameworks.DEVICES, default="auto", help="where to compute (default: %(default)s)"
@@ -106,7 +111,11 @@ def _add_choice(parser: cli.Parser, verb: str) -> None:
         help="precision of the variants whose names give none (default: %(default)s)",
     )
     parser.add_argument(
-        "--seed", type=cli.whole(0), default=1, help="of weights and inputs (default: %(default)s)"
+        "--seed",
+        type=cli.whole(0),
+        default=1,
+        metavar="N",
+        help="of weights and inputs (default: %(default)s)",
     )
 
 
@@ -119,11 +128,13 @@ def _add_how_it_is_measured(run: cli.Parser) -> None:
     run.add_argument(
         "--rounds",
         type=cli.whole(1),
+        metavar="N",
         help="blocks of steps of each variant (default: as the workload declares; list SUITE)",
     )
     run.add_argument(
         "--processes",
         type=cli.whole(1),
+        metavar="N",
         help="processes per variant; they share the rounds (default: as the workload declares, which is 5)",
     )
     run.add_argument(

@@ -6,7 +6,8 @@ names give another: the report says so beside their ratios.
 
 import dataclasses
 import math
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from ptb_lm.bench import report_settings, rows
@@ -106,7 +107,7 @@ def _result(members: Sequence[Row], wrong: Row | None) -> Result:
     measured = [row for row in members if row.status == MEASURED and not wrong]
     blocks = tuple(sorted(measured, key=lambda row: row.round))
     planned = max(row.planned_rounds for row in members)
-    notes = distinct(row.note for row in members if row.note)
+    notes = list(_joined(row.note for row in members if row.note))
     if any(row.check.get("dropout", "").startswith(SECOND_MODEL) for row in blocks):
         notes.append("its gradients were compared in a second model without dropout")
     if blocks and trouble:
@@ -123,6 +124,21 @@ def _result(members: Sequence[Row], wrong: Row | None) -> Result:
         ratio=None,
         notes=tuple(notes),
     )
+
+
+def _joined(notes: Iterable[str]) -> Iterator[str]:
+    """Join notes that differ in numbers alone: "4 of 80 steps", "6 of 80 steps" are "4 to 6 of 80 steps"."""
+    number = re.compile(r"\d+(?:[.,]\d+)*")
+    alike: dict[tuple[str, ...], list[list[str]]] = {}
+    for note in notes:
+        alike.setdefault(tuple(number.split(note)), []).append(number.findall(note))
+    for words, values in alike.items():
+        ranges = (
+            sorted(set(column), key=lambda each: float(each.replace(",", "")))
+            for column in zip(*values, strict=True)
+        )
+        shown = [" to ".join(dict.fromkeys((each[0], each[-1]))) for each in ranges]
+        yield "".join(part for pair in zip(words, [*shown, ""], strict=True) for part in pair)
 
 
 def _with_precision(result: Result) -> Result:

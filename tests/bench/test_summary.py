@@ -150,6 +150,14 @@ def test_a_program_that_is_wrong_by_one_name_is_wrong_by_both(tmp_path: Path) ->
         assert found == {"torch/basic": ("measured", 5), **both}
 
 
+def test_notes_that_differ_in_numbers_alone_are_one(tmp_path: Path) -> None:
+    cut = "{} of 80 steps a round, {} of 1,000 steps to warm up, to keep within 20.5 s"
+    notes = [cut.format("4", "9"), cut.format("10", "9"), cut.format("4", "999"), "another", None]
+    made = [row(round=n, process=n, note=note, planned_rounds=5) for n, note in enumerate(notes)]
+    (result,) = group_of(tmp_path, made).results
+    assert result.notes == (cut.format("4 to 10", "9 to 999"), "another")
+
+
 def test_missing_rounds_and_single_rounds_are_noted(tmp_path: Path) -> None:
     rows = [each for each in rounds(SPEEDS) if each["variant"] == "torch/basic" or each["round"] == 0]
     result = result_of(group_of(tmp_path, rows), "torch/cudnn")

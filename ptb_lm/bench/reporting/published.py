@@ -97,6 +97,7 @@ SOURCES = (
     Source(
         name="YJ Choe, TFCudnnLSTM, 2018",
         suite="ptb",
+        url="https://github.com/yjchoe/TFCudnnLSTM",
         protocol="TensorFlow 1.8, PyTorch 0.4; one Tesla P40, 80 to 85 % utilised (96 % by PyTorch)",
         references={"small": "tensorflow/basic", "word_language_model": "tensorflow/cudnn"},
         figures=(
