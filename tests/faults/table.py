@@ -18,12 +18,13 @@ class Fault(NamedTuple):
     frameworks: tuple[str, ...] = ("torch", "tensorflow")  # that it is tried with
 
 
-SAME = "ends with the same weights, state and numbers, to the last bit"
-GOES_ON = f"after --resume (or a new start if nothing was saved) the run {SAME}"
+# docs/reliability.md says above its table what "same end" and "exact resume" mean.
+SAME = "same end"
+GOES_ON = "exact resume"
 STOPPED = f"its exit status, no traceback and all done steps saved; {GOES_ON}"
 STOPPED_AT_ONCE = f"its exit status and no traceback; {GOES_ON}"
-ONE_SENTENCE = "the work is done, or refused in one sentence; no traceback"
-REFUSED = "refused in a sentence, or without effect on any number; no traceback"
+ONE_SENTENCE = "done, or refused in one sentence; no traceback"
+REFUSED = "refused in a sentence, or without effect; no traceback"
 TORCH = ("torch",)  # where the framework has no part in it
 
 FAULTS: Mapping[str, Fault] = {
@@ -85,12 +86,12 @@ FAULTS: Mapping[str, Fault] = {
     ),
     "one folder": Fault(
         "two runs into one folder",
-        f"one {SAME}, one is refused",
+        f"one run has the {SAME}, the other is refused",
         "not counted",
     ),
     "default folders": Fault(
         "two runs at once, in folders by default",
-        f"each {SAME}",
+        f"both runs have the {SAME}",
         "3 tries; 3 times one died",
         TORCH,
     ),
