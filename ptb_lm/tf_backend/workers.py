@@ -46,7 +46,7 @@ class WorkerBackend(TensorFlowBackend):
             raise UserError("--execution xla is for one process; choose graph or eager")
         super().__init__(config, weights, choice)
         self.ranks = ranks
-        self.dropout.generator.reset_from_seed(streams.seed(choice.seed, ranks.rank))
+        streams.begin(self.dropout.generator, streams.seed(choice.seed, ranks.rank))
         self.train_function = executed(self._train, choice.execution)
 
     def train_step(
