@@ -122,8 +122,10 @@ def _encode_chunks(part: Part, table: dict[str, int]) -> Ids:
             pieces.append(np.fromiter(map(table.__getitem__, words), np.int32, len(words)))
         except _MissingWordError as error:
             (word,) = error.args
-            number = part.line(line + words[: words.index(word)].count(EOS))
-            where = f"{shown(part.path)}, line {number}"
+            # Counted by newlines: <eos> may also be a word of the text.
+            numbered = enumerate(chunk.split("\n"), line)
+            number = next(n for n, text in numbered if word in part.treatment.tokens(f"{text}\n"))
+            where = f"{shown(part.path)}, line {part.line(number)}"
             raise UnknownWordError(
                 f"{where}: the word {word!r} is not in the vocabulary, which has no {UNK}"
             ) from None
