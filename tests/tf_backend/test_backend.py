@@ -231,6 +231,17 @@ def test_a_stream_goes_on_where_it_was_saved_and_on_other_devices_begins_anew() 
     assert len({int(each.key) for each in (before, *of_two)}) == 3
 
 
+def test_a_bound_near_the_greatest_float_clips_nothing(tiny_config: Config) -> None:
+    ((x_BT, y_BT),) = random_windows(tiny_config, VOCABULARY, 1, seed=2)
+    after = []
+    for bound in (1e3, 3e38):
+        built = build(tiny_config.replace(max_grad_norm=bound), "basic", execution="eager")
+        built.train_step(x_BT, y_BT, built.zero_state(3), learning_rate=2.0)
+        after.append(built.export_weights())
+    for name, array in after[0].items():
+        np.testing.assert_array_equal(after[1][name], array, err_msg=name)
+
+
 def test_the_loss_and_its_gradients_equal_the_tape_s() -> None:
     """Against TensorFlow's own softmax cross-entropy, with logits far apart."""
     rng = np.random.default_rng(0)
