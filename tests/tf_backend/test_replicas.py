@@ -27,7 +27,7 @@ CASES = {
     "block_fused": case("block_fused", "fp32"),
     "cudnn": case("cudnn", "fp64"),
     "tied": case("basic", "fp64", tie_weights=True),
-    # The second process finds that its norms are not finite; the first one's count for all.
+    # The second one finds that its norms are not finite; the first one's count for both.
     "other norms": {**case("basic", "fp64"), "other_norms": True},
 }
 
