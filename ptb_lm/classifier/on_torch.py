@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ptb_lm import host
-from ptb_lm.classifier import Batch, Classifier, ClassifierConfig, Scores, check_lengths
+from ptb_lm.classifier import Batch, Classifier, ClassifierConfig, Scores, check_labels, check_lengths
 from ptb_lm.errors import UserError
 from ptb_lm.model.backend import Arrays
 from ptb_lm.model.choice import Choice
@@ -119,6 +119,7 @@ class TorchClassifier(TorchModel, Classifier):
                 "--execution compile cannot be combined with sequences of different lengths: "
                 "it would compile every batch again; choose from eager, jit"
             )
+        check_labels(batch.labels, self.config)
         log_p = self._log_probabilities(self.executed_stack, batch.x_BTI, batch.lengths_B, dropout)
         labels = torch.from_numpy(batch.labels.astype(np.int64)).to(self.device, non_blocking=True)
         if self.config.loss == "cross_entropy":

@@ -206,6 +206,20 @@ def test_impossible_lengths_are_refused(model: str, lengths: list[int]) -> None:
         built.train_step(random_batch(config, np.array(lengths, np.int32)))
 
 
+@pytest.mark.parametrize(
+    ("loss", "label", "least"),
+    [("ctc", 0, 1), ("ctc", 8, 1), ("cross_entropy", -1, 0), ("cross_entropy", 8, 0)],
+)
+def test_a_label_that_is_no_class_is_refused(loss: str, label: int, least: int) -> None:
+    """CTC's blank is none."""
+    config = configured(loss=loss)
+    batch, built = random_batch(config), build(config)
+    batch.labels[-1] = label
+    for compute in (built.train_step, built.forward_step, built.loss_and_gradients):
+        with pytest.raises(UserError, match=f"^each label must be from {least} to 7$"):
+            compute(batch)
+
+
 def test_labels_that_do_not_fit_have_an_infinite_loss() -> None:
     """As in the reference: it is not hidden."""
     config = configured()
