@@ -19,6 +19,7 @@ from ptb_lm.classifier import Batch, Classifier, ClassifierConfig, Scores, check
 from ptb_lm.errors import UserError
 from ptb_lm.model.backend import Arrays
 from ptb_lm.model.choice import Choice
+from ptb_lm.torch_backend import rank_state
 from ptb_lm.torch_backend.base import TorchModel
 from ptb_lm.torch_backend.cells import Canonical
 from ptb_lm.torch_backend.dropout import Dropout, InvertedDropout, no_dropout
@@ -48,7 +49,8 @@ class TorchClassifier(TorchModel, Classifier):
         self.executed_stack = self.stack.executed(partial(executed, execution=self.execution))
         width = config.hidden_sizes[-1] * (2 if config.bidirectional else 1)
         self.dense = nn.Linear(width, config.classes, device=self.device, dtype=self.dtype)
-        self.dropout = InvertedDropout(config.keep_prob, device=self.device, seed=choice.seed)
+        seed = rank_state.seed(choice.seed)
+        self.dropout = InvertedDropout(config.keep_prob, device=self.device, seed=seed)
         self.trained = [*self.stack.trained(), *self.dense.parameters()]
         self.optimizer = torch.optim.Adam(self.trained, config.learning_rate, betas=(0.9, 0.999), eps=1e-8)
         self.load_weights(weights)
