@@ -144,6 +144,7 @@ class TorchClassifier(TorchModel, Classifier):
         self.hold_precision()
         samples, steps, _ = x_BTI.shape
         self.packed = lengths_B is not None
+        x_BTI = np.ascontiguousarray(x_BTI)  # torch refuses an array that is reversed
         x_TBI = torch.from_numpy(x_BTI).to(self.device, self.dtype, non_blocking=True).transpose(0, 1)
         ends_B = None if lengths_B is None else _lengths(lengths_B, samples, steps)
         output_TBK, _ = stack(x_TBI, self.stack.zero_state(samples), dropout=dropout, lengths_B=ends_B)

@@ -220,6 +220,12 @@ def test_a_label_that_is_no_class_is_refused(loss: str, label: int, least: int) 
             compute(batch)
 
 
+def test_reversed_sequences_are_read() -> None:
+    config = configured()
+    built, x_BTI = build(config), random_batch(config).x_BTI[:, ::-1]
+    np.testing.assert_array_equal(built.predict(x_BTI), built.predict(x_BTI.copy()))
+
+
 def test_labels_that_do_not_fit_have_an_infinite_loss() -> None:
     """As in the reference: it is not hidden."""
     config = configured()
