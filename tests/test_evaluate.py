@@ -12,7 +12,7 @@ import pytest
 import runs
 from support import installed
 
-from ptb_lm import evaluate
+from ptb_lm import evaluate, train
 from ptb_lm.data import corpus
 from ptb_lm.model import backend, reference
 from ptb_lm.model.backend import Backend
@@ -375,7 +375,12 @@ def test_an_unknown_word_without_unk_is_refused(tmp_path: Path, capsys: pytest.C
     path = tmp_path / "text"
     path.write_text("w0 w0\nw0 zebra\n")
     problem = runs.refusal(capsys, evaluate, run, "--text", path)
-    assert problem == f"{path}, line 2: the word 'zebra' is not in the vocabulary, which has no <unk>"
+    unknown = "line 2: the word 'zebra' is not in the vocabulary, which has no <unk>"
+    assert problem == f"{path}, {unknown}"
+    # What a new run could do about it, neither of these can.
+    shutil.copy(path, data / "test.txt")
+    for command, *given in ((evaluate, run, "--data", data), (train, "--resume", run, "--data", data)):
+        assert runs.refusal(capsys, command, *given) == f"{data / 'test.txt'}, {unknown}"
 
 
 def test_data_of_another_vocabulary_are_refused(
