@@ -128,7 +128,6 @@ def load_named(
     path = Path(data)
     if data == "synthetic":
         path = home() / "data" / "synthetic"
-        path.mkdir(parents=True, exist_ok=True)
         synthetic.ensure(path)
         bounds = synthetic.bound(path)
     elif data == "ptb":
