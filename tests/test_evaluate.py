@@ -317,7 +317,13 @@ def test_a_moved_run_is_scored_with_its_data_elsewhere(
     gone = str(tmp_path / "gone")
     runs.change(moved / "config.json", lambda config: config.update(data=gone))
     runs.change(moved / "config.json", lambda config: config["source"].update(path=gone))
-    assert "there is no file or folder" in runs.refusal(capsys, evaluate, moved)
+    problem = runs.refusal(capsys, evaluate, moved)
+    assert problem == f"there is no file or folder {gone}; name the text with --data"
+    for command, *given in ((evaluate, moved), (train, "--resume", moved)):
+        problem = runs.refusal(capsys, command, *given, "--data", gone)
+        assert problem == (
+            f"--data {gone}: there is no such file or folder; give ptb, synthetic, a folder or a file"
+        )
     assert printed(capsys, moved, "--data", elsewhere) == expected
 
 
