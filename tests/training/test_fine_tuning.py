@@ -151,7 +151,10 @@ def test_the_treatment_of_text_is_the_run_s(tmp_path: Path, capsys: pytest.Captu
     assert (preparation.lowercase, preparation.numbers) == (True, True)
     given = ("--init-from", old, "--data", text, "--run-dir", tmp_path / "no")
     problem = runs.refusal(capsys, train, *given, "--tokenize", "characters")
-    assert problem == f"--tokenize contradicts the run {old}, which has other words"
+    assert problem == (
+        f"--tokenize contradicts the run {old}, whose text was prepared with tokenize = whitespace; "
+        "leave the flag out"
+    )
 
 
 @pytest.mark.parametrize(
