@@ -1,4 +1,4 @@
-"""Text files to word ids, in bounded memory: the words of the whole file are never a Python list.
+"""Text files to word ids: the words of the whole file are never a Python list.
 
 Words are what a Treatment finds, which is `str.split` by default; every line ends in `<eos>`, as in
 TensorFlow's ptb_word_lm tutorial.
