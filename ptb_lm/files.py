@@ -132,10 +132,11 @@ def locked(folder: Path, *, name: Path | None = None) -> Iterator[None]:
         return
     descriptor = os.open(folder, os.O_RDONLY)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UserError(f"another process is using {name or folder}") from None
         yield
-    except BlockingIOError:
-        raise UserError(f"another process is using {name or folder}") from None
     finally:
         os.close(descriptor)  # and with it the lock
 

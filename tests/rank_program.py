@@ -57,16 +57,29 @@ def counted(size: int) -> Iterator[list[float]]:
 
 
 @contextlib.contextmanager
-def other_norms(framework: str) -> Iterator[None]:
-    """Let this rank find that no gradient's norm is finite."""
+def other_norms(framework: str, ranks: Ranks) -> Iterator[None]:
+    """Let all but the first rank, or device, find that no gradient's norm is finite."""
     place: Any
     if framework == "torch":
         from ptb_lm.torch_backend import backend as place
+
+        def is_first() -> bool:
+            return ranks.first
+
     else:
+        import tensorflow as tf
         from tensorflow import linalg as place
 
+        def is_first() -> bool:
+            replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+            return int(tf.get_static_value(replica)) == 0
+
     norm = place.global_norm
-    with mock.patch.object(place, "global_norm", lambda gradients: norm(gradients) * math.inf):
+
+    def found(gradients: Any) -> Any:
+        return norm(gradients) if is_first() else norm(gradients) * math.inf
+
+    with mock.patch.object(place, "global_norm", found):
         yield
 
 
@@ -86,8 +99,8 @@ def computed(case: dict[str, Any], ranks: Ranks = ALONE) -> dict[str, Any]:
         framework = case["choice"].get("framework", "torch")
         if framework == "torch":
             sent = stack.enter_context(counted(ranks.size))
-        if case.get("other_norms") and not ranks.first:
-            stack.enter_context(other_norms(framework))
+        if case.get("other_norms"):
+            stack.enter_context(other_norms(framework, ranks))
         for window in range(WINDOWS):
             x_BT = rows_BL[mine, window * STEPS : (window + 1) * STEPS]
             y_BT = rows_BL[mine, window * STEPS + 1 : (window + 1) * STEPS + 1]

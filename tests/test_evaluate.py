@@ -12,7 +12,7 @@ import pytest
 import runs
 from support import installed
 
-from ptb_lm import evaluate
+from ptb_lm import evaluate, train
 from ptb_lm.data import corpus
 from ptb_lm.model import backend, reference
 from ptb_lm.model.backend import Backend
@@ -317,7 +317,13 @@ def test_a_moved_run_is_scored_with_its_data_elsewhere(
     gone = str(tmp_path / "gone")
     runs.change(moved / "config.json", lambda config: config.update(data=gone))
     runs.change(moved / "config.json", lambda config: config["source"].update(path=gone))
-    assert "there is no file or folder" in runs.refusal(capsys, evaluate, moved)
+    problem = runs.refusal(capsys, evaluate, moved)
+    assert problem == f"there is no file or folder {gone}; name the text with --data"
+    for command, *given in ((evaluate, moved), (train, "--resume", moved)):
+        problem = runs.refusal(capsys, command, *given, "--data", gone)
+        assert problem == (
+            f"--data {gone}: there is no such file or folder; give ptb, synthetic, a folder or a file"
+        )
     assert printed(capsys, moved, "--data", elsewhere) == expected
 
 
@@ -375,7 +381,12 @@ def test_an_unknown_word_without_unk_is_refused(tmp_path: Path, capsys: pytest.C
     path = tmp_path / "text"
     path.write_text("w0 w0\nw0 zebra\n")
     problem = runs.refusal(capsys, evaluate, run, "--text", path)
-    assert problem == f"{path}, line 2: the word 'zebra' is not in the vocabulary, which has no <unk>"
+    unknown = "line 2: the word 'zebra' is not in the vocabulary, which has no <unk>"
+    assert problem == f"{path}, {unknown}"
+    # What a new run could do about it, neither of these can.
+    shutil.copy(path, data / "test.txt")
+    for command, *given in ((evaluate, run, "--data", data), (train, "--resume", run, "--data", data)):
+        assert runs.refusal(capsys, command, *given) == f"{data / 'test.txt'}, {unknown}"
 
 
 def test_data_of_another_vocabulary_are_refused(

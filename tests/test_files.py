@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from runs import disk_with_room_for, files
 
-from ptb_lm.files import atomic_path, atomic_write, cache_folder
+from ptb_lm.errors import UserError
+from ptb_lm.files import atomic_path, atomic_write, cache_folder, locked
 
 
 def test_the_new_content_replaces_the_old(tmp_path: Path) -> None:
@@ -90,6 +91,21 @@ def test_a_file_is_as_readable_as_the_users_others(mask: int, mode: int, tmp_pat
     finally:
         os.umask(before)
     assert stat.S_IMODE((tmp_path / "a").stat().st_mode) == mode
+
+
+def test_a_lock_is_for_one_and_what_blocks_within_it_is_another_error(tmp_path: Path) -> None:
+    def write_to_a_full_pipe() -> None:
+        with locked(tmp_path):
+            raise BlockingIOError
+
+    with pytest.raises(BlockingIOError):
+        write_to_a_full_pipe()
+    with (
+        locked(tmp_path),
+        pytest.raises(UserError, match=f"^another process is using {tmp_path}$"),
+        locked(tmp_path),
+    ):
+        pass
 
 
 def test_the_cache_is_where_only_this_user_may_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -172,14 +172,19 @@ def own_data(data: Path, tmp_path: Path) -> Path:
 
 def test_a_data_folder_that_is_not_there_is_refused(refused: Callable[..., str], tmp_path: Path) -> None:
     missing = tmp_path / "missing"
-    assert refused(data=missing) == f"there is no file or folder {missing}; name the text with --data"
+    assert refused(data=missing) == (
+        f"--data {missing}: there is no such file or folder; give ptb, synthetic, a folder or a file"
+    )
 
 
 @pytest.mark.parametrize("split", ["train", "valid", "test"])
 def test_a_missing_split_is_refused(split: str, own_data: Path, refused: Callable[..., str]) -> None:
     (own_data / f"{split}.txt").unlink()
     problem = refused(data=own_data)
-    assert problem == f"the data folder {own_data} has neither ptb.{split}.txt nor {split}.txt"
+    assert problem == (
+        f"the folder {own_data} lacks the {split} split: none of ptb.{split}.txt, {split}.txt, "
+        f"wiki.{split}.tokens, wiki.{split}.raw is there"
+    )
 
 
 @pytest.mark.parametrize("split", ["train", "valid", "test"])

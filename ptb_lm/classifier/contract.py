@@ -65,7 +65,7 @@ class Batch(NamedTuple):
     """Some labelled sequences."""
 
     x_BTI: NDArray[np.float32]
-    labels: NDArray[np.int32]  # [B] for cross-entropy; [B, U] for CTC, each of 1 to C - 1
+    labels: NDArray[np.int32]  # [B] for cross-entropy, of 0 to C - 1; [B, U] for CTC, of 1 to C - 1
     lengths_B: NDArray[np.int32] | None = None  # steps of each, the rest is padding; None: all T
 
 
@@ -122,6 +122,17 @@ def check_lengths(lengths_B: NDArray[np.int32], samples: int, steps: int) -> Non
     """
     if len(lengths_B) != samples or lengths_B.min() < 1 or lengths_B.max() > steps:
         raise UserError(f"there must be {samples} lengths, each from 1 to {steps}")
+
+
+def check_labels(labels: NDArray[np.integer], config: ClassifierConfig) -> None:
+    """Check that each label of a batch is a class, and for CTC not the blank.
+
+    Raises:
+        UserError: One is not.
+    """
+    first = 1 if config.loss == "ctc" else 0
+    if ((labels < first) | (labels >= config.classes)).any():
+        raise UserError(f"each label must be from {first} to {config.classes - 1}")
 
 
 def shapes(config: ClassifierConfig) -> parameters.Shapes:

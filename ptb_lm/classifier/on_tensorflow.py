@@ -14,7 +14,7 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from ptb_lm import host
-from ptb_lm.classifier import Batch, Classifier, ClassifierConfig, Scores, check_lengths
+from ptb_lm.classifier import Batch, Classifier, ClassifierConfig, Scores, check_labels, check_lengths
 from ptb_lm.classifier.tensorflow_network import SequenceNetwork
 from ptb_lm.errors import UserError
 from ptb_lm.model.backend import Arrays
@@ -126,6 +126,7 @@ class TensorFlowClassifier(Classifier):
         return self.device.environment()
 
     def _tensors(self, batch: Batch) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor | None]:
+        check_labels(batch.labels, self.network.config)
         if batch.lengths_B is not None:
             check_lengths(batch.lengths_B, *batch.x_BTI.shape[:2])
         return (

@@ -15,10 +15,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ptb_lm import host
-from ptb_lm.classifier import Batch, Classifier, ClassifierConfig, Scores, check_lengths
+from ptb_lm.classifier import Batch, Classifier, ClassifierConfig, Scores, check_labels, check_lengths
 from ptb_lm.errors import UserError
 from ptb_lm.model.backend import Arrays
 from ptb_lm.model.choice import Choice
+from ptb_lm.torch_backend import rank_state
 from ptb_lm.torch_backend.base import TorchModel
 from ptb_lm.torch_backend.cells import Canonical
 from ptb_lm.torch_backend.dropout import Dropout, InvertedDropout, no_dropout
@@ -48,7 +49,8 @@ class TorchClassifier(TorchModel, Classifier):
         self.executed_stack = self.stack.executed(partial(executed, execution=self.execution))
         width = config.hidden_sizes[-1] * (2 if config.bidirectional else 1)
         self.dense = nn.Linear(width, config.classes, device=self.device, dtype=self.dtype)
-        self.dropout = InvertedDropout(config.keep_prob, device=self.device, seed=choice.seed)
+        seed = rank_state.seed(choice.seed)
+        self.dropout = InvertedDropout(config.keep_prob, device=self.device, seed=seed)
         self.trained = [*self.stack.trained(), *self.dense.parameters()]
         self.optimizer = torch.optim.Adam(self.trained, config.learning_rate, betas=(0.9, 0.999), eps=1e-8)
         self.load_weights(weights)
@@ -119,6 +121,7 @@ class TorchClassifier(TorchModel, Classifier):
                 "--execution compile cannot be combined with sequences of different lengths: "
                 "it would compile every batch again; choose from eager, jit"
             )
+        check_labels(batch.labels, self.config)
         log_p = self._log_probabilities(self.executed_stack, batch.x_BTI, batch.lengths_B, dropout)
         labels = torch.from_numpy(batch.labels.astype(np.int64)).to(self.device, non_blocking=True)
         if self.config.loss == "cross_entropy":
@@ -141,6 +144,7 @@ class TorchClassifier(TorchModel, Classifier):
         self.hold_precision()
         samples, steps, _ = x_BTI.shape
         self.packed = lengths_B is not None
+        x_BTI = np.ascontiguousarray(x_BTI)  # torch refuses an array that is reversed
         x_TBI = torch.from_numpy(x_BTI).to(self.device, self.dtype, non_blocking=True).transpose(0, 1)
         ends_B = None if lengths_B is None else _lengths(lengths_B, samples, steps)
         output_TBK, _ = stack(x_TBI, self.stack.zero_state(samples), dropout=dropout, lengths_B=ends_B)

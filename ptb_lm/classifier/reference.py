@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ptb_lm.classifier import Batch, ClassifierConfig
+from ptb_lm.classifier import Batch, ClassifierConfig, check_labels
 from ptb_lm.model.cells.cell import Array
 from ptb_lm.model.reference import log_softmax
 from ptb_lm.model.reference_stack import stack_backward, stack_forward, stack_zero_state
@@ -55,7 +55,9 @@ def loss_and_gradients(
 
     Raises:
         ValueError: A length is not one of 1 to T.
+        UserError: A label is no class, or is CTC's blank.
     """
+    check_labels(batch.labels, config)
     x_BTI = batch.x_BTI
     lengths_B = _every_length(x_BTI, batch.lengths_B)
 

@@ -86,12 +86,10 @@ def load(
         extend: Whether the training split's other words follow those of `vocabulary`.
 
     Raises:
-        UserError: The path or a split is missing, empty, binary, not UTF-8, or has a word that the
-            training split lacks while that has no `<unk>`; or what is asked for leaves no word.
+        UnknownWordError: A split has a word that the vocabulary lacks while it lacks `<unk>` too.
+        UserError: The path or a split is missing, empty, binary or not UTF-8; or what is asked for leaves no
+            word.
     """
-    hint = "--min-count 2 makes <unk> of rare words"
-    if vocabulary is not None and not extend:
-        hint = "--extend-vocabulary adds new words"
     parts = splits.find(path, preparation)  # complains before 100 MB are read
     limit = text.Limit(preparation.least_count, preparation.vocab_size) if preparation else None
     encoded: dict[str, Ids] = {}
@@ -102,10 +100,7 @@ def load(
     missed = {}
     for split in SPLITS:
         if split not in encoded:
-            try:
-                encoded[split], missed[split] = text.encode_and_count(parts[split], vocabulary)
-            except text.UnknownWordError as error:
-                raise UserError(f"{error}; {hint}") from None
+            encoded[split], missed[split] = text.encode_and_count(parts[split], vocabulary)
     return Corpus(vocabulary, encoded, missed=missed)
 
 
@@ -126,13 +121,13 @@ def load_named(
         extend: Whether others follow.
 
     Raises:
+        UnknownWordError: As in `load`.
         UserError: There is no such corpus, or it cannot be read.
     """
     bounds: dict[str, float] = {}
     path = Path(data)
     if data == "synthetic":
         path = home() / "data" / "synthetic"
-        path.mkdir(parents=True, exist_ok=True)
         synthetic.ensure(path)
         bounds = synthetic.bound(path)
     elif data == "ptb":

@@ -30,7 +30,9 @@ def find(path: Path, preparation: Preparation | None) -> dict[str, Part]:
     if not path.is_dir():
         if path.exists():
             raise UserError(f"the data folder {path} is a file, not a folder")
-        raise UserError(f"there is no file or folder {path}; name the text with --data")
+        raise UserError(
+            f"--data {path}: there is no such file or folder; give ptb, synthetic, a folder or a file"
+        )
     treatment = preparation.treatment if preparation else PLAIN
     found = {split: Part(file_of(path, split), treatment=treatment) for split in SPLITS}
     for split, part in found.items():
@@ -54,7 +56,7 @@ def file_of(folder: Path, split: str) -> Path:
     for name in names:
         if (folder / name).is_file():
             return folder / name
-    raise UserError(f"the data folder {folder} has neither {names[0]} nor {names[1]}")
+    raise UserError(f"the folder {folder} lacks the {split} split: none of {', '.join(names)} is there")
 
 
 def _of_file(path: Path, preparation: Preparation) -> dict[str, Part]:

@@ -1,4 +1,4 @@
-"""Text files to word ids, in bounded memory: the words of the whole file are never a Python list.
+"""Text files to word ids: the words of the whole file are never a Python list.
 
 Words are what a Treatment finds, which is `str.split` by default; every line ends in `<eos>`, as in
 TensorFlow's ptb_word_lm tutorial.
@@ -122,8 +122,10 @@ def _encode_chunks(part: Part, table: dict[str, int]) -> Ids:
             pieces.append(np.fromiter(map(table.__getitem__, words), np.int32, len(words)))
         except _MissingWordError as error:
             (word,) = error.args
-            number = part.line(line + words[: words.index(word)].count(EOS))
-            where = f"{shown(part.path)}, line {number}"
+            # Counted by newlines: <eos> may also be a word of the text.
+            numbered = enumerate(chunk.split("\n"), line)
+            number = next(n for n, text in numbered if word in part.treatment.tokens(f"{text}\n"))
+            where = f"{shown(part.path)}, line {part.line(number)}"
             raise UnknownWordError(
                 f"{where}: the word {word!r} is not in the vocabulary, which has no {UNK}"
             ) from None

@@ -24,11 +24,13 @@ class Ranks:
         rank: Which one this process is, counted from 0. The first one writes the files and speaks.
         size: How many there are.
         devices: On how many each of them trains.
+        reduce_precision: What gradients are sent and summed in, as --reduce-precision says.
     """
 
     rank = 0
     size = 1
     devices = 1
+    reduce_precision = "fp32"
 
     @property
     def first(self) -> bool:
@@ -184,7 +186,8 @@ class OneWithDevices(Ranks):
 
     Args:
         devices: How many.
+        reduce_precision: See Ranks.
     """
 
-    def __init__(self, devices: int) -> None:
-        self.devices = devices
+    def __init__(self, devices: int, *, reduce_precision: str = "fp32") -> None:
+        self.devices, self.reduce_precision = devices, reduce_precision

@@ -35,11 +35,14 @@ def build(
     """Build the backend; see ptb_lm.model.backend.build.
 
     Raises:
-        UserError: There is no such device, XLA cannot compile the model on it, or there is not enough memory.
+        UserError: There is no such device, XLA cannot compile the model on it, there is not enough memory, or
+            gradients are to be rounded.
     """
     if ranks.devices > 1:
+        from ptb_lm.tf_backend.ranks import check_reduce_precision
         from ptb_lm.tf_backend.replicas import ReplicatedBackend
 
+        check_reduce_precision(ranks.reduce_precision)
         return ReplicatedBackend(config, weights, choice, devices=ranks.devices)
     if ranks.size > 1:
         from ptb_lm.tf_backend.ranks import TensorFlowRanks

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from ptb_lm.model.config import Config
 from ptb_lm.model.dropout import Masks, places
+from ptb_lm.tf_backend import streams
 
 Dropout = Callable[[tf.Tensor], tf.Tensor]
 
@@ -24,7 +25,7 @@ class InvertedDropout:
 
     def __init__(self, keep_prob: float, *, seed: int) -> None:
         self.keep_prob = keep_prob
-        self.generator = _stream(seed)
+        self.generator = streams.new(seed)
 
     def __call__(self, x: tf.Tensor) -> tf.Tensor:
         """Return x with a fresh mask applied."""
@@ -47,7 +48,7 @@ class WindowDropout:
         self.config = config
         self.vocabulary_size = vocabulary_size
         self.dtype = dtype
-        self.generator = _stream(seed)
+        self.generator = streams.new(seed)
 
     def draw(self, batch: int, steps: int) -> Masks[tf.Tensor]:
         """Return the next window's masks; see ptb_lm.model.dropout.
@@ -74,10 +75,6 @@ def one_after_another(masks: Sequence[tf.Tensor]) -> Dropout:
         return no_dropout
     remaining = iter(masks)
     return lambda x: x * next(remaining)
-
-
-def _stream(seed: int) -> tf.random.Generator:
-    return tf.random.Generator.from_seed(seed, alg="philox")
 
 
 def _mask(

@@ -183,7 +183,8 @@ class Network:
         return norm
 
     def _scale(self, learning_rate: tf.Tensor, norm: tf.Tensor) -> tf.Tensor:
-        return learning_rate * self.max_grad_norm / tf.maximum(norm, self.max_grad_norm)
+        # The quotient first, which is 1 at most: the product may be beyond a float.
+        return learning_rate * (self.max_grad_norm / tf.maximum(norm, self.max_grad_norm))
 
 
 @contextlib.contextmanager

@@ -47,8 +47,7 @@ def join(*, device: str, reduce_precision: str) -> "TensorFlowRanks":
             "TF_CONFIG must name this process as a worker or the chief; torchrun starts the processes of "
             "--framework torch"
         )
-    if reduce_precision == "bf16":
-        raise UserError("--reduce-precision bf16: TensorFlow sends gradients as they are")
+    check_reduce_precision(reduce_precision)
     if device == "cpu":
         tf.config.set_visible_devices([], "GPU")
     elif (gpus := len(tf.config.list_physical_devices("GPU"))) > 1:
@@ -63,6 +62,16 @@ def join(*, device: str, reduce_precision: str) -> "TensorFlowRanks":
     except (*LOST, tf.errors.UnknownError, ValueError) as error:
         first_line = str(error).partition("\n")[0]
         raise UserError(f"the workers of TF_CONFIG did not find each other: {first_line}") from None
+
+
+def check_reduce_precision(name: str) -> None:
+    """Check that gradients need not be rounded.
+
+    Raises:
+        UserError: They are to be.
+    """
+    if name == "bf16":
+        raise UserError("--reduce-precision bf16: TensorFlow sends gradients as they are")
 
 
 class TensorFlowRanks(SeveralRanks):

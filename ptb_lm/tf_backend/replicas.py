@@ -97,7 +97,7 @@ class ReplicatedBackend(TensorFlowBackend):
         def one(x_bT: tf.Tensor, y_bT: tf.Tensor, carried: State) -> tuple[State, Loss]:
             index = tf.distribute.get_replica_context().replica_id_in_sync_group
             network = networks[int(tf.get_static_value(index))]
-            return network.train(x_bT, y_bT, carried, rate, exchange=exchanged)
+            return network.train(x_bT, y_bT, carried, rate, exchange=exchanged, agreed=of_first)
 
         computed = self.strategy.run(one, args=shares)
         states, loss = computed
@@ -130,6 +130,16 @@ def exchanged(
     nll = context.all_reduce(tf.distribute.ReduceOp.SUM, tf.reduce_sum(tf.cast(nll_N, tf.float64)))
     sums = context.all_reduce(tf.distribute.ReduceOp.SUM, [gradient / count for gradient in gradients])
     return nll, context.all_gather(ids_N, 0), context.all_gather(d_embedded_NE, 0) / count, list(sums)
+
+
+def of_first(norm: tf.Tensor) -> tf.Tensor:
+    """Return the first replica's norm, so that all clip alike.
+
+    All have the same gradients. But a norm is a sum, and another device may add in another order.
+    """
+    context = tf.distribute.get_replica_context()
+    first = int(tf.get_static_value(context.replica_id_in_sync_group)) == 0
+    return context.all_reduce(tf.distribute.ReduceOp.SUM, norm if first else tf.zeros_like(norm))
 
 
 def _names(device: Device, count: int) -> list[str]:

@@ -11,11 +11,24 @@ from numpy.typing import NDArray
 from ptb_lm.model.ranks import ALONE, Ranks
 
 NAME = "tensorflow.generator"  # in a run's state: [numbers] of one device, [devices, numbers] of several
+COUNTER = (0, 0)  # where the numbers of a key begin
 
 
 def seed(seed: int, device: int) -> int:
     """Return the seed of a device's stream, from that of the run, which the first has itself."""
     return seed if device == 0 else _derived(str(seed).encode(), device)
+
+
+def new(seed: int) -> tf.random.Generator:
+    """Return the stream of a seed."""
+    # The seed is the key. from_seed makes it the counter: the streams of neighbouring seeds would then be one
+    # stream, a few numbers apart.
+    return tf.random.Generator.from_key_counter(seed, COUNTER, alg="philox")
+
+
+def begin(stream: tf.random.Generator, seed: int) -> None:
+    """Let a stream go on as a new one of a seed does."""
+    stream.reset_from_key_counter(seed, COUNTER)
 
 
 def export(streams: Sequence[tf.random.Generator]) -> NDArray[Any]:
@@ -41,7 +54,7 @@ def load(streams: Sequence[tf.random.Generator], saved: NDArray[Any], ranks: Ran
     for device, stream in enumerate(streams, start=ranks.rank * len(streams)):
         stream.reset(of_devices[device % len(of_devices)])
         if len(of_devices) != ranks.size * len(streams):
-            stream.reset_from_seed(_derived(np.ascontiguousarray(saved).tobytes(), device))
+            begin(stream, _derived(np.ascontiguousarray(saved).tobytes(), device))
 
 
 def _derived(origin: bytes, device: int) -> int:

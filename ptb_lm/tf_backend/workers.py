@@ -21,7 +21,7 @@ from ptb_lm.tf_backend.backend import TensorFlowBackend
 from ptb_lm.tf_backend.execution import executed
 from ptb_lm.tf_backend.network import Loss, State
 from ptb_lm.tf_backend.ranks import TensorFlowRanks
-from ptb_lm.tf_backend.replicas import exchanged
+from ptb_lm.tf_backend.replicas import exchanged, of_first
 
 
 class WorkerBackend(TensorFlowBackend):
@@ -46,7 +46,7 @@ class WorkerBackend(TensorFlowBackend):
             raise UserError("--execution xla is for one process; choose graph or eager")
         super().__init__(config, weights, choice)
         self.ranks = ranks
-        self.dropout.generator.reset_from_seed(streams.seed(choice.seed, ranks.rank))
+        streams.begin(self.dropout.generator, streams.seed(choice.seed, ranks.rank))
         self.train_function = executed(self._train, choice.execution)
 
     def train_step(
@@ -66,7 +66,7 @@ class WorkerBackend(TensorFlowBackend):
 
     def _train(self, x_BT: tf.Tensor, y_BT: tf.Tensor, state: State, rate: tf.Tensor) -> tuple[State, Loss]:
         def of_one() -> tuple[State, Loss]:
-            return self.network.train(x_BT, y_BT, state, rate, exchange=exchanged, agreed=_of_first)
+            return self.network.train(x_BT, y_BT, state, rate, exchange=exchanged, agreed=of_first)
 
         after: tuple[State, Loss] = self.ranks.strategy.run(of_one)
         return after
@@ -89,13 +89,3 @@ class WorkerBackend(TensorFlowBackend):
     def environment(self) -> dict[str, Any]:
         """Return versions, device, threads, and how many processes."""
         return {**super().environment(), "processes": self.ranks.size}
-
-
-def _of_first(norm: tf.Tensor) -> tf.Tensor:
-    """Return the first worker's norm, so that all clip alike.
-
-    All have the same gradients. But a norm is a sum, and another machine may add in another order.
-    """
-    context = tf.distribute.get_replica_context()
-    first = int(tf.get_static_value(context.replica_id_in_sync_group)) == 0
-    return context.all_reduce(tf.distribute.ReduceOp.SUM, norm if first else tf.zeros_like(norm))

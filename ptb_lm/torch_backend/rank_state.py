@@ -14,17 +14,23 @@ from torch import Tensor
 
 from ptb_lm.errors import UserError
 from ptb_lm.model.backend import Arrays
-from ptb_lm.model.ranks import Ranks
+from ptb_lm.model.ranks import ALONE, Ranks
 from ptb_lm.torch_backend.stack import State
 
 GENERATOR = "torch.generator"  # in a run's state: [bytes] of one process, [R, bytes] of several
+SEED_BITS = 32  # of a seed, the lowest, that torch's generator of a CPU reads
 # What torch saves of a GPU's generator: the seed and the offset, 8 bytes each. Offsets are multiples of 4.
 OF_A_GPU, OFFSETS = 16, 4
 
 
-def seed(seed: int, ranks: Ranks) -> int:
-    """Return the seed of a rank's stream, from that of the run; one process alone has the run's own."""
-    return seed if ranks.size == 1 else _derived(f"{seed}".encode(), ranks)
+def seed(seed: int, ranks: Ranks = ALONE) -> int:
+    """Return the seed of a rank's stream, from that of the run.
+
+    One process alone has the run's own, unless that has more bits than torch's generator of a CPU reads.
+    """
+    if ranks.size == 1 and seed < 2**SEED_BITS:
+        return seed
+    return _derived(f"{seed}".encode(), ranks)
 
 
 def of_all(carried: Arrays, generator: torch.Generator, ranks: Ranks) -> Arrays:

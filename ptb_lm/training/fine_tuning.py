@@ -101,7 +101,8 @@ class Start:
         for name in TREATMENT:
             if name in given and given[name] != getattr(theirs, name):
                 raise UserError(
-                    f"{flags([name])} contradicts the run {self.directory.path}, which has other words"
+                    f"{flags([name])} contradicts the run {self.directory.path}, whose text was prepared "
+                    f"with {name} = {getattr(theirs, name)}; leave the flag out"
                 )
         treatment = {name: getattr(theirs, name) for name in TREATMENT}
         return dataclasses.replace(asked or Preparation(), **treatment)

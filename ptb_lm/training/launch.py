@@ -14,6 +14,7 @@ from typing import Any
 
 from ptb_lm import cli, host, streams
 from ptb_lm.data.corpus import Corpus, load_named
+from ptb_lm.data.text import UnknownWordError
 from ptb_lm.data.vocabulary import Vocabulary
 from ptb_lm.errors import LostRankError, UserError
 from ptb_lm.model import backend, parameters
@@ -224,7 +225,13 @@ def _with_text(asked: _Asked) -> tuple[RunConfig, Corpus]:
         corpus = run_data.load_again(run, words)
     else:
         extend = bool(asked.given.get("extend_vocabulary"))
-        corpus = load_named(run.data, run.preparation, vocabulary=words, extend=extend)
+        try:
+            corpus = load_named(run.data, run.preparation, vocabulary=words, extend=extend)
+        except UnknownWordError as error:
+            hint = "--min-count 2 makes <unk> of rare words"
+            if words is not None and not extend:
+                hint = "--extend-vocabulary adds new words"
+            raise UserError(f"{error}; {hint}") from None
     run_data.count_steps(corpus, run.hyperparameters)  # refuses a split that is too short
     if asked.resuming and words is not None and words.sha256 != corpus.vocabulary.sha256:
         raise UserError(

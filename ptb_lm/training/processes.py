@@ -128,16 +128,16 @@ def joined(given: Mapping[str, Any]) -> Iterator[Ranks]:
         UserError: They did not find each other, or they are not as many as was said.
         LostRankError: One of them ended.
     """
-    here = launched()
+    here, reduce_precision = launched(), given.get("reduce_precision") or "fp32"
     if here.size == 1:
         devices = given.get("devices") or 1
-        yield OneWithDevices(devices) if devices > 1 else ALONE
+        yield OneWithDevices(devices, reduce_precision=reduce_precision) if devices > 1 else ALONE
         return
     choice = Choice.of(framework=_framework(given))
     if not choice.row.join:
         raise UserError(f"{choice.framework} trains in one process here; --framework torch trains in several")
     ranks: Any = choice.function(choice.row.join)(
-        device=given.get("device", "auto"), reduce_precision=given.get("reduce_precision", "fp32")
+        device=given.get("device", "auto"), reduce_precision=reduce_precision
     )
     try:
         if ranks.size != here.size:

@@ -10,6 +10,7 @@ from ptb_lm.data.preparation import NAMED, Preparation
 from ptb_lm.data.text import Ids
 from ptb_lm.data.tokens import PLAIN, Treatment
 from ptb_lm.data.vocabulary import EOS, UNK, Vocabulary
+from ptb_lm.errors import UserError
 from ptb_lm.model.config import Config
 from ptb_lm.training import scoring
 from ptb_lm.training.origins import Source
@@ -29,7 +30,7 @@ def with_source(run: RunConfig, data: Corpus) -> RunConfig:
 
 
 def place(run: RunConfig) -> str:
-    """Return the path of a run's text as it was named, or its absolute path if the former does not exist."""
+    """Return the absolute path of a run's text, or its path as it was named if the former does not exist."""
     if run.data in NAMED or run.source is None or not Path(run.source.path).exists():
         return run.data
     return run.source.path
@@ -47,6 +48,8 @@ def load_again(run: RunConfig, vocabulary: Vocabulary, *, named: str | None = No
         UserError: The text is not there or cannot be read.
     """
     data = place(run) if named is None else named
+    if named is None and run.source is not None and not Path(data).exists():
+        raise UserError(f"there is no file or folder {data}; name the text with --data")
     if run.preparation is None and run.init_from is None:
         return corpus.load_named(data)  # its words tell whether it is the same text
     return corpus.load_named(data, run.preparation, vocabulary=vocabulary)

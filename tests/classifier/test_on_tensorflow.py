@@ -239,6 +239,20 @@ def test_what_ctc_cannot_do_is_refused() -> None:
         build(config, "block_fused").forward_step(steps)
 
 
+@pytest.mark.parametrize(
+    ("loss", "label", "least"),
+    [("ctc", 0, 1), ("ctc", 6, 1), ("cross_entropy", -1, 0), ("cross_entropy", 6, 0)],
+)
+def test_a_label_that_is_no_class_is_refused(loss: str, label: int, least: int) -> None:
+    """CTC's blank is none."""
+    config = configured(loss=loss)
+    batch, built = random_batch(config, lengths=False), build(config, "block_fused")
+    batch.labels[-1] = label
+    for compute in (built.train_step, built.forward_step, built.loss_and_gradients):
+        with pytest.raises(UserError, match=f"^each label must be from {least} to 5$"):
+            compute(batch)
+
+
 @pytest.mark.parametrize("lengths", [[5, 9, 6], [5, 9, 6, 0], [5, 9, 6, 10]])
 def test_impossible_lengths_are_refused(lengths: list[int]) -> None:
     config = configured()

@@ -206,6 +206,26 @@ def test_impossible_lengths_are_refused(model: str, lengths: list[int]) -> None:
         built.train_step(random_batch(config, np.array(lengths, np.int32)))
 
 
+@pytest.mark.parametrize(
+    ("loss", "label", "least"),
+    [("ctc", 0, 1), ("ctc", 8, 1), ("cross_entropy", -1, 0), ("cross_entropy", 8, 0)],
+)
+def test_a_label_that_is_no_class_is_refused(loss: str, label: int, least: int) -> None:
+    """CTC's blank is none."""
+    config = configured(loss=loss)
+    batch, built = random_batch(config), build(config)
+    batch.labels[-1] = label
+    for compute in (built.train_step, built.forward_step, built.loss_and_gradients):
+        with pytest.raises(UserError, match=f"^each label must be from {least} to 7$"):
+            compute(batch)
+
+
+def test_reversed_sequences_are_read() -> None:
+    config = configured()
+    built, x_BTI = build(config), random_batch(config).x_BTI[:, ::-1]
+    np.testing.assert_array_equal(built.predict(x_BTI), built.predict(x_BTI.copy()))
+
+
 def test_labels_that_do_not_fit_have_an_infinite_loss() -> None:
     """As in the reference: it is not hidden."""
     config = configured()
@@ -219,12 +239,19 @@ def test_the_same_seed_drops_the_same_units_whatever_the_model() -> None:
     config = configured(keep_prob=0.5)
     batch = random_batch(config, LENGTHS)
     losses = []
-    for model, seed in (("basic", 3), ("block_fused", 3), ("cudnn", 3), ("cudnn", 4)):
+    for model, seed in (
+        ("basic", 3),
+        ("block_fused", 3),
+        ("cudnn", 3),
+        ("cudnn", 4),
+        ("cudnn", 2**32 + 3),
+    ):
         built = build(config, model=model, seed=seed)
         losses.append(built.read([built.train_step(batch), built.train_step(batch)]))
     assert losses[1] == pytest.approx(losses[0], rel=1e-10)
     assert losses[2] == pytest.approx(losses[0], rel=1e-10)
-    assert losses[3] != pytest.approx(losses[0], rel=1e-3)
+    for other in losses[3:]:
+        assert other != pytest.approx(losses[0], rel=1e-3)
 
 
 def test_weights_of_another_model_predict_the_same() -> None:

@@ -10,6 +10,7 @@ from support import numeric_gradient
 
 from ptb_lm import classifier
 from ptb_lm.classifier import LOSSES, Batch, ClassifierConfig, reference
+from ptb_lm.errors import UserError
 from ptb_lm.model.reference import log_softmax
 from ptb_lm.model.reference_stack import stack_forward, stack_zero_state
 
@@ -181,6 +182,18 @@ def test_without_weights_every_class_is_equally_likely() -> None:
     loss, gradients = reference.loss_and_gradients(config, weights, batch)
     assert loss == pytest.approx(math.log(CLASSES), rel=1e-14)
     np.testing.assert_allclose(gradients["dense.bias"], 1 / 5 - np.array([1, 0, 1, 0, 1]) / 3, rtol=1e-13)
+
+
+@pytest.mark.parametrize(
+    ("loss", "label", "least"),
+    [("ctc", 0, 1), ("ctc", CLASSES, 1), ("cross_entropy", -1, 0), ("cross_entropy", CLASSES, 0)],
+)
+def test_a_label_that_is_no_class_is_refused(loss: str, label: int, least: int) -> None:
+    """CTC's blank is none."""
+    config, weights, batch = example(loss, False, None)
+    batch.labels[-1] = label
+    with pytest.raises(UserError, match=f"^each label must be from {least} to {CLASSES - 1}$"):
+        reference.loss_and_gradients(config, weights, batch)
 
 
 @pytest.mark.parametrize("clip_value", [None, 0.7])

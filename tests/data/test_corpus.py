@@ -74,9 +74,9 @@ def test_load_finds_both_ways_of_naming(prefix: str, tmp_path: Path) -> None:
 
 def test_a_missing_split_is_named_before_anything_is_read(tmp_path: Path) -> None:
     folder_with(tmp_path, train="", valid="a\n")
-    with pytest.raises(UserError, match=r"neither ptb\.test\.txt nor test\.txt"):
+    with pytest.raises(UserError, match=r"lacks the test split: none of ptb\.test\.txt, test\.txt, wiki"):
         corpus.load(tmp_path)
-    with pytest.raises(UserError, match=r"there is no file or folder .*nowhere"):
+    with pytest.raises(UserError, match=r"^--data .*nowhere: there is no such file or folder;"):
         corpus.load(tmp_path / "nowhere")
 
 

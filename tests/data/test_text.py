@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from ptb_lm.data import text, text_file
+from ptb_lm.data.text_file import Blocks, Part
+from ptb_lm.data.tokens import Treatment
 from ptb_lm.data.vocabulary import Vocabulary
 from ptb_lm.errors import UserError
 
@@ -84,6 +86,21 @@ def test_errors_name_file_and_line(
     path = write(tmp_path, content)
     with pytest.raises(UserError, match=message):
         text.encode(path, Vocabulary(["a", "b", "<eos>"]))
+
+
+@pytest.mark.parametrize("chunk", [1, 5, 1 << 20])
+@pytest.mark.parametrize("blocks", [None, Blocks(2, frozenset({1}))], ids=["whole", "its last two lines"])
+@pytest.mark.parametrize("tokenize", ["whitespace", "words"])
+def test_an_eos_in_the_text_ends_no_line(
+    tokenize: str, blocks: Blocks | None, chunk: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if tokenize == "words":
+        pytest.importorskip("nltk")
+    monkeypatch.setattr(text_file, "CHUNK_BYTES", chunk)
+    path = write(tmp_path, "a <eos>\n" * 3 + "A <eos> Zebra\n")
+    part = Part(path, blocks, Treatment(tokenize=tokenize, lowercase=True))
+    with pytest.raises(UserError, match=r"text\.txt, line 4: the word 'zebra' is not in the vocabulary"):
+        text.encode(part, Vocabulary(["a", "<", "eos", ">", "<eos>"]))
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """What is TensorFlow's own: the Block operations, the graph, dropout's places, its silence."""
 
+import itertools
 import os
 import subprocess
 import sys
@@ -24,6 +25,7 @@ from ptb_lm.training.run_directory import RunDirectory
 
 tf = pytest.importorskip("tensorflow")
 
+from ptb_lm.tf_backend import streams  # noqa: E402
 from ptb_lm.tf_backend.block_ops import block_cell, block_lstm  # noqa: E402
 from ptb_lm.tf_backend.dropout import InvertedDropout  # noqa: E402
 from ptb_lm.tf_backend.loss import SoftmaxLayer, TiedSoftmaxLayer, sum_by_word  # noqa: E402
@@ -205,6 +207,39 @@ def test_dropout_keeps_units_at_its_rate_and_the_mean(keep_prob: float) -> None:
             deviation = (2 / means.size) ** 0.5
             assert means.var() == pytest.approx(variance / mask.shape[axis], rel=5 * deviation)
     assert (masks[0] != masks[1]).any()
+
+
+def test_streams_of_different_seeds_do_not_overlap() -> None:
+    """Whatever their distance; of neighbouring seeds, of a second device, and of the greatest seed."""
+    seeds = (1, 2, streams.seed(1, device=1), 2**63 - 1)
+    masks = [InvertedDropout(0.5, seed=seed)(tf.ones([1000])).numpy() for seed in seeds]
+    for (one, other), shift in itertools.product(itertools.permutations(masks, 2), range(100)):
+        alike = (one[shift:] == other[: 1000 - shift]).mean()
+        assert alike == pytest.approx(0.5, abs=6 * 0.5 / (1000 - shift) ** 0.5)
+
+
+def test_a_stream_goes_on_where_it_was_saved_and_on_other_devices_begins_anew() -> None:
+    """Also one whose seed was the counter, as it was once."""
+    before = tf.random.Generator.from_seed(3, alg="philox")
+    before.uniform([5])
+    saved, expected = before.state.numpy(), before.uniform([5])
+    stream = streams.new(1)
+    streams.load([stream], saved)
+    np.testing.assert_array_equal(stream.uniform([5]), expected)
+    of_two = [streams.new(1), streams.new(2)]
+    streams.load(of_two, saved)
+    assert len({int(each.key) for each in (before, *of_two)}) == 3
+
+
+def test_a_bound_near_the_greatest_float_clips_nothing(tiny_config: Config) -> None:
+    ((x_BT, y_BT),) = random_windows(tiny_config, VOCABULARY, 1, seed=2)
+    after = []
+    for bound in (1e3, 3e38):
+        built = build(tiny_config.replace(max_grad_norm=bound), "basic", execution="eager")
+        built.train_step(x_BT, y_BT, built.zero_state(3), learning_rate=2.0)
+        after.append(built.export_weights())
+    for name, array in after[0].items():
+        np.testing.assert_array_equal(after[1][name], array, err_msg=name)
 
 
 def test_the_loss_and_its_gradients_equal_the_tape_s() -> None:

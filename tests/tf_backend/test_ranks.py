@@ -4,6 +4,7 @@ How they train together is in test_replicas.py.
 """
 
 import json
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -97,6 +98,16 @@ def test_gradients_are_not_rounded(monkeypatch: pytest.MonkeyPatch) -> None:
     place(monkeypatch, WORKERS)
     with pytest.raises(UserError, match=r"^--reduce-precision bf16: TensorFlow sends gradients as they are$"):
         join(device="cpu", reduce_precision="bf16")
+
+
+def test_gradients_of_a_process_s_devices_are_not_rounded(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = runs.write_corpus(tmp_path / "data")
+    more = ("--framework", "tensorflow", "--devices", "2", "--reduce-precision", "bf16")
+    refused = runs.refusal(capsys, train, *runs.arguments(data, tmp_path / "run", *more))
+    assert refused == "--reduce-precision bf16: TensorFlow sends gradients as they are"
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_worker_with_several_gpus_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,7 +27,7 @@ CASES = {
     "block_fused": case("block_fused", "fp32"),
     "cudnn": case("cudnn", "fp64"),
     "tied": case("basic", "fp64", tie_weights=True),
-    # The second process finds that its norms are not finite; the first one's count for all.
+    # The second one finds that its norms are not finite; the first one's count for both.
     "other norms": {**case("basic", "fp64"), "other_norms": True},
 }
 
@@ -120,7 +120,7 @@ def test_a_stopped_run_goes_on_exactly(folder: Path, found: dict[str, Any]) -> N
     assert [found[name]["status"] for name in ("whole", "stopped", "resumed")] == [0, 143, 0]
     runs.assert_equal_runs(folder / "stopped", folder / "whole")
     first, second = runs.final_state(folder / "whole")["training.tensorflow.generator"]
-    assert (first != second).any()
+    assert first[-1] != second[-1]  # the keys
 
 
 def test_an_indivisible_batch_is_refused(way: str, found: dict[str, Any]) -> None:

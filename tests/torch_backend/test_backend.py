@@ -455,6 +455,16 @@ def test_dropout_keeps_units_at_its_rate_and_the_mean(keep_prob: float) -> None:
     assert not torch.equal(*masks)
 
 
+def test_every_bit_of_a_seed_counts(tiny_config: Config) -> None:
+    """torch's generator of a CPU reads the lowest 32; seeds that have no more are taken as they are."""
+    config, seeds = tiny_config.replace(keep_prob=0.5), (1, 2**32 + 1, 2**62 + 1)
+    weights = random_weights(config, VOCABULARY, seed=1)
+    built: list[Any] = [backend.build(config, weights, Choice.of(device="cpu", seed=seed)) for seed in seeds]
+    masks = [np.concatenate([mask.ravel() for mask in each.next_masks(3, 5).units]) for each in built]
+    assert len({mask.tobytes() for mask in masks}) == 3
+    assert rank_state.seed(2**32 - 1) == 2**32 - 1
+
+
 def test_units_that_are_hardly_ever_kept_are_kept_at_their_rate() -> None:
     """16 random bits would keep at least one of 65,536: here fifteen times too many."""
     keep_prob, count = 1e-6, 4_000_000

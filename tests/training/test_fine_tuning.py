@@ -151,7 +151,31 @@ def test_the_treatment_of_text_is_the_run_s(tmp_path: Path, capsys: pytest.Captu
     assert (preparation.lowercase, preparation.numbers) == (True, True)
     given = ("--init-from", old, "--data", text, "--run-dir", tmp_path / "no")
     problem = runs.refusal(capsys, train, *given, "--tokenize", "characters")
-    assert problem == f"--tokenize contradicts the run {old}, which has other words"
+    assert problem == (
+        f"--tokenize contradicts the run {old}, whose text was prepared with tokenize = whitespace; "
+        "leave the flag out"
+    )
+
+
+@pytest.mark.parametrize(
+    ("flags", "hint"),
+    [
+        ((), "--extend-vocabulary adds new words"),
+        (("--extend-vocabulary",), "--min-count 2 makes <unk> of rare words"),
+    ],
+)
+def test_what_helps_against_an_unknown_word_is_said(
+    flags: tuple[str, ...], hint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    old = runs.write_run(tmp_path / "old", ("a", "<eos>"))
+    data = tmp_path / "data"
+    data.mkdir()
+    for split, content in (("train", "a\n"), ("valid", "a\n"), ("test", "a\nzebra\n")):
+        (data / f"{split}.txt").write_text(content)
+    given = ("--init-from", old, "--data", data, "--run-dir", tmp_path / "no", *flags)
+    assert runs.refusal(capsys, train, *given) == (
+        f"{data / 'test.txt'}, line 2: the word 'zebra' is not in the vocabulary, which has no <unk>; {hint}"
+    )
 
 
 @pytest.mark.parametrize(

@@ -213,7 +213,7 @@ def test_a_seed_that_diverges_does_not_stop_the_others(
         ),
         (
             ["--seeds", "1", "--data", "/missing"],
-            "there is no file or folder /missing; name the text with --data",
+            "--data /missing: there is no such file or folder; give ptb, synthetic, a folder or a file",
         ),
     ],
 )

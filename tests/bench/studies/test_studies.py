@@ -96,7 +96,7 @@ def test_scoring_is_timed_both_ways(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         (["foo"], "foo: a variant is MODEL/PRECISION or MODEL/PRECISION/nudged"),
         (["basic/fp64/pushed"], "basic/fp64/pushed: a variant is MODEL/PRECISION or "),
         (["basic/fp64", "--steps", "-5"], "argument --steps: must be a whole number of at least 1"),
-        (["basic/fp64", "--data", "nowhere"], "there is no file or folder nowhere"),
+        (["basic/fp64", "--data", "nowhere"], "--data nowhere: there is no such file or folder"),
     ],
 )
 def test_divergence_refuses_in_a_sentence(
