@@ -10,6 +10,7 @@ from ptb_lm.data.preparation import NAMED, Preparation
 from ptb_lm.data.text import Ids
 from ptb_lm.data.tokens import PLAIN, Treatment
 from ptb_lm.data.vocabulary import EOS, UNK, Vocabulary
+from ptb_lm.errors import UserError
 from ptb_lm.model.config import Config
 from ptb_lm.training import scoring
 from ptb_lm.training.origins import Source
@@ -50,6 +51,23 @@ def load_again(run: RunConfig, vocabulary: Vocabulary, *, named: str | None = No
     if run.preparation is None and run.init_from is None:
         return corpus.load_named(data)  # its words tell whether it is the same text
     return corpus.load_named(data, run.preparation, vocabulary=vocabulary)
+
+
+def load_with_its_words(run: RunConfig, vocabulary: Vocabulary, *, named: str | None = None) -> Corpus:
+    """Load the text of a run again, which must have the run's words.
+
+    Args:
+        run: Its configuration.
+        vocabulary: Its words.
+        named: Where the text is now; None: where it was.
+
+    Raises:
+        UserError: As for `load_again`, or the text has other words.
+    """
+    data = load_again(run, vocabulary, named=named)
+    if data.vocabulary.sha256 != vocabulary.sha256:
+        raise UserError(f"the data {named or place(run)} have a different vocabulary from the run")
+    return data
 
 
 def count_steps(data: Corpus, config: Config) -> int:
