@@ -168,9 +168,7 @@ def _scored(
 def _data(run: RunConfig, vocabulary: Vocabulary, named: str | None) -> "Corpus":
     from ptb_lm.training import run_data
 
-    data = run_data.load_again(run, vocabulary, named=named)
-    if data.vocabulary.sha256 != vocabulary.sha256:
-        raise UserError(f"the data {named or run_data.place(run)} have a different vocabulary from the run")
+    data = run_data.load_with_its_words(run, vocabulary, named=named)
     if difference := run_data.difference(run, data):
         print(f"{PROG}: {difference}", file=sys.stderr)
     return data

@@ -12,10 +12,13 @@ from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from ptb_lm.results.markdown import write_part
+
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "ptb_lm"
 PAGE = ROOT / "docs" / "architecture.md"
-BEGIN, END = "<!-- rooms: written by scripts/architecture.py -->\n", "<!-- end of rooms -->\n"
 
 MODULES = {
     ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
@@ -103,10 +106,7 @@ def _identifier(name: str) -> str:
 
 def main() -> int:
     """Write the picture into the page; return the exit status."""
-    page = PAGE.read_text(encoding="utf-8")
-    before, _, rest = page.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    PAGE.write_text(f"{before}{BEGIN}\n{drawn(arrows())}\n{END}{after}", encoding="utf-8")
+    write_part(PAGE, "rooms", drawn(arrows()))
     return 0
 
 

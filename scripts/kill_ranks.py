@@ -3,8 +3,8 @@
     python scripts/kill_ranks.py --times 10
 
 Each time torchrun --max-restarts 1 trains a small model with dropout on random text; a rank chosen at random
-is killed at a random time after its first epoch. The run must end with the numbers of a run that nobody
-disturbed. The exit status is 0 if all did.
+is killed at a random time after its first epoch, within an epoch too. The run must end with the numbers of a
+run that nobody disturbed. The exit status is 0 if all did.
 """
 
 import argparse
@@ -45,12 +45,12 @@ def main() -> int:
         for trial in range(1, arguments.times + 1):
             run = Path(folder) / f"run-{trial}"
             rank, epoch = rng.randrange(2), rng.randrange(1, EPOCHS // 2)
-            status, killed_in = trained_and_killed(text, run, rank=rank, epoch=epoch)
+            status, killed_at = trained_and_killed(text, run, rank=rank, epoch=epoch + rng.random())
             same = status == 0 and result(run) == expected
             right += same
             print(
-                f"trial {trial}: rank {rank} killed after epoch {killed_in}, torchrun ended with {status}: "
-                f"{'the same numbers' if same else 'OTHER NUMBERS'}",
+                f"trial {trial}: rank {rank} killed after epoch {killed_at:.1f}, torchrun ended with "
+                f"{status}: {'the same numbers' if same else 'OTHER NUMBERS'}",
                 flush=True,
             )
             if not same:
@@ -99,13 +99,17 @@ def log(run: Path) -> Path:
     return run.with_name(f"{run.name}.log")
 
 
-def trained_and_killed(text: Path, run: Path, *launcher: str, rank: int, epoch: int) -> tuple[int, int]:
-    """Train, and kill a rank after an epoch; return the launcher's status, and the epochs done by then."""
+def trained_and_killed(text: Path, run: Path, *launcher: str, rank: int, epoch: float) -> tuple[int, float]:
+    """Train, and kill a rank after some epochs; return the launcher's status, and when that was, in epochs.
+
+    A fraction of an epoch is one of the seconds that the steps of the epoch before took.
+    """
     process = start(text, run, *launcher)
-    wait_for_epoch(process, run, epoch)
-    done = epochs(run)
+    wait_for_epoch(process, run, int(epoch))
+    done, part = epochs(run), epoch % 1
+    time.sleep(part * seconds_of_last_epoch(run))
     os.kill(ranks(process.pid)[rank], signal.SIGKILL)
-    return process.wait(), done
+    return process.wait(), done + part
 
 
 def wait_for_epoch(process: "subprocess.Popen[bytes]", run: Path, epoch: int) -> None:
@@ -118,6 +122,12 @@ def epochs(run: Path) -> int:
     """Return how many epochs a run has done."""
     metrics = run / "metrics.jsonl"
     return len(metrics.read_text().splitlines()) if metrics.exists() else 0
+
+
+def seconds_of_last_epoch(run: Path) -> float:
+    """Return the seconds that the steps of the last finished epoch took."""
+    *_, last = (run / "metrics.jsonl").read_text().splitlines()
+    return float(json.loads(last)["seconds"])
 
 
 def ranks(launcher: int) -> dict[int, int]:

@@ -11,11 +11,13 @@ the layers are differentiated, as long as that takes; all else is waited for.
 import argparse
 import math
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from ptb_lm import cli
 from ptb_lm.model import parameters
 from ptb_lm.model.config import PRESETS, Config
 
@@ -85,15 +87,21 @@ def gain(config: Config, ranks: int, what: Sent, *, step: float, gigabytes: floa
     return ranks * step / (step + waited)
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--config", choices=RATES, help="a preset (default: all)")
-    parser.add_argument("--ranks", type=int, default=8, help="how many (default: 8)")
-    parser.add_argument("--gigabytes", type=float, help="a second that a device sends (default: a table)")
-    parser.add_argument("--step-milliseconds", type=float, help="of one device (default: published rates)")
-    parser.add_argument("--faster", type=float, default=1.0, help="a device, in units of the published rates")
-    asked = parser.parse_args()
+    parser.add_argument("--ranks", type=cli.whole(1), default=8, help="how many (default: 8)")
+    parser.add_argument(
+        "--gigabytes", type=cli.positive, help="a second that a device sends (default: a table)"
+    )
+    parser.add_argument(
+        "--step-milliseconds", type=cli.positive, help="of one device (default: published rates)"
+    )
+    parser.add_argument(
+        "--faster", type=cli.positive, default=1.0, help="a device, in units of the published rates"
+    )
+    asked = parser.parse_args(argv)
     links = {f"{asked.gigabytes} GB/s": asked.gigabytes} if asked.gigabytes else LINKS
     presets = [asked.config] if asked.config else list(RATES)
     print(

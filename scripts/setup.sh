@@ -29,12 +29,24 @@ install_torch() {
 }
 
 setup() {
-    local extras="${1:-}" stamp wanted python
+    local extras="${1:-}" stamp wanted
     stamp=".venv/installed${extras:+-$extras}"
     wanted="$(cat pyproject.toml setup.py constraints.txt <(printf %s "${PTB_LM_TORCH_INDEX:-}") | cksum)"
-    if [[ -x .venv/bin/python && "$(cat "$stamp" 2>/dev/null)" == "$wanted" ]]; then
-        return
-    fi
+    # A script that was started beside this one waits, and then finds all done. Not every system has flock.
+    is_set_up || (
+        ! command -v flock >/dev/null || flock 9
+        is_set_up || install
+    ) 9<.
+}
+
+# The next two are parts of setup, and read its variables.
+
+is_set_up() {
+    [[ -x .venv/bin/python && "$(cat "$stamp" 2>/dev/null)" == "$wanted" ]]
+}
+
+install() {
+    local python
     python="$(find_python)"
     echo "Setting up .venv with $("$python" --version)${extras:+ and the extras $extras}; once, some minutes." >&2
     [[ -x .venv/bin/python ]] || "$python" -m venv .venv

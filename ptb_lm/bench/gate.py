@@ -77,13 +77,13 @@ def run(
         workloads: With the variants to check.
         machine: Where.
         command: That asked for it.
-        out: A file of Markdown; None: none.
+        out: A file of Markdown; None: none. Its folder is made if it does not exist.
 
     Returns:
         The exit status: 0 if some agree, and none is wrong or failed.
 
     Raises:
-        OSError: The file cannot be written.
+        OSError: The file cannot be written, or its folder cannot be made.
     """
     verdicts: list[Verdict] = []
 
@@ -91,6 +91,8 @@ def run(
         if out is not None:
             files.atomic_write(out, document(options, verdicts, command=command))
 
+    if out is not None:
+        out.parent.mkdir(parents=True, exist_ok=True)
     write()  # a name that cannot be written is refused before the work
     for verdict in _verdicts(options, workloads, machine):
         verdicts.append(verdict)

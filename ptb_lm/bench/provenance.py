@@ -32,7 +32,8 @@ _ASKED = (
     *("suite", "baseline", "rounds", "processes", "batch_size"),
     *("row_limit", "device", "precision", "seed"),
 )
-_OF_MACHINE = ("ptb_lm", "commit", "python", "processor", "cores")
+# Not the commit: a commit of results changes no source. Each row has its own.
+_OF_MACHINE = ("ptb_lm", "python", "processor", "cores")
 
 
 def settings(options: Options, *, gpu: str | None, added: Mapping[str, str]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from ptb_lm.errors import UserError
 from ptb_lm.files import atomic_write
 
 SETTINGS = "bench.json"
+_REMEDY = "choose another --out, or remove that folder"
 
 Key = tuple[str, str, str, int]  # workload, pass, variant, round
 
@@ -86,7 +87,7 @@ class Record:
     def _agree(self, path: Path, settings: Mapping[str, Any]) -> None:
         if not path.exists():
             if self.path.exists():
-                raise UserError(f"{self.folder} has rows, but no {path.name}; choose another --out")
+                raise UserError(f"{self.folder} has rows, but no {path.name}; {_REMEDY}")
             atomic_write(path, json.dumps(settings, indent=1) + "\n")
             return
         try:
@@ -100,8 +101,7 @@ class Record:
             was, now = found.get(name), settings.get(name)
             if was != now:
                 raise UserError(
-                    f"{self.folder} holds rows of another run ({name} was {was!r}, now {now!r}); "
-                    "choose another --out"
+                    f"{self.folder} holds rows of another run ({name} was {was!r}, now {now!r}); {_REMEDY}"
                 )
 
 

@@ -131,9 +131,10 @@ continue where they stopped. After an error, Ctrl-C or a signal to the process g
 results/ has each run as far as it came, with its learning curve (if matplotlib is installed) and
 TensorBoard's log, and results/README.md has the tables of all runs. `kill` of the script alone waits until
 the current command ends. `kill -9` leaves results/ as it is. The same command continues after both. A race
-needs a commit without changes (in a copy without .git, PTB_LM_COMMIT=... names the commit). PYTHON=... names
-a Python that has torch; the script then installs nothing. python -m ptb_lm.results reproduce does the same in
-your own environment.
+needs a commit without changes (in a copy without .git, PTB_LM_COMMIT=... names the commit) and, on a CPU, two
+cores at most. If a default has changed since a run, the result is refused until its folder in checkpoints/ is
+removed. PYTHON=... names a Python that has torch; the script then installs nothing. python -m ptb_lm.results
+reproduce does the same in your own environment.
 
 On a GPU small, medium and large take minutes each. On two CPU cores without bfloat16 small takes half an hour
 to an hour, and so does each step of ablation-small; medium takes three to seven hours, and large more than
@@ -185,8 +186,14 @@ def _speed(arguments: argparse.Namespace) -> int:
 
 def _keep(arguments: argparse.Namespace) -> int:
     from ptb_lm.results import keep
+    from ptb_lm.training.run_directory import RunDirectory
 
     kept = arguments.results / (arguments.name or arguments.run.resolve().name)
+    before = RunDirectory(kept)
+    if before.config.exists():  # seed-1 of --seeds, say, of another configuration
+        run = RunDirectory(arguments.run).read_config()
+        if changed := before.read_config().fixed_differences(run):
+            raise UserError(f"{kept} holds another run ({', '.join(changed)}); choose another --name")
     if not keep.keep(arguments.run, kept):
         raise UserError(f"{arguments.run} has no finished epoch, or {kept} already holds a finished run")
     print(kept)

@@ -57,8 +57,8 @@ def check(run: Path, kept: Path, by: Sequence[str] = BY) -> list[Check]:
         by: FRAMEWORK/MODEL of each model that computes it in float32.
 
     Raises:
-        UserError: The run has not ended, `kept` is of another run, the run's data are gone, or a model is
-            unknown.
+        UserError: The run has not ended, `kept` is of another run, the run's data are gone or have changed,
+            or a model is unknown.
     """
     directory = RunDirectory(run)
     config, result = directory.read_config(), directory.read_result()
@@ -68,7 +68,10 @@ def check(run: Path, kept: Path, by: Sequence[str] = BY) -> list[Check]:
         raise UserError(f"{kept} does not hold the run in {run}: keep it first")
     vocabulary = directory.read_vocabulary()
     weights = directory.read_weights(config, vocabulary)
-    ids = run_data.load_again(config, vocabulary).splits["test"]
+    data = run_data.load_with_its_words(config, vocabulary)
+    if difference := run_data.difference(config, data):
+        raise UserError(difference)
+    ids = data.splits["test"]
     own = Choice.of(**{**config.choice.to_json(), "execution": None, "unroll": None})
     choices = (own, *(_choice(each, config.choice.seed) for each in by))
     found = [_checked(choice, config.hyperparameters, weights, ids) for choice in choices]

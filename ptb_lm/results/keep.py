@@ -24,11 +24,15 @@ def keep(run: Path, kept: Path) -> bool:
 
     Returns:
         Whether there was anything to keep.
+
+    Raises:
+        UserError: A file of the run, or of what was kept before, is broken.
+        OSError: A file cannot be copied, or the disk is full.
     """
     source, before = RunDirectory(run), RunDirectory(kept)
     if not source.metrics.is_file() or not source.metrics.stat().st_size:
         return False
-    if before.result.exists() and not source.result.exists():
+    if not source.has_ended() and before.has_ended():
         return False
     kept.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=kept.parent, prefix=".keep.") as beside:
@@ -45,7 +49,7 @@ def keep(run: Path, kept: Path) -> bool:
 def _make(source: RunDirectory, before: RunDirectory, new: Path) -> None:
     files = RunDirectory(new)
     if before.path.is_dir():
-        shutil.copytree(before.path, new)
+        _copy(before.path, new)
     else:
         new.mkdir()
     for stale in (files.result, *files.event_files()):
@@ -59,6 +63,16 @@ def _make(source: RunDirectory, before: RunDirectory, new: Path) -> None:
     # Numbered in their order: TensorBoard's names hold the machine's, and change with every run.
     for number, path in enumerate(source.event_files(), start=1):
         shutil.copyfile(path, new / f"events.out.tfevents.{number:03d}")
+
+
+def _copy(folder: Path, new: Path) -> None:
+    """Copy a folder. shutil.copytree would keep only the texts of the system's errors, not their numbers."""
+    new.mkdir()
+    for path in folder.iterdir():
+        if path.is_dir():
+            _copy(path, new / path.name)
+        else:
+            shutil.copy2(path, new / path.name)
 
 
 def _replace(kept: Path, new: Path, *, aside: Path) -> None:

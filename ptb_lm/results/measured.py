@@ -1,6 +1,8 @@
 """Where and when the benchmark's folders in results/ were measured: a line of one, and a table of all."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from ptb_lm.bench import rows
 from ptb_lm.bench.findings import Summary, distinct
@@ -26,8 +28,19 @@ def where(summary: Summary, framework: str = "torch") -> str:
     facts = {name: "/".join(values) for name, values in summary.environment.items()}
     on_cpu = facts["device"].startswith("cpu")
     machine = f"{facts['processor']}, {facts['cores']} cores" if on_cpu else facts["device"]
-    commits = distinct(commit.partition(" ")[0][:7] for commit in summary.environment["commit"])
-    return f"{machine}, {framework} {facts[framework]}, commit {' and '.join(commits)}"
+    commits = distinct(commit.partition(" ")[0][:7] for commit in summary.environment.get("commit", ()))
+    return f"{machine}, {framework} {facts[framework]}, commit {' and '.join(commits) or 'unknown'}"
+
+
+def of_study(facts: Mapping[str, Any]) -> str:
+    """Return the machine, torch's version if it is known, and the commit of what a study says of itself.
+
+    Raises:
+        KeyError: It does not say one of them.
+    """
+    torch = [f"torch {facts['torch']}"] if "torch" in facts else []
+    commit = (facts["commit"] or "unknown")[:7]
+    return ", ".join([facts["processor"], f"{facts['cores']} cores", *torch, f"commit {commit}"])
 
 
 def _row(folder: Path) -> list[str] | None:

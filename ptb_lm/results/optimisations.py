@@ -22,35 +22,35 @@ class Change(NamedTuple):
 
     Attributes:
         title: What the change is.
-        after: Variants that have it; the first that was measured counts.
+        after: The variant that has it.
         before: The variant that lacks it.
     """
 
     title: str
-    after: Sequence[str]
+    after: str
     before: str
 
 
 TORCH = (
-    Change("the softmax in one buffer", ["torch/cudnn"], "without-own-softmax/custom"),
-    Change("only the embedding's rows", ["torch/cudnn"], "without-sparse-embedding/custom"),
-    Change("freed memory kept", ["torch/cudnn"], "without-kept-memory/custom"),
-    Change("fast masks", ["torch/cudnn"], "without-fast-masks/custom"),
-    Change("`block_fused`: kernels of our own", ["torch/block_fused"], "without-own-kernels/custom"),
-    Change("nothing: `cudnn`, measured twice", ["torch/cudnn#again"], "torch/cudnn"),
+    Change("the softmax in one buffer", "torch/cudnn", "without-own-softmax/custom"),
+    Change("only the embedding's rows", "torch/cudnn", "without-sparse-embedding/custom"),
+    Change("freed memory kept", "torch/cudnn", "without-kept-memory/custom"),
+    Change("fast masks", "torch/cudnn", "without-fast-masks/custom"),
+    Change("`block_fused`: kernels of our own", "torch/block_fused", "without-own-kernels/custom"),
+    Change("nothing: `cudnn`, measured twice", "torch/cudnn#again", "torch/cudnn"),
 )
 TENSORFLOW = (
-    Change("the gradient by hand", ["tensorflow/block_fused"], "without-own-gradient/custom"),
-    Change("the softmax in fewer passes", ["tensorflow/block_fused"], "without-own-softmax/custom"),
-    Change("freed memory kept", ["tensorflow/block_fused"], "without-kept-memory/custom"),
-    Change("nothing: torch's `cudnn`, measured twice", ["torch/cudnn#again"], "torch/cudnn"),
+    Change("the gradient by hand", "tensorflow/block_fused", "without-own-gradient/custom"),
+    Change("the softmax in fewer passes", "tensorflow/block_fused", "without-own-softmax/custom"),
+    Change("freed memory kept", "tensorflow/block_fused", "without-kept-memory/custom"),
+    Change("nothing: torch's `cudnn`, measured twice", "torch/cudnn#again", "torch/cudnn"),
 )
 LOOP = "plain-tensorflow/keras"
 MODELS = (
-    Change("`tensorflow/block_fused`", ["tensorflow/block_fused"], LOOP),
-    Change("`tensorflow/basic`", ["tensorflow/basic"], LOOP),
-    Change("`tensorflow/cudnn` (on a CPU: Keras's loop)", ["tensorflow/cudnn"], LOOP),
-    Change("`tensorflow/block`", ["tensorflow/block"], LOOP),
+    Change("`tensorflow/block_fused`", "tensorflow/block_fused", LOOP),
+    Change("`tensorflow/basic`", "tensorflow/basic", LOOP),
+    Change("`tensorflow/cudnn` (on a CPU: Keras's loop)", "tensorflow/cudnn", LOOP),
+    Change("`tensorflow/block`", "tensorflow/block", LOOP),
 )
 
 
@@ -99,7 +99,5 @@ def _training(summary: Summary) -> Group:
 
 def _cell(group: Group, change: Change) -> str:
     """Return how many times as fast a step became."""
-    found = (group.result(variant) for variant in change.after)
-    after = next((result for result in found if result and result.blocks), None)
-    before = group.result(change.before)
+    after, before = group.result(change.after), group.result(change.before)
     return ratio(paired(after, before) if after and before else None) or NOT_MEASURED

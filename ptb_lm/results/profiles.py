@@ -35,25 +35,39 @@ MILLISECONDS = {"us": 1e-3, "ms": 1.0, "s": 1e3}
 OPERATION = re.compile(r"^ *(\S.*?) +[\d.]+% +([\d.]+)(us|ms|s) ", re.M)
 TOTAL = re.compile(r"^Self CPU time total: ([\d.]+)(us|ms|s)$", re.M)
 STEPS = re.compile(r", (\d+) steps, ")
+MACHINE = re.compile(r"^Measured on (.*), commit (\S{1,7})", re.M)  # older profiles have no such line
 
 
 def markdown(results: Path) -> str:
-    """Return the table, in milliseconds of a step.
+    """Return the table, in milliseconds of a step, and where and how each column was measured.
 
     Raises:
         UserError: A profile is missing, or is none.
     """
-    profiles = [_of(results / folder / "profile.txt") for folder in FOLDERS.values()]
+    paths = {name: results / folder / "profile.txt" for name, folder in FOLDERS.items()}
+    texts = {name: _read(path) for name, path in paths.items()}
+    profiles = [_of(text, paths[name]) for name, text in texts.items()]
     rows = [[kind, *(f"{of[kind]:.0f}" if of[kind] else "–" for of in profiles)] for kind in profiles[0]]
-    return table(["ms per step", *(f"{name}:" for name in FOLDERS)], rows)
+    measured = "".join(f"- {name}: {_where(text)}\n" for name, text in texts.items())
+    return f"{table(['ms per step', *(f'{name}:' for name in FOLDERS)], rows)}\nMeasured on:\n\n{measured}"
 
 
-def _of(path: Path) -> dict[str, float]:
-    """Return the milliseconds of a step by kind of operation, then of everything else, then in total."""
+def _read(path: Path) -> str:
     try:
-        text = path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise UserError(f"{path} is missing") from None
+
+
+def _where(text: str) -> str:
+    """Return machine, commit and command of a profile."""
+    found = MACHINE.search(text)
+    where = f"{found[1]}, commit {found[2]}" if found else "processor and commit not recorded"
+    return f"{where}, by `{text.splitlines()[0]}`"
+
+
+def _of(text: str, path: Path) -> dict[str, float]:
+    """Return the milliseconds of a step by kind of operation, then of everything else, then in total."""
     steps, total = STEPS.search(text), TOTAL.search(text)
     if steps is None or total is None:
         raise UserError(f"{path} is no profile: it names no steps or no total")

@@ -50,7 +50,8 @@ def record(folder: Path, what: str) -> str:
         what: What changed since the record before, in a few words.
 
     Raises:
-        UserError: The run does not count, or is in the table under other words; nothing is written.
+        UserError: The run does not count, or is in the table under other words; nothing is written. Or what
+            another run's record says is broken.
     """
     run = runs.read(folder)
     if problem := next(_problems(run), ""):
@@ -88,6 +89,9 @@ def _problems(run: Run) -> Iterator[str]:
         yield f"it read {run.config.data}, not Penn Treebank"
     if not run.result["test_perplexity"] <= BOUND:  # nor is one that is no number
         yield f"its test perplexity is {run.result['test_perplexity']:.3f}, not at most {BOUND}"
+    for what in ("processes", "devices"):
+        if (count := run.result["environment"].get(what, 1)) != 1:
+            yield f"it was trained by {count} {what}, but a record is by one"
     if run.result.get("earlier_environments"):
         yield "it was resumed, so its seconds lack the cost of the stop"
     if not run.commit or " " in run.commit:
@@ -110,7 +114,11 @@ def _problems_on_a_cpu(run: Run) -> Iterator[str]:
 
 
 def _what(run: Run) -> str:
-    return str(json.loads((run.folder / FILE).read_text(encoding="utf-8"))["what"])
+    path = run.folder / FILE
+    try:
+        return str(json.loads(path.read_text(encoding="utf-8"))["what"])
+    except (ValueError, KeyError, TypeError):
+        raise UserError(f"{path} is not what python -m ptb_lm.results record writes") from None
 
 
 def _row(run: Run, records: Records) -> list[str]:

@@ -2,7 +2,6 @@
 
 import os
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
@@ -10,12 +9,22 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
 
-from ptb_lm import cli, host
+from ptb_lm import cli, files, host, stopping, streams
 from ptb_lm.bench import rows
 from ptb_lm.errors import UserError
 from ptb_lm.results import command, keep, records, runs, table
-from ptb_lm.results.plan import results_of, steps_of
-from ptb_lm.results.steps import Adapt, Race, Step, Suite, Train, UnlessKept, arguments, find_device
+from ptb_lm.results.plan import left_out_of, results_of, steps_of
+from ptb_lm.results.steps import (
+    Adapt,
+    Race,
+    Step,
+    Suite,
+    Train,
+    UnlessKept,
+    arguments,
+    command_line,
+    find_device,
+)
 from ptb_lm.training.run_directory import RunDirectory
 
 PROG = "scripts/reproduce"
@@ -32,13 +41,13 @@ def reproduce(names: Sequence[str], root: Path) -> int:
         The exit status: of one result its own; 128 and the number of the signal that ended it all.
 
     Raises:
-        UserError: A record cannot be made of this code. Nothing was made.
+        UserError: A record cannot be made of this code or on so many cores. Nothing was made.
     """
     device = find_device()
-    for name in names:
-        if name.startswith("race"):
-            _commit(name)
     chosen = results_of(names, device)
+    for name in chosen:
+        if any(isinstance(step, Race) for step in steps_of(name, device)):
+            _check_race(name, device)
     work = _Work(root, device)
     failed = []
     for name in chosen:
@@ -53,6 +62,20 @@ def reproduce(names: Sequence[str], root: Path) -> int:
     return status
 
 
+def _check_race(name: str, device: str) -> None:
+    """Check what would keep a race from being a record.
+
+    Raises:
+        UserError: There is such a thing.
+    """
+    _commit(name)
+    if device == "cpu" and (cores := len(host.cores())) > records.CORES:
+        raise UserError(
+            f"{name}: this process has {cores} cores, but the list of a CPU is for {records.CORES}: use "
+            "taskset -c 0,1"
+        )
+
+
 def _commit(name: str) -> str:
     """Return the short hash of the code's commit, for a record.
 
@@ -63,6 +86,19 @@ def _commit(name: str) -> str:
     if not commit or " " in commit:  # marked after a space if there are uncommitted changes
         raise UserError(f"{name}: a record needs a clean commit, but this is {commit or 'not a checkout'}")
     return commit[:7]
+
+
+def _check_settings(run: RunDirectory, step: Train, folder: str) -> None:
+    """Check that a run is still what its step would train: a default may have changed since.
+
+    Raises:
+        UserError: It is not.
+    """
+    if changed := command.differences_today(run.read_config(), step.flags):
+        raise UserError(
+            f"{folder} is a run of other settings than today's ({', '.join(changed)}); remove that folder to "
+            "train it again"
+        )
 
 
 class _Work:
@@ -83,7 +119,7 @@ class _Work:
         self._listen()
 
     def _listen(self) -> None:
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in stopping.listened_to():
             signal.signal(number, self._hear)
 
     def _said(self, body: Callable[[], int]) -> int:
@@ -110,9 +146,14 @@ class _Work:
         return status or tables
 
     def _make(self, name: str) -> int:
-        steps = steps_of(name, self.device)
+        steps, left_out = steps_of(name, self.device), left_out_of(name, self.device)
         if not steps:
-            raise UserError(f"{name}: a machine with the device {self.device} cannot make this result")
+            needed = " and ".join(dict.fromkeys(step.needs for step in left_out))
+            where = f"a Python without {needed}" if needed else f"a machine with the device {self.device}"
+            raise UserError(f"{name}: {where} cannot make this result")
+        for step in left_out:
+            line = self._named(command_line(step))
+            streams.tell(f"{PROG}: {name}: {step.needs} is not installed, so this is left out: {line}")
         for step in steps:
             status = 128 + self.stopped if self.stopped else self._do(step)
             if status:
@@ -134,24 +175,27 @@ class _Work:
     def _has_run_of(self, result: str) -> bool:
         finished = (path.parent for path in (self.root / "results").glob("*/result.json"))
         named = (runs.read(folder) for folder in finished if runs.result_of(folder) == result)
-        return any(command.as_its_recipe_is_now(run) for run in named)
+        return any(run.result and command.as_its_recipe_is_now(run) for run in named)
 
     def _train(self, step: Train) -> int:
         if isinstance(step, Race):
             self.commit = _commit("race")
         name = self._named(step.name)
-        run = RunDirectory(self.root / "checkpoints" / f"reproduce-{name}")
+        folder = f"checkpoints/reproduce-{name}"
+        run = RunDirectory(self.root / folder)
+        ended, going_on = run.has_ended(), run.state.exists() and not isinstance(step, Race)
+        if ended or going_on:
+            _check_settings(run, step, folder)
         self.running = name
-        if not run.result.exists():
-            going_on = run.state.exists() and not isinstance(step, Race)
-            again = f"-m ptb_lm.train --resume checkpoints/reproduce-{name}"
+        if not ended:
+            again = f"-m ptb_lm.train --resume {folder}"
             if status := self._python(again if going_on else arguments(step)):
                 if status == cli.EXIT_USAGE:  # refused: another process may be at work there
                     self.running = ""
                 return status
         self._keep()
         if isinstance(step, Race):
-            self._record(name)
+            self._record(name, step.what)
         return 0
 
     def _adapt(self, step: Adapt) -> int:
@@ -159,10 +203,10 @@ class _Work:
             return 0
         return self._train(step.run) or self._python(arguments(step))
 
-    def _record(self, name: str) -> None:
+    def _record(self, name: str, usual: str) -> None:
         run, what = self.root / "results" / name, os.environ.get("WHAT", "")
         if what or not (run / records.FILE).exists():
-            records.record(run, what or "the preset race")
+            records.record(run, what or usual)
 
     def _measure(self, step: Suite) -> int:
         if status := self._python(arguments(step)):
@@ -172,7 +216,7 @@ class _Work:
         kept.mkdir(parents=True, exist_ok=True)
         measured = self.root / "bench" / f"reproduce-{name}"
         for path in (measured / rows.FILE, *measured.glob("report.*")):
-            shutil.copyfile(path, kept / path.name)
+            files.atomic_write(kept / path.name, path.read_bytes())
         return 0
 
     def _python(self, given: str, *, stdout: str = "") -> int:
@@ -184,7 +228,10 @@ class _Work:
         if stdout and done.returncode == 0:
             kept = self.root / self._named(stdout)
             kept.parent.mkdir(parents=True, exist_ok=True)
-            kept.write_bytes(done.stdout)
+            files.atomic_write(kept, done.stdout)
+        elif stdout:  # it may say what failed
+            for line in done.stdout.decode(errors="replace").splitlines():
+                streams.tell(line)
         return done.returncode if done.returncode >= 0 else 128 - done.returncode
 
     def _named(self, text: str) -> str:

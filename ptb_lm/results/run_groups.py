@@ -6,14 +6,12 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from ptb_lm.data.corpus import PENN_TREEBANK
 from ptb_lm.errors import UserError
 from ptb_lm.results import runs
 from ptb_lm.results.runs import Run
 
 SEEDS = "seed-*"  # the runs in a folder that --seeds made
 UNKNOWN = "auto"  # as a device: it was not chosen, and no result says which it was
-DIGITS = 12  # of a digest that is shown
 
 
 @dataclass(frozen=True)
@@ -39,7 +37,7 @@ class Group:
         for name in ("seed", "source"):
             values.pop(name, None)
         known = [device for run in self.runs if (device := _device(run)) != UNKNOWN]
-        return {**values, "device": known[0] if known else UNKNOWN, "data": _data(self.runs[0])}
+        return {**values, "device": known[0] if known else UNKNOWN, "data": self.runs[0].data}
 
     def mean_of(self, figure: Callable[[Run], float | None]) -> tuple[float, float] | None:
         """Return the mean of a figure and its standard deviation, 0 of one run; None unless all have it."""
@@ -85,14 +83,6 @@ def _device(run: Run) -> str:
     if environment is None:
         return run.config.choice.device
     return "cuda" if "cuda" in environment else "cpu"
-
-
-def _data(run: Run) -> str:
-    """Return what a run read: a name and a digest, because several texts may have the name."""
-    source = run.config.source
-    if source is None:  # a corpus that --data named, or an older run
-        return run.data
-    return "ptb" if source.sha256 == PENN_TREEBANK else f"{run.data} (SHA-256 {source.sha256[:DIGITS]}…)"
 
 
 def _runs_in(folder: Path) -> list[Path]:

@@ -3,12 +3,15 @@
 import math
 import re
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from ptb_lm.data.corpus import PENN_TREEBANK
 from ptb_lm.training.run_config import RunConfig
 from ptb_lm.training.run_directory import RunDirectory
 
+DIGITS = 12  # of a digest that is shown
 _COMPUTED_BY = re.compile(r"-(cudnn|block_fused|persistent)(-(bf16|fp16))?-(cpu|cuda)$")
 
 
@@ -47,13 +50,23 @@ class Run:
 
     @property
     def device(self) -> str:
-        """The GPU, or processor and threads, that it was computed on, as far as its files tell."""
-        environment: dict[str, str] = self.result.get("environment", {})
-        name = environment.get("device", self.config.choice.device)
-        if not name.startswith("cpu") or "processor" not in environment:
-            return name
-        threads = environment.get("threads")
-        return environment["processor"] + (f", threads: {threads}" if threads else "")
+        """The GPU, or processor and threads, and how many there were, as far as its files tell.
+
+        A number that was not the same in all sessions of the run is that of each, in their order.
+        """
+        environment: dict[str, Any] = self.result.get("environment", {})
+        sessions = [*self.result.get("earlier_environments", []), environment]
+        parts, usual = (
+            [environment.get("device", self.config.choice.device)],
+            {"processes": "1", "devices": "1"},
+        )
+        if parts[0].startswith("cpu") and "processor" in environment:
+            parts, usual = [environment["processor"]], {"threads": "unknown", **usual}
+        for what, alone in usual.items():
+            numbers = [number for number, _ in groupby(str(of.get(what, alone)) for of in sessions)]
+            if numbers != [alone]:
+                parts.append(f"{what}: {', then '.join(numbers)}")
+        return ", ".join(parts)
 
     @property
     def commit(self) -> str:
@@ -63,8 +76,14 @@ class Run:
 
     @property
     def data(self) -> str:
-        """The name of its corpus: "ptb" however its folder was given."""
-        return Path(self.config.data).name
+        """What it read: "ptb" for Penn Treebank, wherever it was; else a name, and the digest if it is known.
+
+        Several texts may have the name. A corpus that --data names has no digest, nor have older runs.
+        """
+        name, source = Path(self.config.data).name, self.config.source
+        if source is None:
+            return name
+        return "ptb" if source.sha256 == PENN_TREEBANK else f"{name} (SHA-256 {source.sha256[:DIGITS]}…)"
 
 
 def read(folder: Path) -> Run:

@@ -8,6 +8,7 @@ from typing import Any
 
 from ptb_lm.bench.studies import scoring as study
 from ptb_lm.errors import UserError
+from ptb_lm.results.measured import of_study
 
 FOLDERS = {"float32": "scoring-medium-fp32-cpu", "bfloat16": "scoring-medium-bf16-cpu"}
 GOAL = 10  # times as fast side by side as one after the other
@@ -26,9 +27,7 @@ def _of(precision: str, folder: Path) -> str:
     path = folder / "rows.jsonl"
     try:
         facts, *rows = (json.loads(line) for line in path.read_text(encoding="utf-8").splitlines())
-        machine = f"{facts['processor']}, {facts['cores']} cores, torch {facts['torch']}"
-        where = f"{machine}, commit {facts['commit'][:7]}"
-        return f"In {precision} ({where}):\n\n{study.table(rows)}\n\n{_goal(rows)}"
+        return f"In {precision} ({of_study(facts)}):\n\n{study.table(rows)}\n\n{_goal(rows)}"
     except (FileNotFoundError, ValueError, KeyError):
         raise UserError(f"{path} is missing, or holds no rows of the study scoring") from None
 

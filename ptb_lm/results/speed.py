@@ -5,15 +5,17 @@ have the part speed. docs/scaling.md has the part scaling, and docs/semantics.md
 several layers, beside a call of each). All others are in docs/performance.md.
 """
 
+import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ptb_lm.bench.findings import Group, Result, Summary, paired
 from ptb_lm.bench.reporting import formats
 from ptb_lm.bench.summary import summarise
+from ptb_lm.errors import UserError
 from ptb_lm.results import optimisations, profiles, scoring
 from ptb_lm.results.markdown import ratio, table, write_part
-from ptb_lm.results.measured import where
+from ptb_lm.results.measured import of_study, where
 
 MEASURED = "bench-precisions-cpu"
 FLOAT32 = "bench-float32-cpu"
@@ -67,7 +69,7 @@ def write(root: Path) -> None:
         write_part(root / page, "speed", text)
     for name, text in {
         "speed in float32": _with_source(results, FLOAT32, lambda groups: _table(groups, tuple(NAMES))),
-        "contention": (results / CONTENTION / "table.md").read_text(encoding="utf-8").strip(),
+        "contention": _of_contention(results / CONTENTION),
         "torch's changes": optimisations.torch_changes(results),
         "profile": profiles.markdown(results),
         "TensorFlow's models": optimisations.tensorflow_models(results),
@@ -78,6 +80,19 @@ def write(root: Path) -> None:
         write_part(docs / "performance.md", name, text)
     write_part(docs / "scaling.md", "scaling", _with_source(results, SCALING, _of_processes))
     write_part(docs / "semantics.md", "one call", _with_source(results, SEMANTICS, _of_one_call))
+
+
+def _of_contention(folder: Path) -> str:
+    """Return the table of the study contention, with where and how it was measured."""
+    path = folder / "rows.jsonl"
+    try:
+        text = (folder / "table.md").read_text(encoding="utf-8").strip()
+        facts = json.loads(path.read_text(encoding="utf-8").partition("\n")[0])
+        return f"{text}\n\nMeasured on {of_study(facts)}, by `{facts['command']}`.\n"
+    except (FileNotFoundError, ValueError, KeyError):
+        raise UserError(
+            f"{path} or the table beside it is missing, or is none of the study contention"
+        ) from None
 
 
 def _with_source(results: Path, folder: str, show: Callable[[Sequence[Group]], str]) -> str:

@@ -7,8 +7,10 @@ import importlib.util
 import os
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
+
+from ptb_lm.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -24,6 +26,8 @@ class Train:
 @dataclass(frozen=True)
 class Race(Train):
     """A training of one process from its first step to its end, and a row of results/records.md."""
+
+    what: str = field(kw_only=True)  # what the row says that it is, unless WHAT says something else
 
 
 @dataclass(frozen=True)
@@ -74,11 +78,18 @@ Step: TypeAlias = Train | Adapt | Suite | Python | UnlessKept
 
 
 def find_device() -> str:
-    """Return "cuda" if torch is there and can use a GPU, else "cpu"."""
+    """Return "cuda" if torch is there and can use a GPU, else "cpu".
+
+    Raises:
+        UserError: torch is there, and cannot be imported.
+    """
     if not installed("torch") or os.environ.get("CUDA_VISIBLE_DEVICES") == "":
         return "cpu"
     code = "import torch; print('cuda' if torch.cuda.is_available() else 'cpu')"
-    asked = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    asked = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
+    if asked.returncode:
+        reason = asked.stderr.strip().rpartition("\n")[2] or f"it ended with status {asked.returncode}"
+        raise UserError(f"{sys.executable} cannot import torch: {reason}")
     return asked.stdout.strip()
 
 
@@ -87,9 +98,9 @@ def installed(module: str) -> bool:
     return importlib.util.find_spec(module) is not None
 
 
-def possible(step: Step, device: str) -> bool:
-    """Return whether there is something to do for a step on this machine."""
-    return step.on in ("", device) and (not step.needs or installed(step.needs))
+def absent(step: Step) -> bool:
+    """Return whether a module that a step needs is not installed."""
+    return bool(step.needs) and not installed(step.needs)
 
 
 def arguments(step: Train | Adapt | Suite | Python) -> str:

@@ -96,6 +96,7 @@ def _apart_from_the_seed(run: Run) -> tuple[Any, ...]:
         "device": "",
         "recipe": command.recipe(run),
         "execution": command.execution(run),
+        "command": command.command_of(run),
     }
     return run.device, "" if run.result else run.folder.name, {**run.config.to_json(), **alike}
 

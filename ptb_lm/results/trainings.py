@@ -79,11 +79,11 @@ def ablation_of_small() -> Iterator[Step]:
     yield cudnn(*steps.step("5-slower-decay", "--lr-decay 0.8"))
 
 
-def race(name: str, flags: str) -> Iterator[Train]:
+def race(name: str, flags: str, *, what: str) -> Iterator[Train]:
     """Yield a race on a GPU and one on a CPU; only that of this machine's device is run."""
     flags = f"--config race {flags}".rstrip()
     for device, model in _FASTEST.items():
-        yield Race(f"{name}-COMMIT-{device}", f"{flags} {model}", on=device)
+        yield Race(f"{name}-COMMIT-{device}", f"{flags} {model}", on=device, what=what)
 
 
 def adaptations(config: str) -> Iterator[Adapt]:

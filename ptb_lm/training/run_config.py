@@ -1,7 +1,7 @@
 """Everything that determines a run, and its form in config.json."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -63,14 +63,18 @@ class RunConfig:
             **{name: value.to_json() for name in SOMETIMES if (value := getattr(self, name)) is not None},
         }
 
-    def fixed_differences(self, other: "RunConfig") -> list[str]:
-        """Return the differences of two configurations that one run may not have, with both values."""
+    def differences(self, other: "RunConfig", *, allowed: Collection[str]) -> list[str]:
+        """Return what differs from another configuration, with both values; some names may."""
         ours, others = ({**c.to_json(), **c.to_json()["hyperparameters"]} for c in (self, other))
         return [
-            f"{name} {ours[name]!r} there, {others[name]!r} here"
-            for name in ours.keys() & others.keys()
-            if name not in (*RESUMABLE, *SOMETIMES, "hyperparameters") and ours[name] != others[name]
+            f"{name} {value!r} there, {others[name]!r} here"
+            for name, value in ours.items()
+            if name not in (*allowed, *SOMETIMES, "hyperparameters") and value != others[name]
         ]
+
+    def fixed_differences(self, other: "RunConfig") -> list[str]:
+        """Return the differences of two configurations that one run may not have, with both values."""
+        return self.differences(other, allowed=RESUMABLE)
 
     @classmethod
     def from_json(cls, values: Any, source: Path) -> "RunConfig":

@@ -55,6 +55,23 @@ def load_again(run: RunConfig, vocabulary: Vocabulary, *, named: str | None = No
     return corpus.load_named(data, run.preparation, vocabulary=vocabulary)
 
 
+def load_with_its_words(run: RunConfig, vocabulary: Vocabulary, *, named: str | None = None) -> Corpus:
+    """Load the text of a run again, which must have the run's words.
+
+    Args:
+        run: Its configuration.
+        vocabulary: Its words.
+        named: Where the text is now; None: where it was.
+
+    Raises:
+        UserError: As for `load_again`, or the text has other words.
+    """
+    data = load_again(run, vocabulary, named=named)
+    if data.vocabulary.sha256 != vocabulary.sha256:
+        raise UserError(f"the data {named or place(run)} have a different vocabulary from the run")
+    return data
+
+
 def count_steps(data: Corpus, config: Config) -> int:
     """Return the training steps of an epoch, after checking that every split is long enough.
 

@@ -184,6 +184,14 @@ class RunDirectory:
             raise UserError(f"{self.metrics} ends before epoch {result['epochs']}, the last in {self.result}")
         return {} if epochs > result.get("epochs", 0) else result
 
+    def has_ended(self) -> bool:
+        """Return whether the run has ended, and has not done more epochs since.
+
+        Raises:
+            UserError: As read_end and read_metrics do, if there is a result.
+        """
+        return self.result.exists() and bool(self.read_end(len(self.read_metrics())))
+
     def remove_result(self) -> None:
         """Remove result.json, because it is out of date."""
         self.result.unlink(missing_ok=True)

@@ -1,9 +1,13 @@
 """What `bench check` says of a variant, in a line and in a table; the processes are in test_runner.py."""
 
+from pathlib import Path
+
 import pytest
 
 from ptb_lm import host
+from ptb_lm.bench import gate
 from ptb_lm.bench.gate import Verdict, document
+from ptb_lm.bench.machine import Machine
 from ptb_lm.bench.selection import Options
 
 RIGHT = Verdict(
@@ -51,3 +55,12 @@ def test_the_table_has_the_same_and_where_it_was_found() -> None:
         "| small | torch/cudnn | fp32 | agrees | 3e-07 of 2e-06 | 1e-05 of 1e-04 |",
         "| small | mine/custom | bf16 | wrong: its loss \\| is off by 1 | – | – |",
     ]
+
+
+@pytest.mark.slow  # git tells the commit
+def test_the_folder_of_the_table_is_made_or_refused_before_the_work(tmp_path: Path) -> None:
+    out, unused = tmp_path / "gate" / "check.md", Machine.__new__(Machine)  # there is nothing to check on it
+    assert gate.run(Options(suite="quick"), [], unused, command="check", out=out) == 1
+    assert out.read_text().startswith("# The check of the suite quick\n")
+    with pytest.raises(FileExistsError):
+        gate.run(Options(suite="quick"), [], unused, command="check", out=out / "check.md")

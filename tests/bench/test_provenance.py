@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from runs import run_command
 
+from ptb_lm import host
 from ptb_lm.bench import __main__ as bench
 from ptb_lm.bench import provenance
 from ptb_lm.bench.row_log import SETTINGS, Record
@@ -83,8 +84,11 @@ def test_a_record_takes_no_rows_of_another_program(tmp_path: Path, monkeypatch: 
             Record(tmp_path, settings(**{name: other}))
         assert str(caught.value) == (
             f"{tmp_path} holds rows of another run ({name} was {kept.get(name)!r}, now {other!r}); "
-            "choose another --out"
+            "choose another --out, or remove that folder"
         )
+    # Results that were committed meanwhile.
+    monkeypatch.setattr(host, "_git_commit", lambda: "0123456789abcdef")
+    Record(tmp_path, settings())
     # A variable that was set, and is not any more.
     (tmp_path / SETTINGS).write_text(json.dumps({**kept, "OMP_WAIT_POLICY": "active"}))
     with pytest.raises(UserError, match=r"\(OMP_WAIT_POLICY was 'active', now None\)"):
@@ -96,7 +100,7 @@ def test_a_folder_of_before_is_reported_and_not_continued(tmp_path: Path) -> Non
     """Its bench.json knows neither source nor versions."""
     folder = bench_rows.write(tmp_path / "out", bench_rows.rounds({"torch/basic": 1.0, "torch/cudnn": 2.0}))
     now = settings()
-    before = {name: now[name] for name in ("suite", "baseline", "seed", "commit", "cores", "gpu")}
+    before = {name: now[name] for name in ("suite", "baseline", "seed", "cores", "gpu")}
     (folder / SETTINGS).write_text(json.dumps({**before, "OMP_NUM_THREADS": None}))
     assert run_command(bench, "report", folder) == 0
     assert "torch/cudnn" in (folder / "report.md").read_text()

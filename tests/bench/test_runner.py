@@ -240,7 +240,7 @@ def test_the_check_alone_says_how_near_variants_are(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Of the same variant twice, once; and not of the baseline, which nothing is compared with."""
-    out = tmp_path / "check.md"
+    out = tmp_path / "gate" / "check.md"  # in a folder that is not there yet
     check = ["check", "quick", *SMALL, "--out", out]
     assert run_command(bench, *check, "--variants", "torch/cudnn*") == 0
     (line,) = capsys.readouterr().out.splitlines()
@@ -353,16 +353,15 @@ def test_rows_of_other_settings_are_not_mixed(
     out: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     message = refusal(capsys, bench, *QUICK, "--seed", "2", "--out", out)
-    assert message == f"{out} holds rows of another run (seed was 1, now 2); choose another --out"
+    remedy = "choose another --out, or remove that folder"
+    assert message == f"{out} holds rows of another run (seed was 1, now 2); {remedy}"
     message = refusal(capsys, bench, *QUICK, "--baseline", "torch/cudnn", "--out", out)
     assert "(baseline was None, now 'torch/cudnn')" in message
     settings = json.loads((out / "bench.json").read_text())
     assert settings["gpu"] is None
     (out / "bench.json").write_text(json.dumps({**settings, "gpu": "NVIDIA H200"}))
     message = refusal(capsys, bench, *QUICK, "--out", out)
-    assert (
-        message == f"{out} holds rows of another run (gpu was 'NVIDIA H200', now None); choose another --out"
-    )
+    assert message == f"{out} holds rows of another run (gpu was 'NVIDIA H200', now None); {remedy}"
     (out / "bench.json").write_text(json.dumps({**settings, "source": "another"}))
     assert "(source was 'another', now '" in refusal(capsys, bench, *QUICK, "--out", out)
     (out / "bench.json").write_text(json.dumps(settings))

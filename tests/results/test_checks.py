@@ -1,6 +1,7 @@
 """Second checks: what other models compute of a kept run is what the NumPy reference computes."""
 
 import math
+import shutil
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,26 @@ def test_every_model_finds_what_the_reference_finds(
     other = runs.train_run(run.parent / "data", tmp_path / "other", "--epochs", "1", "--seed", "2")
     assert keep.keep(other, kept)
     assert checks.read(kept) == []
+
+
+def test_a_text_that_has_changed_is_refused(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data, copy, kept = tmp_path / "data", tmp_path / "run", tmp_path / "kept"
+    shutil.copytree(run.parent / "data", data)
+    shutil.copytree(run, copy)
+    runs.change(copy / "config.json", lambda config: config.update(data=str(data)))
+    runs.change(copy / "config.json", lambda config: config["source"].update(path=str(data)))
+    assert keep.keep(copy, kept)
+    first, *lines = (data / "test.txt").read_text().splitlines(keepends=True)
+    (data / "test.txt").write_text("".join([*lines, first]))
+    assert results_command.main(["check", str(copy), str(kept)]) == 2
+    assert "the text differs from the one that the run was trained on" in capsys.readouterr().err
+    with (data / "train.txt").open("a") as file:
+        file.write("another\n")
+    assert results_command.main(["check", str(copy), str(kept)]) == 2
+    assert "have a different vocabulary from the run" in capsys.readouterr().err
+    assert not (kept / checks.FILE).exists()
 
 
 def test_what_cannot_be_checked_is_one_sentence(

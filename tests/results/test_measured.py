@@ -5,6 +5,7 @@ from typing import Any
 
 import bench_rows
 
+from ptb_lm.bench.summary import summarise
 from ptb_lm.results import measured
 
 
@@ -42,6 +43,14 @@ def test_a_folder_has_its_commit_machine_day_and_processes(tmp_path: Path) -> No
         ["[bench-of-old](bench-of-old/report.md)", "", "A Processor @ 2.50GHz", "2026-11-20", "3"],
     ]
     assert lines[0].startswith("| folder | commit |")
+
+
+def test_rows_without_a_commit_say_so(tmp_path: Path) -> None:
+    write(tmp_path, day="2026-11-20", variants={"torch/basic": 3}, processor="A Xeon", device="cpu", cores=2)
+    found = measured.where(summarise(tmp_path))
+    assert found == f"A Xeon, 2 cores, torch {bench_rows.ENVIRONMENT['torch']}, commit unknown"
+    study = {"processor": "A Xeon", "cores": 2, "commit": None}
+    assert measured.of_study(study) == "A Xeon, 2 cores, commit unknown"
 
 
 def test_a_folder_without_a_measured_row_is_left_out(tmp_path: Path) -> None:

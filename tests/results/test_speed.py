@@ -23,7 +23,7 @@ BENCHMARKS = (
     *("bench-optimisations-tensorflow-small-cpu", "bench-optimisations-tensorflow-medium-cpu"),
 )
 OTHERS = (
-    "contention-medium-cpu/table.md",
+    *(f"contention-medium-cpu/{name}" for name in ("table.md", "rows.jsonl")),
     *(f"{folder}/rows.jsonl" for folder in scoring.FOLDERS.values()),
     *(f"{folder}/profile.txt" for folder in profiles.FOLDERS.values()),
 )
@@ -205,6 +205,25 @@ def test_a_profile_counts_the_kernels_of_our_own(checkout: Path) -> None:
     assert "ptb_lm::multiply" in path.read_text()
     assert "ptb_lm::cross_entropy" in path.read_text()
     assert cells(profiles.markdown(checkout / "results")) == before
+
+
+def test_a_study_s_machine_commit_and_command_are_those_of_its_rows(checkout: Path) -> None:
+    facts = {"processor": "A Xeon", "cores": 3, "commit": "fedcba9876543210", "command": "python a_study"}
+    path = checkout / "results" / "contention-medium-cpu" / "rows.jsonl"
+    path.write_text(json.dumps(facts) + "\n")
+    profile = checkout / "results" / profiles.FOLDERS["`cudnn`"] / "profile.txt"
+    command, *rest = profile.read_text().splitlines(keepends=True)
+    profile.write_text(f"python a_profile\nMeasured on A Xeon, 3 cores, commit fedcba9876\n{''.join(rest)}")
+    write(checkout)
+    page = checkout / "docs" / "performance.md"
+    measured = "A Xeon, 3 cores, commit fedcba9, by `python"
+    assert f"\nMeasured on {measured} a_study`.\n" in part(page, "contention")
+    assert f"\n- `cudnn`: {measured} a_profile`\n" in part(page, "profile")
+    assert f"\n- plain loop: processor and commit not recorded, by `{command.split()[0]} " in part(
+        page, "profile"
+    )
+    path.unlink()
+    assert results.main(["speed", "--root", str(checkout)]) == 2
 
 
 def test_the_goal_of_scoring_is_judged_by_the_median_of_the_rounds(checkout: Path) -> None:

@@ -14,6 +14,7 @@ import runs
 from support import ROOT, installed
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from ptb_lm import train
 from ptb_lm.results import plan
 from ptb_lm.training.run_directory import RunDirectory
 
@@ -119,6 +120,12 @@ def test_a_run_that_is_stopped_leaves_what_it_has_done_and_goes_on(checkout: Pat
     assert runs.files(results) == before
 
 
+def test_a_terminal_that_is_closed_stops_it_as_other_signals_do(checkout: Path) -> None:
+    lengthen(checkout)
+    assert "SIGHUP: saved; continue with: " in stopped(checkout, signal.SIGHUP, "gpu-tests")
+    assert "metrics.jsonl" in kept(checkout, "small-cudnn-cpu")
+
+
 def lengthen(checkout: Path) -> None:
     """Let a run take some seconds."""
     text = checkout.parent / "ptb" / "train.txt"
@@ -162,20 +169,26 @@ def test_what_cannot_be_kept_changes_neither_the_status_nor_the_tables(checkout:
     assert "](another)" in (results / "README.md").read_text()
 
 
-def ended(checkout: Path, seed: int) -> Path:
-    """A run of other sizes, in place of the one that small is; return its folder."""
+def ended(checkout: Path, *flags: str, times: int = 1) -> Path:
+    """The run that small is, of a text that is repeated, or by more flags; return its folder."""
     folder = checkout / "checkpoints" / "reproduce-small-cudnn-cpu"
-    return runs.train_run(checkout.parent / "ptb", folder, "--overwrite", "--seed", str(seed))
+    text = runs.write_corpus(checkout.parent / "text") / "train.txt"
+    text.write_text(text.read_text() * times)
+    where = ["--data", str(text.parent), "--device", "cpu", "--run-dir", str(folder), "--overwrite"]
+    assert train.main(["--model", "cudnn", "--config", "small", *where, *flags]) == 0
+    return folder
 
 
 @installed("matplotlib")
 def test_a_full_disk_leaves_what_was_kept(checkout: Path) -> None:
-    ended(checkout, seed=1)
+    ended(checkout)
     reproduce(checkout, "small")
     before = runs.files(checkout / "results")
-    size = (ended(checkout, seed=2) / "result.json").stat().st_size
+    size = (ended(checkout, times=2) / "result.json").stat().st_size
     with runs.disk_with_room_for(size - 1):
-        assert run(checkout, "small").returncode != 0
+        done = run(checkout, "small")
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert re.fullmatch(r"scripts/reproduce: .*File too large\n", done.stderr)
     assert runs.files(checkout / "results") == before
     reproduce(checkout, "small")
     assert kept(checkout, "small-cudnn-cpu") == ENDED
@@ -186,7 +199,7 @@ def test_without_matplotlib_a_picture_stays_while_it_is_of_the_run(checkout: Pat
     modules = checkout.parent / "modules"
     modules.mkdir()
     (modules / "sitecustomize.py").write_text("import sys\nsys.modules['matplotlib'] = None\n")
-    ended(checkout, seed=1)
+    ended(checkout)
     assert "matplotlib is not installed" in run(checkout, "small").stderr
     ours = {"curve.svg": "drawn elsewhere", "record.json": '{"what": "the first"}', "notes.md": "by hand"}
     folder = checkout / "results" / "small-cudnn-cpu"
@@ -195,18 +208,29 @@ def test_without_matplotlib_a_picture_stays_while_it_is_of_the_run(checkout: Pat
     before = runs.files(folder)
     reproduce(checkout, "small")
     assert runs.files(folder) == before
-    ended(checkout, seed=2)
+    ended(checkout, times=2)
     reproduce(checkout, "small")
     assert kept(checkout, "small-cudnn-cpu") == ENDED - {"curve.svg"} | {"notes.md"}
 
 
 def test_a_run_that_another_process_is_at_is_not_kept(checkout: Path) -> None:
-    folder = ended(checkout, seed=1)
+    folder = ended(checkout)
     (folder / "result.json").unlink()
     with RunDirectory(folder).locked():
         done = run(checkout, "small")
     assert done.returncode == 2
     assert "another process is using" in done.stderr
+    assert not (checkout / "results" / "small-cudnn-cpu").exists()
+
+
+def test_a_run_of_other_settings_than_today_s_is_refused(checkout: Path) -> None:
+    ended(checkout, "--epochs", "2", "--lr-decay", "0.6")
+    done = run(checkout, "small")
+    assert (done.returncode, "epoch " in done.stdout) == (2, False)
+    assert done.stderr == (
+        "scripts/reproduce: checkpoints/reproduce-small-cudnn-cpu is a run of other settings than today's "
+        "(epochs 2 there, 13 here, lr_decay 0.6 there, 0.5 here); remove that folder to train it again\n"
+    )
     assert not (checkout / "results" / "small-cudnn-cpu").exists()
 
 
@@ -228,18 +252,18 @@ def test_help_lists_every_result(flag: str) -> None:
 def test_a_dry_run_says_what_would_be_run(checkout: Path) -> None:
     before = names_in(checkout)
     lines = reproduce(checkout, "--dry-run", "medium-seeds", "race").splitlines()
-    first, *lines = [line for line in lines if not line.startswith("# ")]
-    assert first == "scripts/reproduce medium   # unless results/ has a finished run of it"
-    assert lines == [
+    assert [line for line in lines if not line.startswith("# ")] == [
         f"python -m ptb_lm.train {flags} --device cpu --run-dir checkpoints/reproduce-{name} --overwrite   "
         f"# kept in results/{name}"
         for name, flags in {
+            "medium-block_fused-cpu": "--model block_fused --precision auto --config medium",
             "medium-seed-2-block_fused-cpu": "--model block_fused --precision auto --config medium --seed 2",
             "medium-seed-3-block_fused-cpu": "--model block_fused --precision auto --config medium --seed 3",
             "race-COMMIT-cpu": "--config race --model block_fused --precision auto",
         }.items()
     ]
-    lines = reproduce(checkout, "--dry-run", "using").splitlines()
+    lines = reproduce(checkout, "--dry-run", "using", "ablation").splitlines()
+    assert "scripts/reproduce medium   # unless results/ has a finished run of it" in lines
     assert (
         "python -m ptb_lm.score checkpoints/reproduce-small-default-fp32-seed-1-cpu --device cpu "
         "examples/sentences.txt > results/using-small-cpu/score.tsv   # its run is trained first"
@@ -253,6 +277,14 @@ def names_in(folder: Path) -> set[str]:
 
 def test_an_unknown_name_is_refused_before_anything_is_made(checkout: Path) -> None:
     assert "unknown result 'smal'; choose from small" in refused(checkout, "small", "smal")
+
+
+def test_a_python_with_torch_that_lacks_something_is_refused(checkout: Path) -> None:
+    modules = checkout.parent / "modules"
+    modules.mkdir()
+    (modules / "sitecustomize.py").write_text("import sys\nsys.modules['tqdm'] = None\n")
+    problem = f"scripts/reproduce: PYTHON={sys.executable} has torch, but lacks: tqdm\n"
+    assert refused(checkout, "small") == problem
 
 
 def test_a_race_is_of_a_commit(checkout: Path) -> None:

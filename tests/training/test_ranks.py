@@ -304,9 +304,10 @@ DEVICES = (sys.executable, "-m", "ptb_lm.train", "--devices", "2")
 
 def test_who_is_killed_ends_all_and_is_named(folder: Path, tmp_path: Path) -> None:
     text, run = folder / "text", tmp_path / "run"
-    status, _ = kill_ranks.trained_and_killed(text, run, *DEVICES, rank=1, epoch=2)
+    status, killed_after = kill_ranks.trained_and_killed(text, run, *DEVICES, rank=1, epoch=2.5)
     said = kill_ranks.log(run).read_text()
     assert status == 1, said
+    assert killed_after % 1 == 0.5
     assert "rank 1 of 2 has ended or does not answer; continue with: python -m ptb_lm.train --resume" in said
     assert "rank 1 of 2 was ended by SIGKILL" in said
     assert "Traceback" not in said

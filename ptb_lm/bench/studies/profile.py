@@ -12,6 +12,7 @@ import argparse
 import torch
 from torch import profiler
 
+from ptb_lm import host
 from ptb_lm.bench.language_workloads import PTB_VOCABULARY
 from ptb_lm.bench.registries import LANGUAGE_MODELS
 from ptb_lm.bench.variants import Variant
@@ -54,8 +55,11 @@ def profile(arguments: argparse.Namespace) -> int:
         model.read([])
     order = "self_device_time_total" if on_gpu else "self_cpu_time_total"
     table = profiled.key_averages().table(sort_by=order, row_limit=25, max_name_column_width=60)
+    facts = host.environment()
     text = (
-        f"{arguments.command}\ntorch {torch.__version__}, {arguments.steps} steps, {model.engine}\n{table}\n"
+        f"{arguments.command}\ntorch {torch.__version__}, {arguments.steps} steps, {model.engine}\n"
+        f"Measured on {facts['processor']}, {facts['cores']} cores, commit {facts['commit'] or 'unknown'}\n"
+        f"{table}\n"
     )
     print(text)
     if arguments.out:

@@ -6,12 +6,14 @@ from pathlib import Path
 import pytest
 import runs
 
+from ptb_lm import host
 from ptb_lm.bench.studies import __main__ as studies
 from ptb_lm.bench.studies import scoring
 from ptb_lm.torch_backend import cpu, gemm
 
 
-def test_a_profile_names_the_operations_and_its_command(
+@pytest.mark.slow  # asks git for the commit
+def test_a_profile_names_the_operations_its_command_and_its_machine(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "out"
@@ -20,6 +22,8 @@ def test_a_profile_names_the_operations_and_its_command(
     kept = (out / "profile.txt").read_text()
     assert kept in capsys.readouterr().out
     assert kept.startswith(f"python -m ptb_lm.bench.studies profile torch/cudnn {' '.join(flags)}\n")
+    facts = host.environment()
+    assert f"\nMeasured on {facts['processor']}, {facts['cores']} cores, commit " in kept
     assert "aten::mm" in kept or "ptb_lm::multiply" in kept
     if cpu.chosen().kernels == "native":
         assert "ptb_lm::cross_entropy" in kept

@@ -1,0 +1,57 @@
+"""What keeps a run in results/: what was kept before is not lost."""
+
+import errno
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import runs
+from support import ROOT
+
+from ptb_lm.results import __main__ as results
+from ptb_lm.results import keep
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A finished run, that was kept before."""
+    for folder in ("run", "kept"):
+        shutil.copytree(ROOT / "results" / "small-tutorial-cudnn-cpu", tmp_path / folder)
+    return tmp_path / "run"
+
+
+def test_a_run_that_has_gone_on_does_not_replace_one_that_has_ended(run: Path) -> None:
+    """Its result is of fewer epochs than it has done."""
+    kept = run.parent / "kept"
+    before = runs.files(kept)
+    last = runs.metrics(run)[-1]
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps({**last, "epoch": last["epoch"] + 1}) + "\n")
+    assert not keep.keep(run, kept)
+    assert runs.files(kept) == before
+
+
+def test_a_full_disk_is_an_error_of_the_system(run: Path) -> None:
+    """One with a number, also while what was kept before is copied, with its folders."""
+    kept = run.parent / "kept"
+    (kept / "notes").mkdir()
+    (kept / "notes" / "long.md").write_text("by hand " * 100_000)
+    before = runs.files(kept)
+    with runs.disk_with_room_for(700_000), pytest.raises(OSError, match="File too large") as caught:
+        keep.keep(run, kept)
+    assert caught.value.errno == errno.EFBIG
+    assert runs.files(kept) == before
+
+
+def test_another_run_of_the_same_name_is_not_replaced(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As seed-1 of --seeds, of one configuration and then of another."""
+    kept = run.parent / "kept"
+    before = runs.files(kept)
+    runs.change(run / "config.json", lambda config: config.update(config="medium"))
+    assert runs.run_command(results, "keep", run, "--results", run.parent, "--name", "kept") == 2
+    assert capsys.readouterr().err == (
+        f"python -m ptb_lm.results keep: {kept} holds another run (config 'small' there, 'medium' here); "
+        "choose another --name\n"
+    )
+    assert runs.files(kept) == before
