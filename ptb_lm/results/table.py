@@ -43,7 +43,10 @@ def _perplexities(found: list[Run]) -> str:
     Of runs with changed hyper-parameters it has only those with tied weights. Runs of one recipe and the same
     hyper-parameters are one row, whatever computed them.
     """
-    titles = ["test perplexity of", "the best epoch:", "the last epoch:", "the tutorial's:", "runs", "on"]
+    titles = [
+        *("configuration", "test perplexity, best epoch:", "last epoch:", "published by the tutorial:"),
+        *("runs", "processor or GPU"),
+    ]
     full = [
         run
         for run in found

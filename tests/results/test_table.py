@@ -398,15 +398,15 @@ def test_the_short_table_is_of_full_runs_that_have_ended(results: Path) -> None:
     assert by_runs.keys() == {seeds, ("tutorial",), ("long",), ("small-tutorial-cudnn-cpu",)}
     result = runs.result(results / "small-tutorial-cudnn-cpu")
     row = by_runs["small-tutorial-cudnn-cpu",]
-    assert row["test perplexity of"] == "small, tutorial recipe"
-    assert row["the best epoch"] == f"**{result['test_perplexity']:.2f}**"
-    assert row["the last epoch"] == f"{result['final_test_perplexity']:.2f}"
-    assert row["the tutorial's"] == "115.91"
-    assert by_runs["long",]["the tutorial's"] == "–"
-    assert "--keep-prob 0.7 --tie-weights" in by_runs["long",]["test perplexity of"]
+    assert row["configuration"] == "small, tutorial recipe"
+    assert row["test perplexity, best epoch"] == f"**{result['test_perplexity']:.2f}**"
+    assert row["last epoch"] == f"{result['final_test_perplexity']:.2f}"
+    assert row["published by the tutorial"] == "115.91"
+    assert by_runs["long",]["published by the tutorial"] == "–"
+    assert "--keep-prob 0.7 --tie-weights" in by_runs["long",]["configuration"]
     tests = [runs.result(results / seed)["test_perplexity"] for seed in seeds]
     expected = f"**{sum(tests) / 3:.2f}** ({min(tests):.2f} to {max(tests):.2f})"
-    assert by_runs[seeds]["the best epoch"] == expected
+    assert by_runs[seeds]["test perplexity, best epoch"] == expected
 
 
 def test_of_changed_hyper_parameters_the_short_table_has_tied_weights_only(results: Path) -> None:
@@ -415,7 +415,7 @@ def test_of_changed_hyper_parameters_the_short_table_has_tied_weights_only(resul
     tables(results)
     rows = part(results.parent / "README.md", "perplexities")
     (row,) = [row for row in rows if "(results/seed-" in row["runs"]]
-    assert row["test perplexity of"] == "medium, default recipe, `--keep-prob 0.7 --tie-weights`"
+    assert row["configuration"] == "medium, default recipe, `--keep-prob 0.7 --tie-weights`"
     assert row["runs"] == "[1](results/seed-2)"
 
 
@@ -429,7 +429,7 @@ def test_the_short_table_has_one_row_for_all_that_computed_the_same(results: Pat
     rows = part(results.parent / "README.md", "perplexities")
     (row,) = [row for row in rows if "seed-1" in row["runs"]]
     assert [name in row["runs"] for name in ("seed-2", "seed-3")] == [True, True]
-    assert row["on"].endswith(", a GPU")
+    assert row["processor or GPU"].endswith(", a GPU")
 
 
 def test_only_what_is_between_the_markers_is_replaced(results: Path) -> None:
