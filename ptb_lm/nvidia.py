@@ -58,6 +58,7 @@ BUILDS = (
     # The only build for Blackwell with a driver for CUDA 12; only torch 2.11 has it.
     Build("cu128", "torch>=2.11,<2.12", (570,), ((7, 5), (13, 0))),
 )
+WITHOUT_GPU = ("cpu", BUILDS[0].torch)  # folder and requirement of the build without CUDA, gigabytes smaller
 
 
 def gpus() -> list[Gpu]:
@@ -125,11 +126,15 @@ def main() -> int:
 
     If no build fits, a line on stderr says so, and pip's default is used.
     """
-    found = gpus()
+    found, index = gpus(), os.environ.get(INDEX, "").rstrip("/")
+    if index and not found:
+        folder, torch = WITHOUT_GPU
+        print("--index-url", f"{index}/{folder}", torch, sep="\n")
+        return 0
     problem = trouble(found)
     if not problem:
         return 0
-    build, index = build_for(found), os.environ.get(INDEX, "").rstrip("/")
+    build = build_for(found)
     if build is None:
         remedy = f"no build of torch 2.11 to 2.13 can use it, and training runs on the CPU; see {PAGE}"
     elif not index:

@@ -96,6 +96,7 @@ def test_a_driver_that_does_not_answer_is_none(smi: Path, monkeypatch: pytest.Mo
     ("lines", "index", "asked", "warning"),
     [
         ([], "", [], ""),
+        ([], INDEX, ["--index-url", f"{INDEX}/cpu", "torch>=2.11,<=2.13.0"], ""),
         ([NEW], INDEX, [], ""),
         ([OLD], INDEX, ["--index-url", f"{INDEX}/cu126", "torch>=2.11,<=2.13.0"], ""),
         ([OLD], f"{INDEX}/", ["--index-url", f"{INDEX}/cu126", "torch>=2.11,<=2.13.0"], ""),
