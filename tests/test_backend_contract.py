@@ -290,20 +290,24 @@ CHANGES: dict[str, dict[str, Any]] = {"dropout": {"keep_prob": 0.6}, "all": REGU
 def resumed() -> Iterator[ParameterSet]:
     """Every model, and with compiled steps: what the first one compiles must not depend on which it is.
 
-    Dropout alone, with a softmax of its own, is outside of the layers: one model is enough for it.
+    Dropout alone, and a softmax that is not tied, are outside of the layers: what takes long is run with them
+    in one model.
     """
+
+    def of(framework: str, model: str, cell: str, execution: str | None) -> Iterator[ParameterSet]:
+        quick = framework == "torch" and execution != "compile"
+        alone = (model, cell) == ("basic", LSTM) and execution not in ("compile", "xla")
+        for changes in CHANGES if quick or alone else ["all"]:
+            yield from on_each_device(framework, model, cell, execution, changes)
+
     for parameters in EVERY_MODEL:
         framework, model, cell = map(str, parameters.values)
-        for changes in CHANGES if framework == "torch" or model == "basic" else ["all"]:
-            yield from on_each_device(framework, model, cell, None, changes)
+        yield from of(framework, model, cell, None)
     for cell, row in CELLS.items():
         for framework in row.layers:
             for execution in FRAMEWORKS[framework].executions[1:]:
-                if execution not in ("compile", "xla"):
-                    for changes in CHANGES:
-                        yield from on_each_device(framework, "basic", cell, execution, changes)
-                elif cell == LSTM:  # they take long
-                    yield from on_each_device(framework, "basic", cell, execution, "all")
+                if cell == LSTM or execution not in ("compile", "xla"):  # they take long
+                    yield from of(framework, "basic", cell, execution)
 
 
 @pytest.mark.slow
