@@ -65,11 +65,31 @@ def variants() -> Iterator[ParameterSet]:
                 if not (by_itself or case.startswith("all")):
                     continue
                 choice = (framework, model, cell, execution, unroll, precision)
-                if execution not in row.needs_cuda:
+                if is_for_a_cpu(*choice, case):
                     yield pytest.param(*choice, "cpu", case, marks=installed(framework))
                 if framework == "torch" or by_default:
                     marks = [installed(framework), pytest.mark.gpu]
                     yield pytest.param(*choice, "cuda", case, marks=marks)
+
+
+def is_for_a_cpu(
+    framework: str, model: str, cell: str, execution: str, unroll: str, precision: str, case: str
+) -> bool:
+    """Return whether a CPU computes it, too: of what takes seconds to trace or to compile, not everything.
+
+    Masks are drawn, and units and words dropped, outside of the layers. A layer sees its input, and its
+    recurrent kernel after it was multiplied.
+    """
+    row = FRAMEWORKS[framework]
+    if execution in row.needs_cuda or (framework, execution) == ("torch", "eager"):
+        return False  # auto is eager there
+    if framework == "torch" and execution != "compile":
+        return True
+    if unroll != row.unrolls[0]:
+        return case == "all"
+    if execution != row.executions[0] or precision != row.options(model)["precision"][-1]:
+        return case == "all, tied"
+    return model == "basic" or case in ("recurrent weights", "all", "all, tied")
 
 
 def computed() -> Iterator[tuple[str, str, str]]:
