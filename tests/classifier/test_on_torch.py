@@ -1,5 +1,7 @@
 """torch's sequence classifier: every model, direction, loss and length, against the NumPy reference."""
 
+import functools
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -58,6 +60,14 @@ def assert_close(found: dict[str, np.ndarray], expected: dict[str, np.ndarray], 
         np.testing.assert_allclose(found[name], array, rtol=0, atol=atol, err_msg=name)
 
 
+@functools.cache
+def answer(config: ClassifierConfig, *, lengths: bool) -> tuple[float, dict[str, np.ndarray], np.ndarray]:
+    """The reference's loss, gradients and scores of the random batch, for all who are compared with them."""
+    weights, batch = random_weights(config), random_batch(config, LENGTHS if lengths else None)
+    scores = reference.predict(config, weights, batch.x_BTI, batch.lengths_B)
+    return *reference.loss_and_gradients(config, weights, batch), scores
+
+
 @every_device
 @pytest.mark.parametrize("precision", ["fp32", "fp64"])
 @every_length
@@ -71,16 +81,14 @@ def test_loss_gradients_and_predictions_equal_the_reference(
     config = configured(bidirectional, loss, keep_prob=0.5, clip_value=1e-3)
     weights, batch = random_weights(config), random_batch(config, lengths)
     built = build(config, weights, model=model, precision=precision, device=device)
-    expected, expected_gradients = reference.loss_and_gradients(config, weights, batch)
+    expected, expected_gradients, expected_scores = answer(config, lengths=lengths is not None)
     bound = 1e-5 if precision == "fp32" else 1e-11
     found, gradients = built.loss_and_gradients(batch)
     assert found == pytest.approx(expected, rel=bound)
     assert_close(gradients, expected_gradients, atol=bound)
     assert built.read([built.forward_step(batch)]) == [pytest.approx(expected, rel=bound)]
     scores = built.predict(batch.x_BTI, lengths)
-    np.testing.assert_allclose(
-        scores, reference.predict(config, weights, batch.x_BTI, lengths), rtol=0, atol=10 * bound
-    )
+    np.testing.assert_allclose(scores, expected_scores, rtol=0, atol=10 * bound)
     # None of it was a step.
     assert_close(built.export_weights(), weights, atol=1e-7 if precision == "fp32" else 0)
 
@@ -96,6 +104,46 @@ class RecordedDropout:
         mask = self.dropout(torch.ones_like(x))
         self.masks.append(mask.detach().cpu().numpy())
         return x * mask
+
+
+class Trajectory:
+    """Steps of the reference, each done once: with the masks of the first model that did it.
+
+    The same seed draws the same masks for every model, which is asserted.
+    """
+
+    def __init__(self, config: ClassifierConfig, lengths: np.ndarray | None) -> None:
+        self.config, self.lengths = config, lengths
+        self.weights = random_weights(config)
+        self.adam = reference.adam_start(self.weights)
+        self.steps: list[tuple[Sequence[np.ndarray], float, dict[str, np.ndarray]]] = []
+        self.cut: list[np.ndarray] = []
+
+    def step(self, number: int, masks: Sequence[np.ndarray]) -> tuple[float, dict[str, np.ndarray]]:
+        """Return the loss of a step, and the weights after it."""
+        if number == len(self.steps):
+            self.steps.append(
+                (masks, *self._next(random_batch(self.config, self.lengths, seed=number), masks))
+            )
+        drawn, loss, weights = self.steps[number]
+        for mask, expected in zip(masks, drawn, strict=True):
+            np.testing.assert_array_equal(mask, expected)
+        return loss, weights
+
+    def _next(self, batch: Batch, masks: Sequence[np.ndarray]) -> tuple[float, dict[str, np.ndarray]]:
+        rate, bound = self.config.learning_rate, self.config.clip_value
+        loss, gradients = reference.loss_and_gradients(self.config, self.weights, batch, masks=masks)
+        self.weights, self.adam = reference.adam(
+            self.weights, gradients, self.adam, learning_rate=rate, clip_value=bound
+        )
+        self.cut.extend(abs(gradient.ravel()) > (bound or np.inf) for gradient in gradients.values())
+        return loss, self.weights
+
+
+@functools.cache
+def trajectory(config: ClassifierConfig, *, lengths: bool, device: str) -> Trajectory:
+    """The steps of the reference; the device, because each kind of them draws other masks."""
+    return Trajectory(config, LENGTHS if lengths else None)
 
 
 @pytest.mark.slow
@@ -115,62 +163,73 @@ def test_twenty_steps_equal_the_reference(
 ) -> None:
     """With dropout, whose masks are handed to the reference, and a bound that cuts some of the elements."""
     config = configured(bidirectional, loss, keep_prob=0.7, clip_value=clip_value, learning_rate=0.01)
-    weights = random_weights(config)
-    built = build(config, weights, model=model, device=device)
-    adam, cut = reference.adam_start(weights), list[np.ndarray]()
+    built = build(config, model=model, device=device)
+    of_reference = trajectory(config, lengths=lengths is not None, device=device)
     for step in range(20):
-        batch = random_batch(config, lengths, seed=step)
         built.dropout = RecordedDropout(built.dropout)
-        measured = built.train_step(batch)
+        measured = built.train_step(random_batch(config, lengths, seed=step))
         masks, built.dropout = built.dropout.masks, built.dropout.dropout
-        expected, gradients = reference.loss_and_gradients(config, weights, batch, masks=masks)
-        weights, adam = reference.adam(weights, gradients, adam, learning_rate=0.01, clip_value=clip_value)
+        expected, weights = of_reference.step(step, masks)
         assert built.read([measured]) == [pytest.approx(expected, rel=1e-9)], f"step {step}"
         assert_close(built.export_weights(), weights, atol=1e-8)
-        cut.extend(abs(gradient.ravel()) > (clip_value or np.inf) for gradient in gradients.values())
-    assert np.concatenate(cut).any() == (clip_value is not None)
-    assert not np.concatenate(cut).all()
+    cut = np.concatenate(of_reference.cut)
+    assert cut.any() == (clip_value is not None)
+    assert not cut.all()
 
 
-@pytest.mark.parametrize("execution", ["eager", "jit"])
-@every_loss
-@every_direction
-@every_model
+@pytest.mark.parametrize(
+    ("model", "execution", "bidirectional", "loss"),
+    [
+        *(
+            (model, "eager", bidirectional, loss)
+            for model in CLASSIFIERS["torch"].models
+            for bidirectional in (False, True)
+            for loss in LOSSES
+        ),
+        # TorchScript compiles a layer, whose directions and steps the losses are outside of.
+        *(
+            (model, "jit", bidirectional, loss)
+            for model in ("basic", "block")
+            for bidirectional, loss in ((True, "ctc"), (False, "cross_entropy"))
+        ),
+    ],
+)
 def test_what_the_padding_holds_changes_no_bit(
-    model: str, bidirectional: bool, loss: str, execution: str
+    model: str, execution: str, bidirectional: bool, loss: str
 ) -> None:
-    if (model, execution) in CLASSIFIERS["torch"].refusals:
-        pytest.skip(CLASSIFIERS["torch"].refusals[model, execution])
     config = configured(bidirectional, loss, keep_prob=0.7)
     batch = random_batch(config, LENGTHS)
     poisoned = Batch(batch.x_BTI.copy(), batch.labels, LENGTHS)
     poisoned.x_BTI[np.arange(STEPS) >= LENGTHS[:, None]] = np.nan
     found = []
-    # The first run is the one that TorchScript profiles, which rounds otherwise.
-    for given in (batch, batch, poisoned):
+    # TorchScript profiles its first run, which rounds otherwise.
+    for given in (batch, poisoned) if execution == "eager" else (batch, batch, poisoned):
         built = build(config, model=model, precision="fp32", execution=execution)
         loss_before, gradients = built.loss_and_gradients(given)
         numbers = [loss_before, *built.read([built.train_step(given), built.forward_step(given)])]
         scores = built.predict(given.x_BTI, LENGTHS)
         found.append({"losses": np.array(numbers), "scores": scores, **gradients})
         found[-1] |= {f"{name} after": array for name, array in built.export_weights().items()}
-    assert np.isfinite(found[1]["losses"]).all()
-    assert_close(found[2], found[1], atol=0)
+    before, after = found[-2:]
+    assert np.isfinite(before["losses"]).all()
+    assert_close(after, before, atol=0)
 
 
 @pytest.mark.parametrize(
-    ("model", "execution", "lengths"),
+    ("model", "execution", "layers", "lengths"),
     [
-        ("basic", "compile", None),
-        ("block_fused", "compile", None),
-        ("basic", "jit", np.array([3, 2, 3, 3, 2, 3], np.int32)),
-        ("block", "jit", None),
+        ("basic", "compile", (5,), None),
+        ("block_fused", "compile", (5,), None),
+        ("basic", "jit", (5, 3), np.array([3, 2, 3, 3, 2, 3], np.int32)),
+        ("block", "jit", (5, 3), None),
     ],
 )
-def test_other_executions_equal_the_reference(model: str, execution: str, lengths: np.ndarray | None) -> None:
-    """Over few steps: a compiler takes its time for each."""
+def test_other_executions_equal_the_reference(
+    model: str, execution: str, layers: tuple[int, ...], lengths: np.ndarray | None
+) -> None:
+    """Over few steps and layers: a compiler takes its time for each."""
     config = ClassifierConfig(
-        input_size=4, hidden_sizes=(5, 3), classes=6, bidirectional=True, loss="ctc", learning_rate=0.01
+        input_size=4, hidden_sizes=layers, classes=6, bidirectional=True, loss="ctc", learning_rate=0.01
     )
     weights = random_weights(config)
     built, adam = build(config, model=model, execution=execution), reference.adam_start(weights)

@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from support import numeric_gradient
+from support import assert_gradients, numeric_gradient
 
 from ptb_lm import classifier
 from ptb_lm.classifier import LOSSES, Batch, ClassifierConfig, reference
@@ -46,14 +46,11 @@ def test_gradients_equal_finite_differences(
     rng = np.random.default_rng(1)
     masks = [rng.integers(2, size=(STEPS, BATCH, width)) / 0.5 for width in widths] if with_dropout else None
     _, gradients = reference.loss_and_gradients(config, weights, batch, masks=masks)
-    assert gradients.keys() == weights.keys()
 
     def value() -> float:
         return reference.loss_and_gradients(config, weights, batch, masks=masks)[0]
 
-    for name, weight in weights.items():
-        numeric = numeric_gradient(value, weight)
-        np.testing.assert_allclose(gradients[name], numeric, rtol=0, atol=1e-8, err_msg=name)
+    assert_gradients(value, weights, gradients, atol=1e-8)
 
 
 @with_and_without_lengths

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from support import numeric_gradient
+from support import assert_gradients
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from ptb_lm.model import cells, parameters
@@ -79,11 +79,14 @@ def test_gradients_equal_finite_differences(
         example.weights, tape, example.d_output_TBK, example.d_state
     )
     assert gradients.keys() == example.weights.keys()
-    analytic = [d_x_TBI, *flat(d_before), *gradients.values()]
-    variables = [example.x_TBI, *flat(example.state), *(example.weights[name] for name in gradients)]
-    for gradient, variable in zip(analytic, variables, strict=True):
-        numeric = numeric_gradient(loss, variable, fourth_order=normalised)
-        np.testing.assert_allclose(gradient, numeric, rtol=0, atol=1e-8)
+    states = {f"state {index}": part for index, part in enumerate(flat(example.state))}
+    d_states = {f"state {index}": part for index, part in enumerate(flat(d_before))}
+    assert_gradients(
+        loss,
+        {"x": example.x_TBI, **states, **example.weights},
+        {"x": d_x_TBI, **d_states, **gradients},
+        atol=1e-8,
+    )
 
 
 @with_and_without_lengths

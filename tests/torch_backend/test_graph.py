@@ -1,6 +1,7 @@
 """A captured step is the eager one: by a graph that a CPU can record, to the last bit."""
 
 import ast
+import functools
 import gc
 import inspect
 from collections.abc import Iterator
@@ -114,9 +115,17 @@ def small(tiny_config: Config) -> Config:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dropout", DROPOUTS)
-@pytest.mark.parametrize("precision_name", ["fp32", "bf16", "fp16"])
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize(
+    ("model", "precision_name", "dropout"),
+    [
+        (model, precision_name, dropout)
+        for model in MODELS
+        for precision_name in ("fp32", "bf16", "fp16")
+        for dropout in DROPOUTS
+        # Masks are drawn, and the weights of half precision kept, outside of the models.
+        if precision_name == "fp32" or dropout == "all" or model == "block_fused"
+    ],
+)
 def test_a_captured_step_equals_the_eager_one_to_the_bit(
     model: str, precision_name: str, dropout: str, small: Config
 ) -> None:
@@ -170,9 +179,14 @@ def module_without(line: int, column: int) -> ModuleType:
     return module
 
 
+@functools.cache
+def life_of(config: Config) -> list[Any]:
+    return life(build(config, "block_fused", "fp16"))
+
+
 @pytest.fixture
 def eager_life(small: Config) -> list[Any]:
-    return life(build(small.replace(**DROPOUTS["all"]), "block_fused", "fp16"))
+    return life_of(small.replace(**DROPOUTS["all"]))
 
 
 @pytest.mark.slow
@@ -180,8 +194,8 @@ def eager_life(small: Config) -> list[Any]:
 def test_a_copy_that_is_forgotten_is_noticed(
     line: int, column: int, small: Config, eager_life: list[Any]
 ) -> None:
+    """The whole of it is found equal above."""
     config = small.replace(**DROPOUTS["all"])
-    assert_equal(life(captured(build(config, "block_fused", "fp16"))), eager_life)
     found = captured(build(config, "block_fused", "fp16"), module_without(line, column))
     # Without steps before the capture it makes buffers, for which it sends numbers to the device.
     with pytest.raises((AssertionError, AttributeError, UserError)):

@@ -1,5 +1,6 @@
 """The training loop: what it computes, and that stopping and resuming changes nothing."""
 
+import functools
 import itertools
 import math
 import time
@@ -51,6 +52,19 @@ def text_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def arguments(text_folder: Path, run: Path, *more: str) -> list[str]:
     return ["--data", str(text_folder), "--run-dir", str(run), "--precision", "fp64", *FLAGS, *more]
+
+
+@pytest.fixture(scope="module")
+def never_stopped(text_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """Trains a run to its end, once for each set of flags, to be looked at only."""
+
+    @functools.cache
+    def trained(*more: str) -> Path:
+        run = tmp_path_factory.mktemp("never-stopped") / "run"
+        assert main(arguments(text_folder, run, *more)) == 0
+        return run
+
+    return trained
 
 
 @pytest.mark.parametrize(
@@ -107,10 +121,11 @@ def test_a_whole_run_equals_the_reference(horizon: float, text_folder: Path, tmp
     assert result(run)["test_perplexity"] == pytest.approx(perplexity("test", 1), rel=1e-6)
 
 
-def test_to_average_changes_nothing_that_is_trained(text_folder: Path, tmp_path: Path) -> None:
+def test_to_average_changes_nothing_that_is_trained(
+    never_stopped: Callable[..., Path], text_folder: Path, tmp_path: Path
+) -> None:
     """With dropout: the weights of both runs end equal to the bit, and were scored so in every epoch."""
-    with_average, without = tmp_path / "with", tmp_path / "without"
-    assert main(arguments(text_folder, with_average, *REGULARISED)) == 0
+    with_average, without = never_stopped(*REGULARISED), tmp_path / "without"
     assert main(arguments(text_folder, without, *REGULARISED, "--average-epochs", "0")) == 0
     for name, array in RunDirectory(without).read_state().weights.items():
         np.testing.assert_array_equal(RunDirectory(with_average).read_state().weights[name], array)
@@ -152,11 +167,25 @@ def perplexity_of_the_state(run: Path) -> float:
     return math.exp(loss / (rows_BL.shape[1] - 1))
 
 
-def test_the_last_epoch_s_averages_are_tested(text_folder: Path, tmp_path: Path) -> None:
-    assert main(arguments(text_folder, tmp_path / "run", *RUINED, "--average-epochs", "0.2")) == 0
-    found = result(tmp_path / "run")
+RUINED_AVERAGES = (*RUINED, "--average-epochs", "0.2")
+
+
+@pytest.fixture(scope="module")
+def counted(text_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
+    """A run that nobody stopped, to be looked at only, and how often it asked before it ended."""
+    run, stop = tmp_path_factory.mktemp("counted") / "run", StopAfter(10**9)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trainer, "READ_SECONDS", math.inf)
+        patch.setattr("ptb_lm.training.launch.StopRequest", lambda **_: stop)
+        assert main(arguments(text_folder, run, *RUINED_AVERAGES)) == 0
+    return run, 10**9 - stop._left - 1  # the last time is as the run ends, when a signal changes nothing
+
+
+def test_the_last_epoch_s_averages_are_tested(counted: tuple[Path, int]) -> None:
+    run, _ = counted
+    found = result(run)
     assert found["best_epoch"] == 1
-    expected = perplexity_of_the_state(tmp_path / "run")
+    expected = perplexity_of_the_state(run)
     assert found["final_test_perplexity"] == pytest.approx(expected, rel=1e-10)
 
 
@@ -172,13 +201,16 @@ def assert_saved_when_asked(run: Path, asked: int) -> None:
 
 @pytest.mark.parametrize("asked", [0, 1, 7, 20, 40, 41, 42, 43, 44, 60, 83, 84, 85, 86, 87, 88, 90])
 def test_stopped_anywhere_and_resumed_equals_never_stopped(
-    asked: int, text_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    asked: int,
+    never_stopped: Callable[..., Path],
+    text_folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """In training, validation and test, with dropout on; float32, as people train."""
     monkeypatch.setattr(trainer, "READ_SECONDS", math.inf)  # or a slow machine asks more often
     more = ("--keep-prob", "0.7", "--precision", "fp32")
-    run, expected = tmp_path / "run", tmp_path / "expected"
-    assert main(arguments(text_folder, expected, *more)) == 0
+    run, expected = tmp_path / "run", never_stopped(*more)
     with monkeypatch.context() as patch:
         patch.setattr("ptb_lm.training.launch.StopRequest", lambda **_: StopAfter(asked))
         status = main(arguments(text_folder, run, *more))
@@ -204,12 +236,15 @@ REGULARISED = (
 
 @pytest.mark.parametrize("asked", [0, 7, 9, 10, 20, 25, 43, 52])
 def test_with_averages_too(
-    asked: int, text_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    asked: int,
+    never_stopped: Callable[..., Path],
+    text_folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Before the first update, after it, between two, in an evaluation with the averages in place."""
     monkeypatch.setattr(trainer, "READ_SECONDS", math.inf)
-    run, expected = tmp_path / "run", tmp_path / "expected"
-    assert main(arguments(text_folder, expected, *REGULARISED)) == 0
+    run, expected = tmp_path / "run", never_stopped(*REGULARISED)
     with monkeypatch.context() as patch:
         patch.setattr("ptb_lm.training.launch.StopRequest", lambda **_: StopAfter(asked))
         assert main(arguments(text_folder, run, *REGULARISED)) == 143
@@ -239,20 +274,19 @@ def test_in_bfloat16_too(
 
 @pytest.mark.parametrize("before_the_end", [2, 5, 6, 8])
 def test_stopped_in_either_test_and_resumed_equals_never_stopped(
-    before_the_end: int, text_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    before_the_end: int,
+    counted: tuple[Path, int],
+    text_folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The last epoch's weights are tested first, then the best ones; four windows each.
 
     The very last time that it is asked, the run has ended.
     """
-    more = (*RUINED, "--average-epochs", "0.2")
+    more = RUINED_AVERAGES
     monkeypatch.setattr(trainer, "READ_SECONDS", math.inf)
-    run, expected = tmp_path / "run", tmp_path / "expected"
-    counted = StopAfter(10**9)
-    with monkeypatch.context() as patch:
-        patch.setattr("ptb_lm.training.launch.StopRequest", lambda **_: counted)
-        assert main(arguments(text_folder, expected, *more)) == 0
-    asked = 10**9 - counted._left - 1  # the last time is as the run ends, when a signal changes nothing
+    run, (expected, asked) = tmp_path / "run", counted
     with monkeypatch.context() as patch:
         patch.setattr("ptb_lm.training.launch.StopRequest", lambda **_: StopAfter(asked - before_the_end))
         assert main(arguments(text_folder, run, *more)) == 143
@@ -324,11 +358,10 @@ def die_before_epoch(number: int, patch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_run_killed_after_epochs_that_saved_nothing_does_them_again(
-    text_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    never_stopped: Callable[..., Path], text_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither state nor best weights are of these epochs; the metrics and TensorBoard's file are."""
-    run, expected = tmp_path / "run", tmp_path / "expected"
-    assert main(arguments(text_folder, expected, "--epochs", "3")) == 0
+    run, expected = tmp_path / "run", never_stopped("--epochs", "3")
     with monkeypatch.context() as patch:
         saves_at_the_end_only(patch)
         die_before_epoch(3, patch)
@@ -347,11 +380,10 @@ def test_a_run_killed_after_epochs_that_saved_nothing_does_them_again(
 
 
 def test_best_weights_of_epochs_that_the_state_lacks_are_kept_through_two_kills(
-    text_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    never_stopped: Callable[..., Path], text_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Killed between the two files of a save, and again right after it went on."""
-    run, expected = tmp_path / "run", tmp_path / "expected"
-    assert main(arguments(text_folder, expected, "--epochs", "3")) == 0
+    run, expected = tmp_path / "run", never_stopped("--epochs", "3")
     write = RunDirectory.write_state
 
     def write_or_die(self: RunDirectory, state: SavedState, **of_run: Any) -> None:
@@ -378,9 +410,10 @@ def test_best_weights_of_epochs_that_the_state_lacks_are_kept_through_two_kills(
     assert_equal_runs(run, expected)
 
 
-def test_resume_with_more_epochs_equals_a_longer_run(text_folder: Path, tmp_path: Path) -> None:
-    run, expected = tmp_path / "run", tmp_path / "expected"
-    assert main(arguments(text_folder, expected, "--epochs", "3")) == 0
+def test_resume_with_more_epochs_equals_a_longer_run(
+    never_stopped: Callable[..., Path], text_folder: Path, tmp_path: Path
+) -> None:
+    run, expected = tmp_path / "run", never_stopped("--epochs", "3")
     assert main(arguments(text_folder, run)) == 0
     assert main(["--resume", str(run), "--epochs", "3"]) == 0
     assert_equal_runs(run, expected)
