@@ -67,6 +67,8 @@ def test_what_is_wrong_is_refused(task: Task, passes: tuple[str, ...], mutant: m
 
 # At its own size: what rounds in few words and units does not cancel out as it does there.
 SMALL = next(each for each in SUITES["quick"].workloads if each.name == "small")
+# With the vocabulary of the table in ptb_lm/bench/check/problem.py: most of a step of small is its softmax.
+FEWER_WORDS = dataclasses.replace(SMALL.task, vocabulary_size=2000)
 
 
 @pytest.mark.slow  # the reference computes in a process of its own
@@ -78,7 +80,7 @@ def test_what_is_right_passes_in_bfloat16(model: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "wrong", sorted(mutants.of(SMALL.task, SMALL.passes).keys() - {"second bias trained"})
+    "wrong", sorted(mutants.of(FEWER_WORDS, SMALL.passes).keys() - {"second bias trained"})
 )
 def test_what_is_wrong_is_refused_in_bfloat16(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Among it what is off by less than bfloat16 rounds: weights that move by 5 % too much.
@@ -86,6 +88,6 @@ def test_what_is_wrong_is_refused_in_bfloat16(wrong: str, monkeypatch: pytest.Mo
     A second bias that is trained changes the loss of the second step alone, and that by less.
     """
     monkeypatch.setattr(mutants, "right", functools.partial(mutants.right, precision="bf16"))
-    mutant = mutants.of(SMALL.task, SMALL.passes)[wrong]
+    mutant = mutants.of(FEWER_WORDS, SMALL.passes)[wrong]
     with pytest.raises(check.WrongError, match=r"off by|dropout"):
-        check.check(SMALL.task, mutant, precision="bf16", seed=3, passes=SMALL.passes)
+        check.check(FEWER_WORDS, mutant, precision="bf16", seed=3, passes=SMALL.passes)

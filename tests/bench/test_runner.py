@@ -10,19 +10,23 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from runs import refusal, run_command, unsealed
 
 from ptb_lm.bench import __main__ as bench
-from ptb_lm.bench import commands, provenance, registries
+from ptb_lm.bench import block_plan, commands, disturbance, provenance, registries, worker
+from ptb_lm.bench import machine as bench_machine
+from ptb_lm.bench import process as bench_process
 from ptb_lm.bench import rows as bench_rows
 from ptb_lm.bench.check.bounds import BOUNDS
-from ptb_lm.bench.machine import THREADS, Machine
+from ptb_lm.bench.machine import THREADS, Gemm, Machine, Product
 from ptb_lm.bench.suites import SUITES
+from ptb_lm.bench.timed_steps import TimedSteps
 from ptb_lm.torch_backend import cpu, gemm
 
 pytestmark = pytest.mark.slow
@@ -32,13 +36,27 @@ TESTS = Path(__file__).resolve().parents[1]
 SMALL = ["--batch-size", "2", "--device", "cpu"]
 KEYS = {field.metadata.get("key", field.name) for field in dataclasses.fields(bench_rows.Row)}
 QUICK = ["run", "quick", "--variants", "torch/cudnn", "--rounds", "2", *SMALL]
-# For what a single round shows, in blocks of less than the usual second.
+# For what a single round shows.
 BRIEF = ["--rounds", "1", "--row-limit", "0.5"]
 AGAIN = "torch/cudnn#again"
 
 
 class KeptMachine(Machine):
-    """A machine whose process serves several runs: it begins with a search that takes seconds."""
+    """A machine whose process serves several runs, and multiplies once in each precision.
+
+    The search for the fastest product takes seconds: it is test_machine.py's. The test of Ctrl-C starts a
+    machine as it is.
+    """
+
+    def __init__(self, device: str) -> None:
+        super().__init__(device)
+        self._measured: dict[str, Gemm] = {}
+
+    def gemm(self, precision: str, products: Sequence[Product]) -> Gemm:
+        """Return what was measured first."""
+        if precision not in self._measured:
+            self._measured[precision] = super().gemm(precision, [])
+        return self._measured[precision]
 
     def close(self) -> None:
         """Leave the process to the next run."""
@@ -61,18 +79,31 @@ def machine() -> Iterator[Machine]:
         yield kept
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _brief(machine: Machine) -> Iterator[None]:
+    """Let runs share the machine, and measure each block once and in less than the usual second.
+
+    What is measured again, because other tests disturb it, is test_disturbance.py's.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(commands, "Machine", lambda device: {"cpu": machine}[device])
+        patch.setitem(bench_machine.WIDTH, "cpu", 256)
+        patch.setattr(disturbance, "TRIES", 1)
+        patch.setattr(block_plan, "BLOCK_SECONDS", 0.1)
+        yield
+
+
 @pytest.fixture(autouse=True)
-def _added(monkeypatch: pytest.MonkeyPatch, machine: Machine) -> None:
-    """Let workers find this folder's modules, share the machine's process, and forget added variants."""
+def _added(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let workers find this folder's modules, and forget added variants."""
     monkeypatch.setenv("PYTHONPATH", str(TESTS))
-    monkeypatch.setattr(commands, "Machine", lambda device: {"cpu": machine}[device])
     for table in ("LANGUAGE_MODELS", "CLASSIFIERS"):
         monkeypatch.setattr(registries, table, dict(getattr(registries, table)))
 
 
 @pytest.fixture(scope="module")
 def quick(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What the first run of QUICK leaves, for those that go on from it; it has a machine of its own."""
+    """What the first run of QUICK leaves, for those that go on from it."""
     out = tmp_path_factory.mktemp("quick") / "out"
     assert run_command(bench, *QUICK, "--out", out) == 0
     return out
@@ -82,6 +113,36 @@ def quick(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def out(quick: Path, tmp_path: Path) -> Path:
     """The same, to be changed."""
     return shutil.copytree(quick, tmp_path / "out")
+
+
+class InThisProcess:
+    """Answers as a worker's process does, which takes seconds to import torch: by the same steps, done here.
+
+    For what the runner makes of the answers.
+    """
+
+    def __init__(self, *arguments: str, environment: Mapping[str, str]) -> None:
+        self._steps: TimedSteps | None = None
+
+    def ask(self, line: str) -> Any:
+        """Return the answer, of what JSON keeps of it."""
+        asked = json.loads(line)
+        if self._steps is None:
+            with mock.patch.dict(os.environ):  # those that torch's compiler sets would be another run's
+                self._steps, facts = worker._ready(worker.Order(**asked))
+            return json.loads(json.dumps(facts))
+        seconds = self._steps.block(asked["pass"], asked["steps"], untimed=asked["untimed"])
+        memory = {"host_bytes": 10**8, "device_bytes": None}
+        return {"seconds": seconds, "others": 0.0, "peak_memory": memory}
+
+    def close(self) -> None:
+        """Forget the steps."""
+        self._steps = None
+
+
+@pytest.fixture
+def _workers_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench_process, "Process", InThisProcess)
 
 
 def rows(out: Path) -> list[dict[str, Any]]:
@@ -136,6 +197,7 @@ def test_a_run_records_and_goes_on_where_it_was_interrupted(out: Path) -> None:
     assert (out / "rows.jsonl").read_text() == before
 
 
+@pytest.mark.usefixtures("_workers_here")
 def test_an_a_a_test_is_measured_by_processes_of_its_own(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -162,6 +224,7 @@ def test_an_a_a_test_is_measured_by_processes_of_its_own(
     ) or "█" in chart
 
 
+@pytest.mark.usefixtures("_workers_here")
 def test_what_is_added_later_is_measured_beside_its_own_baseline(tmp_path: Path) -> None:
     out = tmp_path / "out"
     flags = ["run", "quick", *BRIEF, *SMALL, "--out", str(out)]
@@ -189,11 +252,11 @@ def test_wrong_and_failing_variants_become_rows_and_are_not_timed(tmp_path: Path
         "greedy=wrong_variant:build_greedy",
         "right=wrong_variant:build_right",
     ]
-    flags = ["--variants", "*/custom", *BRIEF, *SMALL]
+    flags = ["--variants", "*/custom", "--baseline", "torch/cudnn", *BRIEF, *SMALL]
     assert run_command(bench, "run", "quick", *flags, "--add", *added, "--out", tmp_path / "out") == 0
     found = {row["variant"]: row for row in rows(tmp_path / "out")}
     assert {name: row["status"] for name, row in found.items()} == {
-        "plain-torch/cudnn": "measured",
+        "torch/cudnn": "measured",
         "right/custom": "measured",
         "wrong/custom": "wrong",
         "failing/custom": "failed",
@@ -269,6 +332,7 @@ def test_both_passes_and_another_batch_size(tmp_path: Path) -> None:
     assert len({row["process"] for row in recorded}) == 1
 
 
+@pytest.mark.usefixtures("_workers_here")
 def test_what_would_take_too_long_is_cut_and_says_so(tmp_path: Path) -> None:
     out = tmp_path / "out"
     assert run_command(bench, *QUICK, "--row-limit", "1e-6", "--out", out) == 0
@@ -433,7 +497,7 @@ def test_a_ctrl_c_keeps_the_rows_and_leaves_no_process_behind(
     process = subprocess.Popen(
         [*command, *variants_flag], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
-    while not (out / "rows.jsonl").exists() or not (out / "rows.jsonl").read_text():
+    while not _has_begun(process.pid, out, with_a_row=number == signal.SIGINT):
         assert process.poll() is None
         time.sleep(0.05)
     children = _children(process.pid)
@@ -443,7 +507,11 @@ def test_a_ctrl_c_keeps_the_rows_and_leaves_no_process_behind(
     assert process.returncode == 128 + number
     assert stderr == f"python -m ptb_lm.bench: {said}\n"
     assert "the same command continues" in stdout
-    assert all(row["status"] == "measured" for row in rows(out))
+    if number == signal.SIGINT:
+        for row in rows(out):
+            assert row["status"] == "measured"
+            assert row["gemm_gflops"] > 0, "by a machine of the command's own"
+            assert " × " in row["gemm_shape"]
     deadline = time.monotonic() + 30
     while any(Path(f"/proc/{child}/cmdline").exists() for child in children):
         assert time.monotonic() < deadline
@@ -458,6 +526,21 @@ def test_listing_imports_no_framework() -> None:
     listed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert "4x320-CTC-long" in listed.stdout
     assert "TensorFlow LSTMBlockFusedCell" in listed.stdout
+
+
+def _has_begun(command: int, out: Path, *, with_a_row: bool) -> bool:
+    """Return whether a command has measured a row, or at least is starting a worker."""
+    recorded = out / "rows.jsonl"
+    if with_a_row:
+        return recorded.exists() and recorded.read_text() != ""
+    return any("ptb_lm.bench.worker" in _arguments(child) for child in _children(command))
+
+
+def _arguments(pid: int) -> list[str]:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+    except OSError:
+        return []
 
 
 def _children(parent: int) -> list[int]:

@@ -15,9 +15,9 @@ tf = pytest.importorskip("tensorflow")
 from ptb_lm.tf_backend.dropout import InvertedDropout  # noqa: E402
 
 # No two of a tensor's axes have the same size.
-STEPS, BATCH, LABELS = 9, 4, 2
-CONFIG = ClassifierConfig(input_size=3, hidden_sizes=(7, 5), classes=6, learning_rate=0.01)
-LENGTHS = np.array([5, 9, 6, 8], np.int32)
+STEPS, BATCH, LABELS = 6, 4, 2
+CONFIG = ClassifierConfig(input_size=3, hidden_sizes=(7, 5), classes=9, learning_rate=0.01)
+LENGTHS = np.array([3, 6, 4, 5], np.int32)
 SEED = 3
 
 TENSORFLOW = FRAMEWORKS["tensorflow"]
@@ -32,7 +32,8 @@ def configured(**changes: Any) -> ClassifierConfig:
 
 
 def random_weights(config: ClassifierConfig) -> dict[str, np.ndarray]:
-    rng = np.random.default_rng(1)
+    # Of this seed no gradient is so small that it is mostly rounding in float32: Adam's step would be, too.
+    rng = np.random.default_rng(2)
     return {name: rng.uniform(-0.5, 0.5, shape) for name, shape in classifier.shapes(config).items()}
 
 
@@ -172,7 +173,7 @@ def test_only_the_first_step_of_a_shape_is_traced(loss: str) -> None:
     for seed in range(3):
         batch = random_batch(config, lengths=True, seed=seed)
         built.train_step(batch)
-        built.forward_step(batch._replace(lengths_B=batch.lengths_B - 1))
+        built.forward_step(batch._replace(lengths_B=np.roll(batch.lengths_B, 1)))
     assert built.train_function.experimental_get_tracing_count() == 1
     assert built.forward_function.experimental_get_tracing_count() == 1
     built.train_step(random_batch(config, lengths=True, steps=STEPS + 1))
@@ -253,12 +254,12 @@ def test_a_label_that_is_no_class_is_refused(loss: str, label: int, least: int) 
             compute(batch)
 
 
-@pytest.mark.parametrize("lengths", [[5, 9, 6], [5, 9, 6, 0], [5, 9, 6, 10]])
+@pytest.mark.parametrize("lengths", [[3, 6, 4], [3, 6, 4, 0], [3, 6, 4, 7]])
 def test_impossible_lengths_are_refused(lengths: list[int]) -> None:
     config = configured()
     batch = random_batch(config, lengths=True)._replace(lengths_B=np.array(lengths, np.int32))
     built = build(config, "block_fused")
-    with pytest.raises(UserError, match="there must be 4 lengths, each from 1 to 9"):
+    with pytest.raises(UserError, match="there must be 4 lengths, each from 1 to 6"):
         built.train_step(batch)
-    with pytest.raises(UserError, match="there must be 4 lengths, each from 1 to 9"):
+    with pytest.raises(UserError, match="there must be 4 lengths, each from 1 to 6"):
         built.predict(batch.x_BTI, batch.lengths_B)
