@@ -1,6 +1,7 @@
 """Fixtures that the tests share, and what pytest does before a test."""
 
 import functools
+import gc
 import os
 import signal
 import sys
@@ -71,6 +72,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if _frameworks(item) & {*SLOW_TO_IMPORT, "compile"}:
             item.add_marker(pytest.mark.slow)
+
+
+def pytest_collection_finish() -> None:
+    """Let no later collection of garbage look at what the imports and the tests' items have made."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

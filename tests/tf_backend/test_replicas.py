@@ -1,5 +1,6 @@
 """Two logical devices of TensorFlow train what one trains, and so do a chief and a worker of TF_CONFIG."""
 
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,8 @@ def arguments(folder: Path, run: str, *more: str) -> list[str]:
         "fp64",
         "--average-epochs",
         "0.5",
+        "--num-layers",
+        "1",
     )
     return runs.arguments(folder / "text", folder / run, *fixed, *more)
 
@@ -60,6 +63,20 @@ def folder(way: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp(way)
     runs.write_corpus(folder / "text")
     return folder
+
+
+@functools.cache
+def computed_by_one(name: str) -> dict[str, Any]:
+    return rank_program.computed(CASES[name])
+
+
+@pytest.fixture(scope="module")
+def one(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run of one device."""
+    folder = tmp_path_factory.mktemp("one")
+    runs.write_corpus(folder / "text")
+    assert train.main(arguments(folder, "one")) == 0
+    return folder / "one"
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +109,7 @@ def found(of_each: list[dict[str, Any]]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", CASES)
 def test_two_compute_what_one_does(name: str, found: dict[str, Any], of_each: list[dict[str, Any]]) -> None:
-    alone, two = rank_program.computed(CASES[name]), found[name]
+    alone, two = computed_by_one(name), found[name]
     bound = BOUNDS[CASES[name]["choice"]["precision"]]
     for quantity in ("nll", "gradient_norm", "evaluated"):
         np.testing.assert_allclose(two[quantity], alone[quantity], rtol=bound, err_msg=quantity)
@@ -102,16 +119,13 @@ def test_two_compute_what_one_does(name: str, found: dict[str, Any], of_each: li
     assert all(other[name] == two for other in of_each)  # no process drifts from the others
 
 
-def test_a_run_is_that_of_one(way: str, folder: Path, found: dict[str, Any]) -> None:
+def test_a_run_is_that_of_one(way: str, folder: Path, found: dict[str, Any], one: Path) -> None:
     """And one that two began ends on one device with the same numbers."""
     assert [found[name]["status"] for name in ("plain", "to one")] == [0, 143]
-    assert train.main(arguments(folder, "one")) == 0
     assert train.main(["--resume", str(folder / "to one")]) == 0
     for run in ("plain", "to one"):
         for key in ("test_perplexity", "valid_perplexity", "final_test_perplexity"):
-            assert runs.result(folder / run)[key] == pytest.approx(
-                runs.result(folder / "one")[key], rel=1e-10
-            )
+            assert runs.result(folder / run)[key] == pytest.approx(runs.result(one)[key], rel=1e-10)
     assert runs.result(folder / "plain")["environment"][way] == 2
 
 

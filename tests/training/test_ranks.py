@@ -34,6 +34,8 @@ pytestmark = pytest.mark.slow
 
 PLAIN = ("--precision", "fp64", "--average-epochs", "0.5")
 DROPPED = ("--keep-prob", "0.7", "--embedding-keep-prob", "0.8", "--recurrent-keep-prob", "0.8")
+# What scripts/kill_ranks.py trains, but for the last epochs.
+SHORTER = [*kill_ranks.FLAGS, "--epochs", "6"]
 STEPS, EVALUATED = 35, 20  # of an epoch: training steps, and windows that are scored afterwards
 STOP = 70  # times that the trainer asks whether to stop, once a step and once a window: in the second epoch
 
@@ -83,12 +85,8 @@ def found(folder: Path) -> dict[str, list[dict[str, Any]]]:
         },
         "other commit": {"arguments": arguments(folder, "no"), "commit": {"1": "0123abc"}},
         "there already": {"arguments": arguments(folder, "one")},
-        # What scripts/kill_ranks.py trains.
         "in peace": {
-            "arguments": [
-                *("--data", str(folder / "text"), "--run-dir", str(folder / "in peace")),
-                *kill_ranks.FLAGS,
-            ]
+            "arguments": [*("--data", str(folder / "text"), "--run-dir", str(folder / "in peace")), *SHORTER]
         },
         "per device": {
             "arguments": [
@@ -361,9 +359,13 @@ def test_a_patience_that_is_no_number_of_seconds_is_refused(
 
 
 def test_torchrun_starts_the_killed_again_and_they_go_on(
-    folder: Path, found: dict[str, list[dict[str, Any]]], tmp_path: Path
+    folder: Path,
+    found: dict[str, list[dict[str, Any]]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """On two nodes, an agent and a process each. On one, ten times: python scripts/kill_ranks.py."""
+    monkeypatch.setattr(kill_ranks, "FLAGS", SHORTER)
     text, run = folder / "text", tmp_path / "run"
     agents = kill_ranks.start_nodes(text, run)
     kill_ranks.wait_for_epoch(agents[0], run, 2)
@@ -377,27 +379,23 @@ def test_torchrun_starts_the_killed_again_and_they_go_on(
     assert_equal_runs(run, folder / "in peace")
 
 
-def test_a_signal_to_the_launcher_saves_once(folder: Path, tmp_path: Path) -> None:
+def test_nohup_protects_all_from_sighup_and_another_signal_to_all_saves_once(
+    folder: Path, tmp_path: Path
+) -> None:
     text, run = folder / "text", tmp_path / "run"
-    process = kill_ranks.start(text, run, *DEVICES)
+    process = kill_ranks.start(text, run, "nohup", *DEVICES)
     kill_ranks.wait_for_epoch(process, run, 1)
-    for rank in kill_ranks.ranks(process.pid).values():  # as a scheduler does, which signals all of a job
-        os.kill(rank, signal.SIGTERM)
-    process.terminate()
+    everyone = [*kill_ranks.ranks(process.pid).values(), process.pid]
+    assert len(everyone) == 3
+    for pid in everyone:
+        os.kill(pid, signal.SIGHUP)
+    kill_ranks.wait_for_epoch(process, run, kill_ranks.epochs(run) + 2)
+    assert process.poll() is None, kill_ranks.log(run).read_text()
+    for pid in everyone:  # as a scheduler does, which signals all of a job
+        os.kill(pid, signal.SIGTERM)
     assert process.wait() == 128 + signal.SIGTERM
     said = kill_ranks.log(run).read_text()
     assert said.count("SIGTERM: saved; continue with:") == 1
     assert said.count("SIGTERM") == 1
     assert not (run / "result.json").exists()
     assert train.main(["--resume", str(run), "--epochs", str(kill_ranks.EPOCHS)]) == 0
-
-
-def test_nohup_protects_the_launcher_and_its_processes_from_sighup(folder: Path, tmp_path: Path) -> None:
-    process = kill_ranks.start(folder / "text", tmp_path / "run", "nohup", *DEVICES)
-    kill_ranks.wait_for_epoch(process, tmp_path / "run", 1)
-    ranks = kill_ranks.ranks(process.pid)
-    assert len(ranks) == 2
-    for pid in [process.pid, *ranks.values()]:
-        os.kill(pid, signal.SIGHUP)
-    assert process.poll() is None
-    assert process.wait() == 0, kill_ranks.log(tmp_path / "run").read_text()
