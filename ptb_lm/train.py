@@ -6,13 +6,11 @@ import sys
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 from ptb_lm import cli, flags
 from ptb_lm.model import described, frameworks
 from ptb_lm.model.cells import CELLS, LSTM
 from ptb_lm.model.config import HYPERPARAMETERS, PRESETS, RECIPES
-from ptb_lm.model.hyperparameter import Hyperparameter
 from ptb_lm.training import text_flags
 
 PROG = cli.TRAIN
@@ -97,7 +95,7 @@ def _add_model(group: argparse._ArgumentGroup) -> None:
     _add_choice(group, "--cell", CELLS, f"the recurrent cell: {described.one_of(CELLS, LSTM)}")
     for each in HYPERPARAMETERS:
         if each.name in OF_THE_MODEL:
-            _add_hyperparameter(group, each)
+            group.add_argument(each.flag, help=each.help, **each.argument)
 
 
 def _add_training(group: argparse._ArgumentGroup) -> None:
@@ -106,7 +104,7 @@ def _add_training(group: argparse._ArgumentGroup) -> None:
     )
     for each in HYPERPARAMETERS:
         if each.name not in (*OF_THE_MODEL, "cell"):
-            _add_hyperparameter(group, each)
+            group.add_argument(each.flag, help=each.help, **each.argument)
         if each.name == "batch_size":
             group.add_argument(
                 "--batch-size-per-device",
@@ -200,15 +198,6 @@ def _model(name: str) -> str:
 
 def _add_choice(group: argparse._ArgumentGroup, flag: str, choices: Iterable[str], text: str) -> None:
     group.add_argument(flag, choices=tuple(choices), metavar="NAME", help=text)
-
-
-def _add_hyperparameter(group: argparse._ArgumentGroup, each: Hyperparameter) -> None:
-    how: dict[str, Any] = {"type": each.kind, "metavar": "X" if each.kind is float else "N"}
-    if each.kind is bool:
-        how = {"action": argparse.BooleanOptionalAction, "default": None}
-    elif each.kind is str:
-        how = {"choices": each.choices or None, "metavar": "NAME"}
-    group.add_argument(each.flag, help=each.help, **how)
 
 
 if __name__ == "__main__":

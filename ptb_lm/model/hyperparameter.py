@@ -1,5 +1,6 @@
 """A hyper-parameter: what its line in a configuration declares."""
 
+import argparse
 import dataclasses
 import functools
 import math
@@ -48,6 +49,15 @@ class Hyperparameter:
     def flag(self) -> str:
         """The command-line flag."""
         return flag_name(self.name)
+
+    @property
+    def argument(self) -> dict[str, Any]:
+        """How argparse takes the flag; None if it is not given."""
+        if self.kind is bool:
+            return {"action": argparse.BooleanOptionalAction, "default": None}
+        if self.kind is str:
+            return {"choices": self.choices or None, "metavar": "NAME"}
+        return {"type": self.kind, "metavar": "X" if self.kind is float else "N"}
 
     def check(self, value: Any) -> None:
         """Check a value.

@@ -5,7 +5,6 @@ import dataclasses
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from ptb_lm import cli
 from ptb_lm.data.preparation import NAMED, Preparation
@@ -110,10 +109,7 @@ def differences_today(run: RunConfig, flags: str) -> list[str]:
     for name in ("config", "recipe", *CHOSEN):
         parser.add_argument(flag_name(name), type=int if name == "seed" else str)
     for each in HYPERPARAMETERS:
-        how: dict[str, Any] = {"type": each.kind}
-        if each.kind is bool:
-            how = {"action": argparse.BooleanOptionalAction}
-        parser.add_argument(each.flag, **how)
+        parser.add_argument(each.flag, **each.argument)
     parsed = vars(parser.parse_args(shlex.split(flags)))
     given = {name: value for name, value in parsed.items() if value is not None}
     if given.get("precision") == frameworks.AUTO:

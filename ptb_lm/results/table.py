@@ -45,7 +45,7 @@ def _perplexities(found: list[Run]) -> str:
     """
     titles = [
         *("configuration", "test perplexity, best epoch:", "last epoch:", "published by the tutorial:"),
-        *("runs", "processor or GPU"),
+        *("minutes:", "runs", "processor or GPU"),
     ]
     full = [
         run
@@ -68,6 +68,7 @@ def _hyperparameters(run: Run) -> tuple[Any, ...]:
 
 def _short_row(group: list[Run]) -> list[str]:
     run, results = group[0], [each.result for each in group]
+    minutes = _minutes(results)
     changes = command.overrides(run, recipe=run.config.recipe)
     flags = f", `{' '.join(changes)}`" if changes else ""
     processors = (each.device.partition(", threads")[0].partition(" @ ")[0] for each in group)
@@ -76,6 +77,9 @@ def _short_row(group: list[Run]) -> list[str]:
         perplexity([result["test_perplexity"] for result in results], strong=True),
         perplexity([result["final_test_perplexity"] for result in results]),
         "–" if changes else f"{PUBLISHED[run.config.config]}",
+        " to ".join(dict.fromkeys(f"{bound:.0f}" for bound in (min(minutes), max(minutes))))
+        if minutes
+        else "",
         ", ".join(f"[{number}](results/{each.folder.name})" for number, each in enumerate(group, start=1)),
         ", ".join(dict.fromkeys(processors)),
     ]
@@ -140,16 +144,17 @@ def _row(group: list[Run]) -> list[str]:
         perplexity([result.get("final_test_perplexity") for result in results]),
         f"{PUBLISHED[run.config.config]}" if full and run.config.config in PUBLISHED else "",
         f"{fmean(each.words_per_second for each in group):,.0f}",
-        _minutes(results),
+        f"{fmean(minutes):.0f}" if (minutes := _minutes(results)) else "",
         run.device,
         f"`{command.command_of(run)}`",
         ", ".join(_curve(each) for each in group if (each.folder / curve.FILE).exists()),
     ]
 
 
-def _minutes(results: list[dict[str, Any]]) -> str:
-    known = [result["seconds"] for result in results if "seconds" in result]
-    return f"{fmean(known) / 60:.0f}" if len(known) == len(results) else ""
+def _minutes(results: list[dict[str, Any]]) -> list[float]:
+    """Return how long each run took; nothing unless all say so."""
+    known = [result["seconds"] / 60 for result in results if "seconds" in result]
+    return known if len(known) == len(results) else []
 
 
 def _curve(run: Run) -> str:

@@ -391,6 +391,10 @@ def as_its_recipe_says(run: Path, **changes: Any) -> None:
 def test_the_short_table_is_of_full_runs_that_have_ended(results: Path) -> None:
     for name in ("seed-1", "seed-2", "seed-3", "tutorial"):
         as_its_recipe_says(results / name)
+    for name, minutes in (("seed-1", 55), ("seed-2", 10), ("seed-3", 11)):
+        runs.change(
+            results / name / "result.json", lambda found, minutes=minutes: found.update(seconds=60 * minutes)
+        )
     tables(results)
     rows = part(results.parent / "README.md", "perplexities")
     by_runs = {tuple(re.findall(r"\(results/([^)]+)\)", row["runs"])): row for row in rows}
@@ -404,6 +408,8 @@ def test_the_short_table_is_of_full_runs_that_have_ended(results: Path) -> None:
     assert row["published by the tutorial"] == "115.91"
     assert by_runs["long",]["published by the tutorial"] == "–"
     assert "--keep-prob 0.7 --tie-weights" in by_runs["long",]["configuration"]
+    assert by_runs[seeds]["minutes"] == "10 to 55"
+    assert row["minutes"] == f"{result['seconds'] / 60:.0f}"
     tests = [runs.result(results / seed)["test_perplexity"] for seed in seeds]
     expected = f"**{sum(tests) / 3:.2f}** ({min(tests):.2f} to {max(tests):.2f})"
     assert by_runs[seeds]["test perplexity, best epoch"] == expected
