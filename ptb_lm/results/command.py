@@ -18,7 +18,12 @@ from ptb_lm.training.run_flags import new_config
 
 
 def command_of(run: Run) -> str:
-    """Return the command that repeats a run, without its seed and folder. Defaults are left out.
+    """Return the command that repeats a run, without its seed and folder."""
+    return f"{cli.TRAIN} {flags_of(run)}"
+
+
+def flags_of(run: Run) -> str:
+    """Return the flags of the command that repeats a run, without its seed and folder. Defaults are left out.
 
     Of a text and of the run that it began with, it has the name, not the place.
     """
@@ -37,7 +42,7 @@ def command_of(run: Run) -> str:
     for name, (chosen, usual) in chosen_and_usual.items():
         if chosen != usual:
             flags += [f"--{name}", chosen]
-    return f"{cli.TRAIN} {shlex.join([*flags, *_beginning(config), *overrides(run, recipe=config.recipe)])}"
+    return shlex.join([*flags, *_beginning(config), *overrides(run, recipe=config.recipe)])
 
 
 def _data(run: Run) -> str:

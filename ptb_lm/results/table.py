@@ -7,15 +7,29 @@ made before the key existed, are left blank.
 from itertools import groupby
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 
+from ptb_lm import cli
 from ptb_lm.model.config import PRESETS
-from ptb_lm.results import ablation, checks, command, curve, measured, runs, seed_table
+from ptb_lm.results import ablation, checks, command, measured, runs, seed_table
 from ptb_lm.results.markdown import epochs, perplexity, table, write_part
 from ptb_lm.results.runs import Run
 
-# Test perplexities in the docstring of TensorFlow's tutorial (ptb_word_lm.py).
-PUBLISHED = {"small": 115.91, "medium": 82.07, "large": 78.29}
+
+class Perplexities(NamedTuple):
+    """Of a run's last epoch."""
+
+    train: float
+    valid: float
+    test: float
+
+
+# From the docstring of TensorFlow's tutorial (ptb_word_lm.py).
+PUBLISHED = {
+    "small": Perplexities(37.99, 121.39, 115.91),
+    "medium": Perplexities(48.45, 86.16, 82.07),
+    "large": Perplexities(37.87, 82.62, 78.29),
+}
 
 
 def write(results: Path) -> int:
@@ -25,7 +39,7 @@ def write(results: Path) -> int:
         UserError: A run cannot be read, or the page lacks its markers.
     """
     found, page = runs.read_all(results), results / "README.md"
-    write_part(page, "runs", _runs_table(found))
+    write_part(page, "runs", _runs_tables(found))
     write_part(page, "second checks", checks.markdown(found))
     for config in ablation.STEPS:
         write_part(page, f"ablation of {config}", ablation.markdown(found, config))
@@ -76,7 +90,7 @@ def _short_row(group: list[Run]) -> list[str]:
         f"{run.config.config}, {command.recipe(run)} recipe{flags}",
         perplexity([result["test_perplexity"] for result in results], strong=True),
         perplexity([result["final_test_perplexity"] for result in results]),
-        "–" if changes else f"{PUBLISHED[run.config.config]}",
+        "–" if changes else f"{PUBLISHED[run.config.config].test}",
         " to ".join(dict.fromkeys(f"{bound:.0f}" for bound in (min(minutes), max(minutes))))
         if minutes
         else "",
@@ -85,14 +99,23 @@ def _short_row(group: list[Run]) -> list[str]:
     ]
 
 
-def _runs_table(found: list[Run]) -> str:
+def _runs_tables(found: list[Run]) -> str:
+    """Return a table for each preset, with what was published of it."""
+    of_presets = groupby(sorted(found, key=_order), key=lambda run: run.config.config)
+    return "\n".join(f"### {_of_preset(name, [*of_preset])}" for name, of_preset in of_presets)
+
+
+def _of_preset(name: str, found: list[Run]) -> str:
     titles = [
-        *("config", "recipe", "model", "seeds", "parameters:", "epochs (best):"),
-        *("train:", "valid:", "test:", "last: train:", "last: valid:", "last: test:", "tutorial's test:"),
-        *("words/s:", "minutes:", "device", "command", "curves"),
+        *(f"`{cli.TRAIN}` …", "seeds", "epochs (best):", "train:", "valid:", "test:"),
+        *("last: train:", "last: valid:", "last: test:", "words/s:", "minutes:", "device"),
     ]
-    alike = groupby(sorted(found, key=_order), key=_apart_from_the_seed)
-    return table(titles, (_row(list(group)) for _, group in alike))
+    rows = (_row(list(group)) for _, group in groupby(found, key=_apart_from_the_seed))
+    published = ""
+    if name in PUBLISHED:
+        train, valid, test = PUBLISHED[name]
+        published = f"The tutorial's docstring has train {train}, valid {valid}, test {test}.\n\n"
+    return f"{name}\n\n{published}{table(titles, rows)}"
 
 
 def _apart_from_the_seed(run: Run) -> tuple[Any, ...]:
@@ -115,8 +138,8 @@ def _order(run: Run) -> tuple[Any, ...]:
         [*PRESETS, config.config].index(config.config),  # presets that this version does not know come last
         -config.hyperparameters.epochs,
         len(command.overrides(run, recipe=run.config.recipe)),
-        run.device,
         command.recipe(run),
+        run.device,
         config.choice.model,
         repr(_apart_from_the_seed(run)),
         config.choice.seed,
@@ -126,13 +149,9 @@ def _order(run: Run) -> tuple[Any, ...]:
 def _row(group: list[Run]) -> list[str]:
     run = group[0]
     results = [each.result for each in group]
-    full = not command.overrides(run, recipe=run.config.recipe) and run.data == "ptb"
     return [
-        run.config.config,
-        command.recipe(run),
-        command.model(run),
+        f"`{command.flags_of(run)}`",
         ", ".join(f"[{each.config.choice.seed}]({each.folder.name})" for each in group),
-        next((f"{result['parameters']:,}" for result in results if "parameters" in result), ""),
         epochs(group),
         perplexity([each.best["train_perplexity"] for each in group]),
         perplexity([each.best["valid_perplexity"] for each in group]),
@@ -142,12 +161,9 @@ def _row(group: list[Run]) -> list[str]:
             for key in ("train_perplexity", "valid_perplexity")
         ),
         perplexity([result.get("final_test_perplexity") for result in results]),
-        f"{PUBLISHED[run.config.config]}" if full and run.config.config in PUBLISHED else "",
         f"{fmean(each.words_per_second for each in group):,.0f}",
         f"{fmean(minutes):.0f}" if (minutes := _minutes(results)) else "",
         run.device,
-        f"`{command.command_of(run)}`",
-        ", ".join(_curve(each) for each in group if (each.folder / curve.FILE).exists()),
     ]
 
 
@@ -155,7 +171,3 @@ def _minutes(results: list[dict[str, Any]]) -> list[float]:
     """Return how long each run took; nothing unless all say so."""
     known = [result["seconds"] / 60 for result in results if "seconds" in result]
     return known if len(known) == len(results) else []
-
-
-def _curve(run: Run) -> str:
-    return f"[{run.config.choice.seed}]({run.folder.name}/{curve.FILE})"

@@ -144,11 +144,27 @@ def part(page: Path, name: str) -> list[dict[str, str]]:
     return [dict(zip(titles, row, strict=True)) for row in rows]
 
 
+FLAGS = "`python -m ptb_lm.train` …"  # the title of a run's flags
+
+
+def rows_of_runs(results: Path) -> list[dict[str, str]]:
+    """The rows of the tables of runs, each with the preset that stands above its table."""
+    text = (results / "README.md").read_text()
+    inside = text[text.index("<!-- runs: ") : text.index("<!-- end of runs -->")]
+    found = []
+    for section in inside.split("### ")[1:]:
+        lines = [line for line in section.splitlines() if line.startswith("|")]
+        titles, _, *rows = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
+        preset = {"preset": section.splitlines()[0]}
+        found += [preset | dict(zip(titles, row, strict=True)) for row in rows]
+    return found
+
+
 def tables(results: Path) -> dict[str, dict[str, str]]:
     """Write the tables; return the row of each run by its folder's name."""
     done = script("table", "--results", results)
     assert (done.returncode, done.stderr) == (0, "")
-    rows = part(results / "README.md", "runs")
+    rows = rows_of_runs(results)
     names = [path.parent.name for path in results.glob("*/metrics.jsonl")]
     return {name: row for name in names for row in rows if f"({name})" in row["seeds"]}
 
@@ -156,9 +172,9 @@ def tables(results: Path) -> dict[str, dict[str, str]]:
 def test_a_row_says_what_the_run_s_files_say(results: Path) -> None:
     row, result, rows = tables(results)["long"], runs.result(results / "long"), runs.metrics(results / "long")
     best = rows[result["best_epoch"] - 1]
-    assert (row["config"], row["recipe"], row["model"]) == ("small", "tutorial", "torch basic")
+    assert row["preset"] == "small"
+    assert row[FLAGS].startswith("`--model basic --config small --recipe tutorial ")
     assert row["seeds"] == "[1](long)"
-    assert row["parameters"] == f"{result['parameters']:,}"
     assert row["epochs (best)"] == f"5 (best {result['best_epoch']})"
     assert row["train"] == f"{best['train_perplexity']:.2f}"
     assert row["valid"] == f"{result['valid_perplexity']:.2f}"
@@ -170,7 +186,6 @@ def test_a_row_says_what_the_run_s_files_say(results: Path) -> None:
     assert row["minutes"] == f"{result['seconds'] / 60:.0f}"
     environment = result["environment"]
     assert row["device"] == f"{environment['processor']}, threads: {environment['threads']}"
-    assert (row["tutorial's test"], row["curves"]) == ("", "")
 
 
 def test_runs_that_differ_in_their_seed_are_one_row(results: Path) -> None:
@@ -182,31 +197,34 @@ def test_runs_that_differ_in_their_seed_are_one_row(results: Path) -> None:
         values = [result[key] for result in of_each]
         spread = f"({min(values):.2f} to {max(values):.2f})"
         assert row[title].replace("*", "") == f"{sum(values) / 3:.2f} {spread}"
-    assert (row["recipe"], by_run["tutorial"]["recipe"]) == ("default", "tutorial")
+    assert "--recipe" not in row[FLAGS]
+    assert " --recipe tutorial " in by_run["tutorial"][FLAGS]
 
 
-def test_a_full_run_stands_beside_the_published_number(results: Path) -> None:
-    rows = tables(results)
-    assert rows["small-tutorial-cudnn-cpu"]["tutorial's test"] == "115.91"
-    assert {name for name, row in rows.items() if row["tutorial's test"]} == {"small-tutorial-cudnn-cpu"}
+def test_each_preset_has_a_table_under_what_was_published_of_it(results: Path) -> None:
+    presets = dict.fromkeys(row["preset"] for row in tables(results).values())
+    page = (results / "README.md").read_text()
+    sections = page[page.index("<!-- runs: ") : page.index("<!-- end of runs -->")].split("### ")[1:]
+    assert [section.splitlines()[0] for section in sections] == ["small", "medium", "demo"]
+    assert {*presets} == {"small", "medium", "demo"}
+    published = [re.findall(r"^The tutorial's .* test ([0-9.]+)\.$", section, re.M) for section in sections]
+    assert published == [["115.91"], ["82.07"], []]
 
 
 def test_penn_treebank_is_told_by_the_digest_where_there_is_one(results: Path) -> None:
     name = "small-tutorial-cudnn-cpu"
-    for folder, sha256, data, published in (
-        ("text", PENN_TREEBANK, "", "115.91"),
-        ("text", "0" * 64, "--data text", ""),
-        ("ptb", "0" * 64, "--data ./ptb", ""),
+    for folder, sha256, data in (
+        ("text", PENN_TREEBANK, ""),
+        ("text", "0" * 64, "--data text"),
+        ("ptb", "0" * 64, "--data ./ptb"),
     ):
         place = f"/elsewhere/{folder}"
         named = {"data": place, "source": {"path": place, "sha256": sha256}}
         runs.change(results / name / "config.json", lambda config, named=named: config.update(named))
         row = tables(results)[name]
-        assert row["tutorial's test"] == published
-        command = "python -m ptb_lm.train --model cudnn --config small --recipe tutorial"
-        assert row["command"] == f"`{command} {data}".rstrip() + "`"
+        assert row[FLAGS] == f"`--model cudnn --config small --recipe tutorial {data}".rstrip() + "`"
         short = part(results.parent / "README.md", "perplexities")
-        assert any(name in each["runs"] for each in short) == bool(published)
+        assert any(name in each["runs"] for each in short) == (not data)
 
 
 def test_runs_by_several_processes_are_rows_of_their_own(results: Path) -> None:
@@ -216,12 +234,12 @@ def test_runs_by_several_processes_are_rows_of_their_own(results: Path) -> None:
     one, bf16, two = (rows[f"seed-{seed}"] for seed in (1, 2, 3))
     assert one["seeds"] == "[1](seed-1)"
     assert one["device"] + ", processes: 2" == bf16["device"] == two["device"]
-    assert one["command"].replace(" medium ", " medium --devices 2 ") == two["command"]
-    assert two["command"].replace(" 2 ", " 2 --reduce-precision bf16 ", 1) == bf16["command"]
+    assert one[FLAGS].replace(" medium ", " medium --devices 2 ") == two[FLAGS]
+    assert two[FLAGS].replace(" 2 ", " 2 --reduce-precision bf16 ", 1) == bf16[FLAGS]
     in_environment(results / "long", devices=3, device="a GPU", cuda="13.0")
     long = tables(results)["long"]
     assert long["device"] == "a GPU, devices: 3"
-    assert " --devices 3 " in long["command"]
+    assert " --devices 3 " in long[FLAGS]
 
 
 def test_sessions_with_other_threads_are_named(results: Path) -> None:
@@ -236,7 +254,7 @@ def test_the_command_of_a_run_on_raw_text_prepares_it(results: Path, tmp_path: P
     text = runs.write_corpus(tmp_path / "text") / "train.txt"
     flags = ["--lowercase", "--min-count", "3", "--test-fraction", "0.2"]
     runs.train_run(text, results / "raw", *flags)
-    command = tables(results)["raw"]["command"]
+    command = tables(results)["raw"][FLAGS]
     assert f" --data train.txt --tokenize whitespace {' '.join(flags)} " in command
 
 
@@ -247,15 +265,14 @@ def test_the_command_of_a_tuned_run_says_what_it_began_with(results: Path, tmp_p
     begun = ["--init-from", str(results / "seed-1"), "--extend-vocabulary"]
     where = ["--data", str(data), "--run-dir", str(results / "tuned"), "--device", "cpu"]
     assert train.main([*where, *begun]) == 0
-    command = tables(results)["tuned"]["command"]
+    command = tables(results)["tuned"][FLAGS]
     assert " --data text --init-from seed-1 --extend-vocabulary " in command
 
 
 @pytest.mark.parametrize("name", ["seed-2", "tutorial", "long", "small-tutorial-cudnn-cpu", "going-on"])
 def test_the_command_is_that_of_the_run(results: Path, name: str) -> None:
-    command = shlex.split(tables(results)[name]["command"].strip("`"))
-    assert command[:3] == ["python", "-m", "ptb_lm.train"]
-    given = vars(train._parser().parse_args(command[3:]))
+    flags = shlex.split(tables(results)[name][FLAGS].strip("`"))
+    given = vars(train._parser().parse_args(flags))
     repeated = run_flags.new_config({flag: value for flag, value in given.items() if value is not None})
     run = RunDirectory(results / name).read_config()
     assert repeated.hyperparameters == run.hyperparameters
@@ -266,12 +283,12 @@ def test_the_command_is_that_of_the_run(results: Path, name: str) -> None:
 def test_a_run_that_is_going_on_has_what_it_has_done(results: Path) -> None:
     row, done = tables(results)["going-on"], runs.metrics(results / "going-on")
     best = min(done, key=lambda each: float(each["valid_perplexity"]))
-    assert (row["config"], row["recipe"]) == ("demo", "both")
+    assert row["preset"] == "demo"
     assert row["epochs (best)"] == f"{len(done)} of 1000, not ended (best {best['epoch']})"
     assert (row["train"], row["valid"]) == tuple(
         f"{best[f'{split}_perplexity']:.2f}" for split in ("train", "valid")
     )
-    assert not any(row[title] for title in ("test", "last: valid", "last: test", "minutes", "parameters"))
+    assert not any(row[title] for title in ("test", "last: valid", "last: test", "minutes"))
     assert int(row["words/s"].replace(",", "")) > 0
 
 
@@ -370,10 +387,9 @@ def test_a_preset_that_is_not_known_is_shown_as_it_is(results: Path) -> None:
         results / name / "config.json", lambda config: config.update(config="of-old", recipe="default")
     )
     row = tables(results)[name]
-    assert (row["config"], row["recipe"]) == ("of-old", "default")
-    assert row["command"] == "`python -m ptb_lm.train --model cudnn --config of-old`"
-    assert {title for title in row if row[title] != before[title]} == {"config", "recipe", "command"}
-    assert part(results / "README.md", "runs")[-1] == row
+    assert (row["preset"], row[FLAGS]) == ("of-old", "`--model cudnn --config of-old`")
+    assert {title for title in row if row[title] != before[title]} == {"preset", FLAGS}
+    assert rows_of_runs(results)[-1] == row
     steps = part(results / "README.md", "ablation of small")
     assert [step["beside the tutorial's"] for step in steps] == ["", ""]
 
@@ -562,13 +578,12 @@ def assert_on_axis(places: np.ndarray, values: np.ndarray) -> None:
 
 @installed("matplotlib")
 def test_a_curve_is_the_same_each_time(results: Path) -> None:
-    """So that a repository sees no change where there is none; a table then links it."""
+    """So that a repository sees no change where there is none."""
     pictures = []
     for _ in range(2):
         assert script("curve", results / "long").returncode == 0
         pictures.append((results / "long" / "curve.svg").read_bytes())
     assert pictures[0] == pictures[1]
-    assert tables(results)["long"]["curves"] == "[1](long/curve.svg)"
 
 
 def test_a_curve_without_matplotlib_is_one_sentence(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
