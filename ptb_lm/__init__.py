@@ -32,10 +32,10 @@ if _is_our_command():
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # ends it without a word, until one can be said
 
-    from ptb_lm import stopping, streams
+    from ptb_lm import signals, streams
 
     streams.prepare()
-    stopping.heard_from_the_start()
+    signals.heard_from_the_start()
 
 
 def __getattr__(name: str) -> "Any":

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
-from ptb_lm import flags, memory, stopping, streams
+from ptb_lm import flags, memory, signals, streams
 from ptb_lm.errors import DivergenceError, LostRankError, OutOfMemoryError, UserError
 
 if TYPE_CHECKING:  # it takes longer to import than --help should
@@ -149,7 +149,7 @@ def run(name: str, body: Callable[[], int]) -> int:
     """
     streams.prepare()
     try:
-        with stopping.heard(name), _flushed_stdout():
+        with signals.heard(name), _flushed_stdout():
             return body()
     except UserError as error:
         return _fail(name, str(error), EXIT_USAGE)
@@ -167,7 +167,7 @@ def run(name: str, body: Callable[[], int]) -> int:
         return _fail(name, f"{where}{what}{hint}", status)
     except MemoryError as error:
         return _fail(name, str(OutOfMemoryError(memory.asked(error))), EXIT_USAGE)
-    except stopping.Stopped as stopped:
+    except signals.Stopped as stopped:
         return _fail(name, str(stopped), stopped.exit_status)
     except KeyboardInterrupt:
         return _fail(name, "interrupted", EXIT_INTERRUPTED)

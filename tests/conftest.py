@@ -112,14 +112,15 @@ def _tensorflow_has_a_gpu() -> bool:
 # frameworks, so that scripts/test --quick stays quick. Most trainings start one: their record asks git for
 # the commit. What is slow within this process (a long training, a compiler) is not seen here: whoever writes
 # such a test marks it.
-COMPILERS = {"g++", "clang++", Path(os.environ.get("CXX", "g++")).name}
+ASKED_ONCE = {"g++", "clang++", Path(os.environ.get("CXX", "g++")).name, "uname"}
 _deeds: list[str] = []  # of the fixture or test at work
 _deeds_of_fixtures: dict[tuple[str, str], list[str]] = {}  # by name and where it is defined
 
 
 def _watch(event: str, arguments: tuple[object, ...]) -> None:
-    # The first model on a CPU asks the compiler for its version, whichever test that is in.
-    if event == "subprocess.Popen" and Path(str(arguments[0])).name not in COMPILERS:
+    # The first model on a CPU asks the compiler for its version, and the first record asks Python for its
+    # platform, whichever test that is in.
+    if event == "subprocess.Popen" and Path(str(arguments[0])).name not in ASKED_ONCE:
         _deeds.append(f"starts a process, {arguments[0]}")
     elif event == "import" and arguments[0] in SLOW_TO_IMPORT:
         _deeds.append(f"imports {arguments[0]}")

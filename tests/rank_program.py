@@ -161,11 +161,11 @@ def late(case: dict[str, Any], ranks: Any) -> dict[str, Any]:
     The process group ends with it. "found": what this rank was told at each place; "" if nothing.
     """
     from ptb_lm.errors import LostRankError
-    from ptb_lm.model import patience
+    from ptb_lm.model import timeouts
     from ptb_lm.torch_backend.ranks import TorchRanks
 
     seconds = case["seconds"]
-    with mock.patch.dict(os.environ, {patience.STEP: str(seconds)}):
+    with mock.patch.dict(os.environ, {timeouts.STEP: str(seconds)}):
         impatient = TorchRanks(ranks._store, ranks.rank, ranks.size)
     config = SMALL.replace(num_layers=1, hidden_size=7, num_steps=STEPS, batch_size=BATCH)
     model: Any = backend.build(

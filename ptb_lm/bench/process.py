@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from ptb_lm.bench.worker import Order
 
 # Far above what a compilation takes: a process that is silent for so long hangs.
-PATIENCE = 1800.0
+TIMEOUT = 1800.0
 
 
 class WorkerError(Exception):
@@ -45,13 +45,13 @@ class Process:
     Args:
         arguments: Of `python -m`.
         environment: Variables that it gets beside ours.
-        patience: Seconds after which a process that does not answer is ended.
+        timeout: Seconds after which a process that does not answer is ended.
     """
 
     def __init__(
-        self, *arguments: str, patience: float = PATIENCE, environment: Mapping[str, str] | None = None
+        self, *arguments: str, timeout: float = TIMEOUT, environment: Mapping[str, str] | None = None
     ) -> None:
-        self._patience = patience
+        self._timeout = timeout
         self._silent = False  # for longer than that
         # Not a pipe, which nobody would empty.
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close()
@@ -74,9 +74,9 @@ class Process:
         """
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        impatience = threading.Timer(self._patience, self._give_up)
-        impatience.daemon = True  # a Ctrl-C right after its start must not wait for it
-        impatience.start()
+        timer = threading.Timer(self._timeout, self._give_up)
+        timer.daemon = True  # a Ctrl-C right after its start must not wait for it
+        timer.start()
         try:
             self._process.stdin.write(line + "\n")
             self._process.stdin.flush()
@@ -84,7 +84,7 @@ class Process:
         except BrokenPipeError:
             answer = ""
         finally:
-            impatience.cancel()
+            timer.cancel()
         if not answer.endswith("\n"):
             raise WorkerError("failed", self._death())
         try:
@@ -118,7 +118,7 @@ class Process:
     def _death(self) -> str:
         status = self._process.wait()
         if self._silent:
-            return f"its process did not answer within {self._patience:g} s"
+            return f"its process did not answer within {self._timeout:g} s"
         if status < 0:
             memory = "; perhaps for want of memory" if status == -9 else ""
             return f"its process was ended by signal {-status}{memory}"

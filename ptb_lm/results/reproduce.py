@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
 
-from ptb_lm import cli, files, host, stopping, streams
+from ptb_lm import cli, files, host, signals, streams
 from ptb_lm.bench import rows
 from ptb_lm.errors import UserError
 from ptb_lm.results import command, keep, records, runs, table
@@ -119,7 +119,7 @@ class _Work:
         self._listen()
 
     def _listen(self) -> None:
-        for number in stopping.listened_to():
+        for number in signals.listened_to():
             signal.signal(number, self._hear)
 
     def _said(self, body: Callable[[], int]) -> int:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from ptb_lm import cli
 from ptb_lm.model.config import PRESETS
-from ptb_lm.results import ablation, checks, command, measured, runs, seed_table
+from ptb_lm.results import ablation, checks, command, measured, published_table, runs
 from ptb_lm.results.markdown import epochs, perplexity, table, write_part
 from ptb_lm.results.runs import Run
 
@@ -43,7 +43,7 @@ def write(results: Path) -> int:
     write_part(page, "second checks", checks.markdown(found))
     for config in ablation.STEPS:
         write_part(page, f"ablation of {config}", ablation.markdown(found, config))
-    write_part(page, seed_table.PART, seed_table.markdown(results))
+    write_part(page, published_table.PART, published_table.markdown(results))
     write_part(page, measured.PART, measured.markdown(results))
     front = results.parent / "README.md"
     if front.is_file():  # of a checkout

@@ -16,9 +16,9 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from ptb_lm.errors import LostRankError, UserError
-from ptb_lm.model.patience import ELSEWHERE, patience
 from ptb_lm.model.ranks import SeveralRanks
 from ptb_lm.model.tf_config import TRAINING_JOBS, tf_config
+from ptb_lm.model.timeouts import ELSEWHERE, timeout
 
 T = TypeVar("T")
 
@@ -56,7 +56,7 @@ def join(*, device: str, reduce_precision: str) -> "TensorFlowRanks":
             "its own CUDA_VISIBLE_DEVICES"
         )
     try:
-        seconds = patience(ELSEWHERE).total_seconds()
+        seconds = timeout(ELSEWHERE).total_seconds()
         options = tf.distribute.experimental.CommunicationOptions(timeout_seconds=seconds)
         return TensorFlowRanks(tf.distribute.MultiWorkerMirroredStrategy(communication_options=options))
     except (*LOST, tf.errors.UnknownError, ValueError) as error:
@@ -150,7 +150,7 @@ class TensorFlowRanks(SeveralRanks):
 
     def _lost(self, error: tf.errors.OpError) -> str:
         if isinstance(error, tf.errors.DeadlineExceededError):
-            return f"a rank did not answer for {patience(ELSEWHERE).total_seconds():.0f} seconds"
+            return f"a rank did not answer for {timeout(ELSEWHERE).total_seconds():.0f} seconds"
         # TensorFlow lists the tasks whose heartbeats stopped.
         tasks = TASK.findall(error.message) if "heartbeat" in error.message else []
         missing = sorted({self._of(*task) for task in tasks} - {self.rank})

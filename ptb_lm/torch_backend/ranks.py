@@ -17,14 +17,14 @@ from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
 from ptb_lm.errors import LostRankError, UserError
-from ptb_lm.model.patience import ELSEWHERE, STEP, patience
 from ptb_lm.model.ranks import SeveralRanks
+from ptb_lm.model.timeouts import ELSEWHERE, STEP, timeout
 from ptb_lm.torch_backend import gpu
 from ptb_lm.torch_backend.session import session
 
 T = TypeVar("T")
 
-NEARLY = 0.9  # of the patience: an exchange in the background began a little before it is waited for
+NEARLY = 0.9  # of the timeout: an exchange in the background began a little before it is waited for
 ROLL_CALL_SECONDS = 3.0  # how long the others have to say that they are still there
 TOLD_SECONDS = 2.0  # how long the first rank has to say what went wrong, before others do
 
@@ -45,7 +45,7 @@ def join(*, device: str, reduce_precision: str) -> "TorchRanks":
     if device != "cpu" and gpu.is_seen():
         check_gpus(local + 1)
         torch.cuda.set_device(local)
-    wait = patience(ELSEWHERE)
+    wait = timeout(ELSEWHERE)
     try:
         store, rank, size = next(iter(rendezvous("env://", timeout=wait)))
         store = PrefixStore(session(store, rank, size, seconds=wait.total_seconds()), store)
@@ -85,7 +85,7 @@ class TorchRanks(SeveralRanks):
     def __init__(self, store: Any, rank: int, size: int, *, reduce_precision: str = "fp32") -> None:
         self.rank, self.size, self.reduce_precision = rank, size, reduce_precision
         self._store = PrefixStore("ptb_lm", store)
-        self._in_step, self._elsewhere = patience(STEP), patience(ELSEWHERE)
+        self._in_step, self._elsewhere = timeout(STEP), timeout(ELSEWHERE)
         self._steps = dist.new_group(timeout=self._in_step)  # the default group waits as elsewhere
 
     def device_group(self, device: torch.device) -> Any:

@@ -4,7 +4,7 @@ import signal
 from types import FrameType, TracebackType
 from typing import Any
 
-from ptb_lm import stopping, streams
+from ptb_lm import signals, streams
 
 
 class Interrupted(Exception):  # noqa: N818 - not an error, but an end that was asked for
@@ -33,14 +33,14 @@ class StopRequest:
         self._previous: dict[int, Any] = {}
 
     def __enter__(self) -> "StopRequest":
-        self._previous = {number: signal.signal(number, self._handle) for number in stopping.listened_to()}
+        self._previous = {number: signal.signal(number, self._handle) for number in signals.listened_to()}
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self.signal_number is not None:
-            stopping.answered(self.signal_number)
+            signals.answered(self.signal_number)
         for number, handler in self._previous.items():
             signal.signal(number, handler)
 

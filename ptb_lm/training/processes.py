@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ptb_lm import cli, host, stopping, streams
+from ptb_lm import cli, host, signals, streams
 from ptb_lm.data.corpus import Corpus
 from ptb_lm.errors import DivergenceError, LostRankError, UserError
 from ptb_lm.model.choice import Choice
@@ -148,11 +148,11 @@ def joined(given: Mapping[str, Any]) -> Iterator[Ranks]:
         with contextlib.nullcontext() if ranks.first else _silent():
             yield ranks
     except (UserError, DivergenceError, OSError, LostRankError) as error:
-        stopping.answered(signal.SIGTERM)  # the launcher sends it to all, because one has ended
+        signals.answered(signal.SIGTERM)  # the launcher sends it to all, because one has ended
         if not ranks.failed(str(error)) or (isinstance(error, LostRankError) and not error.speaker):
             raise SystemExit(cli.EXIT_USAGE if isinstance(error, UserError) else cli.EXIT_FAILED) from None
         raise
-    except stopping.Stopped as stopped:
+    except signals.Stopped as stopped:
         if ranks.first:
             raise
         raise SystemExit(stopped.exit_status) from None

@@ -11,12 +11,10 @@ from ptb_lm.bench.process import Process, Worker, WorkerError
 pytestmark = pytest.mark.slow
 
 
-def process(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, *, patience: float = 60
-) -> Process:
+def process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, *, timeout: float = 60) -> Process:
     (tmp_path / "answering.py").write_text(textwrap.dedent(program))
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    return Process("answering", "an argument", patience=patience)
+    return Process("answering", "an argument", timeout=timeout)
 
 
 def test_a_line_is_answered_by_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,7 +63,7 @@ def test_a_process_that_hangs_is_ended_with_those_it_started(
         pathlib.Path({str(child)!r}).write_text(str(started.pid))
         time.sleep(600)
     """
-    answering = process(tmp_path, monkeypatch, program, patience=3)
+    answering = process(tmp_path, monkeypatch, program, timeout=3)
     with pytest.raises(WorkerError, match="did not answer within 3 s"):
         answering.ask("hello")
     answering.close()

@@ -6,7 +6,7 @@ import pytest
 import scaling
 from support import ROOT
 
-from ptb_lm.model.patience import SECONDS
+from ptb_lm.model.timeouts import SECONDS
 
 PAGE = (ROOT / "docs" / "scaling.md").read_text(encoding="utf-8")
 

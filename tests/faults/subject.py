@@ -19,7 +19,7 @@ from typing import NamedTuple, NoReturn
 import runs
 
 from faults.table import AS_PROMISED
-from ptb_lm import stopping, train
+from ptb_lm import signals, train
 from ptb_lm.errors import UserError
 from ptb_lm.training import saves, tensors, trainer
 from ptb_lm.training.averaging_schedule import Averages
@@ -101,13 +101,13 @@ class Subject:
             path.write_bytes(b"")
         start = time.monotonic()
         # A signal that comes before the child has a handler must end it, not what it has from its parent.
-        signal.pthread_sigmask(signal.SIG_BLOCK, stopping.SIGNALS)
+        signal.pthread_sigmask(signal.SIG_BLOCK, signals.SIGNALS)
         steps = self._steps = memoryview(mmap.mmap(-1, 8)).cast("Q")  # shared with the child
         child = os.fork()
         if not child:
             _count(steps)
             _work(work, log, trace_path)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, stopping.SIGNALS)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, signals.SIGNALS)
         try:
             meanwhile(child)
         finally:
@@ -147,15 +147,15 @@ def _work(work: Callable[[], int], log: Path, trace_path: Path) -> NoReturn:
     """Do some work as a process's first and last deed."""
     status = 70  # of a traceback
     try:
-        for number in stopping.SIGNALS:  # a shell's `&` and nohup make some ignored
+        for number in signals.SIGNALS:  # a shell's `&` and nohup make some ignored
             signal.signal(number, signal.SIG_DFL)
         trace = trace_path.open("w")  # stderr may be of no use
         file = os.open(log, os.O_WRONLY | os.O_APPEND)
         os.dup2(file, 1)
         os.dup2(file, 2)
         open_streams()
-        stopping.heard_from_the_start()  # as a command has it that was not forked
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, stopping.SIGNALS)
+        signals.heard_from_the_start()  # as a command has it that was not forked
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, signals.SIGNALS)
         trainer.READ_SECONDS = 0.0
         saves.SAVE_SECONDS = 0.02
         try:

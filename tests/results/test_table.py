@@ -43,8 +43,8 @@ Between.
 <!-- end of ablation of medium -->
 <!-- second checks: written by a script -->
 <!-- end of second checks -->
-<!-- seeds: written by a script -->
-<!-- end of seeds -->
+<!-- published figures: written by a script -->
+<!-- end of published figures -->
 <!-- benchmarks: written by a script -->
 <!-- end of benchmarks -->
 The end, with a \\backslash.

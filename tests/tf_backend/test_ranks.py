@@ -13,7 +13,7 @@ import runs
 
 from ptb_lm import train
 from ptb_lm.errors import UserError
-from ptb_lm.model import patience
+from ptb_lm.model import timeouts
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import SMALL
 
@@ -73,7 +73,7 @@ def test_who_is_lost_is_named(
     cluster: dict[str, Any], error: Any, sentence: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place(monkeypatch, cluster, next(iter(cluster)))
-    monkeypatch.setenv(patience.ELSEWHERE, "7")
+    monkeypatch.setenv(timeouts.ELSEWHERE, "7")
     said = "the heartbeat of these tasks stopped: /job:worker/replica:0/task:1"
     assert TensorFlowRanks(unconnected())._lost(error(None, None, said)) == sentence
 

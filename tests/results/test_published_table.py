@@ -9,15 +9,15 @@ import pytest
 from ptb_lm.bench import __main__ as bench
 from ptb_lm.bench import selection
 from ptb_lm.bench.reporting import published
-from ptb_lm.results import seed_table
+from ptb_lm.results import published_table
 from ptb_lm.training.run_directory import RunDirectory
 
 
 def rows(results: Path) -> dict[str, list[str]]:
     """The table's cells by its second column."""
-    lines = seed_table.markdown(results).splitlines()[2:]
+    lines = published_table.markdown(results).splitlines()[2:]
     cells = [[cell.strip() for cell in line.strip("| ").split(" | ")] for line in lines]
-    assert {len(row) for row in cells} == {len(seed_table.TITLES)}
+    assert {len(row) for row in cells} == {len(published_table.TITLES)}
     found = {row[1]: row for row in cells}
     assert len(found) == len(cells), "no row is there twice"
     return found
@@ -36,10 +36,10 @@ def test_a_figure_is_the_median_of_the_rows(tmp_path: Path) -> None:
         "`python -m ptb_lm.bench run ptb --workloads small --variants tensorflow/basic`",
         "[8,000 words a second](bench-ptb-cpu/report.md)",
     ]
-    assert found["small, train: LSTMBlockCell"][-1] == seed_table.NOT_MEASURED
+    assert found["small, train: LSTMBlockCell"][-1] == published_table.NOT_MEASURED
     assert found["small, train: BasicLSTMCell, two GPUs"][3:] == [
         "`python -m ptb_lm.bench run scaling --workloads small-batch-40 --variants torch-2-processes/basic`",
-        seed_table.NOT_MEASURED,
+        published_table.NOT_MEASURED,
     ]
 
 
@@ -88,7 +88,7 @@ def test_what_takes_too_long_at_the_full_batch_is_looked_for_among_fewer_rows(tm
     full = [bench_rows.row(**deep, variant="torch/block_fused")]
     bench_rows.write(tmp_path / "bench-acoustic-deep-cpu", full)
     name = "4x320-CE-long, train: PyTorch LSTMCell-basic"
-    assert rows(tmp_path)[name][-1] == seed_table.NOT_MEASURED
+    assert rows(tmp_path)[name][-1] == published_table.NOT_MEASURED
     fewer = [bench_rows.row(**deep, variant="torch/basic", cut="batch 2 of 32")]
     bench_rows.write(tmp_path / "bench-acoustic-deep-batch-2-cpu", fewer)
     by_fewer = "[250 ms (batch 2 of 32)](bench-acoustic-deep-batch-2-cpu/report.md)"
@@ -119,13 +119,13 @@ def test_scores_and_perplexities_are_those_of_the_files(tmp_path: Path) -> None:
     found = rows(tmp_path)
     template = "the template: test accuracy and ROC AUC, torch"
     assert found[f"{template} block"][-1] == "[accuracy 0.9650, AUC 0.9880](template-torch-block-cpu/log.txt)"
-    assert found[f"{template} basic"][-1] == seed_table.NOT_MEASURED
+    assert found[f"{template} basic"][-1] == published_table.NOT_MEASURED
     assert found["large: test perplexity"][-1] == "[78.29](large-tutorial-cudnn-cuda)"
 
 
 def test_every_published_figure_of_the_documents_has_a_row(tmp_path: Path) -> None:
     found = rows(tmp_path)
-    figures = [f for s in published.SOURCES if s.name not in seed_table.LATER for f in s.figures]
+    figures = [f for s in published.SOURCES if s.name not in published_table.LATER for f in s.figures]
     assert len(figures) > 50
     for figure in figures:
         cells = found[f"{figure.workload}, {figure.pass_name}: {figure.name}"]

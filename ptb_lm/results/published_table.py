@@ -1,4 +1,4 @@
-"""The seed table of results/README.md: each row of the documents that this project began with, beside ours.
+"""The table of published figures in results/README.md: each row of the documents that this began with.
 
 A row says what measures it here, the published figure, and our own, which is read from what is kept in
 results/; or why there is none. Where something else computed it than the row's name says, its cell says what:
@@ -20,7 +20,7 @@ from ptb_lm.bench.summary import summarise
 from ptb_lm.results.markdown import table
 from ptb_lm.training.run_directory import RunDirectory
 
-PART = "seeds"
+PART = "published figures"
 NOT_MEASURED = "not measured"
 TITLES = ("document", "row", "published", "here: command", "here: measured")
 # A published source that none of the documents is.

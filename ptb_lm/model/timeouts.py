@@ -14,7 +14,7 @@ SECONDS = {STEP: 45.0, ELSEWHERE: 300.0}
 MOST_SECONDS = 1e6  # timeouts of torch overflow with many more
 
 
-def patience(variable: str) -> timedelta:
+def timeout(variable: str) -> timedelta:
     """Return how long to wait, as the environment says or as usual.
 
     Args:

@@ -199,7 +199,7 @@ def test_a_command_that_is_stopped_as_it_starts_says_one_line(command: str, numb
 
 
 def test_a_command_that_is_stopped_before_it_can_say_so_says_nothing() -> None:
-    done = stopped_at_import("train", signal.SIGINT, "ptb_lm.stopping")
+    done = stopped_at_import("train", signal.SIGINT, "ptb_lm.signals")
     assert (done.returncode, done.stderr) == (-signal.SIGINT, "")
 
 
