@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from ptb_lm.bench.findings import Group, Result, Summary
 from ptb_lm.bench.reporting import formats, published
-from ptb_lm.bench.reporting.publication import Figure
+from ptb_lm.bench.reporting.publication import Figure, Source
 from ptb_lm.bench.rows import FILE
 from ptb_lm.bench.summary import summarise
 from ptb_lm.results.markdown import table
@@ -22,7 +22,7 @@ from ptb_lm.training.run_directory import RunDirectory
 
 PART = "published figures"
 NOT_MEASURED = "not measured"
-TITLES = ("document", "row", "published", "here: command", "here: measured")
+TITLES = ("row", "published", "here: command", "here: measured")
 # A published source that none of the documents is.
 LATER = ("TensorFlow models, pull request 2276, 2017",)
 # Where a workload's rows are kept; -DEVICE follows.
@@ -79,9 +79,8 @@ SCORES = re.compile(r"test accuracy ([\d.]+), AUC ([\d.]+)")
 
 
 class Row(NamedTuple):
-    """A row of the table, as its titles say."""
+    """A row of a document's table, as its titles say."""
 
-    document: str
     row: str
     published: str
     command: str
@@ -89,7 +88,7 @@ class Row(NamedTuple):
 
 
 def markdown(results: Path) -> str:
-    """Return the table.
+    """Return a table for each document.
 
     Args:
         results: The folder with what is kept.
@@ -98,8 +97,15 @@ def markdown(results: Path) -> str:
         UserError: Rows of a benchmark cannot be read.
     """
     kept = _Kept(results)
-    rows = [*_figures(kept), *_pictures(kept), *_claims(kept), *_perplexities(results), *_templates(results)]
-    return table(TITLES, rows)
+    of_documents: dict[str, list[Row]] = {}
+    found = (_figures(kept), _pictures(kept), _claims(kept), _perplexities(results), _templates(results))
+    for source, row in itertools.chain(*found):
+        of_documents.setdefault(source.name, []).append(row)
+    return "\n".join(
+        f"### [{source.name}]({source.url})\n\n{table(TITLES, of_documents[source.name])}"
+        for source in published.SOURCES
+        if source.name in of_documents
+    )
 
 
 class _Kept:
@@ -158,7 +164,7 @@ def _of(group: Group, result: Result, *, rate: bool) -> str:
     return f"{formats.significant(statistics.median(row.seconds_per_step for row in result.blocks) * 1e3)} ms"
 
 
-def _figures(kept: _Kept) -> Iterator[Row]:
+def _figures(kept: _Kept) -> Iterator[tuple[Source, Row]]:
     """Yield the rows that have numbers, what was measured on several machines together."""
     for source in published.SOURCES:
         if source.name in LATER:
@@ -170,12 +176,14 @@ def _figures(kept: _Kept) -> Iterator[Row]:
         for (workload, pass_name, variant, name), figures in alike.items():
             rate = figures[0].seconds_per_step is None
             suite, measured, answer = ELSEWHERE.get(name, (source.suite, workload, variant))
-            yield Row(
-                source.name,
-                f"{workload}, {pass_name}: {name}",
-                "; ".join(f"{_number(figure)} ({figure.hardware})" for figure in figures),
-                _command(suite, measured, answer),
-                kept.shown(measured, pass_name, answer, rate=rate),
+            yield (
+                source,
+                Row(
+                    f"{workload}, {pass_name}: {name}",
+                    "; ".join(f"{_number(figure)} ({figure.hardware})" for figure in figures),
+                    _command(suite, measured, answer),
+                    kept.shown(measured, pass_name, answer, rate=rate),
+                ),
             )
 
 
@@ -191,45 +199,49 @@ def _command(suite: str, workload: str, variant: str) -> str:
     return f"`python -m ptb_lm.bench run {suite} --workloads {workload} --variants {variant}`"
 
 
-def _pictures(kept: _Kept) -> Iterator[Row]:
+def _pictures(kept: _Kept) -> Iterator[tuple[Source, Row]]:
     (source,) = (each for each in published.SOURCES if each.suite == "acoustic")
     for workload, variants in PICTURED.items():
         for name, variant in variants.items():
             measured = kept.shown(workload, "train", variant, rate=False) if variant else WHY_NOT[name]
             command = _command(source.suite, workload, variant)
-            yield Row(source.name, f"{workload}, train: {name}", "a picture", command, measured)
+            yield source, Row(f"{workload}, train: {name}", "a picture", command, measured)
 
 
-def _claims(kept: _Kept) -> Iterator[Row]:
+def _claims(kept: _Kept) -> Iterator[tuple[Source, Row]]:
     """Yield what the thread on cuDNN says of three sizes, without numbers."""
     source = next(each for each in published.SOURCES if each.suite == "semantics")
     for workload, text in (("1024-1024-512", "faster than 3x1024"), ("3x1024", "slower than 1024-1024-512")):
-        yield Row(
-            source.name,
-            f"{workload}, train: TensorFlow",
-            f"{text}, without numbers",
-            _command(source.suite, workload, "tensorflow/cudnn"),
-            kept.shown(workload, "train", "tensorflow/cudnn", rate=False),
+        yield (
+            source,
+            Row(
+                f"{workload}, train: TensorFlow",
+                f"{text}, without numbers",
+                _command(source.suite, workload, "tensorflow/cudnn"),
+                kept.shown(workload, "train", "tensorflow/cudnn", rate=False),
+            ),
         )
 
 
-def _perplexities(results: Path) -> Iterator[Row]:
+def _perplexities(results: Path) -> Iterator[tuple[Source, Row]]:
     source = next(each for each in published.SOURCES if "large" in each.references and each.name not in LATER)
     cells = []
     for device in DEVICES:
         folder = f"large-tutorial-cudnn-{device}"
         if found := RunDirectory(results / folder).read_result():
             cells.append(f"[{found['final_test_perplexity']:.2f}]({folder})")
-    yield Row(
-        source.name,
-        "large: test perplexity",
-        "78.04",
-        "`scripts/reproduce large-tutorial`",
-        "; ".join(cells) or NOT_MEASURED,
+    yield (
+        source,
+        Row(
+            "large: test perplexity",
+            "78.04",
+            "`scripts/reproduce large-tutorial`",
+            "; ".join(cells) or NOT_MEASURED,
+        ),
     )
 
 
-def _templates(results: Path) -> Iterator[Row]:
+def _templates(results: Path) -> Iterator[tuple[Source, Row]]:
     """Yield the scores of the template program, with each cell of both frameworks."""
     for framework in ("torch", "tensorflow"):
         for model in ("basic", "block", "block_fused", "cudnn"):
@@ -238,12 +250,14 @@ def _templates(results: Path) -> Iterator[Row]:
                 folder = f"template-{framework}-{model}-{device}"
                 if scores := _scores(results / folder / "log.txt"):
                     cells.append(f"[accuracy {scores[0]}, AUC {scores[1]}]({folder}/log.txt)")
-            yield Row(
-                published.SOURCES[0].name,
-                f"the template: test accuracy and ROC AUC, {framework} {model}",
-                "not given",
-                f"`python examples/sequence_classification.py --framework {framework} --model {model}`",
-                "; ".join(cells) or NOT_MEASURED,
+            yield (
+                published.SOURCES[0],
+                Row(
+                    f"the template: test accuracy and ROC AUC, {framework} {model}",
+                    "not given",
+                    f"`python examples/sequence_classification.py --framework {framework} --model {model}`",
+                    "; ".join(cells) or NOT_MEASURED,
+                ),
             )
 
 

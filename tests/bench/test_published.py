@@ -82,7 +82,7 @@ def test_the_ratios_are_those_that_the_sources_state() -> None:
     assert ratio_of(choe, figure_of(choe, "small", "tensorflow/cudnn", "Tesla P40")) == pytest.approx(
         2.1, abs=0.05
     )
-    post = source_of("ptb", "A post")
+    post = source_of("ptb", "deeplearningathome")
     assert 1.9 < ratio_of(post, figure_of(post, "large", "plain-torch/cudnn", "GTX 1080")) < 2, "it says 2"
     forum = source_of("semantics", "forum")
     one_call = figure_of(forum, "3x1024", "one-call-torch/cudnn", "a GPU that is not named")

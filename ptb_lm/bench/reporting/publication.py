@@ -48,20 +48,20 @@ class Source:
 
     Attributes:
         name: Who or what, and when.
+        url: Where it is.
         suite: Ours that makes its measurements again.
         protocol: Versions and how it was measured.
         references: The variant that its ratios are to, by workload.
         figures: What it reports; empty if it shows pictures only.
-        url: Where it is, if it has a lasting address.
         remark: What a reader should know before comparing; "" for nothing.
     """
 
     name: str
+    url: str
     suite: str
     protocol: str
     references: Mapping[str, str] = field(default_factory=dict)
     figures: tuple[Figure, ...] = ()
-    url: str = ""
     remark: str = ""
 
     def reference(self, figure: Figure) -> Figure | None:

@@ -146,8 +146,9 @@ SOURCES = (
         ),
     ),
     Source(
-        name="A post on re-creating TensorFlow's tutorial in PyTorch, 2017",
+        name="deeplearningathome.com, PyTorch vs TensorFlow, 2017",
         suite="ptb",
+        url="http://deeplearningathome.com/2017/06/PyTorch-vs-Tensorflow-lstm-language-model.html",
         protocol="TensorFlow 1.2 (release candidate), PyTorch 0.1.12, Python 3, on a GTX 1080",
         references={"large": "tensorflow/basic"},
         figures=tuple(
@@ -164,15 +165,19 @@ SOURCES = (
         remark="the configuration is not named; its test perplexity, 78.04, is that of large",
     ),
     Source(
-        name="A comparison of TensorFlow and PyTorch on a stacked LSTM, 2019",
+        name="lcy-seso, Carrot: TensorFlow and PyTorch on a stacked LSTM, 2019",
         suite="stacked-lm",
+        url="https://github.com/lcy-seso/Carrot/tree/master/benchmarks/rnnlm",
         protocol=(
             "TensorFlow 2.0 alpha, PyTorch 1.3, CUDA 10.0, cuDNN 7.6.2, Ubuntu 16.04; 50 batches of 128 "
             "sequences after 10 to warm up; on a GeForce RTX 2080 Ti, or an Intel CPU of 6 cores (family 6, "
             "model 63)"
         ),
         references={"3x256": "torch/basic/eager"},
-        remark="its JIT is on the outer scope, all layers in one module",
+        remark=(
+            "its JIT is on the outer scope, all layers in one module; these figures are of an early version "
+            "of the page"
+        ),
         figures=(*_stacked(_CPU_6_CORES, _STACKED_CPU), *_stacked(_RTX_2080_TI, _STACKED_GPU)),
     ),
     Source(
@@ -189,6 +194,7 @@ SOURCES = (
     Source(
         name="NVIDIA developer forum, Use of cuDNN RNN",
         suite="semantics",
+        url="https://forums.developer.nvidia.com/t/use-of-cudnn-rnn/49466",
         protocol="cuDNN from C++, batch 128, 8 steps, 1024 units a layer; neither GPU nor version is named",
         references={"3x1024": "torch/cudnn"},
         figures=tuple(

@@ -25,7 +25,7 @@ def tables(groups: Sequence[Group]) -> Iterator[Captioned]:
         if source.suite != first.suite and measured.isdisjoint(figure.variant for figure in figures):
             continue
         about = " ".join(f"{text[0].upper()}{text[1:]}." for text in (source.protocol, source.remark) if text)
-        caption = f"{source.name}{f' ({source.url})' if source.url else ''}. {about}"
+        caption = f"{source.name} ({source.url}). {about}"
         if not figures:
             yield Captioned(caption=caption)
         for group in groups:
