@@ -113,13 +113,13 @@ def _add_reproduce(commands: _Commands) -> None:
     reproduce = commands.add_parser("reproduce", prog=REPRODUCE, description=text, help=text)
     reproduce.formatter_class = argparse.RawDescriptionHelpFormatter
     reproduce.epilog = (
-        f"{listed}\n  {'all (default)':<{width}}the usual results that this machine can make\n\n{_PROMISES}"
+        f"{listed}\n  {'all':<{width}}the usual results that this machine can make\n\n{_PROMISES}"
     )
     reproduce.add_argument("names", nargs="*", metavar="RESULT", help="what to make, in this order")
     reproduce.add_argument(
         "--dry-run",
         action="store_true",
-        help="print the commands for this machine, and do not run them",
+        help="print the commands for this machine, of all results if none is named, and run nothing",
     )
     reproduce.add_argument("--check", action="store_true", help="check the names and do nothing else")
     reproduce.set_defaults(function=_reproduce)
@@ -210,7 +210,8 @@ def _check(arguments: argparse.Namespace) -> int:
 
 
 def _reproduce(arguments: argparse.Namespace) -> int:
-
+    if not arguments.names and not arguments.dry_run:
+        raise UserError("say what to make: a result, or all, which takes hours; --help lists them")
     names = arguments.names or ["all"]
     for name in names:
         if name not in (*plan.RESULTS, "all"):

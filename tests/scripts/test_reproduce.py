@@ -279,6 +279,10 @@ def test_an_unknown_name_is_refused_before_anything_is_made(checkout: Path) -> N
     assert "unknown result 'smal'; choose from small" in refused(checkout, "small", "smal")
 
 
+def test_hours_of_work_are_not_begun_unless_they_are_named(checkout: Path) -> None:
+    assert "say what to make: a result, or all" in refused(checkout)
+
+
 def test_a_python_with_torch_that_lacks_something_is_refused(checkout: Path) -> None:
     modules = checkout.parent / "modules"
     modules.mkdir()
