@@ -165,7 +165,10 @@ RESULTS = {
     "gate": _result(
         "whether every implementation that is timed agrees with the NumPy reference: nothing is timed",
         (
-            Python(f"-m ptb_lm.bench check {asked} --device DEVICE --out results/gate-DEVICE/{name}.md")
+            Python(
+                f"-m ptb_lm.bench check {asked} --device DEVICE --out results/gate-DEVICE/{name}.md",
+                by_itself=True,
+            )
             for name, asked in suites_of_a_cpu.GATE.items()
         ),
     ),

@@ -16,6 +16,7 @@ from ptb_lm.results import command, keep, records, runs, table
 from ptb_lm.results.plan import left_out_of, results_of, steps_of
 from ptb_lm.results.steps import (
     Adapt,
+    Python,
     Race,
     Step,
     Suite,
@@ -154,11 +155,13 @@ class _Work:
         for step in left_out:
             line = self._named(command_line(step))
             streams.tell(f"{PROG}: {name}: {step.needs} is not installed, so this is left out: {line}")
+        failed = 0
         for step in steps:
             status = 128 + self.stopped if self.stopped else self._do(step)
-            if status:
+            if status and (self.stopped or not (isinstance(step, Python) and step.by_itself)):
                 return status
-        return 0
+            failed = failed or status
+        return failed
 
     def _do(self, step: Step) -> int:
         if isinstance(step, UnlessKept):

@@ -63,6 +63,7 @@ class Python:
     needs: str = ""
     stdout: str = ""  # the file that what it prints is kept in
     run: Train | None = None  # a run that it uses, which is trained first, unless it is finished
+    by_itself: bool = False  # nothing after it needs what it makes: if it fails, that is run even so
 
 
 @dataclass(frozen=True)

@@ -161,6 +161,15 @@ def test_a_step_of_an_ablation_has_the_flags_of_those_before_it(config: str) -> 
             assert after.flags.startswith(f"{before.flags} ")
 
 
+def test_a_suite_that_is_wrong_does_not_stop_the_check_of_the_others(
+    work: reproduce._Work, started: list[str]
+) -> None:
+    assert work._make("gate") == 1
+    assert [given.split()[3] for given in started] == [
+        *("ptb", "ptb", "ptb", "stacked-lm", "semantics", "template", "cells", "acoustic")
+    ]
+
+
 def test_a_command_that_uses_a_run_waits_for_its_training(work: reproduce._Work, started: list[str]) -> None:
     assert work._do(plan.RESULTS["using"].steps[0]) == 1
     assert [command.split()[:2] for command in started] == [["-m", "ptb_lm.train"]]

@@ -51,7 +51,7 @@ class Losses:
 
     def weights(self) -> problem.Weights:
         """Return the weights."""
-        return problem.weights(self.task.shapes, steps=self.task.config.num_steps, seed=self.seed)
+        return problem.language_weights(self.task, seed=self.seed)
 
     def facts(self) -> Iterable[bytes]:
         """Return all that the answer depends on."""

@@ -65,7 +65,7 @@ class Steps:
     @cached_property
     def weights(self) -> problem.Weights:
         """The weights to begin with."""
-        return problem.weights(self.task.shapes, steps=self.task.config.num_steps, seed=self.seed)
+        return problem.language_weights(self.task, seed=self.seed)
 
     @cached_property
     def text(self) -> Ids:

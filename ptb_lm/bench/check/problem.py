@@ -21,6 +21,7 @@ Shapes: B = batch, T = time steps, H = a layer's hidden units.
 """
 
 import math
+from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +31,7 @@ from ptb_lm.classifier import Batch
 from ptb_lm.data.text import Ids
 from ptb_lm.model import parameters
 from ptb_lm.model.cells.cell import MemoryGates
+from ptb_lm.model.config import Config
 
 Weights = dict[str, NDArray[np.float64]]
 
@@ -47,7 +49,28 @@ MULTIPLY_ADDS = 1e10
 LEAST_ROWS = 2
 
 
-def weights(shapes: parameters.Shapes, *, steps: int, seed: int, logits: float = LOGITS) -> Weights:
+def language_weights(task: LanguageTask, *, seed: int) -> Weights:
+    """Draw the weights of a language model; see `weights`."""
+    keep = {name: _keep_prob(name, task.config) for name in task.shapes}
+    return weights(task.shapes, steps=task.config.num_steps, seed=seed, keep=keep)
+
+
+def _keep_prob(name: str, config: Config) -> float:
+    """Return how probably dropout keeps a product of a matrix: by the mask of its input, or by its own."""
+    if name.endswith(".recurrent_kernel"):
+        return config.recurrent_keep_prob
+    words = config.embedding_keep_prob if name.endswith(".0.kernel") else 1.0
+    return config.keep_prob * words
+
+
+def weights(
+    shapes: parameters.Shapes,
+    *,
+    steps: int,
+    seed: int,
+    logits: float = LOGITS,
+    keep: Mapping[str, float] | None = None,
+) -> Weights:
     """Draw weights, float64, in values that float32 holds: the variant and the reference start from the same.
 
     Args:
@@ -55,6 +78,9 @@ def weights(shapes: parameters.Shapes, *, steps: int, seed: int, logits: float =
         steps: T.
         seed: Of the draw.
         logits: How far apart logits lie.
+        keep: How probably dropout keeps a product of each matrix, by name. What it keeps, it scales by
+            1 / keep. A sum's variance grows by as much, so the weights are smaller by the root. Otherwise
+            gates saturate, and the recurrence, close to chaos, multiplies what half precision rounds.
     """
     rng, drawn = np.random.default_rng(seed), {}
     for name, shape in shapes.items():
@@ -63,6 +89,8 @@ def weights(shapes: parameters.Shapes, *, steps: int, seed: int, logits: float =
             scale *= logits
         if name == "embedding" and "softmax.kernel" not in shapes:  # it is the softmax's kernel as well
             scale = logits / math.sqrt(shape[1])
+        if keep and (name.endswith("kernel") or (name == "embedding" and "softmax.kernel" not in shapes)):
+            scale *= math.sqrt(keep[name])
         array = rng.normal(0, scale, shape)
         cell = parameters.owner(name)
         if cell and cell.memory and name.endswith(f".{cell.memory.bias}"):
