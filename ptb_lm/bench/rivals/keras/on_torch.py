@@ -3,7 +3,6 @@
 import functools
 from typing import Any
 
-import ptb_lm.torch_backend  # noqa: F401  (what torch reads when it is imported)
 from ptb_lm.bench.rivals.keras import choose
 
 choose("torch")
