@@ -95,7 +95,8 @@ def _table(results: Path, suite: str, framework: str, title: str, changes: Seque
     groups = [_training(summary) for summary in summaries.values()]
     rows = [[change.title, *(_cell(group, change) for group in groups)] for change in changes]
     measured = "".join(
-        f"- {config}: {where(summary, framework)} ([report](../results/{folders[config]}/report.md))\n"
+        f"- {config}: {where(summary, results / folders[config], framework)} "
+        f"([report](../results/{folders[config]}/report.md))\n"
         for config, summary in summaries.items()
     )
     return f"{table([title, *(f'{config}:' for config in CONFIGS)], rows)}\nMeasured on:\n\n{measured}"

@@ -67,8 +67,8 @@ def write(root: Path) -> None:
     speed = summarise(results / MEASURED, baseline=LOOP)
     for page in PAGES:
         front = page == "README.md"
-        link = f"{'' if front else '../'}results/{MEASURED}/report.md"
-        text = f"{_about(speed, link)}\n\n{_table(speed.groups, SHORT if front else tuple(NAMES))}"
+        about = _about(speed, results / MEASURED, above="" if front else "../")
+        text = f"{about}\n\n{_table(speed.groups, SHORT if front else tuple(NAMES))}"
         write_part(root / page, "speed", text)
     for name, text in {
         "speed in float32": _with_source(results, FLOAT32, LOOP, lambda groups: _table(groups, tuple(NAMES))),
@@ -103,11 +103,12 @@ def _of_contention(folder: Path) -> str:
 def _with_source(results: Path, folder: str, baseline: str, show: Callable[[Sequence[Group]], str]) -> str:
     """Return the table of a benchmark's folder, with where it was measured; for a page in docs/."""
     summary = summarise(results / folder, baseline=baseline)
-    return f"{show(summary.groups)}\n{_measured(summary, f'../results/{folder}/report.md')}\n"
+    return f"{show(summary.groups)}\n{_measured(summary, results / folder, above='../')}\n"
 
 
-def _measured(summary: Summary, link: str) -> str:
-    return f"Measured on {where(summary)} ([report]({link}))."
+def _measured(summary: Summary, folder: Path, *, above: str) -> str:
+    """Say where a folder was measured, for a page that has results/ in the folder `above`."""
+    return f"Measured on {where(summary, folder)} ([report]({above}results/{folder.name}/report.md))."
 
 
 def _of_processes(groups: Sequence[Group]) -> str:
@@ -149,14 +150,14 @@ def _of_one_call(groups: Sequence[Group]) -> str:
     return table(titles, rows)
 
 
-def _about(summary: Summary, link: str) -> str:
+def _about(summary: Summary, folder: Path, *, above: str) -> str:
     lines = (
         "Each row is a training step by the tutorial's recipe. The plain loop is that of pytorch/examples'",
         "word_language_model: torch's modules and SGD. The first number is words per second (the median of",
         "the rounds). The ratio compares it with the plain loop in float32 (the geometric mean over",
         "processes, with its 95 % interval). The share of peak is relative to the machine's fastest matrix",
         "products.",
-        _measured(summary, link),
+        _measured(summary, folder, above=above),
     )
     return "\n".join(lines)
 
