@@ -89,9 +89,10 @@ def page(groups: Sequence[Group], repetitions: int) -> Iterator[str]:
         few = f"{100 * found.believable:.0f} of 100 such studies"
         units = " or ".join(distinct(f"{ratio.units} {PLURALS[ratio.unit]}" for ratio in ratios))
         yield f"## {group.name}, {original(group.repetitions[0][0].variant)} against itself\n"
+        alone = ALONE if len(group.results) == 2 else ""
         yield (
             f"{found.held} of {found.repetitions} intervals of {CLAIMED:.0%} contain 1, each of {units}; "
-            f"of right ones so few or fewer would be found in {few}.{ALONE if len(group.results) == 2 else ''}\n"
+            f"of right ones so few or fewer would be found in {few}.{alone}\n"
         )
         yield "| repetition | ratio | 95 % interval | holds |\n| --: | --: | --- | --- |"
         for number, ratio in enumerate(ratios, 1):
