@@ -1,4 +1,4 @@
-"""Keras on torch."""
+"""Keras on torch, as torch is by itself: without this package's settings of it."""
 
 import functools
 from typing import Any
