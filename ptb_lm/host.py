@@ -163,10 +163,19 @@ def _git_commit() -> str | None:
 
 
 def _processor() -> str:
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    except OSError:
-        pass
+    with contextlib.suppress(OSError):
+        if known := _of_cpuinfo(Path("/proc/cpuinfo").read_text()):
+            return known
     return platform.processor() or platform.machine()
+
+
+def _of_cpuinfo(text: str) -> str:
+    """Return what Linux calls its first processor; "" where it gives no name."""
+    facts: dict[str, str] = {}
+    for name, _, value in (line.partition(":") for line in text.splitlines()):
+        facts.setdefault(name.strip(), value.strip())
+    if "model name" in facts:
+        return facts["model name"]
+    # An ARM processor has numbers: of who designed it, and of its cores.
+    numbers = [f"{name} {facts[f'CPU {name}']}" for name in ("implementer", "part") if f"CPU {name}" in facts]
+    return " ".join(["ARM", *numbers]) if numbers else ""

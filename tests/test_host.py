@@ -103,6 +103,22 @@ def test_freed_memory_is_not_faulted_in_again() -> None:
     assert faults("host.keep_freed_memory()") < given_back / 20
 
 
+# Of a Xeon, of a Neoverse N1, and of a machine with neither.
+CPUINFO = {
+    "processor\t: 0\nmodel name\t: A Xeon @ 2:1\n\nprocessor\t: 1\n": "A Xeon @ 2:1",
+    (
+        "processor\t: 0\nBogoMIPS\t: 50.00\nCPU implementer\t: 0x41\nCPU architecture: 8\n"
+        "CPU part\t: 0xd0c\nCPU revision\t: 1\n\nprocessor\t: 1\nCPU implementer\t: 0x41\nCPU part\t: 0xd0d\n"
+    ): "ARM implementer 0x41 part 0xd0c",
+    "processor\t: 0\nhart\t: 2\nisa\t: rv64imafdc\n": "",
+}
+
+
+@pytest.mark.parametrize("text", CPUINFO)
+def test_a_processor_has_its_name_or_its_numbers(text: str) -> None:
+    assert host._of_cpuinfo(text) == CPUINFO[text]
+
+
 @pytest.mark.slow
 def test_the_commit_is_the_checkouts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Installed into the environment of another project, the package has no commit of its own."""

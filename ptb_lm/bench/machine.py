@@ -113,34 +113,37 @@ class Machine:
 
 def products(task: Task) -> list[Product]:
     """Return the distinct products of a task's training step: forward, by the input and by the weights."""
+    without = [] if isinstance(task, LanguageTask) else task.kernels_of_features
     found: dict[tuple[int, int, int, str], Product] = {}
-    for forward in _forward(task):
-        for product in _with_gradients(forward):
+    for kernel, forward in _forward(task):
+        for product in _with_gradients(forward, by_the_input=kernel not in without):
             found.setdefault(product[1:], product)
     return list(found.values())
 
 
-def _forward(task: Task) -> Iterator[Product]:
-    """Yield the products of a forward pass."""
+def _forward(task: Task) -> Iterator[tuple[str, Product]]:
+    """Yield the products of a forward pass, with the kernel's canonical name."""
     if isinstance(task, LanguageTask):
         inputs = task.batch_size * task.config.num_steps
         # The bias is a row of the kernel (ptb_lm.torch_backend.loss).
-        yield Product("softmax", inputs, task.config.layer_sizes[-1] + 1, task.vocabulary_size)
+        width, words = task.config.layer_sizes[-1] + 1, task.vocabulary_size
+        yield "softmax.kernel", Product("softmax", inputs, width, words)
     else:
         inputs = task.batch_size * task.steps
         outputs = inputs if task.config.loss == "ctc" else task.batch_size
         width, classes = task.shapes["dense.kernel"]
-        yield Product("dense layer", outputs, width, classes)
+        yield "dense.kernel", Product("dense layer", outputs, width, classes)
     for name, shape in task.shapes.items():
         if name.endswith(".recurrent_kernel"):
-            yield Product("recurrence", task.batch_size, shape[0], shape[1])
+            yield name, Product("recurrence", task.batch_size, shape[0], shape[1])
         elif name.endswith(".kernel") and not name.startswith(("softmax.", "dense.")):
-            yield Product("input projection", inputs, shape[0], shape[1])
+            yield name, Product("input projection", inputs, shape[0], shape[1])
 
 
-def _with_gradients(forward: Product) -> Iterator[Product]:
-    """Yield the product and those of its two gradients, with the factors as autograd finds them."""
+def _with_gradients(forward: Product, *, by_the_input: bool) -> Iterator[Product]:
+    """Yield the product and those of its gradients, with the factors as autograd finds them."""
     what, m, k, n, _ = forward
     yield forward
-    yield Product(f"{what}, gradient by the input", m, n, k, "second")
+    if by_the_input:
+        yield Product(f"{what}, gradient by the input", m, n, k, "second")
     yield Product(f"{what}, gradient by the weights", k, m, n, "first")

@@ -3,16 +3,16 @@
     seconds = max(FLOPs / GEMM rate, bytes of the products / copy rate) + bytes of the update / copy rate
 
 The rates are measured on the machine, the multiplication's in the variant's precision. Bytes are those of the
-W trained weights that every step uses, as if none stayed in a cache from one use to the next; a number that
-is computed with has u bytes, one that is kept k.
+W trained weights that every step uses; a number that is computed with has u bytes, one that is kept k.
 
 | | products | update |
 |---|--:|--:|
 | forward | W u | 0 |
 | train | 2 W u | W (u + 2 k), and W u where u is not k |
 
-The products read each weight and, in training, write its gradient. The update reads the gradient, reads and
-writes what is kept, and copies it to what is computed with where that is something else.
+The products read each weight once, as if it stayed in a cache for its other uses, and, in training, write its
+gradient once. The update reads the gradient, reads and writes what is kept, as if a cache held neither, and
+copies it to what is computed with where that is something else.
 
 An embedding that is not the softmax's kernel is not in W: of it a window uses few rows. The update has a time
 of its own, because no weight may move before the norm of all gradients is known, which needs all products.

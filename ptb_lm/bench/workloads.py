@@ -1,9 +1,10 @@
 """What is computed: the tasks of the benchmark, with the work that each declares.
 
 FLOPs count the multiply-adds of recurrent, softmax and dense layers only: 2 a multiply-add forward, 6 for a
-training step (the gradients by inputs and by weights cost as much as the forward pass, each). An embedding
-has none: words pick its rows, and their gradients are added into rows. With tied weights it is the softmax's
-kernel as well, whose multiply-adds are those of any other.
+training step (the gradients by inputs and by weights cost as much as the forward pass, each). A classifier's
+features have no gradient, so their kernels take 4. An embedding has none: words pick its rows, and their
+gradients are added into rows. With tied weights it is the softmax's kernel as well, whose multiply-adds are
+those of any other.
 
 Shapes: B = batch, T = time steps, I = input width, H = hidden units, V = vocabulary, U = labels a sequence.
 """
@@ -27,7 +28,9 @@ from ptb_lm.model.cells import LSTM
 from ptb_lm.model.config import Config
 from ptb_lm.model.frameworks import Framework
 
+# Forward and in a training step; and in one for the gradient by the inputs alone.
 FLOPS_A_MULTIPLY_ADD = {"forward": 2, "train": 6}
+FLOPS_OF_A_GRADIENT = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +66,10 @@ class LanguageTask:
         words = self.config.batch_size * self.config.num_steps
         softmax = self.config.layer_sizes[-1] * self.vocabulary_size
         return words * (_matrix_elements(self.shapes, (f"{self.config.cell}.",)) + softmax)
+
+    def flops(self, pass_name: str) -> int:
+        """Return the floating-point operations of a step."""
+        return self.multiply_adds * FLOPS_A_MULTIPLY_ADD[pass_name]
 
     def traffic(self, pass_name: str, precision: str) -> roofline.Traffic:
         """Return what a step must move between the device and its memory."""
@@ -149,13 +156,28 @@ class ClassifierTask:
     @property
     def multiply_adds(self) -> int:
         """Of a forward pass; padding is no work."""
-        frames = self.batch_size * self.steps
-        lengths_B = self.batch(seed=0).lengths_B
-        if lengths_B is not None:
-            frames = int(lengths_B.sum())
         dense = _matrix_elements(self.shapes, ("dense.",))
-        outputs = frames if self.config.loss == "ctc" else self.batch_size
-        return frames * _matrix_elements(self.shapes, (f"{LSTM}.",)) + outputs * dense
+        outputs = self._frames if self.config.loss == "ctc" else self.batch_size
+        return self._frames * _matrix_elements(self.shapes, (f"{LSTM}.",)) + outputs * dense
+
+    def flops(self, pass_name: str) -> int:
+        """Return the floating-point operations of a step."""
+        flops = self.multiply_adds * FLOPS_A_MULTIPLY_ADD[pass_name]
+        if pass_name == "train":
+            reading = sum(math.prod(self.shapes[name]) for name in self.kernels_of_features)
+            flops -= self._frames * reading * FLOPS_OF_A_GRADIENT
+        return flops
+
+    @property
+    def kernels_of_features(self) -> list[str]:
+        """The canonical names of the kernels that read the features, which need no gradient."""
+        bottom = parameters.directions(0, bidirectional=self.config.bidirectional)
+        return [f"{prefix}kernel" for prefix in bottom]
+
+    @property
+    def _frames(self) -> int:
+        lengths_B = self.batch(seed=0).lengths_B
+        return self.batch_size * self.steps if lengths_B is None else int(lengths_B.sum())
 
     @property
     def size(self) -> str:
@@ -218,7 +240,7 @@ class Workload:
         task = self.task
         return Work(
             parameters=sum(math.prod(shape) for shape in task.shapes.values()),
-            flops_per_step=task.multiply_adds * FLOPS_A_MULTIPLY_ADD[pass_name],
+            flops_per_step=task.flops(pass_name),
             items_per_step=task.items,
             unit=task.unit,
             precision=precision,

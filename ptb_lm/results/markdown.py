@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from ptb_lm.bench.intervals import LogMean
+from ptb_lm.bench.reporting import formats
 from ptb_lm.errors import UserError
 from ptb_lm.files import atomic_write
 from ptb_lm.results.runs import Run
@@ -33,8 +34,13 @@ def ratio(value: LogMean | None) -> str:
     """Return a ratio with its 95 % interval, if it has one; nothing if there is no ratio."""
     if value is None:
         return ""
-    interval = "" if value.interval is None else " ({:.2f} to {:.2f})".format(*value.interval)
-    return f"{value.estimate:.2f}{interval}"
+    known = "" if value.interval is None else f" ({interval(value.interval)})"
+    return f"{formats.times(value.estimate)}{known}"
+
+
+def interval(ends: tuple[float, float]) -> str:
+    """Return the interval of a ratio."""
+    return " to ".join(map(formats.end, ends))
 
 
 def table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

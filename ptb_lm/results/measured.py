@@ -6,6 +6,7 @@ from typing import Any
 
 from ptb_lm.bench import rows
 from ptb_lm.bench.findings import Summary, distinct
+from ptb_lm.errors import UserError
 from ptb_lm.results.markdown import table
 
 PART = "benchmarks"
@@ -23,13 +24,20 @@ def markdown(results: Path) -> str:
     return table(TITLES, sorted(found, key=lambda row: row[3], reverse=True))
 
 
-def where(summary: Summary, framework: str = "torch") -> str:
-    """Return the machine, the version of a framework and the commit of a benchmark's rows."""
+def where(summary: Summary, folder: Path, framework: str = "torch") -> str:
+    """Return the machine, the version of a framework if it is known, and the commit of a benchmark's rows.
+
+    Raises:
+        UserError: Nothing was measured.
+    """
+    if not any(result.blocks for group in summary.groups for result in group.results):
+        raise UserError(f"{folder}: nothing was measured")
     facts = {name: "/".join(values) for name, values in summary.environment.items()}
     on_cpu = facts["device"].startswith("cpu")
     machine = f"{facts['processor']}, {facts['cores']} cores" if on_cpu else facts["device"]
+    version = [f"{framework} {facts[framework]}"] if framework in facts else []
     commits = distinct(commit.partition(" ")[0][:7] for commit in summary.environment.get("commit", ()))
-    return f"{machine}, {framework} {facts[framework]}, commit {' and '.join(commits) or 'unknown'}"
+    return ", ".join([machine, *version, f"commit {' and '.join(commits) or 'unknown'}"])
 
 
 def of_study(facts: Mapping[str, Any]) -> str:

@@ -75,6 +75,7 @@ WHY_NOT = {
 # Figures that have no variant of their own suite, and (suite, workload, variant) of what answers. The
 # tutorial gives each GPU a whole batch.
 ELSEWHERE = {"BasicLSTMCell, two GPUs": ("scaling", "small-batch-40", "torch-2-processes/basic")}
+CUT = re.compile(r"^batch (\d+) of \d+$")  # how a row's `cut` says it
 SCORES = re.compile(r"test accuracy ([\d.]+), AUC ([\d.]+)")
 
 
@@ -145,6 +146,15 @@ class _Kept:
             cells.append(f"[{_of(group, result, rate=rate)}{cut}{by}]({folder}/report.md)")
         return "; ".join(cells) or self._why_not(workload, pass_name, variant)
 
+    def command(self, suite: str, workload: str, pass_name: str, variant: str) -> str:
+        """Return what measures a variant as it was measured: at the batch size of what is shown."""
+        if not variant:
+            return formats.NOTHING
+        command = f"python -m ptb_lm.bench run {suite} --workloads {workload} --variants {variant}"
+        cuts = [group.cuts for _, group, _ in self.found(workload, pass_name, variant)] or [[]]
+        batches = [[f" --batch-size {found[1]}" for cut in of if (found := CUT.match(cut))] for of in cuts]
+        return "; ".join(dict.fromkeys(f"`{command}{''.join(batch)}`" for batch in batches))
+
     def _why_not(self, workload: str, pass_name: str, variant: str) -> str:
         """Return why a variant was not measured, as far as rows say it."""
         folders = [f"{FOLDERS[workload]}-{device}" for device in DEVICES]
@@ -181,7 +191,7 @@ def _figures(kept: _Kept) -> Iterator[tuple[Source, Row]]:
                 Row(
                     f"{workload}, {pass_name}: {name}",
                     "; ".join(f"{_number(figure)} ({figure.hardware})" for figure in figures),
-                    _command(suite, measured, answer),
+                    kept.command(suite, measured, pass_name, answer),
                     kept.shown(measured, pass_name, answer, rate=rate),
                 ),
             )
@@ -193,18 +203,12 @@ def _number(figure: Figure) -> str:
     return f"{figure.rate:,.6g} words a second"
 
 
-def _command(suite: str, workload: str, variant: str) -> str:
-    if not variant:
-        return formats.NOTHING
-    return f"`python -m ptb_lm.bench run {suite} --workloads {workload} --variants {variant}`"
-
-
 def _pictures(kept: _Kept) -> Iterator[tuple[Source, Row]]:
     (source,) = (each for each in published.SOURCES if each.suite == "acoustic")
     for workload, variants in PICTURED.items():
         for name, variant in variants.items():
             measured = kept.shown(workload, "train", variant, rate=False) if variant else WHY_NOT[name]
-            command = _command(source.suite, workload, variant)
+            command = kept.command(source.suite, workload, "train", variant)
             yield source, Row(f"{workload}, train: {name}", "a picture", command, measured)
 
 
@@ -217,7 +221,7 @@ def _claims(kept: _Kept) -> Iterator[tuple[Source, Row]]:
             Row(
                 f"{workload}, train: TensorFlow",
                 f"{text}, without numbers",
-                _command(source.suite, workload, "tensorflow/cudnn"),
+                kept.command(source.suite, workload, "train", "tensorflow/cudnn"),
                 kept.shown(workload, "train", "tensorflow/cudnn", rate=False),
             ),
         )

@@ -1,5 +1,7 @@
 """Write the tables of speed in README.md and docs/ from what is in results/.
 
+Ratios are to the variants that the pages' words name, whatever baseline a folder's own report has.
+
 A part lies between `<!-- NAME: ... -->` and `<!-- end of NAME -->`. README.md and docs/performance.md both
 have the part speed. docs/scaling.md has the part scaling, and docs/semantics.md the part one call (of
 several layers, beside a call of each). All others are in docs/performance.md.
@@ -14,7 +16,7 @@ from ptb_lm.bench.reporting import formats
 from ptb_lm.bench.summary import summarise
 from ptb_lm.errors import UserError
 from ptb_lm.results import optimisations, profiles, scoring
-from ptb_lm.results.markdown import ratio, table, write_part
+from ptb_lm.results.markdown import interval, ratio, table, write_part
 from ptb_lm.results.measured import of_study, where
 
 MEASURED = "bench-precisions-cpu"
@@ -23,6 +25,7 @@ CONTENTION = "contention-medium-cpu"
 PEAK = "bench-peak-cuda"
 SCALING = "bench-scaling-cpu"
 SEMANTICS = "bench-semantics-cpu"
+LOOP = "plain-torch/cudnn"
 PAGES = ("README.md", "docs/performance.md")  # with the part speed
 # What the pages show, with what a reader calls it.
 NAMES = {
@@ -61,25 +64,27 @@ def write(root: Path) -> None:
         UserError: Rows cannot be read, or a page lacks its markers.
     """
     results, docs = root / "results", root / "docs"
-    speed = summarise(results / MEASURED)
+    speed = summarise(results / MEASURED, baseline=LOOP)
     for page in PAGES:
         front = page == "README.md"
-        link = f"{'' if front else '../'}results/{MEASURED}/report.md"
-        text = f"{_about(speed, link)}\n\n{_table(speed.groups, SHORT if front else tuple(NAMES))}"
+        about = _about(speed, results / MEASURED, above="" if front else "../")
+        text = f"{about}\n\n{_table(speed.groups, SHORT if front else tuple(NAMES))}"
         write_part(root / page, "speed", text)
     for name, text in {
-        "speed in float32": _with_source(results, FLOAT32, lambda groups: _table(groups, tuple(NAMES))),
+        "speed in float32": _with_source(results, FLOAT32, LOOP, lambda groups: _table(groups, tuple(NAMES))),
         "contention": _of_contention(results / CONTENTION),
         "torch's changes": optimisations.torch_changes(results),
         "profile": profiles.markdown(results),
         "TensorFlow's models": optimisations.tensorflow_models(results),
         "TensorFlow's changes": optimisations.tensorflow_changes(results),
-        "peak": _with_source(results, PEAK, _of_variants),
+        "peak": _with_source(results, PEAK, f"{LOOP}@tf32", _of_variants),
         "scoring": scoring.markdown(results),
     }.items():
         write_part(docs / "performance.md", name, text)
-    write_part(docs / "scaling.md", "scaling", _with_source(results, SCALING, _of_processes))
-    write_part(docs / "semantics.md", "one call", _with_source(results, SEMANTICS, _of_one_call))
+    scaling = _with_source(results, SCALING, "torch/cudnn", _of_processes)
+    write_part(docs / "scaling.md", "scaling", scaling)
+    one_call = _with_source(results, SEMANTICS, "torch/cudnn", _of_one_call)
+    write_part(docs / "semantics.md", "one call", one_call)
 
 
 def _of_contention(folder: Path) -> str:
@@ -95,14 +100,15 @@ def _of_contention(folder: Path) -> str:
         ) from None
 
 
-def _with_source(results: Path, folder: str, show: Callable[[Sequence[Group]], str]) -> str:
+def _with_source(results: Path, folder: str, baseline: str, show: Callable[[Sequence[Group]], str]) -> str:
     """Return the table of a benchmark's folder, with where it was measured; for a page in docs/."""
-    summary = summarise(results / folder)
-    return f"{show(summary.groups)}\n{_measured(summary, f'../results/{folder}/report.md')}\n"
+    summary = summarise(results / folder, baseline=baseline)
+    return f"{show(summary.groups)}\n{_measured(summary, results / folder, above='../')}\n"
 
 
-def _measured(summary: Summary, link: str) -> str:
-    return f"Measured on {where(summary)} ([report]({link}))."
+def _measured(summary: Summary, folder: Path, *, above: str) -> str:
+    """Say where a folder was measured, for a page that has results/ in the folder `above`."""
+    return f"Measured on {where(summary, folder)} ([report]({above}results/{folder.name}/report.md))."
 
 
 def _of_processes(groups: Sequence[Group]) -> str:
@@ -139,19 +145,19 @@ def _of_one_call(groups: Sequence[Group]) -> str:
     for group in groups:
         result = group.result("one-call-torch/cudnn")
         if result and result.ratio and result.ratio.interval:
-            low, high = result.ratio.interval
-            rows.append([group.pass_name, f"{result.ratio.estimate:.2f}", f"{low:.2f} to {high:.2f}"])
+            shown = formats.times(result.ratio.estimate), interval(result.ratio.interval)
+            rows.append([group.pass_name, *shown])
     return table(titles, rows)
 
 
-def _about(summary: Summary, link: str) -> str:
+def _about(summary: Summary, folder: Path, *, above: str) -> str:
     lines = (
         "Each row is a training step by the tutorial's recipe. The plain loop is that of pytorch/examples'",
         "word_language_model: torch's modules and SGD. The first number is words per second (the median of",
         "the rounds). The ratio compares it with the plain loop in float32 (the geometric mean over",
         "processes, with its 95 % interval). The share of peak is relative to the machine's fastest matrix",
         "products.",
-        _measured(summary, link),
+        _measured(summary, folder, above=above),
     )
     return "\n".join(lines)
 

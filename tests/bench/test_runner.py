@@ -326,7 +326,7 @@ def test_both_passes_and_another_batch_size(tmp_path: Path) -> None:
     recorded = rows(out)
     assert sorted(row["pass"] for row in recorded) == ["forward", "train"]
     work = {row["pass"]: row["work"] for row in recorded}
-    assert work["train"]["flops_per_step"] == 3 * work["forward"]["flops_per_step"]
+    assert 2 < work["train"]["flops_per_step"] / work["forward"]["flops_per_step"] < 3
     assert {row["work"]["items_per_step"] for row in recorded} == {2}
     assert "batch 2 ×" in work["train"]["description"]
     assert len({row["process"] for row in recorded}) == 1

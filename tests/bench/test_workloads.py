@@ -56,6 +56,9 @@ def test_the_work_of_a_classifier_counted_by_hand(loss: str) -> None:
     frames, dense = 21, 16
     lstm = frames * 2 * ((3 + 5) * 20 + (10 + 2) * 8)
     assert task.multiply_adds == lstm + dense * (frames if loss == "ctc" else 3)
+    assert task.flops("forward") == 2 * task.multiply_adds
+    # Of the features, 3 of each frame to both directions, nobody computes a gradient.
+    assert task.flops("train") == 6 * task.multiply_adds - 2 * frames * 2 * 3 * 20
 
 
 def test_sizes_of_the_published_tables() -> None:

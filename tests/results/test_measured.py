@@ -4,8 +4,10 @@ from pathlib import Path
 from typing import Any
 
 import bench_rows
+import pytest
 
 from ptb_lm.bench.summary import summarise
+from ptb_lm.errors import UserError
 from ptb_lm.results import measured
 
 
@@ -47,7 +49,7 @@ def test_a_folder_has_its_commit_machine_day_and_processes(tmp_path: Path) -> No
 
 def test_rows_without_a_commit_say_so(tmp_path: Path) -> None:
     write(tmp_path, day="2026-11-20", variants={"torch/basic": 3}, processor="A Xeon", device="cpu", cores=2)
-    found = measured.where(summarise(tmp_path))
+    found = measured.where(summarise(tmp_path), tmp_path)
     assert found == f"A Xeon, 2 cores, torch {bench_rows.ENVIRONMENT['torch']}, commit unknown"
     study = {"processor": "A Xeon", "cores": 2, "commit": None}
     assert measured.of_study(study) == "A Xeon, 2 cores, commit unknown"
@@ -56,3 +58,15 @@ def test_rows_without_a_commit_say_so(tmp_path: Path) -> None:
 def test_a_folder_without_a_measured_row_is_left_out(tmp_path: Path) -> None:
     bench_rows.write(tmp_path / "bench-none", [bench_rows.row(status="unavailable", reason="no GPU")])
     assert len(measured.markdown(tmp_path).splitlines()) == 2
+
+
+def test_rows_of_failures_alone_are_one_sentence(tmp_path: Path) -> None:
+    bench_rows.write(tmp_path, [bench_rows.unmeasured("failed", "out of memory")])
+    with pytest.raises(UserError, match=f"^{tmp_path}: nothing was measured$"):
+        measured.where(summarise(tmp_path), tmp_path)
+
+
+def test_a_framework_that_measured_nothing_has_no_version(tmp_path: Path) -> None:
+    write(tmp_path, day="2026-11-20", variants={"torch/basic": 3}, processor="A Xeon", device="cpu", cores=2)
+    found = measured.where(summarise(tmp_path), tmp_path, "tensorflow")
+    assert found == "A Xeon, 2 cores, commit unknown"

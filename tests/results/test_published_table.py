@@ -1,10 +1,12 @@
 """The table of published figures: ours are the rows's, and commands work."""
 
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 
 import bench_rows
 import pytest
+from support import ROOT
 
 from ptb_lm.bench import __main__ as bench
 from ptb_lm.bench import selection
@@ -78,10 +80,13 @@ def test_a_batch_that_was_cut_is_said_and_each_device_has_its_figure(tmp_path: P
     deep = {"suite": "acoustic", "workload": "4x320-CE-long", "variant": "torch/cudnn", "seconds": 10.0}
     bench_rows.write(tmp_path / "bench-acoustic-deep-cpu", [bench_rows.row(**deep, cut="batch 2 of 32")])
     bench_rows.write(tmp_path / "bench-acoustic-deep-cuda", [bench_rows.row(**{**deep, "seconds": 1.0})])
-    assert rows(tmp_path)["4x320-CE-long, train: PyTorch cuDNNLSTM"][-1].split("; ") == [
+    *_, command, measured = rows(tmp_path)["4x320-CE-long, train: PyTorch cuDNNLSTM"]
+    assert measured.split("; ") == [
         "[250 ms (batch 2 of 32)](bench-acoustic-deep-cpu/report.md)",
         "[25.0 ms](bench-acoustic-deep-cuda/report.md)",
     ]
+    whole = "python -m ptb_lm.bench run acoustic --workloads 4x320-CE-long --variants torch/cudnn"
+    assert command.split("; ") == [f"`{whole} --batch-size 2`", f"`{whole}`"]
 
 
 def test_what_takes_too_long_at_the_full_batch_is_looked_for_among_fewer_rows(tmp_path: Path) -> None:
@@ -141,8 +146,26 @@ def test_a_row_s_command_measures_its_variant(command: str) -> None:
     if words[:3] != ["python", "-m", "ptb_lm.bench"]:
         assert words[0] in ("–", "python", "scripts/reproduce")
         return
+    measures_its_variant(words)
+
+
+def test_a_command_of_a_cut_batch_measures_that_batch() -> None:
+    found = [row for row in rows(ROOT / "results").values() if "--batch-size" in row[2]]
+    assert found
+    for _, _, command, measured in found:
+        words = shlex.split(command.strip("`"))
+        measures_its_variant(words)
+        assert f" ms (batch {words[words.index('--batch-size') + 1]} of 32)" in measured
+
+
+def measures_its_variant(words: Sequence[str]) -> None:
     given = bench._parser().parse_args(words[3:])
     (workload,) = selection.selected(
-        selection.Options(suite=given.suite, workloads=tuple(given.workloads), variants=tuple(given.variants))
+        selection.Options(
+            suite=given.suite,
+            workloads=tuple(given.workloads),
+            variants=tuple(given.variants),
+            batch_size=given.batch_size,
+        )
     )
     assert given.variants[0] in {variant.name for variant in workload.variants}

@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 from support import ROOT
 
+from ptb_lm.bench import report_settings
+from ptb_lm.bench.report_settings import ReportSettings
 from ptb_lm.results import __main__ as results
 from ptb_lm.results import optimisations, profiles, scoring
 
@@ -133,8 +135,30 @@ def expected_ratio(folder: str, workload: str, fast: str, slow: str) -> str:
         assert len(of_one) == len(set(of_one)), "each process stands in one pair"
     means = [statistics.fmean(logs) for logs in by_process.values()]
     mean, half = statistics.fmean(means), T[len(means) - 1] * statistics.stdev(means) / math.sqrt(len(means))
-    low, high = math.exp(mean - half), math.exp(mean + half)
-    return f"{math.exp(mean):.2f} ({low:.2f} to {high:.2f})"
+    low, high = (shown_end(math.exp(end)) for end in (mean - half, mean + half))
+    return f"{math.exp(mean):.2f} ({low} to {high})"
+
+
+def shown_end(value: float) -> str:
+    """With the fewest decimals, two at least, that do not make 1 of another number."""
+    rounded = (f"{value:.{decimals}f}" for decimals in range(2, 9))
+    return next(text for text in rounded if float(text) != 1)
+
+
+def test_ratios_are_to_the_variant_of_the_words_whatever_baseline_a_report_has(checkout: Path) -> None:
+    """A table of each kind: those of the changes, and of one process and two, pair variants themselves."""
+    for folder, other in (
+        ("bench-precisions-cpu", "torch/cudnn"),
+        ("bench-float32-cpu", "torch/cudnn"),
+        ("bench-peak-cuda", "torch/cudnn/graph@tf32"),
+        ("bench-semantics-cpu", "one-call-torch/cudnn"),
+        ("bench-scaling-cpu", "torch/basic"),
+        ("bench-optimisations-medium-cpu", "torch/block"),
+    ):
+        report_settings.write(checkout / "results" / folder, ReportSettings(baseline=other))
+    write(checkout)
+    for name in PAGES:
+        assert (checkout / name).read_text() == (ROOT / name).read_text()
 
 
 def test_two_processes_are_as_fast_as_the_rows_say_with_an_interval() -> None:
@@ -173,6 +197,27 @@ def test_what_a_change_gained_is_the_ratio_of_a_model_with_it_and_without_it(che
     assert found["the softmax in one buffer"] == ["2.00 (2.00 to 2.00)", "1.00 (1.00 to 1.00)"]
     assert found["nothing: `cudnn`, measured twice"] == ["1.00 (1.00 to 1.00)"] * 2
     assert found["fast masks"] == ["not measured"] * 2
+
+
+def test_what_the_kernels_gained_is_beside_what_computes_without_them_today() -> None:
+    found = cells(part(ROOT / "docs" / "performance.md", "torch's changes"))
+    pair = "torch/block_fused", "without-packed-recurrence/custom"
+    assert found["`block_fused`: kernels of our own"] == [
+        expected_ratio(f"bench-optimisations-{config}-cpu", config, *pair) for config in ("small", "medium")
+    ]
+
+
+def test_rows_of_today_have_one_model_without_kernels(checkout: Path) -> None:
+    earlier = "without-packed-recurrence/custom"
+    for config in ("small", "medium"):
+        path = checkout / "results" / f"bench-optimisations-{config}-cpu" / "rows.jsonl"
+        lines = path.read_text().splitlines(keepends=True)
+        path.write_text("".join(line for line in lines if json.loads(line).get("variant") != earlier))
+    found = cells(optimisations.torch_changes(checkout / "results"))
+    pair = "torch/block_fused", "without-own-kernels/custom"
+    assert found["`block_fused`: kernels of our own"] == [
+        expected_ratio(f"bench-optimisations-{config}-cpu", config, *pair) for config in ("small", "medium")
+    ]
 
 
 def test_a_profile_s_kinds_are_sums_of_its_operations() -> None:

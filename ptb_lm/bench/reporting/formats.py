@@ -31,8 +31,15 @@ def interval(value: LogMean | None) -> str:
     """Return the interval of a ratio, if it has one."""
     if value is None or value.interval is None:
         return NOTHING
-    low, high = value.interval
-    return f"{times(low)}–{times(high)}"
+    return "–".join(map(end, value.interval))
+
+
+def end(value: float) -> str:
+    """Return an end of a ratio's interval: with so many decimals that it is on the right side of 1."""
+    decimals = 2
+    while round(value, decimals) == 1 and not math.isclose(value, 1):
+        decimals += 1
+    return times(value) if decimals == 2 else f"{value:.{decimals}f}"
 
 
 def percent(fraction: float) -> str:

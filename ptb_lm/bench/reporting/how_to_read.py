@@ -40,8 +40,9 @@ compilation) is not part of the timed steps.
 The roofline is an estimate of a language model's step at best on this machine: its FLOPs at the GEMM rate (or
 the weights at the rate at which the machine copies memory, if that takes longer), and, in training, its
 update at that copy rate, which must wait for the norm of all gradients; both rates are of the same round. The
-fraction is that time over the measured one. What stays in a cache is counted as if it did not; activations,
-and that the time steps of an LSTM wait for each other, are not counted.
+fraction is that time over the measured one. The products are counted to read each weight once, however often
+they use it, and to write its gradient once; the update reads both anew, though a cache may still hold them.
+Activations, and that the time steps of an LSTM wait for each other, are not counted.
 
 Published figures are of other machines and years: their ratios compare, their times do not.
 """

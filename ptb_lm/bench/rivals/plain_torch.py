@@ -1,12 +1,16 @@
-"""The torch loop that people write, without this package: what the models' speed is compared with.
+"""The torch loop that people write: what the models' speed is compared with.
 
 After pytorch/examples' word_language_model: nn.Embedding, nn.LSTM, nn.Linear, cross_entropy, clip_grad_norm_
 and SGD. Of torch.nn.LSTM's two biases the second is frozen at zero here, so that it does the same work as
 every other variant and can be held to the same numbers; that saves it next to nothing.
 
+A process that runs it has none of this package's settings of torch. torch is imported before
+ptb_lm.torch_backend, which comes too late to set how long OpenMP's threads spin, and the processor keeps
+denormal numbers. The weights' names, the device and the precisions alone are the package's.
+
 What people add to make it faster is there too: torch.autocast in bfloat16, with weights in float32; and
 torch.compile of the module, with its default settings: it stops at torch.nn.LSTM. The model
-cudnn-kept-memory has the allocator's setting of this package (ptb_lm.host), and nothing else of it.
+cudnn-kept-memory has one setting of this package, the allocator's (ptb_lm.host).
 
 Shapes: B = batch, T = time steps, E = embedding width, L = layers, H = hidden units, V = vocabulary.
 """
@@ -68,6 +72,7 @@ class PlainLoop(TorchModel):
     def __init__(self, config: Config, weights: Mapping[str, NDArray[Any]], choice: Choice) -> None:
         refusals.check(config, "torch's own modules")
         super().__init__(dataclasses.replace(choice, model="cudnn"))
+        torch.set_flush_denormal(False)  # torch's default, which TorchModel has changed
         if self.device.type == "cpu" and choice.precision == "bf16" and not cpu.has_bfloat16_lstm():
             raise UserError("torch.autocast cannot run torch.nn.LSTM in bfloat16 on this processor")
         if choice.model == KEPT_MEMORY and self.device.type == "cpu":

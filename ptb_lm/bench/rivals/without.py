@@ -11,6 +11,9 @@ from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
+import ptb_lm.torch_backend  # noqa: F401  (what torch reads when it is imported, as of the model itself)
+
+# isort: split
 import torch
 from numpy.typing import NDArray
 from torch import Tensor

@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ptb_lm import cli, host
+from ptb_lm.errors import UserError
 from ptb_lm.files import atomic_write
 from ptb_lm.model.config import RECIPES
 
@@ -53,7 +54,7 @@ def measure(arguments: argparse.Namespace) -> int:
 
 
 def _ways() -> dict[str, dict[str, str]]:
-    cores = len(os.sched_getaffinity(0))
+    cores = len(host.cores())
     ways: dict[str, dict[str, str]] = {
         "as the package sets it": {},
         "spin for ever (OMP_WAIT_POLICY=active)": {"OMP_WAIT_POLICY": "active"},
@@ -78,13 +79,23 @@ def _running(command: list[str] | None) -> Iterator[None]:
 
 
 def _measured(command: str, waits: dict[str, str]) -> float:
+    """Return the words per second that a process of its own does.
+
+    Raises:
+        UserError: It refuses, with this sentence.
+        subprocess.CalledProcessError: It failed; its stderr has been shown.
+    """
     done = subprocess.run(
         [sys.executable, *shlex.split(command)[1:], "--step"],
         capture_output=True,
         text=True,
-        check=True,
         env={**os.environ, **waits},
     )
+    if done.returncode == cli.EXIT_USAGE:
+        raise UserError(done.stderr.splitlines()[-1].partition(": ")[2])
+    if done.returncode:
+        sys.stderr.write(done.stderr)
+        done.check_returncode()
     return float(done.stdout.splitlines()[-1])
 
 

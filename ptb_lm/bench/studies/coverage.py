@@ -21,9 +21,14 @@ from typing import NamedTuple
 from ptb_lm.bench.findings import Group, Result, distinct, paired
 from ptb_lm.bench.intervals import Ratio
 from ptb_lm.bench.reporting import formats
+from ptb_lm.bench.variants import original
 from ptb_lm.errors import UserError
 
 CLAIMED = 0.95
+PLURALS = {"process": "processes", "round": "rounds"}
+ALONE = (
+    " The two were measured alone, seconds apart: in a suite of many variants intervals may hold less often."
+)
 
 
 class Coverage(NamedTuple):
@@ -59,7 +64,7 @@ def repeated(group: Group, repetitions: int) -> list[Ratio]:
     if len(group.repetitions) != 1:
         raise UserError(f"{group.name}: exactly one program must be measured twice (NAME and NAME#again)")
     again = group.repetitions[0][0]
-    first = group.result(again.variant.replace("#again", ""))
+    first = group.result(original(again.variant))
     assert first is not None, "or it were no repetition"
     rounds = [row.round for row in first.blocks]
     parts = list(_parts(rounds, repetitions))
@@ -82,12 +87,12 @@ def page(groups: Sequence[Group], repetitions: int) -> Iterator[str]:
         ratios = repeated(group, repetitions)
         found = coverage(ratios)
         few = f"{100 * found.believable:.0f} of 100 such studies"
-        units = "/".join(map(str, distinct(f"{ratio.units} {ratio.unit}es" for ratio in ratios)))
-        yield f"## {group.name}, {group.baseline} against itself\n"
+        units = " or ".join(distinct(f"{ratio.units} {PLURALS[ratio.unit]}" for ratio in ratios))
+        yield f"## {group.name}, {original(group.repetitions[0][0].variant)} against itself\n"
+        alone = ALONE if len(group.results) == 2 else ""
         yield (
             f"{found.held} of {found.repetitions} intervals of {CLAIMED:.0%} contain 1, each of {units}; "
-            f"of right ones so few or fewer would be found in {few}. The two were measured alone, "
-            "seconds apart: in a suite of many variants intervals may hold less often.\n"
+            f"of right ones so few or fewer would be found in {few}.{alone}\n"
         )
         yield "| repetition | ratio | 95 % interval | holds |\n| --: | --: | --- | --- |"
         for number, ratio in enumerate(ratios, 1):

@@ -55,10 +55,11 @@ def profile(arguments: argparse.Namespace) -> int:
         model.read([])
     order = "self_device_time_total" if on_gpu else "self_cpu_time_total"
     table = profiled.key_averages().table(sort_by=order, row_limit=25, max_name_column_width=60)
-    facts = host.environment()
+    facts = {**host.environment(), **model.environment()}
     text = (
         f"{arguments.command}\ntorch {torch.__version__}, {arguments.steps} steps, {model.engine}\n"
-        f"Measured on {facts['processor']}, {facts['cores']} cores, commit {facts['commit'] or 'unknown'}\n"
+        f"Measured on {facts['processor']}, {facts['cores']} cores, {facts['device']}, "
+        f"commit {facts['commit'] or 'unknown'}\n"
         f"{table}\n"
     )
     print(text)

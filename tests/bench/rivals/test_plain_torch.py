@@ -1,5 +1,8 @@
 """The loops that people write in torch: each computes what the reference does, in each of its precisions."""
 
+import importlib.util
+import os
+import re
 import subprocess
 import sys
 from typing import Any
@@ -125,6 +128,46 @@ def test_the_tutorial_s_configurations_are_not_refused() -> None:
     assert RECIPES["default"]["medium"].variational, "which is refused above"
     for config in PRESETS["test"], PRESETS["medium"].replace(hidden_size=4):
         built("cudnn", config)
+
+
+def test_the_plain_loop_s_process_keeps_denormal_numbers() -> None:
+    torch.set_flush_denormal(True)
+    loop = built("cudnn-kept-memory")
+    assert (torch.full((), 1e-38) * 0.01).item() > 0
+    loop.train_step(*TASK.window(seed=1), loop.zero_state(20), learning_rate=0.5)
+    assert (torch.full((), 1e-38) * 0.01).item() > 0
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="OpenMP's library may be another")
+@pytest.mark.parametrize(
+    ("module", "ours"),
+    [
+        ("ptb_lm.torch_backend.backend", True),
+        ("ptb_lm.bench.rivals.without", True),
+        ("ptb_lm.bench.rivals.plain_torch", False),
+        ("ptb_lm.bench.rivals.keras.on_torch", False),
+    ],
+)
+def test_openmp_s_threads_spin_as_the_package_sets_it_in_its_own_models_alone(
+    module: str, ours: bool
+) -> None:
+    if "keras" in module and importlib.util.find_spec("keras") is None:
+        pytest.skip("Keras is not installed")
+    unset = {
+        name: value for name, value in os.environ.items() if name not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", f"import ptb_lm.bench.worker, {module}"],
+        env={**unset, "OMP_DISPLAY_ENV": "verbose"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    found = re.search(r"GOMP_SPINCOUNT = '(\d+)'", done.stderr)
+    if found is None:
+        pytest.skip("OpenMP's library is not GNU's")
+    assert (found[1] == "20000") == ours
 
 
 FAULTS = """

@@ -53,6 +53,24 @@ def test_the_command_says_how_many_hold(tmp_path: Path, capsys: pytest.CaptureFi
     assert studies.main(["coverage", str(tmp_path)]) == 0
     printed = capsys.readouterr().out
     assert printed.count("| yes |") + printed.count("| no |") == 20
-    assert f"{printed.count('| yes |')} of 20 intervals of 95% contain 1" in printed
+    assert printed.startswith("## small, train, torch/basic against itself\n")
+    assert f"{printed.count('| yes |')} of 20 intervals of 95% contain 1, each of 5 processes; " in printed
+    assert "The two were measured alone" in printed
     assert studies.main(["coverage", str(tmp_path), "--repetitions", "60"]) == 2
     assert "100 rounds are too few for 60 intervals" in capsys.readouterr().err
+
+
+def test_what_was_measured_among_others_is_named_and_not_said_to_be_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    speeds = {"torch/basic": 1.0, "torch/cudnn@bf16": 2.0, "torch/cudnn#again@bf16": 2.0}
+    rows = list(bench_rows.rounds(speeds, count=12))
+    for row in rows:
+        row["process"] = [*speeds].index(row["variant"])
+        row["work"] = {**bench_rows.WORK, "precision": "bf16" if "@bf16" in row["variant"] else "fp32"}
+    bench_rows.write(tmp_path, rows)
+    assert studies.main(["coverage", str(tmp_path), "--repetitions", "2"]) == 0
+    printed = capsys.readouterr().out
+    assert printed.startswith("## small, train, torch/cudnn@bf16 against itself\n")
+    assert ", each of 6 rounds; " in printed
+    assert "alone" not in printed

@@ -1,14 +1,17 @@
 """The studies of a step: what they measure is the model that the package trains."""
 
 import json
+import os
+import platform
 from pathlib import Path
 
 import pytest
 import runs
+import torch
 
 from ptb_lm import host
 from ptb_lm.bench.studies import __main__ as studies
-from ptb_lm.bench.studies import scoring
+from ptb_lm.bench.studies import contention, scoring
 from ptb_lm.torch_backend import cpu, gemm
 
 
@@ -23,7 +26,8 @@ def test_a_profile_names_the_operations_its_command_and_its_machine(
     assert kept in capsys.readouterr().out
     assert kept.startswith(f"python -m ptb_lm.bench.studies profile torch/cudnn {' '.join(flags)}\n")
     facts = host.environment()
-    assert f"\nMeasured on {facts['processor']}, {facts['cores']} cores, commit " in kept
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else f"cpu ({platform.machine()}, "
+    assert f"\nMeasured on {facts['processor']}, {facts['cores']} cores, {device}" in kept
     assert "aten::mm" in kept or "ptb_lm::multiply" in kept
     if cpu.chosen().kernels == "native":
         assert "ptb_lm::cross_entropy" in kept
@@ -34,6 +38,21 @@ def test_contention_times_steps(capsys: pytest.CaptureFixture[str]) -> None:
     """In a process of its own for each way to wait; here in ours."""
     assert studies.main(["contention", "--config", "test", "--seconds", "0.01", "--step"]) == 0
     assert float(capsys.readouterr().out) > 0
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(torch.cuda.is_available(), reason="nothing is refused")
+def test_what_a_timed_process_refuses_is_the_study_s_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    found = refusal(capsys, "contention", "--config", "test", "--precision", "tf32")
+    assert found == "--precision tf32 needs a CUDA device, and this is a CPU\n"
+
+
+def test_contention_knows_the_cores_where_the_system_tells_no_affinity(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delattr(os, "sched_getaffinity", raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: 3)
+    assert {"OMP_NUM_THREADS": "2"} in contention._ways().values()
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,8 @@
-"""Keras on torch."""
+"""Keras on torch, as torch is by itself: without this package's settings of it."""
 
 import functools
 from typing import Any
 
-import ptb_lm.torch_backend  # noqa: F401  (what torch reads when it is imported)
 from ptb_lm.bench.rivals.keras import choose
 
 choose("torch")

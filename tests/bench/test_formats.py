@@ -1,0 +1,33 @@
+"""Numbers as people read them."""
+
+import math
+
+import pytest
+
+from ptb_lm.bench.intervals import LogMean
+from ptb_lm.bench.reporting import formats
+from ptb_lm.results import markdown
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (0.994, "0.99"),
+        (0.9958, "0.996"),
+        (0.99962, "0.9996"),
+        (1.0, "1.00"),
+        (math.exp(1e-16), "1.00"),
+        (1.0023, "1.002"),
+        (1.0052, "1.01"),
+        (0.0123, "0.012"),
+    ],
+)
+def test_an_end_of_an_interval_is_on_the_right_side_of_1(value: float, shown: str) -> None:
+    assert formats.end(value) == shown
+
+
+def test_pages_and_reports_show_ends_alike() -> None:
+    near = LogMean(mean=math.log(0.9), error=0.05146, freedom=9999)
+    assert near.interval == pytest.approx((0.8136439, 0.9955215))
+    assert formats.ratio(near) == "0.90 (0.81–0.996)"
+    assert markdown.ratio(near) == "0.90 (0.81 to 0.996)"
