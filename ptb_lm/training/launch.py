@@ -146,6 +146,7 @@ def _resumed(trainer: Trainer, command: str) -> Row | None:
     result = directory.read_result()
     # A run that went on and has not been tested since still has the result of its earlier end.
     if result and trainer.progress.epoch == trainer.config.epochs == result["epochs"]:
+        directory.restore_metrics(trainer.progress.rows)
         cli.remark(f"the run in {directory.path} is finished; to train it further, give more --epochs")
         return result
     directory.remove_leftovers()
