@@ -691,8 +691,14 @@ OF_TENSORFLOW = {"tensorflow": "2", "device": "cpu (x86_64)"}
             "device cpu (x86_64) before, NVIDIA H100 now",
         ),
         ({"torch": "2"}, CPU, "", "kernels torch before, native now"),  # from before there was a choice
+        (
+            {**CPU, "processes": 2, "reduce_precision": "bfloat16"},
+            {**CPU, "processes": 2, "reduce_precision": "float32"},
+            "",
+            "reduce precision bfloat16 before, float32 now",
+        ),
     ],
-    ids=["nothing", "to a GPU", "to a CPU", "of TensorFlow", "of an old run"],
+    ids=["nothing", "to a GPU", "to a CPU", "of TensorFlow", "of an old run", "of the sums"],
 )
 def test_what_a_resumed_run_says_of_its_place(
     before: dict[str, object],
