@@ -101,7 +101,7 @@ def atomic_write(path: Path, content: str | bytes) -> None:
 
 @contextlib.contextmanager
 def named(path: Path) -> Iterator[None]:
-    """Make an error of reading a file name the file, as an error of opening it does."""
+    """Make an error of reading or writing a file name the file, as an error of opening it does."""
     try:
         yield
     except OSError as error:

@@ -259,4 +259,27 @@ def test_a_run_without_an_epoch_is_refused(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = runs.write_run(tmp_path / "run", ["a", "b"])
-    assert runs.refusal(capsys, compare, run) == f"{run} is not a run directory: metrics.jsonl is missing"
+    assert runs.refusal(capsys, compare, run) == f"{run}/metrics.jsonl is missing"
+    (run / "metrics.jsonl").write_text("")
+    assert runs.refusal(capsys, compare, run, run) == f"the run {run} is named twice"
+    other = shutil.copytree(run, tmp_path / "other")
+    assert runs.refusal(capsys, compare, run, other) == f"{run}/metrics.jsonl holds no epochs yet"
+
+
+def test_runs_without_an_epoch_are_named_and_left_out(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One that diverged in its first epoch, and one that ended before it had saved anything."""
+    seeds = shutil.copytree(folder / "seeds", tmp_path / "seeds")
+    (seeds / "seed-2" / "metrics.jsonl").write_text("")
+    (seeds / "seed-2" / "result.json").unlink()
+    young = runs.write_run(tmp_path / "young", ["a", "b"])
+    (young / "weights.safetensors").unlink()
+    expected = compared(capsys, seeds / "seed-1", folder / "other")
+    assert runs.run_command(compare, seeds, young, folder / "other") == 0
+    out, err = capsys.readouterr()
+    assert out.replace("`seeds`", "`seed-1`") == expected
+    assert err == (
+        f"{seeds}/seed-2/metrics.jsonl holds no epochs yet; the run is left out\n"
+        f"{young}/metrics.jsonl is missing; the run is left out\n"
+    )

@@ -310,6 +310,13 @@ def test_a_finished_run_is_reported_and_not_done_again(run: Path, capsys: pytest
     assert runs.files(run) == before
 
 
+def test_missing_metrics_of_a_finished_run_are_written_again(run: Path) -> None:
+    before = runs.files(run)
+    (run / "metrics.jsonl").unlink()
+    assert train.main(["--resume", str(run)]) == 0
+    assert runs.files(run) == before
+
+
 def test_a_run_that_went_on_and_was_not_tested_again_is_not_finished(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -684,8 +691,14 @@ OF_TENSORFLOW = {"tensorflow": "2", "device": "cpu (x86_64)"}
             "device cpu (x86_64) before, NVIDIA H100 now",
         ),
         ({"torch": "2"}, CPU, "", "kernels torch before, native now"),  # from before there was a choice
+        (
+            {**CPU, "processes": 2, "reduce_precision": "bfloat16"},
+            {**CPU, "processes": 2, "reduce_precision": "float32"},
+            "",
+            "reduce precision bfloat16 before, float32 now",
+        ),
     ],
-    ids=["nothing", "to a GPU", "to a CPU", "of TensorFlow", "of an old run"],
+    ids=["nothing", "to a GPU", "to a CPU", "of TensorFlow", "of an old run", "of the sums"],
 )
 def test_what_a_resumed_run_says_of_its_place(
     before: dict[str, object],
@@ -777,6 +790,15 @@ def test_a_full_disk_stops_a_new_run_before_it_works(
     assert runs.sentence(capsys.readouterr().err, train).endswith("training.safetensors: File too large")
     # Nothing is lost, so nothing is in the way of the next try.
     runs.train_run(data, run)
+
+
+def test_the_folder_of_the_state_is_made_again(run: Path, data: Path) -> None:
+    corpus, directory = load_named(str(data)), RunDirectory(run)
+    saved, config = directory.state.read_bytes(), directory.read_config()
+    state = directory.read_state(corpus)
+    shutil.rmtree(directory.state.parent)
+    directory.write_state(state, corpus=corpus, run=config)
+    assert directory.state.read_bytes() == saved
 
 
 def test_weights_that_improve_take_the_old_result_away(run: Path) -> None:

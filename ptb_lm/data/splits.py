@@ -28,8 +28,12 @@ def find(path: Path, preparation: Preparation | None) -> dict[str, Part]:
     if path.is_file() and preparation:
         return _of_file(path, preparation)
     if not path.is_dir():
-        if path.exists():
+        if path.is_file():
             raise UserError(f"the data folder {path} is a file, not a folder")
+        if path.exists():
+            raise UserError(
+                f"--data {path} is a pipe or a device; a text is read twice, so it must be a file"
+            )
         raise UserError(
             f"--data {path}: there is no such file or folder; give ptb, synthetic, a folder or a file"
         )

@@ -57,7 +57,7 @@ def build_vocabulary(text: Path | Part, limit: Limit | None = None) -> tuple[Voc
         common = [i for i in kept if counts[i] >= limit.least_count and i not in special]
         if not common:
             if all(i in special for i in kept):
-                raise UserError(f"{shown(_part(text).path)} has no words, only empty lines")
+                raise UserError(f"{shown(_part(text).path)} has no words but {EOS} and {UNK}")
             raise UserError(
                 f"{shown(_part(text).path)} has no word that occurs {limit.least_count} times, as "
                 "--min-count requires"

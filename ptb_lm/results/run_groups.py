@@ -6,9 +6,11 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
+from ptb_lm import streams
 from ptb_lm.errors import UserError
 from ptb_lm.results import runs
 from ptb_lm.results.runs import Run
+from ptb_lm.training.run_directory import NoEpochError
 
 SEEDS = "seed-*"  # the runs in a folder that --seeds made
 UNKNOWN = "auto"  # as a device: it was not chosen, and no result says which it was
@@ -50,18 +52,29 @@ class Group:
 def read(folders: Sequence[Path]) -> list[Group]:
     """Read runs, and folders of runs that --seeds made; group them.
 
+    A run without an epoch, young or diverged in its first, is named on stderr and left out.
+
     Raises:
-        UserError: A run is missing, broken, without an epoch, or named twice.
+        UserError: A run is missing, broken, or named twice; or none has an epoch.
     """
     alike: dict[str, list[Run]] = {}
+    without: list[NoEpochError] = []
     seen: set[Path] = set()
     for folder in (each for given in folders for each in _runs_in(given)):
         if folder.resolve() in seen:
             raise UserError(f"the run {folder} is named twice")
         seen.add(folder.resolve())
-        run = runs.read(folder)
+        try:
+            run = runs.read(folder)
+        except NoEpochError as error:
+            without.append(error)
+            continue
         settings = {**Group([run]).settings, "device": None}
         alike.setdefault(repr(sorted(settings.items())), []).append(run)
+    if without and not alike:
+        raise without[0]
+    for each in without:
+        streams.tell(f"{each}; the run is left out")
     groups = (group for each in alike.values() for group in _by_device(each))
     return [Group(sorted(each, key=lambda run: run.config.choice.seed)) for each in groups]
 

@@ -11,6 +11,9 @@ from ptb_lm.training.progress import Progress
 from ptb_lm.training.run_config import RunConfig
 from ptb_lm.training.run_directory import RunDirectory
 
+# What of an environment affects the last digits of numbers.
+ROUNDING = ("torch", "tensorflow", "device", "kernels", "float32_products", "reduce_precision", "threads")
+
 
 def announce(
     run: RunConfig,
@@ -59,7 +62,7 @@ def tell_what_changed(before: dict[str, Any], now: dict[str, Any], *, drops: boo
         before = {"kernels": "torch", "float32_products": "MKL", **before}
     changed = [
         f"{name.replace('_', ' ')} {before[name]} before, {now[name]} now"
-        for name in ("torch", "tensorflow", "device", "kernels", "float32_products", "threads")
+        for name in ROUNDING
         if name in before and name in now and before[name] != now[name]
     ]
     masks = ", so dropout draws other masks from now on" if drops else ""

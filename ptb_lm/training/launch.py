@@ -5,7 +5,6 @@ This is not in ptb_lm.train, because its imports take longer than --help may.
 
 import argparse
 import dataclasses
-import shlex
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -99,8 +98,9 @@ def train(arguments: argparse.Namespace, command_line: str, *, started: float, r
             announcements.report(result, directory)
             return 0
         _announce(trainer, load, parameter_count=count, resuming=asked.resuming)
+        again = processes.how_to_continue(directory.path, given, ranks, framework=run.choice.framework)
         try:
-            result = _to_the_end(trainer, started=started)
+            result = _to_the_end(trainer, again=again, started=started)
         except Interrupted as interrupted:
             return interrupted.exit_status
     announcements.report(result, directory)
@@ -146,6 +146,7 @@ def _resumed(trainer: Trainer, command: str) -> Row | None:
     result = directory.read_result()
     # A run that went on and has not been tested since still has the result of its earlier end.
     if result and trainer.progress.epoch == trainer.config.epochs == result["epochs"]:
+        directory.restore_metrics(trainer.progress.rows)
         cli.remark(f"the run in {directory.path} is finished; to train it further, give more --epochs")
         return result
     directory.remove_leftovers()
@@ -167,21 +168,25 @@ def _announce(trainer: Trainer, load: host.Load, *, parameter_count: int, resumi
         announcements.tell_what_changed(before, now, drops=trainer.run.hyperparameters.drops)
 
 
-def _to_the_end(trainer: Trainer, *, started: float) -> Row:
+def _to_the_end(trainer: Trainer, *, again: str, started: float) -> Row:
     """Train, write result.json and return it; say how to continue if that does not end.
+
+    Args:
+        trainer: Of the run.
+        again: How to continue.
+        started: When the command was, by time.perf_counter.
 
     Raises:
         Interrupted: A signal asked to stop; the state is saved.
         LostRankError: Another process ended; the run directory has the newest state.
     """
-    again = shlex.join([*cli.TRAIN.split(), "--resume", str(trainer.directory.path)])
     try:
         result = trainer.train()
     except Interrupted as interrupted:
-        streams.tell(f"{interrupted}: saved; continue with: {again}")
+        streams.tell(f"{interrupted}: saved; {again}")
         raise
     except LostRankError as error:
-        raise LostRankError(f"{error}; continue with: {again}", speaker=error.speaker) from None
+        raise LostRankError(f"{error}; {again}", speaker=error.speaker) from None
     result["command_seconds"] = time.perf_counter() - started  # of this process: all but starting Python
     if trainer.run.init_from:
         result["init_from"] = trainer.run.init_from.to_json()

@@ -7,16 +7,18 @@ torchrun and launchers like it tell a process its place by environment variables
 import argparse
 import contextlib
 import os
+import shlex
 import signal
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from ptb_lm import cli, host, signals, streams
 from ptb_lm.data.corpus import Corpus
 from ptb_lm.errors import DivergenceError, LostRankError, UserError
 from ptb_lm.model.choice import Choice
-from ptb_lm.model.frameworks import FRAMEWORKS
+from ptb_lm.model.frameworks import FRAMEWORKS, REDUCE_PRECISIONS
 from ptb_lm.model.ranks import ALONE, Facts, OneWithDevices, Ranks, check_divisible
 from ptb_lm.model.tf_config import tf_config
 from ptb_lm.training.fine_tuning import Start
@@ -25,6 +27,7 @@ from ptb_lm.training.run_directory import RunDirectory
 from ptb_lm.training.run_flags import new_config, resumed_config
 from ptb_lm.version import version
 
+DEFAULT = next(iter(FRAMEWORKS))  # where no flag names a framework, and no run that can be seen here
 PLACE = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # what a launcher of torch's processes sets
 # What may differ between machines: where the text lies. What a run begins with, the first reads for all.
 OF_A_MACHINE = ("data", "source", "init_from", "hyperparameters")
@@ -125,12 +128,18 @@ def joined(given: Mapping[str, Any]) -> Iterator[Ranks]:
         given: The flags, by name.
 
     Raises:
-        UserError: They did not find each other, or they are not as many as was said.
+        UserError: They did not find each other, or they are not as many as was said; or there is one device
+            alone, and what is sent between devices is to be rounded.
         LostRankError: One of them ended.
     """
-    here, reduce_precision = launched(), given.get("reduce_precision") or "fp32"
+    here, reduce_precision = launched(), given.get("reduce_precision") or REDUCE_PRECISIONS[0]
     if here.size == 1:
         devices = given.get("devices") or 1
+        if devices == 1 and reduce_precision != REDUCE_PRECISIONS[0]:
+            raise UserError(
+                f"--reduce-precision {reduce_precision} is for several devices, and there is one; "
+                "--devices trains on more"
+            )
         yield OneWithDevices(devices, reduce_precision=reduce_precision) if devices > 1 else ALONE
         return
     choice = Choice.of(framework=_framework(given))
@@ -160,6 +169,27 @@ def joined(given: Mapping[str, Any]) -> Iterator[Ranks]:
         ranks.leave()
 
 
+def how_to_continue(path: Path, given: Mapping[str, Any], ranks: Ranks, *, framework: str) -> str:
+    """Return the clause that says how to continue a run on as many devices, with the same numbers.
+
+    Args:
+        path: The run's folder.
+        given: The flags, by name.
+        ranks: The processes.
+        framework: The run's.
+    """
+    command, start = [*cli.TRAIN.split(), "--resume", str(path)], ""
+    if (devices := given.get("devices") or 1) > 1:
+        command += ["--devices", str(devices)]
+    elif ranks.size > 1:
+        start = " the same TF_CONFIG" if launched().by == "TF_CONFIG" else " the same launcher"
+    if ranks.size > 1 and framework != DEFAULT:  # a machine that does not see the folder cannot look it up
+        command += ["--framework", framework]
+    if ranks.reduce_precision != REDUCE_PRECISIONS[0]:  # no file of the run has it
+        command += ["--reduce-precision", ranks.reduce_precision]
+    return f"continue with{start}: {shlex.join(command)}"
+
+
 @contextlib.contextmanager
 def _silent() -> Iterator[None]:
     """Return a context in which nothing is said; what ends it can be."""
@@ -182,7 +212,7 @@ def _framework(given: Mapping[str, Any]) -> str:
         if run := given.get(name):
             with contextlib.suppress(UserError):  # which is said later, by all
                 return RunDirectory(run).read_config().choice.framework
-    return given.get("framework") or next(iter(FRAMEWORKS))
+    return given.get("framework") or DEFAULT
 
 
 def with_global_batch(given: dict[str, Any], ranks: Ranks) -> dict[str, Any]:

@@ -30,6 +30,10 @@ CONFIG_REMEDY = "restore it, and change settings with flags of --resume"
 RESULT_REMEDY = "restore it, or remove result.json and make both files again with --resume"
 
 
+class NoEpochError(UserError):
+    """No epoch of a run has ended yet."""
+
+
 class SavedState(NamedTuple):
     """The newest training state."""
 
@@ -126,13 +130,21 @@ class RunDirectory:
         """Write metrics.jsonl, one row per epoch, whole and atomically, so that no row is ever incomplete."""
         json_files.write_lines(self.metrics, rows)
 
+    def restore_metrics(self, rows: Sequence[Row]) -> None:
+        """Write metrics.jsonl if it is missing."""
+        if not self.metrics.exists():
+            self.write_metrics(rows)
+
     def read_metrics(self) -> list[Row]:
         """Read metrics.jsonl: one row per epoch, at least one.
 
         Raises:
-            UserError: The file is missing or broken, a line has changed since it was written, or no epoch has
-                ended yet.
+            NoEpochError: No epoch has ended yet.
+            UserError: The file is missing or broken, or a line has changed since it was written.
         """
+        if self.config.is_file() and not self.metrics.exists():
+            kind = NoEpochError if self.never_began() else UserError
+            raise kind(f"{self.metrics} is missing")
         rows: list[Row] = []
         for source, values in json_files.read_lines(self.metrics, remedy=RESULT_REMEDY):
             try:
@@ -140,7 +152,7 @@ class RunDirectory:
             except ValueError as error:
                 raise UserError(f"{source}: not an epoch's metrics: {error}") from None
         if not rows:
-            raise UserError(f"{self.metrics} holds no epochs yet")
+            raise NoEpochError(f"{self.metrics} holds no epochs yet")
         return rows
 
     def scalars(self, *, purge_step: int | None = None) -> "Scalars":
@@ -259,7 +271,10 @@ class RunDirectory:
         return SavedState(weights, training, progress, averages)
 
     def write_state(self, state: SavedState, *, corpus: Corpus, run: RunConfig) -> None:
-        """Write the newest training state, in the precision of the model."""
+        """Write the newest training state, in the precision of the model.
+
+        Its folder is made again if somebody removed it while the run was trained.
+        """
         arrays = {f"weights.{name}": array for name, array in state.weights.items()}
         arrays |= {f"training.{name}": array for name, array in state.training.items()}
         arrays |= {f"averages.{name}": array for name, array in state.averages.items()}
@@ -268,6 +283,7 @@ class RunDirectory:
             "progress": state.progress.to_json(),
             "corpus_sha256": corpus.sha256,
         }
+        self.state.parent.mkdir(exist_ok=True)
         tensors.save(self.state, arrays, metadata)
 
     def _check_config(self, run: RunConfig, metadata: Row, path: Path) -> None:

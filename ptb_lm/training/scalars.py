@@ -16,6 +16,7 @@ from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.record_writer import RecordWriter
 
+from ptb_lm import files
 from ptb_lm.training import summaries
 
 _COUNT = itertools.count()  # of the event files of this process
@@ -35,7 +36,8 @@ class Scalars:
     def __init__(self, folder: Path, *, purge_step: int | None = None) -> None:
         # Process id and count keep two files of one second apart.
         unique = f"{time.time():.0f}.{socket.gethostname()}.{os.getpid()}.{next(_COUNT):04}"
-        self._file = (folder / f"events.out.tfevents.{unique}").open("xb")
+        self._path = folder / f"events.out.tfevents.{unique}"
+        self._file = self._path.open("xb")
         self._records = RecordWriter(self._file)
         self._write(Event(wall_time=time.time(), file_version="brain.Event:2"))
         if purge_step is not None:
@@ -64,8 +66,10 @@ class Scalars:
 
     def close(self) -> None:
         """Close the file."""
-        self._file.close()
+        with files.named(self._path):  # what a full disk refused is tried again
+            self._file.close()
 
     def _write(self, event: Event) -> None:
-        self._records.write(event.SerializeToString())
-        self._file.flush()
+        with files.named(self._path):
+            self._records.write(event.SerializeToString())
+            self._file.flush()

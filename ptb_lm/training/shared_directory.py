@@ -48,6 +48,7 @@ class SharedRunDirectory(RunDirectory):
     read_config = _by_the_first(RunDirectory.read_config)
     read_vocabulary = _by_the_first(RunDirectory.read_vocabulary)
     write_metrics = _by_the_first(RunDirectory.write_metrics)
+    restore_metrics = _by_the_first(RunDirectory.restore_metrics)
     write_result = _by_the_first(RunDirectory.write_result)
     read_result = _by_the_first(RunDirectory.read_result)
     remove_result = _by_the_first(RunDirectory.remove_result)

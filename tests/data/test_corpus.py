@@ -1,11 +1,13 @@
 """Rows and windows, folders, and the facts of the real Penn Treebank."""
 
+import os
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from ptb_lm.data import corpus
+from ptb_lm.data.preparation import Preparation
 from ptb_lm.errors import UserError
 
 
@@ -78,6 +80,16 @@ def test_a_missing_split_is_named_before_anything_is_read(tmp_path: Path) -> Non
         corpus.load(tmp_path)
     with pytest.raises(UserError, match=r"^--data .*nowhere: there is no such file or folder;"):
         corpus.load(tmp_path / "nowhere")
+    with pytest.raises(UserError, match=r"^the data folder .*valid\.txt is a file, not a folder$"):
+        corpus.load(tmp_path / "valid.txt")
+
+
+@pytest.mark.parametrize("preparation", [None, Preparation()], ids=["prepared", "raw"])
+def test_a_pipe_cannot_be_read_twice(preparation: Preparation | None, tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(UserError, match=rf"^--data {pipe} is a pipe or a device; .* it must be a file$"):
+        corpus.load(pipe, preparation)
 
 
 def test_penn_treebank(penn_treebank: Path) -> None:

@@ -233,6 +233,8 @@ def test_memory_stays_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         ("a\nb\n", "has 2 lines, too few to be split into train, valid, test"),
         ("a b c d\n" * 2 + "\xff", "line 3: byte 0xff is not UTF-8"),
         ("a b\nc d\ne\0\n", "line 3: byte 0x00 is not UTF-8"),
+        ("\n" * 4, "has no words but <eos> and <unk>$"),
+        ("<unk> <unk>\n" * 4, "has no words but <eos> and <unk>$"),
         ("a b\nc d\ne f\ng h\n", "has no word that occurs 2 times, as --min-count requires"),
     ],
 )

@@ -2,12 +2,14 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import runs
 import together
 
 from ptb_lm import train
+from ptb_lm.model.ranks import ALONE, OneWithDevices, Ranks
 from ptb_lm.training import processes
 
 
@@ -91,6 +93,59 @@ def test_torch_does_not_train_alone_in_each_worker_of_tf_config(
     flags = ("--data", "synthetic", "--device", "cpu", "--run-dir", tmp_path / "run")
     assert runs.refusal(capsys, train, *flags) == sentence
     assert not (tmp_path / "run").exists()
+
+
+class Two(Ranks):
+    """The place of the first of two processes."""
+
+    size = 2
+
+
+ROUNDED = Two()
+ROUNDED.reduce_precision = "bf16"
+
+
+@pytest.mark.parametrize(
+    ("by", "ranks", "devices", "framework", "start", "flags"),
+    [
+        ({}, ALONE, None, "torch", "", ""),
+        ({}, ALONE, 1, "tensorflow", "", ""),
+        ({}, OneWithDevices(2), 2, "tensorflow", "", " --devices 2"),
+        ({"torchrun": 2}, Two(), 2, "torch", "", " --devices 2"),  # as our own launcher starts them
+        ({"torchrun": 2}, ROUNDED, 2, "torch", "", " --devices 2 --reduce-precision bf16"),
+        ({"torchrun": 2}, Two(), None, "torch", " the same launcher", ""),
+        ({"torchrun": 2}, ROUNDED, None, "torch", " the same launcher", " --reduce-precision bf16"),
+        ({"tf_config": 2}, Two(), None, "tensorflow", " the same TF_CONFIG", " --framework tensorflow"),
+    ],
+)
+def test_a_stopped_run_is_continued_by_as_many(
+    by: dict[str, int],
+    ranks: Ranks,
+    devices: int | None,
+    framework: str,
+    start: str,
+    flags: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    launch(monkeypatch, **by)
+    given: dict[str, Any] = {} if devices is None else {"devices": devices}
+    said = processes.how_to_continue(Path("a run"), given, ranks, framework=framework)
+    assert said == f"continue with{start}: python -m ptb_lm.train --resume 'a run'{flags}"
+
+
+@pytest.mark.parametrize("more", [(), ("--devices", "1"), ("--framework", "tensorflow")])
+def test_one_device_sends_no_gradients_that_could_be_rounded(
+    more: tuple[str, ...],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    launch(monkeypatch)
+    flags = ("--data", tmp_path / "missing", "--run-dir", tmp_path / "run", "--reduce-precision", "bf16")
+    refused = runs.refusal(capsys, train, *flags, *more)
+    assert refused == (
+        "--reduce-precision bf16 is for several devices, and there is one; --devices trains on more"
+    )
 
 
 def test_a_malformed_tf_config_is_refused(

@@ -147,6 +147,8 @@ def test_a_run_of_one_goes_on_with_two(folder: Path, found: dict[str, list[dict[
 def test_a_run_of_two_goes_on_with_one(folder: Path, found: dict[str, list[dict[str, Any]]]) -> None:
     """A signal that the second one alone hears stops both at the same step; the state is of both."""
     assert statuses(found["two stopped"]) == [143, 143]
+    again = f"python -m ptb_lm.train --resume '{folder / 'two stopped'}'"
+    assert f"SIGTERM: saved; continue with the same launcher: {again}\n" in found["two stopped"][0]["out"]
     saved = RunDirectory(folder / "two stopped").read_state()
     assert saved.training["h"].shape[1] == 4
     assert saved.progress.epoch * STEPS + saved.progress.step == STOP + 1 - EVALUATED
@@ -306,7 +308,8 @@ def test_who_is_killed_ends_all_and_is_named(folder: Path, tmp_path: Path) -> No
     said = kill_ranks.log(run).read_text()
     assert status == 1, said
     assert killed_after % 1 == 0.5
-    assert "rank 1 of 2 has ended or does not answer; continue with: python -m ptb_lm.train --resume" in said
+    again = f"python -m ptb_lm.train --resume {run} --devices 2\n"
+    assert f"rank 1 of 2 has ended or does not answer; continue with: {again}" in said
     assert "rank 1 of 2 was ended by SIGKILL" in said
     assert "Traceback" not in said
     saved = RunDirectory(run).read_state().progress

@@ -17,7 +17,7 @@ from ptb_lm.model.choice import MAX_SEED, Choice
 from ptb_lm.model.config import SMALL
 from ptb_lm.training import tensors
 from ptb_lm.training.run_config import RunConfig
-from ptb_lm.training.run_directory import COLUMNS, RunDirectory
+from ptb_lm.training.run_directory import COLUMNS, NoEpochError, RunDirectory
 
 RUN = RunConfig(
     config="small",
@@ -278,8 +278,20 @@ def test_metrics_that_are_none_are_refused(content: bytes, problem: str, directo
 
 
 def test_missing_metrics_are_named(directory: RunDirectory) -> None:
-    with pytest.raises(UserError, match=r"is not a run directory: metrics\.jsonl is missing$"):
+    with pytest.raises(UserError, match=rf"^{directory.metrics} is missing$") as caught:
         directory.read_metrics()
+    assert not isinstance(caught.value, NoEpochError)  # there are weights of an epoch
+    directory.path.rename(directory.path.with_name("elsewhere"))
+    with pytest.raises(UserError, match=rf"^the run directory {directory.path} does not exist$"):
+        directory.read_metrics()
+
+
+def test_a_run_without_an_epoch_is_told_apart(directory: RunDirectory) -> None:
+    """It has begun; or it never did."""
+    for prepare in (lambda: directory.write_metrics([]), lambda: directory.create(RUN, VOCABULARY)):
+        prepare()
+        with pytest.raises(NoEpochError, match=rf"^{directory.metrics} (holds no epochs yet|is missing)$"):
+            directory.read_metrics()
 
 
 RESULT = {

@@ -179,6 +179,17 @@ def test_scalars_can_be_read_while_the_run_goes_on(tmp_path: Path) -> None:
         scalars.close()
 
 
+def test_a_full_disk_is_told_of_the_file(tmp_path: Path) -> None:
+    """When it is written, and when it is closed with what could not be written."""
+    scalars = Scalars(tmp_path)
+    (path,) = tmp_path.glob("events.out.tfevents*")
+    with runs.disk_with_room_for(1000):
+        for act in (lambda: [scalars.add({"x": 1.0}, step) for step in range(100)], scalars.close):
+            with pytest.raises(OSError, match="File too large") as caught:
+                act()
+            assert caught.value.filename == str(path)
+
+
 def test_tensorflow_is_not_imported(tmp_path: Path) -> None:
     """TensorBoard imports TensorFlow where it finds it, which takes seconds and takes memory on the GPU."""
     (tmp_path / "tensorflow").mkdir()
