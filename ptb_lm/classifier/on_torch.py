@@ -8,6 +8,9 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
+import ptb_lm.torch_backend  # noqa: F401  (what torch reads when it is imported)
+
+# isort: split
 import numpy as np
 import torch
 from numpy.typing import NDArray

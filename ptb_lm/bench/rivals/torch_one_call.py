@@ -9,6 +9,9 @@ Shapes: L = layers, T = time steps, B = batch, I = input width, H = hidden units
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import ptb_lm.torch_backend  # noqa: F401  (what torch reads when it is imported)
+
+# isort: split
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn

@@ -15,6 +15,9 @@ import shutil
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias, cast
 
+import ptb_lm.torch_backend  # noqa: F401  (what torch reads when it is imported)
+
+# isort: split
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
-import ptb_lm.torch_backend  # noqa: F401  (what torch reads when it is imported, as of the model itself)
+import ptb_lm.torch_backend  # noqa: F401  (what torch reads when it is imported)
 
 # isort: split
 import torch

@@ -144,6 +144,8 @@ def test_the_plain_loop_s_process_keeps_denormal_numbers() -> None:
     ("module", "ours"),
     [
         ("ptb_lm.torch_backend.backend", True),
+        ("ptb_lm.classifier.on_torch", True),
+        ("ptb_lm.bench.rivals.torch_outer", True),
         ("ptb_lm.bench.rivals.without", True),
         ("ptb_lm.bench.rivals.plain_torch", False),
         ("ptb_lm.bench.rivals.keras.on_torch", False),
