@@ -233,6 +233,12 @@ def test_the_run_that_it_starts_from_is_not_overwritten(
     flags = ("--init-from", run, "--data", texts / "small", "--run-dir", same, "--overwrite")
     problem = f"--overwrite would remove the weights of {same}, which --init-from starts from"
     assert runs.refusal(capsys, train, *flags) == problem
+    several = tmp_path / "several"
+    several.mkdir()
+    (several / "seed-2").symlink_to(run)
+    flags = ("--init-from", run, "--data", texts / "small", "--run-dir", several, "--overwrite")
+    problem = f"--overwrite would remove the weights of {several / 'seed-2'}, which --init-from starts from"
+    assert runs.refusal(capsys, train, *flags, "--seeds", 1, 2) == problem
     assert runs.files(run) == before
 
 
