@@ -90,6 +90,16 @@ class Preparation:
         return cls(**values)
 
 
+def effective(preparation: Preparation | None) -> dict[str, Any]:
+    """Return what a preparation does to a text, by the names of the flags.
+
+    Args:
+        preparation: None: the text is prepared already, and every word is kept.
+    """
+    done = preparation or Preparation(min_count=1)
+    return {**done.to_json(), "min_count": done.least_count}
+
+
 FIELDS = tuple(each.name for each in dataclasses.fields(Preparation))
 
 

@@ -34,7 +34,7 @@ def flags_of(run: Run) -> str:
         "execution": (execution(run), ""),
         "unroll": (choice.unroll, choice.row.unrolls[0]),
         "precision": (choice.precision, "fp32"),
-        "data": (_data(run), "ptb"),
+        "data": (_data(run), "" if config.init_from else "ptb"),  # by default that of --init-from
         "devices": (str(environment.get("processes", environment.get("devices", 1))), "1"),
         "reduce-precision": ("bf16" if environment.get("reduce_precision") == "bfloat16" else "fp32", "fp32"),
     }

@@ -17,11 +17,13 @@ from ptb_lm.model import parameters
 from ptb_lm.model.backend import Arrays
 from ptb_lm.model.choice import CHOSEN, Choice
 from ptb_lm.model.config import HYPERPARAMETERS
+from ptb_lm.training import run_data
 from ptb_lm.training.origins import InitFrom
 from ptb_lm.training.run_config import RunConfig
 from ptb_lm.training.run_directory import RunDirectory
 from ptb_lm.training.text_flags import RATE
 
+HELD_OUT = ("valid_fraction", "test_fraction")
 SIZES = ("cell", "num_layers", "hidden_size", "embedding_size", "tie_weights")
 TREATMENT = ("tokenize", "lowercase", "numbers")
 VOCABULARY_AXES = {"embedding": 0, "softmax.kernel": 1, "softmax.bias": 0}
@@ -57,8 +59,10 @@ class Start:
     def config(self, given: Mapping[str, Any]) -> RunConfig:
         """Return the configuration of a new run that starts from this one, from the given flags by name.
 
+        Without --data its text is that of this run.
+
         Raises:
-            UserError: A flag contradicts this run.
+            UserError: A flag contradicts this run, or no flag names a text and that of this run is not there.
         """
         before = self.run.hyperparameters
         changes = {each.name: given[each.name] for each in HYPERPARAMETERS if each.name in given}
@@ -77,7 +81,8 @@ class Start:
                 )
         choice: dict[str, Any] = {"framework": self.run.choice.framework, "model": self.run.choice.model}
         choice |= {name: given[name] for name in CHOSEN if name in given}
-        data = given.get("data", "ptb")
+        given = {**self._own_text(), **given} if "data" not in given else given
+        data = given["data"]
         return RunConfig(
             config=self.run.config,
             recipe=self.run.recipe,
@@ -86,6 +91,17 @@ class Start:
             hyperparameters=before.replace(**{"learning_rate": before.learning_rate * RATE, **changes}),
             preparation=self._preparation(given, data),
         )
+
+    def _own_text(self) -> dict[str, Any]:
+        """Return the flags that name this run's text, and hold out the same lines of it."""
+        data = run_data.place(self.run)
+        if data not in NAMED and not Path(data).exists():
+            raise UserError(
+                f"there is no file or folder {data}, the text of {self.directory.path}; "
+                "name a text with --data"
+            )
+        held_out = HELD_OUT if self.run.preparation and Path(data).is_file() else ()
+        return {"data": data, **{name: getattr(self.run.preparation, name) for name in held_out}}
 
     def _preparation(self, given: Mapping[str, Any], data: str) -> Preparation | None:
         limits = [name for name in ("min_count", "vocab_size") if name in given]

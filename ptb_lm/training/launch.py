@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ptb_lm import cli, host, streams
-from ptb_lm.data.corpus import Corpus, load_named
-from ptb_lm.data.text import UnknownWordError
+from ptb_lm.data.corpus import Corpus
 from ptb_lm.data.vocabulary import Vocabulary
 from ptb_lm.errors import LostRankError, UserError
 from ptb_lm.model import backend, parameters
@@ -75,7 +74,8 @@ def train(arguments: argparse.Namespace, command_line: str, *, started: float, r
     """
     command, load = f"{cli.TRAIN} {command_line}".strip(), host.Load()
     given = {name: value for name, value in vars(arguments).items() if value is not None}
-    asked = _asked(processes.with_global_batch(given, ranks), command, ranks)
+    given = processes.with_global_batch(given, ranks.size * ranks.devices)
+    asked = _asked(given, command, ranks)
     # Everything that can be wrong is found out before anything is written.
     run, corpus, model, count = _built(asked, ranks)
     directory = _made(asked, ranks)
@@ -97,6 +97,8 @@ def train(arguments: argparse.Namespace, command_line: str, *, started: float, r
         elif result := _resumed(trainer, command):
             announcements.report(result, directory)
             return 0
+        if asked.start and "data" not in given:
+            cli.remark(f"without --data, the text is that of {asked.start.directory.path}")
         _announce(trainer, load, parameter_count=count, resuming=asked.resuming)
         again = processes.how_to_continue(directory.path, given, ranks, framework=run.choice.framework)
         try:
@@ -213,7 +215,8 @@ def _asked(given: dict[str, Any], command: str, ranks: Ranks) -> _Asked:
     run = start.config(given) if start else new_config(given)
     path = given.get("run_dir") or ranks.from_first(lambda: run_folder.default_path(run))
     if "run_dir" in given:
-        ranks.from_first(lambda: run_folder.refuse_existing(path, overwrite=bool(given.get("overwrite"))))
+        overwrite, init_from = bool(given.get("overwrite")), given.get("init_from")
+        ranks.from_first(lambda: run_folder.refuse_existing(path, overwrite=overwrite, init_from=init_from))
     words = start.vocabulary if start else None
     return _Asked(given=given, run=run, directory=_directory(path, ranks), vocabulary=words, start=start)
 
@@ -229,14 +232,7 @@ def _with_text(asked: _Asked) -> tuple[RunConfig, Corpus]:
         assert words is not None
         corpus = run_data.load_again(run, words)
     else:
-        extend = bool(asked.given.get("extend_vocabulary"))
-        try:
-            corpus = load_named(run.data, run.preparation, vocabulary=words, extend=extend)
-        except UnknownWordError as error:
-            hint = "--min-count 2 makes <unk> of rare words"
-            if words is not None and not extend:
-                hint = "--extend-vocabulary adds new words"
-            raise UserError(f"{error}; {hint}") from None
+        corpus = run_data.load_first(run, words, extend=bool(asked.given.get("extend_vocabulary")))
     run_data.count_steps(corpus, run.hyperparameters)  # refuses a split that is too short
     if asked.resuming and words is not None and words.sha256 != corpus.vocabulary.sha256:
         raise UserError(

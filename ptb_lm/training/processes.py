@@ -215,8 +215,12 @@ def _framework(given: Mapping[str, Any]) -> str:
     return given.get("framework") or DEFAULT
 
 
-def with_global_batch(given: dict[str, Any], ranks: Ranks) -> dict[str, Any]:
+def with_global_batch(given: dict[str, Any], devices: int) -> dict[str, Any]:
     """Return the flags with --batch-size in place of --batch-size-per-device, and say so.
+
+    Args:
+        given: The flags, by name.
+        devices: How many train the run, those of all processes.
 
     Raises:
         UserError: Both were given.
@@ -227,10 +231,9 @@ def with_global_batch(given: dict[str, Any], ranks: Ranks) -> dict[str, Any]:
     each = given.pop("batch_size_per_device")
     if "batch_size" in given:
         raise UserError("give --batch-size or --batch-size-per-device, not both")
-    count = ranks.size * ranks.devices
-    given["batch_size"] = each * count
+    given["batch_size"] = each * devices
     cli.remark(
-        f"--batch-size-per-device {each} on {count} device{'s' * (count > 1)} is --batch-size "
+        f"--batch-size-per-device {each} on {devices} device{'s' * (devices > 1)} is --batch-size "
         f"{given['batch_size']}; --learning-rate stays as it is, and such a batch may need another"
     )
     return given

@@ -7,7 +7,7 @@ from pathlib import Path
 from ptb_lm.data import corpus
 from ptb_lm.data.corpus import Corpus
 from ptb_lm.data.preparation import NAMED, Preparation
-from ptb_lm.data.text import Ids
+from ptb_lm.data.text import Ids, UnknownWordError
 from ptb_lm.data.tokens import PLAIN, Treatment
 from ptb_lm.data.vocabulary import EOS, UNK, Vocabulary
 from ptb_lm.errors import UserError
@@ -34,6 +34,26 @@ def place(run: RunConfig) -> str:
     if run.data in NAMED or run.source is None or not Path(run.source.path).exists():
         return run.data
     return run.source.path
+
+
+def load_first(run: RunConfig, vocabulary: Vocabulary | None, *, extend: bool) -> Corpus:
+    """Load the text of a new run.
+
+    Args:
+        run: Its configuration.
+        vocabulary: The words of the run that it starts from; None: those of its text.
+        extend: Whether new words of its text follow them.
+
+    Raises:
+        UserError: The text is not there or cannot be read, or it has a word that cannot be encoded.
+    """
+    try:
+        return corpus.load_named(run.data, run.preparation, vocabulary=vocabulary, extend=extend)
+    except UnknownWordError as error:
+        hint = "--min-count 2 makes <unk> of rare words"
+        if vocabulary is not None and not extend:
+            hint = "--extend-vocabulary adds new words"
+        raise UserError(f"{error}; {hint}") from None
 
 
 def load_again(run: RunConfig, vocabulary: Vocabulary, *, named: str | None = None) -> Corpus:

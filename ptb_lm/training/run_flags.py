@@ -4,7 +4,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from ptb_lm.data.preparation import FIELDS, requested
+from ptb_lm.data.preparation import FIELDS, effective, requested
 from ptb_lm.errors import UserError
 from ptb_lm.model import frameworks
 from ptb_lm.model.choice import CHOSEN, Choice
@@ -37,8 +37,9 @@ def resumed_config(run: RunConfig, given: dict[str, Any]) -> RunConfig:
     before = {**run.to_json(), **run.to_json()["hyperparameters"]}
     if "init_from" in given:
         raise UserError("--init-from starts a new run and cannot be combined with --resume")
+    prepared = effective(run.preparation) if run.preparation else {}
     for name in FIELDS:
-        if name in given and given[name] != getattr(run.preparation, name, None):
+        if name in given and given[name] != prepared.get(name):
             raise UserError(
                 f"{flag_name(name)} would change the text of the run; a resumed run cannot do that"
             )

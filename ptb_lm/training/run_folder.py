@@ -30,12 +30,13 @@ def made_first(path: Path) -> Path:
     raise AssertionError("numbers do not end")
 
 
-def refuse_existing(path: Path, *, overwrite: bool) -> None:
+def refuse_existing(path: Path, *, overwrite: bool, init_from: Path | None = None) -> None:
     """Check that a new run may have this folder.
 
     Args:
         path: The folder.
         overwrite: Whether the run in it may be replaced.
+        init_from: The run that the new one starts from, which may not be replaced.
 
     Raises:
         UserError: It holds another run that may not be replaced, or files of something else; or it is a file.
@@ -47,6 +48,8 @@ def refuse_existing(path: Path, *, overwrite: bool) -> None:
         return
     if overwrite:
         directory.read_config()  # of a run; any other folder is left alone
+        if init_from is not None and path.samefile(init_from):
+            raise UserError(f"--overwrite would remove the weights of {path}, which --init-from starts from")
     elif not directory.config.exists():
         raise UserError(f"{path} has files but no run; give --run-dir a new folder")
     else:

@@ -25,9 +25,6 @@ _COUNT = itertools.count()  # of the event files of this process
 class Scalars:
     """A TensorBoard event file.
 
-    Written with TensorBoard's own record format and messages, but without its writer classes: those import
-    TensorFlow if it is installed.
-
     Args:
         folder: Where the event file goes.
         purge_step: When a run is resumed: what an earlier file holds from this step on is void.

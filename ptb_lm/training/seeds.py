@@ -13,20 +13,16 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from ptb_lm import cli, streams
+from ptb_lm import cli, signals, streams
 from ptb_lm.errors import DivergenceError, UserError
-from ptb_lm.model.config import HYPERPARAMETERS
-from ptb_lm.model.hyperparameter import flag_name
-from ptb_lm.training import run_folder
+from ptb_lm.training import processes, run_folder, seed_commands
 from ptb_lm.training.fine_tuning import Start
 from ptb_lm.training.interrupt import StopRequest
 from ptb_lm.training.run_directory import RunDirectory
-from ptb_lm.training.run_flags import OF_A_NEW_RUN, new_config, resumed_config
+from ptb_lm.training.run_flags import new_config
 
 WATCH_SECONDS = 0.2  # how often a stop is looked for while others work
 DIVERGED = cli.EXIT_FAILED
-
-_OF_A_CONFIG = {each.name for each in HYPERPARAMETERS}
 
 TrainOne = Callable[[list[str]], int]  # of ptb_lm.train's arguments; returns the exit status
 
@@ -45,23 +41,21 @@ def train(arguments: argparse.Namespace, train_one: TrainOne) -> int:
     """
     given = {name: value for name, value in vars(arguments).items() if value is not None}
     seeds, jobs = _checked(given)
+    given = processes.with_global_batch(given, given.get("devices", 1))
     start = Start.read(arguments.init_from) if "init_from" in given else None
     configured = start.config if start else new_config
-    configs = [configured({**given, "seed": seed}) for seed in seeds]  # refuses what is impossible
-    folder = arguments.run_dir or run_folder.made_first(run_folder.default_path(configs[0]))
-    again = shlex.join([*cli.TRAIN.split(), *flags({**given, "run_dir": folder, "overwrite": False})])
-    runs = {seed: folder / f"seed-{seed}" for seed in seeds}
-    wanted = {name: value for name, value in given.items() if name not in ("seeds", "jobs", "run_dir")}
-    left = {
-        seed: command
-        for seed, run in runs.items()
-        if (command := _command(run, {**wanted, "seed": seed})) is not None
-    }
+    configs = {seed: configured({**given, "seed": seed}) for seed in seeds}  # refuses what is impossible
+    folder = arguments.run_dir or run_folder.made_first(run_folder.default_path(configs[seeds[0]]))
+    again = shlex.join(
+        [*cli.TRAIN.split(), *seed_commands.flags({**given, "run_dir": folder, "overwrite": False})]
+    )
+    runs = {seed: RunDirectory(folder / f"seed-{seed}") for seed in seeds}
+    left = seed_commands.left(runs, configs, start, given)
     try:
         statuses = _one_after_the_other(left, train_one) if jobs == 1 else _side_by_side(left, jobs)
         stopped = next((status for status in statuses.values() if status > 128), 0)
-    except KeyboardInterrupt:  # between two runs, or for the second time
-        stopped = 128 + signal.SIGINT
+    except signals.Stopped as stop:  # between two runs, while one is built, or for the second time
+        stopped = stop.exit_status
     finally:
         if "run_dir" not in given:
             _remove_if_empty(folder)  # something was wrong, and no run came into it
@@ -69,25 +63,8 @@ def train(arguments: argparse.Namespace, train_one: TrainOne) -> int:
         streams.tell(f"all seeds continue with: {again}")
         return stopped
     failed = [seed for seed, status in statuses.items() if status]
-    _report({seed: run for seed, run in runs.items() if seed not in failed}, failed, folder)
+    _report([run for seed, run in runs.items() if seed not in failed], failed, folder)
     return max(statuses.values(), default=0)
-
-
-def flags(given: dict[str, Any]) -> list[str]:
-    """Return the command line that gives these values by name."""
-    line: list[str] = []
-    for name, value in given.items():
-        flag = flag_name(name)
-        if isinstance(value, bool):
-            if value:
-                line.append(flag)
-            elif name in _OF_A_CONFIG:  # only hyper-parameters have a --no- flag
-                line.append(flag.replace("--", "--no-", 1))
-        elif isinstance(value, list | tuple):
-            line += [flag, *map(str, value)]
-        else:
-            line += [flag, str(value)]
-    return line
 
 
 def _remove_if_empty(folder: Path) -> None:
@@ -108,21 +85,9 @@ def _checked(given: dict[str, Any]) -> tuple[list[int], int]:
         raise UserError(f"--seeds names {twice} twice")
     if given.get("overwrite") and "run_dir" not in given:
         raise UserError("--overwrite needs --run-dir")
+    if "run_dir" in given and RunDirectory(given["run_dir"]).config.exists():
+        raise UserError(f"{given['run_dir']} is the folder of a run; give --seeds another --run-dir")
     return seeds, given.get("jobs", 1)
-
-
-def _command(run: Path, wanted: dict[str, Any]) -> list[str] | None:
-    """Return the arguments that start or continue a run; None if it is finished."""
-    directory = RunDirectory(run)
-    if wanted.get("overwrite") or not directory.state.exists():
-        return flags({**wanted, "run_dir": run})
-    wanted = {name: value for name, value in wanted.items() if name not in OF_A_NEW_RUN}
-    config = resumed_config(directory.read_config(), wanted)  # refuses what would be another run
-    result = directory.read_result()
-    if result and result["epochs"] == config.hyperparameters.epochs:
-        cli.remark(f"seed {config.choice.seed} has ended, in {run}")
-        return None
-    return flags({**wanted, "resume": run})
 
 
 def _one_after_the_other(commands: dict[int, list[str]], train_one: TrainOne) -> dict[int, int]:
@@ -203,8 +168,8 @@ class _Children:
                 child.send_signal(signal.Signals(number))
 
 
-def _report(runs: dict[int, Path], failed: Sequence[int], folder: Path) -> None:
-    results = [result for run in runs.values() if (result := RunDirectory(run).read_result())]
+def _report(runs: Sequence[RunDirectory], failed: Sequence[int], folder: Path) -> None:
+    results = [result for run in runs if (result := run.read_result())]
     if failed:
         which = f"seed{'s' * (len(failed) > 1)} {', '.join(map(str, failed))}"
         cli.remark(f"{which} failed and {'is' if len(failed) == 1 else 'are'} not included below")

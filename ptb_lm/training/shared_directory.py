@@ -42,7 +42,6 @@ class SharedRunDirectory(RunDirectory):
         self.plain, self.ranks = RunDirectory(path), ranks
 
     create = _by_the_first(RunDirectory.create)
-    never_began = _by_the_first(RunDirectory.never_began)
     remove_leftovers = _by_the_first(RunDirectory.remove_leftovers)
     write_config = _by_the_first(RunDirectory.write_config)
     read_config = _by_the_first(RunDirectory.read_config)

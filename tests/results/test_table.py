@@ -267,6 +267,11 @@ def test_the_command_of_a_tuned_run_says_what_it_began_with(results: Path, tmp_p
     assert train.main([*where, *begun]) == 0
     command = tables(results)["tuned"][FLAGS]
     assert " --data text --init-from seed-1 --extend-vocabulary " in command
+    # Named too, because without it the text is that of seed-1.
+    runs.change(
+        results / "tuned" / "config.json", lambda config: (config.pop("source"), config.update(data="ptb"))
+    )
+    assert " --data ptb --init-from seed-1 --extend-vocabulary " in tables(results)["tuned"][FLAGS]
 
 
 @pytest.mark.parametrize("name", ["seed-2", "tutorial", "long", "small-tutorial-cudnn-cpu", "going-on"])

@@ -205,6 +205,43 @@ def test_flags_that_contradict_are_refused(
     assert not (tmp_path / "new").exists()
 
 
+def test_without_data_the_text_is_the_run_s(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """From any folder, and with the same lines held out."""
+    (tmp_path / "text.txt").write_text("The Dog saw 12 Cats\nA dog SAW it\n" * 60)
+    monkeypatch.chdir(tmp_path)
+    runs.train_run(Path("text.txt"), Path("old"), "--lowercase", "--test-fraction", "0.3", "--epochs", "1")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    capsys.readouterr()
+    assert train.main(["--init-from", "../old", "--run-dir", "new", "--device", "cpu", "--epochs", "1"]) == 0
+    assert "without --data, the text is that of ../old\n" in capsys.readouterr().out
+    old, new = (RunDirectory(Path(run)).read_config() for run in ("../old", "new"))
+    assert old.source == new.source
+    (tmp_path / "text.txt").unlink()
+    assert runs.refusal(capsys, train, "--init-from", "../old", "--run-dir", "no") == (
+        "there is no file or folder text.txt, the text of ../old; name a text with --data"
+    )
+
+
+def test_the_run_that_it_starts_from_is_not_overwritten(
+    texts: Path, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before, same = runs.files(run), tmp_path / "same"
+    same.symlink_to(run)
+    flags = ("--init-from", run, "--data", texts / "small", "--run-dir", same, "--overwrite")
+    problem = f"--overwrite would remove the weights of {same}, which --init-from starts from"
+    assert runs.refusal(capsys, train, *flags) == problem
+    several = tmp_path / "several"
+    several.mkdir()
+    (several / "seed-2").symlink_to(run)
+    flags = ("--init-from", run, "--data", texts / "small", "--run-dir", several, "--overwrite")
+    problem = f"--overwrite would remove the weights of {several / 'seed-2'}, which --init-from starts from"
+    assert runs.refusal(capsys, train, *flags, "--seeds", 1, 2) == problem
+    assert runs.files(run) == before
+
+
 def test_flags_that_agree_are_taken(run: Path) -> None:
     start = Start.read(run)
     given = {"hidden_size": 16, "embedding_size": 16, "config": "small", "epochs": 3, "learning_rate": 0.7}

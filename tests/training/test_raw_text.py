@@ -11,7 +11,9 @@ from support import installed
 import ptb_lm
 from ptb_lm import evaluate, generate, score, train
 from ptb_lm.data import corpus
+from ptb_lm.errors import UserError
 from ptb_lm.training.run_directory import RunDirectory
+from ptb_lm.training.run_flags import resumed_config
 
 pytestmark = pytest.mark.slow
 
@@ -132,6 +134,16 @@ def test_a_resumed_run_keeps_its_text(
     folder: Path, given: tuple[object, ...], problem: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert runs.refusal(capsys, train, "--resume", folder / "run", *given) == problem
+
+
+def test_an_explicit_default_changes_no_text(tmp_path: Path) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("a b c d\ne f g h\n" * 60)
+    run = RunDirectory(runs.train_run(text, tmp_path / "run", "--epochs", "1")).read_config()
+    given = {"min_count": 2, "tokenize": "whitespace", "valid_fraction": 0.1}
+    assert resumed_config(run, given) == run
+    with pytest.raises(UserError, match="--min-count would change the text of the run"):
+        resumed_config(run, {"min_count": 1})
 
 
 def test_new_text_is_treated_as_that_of_the_training(

@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 import runs
 
-from ptb_lm import train
+from ptb_lm import files, signals, train
 from ptb_lm.model.choice import MAX_SEED
-from ptb_lm.training import run_folder, seeds, trainer
+from ptb_lm.training import run_folder, seed_commands, seeds, trainer
+from ptb_lm.training.run_directory import RunDirectory
 
 pytestmark = pytest.mark.slow
 
@@ -229,13 +230,157 @@ def refused(capsys: pytest.CaptureFixture[str], *flags: str) -> str:
     return runs.sentence(capsys.readouterr().err, train)
 
 
-def test_runs_of_another_configuration_are_refused(
-    both: Path, data: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("flags", "problem"),
+    [
+        (("--hidden-size", "7"), "hidden_size 6 there, 7 here"),
+        (("--learning-rate", "0.5"), "learning_rate 1.0 there, 0.5 here"),  # which --resume may change
+        (("--recipe", "default", "--average-epochs", "0"), "recipe 'tutorial' there, 'default' here"),
+        (("--epochs", "1"), "epochs 2 there, 1 here"),
+        (("--lowercase",), "lowercase False there, True here; min_count 1 there, 2 here"),
+        (
+            ("--data", "synthetic", "--config", "small"),
+            "data {data} (SHA-256 {sha256}…) there, synthetic here",
+        ),
+    ],
+)
+def test_runs_of_other_settings_are_refused(
+    flags: tuple[str, ...], problem: str, both: Path, data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = runs.files(both)
-    problem = refused(capsys, *runs.arguments(data, both, "--seeds", "1", "2", "--hidden-size", "7"))
-    assert problem.startswith("--hidden-size 7 differs from the run's 6; a resumed run can change ")
+    said = refused(capsys, *runs.arguments(data, both, "--seeds", "1", "2", "3", *flags))
+    source = RunDirectory(both / "seed-1").read_config().source
+    assert source is not None
+    problem = problem.format(data=data, sha256=source.sha256[:12])
+    assert said == (
+        f"{both / 'seed-1'} is a run with other settings ({problem}); give its flags, another --run-dir or "
+        "--overwrite"
+    )
     assert runs.files(both) == before
+
+
+def test_a_flag_that_is_left_out_counts(both: Path, data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = [flag for flag in runs.arguments(data, both) if flag not in ("--num-steps", "5")]
+    assert "(num_steps 5 there, 20 here)" in refused(capsys, *flags, "--seeds", "1", "2")
+
+
+def test_the_batch_of_all_devices_counts(both: Path, data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = [flag.replace("--batch-size", "--batch-size-per-device") for flag in runs.arguments(data, both)]
+    assert train.main([*flags, "--seeds", "1", "2"]) == 0
+    assert "test perplexity of 2 seeds" in capsys.readouterr().out
+
+
+def test_it_is_the_text_that_counts_not_its_place(
+    both: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    moved = shutil.copytree(data, tmp_path / "moved")
+    assert train.main(runs.arguments(moved, both, "--seeds", "1", "2")) == 0
+    with (moved / "test.txt").open("a") as file:
+        file.write("w1 <unk>\n")
+    assert f"(data {data} (SHA-256 " in refused(capsys, *runs.arguments(moved, both, "--seeds", "1", "2"))
+
+
+def test_weights_to_start_from_count(
+    alone: dict[int, Path], data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "tuned"
+
+    def arguments(*flags: str) -> list[str]:
+        return ["--data", str(data), "--run-dir", str(folder), "--device", "cpu", "--epochs", "1", *flags]
+
+    assert train.main(arguments("--init-from", str(alone[1]), "--seeds", "1")) == 0
+    before = runs.files(folder)
+    for start, here in ((("--init-from", str(alone[2])), str(alone[2])), ((), "none")):
+        problem = refused(capsys, *arguments(*start, *(() if start else runs.SIZES), "--seeds", "1", "2"))
+        assert f"init_from {alone[1]} (SHA-256 " in problem
+        assert f" there, {here}" in problem
+    assert runs.files(folder) == before
+    assert train.main(arguments("--init-from", str(alone[1]), "--seeds", "1", "2")) == 0
+    assert "test perplexity of 2 seeds" in capsys.readouterr().out
+
+
+def test_runs_that_are_overwritten_are_cleared_before_the_first_trains(
+    both: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """So that the command that continues takes none of them for a new one."""
+    folder = shutil.copytree(both, tmp_path / "both")
+    command = runs.arguments(data, folder, "--seeds", "1", "2", "--overwrite")
+
+    def stopped(_: list[str]) -> int:
+        raise signals.Stopped(signal.SIGTERM)
+
+    assert seeds.train(train._parser().parse_args(command), stopped) == 128 + signal.SIGTERM
+    (line,) = capsys.readouterr().err.splitlines()
+    again = line.removeprefix("all seeds continue with: ")
+    assert "--overwrite" not in again
+    trained = []
+
+    def train_one(given: list[str]) -> int:
+        trained.append(given)
+        return 0
+
+    assert seeds.train(train._parser().parse_args(shlex.split(again)[3:]), train_one) == 0
+    assert [command[-4:] for command in trained] == [
+        ["--seed", str(seed), "--run-dir", str(folder / f"seed-{seed}")] for seed in (1, 2)
+    ]
+    assert "test perplexity" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("flags", "problem"),
+    [
+        (("--data", "/missing"), "--data /missing: there is no such file or folder"),
+        (("--num-steps", "10000"), "the train split has "),
+    ],
+)
+def test_nothing_is_cleared_for_runs_that_cannot_begin(
+    flags: tuple[str, ...], problem: str, both: Path, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = runs.files(both)
+    given = runs.arguments(data, both, "--seeds", "1", "2", "--overwrite", *flags)
+    assert refused(capsys, *given).startswith(problem)
+    with files.locked(both / "seed-2" / "state"):
+        problem = refused(capsys, *runs.arguments(data, both, "--seeds", "1", "2", "--overwrite"))
+    assert problem == f"another process is using {both / 'seed-2'}"
+    assert runs.files(both) == before
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_the_exit_status_is_of_the_signal(
+    number: signal.Signals, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also when it comes between two runs, or while one reads its text."""
+
+    def train_one(_: list[str]) -> int:
+        signal.raise_signal(number)
+        return 0
+
+    arguments = train._parser().parse_args(["--seeds", "1", "--run-dir", str(tmp_path / "run")])
+    with signals.heard("train"):
+        assert seeds.train(arguments, train_one) == 128 + number
+    assert capsys.readouterr().err.startswith("all seeds continue with: ")
+
+
+def test_the_folder_of_a_run_is_not_one_of_seeds(
+    alone: dict[int, Path], data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = runs.files(alone[1])
+    assert refused(capsys, *runs.arguments(data, alone[1], "--seeds", "1")) == (
+        f"{alone[1]} is the folder of a run; give --seeds another --run-dir"
+    )
+    assert runs.files(alone[1]) == before
+
+
+def test_a_finished_run_needs_no_state(
+    both: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = shutil.copytree(both, tmp_path / "both")
+    shutil.rmtree(folder / "seed-1" / "state")
+    assert train.main(runs.arguments(data, folder, "--seeds", "1", "2")) == 0
+    assert f"test perplexity of 2 seeds: {mean_and_deviation(folder, 1, 2)}" in capsys.readouterr().out
+    problem = refused(capsys, *runs.arguments(data, folder, "--seeds", "1", "2", "--epochs", "3"))
+    state = folder / "seed-1" / "state" / "training.safetensors"
+    assert problem == f"{state} is missing, and the run cannot continue to epoch 3 without it"
 
 
 @pytest.mark.parametrize(
@@ -247,6 +392,6 @@ def test_runs_of_another_configuration_are_refused(
     ],
 )
 def test_values_become_the_flags_that_give_them(given: dict[str, object], line: list[str]) -> None:
-    assert seeds.flags(given) == line
+    assert seed_commands.flags(given) == line
     parsed = vars(train._parser().parse_args(line))
     assert {name: parsed[name] for name in given} == given
