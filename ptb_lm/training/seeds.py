@@ -115,8 +115,8 @@ def _side_by_side(commands: dict[int, list[str]], jobs: int) -> dict[int, int]:
         working = {pool.submit(children.train, seed, command): seed for seed, command in commands.items()}
         try:
             children.hand_on(set(working))
-        except KeyboardInterrupt:
-            children.signal(signal.SIGINT)  # the second: it stops them at once
+        except signals.Stopped as again:
+            children.signal(again.exit_status - 128)  # for the second time: it stops them at once
             raise
         return {seed: future.result() for future, seed in working.items()}
 
