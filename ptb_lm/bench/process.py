@@ -51,7 +51,7 @@ class Process:
     def __init__(
         self, *arguments: str, timeout: float = TIMEOUT, environment: Mapping[str, str] | None = None
     ) -> None:
-        self._timeout = timeout
+        self._timeout = min(timeout, threading.TIMEOUT_MAX)
         self._silent = False  # for longer than that
         # Not a pipe, which nobody would empty.
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close()

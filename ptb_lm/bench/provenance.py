@@ -55,9 +55,9 @@ def settings(
         "gpu": gpu,
         **versions(),
         "source": digest(Path(__file__).resolve().parents[1]),
-        **{name: cpu.get(name) for name in _OF_CPU},
         **{f"--add {given}": found for given, found in added.items()},
         **variables(),
+        **{name: cpu.get(name) for name in _OF_CPU},
     }
 
 

@@ -56,7 +56,7 @@ def test_a_question_is_a_line_and_so_is_its_answer() -> None:
     done = subprocess.run(program, input=asked, capture_output=True, text=True, check=True)
     answers = [json.loads(line) for line in done.stdout.splitlines()]
     assert [set(answer) for answer in answers] == [
-        {"device", "gpu", "threads"},
+        {"device", "gpu", "threads", "cpu"},
         {"gflops", "product", "library", "threads"},
         {"gbytes"},
     ]
