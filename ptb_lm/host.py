@@ -18,11 +18,17 @@ from ptb_lm.version import version
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8  # malloc.h
 LARGEST = 2**30
+# The files that hold a container's quota and its period, by version 2 and by version 1 of control groups.
+_QUOTAS = (
+    ("/sys/fs/cgroup/cpu.max",),
+    ("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "/sys/fs/cgroup/cpu/cpu.cfs_period_us"),
+)
 HERTZ = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 
 
 def environment() -> dict[str, Any]:
     """Return versions and machine facts; the backend adds its own."""
+    quota = cpu_quota()
     return {
         "ptb_lm": version(),
         "commit": _git_commit(),
@@ -31,6 +37,7 @@ def environment() -> dict[str, Any]:
         "platform": platform.platform(),
         "processor": _processor(),
         "cores": len(cores()),
+        **({} if quota is None else {"cpu_quota": quota}),
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
     }
 
@@ -113,6 +120,16 @@ class Load:
 def cores() -> set[int]:
     """Return the cores that this process may use."""
     return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
+
+
+def cpu_quota() -> float | None:
+    """Return how many cores' time this container may use; None without a limit."""
+    for files in _QUOTAS:
+        with contextlib.suppress(OSError, ValueError):  # no such file, or "max"
+            quota, period = map(int, " ".join(Path(file).read_text() for file in files).split())
+            if quota > 0:
+                return quota / period
+    return None
 
 
 def _others() -> float | None:

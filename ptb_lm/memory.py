@@ -16,7 +16,12 @@ _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
 def limit() -> float:
     """Return how many bytes this process may have: of the machine, its container, its ulimit; or infinity."""
-    return min(_of_the_machine(), *map(_of_a_container, _CONTAINERS), _of_the_process())
+    return min(_of_the_machine(), of_the_container(), _of_the_process())
+
+
+def of_the_container() -> float:
+    """Return how many bytes all processes of this container may have together; infinity without a limit."""
+    return min(map(_of_a_container, _CONTAINERS))
 
 
 def _of_the_machine() -> float:

@@ -269,6 +269,22 @@ class OldWeights(Wrapped):
         return taken
 
 
+class Stale(Wrapped):
+    """It does some training steps, and then returns the last one's result for ever and moves nothing.
+
+    As a graph does that was captured after these, and is replayed on the inputs that it was captured with. So
+    many steps are what a comparison sees.
+    """
+
+    steps = 3
+
+    def train_step(self, *given: Any, **rate: float) -> Any:
+        if self.steps:
+            self.steps -= 1
+            self.kept = self.model.train_step(*given, **rate)
+        return self.kept
+
+
 class EveryStepIsTheFirst(Wrapped):
     """Its optimiser forgets what it did before."""
 

@@ -2,12 +2,14 @@
 
 import contextlib
 import importlib.util
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from ptb_lm.bench import check, timed_steps
+from ptb_lm.bench.workloads import Task
 from ptb_lm.data import corpus
 from ptb_lm.model import parameters
 from ptb_lm.model.config import Config
@@ -42,6 +44,26 @@ def random_windows(
         vocabulary_size, size=(config.batch_size, count * config.num_steps + 1), dtype=np.int32
     )
     return list(corpus.windows(ids, config.num_steps))
+
+
+class AfterOtherStepsError(Exception):
+    """Not the first comparison has refused a model, but the second."""
+
+
+def checked_twice(
+    task: Task, build: check.Build, *, precision: str = "fp32", passes: Collection[str] = ("train",)
+) -> check.Checked:
+    """Compare a model, let it do other steps, and compare it again, as the benchmark does before it times."""
+    steps = timed_steps.prepare(task, build, seed=3)
+    found = check.check(task, build, precision=precision, seed=3, passes=passes, model=steps.model)
+    steps.restart()
+    for pass_name in passes:
+        steps.block(pass_name, 3, untimed=0)
+    try:
+        check.check_again(task, steps.model, precision=precision, seed=3, passes=passes)
+    except check.WrongError as error:
+        raise AfterOtherStepsError(str(error)) from None
+    return found
 
 
 def numeric_gradient(loss: Callable[[], float], array: np.ndarray) -> np.ndarray:

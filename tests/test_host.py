@@ -65,6 +65,28 @@ def test_the_hint_names_the_threads_that_have_a_core_each(
     assert (hint is None) if expected is None else expected in (hint or "")
 
 
+@pytest.mark.parametrize(
+    ("files", "quota"),
+    [
+        ({"cpu.max": "150000 100000\n"}, 1.5),
+        ({"cpu.max": "max 100000\n"}, None),
+        ({"cpu.cfs_quota_us": "50000\n", "cpu.cfs_period_us": "100000\n"}, 0.5),
+        ({"cpu.cfs_quota_us": "-1\n", "cpu.cfs_period_us": "100000\n"}, None),
+        ({}, None),
+    ],
+)
+def test_a_container_s_quota_of_cores_is_recorded(
+    files: dict[str, str], quota: float | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    names = [[Path(file).name for file in version] for version in host._QUOTAS]
+    monkeypatch.setattr(host, "_QUOTAS", [[tmp_path / name for name in version] for version in names])
+    monkeypatch.setattr(host, "_git_commit", lambda: None)
+    assert host.cpu_quota() == quota
+    assert host.environment().get("cpu_quota") == quota
+
+
 # Each allocation on a thread of its own, as TensorFlow's are; the first ones may grow the heap.
 FAULTS = """
 import ctypes, resource, threading

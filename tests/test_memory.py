@@ -36,7 +36,7 @@ def test_a_container_s_limit_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     (tmp_path / "unlimited").write_text("max\n")
     files = [str(tmp_path / name) for name in ("memory.max", "unlimited", "missing")]
     monkeypatch.setattr(memory, "_CONTAINERS", files)
-    assert memory.limit() == 2**26
+    assert memory.limit() == memory.of_the_container() == 2**26
 
 
 def test_numpy_and_torch_say_how_much_was_asked_for() -> None:

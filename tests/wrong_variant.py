@@ -69,6 +69,20 @@ def build_failing(config: Any, weights: Mapping[str, np.ndarray], **chosen: Any)
     return model
 
 
+def build_stale(config: Any, weights: Mapping[str, np.ndarray], **chosen: Any) -> Any:
+    """Build a right model whose steps after those that are compared return the last one's result."""
+    model = build_right(config, weights)
+    step, calls, kept = model.train_step, iter(range(language_question.STEPS)), []
+
+    def train_step(*arguments: Any, **more: Any) -> Any:
+        if next(calls, None) is not None:
+            kept[:] = [step(*arguments, **more)]
+        return kept[0]
+
+    model.train_step = train_step
+    return model
+
+
 def as_given(config: Any, weights: Mapping[str, np.ndarray], **chosen: Any) -> Any:
     """Build nothing; return what was given."""
     return config, weights, chosen

@@ -58,7 +58,8 @@ def _run(arguments: argparse.Namespace) -> int:
     out = arguments.out or files.home() / "bench" / options.suite
     command = shlex.join(["python", "-m", "ptb_lm.bench", *arguments.given])
     with files.locked(out), contextlib.closing(Machine(options.device)) as machine:
-        record = Record(out, provenance.settings(options, gpu=machine.gpu, added=sources))
+        settings = provenance.settings(options, gpu=machine.gpu, cpu=machine.cpu, added=sources)
+        record = Record(out, settings)
         try:
             runner.run(options, workloads, record, machine, command=command)
         except KeyboardInterrupt:

@@ -55,6 +55,11 @@ class Result:
         return original(self.variant) != self.variant
 
     @property
+    def rounds(self) -> int:
+        """In how many rounds it was measured: in some twice, if a run went on (runner.py)."""
+        return len({row.round for row in self.blocks})
+
+    @property
     def processes(self) -> int:
         """By how many processes it was measured."""
         return len({row.process for row in self.blocks})
@@ -95,7 +100,7 @@ class Group:
 
     @property
     def cuts(self) -> list[str]:
-        """How the workload was smaller than declared."""
+        """How the workload was smaller or larger than declared."""
         return distinct(row.cut for result in self.results for row in result.blocks if row.cut)
 
     @property

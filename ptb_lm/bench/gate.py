@@ -152,6 +152,8 @@ def _verdict(
             Worker(order, identity=0, log=log, environment=machine.environment)
         ) as worker:
             facts = worker.facts
+            for pass_name in workload.passes:
+                worker.warm_up(pass_name, steps=workload.warm_up, limit=0.0)
     except WorkerError as error:
         said = log.read_text() if log.exists() else ""
         return dataclasses.replace(verdict, status=error.status, reason=str(error), log=said)

@@ -6,7 +6,7 @@ step. A product is of an [m, k] and a [k, n] matrix.
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ptb_lm.bench.process import Process, WorkerError
@@ -49,6 +49,8 @@ class Machine:
     Attributes:
         device: "cpu" or "cuda".
         gpu: The name of the CUDA device; None on a CPU.
+        cpu: How torch's models compute on a CPU: which kernels, and which library of float32 products; empty
+            on a GPU.
         environment: Variables that make every library compute with as many threads as torch does by itself;
             those that the user has set stay.
 
@@ -67,6 +69,7 @@ class Machine:
             raise UserError(f"--device {device}: {facts['trouble']}")
         self.device: str = facts["device"]
         self.gpu: str | None = facts["gpu"]
+        self.cpu: Mapping[str, str] = facts["cpu"]
         threads = str(facts["threads"])
         self.environment = {name: os.environ.get(name, threads) for name in THREADS}
 

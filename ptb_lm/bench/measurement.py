@@ -11,7 +11,7 @@ from ptb_lm.bench.block_plan import Plan, plan
 from ptb_lm.bench.disturbance import least_disturbed
 from ptb_lm.bench.machine import Machine, products
 from ptb_lm.bench.pool import Pool
-from ptb_lm.bench.process import WarmUp, Worker, WorkerError
+from ptb_lm.bench.process import TIMEOUT, WarmUp, Worker, WorkerError
 from ptb_lm.bench.row_log import Record
 from ptb_lm.bench.rows import Row
 from ptb_lm.bench.selection import Options
@@ -54,10 +54,16 @@ class Measurement:
         every = record.measured()
         self.measured = {key: row for key, row in every.items() if row.workload == workload.name}
         used = [row.process for row in every.values()]
-        self.pool = Pool(itertools.count(max(used, default=-1) + 1), environment=machine.environment)
+        self.pool = Pool(
+            itertools.count(max(used, default=-1) + 1),
+            environment=machine.environment,
+            # A block may take all of the limit.
+            timeout=TIMEOUT + options.row_limit,
+        )
         (self._declared,) = (w for w in SUITES[options.suite].workloads if w.name == workload.name)
         batch, declared = workload.task.batch_size, self._declared.task.batch_size
-        self._cut = "" if batch == declared else f"batch {batch} of {declared}"
+        of = "of" if batch < declared else "instead of"
+        self._cut = "" if batch == declared else f"batch {batch} {of} {declared}"
         self._products = products(workload.task)
         # A run that goes on keeps the plans that it began with, those of variants that were cut, too.
         self._plans: dict[tuple[str, str], Plan] = {}

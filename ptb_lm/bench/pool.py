@@ -3,10 +3,11 @@
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from ptb_lm.bench.process import Worker
+from ptb_lm import memory
+from ptb_lm.bench.process import TIMEOUT, Worker
 from ptb_lm.bench.worker import Order
 
-# Workers are ended, the longest unused first, until this share of the machine's memory is free.
+# Workers are ended, the longest unused first, until this share of the memory is free.
 FREE = 0.3
 
 
@@ -16,11 +17,15 @@ class Pool:
     Args:
         identities: Numbers for workers.
         environment: Variables that their processes get beside ours.
+        timeout: Seconds after which one is ended that does not answer.
     """
 
-    def __init__(self, identities: Iterator[int], *, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self, identities: Iterator[int], *, environment: Mapping[str, str], timeout: float = TIMEOUT
+    ) -> None:
         self._identities = identities
         self._environment = environment
+        self._timeout = timeout
         self._workers: dict[str, Worker] = {}  # the longest unused first
 
     def get(self, order: Order, *, log: Path) -> Worker:
@@ -33,7 +38,9 @@ class Pool:
         if worker is None:
             self._make_room()
             number = next(self._identities)
-            worker = Worker(order, identity=number, log=log, environment=self._environment)
+            worker = Worker(
+                order, identity=number, log=log, environment=self._environment, timeout=self._timeout
+            )
         self._workers[order.variant] = worker
         return worker
 
@@ -54,9 +61,11 @@ class Pool:
 
     def _make_room(self) -> None:
         while self._workers:
+            taken = [worker.memory for worker in self._workers.values()]
             available, total = _memory()
-            needed = max(worker.memory for worker in self._workers.values())
-            if available - needed > FREE * total:
+            # A container may have less than its machine, and tells of all that is taken in it, caches too.
+            limit = min(total, memory.of_the_container())
+            if min(available, limit - sum(taken)) - max(taken) > FREE * limit:
                 return
             self.drop(next(iter(self._workers)))
 

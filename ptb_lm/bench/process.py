@@ -51,7 +51,7 @@ class Process:
     def __init__(
         self, *arguments: str, timeout: float = TIMEOUT, environment: Mapping[str, str] | None = None
     ) -> None:
-        self._timeout = timeout
+        self._timeout = min(timeout, threading.TIMEOUT_MAX)
         self._silent = False  # for longer than that
         # Not a pipe, which nobody would empty.
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close()
@@ -139,17 +139,26 @@ class Worker:
         identity: The id.
         log: Where to keep what it wrote on stderr, if it fails.
         environment: Variables that its process gets beside ours.
+        timeout: Seconds after which it is ended if it does not answer.
 
     Raises:
         WorkerError: It cannot do the workload.
     """
 
-    def __init__(self, order: Order, *, identity: int, log: Path, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        order: Order,
+        *,
+        identity: int,
+        log: Path,
+        environment: Mapping[str, str],
+        timeout: float = TIMEOUT,
+    ) -> None:
         self.id = identity
         self.memory = 0
         self._log = log
         self._warm_ups: dict[str, WarmUp] = {}
-        self._process = Process("ptb_lm.bench.worker", environment=environment)
+        self._process = Process("ptb_lm.bench.worker", environment=environment, timeout=timeout)
         try:
             self.facts = self._ask(order.to_json())
         except BaseException:
@@ -157,7 +166,7 @@ class Worker:
             raise
 
     def warm_up(self, pass_name: str, *, steps: int, limit: float) -> WarmUp:
-        """Do steps that are not counted, once; compilation is in the first of them.
+        """Do steps that are not counted, once; compilation is in the first. Then it is compared again.
 
         Args:
             pass_name: "forward" or "train".
@@ -166,7 +175,7 @@ class Worker:
                 at least unless the second took longer by itself.
 
         Raises:
-            WorkerError: It failed.
+            WorkerError: It failed, or is wrong by now.
         """
         if pass_name not in self._warm_ups:
             # What a compiler does more than once, it does in the first two steps.
@@ -179,6 +188,7 @@ class Worker:
                 if more > 0:
                     rest = self._block(pass_name, more)["seconds"]
                     total, done, last = total + rest, done + more, rest / more
+            self._ask(json.dumps({"compare": "again"}))
             self._warm_ups[pass_name] = WarmUp(
                 first_step_seconds=first,
                 warm_up_seconds=total,

@@ -32,17 +32,21 @@ _ASKED = (
     *("suite", "baseline", "rounds", "processes", "batch_size"),
     *("row_limit", "device", "precision", "seed"),
 )
+_OF_CPU = ("kernels", "float32_products")
 # Not the commit: a commit of results changes no source. Each row has its own.
 _OF_MACHINE = ("ptb_lm", "python", "processor", "cores")
 
 
-def settings(options: Options, *, gpu: str | None, added: Mapping[str, str]) -> dict[str, Any]:
+def settings(
+    options: Options, *, gpu: str | None, cpu: Mapping[str, str], added: Mapping[str, str]
+) -> dict[str, Any]:
     """Return what rows that stand in one table have in common.
 
     Args:
         options: What was asked for.
         gpu: The name of the CUDA device; None on a CPU.
-        added: A digest of the module of each NAME=MODULE:FUNCTION in `options.added`.
+        cpu: How torch's models compute on a CPU: a compiler may have come or gone.
+        added: A digest of the source of each NAME=MODULE:FUNCTION in `options.added`.
     """
     environment = host.environment()
     return {
@@ -53,6 +57,7 @@ def settings(options: Options, *, gpu: str | None, added: Mapping[str, str]) -> 
         "source": digest(Path(__file__).resolve().parents[1]),
         **{f"--add {given}": found for given, found in added.items()},
         **variables(),
+        **{name: cpu.get(name) for name in _OF_CPU},
     }
 
 

@@ -26,16 +26,20 @@ class Record:
         settings: What must be the same for rows to stand in one table: kept in bench.json.
 
     Raises:
-        UserError: The folder holds rows of other settings, or a line of it is broken.
+        UserError: The folder holds figures of other settings, or a line of it is broken.
     """
 
     def __init__(self, folder: Path, settings: Mapping[str, Any]) -> None:
         self.folder = folder
         self.path = folder / rows.FILE
-        self._agree(folder / SETTINGS, settings)
         found = rows.read_lines(self.path) if self.path.exists() else rows.Lines([], [], cut_off=False)
         # Lines are kept as they are: they may hold keys of another version.
         self._lines = list(zip(found.rows, found.texts, strict=True))
+        if disagreement := _disagreement(folder / SETTINGS, settings):
+            if any(row.is_measured or row.status == rows.WRONG for row in found.rows):
+                raise UserError(f"{folder} {disagreement}; {_REMEDY}")
+            self._lines = []  # they say why nothing was measured, by other settings
+            atomic_write(folder / SETTINGS, json.dumps(settings, indent=1) + "\n")
         self._rewrite()
 
     @property
@@ -84,25 +88,27 @@ class Record:
     def _rewrite(self) -> None:
         atomic_write(self.path, b"".join(text + b"\n" for _, text in self._lines))
 
-    def _agree(self, path: Path, settings: Mapping[str, Any]) -> None:
-        if not path.exists():
-            if self.path.exists():
-                raise UserError(f"{self.folder} has rows, but no {path.name}; {_REMEDY}")
-            atomic_write(path, json.dumps(settings, indent=1) + "\n")
-            return
-        try:
-            found = json.loads(path.read_bytes())
-        except (ValueError, RecursionError):
-            raise UserError(f"{path} is not valid JSON") from None
-        if not isinstance(found, dict):
-            raise UserError(f"{path} is not a JSON object")
-        # What only one of the two says counts too: a variable that was set and is not, or the reverse.
-        for name in {**settings, **found}:
-            was, now = found.get(name), settings.get(name)
-            if was != now:
-                raise UserError(
-                    f"{self.folder} holds rows of another run ({name} was {was!r}, now {now!r}); {_REMEDY}"
-                )
+
+def _disagreement(path: Path, settings: Mapping[str, Any]) -> str:
+    """Say what is not as settings that were kept have it; "" if all is.
+
+    Raises:
+        UserError: They are none.
+    """
+    if not path.exists():
+        return f"has rows, but no {path.name}"
+    try:
+        found = json.loads(path.read_bytes())
+    except (ValueError, RecursionError):
+        raise UserError(f"{path} is not valid JSON") from None
+    if not isinstance(found, dict):
+        raise UserError(f"{path} is not a JSON object")
+    # What only one of the two says counts too: a variable that was set and is not, or the reverse.
+    for name in {**settings, **found}:
+        was, now = found.get(name), settings.get(name)
+        if was != now:
+            return f"holds rows of another run ({name} was {was!r}, now {now!r})"
+    return ""
 
 
 def _key(row: Row) -> Key:

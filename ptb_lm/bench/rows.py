@@ -7,6 +7,7 @@ lines, and `to_line` alone writes one. Unknown keys are left alone: a later vers
 import dataclasses
 import json
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,8 @@ STATUSES = (MEASURED, "unavailable", "failed", WRONG)
 PASSES = ("forward", "train")
 # How a row's check["dropout"] begins if the gradients that were compared are those of a second model.
 SECOND_MODEL = "in a second model without it"
+# What some libraries tell of their threads, at the beginning.
+ONE_A_CORE = "one a core"
 REMEDY = "restore it, or remove the line and measure it again"
 
 
@@ -97,7 +100,7 @@ class Row:
     status: str = _required(json_fields.one_of(STATUSES))
     reason: str = _optional(json_fields.text, "")  # why it is not measured
     planned_rounds: int = _optional(json_fields.whole(0), 0)
-    cut: str = _optional(json_fields.text, "")  # how the workload is smaller than declared
+    cut: str = _optional(json_fields.text, "")  # how the workload is smaller or larger than declared
     work: Work | None = _optional(_work, None)  # noqa: RUF009 - a field; a measured row has it
     round: int = _of_block(json_fields.whole(0), 0)
     process: int = _of_block(
@@ -129,6 +132,13 @@ class Row:
     def is_measured(self) -> bool:
         """Whether it has a block's round, process, steps, seconds and work."""
         return self.status == MEASURED
+
+    @property
+    def threads(self) -> int | None:
+        """With how many threads it computed; None where that is not known."""
+        told = str(self.environment.get("threads"))
+        found = re.match(r"\d+", told.replace(ONE_A_CORE, str(self.environment.get("cores"))))
+        return int(found[0]) if found else None
 
     @property
     def seconds_per_step(self) -> float:

@@ -107,13 +107,14 @@ def _result(members: Sequence[Row], wrong: Row | None) -> Result:
     measured = [row for row in members if row.status == MEASURED and not wrong]
     blocks = tuple(sorted(measured, key=lambda row: row.round))
     planned = max(row.planned_rounds for row in members)
+    rounds = len({row.round for row in blocks})
     notes = list(_joined(row.note for row in members if row.note))
     if any(row.check.get("dropout", "").startswith(SECOND_MODEL) for row in blocks):
         notes.append("its gradients were compared in a second model without dropout")
     if blocks and trouble:
-        notes.append(f"{trouble.status} after {len(blocks)} of {planned or '?'} rounds: {trouble.reason}")
-    elif 0 < len(rounds := {row.round for row in blocks}) < planned:
-        notes.append(f"only {len(rounds)} of {planned} rounds")
+        notes.append(f"{trouble.status} after {rounds} of {planned or '?'} rounds: {trouble.reason}")
+    elif 0 < rounds < planned:
+        notes.append(f"only {rounds} of {planned} rounds")
     return Result(
         variant=members[0].variant,
         label=members[0].label,

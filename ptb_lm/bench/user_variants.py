@@ -1,7 +1,7 @@
 """Whether what --add names is there, asked of a process of its own: the module may import a framework.
 
 The process, python -m ptb_lm.bench.user_variants MODULE, answers each function's name with what is wrong,
-and with a digest of the module's file.
+and with a digest of the module's file, or of all sources of the package that it is of.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ def check(added: Sequence[str]) -> dict[str, str]:
     """Import what NAME=MODULE:FUNCTION names, for each of some.
 
     Returns:
-        A digest of the module's file for each; "" where it has none.
+        A digest of the module's source for each; "" where it has none.
 
     Raises:
         UserError: A module cannot be imported, or has no such function.
@@ -48,7 +48,7 @@ def _answer(process: Process, function: str) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Answer until stdin ends: {"trouble": "" or what is wrong, "digest": of the module's file}."""
+    """Answer until stdin ends: {"trouble": "" or what is wrong, "digest": of the source}."""
     (module,) = sys.argv[1:]
     with answers_apart() as answers:
         not_imported = _import(module)
@@ -63,7 +63,10 @@ def main() -> None:
 
 
 def _digest(module: str) -> str:
-    source = getattr(sys.modules[module], "__file__", None)
+    package = sys.modules[module.partition(".")[0]]
+    if folders := getattr(package, "__path__", None):
+        return " ".join(provenance.digest(Path(folder)) for folder in folders)
+    source = getattr(package, "__file__", None)
     return provenance.digest_of(Path(source)) if source else ""
 
 

@@ -1,7 +1,8 @@
 """A variant in a process of its own: python -m ptb_lm.bench.worker, spoken to in lines of JSON.
 
 The first line on stdin is an Order. The answer says whether the variant is ready, with its facts, or why not.
-Each further line asks for a block of steps and is answered with its seconds.
+Each further line asks for a block of steps and is answered with its seconds, or for another comparison with
+the reference and is answered with nothing, or with why the variant is wrong.
 """
 
 import contextlib
@@ -69,6 +70,11 @@ class Order:
         return task if self.batch_size is None else task.with_batch_size(self.batch_size)
 
     @property
+    def computed_in(self) -> str:
+        """The precision: the name's, where it gives one."""
+        return variants.declared_precision(self.variant) or self.precision
+
+    @property
     def passes(self) -> tuple[str, ...]:
         """The passes that are timed."""
         return self._declared.passes
@@ -103,10 +109,13 @@ def main() -> int:
             order = Order(**json.loads(sys.stdin.readline()))
             steps, facts = _ready(order)
             _answer(answers, status="ready", **facts)
-            steps.device_memory()  # what was compared and built is no pass's
             peaks = DevicePeaks()
             for line in sys.stdin:
                 asked = json.loads(line)
+                if "pass" not in asked:
+                    _compare_again(order, steps)
+                    _answer(answers)
+                    continue
                 others = Others()
                 seconds = steps.block(asked["pass"], asked["steps"], untimed=asked["untimed"])
                 taken = others.cores()
@@ -133,20 +142,18 @@ def _ready(order: Order) -> tuple[TimedSteps, dict[str, Any]]:
     task = order.task
     start = time.perf_counter()
     variant = variants.Variant(order.variant, "")
-    precision = variant.precision or order.precision
+    precision = order.computed_in
     build = variant.builder(task.registry, device=order.device, precision=precision, seed=order.seed)
     steps = timed_steps.prepare(task, build, seed=order.seed)
     built = time.perf_counter()
     checked = check.check(
         task, build, precision=precision, seed=order.seed, passes=order.passes, model=steps.model
     )
-    steps.restart()
-    gc.collect()  # what was compared is not to take memory beside what is timed
+    _begin(steps)
     parameters = sum(weights.size for weights in steps.export_weights().values())
     declared = sum(math.prod(shape) for shape in task.shapes.values())
     if parameters != declared:
         raise check.WrongError(f"it has {parameters:,} parameters, the workload {declared:,}")
-    _reset_peak()
     facts = {
         "engine": steps.engine,
         "environment": {**host.environment(), **steps.environment()},
@@ -158,6 +165,29 @@ def _ready(order: Order) -> tuple[TimedSteps, dict[str, Any]]:
         "first_step_seconds": checked.first_step_seconds,
     }
     return steps, facts
+
+
+def _compare_again(order: Order, steps: TimedSteps) -> None:
+    """Compare what has done steps meanwhile once more.
+
+    Raises:
+        WrongError: It computes something else by now.
+    """
+    try:
+        check.check_again(
+            order.task, steps.model, precision=order.computed_in, seed=order.seed, passes=order.passes
+        )
+    except check.WrongError as error:
+        raise check.WrongError(f"after its warm-up {error}") from None
+    _begin(steps)
+
+
+def _begin(steps: TimedSteps) -> None:
+    """Let what was compared begin a training run; no peak of memory is the comparison's."""
+    steps.restart()
+    gc.collect()  # what was compared is not to take memory beside what is timed
+    _reset_peak()
+    steps.device_memory()
 
 
 def _answer(answers: TextIO, **values: Any) -> None:

@@ -82,6 +82,10 @@ class Classifier(Model):
         """Do one step of Adam with dropout and clipping; may return before the device is done."""
 
     @abstractmethod
+    def reset_optimizer(self) -> None:
+        """Let Adam begin anew: its moments and its count of steps are zero."""
+
+    @abstractmethod
     def forward_step(self, batch: Batch) -> Loss:
         """Compute only the loss, without dropout, with the execution of a training step; may return early."""
 

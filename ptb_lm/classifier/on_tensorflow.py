@@ -80,6 +80,10 @@ class TensorFlowClassifier(Classifier):
         with tf.device(self.device.name):
             return self.train_function(*self._tensors(batch))
 
+    def reset_optimizer(self) -> None:
+        """Let Adam begin anew."""
+        self.network.adam.reset()
+
     def forward_step(self, batch: Batch) -> tf.Tensor:
         """Compute only the loss, without dropout, with the execution of a training step."""
         with tf.device(self.device.name):

@@ -89,6 +89,10 @@ class TorchClassifier(TorchModel, Classifier):
         self.optimizer.step()
         return loss.detach()
 
+    def reset_optimizer(self) -> None:
+        """Let Adam begin anew."""
+        self.optimizer.state.clear()
+
     @torch.no_grad()
     def forward_step(self, batch: Batch) -> Tensor:
         """Compute only the loss, without dropout, with the execution of a training step."""

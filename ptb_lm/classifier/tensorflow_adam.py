@@ -29,6 +29,11 @@ class Adam:
         # Float64, because 1 - 0.999 has lost four digits in float32.
         self.steps = tf.Variable(tf.zeros([], tf.float64))
 
+    def reset(self) -> None:
+        """Begin anew."""
+        for variable in (self.steps, *(moment for pair in self.moments for moment in pair)):
+            variable.assign(tf.zeros_like(variable))
+
     def step(self, gradients: Sequence[tf.Tensor]) -> None:
         """Move each variable by its gradient."""
         steps = self.steps.assign_add(1.0)

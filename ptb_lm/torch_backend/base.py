@@ -97,7 +97,7 @@ class TorchModel(Model):
             hints.append("--model persistent is for a GPU in fp16: here --model block_fused is faster")
         elif self.cell == cells.LSTM and self.model_name != "block_fused" and self._has_a_fast_recurrence():
             hints.append(f"on this CPU --model block_fused is faster than {self.model_name}")
-        if cpu.chosen().kernels == "torch" and (trouble := cpu.trouble()):
+        if trouble := cpu.facts().get("no_kernels"):
             hints.append(f"training is slower than it could be, without compiled kernels: {trouble}")
         return hints
 
@@ -152,7 +152,7 @@ class TorchModel(Model):
             facts["cudnn"] = torch.backends.cudnn.version()
         else:
             facts["device"] = f"cpu ({platform.machine()}, {torch.backends.cpu.get_cpu_capability()})"
-            facts |= {"kernels": cpu.chosen().kernels, "float32_products": cpu.library_of_float32()}
+            facts |= cpu.facts()
         return facts
 
 

@@ -216,6 +216,13 @@ def library_of_float32() -> str:
     return chosen().products + version
 
 
+def facts() -> dict[str, str]:
+    """Return what a record says of the choice, and why kernels of our own are missing, if they are."""
+    found = {"kernels": chosen().kernels, "float32_products": library_of_float32()}
+    why_none = trouble() if found["kernels"] == "torch" else None
+    return found | ({"no_kernels": why_none} if why_none else {})
+
+
 def described(dtype: torch.dtype) -> str:
     """Return the choice as an engine line ends: "products by MKL, native kernels"."""
     ours = (

@@ -6,9 +6,11 @@ Each line on stdin is a question in JSON; a line of JSON answers it.
 
 | question | answer |
 |---|---|
-| {"what": "device"} | {"device": ..., "gpu": its name, "threads": ...}; or {"trouble": why not} |
+| {"what": "device"} | {"device": ..., "gpu": its name, "threads": ..., "cpu": ...}; or {"trouble": why not} |
 | {"what": "gemm", "precision": ..., "products": [[m, k, n, transposed], ...]} | a gemm.Rate |
 | {"what": "copy"} | {"gbytes": bytes read and written / second / 1e9} |
+
+"cpu" is how torch's models compute on a CPU (cpu.facts); on a GPU it is empty.
 """
 
 import functools
@@ -21,7 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ptb_lm.torch_backend import gemm, gpu
+from ptb_lm.torch_backend import cpu, gemm, gpu
 
 COPIED = 2**27  # bytes: more than caches hold
 TIMES = 3
@@ -40,7 +42,8 @@ def _answer(device: str, question: dict[str, Any]) -> dict[str, Any]:
         return {"trouble": f"torch {torch.__version__} finds no CUDA device here"}
     if question["what"] == "device":
         name = torch.cuda.get_device_name() if device == "cuda" else None
-        return {"device": device, "gpu": name, "threads": torch.get_num_threads()}
+        facts = cpu.facts() if device == "cpu" else {}
+        return {"device": device, "gpu": name, "threads": torch.get_num_threads(), "cpu": facts}
     if question["what"] == "copy":
         return {"gbytes": _copy_gbytes(device)}
     products = tuple((m, k, n, transposed) for m, k, n, transposed in question["products"])

@@ -6,6 +6,7 @@ What can be wrong, in every workload of every suite, is in test_mutants.py.
 import dataclasses
 import functools
 import math
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import mutants
 import numpy as np
 import pytest
 import wrong_variant
-from support import installed, pytensor_interpreted
+from support import checked_twice, installed, pytensor_interpreted
 from torch import nn
 
 from ptb_lm import files
@@ -108,7 +109,7 @@ def test_right_language_models_pass(model: str, precision: str) -> None:
 )
 def test_the_timed_execution_is_compared_with_its_own_masks(name: str, task: LanguageTask) -> None:
     """XLA's masks, which are not TensorFlow's, of each shape too."""
-    found = check.check(task, builder(name), precision="fp32", seed=3, passes=("forward", "train"))
+    found = checked_twice(task, builder(name), passes=("forward", "train"))
     assert found.what["dropout"] == (
         "there is none" if task is UNDROPPED else "the reference had the same masks"
     )
@@ -120,7 +121,7 @@ def test_the_timed_execution_is_compared_with_its_own_masks(name: str, task: Lan
 def test_the_plain_loop_of_keras_passes(precision: str) -> None:
     """Torch's has a file of its own, rivals/test_plain_torch.py."""
     build = builder("plain-tensorflow/keras", precision=precision)
-    found = check.check(LANGUAGE, build, precision=precision, seed=3)
+    found = checked_twice(LANGUAGE, build, precision=precision)
     assert found.what["dropout"].startswith("in a second model without it; with it, the mean of 4 losses")
 
 
@@ -142,12 +143,12 @@ def test_words_that_occur_hundreds_of_times_in_a_window_are_rounded_as_often() -
 def test_right_language_models_pass_on_a_gpu(model: str, precision: str, task: LanguageTask) -> None:
     """A CUDA graph by default: the masks that a replay draws are those that are told."""
     build = builder(f"torch/{model}", precision=precision, device="cuda")
-    check.check(task, build, precision=precision, seed=3, passes=("forward", "train"))
+    checked_twice(task, build, precision=precision, passes=("forward", "train"))
 
 
 @pytest.mark.gpu
 def test_the_plain_loop_passes_in_tf32_on_a_gpu() -> None:
-    check.check(LANGUAGE, builder("plain-torch/cudnn@tf32", device="cuda"), precision="tf32", seed=3)
+    checked_twice(LANGUAGE, builder("plain-torch/cudnn@tf32", device="cuda"), precision="tf32")
 
 
 @pytest.mark.parametrize("task", [LANGUAGE, UNDROPPED])
@@ -204,9 +205,7 @@ def test_right_classifiers_pass(name: str, loss: str) -> None:
     if (name, loss) == ("keras-tensorflow/lstm", "ctc"):
         pytest.skip("Keras's classifiers train with cross-entropy alone")
     precision = Variant(name, "").precision or "fp32"
-    found = check.check(
-        task, builder(name, task=task), precision=precision, seed=3, passes=("forward", "train")
-    )
+    found = checked_twice(task, builder(name, task=task), precision=precision, passes=("forward", "train"))
     assert found.errors["update_error"] < found.errors["update_bound"]
     assert found.what["dropout"] == "there is none"
 
@@ -229,7 +228,7 @@ def test_pytensor_s_classifier_passes() -> None:
     config = dataclasses.replace(CLASSIFIERS["cross_entropy"].config, bidirectional=False)
     task = dataclasses.replace(CLASSIFIERS["cross_entropy"], config=config)
     with pytensor_interpreted():
-        check.check(task, builder("pytensor/scan", task=task), precision="fp32", seed=3)
+        checked_twice(task, builder("pytensor/scan", task=task))
 
 
 def test_a_classifier_with_dropout_is_compared_without() -> None:
@@ -243,7 +242,7 @@ def test_all_layers_in_one_call_pass() -> None:
     config = ClassifierConfig(input_size=4, hidden_sizes=(5, 5, 5), classes=6)
     task = ClassifierTask(config=config, batch_size=8, steps=40)
     build = builder("one-call-torch/cudnn", task=task)
-    check.check(task, build, precision="fp32", seed=3)
+    checked_twice(task, build)
     with pytest.raises(UserError, match="layers of one size"):
         build(dataclasses.replace(config, hidden_sizes=(5, 4)), {})
 
@@ -624,3 +623,21 @@ def test_the_length_of_a_gradient_is_that_along_the_reference() -> None:
     assert errors["a"] == pytest.approx(0, abs=1e-12)
     assert expected.gradient_errors(answered, "0", found)["a"] > 0.5
     assert math.isnan(errors["b"])
+
+
+@pytest.mark.parametrize("task", [EVERYTHING, *CLASSIFIERS.values()])
+def test_what_computes_an_answer_is_part_of_its_key(task: Any) -> None:
+    """Every file of the package but that of the task, whose sizes and data are facts of the question."""
+    question: expected.Question = classification.Steps(task, 6, seed=3)
+    if isinstance(task, LanguageTask):
+        question = language_question.Steps(task, 6, (), True, seed=3)
+    package = Path(expected.__file__).resolve().parents[2]
+    ran = set()
+    sys.setprofile(lambda frame, event, arg: ran.add(Path(frame.f_code.co_filename)))
+    question.answer()
+    sys.setprofile(None)
+    known = {path for pattern in expected.SOURCES for path in package.glob(pattern)}
+    assert package / "model" / "reference_stack.py" in ran
+    assert {path for path in ran if path.is_relative_to(package)} - known <= {
+        package / "bench" / "workloads.py"
+    }

@@ -27,6 +27,7 @@ def test_the_rates_are_told_with_the_device_library_shape_and_threads(
     monkeypatch.setitem(module.WIDTH, "cpu", 256)  # not 2048, which takes seconds
     machine = Machine("cpu")
     assert (machine.device, machine.gpu) == ("cpu", None)
+    assert machine.cpu == cpu.facts()
     shapes = {"256 × 256 × 256", *(product.shape for product in PRODUCTS)}
     for precision in ("fp32", "fp64", "bf16"):
         measured = machine.gemm(precision, PRODUCTS)
@@ -55,7 +56,7 @@ def test_a_question_is_a_line_and_so_is_its_answer() -> None:
     done = subprocess.run(program, input=asked, capture_output=True, text=True, check=True)
     answers = [json.loads(line) for line in done.stdout.splitlines()]
     assert [set(answer) for answer in answers] == [
-        {"device", "gpu", "threads"},
+        {"device", "gpu", "threads", "cpu"},
         {"gflops", "product", "library", "threads"},
         {"gbytes"},
     ]

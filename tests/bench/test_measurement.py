@@ -1,13 +1,14 @@
 """What a measurement says of a row beside its figures."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from ptb_lm.bench import process
 from ptb_lm.bench.machine import Gemm, Product, products
 from ptb_lm.bench.measurement import Measurement
 from ptb_lm.bench.process import WarmUp, WorkerError
@@ -68,6 +69,35 @@ def test_the_limit_is_the_larger_of_before_and_after_and_a_copy_comes_last(
     assert (found, beside) == ({"seconds": 1.0, "others": None}, {**limit, "copy_gbytes": 20.0})
     asked = ("bf16", products(SMALL.task))
     assert events == [asked, ("train", 5), asked, "copy"]
+
+
+@pytest.mark.parametrize(("batch", "cut"), [(20, ""), (2, "batch 2 of 20"), (64, "batch 64 instead of 20")])
+def test_another_batch_size_is_told(batch: int, cut: str, tmp_path: Path) -> None:
+    workload = dataclasses.replace(SMALL, task=SMALL.task.with_batch_size(batch))
+    found = Measurement(
+        Options(suite="quick"), workload, Record(tmp_path, {}), MACHINE, session="", command=""
+    )
+    assert found._row(Variant("torch/cudnn", ""), "train").cut == cut
+
+
+def test_a_block_may_take_all_of_a_long_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    class Process:
+        def __init__(self, *arguments: str, timeout: float, environment: Mapping[str, str]) -> None:
+            asked.append(timeout)
+
+        def ask(self, line: str) -> dict[str, Any]:
+            return {}
+
+        def close(self) -> None:
+            pass
+
+    monkeypatch.setattr(process, "Process", Process)
+    options = Options(suite="quick", row_limit=7200.0)
+    found = Measurement(options, SMALL, Record(tmp_path, {}), MACHINE, session="", command="")
+    found.prepare(Variant("torch/cudnn", ""))
+    assert asked == [7200.0 + process.TIMEOUT]
 
 
 def row(index: int, seconds: float) -> Row:

@@ -2,10 +2,10 @@
 
 import dataclasses
 import functools
-from typing import Any
 
 import mutants
 import pytest
+from support import AfterOtherStepsError, checked_twice
 
 from ptb_lm.bench import check
 from ptb_lm.bench.suites import SUITES
@@ -52,11 +52,14 @@ CASES = [
 
 @pytest.mark.parametrize(("task", "passes"), [pytest.param(*kind, id=name) for kind, name in KINDS.items()])
 @pytest.mark.parametrize("model", ["basic", "cudnn"])
-def test_what_is_right_passes(task: Task, passes: tuple[str, ...], model: str) -> None:
-    def build(config: Any, weights: mutants.Weights) -> Any:
-        return mutants.right(config, weights, model=model)
+def test_what_is_right_passes_twice(task: Task, passes: tuple[str, ...], model: str) -> None:
+    checked_twice(task, functools.partial(mutants.right, model=model), passes=passes)
 
-    check.check(task, build, precision="fp32", seed=3, passes=passes)
+
+@pytest.mark.parametrize(("task", "passes"), [pytest.param(*kind, id=name) for kind, name in KINDS.items()])
+def test_what_goes_wrong_after_its_first_steps_is_refused_then(task: Task, passes: tuple[str, ...]) -> None:
+    with pytest.raises(AfterOtherStepsError, match=r"off by|dropout"):
+        checked_twice(task, mutants.wrapped(mutants.Stale), passes=passes)
 
 
 @pytest.mark.parametrize(("task", "passes", "mutant"), CASES)

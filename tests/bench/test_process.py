@@ -85,6 +85,11 @@ def test_a_step_takes_what_the_least_of_the_warm_up_took(seconds: tuple[float, .
     worker, blocks = Worker.__new__(Worker), iter(seconds)
     worker._warm_ups = {}
     worker._block = lambda pass_name, steps: {"seconds": next(blocks)}  # type: ignore[method-assign]
+    asked: list[str] = []
+    worker._ask = lambda line: asked.append(line) or {}  # type: ignore[method-assign, func-returns-value]
     warm_up = worker.warm_up("train", steps=5, limit=1.0 if len(seconds) == 2 else 100.0)
     assert next(blocks, None) is None
+    assert asked == ['{"compare": "again"}']
+    assert worker.warm_up("train", steps=5, limit=1.0) is warm_up
+    assert len(asked) == 1, "once"
     assert (warm_up.step_seconds, warm_up.warm_up_seconds) == (a_step, sum(seconds))

@@ -60,7 +60,9 @@ def test_variables_are_those_that_may_change_a_number(monkeypatch: pytest.Monkey
 
 
 def settings(**changes: Any) -> dict[str, Any]:
-    found = provenance.settings(Options(suite="quick"), gpu=None, added={"mine=own:build": "a digest"})
+    cpu = {"kernels": "native", "float32_products": "MKL", "no_kernels": "of no use here"}
+    added = {"mine=own:build": "a digest"}
+    found = provenance.settings(Options(suite="quick"), gpu=None, cpu=cpu, added=added)
     return {**found, **changes}
 
 
@@ -69,12 +71,15 @@ def test_a_record_takes_no_rows_of_another_program(tmp_path: Path, monkeypatch: 
     for name in provenance.variables():
         monkeypatch.delenv(name)
     Record(tmp_path, settings())
+    bench_rows.write(tmp_path, bench_rows.rounds({"torch/basic": 1.0}))
     Record(tmp_path, settings())
     kept = json.loads((tmp_path / SETTINGS).read_text())
     assert kept["source"] == provenance.digest(Path(provenance.__file__).parents[1])
     for name, other in (
         ("torch", "1.0"),
         ("source", "another digest"),
+        ("kernels", "torch"),
+        ("float32_products", "oneDNN"),
         ("--add mine=own:build", "another digest"),
         ("--add new=own:build", "a digest"),
         ("OMP_WAIT_POLICY", "active"),
@@ -106,6 +111,32 @@ def test_a_folder_of_before_is_reported_and_not_continued(tmp_path: Path) -> Non
     assert "torch/cudnn" in (folder / "report.md").read_text()
     with pytest.raises(UserError, match=r"holds rows of another run \(\w+ was None, now "):
         Record(folder, now)
+
+
+@pytest.mark.parametrize("kept", [True, False], ids=["bench.json", "without it"])
+@pytest.mark.parametrize("troubles", [[], ["unavailable", "failed"]], ids=["nothing", "troubles"])
+def test_where_nothing_was_measured_other_settings_may_be(
+    troubles: list[str], kept: bool, tmp_path: Path
+) -> None:
+    """As Ctrl-C before the first row leaves a folder, or a run in which everything failed."""
+    bench_rows.write(tmp_path, [bench_rows.unmeasured(status, "killed") for status in troubles])
+    if kept:
+        (tmp_path / SETTINGS).write_text(json.dumps({"seed": 1, "rounds": 3}))
+        assert len(Record(tmp_path, {"seed": 1, "rounds": 3}).rows) == len(troubles), "of the same run"
+    record = Record(tmp_path, {"seed": 2})
+    assert record.rows == []
+    assert record.path.read_bytes() == b""
+    assert json.loads((tmp_path / SETTINGS).read_text()) == {"seed": 2}
+
+
+@pytest.mark.parametrize("row", [bench_rows.row(), bench_rows.unmeasured("wrong", "its loss is off")])
+def test_what_was_measured_or_wrong_holds_a_folder(row: dict[str, Any], tmp_path: Path) -> None:
+    bench_rows.write(tmp_path, [row])
+    with pytest.raises(UserError, match=r"has rows, but no bench\.json; choose another --out"):
+        Record(tmp_path, {"seed": 2})
+    (tmp_path / SETTINGS).write_text(json.dumps({"seed": 1}))
+    with pytest.raises(UserError, match=r"holds rows of another run \(seed was 1, now 2\)"):
+        Record(tmp_path, {"seed": 2})
 
 
 def test_settings_that_are_no_object_are_one_sentence(tmp_path: Path) -> None:

@@ -363,6 +363,52 @@ def test_rows_of_several_commits_say_so(tmp_path: Path) -> None:
     assert "**Warning:** The rows are of several commits (1b4b876, 2c5c987 and changes). A ratio" in report
 
 
+def test_a_container_with_fewer_cores_than_threads_is_a_warning(tmp_path: Path) -> None:
+    few = {**ENVIRONMENT, "cores": 8, "cpu_quota": 1.5}
+    rows = [row(environment=few), row(variant="keras/lstm", environment={**few, "threads": "one a core"})]
+    report = report_of(tmp_path / "a", rows)
+    assert (
+        "**Warning:** small, train: the container has a quota of 1.5 cores, and 8 threads share it: the "
+        "system stops them for a part of the time. OMP_NUM_THREADS=1 is steadier."
+    ) in report
+    enough = report_of(tmp_path / "b", [row(environment={**ENVIRONMENT, "cpu_quota": 2.0})])
+    assert "| cpu_quota | 2.0 |" in enough
+    assert "quota of" not in enough
+
+
+def test_a_machine_without_a_compiler_is_a_warning(tmp_path: Path) -> None:
+    without = {**ENVIRONMENT, "kernels": "torch", "no_kernels": "there is no C++ compiler; install g++"}
+    report = report_of(tmp_path, [row(), row(round=1, environment=without)])
+    assert (
+        "**Warning:** This package's models for torch ran without its compiled kernels, and more slowly: "
+        "there is no C++ compiler; install g++."
+    ) in report
+
+
+def test_a_block_that_was_measured_again_is_no_round_more(tmp_path: Path) -> None:
+    """As the baseline's is beside what a run that goes on still lacked."""
+    rows = [
+        *(row(round=index, session="1", planned_rounds=2) for index in range(2)),
+        row(round=0, session="1", planned_rounds=2, variant="torch/cudnn"),
+        *(
+            row(round=1, session="2", planned_rounds=2, variant=name)
+            for name in ("torch/cudnn", "torch/basic")
+        ),
+        row(round=0, planned_rounds=3, variant="torch/jit", session="1"),
+        row(round=0, planned_rounds=3, variant="torch/jit", session="2"),
+        unmeasured("failed", "killed", variant="torch/jit"),
+    ]
+    report = report_of(tmp_path, rows)
+    titles, *lines = table_of(section_of(report, "small"), -1)
+    found = {line[0]: line[titles.index("rounds")] for line in lines}
+    assert found == {
+        "`torch/basic`": "2 of 2, 1 again",
+        "`torch/cudnn`": "2 of 2",
+        "`torch/jit`": "1 of 3, 1 again",
+    }
+    assert "torch/jit: failed after 1 of 3 rounds: killed" in report
+
+
 def test_rows_of_several_versions_and_sessions_are_one_warning(tmp_path: Path) -> None:
     sessions = ["2026-11-21T06:00:00+0000", "2026-11-22T07:30:00+0000"]
     newer = {**ENVIRONMENT, "torch": "2.14.0"}
@@ -521,7 +567,11 @@ def test_threads_that_are_not_the_same_are_said(tmp_path: Path) -> None:
         "- the variants had not the same number of threads: 2: torch/basic; one a core: tensorflow/basic"
         in section
     )
-    alike = [row(), row(variant="tensorflow/basic", environment={"threads": "2"})]
+    told = ("2", "one a core", "one a core, in products alone")
+    alike = [
+        row(),
+        *(row(variant=f"mine/{each}", environment={"threads": each, "cores": 2}) for each in told),
+    ]
     assert "number of threads" not in report_of(tmp_path / "alike", alike)
 
 

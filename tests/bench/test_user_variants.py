@@ -44,13 +44,25 @@ def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_what_is_there_is_imported_elsewhere_and_its_text_is_known(modules: Path) -> None:
     (modules / "own.py").write_text(f"{MODULE}# another text\n")
-    digests = user_variants.check(["one=own:build", "two=own:build", "three=package.own:build"])
+    digests = user_variants.check(["one=own:build", "two=own:build"])
     assert not {"own", "package"} & sys.modules.keys()
-    own, of_package = (
-        hashlib.sha256((modules / path).read_bytes()).hexdigest() for path in ("own.py", "package/own.py")
-    )
-    assert digests == {"one=own:build": own, "two=own:build": own, "three=package.own:build": of_package}
-    assert own != of_package
+    own = hashlib.sha256((modules / "own.py").read_bytes()).hexdigest()
+    assert digests == {"one=own:build": own, "two=own:build": own}
+
+
+@pytest.mark.parametrize("init", [True, False], ids=["package", "namespace package"])
+def test_the_text_of_a_package_is_all_of_its_sources(init: bool, modules: Path) -> None:
+    if not init:
+        (modules / "package" / "__init__.py").unlink()
+    given = "mine=package.own:build"
+    before = user_variants.check([given])
+    (modules / "package" / "inner").mkdir()
+    (modules / "package" / "inner" / "helper.py").write_text("a = 1\n")
+    of_one = user_variants.check([given])
+    (modules / "package" / "inner" / "helper.py").write_text("a = 2\n")
+    of_two = user_variants.check([given])
+    assert len({found[given] for found in (before, of_one, of_two)}) == 3
+    assert user_variants.check([given]) == of_two
 
 
 @pytest.mark.parametrize(

@@ -383,6 +383,24 @@ class TestWithoutKernels:
         done = run(TROUBLE, PATH=str(tmp_path), CXX="", XDG_CACHE_HOME=str(tmp_path))
         assert done.stdout.strip() == "there is no C++ compiler; install g++ or set CXX torch"
 
+    def test_a_record_says_why_there_are_none(self, tmp_path: Path) -> None:
+        """Of this package's models, and not of the plain loop, which has nothing of them."""
+        program = (
+            "from ptb_lm.bench.registries import LANGUAGE_MODELS\n"
+            "from ptb_lm.bench.variants import Variant\n"
+            "from ptb_lm.model import parameters\n"
+            "from ptb_lm.model.config import Config\n"
+            "config = Config(hidden_size=2, batch_size=2, num_steps=2)\n"
+            "for name in ('torch/cudnn', 'plain-torch/cudnn'):\n"
+            "    build = Variant(name, '').builder(LANGUAGE_MODELS, device='cpu', precision='fp32', seed=1)\n"
+            "    facts = build(config, parameters.initial(config, 5, seed=1)).environment()\n"
+            "    print(facts.get('kernels'), '|', facts.get('no_kernels'))\n"
+        )
+        done = run(program, PATH=str(tmp_path), CXX="", XDG_CACHE_HOME=str(tmp_path))
+        assert done.stdout == "torch | there is no C++ compiler; install g++ or set CXX\nNone | None\n"
+        done = run(program, PTB_LM_KERNELS="torch")
+        assert done.stdout == "torch | None\nNone | None\n", "as the user wants it"
+
     def test_a_compiler_that_is_not_there_is_said(self, tmp_path: Path) -> None:
         done = run(TROUBLE, CXX="/nonexistent", XDG_CACHE_HOME=str(tmp_path))
         assert done.stdout.strip() == "CXX names /nonexistent, which does not exist torch"

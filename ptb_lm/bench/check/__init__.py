@@ -2,7 +2,9 @@
 
 What is compared is the object that is timed afterwards, in its execution and precision and at the workload's
 own batch size, steps, widths and vocabulary: the loss of two consecutive training steps, the norm of the
-gradient, and the gradient of every tensor, which is read off what a step has made of the weights.
+gradient, and the gradient of every tensor, which is read off what a step has made of the weights. After the
+warm-up it is compared once more: a program may do its first steps otherwise than the later ones, as one does
+that captures a graph after some.
 
 problem.py draws the weights and the data; expected.py has the reference's answer, kept in a cache;
 language.py and classification.py put the question to a variant; bounds.py says how far off it may be.
@@ -17,7 +19,7 @@ from ptb_lm.bench.check import classification, language
 from ptb_lm.bench.check.errors import Checked, WrongError
 from ptb_lm.bench.workloads import LanguageTask, Task
 
-__all__ = ["Build", "Checked", "WrongError", "check"]
+__all__ = ["Build", "Checked", "WrongError", "check", "check_again"]
 
 Build = Callable[[Any, Mapping[str, NDArray[Any]]], Any]
 
@@ -51,3 +53,24 @@ def check(
     if isinstance(task, LanguageTask):
         return language.check(task, build, model, passes=passes, precision=precision, seed=seed)
     return classification.check(task, build, model, passes=passes, precision=precision, seed=seed)
+
+
+def check_again(
+    task: Task, model: Any, *, precision: str, seed: int, passes: Collection[str] = ("train",)
+) -> None:
+    """Compare a model that has passed `check` once more, after other steps; nothing else is built.
+
+    Args:
+        task: What it is to do.
+        model: What is timed.
+        precision: As `check` had it.
+        seed: As `check` had it.
+        passes: As `check` had them.
+
+    Raises:
+        WrongError: An error exceeds its bound, and which.
+    """
+    if isinstance(task, LanguageTask):
+        language.check_again(task, model, passes=passes, precision=precision, seed=seed)
+    else:
+        classification.check_again(task, model, passes=passes, precision=precision, seed=seed)

@@ -120,23 +120,14 @@ def check(
     seed: int,
 ) -> Checked:
     """Compare a classifier with the reference; see ptb_lm.bench.check.check."""
-    bound = BOUNDS[precision].over(task.steps)
-    if task.config.loss == "ctc":
-        bound = bound._replace(gradient=CTC * bound.gradient, bias=CTC * bound.bias)
-    errors = Errors(bound)
+    errors = _errors(task, precision)
     question, how = Steps(task, problem.distinct_rows(task), seed), "there is none"
     if task.config.keep_prob < 1:
         undropped = dataclasses.replace(task, config=dataclasses.replace(task.config, keep_prob=1.0))
         question = dataclasses.replace(question, task=undropped)
         model, how = None, rows.SECOND_MODEL
     asked: Classifier = build(question.task.config, question.weights) if model is None else model
-    asked.load_weights(question.weights)
-    answered = expected.answer(question)
-    gradients = _compare_gradients(asked, question, answered, errors)
-    if "forward" in passes:
-        (loss,) = asked.read([asked.forward_step(question.batches[0])])
-        errors.add("loss", "loss in a forward step", _relative(loss, answered["0.loss"]))
-    loss, seconds = _compare_updates(asked, question, answered, gradients, errors)
+    loss, seconds = _compare(asked, question, errors, passes)
     return Checked(
         loss=loss,
         first_step_seconds=seconds,
@@ -147,6 +138,35 @@ def check(
             "dropout": how,
         },
     )
+
+
+def check_again(
+    task: ClassifierTask, model: Classifier, *, passes: Collection[str], precision: str, seed: int
+) -> None:
+    """Compare a classifier without dropout once more; see ptb_lm.bench.check.check_again."""
+    assert task.config.keep_prob == 1
+    _compare(model, Steps(task, problem.distinct_rows(task), seed), _errors(task, precision), passes)
+
+
+def _errors(task: ClassifierTask, precision: str) -> Errors:
+    bound = BOUNDS[precision].over(task.steps)
+    if task.config.loss == "ctc":
+        bound = bound._replace(gradient=CTC * bound.gradient, bias=CTC * bound.bias)
+    return Errors(bound)
+
+
+def _compare(
+    model: Classifier, question: Steps, errors: Errors, passes: Collection[str]
+) -> tuple[float, float]:
+    """Compare all that a question asks for; return loss and seconds of the first training step."""
+    model.load_weights(question.weights)
+    model.reset_optimizer()
+    answered = expected.answer(question)
+    gradients = _compare_gradients(model, question, answered, errors)
+    if "forward" in passes:
+        (loss,) = model.read([model.forward_step(question.batches[0])])
+        errors.add("loss", "loss in a forward step", _relative(loss, answered["0.loss"]))
+    return _compare_updates(model, question, answered, gradients, errors)
 
 
 def _compare_gradients(

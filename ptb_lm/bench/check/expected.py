@@ -24,7 +24,10 @@ INLINE = 1e8  # multiply-adds of a forward pass that are computed here
 KEPT = 64  # answers in the cache, the newest; one is 4 MB as a rule, 9 of four layers of two directions
 DIGEST = hashlib.sha256().digest_size
 # What an answer depends on beside its question: the files that compute it.
-SOURCES = ("model/**/*.py", "classifier/reference.py", "classifier/contract.py", "bench/check/*.py")
+SOURCES = (
+    *("model/**/*.py", "classifier/reference.py", "classifier/contract.py", "bench/check/*.py"),
+    "data/corpus.py",  # cuts the windows
+)
 
 
 class Question(Protocol):

@@ -57,19 +57,18 @@ def check(
     seed: int,
 ) -> Checked:
     """Compare a language model with the reference; see ptb_lm.bench.check.check."""
-    bound = BOUNDS[precision].of(task.batch_size * task.config.num_steps).over(task.config.num_steps)
-    errors = Errors(bound.summing(max(math.prod(shape) for shape in task.shapes.values())))
-    question = Steps(task, problem.distinct_rows(task), (), "forward" in passes, seed)
+    errors, question = _errors(task, precision), _question(task, passes, seed)
     model = build(task.config, question.weights) if model is None else model
     if not task.config.drops:
         first, how = _compare(model, question, errors), "there is none"
     elif masks.told_by(model):
-        question = dataclasses.replace(question, distinct=task.batch_size)  # whose masks differ
-        first, how = _compare(model, question, errors, masked=True), "the reference had the same masks"
+        first, how = _compare(model, question, errors), "the reference had the same masks"
     else:
         undropped = dataclasses.replace(task, config=masks.undropped(task.config))
-        question = dataclasses.replace(question, task=undropped)
-        first = _compare(build(undropped.config, question.weights), question, errors)
+        question = _question(undropped, passes, seed)
+        second = build(undropped.config, question.weights)
+        first = _compare(second, question, errors)
+        _compare(second, question, errors)  # its later steps, too: `check_again` does not see this model
         deviations, seconds = dropout.check(task, model, errors, seed=seed)
         first = first._replace(seconds=seconds)
         how = (
@@ -88,6 +87,28 @@ def check(
     )
 
 
+def check_again(
+    task: LanguageTask, model: Backend, *, passes: Collection[str], precision: str, seed: int
+) -> None:
+    """Compare a language model once more; see ptb_lm.bench.check.check_again."""
+    errors = _errors(task, precision)
+    if task.config.drops and not masks.told_by(model):
+        dropout.check(task, model, errors, seed=seed)
+    else:
+        _compare(model, _question(task, passes, seed), errors)
+
+
+def _errors(task: LanguageTask, precision: str) -> Errors:
+    bound = BOUNDS[precision].of(task.batch_size * task.config.num_steps).over(task.config.num_steps)
+    return Errors(bound.summing(max(math.prod(shape) for shape in task.shapes.values())))
+
+
+def _question(task: LanguageTask, passes: Collection[str], seed: int) -> Steps:
+    """Return the question, still without masks, which differ from row to row."""
+    distinct = task.batch_size if task.config.drops else problem.distinct_rows(task)
+    return Steps(task, distinct, (), "forward" in passes, seed)
+
+
 class _OverflowError(Exception):
     """A step moved nothing because its gradient overflowed float16; the next one's loss is scaled by less."""
 
@@ -103,14 +124,13 @@ class _Step(NamedTuple):
     masks: Kept | None
 
 
-def _compare(model: Backend, question: Steps, errors: Errors, *, masked: bool = False) -> _Step:
+def _compare(model: Backend, question: Steps, errors: Errors) -> _Step:
     """Compare all that a question asks for; return the first training step.
 
     Args:
-        model: Of the question's configuration.
+        model: Of the question's configuration; it tells its masks if that has dropout.
         question: Without masks.
         errors: Where errors go.
-        masked: Whether the model tells its masks.
     """
     config = question.task.config
     model.load_weights(question.weights)
@@ -118,7 +138,7 @@ def _compare(model: Backend, question: Steps, errors: Errors, *, masked: bool = 
     scored = list(_scored(model, placed, config.batch_size)) if question.forward else []
     for _ in range(OVERFLOWS):
         with contextlib.suppress(_OverflowError):
-            steps = list(_trained(model, placed, question, masked=masked))
+            steps = list(_trained(model, placed, question))
             break
         model.load_weights(question.weights)
     else:
@@ -172,7 +192,7 @@ def _scored(model: Backend, windows: Sequence[Any], batch_size: int) -> Iterator
         yield model.read([loss])[0].nll / batch_size
 
 
-def _trained(model: Backend, windows: Sequence[Any], question: Steps, *, masked: bool) -> Iterator[_Step]:
+def _trained(model: Backend, windows: Sequence[Any], question: Steps) -> Iterator[_Step]:
     """Train on a question's windows, placed on the device, one after the other.
 
     Raises:
@@ -181,7 +201,7 @@ def _trained(model: Backend, windows: Sequence[Any], question: Steps, *, masked:
     batch_size, steps = windows[0][0].shape
     state, before = model.zero_state(batch_size), model.export_weights()
     for index, ((x_BT, y_BT), rate) in enumerate(zip(windows, question.rates, strict=True)):
-        kept = model.next_masks(batch_size, steps) if masked else None
+        kept = model.next_masks(batch_size, steps) if question.task.config.drops else None
         start = time.perf_counter()
         state, loss = model.train_step(x_BT, y_BT, state, learning_rate=rate)
         (measured,) = model.read([loss])

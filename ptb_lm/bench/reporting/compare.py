@@ -161,6 +161,8 @@ def _alone(one: Summary, other: Summary) -> Iterator[str]:
 def _verdict(pairs: Sequence[_Pair]) -> str:
     known = [pair.agrees for pair in pairs if pair.agrees is not None]
     unknown = sum(pair.agrees is None and not pair.is_baseline for pair in pairs)
+    if not known:
+        return f"No ratio can be compared{', for want of an interval' if unknown else ''}."
     rest = f" {unknown} more cannot be told, for want of an interval." if unknown else ""
     return f"{sum(known)} of {len(known)} ratios agree within their intervals.{rest}"
 

@@ -68,7 +68,8 @@ def gemm_rates(group: Group) -> Mapping[str, Sequence[float]]:
 
 
 def _cells(result: Result) -> Iterator[str]:
-    yield f"{len(result.blocks)} of {result.planned_rounds or len(result.blocks)}"
+    again = len(result.blocks) - result.rounds
+    yield f"{result.rounds} of {result.planned_rounds or result.rounds}{f', {again} again' if again else ''}"
     yield str(result.processes)
     yield _or_nothing(result.ratio, _units)
     yield _or_nothing(result.seconds, _quartiles)

@@ -22,6 +22,7 @@ from ptb_lm.bench.reporting import (
 from ptb_lm.bench.reporting.document import Captioned, Document, Section
 from ptb_lm.bench.reporting.plots import MISSING
 from ptb_lm.bench.reporting.tables import Column, Table, markdown_text, to_markdown
+from ptb_lm.bench.rows import Row
 from ptb_lm.bench.summary import summarise
 from ptb_lm.bench.variants import original
 from ptb_lm.errors import UserError
@@ -100,6 +101,7 @@ def build(summary: Summary, *, runs: Sequence[Path] = ()) -> Document:
         warnings=[
             *summary.remarks,
             *_mixed(summary),
+            *_slowed(summary),
             *(f"{group.name}: {warning}" for group in summary.groups for warning in group.warnings),
             *(f"{group.name}: {doubt}" for group in summary.groups for doubt in _doubts(group)),
         ],
@@ -112,8 +114,9 @@ def build(summary: Summary, *, runs: Sequence[Path] = ()) -> Document:
 
 
 def _doubts(group: Group) -> Iterator[str]:
-    """Say what to doubt: blocks that others disturbed, a machine that was not steady, a coarse A/A test."""
+    """Say what to doubt: too few cores, disturbed blocks, an unsteady machine, a coarse A/A test."""
     blocks = [row for result in group.results for row in result.blocks]
+    yield from _quota(blocks)
     disturbed = sum(row.others is not None and row.others > DISTURBED for row in blocks)
     if disturbed:
         yield (
@@ -143,6 +146,17 @@ def _doubts(group: Group) -> Iterator[str]:
                 f"by the A/A test the resolution of this run is {formats.percent(ratio.half_width)}. A "
                 "smaller difference between two variants may not show. More processes, on a quiet machine, "
                 "make it finer."
+            )
+
+
+def _quota(blocks: Sequence[Row]) -> Iterator[str]:
+    """Say that a container gave fewer cores than there were threads."""
+    for quota in distinct(row.environment.get("cpu_quota") for row in blocks):
+        threads = max(row.threads or 0 for row in blocks if row.environment.get("cpu_quota") == quota)
+        if quota is not None and quota < threads:
+            yield (
+                f"the container has a quota of {quota:g} cores, and {threads} threads share it: the system "
+                f"stops them for a part of the time. OMP_NUM_THREADS={max(1, int(quota))} is steadier."
             )
 
 
@@ -178,6 +192,12 @@ def _mixed(summary: Summary) -> Iterator[str]:
             f"The rows are of several {' and several '.join(several)}. A ratio pairs rows of one session. "
             "But figures may be of different programs, or of a machine in different states."
         )
+
+
+def _slowed(summary: Summary) -> Iterator[str]:
+    """Say what the machine lacked."""
+    for why in summary.environment.get("no_kernels", ()):
+        yield f"This package's models for torch ran without its compiled kernels, and more slowly: {why}."
 
 
 def _machine(summary: Summary) -> Section:

@@ -37,7 +37,9 @@ def _work(groups: Sequence[Group]) -> Iterator[str]:
         return
     work = measured[0][1]
     steps = " and ".join(f"{formats.flops(each.flops_per_step)} ({name})" for name, each in measured)
-    cut = "".join(f"Cut: {cut}. " for cut in distinct(cut for group in groups for cut in group.cuts))
+    cut = "".join(
+        f"Not as declared: {cut}. " for cut in distinct(cut for group in groups for cut in group.cuts)
+    )
     what = f"{cut}{work.description}; " if work.description else cut
     precisions = ", ".join(_precisions(groups))
     step = f"a step is {work.items_per_step:,.0f} {work.unit} and {steps}"
@@ -87,7 +89,7 @@ def _threads(groups: Sequence[Group]) -> Iterator[str]:
     """Say who computed with how many threads, where these are not the same for all."""
     by_threads: dict[str, list[str]] = {}
     for result in (result for group in groups for result in group.results):
-        for threads in distinct(row.environment.get("threads") for row in result.blocks):
+        for threads in distinct(row.threads or row.environment.get("threads") for row in result.blocks):
             if threads is not None:
                 by_threads.setdefault(str(threads), []).append(result.variant)
     if len(by_threads) > 1:

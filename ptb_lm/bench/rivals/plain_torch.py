@@ -93,8 +93,8 @@ class PlainLoop(TorchModel):
 
     def environment(self) -> dict[str, Any]:
         """Return versions, device and threads; what this package chooses of a CPU is nothing to the loop."""
-        facts = super().environment()
-        return {name: fact for name, fact in facts.items() if name not in ("kernels", "float32_products")}
+        facts, ours = super().environment(), cpu.facts()
+        return {name: fact for name, fact in facts.items() if name not in ours}
 
     def canonical(self) -> dict[str, Canonical]:
         """Return the trained parameters by canonical name."""

@@ -111,6 +111,9 @@ def measure(variant: Variant) -> dict[str, Any]:
     results["losses"] = built.read([built.train_step(batch) for batch in batches])
     results["trained"] = built.export_weights()
     results["memory"] = built.device_memory()
+    built.load_weights(random_weights(config))
+    built.reset_optimizer()
+    results["losses again"] = built.read([built.train_step(batch) for batch in batches])
     sys.stdout.flush()  # into the file that is its terminal
     return results
 
@@ -206,6 +209,11 @@ def test_training_is_kerass_adam(measured: tuple[Variant, dict[str, Any]]) -> No
     losses, weights = trained_by_reference(config, batches, kerass=True)
     np.testing.assert_allclose(results["losses"], losses, rtol=1e-5)
     assert_close_for_nearly_all(results["trained"], weights)
+
+
+def test_adam_begins_anew(measured: tuple[Variant, dict[str, Any]]) -> None:
+    _, results = measured
+    np.testing.assert_allclose(results["losses again"], results["losses"], rtol=1e-6)
 
 
 def test_training_is_nearly_the_references_adam(measured: tuple[Variant, dict[str, Any]]) -> None:

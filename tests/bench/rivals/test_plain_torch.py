@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from support import checked_twice
 
 from ptb_lm.bench import check
 from ptb_lm.bench.registries import LANGUAGE_MODELS
@@ -40,7 +41,7 @@ def built(name: str, config: Config = TASK.config) -> PlainLoop:
 
 
 def compare(build: check.Build, precision: str) -> None:
-    found = check.check(TASK, build, precision=precision, seed=3)
+    found = checked_twice(TASK, build, precision=precision)
     assert found.errors["rows"] == found.errors["distinct_rows"] == 20
     assert found.what["dropout"].startswith("in a second model without it; with it, the mean of 4 losses")
 

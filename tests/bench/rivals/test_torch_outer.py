@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 import torch
+from support import checked_twice
 
 from ptb_lm.bench import check
 from ptb_lm.bench.registries import LANGUAGE_MODELS
@@ -38,7 +39,7 @@ def built(name: str, config: Config = TASK.config) -> Any:
 )
 def test_a_stack_in_one_graph_computes_what_the_reference_does(name: str) -> None:
     """A compiled step fails where torch.compile would leave a part of it out of the graph."""
-    check.check(TASK, builder(name), precision="fp32", seed=3, passes=("forward", "train"))
+    checked_twice(TASK, builder(name), passes=("forward", "train"))
 
 
 def test_all_layers_are_one_module_of_torchscript() -> None:

@@ -64,12 +64,12 @@ class KerasClassifier(Classifier):
         self.gpu = gpu
         cudnn = choice.model == "cudnn"
         self.knows_lengths = library.cudnn_masks or not cudnn
-        adam = keras.optimizers.Adam(config.learning_rate, epsilon=1e-8, clipvalue=config.clip_value)
+        self.adam = keras.optimizers.Adam(config.learning_rate, epsilon=1e-8, clipvalue=config.clip_value)
         network = functools.partial(
             Network, cudnn=cudnn, jit_compile=choice.execution == "xla", seed=choice.seed
         )
         with self._device():
-            self.network = network(config, adam)
+            self.network = network(config, self.adam)
             # A training step is where Keras takes gradients, whatever it computes with.
             undropped = dataclasses.replace(config, keep_prob=1.0)
             self.gradient_network = network(undropped, GradientForWeight(1.0))
@@ -87,6 +87,13 @@ class KerasClassifier(Classifier):
     def train_step(self, batch: Batch) -> float:
         """Do one step of Adam with dropout and clipping."""
         return self._on_batch("train_on_batch", self.network, batch)
+
+    def reset_optimizer(self) -> None:
+        """Let Adam begin anew."""
+        with self._device():
+            for variable in self.adam.variables:
+                if variable.name != "learning_rate":
+                    variable.assign(keras.ops.zeros(variable.shape, variable.dtype))
 
     def forward_step(self, batch: Batch) -> float:
         """Compute the loss alone, without dropout."""

@@ -26,6 +26,11 @@ class Adam:
         self.steps = pytensor.shared(np.int64(0))
         self.moments = [tuple(_zeros(variable) for _ in range(2)) for variable in self.variables]
 
+    def reset(self) -> None:
+        """Begin anew."""
+        for variable in (self.steps, *(moment for pair in self.moments for moment in pair)):
+            variable.set_value(np.zeros_like(variable.get_value()))
+
     def updates(self, gradients: Sequence[Any]) -> Mapping[Any, Any]:
         """Return what a step makes of each shared variable."""
         steps = self.steps + 1

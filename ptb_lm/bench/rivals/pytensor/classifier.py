@@ -74,6 +74,10 @@ class PyTensorClassifier(Classifier):
         (loss,) = self._call("train", batch.x_BTI, batch.lengths_B, batch.labels)
         return float(loss)
 
+    def reset_optimizer(self) -> None:
+        """Let Adam begin anew."""
+        self.adam.reset()
+
     def forward_step(self, batch: Batch) -> float:
         """Compute the loss alone, without dropout."""
         (loss,) = self._call("loss", batch.x_BTI, batch.lengths_B, batch.labels)

@@ -1,0 +1,31 @@
+"""Which workers are kept between rounds: as many as the memory holds."""
+
+import itertools
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from ptb_lm import memory
+from ptb_lm.bench import pool
+from ptb_lm.bench.selection import Options
+from ptb_lm.bench.worker import Order
+
+GIB = 2**30
+
+
+@pytest.mark.parametrize(
+    ("limit", "kept"), [("max", ["a", "b", "c"]), (10 * GIB, ["a", "b", "c"]), (8 * GIB, ["b", "c"])]
+)
+def test_a_container_s_limit_counts(
+    limit: str | int, kept: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside two workers of 2 GiB a third leaves 4 GiB of 10, and 2 of 8, which is less than 0.3."""
+    (tmp_path / "memory.max").write_text(f"{limit}\n")
+    monkeypatch.setattr(memory, "_CONTAINERS", [str(tmp_path / "memory.max")])
+    monkeypatch.setattr(pool, "_memory", lambda: (60 * GIB, 64 * GIB))
+    monkeypatch.setattr(pool, "Worker", lambda *_, **__: SimpleNamespace(memory=2 * GIB, close=lambda: None))
+    workers = pool.Pool(itertools.count(), environment={})
+    for variant in ("a", "b", "c"):
+        workers.get(Order.of(Options(suite="quick"), "small", variant, device="cpu"), log=tmp_path / "log")
+    assert list(workers._workers) == kept
