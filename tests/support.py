@@ -60,7 +60,7 @@ def checked_twice(
     for pass_name in passes:
         steps.block(pass_name, 3, untimed=0)
     try:
-        check.check_again(task, steps.model, precision=precision, seed=3, passes=passes)
+        check.check_again(task, steps.model, found, precision=precision, seed=3, passes=passes)
     except check.WrongError as error:
         raise AfterOtherStepsError(str(error)) from None
     return found

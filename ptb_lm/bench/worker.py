@@ -107,13 +107,13 @@ def main() -> int:
     with answers_apart() as answers:
         try:
             order = Order(**json.loads(sys.stdin.readline()))
-            steps, facts = _ready(order)
+            steps, checked, facts = _ready(order)
             _answer(answers, status="ready", **facts)
             peaks = DevicePeaks()
             for line in sys.stdin:
                 asked = json.loads(line)
                 if "pass" not in asked:
-                    _compare_again(order, steps)
+                    _compare_again(order, steps, checked)
                     _answer(answers)
                     continue
                 others = Others()
@@ -136,7 +136,7 @@ def main() -> int:
     return 0
 
 
-def _ready(order: Order) -> tuple[TimedSteps, dict[str, Any]]:
+def _ready(order: Order) -> tuple[TimedSteps, check.Checked, dict[str, Any]]:
     for added in order.added:
         variants.add(added)
     task = order.task
@@ -164,10 +164,10 @@ def _ready(order: Order) -> tuple[TimedSteps, dict[str, Any]]:
         "build_seconds": built - start,
         "first_step_seconds": checked.first_step_seconds,
     }
-    return steps, facts
+    return steps, checked, facts
 
 
-def _compare_again(order: Order, steps: TimedSteps) -> None:
+def _compare_again(order: Order, steps: TimedSteps, checked: check.Checked) -> None:
     """Compare what has done steps meanwhile once more.
 
     Raises:
@@ -175,7 +175,12 @@ def _compare_again(order: Order, steps: TimedSteps) -> None:
     """
     try:
         check.check_again(
-            order.task, steps.model, precision=order.computed_in, seed=order.seed, passes=order.passes
+            order.task,
+            steps.model,
+            checked,
+            precision=order.computed_in,
+            seed=order.seed,
+            passes=order.passes,
         )
     except check.WrongError as error:
         raise check.WrongError(f"after its warm-up {error}") from None

@@ -449,6 +449,23 @@ def test_of_a_large_task_some_rows_are_copies_of_others(task: Any, monkeypatch: 
             check.check(task, mutant, precision="fp32", seed=3)
 
 
+def test_the_second_comparison_has_the_masks_of_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So the reference need not answer again: for medium that takes it seconds."""
+    keys, key = [], expected._key
+
+    def noted(question: expected.Question) -> str:
+        keys.append(key(question))
+        return keys[-1]
+
+    monkeypatch.setattr(expected, "_key", noted)
+    build = Variant("torch/cudnn", "").builder(
+        registries.LANGUAGE_MODELS, device="cpu", precision="fp32", seed=1
+    )
+    checked_twice(EVERYTHING, build)
+    assert len(keys) == 2
+    assert keys[0] == keys[1]
+
+
 @pytest.mark.parametrize("tied", [False, True])
 def test_dropout_leaves_gates_and_logits_as_large_as_they_are_without(tied: bool) -> None:
     """Or they saturate: in bfloat16 gradients of medium's default recipe were off by three times as much."""

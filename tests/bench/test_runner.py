@@ -130,10 +130,10 @@ class InThisProcess:
         if self._steps is None:
             self._order = worker.Order(**asked)
             with mock.patch.dict(os.environ):  # those that torch's compiler sets would be another run's
-                self._steps, facts = worker._ready(self._order)
+                self._steps, self._checked, facts = worker._ready(self._order)
             return json.loads(json.dumps(facts))
         if "pass" not in asked:
-            worker._compare_again(self._order, self._steps)
+            worker._compare_again(self._order, self._steps, self._checked)
             return {}
         seconds = self._steps.block(asked["pass"], asked["steps"], untimed=asked["untimed"])
         memory = {"host_bytes": 10**8, "device_bytes": None}

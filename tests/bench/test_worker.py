@@ -33,8 +33,8 @@ def order(variant: str) -> Order:
 
 @pytest.mark.slow  # the reference is asked in a process of its own
 def test_a_variant_is_built_and_checked_in_the_precision_of_its_name() -> None:
-    _, single = worker._ready(order("torch/cudnn"))
-    _, half = worker._ready(order("torch/cudnn@bf16"))
+    _, _, single = worker._ready(order("torch/cudnn"))
+    _, _, half = worker._ready(order("torch/cudnn@bf16"))
     bounds = [BOUNDS[name].gradient for name in ("fp32", "bf16")]
     assert [facts["parity"]["bound"] for facts in (single, half)] == bounds
     assert single["parity"]["gradient_error"] < bounds[0] < half["parity"]["gradient_error"] < bounds[1]
@@ -57,7 +57,7 @@ def test_what_was_compared_is_timed_from_a_run_s_initial_weights(monkeypatch: py
 
     monkeypatch.setattr(check, "check", spied)
     given = order("torch/cudnn")
-    timed, _ = worker._ready(given)
+    timed, *_ = worker._ready(given)
     (model,) = compared
     assert model is timed.model
     assert isinstance(timed, LanguageSteps)

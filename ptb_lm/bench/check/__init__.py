@@ -56,13 +56,20 @@ def check(
 
 
 def check_again(
-    task: Task, model: Any, *, precision: str, seed: int, passes: Collection[str] = ("train",)
+    task: Task,
+    model: Any,
+    checked: Checked,
+    *,
+    precision: str,
+    seed: int,
+    passes: Collection[str] = ("train",),
 ) -> None:
     """Compare a model that has passed `check` once more, after other steps; nothing else is built.
 
     Args:
         task: What it is to do.
         model: What is timed.
+        checked: What `check` returned.
         precision: As `check` had it.
         seed: As `check` had it.
         passes: As `check` had them.
@@ -71,6 +78,6 @@ def check_again(
         WrongError: An error exceeds its bound, and which.
     """
     if isinstance(task, LanguageTask):
-        language.check_again(task, model, passes=passes, precision=precision, seed=seed)
+        language.check_again(task, model, checked.begun, passes=passes, precision=precision, seed=seed)
     else:
         classification.check_again(task, model, passes=passes, precision=precision, seed=seed)

@@ -1,9 +1,10 @@
 """The errors that a comparison found, and the sentence that refuses a variant for one of them."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ptb_lm.bench.check.bounds import Bound
+from ptb_lm.model.backend import Arrays
 
 
 class WrongError(Exception):
@@ -20,12 +21,15 @@ class Checked:
         errors: The largest relative error of each kind, and the bound that holds for it: numbers alone.
         what: What was compared, for people: the shape, the precision, how dropout was met.
         first_step_seconds: Of the first training step of what is timed, in which it is traced and compiled.
+        begun: Where what is timed tells its masks: its training state before the comparison. With it the same
+            masks come again, and the reference has answered already.
     """
 
     loss: float
     errors: Mapping[str, float]
     what: Mapping[str, str]
     first_step_seconds: float
+    begun: Arrays = field(default_factory=dict)
 
 
 class Errors:

@@ -42,7 +42,7 @@ from ptb_lm.bench.check.language_question import STEPS, Steps
 from ptb_lm.bench.check.masks import Kept
 from ptb_lm.bench.workloads import LanguageTask
 from ptb_lm.data import corpus
-from ptb_lm.model.backend import Backend
+from ptb_lm.model.backend import Arrays, Backend
 
 OVERFLOWS = 12  # of float16, after each of which the loss is scaled by half as much
 
@@ -59,6 +59,7 @@ def check(
     """Compare a language model with the reference; see ptb_lm.bench.check.check."""
     errors, question = _errors(task, precision), _question(task, passes, seed)
     model = build(task.config, question.weights) if model is None else model
+    begun = _training_state(model, task)
     if not task.config.drops:
         first, how = _compare(model, question, errors), "there is none"
     elif masks.told_by(model):
@@ -78,6 +79,7 @@ def check(
     return Checked(
         loss=first.loss / task.config.num_steps,
         first_step_seconds=first.seconds,
+        begun=begun,
         errors={**errors.numbers(), "rows": task.batch_size, "distinct_rows": question.distinct},
         what={
             "steps": f"{STEPS} training steps of {task.size}",
@@ -88,14 +90,29 @@ def check(
 
 
 def check_again(
-    task: LanguageTask, model: Backend, *, passes: Collection[str], precision: str, seed: int
+    task: LanguageTask,
+    model: Backend,
+    begun: Arrays,
+    *,
+    passes: Collection[str],
+    precision: str,
+    seed: int,
 ) -> None:
     """Compare a language model once more; see ptb_lm.bench.check.check_again."""
     errors = _errors(task, precision)
+    if begun:
+        model.load_training_state(begun)
     if task.config.drops and not masks.told_by(model):
         dropout.check(task, model, errors, seed=seed)
     else:
         _compare(model, _question(task, passes, seed), errors)
+
+
+def _training_state(model: Backend, task: LanguageTask) -> Arrays:
+    """Return what the next masks hang on; nothing of a model that has none, or does not tell them."""
+    if not (task.config.drops and masks.told_by(model)):
+        return {}
+    return model.export_training_state(model.zero_state(task.batch_size))
 
 
 def _errors(task: LanguageTask, precision: str) -> Errors:
