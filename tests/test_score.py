@@ -111,6 +111,29 @@ def test_json_is_json_in_every_encoding(
         assert json.loads(line)[key] == "å 😀 中 \\u4e2d"
 
 
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("flags", [[], ["--per-word"], ["--n-best"]], ids=str)
+def test_a_text_cannot_steer_a_terminal(
+    flags: list[str],
+    run: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A file gets it as it is."""
+    path, terminal = tmp_path / "text", Terminal()
+    path.write_text("\x1b[1m ||| a \x1b[31m ||| 0\n" if "--n-best" in flags else "a \x1b[31m\n")
+    expected = printed(capsys, run, path, *flags)
+    assert any("\x1b[31m" in line for line in expected)
+    monkeypatch.setattr("sys.stdout", terminal)
+    assert runs.run_command(score, run, path, *flags) == 0
+    assert terminal.getvalue().splitlines() == [line.replace("\x1b", "\\x1b") for line in expected]
+
+
 def test_a_closed_stdout_is_no_error(
     run: Path, text: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

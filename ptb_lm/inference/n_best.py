@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, TextIO
 
+from ptb_lm import streams
 from ptb_lm.errors import UserError
 from ptb_lm.inference.sentences import Unit
 
@@ -101,7 +102,8 @@ def write(file: TextIO, hypotheses: Iterable[Hypothesis], *, every: bool, as_jso
         if as_json:
             line = json.dumps(hypothesis._asdict())
         else:
-            line = f" {SEPARATOR} ".join((hypothesis.id, hypothesis.text, f"{hypothesis.total:.6f}"))
+            name, text = (streams.shown(each, file) for each in (hypothesis.id, hypothesis.text))
+            line = f" {SEPARATOR} ".join((name, text, f"{hypothesis.total:.6f}"))
         file.write(line + "\n")
     of_words = f"{unknown:,} of their {words:,} word{'s' * (words != 1)}"
     return (

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable
 from typing import TextIO
 
+from ptb_lm import streams
 from ptb_lm.inference.sentences import SentenceScore, Unit, perplexity
 
 
@@ -33,9 +34,9 @@ def write(file: TextIO, scores: Iterable[SentenceScore], *, unit: Unit, per_word
             file.write(_object(score, per_word=per_word) + "\n")
         elif per_word:
             pairs = zip(score.words, score.log_probabilities, strict=True)
-            file.writelines(f"{count}\t{word}\t{log_p:.6f}\n" for word, log_p in pairs)
+            file.writelines(f"{count}\t{streams.shown(word, file)}\t{log_p:.6f}\n" for word, log_p in pairs)
         else:
-            sentence = " ".join(score.words[:-1])
+            sentence = streams.shown(" ".join(score.words[:-1]), file)
             file.write(f"{score.total:.6f}\t{len(score.words)}\t{score.unknown}\t{sentence}\n")
         total, tokens, unknown = total + score.total, tokens + len(score.words), unknown + score.unknown
     if not count:
