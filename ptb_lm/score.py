@@ -29,7 +29,7 @@ def _parser() -> cli.Parser:
     add = parser.add_argument
     add("file", type=Path, nargs="?", default=Path("-"), metavar="FILE", help="default: - (standard input)")
     add("--format", choices=("tsv", "jsonl"), default="tsv", help="default: tsv, with a header line")
-    add("--per-word", action="store_true", help="print the log-probability of each word")
+    add("--per-word", action="store_true", help="print each word's log-probability, and if it is unknown")
     add("--bits", action="store_true", help="print bits instead of nats")
     add(
         "--carry-state",

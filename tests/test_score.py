@@ -66,15 +66,16 @@ def test_the_table_has_a_row_for_each_sentence(
         assert (int(tokens), int(unknown)) == (len(sentence.words), sentence.unknown)
         assert words == " ".join(line.split())
     header, *rows = printed(capsys, run, text, "--per-word", *flags)
-    assert header == "sentence\tword\tlog_probability"
-    pairs = [
+    assert header == "sentence\tword\tlog_probability\tunknown"
+    words_of_all = [
         (str(number), word, log_p)
         for number, sentence in enumerate(expected, 1)
         for word, log_p in zip(sentence.words, sentence.log_probabilities, strict=True)
     ]
-    for row, (number, word, log_p) in zip(rows, pairs, strict=True):
+    for row, (number, word, log_p) in zip(rows, words_of_all, strict=True):
         assert row.split("\t")[:2] == [number, word]
         assert float(row.split("\t")[2]) == pytest.approx(log_p, abs=1e-6)
+        assert row.split("\t")[3] == ("1" if word == "zebra" else "0")
 
 
 def test_lines_of_json_have_every_digit(
@@ -92,7 +93,7 @@ def test_lines_of_json_have_every_digit(
             )
             if flags:
                 pairs = zip(sentence.words, sentence.log_probabilities, strict=True)
-                assert row["words"] == [[word, log_p] for word, log_p in pairs]
+                assert row["words"] == [[word, log_p, word == "zebra"] for word, log_p in pairs]
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])

@@ -17,7 +17,7 @@ class Encoded(NamedTuple):
 
     words: tuple[str, ...]  # as they were given, and `<eos>`
     ids: Ids  # of each
-    unknown: int  # how many of them the vocabulary lacks; `<unk>` stands for each
+    unknown: tuple[bool, ...]  # which of them the vocabulary lacks; `<unk>` stands for each
 
 
 def encode(sentence: str, vocabulary: Vocabulary, *, treatment: Treatment = PLAIN) -> Encoded:
@@ -58,7 +58,7 @@ def _encoded(words: tuple[str, ...], vocabulary: Vocabulary) -> Encoded:
     if missing and vocabulary.unknown is None:
         raise UserError(f"the word {missing[0]!r} is not in the vocabulary, which has no {UNK}")
     ids = [vocabulary.ids.get(word, vocabulary.unknown) for word in words]
-    return Encoded(words, np.array(ids, np.int32), len(missing))
+    return Encoded(words, np.array(ids, np.int32), tuple(word not in vocabulary.ids for word in words))
 
 
 def encode_lines(

@@ -24,14 +24,19 @@ class SentenceScore:
     Attributes:
         words: The words as they were given, and `<eos>`: N.
         log_probabilities: Of each word after all before it, [N], in `unit`.
-        unknown: Number of words that are not in the vocabulary; `<unk>` was scored instead of each.
+        is_unknown: Whether the vocabulary lacks a word, N; `<unk>` was scored instead of each such word.
         unit: "nats" or "bits".
     """
 
     words: tuple[str, ...]
     log_probabilities: NDArray[np.float64]
-    unknown: int
+    is_unknown: tuple[bool, ...]
     unit: Unit = "nats"
+
+    @property
+    def unknown(self) -> int:
+        """The number of words that are not in the vocabulary."""
+        return sum(self.is_unknown)
 
     @property
     def total(self) -> float:

@@ -94,6 +94,8 @@ class Expected:
 def check(scores: ptb_lm.inference.sentences.Scores, expected: list[np.ndarray]) -> None:
     assert [sentence.words for sentence in scores] == [(*text.split(), "<eos>") for text in SENTENCES]
     assert [sentence.unknown for sentence in scores] == UNKNOWN
+    for sentence in scores:
+        assert sentence.is_unknown == tuple(word not in WORDS for word in sentence.words)
     for sentence, log_p_N in zip(scores, expected, strict=True):
         np.testing.assert_allclose(sentence.log_probabilities, log_p_N, rtol=0, atol=TOLERANCE)
         assert sentence.total == pytest.approx(log_p_N.sum(), rel=1e-6)
