@@ -189,7 +189,7 @@ N_BEST = """\
 1 ||| a d zebra ||| LM0= -3 W= 2 ||| -2.25
 1 |||  ||| -0.5
 2 ||| d ||| 1e-1
-1 ||| c ||| -4
+3 ||| c ||| -4
 """
 
 
@@ -216,7 +216,7 @@ def test_n_best_lists_are_rescored(
         ("1", "a d zebra", -2.25),
         ("1", "", -0.5),
         ("2", "d", 0.1),
-        ("1", "c", -4.0),
+        ("3", "c", -4.0),
     ]
     all_weights = {"score_weight": 1.0, "lm_weight": 1.0, "word_bonus": 0.0, **weights}
     totals = [
@@ -229,7 +229,6 @@ def test_n_best_lists_are_rescored(
     for line, (name, words, _), total in zip(every, given, totals, strict=True):
         assert line == f"{name} ||| {words} ||| {line.rpartition(' ')[2]}"
         assert float(line.rpartition(" ")[2]) == pytest.approx(total, abs=2e-6)
-    # A list ends where another begins.
     best = [max(range(3), key=totals.__getitem__), 3, 4]
     assert printed(capsys, run, path, "--n-best", *flags) == [every[place] for place in best]
     (first, *_) = printed(capsys, run, path, "--n-best", "--format", "jsonl", *flags)
@@ -265,7 +264,18 @@ def test_a_line_that_is_no_hypothesis_is_refused(
 ) -> None:
     path = tmp_path / "lists"
     path.write_text(f"1 ||| a ||| 0\n{line}\n")
-    assert runs.refusal(capsys, score, run, path, "--n-best") == f"line 2{problem}"
+    assert runs.refusal(capsys, score, run, path, "--n-best") == f"{path}, line 2{problem}"
+
+
+@pytest.mark.parametrize("flags", [[], ["--all"]], ids=str)
+def test_a_list_that_goes_on_after_another_is_refused(
+    flags: list[str], run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It would have two best hypotheses."""
+    path = tmp_path / "lists"
+    path.write_text("1 ||| a ||| 0\n1 ||| b ||| 0\n2 ||| a ||| 0\n1 ||| c ||| 0\n")
+    problem = runs.refusal(capsys, score, run, path, "--n-best", *flags)
+    assert problem == f"{path}, line 4: the lines of list '1' do not follow each other"
 
 
 @pytest.mark.parametrize(
@@ -330,7 +340,8 @@ def test_a_word_that_cannot_be_read_is_refused(tmp_path: Path, capsys: pytest.Ca
     (tmp_path / "text").write_text("a\n\na zebra\n")
     assert runs.run_command(score, run, tmp_path / "text") == 2
     problem = runs.sentence(capsys.readouterr().err, score)
-    assert problem == "line 3: the word 'zebra' is not in the vocabulary, which has no <unk>"
+    where = f"{tmp_path / 'text'}, line 3"
+    assert problem == f"{where}: the word 'zebra' is not in the vocabulary, which has no <unk>"
 
 
 def test_a_byte_order_mark_and_the_last_line_s_end_do_not_count(

@@ -8,7 +8,7 @@ import numpy as np
 from ptb_lm.data.text import Ids
 from ptb_lm.data.tokens import PLAIN, Treatment
 from ptb_lm.data.vocabulary import EOS, UNK, Vocabulary
-from ptb_lm.errors import UserError
+from ptb_lm.errors import LineError, UserError
 from ptb_lm.inference.checks import check_strings, check_text
 
 
@@ -67,13 +67,13 @@ def encode_lines(
     """Encode each line as a sentence.
 
     Raises:
-        UserError: As `encode` does; it tells the line.
+        LineError: As `encode` does.
     """
     for number, line in enumerate(lines, 1):
         try:
             yield encode(line, vocabulary, treatment=treatment)
         except UserError as error:
-            raise UserError(f"line {number}: {error}") from None
+            raise LineError(f"line {number}: {error}") from None
 
 
 def split(text: str | Iterable[str]) -> Iterable[str]:
