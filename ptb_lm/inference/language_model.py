@@ -78,7 +78,11 @@ class LanguageModel:
         carry_state: bool = False,
         ahead: int = batches.WINDOW_SENTENCES,
     ) -> Iterator[SentenceScore]:
-        """Return the scores of `score` one after the other; at most `ahead` sentences are read at a time."""
+        """Return the scores of `score` one after the other; at most `ahead` sentences are read at a time.
+
+        With `carry_state`, `state` stands behind all sentences that were read, which may be further than the
+        one that was returned last. With `ahead=1` it stands behind that one.
+        """
         check_whole(ahead, least=1, name="ahead")
         if unit not in tuple(NATS):
             raise UserError(f"the unit must be one of {', '.join(NATS)}, not {unit!r}")

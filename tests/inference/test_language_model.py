@@ -252,6 +252,16 @@ def test_the_state_is_carried_from_call_to_call(run: Path, model: LanguageModel)
     )
 
 
+def test_the_state_stands_behind_what_was_read_ahead(run: Path, model: LanguageModel) -> None:
+    expected = Expected(run)
+    for ahead, text in ((1, "<eos> a b <eos>"), (2, "<eos> a b <eos> c <eos>")):
+        model.state = None
+        next(model.score_each(["a b", "c", "d"], carry_state=True, ahead=ahead))
+        (likeliest,) = model.predict("", 1, carry_state=True)
+        log_p = expected.next_words(text)[-1].max()
+        assert math.log(likeliest.probability) == pytest.approx(log_p, abs=TOLERANCE)
+
+
 def test_perplexity_is_of_one_text_or_of_each_sentence(run: Path, model: LanguageModel) -> None:
     expected = Expected(run)
     whole, each = np.concatenate(expected.stream(SENTENCES)), [expected.score(s) for s in SENTENCES]
