@@ -2,12 +2,11 @@
 
 import itertools
 import json
-import math
 from collections.abc import Iterable
 from typing import TextIO
 
 from ptb_lm import streams
-from ptb_lm.inference.sentences import SentenceScore, Unit, perplexity
+from ptb_lm.inference.sentences import SentenceScore, Unit, perplexity, shown
 
 
 def write(file: TextIO, scores: Iterable[SentenceScore], *, unit: Unit, per_word: bool, as_json: bool) -> str:
@@ -44,10 +43,9 @@ def write(file: TextIO, scores: Iterable[SentenceScore], *, unit: Unit, per_word
     if not count:
         return "there are no sentences"
     unknown_words = f"{unknown:,} of them not in the vocabulary{' and read as <unk>' * bool(unknown)}"
-    found = perplexity(total, tokens, unit)
-    value = f"{found:.4f}" if math.isfinite(found) else "beyond the largest float"
+    found = shown(perplexity(total, tokens, unit), digits=4)
     return (
-        f"perplexity {value} ({count:,} sentence{'s' * (count != 1)}, "
+        f"perplexity {found} ({count:,} sentence{'s' * (count != 1)}, "
         f"{tokens:,} word{'s' * (tokens != 1)} with every <eos>, {unknown_words})"
     )
 

@@ -103,3 +103,8 @@ def perplexity(total: float, tokens: int, unit: Unit = "nats") -> float:
         unit: "nats" or "bits".
     """
     return perplexity_of(-total * NATS[unit], tokens) if tokens else math.nan
+
+
+def shown(perplexity: float, *, digits: int) -> str:
+    """Return a perplexity as a person reads it, with some digits behind the point."""
+    return f"{perplexity:.{digits}f}" if math.isfinite(perplexity) else "beyond the largest float"
