@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ptb_lm.data.vocabulary import Vocabulary
 from ptb_lm.errors import UserError, how_to_install
 from ptb_lm.files import atomic_path, atomic_write
-from ptb_lm.inference.checks import check_count, check_text
+from ptb_lm.inference.checks import check_count
 
 MISSING = f"is not installed; {how_to_install('neighbours')}"
 NEIGHBOURS = 10  # of a word, unless it is said how many
@@ -61,7 +61,6 @@ class Neighbours:
         Raises:
             UserError: The vocabulary lacks the word, or has fewer than k others.
         """
-        check_text(word, name="the word")
         place = self.vocabulary.ids.get(word)
         if place is None:
             raise UserError(f"the word {word!r} is not in the vocabulary")

@@ -327,6 +327,19 @@ def test_nearest_words_have_the_largest_cosines(run: Path, model: LanguageModel)
             np.testing.assert_allclose([c for _, c in nearest], cosines[order[:k]], rtol=0, atol=TOLERANCE)
 
 
+def test_the_nearest_words_are_of_the_word_as_a_text_is_read(folder: Path) -> None:
+    pytest.importorskip("sklearn")
+    words = ("judge", "<eos>", "Court", "N", "<unk>", "court")
+    run = runs.write_run(folder / "treated", words, data="text", lowercase=True, numbers=True)
+    model = ptb_lm.load(run)
+    for given, read in (("Judge", "judge"), ("1,987", "N"), ("COURT", "court")):
+        assert model.nearest(given) == model.nearest(read)
+    assert "court" in [word for word, _ in model.nearest("Court")]  # a word of the vocabulary is itself
+    for missing in ("Zebra", "a judge", ""):
+        with pytest.raises(UserError, match=f"^the word {missing.lower()!r} is not in the vocabulary$"):
+            model.nearest(missing)
+
+
 def test_the_space_after_a_prefix_is_read_among_characters(folder: Path) -> None:
     """As score reads the space before another word."""
     words = ("a", "<eos>", "b", "<unk>", SPACE)
