@@ -18,7 +18,7 @@ def write(file: TextIO, scores: Iterable[SentenceScore], *, unit: Unit, per_word
 
     Args:
         file: Where to.
-        scores: Of the sentences.
+        scores: Of the sentences, one at least.
         unit: Of the scores.
         per_word: Whether a row is a word's; in JSON, whether an object has its words'.
         as_json: An object a line, in place of a table.
@@ -40,8 +40,6 @@ def write(file: TextIO, scores: Iterable[SentenceScore], *, unit: Unit, per_word
             sentence = streams.shown(" ".join(score.words[:-1]), file)
             file.write(f"{score.total:.6f}\t{len(score.words)}\t{score.unknown}\t{sentence}\n")
         total, tokens, unknown = total + score.total, tokens + len(score.words), unknown + score.unknown
-    if not count:
-        return "there are no sentences"
     unknown_words = f"{unknown:,} of them not in the vocabulary{' and read as <unk>' * bool(unknown)}"
     found = shown(perplexity(total, tokens, unit), digits=4)
     return (
