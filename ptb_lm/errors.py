@@ -10,6 +10,10 @@ class UserError(Exception):
     """Something that the user can correct: a name, a value, a file. Commands exit with status 2."""
 
 
+class LineError(UserError):
+    """A line of a text is refused: "line N: ..."; a command puts the name of the text before that."""
+
+
 class OutOfMemoryError(UserError):
     """There is not enough memory, of the host or of a device.
 

@@ -17,7 +17,9 @@ EPILOG = (
     "The inputs are words [batch, time], int64 (a word's id is its line in vocabulary.txt, from 0), and the "
     "state before them, h and c [layers, batch, hidden], zero where a text begins. The outputs are logits "
     "[batch, time, vocabulary] and the state after the last word. The axis batch is of any length. So is "
-    "time, unless --steps fixes it; torch-export always fixes it, to 1 by default."
+    "time, unless --steps fixes it; torch-export always fixes it, to 1 by default. The file holds the "
+    "vocabulary as a JSON list (onnx: the metadata vocabulary; the others: the extra file vocabulary.json), "
+    "but not how text becomes words (the training's --tokenize, --lowercase and --numbers)."
 )
 
 

@@ -4,11 +4,12 @@ import argparse
 import io
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ptb_lm import cli
-from ptb_lm.errors import UserError
+from ptb_lm.data import text_file
+from ptb_lm.errors import LineError, UserError
 from ptb_lm.inference import command
 
 PROG = "python -m ptb_lm.score"
@@ -29,7 +30,7 @@ def _parser() -> cli.Parser:
     add = parser.add_argument
     add("file", type=Path, nargs="?", default=Path("-"), metavar="FILE", help="default: - (standard input)")
     add("--format", choices=("tsv", "jsonl"), default="tsv", help="default: tsv, with a header line")
-    add("--per-word", action="store_true", help="print the log-probability of each word")
+    add("--per-word", action="store_true", help="print each word's log-probability, and if it is unknown")
     add("--bits", action="store_true", help="print bits instead of nats")
     add(
         "--carry-state",
@@ -69,8 +70,17 @@ def _score(arguments: argparse.Namespace) -> int:
         raise UserError("--all, --score-weight, --lm-weight and --word-bonus need --n-best")
     if arguments.n_best and (arguments.per_word or arguments.carry_state or arguments.line_buffered):
         raise UserError("--n-best cannot be combined with --per-word, --carry-state or --line-buffered")
+    try:
+        summary = _written(arguments, weights)
+    except LineError as error:
+        raise UserError(f"{text_file.shown(arguments.file)}, {error}") from None
+    print(f"{PROG}: {summary}", file=sys.stderr)
+    return 0
+
+
+def _written(arguments: argparse.Namespace, weights: Mapping[str, float]) -> str:
+    """Print the scores; return a sentence about them."""
     # These imports take long, so they wait until the flags are known to be right.
-    from ptb_lm.data import text_file
     from ptb_lm.inference import batches, n_best, score_table
     from ptb_lm.inference.sentences import Unit
 
@@ -79,20 +89,15 @@ def _score(arguments: argparse.Namespace) -> int:
     as_json = arguments.format == "jsonl"
     if arguments.n_best:
         rescored = n_best.rescored(model, lines, unit=unit, weights=n_best.Weights(**weights))
-        summary = n_best.write(sys.stdout, rescored, every=arguments.all, as_json=as_json)
-    else:
-        typed = arguments.file == text_file.STDIN and sys.stdin is not None and sys.stdin.isatty()
-        ahead = batches.WINDOW_SENTENCES
-        if arguments.line_buffered or typed:
-            ahead = 1
-            if isinstance(sys.stdout, io.TextIOWrapper):
-                sys.stdout.reconfigure(line_buffering=True)
-        scores = model.score_each(lines, unit=unit, carry_state=arguments.carry_state, ahead=ahead)
-        summary = score_table.write(
-            sys.stdout, scores, unit=unit, per_word=arguments.per_word, as_json=as_json
-        )
-    print(f"{PROG}: {summary}", file=sys.stderr)
-    return 0
+        return n_best.write(sys.stdout, rescored, every=arguments.all, as_json=as_json)
+    typed = arguments.file == text_file.STDIN and sys.stdin is not None and sys.stdin.isatty()
+    ahead = batches.WINDOW_SENTENCES
+    if arguments.line_buffered or typed:
+        ahead = 1
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            sys.stdout.reconfigure(line_buffering=True)
+    scores = model.score_each(lines, unit=unit, carry_state=arguments.carry_state, ahead=ahead)
+    return score_table.write(sys.stdout, scores, unit=unit, per_word=arguments.per_word, as_json=as_json)
 
 
 def _finite(value: str) -> float:

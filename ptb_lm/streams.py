@@ -70,6 +70,11 @@ def visible(text: str) -> str:
     return _INVISIBLE.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
-def shown(text: str) -> str:
-    """Return what to print of a text from a file: `visible` on a terminal, and as it is for a program."""
-    return visible(text) if sys.stdout.isatty() else text
+def shown(text: str, stream: TextIO | None = None) -> str:
+    """Return what to write of a text from a file: `visible` on a terminal, and as it is for a program.
+
+    Args:
+        text: The text.
+        stream: Where to; by default stdout.
+    """
+    return visible(text) if (stream or sys.stdout).isatty() else text

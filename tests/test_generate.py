@@ -212,6 +212,25 @@ def test_the_projector_s_files_are_what_tensorboard_reads(
     assert tuple((folder / embedding.metadata_path).read_text().splitlines()) == WORDS
 
 
+@pytest.mark.parametrize("name", ["vectors.tsv", "metadata.tsv", "projector_config.pbtxt"])
+def test_the_projector_s_files_of_another_origin_are_kept(
+    name: str, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / name).write_bytes(b"mine \xff\n")
+    problem = runs.refusal(capsys, neighbours, run, "--projector", tmp_path)
+    assert problem == f"{tmp_path / name} exists already, from elsewhere; nothing is overwritten"
+    assert runs.files(tmp_path) == {name: b"mine \xff\n"}
+
+
+def test_the_projector_s_files_of_another_run_are_replaced(
+    run: Path, without_unk: Path, tmp_path: Path
+) -> None:
+    assert runs.run_command(neighbours, without_unk, "--projector", tmp_path / "both") == 0
+    for folder in ("both", "one"):
+        assert runs.run_command(neighbours, run, "--projector", tmp_path / folder) == 0
+    assert runs.files(tmp_path / "both") == runs.files(tmp_path / "one")
+
+
 @pytest.mark.slow
 def test_a_reader_that_goes_away_ends_it_quietly(run: Path) -> None:
     """As in `generate RUN --length 1000000000 | head -n 1`."""

@@ -66,15 +66,16 @@ def test_the_table_has_a_row_for_each_sentence(
         assert (int(tokens), int(unknown)) == (len(sentence.words), sentence.unknown)
         assert words == " ".join(line.split())
     header, *rows = printed(capsys, run, text, "--per-word", *flags)
-    assert header == "sentence\tword\tlog_probability"
-    pairs = [
+    assert header == "sentence\tword\tlog_probability\tunknown"
+    words_of_all = [
         (str(number), word, log_p)
         for number, sentence in enumerate(expected, 1)
         for word, log_p in zip(sentence.words, sentence.log_probabilities, strict=True)
     ]
-    for row, (number, word, log_p) in zip(rows, pairs, strict=True):
+    for row, (number, word, log_p) in zip(rows, words_of_all, strict=True):
         assert row.split("\t")[:2] == [number, word]
         assert float(row.split("\t")[2]) == pytest.approx(log_p, abs=1e-6)
+        assert row.split("\t")[3] == ("1" if word == "zebra" else "0")
 
 
 def test_lines_of_json_have_every_digit(
@@ -92,7 +93,7 @@ def test_lines_of_json_have_every_digit(
             )
             if flags:
                 pairs = zip(sentence.words, sentence.log_probabilities, strict=True)
-                assert row["words"] == [[word, log_p] for word, log_p in pairs]
+                assert row["words"] == [[word, log_p, word == "zebra"] for word, log_p in pairs]
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
@@ -109,6 +110,29 @@ def test_json_is_json_in_every_encoding(
         monkeypatch.undo()
         (line,) = stdout.buffer.getvalue().decode(encoding).splitlines()  # type: ignore[attr-defined]
         assert json.loads(line)[key] == "å 😀 中 \\u4e2d"
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("flags", [[], ["--per-word"], ["--n-best"]], ids=str)
+def test_a_text_cannot_steer_a_terminal(
+    flags: list[str],
+    run: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A file gets it as it is."""
+    path, terminal = tmp_path / "text", Terminal()
+    path.write_text("\x1b[1m ||| a \x1b[31m ||| 0\n" if "--n-best" in flags else "a \x1b[31m\n")
+    expected = printed(capsys, run, path, *flags)
+    assert any("\x1b[31m" in line for line in expected)
+    monkeypatch.setattr("sys.stdout", terminal)
+    assert runs.run_command(score, run, path, *flags) == 0
+    assert terminal.getvalue().splitlines() == [line.replace("\x1b", "\\x1b") for line in expected]
 
 
 def test_a_closed_stdout_is_no_error(
@@ -165,7 +189,7 @@ N_BEST = """\
 1 ||| a d zebra ||| LM0= -3 W= 2 ||| -2.25
 1 |||  ||| -0.5
 2 ||| d ||| 1e-1
-1 ||| c ||| -4
+3 ||| c ||| -4
 """
 
 
@@ -192,7 +216,7 @@ def test_n_best_lists_are_rescored(
         ("1", "a d zebra", -2.25),
         ("1", "", -0.5),
         ("2", "d", 0.1),
-        ("1", "c", -4.0),
+        ("3", "c", -4.0),
     ]
     all_weights = {"score_weight": 1.0, "lm_weight": 1.0, "word_bonus": 0.0, **weights}
     totals = [
@@ -205,7 +229,6 @@ def test_n_best_lists_are_rescored(
     for line, (name, words, _), total in zip(every, given, totals, strict=True):
         assert line == f"{name} ||| {words} ||| {line.rpartition(' ')[2]}"
         assert float(line.rpartition(" ")[2]) == pytest.approx(total, abs=2e-6)
-    # A list ends where another begins.
     best = [max(range(3), key=totals.__getitem__), 3, 4]
     assert printed(capsys, run, path, "--n-best", *flags) == [every[place] for place in best]
     (first, *_) = printed(capsys, run, path, "--n-best", "--format", "jsonl", *flags)
@@ -241,7 +264,18 @@ def test_a_line_that_is_no_hypothesis_is_refused(
 ) -> None:
     path = tmp_path / "lists"
     path.write_text(f"1 ||| a ||| 0\n{line}\n")
-    assert runs.refusal(capsys, score, run, path, "--n-best") == f"line 2{problem}"
+    assert runs.refusal(capsys, score, run, path, "--n-best") == f"{path}, line 2{problem}"
+
+
+@pytest.mark.parametrize("flags", [[], ["--all"]], ids=str)
+def test_a_list_that_goes_on_after_another_is_refused(
+    flags: list[str], run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It would have two best hypotheses."""
+    path = tmp_path / "lists"
+    path.write_text("1 ||| a ||| 0\n1 ||| b ||| 0\n2 ||| a ||| 0\n1 ||| c ||| 0\n")
+    problem = runs.refusal(capsys, score, run, path, "--n-best", *flags)
+    assert problem == f"{path}, line 4: the lines of list '1' do not follow each other"
 
 
 @pytest.mark.parametrize(
@@ -306,7 +340,8 @@ def test_a_word_that_cannot_be_read_is_refused(tmp_path: Path, capsys: pytest.Ca
     (tmp_path / "text").write_text("a\n\na zebra\n")
     assert runs.run_command(score, run, tmp_path / "text") == 2
     problem = runs.sentence(capsys.readouterr().err, score)
-    assert problem == "line 3: the word 'zebra' is not in the vocabulary, which has no <unk>"
+    where = f"{tmp_path / 'text'}, line 3"
+    assert problem == f"{where}: the word 'zebra' is not in the vocabulary, which has no <unk>"
 
 
 def test_a_byte_order_mark_and_the_last_line_s_end_do_not_count(

@@ -70,18 +70,13 @@ def build_vocabulary(text: Path | Part, limit: Limit | None = None) -> tuple[Voc
     return Vocabulary(words[index] for index in order), final[ids]
 
 
-def encode(text: Path | Part, vocabulary: Vocabulary) -> Ids:
-    """Read a text as ids [length] of a known vocabulary; unknown words become `<unk>`.
+def encode_and_count(text: Path | Part, vocabulary: Vocabulary) -> tuple[Ids, int]:
+    """Read a text as ids [length] of a known vocabulary, and count the words that become `<unk>`.
 
     Raises:
         UserError: The file is missing, empty, binary or not UTF-8, or has a word that the vocabulary lacks
             while it lacks `<unk>` too.
     """
-    return encode_and_count(text, vocabulary)[0]
-
-
-def encode_and_count(text: Path | Part, vocabulary: Vocabulary) -> tuple[Ids, int]:
-    """Return what `encode` returns, and the number of unknown words in the text."""
     table = _KnownWords(vocabulary)
     return _encode_chunks(_part(text), table), table.missed
 

@@ -1,11 +1,9 @@
 """Turn text into words: split at white space or tokenized, optionally in lower case, with N for numbers."""
 
-import dataclasses
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 from ptb_lm.data.vocabulary import EOS, UNK
 from ptb_lm.errors import UserError, how_to_install
@@ -95,10 +93,6 @@ class Treatment:
     def gap(self) -> str:
         """What stands between two words."""
         return "" if self.tokenize == "characters" else " "
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the attributes by name."""
-        return dataclasses.asdict(self)
 
     @cached_property
     def _find(self) -> Callable[[str], list[str]]:

@@ -8,7 +8,7 @@ import numpy as np
 from ptb_lm.data.text import Ids
 from ptb_lm.data.tokens import PLAIN, Treatment
 from ptb_lm.data.vocabulary import EOS, UNK, Vocabulary
-from ptb_lm.errors import UserError
+from ptb_lm.errors import LineError, UserError
 from ptb_lm.inference.checks import check_strings, check_text
 
 
@@ -17,7 +17,7 @@ class Encoded(NamedTuple):
 
     words: tuple[str, ...]  # as they were given, and `<eos>`
     ids: Ids  # of each
-    unknown: int  # how many of them the vocabulary lacks; `<unk>` stands for each
+    unknown: tuple[bool, ...]  # which of them the vocabulary lacks; `<unk>` stands for each
 
 
 def encode(sentence: str, vocabulary: Vocabulary, *, treatment: Treatment = PLAIN) -> Encoded:
@@ -58,7 +58,7 @@ def _encoded(words: tuple[str, ...], vocabulary: Vocabulary) -> Encoded:
     if missing and vocabulary.unknown is None:
         raise UserError(f"the word {missing[0]!r} is not in the vocabulary, which has no {UNK}")
     ids = [vocabulary.ids.get(word, vocabulary.unknown) for word in words]
-    return Encoded(words, np.array(ids, np.int32), len(missing))
+    return Encoded(words, np.array(ids, np.int32), tuple(word not in vocabulary.ids for word in words))
 
 
 def encode_lines(
@@ -67,13 +67,13 @@ def encode_lines(
     """Encode each line as a sentence.
 
     Raises:
-        UserError: As `encode` does; it tells the line.
+        LineError: As `encode` does.
     """
     for number, line in enumerate(lines, 1):
         try:
             yield encode(line, vocabulary, treatment=treatment)
         except UserError as error:
-            raise UserError(f"line {number}: {error}") from None
+            raise LineError(f"line {number}: {error}") from None
 
 
 def split(text: str | Iterable[str]) -> Iterable[str]:

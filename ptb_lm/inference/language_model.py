@@ -15,7 +15,7 @@ from ptb_lm.data.tokens import PLAIN, Treatment
 from ptb_lm.data.vocabulary import EOS, Vocabulary
 from ptb_lm.errors import UserError
 from ptb_lm.inference import batches
-from ptb_lm.inference.checks import check_count, check_whole
+from ptb_lm.inference.checks import check_count, check_text, check_whole
 from ptb_lm.inference.encoding import encode_lines, encode_prefix, split
 from ptb_lm.inference.neighbours import Neighbour, Neighbours
 from ptb_lm.inference.position import Position, checked
@@ -78,7 +78,11 @@ class LanguageModel:
         carry_state: bool = False,
         ahead: int = batches.WINDOW_SENTENCES,
     ) -> Iterator[SentenceScore]:
-        """Return the scores of `score` one after the other; at most `ahead` sentences are read at a time."""
+        """Return the scores of `score` one after the other; at most `ahead` sentences are read at a time.
+
+        With `carry_state`, `state` stands behind all sentences that were read, which may be further than the
+        one that was returned last. With `ahead=1` it stands behind that one.
+        """
         check_whole(ahead, least=1, name="ahead")
         if unit not in tuple(NATS):
             raise UserError(f"the unit must be one of {', '.join(NATS)}, not {unit!r}")
@@ -185,12 +189,15 @@ class LanguageModel:
         """Return the k words whose embeddings have the smallest angle to a word's, the nearest first.
 
         Args:
-            word: One of the vocabulary.
+            word: One of the vocabulary, or one that a text's treatment turns into one of the vocabulary.
             k: How many others. None: 10, or all if the vocabulary has fewer.
 
         Raises:
             UserError: The vocabulary lacks the word or has fewer than k others, or scikit-learn is missing.
         """
+        check_text(word, name="the word")
+        if word not in self.vocabulary.ids and len(treated := self.treatment.words(word)) == 1:
+            (word,) = treated
         return self._neighbours.of(word, k)
 
     def to_torch(self) -> "PlainLanguageModel":

@@ -12,7 +12,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, TextIO
 
-from ptb_lm.errors import UserError
+from ptb_lm import streams
+from ptb_lm.errors import LineError
 from ptb_lm.inference.sentences import Unit
 
 if TYPE_CHECKING:
@@ -54,14 +55,21 @@ def rescored(
         weights: What the parts count.
 
     Raises:
-        UserError: A line is not a hypothesis, or has a word that the vocabulary, without an `<unk>`, lacks.
+        LineError: A line is not a hypothesis, is of a list that ended before, or has a word that the
+            vocabulary, without an `<unk>`, lacks.
     """
     waiting = deque[tuple[str, str, float]]()  # read, and not yet scored
 
     def texts() -> Iterator[str]:
+        seen, last = set[str](), None
         for number, line in enumerate(lines, 1):
-            waiting.append(_parsed(line, number))
-            yield waiting[-1][1]
+            name, text, score = _parsed(line, number)
+            if name in seen and name != last:  # there would be two best hypotheses of it
+                raise LineError(f"line {number}: the lines of list {name!r} do not follow each other")
+            seen.add(name)
+            last = name
+            waiting.append((name, text, score))
+            yield text
 
     for scored in model.score_each(texts(), unit=unit):
         name, text, score = waiting.popleft()
@@ -101,7 +109,8 @@ def write(file: TextIO, hypotheses: Iterable[Hypothesis], *, every: bool, as_jso
         if as_json:
             line = json.dumps(hypothesis._asdict())
         else:
-            line = f" {SEPARATOR} ".join((hypothesis.id, hypothesis.text, f"{hypothesis.total:.6f}"))
+            name, text = (streams.shown(each, file) for each in (hypothesis.id, hypothesis.text))
+            line = f" {SEPARATOR} ".join((name, text, f"{hypothesis.total:.6f}"))
         file.write(line + "\n")
     of_words = f"{unknown:,} of their {words:,} word{'s' * (words != 1)}"
     return (
@@ -114,11 +123,11 @@ def _parsed(line: str, number: int) -> tuple[str, str, float]:
     """Return (id, hypothesis, score) of a line."""
     name, *fields = (field.strip() for field in line.split(SEPARATOR))
     if len(fields) < 2:
-        raise UserError(f"line {number} is not ID {SEPARATOR} HYPOTHESIS {SEPARATOR} SCORE")
+        raise LineError(f"line {number} is not ID {SEPARATOR} HYPOTHESIS {SEPARATOR} SCORE")
     try:
         score = float(fields[-1])
     except ValueError:
         score = math.nan
     if not math.isfinite(score):
-        raise UserError(f"line {number}: the score {fields[-1]!r} is not a finite number")
+        raise LineError(f"line {number}: the score {fields[-1]!r} is not a finite number")
     return name, fields[0], score

@@ -12,11 +12,17 @@ from numpy.typing import NDArray
 from ptb_lm.data.vocabulary import Vocabulary
 from ptb_lm.errors import UserError, how_to_install
 from ptb_lm.files import atomic_path, atomic_write
-from ptb_lm.inference.checks import check_count, check_text
+from ptb_lm.inference.checks import check_count
 
 MISSING = f"is not installed; {how_to_install('neighbours')}"
-METHODS = ("pca", "tsne")
 NEIGHBOURS = 10  # of a word, unless it is said how many
+
+# The files of TensorBoard's projector, and what the first of them says.
+CONFIG, VECTORS, METADATA = "projector_config.pbtxt", "vectors.tsv", "metadata.tsv"
+PROJECTED = (
+    f'embeddings {{\n  tensor_name: "embedding"\n  tensor_path: "{VECTORS}"\n'
+    f'  metadata_path: "{METADATA}"\n}}\n'
+)
 
 
 class Neighbour(NamedTuple):
@@ -55,7 +61,6 @@ class Neighbours:
         Raises:
             UserError: The vocabulary lacks the word, or has fewer than k others.
         """
-        check_text(word, name="the word")
         place = self.vocabulary.ids.get(word)
         if place is None:
             raise UserError(f"the word {word!r} is not in the vocabulary")
@@ -121,18 +126,22 @@ def draw(
 def write_projector(embeddings_VE: NDArray[np.floating], vocabulary: Vocabulary, folder: Path) -> None:
     """Write what TensorBoard's projector shows: `tensorboard --logdir FOLDER`, and projector.tensorflow.org.
 
+    What it wrote before is overwritten.
+
     Raises:
+        UserError: The folder has such files of another origin.
         OSError: The folder cannot be written.
     """
+    config = folder / CONFIG
+    if not config.exists() or config.read_bytes() != PROJECTED.encode():
+        for name in (CONFIG, VECTORS, METADATA):
+            if (folder / name).exists():
+                raise UserError(f"{folder / name} exists already, from elsewhere; nothing is overwritten")
     folder.mkdir(parents=True, exist_ok=True)
+    atomic_write(config, PROJECTED)  # the first: what an interrupted call leaves can be overwritten
     rows = ("\t".join(f"{number:.6g}" for number in vector) + "\n" for vector in embeddings_VE)
-    atomic_write(folder / "vectors.tsv", "".join(rows))
-    atomic_write(folder / "metadata.tsv", "".join(f"{word}\n" for word in vocabulary.words))
-    atomic_write(
-        folder / "projector_config.pbtxt",
-        'embeddings {\n  tensor_name: "embedding"\n  tensor_path: "vectors.tsv"\n'
-        '  metadata_path: "metadata.tsv"\n}\n',
-    )
+    atomic_write(folder / VECTORS, "".join(rows))
+    atomic_write(folder / METADATA, "".join(f"{word}\n" for word in vocabulary.words))
 
 
 def _without_date(suffix: str) -> dict[str, None]:

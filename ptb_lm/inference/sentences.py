@@ -24,14 +24,19 @@ class SentenceScore:
     Attributes:
         words: The words as they were given, and `<eos>`: N.
         log_probabilities: Of each word after all before it, [N], in `unit`.
-        unknown: Number of words that are not in the vocabulary; `<unk>` was scored instead of each.
+        is_unknown: Whether the vocabulary lacks a word, N; `<unk>` was scored instead of each such word.
         unit: "nats" or "bits".
     """
 
     words: tuple[str, ...]
     log_probabilities: NDArray[np.float64]
-    unknown: int
+    is_unknown: tuple[bool, ...]
     unit: Unit = "nats"
+
+    @property
+    def unknown(self) -> int:
+        """The number of words that are not in the vocabulary."""
+        return sum(self.is_unknown)
 
     @property
     def total(self) -> float:
@@ -98,3 +103,8 @@ def perplexity(total: float, tokens: int, unit: Unit = "nats") -> float:
         unit: "nats" or "bits".
     """
     return perplexity_of(-total * NATS[unit], tokens) if tokens else math.nan
+
+
+def shown(perplexity: float, *, digits: int) -> str:
+    """Return a perplexity as a person reads it, with some digits behind the point."""
+    return f"{perplexity:.{digits}f}" if math.isfinite(perplexity) else "beyond the largest float"

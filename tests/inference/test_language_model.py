@@ -94,6 +94,8 @@ class Expected:
 def check(scores: ptb_lm.inference.sentences.Scores, expected: list[np.ndarray]) -> None:
     assert [sentence.words for sentence in scores] == [(*text.split(), "<eos>") for text in SENTENCES]
     assert [sentence.unknown for sentence in scores] == UNKNOWN
+    for sentence in scores:
+        assert sentence.is_unknown == tuple(word not in WORDS for word in sentence.words)
     for sentence, log_p_N in zip(scores, expected, strict=True):
         np.testing.assert_allclose(sentence.log_probabilities, log_p_N, rtol=0, atol=TOLERANCE)
         assert sentence.total == pytest.approx(log_p_N.sum(), rel=1e-6)
@@ -250,6 +252,16 @@ def test_the_state_is_carried_from_call_to_call(run: Path, model: LanguageModel)
     )
 
 
+def test_the_state_stands_behind_what_was_read_ahead(run: Path, model: LanguageModel) -> None:
+    expected = Expected(run)
+    for ahead, text in ((1, "<eos> a b <eos>"), (2, "<eos> a b <eos> c <eos>")):
+        model.state = None
+        next(model.score_each(["a b", "c", "d"], carry_state=True, ahead=ahead))
+        (likeliest,) = model.predict("", 1, carry_state=True)
+        log_p = expected.next_words(text)[-1].max()
+        assert math.log(likeliest.probability) == pytest.approx(log_p, abs=TOLERANCE)
+
+
 def test_perplexity_is_of_one_text_or_of_each_sentence(run: Path, model: LanguageModel) -> None:
     expected = Expected(run)
     whole, each = np.concatenate(expected.stream(SENTENCES)), [expected.score(s) for s in SENTENCES]
@@ -313,6 +325,19 @@ def test_nearest_words_have_the_largest_cosines(run: Path, model: LanguageModel)
             nearest = model.nearest(word, k)
             assert [name for name, _ in nearest] == [WORDS[i] for i in order[:k]]
             np.testing.assert_allclose([c for _, c in nearest], cosines[order[:k]], rtol=0, atol=TOLERANCE)
+
+
+def test_the_nearest_words_are_of_the_word_as_a_text_is_read(folder: Path) -> None:
+    pytest.importorskip("sklearn")
+    words = ("judge", "<eos>", "Court", "N", "<unk>", "court")
+    run = runs.write_run(folder / "treated", words, data="text", lowercase=True, numbers=True)
+    model = ptb_lm.load(run)
+    for given, read in (("Judge", "judge"), ("1,987", "N"), ("COURT", "court")):
+        assert model.nearest(given) == model.nearest(read)
+    assert "court" in [word for word, _ in model.nearest("Court")]  # a word of the vocabulary is itself
+    for missing in ("Zebra", "a judge", ""):
+        with pytest.raises(UserError, match=f"^the word {missing.lower()!r} is not in the vocabulary$"):
+            model.nearest(missing)
 
 
 def test_the_space_after_a_prefix_is_read_among_characters(folder: Path) -> None:

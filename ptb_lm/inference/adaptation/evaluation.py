@@ -124,6 +124,8 @@ def _tuned(scorer: AdaptedScorer, corpus: Corpus | None, request: Request) -> _T
     text = "valid" if len(valid) == len(whole) else f"the first {len(valid):,} words of valid"
     cli.say(f"tuning on {text}; perplexities are adapted to the text by {request.adaptation.name}")
     chosen, trials = scorer.tune(valid, request.adaptation, held=request.held, tell=_tell)
+    if min(trials, key=lambda trial: trial.perplexity).settings is None:  # the first trial: also of equals
+        cli.say("none of them is better than not adapting")
     return _Tuning(chosen, trials, text)
 
 

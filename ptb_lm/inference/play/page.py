@@ -6,6 +6,7 @@ from html import escape
 
 from ptb_lm.data.vocabulary import EOS
 from ptb_lm.inference.play.reading import Continued, ReadWord, perplexity, sentences
+from ptb_lm.inference.sentences import shown as shown_perplexity
 
 # Where a word's colour changes, in bits: each is twice as unlikely as one of a bit less.
 BOUNDS = (2, 4, 6, 8, 10, 13)
@@ -134,8 +135,9 @@ def _read(words: list[ReadWord]) -> str:
     missed = ""
     if unknown:
         missed = f"; {unknown} not in the vocabulary, underlined, and read as &lt;unk&gt;"
+    found = shown_perplexity(perplexity(words), digits=1)
     return f"""<p class="words">{flow}</p>
-<p>Perplexity {perplexity(words):.1f} ({len(words)} words, each {escape(EOS)} among them{missed}).</p>
+<p>Perplexity {found} ({len(words)} words, each {escape(EOS)} among them{missed}).</p>
 <p>{_legend()}</p>
 <div class="scroll"><table>
 <thead><tr><th>word</th><th>bits</th><th>the likeliest words in its place</th></tr></thead>

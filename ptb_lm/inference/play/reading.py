@@ -14,6 +14,7 @@ from ptb_lm.inference.encoding import encode, split
 from ptb_lm.inference.language_model import LanguageModel
 from ptb_lm.inference.position import Position
 from ptb_lm.inference.sampling import Prediction, likeliest
+from ptb_lm.inference.sentences import perplexity as perplexity_of
 
 LIKELIEST = 5  # words that are shown beside one that was read
 MOST_WORDS = 500  # read or continued from: a word takes some milliseconds
@@ -99,7 +100,7 @@ def go_on(model: LanguageModel, fields: Mapping[str, str]) -> Continued:
 
 def perplexity(words: list[ReadWord]) -> float:
     """Return the perplexity of what was read."""
-    return float(2 ** (math.fsum(word.bits for word in words) / len(words)))
+    return perplexity_of(-math.fsum(word.bits for word in words), len(words), "bits")
 
 
 def sentences(words: tuple[str, ...], treatment: Treatment = PLAIN) -> list[str]:

@@ -50,7 +50,7 @@ def test_every_word_equals_the_reference(
     monkeypatch.setattr(cache, "CHUNK", chunk)
     hidden_NH, p_NV, targets_N = drawn(40, seed=1)
     with np.errstate(over="ignore", invalid="ignore"):
-        mixed_NV = reference_mixture(np.minimum(hidden_NH, 1), p_NV, targets_N, settings)
+        mixed_NV = reference_mixture(hidden_NH, p_NV, targets_N, settings)
     log_p_N = np.log(p_NV[np.arange(40), targets_N])
     found = cache.score(
         torch.tensor(log_p_N), torch.tensor(hidden_NH), torch.tensor(targets_N), settings

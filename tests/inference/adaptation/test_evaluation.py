@@ -156,6 +156,24 @@ def test_tuning_leaves_alone_what_is_given(
     assert {t["theta"] for t in tried if t["kind"] == "cache"} == {0.9}
 
 
+@pytest.mark.parametrize(
+    ("flags", "helps"),
+    [
+        (["--cache", "--cache-weight", "0"], False),
+        (["--cache", "--cache-weight", "0.99"], False),
+        (["--dynamic", "--dynamic-rule", "sgd", "--dynamic-rate", "0.05"], True),
+    ],
+    ids=str,
+)
+def test_that_no_setting_helps_is_told(
+    flags: list[str], helps: bool, run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = printed(capsys, run, *flags, "--tune", "--tune-words", "60")[0]
+    unadapted, *adapted = (float(line.split()[0]) for line in lines if line.startswith("  "))
+    assert (min(adapted) < unadapted) == helps
+    assert lines.count("none of them is better than not adapting") == (not helps)
+
+
 def test_the_order_of_test_words_cannot_change_what_is_tuned(
     run: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
