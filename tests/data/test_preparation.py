@@ -129,6 +129,40 @@ def test_words_are_penn_treebank_s() -> None:
     assert treatment.words(line) == expected.split()
 
 
+@installed("nltk")
+@pytest.mark.parametrize(
+    "text",
+    [
+        "the judge likes the Mr.",
+        "in the U.S.",
+        'he said "of Apple Inc."',
+        "apples, etc.",
+        "by J.",
+        "he spoke.",
+        "at 3 p.m. he spoke?!",
+        "",
+        " ",
+        "<unk>",
+        "Mr. <unk>",
+        "he met Mr.<unk>.",
+    ],
+)
+def test_the_end_of_a_prefix_is_not_that_of_a_sentence(text: str) -> None:
+    treatment = Treatment(tokenize="words", lowercase=True)
+    for word in ("smith", "Smith", "<unk>"):
+        assert treatment.prefix(text) == treatment.words(f"{text} {word}")[:-1]
+        assert treatment.words(f"{text} {word}")[-1] == word.lower()
+
+
+@installed("nltk")
+def test_a_prefix_that_ends_in_an_abbreviation_keeps_its_period() -> None:
+    treatment = Treatment(tokenize="words")
+    assert treatment.prefix("he likes Mr.") == ["he", "likes", "Mr."]
+    assert treatment.prefix("he spoke.") == ["he", "spoke", "."]
+    assert treatment.words("I met Mr. <unk> today.") == ["I", "met", "Mr.", "<unk>", "today", "."]
+    assert treatment.words("I met Mr. <unk>.") == ["I", "met", "Mr.", "<unk>", "."]
+
+
 def test_words_without_nltk_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "nltk.tokenize.destructive", None)
     with pytest.raises(UserError, match=r"needs the package nltk.*pip install -e '\.\[text\]'"):
