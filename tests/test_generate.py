@@ -115,7 +115,7 @@ def test_by_default_no_more_words_are_asked_for_than_there_are(
 def test_unknown_words_are_told(
     command: object, run: Path, without_unk: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    flags = ["--prompt", "a zebra quagga zebra"] if command is generate else ["a zebra quagga zebra"]
+    flags = ["--prompt", "a zebra\nquagga zebra"] if command is generate else ["a zebra\nquagga zebra"]
     assert runs.run_command(command, run, *flags) == 0  # type: ignore[arg-type]
     told = runs.sentence(capsys.readouterr().err, command)  # type: ignore[arg-type]
     assert told == "not in the vocabulary, and read as <unk>: zebra, quagga"

@@ -89,6 +89,25 @@ class Treatment:
             tokens.append(EOS)
         return tokens + self.words(rest)
 
+    def prefix_tokens(self, text: str, *, begins: bool = True) -> list[str]:
+        """Return the words of a text that goes on after them, with `<eos>` for each newline.
+
+        Args:
+            text: The text so far; its last line is a `prefix`.
+            begins: Whether a sentence begins with it.
+
+        Raises:
+            UserError: NLTK is needed, and is not installed.
+        """
+        tokens = list[str]()
+        *lines, last = text.split("\n")
+        for line in lines:
+            within = not begins and self.tokenize == "characters"  # the space before it is one of them
+            tokens += self.prefix(line.rstrip(), begins=False) if within else self.words(line)
+            tokens.append(EOS)
+            begins = True
+        return tokens + self.prefix(last, begins=begins)
+
     def joined(self, words: Iterable[str]) -> str:
         """Return words as a person reads them."""
         text = self.gap.join(words)

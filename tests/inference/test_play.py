@@ -152,6 +152,7 @@ def test_the_space_after_a_prompt_is_read_among_characters(tmp_path: Path) -> No
         runs.write_run(tmp_path / "without", words[:-1], data="text", tokenize="characters")
     )
     assert reading.go_on(without, fields).unknown == (SPACE,)
+    assert reading.go_on(without, {**fields, "prompt": "ab\na"}).unknown == ()  # between is an <eos>
     with pytest.raises(UserError, match="501 words are too many at once"):
         reading.go_on(model, {**fields, "prompt": "ab" * 250 + " "})
 
