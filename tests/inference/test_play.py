@@ -325,7 +325,16 @@ def test_a_taken_port_is_one_sentence(port: int, run: Path, capsys: pytest.Captu
     assert "does not exist" in runs.refusal(capsys, play, run / "gone", "--port", 0)
 
 
-def test_the_command_says_where_and_ends_quietly_with_ctrl_c(run: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("number", "told", "exit_status"),
+    [
+        (signal.SIGINT, "", 0),
+        (signal.SIGTERM, f"{play.PROG}: ended by SIGTERM\n", 128 + signal.SIGTERM),
+    ],
+)
+def test_the_command_says_where_and_ends_quietly_with_ctrl_c_alone(
+    number: signal.Signals, told: str, exit_status: int, run: Path, tmp_path: Path
+) -> None:
     """The run's name is not UTF-8."""
     named = shutil.copytree(run, tmp_path / os.fsdecode(b"run-\xff"))
     command = [sys.executable, "-m", "ptb_lm.play", str(named), "--port", "0"]
@@ -339,9 +348,9 @@ def test_the_command_says_where_and_ends_quietly_with_ctrl_c(run: Path, tmp_path
             status, page, _ = ask(int(match[1]), "/read", {"text": "w1"})
             assert (status, len(rows_of(page))) == (200, 2)
             assert "run-\\udcff: " in page
-            process.send_signal(signal.SIGINT)
-            assert process.communicate(timeout=60) == ("", "")
-            assert process.returncode == 0
+            process.send_signal(number)
+            assert process.communicate(timeout=60) == ("", told)
+            assert process.returncode == exit_status
         finally:
             process.kill()  # else a failure would be waited for
 
