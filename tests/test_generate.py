@@ -143,6 +143,9 @@ def test_unknown_words_are_told(
         (neighbours, ["a", "-k", 7], "k must be from 1 to 6, the number of other words, not 7"),
         (neighbours, ["zebra"], "the word 'zebra' is not in the vocabulary"),
         (neighbours, [], "there is nothing to do: give a WORD, --picture FILE or --projector DIR"),
+        (neighbours, ["--projector", "x", "-k", 3], "-k needs a WORD"),
+        (neighbours, ["a", "--words", 5], "--words and --method need --picture"),
+        (neighbours, ["a", "--method", "pca"], "--words and --method need --picture"),
         (
             neighbours,
             ["--picture", "map.pdf"],
