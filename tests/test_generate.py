@@ -11,7 +11,7 @@ import runs
 from support import ROOT
 
 import ptb_lm
-from ptb_lm import generate, neighbours, predict
+from ptb_lm import evaluate, generate, neighbours, predict
 from ptb_lm.inference.language_model import LanguageModel
 
 WORDS = ("a", "<eos>", "b", "<unk>", "$", "d", "e")
@@ -157,6 +157,26 @@ def test_what_cannot_be_is_refused_in_a_sentence(
     command: object, flags: list[object], problem: str, run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert runs.refusal(capsys, command, run, *flags) == problem  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("flags", "problem"),
+    [
+        (["--model", "block"], "torch block does not compute the cell gru; choose --model basic or cudnn"),
+        (
+            ["--framework", "tensorflow"],
+            "tensorflow does not compute the cell gru; choose --framework torch --model basic or cudnn",
+        ),
+    ],
+)
+def test_what_does_not_compute_a_trained_cell_is_refused(
+    flags: list[str], problem: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before the framework is imported. No other cell is offered: the weights are of this one."""
+    run = runs.write_run(tmp_path / "run", WORDS, cell="gru")
+    assert runs.refusal(capsys, predict, run, *flags) == problem
+    (tmp_path / "text").write_text("a b\n")
+    assert runs.refusal(capsys, evaluate, run, *flags, "--text", tmp_path / "text") == problem
 
 
 def test_a_run_without_weights_is_refused(
