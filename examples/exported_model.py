@@ -18,6 +18,7 @@ import numpy as np
 
 import ptb_lm
 from ptb_lm import cli
+from ptb_lm.data import text_file
 from ptb_lm.errors import UserError, how_to_install
 
 PROG = "examples/exported_model.py"
@@ -25,14 +26,17 @@ PROG = "examples/exported_model.py"
 
 def parse(given: Sequence[str] | None = None) -> argparse.Namespace:
     """Return the arguments."""
-    parser = argparse.ArgumentParser(description="Score sentences by onnxruntime and by ptb_lm.")
+    parser = cli.Parser(prog=PROG, description="Score sentences by onnxruntime and by ptb_lm.")
     parser.add_argument("run", type=Path, help="a run directory")
     parser.add_argument("sentences", type=Path, help="a file with a sentence a line")
     return parser.parse_args(given)
 
 
 def main(given: Sequence[str] | None = None) -> int:
-    """Print the table; return 1 if a sentence differs by more than float32 rounds, 2 if a word is unknown."""
+    """Print the table; return 1 if a sentence differs by more than float32 rounds, 2 if a word is unknown.
+
+    If the run cannot be exported, the status is export's, which has said why.
+    """
     return cli.run(PROG, lambda: _compare(parse(given)))
 
 
@@ -42,13 +46,15 @@ def _compare(arguments: argparse.Namespace) -> int:
     except ImportError:
         raise UserError(f"onnxruntime is not installed; {how_to_install('export')}") from None
 
-    sentences = arguments.sentences.read_text(encoding="utf-8").splitlines()
+    sentences = [line.rstrip("\r\n") for line in text_file.lines(arguments.sentences)]
     # It splits the text as that of the training was split, and refuses a word that the model cannot read.
     scores = ptb_lm.load(arguments.run).score(sentences)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "model.onnx"
         export = [sys.executable, "-m", "ptb_lm.export", str(arguments.run), "--format", "onnx"]
-        subprocess.run([*export, "--out", str(file)], check=True, stdout=subprocess.DEVNULL)
+        exported = subprocess.run([*export, "--out", str(file)], stdout=subprocess.DEVNULL)
+        if exported.returncode:
+            return exported.returncode
         session = onnxruntime.InferenceSession(file)
     words = (arguments.run / "vocabulary.txt").read_text(encoding="utf-8").splitlines()
     ids = {word: number for number, word in enumerate(words)}
@@ -57,9 +63,9 @@ def _compare(arguments: argparse.Namespace) -> int:
     for sentence, scored in zip(sentences, scores, strict=True):
         # As ptb_lm scores it: after an <eos>, its own <eos> too, unknown words as <unk>.
         tokens = ["<eos>", *scored.words]
-        exported = _log_probability(session, np.array([ids.get(t, ids.get("<unk>")) for t in tokens]))
-        furthest = max(furthest, abs(exported - scored.total))
-        print(f"{exported:.4f}\t{scored.total:.4f}\t{sentence}")
+        total = _log_probability(session, np.array([ids.get(t, ids.get("<unk>")) for t in tokens]))
+        furthest = max(furthest, abs(total - scored.total))
+        print(f"{total:.4f}\t{scored.total:.4f}\t{sentence}")
     print(f"the largest difference is {'below' if furthest < 1e-3 else 'not below'} 0.001 nats")
     return int(furthest >= 1e-3)
 

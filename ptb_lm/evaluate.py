@@ -89,6 +89,7 @@ def _evaluate(arguments: argparse.Namespace, command: str) -> int:
     batch_size = scoring.batch_size(scored.split, run.hyperparameters)
     corpus.check_evaluation(scored.ids, batch_size=batch_size, split=scored.name)
     choice = _choice(arguments, run.choice)
+    choice.check_cell(run.hyperparameters.cell, trained=True)
     model = backend.build(run.hyperparameters, weights, choice)
     found = scoring.perplexity(
         model, scored.ids, run.hyperparameters, batch_size=batch_size, description=scored.name

@@ -25,7 +25,12 @@ def _parser() -> cli.Parser:
     )
     command.add_run(parser)
     add = parser.add_argument
-    add("--prompt", default="", metavar="TEXT", help="the beginning of the text (default: empty)")
+    add(
+        "--prompt",
+        default="",
+        metavar="TEXT",
+        help="the beginning of the text; each newline is an <eos> (default: empty)",
+    )
     add(
         "--length",
         type=cli.whole(1),

@@ -11,6 +11,7 @@ from ptb_lm.errors import UserError
 from ptb_lm.inference import command
 
 PROG = "python -m ptb_lm.neighbours"
+WORDS, METHOD = 300, "tsne"  # of a map
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -41,11 +42,10 @@ def _parser() -> cli.Parser:
     add(
         "--words",
         type=cli.whole(3),
-        default=300,
         metavar="N",
-        help="number of words in the map (default: 300)",
+        help=f"number of words in the map (default: {WORDS})",
     )
-    add("--method", choices=("pca", "tsne"), default="tsne", help="method to draw the map (default: tsne)")
+    add("--method", choices=("pca", "tsne"), help=f"method to draw the map (default: {METHOD})")
     add("--projector", type=Path, metavar="DIR", help="write the files for TensorBoard's projector")
     return parser
 
@@ -53,6 +53,10 @@ def _parser() -> cli.Parser:
 def _neighbours(arguments: argparse.Namespace) -> int:
     if not (arguments.word or arguments.picture or arguments.projector):
         raise UserError("there is nothing to do: give a WORD, --picture FILE or --projector DIR")
+    if arguments.k is not None and not arguments.word:
+        raise UserError("-k needs a WORD")
+    if not arguments.picture and (arguments.words or arguments.method):
+        raise UserError("--words and --method need --picture")
     model = command.load(arguments)
     from ptb_lm.inference import neighbours
 
@@ -60,10 +64,9 @@ def _neighbours(arguments: argparse.Namespace) -> int:
         for word, similarity in model.nearest(arguments.word, arguments.k):
             print(f"{similarity:.6f}\t{streams.shown(word)}")
     if arguments.picture:
-        words = min(arguments.words, len(model.vocabulary))
-        neighbours.draw(
-            model.embeddings, model.vocabulary, arguments.picture, words=words, method=arguments.method
-        )
+        words = min(arguments.words or WORDS, len(model.vocabulary))
+        method = arguments.method or METHOD
+        neighbours.draw(model.embeddings, model.vocabulary, arguments.picture, words=words, method=method)
         print(f"{PROG}: wrote {arguments.picture}, a map of {words:,} words", file=sys.stderr)
     if (folder := arguments.projector) is not None:
         neighbours.write_projector(model.embeddings, model.vocabulary, folder)

@@ -1,11 +1,10 @@
 """Try a trained run in a browser: python -m ptb_lm.play RUN."""
 
 import argparse
-import contextlib
 import sys
 from collections.abc import Sequence
 
-from ptb_lm import cli, streams
+from ptb_lm import cli, signals, streams
 from ptb_lm.errors import UserError
 from ptb_lm.inference import command
 
@@ -42,8 +41,11 @@ def _play(arguments: argparse.Namespace) -> int:
         server.model = command.load(arguments)
         server.description = f"{streams.visible(str(arguments.run))}: {len(server.model.vocabulary):,} words"
         print(f"http://{HOST}:{server.port}/ shows the page; Ctrl-C ends it", flush=True)
-        with contextlib.suppress(KeyboardInterrupt):
+        try:
             server.serve_forever()
+        except signals.Stopped as stopped:
+            if stopped.exit_status != cli.EXIT_INTERRUPTED:
+                raise
     return 0
 
 

@@ -528,7 +528,8 @@ def test_every_training_step_equals_torch_s(
         ),
         (
             {"framework": "tensorflow", "model": "basic", "cell": "gru"},
-            "tensorflow does not compute the cell gru; choose --cell lstm or layer_norm_lstm",
+            "tensorflow does not compute the cell gru; choose --framework torch --model basic or cudnn, or "
+            "--cell lstm or layer_norm_lstm",
         ),
     ],
 )

@@ -11,7 +11,7 @@ import runs
 from support import ROOT
 
 import ptb_lm
-from ptb_lm import generate, neighbours, predict
+from ptb_lm import evaluate, generate, neighbours, predict
 from ptb_lm.inference.language_model import LanguageModel
 
 WORDS = ("a", "<eos>", "b", "<unk>", "$", "d", "e")
@@ -115,7 +115,7 @@ def test_by_default_no_more_words_are_asked_for_than_there_are(
 def test_unknown_words_are_told(
     command: object, run: Path, without_unk: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    flags = ["--prompt", "a zebra quagga zebra"] if command is generate else ["a zebra quagga zebra"]
+    flags = ["--prompt", "a zebra\nquagga zebra"] if command is generate else ["a zebra\nquagga zebra"]
     assert runs.run_command(command, run, *flags) == 0  # type: ignore[arg-type]
     told = runs.sentence(capsys.readouterr().err, command)  # type: ignore[arg-type]
     assert told == "not in the vocabulary, and read as <unk>: zebra, quagga"
@@ -143,6 +143,9 @@ def test_unknown_words_are_told(
         (neighbours, ["a", "-k", 7], "k must be from 1 to 6, the number of other words, not 7"),
         (neighbours, ["zebra"], "the word 'zebra' is not in the vocabulary"),
         (neighbours, [], "there is nothing to do: give a WORD, --picture FILE or --projector DIR"),
+        (neighbours, ["--projector", "x", "-k", 3], "-k needs a WORD"),
+        (neighbours, ["a", "--words", 5], "--words and --method need --picture"),
+        (neighbours, ["a", "--method", "pca"], "--words and --method need --picture"),
         (
             neighbours,
             ["--picture", "map.pdf"],
@@ -154,6 +157,26 @@ def test_what_cannot_be_is_refused_in_a_sentence(
     command: object, flags: list[object], problem: str, run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert runs.refusal(capsys, command, run, *flags) == problem  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("flags", "problem"),
+    [
+        (["--model", "block"], "torch block does not compute the cell gru; choose --model basic or cudnn"),
+        (
+            ["--framework", "tensorflow"],
+            "tensorflow does not compute the cell gru; choose --framework torch --model basic or cudnn",
+        ),
+    ],
+)
+def test_what_does_not_compute_a_trained_cell_is_refused(
+    flags: list[str], problem: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before the framework is imported. No other cell is offered: the weights are of this one."""
+    run = runs.write_run(tmp_path / "run", WORDS, cell="gru")
+    assert runs.refusal(capsys, predict, run, *flags) == problem
+    (tmp_path / "text").write_text("a b\n")
+    assert runs.refusal(capsys, evaluate, run, *flags, "--text", tmp_path / "text") == problem
 
 
 def test_a_run_without_weights_is_refused(

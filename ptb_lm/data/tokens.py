@@ -12,6 +12,7 @@ TOKENIZERS = ("whitespace", "words", "characters")
 SPACE = "▁"  # U+2581, as SentencePiece writes it: a space among characters
 NUMBER = "N"  # as in Penn Treebank
 
+_NEXT = " X"  # a word after what is read: NLTK takes the period off the last word of all, Mr. too
 _WHITE = re.compile(r"\s+")  # what str.split() splits at
 _NUMBER = re.compile(r"[+-]?\d+([.,:/]\d+)*")
 # Their period ends no sentence. Punkt counts them without it, in lower case.
@@ -65,8 +66,10 @@ class Treatment:
         Raises:
             UserError: NLTK is needed, and is not installed.
         """
-        if self.tokenize != "characters":
+        if self.tokenize == "whitespace":
             return self.words(text)
+        if self.tokenize == "words":
+            return self.words(text + _NEXT)[:-1]
         return self._changed(list(_WHITE.sub(SPACE, text.lstrip() if begins else text)))
 
     def tokens(self, text: str) -> list[str]:
@@ -83,6 +86,25 @@ class Treatment:
             tokens += self.words(line)
             tokens.append(EOS)
         return tokens + self.words(rest)
+
+    def prefix_tokens(self, text: str, *, begins: bool = True) -> list[str]:
+        """Return the words of a text that goes on after them, with `<eos>` for each newline.
+
+        Args:
+            text: The text so far; its last line is a `prefix`.
+            begins: Whether a sentence begins with it.
+
+        Raises:
+            UserError: NLTK is needed, and is not installed.
+        """
+        tokens = list[str]()
+        *lines, last = text.split("\n")
+        for line in lines:
+            within = not begins and self.tokenize == "characters"  # the space before it is one of them
+            tokens += self.prefix(line.rstrip(), begins=False) if within else self.words(line)
+            tokens.append(EOS)
+            begins = True
+        return tokens + self.prefix(last, begins=begins)
 
     def joined(self, words: Iterable[str]) -> str:
         """Return words as a person reads them."""
@@ -129,12 +151,14 @@ def _treebank() -> Callable[[str], list[str]]:
     # The word tokenizer takes the period off the last word of what it is given only.
     sentences, words = PunktSentenceTokenizer(parameters), NLTKWordTokenizer()
 
+    def whole(text: str) -> list[str]:
+        return [word for sentence in sentences.tokenize(text) for word in words.tokenize(sentence)]
+
     def find(text: str) -> list[str]:
         found = list[str]()
-        for number, part in enumerate(text.split(UNK)):  # which the tokenizer would take apart
-            found += [UNK] * (number > 0)
-            for sentence in sentences.tokenize(part):
-                found += words.tokenize(sentence)
-        return found
+        *parts, last = text.split(UNK)  # which the tokenizer would take apart
+        for part in parts:
+            found += [*whole(part + _NEXT)[:-1], UNK]
+        return found + whole(last)
 
     return find

@@ -47,7 +47,7 @@ def load(arguments: argparse.Namespace) -> "LanguageModel":
 
 def tell_unknown(prog: str, model: "LanguageModel", text: str) -> None:
     """Say on stderr which words at the beginning of a text are read as `<unk>`."""
-    words = model.treatment.prefix(text)
+    words = model.treatment.prefix_tokens(text)
     unknown = dict.fromkeys(word for word in words if word not in model.vocabulary.ids)
     if unknown and model.vocabulary.unknown is not None:
         print(f"{prog}: not in the vocabulary, and read as <unk>: {', '.join(unknown)}", file=sys.stderr)

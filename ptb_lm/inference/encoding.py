@@ -38,19 +38,19 @@ def encode(sentence: str, vocabulary: Vocabulary, *, treatment: Treatment = PLAI
 def encode_prefix(
     prefix: str, vocabulary: Vocabulary, *, begins: bool = True, treatment: Treatment = PLAIN
 ) -> Encoded:
-    """Return the words of a sentence that goes on after them, and their ids.
+    """Return the words of a text that goes on after them, and their ids.
 
     Args:
-        prefix: May be empty.
+        prefix: May be empty; `<eos>` stands for each newline.
         vocabulary: The model's.
-        begins: Whether the sentence begins with it.
+        begins: Whether a sentence begins with it.
         treatment: As in `encode`.
 
     Raises:
         UserError: As `encode` does.
     """
     check_text(prefix, name="a sentence")
-    return _encoded(tuple(treatment.prefix(prefix, begins=begins)), vocabulary)
+    return _encoded(tuple(treatment.prefix_tokens(prefix, begins=begins)), vocabulary)
 
 
 def _encoded(words: tuple[str, ...], vocabulary: Vocabulary) -> Encoded:

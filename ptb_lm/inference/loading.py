@@ -40,5 +40,6 @@ def load(
         precision=precision or "fp32",
         seed=trained.choice.seed,
     )
+    choice.check_cell(trained.hyperparameters.cell, trained=True)
     built = backend.build(trained.hyperparameters, directory.read_weights(trained, vocabulary), choice)
     return LanguageModel(built, trained.hyperparameters, vocabulary, run_data.treatment(trained))

@@ -107,11 +107,12 @@ class Choice:
         """The framework's row of the registry."""
         return _row(self.registry, self.framework)
 
-    def check_cell(self, cell: str) -> None:
+    def check_cell(self, cell: str, *, trained: bool = False) -> None:
         """Check that the framework's model computes a cell.
 
         Args:
             cell: A name in CELLS.
+            trained: Whether weights are of that cell, so that no other one can be chosen.
 
         Raises:
             UserError: It does not compute the cell. The message says which models do.
@@ -119,15 +120,15 @@ class Choice:
         computed = cells.computed_by(self.framework, self.model)
         if cell in computed:
             return
-        if models := cells.CELLS[cell].layers.get(self.framework):
-            others = f"--model {' or '.join(models)}, or --cell {' or '.join(computed)}"
-            raise UserError(
-                f"{self.framework} {self.model} does not compute the cell {cell}; choose {others}"
-            )
-        known = [name for name, row in cells.CELLS.items() if self.framework in row.layers] or [cells.LSTM]
-        raise UserError(
-            f"{self.framework} does not compute the cell {cell}; choose --cell {' or '.join(known)}"
-        )
+        models = {name: f"--model {' or '.join(row)}" for name, row in cells.CELLS[cell].layers.items()}
+        if self.framework in models:
+            what, others = f"{self.framework} {self.model}", models[self.framework]
+        else:
+            what = self.framework
+            others = " or ".join(f"--framework {name} {flags}" for name, flags in models.items())
+        if not trained:
+            others += f", or --cell {' or '.join(computed)}"
+        raise UserError(f"{what} does not compute the cell {cell}; choose {others}")
 
     def can_have(self, precision: str) -> bool:
         """Return whether its framework and model have a precision on its device.

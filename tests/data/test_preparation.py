@@ -121,12 +121,70 @@ def test_the_space_after_a_prefix_is_a_character(text: str, at_the_beginning: st
         assert Treatment(lowercase=True).prefix(text.upper(), begins=begins) == text.split()
 
 
+@pytest.mark.parametrize(
+    ("text", "at_the_beginning", "within"),
+    [
+        (" ab\tc \n b ", f"a b {SPACE} c <eos> b {SPACE}", f"{SPACE} a b {SPACE} c <eos> b {SPACE}"),
+        ("a\n\n", "a <eos> <eos>", "a <eos> <eos>"),
+        ("\nB", "<eos> b", "<eos> b"),
+        ("a ", f"a {SPACE}", f"a {SPACE}"),
+    ],
+)
+def test_each_newline_of_a_text_that_goes_on_is_an_eos(text: str, at_the_beginning: str, within: str) -> None:
+    treatment = Treatment(tokenize="characters", lowercase=True)
+    assert treatment.prefix_tokens(text) == at_the_beginning.split()
+    assert treatment.prefix_tokens(text, begins=False) == within.split()
+    for begins in (True, False):
+        words = Treatment(lowercase=True).prefix_tokens(text, begins=begins)
+        assert words == text.lower().replace("\n", " <eos> ").split()
+
+
+@installed("nltk")
+def test_only_the_last_line_of_a_text_goes_on() -> None:
+    treatment = Treatment(tokenize="words")
+    assert treatment.prefix_tokens("in the U.S.\nof Mr.") == ["in", "the", "U.S", ".", "<eos>", "of", "Mr."]
+
+
 @installed("nltk")
 def test_words_are_penn_treebank_s() -> None:
     treatment = Treatment(tokenize="words", lowercase=True, numbers=True)
     line = 'Mr. Vinken doesn\'t like "the U.S. dollar". He paid $3.50 (twice) to <unk>.'
     expected = "mr. vinken does n't like `` the u.s. dollar '' . he paid $ N ( twice ) to <unk> ."
     assert treatment.words(line) == expected.split()
+
+
+@installed("nltk")
+@pytest.mark.parametrize(
+    "text",
+    [
+        "the judge likes the Mr.",
+        "in the U.S.",
+        'he said "of Apple Inc."',
+        "apples, etc.",
+        "by J.",
+        "he spoke.",
+        "at 3 p.m. he spoke?!",
+        "",
+        " ",
+        "<unk>",
+        "Mr. <unk>",
+        "he met Mr.<unk>.",
+    ],
+)
+def test_the_end_of_a_prefix_is_not_that_of_a_sentence(text: str) -> None:
+    treatment = Treatment(tokenize="words", lowercase=True)
+    for word in ("smith", "Smith", "<unk>"):
+        assert treatment.prefix(text) == treatment.words(f"{text} {word}")[:-1]
+        assert treatment.words(f"{text} {word}")[-1] == word.lower()
+
+
+@installed("nltk")
+def test_a_prefix_that_ends_in_an_abbreviation_keeps_its_period() -> None:
+    treatment = Treatment(tokenize="words")
+    assert treatment.prefix("he likes Mr.") == ["he", "likes", "Mr."]
+    assert treatment.prefix("he spoke.") == ["he", "spoke", "."]
+    assert treatment.words("I met Mr. <unk> today.") == ["I", "met", "Mr.", "<unk>", "today", "."]
+    assert treatment.words("I met Mr. <unk>.") == ["I", "met", "Mr.", "<unk>", "."]
 
 
 def test_words_without_nltk_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -285,11 +285,11 @@ def test_the_example_reads_a_sentence_as_the_run_does(
     """By characters: by words, each of these would be one unknown word."""
     words = ("a", "<eos>", "b", "<unk>", SPACE)
     run = runs.write_run(tmp_path / "run", words, data="text", tokenize="characters")
-    texts = ["ab ba", "", "baz"]
+    texts = ["ab ba", "", "b\fa\u2028a", "baz"]  # str.splitlines would cut one of them
     sentences = tmp_path / "sentences"
     sentences.write_text("\n".join(texts))
     assert runs.run_command(example, run, sentences) == 0
-    header, *rows, summary = capsys.readouterr().out.splitlines()
+    header, *rows, summary = capsys.readouterr().out.removesuffix("\n").split("\n")
     assert header == "onnxruntime\tptb_lm\tsentence"
     for row, sentence, scored in zip(rows, texts, ptb_lm.load(run).score(texts), strict=True):
         exported, own, shown = row.split("\t")
@@ -306,6 +306,38 @@ def test_the_example_refuses_a_word_that_the_model_cannot_read(
     (tmp_path / "sentences").write_text("a\na zebra\n")
     problem = runs.refusal(capsys, example, run, tmp_path / "sentences")
     assert problem == "line 2: the word 'zebra' is not in the vocabulary, which has no <unk>"
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        ("a\nb é\n".encode("latin-1"), ", line 2: byte 0xe9 is not UTF-8 text; it is binary or has another "),
+        (b"", " is empty"),
+    ],
+)
+def test_the_example_refuses_what_is_no_text(
+    content: bytes,
+    problem: str,
+    example: ModuleType,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    run, sentences = tmp_path / "run", tmp_path / "sentences"
+    sentences.write_bytes(content)
+    assert runs.refusal(capsys, example, run, sentences).startswith(f"{sentences}{problem}")
+    problem = "the following arguments are required: sentences (see --help)"
+    assert runs.refusal(capsys, example, run) == problem
+
+
+def test_the_example_ends_as_export_does(
+    example: ModuleType, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    run = runs.write_run(tmp_path / "run", ("a", "<eos>"), cell="gru")
+    sentences = tmp_path / "sentences"
+    sentences.write_text("a\n")
+    assert runs.run_command(example, run, sentences) == 2
+    problem = "only the cell lstm can be exported, but this run has the cell gru"
+    assert capfd.readouterr() == ("", f"{export.PROG}: {problem}\n")
 
 
 def test_the_example_says_that_onnxruntime_is_not_installed(

@@ -356,6 +356,15 @@ def test_the_space_after_a_prefix_is_read_among_characters(folder: Path) -> None
         assert predicted["a"] == pytest.approx(after_space, abs=TOLERANCE)
 
 
+@pytest.mark.parametrize("prompt", ["c\nd", "c \n", "\n a\n\nd"])
+def test_each_newline_of_a_prompt_is_an_eos(prompt: str, run: Path, model: LanguageModel) -> None:
+    log_p_V = Expected(run).next_words("<eos> " + prompt.replace("\n", " <eos> "))[-1]
+    predicted = model.predict(prompt, len(WORDS))
+    np.testing.assert_allclose(np.log([p for _, p in predicted]), np.sort(log_p_V)[::-1], atol=TOLERANCE)
+    written = list(model.generate(prompt, 9, temperature=0))
+    assert written == list(model.generate(prompt.replace("\n", " <eos> "), 9, temperature=0))
+
+
 def test_the_embeddings_are_read_only(model: LanguageModel) -> None:
     with pytest.raises(ValueError, match="read-only"):
         model.embeddings[0, 0] = 1

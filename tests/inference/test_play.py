@@ -159,6 +159,7 @@ def test_the_space_after_a_prompt_is_read_among_characters(tmp_path: Path) -> No
         runs.write_run(tmp_path / "without", words[:-1], data="text", tokenize="characters")
     )
     assert reading.go_on(without, fields).unknown == (SPACE,)
+    assert reading.go_on(without, {**fields, "prompt": "ab\na"}).unknown == ()  # between is an <eos>
     with pytest.raises(UserError, match="501 words are too many at once"):
         reading.go_on(model, {**fields, "prompt": "ab" * 250 + " "})
 
@@ -331,7 +332,16 @@ def test_a_taken_port_is_one_sentence(port: int, run: Path, capsys: pytest.Captu
     assert "does not exist" in runs.refusal(capsys, play, run / "gone", "--port", 0)
 
 
-def test_the_command_says_where_and_ends_quietly_with_ctrl_c(run: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("number", "told", "exit_status"),
+    [
+        (signal.SIGINT, "", 0),
+        (signal.SIGTERM, f"{play.PROG}: ended by SIGTERM\n", 128 + signal.SIGTERM),
+    ],
+)
+def test_the_command_says_where_and_ends_quietly_with_ctrl_c_alone(
+    number: signal.Signals, told: str, exit_status: int, run: Path, tmp_path: Path
+) -> None:
     """The run's name is not UTF-8."""
     named = shutil.copytree(run, tmp_path / os.fsdecode(b"run-\xff"))
     command = [sys.executable, "-m", "ptb_lm.play", str(named), "--port", "0"]
@@ -345,9 +355,9 @@ def test_the_command_says_where_and_ends_quietly_with_ctrl_c(run: Path, tmp_path
             status, page, _ = ask(int(match[1]), "/read", {"text": "w1"})
             assert (status, len(rows_of(page))) == (200, 2)
             assert "run-\\udcff: " in page
-            process.send_signal(signal.SIGINT)
-            assert process.communicate(timeout=60) == ("", "")
-            assert process.returncode == 0
+            process.send_signal(number)
+            assert process.communicate(timeout=60) == ("", told)
+            assert process.returncode == exit_status
         finally:
             process.kill()  # else a failure would be waited for
 

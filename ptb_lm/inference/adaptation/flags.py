@@ -99,6 +99,9 @@ def read(arguments: argparse.Namespace) -> Request | None:
             held |= {f"{kind}.{name}": value for name, value in given.items()}
         elif given:
             raise UserError(f"--{kind}-{next(iter(given))} needs --{kind}")
+    tries_rms = arguments.tune and "dynamic.rule" not in held
+    if "dynamic.damping" in held and chosen["dynamic"].rule != "rms" and not tries_rms:
+        raise UserError("--dynamic-damping needs --dynamic-rule rms")
     if arguments.tune_words is not None and not arguments.tune:
         raise UserError("--tune-words needs --tune")
     if not chosen:

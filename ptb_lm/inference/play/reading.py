@@ -87,7 +87,7 @@ def go_on(model: LanguageModel, fields: Mapping[str, str]) -> Continued:
             it and has no `<unk>`.
     """
     prompt = fields.get("prompt", "")
-    words = model.treatment.prefix(prompt)
+    words = model.treatment.prefix_tokens(prompt)
     _check_count(len(words))
     length = _number(fields, "length", "how many words")
     if not (length.is_integer() and 1 <= length <= MOST_WRITTEN):

@@ -10,6 +10,7 @@ import pytest
 import runs
 
 from ptb_lm import evaluate, nvidia
+from ptb_lm.inference.adaptation import flags as adaptation_flags
 from ptb_lm.inference.adaptation.growing_grid import FURTHER
 
 torch = pytest.importorskip("torch")
@@ -244,6 +245,11 @@ def test_a_result_is_never_overwritten(run: Path, tmp_path: Path, capsys: pytest
         (["--cache", "--tune-words", "5"], "--tune-words needs --tune"),
         (["--dynamic", "--cache-theta", "1"], "--cache-theta needs --cache"),
         (["--dynamic-rate", "1"], "--dynamic-rate needs --dynamic"),
+        (["--dynamic", "--dynamic-damping", "2"], "--dynamic-damping needs --dynamic-rule rms"),
+        (
+            ["--dynamic", "--dynamic-rule", "sgd", "--tune", "--dynamic-damping", "2"],
+            "--dynamic-damping needs --dynamic-rule rms",
+        ),
         (["--cache", "--cache-weight", "1"], "the cache's weight must be at least 0 and less than 1"),
         (["--dynamic", "--dynamic-decay", "2"], "the decay of dynamic evaluation must be from 0 to 1"),
         (
@@ -277,6 +283,15 @@ def test_what_makes_no_sense_is_refused(
     flags: list[str], problem: str, run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert runs.refusal(capsys, evaluate, run, *flags) == problem
+
+
+@pytest.mark.parametrize("flags", [["--dynamic-rule", "rms"], ["--tune"]])
+def test_damping_goes_with_whatever_tries_the_rule_rms(flags: list[str]) -> None:
+    given = evaluate._parser().parse_args(["RUN", "--dynamic", "--dynamic-damping", "2", *flags])
+    request = adaptation_flags.read(given)
+    assert request is not None
+    assert request.adaptation.dynamic is not None
+    assert request.adaptation.dynamic.damping == 2
 
 
 def test_steps_that_are_too_large_are_said(
