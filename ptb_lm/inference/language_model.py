@@ -33,9 +33,9 @@ PREDICTIONS = 5  # of `predict`, unless it is told how many
 class LanguageModel:
     """A trained model and its vocabulary.
 
-    A text begins after an `<eos>`. It becomes words as that of the training did: white space separates them,
-    unless it was raw text. Those that the vocabulary lacks are read as `<unk>`. With `carry_state` a call
-    goes on where the last such call ended, instead.
+    A text begins after an `<eos>`, and each newline in it is one. It becomes words as that of the training
+    did: white space separates them, unless it was raw text. Those that the vocabulary lacks are read as
+    `<unk>`. With `carry_state` a call goes on where the last such call ended, instead.
 
     Attributes:
         state: Where the last call with `carry_state` ended; None: before the first word. It can be kept, and
