@@ -166,7 +166,7 @@ def test_a_suite_that_is_wrong_does_not_stop_the_check_of_the_others(
 ) -> None:
     assert work._make("gate") == 1
     assert [given.split()[3] for given in started] == [
-        *("ptb", "ptb", "ptb", "stacked-lm", "semantics", "template", "cells", "acoustic")
+        *("ptb", "ptb", "stacked-lm", "semantics", "template", "cells", "acoustic", "ptb")
     ]
 
 
