@@ -5,12 +5,14 @@ import random
 import time
 from collections.abc import Iterator, Sequence
 
-from ptb_lm import cli
+from ptb_lm import cli, streams
 from ptb_lm.bench.machine import Machine
 from ptb_lm.bench.measurement import Measurement
 from ptb_lm.bench.row_log import Record
 from ptb_lm.bench.selection import Options
 from ptb_lm.bench.workloads import Workload
+
+LINE_SECONDS = 30.0  # between lines on progress, where no bar can be drawn
 
 
 def run(
@@ -24,6 +26,7 @@ def run(
     """
     blocks = sum(len(w.variants) * len(w.passes) * w.rounds for w in workloads)
     session = time.strftime("%Y-%m-%dT%H:%M:%S%z")
+    count, said = 0, time.monotonic()
     with cli.progress_bar(blocks, options.suite) as bar:
         for workload in workloads:
             measurement = Measurement(options, workload, record, machine, session=session, command=command)
@@ -36,6 +39,10 @@ def run(
                 for done in _rounds(measurement):
                     bar.set_description(f"{options.suite}: {workload.name} {done}")
                     bar.update()
+                    count += 1
+                    if bar.disable and time.monotonic() >= said + LINE_SECONDS:
+                        streams.tell(f"{options.suite}: {workload.name} {done}, block {count} of {blocks}")
+                        said = time.monotonic()
 
 
 def _rounds(measurement: Measurement) -> Iterator[str]:

@@ -102,7 +102,7 @@ def _add_of_runs(commands: _Commands) -> None:
 
 
 def _add_reproduce(commands: _Commands) -> None:
-    text = "Make the measured results again, and keep them in results/. scripts/reproduce calls this."
+    text = "Make the measured results again, and keep them in results/, as scripts/reproduce does."
     width = 18
     listed = "\n".join(
         textwrap.fill(

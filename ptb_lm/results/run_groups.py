@@ -116,4 +116,6 @@ def differing(groups: Sequence[Group]) -> list[str]:
     """Return the names of the settings that are not the same in all groups."""
     settings = [group.settings for group in groups]
     every = dict.fromkeys(name for of_group in settings for name in of_group)
-    return [name for name in every if len({repr(of_group.get(name)) for of_group in settings}) > 1]
+    values = {name: {repr(of_group.get(name)) for of_group in settings} for name in every}
+    values["device"].discard(repr(UNKNOWN))
+    return [name for name in every if len(values[name]) > 1]

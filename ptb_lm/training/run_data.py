@@ -120,13 +120,13 @@ def report(run: RunConfig, data: Corpus) -> Iterator[str]:
     """Yield how a run's text was prepared; nothing if the text was prepared before and has its own words."""
     if run.preparation:
         yield _done(run.preparation, data, limited=run.init_from is None or run.init_from.new_words > 0)
-        yield f"{UNK} stands for {_shares(data)} of the words"
+        yield f"words read as {UNK}: {_shares(data)}"
     if run.init_from:
         count = run.init_from.new_words
         added = f", {count:,} new ones among them" if count else ""
         yield (
-            f"weights and vocabulary of {run.init_from.run}: {len(data.vocabulary):,} words{added}; read as "
-            f"{UNK} are {_missed(data)} words that it lacks"
+            f"weights and vocabulary of {run.init_from.run}: {len(data.vocabulary):,} words{added}; "
+            f"tokens that it lacks, read as {UNK}: {_missed(data)}"
         )
 
 

@@ -23,6 +23,7 @@ from ptb_lm.training.run_flags import new_config
 
 WATCH_SECONDS = 0.2  # how often a stop is looked for while others work
 DIVERGED = cli.EXIT_FAILED
+EXTEND = "extend_vocabulary"  # draws the weights of new words
 
 TrainOne = Callable[[list[str]], int]  # of ptb_lm.train's arguments; returns the exit status
 
@@ -45,6 +46,11 @@ def train(arguments: argparse.Namespace, train_one: TrainOne) -> int:
     start = Start.read(arguments.init_from) if "init_from" in given else None
     configured = start.config if start else new_config
     configs = {seed: configured({**given, "seed": seed}) for seed in seeds}  # refuses what is impossible
+    if start and len(seeds) > 1 and not configs[seeds[0]].hyperparameters.drops and not given.get(EXTEND):
+        raise UserError(
+            "--seeds would train the same run for each seed: the weights are those of --init-from, and "
+            "without dropout nothing else is drawn"
+        )
     folder = arguments.run_dir or run_folder.made_first(run_folder.default_path(configs[seeds[0]]))
     again = shlex.join(
         [*cli.TRAIN.split(), *seed_commands.flags({**given, "run_dir": folder, "overwrite": False})]
@@ -146,7 +152,8 @@ class _Children:
             self._running.add(child)
         with child:
             for line in child.stdout or ():
-                cli.remark(f"seed {seed}: {line.rstrip()}")
+                if line.strip():  # one that ends a progress bar's
+                    cli.remark(f"seed {seed}: {line.rstrip()}")
         status = child.returncode
         with self._lock:
             self._running.discard(child)

@@ -19,7 +19,7 @@ import pytest
 from runs import refusal, run_command, unsealed
 
 from ptb_lm.bench import __main__ as bench
-from ptb_lm.bench import block_plan, commands, disturbance, provenance, registries, worker
+from ptb_lm.bench import block_plan, commands, disturbance, provenance, registries, runner, worker
 from ptb_lm.bench import machine as bench_machine
 from ptb_lm.bench import process as bench_process
 from ptb_lm.bench import rows as bench_rows
@@ -203,8 +203,9 @@ def test_a_run_records_and_goes_on_where_it_was_interrupted(out: Path) -> None:
 
 @pytest.mark.usefixtures("_workers_here")
 def test_an_a_a_test_is_measured_by_processes_of_its_own(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(runner, "LINE_SECONDS", 0)  # a line for each block
     out = tmp_path / "out"
     flags = ["--variants", AGAIN, "--baseline", "torch/cudnn", "--rounds", "3", *SMALL]
     flags += ["--processes", "2", "--row-limit", "2"]
@@ -220,7 +221,9 @@ def test_an_a_a_test_is_measured_by_processes_of_its_own(
     report = (out / "report.md").read_text()
     assert "speed-up over PyTorch cudnn (nn.LSTM)" in report
     assert "- A/A test: torch/cudnn, measured twice by two names, is " in report
-    *_, chart, page = capsys.readouterr().out.rstrip().split("\n\n")
+    printed, told = capsys.readouterr()
+    assert re.findall(r"^quick: small torch/cudnn.* train, block (\d) of 6$", told, re.M) == [*"123456"]
+    *_, chart, page = printed.rstrip().split("\n\n")
     assert page == str(out / "report.html")
     labels = [re.split("[█#]", line)[0].strip() for line in chart.splitlines()[1:]]
     assert sorted(labels) == ["PyTorch cudnn (nn.LSTM)", "PyTorch cudnn (nn.LSTM), again"]

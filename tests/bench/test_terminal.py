@@ -17,7 +17,7 @@ def chart(folder: Path, rows: object, *, width: int = 100, encoding: str | None 
 
 def test_bars_are_as_long_as_the_ratios_with_figures_beside_them(tmp_path: Path) -> None:
     title, *bars = chart(tmp_path, rounds(SPEEDS, noise=0.0001))
-    assert title == "small, train: words a second, times as fast as torch/basic (95 % interval)"
+    assert title == "small, train: words a second, times as fast as torch/basic (bars; 95 % interval)"
     assert [bar.split()[0] for bar in bars] == ["torch/cudnn", "torch/basic", "torch/block"]
     lengths = [bar.count("█") for bar in bars]
     assert lengths[0] > 30
@@ -41,7 +41,7 @@ def test_a_narrow_terminal_still_gets_bars(width: int, tmp_path: Path) -> None:
 def test_without_a_baseline_bars_are_of_rates(tmp_path: Path) -> None:
     rows = [row(variant="torch/block"), row(variant="torch/cudnn", seconds=1.0)]
     title, *bars = chart(tmp_path, rows)
-    assert title == "small, train: words a second"
+    assert title == "small, train: words a second (bars)"
     assert [bar.split()[0] for bar in bars] == ["torch/cudnn", "torch/block"]
     assert bars[0].endswith(" 16,000")
 

@@ -86,7 +86,7 @@ def test_new_words_become_unk_and_are_counted(
 ) -> None:
     tuned = fine_tune(run, texts / "small", tmp_path / "tuned", "--epochs", "1")
     assert RunDirectory(tuned).read_vocabulary().words == RunDirectory(run).read_vocabulary().words
-    assert "read as <unk> are train 40, valid 40, test 40 words that it lacks" in capsys.readouterr().out
+    assert "tokens that it lacks, read as <unk>: train 40, valid 40, test 40" in capsys.readouterr().out
     assert evaluate.main([str(tuned)]) == 0
     found = float(capsys.readouterr().out.split()[2])
     assert found == pytest.approx(runs.result(tuned)["test_perplexity"], abs=5e-5)

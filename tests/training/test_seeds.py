@@ -280,13 +280,24 @@ def test_it_is_the_text_that_counts_not_its_place(
     assert f"(data {data} (SHA-256 " in refused(capsys, *runs.arguments(moved, both, "--seeds", "1", "2"))
 
 
+def test_seeds_that_change_nothing_are_refused(
+    alone: dict[int, Path], data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The mean of one run and its copies would look like evidence."""
+    flags = ["--data", str(data), "--init-from", str(alone[1]), "--seeds", "1", "2"]
+    problem = refused(capsys, *flags, "--run-dir", str(tmp_path / "tuned"))
+    assert "--seeds would train the same run for each seed" in problem
+    assert not (tmp_path / "tuned").exists()
+
+
 def test_weights_to_start_from_count(
     alone: dict[int, Path], data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "tuned"
 
     def arguments(*flags: str) -> list[str]:
-        return ["--data", str(data), "--run-dir", str(folder), "--device", "cpu", "--epochs", "1", *flags]
+        given = ["--data", str(data), "--run-dir", str(folder), "--device", "cpu", "--epochs", "1", *flags]
+        return [*given, "--keep-prob", "0.8"]
 
     assert train.main(arguments("--init-from", str(alone[1]), "--seeds", "1")) == 0
     before = runs.files(folder)

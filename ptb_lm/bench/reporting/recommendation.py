@@ -111,7 +111,7 @@ def _how_sure(group: Group) -> str:
         else:
             unknown.append(f"{other.label} ({formats.times(1 / ratio.estimate)} of its speed)")
     if equals:
-        sentences.append(f"That is not sure: as fast or faster may be {_some(equals)}.")
+        sentences.append(f"That is not sure: {_some(equals)} may be as fast or faster.")
     if unknown:
         sentences.append(f"One round is too few to be sure of {_some(unknown)}.")
     few = ", of fewer than three processes" if _few_processes(group) else ""

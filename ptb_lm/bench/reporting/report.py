@@ -121,7 +121,8 @@ def _doubts(group: Group) -> Iterator[str]:
     if disturbed:
         yield (
             f"other processes took more than {DISTURBED:g} of a core beside {disturbed} of {len(blocks)} "
-            "blocks, in all tries of these blocks. A busy process may hold up two threads many times over."
+            "blocks, in all tries of these blocks. A busy process may hold up a step of several threads many "
+            "times over."
         )
     for on, rates in details.gemm_rates(group).items():
         found = spread(rates)

@@ -35,8 +35,9 @@ def _lines(group: Group, width: int, block: str) -> Iterator[str]:
         yield f"{group.name}: nothing was measured"
         return
     with_ratios = all(result.ratio for result in results)
-    over = f", times as fast as {group.label(group.baseline)} (95 % interval)" if with_ratios else ""
-    yield f"{group.name}: {group.work.unit} a second{over}"
+    over = f"times as fast as {group.label(group.baseline)} (bars; 95 % interval)" if with_ratios else ""
+    rate = f"{group.work.unit} a second"
+    yield f"{group.name}: {f'{rate}, {over}' if over else f'{rate} (bars)'}"
     values = [_value(result, with_ratios) for result in results]
     labels = [_shortened(result.label) for result in results]
     texts = [_text(result, with_ratios) for result in results]

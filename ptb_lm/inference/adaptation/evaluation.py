@@ -104,6 +104,7 @@ def evaluate(subject: Subject, request: Request, *, command: str) -> None:
     }
     request.out.mkdir(parents=True, exist_ok=True)
     json_files.write(request.out / RESULT, result)
+    cli.say(f"written to {request.out / RESULT}")
 
 
 class _Tuning(NamedTuple):
