@@ -52,7 +52,7 @@ def add_start(group: argparse._ArgumentGroup) -> None:
         "--init-from",
         type=Path,
         metavar="RUN",
-        help=f"start from this run's weights, at {RATE:g} of its learning rate; default --data: its text",
+        help=f"start from this run's weights (and text), at {RATE:g} of its learning rate",
     )
     group.add_argument(
         "--extend-vocabulary",

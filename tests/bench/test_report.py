@@ -662,8 +662,8 @@ def test_who_may_be_as_fast_is_named(tmp_path: Path) -> None:
     report = report_of(tmp_path, rows)
     assert "take torch/cudnn, 16,000 words a second. Its speed" in report
     assert (
-        "the second, torch/block; other processes may differ by more than that. That is not sure: torch/block "
-        "may be as fast or faster. One round is too few to be sure of torch/once (0.025 of its speed)."
+        "the second, torch/block; other processes may differ by more than that. That is not sure: torch/block"
+        " may be as fast or faster. One round is too few to be sure of torch/once (0.025 of its speed)."
         in report
     )
 
