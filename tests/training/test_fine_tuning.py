@@ -238,7 +238,7 @@ def test_the_run_that_it_starts_from_is_not_overwritten(
     (several / "seed-2").symlink_to(run)
     flags = ("--init-from", run, "--data", texts / "small", "--run-dir", several, "--overwrite")
     problem = f"--overwrite would remove the weights of {several / 'seed-2'}, which --init-from starts from"
-    assert runs.refusal(capsys, train, *flags, "--seeds", 1, 2) == problem
+    assert runs.refusal(capsys, train, *flags, "--seeds", 2) == problem
     assert runs.files(run) == before
 
 
