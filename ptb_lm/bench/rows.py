@@ -7,7 +7,6 @@ lines, and `to_line` alone writes one. Unknown keys are left alone: a later vers
 import dataclasses
 import json
 import math
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,8 +24,6 @@ STATUSES = (MEASURED, "unavailable", "failed", WRONG)
 PASSES = ("forward", "train")
 # How a row's check["dropout"] begins if the gradients that were compared are those of a second model.
 SECOND_MODEL = "in a second model without it"
-# What some libraries tell of their threads, at the beginning.
-ONE_A_CORE = "one a core"
 REMEDY = "restore it, or remove the line and measure it again"
 
 
@@ -132,13 +129,6 @@ class Row:
     def is_measured(self) -> bool:
         """Whether it has a block's round, process, steps, seconds and work."""
         return self.status == MEASURED
-
-    @property
-    def threads(self) -> int | None:
-        """With how many threads it computed; None where that is not known."""
-        told = str(self.environment.get("threads"))
-        found = re.match(r"\d+", told.replace(ONE_A_CORE, str(self.environment.get("cores"))))
-        return int(found[0]) if found else None
 
     @property
     def seconds_per_step(self) -> float:

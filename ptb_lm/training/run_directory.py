@@ -3,7 +3,7 @@
 import contextlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,9 +13,10 @@ from ptb_lm.data.vocabulary import Vocabulary
 from ptb_lm.errors import UserError
 from ptb_lm.model import parameters
 from ptb_lm.model.backend import Arrays
-from ptb_lm.training import json_files, schemas, tensors
+from ptb_lm.training import json_files, saved_state, schemas, tensors
 from ptb_lm.training.progress import Progress
 from ptb_lm.training.run_config import RunConfig
+from ptb_lm.training.saved_state import SavedState
 from ptb_lm.training.schemas import Row
 
 if TYPE_CHECKING:
@@ -32,15 +33,6 @@ RESULT_REMEDY = "restore it, or remove result.json and make both files again wit
 
 class NoEpochError(UserError):
     """No epoch of a run has ended yet."""
-
-
-class SavedState(NamedTuple):
-    """The newest training state."""
-
-    weights: Arrays  # by canonical name
-    training: Arrays  # the backend's other arrays
-    progress: Progress
-    averages: Arrays  # of the weights, by canonical name; none if none are kept, or not yet
 
 
 class RunDirectory:
@@ -269,26 +261,20 @@ class RunDirectory:
             self._check_config(run, metadata, self.state)
         if corpus is not None and metadata.get("corpus_sha256") != corpus.sha256:
             raise UserError(f"the data differ from those that {self.state} was trained on")
-        weights, training, averages = (
-            _with_prefix(arrays, prefix) for prefix in ("weights.", "training.", "averages.")
-        )
-        return SavedState(weights, training, progress, averages)
+        return saved_state.of(arrays, progress)
 
     def write_state(self, state: SavedState, *, corpus: Corpus, run: RunConfig) -> None:
         """Write the newest training state, in the precision of the model.
 
         Its folder is made again if somebody removed it while the run was trained.
         """
-        arrays = {f"weights.{name}": array for name, array in state.weights.items()}
-        arrays |= {f"training.{name}": array for name, array in state.training.items()}
-        arrays |= {f"averages.{name}": array for name, array in state.averages.items()}
         metadata = {
             "config": run.to_json(),
             "progress": state.progress.to_json(),
             "corpus_sha256": corpus.sha256,
         }
         self.state.parent.mkdir(exist_ok=True)
-        tensors.save(self.state, arrays, metadata)
+        tensors.save(self.state, state.arrays(), metadata)
 
     def _check_config(self, run: RunConfig, metadata: Row, path: Path) -> None:
         """Check that config.json and a file of tensors agree on all values that may not change."""
@@ -300,7 +286,3 @@ class RunDirectory:
     def event_files(self) -> list[Path]:
         """Return TensorBoard's files."""
         return sorted(self.path.glob("events.out.tfevents*"))
-
-
-def _with_prefix(arrays: Arrays, prefix: str) -> Arrays:
-    return {name.removeprefix(prefix): a for name, a in arrays.items() if name.startswith(prefix)}

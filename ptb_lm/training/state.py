@@ -15,7 +15,8 @@ from ptb_lm.model.config import Config
 from ptb_lm.training.averaging_schedule import Averages
 from ptb_lm.training.progress import Progress
 from ptb_lm.training.run_config import RunConfig
-from ptb_lm.training.run_directory import RunDirectory, SavedState
+from ptb_lm.training.run_directory import RunDirectory
+from ptb_lm.training.saved_state import SavedState
 
 
 def collect(

@@ -27,7 +27,8 @@ from ptb_lm.training import saves, step_sums, trainer
 from ptb_lm.training.interrupt import StopRequest
 from ptb_lm.training.progress import Progress
 from ptb_lm.training.run_config import RunConfig
-from ptb_lm.training.run_directory import RunDirectory, SavedState
+from ptb_lm.training.run_directory import RunDirectory
+from ptb_lm.training.saved_state import SavedState
 
 pytestmark = pytest.mark.slow
 

@@ -1,5 +1,6 @@
 """How each result came about: rounds, spread, start-up, memory, parity with the reference, engine."""
 
+import re
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeVar
@@ -9,9 +10,11 @@ from ptb_lm.bench.intervals import Ratio, Spread
 from ptb_lm.bench.reporting import formats
 from ptb_lm.bench.reporting.formats import NOTHING
 from ptb_lm.bench.reporting.tables import Cell, Column, Name, Table
+from ptb_lm.bench.rows import Row
 
 _T = TypeVar("_T")
 
+_ONE_A_CORE = "one a core"  # what some libraries tell of their threads, at the beginning
 # Of rows of earlier versions, whose other errors are of a cut.
 _WHOLE = Column("error of loss, whole size")
 _COLUMNS = (
@@ -31,6 +34,13 @@ _COLUMNS = (
     _WHOLE,
     Column("engine", numeric=False),
 )
+
+
+def threads(row: Row) -> int | None:
+    """Return with how many threads a row was computed; None where that is not known."""
+    told = str(row.environment.get("threads"))
+    found = re.match(r"\d+", told.replace(_ONE_A_CORE, str(row.environment.get("cores"))))
+    return int(found[0]) if found else None
 
 
 def table(group: Group) -> Table:

@@ -153,7 +153,9 @@ def _doubts(group: Group) -> Iterator[str]:
 def _quota(blocks: Sequence[Row]) -> Iterator[str]:
     """Say that a container gave fewer cores than there were threads."""
     for quota in distinct(row.environment.get("cpu_quota") for row in blocks):
-        threads = max(row.threads or 0 for row in blocks if row.environment.get("cpu_quota") == quota)
+        threads = max(
+            details.threads(row) or 0 for row in blocks if row.environment.get("cpu_quota") == quota
+        )
         if quota is not None and quota < threads:
             yield (
                 f"the container has a quota of {quota:g} cores, and {threads} threads share it: the system "

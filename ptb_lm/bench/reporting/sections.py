@@ -89,7 +89,9 @@ def _threads(groups: Sequence[Group]) -> Iterator[str]:
     """Say who computed with how many threads, where these are not the same for all."""
     by_threads: dict[str, list[str]] = {}
     for result in (result for group in groups for result in group.results):
-        for threads in distinct(row.threads or row.environment.get("threads") for row in result.blocks):
+        for threads in distinct(
+            details.threads(row) or row.environment.get("threads") for row in result.blocks
+        ):
             if threads is not None:
                 by_threads.setdefault(str(threads), []).append(result.variant)
     if len(by_threads) > 1:
