@@ -36,7 +36,7 @@ OF_A_FRAMEWORK = {
         "ptb_lm.classifier.tensorflow_adam",
         "ptb_lm.classifier.tensorflow_network",
     ),
-    "keras": ("ptb_lm.tf_backend", "ptb_lm.bench.rivals"),
+    "keras": ("ptb_lm.tf_backend.keras_lstm", "ptb_lm.bench.rivals"),
     "jax": ("ptb_lm.bench.rivals",),
     "pytensor": ("ptb_lm.bench.rivals",),
 }

@@ -1,6 +1,7 @@
-"""The TensorFlow backend. Importing it imports TensorFlow, quietly."""
+"""The TensorFlow backend. Importing it imports TensorFlow, quietly and without Keras."""
 
 import os
+from contextlib import nullcontext
 
 from ptb_lm.host import held_back_stderr
 
@@ -8,8 +9,16 @@ from ptb_lm.host import held_back_stderr
 os.environ["KERAS_BACKEND"] = "tensorflow"
 # Take GPU memory as it is needed, not all of it.
 os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
-
-if "TF_CPP_MIN_LOG_LEVEL" not in os.environ:  # nobody asked for TensorFlow's log
+quiet = "TF_CPP_MIN_LOG_LEVEL" not in os.environ  # nobody asked for TensorFlow's log
+if quiet:
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
-    with held_back_stderr():
+# TensorFlow imports all of Keras at once unless it is told to use another. That takes seconds, and only
+# keras_lstm.py needs it. tf.keras, which reads this variable when it is first used, is as ever.
+chosen = "TF_USE_LEGACY_KERAS" in os.environ
+os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
+try:
+    with held_back_stderr() if quiet else nullcontext():
         import tensorflow  # noqa: F401
+finally:
+    if not chosen:
+        del os.environ["TF_USE_LEGACY_KERAS"]

@@ -418,30 +418,35 @@ def python(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize(
-    ("framework", "chosen", "others"),
+    ("framework", "chosen", "last"),
     [
-        ("tensorflow", [("cudnn", "graph"), ("basic", "xla")], ("torch",)),
-        ("torch", [("basic", "jit")], ("tensorflow", "keras")),
+        (
+            "tensorflow",
+            [("basic", "xla", []), ("cudnn", "graph", ["keras"])],
+            "import tensorflow.keras.layers",
+        ),
+        ("torch", [("basic", "jit", [])], "pass"),
     ],
 )
 def test_training_imports_one_framework_and_says_nothing_but_its_lines(
-    framework: str, chosen: list[tuple[str, str]], others: tuple[str, ...], data: Path, tmp_path: Path
+    framework: str, chosen: list[tuple[str, str, list[str]]], last: str, data: Path, tmp_path: Path
 ) -> None:
-    """One after the other in a process."""
+    """One after the other in a process. Keras comes with the layer that is Keras's; tf.keras stays at hand."""
     commands = [
         runs.arguments(
             data,
             tmp_path / execution,
             *("--framework", framework, "--model", model, "--execution", execution, "--epochs", "1"),
         )
-        for model, execution in chosen
+        for model, execution, _ in chosen
     ]
-    code = "import json, sys; from ptb_lm import train; "
-    code += "print('statuses:', [train.main(command) for command in json.loads(sys.argv[1])]); "
-    code += f"print('also:', [name for name in {others} if name in sys.modules])"
-    done = python(code, json.dumps(commands))
+    code = "import json, sys; from ptb_lm import train; others = ['torch', 'tensorflow', 'keras']\n"
+    code += "for command in json.loads(sys.argv[1]): "
+    code += "print(train.main(command), 'with', [name for name in others if name in sys.modules])\n"
+    done = python(code + last, json.dumps(commands))
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.endswith(f"statuses: {[0] * len(commands)}\nalso: []\n")
+    told = [line for line in done.stdout.splitlines() if " with " in line]
+    assert told == [f"0 with {[framework, *more]}" for *_, more in chosen]
 
 
 def test_without_tensorflow_one_sentence_says_how_to_install_it(data: Path, tmp_path: Path) -> None:
