@@ -51,8 +51,10 @@ install() {
     echo "Setting up .venv with $("$python" --version)${extras:+ and the extras $extras}; once, some minutes." >&2
     [[ -x .venv/bin/python ]] || "$python" -m venv .venv
     install_torch
-    .venv/bin/python -m pip install --quiet --disable-pip-version-check \
+    .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-compile \
         --constraint constraints.txt --editable ".${extras:+[$extras]}"
+    # By all cores, where pip compiles by one. Some packages carry files that are no Python of today.
+    .venv/bin/python -m compileall -qq -j 0 -x '/tests?/' .venv/lib || true
     # Written last, so that an interrupted installation is made again.
     echo "$wanted" > "$stamp"
 }
