@@ -5,6 +5,7 @@ had not been averaged, and their average.
 """
 
 from collections.abc import Iterator
+from itertools import pairwise
 
 from ptb_lm.results import command
 from ptb_lm.results.markdown import epochs, perplexity, table
@@ -17,17 +18,27 @@ STEPS = {
 }
 TITLES = [
     *("step", "beside the tutorial's", "epochs (best):", "best valid: weights:", "best valid: average:"),
-    *("last valid: weights:", "last valid: average:", "model", "device", "commit"),
+    *(
+        "gained on the row above:",
+        "last valid: weights:",
+        "last valid: average:",
+        "model",
+        "device",
+        "commit",
+    ),
 ]
 
 
 def markdown(found: list[Run], config: str) -> str:
     """Return the table of the ablation of a configuration.
 
-    The test split is left out, because nothing is chosen by it.
+    A row gains points of the best validation perplexity, of the average where there is one; both runs must
+    have ended. The test split is left out, because nothing is chosen by it.
     """
     steps = sorted(_steps(found, config), key=lambda step: (step[0], step[1].device))
-    rows = [_row(name, run) for name, run in steps]
+    best = [_best(run) if run.result else None for _, run in steps]
+    gained = [f"{above - this:+.2f}" if above and this else "" for above, this in pairwise([None, *best])]
+    rows = [_row(name, run, gain) for (name, run), gain in zip(steps, gained, strict=True)]
     return table(TITLES, rows) if rows else "No step of it has been run yet.\n"
 
 
@@ -42,7 +53,7 @@ def _steps(found: list[Run], config: str) -> Iterator[tuple[str, Run]]:
             yield name.removeprefix(prefix).replace("-", " "), run
 
 
-def _row(name: str, run: Run) -> list[str]:
+def _row(name: str, run: Run, gained: str) -> list[str]:
     changes = command.overrides(run, recipe="tutorial")
     both = [_valid(run, averaged=False), _valid(run, averaged=True)]
     return [
@@ -50,11 +61,16 @@ def _row(name: str, run: Run) -> list[str]:
         f"`{' '.join(changes)}`" if changes else "",
         epochs([run]),
         *(perplexity([min(values, default=None)], strong=True) for values in both),
+        gained,
         *(perplexity(values[-1:] if run.result else []) for values in both),
         command.model(run),
         run.device,
         run.commit,
     ]
+
+
+def _best(run: Run) -> float | None:
+    return min(_valid(run, averaged=True) or _valid(run, averaged=False), default=None)
 
 
 def _valid(run: Run, *, averaged: bool) -> list[float]:

@@ -45,22 +45,24 @@ class _Ablation:
 
     def __init__(self, config: str) -> None:
         self.name = f"ablation-{config}"
-        self.flags = f"--config {config} --recipe tutorial --average-epochs 1"
+        self.flags = {"--config": config, "--recipe": "tutorial", "--average-epochs": "1"}
 
-    def step(self, name: str, flags: str) -> tuple[str, str]:
-        """Return the name and all flags of the next step."""
-        self.flags += f" {flags}" if flags else ""
-        return f"{self.name}-{name}", self.flags
+    def step(self, name: str, flags: dict[str, str]) -> tuple[str, str]:
+        """Return the name and all flags of the next step; a flag that is there takes the new value."""
+        self.flags |= flags
+        return f"{self.name}-{name}", " ".join(
+            f"{flag} {value}".rstrip() for flag, value in self.flags.items()
+        )
 
 
 def ablation_of_medium() -> Iterator[Step]:
     """Yield medium from the tutorial's recipe to the default, a thing a step."""
     steps = _Ablation("medium")
     yield UnlessKept("medium-tutorial")  # trains what the next does: it is here for its own test perplexity
-    yield from fastest(*steps.step("1-average", ""))
-    yield from fastest(*steps.step("2-variational", "--variational --keep-prob 0.6"))
+    yield from fastest(*steps.step("1-average", {}))
+    yield from fastest(*steps.step("2-variational", {"--variational": "", "--keep-prob": "0.6"}))
     yield from fastest(
-        *steps.step("3-words-and-recurrent", "--embedding-keep-prob 0.8 --recurrent-keep-prob 0.7")
+        *steps.step("3-words-and-recurrent", {"--embedding-keep-prob": "0.8", "--recurrent-keep-prob": "0.7"})
     )
     yield UnlessKept("medium")  # with a schedule of its own
 
@@ -73,10 +75,12 @@ def ablation_of_small() -> Iterator[Step]:
     steps = _Ablation("small")
     yield UnlessKept("small-tutorial")
     yield UnlessKept("small")  # the average
-    yield cudnn(*steps.step("2-variational", "--variational --keep-prob 0.8"))
-    yield cudnn(*steps.step("3-words-and-recurrent", "--embedding-keep-prob 0.9 --recurrent-keep-prob 0.9"))
-    yield cudnn(*steps.step("4-schedule", "--lr-decay 0.57 --max-grad-norm 10"))
-    yield cudnn(*steps.step("5-slower-decay", "--lr-decay 0.8"))
+    yield cudnn(*steps.step("2-variational", {"--variational": "", "--keep-prob": "0.8"}))
+    yield cudnn(
+        *steps.step("3-words-and-recurrent", {"--embedding-keep-prob": "0.9", "--recurrent-keep-prob": "0.9"})
+    )
+    yield cudnn(*steps.step("4-schedule", {"--lr-decay": "0.57", "--max-grad-norm": "10"}))
+    yield cudnn(*steps.step("5-slower-decay", {"--lr-decay": "0.8"}))
 
 
 def race(name: str, flags: str, *, what: str) -> Iterator[Train]:

@@ -157,8 +157,11 @@ def test_a_step_of_an_ablation_has_the_flags_of_those_before_it(config: str) -> 
                 rf"ablation-{config}-\d-.*-(cudnn|block_fused|persistent-fp16)-({device}|DEVICE)"
             )
             assert folder.fullmatch(step.name)
-        for before, after in itertools.pairwise(trained):
-            assert after.flags.startswith(f"{before.flags} ")
+        names = [re.findall("--[a-z-]+", step.flags) for step in trained]
+        for before, after in itertools.pairwise(names):
+            assert len(set(after)) == len(after), "a flag is given twice"
+            assert set(before) <= set(after)
+        assert len({step.flags for step in trained}) == len(trained)
 
 
 def test_a_suite_that_is_wrong_does_not_stop_the_check_of_the_others(

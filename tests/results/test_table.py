@@ -331,6 +331,8 @@ def test_an_ablation_shows_validation_only(results: Path) -> None:
         assert row[f"last valid: {kept}"] == f"{result['final_valid_perplexity']:.2f}"
         assert row["epochs (best)"] == f"13 (best {result['best_epoch']})"
     assert (rows[0]["best valid: average"], rows[0]["last valid: average"]) == ("", "")
+    kept = [runs.result(results / name)["valid_perplexity"] for name in names]
+    assert [row["gained on the row above"] for row in rows] == ["", f"{kept[0] - kept[1]:+.2f}"]
     weights = [each["unaveraged_valid_perplexity"] for each in runs.metrics(results / names[1])]
     assert rows[1]["best valid: weights"] == f"**{min(weights):.2f}**"
     assert rows[1]["last valid: weights"] == f"{weights[-1]:.2f}"
@@ -377,11 +379,12 @@ def test_a_column_that_not_all_epochs_have_is_not_in_the_table(results: Path) ->
     assert step["best valid: average"]
 
 
-def test_a_step_that_is_going_on_has_no_commit_yet(results: Path) -> None:
+def test_a_step_that_is_going_on_has_no_commit_and_no_gain_yet(results: Path) -> None:
     (results / "going-on").rename(results / "ablation-small-2-variational-cudnn-cpu")
     tables(results)
     rows = part(results / "README.md", "ablation of small")
     assert [row["commit"] for row in rows if "2 variational" in row["step"]] == [""]
+    assert [row["gained on the row above"] for row in rows] == ["", "", ""]
 
 
 def test_a_preset_that_is_not_known_is_shown_as_it_is(results: Path) -> None:

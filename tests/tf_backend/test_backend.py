@@ -431,7 +431,7 @@ def python(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 def test_training_imports_one_framework_and_says_nothing_but_its_lines(
     framework: str, chosen: list[tuple[str, str, list[str]]], last: str, data: Path, tmp_path: Path
 ) -> None:
-    """One after the other in a process. Keras comes with the layer that is Keras's; tf.keras stays at hand."""
+    """One after the other in a process. Keras comes with its own layer alone; tf.keras stays at hand."""
     commands = [
         runs.arguments(
             data,
