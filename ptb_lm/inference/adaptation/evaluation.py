@@ -81,7 +81,7 @@ def evaluate(subject: Subject, request: Request, *, command: str) -> None:
     for part in (tuning.chosen.dynamic, tuning.chosen.cache):
         if part is not None:
             cli.say(f"{'chosen: ' if request.tune else ''}{_described(part)}")
-    found = scorer.perplexity(subject.ids, tuning.chosen, description=subject.name)
+    found = scorer.perplexities(subject.ids, tuning.chosen, description=subject.name)
     if not math.isfinite(found.adapted):
         raise DivergenceError("the adapted perplexity is not finite; try a smaller rate")
     _say(subject, tuning.chosen, found)
@@ -92,7 +92,9 @@ def evaluate(subject: Subject, request: Request, *, command: str) -> None:
         "adapted_by": tuning.chosen.name,
         "text": subject.name,
         "tokens": len(subject.ids) - 1,
-        **_perplexities(scorer, subject.ids, tuning.chosen, found),
+        "adapted_perplexity": found.adapted,
+        "adapted_perplexity_without_cache": found.without_cache,
+        "unadapted_perplexity": _finite(found.unadapted),
         **dataclasses.asdict(tuning.chosen),
         **_trials(tuning),
         "run": subject.run.to_json(),
@@ -137,26 +139,10 @@ def _say(subject: Subject, chosen: Adaptation, found: Perplexities) -> None:
         f"({tokens:,} token{'s' * (tokens != 1)} scored, each before the model adapts to it)"
     )
     if found.without_cache is not None:
-        how = "not adapted" if chosen.dynamic is None else "adapted by dynamic evaluation alone"
-        cli.say(f"without the cache it is {found.without_cache:.4f}, {how}")
+        cli.say(f"by dynamic evaluation alone it is {found.without_cache:.4f}")
+    cli.say(f"not adapted it is {found.unadapted:.4f}")
     if subject.note:
         cli.say(subject.note)
-
-
-def _perplexities(
-    scorer: AdaptedScorer, ids: Ids, chosen: Adaptation, found: Perplexities
-) -> dict[str, float | None]:
-    """Return the part of the result that says what was reached; score the text unadapted, too."""
-    if chosen.dynamic is None:  # so without the cache it was
-        alone, unadapted = None, found.without_cache
-    else:
-        plain = scorer.perplexity(ids, Adaptation(), description="unadapted")
-        alone, unadapted = found.without_cache, _finite(plain.adapted)
-    return {
-        "adapted_perplexity": found.adapted,
-        "adapted_perplexity_without_cache": alone,
-        "unadapted_perplexity": unadapted,
-    }
 
 
 def _trials(tuning: _Tuning) -> dict[str, Any]:

@@ -43,10 +43,17 @@ class Trial(NamedTuple):
 
 
 class Perplexities(NamedTuple):
-    """A text's perplexity, and the perplexity without the cache if there is a cache."""
+    """A text's perplexity in several ways.
+
+    Attributes:
+        adapted: By the model that adapts to the text.
+        without_cache: By dynamic evaluation alone; None unless there is a cache too.
+        unadapted: By the model as it was trained.
+    """
 
     adapted: float
     without_cache: float | None
+    unadapted: float
 
 
 class AdaptedScorer:
@@ -63,16 +70,17 @@ class AdaptedScorer:
         self._train = train
         self._squares: dict[int, Squares] = {}
 
-    def perplexity(self, ids: Ids, adaptation: Adaptation, *, description: str) -> Perplexities:
-        """Return the perplexity of every word but the first, each scored before the model adapts to it."""
+    def perplexities(self, ids: Ids, adaptation: Adaptation, *, description: str) -> Perplexities:
+        """Return the perplexities of every word but the first, each scored before the model adapts to it."""
         text = self._scored(ids, adaptation.dynamic, hidden=adaptation.cache is not None, name=description)
-        alone = _perplexity(text.log_p_N)
-        if adaptation.cache is None:
-            return Perplexities(alone, None)
-        targets_N = self._ids(ids)[1:]
-        return Perplexities(
-            _perplexity(cache.score(text.log_p_N, text.hidden_NH, targets_N, adaptation.cache)), alone
-        )
+        adapted = alone = unadapted = _perplexity(text.log_p_N)
+        if adaptation.cache is not None:
+            log_p_N = cache.score(text.log_p_N, text.hidden_NH, self._ids(ids)[1:], adaptation.cache)
+            adapted = _perplexity(log_p_N)
+        if adaptation.dynamic is not None:
+            unadapted = _perplexity(self._scored(ids, None, hidden=False, name="unadapted").log_p_N)
+        both = adaptation.cache is not None and adaptation.dynamic is not None
+        return Perplexities(adapted, alone if both else None, unadapted)
 
     def tune(
         self,
@@ -127,6 +135,7 @@ class AdaptedScorer:
     def _best_cache(self, ids: Ids, text: ScoredText, start: Cache, search: "_Search") -> Cache:
         """Try all settings: the shares of a number of words and a theta serve for all weights."""
         targets_N = self._ids(ids)[1:]
+        sizes = search.values("cache", "words", start.words, CACHE_WORDS)
         thetas = search.values("cache", "theta", start.theta, CACHE_THETAS)
         weights = search.values("cache", "weight", start.weight, CACHE_WEIGHTS)
 
@@ -141,7 +150,8 @@ class AdaptedScorer:
 
         least(
             lambda words: least(functools.partial(with_theta, words), thetas),
-            search.values("cache", "words", start.words, CACHE_WORDS),
+            _different(sizes, len(targets_N)),
+            below=2 * len(targets_N),
         )
         return search.best(Cache)
 
@@ -222,6 +232,17 @@ class _Search:
             values = self.values(kind, name, getattr(start, name), grid_values)
             least(functools.partial(tried_with, best, name), values, below=BELOW.get(name, math.inf))
             best = min(tried, key=tried.__getitem__)
+
+
+def _different(sizes: Sequence[int], words: int) -> Sequence[int]:
+    """Return the sizes of a cache that differ for a text: of those that hold all of it, one."""
+    within, holding = [size for size in sizes if size < words], [size for size in sizes if size >= words][:1]
+    if within or len(sizes) == 1:
+        return within + holding
+    size = holding[0]
+    while size // 2 >= words:
+        size //= 2
+    return [size // 2, size] if size > 1 else [size]
 
 
 def _perplexity(log_p_N: Tensor) -> float:
