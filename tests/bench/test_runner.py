@@ -10,23 +10,23 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
-from unittest import mock
 
+import forked
 import pytest
 from runs import refusal, run_command, unsealed
 
 from ptb_lm.bench import __main__ as bench
-from ptb_lm.bench import block_plan, commands, disturbance, provenance, registries, runner, worker
+from ptb_lm.bench import block_plan, commands, disturbance, provenance, registries, runner
 from ptb_lm.bench import machine as bench_machine
 from ptb_lm.bench import process as bench_process
 from ptb_lm.bench import rows as bench_rows
 from ptb_lm.bench.check.bounds import BOUNDS
 from ptb_lm.bench.machine import THREADS, Gemm, Machine, Product
 from ptb_lm.bench.suites import SUITES
-from ptb_lm.bench.timed_steps import TimedSteps
 from ptb_lm.torch_backend import cpu, gemm
 
 pytestmark = pytest.mark.slow
@@ -71,8 +71,17 @@ def _variables() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _forked() -> Iterator[None]:
+    """Workers are processes that need not import torch; those of the tests of Ctrl-C do, as users' do."""
+    with pytest.MonkeyPatch.context() as patch:
+        started = SimpleNamespace(Popen=forked.Module, PIPE=subprocess.PIPE)
+        patch.setattr(bench_process, "subprocess", started)
+        yield
+
+
 @pytest.fixture(scope="module")
-def machine() -> Iterator[Machine]:
+def machine(_forked: None) -> Iterator[Machine]:
     kept = KeptMachine("cpu")
     with contextlib.ExitStack() as at_the_end:
         at_the_end.callback(Machine.close, kept)
@@ -113,40 +122,6 @@ def quick(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def out(quick: Path, tmp_path: Path) -> Path:
     """The same, to be changed."""
     return shutil.copytree(quick, tmp_path / "out")
-
-
-class InThisProcess:
-    """Answers as a worker's process does, which takes seconds to import torch: by the same steps, done here.
-
-    For what the runner makes of the answers.
-    """
-
-    def __init__(self, *arguments: str, environment: Mapping[str, str], timeout: float) -> None:
-        self._steps: TimedSteps | None = None
-
-    def ask(self, line: str) -> Any:
-        """Return the answer, of what JSON keeps of it."""
-        asked = json.loads(line)
-        if self._steps is None:
-            self._order = worker.Order(**asked)
-            with mock.patch.dict(os.environ):  # those that torch's compiler sets would be another run's
-                self._steps, self._checked, facts = worker._ready(self._order)
-            return json.loads(json.dumps(facts))
-        if "pass" not in asked:
-            worker._compare_again(self._order, self._steps, self._checked)
-            return {}
-        seconds = self._steps.block(asked["pass"], asked["steps"], untimed=asked["untimed"])
-        memory = {"host_bytes": 10**8, "device_bytes": None}
-        return {"seconds": seconds, "others": 0.0, "peak_memory": memory}
-
-    def close(self) -> None:
-        """Forget the steps."""
-        self._steps = None
-
-
-@pytest.fixture
-def _workers_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench_process, "Process", InThisProcess)
 
 
 def rows(out: Path) -> list[dict[str, Any]]:
@@ -201,7 +176,6 @@ def test_a_run_records_and_goes_on_where_it_was_interrupted(out: Path) -> None:
     assert (out / "rows.jsonl").read_text() == before
 
 
-@pytest.mark.usefixtures("_workers_here")
 def test_an_a_a_test_is_measured_by_processes_of_its_own(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -229,7 +203,6 @@ def test_an_a_a_test_is_measured_by_processes_of_its_own(
     assert sorted(labels) == ["PyTorch cudnn (nn.LSTM)", "PyTorch cudnn (nn.LSTM), again"]
 
 
-@pytest.mark.usefixtures("_workers_here")
 def test_what_is_added_later_is_measured_beside_its_own_baseline(tmp_path: Path) -> None:
     out = tmp_path / "out"
     flags = ["run", "quick", *BRIEF, *SMALL, "--out", str(out)]
@@ -344,7 +317,6 @@ def test_both_passes_and_another_batch_size(tmp_path: Path) -> None:
     assert len({row["process"] for row in recorded}) == 1
 
 
-@pytest.mark.usefixtures("_workers_here")
 def test_what_would_take_too_long_is_cut_and_says_so(tmp_path: Path) -> None:
     out = tmp_path / "out"
     assert run_command(bench, *QUICK, "--row-limit", "1e-6", "--out", out) == 0
@@ -517,7 +489,10 @@ def test_a_ctrl_c_keeps_the_rows_and_leaves_no_process_behind(
     process.send_signal(number)
     stdout, stderr = process.communicate(timeout=60)
     assert process.returncode == 128 + number
-    assert stderr == f"python -m ptb_lm.bench: {said}\n"
+    *progress, last = stderr.splitlines()
+    assert last == f"python -m ptb_lm.bench: {said}"
+    for line in progress:  # on a machine that is slow
+        assert re.fullmatch(r"quick: small \S+ train, block \d+ of 100", line)
     assert "the same command continues" in stdout
     if number == signal.SIGINT:
         for row in rows(out):

@@ -2,7 +2,6 @@
 
 import itertools
 import math
-import multiprocessing
 import os
 import platform
 import subprocess
@@ -323,12 +322,8 @@ def test_a_softmax_layer_is_the_same_with_kernels_and_without() -> None:
 
 def run(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run a program in a process of its own."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch"])
     with tempfile.TemporaryDirectory() as folder:
-        given = (code, {**os.environ, **environment}, Path(folder))
-        process = context.Process(target=forked.run, args=given)
-        process.start()
+        process = forked.start(forked.run, code, {**os.environ, **environment}, Path(folder))
         process.join()
         written = [(Path(folder) / name).read_text() for name in ("stdout", "stderr")]
     return subprocess.CompletedProcess(code, process.exitcode or 0, *written)
