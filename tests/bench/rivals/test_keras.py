@@ -1,5 +1,6 @@
 """Keras's classifiers against the NumPy reference; each library in a process of its own, as Keras has it."""
 
+import dataclasses
 import importlib.util
 import os
 import subprocess
@@ -10,6 +11,7 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -32,8 +34,20 @@ class Variant(NamedTuple):
     device: str = "cpu"
 
     @property
-    def lengths(self) -> tuple[bool, ...]:
-        """Of which batches it is asked: whole ones, those with lengths, or both.
+    def config(self) -> ClassifierConfig:
+        """What it is: that of both directions clips, and XLA compiles a single layer."""
+        changes: dict[str, Any] = {"hidden_sizes": (7,)} if self.execution == "xla" else {}
+        clip_value = 0.01 if self.bidirectional else None
+        return configured(bidirectional=self.bidirectional, clip_value=clip_value, **changes)
+
+    @property
+    def drops(self) -> bool:
+        """Whether it is asked for dropout, too: in training, and in nothing else."""
+        return (self.model, self.execution, self.bidirectional) == ("lstm", None, False)
+
+    @property
+    def trained(self) -> tuple[bool, ...]:
+        """Of which batches it learns: whole ones, those with lengths, or both.
 
         Each kind is compiled by itself, which takes seconds but for torch. So JAX's and TensorFlow's variants
         of both directions, and XLA's, leave whole ones to those of one direction.
@@ -41,9 +55,20 @@ class Variant(NamedTuple):
         if self.model == "cudnn" and self.framework != "keras-tensorflow":
             return (False,)
         once = self.bidirectional or self.execution == "xla"
-        if once and self.device == "cpu" and self.framework != "keras-torch":
-            return (True,)
-        return (False, True)
+        return (True,) if once and self._compiles else (False, True)
+
+    @property
+    def asked(self) -> tuple[bool, ...]:
+        """Of which batches it tells gradients and scores.
+
+        What is compiled tells them of whole batches in one direction, and of those with lengths in both: each
+        of these has a layer that goes forward.
+        """
+        return self.trained[:1] if self._compiles else self.trained
+
+    @property
+    def _compiles(self) -> bool:
+        return self.device == "cpu" and self.framework != "keras-torch"
 
 
 def variants() -> list[Any]:
@@ -92,10 +117,12 @@ def build(variant: Variant, config: ClassifierConfig, **choice: Any) -> Any:
 
 def measure(variant: Variant) -> dict[str, Any]:
     """What a variant computes, in this process."""
-    config = configured(bidirectional=variant.bidirectional)
-    built = build(variant, config)
+    config = variant.config
+    built = trained = build(variant, config)
+    if variant.drops:
+        built = build(variant, dataclasses.replace(config, keep_prob=0.5, learning_rate=1e-30), seed=3)
     results: dict[str, Any] = {"engine": built.engine, "environment": built.environment()}
-    for lengths in variant.lengths:
+    for lengths in variant.asked:
         batch = random_batch(config, lengths=lengths)
         loss, gradients = built.loss_and_gradients(batch)
         (forward,) = built.read([built.forward_step(batch)])
@@ -107,13 +134,15 @@ def measure(variant: Variant) -> dict[str, Any]:
             "scores": scores,
         }
     results["weights"] = built.export_weights()
-    batches = training_batches(config, variant.lengths)
-    results["losses"] = built.read([built.train_step(batch) for batch in batches])
-    results["trained"] = built.export_weights()
-    results["memory"] = built.device_memory()
-    built.load_weights(random_weights(config))
-    built.reset_optimizer()
-    results["losses again"] = built.read([built.train_step(batch) for batch in batches])
+    if variant.drops:
+        results["dropped"] = [built.train_step(batch) for _ in range(20)]
+    batches = training_batches(config, variant.trained)
+    results["losses"] = trained.read([trained.train_step(batch) for batch in batches])
+    results["trained"] = trained.export_weights()
+    results["memory"] = trained.device_memory()
+    trained.load_weights(random_weights(config))
+    trained.reset_optimizer()
+    results["losses again"] = trained.read([trained.train_step(batch) for batch in batches])
     sys.stdout.flush()  # into the file that is its terminal
     return results
 
@@ -159,11 +188,14 @@ def within(processes: dict[str, ProcessPoolExecutor], framework: str) -> Process
 
 
 def test_loss_gradients_and_scores_are_the_references(measured: tuple[Variant, dict[str, Any]]) -> None:
-    """With lengths too, whatever the padding holds; a forward step and predict agree with them."""
+    """With lengths too, whatever the padding holds; a forward step and predict agree with them.
+
+    Where training drops, none of these does.
+    """
     variant, results = measured
-    config = configured(bidirectional=variant.bidirectional)
+    config = variant.config
     weights = random_weights(config)
-    for lengths in variant.lengths:
+    for lengths in variant.asked:
         batch, found = random_batch(config, lengths=lengths), results[f"lengths {lengths}"]
         loss, gradients = reference.loss_and_gradients(config, weights, batch)
         scores_BC = reference.predict(config, weights, batch.x_BTI, batch.lengths_B)
@@ -173,12 +205,14 @@ def test_loss_gradients_and_scores_are_the_references(measured: tuple[Variant, d
         assert found["gradients"].keys() == gradients.keys()
         for name, gradient in gradients.items():
             np.testing.assert_allclose(found["gradients"][name], gradient, rtol=0, atol=1e-6, err_msg=name)
+    if variant.drops:
+        assert len(set(results["dropped"])) == 20, "each step of training drops others"
 
 
 def test_weights_come_back_as_they_were_loaded(measured: tuple[Variant, dict[str, Any]]) -> None:
     """Gradients were taken in between."""
     variant, results = measured
-    for name, weight in random_weights(configured(bidirectional=variant.bidirectional)).items():
+    for name, weight in random_weights(variant.config).items():
         np.testing.assert_array_equal(results["weights"][name], weight.astype(np.float32))
 
 
@@ -204,11 +238,14 @@ def trained_by_reference(
 
 def test_training_is_kerass_adam(measured: tuple[Variant, dict[str, Any]]) -> None:
     variant, results = measured
-    config = configured(bidirectional=variant.bidirectional)
-    batches = training_batches(config, variant.lengths)
-    losses, weights = trained_by_reference(config, batches, kerass=True)
+    batches = training_batches(variant.config, variant.trained)
+    losses, weights = trained_by_reference(variant.config, batches, kerass=True)
     np.testing.assert_allclose(results["losses"], losses, rtol=1e-5)
     assert_close_for_nearly_all(results["trained"], weights)
+    if variant.config.clip_value is not None:
+        without = dataclasses.replace(variant.config, clip_value=None)
+        unclipped, _ = trained_by_reference(without, batches, kerass=True)
+        assert np.abs(np.array(unclipped) - losses).max() > 1e-3, "clipping to this bound shows"
 
 
 def test_adam_begins_anew(measured: tuple[Variant, dict[str, Any]]) -> None:
@@ -219,9 +256,8 @@ def test_adam_begins_anew(measured: tuple[Variant, dict[str, Any]]) -> None:
 def test_training_is_nearly_the_references_adam(measured: tuple[Variant, dict[str, Any]]) -> None:
     """Epsilon's place matters where a gradient is as small as 1e-6, which hardly matters to the loss."""
     variant, results = measured
-    config = configured(bidirectional=variant.bidirectional)
-    batches = training_batches(config, variant.lengths)
-    losses, _ = trained_by_reference(config, batches, kerass=False)
+    batches = training_batches(variant.config, variant.trained)
+    losses, _ = trained_by_reference(variant.config, batches, kerass=False)
     np.testing.assert_allclose(results["losses"], losses, rtol=1e-4)
 
 
@@ -246,39 +282,6 @@ def test_the_terminal_stays_quiet(
     """Whatever was built, trained, evaluated and asked in the variant's process."""
     variant, _ = measured
     assert terminals[variant.framework].read_text() == ""
-
-
-def drop_and_clip(framework: str) -> dict[str, Any]:
-    """What dropout and clipping change, in this process."""
-    variant = Variant(framework, "lstm", None, False)
-    config = configured(keep_prob=0.5, learning_rate=1e-30)
-    batch = random_batch(config, lengths=True)
-    dropping = build(variant, config, seed=3)
-    results = {"forward": [dropping.forward_step(batch) for _ in range(2)]}
-    results["gradients"] = dropping.loss_and_gradients(batch)
-    results["dropped"] = [dropping.train_step(batch) for _ in range(20)]
-    clipping = build(variant, configured(clip_value=0.01))
-    results["clipped"] = [clipping.train_step(batch) for batch in training_batches(config, (False,))]
-    return results
-
-
-@pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_dropout_and_clipping(framework: str, processes: dict[str, ProcessPoolExecutor]) -> None:
-    results = within(processes, framework).submit(drop_and_clip, framework).result()
-    config = configured()
-    batch = random_batch(config, lengths=True)
-    loss, gradients = reference.loss_and_gradients(config, random_weights(config), batch)
-    assert results["forward"] == pytest.approx([loss, loss], rel=1e-6)
-    assert results["gradients"][0] == pytest.approx(loss, rel=1e-6)
-    for name, gradient in gradients.items():
-        np.testing.assert_allclose(results["gradients"][1][name], gradient, rtol=0, atol=1e-6)
-    assert len(set(results["dropped"])) == 20, "each step drops others"
-
-    config = configured(clip_value=0.01)
-    losses, _ = trained_by_reference(config, training_batches(config, (False,)), kerass=True)
-    np.testing.assert_allclose(results["clipped"], losses, rtol=1e-5)
-    unclipped, _ = trained_by_reference(configured(), training_batches(config, (False,)), kerass=True)
-    assert np.abs(np.array(unclipped) - losses).max() > 1e-3, "clipping to this bound shows"
 
 
 def refusal(variant: Variant, **changes: Any) -> str:
@@ -330,21 +333,6 @@ def test_a_missing_gpu_is_refused(framework: str, processes: dict[str, ProcessPo
     assert sentence == f"--device cuda: Keras on {framework.removeprefix('keras-')} finds no CUDA device here"
 
 
-WITHOUT_KERAS = f"""
-import sys
-sys.modules["keras"] = None
-from ptb_lm.bench import registries
-from ptb_lm.bench.variants import Variant
-from ptb_lm.errors import UserError
-for framework in {FRAMEWORKS}:
-    try:
-        variant = Variant(framework + "/lstm", "")
-        variant.builder(registries.CLASSIFIERS, device="auto", precision="fp32", seed=1)
-    except UserError as error:
-        print(error)
-"""
-
-
 def python(program: str) -> subprocess.CompletedProcess[str]:
     environment = {name: value for name, value in os.environ.items() if name != "TF_CPP_MIN_LOG_LEVEL"}
     return subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
@@ -360,7 +348,17 @@ def test_listing_the_classifiers_imports_no_library() -> None:
     assert not {"torch", "tensorflow", "keras", "jax", "pytensor"} & set(modules)
 
 
-def test_without_keras_the_row_tells_how_to_install_it() -> None:
-    said = python(WITHOUT_KERAS).stdout.splitlines()
-    for framework, line in zip(FRAMEWORKS, said, strict=True):
-        assert line.startswith(f"{framework} is not installed; install it in the checkout with: pip")
+def without_keras(framework: str) -> str:
+    """Refusal as it is where Keras is missing, in this process, which has the library."""
+    with mock.patch.dict(sys.modules, {"keras": None}):
+        for name in [name for name in sys.modules if name.startswith("ptb_lm.bench.rivals.keras")]:
+            del sys.modules[name]
+        return refusal(Variant(framework, "lstm", None, False))
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_without_keras_the_row_tells_how_to_install_it(
+    framework: str, processes: dict[str, ProcessPoolExecutor]
+) -> None:
+    said = within(processes, framework).submit(without_keras, framework).result()
+    assert said.startswith(f"{framework} is not installed; install it in the checkout with: pip")
