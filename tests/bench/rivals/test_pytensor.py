@@ -24,8 +24,6 @@ from ptb_lm.bench.rivals.pytensor.dropout import InvertedDropout  # noqa: E402
 
 BOUND = {"fp32": 1e-6, "fp64": 1e-13}
 
-EVERY_PRECISION = pytest.mark.parametrize("precision", registries.CLASSIFIERS["pytensor"].precisions)
-
 
 @pytest.fixture(autouse=True)
 def interpreted() -> Iterator[None]:
@@ -54,11 +52,17 @@ def trained_by_reference(
     return losses, weights
 
 
-@EVERY_PRECISION
-@pytest.mark.parametrize("lengths", [False, True])
+# Each case is compiled, which takes seconds. Whole batches in float32 are trained on below.
+@pytest.mark.parametrize(
+    ("lengths", "precision"),
+    [(False, "fp64"), *((True, precision) for precision in registries.CLASSIFIERS["pytensor"].precisions)],
+)
 def test_loss_gradients_and_scores_are_the_references(lengths: bool, precision: str) -> None:
-    """With lengths too, whatever the padding holds; a forward step and predict agree with them."""
-    config, bound = configured(), BOUND[precision]
+    """With lengths too, whatever the padding holds; a forward step and predict agree with them.
+
+    None of these drops what a training step would.
+    """
+    config, bound = configured(keep_prob=0.5), BOUND[precision]
     built, batch = build(config, precision=precision), random_batch(config, lengths=lengths)
     expected_loss, expected = reference.loss_and_gradients(config, random_weights(config), batch)
     loss, gradients = built.loss_and_gradients(batch)
@@ -72,11 +76,13 @@ def test_loss_gradients_and_scores_are_the_references(lengths: bool, precision: 
     np.testing.assert_allclose(built.predict(batch.x_BTI, batch.lengths_B), scores_BC, rtol=0, atol=bound)
 
 
-@pytest.mark.parametrize("clip_value", [None, 0.01])
-def test_training_is_the_references_adam(clip_value: float | None) -> None:
-    """Whole batches and others in turn: two functions, with one optimiser."""
-    config = configured(clip_value=clip_value)
-    batches = [random_batch(config, lengths=step % 2 == 1, seed=10 + step) for step in range(10)]
+@pytest.mark.parametrize(
+    ("changes", "kinds"), [({}, [False]), ({"clip_value": 0.01, "hidden_sizes": (7,)}, [False, True])]
+)
+def test_training_is_the_references_adam(changes: dict[str, Any], kinds: list[bool]) -> None:
+    """Clipped, whole batches and those with lengths in turn: two functions, with one optimiser."""
+    config = configured(**changes)
+    batches = [random_batch(config, lengths=kinds[step % len(kinds)], seed=10 + step) for step in range(10)]
     losses, weights = trained_by_reference(config, batches)
     built = build(config, precision="fp64")
     found = built.read([built.train_step(batch) for batch in batches])
@@ -115,17 +121,15 @@ def test_what_is_compiled_by_default_trains_as_the_reference_and_says_nothing(tm
     np.testing.assert_allclose(found, losses, rtol=1e-5)
 
 
-def test_dropout_is_in_a_training_step_alone() -> None:
+def test_each_training_step_drops_others_and_the_seed_decides_which() -> None:
     config = configured(keep_prob=0.5, learning_rate=1e-30)
     batch, built = random_batch(config, lengths=True), build(config, precision="fp64", seed=3)
-    loss, gradients = reference.loss_and_gradients(config, random_weights(config), batch)
     losses = [built.train_step(batch) for _ in range(20)]
     assert len({*losses}) == 20, "each step drops others"
-    assert built.forward_step(batch) == pytest.approx(loss, rel=1e-13)
-    np.testing.assert_allclose(built.loss_and_gradients(batch)[1]["dense.bias"], gradients["dense.bias"])
-    again = build(config, precision="fp64", seed=3), build(config, precision="fp64", seed=4)
-    same, other = (twin.train_step(batch) for twin in again)
-    assert same == losses[0] != other
+    for seed in (3, 4):
+        twin = build(config, precision="fp64", seed=seed)
+        built.generator.set_value(twin.generator.get_value())  # the twin itself would be compiled
+        assert (built.train_step(batch) == losses[0]) == (seed == 3)
 
 
 def test_dropout_keeps_values_at_its_rate_and_the_mean() -> None:
