@@ -52,6 +52,16 @@ def tiny_config() -> Config:
     return SMALL.replace(num_layers=2, hidden_size=7, num_steps=5, batch_size=3, init_scale=0.5)
 
 
+@pytest.fixture
+def short_config(tiny_config: Config) -> Config:
+    """Other such sizes, for what takes seconds to trace or to compile, which is each step by itself.
+
+    A window has a first step, one between and a last. What torch.compile has compiled it keeps on disk: other
+    sizes take it half a minute.
+    """
+    return tiny_config.replace(num_steps=3, batch_size=4)
+
+
 def pytest_configure() -> None:
     """Let signals be heard: background jobs ignore SIGINT, nohup ignores SIGHUP, and so would children."""
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
