@@ -24,7 +24,7 @@ install_torch() {
     if [[ -n "$wanted" ]]; then
         local -a arguments
         mapfile -t arguments <<< "$wanted"
-        .venv/bin/python -m pip install --quiet --disable-pip-version-check --upgrade "${arguments[@]}"
+        .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --upgrade "${arguments[@]}"
     fi
 }
 

@@ -144,7 +144,7 @@ def test_setup_asks_pip_for_it(
         text=True,
         check=True,
     )
-    pip = "-m pip install --quiet --disable-pip-version-check"
+    pip = "-m pip install --quiet --disable-pip-version-check --no-compile"
     expected = [f"{pip} --upgrade {' '.join(asked)}"] if asked else []
     assert (folder / "pip").read_text().splitlines() == [
         *expected,
