@@ -365,12 +365,11 @@ def test_stopped_at_any_step_and_resumed_is_bit_identical(
 ) -> None:
     """Weights, optimiser, carried state and dropout's random stream all go on.
 
-    That does not depend on how many steps and layers there are: TensorFlow traces few. (The state of several
-    layers is loaded where its steps are compared with torch's.)
+    That does not depend on how many steps a window has: TensorFlow traces few.
     """
     config = tiny_config.replace(cell=cell, **CHANGES[changes])
     if framework == "tensorflow":
-        config = config.replace(num_steps=2, num_layers=1)
+        config = config.replace(num_steps=2)
     weights = random_weights(config, VOCABULARY, seed=1)
     windows = random_windows(config, VOCABULARY, 8, seed=2)
     choice = {"framework": framework, "model": model, "execution": execution, "device": device}

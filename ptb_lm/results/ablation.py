@@ -18,14 +18,8 @@ STEPS = {
 }
 TITLES = [
     *("step", "beside the tutorial's", "epochs (best):", "best valid: weights:", "best valid: average:"),
-    *(
-        "gained on the row above:",
-        "last valid: weights:",
-        "last valid: average:",
-        "model",
-        "device",
-        "commit",
-    ),
+    *("gained on the row above:", "last valid: weights:", "last valid: average:"),
+    *("model", "device", "commit"),
 ]
 
 

@@ -9,16 +9,16 @@ from ptb_lm.host import held_back_stderr
 os.environ["KERAS_BACKEND"] = "tensorflow"
 # Take GPU memory as it is needed, not all of it.
 os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
-quiet = "TF_CPP_MIN_LOG_LEVEL" not in os.environ  # nobody asked for TensorFlow's log
-if quiet:
+_quiet = "TF_CPP_MIN_LOG_LEVEL" not in os.environ  # nobody asked for TensorFlow's log
+if _quiet:
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 # TensorFlow imports all of Keras at once unless it is told to use another. That takes seconds, and only
 # keras_lstm.py needs it. tf.keras, which reads this variable when it is first used, is as ever.
-chosen = "TF_USE_LEGACY_KERAS" in os.environ
+_chosen = "TF_USE_LEGACY_KERAS" in os.environ
 os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
 try:
-    with held_back_stderr() if quiet else nullcontext():
+    with held_back_stderr() if _quiet else nullcontext():
         import tensorflow  # noqa: F401
 finally:
-    if not chosen:
+    if not _chosen:
         del os.environ["TF_USE_LEGACY_KERAS"]

@@ -22,7 +22,7 @@ VOCABULARY = 11
 HALF = {"fp16": 2.5e-4, "bf16": 2e-3}
 BOUND = {"fp32": 1e-5, "fp64": 1e-11, **HALF}
 
-# Bounds on the gradient that clip some steps and not others, where it is another than the LSTM's.
+# Bounds on the gradient that clip some steps and not others; a cell that is not here has the LSTM's.
 CLIPPED_AT = {LSTM: 1.2, "gru": 2.0}
 
 UNITS = {"embedding_size": 5, "keep_prob": 0.5}

@@ -423,7 +423,7 @@ def python(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         (
             "tensorflow",
             [("basic", "xla", []), ("cudnn", "graph", ["keras"])],
-            "import tensorflow.keras.layers",
+            "import tensorflow; tensorflow.keras.layers.LSTM",
         ),
         ("torch", [("basic", "jit", [])], "pass"),
     ],
