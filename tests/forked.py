@@ -5,6 +5,7 @@ import gc
 import multiprocessing
 import os
 import runpy
+import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -23,7 +24,7 @@ class Module:
         asked, asks = multiprocessing.Pipe(duplex=False)
         answers, answered = multiprocessing.Pipe(duplex=False)
         with asked, answered, Connection(os.dup(stderr.fileno())) as log:
-            self._process = start(_run_module, module, arguments, env, (asked, answered, log))
+            self._process = _start(_run_module, module, arguments, env, (asked, answered, log))
         self.stdin, self.stdout = os.fdopen(os.dup(asks.fileno()), "w"), os.fdopen(os.dup(answers.fileno()))
         asks.close()
         answers.close()
@@ -46,7 +47,16 @@ class Module:
         self.wait()
 
 
-def start(function: Callable[..., None], *given: object) -> multiprocessing.process.BaseProcess:
+def python(program: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run a program as `python -c` does, with some variables beside ours."""
+    with tempfile.TemporaryDirectory() as folder:
+        process = _start(_run_program, program, {**os.environ, **environment}, Path(folder))
+        process.join()
+        written = [(Path(folder) / name).read_text() for name in ("stdout", "stderr")]
+    return subprocess.CompletedProcess(program, process.exitcode or 0, *written)
+
+
+def _start(function: Callable[..., None], *given: object) -> multiprocessing.process.BaseProcess:
     """Start a function of this file in a process of its own."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["torch", "torch._dynamo"])  # what an optimiser of torch's imports
@@ -55,14 +65,8 @@ def start(function: Callable[..., None], *given: object) -> multiprocessing.proc
     return process
 
 
-def run(program: str, environment: Mapping[str, str], terminal: Path) -> None:
-    """Run a program as `python -c` does, in this process.
-
-    Args:
-        program: Its text.
-        environment: All variables that it finds.
-        terminal: A folder, for what it writes on stdout and stderr.
-    """
+def _run_program(program: str, environment: Mapping[str, str], terminal: Path) -> None:
+    """Run a program in this process, which writes into files of a folder."""
     for descriptor, name in enumerate(("stdout", "stderr"), start=1):
         with (terminal / name).open("w") as file:
             os.dup2(file.fileno(), descriptor)

@@ -6,7 +6,6 @@ import os
 import platform
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,8 +13,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-import forked  # noqa: E402
 import runs  # noqa: E402
+from forked import python as run  # noqa: E402
 
 from ptb_lm.model.dropout import Place  # noqa: E402
 from ptb_lm.torch_backend import cpu, dropout, native, products  # noqa: E402
@@ -318,15 +317,6 @@ def test_a_softmax_layer_is_the_same_with_kernels_and_without() -> None:
         bound = 1e-5 if precision == "fp32" else 2e-2
         for one, other in zip(*found, strict=True):
             assert error(one, other.double()) < bound
-
-
-def run(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run a program in a process of its own."""
-    with tempfile.TemporaryDirectory() as folder:
-        process = forked.start(forked.run, code, {**os.environ, **environment}, Path(folder))
-        process.join()
-        written = [(Path(folder) / name).read_text() for name in ("stdout", "stderr")]
-    return subprocess.CompletedProcess(code, process.exitcode or 0, *written)
 
 
 @pytest.mark.slow
