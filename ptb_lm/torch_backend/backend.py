@@ -24,7 +24,7 @@ from ptb_lm.torch_backend.base import enough_memory
 from ptb_lm.torch_backend.dropout import WindowDropout, multiplied, one_after_another
 from ptb_lm.torch_backend.execution import of_ranks
 from ptb_lm.torch_backend.graph import CudaGraph, Graph, GraphedStep, Step
-from ptb_lm.torch_backend.loss import add_by_word, global_norm, sum_by_word
+from ptb_lm.torch_backend.loss import add_by_word, global_norm, of_known_gradient, sum_by_word
 from ptb_lm.torch_backend.loss_scale import LossScale, zeroed
 from ptb_lm.torch_backend.moving_average import MovingAverage
 from ptb_lm.torch_backend.network import Loss, Network, loss_of
@@ -176,7 +176,7 @@ class TorchBackend(Network, Backend):
             )
             self.exchange.begin(self.softmax.gradient)
             d_embedded_TBE, *gradients = torch.autograd.grad(
-                output_TBH, [embedded_TBE, *self.trained], d_output_NH.view_as(output_TBH)
+                of_known_gradient(output_TBH, d_output_NH.view_as(output_TBH)), [embedded_TBE, *self.trained]
             )
         gradients = [
             gradient * factors[parameter] if parameter in factors else gradient

@@ -185,6 +185,31 @@ class SoftmaxLayer:
         return _Buffers(inputs, self._used.new_empty(tokens, width))
 
 
+class _OfKnownGradient(torch.autograd.Function):
+    """(output, its gradient) -> a scalar that has this gradient by the output, and no value."""
+
+    @staticmethod
+    def forward(ctx: Any, output: Tensor, gradient: Tensor) -> Tensor:
+        """Return the scalar."""
+        ctx.gradient = gradient
+        return output.new_empty(())
+
+    @staticmethod
+    def backward(ctx: Any, *_: Tensor) -> tuple[Tensor, None]:
+        """Return the gradient by the output."""
+        return ctx.gradient, None
+
+
+def of_known_gradient(output: Tensor, gradient: Tensor) -> Tensor:
+    """Return a scalar for `torch.autograd.grad` that has this gradient by an output, and no value.
+
+    That takes an output and its gradient, too, but imports SymPy to compare their shapes: half a second of
+    every start.
+    """
+    scalar: Tensor = _OfKnownGradient.apply(output, gradient)  # type: ignore[no-untyped-call]
+    return scalar
+
+
 def global_norm(gradients: Sequence[Tensor]) -> Tensor:
     """Return the norm of all gradients together, [], in float64.
 

@@ -440,7 +440,7 @@ def test_training_imports_one_framework_and_says_nothing_but_its_lines(
         )
         for model, execution, _ in chosen
     ]
-    code = "import json, sys; from ptb_lm import train; others = ['torch', 'tensorflow', 'keras']\n"
+    code = "import json, sys; from ptb_lm import train; others = ['torch', 'tensorflow', 'keras', 'sympy']\n"
     code += "for command in json.loads(sys.argv[1]): "
     code += "print(train.main(command), 'with', [name for name in others if name in sys.modules])\n"
     done = python(code + last, json.dumps(commands))
