@@ -31,18 +31,19 @@ VOCABULARY = 11
 @pytest.mark.parametrize(
     ("model", "execution", "embedding_size"),
     [
-        *((model, "eager", size) for model in FRAMEWORKS["torch"].models for size in (4, 9)),
+        *((model, "eager", size) for model in FRAMEWORKS["torch"].models for size in (5, 9)),
         # A compiler takes its time for each.
         ("basic", "compile", 9),
-        ("block", "jit", 4),
+        ("block", "jit", 5),
         ("block", "jit", 9),
     ],
 )
 def test_an_embedding_of_its_own_width(
-    model: str, execution: str, embedding_size: int, tiny_config: Config
+    model: str, execution: str, embedding_size: int, short_config: Config
 ) -> None:
     """Twenty steps with dropout, and a window scored after each."""
-    config = tiny_config.replace(embedding_size=embedding_size, keep_prob=0.5, max_grad_norm=1.8)
+    config = short_config.replace(embedding_size=embedding_size, keep_prob=0.5, max_grad_norm=1.2)
+    batch, steps = config.batch_size, config.num_steps
     weights = random_weights(config, VOCABULARY, seed=1)
     built: Any = backend.build(
         config,
@@ -50,21 +51,23 @@ def test_an_embedding_of_its_own_width(
         Choice.of(model=model, execution=execution, device="cpu", precision="fp64", seed=3),
     )
     twin = WindowDropout(config, VOCABULARY, device=torch.device("cpu"), dtype=torch.float64, seed=3)
-    state, expected_state = built.zero_state(3), reference.zero_state(weights, 3)
+    state, expected_state = built.zero_state(batch), reference.zero_state(weights, batch)
     for x_BT, y_BT in random_windows(config, VOCABULARY, 20, seed=2):
         state, loss = built.train_step(x_BT, y_BT, state, learning_rate=0.7)
-        masks = [mask.numpy() for mask in twin.draw(3, 5).units]
+        masks = [mask.numpy() for mask in twin.draw(batch, steps).units]
         assert [mask.shape[-1] for mask in masks] == [embedding_size, 7, 7]
         expected, gradients, expected_state = reference.loss_and_gradients(
             weights, x_BT, y_BT, expected_state, masks=masks
         )
-        weights, norm = reference.sgd_update(weights, gradients, learning_rate=0.7, max_grad_norm=1.8)
+        weights, norm = reference.sgd_update(
+            weights, gradients, learning_rate=0.7, max_grad_norm=config.max_grad_norm
+        )
         (measured,) = built.read([loss])
-        assert measured.nll == pytest.approx(3 * expected, rel=1e-11)
+        assert measured.nll == pytest.approx(batch * expected, rel=1e-11)
         assert measured.gradient_norm == pytest.approx(norm, rel=1e-10)
         _, loss = built.evaluate_step(x_BT, y_BT, state)
         expected, _, _ = reference.loss_and_gradients(weights, x_BT, y_BT, expected_state)
-        assert built.read([loss])[0].nll == pytest.approx(3 * expected, rel=1e-11)
+        assert built.read([loss])[0].nll == pytest.approx(batch * expected, rel=1e-11)
 
 
 class CountedStack:
@@ -83,29 +86,30 @@ EAGER_OR_PER_LAYER = [name for name in FRAMEWORKS["torch"].executions if name !=
 
 
 @pytest.mark.parametrize("execution", EAGER_OR_PER_LAYER)
-def test_evaluation_is_executed_for_training_s_windows_alone(execution: str, tiny_config: Config) -> None:
+def test_evaluation_is_executed_for_training_s_windows_alone(execution: str, short_config: Config) -> None:
     """As training is, and in between it changes no bit of what is trained."""
-    weights = random_weights(tiny_config, VOCABULARY, seed=1)
+    weights = random_weights(short_config, VOCABULARY, seed=1)
+    batch, steps = short_config.batch_size, short_config.num_steps
 
     def build() -> Any:
         return backend.build(
-            tiny_config,
+            short_config,
             weights,
-            Choice.of(model="basic", execution=execution, device="cpu", seed=3),
+            Choice.of(model="basic", execution=execution, device="cpu", precision="fp64", seed=3),
         )
 
-    windows = random_windows(tiny_config, VOCABULARY, 4, seed=2)
+    windows = random_windows(short_config, VOCABULARY, 4, seed=2)
     trained, both = build(), build()
     both.executed_stack = counted = CountedStack(both.executed_stack)
-    state, other = trained.zero_state(3), both.zero_state(3)
+    state, other = trained.zero_state(batch), both.zero_state(batch)
     for x_BT, y_BT in windows:
         state, _ = trained.train_step(x_BT, y_BT, state, learning_rate=0.7)
-        both.evaluate_step(x_BT[:, :3], y_BT[:, :3], other)
+        both.evaluate_step(x_BT[:, :-1], y_BT[:, :-1], other)
         _, score = both.evaluate_step(x_BT, y_BT, other)
         _, again = both.evaluate_step(x_BT, y_BT, other)
         assert both.read([score]) == both.read([again])
         other, _ = both.train_step(x_BT, y_BT, other, learning_rate=0.7)
-    assert counted.shapes == [(5, 3)] * 3 * len(windows)
+    assert counted.shapes == [(steps, batch)] * 3 * len(windows)
     expected = trained.export_weights() | trained.export_training_state(state)
     found = both.export_weights() | both.export_training_state(other)
     for name, array in expected.items():
