@@ -18,11 +18,11 @@ from ptb_lm.tf_backend.execution import executed  # noqa: E402
 from ptb_lm.tf_backend.stack import RecurrentStack  # noqa: E402
 
 # No two of a tensor's axes have the same size.
-STEPS, BATCH, WIDTH, HIDDEN = 6, 3, 4, (7, 5, 2)
-TWO_LAYERS = HIDDEN[
-    :2
-]  # for what is traced, which takes a second a layer: the third is computed as the second
-LENGTHS = np.array([4, 6, 1], np.int32)
+# What is traced holds every step of every layer, which takes long: few steps, and two layers, because the
+# third is computed as the second.
+STEPS, BATCH, WIDTH, HIDDEN = 4, 3, 6, (7, 5, 2)
+TWO_LAYERS = HIDDEN[:2]
+LENGTHS = np.array([3, 4, 1], np.int32)
 VALID_TB1 = (np.arange(STEPS)[:, None] < LENGTHS)[..., None]
 
 TENSORFLOW = FRAMEWORKS["tensorflow"]
