@@ -341,6 +341,11 @@ def test_who_is_silent_is_named_and_the_same_signal_twice_ends_all(
     said = kill_ranks.log(run).read_text()
     assert re.search(r"for \d+ seconds; continue with: python -m ptb_lm.train --resume", said)
     assert "Traceback" not in said
+    assert_goes_on(run, monkeypatch)
+
+
+def assert_goes_on(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Continue a run with one process, for a few steps."""
     monkeypatch.setattr(launch, "StopRequest", lambda **_: rank_program.StopAfter(3))
     assert train.main(["--resume", str(run)]) == 143
 
@@ -383,7 +388,7 @@ def test_torchrun_starts_the_killed_again_and_they_go_on(
 
 
 def test_nohup_protects_all_from_sighup_and_another_signal_to_all_saves_once(
-    folder: Path, tmp_path: Path
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text, run = folder / "text", tmp_path / "run"
     process = kill_ranks.start(text, run, "nohup", *DEVICES)
@@ -401,4 +406,4 @@ def test_nohup_protects_all_from_sighup_and_another_signal_to_all_saves_once(
     assert said.count("SIGTERM: saved; continue with:") == 1
     assert said.count("SIGTERM") == 1
     assert not (run / "result.json").exists()
-    assert train.main(["--resume", str(run), "--epochs", str(kill_ranks.EPOCHS)]) == 0
+    assert_goes_on(run, monkeypatch)
