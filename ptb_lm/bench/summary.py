@@ -7,7 +7,7 @@ names give another: the report says so beside their ratios.
 import dataclasses
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from ptb_lm.bench import report_settings, rows
@@ -44,10 +44,12 @@ def summarise(folder: Path, *, baseline: str | None = None) -> Summary:
     # A workload's passes stand together, forward first, as they are in a training step.
     workloads = distinct(key[:2] for key in by_group)
     keys = [(*workload, each) for workload in workloads for each in rows.PASSES]
+    # Wrong in one pass is wrong in all. A program that is measured twice, by two names, is wrong by both.
+    wrong = {_program(row): row for row in reversed(loaded) if row.status == WRONG}
     times = sorted({row.time for row in loaded if row.time})
     return Summary(
         groups=tuple(
-            _group(by_group[key], baseline=baseline, source=folder / rows.FILE)
+            _group(by_group[key], wrong, baseline=baseline, source=folder / rows.FILE)
             for key in keys
             if key in by_group
         ),
@@ -59,7 +61,17 @@ def summarise(folder: Path, *, baseline: str | None = None) -> Summary:
     )
 
 
-def _group(members: Sequence[Row], *, baseline: str | None, source: Path) -> Group:
+def _program(row: Row) -> tuple[str, str, str]:
+    return row.suite, row.workload, original(row.variant)
+
+
+def _group(
+    members: Sequence[Row],
+    wrong: Mapping[tuple[str, str, str], Row],
+    *,
+    baseline: str | None,
+    source: Path,
+) -> Group:
     first = members[0]
     name = f"{first.workload}, {first.pass_name}"
     recorded = distinct(row.baseline for row in members)
@@ -71,9 +83,7 @@ def _group(members: Sequence[Row], *, baseline: str | None, source: Path) -> Gro
     by_variant: dict[str, list[Row]] = {}
     for row in members:
         by_variant.setdefault(row.variant, []).append(row)
-    # A program that is measured twice, by two names, is wrong by both.
-    wrong = {original(row.variant): row for row in reversed(members) if row.status == WRONG}
-    results = {variant: _result(of, wrong.get(original(variant))) for variant, of in by_variant.items()}
+    results = {variant: _result(of, wrong.get(_program(of[0]))) for variant, of in by_variant.items()}
     if len({row.work.precision for row in measured if row.work}) > 1:
         results = {variant: _with_precision(result) for variant, result in results.items()}
     warnings = []

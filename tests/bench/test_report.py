@@ -299,6 +299,27 @@ def test_several_passes_have_an_answer_together_or_one_each(tmp_path: Path) -> N
     ]
 
 
+def test_it_is_not_called_slower_what_broke_off(tmp_path: Path) -> None:
+    """It was the fastest as far as it came."""
+    speeds = {"torch/basic": 1.0, "torch/block": 2.0, "torch/cudnn": 4.0}
+    rows = [
+        each
+        for workload in ("small", "medium")
+        for each in (
+            *(
+                r
+                for r in rounds(speeds, workload=workload)
+                if r["variant"] != "torch/cudnn" or r["round"] < 3
+            ),
+            unmeasured("failed", "killed", workload=workload, variant="torch/cudnn", planned_rounds=5),
+        )
+    ]
+    assert first_line(tmp_path, rows) == (
+        "- On this machine take torch/block. It came out fastest in all 2 passes. In none of them do 95 % "
+        "intervals of three or more processes show that every other is slower."
+    )
+
+
 def test_what_is_not_shown_everywhere_is_not_claimed(tmp_path: Path) -> None:
     """Medium's two may be equal; in large a rival has no round in common with the fastest."""
     speeds = {"torch/basic": 1.0, "torch/cudnn": 2.0}

@@ -150,6 +150,18 @@ def test_a_program_that_is_wrong_by_one_name_is_wrong_by_both(tmp_path: Path) ->
         assert found == {"torch/basic": ("measured", 5), **both}
 
 
+def test_what_is_wrong_in_one_pass_has_no_figures_in_the_other(tmp_path: Path) -> None:
+    blocks = [*rounds(SPEEDS), *rounds(SPEEDS, **{"pass": "forward"})]
+    rows = [*blocks, unmeasured("wrong", "after its warm-up it is off", variant="torch/cudnn")]
+    forward, train = summary_of(tmp_path, rows).groups
+    assert (forward.pass_name, train.pass_name) == ("forward", "train")
+    for group in (forward, train):
+        result = result_of(group, "torch/cudnn")
+        assert (result.status, result.reason) == ("wrong", "after its warm-up it is off")
+        assert (result.blocks, result.ratio) == ((), None)
+        assert result_of(group, "torch/block").status == "measured"
+
+
 def test_notes_that_differ_in_numbers_alone_are_one(tmp_path: Path) -> None:
     cut = "{} of 80 steps a round, {} of 1,000 steps to warm up, to keep within 20.5 s"
     notes = [cut.format("4", "9"), cut.format("10", "9"), cut.format("4", "999"), "another", None]

@@ -43,8 +43,22 @@ def _overall(measured: Sequence[Group]) -> str:
 
 
 def _is_proved(group: Group) -> bool:
-    """Return whether intervals of processes show that the fastest is faster than every other."""
-    return len(group.candidates) > 1 and len(_fit(group)) == 1 and not _few_processes(group)
+    """Return whether intervals of processes show that the fastest is faster than every other.
+
+    They show nothing of a variant that broke off: it may have been faster.
+    """
+    if _broken_off(group) or len(group.candidates) < 2:
+        return False
+    return len(_fit(group)) == 1 and not _few_processes(group)
+
+
+def _broken_off(group: Group) -> list[str]:
+    """Return the labels of what was measured, but not to its end."""
+    return [
+        each.label
+        for each in group.results
+        if each.blocks and each.status != MEASURED and not each.is_repetition
+    ]
 
 
 def _fit(group: Group) -> list[str]:
@@ -75,11 +89,7 @@ def _beside_others(group: Group) -> Iterator[tuple[Result, Ratio | None]]:
 
 def _of_group(group: Group) -> str:
     fastest = group.fastest
-    broken_off = [
-        each.label
-        for each in group.results
-        if each.blocks and each.status != MEASURED and not each.is_repetition
-    ]
+    broken_off = _broken_off(group)
     left_out = f" Not counted, because not measured to the end: {_some(broken_off)}." if broken_off else ""
     if fastest is None or fastest.rate is None or group.work is None:
         return f"{group.name}: nothing was measured{' to the end' if broken_off else ''}.{left_out}"
