@@ -78,6 +78,11 @@ def finest(framework: str, model: str) -> str:
     return FRAMEWORKS[framework].options(model)["precision"][-1]
 
 
+def usual(framework: str, model: str) -> str:
+    """Return torch's default, in which its kernels compute, and the finest of TensorFlow: `reused` has it."""
+    return "fp32" if framework == "torch" else finest(framework, model)
+
+
 def build(config: Config, weights: dict[str, np.ndarray], **choice: str | None) -> Backend:
     return _built(config, weights, _chosen(**choice))
 
@@ -187,7 +192,7 @@ def test_evaluation_has_no_dropout_and_changes_nothing(
 ) -> None:
     config = tiny_config.replace(cell=cell, **REGULARISED)
     weights, batch = random_weights(config, VOCABULARY, seed=1), config.batch_size
-    precision = finest(framework, model)
+    precision = usual(framework, model)
     built = reused(config, weights, framework=framework, model=model, precision=precision)
     state, expected_state = built.zero_state(batch), reference.zero_state(weights, batch)
     before = built.export_training_state(state)
@@ -195,7 +200,7 @@ def test_evaluation_has_no_dropout_and_changes_nothing(
         state, loss = built.evaluate_step(x_BT, y_BT, state)
         expected, _, expected_state = reference.loss_and_gradients(weights, x_BT, y_BT, expected_state)
         (measured,) = built.read([loss])
-        assert measured.nll == pytest.approx(batch * expected, rel=1e-6)
+        assert measured.nll == pytest.approx(batch * expected, rel=1e-6 if precision == "fp32" else 1e-11)
     for name, array in built.export_weights().items():
         np.testing.assert_array_equal(array, weights[name].astype(array.dtype))
     # Nor dropout's random stream: how often one evaluates must not change what is trained.
@@ -297,7 +302,7 @@ def test_windows_of_placed_rows_are_as_good_as_numpy_s(
     config = tiny_config.replace(cell=cell, **REGULARISED)
     weights = random_weights(config, VOCABULARY, seed=1)
     rows_BL = np.random.default_rng(2).integers(VOCABULARY, size=(config.batch_size, 27), dtype=np.int32)
-    precision = "fp32" if device == "cuda" else finest(framework, model)
+    precision = "fp32" if device == "cuda" else usual(framework, model)
     choice = {"framework": framework, "model": model, "precision": precision, "device": device}
     built, every_loss = reused(config, weights, **choice), []
     start = built.export_training_state(built.zero_state(config.batch_size))

@@ -28,8 +28,8 @@ from ptb_lm.training.run_directory import RunDirectory
 FLAGS = ("--epochs", "3", "--decay-after", "2", "--keep-prob", "0.7", "--average-epochs", "0.5")
 
 
-# What each process would import; the last is torch's, at a first step.
-IMPORTED_ONCE = ("ptb_lm.training.launch", "ptb_lm.training.scalars", "ptb_lm.torch_backend.backend", "sympy")
+# What each process would import.
+IMPORTED_ONCE = ("ptb_lm.training.launch", "ptb_lm.training.scalars", "ptb_lm.torch_backend.backend")
 
 
 class Ended(NamedTuple):
