@@ -53,8 +53,8 @@ def _parser() -> cli.Parser:
     # The default None shows that the flag was not given.
     for flag, text in (
         ("--score-weight", "weight of SCORE (default: 1)"),
-        ("--lm-weight", "of the log-probability (default: 1)"),
-        ("--word-bonus", "for each word (default: 0)"),
+        ("--lm-weight", "weight of the model's log-probability (default: 1)"),
+        ("--word-bonus", "added to the total for each word (default: 0)"),
     ):
         lists.add_argument(flag, type=_finite, metavar="W", help=text)
     return parser

@@ -115,7 +115,7 @@ def _add_choice(parser: cli.Parser, verb: str) -> None:
         type=cli.whole(0),
         default=1,
         metavar="N",
-        help="of weights and inputs (default: %(default)s)",
+        help="random seed of weights and inputs (default: %(default)s)",
     )
 
 

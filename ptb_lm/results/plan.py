@@ -97,7 +97,7 @@ RESULTS = {
         ),
     ),
     "small-precisions": _result(
-        "small by either recipe in fp32 and bf16, three seeds each: does a precision cost more than a seed",
+        "small by both recipes in fp32 and bf16, three seeds each: whether precisions differ more than seeds",
         (
             trainings.small_by(recipe, precision, seed)
             for seed in (1, 2, 3)
@@ -125,7 +125,7 @@ RESULTS = {
         trainings.ablation_of_medium(),
     ),
     "ablation-small": _result(
-        "the same things, milder, for small, beyond its default, which is the average alone",
+        "the same for small, with milder dropout; small's default recipe has the average only",
         trainings.ablation_of_small(),
     ),
     "parity": _result(
@@ -163,7 +163,8 @@ RESULTS = {
         ),
     ),
     "gate": _result(
-        "whether every implementation that is timed agrees with the NumPy reference: nothing is timed",
+        "how far the implementations are from the NumPy reference; nothing is timed. Left out: Keras on "
+        "torch, several processes, the deep acoustic networks, and the steps without one optimisation",
         (
             Python(
                 f"-m ptb_lm.bench check {asked} --device DEVICE --out results/gate-DEVICE/{name}.md",
@@ -173,7 +174,7 @@ RESULTS = {
         ),
     ),
     "bench-coverage": _result(
-        "does a 95 % interval hold: a program against itself, twenty times",
+        "a program compared with itself twenty times: how many 95 % intervals contain 1",
         Suite(
             "bench-coverage-DEVICE",
             "quick --variants torch/cudnn 'torch/cudnn#again' --baseline torch/cudnn --rounds 100 "
@@ -190,7 +191,7 @@ RESULTS = {
     ),
     "cpu-speed": _result(
         "small and medium on a CPU in fp32 and bf16, beside plain loops and the step before there were "
-        "kernels; and what a busy process beside a training costs",
+        "kernels; and how much a busy process slows a training down",
         suites_of_a_cpu.precisions(),
         Python(
             "-m ptb_lm.bench.studies contention --config medium --precision bf16 "
@@ -204,7 +205,7 @@ RESULTS = {
         suites_of_a_cpu.float32(),
     ),
     "scaling": _result(
-        "what 2 processes train beside one on a CPU, for docs/scaling.md", suites_of_a_cpu.scaling()
+        "how fast 2 processes train on a CPU, compared with one (docs/scaling.md)", suites_of_a_cpu.scaling()
     ),
     "optimisations": _result(
         "what each optimisation is worth, for docs/performance.md",

@@ -52,7 +52,7 @@ def _parser() -> cli.Parser:
 
 
 def _profile_flags(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("variant", metavar="VARIANT", help="as torch/cudnn, or plain-torch/cudnn")
+    parser.add_argument("variant", metavar="VARIANT", help="for example torch/cudnn or plain-torch/cudnn")
     _add_config(parser, default="small")
     parser.add_argument("--recipe", choices=tuple(RECIPES), default="default", help="default: %(default)s")
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
@@ -66,14 +66,24 @@ def _contention_flags(parser: argparse.ArgumentParser) -> None:
     _add_config(parser, default="medium")
     parser.add_argument("--model", default="block_fused", choices=tuple(FRAMEWORKS["torch"].models))
     _add_precision(parser)
-    parser.add_argument("--seconds", type=cli.positive, default=4.0, help="of a block (default: %(default)g)")
+    parser.add_argument(
+        "--seconds",
+        type=cli.positive,
+        default=4.0,
+        help="seconds that a block is timed (default: %(default)g)",
+    )
     parser.add_argument("--rounds", type=cli.whole(1), default=3, help="default: %(default)s")
     _add_out(parser, "table.md and OUT/rows.jsonl")
     parser.add_argument("--step", action="store_true", help=argparse.SUPPRESS)  # what it starts itself
 
 
 def _divergence_flags(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("variants", nargs="+", metavar="VARIANT", help="MODEL/PRECISION, or with /nudged")
+    parser.add_argument(
+        "variants",
+        nargs="+",
+        metavar="VARIANT",
+        help="MODEL/PRECISION; with /nudged one weight is changed a little",
+    )
     _add_config(parser, default="small")
     parser.add_argument("--data", default="ptb", help="as of python -m ptb_lm.train")
     parser.add_argument("--steps", type=cli.whole(1), default=151, help="default: %(default)s")
@@ -93,7 +103,10 @@ def _coverage_flags(parser: argparse.ArgumentParser) -> None:
         "folder", type=Path, metavar="FOLDER", help="folder with the rows of a program and its #again"
     )
     parser.add_argument(
-        "--repetitions", type=cli.whole(1), default=20, help="parts of the rounds (default: %(default)s)"
+        "--repetitions",
+        type=cli.whole(1),
+        default=20,
+        help="studies that the rounds are divided into (default: %(default)s)",
     )
 
 

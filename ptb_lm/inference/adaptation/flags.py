@@ -14,15 +14,15 @@ from ptb_lm.model.hyperparameter import LARGEST
 KINDS: dict[str, type[Dynamic] | type[Cache]] = {"dynamic": Dynamic, "cache": Cache}
 _TEXT = {
     "dynamic": {
-        "rule": "gradient steps, or steps divided by the size of a weight's gradients in training",
+        "rule": "sgd: gradient steps; rms: each divided by the size of a weight's gradients in training",
         "segment": "words between two steps",
-        "rate": "of a step, for the loss summed over the segment",
-        "decay": "part of the way back to the trained weights, each step",
-        "damping": "of the rule rms: the larger, the more it is like sgd",
+        "rate": "size of a step, for the loss summed over the segment",
+        "decay": "how far each step goes back to the trained weights: 0 not at all, 1 all the way",
+        "damping": "for --dynamic-rule rms: the larger it is, the more alike are the steps of all weights",
     },
     "cache": {
         "words": "words that the cache holds",
-        "theta": "how much the likeness of hidden states counts",
+        "theta": "how much more a similar hidden state counts than a different one",
         "weight": "share of the cache in a word's probability",
     },
 }
