@@ -142,7 +142,8 @@ def _add_how_it_is_measured(run: cli.Parser) -> None:
         type=cli.positive,
         default=600.0,
         metavar="SECONDS",
-        help="how long all timed blocks of a variant in a pass may take; steps and rounds beyond are cut "
+        help="how long all timed blocks of a variant in a pass may take, those not counted that are "
+        "measured again; steps and rounds beyond are cut "
         "(default: %(default)g)",
     )
 

@@ -60,16 +60,19 @@ def _others() -> float | None:
         lines = Path("/proc/stat").read_text(encoding="ascii").splitlines()
     except OSError:
         return None
-    ours = {f"cpu{core}" for core in host.cores()}
-    fields = [line.split() for line in lines if line.partition(" ")[0] in ours]
+    cores = {f"cpu{core}" for core in host.cores()}
+    fields = [line.split() for line in lines if line.partition(" ")[0] in cores]
     busy = sum(int(of[column]) for of in fields for column in _BUSY)
-    return (busy - sum(_of_session(os.getsid(0)))) / host.HERTZ
+    # With the ticks of the children that a process has waited for.
+    ours = sum(sum(map(int, fields[11:15])) for _, fields in of_this_session())
+    return (busy - ours) / host.HERTZ
 
 
-def _of_session(session: int) -> Iterator[int]:
-    """Yield the ticks of each process of a session, with those of the children that it waited for."""
+def of_this_session() -> Iterator[tuple[Path, list[str]]]:
+    """Yield the folder in /proc of each process of this session, and what its stat says behind the name."""
+    session = os.getsid(0)
     for path in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):  # it has ended
             fields = path.read_text(errors="replace").rpartition(")")[2].split()
             if int(fields[3]) == session:
-                yield sum(map(int, fields[11:15]))
+                yield path.parent, fields

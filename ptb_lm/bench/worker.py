@@ -10,18 +10,17 @@ import gc
 import json
 import math
 import os
+import re
 import resource
 import sys
 import time
 import traceback
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any, TextIO
 
 from ptb_lm import host
-from ptb_lm.bench import check, timed_steps, variants
-from ptb_lm.bench.disturbance import Others
+from ptb_lm.bench import check, disturbance, timed_steps, variants
 from ptb_lm.bench.selection import Options
 from ptb_lm.bench.suites import SUITES
 from ptb_lm.bench.timed_steps import TimedSteps
@@ -116,11 +115,11 @@ def main() -> int:
                     _compare_again(order, steps, checked)
                     _answer(answers)
                     continue
-                others = Others()
+                others = disturbance.Others()
                 seconds = steps.block(asked["pass"], asked["steps"], untimed=asked["untimed"])
                 taken = others.cores()
                 device = peaks.after(asked["pass"], steps.device_memory())
-                memory = {"host_bytes": _host_memory(), "device_bytes": device}
+                memory = {"host_bytes": host_memory(), "device_bytes": device}
                 _answer(answers, seconds=seconds, others=taken, peak_memory=memory)
         except OutOfMemoryError as error:
             # Perhaps there is enough without the other variants: a failure is tried again alone.
@@ -210,16 +209,24 @@ def answers_apart() -> Iterator[TextIO]:
 
 def _reset_peak() -> None:
     """Let the peak of host memory begin anew, so that what the reference took is not in it; Linux can."""
-    with contextlib.suppress(OSError):
-        Path("/proc/self/clear_refs").write_text("5")
+    for folder, _ in disturbance.of_this_session():
+        with contextlib.suppress(OSError):
+            (folder / "clear_refs").write_text("5")
 
 
-def _host_memory() -> int:
-    """Return the peak of the host memory in bytes, since `_reset_peak` where that is possible."""
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/self/status").read_text().splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) * 1024
+def host_memory() -> int:
+    """Return the peak of the host memory in bytes, since `_reset_peak` where that is possible.
+
+    Of a variant of several processes it is the sum of their peaks.
+    """
+    peaks = []
+    for folder, _ in disturbance.of_this_session():
+        with contextlib.suppress(OSError):
+            found = re.search(r"^VmHWM:\s*(\d+) kB$", (folder / "status").read_text(), re.MULTILINE)
+            if found:
+                peaks.append(int(found[1]) * 1024)
+    if peaks:
+        return sum(peaks)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024  # Linux counts KiB
 

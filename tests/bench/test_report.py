@@ -593,7 +593,8 @@ def test_threads_that_are_not_the_same_are_said(tmp_path: Path) -> None:
         row(),
         *(row(variant=f"mine/{each}", environment={"threads": each, "cores": 2}) for each in told),
     ]
-    assert "number of threads" not in report_of(tmp_path / "alike", alike)
+    of_two_processes = row(variant="torch-2-processes/basic", environment={"threads": 1, "processes": 2})
+    assert "number of threads" not in report_of(tmp_path / "alike", [*alike, of_two_processes])
 
 
 def test_another_baseline(tmp_path: Path) -> None:

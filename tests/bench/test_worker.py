@@ -1,5 +1,7 @@
 """What a worker makes of its order, and what it tells of the device's memory: each pass's own peak."""
 
+import subprocess
+import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,6 +18,33 @@ from ptb_lm.errors import UserError
 from ptb_lm.model import parameters
 from ptb_lm.model.backend import Measured
 from ptb_lm.model.config import Config
+
+MEMORY = """
+import subprocess, sys
+from ptb_lm.bench import worker
+code = "import sys; kept = bytearray({}); print(flush=True); sys.stdin.read()"
+def start(bytes):
+    other = subprocess.Popen(
+        [sys.executable, "-c", code.format(bytes)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    other.stdout.readline()
+    return other
+small = start(1)
+before = worker.host_memory()
+large = start(300_000_000)
+print(worker.host_memory() - before)
+for other in (small, large):
+    other.communicate()
+"""
+
+
+@pytest.mark.slow  # starts processes
+@pytest.mark.skipif(sys.platform != "linux", reason="needs Linux's /proc")
+def test_memory_is_that_of_all_processes_of_a_variant() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", MEMORY], start_new_session=True, capture_output=True, text=True, check=True
+    )
+    assert 300e6 < int(done.stdout) < 350e6
 
 
 def order(variant: str) -> Order:

@@ -37,10 +37,10 @@ _COLUMNS = (
 
 
 def threads(row: Row) -> int | None:
-    """Return with how many threads a row was computed; None where that is not known."""
+    """Return with how many threads a row was computed, by all of its processes; None if it is not known."""
     told = str(row.environment.get("threads"))
     found = re.match(r"\d+", told.replace(_ONE_A_CORE, str(row.environment.get("cores"))))
-    return int(found[0]) if found else None
+    return int(found[0]) * int(row.environment.get("processes", 1)) if found else None
 
 
 def table(group: Group) -> Table:
