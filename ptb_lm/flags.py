@@ -111,7 +111,7 @@ def unknown_flag(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> s
         return ""  # --help ignores all other flags
     for flag in flags:
         # A short flag may have its value in the same word, as in -k5.
-        if flag not in known and not (flag[1] != "-" and flag[:2] in known):
+        if flag not in known and not (flag[1:2] != "-" and flag[:2] in known):
             return f"unknown flag {flag}{did_you_mean(flag, [name for name in known if name not in _HELP])}"
     return ""
 

@@ -70,6 +70,11 @@ def answered(number: int) -> None:
     _answered = number
 
 
+def was_answered() -> int | None:
+    """Return the signal that the command has already stopped for, if there is one."""
+    return _answered
+
+
 def _stop(number: int, frame: FrameType | None) -> None:
     if _answered is not None:
         return

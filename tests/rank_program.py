@@ -126,8 +126,8 @@ def trained(case: dict[str, Any], ranks: Ranks) -> dict[str, Any]:
 
     Args:
         case: "arguments": of all ranks, or a list of each one's; "stop": a rank, and at which request it
-            stops (the trainer asks at each step); "commit": of a rank, where it is another; "environment":
-            of each rank.
+            stops (the trainer asks at each step); "commit" and "sends": of a rank, where it is
+            another; "environment": of each rank.
         ranks: The processes.
     """
 
@@ -138,11 +138,13 @@ def trained(case: dict[str, Any], ranks: Ranks) -> dict[str, Any]:
     mine = arguments[ranks.rank] if isinstance(arguments[0], list) else arguments
     rank, asked = case.get("stop", (None, 0))
     commit = case.get("commit", {}).get(str(ranks.rank), "the same")
+    sent = case.get("sends", {}).get(str(ranks.rank), ranks.reduce_precision)
     after = asked if rank == ranks.rank else 10**9
     environment = case.get("environment", [{}] * ranks.size)[ranks.rank]
     out, said = io.StringIO(), ""
     with (
         mock.patch.dict(os.environ, environment),
+        mock.patch.object(ranks, "reduce_precision", sent),
         mock.patch.object(launch, "StopRequest", return_value=StopAfter(after)),
         mock.patch.object(processes.host, "environment", return_value={"commit": commit}),
         contextlib.redirect_stdout(out),

@@ -100,6 +100,7 @@ def parser() -> cli.Parser:
         (["--lr-decai=1"], "unknown flag --lr-decai; did you mean --lr-decay?"),
         (["more", "--lr_decay", "1"], "unknown flag --lr_decay; did you mean --lr-decay?"),
         (["-l", "1"], "unknown flag -l"),
+        (["-="], "unknown flag -"),
         (["-1"], "unrecognized arguments: -1"),
     ],
 )

@@ -163,7 +163,9 @@ class Measurement:
                 raise
             # Perhaps there was no memory for it beside the others, on the device for example.
             self.pool.close()
-            return self.pool.get(order, log=log)
+            worker = self.pool.get(order, log=log)
+            log.unlink(missing_ok=True)  # of the first try
+            return worker
 
     def _give_up(self, variant: Variant, pass_name: str, error: WorkerError) -> None:
         """Record why a variant's pass cannot be measured, unless it has been, to its end.

@@ -207,7 +207,7 @@ class Worker:
 
     def _block(self, pass_name: str, steps: int, *, untimed: int = 0) -> dict[str, Any]:
         answer = self._ask(json.dumps({"pass": pass_name, "steps": steps, "untimed": untimed}))
-        self.memory = answer["peak_memory"]["host_bytes"]
+        self.memory = max(self.memory, answer["peak_memory"]["host_bytes"])
         return answer
 
     def close(self) -> None:

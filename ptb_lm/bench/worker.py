@@ -88,17 +88,37 @@ class Order:
         return json.dumps(asdict(self))
 
 
-class DevicePeaks:
-    """The peak of the device's memory in each pass, from its first step on: warm-up allocates, too."""
+class Peaks:
+    """The peak of a memory in each pass, from its first step on: warm-up allocates, too."""
 
     def __init__(self) -> None:
         self._by_pass: dict[str, int] = {}
 
     def after(self, pass_name: str, peak: int | None) -> int | None:
-        """Return the pass's peak so far, given that of a block of it; None on a CPU."""
+        """Return the pass's peak so far, given that of a block of it; None where there is no such memory."""
         if peak is not None:
             self._by_pass[pass_name] = max(peak, self._by_pass.get(pass_name, 0))
         return self._by_pass.get(pass_name)
+
+
+class Blocks:
+    """A variant's blocks of steps, with what is measured beside them."""
+
+    def __init__(self, steps: TimedSteps) -> None:
+        self._steps = steps
+        self._host, self._device = Peaks(), Peaks()
+
+    def block(self, pass_name: str, steps: int, *, untimed: int) -> dict[str, Any]:
+        """Do steps of a pass; return their "seconds", "others" in cores, and "peak_memory" of the pass."""
+        _reset_peak()
+        others = disturbance.Others()
+        seconds = self._steps.block(pass_name, steps, untimed=untimed)
+        taken = others.cores()
+        memory = {
+            "host_bytes": self._host.after(pass_name, host_memory()),
+            "device_bytes": self._device.after(pass_name, self._steps.device_memory()),
+        }
+        return {"seconds": seconds, "others": taken, "peak_memory": memory}
 
 
 def main() -> int:
@@ -108,19 +128,14 @@ def main() -> int:
             order = Order(**json.loads(sys.stdin.readline()))
             steps, checked, facts = _ready(order)
             _answer(answers, status="ready", **facts)
-            peaks = DevicePeaks()
+            blocks = Blocks(steps)
             for line in sys.stdin:
                 asked = json.loads(line)
                 if "pass" not in asked:
                     _compare_again(order, steps, checked)
                     _answer(answers)
                     continue
-                others = disturbance.Others()
-                seconds = steps.block(asked["pass"], asked["steps"], untimed=asked["untimed"])
-                taken = others.cores()
-                device = peaks.after(asked["pass"], steps.device_memory())
-                memory = {"host_bytes": host_memory(), "device_bytes": device}
-                _answer(answers, seconds=seconds, others=taken, peak_memory=memory)
+                _answer(answers, **blocks.block(asked["pass"], asked["steps"], untimed=asked["untimed"]))
         except OutOfMemoryError as error:
             # Perhaps there is enough without the other variants: a failure is tried again alone.
             _answer(answers, status="failed", reason=str(error))

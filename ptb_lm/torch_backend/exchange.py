@@ -112,13 +112,20 @@ class Exchange(NoExchange):
     def _whole(self, window: Window) -> Tensor:
         """Return the embedding's whole gradient, summed over the ranks, [V, E].
 
-        It keeps the precision of the sum, which may be more than that of its terms.
+        It keeps the precision of the sum, which may be more than that of its terms. What the occurrences of a
+        word add on one rank is rounded to the wire's precision once.
         """
-        width = window.d_embedded.shape[1]
-        sums_VE = self._buffer("embedding", self._vocabulary_size * width).view(-1, width).zero_()
-        sums_VE.index_add_(0, window.ids, window.d_embedded.to(self._wire))
+        d_embedded = window.d_embedded
+        kept, width = torch.promote_types(self._wire, d_embedded.dtype), d_embedded.shape[1]
+        sums_VE = self._buffer("embedding", self._vocabulary_size * width).view(-1, width)
+        exact = torch.promote_types(kept, torch.float32)
+        if exact == self._wire:
+            sums_VE.zero_().index_add_(0, window.ids, d_embedded.to(exact))
+        else:
+            own_VE = sums_VE.new_zeros(sums_VE.shape, dtype=exact)
+            sums_VE.copy_(own_VE.index_add_(0, window.ids, d_embedded.to(exact)))
         self._sum(sums_VE)
-        return sums_VE.to(torch.promote_types(self._wire, window.d_embedded.dtype))
+        return sums_VE.to(kept)
 
     def _summed(self, gradients: Sequence[Tensor]) -> list[Tensor]:
         """Return gradients summed over the ranks, sent in one piece."""

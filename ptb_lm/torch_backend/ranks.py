@@ -41,7 +41,7 @@ def join(*, device: str, reduce_precision: str) -> "TorchRanks":
     """
     if "RANK" not in os.environ:
         raise UserError("TF_CONFIG is for --framework tensorflow; torchrun starts the processes of torch")
-    local = int(os.environ.get("LOCAL_RANK", "0"))
+    local = _local_rank()
     if device != "cpu" and gpu.is_seen():
         check_gpus(local + 1)
         torch.cuda.set_device(local)
@@ -55,6 +55,15 @@ def join(*, device: str, reduce_precision: str) -> "TorchRanks":
         first_line = str(error).partition("\n")[0]
         raise UserError(
             f"the {os.environ.get('WORLD_SIZE')} processes did not find each other: {first_line}"
+        ) from None
+
+
+def _local_rank() -> int:
+    try:
+        return int(os.environ.get("LOCAL_RANK", "0"))
+    except ValueError:
+        raise UserError(
+            f"LOCAL_RANK must be the number of a process, not {os.environ['LOCAL_RANK']!r}"
         ) from None
 
 

@@ -95,11 +95,8 @@ def report(result: dict[str, Any], directory: RunDirectory) -> None:
 
 def _final_epoch(result: dict[str, Any]) -> str:
     """Return the scores of the last epoch's weights, if they are not the best ones."""
-    if (
-        result["best_epoch"] == result["epochs"] or result.get("final_test_perplexity") is None
-    ):  # of an older run
+    final_valid = result.get("final_valid_perplexity")
+    best = result["best_epoch"], result["valid_perplexity"]
+    if final_valid is None or (result["epochs"], final_valid) == best:  # None: of an older run
         return ""
-    return (
-        f"; the last epoch's weights: test {result['final_test_perplexity']:.2f}, "
-        f"valid {result.get('final_valid_perplexity', 0):.2f}"
-    )
+    return f"; the last epoch's weights: test {result['final_test_perplexity']:.2f}, valid {final_valid:.2f}"

@@ -38,12 +38,14 @@ class Start:
         run: Its configuration.
         vocabulary: Its words.
         weights: Its best weights, by canonical name.
+        weights_sha256: Of the file that they are from.
     """
 
     directory: RunDirectory
     run: RunConfig
     vocabulary: Vocabulary
     weights: Arrays
+    weights_sha256: str
 
     @classmethod
     def read(cls, path: Path) -> "Start":
@@ -54,7 +56,13 @@ class Start:
         """
         directory = RunDirectory(path)
         run, vocabulary = directory.read_config(), directory.read_vocabulary()
-        return cls(directory, run, vocabulary, directory.read_weights(run, vocabulary))
+        before = None
+        while True:  # a run that still trains may replace its weights between the two looks at the file
+            weights = directory.read_weights(run, vocabulary)
+            digest = hashlib.sha256(directory.weights.read_bytes()).hexdigest()
+            if digest == before:
+                return cls(directory, run, vocabulary, weights, digest)
+            before = digest
 
     def config(self, given: Mapping[str, Any]) -> RunConfig:
         """Return the configuration of a new run that starts from this one, from the given flags by name.
@@ -128,7 +136,7 @@ class Start:
         result = self.directory.read_result() or {}
         return InitFrom(
             run=str(self.directory.path.absolute()),
-            weights_sha256=hashlib.sha256(self.directory.weights.read_bytes()).hexdigest(),
+            weights_sha256=self.weights_sha256,
             test_perplexity=result.get("test_perplexity"),
             new_words=len(data.vocabulary) - len(self.vocabulary),
         )

@@ -112,7 +112,7 @@ def train(arguments: argparse.Namespace, command_line: str, *, started: float, r
 def _built(asked: _Asked, ranks: Ranks) -> tuple[RunConfig, Corpus, backend.Backend, int]:
     """Return the run's configuration, its text, its model with the first weights, and how many these are."""
     ranks.check_divisible(asked.run.hyperparameters.batch_size)
-    run, corpus = ranks.alike(lambda: _with_text(asked), lambda made: processes.facts(*made))
+    run, corpus = ranks.alike(lambda: _with_text(asked), lambda made: processes.facts(*made, ranks))
     start = asked.start
     if start:
         run = dataclasses.replace(run, init_from=ranks.from_first(lambda: start.record(corpus)))

@@ -239,13 +239,14 @@ def with_global_batch(given: dict[str, Any], devices: int) -> dict[str, Any]:
     return given
 
 
-def facts(run: RunConfig, corpus: Corpus) -> Facts:
-    """Return what must be the same in all processes: program, text, configuration."""
+def facts(run: RunConfig, corpus: Corpus, ranks: Ranks) -> Facts:
+    """Return what must be the same in all processes: program, text, configuration, what is sent."""
     values = run.to_json()
     settings = {**values, **values["hyperparameters"]}
     return {
         "version": version(),
         "commit": str(host.environment()["commit"]),
         "corpus (SHA-256)": corpus.sha256[:12],
+        "reduce_precision": ranks.reduce_precision,
         **{name: str(value) for name, value in settings.items() if name not in OF_A_MACHINE},
     }

@@ -15,9 +15,10 @@ from typing import Any
 
 from ptb_lm import cli, signals, streams
 from ptb_lm.errors import DivergenceError, UserError
-from ptb_lm.training import processes, run_folder, seed_commands
+from ptb_lm.training import processes, run_data, run_folder, seed_commands
 from ptb_lm.training.fine_tuning import Start
 from ptb_lm.training.interrupt import StopRequest
+from ptb_lm.training.run_config import RunConfig
 from ptb_lm.training.run_directory import RunDirectory
 from ptb_lm.training.run_flags import new_config
 
@@ -46,10 +47,10 @@ def train(arguments: argparse.Namespace, train_one: TrainOne) -> int:
     start = Start.read(arguments.init_from) if "init_from" in given else None
     configured = start.config if start else new_config
     configs = {seed: configured({**given, "seed": seed}) for seed in seeds}  # refuses what is impossible
-    if start and len(seeds) > 1 and not configs[seeds[0]].hyperparameters.drops and not given.get(EXTEND):
+    if start and len(seeds) > 1 and not _draws(configs[seeds[0]], start, extend=EXTEND in given):
         raise UserError(
             "--seeds would train the same run for each seed: the weights are those of --init-from, and "
-            "without dropout nothing else is drawn"
+            f"without dropout{' or new words' * (EXTEND in given)} nothing else is drawn"
         )
     folder = arguments.run_dir or run_folder.made_first(run_folder.default_path(configs[seeds[0]]))
     again = shlex.join(
@@ -71,6 +72,14 @@ def train(arguments: argparse.Namespace, train_one: TrainOne) -> int:
     failed = [seed for seed, status in statuses.items() if status]
     _report([run for seed, run in runs.items() if seed not in failed], failed, folder)
     return max(statuses.values(), default=0)
+
+
+def _draws(config: RunConfig, start: Start, *, extend: bool) -> bool:
+    """Return whether a run from another's weights draws anything: masks, or weights of new words."""
+    if config.hyperparameters.drops or not extend:
+        return config.hyperparameters.drops
+    corpus = run_data.load_first(config, start.vocabulary, extend=True)
+    return len(corpus.vocabulary) > len(start.vocabulary)
 
 
 def _remove_if_empty(folder: Path) -> None:
@@ -106,6 +115,9 @@ def _one_after_the_other(commands: dict[int, list[str]], train_one: TrainOne) ->
         except DivergenceError as error:  # which says nothing of the others
             streams.tell(f"seed {seed}: {error}")
             statuses[seed] = DIVERGED
+        # A signal in a run's last moments lets it end, and is for those that are left.
+        if number < len(commands) and statuses[seed] <= 128 and (heard := signals.was_answered()):
+            raise signals.Stopped(heard)
         if statuses[seed] > 128:
             break
     return statuses

@@ -199,11 +199,14 @@ class Trainer:
         """Score the test split with the best weights, and with those of the last epoch, as the tutorial does.
 
         Nothing is saved any more: an interrupted test is done again from the state at the last epoch's end.
+        An epoch that was done again after a crash may have ended worse than the first time, whose weights are
+        kept: the best weights may then be of the last epoch's number and not of its end.
         """
         progress = self.progress
         weights = self.directory.read_weights(self.run, self.corpus.vocabulary)
         final: float | None = None
-        if progress.best_epoch != progress.epoch:
+        last = progress.epoch, progress.rows[-1]["valid_perplexity"]
+        if last != (progress.best_epoch, progress.best_perplexity):
             with self.averages.in_place(progress):
                 final = scoring.checked(
                     self._perplexity("test"), "the test split by the last epoch's weights"

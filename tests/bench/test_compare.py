@@ -45,6 +45,20 @@ def test_a_machine_that_is_twice_as_slow_has_the_same_ratios(tmp_path: Path) -> 
     assert any("not measured side by side" in line for line in lines)
 
 
+def test_a_verdict_by_rounds_alone_says_so(tmp_path: Path) -> None:
+    """The variants of B have a process each, in which they do all rounds."""
+    a = list(rounds(SPEEDS, seed=1))
+    processes = {variant: number for number, variant in enumerate(SPEEDS)}
+    b = [{**each, "process": processes[each["variant"]]} for each in rounds(SPEEDS, seed=2)]
+    lines = compared(tmp_path, a, b)
+    assert line_of(lines, "torch/basic")[4] == "baseline"
+    assert line_of(lines, "torch/block")[4] == "agree, by rounds"
+    assert any(line.startswith('A verdict "by rounds"') for line in lines)
+    again = compared(tmp_path, a, list(rounds(SPEEDS, seed=2)))
+    assert line_of(again, "torch/block")[4] == "agree"
+    assert not any("by rounds" in line for line in again)
+
+
 def test_how_often_the_same_is_called_different(tmp_path: Path) -> None:
     """At most 5 % of 600 ratios, by chance; three standard errors are 3 %: a benchmark's two go together."""
     differ = 0

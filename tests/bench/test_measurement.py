@@ -1,6 +1,7 @@
 """What a measurement says of a row beside its figures."""
 
 import dataclasses
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -98,6 +99,44 @@ def test_a_block_may_take_all_of_a_long_limit(tmp_path: Path, monkeypatch: pytes
     found = Measurement(options, SMALL, Record(tmp_path, {}), MACHINE, session="", command="")
     found.prepare(Variant("torch/cudnn", ""))
     assert asked == [7200.0 + process.TIMEOUT]
+
+
+@pytest.mark.parametrize("enough_alone", [True, False])
+def test_what_fails_beside_others_is_tried_again_alone(
+    enough_alone: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alive: list[str] = []
+
+    class Process:
+        def __init__(self, *arguments: str, **more: Any) -> None:
+            self.variant = ""
+
+        def ask(self, line: str) -> dict[str, Any]:
+            self.variant = json.loads(line)["variant"]
+            alive.append(self.variant)
+            fails = self.variant == "torch/block" and (len(alive) > 1 or not enough_alone)
+            return {"status": "failed", "reason": "no memory"} if fails else {}
+
+        def stderr(self) -> str:
+            return "what it wrote"
+
+        def close(self) -> None:
+            alive.remove(self.variant)
+
+    monkeypatch.setattr(process, "Process", Process)
+    found = measurement(tmp_path, MACHINE)
+    assert found.prepare(Variant("torch/cudnn", "")) is not None
+    greedy = found.prepare(Variant("torch/block", ""))
+    logs = [log.read_text() for log in tmp_path.glob("failures/*")]
+    if enough_alone:
+        assert greedy is not None
+        assert alive == ["torch/block"]
+        assert (found.record.rows, logs) == ([], [])
+    else:
+        assert greedy is None
+        assert alive == []
+        assert [(each.variant, each.reason) for each in found.record.rows] == [("torch/block", "no memory")]
+        assert logs == ["what it wrote"]
 
 
 def row(index: int, seconds: float) -> Row:

@@ -11,7 +11,7 @@ import pytest
 from ptb_lm.bench import check, worker
 from ptb_lm.bench.check.bounds import BOUNDS
 from ptb_lm.bench.timed_steps import WINDOWS, LanguageSteps
-from ptb_lm.bench.worker import DevicePeaks, Order
+from ptb_lm.bench.worker import Order, Peaks
 from ptb_lm.bench.workloads import LanguageTask
 from ptb_lm.data import corpus
 from ptb_lm.errors import UserError
@@ -45,6 +45,34 @@ def test_memory_is_that_of_all_processes_of_a_variant() -> None:
         [sys.executable, "-c", MEMORY], start_new_session=True, capture_output=True, text=True, check=True
     )
     assert 300e6 < int(done.stdout) < 350e6
+
+
+PASSES = """
+from ptb_lm.bench.worker import Blocks
+
+class Steps:
+    def block(self, pass_name, steps, *, untimed):
+        held = bytearray({"train": 300_000_000, "forward": 1}[pass_name])
+        return 1.0
+
+    def device_memory(self):
+        return None
+
+blocks = Blocks(Steps())
+for pass_name in ("train", "forward", "train", "forward"):
+    print(blocks.block(pass_name, 1, untimed=0)["peak_memory"]["host_bytes"])
+"""
+
+
+@pytest.mark.slow  # starts a process
+@pytest.mark.skipif(sys.platform != "linux", reason="needs Linux's /proc")
+def test_each_pass_has_its_own_peak_of_host_memory() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", PASSES], start_new_session=True, capture_output=True, text=True, check=True
+    )
+    train, forward, again, last = map(int, done.stdout.split())
+    assert train - forward > 250e6
+    assert again - last > 250e6
 
 
 def order(variant: str) -> Order:
@@ -133,13 +161,13 @@ def test_a_precision_that_a_cpu_lacks_is_told() -> None:
 
 
 def test_each_pass_has_its_own_peak_from_its_first_step_on() -> None:
-    peaks = DevicePeaks()
+    peaks = Peaks()
     assert peaks.after("train", 900) == 900  # the warm-up, in which libraries allocate
     assert peaks.after("forward", 300) == 300
     assert peaks.after("train", 700) == 900
     assert peaks.after("forward", 400) == 400
 
 
-def test_a_cpu_has_none() -> None:
-    peaks = DevicePeaks()
+def test_a_cpu_has_no_memory_of_a_device() -> None:
+    peaks = Peaks()
     assert peaks.after("train", None) is None

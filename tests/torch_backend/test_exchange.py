@@ -8,8 +8,14 @@ import pytest
 import rank_program
 import scaling
 import together
+import torch
+import torch.distributed as dist
 
 from ptb_lm.model.config import SMALL
+from ptb_lm.torch_backend.exchange import Exchange
+from ptb_lm.torch_backend.precision import PRECISIONS
+from ptb_lm.torch_backend.ranks import TorchRanks
+from ptb_lm.torch_backend.window import Window
 
 pytestmark = pytest.mark.slow
 
@@ -84,6 +90,23 @@ def test_several_ranks_compute_what_one_does(size: int, name: str) -> None:
     # No rank drifts from the others: the same numbers, the same weights, to the bit.
     for other in others:
         assert other == first
+
+
+def test_what_a_frequent_word_adds_is_rounded_once() -> None:
+    """Added one by one in bfloat16, what comes last is lost beside the sum."""
+    store, device = dist.HashStore(), torch.device("cpu")
+    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+    try:
+        ranks = TorchRanks(store, 0, 1, reduce_precision="bf16")
+        exchange = Exchange(ranks, device=device, precision=PRECISIONS["fp32"], vocabulary_size=5)
+        d_embedded = torch.rand(1000, 3, generator=torch.Generator().manual_seed(1))
+        window = Window(torch.zeros(1000), torch.full((1000,), 2), d_embedded, [])
+        whole_VE = exchange._whole(window).numpy()
+    finally:
+        dist.destroy_process_group()
+    half_a_unit = 2.0**-9
+    np.testing.assert_allclose(whole_VE[2], d_embedded.double().sum(0), rtol=half_a_unit)
+    assert not np.delete(whole_VE, 2, axis=0).any()
 
 
 @pytest.mark.parametrize("size", [2, 4])

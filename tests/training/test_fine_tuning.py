@@ -1,7 +1,9 @@
 """--init-from: a run that begins with the weights of another."""
 
 import hashlib
+import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from ptb_lm import evaluate, train
 from ptb_lm.data import corpus
 from ptb_lm.model import parameters
 from ptb_lm.model.cells import CELLS
+from ptb_lm.training import tensors
 from ptb_lm.training.fine_tuning import Start
 from ptb_lm.training.run_directory import RunDirectory
 
@@ -80,6 +83,27 @@ def test_the_result_says_from_where_it_came(texts: Path, run: Path, tmp_path: Pa
         "new_words": 0,
     }
     assert runs.metrics(tuned)[0]["learning_rate"] == runs.metrics(run)[0]["learning_rate"] / 2
+
+
+def test_the_digest_is_of_the_weights_that_were_read(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though the run that they are of trains on, and writes better ones."""
+    moving, better = shutil.copytree(run, tmp_path / "moving"), tmp_path / "better.safetensors"
+    path, read = moving / "weights.safetensors", RunDirectory.read_weights
+    arrays, metadata = tensors.load(path)
+    tensors.save(better, {**arrays, "softmax.bias": np.full_like(arrays["softmax.bias"], 0.25)}, metadata)
+
+    def read_and_replace(self: RunDirectory, *given: Any) -> Any:
+        weights = read(self, *given)
+        if better.exists():
+            better.replace(path)
+        return weights
+
+    monkeypatch.setattr(RunDirectory, "read_weights", read_and_replace)
+    start = Start.read(moving)
+    assert start.weights_sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
+    assert (start.weights["softmax.bias"] == 0.25).all()
 
 
 def test_new_words_become_unk_and_are_counted(

@@ -83,6 +83,7 @@ def found(folder: Path) -> dict[str, list[dict[str, Any]]]:
         "other rate": {
             "arguments": [arguments(folder, "no", "--learning-rate", rate) for rate in ("1.0", "0.5")]
         },
+        "other sums": {"arguments": arguments(folder, "no"), "sends": {"1": "bf16"}},
         "other commit": {"arguments": arguments(folder, "no"), "commit": {"1": "0123abc"}},
         "there already": {"arguments": arguments(folder, "one")},
         "in peace": {
@@ -180,6 +181,7 @@ def test_each_draws_masks_of_its_own(folder: Path, found: dict[str, list[dict[st
         ("other text", r"rank 1 of 2 \(on .*\) has another corpus .* than rank 0"),
         ("no text", r"rank 1 of 2 \(on .*\): .*missing"),
         ("other rate", r"rank 1 of 2 \(on .*\) has another learning_rate than rank 0 .*: 0.5, not 1.0"),
+        ("other sums", r"rank 1 of 2 \(on .*\) has another reduce_precision than .*: bf16, not fp32"),
         ("other commit", r"rank 1 of 2 \(on .*\) has another commit than .*: 0123abc, not the same"),
         ("there already", r"the run directory .* exists"),
     ],

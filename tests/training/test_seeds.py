@@ -17,6 +17,7 @@ import runs
 from ptb_lm import files, signals, train
 from ptb_lm.model.choice import MAX_SEED
 from ptb_lm.training import run_folder, seed_commands, seeds, trainer
+from ptb_lm.training.interrupt import StopRequest
 from ptb_lm.training.run_directory import RunDirectory
 
 pytestmark = pytest.mark.slow
@@ -287,6 +288,8 @@ def test_seeds_that_change_nothing_are_refused(
     flags = ["--data", str(data), "--init-from", str(alone[1]), "--seeds", "1", "2"]
     problem = refused(capsys, *flags, "--run-dir", str(tmp_path / "tuned"))
     assert "--seeds would train the same run for each seed" in problem
+    problem = refused(capsys, *flags, "--extend-vocabulary", "--run-dir", str(tmp_path / "tuned"))
+    assert problem.endswith("without dropout or new words nothing else is drawn"), "the text has none"
     assert not (tmp_path / "tuned").exists()
 
 
@@ -370,6 +373,32 @@ def test_the_exit_status_is_of_the_signal(
     with signals.heard("train"):
         assert seeds.train(arguments, train_one) == 128 + number
     assert capsys.readouterr().err.startswith("all seeds continue with: ")
+
+
+def test_a_signal_at_the_end_of_a_run_is_for_those_that_are_left(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The run ends all the same: it has nothing left to save. After the last one there is nothing to stop."""
+    trained = []
+
+    def train_one(command: list[str]) -> int:
+        trained.append(command[command.index("--seed") + 1])
+        with StopRequest():
+            if trained[-1] == "2":
+                signal.raise_signal(signal.SIGTERM)
+        return 0
+
+    def run(*seed_numbers: str) -> int:
+        trained.clear()
+        given = ["--seeds", *seed_numbers, "--run-dir", str(tmp_path / "run")]
+        with signals.heard("train"):
+            return seeds.train(train._parser().parse_args(given), train_one)
+
+    assert run("1", "2", "3") == 143
+    assert trained == ["1", "2"]
+    assert "all seeds continue with: python -m ptb_lm.train " in capsys.readouterr().err
+    assert run("1", "2") == 0
+    assert trained == ["1", "2"]
 
 
 def test_the_folder_of_a_run_is_not_one_of_seeds(

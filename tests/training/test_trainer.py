@@ -420,8 +420,13 @@ def test_resume_with_more_epochs_equals_a_longer_run(
     assert_equal_runs(run, expected)
 
 
+@pytest.mark.parametrize("epochs", [1, 2])
 def test_best_weights_written_before_a_crash_keep_their_numbers(
-    text_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    epochs: int,
+    text_folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Killed between the best weights and the state, and resumed with a rate that makes the epoch worse."""
     run, write = tmp_path / "run", RunDirectory.write_state
@@ -434,10 +439,14 @@ def test_best_weights_written_before_a_crash_keep_their_numbers(
     with monkeypatch.context() as patch:
         patch.setattr(RunDirectory, "write_state", write_or_die)
         with pytest.raises(Killed):
-            main(arguments(text_folder, run))
+            main(arguments(text_folder, run, "--epochs", str(epochs)))
     assert main(["--resume", str(run), "--learning-rate", "0.001"]) == 0
     best = result(run)
-    capsys.readouterr()
+    assert best["final_valid_perplexity"] > best["valid_perplexity"]
+    assert best["final_test_perplexity"] > best["test_perplexity"], "of other weights"
+    assert (
+        f"; the last epoch's weights: test {best['final_test_perplexity']:.2f}, " in capsys.readouterr().out
+    )
     assert evaluate.main([str(run), "--split", "valid"]) == 0
     assert f"valid perplexity {best['valid_perplexity']:.4f}" in capsys.readouterr().out
     assert best["best_epoch"] == 1

@@ -22,6 +22,10 @@ _CAVEATS = (
     "Times of A and B were not measured side by side: machine, load and temperature differ as well as what "
     "is compared, and no interval covers that. Only the ratios are paired.",
 )
+_BY_ROUNDS = (
+    'A verdict "by rounds" rests on fewer than three processes in A or B. What differs between processes is '
+    "then not in the interval, which may be too narrow."
+)
 
 # Facts of an environment that tell two benchmarks apart.
 _TELLING = ("cpu", "processor", "device", "torch", "tensorflow", "commit")
@@ -55,7 +59,14 @@ class _Pair:
         """The answer in a word or two."""
         if self.is_baseline:
             return "baseline"
-        return {True: "agree", False: "differ", None: "no interval"}[self.agrees]
+        verdict = {True: "agree", False: "differ", None: "no interval"}[self.agrees]
+        return f"{verdict}, by rounds" if self.is_by_rounds else verdict
+
+    @property
+    def is_by_rounds(self) -> bool:
+        """Whether there is an interval that leaves out what differs between processes."""
+        ratios = self.a.ratio, self.b.ratio
+        return self.agrees is not None and any(ratio and ratio.unit == "round" for ratio in ratios)
 
 
 def compare(a: Path, b: Path) -> str:
@@ -95,7 +106,8 @@ def _markdown(a: Path, b: Path) -> Iterator[str]:
         yield "## Left out\n"
         yield "".join(f"- {markdown_text(each)}\n" for each in left_out)
     yield "## How to read this\n"
-    yield from (f"{caveat}\n" for caveat in _CAVEATS)
+    by_rounds = any(pair.is_by_rounds for _, pairs in compared for pair in pairs)
+    yield from (f"{caveat}\n" for caveat in (*_CAVEATS, *([_BY_ROUNDS] if by_rounds else [])))
 
 
 def _key(group: Group) -> tuple[str, str, str]:
