@@ -56,13 +56,12 @@ class Start:
         """
         directory = RunDirectory(path)
         run, vocabulary = directory.read_config(), directory.read_vocabulary()
-        before = None
-        while True:  # a run that still trains may replace its weights between the two looks at the file
+        while True:  # a run that still trains may replace the file between the two looks at it
+            before = _identity(directory.weights)
             weights = directory.read_weights(run, vocabulary)
             digest = hashlib.sha256(directory.weights.read_bytes()).hexdigest()
-            if digest == before:
+            if _identity(directory.weights) == before:
                 return cls(directory, run, vocabulary, weights, digest)
-            before = digest
 
     def config(self, given: Mapping[str, Any]) -> RunConfig:
         """Return the configuration of a new run that starts from this one, from the given flags by name.
@@ -152,3 +151,12 @@ class Start:
             _, new = np.split(drawn[name], [known], axis=axis)
             weights[name] = np.concatenate([weights[name], new], axis=axis)
         return weights
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Return what another file in this place would not have; None if there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns

@@ -47,10 +47,11 @@ def train(arguments: argparse.Namespace, train_one: TrainOne) -> int:
     start = Start.read(arguments.init_from) if "init_from" in given else None
     configured = start.config if start else new_config
     configs = {seed: configured({**given, "seed": seed}) for seed in seeds}  # refuses what is impossible
-    if start and len(seeds) > 1 and not _draws(configs[seeds[0]], start, extend=EXTEND in given):
+    extend = bool(given.get(EXTEND))
+    if start and len(seeds) > 1 and not _draws(configs[seeds[0]], start, extend=extend):
         raise UserError(
             "--seeds would train the same run for each seed: the weights are those of --init-from, and "
-            f"without dropout{' or new words' * (EXTEND in given)} nothing else is drawn"
+            f"without dropout{' or new words' * extend} nothing else is drawn"
         )
     folder = arguments.run_dir or run_folder.made_first(run_folder.default_path(configs[seeds[0]]))
     again = shlex.join(
@@ -115,11 +116,11 @@ def _one_after_the_other(commands: dict[int, list[str]], train_one: TrainOne) ->
         except DivergenceError as error:  # which says nothing of the others
             streams.tell(f"seed {seed}: {error}")
             statuses[seed] = DIVERGED
-        # A signal in a run's last moments lets it end, and is for those that are left.
-        if number < len(commands) and statuses[seed] <= 128 and (heard := signals.was_answered()):
-            raise signals.Stopped(heard)
         if statuses[seed] > 128:
             break
+        # A signal in a run's last moments lets it end, and is for those that are left.
+        if number < len(commands) and (heard := signals.was_answered()):
+            raise signals.Stopped(heard)
     return statuses
 
 

@@ -93,3 +93,14 @@ def test_a_step_takes_what_the_least_of_the_warm_up_took(seconds: tuple[float, .
     assert worker.warm_up("train", steps=5, limit=1.0) is warm_up
     assert len(asked) == 1, "once"
     assert (warm_up.step_seconds, warm_up.warm_up_seconds) == (a_step, sum(seconds))
+
+
+def test_its_memory_is_that_of_its_largest_pass() -> None:
+    worker, peaks = Worker.__new__(Worker), iter([500, 900, 300])
+    worker.memory = 0
+    worker._ask = lambda line: {"peak_memory": {"host_bytes": next(peaks)}}  # type: ignore[method-assign]
+    found = []
+    for pass_name in ("forward", "train", "forward"):
+        worker.block(pass_name, 1)
+        found.append(worker.memory)
+    assert found == [500, 900, 900]
