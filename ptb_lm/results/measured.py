@@ -33,8 +33,8 @@ def where(summary: Summary, folder: Path, framework: str = "torch") -> str:
     if not any(result.blocks for group in summary.groups for result in group.results):
         raise UserError(f"{folder}: nothing was measured")
     facts = {name: "/".join(values) for name, values in summary.environment.items()}
-    on_cpu = facts["device"].startswith("cpu")
-    machine = f"{facts['processor']}, {facts['cores']} cores" if on_cpu else facts["device"]
+    cores = [f"{facts['cores']} cores"] if _on_cpu(facts) and "cores" in facts else []
+    machine = ", ".join([_machine(facts), *cores])
     version = [f"{framework} {facts[framework]}"] if framework in facts else []
     commits = distinct(commit.partition(" ")[0][:7] for commit in summary.environment.get("commit", ()))
     return ", ".join([machine, *version, f"commit {' and '.join(commits) or 'unknown'}"])
@@ -60,13 +60,19 @@ def _row(folder: Path) -> list[str] | None:
     for row in measured:
         variants[row.workload, row.variant].add(row.process)
     counts = {len(processes) for processes in variants.values()}
-    environment = measured[0].environment
-    device = environment.get("device", "cpu")
-    processor = environment.get("processor", environment.get("cpu", ""))  # as earlier versions called it
     return [
         f"[{folder.name}]({folder.name}/report.md)",
         ", ".join(filter(None, commits)),
-        processor if device.startswith("cpu") else device,
+        _machine(measured[0].environment),
         measured[0].time.partition("T")[0],
         f"{min(counts)}" if len(counts) == 1 else f"{min(counts)} to {max(counts)}",
     ]
+
+
+def _machine(facts: Mapping[str, str]) -> str:
+    # Earlier versions called the processor cpu.
+    return facts.get("processor", facts.get("cpu", "")) if _on_cpu(facts) else facts["device"]
+
+
+def _on_cpu(facts: Mapping[str, str]) -> bool:
+    return facts.get("device", "cpu").startswith("cpu")

@@ -18,6 +18,7 @@ from ptb_lm.bench.reporting.publication import Figure, Source
 from ptb_lm.bench.rows import FILE
 from ptb_lm.bench.summary import summarise
 from ptb_lm.results.markdown import table
+from ptb_lm.results.measured import where
 from ptb_lm.training.run_directory import RunDirectory
 
 PART = "published figures"
@@ -89,7 +90,7 @@ class Row(NamedTuple):
 
 
 def markdown(results: Path) -> str:
-    """Return a table for each document.
+    """Return a table for each document, below a list of where the benchmarks that they quote were measured.
 
     Args:
         results: The folder with what is kept.
@@ -102,17 +103,20 @@ def markdown(results: Path) -> str:
     found = (_figures(kept), _pictures(kept), _claims(kept), _perplexities(results), _templates(results))
     for source, row in itertools.chain(*found):
         of_documents.setdefault(source.name, []).append(row)
-    return "\n".join(
+    tables = [
         f"### [{source.name}]({source.url})\n\n{table(TITLES, of_documents[source.name])}"
         for source in published.SOURCES
         if source.name in of_documents
-    )
+    ]
+    return "\n".join([*kept.machines(), *tables])
 
 
 class _Kept:
     """The benchmarks in a folder of results, each read once."""
 
     def __init__(self, results: Path) -> None:
+        self._results = results
+        self._quoted: dict[str, None] = {}  # folders, in the order of their rows
         self._summaries: dict[str, Summary] = {}
         names = [*FOLDERS.values(), *SECOND_FOLDERS.values()]
         for folder in dict.fromkeys(f"{name}-{device}" for name in names for device in DEVICES):
@@ -143,6 +147,7 @@ class _Kept:
         for folder, group, result in self.found(workload, pass_name, variant):
             cut = f" ({', '.join(group.cuts)})" if group.cuts else ""
             by = f", by {result.engine.replace('; ', ', ')}" if _is_another(variant, result) else ""
+            self._quoted[folder] = None
             cells.append(f"[{_of(group, result, rate=rate)}{cut}{by}]({folder}/report.md)")
         return "; ".join(cells) or self._why_not(workload, pass_name, variant)
 
@@ -154,6 +159,15 @@ class _Kept:
         cuts = [group.cuts for _, group, _ in self.found(workload, pass_name, variant)] or [[]]
         batches = [[f" --batch-size {found[1]}" for cut in of if (found := CUT.match(cut))] for of in cuts]
         return "; ".join(dict.fromkeys(f"`{command}{''.join(batch)}`" for batch in batches))
+
+    def machines(self) -> Iterator[str]:
+        """Yield a list of the machines and commits of what `shown` has quoted, if there is any."""
+        alike: dict[str, list[str]] = {}
+        for folder in self._quoted:
+            place = where(self._summaries[folder], self._results / folder)
+            alike.setdefault(place, []).append(f"[{folder}]({folder}/report.md)")
+        if alike:
+            yield "".join(f"- {place}: {', '.join(folders)}\n" for place, folders in alike.items())
 
     def _why_not(self, workload: str, pass_name: str, variant: str) -> str:
         """Return why a variant was not measured, as far as rows say it."""

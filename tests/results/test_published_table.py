@@ -104,6 +104,35 @@ def test_what_takes_too_long_at_the_full_batch_is_looked_for_among_fewer_rows(tm
     assert rows(tmp_path)[name][-1] == "[250 ms](bench-acoustic-deep-cpu/report.md)"
 
 
+def test_the_machines_of_what_is_quoted_come_first(tmp_path: Path) -> None:
+    facts = {
+        **bench_rows.ENVIRONMENT,
+        "processor": "A Xeon",
+        "device": "cpu",
+        "cores": 2,
+        "commit": "0123456789",
+    }
+    here = {"environment": facts}
+    short = {"suite": "acoustic", "workload": "1x320-CE-short", "variant": "torch/cudnn"}
+    bench_rows.write(
+        tmp_path / "bench-ptb-cpu", [bench_rows.row(suite="ptb", variant="tensorflow/basic", **here)]
+    )
+    bench_rows.write(tmp_path / "bench-acoustic-short-cpu", [bench_rows.row(**short, **here)])
+    of_no_row = bench_rows.row(suite="scaling", workload="medium", variant="torch/basic", **here)
+    bench_rows.write(tmp_path / "bench-scaling-cpu", [of_no_row])
+    gpu = {**facts, "device": "A GPU", "commit": "fedcba9876"}
+    bench_rows.write(tmp_path / "bench-acoustic-short-cuda", [bench_rows.row(**short, environment=gpu)])
+    torch = bench_rows.ENVIRONMENT["torch"]
+    above = published_table.markdown(tmp_path).partition("\n\n")[0].splitlines()
+    assert above == [
+        f"- A Xeon, 2 cores, torch {torch}, commit 0123456: [bench-ptb-cpu](bench-ptb-cpu/report.md), "
+        "[bench-acoustic-short-cpu](bench-acoustic-short-cpu/report.md)",
+        f"- A GPU, torch {torch}, commit fedcba9: "
+        "[bench-acoustic-short-cuda](bench-acoustic-short-cuda/report.md)",
+    ]
+    assert not published_table.markdown(Path("nowhere")).startswith("-")
+
+
 def test_a_row_says_why_it_was_not_measured(tmp_path: Path) -> None:
     short = {"suite": "acoustic", "workload": "1x320-CE-short", "variant": "keras-tensorflow/cudnn"}
     why = bench_rows.unmeasured("unavailable", "there is no cuDNN on a CPU", **short)
