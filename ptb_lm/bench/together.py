@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from ptb_lm import host
 from ptb_lm.data.text import Ids
 from ptb_lm.model import backend
-from ptb_lm.model.backend import Loss, State
+from ptb_lm.model.backend import Arrays, Loss, State
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
 from ptb_lm.model.dropout import Masks
@@ -61,6 +61,14 @@ class Rank:
             x_BT[self.rows], y_BT[self.rows], self.state, learning_rate=learning_rate
         )
         return loss
+
+    def export_training_state(self) -> Arrays:
+        """Return the carried state and the dropout streams of all ranks."""
+        return self.model.export_training_state(self.state)
+
+    def load_training_state(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Set what `export_training_state` returned."""
+        self.state = self.model.load_training_state(arrays)
 
     def next_masks(self, batch: int, steps: int) -> Masks[NDArray[np.bool_]]:
         """Return what dropout will keep in the next window of all ranks."""
@@ -129,6 +137,17 @@ class Together:
         """Do a training step in each process."""
         self._tell("train_step", x_BT, y_BT, learning_rate)
         return None, self.rank.train_step(x_BT, y_BT, learning_rate)
+
+    def export_training_state(self, state: State) -> Arrays:
+        """Return the state that all processes carry, and their dropout streams."""
+        self._tell("export_training_state")
+        return self.rank.export_training_state()
+
+    def load_training_state(self, arrays: Mapping[str, NDArray[Any]]) -> State:
+        """Set in each process what `export_training_state` returned."""
+        self._tell("load_training_state", dict(arrays))
+        self.rank.load_training_state(arrays)
+        return None
 
     def next_masks(self, batch: int, steps: int) -> Masks[NDArray[np.bool_]]:
         """Return what dropout will keep in the next training window."""
