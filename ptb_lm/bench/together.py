@@ -64,7 +64,8 @@ class Rank:
 
     def export_training_state(self) -> Arrays:
         """Return the carried state and the dropout streams of all ranks."""
-        return self.model.export_training_state(self.state)
+        exported: Arrays = self.model.export_training_state(self.state)
+        return exported
 
     def load_training_state(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Set what `export_training_state` returned."""
