@@ -1,4 +1,4 @@
-"""Several processes as one variant: the check compares them, dropout and all, before and after other steps."""
+"""Several processes as one variant: the check compares them, dropout and all, and again after other steps."""
 
 import os
 import subprocess
@@ -10,6 +10,7 @@ from support import ROOT
 # In a process of its own: the first rank joins the others there.
 PROGRAM = """
 import sys
+import numpy as np
 from ptb_lm.bench.registries import LANGUAGE_MODELS
 from ptb_lm.bench.variants import Variant
 from ptb_lm.bench.workloads import LanguageTask
@@ -19,7 +20,20 @@ from support import checked_twice
 config = Config(num_layers=2, hidden_size=7, num_steps=4, batch_size=6, keep_prob=float(sys.argv[2]))
 task = LanguageTask(config=config, vocabulary_size=60)
 build = Variant(sys.argv[1], "").builder(LANGUAGE_MODELS, device="cpu", precision="fp32", seed=1)
-print(checked_twice(task, build).what["dropout"])
+built = []  # once: the ranks join but once
+def kept(*arguments):
+    built.append(build(*arguments))
+    return built[-1]
+print(checked_twice(task, kept).what["dropout"])
+
+# The second comparison has the masks of the first: each rank goes back to them.
+(model,) = built
+begun = model.export_training_state(model.zero_state(config.batch_size))
+before = model.next_masks(config.batch_size, config.num_steps).units
+window = np.ones((config.batch_size, config.num_steps), dtype=np.int32)
+model.train_step(window, window, model.load_training_state(begun), learning_rate=0.1)
+model.load_training_state(begun)
+np.testing.assert_equal(model.next_masks(config.batch_size, config.num_steps).units, before)
 """
 
 
