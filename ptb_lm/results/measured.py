@@ -34,10 +34,9 @@ def where(summary: Summary, folder: Path, framework: str = "torch") -> str:
         raise UserError(f"{folder}: nothing was measured")
     facts = {name: "/".join(values) for name, values in summary.environment.items()}
     cores = [f"{facts['cores']} cores"] if _on_cpu(facts) and "cores" in facts else []
-    machine = ", ".join([_machine(facts), *cores])
     version = [f"{framework} {facts[framework]}"] if framework in facts else []
     commits = distinct(commit.partition(" ")[0][:7] for commit in summary.environment.get("commit", ()))
-    return ", ".join([machine, *version, f"commit {' and '.join(commits) or 'unknown'}"])
+    return ", ".join([_machine(facts), *cores, *version, f"commit {' and '.join(commits) or 'unknown'}"])
 
 
 def of_study(facts: Mapping[str, Any]) -> str:
@@ -71,7 +70,7 @@ def _row(folder: Path) -> list[str] | None:
 
 def _machine(facts: Mapping[str, str]) -> str:
     # Earlier versions called the processor cpu.
-    return facts.get("processor", facts.get("cpu", "")) if _on_cpu(facts) else facts["device"]
+    return facts.get("processor", facts.get("cpu", "a CPU")) if _on_cpu(facts) else facts["device"]
 
 
 def _on_cpu(facts: Mapping[str, str]) -> bool:

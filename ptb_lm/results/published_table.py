@@ -108,7 +108,7 @@ def markdown(results: Path) -> str:
         for source in published.SOURCES
         if source.name in of_documents
     ]
-    return "\n".join([*kept.machines(), *tables])
+    return "\n".join(filter(None, [kept.machines(), *tables]))
 
 
 class _Kept:
@@ -160,14 +160,13 @@ class _Kept:
         batches = [[f" --batch-size {found[1]}" for cut in of if (found := CUT.match(cut))] for of in cuts]
         return "; ".join(dict.fromkeys(f"`{command}{''.join(batch)}`" for batch in batches))
 
-    def machines(self) -> Iterator[str]:
-        """Yield a list of the machines and commits of what `shown` has quoted, if there is any."""
+    def machines(self) -> str:
+        """Return a list of the machines and commits of what `shown` has quoted so far."""
         alike: dict[str, list[str]] = {}
         for folder in self._quoted:
             place = where(self._summaries[folder], self._results / folder)
             alike.setdefault(place, []).append(f"[{folder}]({folder}/report.md)")
-        if alike:
-            yield "".join(f"- {place}: {', '.join(folders)}\n" for place, folders in alike.items())
+        return "".join(f"- {place}: {', '.join(folders)}\n" for place, folders in alike.items())
 
     def _why_not(self, workload: str, pass_name: str, variant: str) -> str:
         """Return why a variant was not measured, as far as rows say it."""

@@ -26,14 +26,19 @@ def kept(*arguments):
     return built[-1]
 print(checked_twice(task, kept).what["dropout"])
 
-# The second comparison has the masks of the first: each rank goes back to them.
+# The second comparison begins where the first did: each rank goes back to its masks and its carried state.
 (model,) = built
-begun = model.export_training_state(model.zero_state(config.batch_size))
-before = model.next_masks(config.batch_size, config.num_steps).units
-window = np.ones((config.batch_size, config.num_steps), dtype=np.int32)
-model.train_step(window, window, model.load_training_state(begun), learning_rate=0.1)
-model.load_training_state(begun)
-np.testing.assert_equal(model.next_masks(config.batch_size, config.num_steps).units, before)
+x, y = np.random.default_rng(3).integers(60, size=(2, config.batch_size, config.num_steps), dtype=np.int32)
+model.train_step(x, y, model.zero_state(config.batch_size), learning_rate=0.1)
+weights, begun = model.export_weights(), model.export_training_state(None)
+again = []
+for _ in range(2):
+    model.load_weights(weights)
+    state = model.load_training_state(begun)
+    again.append((model.next_masks(config.batch_size, config.num_steps).units, *model.read([
+        model.train_step(x, y, state, learning_rate=0.1)[1]])))
+np.testing.assert_equal(again[1][0], again[0][0])
+assert again[1][1] == again[0][1], again
 """
 
 
