@@ -32,9 +32,11 @@ x, y = np.random.default_rng(3).integers(60, size=(2, config.batch_size, config.
 model.train_step(x, y, model.zero_state(config.batch_size), learning_rate=0.1)
 weights, begun = model.export_weights(), model.export_training_state(None)
 again = []
-for _ in range(2):
-    model.load_weights(weights)
-    state = model.load_training_state(begun)
+for goes_back in (False, True):
+    state = None
+    if goes_back:
+        model.load_weights(weights)
+        state = model.load_training_state(begun)
     again.append((model.next_masks(config.batch_size, config.num_steps).units, *model.read([
         model.train_step(x, y, state, learning_rate=0.1)[1]])))
 np.testing.assert_equal(again[1][0], again[0][0])
