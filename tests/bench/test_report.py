@@ -563,7 +563,7 @@ def test_a_run_that_resolves_little_warns(tmp_path: Path) -> None:
 # Whose tables are those of today's code; they lack what is said above and below the tables since.
 REPORTS = (
     "quick",
-    "quick-again",
+    "quick-again-xeon",
     "ptb",
     "stacked-lm",
     "optimisations-small",
