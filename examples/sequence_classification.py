@@ -99,7 +99,7 @@ def train(chosen: argparse.Namespace) -> int:
     )
     folder = chosen.log_dir or files.home() / "checkpoints" / time.strftime("%Y%m%d-%H%M%S-turns")
     folder.mkdir(parents=True, exist_ok=True)
-    print(f"{parameters.count(best_weights):,} parameters, {model.engine}; tensorboard --logdir {folder}")
+    print(f"{parameters.count(best_weights):,} parameters; tensorboard --logdir {folder}")
 
     best_loss, best_epoch = math.inf, 0
     rng = np.random.default_rng(chosen.seed)
@@ -109,6 +109,8 @@ def train(chosen: argparse.Namespace) -> int:
             row = {"train/loss": float(np.mean(model.read(losses)))}
             row |= {f"valid/{name}": value for name, value in measure(model, valid).items()}
             scalars.add(row, epoch)
+            if epoch == 1:
+                print(f"computed by {model.engine}")  # which depends on the batches
             print(f"epoch {epoch}: " + ", ".join(f"{name} {value:.4f}" for name, value in row.items()))
             if row["valid/loss"] < best_loss:
                 best_loss, best_epoch, best_weights = row["valid/loss"], epoch, model.export_weights()

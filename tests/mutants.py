@@ -107,6 +107,19 @@ class BiasDropped(Wrapped):
         return of_layer(name) and name.endswith("bias")
 
 
+class RecurrenceIgnored(Wrapped):
+    """It has no recurrent kernels."""
+
+    def inwards(self, weights: Weights) -> dict[str, np.ndarray]:
+        return {name: 0 * w if self._is_recurrent(name) else w for name, w in weights.items()}
+
+    def outwards(self, weights: Weights) -> dict[str, np.ndarray]:
+        return {name: w + self.loaded[name] if self._is_recurrent(name) else w for name, w in weights.items()}
+
+    def _is_recurrent(self, name: str) -> bool:
+        return of_layer(name) and name.endswith("recurrent_kernel")
+
+
 class TopLayerSkipped(Wrapped):
     """It leaves the top layer out; its weights stay as they were loaded."""
 

@@ -1,27 +1,53 @@
 """Where and when the benchmark's folders in results/ were measured: a line of one, and a table of all."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ptb_lm.bench import rows
 from ptb_lm.bench.findings import Summary, distinct
+from ptb_lm.bench.intervals import Ratio
+from ptb_lm.bench.reporting import formats
+from ptb_lm.bench.summary import summarise
 from ptb_lm.errors import UserError
 from ptb_lm.results.markdown import table
 
 PART = "benchmarks"
-TITLES = ("folder", "commit", "processor or GPU", "day", "processes of a variant:")
+TITLES = (
+    *("folder", "commit", "processor or GPU", "day", "processes of a variant:"),
+    *("A/A intervals that contain 1:", "resolution:"),
+)
 
 
 def markdown(results: Path) -> str:
-    """Return the table, one row for each folder with measured rows, the newest first.
+    """Return the table, one row for each folder with measured rows, the newest first; and all A/A tests.
 
     Raises:
         UserError: Rows cannot be read.
     """
     folders = sorted(path.parent for path in results.glob(f"bench-*/{rows.FILE}"))
-    found = [each for folder in folders if (each := _row(folder))]
-    return table(TITLES, sorted(found, key=lambda row: row[3], reverse=True))
+    tests = {folder: _tests(summarise(folder)) for folder in folders}
+    found = [each for folder in folders if (each := _row(folder, tests[folder]))]
+    every = [ratio for of_folder in tests.values() for ratio in of_folder]
+    held = f"\nOf all A/A tests, {_held(every)} intervals contain 1.\n" if every else ""
+    return table(TITLES, sorted(found, key=lambda row: row[3], reverse=True)) + held
+
+
+def _tests(summary: Summary) -> list[Ratio]:
+    """Return the A/A tests whose interval is of processes."""
+    found = (ratio for group in summary.groups for _, ratio in group.repetitions)
+    return [ratio for ratio in found if ratio.interval and ratio.unit == "process"]
+
+
+def _held(tests: Sequence[Ratio]) -> str:
+    held = sum(low <= 1 <= high for low, high in (ratio.interval for ratio in tests if ratio.interval))
+    return f"{held} of {len(tests)}"
+
+
+def _resolution(tests: Sequence[Ratio]) -> str:
+    """Return by how much two variants must differ to show, from the least to the most."""
+    halves = sorted(ratio.half_width for ratio in tests if ratio.half_width is not None)
+    return " to ".join(dict.fromkeys(formats.percent(half) for half in (halves[0], halves[-1])))
 
 
 def where(summary: Summary, folder: Path, framework: str = "torch") -> str:
@@ -50,7 +76,7 @@ def of_study(facts: Mapping[str, Any]) -> str:
     return ", ".join([facts["processor"], f"{facts['cores']} cores", *torch, f"commit {commit}"])
 
 
-def _row(folder: Path) -> list[str] | None:
+def _row(folder: Path, tests: Sequence[Ratio]) -> list[str] | None:
     measured = [row for row in rows.read(folder)[0] if row.status == rows.MEASURED]
     if not measured:
         return None
@@ -65,6 +91,8 @@ def _row(folder: Path) -> list[str] | None:
         _machine(measured[0].environment),
         measured[0].time.partition("T")[0],
         f"{min(counts)}" if len(counts) == 1 else f"{min(counts)} to {max(counts)}",
+        _held(tests) if tests else formats.NOTHING,
+        _resolution(tests) if tests else formats.NOTHING,
     ]
 
 

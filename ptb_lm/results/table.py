@@ -59,7 +59,7 @@ def _perplexities(found: list[Run]) -> str:
     """
     titles = [
         *("configuration", "test perplexity, best epoch:", "last epoch:", "published by the tutorial:"),
-        *("minutes:", "runs", "processor or GPU"),
+        *("minutes:", "runs", "precision", "processor or GPU"),
     ]
     full = [
         run
@@ -85,7 +85,7 @@ def _short_row(group: list[Run]) -> list[str]:
     minutes = _minutes(results)
     changes = command.overrides(run, recipe=run.config.recipe)
     flags = f", `{' '.join(changes)}`" if changes else ""
-    processors = (each.device.partition(", threads")[0].partition(" @ ")[0] for each in group)
+    processors = (each.device.partition(", threads")[0] for each in group)
     return [
         f"{run.config.config}, {command.recipe(run)} recipe{flags}",
         perplexity([result["test_perplexity"] for result in results], strong=True),
@@ -95,6 +95,7 @@ def _short_row(group: list[Run]) -> list[str]:
         if minutes
         else "",
         ", ".join(f"[{number}](results/{each.folder.name})" for number, each in enumerate(group, start=1)),
+        " or ".join(dict.fromkeys(each.config.choice.precision for each in group)),
         ", ".join(dict.fromkeys(processors)),
     ]
 

@@ -14,7 +14,7 @@ import mutants
 import numpy as np
 import pytest
 import wrong_variant
-from support import checked_twice, installed, pytensor_interpreted
+from support import AfterOtherStepsError, checked_twice, installed, pytensor_interpreted
 from torch import nn
 
 from ptb_lm import files
@@ -400,6 +400,34 @@ def test_what_only_the_timed_model_does_wrong_is_refused(mutant: mutants.Mutant,
     timed = Secretive(mutant(LANGUAGE.config, problem_weights(LANGUAGE)), problem_weights(LANGUAGE))
     with pytest.raises(check.WrongError, match=sentence):
         check.check(LANGUAGE, mutants.wrapped(Secretive), precision="fp32", seed=3, model=timed)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        mutants.GatesSwapped,
+        mutants.RecurrenceIgnored,
+        mutants.BiasDropped,
+        mutants.StateNotCarried,
+        mutants.LastStepDropped,
+        mutants.HalfOfTheBatch,
+        mutants.OldWeights,
+    ],
+)
+def test_a_plain_loop_is_compared_as_it_is_timed(wrong: type[mutants.Wrapped]) -> None:
+    """Its dropout is switched off: what is wrong in the timed model alone is seen as anywhere else."""
+    build, weights = builder("plain-torch/cudnn"), problem_weights(LANGUAGE)
+    timed = wrong(build(LANGUAGE.config, weights), weights)
+    with pytest.raises(check.WrongError, match=r"is off by"):
+        check.check(LANGUAGE, build, precision="fp32", seed=3, model=timed)
+
+
+def test_a_plain_loop_that_goes_wrong_later_is_refused_then() -> None:
+    def build(config: Config, weights: Weights) -> Any:
+        return mutants.Stale(builder("plain-torch/cudnn")(config, weights), weights)
+
+    with pytest.raises(AfterOtherStepsError, match="off by"):
+        checked_twice(LANGUAGE, build)
 
 
 @pytest.mark.parametrize("task", [LANGUAGE, UNDROPPED, *CLASSIFIERS.values()])

@@ -2,12 +2,14 @@
 
 import dataclasses
 import functools
+import math
 
 import mutants
 import pytest
 from support import AfterOtherStepsError, checked_twice
 
 from ptb_lm.bench import check
+from ptb_lm.bench.check import bounds
 from ptb_lm.bench.suites import SUITES
 from ptb_lm.bench.workloads import LanguageTask, Task
 
@@ -38,6 +40,8 @@ def small(task: Task) -> Task:
     )
 
 
+# The most words and units: pytorch/examples' word_language_model.
+LARGEST = next(each for each in SUITES["ptb"].workloads if each.name == "word_language_model")
 # Workloads that are the same in these sizes are one.
 KINDS: dict[tuple[Task, tuple[str, ...]], str] = {}
 for suite, of in SUITES.items():
@@ -66,6 +70,44 @@ def test_what_goes_wrong_after_its_first_steps_is_refused_then(task: Task, passe
 def test_what_is_wrong_is_refused(task: Task, passes: tuple[str, ...], mutant: mutants.Mutant) -> None:
     with pytest.raises(check.WrongError, match=r"off by|dropout"):
         check.check(task, mutant, precision="fp32", seed=3, passes=passes)
+
+
+# The bounds are the widest for long sequences and for many words.
+LONG = {
+    each.name: dataclasses.replace(small(each.task), steps=each.task.steps, shortest=each.task.shortest)
+    for each in SUITES["acoustic"].workloads
+    if each.name in ("4x320-CE-long", "4x320-CTC-long")
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("task", "mutant"),
+    [
+        pytest.param(task, mutant, id=f"{name}: {wrong}")
+        for name, task in LONG.items()
+        for wrong, mutant in mutants.of(task, ("train",)).items()
+    ],
+)
+def test_what_is_wrong_is_refused_in_a_thousand_steps(task: Task, mutant: mutants.Mutant) -> None:
+    with pytest.raises(check.WrongError, match="off by"):
+        check.check(task, mutant, precision="fp32", seed=3)
+
+
+@pytest.mark.parametrize("wrong", sorted(mutants.of(small(LARGEST.task), LARGEST.passes)))
+def test_what_is_wrong_is_refused_where_norms_may_be_summed_up_naively(
+    wrong: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The bound on the norm is that of the largest model, whose largest tensor has 50 million numbers."""
+    task = small(LARGEST.task)
+    of_the_largest = max(math.prod(shape) for shape in LARGEST.task.shapes.values())
+    assert of_the_largest > 5e7
+    summing = bounds.Bound.summing
+    monkeypatch.setattr(bounds.Bound, "summing", lambda bound, elements: summing(bound, of_the_largest))
+    with pytest.raises(check.WrongError, match=r"off by|dropout"):
+        check.check(
+            task, mutants.of(task, LARGEST.passes)[wrong], precision="fp32", seed=3, passes=LARGEST.passes
+        )
 
 
 # At its own size: what rounds in few words and units does not cancel out as it does there.

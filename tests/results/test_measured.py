@@ -1,5 +1,7 @@
 """The table of the benchmark's folders says what their rows say."""
 
+import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -40,11 +42,42 @@ def test_a_folder_has_its_commit_machine_day_and_processes(tmp_path: Path) -> No
     write(tmp_path / "bench-cpu", day="2026-11-21", variants={"torch/basic": 5}, **on_a_cpu)
     lines = measured.markdown(tmp_path).splitlines()
     assert [[cell.strip() for cell in line.strip("| ").split(" | ")] for line in lines[2:]] == [
-        ["[bench-cuda](bench-cuda/report.md)", "0123456", "A GPU", "2026-11-22", "2 to 5"],
-        ["[bench-cpu](bench-cpu/report.md)", "0123456", "A Xeon", "2026-11-21", "5"],
-        ["[bench-of-old](bench-of-old/report.md)", "", "A Processor @ 2.50GHz", "2026-11-20", "3"],
+        ["[bench-cuda](bench-cuda/report.md)", "0123456", "A GPU", "2026-11-22", "2 to 5", "–", "–"],
+        ["[bench-cpu](bench-cpu/report.md)", "0123456", "A Xeon", "2026-11-21", "5", "–", "–"],
+        ["[bench-of-old](bench-of-old/report.md)", "", "A Processor @ 2.50GHz", "2026-11-20", "3", "–", "–"],
     ]
     assert lines[0].startswith("| folder | commit |")
+
+
+def test_a_folder_has_its_tests_of_a_program_against_itself(tmp_path: Path) -> None:
+    """Log ratios of -d, 0, d have the standard error d / sqrt(3), and t of two degrees of freedom is 4.303."""
+
+    def rows(workload: str, of: Callable[[int], float]) -> list[dict[str, Any]]:
+        return [
+            bench_rows.row(
+                workload=workload,
+                variant=variant,
+                round=n,
+                process=10 * place + n,
+                seconds=2 * math.exp(place * of(n)),
+            )
+            for place, variant in enumerate(("torch/basic", "torch/basic#again"))
+            for n in range(3)
+        ]
+
+    noise = (0.02, 0.04)
+    bench_rows.write(
+        tmp_path / "bench-a",
+        [
+            *rows("small", lambda n: noise[0] * (n - 1)),
+            *rows("medium", lambda n: noise[1] * (n - 1)),
+            *rows("large", lambda n: 0.5 + noise[0] * (n - 1)),
+        ],
+    )
+    *_, row, _, sentence = measured.markdown(tmp_path).splitlines()
+    low, high = (math.exp(4.3027 * each / math.sqrt(3)) - 1 for each in noise)
+    assert row.strip("| ").split(" | ")[-2:] == ["2 of 3", f"{low:.1%} to {high:.1%}".replace("%", " %")]
+    assert sentence == "Of all A/A tests, 2 of 3 intervals contain 1."
 
 
 def test_rows_without_a_commit_say_so(tmp_path: Path) -> None:

@@ -93,13 +93,13 @@ def test_what_takes_too_long_at_the_full_batch_is_looked_for_among_fewer_rows(tm
     deep = {"suite": "acoustic", "workload": "4x320-CE-long", "seconds": 10.0}
     full = [bench_rows.row(**deep, variant="torch/block_fused")]
     bench_rows.write(tmp_path / "bench-acoustic-deep-cpu", full)
-    name = "4x320-CE-long, train: PyTorch LSTMCell-basic"
+    name = "4x320-CE-long, train: TensorFlow LSTMCell"
     assert rows(tmp_path)[name][-1] == published_table.NOT_MEASURED
-    fewer = [bench_rows.row(**deep, variant="torch/basic", cut="batch 2 of 32")]
+    fewer = [bench_rows.row(**deep, variant="tensorflow/basic/graph/loop", cut="batch 2 of 32")]
     bench_rows.write(tmp_path / "bench-acoustic-deep-batch-2-cpu", fewer)
     by_fewer = "[250 ms (batch 2 of 32)](bench-acoustic-deep-batch-2-cpu/report.md)"
     assert rows(tmp_path)[name][-1] == by_fewer
-    full.append(bench_rows.row(**deep, variant="torch/basic"))
+    full.append(bench_rows.row(**deep, variant="tensorflow/basic/graph/loop"))
     bench_rows.write(tmp_path / "bench-acoustic-deep-cpu", full)
     assert rows(tmp_path)[name][-1] == "[250 ms](bench-acoustic-deep-cpu/report.md)"
 

@@ -453,11 +453,13 @@ def test_the_short_table_has_one_row_for_all_that_computed_the_same(results: Pat
     """Model, precision and device are how it was computed."""
     for seed in ("seed-1", "seed-2", "seed-3"):
         as_its_recipe_says(results / seed)
-    runs.change(results / "seed-2" / "config.json", lambda config: config.update(model="basic"))
+    other = {"model": "basic", "precision": "bf16"}
+    runs.change(results / "seed-2" / "config.json", lambda config: config.update(other))
     in_environment(results / "seed-3", device="a GPU", cuda="13.0")
     tables(results)
     rows = part(results.parent / "README.md", "perplexities")
     (row,) = [row for row in rows if "seed-1" in row["runs"]]
+    assert {*row["precision"].split(" or ")} == {"fp32", "bf16"}
     assert [name in row["runs"] for name in ("seed-2", "seed-3")] == [True, True]
     assert row["processor or GPU"].endswith(", a GPU")
 

@@ -7,12 +7,13 @@ Dropout. What is timed is what is compared, as it stands, wherever that is possi
   with the same: no other graph is compiled, and a mask that is left out, or scaled wrongly, is an error like
   any.
 - Of others, whose masks are drawn inside a framework's own operation (torch.nn.LSTM's between its layers, a
-  Keras layer's), nobody knows them. A second model of the same shape, execution and precision with
-  all keep probabilities 1 is compared in the same way; and of the one that is timed the loss of training
-  steps, at a learning rate of 0, must be that of the reference with masks of its own, as near as a mean over
-  random masks can be, and a step at a real rate must move every tensor, and all of them together by what its
-  gradient is after clipping. The first finds what is wrong in the computation, the second dropout that is
-  missing, and steps that leave something out.
+  Keras layer's), nobody knows them. What is timed is compared while its dropout is switched off, if it has
+  `without_dropout`; otherwise a second model of the same shape, execution and precision with all keep
+  probabilities 1 is. Besides, of what is timed the loss of training steps with dropout, at a learning rate
+  of 0, must be that of the reference with masks of its own, as near as a mean over random masks can be, and
+  a step at a real rate must move every tensor, and all of them together by what its gradient is after
+  clipping. The first finds what is wrong in the computation, the second dropout that is missing, and steps
+  that leave something out.
 
 The norm. A variant may sum up its norm as torch does, in float32 (bounds.py), and clips by what it found.
 That norm is held to its own bound. All else is compared as it follows from it: gradients are read off the
@@ -65,15 +66,19 @@ def check(
     elif masks.told_by(model):
         first, how = _compare(model, question, errors), "the reference had the same masks"
     else:
-        undropped = dataclasses.replace(task, config=masks.undropped(task.config))
-        question = _question(undropped, passes, seed)
-        second = build(undropped.config, question.weights)
-        first = _compare(second, question, errors)
-        _compare(second, question, errors)  # its later steps, too: `check_again` does not see this model
-        deviations, seconds = dropout.check(task, model, errors, seed=seed)
-        first = first._replace(seconds=seconds)
+        question = _undropped(question)
+        if without := _without_dropout(model):
+            with without():
+                first, how = _compare(model, question, errors), "it was switched off"
+            deviations, _ = dropout.check(task, model, errors, seed=seed)
+        else:
+            second = build(question.task.config, question.weights)
+            first, how = _compare(second, question, errors), rows.SECOND_MODEL
+            _compare(second, question, errors)  # its later steps, too: `check_again` does not see this model
+            deviations, seconds = dropout.check(task, model, errors, seed=seed)
+            first = first._replace(seconds=seconds)
         how = (
-            f"{rows.SECOND_MODEL}; with it, the mean of {dropout.WINDOWS} losses is off by "
+            f"{how}; with it, the mean of {dropout.WINDOWS} losses is off by "
             f"{deviations:.1f} standard deviations; a step moves the weights by its gradient's norm"
         )
     return Checked(
@@ -102,10 +107,14 @@ def check_again(
     errors = _errors(task, precision)
     if begun:
         model.load_training_state(begun)
-    if task.config.drops and not masks.told_by(model):
-        dropout.check(task, model, errors, seed=seed)
-    else:
-        _compare(model, _question(task, passes, seed), errors)
+    question = _question(task, passes, seed)
+    if not task.config.drops or masks.told_by(model):
+        _compare(model, question, errors)
+        return
+    if without := _without_dropout(model):
+        with without():
+            _compare(model, _undropped(question), errors)
+    dropout.check(task, model, errors, seed=seed)
 
 
 def _training_state(model: Backend, task: LanguageTask) -> Arrays:
@@ -118,6 +127,17 @@ def _training_state(model: Backend, task: LanguageTask) -> Arrays:
 def _errors(task: LanguageTask, precision: str) -> Errors:
     bound = BOUNDS[precision].of(task.batch_size * task.config.num_steps).over(task.config.num_steps)
     return Errors(bound.summing(max(math.prod(shape) for shape in task.shapes.values())))
+
+
+def _without_dropout(model: Backend) -> Callable[[], contextlib.AbstractContextManager[None]] | None:
+    """Return what makes a context in which a model computes without dropout; None if it cannot."""
+    return getattr(model, "without_dropout", None)
+
+
+def _undropped(question: Steps) -> Steps:
+    """Return the question without dropout."""
+    task = dataclasses.replace(question.task, config=masks.undropped(question.task.config))
+    return dataclasses.replace(question, task=task, distinct=problem.distinct_rows(task))
 
 
 def _question(task: LanguageTask, passes: Collection[str], seed: int) -> Steps:

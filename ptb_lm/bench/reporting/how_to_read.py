@@ -12,9 +12,9 @@ Before it is timed, what is timed does two training steps of the same size, from
 of it matters. Their losses and the gradient of every tensor are compared with those of a NumPy reference in
 float64, and a variant that is off by more than its precision explains is wrong: it has no figures. The
 details give the largest errors. A plain loop with dropout does not tell its masks. So its gradients are
-compared in a second model without dropout. Of the one that is timed, the mean loss and the length of a step
-are compared.
-In rows of earlier versions gradients were compared on a smaller model.
+compared while its dropout is switched off, or in a second model without dropout, which the remarks then say.
+With dropout, its mean loss and the length of a step are compared. In rows of earlier versions gradients were
+compared on a smaller model.
 
 The 95 % interval is the confidence interval of that ratio, by Student's t on logarithms. Rounds lie within
 processes: what a process draws once, such as its memory layout and tuned kernels, is the same in all of its

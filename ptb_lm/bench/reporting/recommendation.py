@@ -6,6 +6,7 @@ from ptb_lm.bench.findings import Group, Result, paired
 from ptb_lm.bench.intervals import Ratio
 from ptb_lm.bench.reporting import formats
 from ptb_lm.bench.rows import MEASURED
+from ptb_lm.bench.variants import original
 
 _MANY = 4  # labels in a sentence, at most
 _NOT_SHOWN = "In none of them do 95 % intervals of three or more processes show that every other is slower."
@@ -25,14 +26,11 @@ def _tried(group: Group) -> int:
 
 
 def _overall(measured: Sequence[Group]) -> str:
-    """Say whom to take if one variant came out first in all passes; else that each has its own answer."""
+    """Say whom to take in all passes, or in which, and how sure that is."""
     count = len(measured)
     first, *others = (group.fastest for group in measured if group.fastest)
     if any(other.variant != first.variant for other in others):
-        fits = [_fit(group) for group in measured]
-        fit = [each for each in measured[0].candidates if all(each.variant in of for of in fits)]
-        may_be = f" {fit[0].label} may be the fastest in every one." if fit else ""
-        return f"No variant came out fastest in all {count} passes: each has its own answer.{may_be}"
+        return _one_each(measured)
     take = f"On this machine take {first.label}."
     proved = sum(_is_proved(group) for group in measured)
     if proved == count:
@@ -40,6 +38,33 @@ def _overall(measured: Sequence[Group]) -> str:
     shown = f"By 95 % intervals it is faster than every other variant in {proved} of them. " if proved else ""
     rest = "In the others no such interval shows that." if proved else _NOT_SHOWN
     return f"{take} It came out fastest in all {count} passes. {shown}{rest}"
+
+
+def _one_each(measured: Sequence[Group]) -> str:
+    """Say whom to take in which passes."""
+    alike = len({group.pass_name for group in measured}) == 1
+    names = [group.workload if alike else f"{group.workload} ({group.pass_name})" for group in measured]
+    taken: dict[str, list[str]] = {}
+    for name, group in zip(names, measured, strict=True):
+        if group.fastest:
+            taken.setdefault(group.fastest.label, []).append(name)
+    each = "; ".join(f"{label} for {_listed(of)}" for label, of in taken.items())
+    proved = [name for name, group in zip(names, measured, strict=True) if _is_proved(group)]
+    if len(proved) == len(measured):
+        sure = "By 95 % intervals each is faster there than every other variant."
+    elif proved:
+        sure = f"By 95 % intervals that is sure for {_listed(proved)} only."
+    else:
+        sure = "No 95 % intervals show that any of these is faster there than every other variant."
+    fits = [_fit(group) for group in measured]
+    fit = [each for each in measured[0].candidates if all(each.variant in of for of in fits)]
+    may_be = f" {fit[0].label} may be the fastest in every one." if fit else ""
+    return f"On this machine take {each}. {sure}{may_be}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    *most, last = names
+    return f"{', '.join(most)} and {last}" if most else last
 
 
 def _is_proved(group: Group) -> bool:
@@ -125,7 +150,20 @@ def _how_sure(group: Group) -> str:
     if unknown:
         sentences.append(f"One round is too few to be sure of {_some(unknown)}.")
     few = ", of fewer than three processes" if _few_processes(group) else ""
-    return " ".join(sentences) or f"Its ratio to each other variant has a 95 % interval above 1{few}."
+    sure = " ".join(sentences) or f"Its ratio to each other variant has a 95 % interval above 1{few}."
+    return f"{sure}{_faster_again(group)}"
+
+
+def _faster_again(group: Group) -> str:
+    """Name the programs of which the second measurement alone came out faster than the fastest."""
+    fastest = group.fastest
+    ahead = [
+        group.label(original(again.variant))
+        for again, _ in group.repetitions
+        if fastest and original(again.variant) != fastest.variant
+        if (ratio := paired(again, fastest)) and ratio.estimate > 1
+    ]
+    return f" Measured a second time, {_listed(ahead)} came out faster." if ahead else ""
 
 
 def _some(labels: Sequence[str]) -> str:

@@ -15,11 +15,13 @@ cudnn-kept-memory has one setting of this package, the allocator's (ptb_lm.host)
 Shapes: B = batch, T = time steps, E = embedding width, L = layers, H = hidden units, V = vocabulary.
 """
 
+import contextlib
 import dataclasses
 import math
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, cast
 
 import torch
@@ -95,6 +97,21 @@ class PlainLoop(TorchModel):
         """Return versions, device and threads; what this package chooses of a CPU is nothing to the loop."""
         facts, ours = super().environment(), cpu.facts()
         return {name: fact for name, fact in facts.items() if name not in ours}
+
+    @property
+    def without_dropout(self) -> Callable[[], AbstractContextManager[None]] | None:
+        """What makes a context in which it computes without dropout; None if that would compile it anew."""
+        return None if self.execution == "compile" else self._without_dropout
+
+    @contextlib.contextmanager
+    def _without_dropout(self) -> Iterator[None]:
+        dropout, lstm = self.network.dropout, self.network.lstm
+        before = dropout.p, lstm.dropout
+        dropout.p, lstm.dropout = 0.0, 0.0
+        try:
+            yield
+        finally:
+            dropout.p, lstm.dropout = before
 
     def canonical(self) -> dict[str, Canonical]:
         """Return the trained parameters by canonical name."""

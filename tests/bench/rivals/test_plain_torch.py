@@ -41,10 +41,11 @@ def built(name: str, config: Config = TASK.config) -> PlainLoop:
     return loop
 
 
-def compare(build: check.Build, precision: str) -> None:
+def compare(build: check.Build, precision: str, *, second_model: bool = False) -> None:
     found = checked_twice(TASK, build, precision=precision)
     assert found.errors["rows"] == found.errors["distinct_rows"] == 20
-    assert found.what["dropout"].startswith("in a second model without it; with it, the mean of 4 losses")
+    how = "in a second model without it" if second_model else "it was switched off"
+    assert found.what["dropout"].startswith(f"{how}; with it, the mean of 4 losses")
 
 
 @pytest.mark.slow
@@ -64,7 +65,21 @@ def test_every_plain_loop_passes_in_each_precision(model: str, execution: str, p
         with pytest.raises(UserError, match=r"cannot run torch\.nn\.LSTM in bfloat16 on this processor"):
             compare(builder(f"{model}/{execution}@{precision}"), precision)
         return
-    compare(builder(f"{model}/{execution}@{precision}"), precision)
+    compare(builder(f"{model}/{execution}@{precision}"), precision, second_model=execution == "compile")
+
+
+def test_dropout_is_back_after_it_was_switched_off() -> None:
+    loop = built("cudnn")
+    window, zero = TASK.window(seed=1), loop.zero_state(20)
+
+    def losses() -> set[float]:
+        steps = (loop.train_step(*window, zero, learning_rate=0.0)[1] for _ in range(2))
+        return {measured.nll for measured in loop.read([*steps])}
+
+    assert loop.without_dropout is not None
+    with loop.without_dropout():
+        assert len(losses()) == 1
+    assert len(losses()) == 2
 
 
 @pytest.mark.gpu
@@ -73,7 +88,8 @@ def test_every_plain_loop_passes_in_each_precision(model: str, execution: str, p
 def test_the_plain_loop_passes_on_a_gpu(execution: str, precision: str) -> None:
     if (execution, precision) == ("compile", "tf32"):
         pytest.skip("torch.compile does not go with TF32 as it is set here")
-    compare(builder(f"cudnn/{execution}@{precision}", device="cuda"), precision)
+    second_model = execution == "compile"
+    compare(builder(f"cudnn/{execution}@{precision}", device="cuda"), precision, second_model=second_model)
 
 
 @pytest.mark.skipif(not cpu.has_bfloat16_lstm(), reason="torch refuses this processor")
