@@ -16,7 +16,7 @@ COMMANDS = {
     "generate": "write text with a trained run",
     "predict": "print the most likely next words",
     "neighbours": "print or draw words with similar embeddings",
-    "export": "write a trained model as ONNX or TorchScript",
+    "export": "write a trained model for ONNX, TorchScript or torch.export",
     "play": "try a trained run in a browser",
     "compare": "compare the settings and results of runs",
     "bench": "measure how fast each LSTM implementation is on this machine",

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
 from ptb_lm import flags, memory, signals, streams
-from ptb_lm.errors import DivergenceError, LostRankError, OutOfMemoryError, UserError
+from ptb_lm.errors import DivergenceError, LostRankError, UserError
 
 if TYPE_CHECKING:  # it takes longer to import than --help should
     from tqdm import tqdm
@@ -166,7 +166,8 @@ def run(name: str, body: Callable[[], int]) -> int:
         what = IN_THE_WAY if error.errno == errno.EEXIST else error.strerror
         return _fail(name, f"{where}{what}{hint}", status)
     except MemoryError as error:
-        return _fail(name, str(OutOfMemoryError(memory.asked(error))), EXIT_USAGE)
+        numbers = memory.asked(error)
+        return _fail(name, f"there is not enough memory{numbers and f' ({numbers})'}", EXIT_USAGE)
     except signals.Stopped as stopped:
         return _fail(name, str(stopped), stopped.exit_status)
     except KeyboardInterrupt:

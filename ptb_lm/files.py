@@ -1,4 +1,7 @@
-"""Atomic file writing: a reader sees the old file or the new one, never half of either."""
+"""Where files are (the checkout, Penn Treebank, a cache), atomic writing, and locks.
+
+A reader sees the old file or the new one, never half of either.
+"""
 
 import atexit
 import contextlib

@@ -80,7 +80,7 @@ def _stop(number: int, frame: FrameType | None) -> None:
         return
     signal.signal(number, signal.SIG_DFL)
     if _importing(frame):
-        # Modules in C make other errors of an exception, or lose it. Nothing is at work yet.
+        # Modules in C make other errors of an exception, or lose it. Commands import before they begin.
         _end(number)
     raise Stopped(number)
 

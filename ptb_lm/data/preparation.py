@@ -109,14 +109,16 @@ def requested(given: Mapping[str, Any], data: str, *, is_file: bool) -> Preparat
     Args:
         given: The flags that were given, by name.
         data: What --data names.
-        is_file: Whether that is a single file, which has no splits.
+        is_file: Whether there is a single file of that name, which has no splits.
 
     Raises:
         UserError: A value is impossible, or the text is prepared already.
     """
     asked = {name: given[name] for name in FIELDS if name in given}
-    if asked and data in NAMED:
-        raise UserError(f"{flags(asked)} cannot be used with --data {data}, which is already prepared")
+    if data in NAMED:
+        if asked:
+            raise UserError(f"{flags(asked)} cannot be used with --data {data}, which is already prepared")
+        return None
     held_out = [name for name in asked if name.endswith("_fraction")]
     if held_out and not is_file:
         raise UserError(f"{flags(held_out)} is for a single file; a folder {data} has its own splits")

@@ -38,29 +38,48 @@ def find(path: Path, preparation: Preparation | None) -> dict[str, Part]:
             f"--data {path}: there is no such file or folder; give ptb, synthetic, a folder or a file"
         )
     treatment = preparation.treatment if preparation else PLAIN
-    found = {split: Part(file_of(path, split), treatment=treatment) for split in SPLITS}
-    for split, part in found.items():
-        if preparation and part.path.name == PREPARED.format(split):
-            raise UserError(f"{part.path} is already prepared text; the flags for raw text cannot be used")
-    return found
+    name = _name_of_files(path)
+    if preparation and name == PREPARED:
+        raise UserError(
+            f"{path / name.format(SPLITS[0])} is prepared text; what is for raw text cannot be used on it: "
+            "neither its flags, nor the preparation of a run that had raw text"
+        )
+    return {split: Part(path / name.format(split), treatment=treatment) for split in SPLITS}
 
 
 def is_complete(folder: Path) -> bool:
-    """Return whether a folder has a file of each split."""
-    return all(any((folder / name.format(split)).is_file() for name in NAMES) for split in SPLITS)
+    """Return whether a folder has a file of each split, all named in one way."""
+    return _complete(folder) is not None
 
 
-def file_of(folder: Path, split: str) -> Path:
-    """Return the text file of a split.
+def _complete(folder: Path) -> str | None:
+    return next((name for name in NAMES if len(_there(folder, name)) == len(SPLITS)), None)
+
+
+def _there(folder: Path, name: str) -> list[str]:
+    """Return the splits that have a file of this kind of name."""
+    return [split for split in SPLITS if (folder / name.format(split)).is_file()]
+
+
+def _name_of_files(folder: Path) -> str:
+    """Return how the files of all three splits are named; files of two names may be of two corpora.
 
     Raises:
-        UserError: It is not there.
+        UserError: A split is missing.
     """
-    names = [name.format(split) for name in NAMES]
-    for name in names:
-        if (folder / name).is_file():
-            return folder / name
-    raise UserError(f"the folder {folder} lacks the {split} split: none of {', '.join(names)} is there")
+    if name := _complete(folder):
+        return name
+    of_name = {name: _there(folder, name) for name in NAMES}
+    for split in SPLITS:
+        if not any(split in found for found in of_name.values()):
+            names = ", ".join(name.format(split) for name in NAMES)
+            raise UserError(f"the folder {folder} lacks the {split} split: none of {names} is there")
+    name = max(of_name, key=lambda each: len(of_name[each]))
+    missing = ", ".join(name.format(split) for split in SPLITS if split not in of_name[name])
+    raise UserError(
+        f"the folder {folder} has files of different names, which may be of different texts: beside "
+        f"{name.format(of_name[name][0])} it lacks {missing}"
+    )
 
 
 def _of_file(path: Path, preparation: Preparation) -> dict[str, Part]:

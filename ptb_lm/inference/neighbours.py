@@ -3,6 +3,7 @@
 V = vocabulary, E = embedding width.
 """
 
+import io
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 
 from ptb_lm.data.vocabulary import Vocabulary
 from ptb_lm.errors import UserError, how_to_install
-from ptb_lm.files import atomic_path, atomic_write
+from ptb_lm.files import atomic_write
 from ptb_lm.inference.checks import check_count
 
 MISSING = f"is not installed; {how_to_install('neighbours')}"
@@ -119,8 +120,9 @@ def draw(
         for (x, y), word in zip(points, vocabulary.words, strict=False):
             # Not as mathematics: Penn Treebank has the word $.
             axes.text(x, y, word, fontsize=7, ha="center", va="center", parse_math=False)
-        with atomic_path(path) as temporary:
-            figure.savefig(temporary, format=path.suffix[1:], metadata=_without_date(path.suffix), dpi=150)
+        picture = io.BytesIO()  # not the file: drawing imports, and a signal ends an import at once
+        figure.savefig(picture, format=path.suffix[1:], metadata=_without_date(path.suffix), dpi=150)
+    atomic_write(path, picture.getvalue())
 
 
 def write_projector(embeddings_VE: NDArray[np.floating], vocabulary: Vocabulary, folder: Path) -> None:

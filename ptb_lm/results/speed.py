@@ -20,6 +20,7 @@ from ptb_lm.results.markdown import interval, ratio, table, write_part
 from ptb_lm.results.measured import of_study, where
 
 MEASURED = "bench-precisions-cpu"
+AMX = "bench-precisions-xeon-cpu"
 FLOAT32 = "bench-float32-cpu"
 CONTENTION = "contention-medium-cpu"
 PEAK = "bench-peak-cuda"
@@ -71,6 +72,7 @@ def write(root: Path) -> None:
         text = f"{about}\n\n{_table(speed.groups, SHORT if front else tuple(NAMES))}"
         write_part(root / page, "speed", text)
     for name, text in {
+        "speed with AMX": _with_source(results, AMX, LOOP, lambda groups: _table(groups, tuple(NAMES))),
         "speed in float32": _with_source(results, FLOAT32, LOOP, lambda groups: _table(groups, tuple(NAMES))),
         "contention": _of_contention(results / CONTENTION),
         "torch's changes": optimisations.torch_changes(results),

@@ -158,15 +158,22 @@ class SoftmaxLayer:
         nll_N = log_p_NV.gather(1, targets_N[:, None])[:, 0].neg_()
         if gradient:
             torch.exp(log_p_NV, out=logits_NV)
-            minus_one = logits_NV.new_full((len(targets_N), 1), -1.0)
-            logits_NV.scatter_add_(1, targets_N[:, None], minus_one)
+            # Half precision would round a probability near 1 before 1 is subtracted, and lose the difference.
+            of_targets_N = torch.expm1(-nll_N).to(logits_NV.dtype)
+            logits_NV.scatter_(1, targets_N[:, None], of_targets_N[:, None])
         return nll_N
 
     def _buffers_for(self, tokens: int) -> _Buffers:
-        # Logits are the largest tensors of a step; fresh ones would be page-faulted in at every step.
-        if tokens not in self._buffers:
-            self._buffers[tokens] = self._new_buffers(tokens)
-        return self._buffers[tokens]
+        """Return the first rows of the smallest buffers that have enough; none is ever given up.
+
+        Logits are the largest tensors of a step; fresh ones would be page-faulted in at every step. A CUDA
+        graph goes on with those that it was captured with.
+        """
+        rows = min((kept for kept in self._buffers if kept >= tokens), default=tokens)
+        if rows not in self._buffers:
+            self._buffers[rows] = self._new_buffers(rows)
+        inputs, logits_NV = self._buffers[rows]
+        return _Buffers(inputs[:tokens], logits_NV[:tokens])
 
     def _rows_for(self, tokens: int) -> _Buffers:
         """Return the first rows of the largest buffers that were asked for so."""

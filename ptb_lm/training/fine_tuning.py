@@ -1,7 +1,6 @@
 """Start a run from the weights of another run: --init-from."""
 
 import dataclasses
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,12 +55,7 @@ class Start:
         """
         directory = RunDirectory(path)
         run, vocabulary = directory.read_config(), directory.read_vocabulary()
-        while True:  # a run that still trains may replace the file between the two looks at it
-            before = _identity(directory.weights)
-            weights = directory.read_weights(run, vocabulary)
-            digest = hashlib.sha256(directory.weights.read_bytes()).hexdigest()
-            if _identity(directory.weights) == before:
-                return cls(directory, run, vocabulary, weights, digest)
+        return cls(directory, run, vocabulary, *directory.read_weights_and_digest(run, vocabulary))
 
     def config(self, given: Mapping[str, Any]) -> RunConfig:
         """Return the configuration of a new run that starts from this one, from the given flags by name.
@@ -119,6 +113,10 @@ class Start:
             )
         asked = requested(given, data, is_file=Path(data).is_file())
         theirs = self.run.preparation
+        if theirs is not None and theirs.tokenize == "characters" and data in NAMED:
+            raise UserError(
+                f"the run {self.directory.path} reads characters, and --data {data} is a text of words"
+            )
         if theirs is None or data in NAMED:
             return asked
         for name in TREATMENT:
@@ -151,12 +149,3 @@ class Start:
             _, new = np.split(drawn[name], [known], axis=axis)
             weights[name] = np.concatenate([weights[name], new], axis=axis)
         return weights
-
-
-def _identity(path: Path) -> tuple[int, int] | None:
-    """Return what another file in this place would not have; None if there is none."""
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_ino, found.st_mtime_ns

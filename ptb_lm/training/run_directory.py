@@ -222,6 +222,14 @@ class RunDirectory:
             raise UserError(f"{self.weights} does not fit {self.config}: {error}") from None
         return arrays
 
+    def read_weights_and_digest(self, run: RunConfig, vocabulary: Vocabulary) -> tuple[Arrays, str]:
+        """Return what `read_weights` does, and the SHA-256 of the file that it is from.
+
+        Raises:
+            UserError: As for `read_weights`.
+        """
+        return tensors.with_digest(self.weights, lambda: self.read_weights(run, vocabulary))
+
     def read_best(self) -> dict[str, Any] | None:
         """Return the epoch and valid_perplexity of the best weights; None before the first epoch has ended.
 

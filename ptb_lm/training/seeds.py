@@ -53,6 +53,8 @@ def train(arguments: argparse.Namespace, train_one: TrainOne) -> int:
             "--seeds would train the same run for each seed: the weights are those of --init-from, and "
             f"without dropout{' or new words' * extend} nothing else is drawn"
         )
+    # Before there is a folder: while a framework is imported, a signal ends the process at once.
+    configs[seeds[0]].choice.check_device()
     folder = arguments.run_dir or run_folder.made_first(run_folder.default_path(configs[seeds[0]]))
     again = shlex.join(
         [*cli.TRAIN.split(), *seed_commands.flags({**given, "run_dir": folder, "overwrite": False})]
@@ -167,10 +169,14 @@ class _Children:
             for line in child.stdout or ():
                 if line.strip():  # one that ends a progress bar's
                     cli.remark(f"seed {seed}: {line.rstrip()}")
-        status = child.returncode
         with self._lock:
             self._running.discard(child)
-        return status if status >= 0 else 128 - status
+        status = child.returncode if child.returncode >= 0 else 128 - child.returncode
+        if status > 128 and not self.stop.signal_number:
+            # The others go on: it was no signal to this command, but a crash or the system's lack of memory.
+            streams.tell(f"seed {seed}: {signals.said(status - 128)}")
+            return cli.EXIT_FAILED
+        return status
 
     def hand_on(self, working: set[concurrent.futures.Future[int]]) -> None:
         """Wait for all to end, and hand on a signal to stop."""

@@ -2,9 +2,9 @@
 
 import hashlib
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import safetensors
@@ -13,6 +13,8 @@ import safetensors.numpy
 from ptb_lm.errors import UserError
 from ptb_lm.files import atomic_write
 from ptb_lm.model.backend import Arrays
+
+Read = TypeVar("Read")
 
 HASH = "content_sha256"  # in the metadata; old files have no hash
 SPARE = 2**26  # bytes: more than reading needs in addition to the tensors
@@ -64,6 +66,28 @@ def load(path: Path, *, known: Collection[str] | None = None) -> tuple[Arrays, d
     if digest is not None and digest != _digest(arrays, metadata):
         raise UserError(f"{path} is damaged: its content is not what was saved (the SHA-256 differs)")
     return arrays, metadata
+
+
+def with_digest(path: Path, read: Callable[[], Read]) -> tuple[Read, str]:
+    """Return what `read` makes of a file, and the SHA-256 of that same file.
+
+    A run that still trains may replace the file between the two looks at it.
+    """
+    while True:
+        before = _identity(path)
+        found = read()
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+        if _identity(path) == before:
+            return found, digest
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Return what another file in this place would not have; None if there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns
 
 
 def _digest(arrays: Arrays, metadata: Mapping[str, Any]) -> str:

@@ -55,7 +55,8 @@ def test_a_training_split_too_short_says_the_numbers() -> None:
 
 
 def test_an_evaluation_split_too_short_says_the_numbers() -> None:
-    with pytest.raises(UserError, match="valid split has 39 tokens, but --batch-size 20 needs at least 40"):
+    problem = "valid split has 39 tokens, but scoring in the 20 rows of a training batch needs at least 40"
+    with pytest.raises(UserError, match=problem):
         corpus.check_evaluation(np.zeros(39, np.int32), batch_size=20, split="valid")
     corpus.check_evaluation(np.zeros(40, np.int32), batch_size=20, split="valid")
 
@@ -72,6 +73,14 @@ def test_load_finds_both_ways_of_naming(prefix: str, tmp_path: Path) -> None:
         "valid": [2, 1, 0],
         "test": [3, 0, 0],
     }
+
+
+def test_all_splits_are_files_of_one_kind_of_name(tmp_path: Path) -> None:
+    folder_with(tmp_path, train="a b\n", valid="a\n", test="b\n", ptb_test="b b b\n")
+    assert corpus.load(tmp_path).splits["test"].tolist() == [2, 0]
+    (tmp_path / "test.txt").unlink()
+    with pytest.raises(UserError, match=r"of different texts: beside train\.txt it lacks test\.txt$"):
+        corpus.load(tmp_path)
 
 
 def test_a_missing_split_is_named_before_anything_is_read(tmp_path: Path) -> None:

@@ -333,11 +333,12 @@ def test_prepared_text_is_not_prepared_again(tmp_path: Path) -> None:
         with pytest.raises(UserError, match=f"--lowercase cannot be used with --data {data}, which is"):
             requested({"lowercase": True}, data, is_file=False)
         assert requested({}, data, is_file=False) is None
+        assert requested({}, data, is_file=True) is None, "a file of that name is not meant"
     with pytest.raises(UserError, match="--test-fraction is for a single file; a folder x has its own"):
         requested({"test_fraction": 0.2}, "x", is_file=False)
     for split in splits.SPLITS:
         write(tmp_path / f"ptb.{split}.txt", "a a\n")
-    with pytest.raises(UserError, match=r"ptb\.train\.txt is already prepared text"):
+    with pytest.raises(UserError, match=r"ptb\.train\.txt is prepared text"):
         corpus.load(tmp_path, Preparation(lowercase=True))
 
 

@@ -19,7 +19,7 @@ from ptb_lm.results import optimisations, profiles, scoring
 
 PAGES = ("README.md", "docs/performance.md", "docs/scaling.md", "docs/semantics.md")
 BENCHMARKS = (
-    *("bench-precisions-cpu", "bench-float32-cpu", "bench-scaling-cpu"),
+    *("bench-precisions-cpu", "bench-precisions-xeon-cpu", "bench-float32-cpu", "bench-scaling-cpu"),
     *("bench-semantics-cpu", "bench-peak-cuda"),
     *("bench-optimisations-small-cpu", "bench-optimisations-medium-cpu"),
     *("bench-optimisations-tensorflow-small-cpu", "bench-optimisations-tensorflow-medium-cpu"),
@@ -70,6 +70,7 @@ def test_the_pages_are_as_the_script_writes_them(checkout: Path) -> None:
 # Of each folder: a variant whose speed shows in a part of a page.
 SHOWN = {
     "bench-precisions-cpu": ("plain-torch/cudnn", "README.md", "speed"),
+    "bench-precisions-xeon-cpu": ("plain-torch/cudnn", "docs/performance.md", "speed with AMX"),
     "bench-float32-cpu": ("without-library/custom", "docs/performance.md", "speed in float32"),
     "bench-scaling-cpu": ("torch-2-processes/cudnn", "docs/scaling.md", "scaling"),
     "bench-semantics-cpu": ("one-call-torch/cudnn", "docs/semantics.md", "one call"),
@@ -149,6 +150,7 @@ def test_ratios_are_to_the_variant_of_the_words_whatever_baseline_a_report_has(c
     """A table of each kind: those of the changes, and of one process and two, pair variants themselves."""
     for folder, other in (
         ("bench-precisions-cpu", "torch/cudnn"),
+        ("bench-precisions-xeon-cpu", "torch/cudnn"),
         ("bench-float32-cpu", "torch/cudnn"),
         ("bench-peak-cuda", "torch/cudnn/graph@tf32"),
         ("bench-semantics-cpu", "one-call-torch/cudnn"),

@@ -71,3 +71,34 @@ def test_many_unlikely_words_are_not_lost_beside_a_sure_one(kernels: str) -> Non
     expected_N = torch.nn.functional.cross_entropy(logits_NV, targets_N, reduction="none")
     for found_N in found:
         assert abs((found_N - expected_N).mean().item()) < 1e-6
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+@pytest.mark.parametrize("kernels", cpu.KERNELS)
+def test_the_gradient_of_a_sure_word_is_not_rounded_away(kernels: str, precision: str) -> None:
+    """Its probability is 0.997, next to 1 in bfloat16; what is left of it after 1 is subtracted counts."""
+    bias_V = torch.tensor([6.5, 0.0, 0.0])
+    with cpu.using(kernels=kernels) as chosen:
+        if chosen.kernels != kernels:
+            pytest.skip(f"this machine has no {kernels} kernels")
+        layer = SoftmaxLayer(1, 3, device=torch.device("cpu"), precision=PRECISIONS[precision])
+        layer.weight.zero_()
+        layer.weight[-1] = bias_V
+        layer.refresh()
+        hidden_NH = torch.zeros(1, 1, dtype=PRECISIONS[precision].compute)
+        layer.loss_and_gradients(hidden_NH, torch.tensor([0]), 1.0)
+    expected_V = torch.softmax(bias_V.double(), 0) - torch.tensor([1.0, 0.0, 0.0])
+    torch.testing.assert_close(layer.gradient[-1].double(), expected_V, rtol=2.0**-8, atol=0)
+
+
+def test_a_shorter_window_is_computed_where_a_longer_one_was() -> None:
+    generator = torch.Generator().manual_seed(0)
+    layer = SoftmaxLayer(4, 30, device=torch.device("cpu"), precision=PRECISIONS["fp32"])
+    layer.weight.copy_(torch.randn(5, 30, generator=generator))
+    hidden_NH, targets_N = torch.randn(50, 4, generator=generator), torch.arange(50) % 30
+    layer.loss_and_gradients(hidden_NH, targets_N, 1.0)
+    found_N = layer.losses(hidden_NH[:20], targets_N[:20])
+    assert [*layer._buffers] == [50], "logits are the largest tensors"
+    logits_NV = torch.nn.functional.pad(hidden_NH[:20], (0, 1), value=1) @ layer.weight
+    expected_N = torch.nn.functional.cross_entropy(logits_NV, targets_N[:20], reduction="none")
+    torch.testing.assert_close(found_N, expected_N)

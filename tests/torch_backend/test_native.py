@@ -442,6 +442,12 @@ class TestWithoutKernels:
         assert compiled.read_bytes() == whole
 
     @needs_kernels
+    def test_a_compiler_may_have_arguments(self, quick_compiler: Path, tmp_path: Path) -> None:
+        without_a_space = quick_compiler.rename(tmp_path / "quick-c++")
+        done = run(TROUBLE, XDG_CACHE_HOME=str(tmp_path), CXX=f"env {without_a_space}")
+        assert done.stdout == NO_TROUBLE
+
+    @needs_kernels
     def test_code_of_others_is_not_loaded(self, quick_compiler: Path, tmp_path: Path) -> None:
         (tmp_path / "ptb_lm").mkdir()
         (tmp_path / "ptb_lm").chmod(0o777)

@@ -167,6 +167,17 @@ def test_it_is_resumed_to_the_same_end(texts: Path, run: Path, tmp_path: Path) -
     assert runs.result(half)["init_from"] == runs.result(whole)["init_from"]
 
 
+def test_a_run_of_characters_reads_no_text_of_words(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("The Dog saw 12 Cats\nA dog SAW it\n" * 60)
+    old = runs.train_run(text, tmp_path / "old", "--tokenize", "characters", "--epochs", "1")
+    given = ("--init-from", old, "--data", "ptb", "--run-dir", tmp_path / "no")
+    problem = runs.refusal(capsys, train, *given)
+    assert problem == f"the run {old} reads characters, and --data ptb is a text of words"
+
+
 def test_the_treatment_of_text_is_the_run_s(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = tmp_path / "text.txt"
     text.write_text("The Dog saw 12 Cats\nA dog SAW it\n" * 60)

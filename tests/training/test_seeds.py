@@ -435,3 +435,14 @@ def test_values_become_the_flags_that_give_them(given: dict[str, object], line: 
     assert seed_commands.flags(given) == line
     parsed = vars(train._parser().parse_args(line))
     assert {name: parsed[name] for name in given} == given
+
+
+def test_a_seed_that_was_killed_stops_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As the system does when memory runs out."""
+    program = tmp_path / "one.py"
+    program.write_text("import os, signal, sys\nif sys.argv[1] == '2': os.kill(os.getpid(), signal.SIGKILL)\n")
+    monkeypatch.setattr(seeds.cli, "TRAIN", f"python {program}")
+    assert seeds._side_by_side({1: ["1"], 2: ["2"], 3: ["3"]}, jobs=2) == {1: 0, 2: 1, 3: 0}
+    assert capsys.readouterr().err == "seed 2: ended by SIGKILL\n"

@@ -427,7 +427,8 @@ void cross_entropy(int64_t tokens, int64_t words, T* logits, const int64_t* targ
       const int64_t lanes = std::min<int64_t>(LANES, words - word);
       store(row + word, exponential(load(row + word, lanes) - most) * factor, lanes);
     }
-    store(target, load(target, 1) - 1.0f, 1);
+    // In float32: half precision would round a probability near 1 before the subtraction, and lose it.
+    store(target, exponential(all(logit) - most) * factor - 1.0f, 1);
   }
 }
 

@@ -32,14 +32,15 @@ def load() -> ctypes.CDLL:
     if sys.platform != "linux":
         raise MissingError("they exist only for Linux")
     try:
-        command = [_compiler(), *FLAGS, f"-L{Path(torch.__file__).parent / 'lib'}", "-ltorch_cpu", "-lc10"]
-        path = files.cache_folder() / f"kernels-{_key(command)}.so"
+        compiler = _compiler()
+        libraries = [f"-L{Path(torch.__file__).parent / 'lib'}", "-ltorch_cpu", "-lc10"]
+        path = files.cache_folder() / f"kernels-{_key(compiler, libraries)}.so"
         if path.exists():
             try:
                 return _loaded(path)
             except OSError:  # a crash of the machine may have cut it off
                 path.unlink(missing_ok=True)
-        _compile(command, path)
+        _compile(compiler, libraries, path)
     except OSError as error:
         raise MissingError(f"the kernels cannot be compiled: {error}") from None
     try:
@@ -70,20 +71,22 @@ def _is_noexec(path: Path) -> bool:
     return bool(os.statvfs(path).f_flag & os.ST_NOEXEC)
 
 
-def _compiler() -> str:
+def _compiler() -> list[str]:
+    """Return the command of the compiler: CXX may give it arguments, as in `ccache g++`."""
     wanted = os.environ.get("CXX")
-    for name in [wanted] if wanted else ["g++", "clang++", "c++"]:
-        if found := shutil.which(name):
-            return found
+    for command in [[wanted], wanted.split()] if wanted else [["g++"], ["clang++"], ["c++"]]:
+        if command and (found := shutil.which(command[0])):
+            return [found, *command[1:]]
     if wanted:
         raise MissingError(f"CXX names {wanted}, which does not exist")
     raise MissingError("there is no C++ compiler; install g++ or set CXX")
 
 
-def _key(command: Sequence[str]) -> str:
-    """Return a name for what the command makes of the source on this machine."""
-    version = subprocess.run([command[0], "--version"], capture_output=True, text=True, check=False)
-    facts = [SOURCE.read_text(encoding="utf-8"), *command, version.stdout, torch.__version__, _processor()]
+def _key(compiler: Sequence[str], libraries: Sequence[str]) -> str:
+    """Return a name for what the compiler makes of the source on this machine."""
+    version = subprocess.run([*compiler, "--version"], capture_output=True, text=True, check=False)
+    source, command = SOURCE.read_text(encoding="utf-8"), [*compiler, *FLAGS, *libraries]
+    facts = [source, *command, version.stdout, torch.__version__, _processor()]
     return hashlib.sha256("\0".join(facts).encode()).hexdigest()[:16]
 
 
@@ -94,10 +97,10 @@ def _processor() -> str:
     return platform.machine() + "\n".join(dict.fromkeys(line for line in lines if line.startswith(kept)))
 
 
-def _compile(command: Sequence[str], path: Path) -> None:
+def _compile(compiler: Sequence[str], libraries: Sequence[str], path: Path) -> None:
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         made = Path(folder) / path.name
-        command = [*command[: 1 + len(FLAGS)], "-o", str(made), str(SOURCE), *command[1 + len(FLAGS) :]]
+        command = [*compiler, *FLAGS, "-o", str(made), str(SOURCE), *libraries]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
         except (OSError, subprocess.TimeoutExpired) as error:
