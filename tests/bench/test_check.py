@@ -418,13 +418,16 @@ def test_a_plain_loop_is_compared_as_it_is_timed(wrong: type[mutants.Wrapped]) -
     """Its dropout is switched off: what is wrong in the timed model alone is seen as anywhere else."""
     build, weights = builder("plain-torch/cudnn"), problem_weights(LANGUAGE)
     timed = wrong(build(LANGUAGE.config, weights), weights)
+    timed.next_masks = None
     with pytest.raises(check.WrongError, match=r"is off by"):
         check.check(LANGUAGE, build, precision="fp32", seed=3, model=timed)
 
 
 def test_a_plain_loop_that_goes_wrong_later_is_refused_then() -> None:
     def build(config: Config, weights: Weights) -> Any:
-        return mutants.Stale(builder("plain-torch/cudnn")(config, weights), weights)
+        timed = mutants.Stale(builder("plain-torch/cudnn")(config, weights), weights)
+        timed.steps = 8  # more than the first comparison asks for
+        return timed
 
     with pytest.raises(AfterOtherStepsError, match="off by"):
         checked_twice(LANGUAGE, build)
@@ -447,6 +450,14 @@ def test_a_plain_loop_that_leaves_out_the_top_output_s_dropout_is_refused() -> N
         def __init__(self, dropout: nn.Module) -> None:
             super().__init__()
             self.dropout, self.calls = dropout, 0
+
+        @property
+        def p(self) -> float:
+            return self.dropout.p
+
+        @p.setter
+        def p(self, probability: float) -> None:
+            self.dropout.p = probability
 
         def forward(self, x: Any) -> Any:
             self.calls += 1

@@ -300,8 +300,8 @@ def test_several_passes_have_an_answer_together_or_one_each(tmp_path: Path) -> N
     report = report_of(tmp_path / "c", rows)
     first, *each = [line for line in report.splitlines() if line.startswith("- ")][:4]
     assert first == (
-        "- On this machine take torch/cudnn for small and medium; torch/basic for large. By 95 % intervals each "
-        "is faster there than every other variant."
+        "- On this machine take torch/cudnn for small and medium; torch/basic for large. By 95 % intervals "
+        "each is faster there than every other variant."
     )
     taken = [re.match(r"- (\w+), train: take ([\w/]+), ", line) for line in each]
     assert [found and found.groups() for found in taken] == [
@@ -371,8 +371,8 @@ def test_who_may_be_the_fastest_everywhere_is_named_and_not_recommended(tmp_path
         for n in range(5)
     ]
     assert first_line(tmp_path, rows) == (
-        "- On this machine take torch/basic for small; torch/cudnn for medium. No 95 % intervals show that any "
-        "of these is faster there than every other variant. torch/basic may be the fastest in every one."
+        "- On this machine take torch/basic for small; torch/cudnn for medium. No 95 % intervals show that "
+        "any of these is faster there than every other variant. torch/basic may be the fastest in every one."
     )
     alone = [each for each in rows if each["round"] == 0]
     assert first_line(tmp_path / "alone", alone) == (
@@ -543,8 +543,8 @@ def test_what_cannot_do_a_pass_is_not_recommended_for_all(tmp_path: Path) -> Non
     ]
     line = first_line(tmp_path, [*rounds(speeds), *rounds(speeds, workload="medium"), *alone])
     assert line == (
-        "- On this machine take torch/cudnn for small and medium; torch/basic for large. By 95 % intervals that "
-        "is sure for small and medium only."
+        "- On this machine take torch/cudnn for small and medium; torch/basic for large. By 95 % intervals "
+        "that is sure for small and medium only."
     )
 
 

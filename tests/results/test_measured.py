@@ -50,7 +50,7 @@ def test_a_folder_has_its_commit_machine_day_and_processes(tmp_path: Path) -> No
 
 
 def test_a_folder_has_its_tests_of_a_program_against_itself(tmp_path: Path) -> None:
-    """Log ratios of -d, 0, d have the standard error d / sqrt(3), and t of two degrees of freedom is 4.303."""
+    """Log ratios of -d, 0, d: their standard error is d / sqrt(3), and t of two degrees 4.303."""
 
     def rows(workload: str, of: Callable[[int], float]) -> list[dict[str, Any]]:
         return [

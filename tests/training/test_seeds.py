@@ -442,7 +442,9 @@ def test_a_seed_that_was_killed_stops_no_other(
 ) -> None:
     """As the system does when memory runs out."""
     program = tmp_path / "one.py"
-    program.write_text("import os, signal, sys\nif sys.argv[1] == '2': os.kill(os.getpid(), signal.SIGKILL)\n")
+    program.write_text(
+        "import os, signal, sys\nif sys.argv[1] == '2': os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
     monkeypatch.setattr(seeds.cli, "TRAIN", f"python {program}")
     assert seeds._side_by_side({1: ["1"], 2: ["2"], 3: ["3"]}, jobs=2) == {1: 0, 2: 1, 3: 0}
     assert capsys.readouterr().err == "seed 2: ended by SIGKILL\n"

@@ -144,7 +144,7 @@ SOURCES = (
                 },
             )
         ),
-        remark="results/README.md has no row for it: its table is of the documents that the project began with",
+        remark="results/README.md has no row for it: that table is of other documents",
     ),
     Source(
         name="deeplearningathome.com, PyTorch vs TensorFlow, 2017",
