@@ -1,5 +1,6 @@
 """Where and when the benchmark's folders in results/ were measured: a line of one, and a table of all."""
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -85,10 +86,11 @@ def _row(folder: Path, tests: Sequence[Ratio]) -> list[str] | None:
     for row in measured:
         variants[row.workload, row.variant].add(row.process)
     counts = {len(processes) for processes in variants.values()}
+    devices = distinct(row.environment.get("device", "cpu") for row in measured)
     return [
         f"[{folder.name}]({folder.name}/report.md)",
         ", ".join(filter(None, commits)),
-        _machine(measured[0].environment),
+        _machine({**measured[0].environment, "device": "/".join(devices)}),
         measured[0].time.partition("T")[0],
         f"{min(counts)}" if len(counts) == 1 else f"{min(counts)} to {max(counts)}",
         _held(tests) if tests else formats.NOTHING,
@@ -97,8 +99,12 @@ def _row(folder: Path, tests: Sequence[Ratio]) -> list[str] | None:
 
 
 def _machine(facts: Mapping[str, str]) -> str:
+    if not _on_cpu(facts):
+        return facts["device"]
     # Earlier versions called the processor cpu.
-    return facts.get("processor", facts.get("cpu", "a CPU")) if _on_cpu(facts) else facts["device"]
+    processor = facts.get("processor", facts.get("cpu", "a CPU"))
+    instructions = re.search(r"cpu \(\w+, (\w+)\)", facts.get("device", ""))  # torch alone tells them
+    return f"{processor} with {instructions[1]}" if instructions else processor
 
 
 def _on_cpu(facts: Mapping[str, str]) -> bool:

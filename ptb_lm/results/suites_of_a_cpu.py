@@ -67,7 +67,7 @@ def precisions() -> Suite:
     ours = f"{_TWICE} torch/cudnn@bf16 torch/block_fused torch/block_fused@bf16"
     return Suite(
         "bench-precisions-cpu",
-        f"ptb --workloads medium small --rounds 10 --baseline plain-torch/cudnn {_added(_BEFORE)} "
+        f"ptb --workloads medium small --rounds 5 --baseline plain-torch/cudnn {_added(_BEFORE)} "
         f"--variants {rivals} {ours} {before} {before_bf16}",
         on="cpu",
     )

@@ -88,6 +88,18 @@ def test_rows_without_a_commit_say_so(tmp_path: Path) -> None:
     assert measured.of_study(study) == "A Xeon, 2 cores, commit unknown"
 
 
+def test_the_instructions_that_torch_uses_tell_processors_of_one_name_apart(tmp_path: Path) -> None:
+    told = {"processor": "AMD EPYC", "device": "cpu (x86_64, AVX512)", "cores": 2}
+    rows = [
+        bench_rows.row(variant=variant, environment={**bench_rows.ENVIRONMENT, **told, "device": device})
+        for variant, device in (("plain-tensorflow/keras", "cpu (x86_64)"), ("torch/basic", told["device"]))
+    ]
+    bench_rows.write(tmp_path / "bench-a", rows)
+    assert "| AMD EPYC with AVX512 |" in measured.markdown(tmp_path)
+    found = measured.where(summarise(tmp_path / "bench-a"), tmp_path)
+    assert found.startswith("AMD EPYC with AVX512, 2 cores, torch ")
+
+
 def test_a_folder_without_a_measured_row_is_left_out(tmp_path: Path) -> None:
     bench_rows.write(tmp_path / "bench-none", [bench_rows.row(status="unavailable", reason="no GPU")])
     assert len(measured.markdown(tmp_path).splitlines()) == 2
