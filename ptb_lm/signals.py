@@ -28,7 +28,10 @@ class Stopped(KeyboardInterrupt):
 
 def said(number: int) -> str:
     """Return a sentence about a process that a signal ended."""
-    return "interrupted" if number == signal.SIGINT else f"ended by {signal.Signals(number).name}"
+    if number == signal.SIGINT:
+        return "interrupted"
+    names = {each.value: each.name for each in signal.Signals}  # most real-time signals have none
+    return f"ended by {names.get(number, f'signal {number}')}"
 
 
 def listened_to() -> list[int]:

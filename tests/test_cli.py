@@ -16,7 +16,7 @@ from support import ROOT
 import ptb_lm
 from ptb_lm import __main__ as commands
 from ptb_lm import cli, host, memory
-from ptb_lm.errors import DivergenceError, OutOfMemoryError, UserError
+from ptb_lm.errors import DivergenceError, UserError
 
 
 def user_error() -> int:
@@ -53,7 +53,7 @@ def interrupt() -> int:
         (
             not_enough_memory,
             2,
-            str(OutOfMemoryError(memory.needed(2**59, "the last allocation was"))),
+            f"there is not enough memory ({memory.needed(2**59, 'the last allocation was')})",
         ),
         (interrupt, 130, "interrupted"),
     ],
@@ -229,6 +229,12 @@ def test_every_command_is_listed(given: list[str], capsys: pytest.CaptureFixture
     printed = capsys.readouterr().out
     for name, text in commands.COMMANDS.items():
         assert f"\n  {name:<12}{text}\n" in printed
+
+
+def test_the_page_on_commands_names_each() -> None:
+    table, _, _ = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8").partition("\n## ")
+    names = "".join(line.split("|")[1] for line in table.splitlines() if line.startswith("| `"))
+    assert set(re.findall(r"`(\w+)`", names)) == commands.COMMANDS.keys()
 
 
 @pytest.mark.parametrize("name", commands.COMMANDS)

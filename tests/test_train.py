@@ -241,9 +241,8 @@ def test_a_valid_split_too_short_for_the_batch_is_refused(
     own_data: Path, refused: Callable[..., str]
 ) -> None:
     (own_data / "valid.txt").write_text("w1 w2 w3 w1 w2 w3\n")
-    assert refused(data=own_data) == (
-        "the valid split has 7 tokens, but scoring in the 4 rows of a training batch needs at least 8"
-    )
+    in_rows = "scoring in the 4 rows of a training batch (--batch-size)"
+    assert refused(data=own_data) == f"the valid split has 7 tokens, but {in_rows} needs at least 8"
 
 
 def test_a_test_split_with_nothing_to_score_is_refused(own_data: Path, refused: Callable[..., str]) -> None:
@@ -253,8 +252,8 @@ def test_a_test_split_with_nothing_to_score_is_refused(own_data: Path, refused: 
 
 def test_a_batch_larger_than_the_text_is_refused(refused: Callable[..., str]) -> None:
     problem = refused("--batch-size", "1000")
-    in_rows = "scoring in the 1000 rows of a training batch needs at least 2000"
-    assert re.fullmatch(rf"the valid split has \d+ tokens, but {in_rows}", problem)
+    in_rows = "scoring in the 1000 rows of a training batch (--batch-size) needs at least 2000"
+    assert re.fullmatch(rf"the valid split has \d+ tokens, but {re.escape(in_rows)}", problem)
 
 
 def test_more_steps_than_the_text_has_are_refused(refused: Callable[..., str]) -> None:

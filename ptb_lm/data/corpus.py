@@ -197,7 +197,7 @@ def check_evaluation(ids: Ids, *, batch_size: int, split: str) -> None:
     """
     if len(ids) // batch_size < 2:
         name = f"the {split} split" if split in SPLITS else split
-        in_rows = f" in the {batch_size} rows of a training batch" if batch_size > 1 else ""
+        in_rows = f" in the {batch_size} rows of a training batch (--batch-size)" if batch_size > 1 else ""
         raise UserError(f"{name} has {len(ids)} tokens, but scoring{in_rows} needs at least {2 * batch_size}")
 
 

@@ -22,8 +22,8 @@ def find(path: Path, preparation: Preparation | None) -> dict[str, Part]:
     """Return the text of each split.
 
     Raises:
-        UserError: A file or folder is missing, too short, binary or not UTF-8; or it is Penn Treebank, and is
-            to be prepared once more.
+        UserError: A file or folder is missing, too short, binary or not UTF-8; or its files are not named
+            alike; or it is Penn Treebank, and is to be prepared once more.
     """
     if path.is_file() and preparation:
         return _of_file(path, preparation)
@@ -65,7 +65,7 @@ def _name_of_files(folder: Path) -> str:
     """Return how the files of all three splits are named; files of two names may be of two corpora.
 
     Raises:
-        UserError: A split is missing.
+        UserError: A split is missing, or is there only by another kind of name.
     """
     if name := _complete(folder):
         return name

@@ -103,8 +103,8 @@ def _machine(facts: Mapping[str, str]) -> str:
         return facts["device"]
     # Earlier versions called the processor cpu.
     processor = facts.get("processor", facts.get("cpu", "a CPU"))
-    instructions = re.search(r"cpu \(\w+, (\w+)\)", facts.get("device", ""))  # torch alone tells them
-    return f"{processor} with {instructions[1]}" if instructions else processor
+    instructions = distinct(re.findall(r"\bAVX\w+", facts.get("device", "")))  # torch alone tells them
+    return f"{processor} with {' or '.join(instructions)}" if instructions else processor
 
 
 def _on_cpu(facts: Mapping[str, str]) -> bool:

@@ -95,7 +95,7 @@ class TorchModel(Model):
             hints.append("this CPU multiplies in bfloat16: --precision bf16 is faster")
         if self.model_name == "persistent":
             hints.append("--model persistent is for a GPU in fp16: here --model block_fused is faster")
-        elif self.cell == cells.LSTM and self.model_name != "block_fused" and self._has_a_fast_recurrence():
+        elif self.cell == cells.LSTM and self._is_slower_than_block_fused():
             hints.append(f"on this CPU --model block_fused is faster than {self.model_name}")
         if trouble := cpu.facts().get("no_kernels"):
             hints.append(f"training is slower than it could be, without compiled kernels: {trouble}")
@@ -106,10 +106,15 @@ class TorchModel(Model):
         recurrent = [kept for name, kept in self.canonical().items() if name.endswith(".recurrent_kernel")]
         return max((kept.value.shape[0] for kept in recurrent), default=0) >= BFLOAT16_UNITS
 
-    def _has_a_fast_recurrence(self) -> bool:
-        """Return whether our own kernels run the recurrence where that was measured to be faster."""
-        wide = "AVX512" in torch.backends.cpu.get_cpu_capability()
-        return wide and cpu.recurrence(torch.empty(0, dtype=self.dtype, device=self.device)) is not None
+    def _is_slower_than_block_fused(self) -> bool:
+        """Return whether block_fused was measured to be faster on such a processor, in this precision.
+
+        In float32 it and cudnn are as fast as each other (docs/performance.md).
+        """
+        as_fast = ("block_fused", "cudnn") if self.dtype == torch.float32 else ("block_fused",)
+        if self.model_name in as_fast or "AVX512" not in torch.backends.cpu.get_cpu_capability():
+            return False
+        return cpu.recurrence(torch.empty(0, dtype=self.dtype, device=self.device)) is not None
 
     def _hints_of_a_gpu(self) -> list[str]:
         hints = []

@@ -43,8 +43,7 @@ def executed(layer: Layer, execution: str, *, window: tuple[int, int] | None = N
         UserError: torch.compile would find no C++ compiler.
     """
     if execution == "compile":
-        if shutil.which(os.environ.get("CXX", "g++")) is None:
-            raise UserError("--execution compile needs a C++ compiler; install g++ or set CXX")
+        check_compiler()
         # Layers of all sizes share a cache. Above its limit torch would silently not compile them.
         torch._dynamo.config.recompile_limit = 64
         torch._dynamo.config.fail_on_recompile_limit_hit = True
@@ -61,6 +60,18 @@ def executed(layer: Layer, execution: str, *, window: tuple[int, int] | None = N
             _profile(scripted, layer, *window)
         return scripted
     return layer
+
+
+def check_compiler() -> None:
+    """Check that torch.compile will find its C++ compiler, which CXX names without arguments.
+
+    Raises:
+        UserError: It will not.
+    """
+    if shutil.which(os.environ.get("CXX", "g++")) is None:
+        raise UserError(
+            "--execution compile needs a C++ compiler; install g++ or set CXX to one, without arguments"
+        )
 
 
 def _profile(scripted: Layer, layer: Layer, batch_size: int, steps: int) -> None:

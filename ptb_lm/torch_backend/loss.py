@@ -158,7 +158,7 @@ class SoftmaxLayer:
         nll_N = log_p_NV.gather(1, targets_N[:, None])[:, 0].neg_()
         if gradient:
             torch.exp(log_p_NV, out=logits_NV)
-            # Half precision would round a probability near 1 before 1 is subtracted, and lose the difference.
+            # Not the probability less 1: it is next to 1 where the model is sure, and rounded there.
             of_targets_N = torch.expm1(-nll_N).to(logits_NV.dtype)
             logits_NV.scatter_(1, targets_N[:, None], of_targets_N[:, None])
         return nll_N

@@ -53,17 +53,22 @@ def train(arguments: argparse.Namespace, train_one: TrainOne) -> int:
             "--seeds would train the same run for each seed: the weights are those of --init-from, and "
             f"without dropout{' or new words' * extend} nothing else is drawn"
         )
-    # Before there is a folder: while a framework is imported, a signal ends the process at once.
-    configs[seeds[0]].choice.check_device()
+    if jobs == 1:
+        # Imported before there is a folder: meanwhile a signal ends the process at once.
+        configs[seeds[0]].choice.builder()
     folder = arguments.run_dir or run_folder.made_first(run_folder.default_path(configs[seeds[0]]))
     again = shlex.join(
         [*cli.TRAIN.split(), *seed_commands.flags({**given, "run_dir": folder, "overwrite": False})]
     )
     runs = {seed: RunDirectory(folder / f"seed-{seed}") for seed in seeds}
     left = seed_commands.left(runs, configs, start, given)
+    stopped = 0
     try:
-        statuses = _one_after_the_other(left, train_one) if jobs == 1 else _side_by_side(left, jobs)
-        stopped = next((status for status in statuses.values() if status > 128), 0)
+        if jobs == 1:
+            statuses = _one_after_the_other(left, train_one)
+            stopped = next((status for status in statuses.values() if status > 128), 0)
+        else:
+            statuses = _side_by_side(left, jobs)
     except signals.Stopped as stop:  # between two runs, while one is built, or for the second time
         stopped = stop.exit_status
     finally:
@@ -74,7 +79,9 @@ def train(arguments: argparse.Namespace, train_one: TrainOne) -> int:
         return stopped
     failed = [seed for seed, status in statuses.items() if status]
     _report([run for seed, run in runs.items() if seed not in failed], failed, folder)
-    return max(statuses.values(), default=0)
+    if any(status > 128 for status in statuses.values()):  # of a run that was killed
+        streams.tell(f"all seeds continue with: {again}")
+    return max((cli.EXIT_FAILED if status > 128 else status for status in statuses.values()), default=0)
 
 
 def _draws(config: RunConfig, start: Start, *, extend: bool) -> bool:
@@ -129,7 +136,11 @@ def _one_after_the_other(commands: dict[int, list[str]], train_one: TrainOne) ->
 def _side_by_side(commands: dict[int, list[str]], jobs: int) -> dict[int, int]:
     """Train each run in its own process, `jobs` at a time; return the exit statuses by seed.
 
-    Their output is printed with the seed before each line. A signal to stop is passed to them.
+    Their output is printed with the seed before each line. A signal to stop is passed to them. A run that is
+    killed by itself stops no other.
+
+    Raises:
+        signals.Stopped: A signal to stop ended some of them.
     """
     with StopRequest() as stop, concurrent.futures.ThreadPoolExecutor(jobs) as pool:
         children = _Children(stop)
@@ -139,7 +150,10 @@ def _side_by_side(commands: dict[int, list[str]], jobs: int) -> dict[int, int]:
         except signals.Stopped as again:
             children.signal(again.exit_status - 128)  # for the second time: it stops them at once
             raise
-        return {seed: future.result() for future, seed in working.items()}
+        statuses = {seed: future.result() for future, seed in working.items()}
+        if stop.signal_number and any(status > 128 for status in statuses.values()):
+            raise signals.Stopped(stop.signal_number)
+        return statuses
 
 
 class _Children:
@@ -171,12 +185,11 @@ class _Children:
                     cli.remark(f"seed {seed}: {line.rstrip()}")
         with self._lock:
             self._running.discard(child)
-        status = child.returncode if child.returncode >= 0 else 128 - child.returncode
-        if status > 128 and not self.stop.signal_number:
-            # The others go on: it was no signal to this command, but a crash or the system's lack of memory.
-            streams.tell(f"seed {seed}: {signals.said(status - 128)}")
-            return cli.EXIT_FAILED
-        return status
+        if child.returncode >= 0:
+            return child.returncode
+        if not self.stop.signal_number:  # a crash, or the system had no memory left
+            streams.tell(f"seed {seed}: {signals.said(-child.returncode)}")
+        return 128 - child.returncode
 
     def hand_on(self, working: set[concurrent.futures.Future[int]]) -> None:
         """Wait for all to end, and hand on a signal to stop."""

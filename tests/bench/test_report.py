@@ -578,6 +578,11 @@ def test_a_run_that_resolves_little_warns(tmp_path: Path) -> None:
 KEPT = sorted(path.parent for path in (ROOT / "results").glob("bench-*/report.md"))
 
 
+def test_every_kept_benchmark_has_its_report() -> None:
+    assert len(KEPT) > 30
+    assert [*KEPT] == sorted(path.parent for path in (ROOT / "results").glob("bench-*/rows.jsonl"))
+
+
 @pytest.mark.parametrize("folder", KEPT, ids=lambda folder: folder.name)
 def test_kept_reports_come_out_again(folder: Path) -> None:
     kept = (folder / "report.md").read_text(encoding="utf-8")

@@ -1,6 +1,7 @@
 """Rows and windows, folders, and the facts of the real Penn Treebank."""
 
 import os
+import re
 from pathlib import Path
 
 import numpy as np
@@ -55,8 +56,9 @@ def test_a_training_split_too_short_says_the_numbers() -> None:
 
 
 def test_an_evaluation_split_too_short_says_the_numbers() -> None:
-    problem = "valid split has 39 tokens, but scoring in the 20 rows of a training batch needs at least 40"
-    with pytest.raises(UserError, match=problem):
+    in_rows = "scoring in the 20 rows of a training batch (--batch-size)"
+    problem = f"valid split has 39 tokens, but {in_rows} needs at least 40"
+    with pytest.raises(UserError, match=re.escape(problem)):
         corpus.check_evaluation(np.zeros(39, np.int32), batch_size=20, split="valid")
     corpus.check_evaluation(np.zeros(40, np.int32), batch_size=20, split="valid")
 

@@ -305,8 +305,11 @@ def test_hints_name_what_is_faster_here(monkeypatch: pytest.MonkeyPatch, tiny_co
     assert "--precision" not in hints("block_fused", "bf16")
     assert "fp16 is slow on a CPU: --precision bf16 is faster" in hints("block_fused", "fp16")
     assert "--model block_fused is faster" in hints("persistent", "fp32")
+    assert "block_fused is faster" not in hints("cudnn", "fp32"), "there they are as fast as each other"
+    with_kernels = "AVX512" in torch.backends.cpu.get_cpu_capability() and cpu.trouble() is None
+    assert ("block_fused is faster than basic" in hints("basic", "fp32")) == with_kernels
     monkeypatch.setattr(cpu, "multiplies_bfloat16", lambda: False)
     assert "--precision fp32 is faster" in hints("block_fused", "bf16")
     assert "fp16 is slow on a CPU: --precision fp32 is faster" in hints("block_fused", "fp16")
     cpu.use(cpu.Implementation("torch", "MKL"))
-    assert "block_fused is faster" not in hints("cudnn", "fp32")
+    assert "block_fused is faster" not in hints("basic", "fp32")

@@ -15,7 +15,8 @@ import pytest
 import runs
 
 from ptb_lm import files, signals, train
-from ptb_lm.model.choice import MAX_SEED
+from ptb_lm.errors import UserError
+from ptb_lm.model.choice import MAX_SEED, Choice
 from ptb_lm.training import run_folder, seed_commands, seeds, trainer
 from ptb_lm.training.interrupt import StopRequest
 from ptb_lm.training.run_directory import RunDirectory
@@ -437,14 +438,44 @@ def test_values_become_the_flags_that_give_them(given: dict[str, object], line: 
     assert {name: parsed[name] for name in given} == given
 
 
-def test_a_seed_that_was_killed_stops_no_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_the_others_are_reported_when_one_was_killed(
+    tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As the system does when memory runs out."""
+    """As the system does when memory runs out. The command that is told goes on with the killed one."""
     program = tmp_path / "one.py"
-    program.write_text(
-        "import os, signal, sys\nif sys.argv[1] == '2': os.kill(os.getpid(), signal.SIGKILL)\n"
-    )
-    monkeypatch.setattr(seeds.cli, "TRAIN", f"python {program}")
-    assert seeds._side_by_side({1: ["1"], 2: ["2"], 3: ["3"]}, jobs=2) == {1: 0, 2: 1, 3: 0}
-    assert capsys.readouterr().err == "seed 2: ended by SIGKILL\n"
+    killed = "import os, signal, sys; from ptb_lm import train\n"
+    killed += "if '2' in sys.argv: os.kill(os.getpid(), signal.SIGKILL)\n"
+    program.write_text(killed + "sys.exit(train.main(sys.argv[1:]))\n")
+    flags = runs.arguments(data, tmp_path / "run", "--seeds", "1", "2", "--jobs", "2", "--epochs", "1")
+    with monkeypatch.context() as patch:
+        patch.setattr(seeds.cli, "TRAIN", f"python {program}")
+        assert train.main(flags) == 1
+    out, err = capsys.readouterr()
+    killed, again = err.splitlines()
+    assert killed == "seed 2: ended by SIGKILL"
+    assert "seed 2 failed and is not included below\n" in out
+    assert "test perplexity of 1 seed: " in out
+    called = shlex.split(again.removeprefix("all seeds continue with: "))
+    assert train.main(called[2:]) == 0
+    assert "test perplexity of 2 seeds: " in capsys.readouterr().out
+
+
+def test_nothing_is_made_before_the_framework_is_imported(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A signal that comes meanwhile leaves no folder behind."""
+    monkeypatch.setattr(files, "home", lambda: tmp_path)
+
+    def missing(choice: Choice) -> None:
+        assert not (tmp_path / "checkpoints").exists()
+        raise UserError("torch is not installed")
+
+    monkeypatch.setattr(Choice, "builder", missing)
+    flags = ("--data", data, "--config", "test", "--seeds", "1", "2")
+    assert runs.refusal(capsys, train, *flags) == "torch is not installed"
+    assert not (tmp_path / "checkpoints").exists()
+
+
+def test_a_signal_without_a_name_is_told_by_its_number() -> None:
+    assert signals.said(signal.SIGKILL) == "ended by SIGKILL"
+    assert signals.said(127) == "ended by signal 127"

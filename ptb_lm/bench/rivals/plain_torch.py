@@ -18,8 +18,6 @@ Shapes: B = batch, T = time steps, E = embedding width, L = layers, H = hidden u
 import contextlib
 import dataclasses
 import math
-import os
-import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, cast
@@ -39,6 +37,7 @@ from ptb_lm.model.config import Config
 from ptb_lm.torch_backend import cpu, words
 from ptb_lm.torch_backend.base import TorchModel
 from ptb_lm.torch_backend.cells import Canonical, freeze_second_bias
+from ptb_lm.torch_backend.execution import check_compiler
 
 State = tuple[Tensor, Tensor]  # h_LBH, c_LBH
 Loss = tuple[Tensor, Tensor]  # negative log likelihood [], gradient norm []
@@ -186,8 +185,7 @@ def _compiled(model: PlainModel) -> PlainModel:
     Raises:
         UserError: torch.compile would find no C++ compiler.
     """
-    if shutil.which(os.environ.get("CXX", "g++")) is None:
-        raise UserError("--execution compile needs a C++ compiler; install g++ or set CXX")
+    check_compiler()
     # What a process compiles counts towards a limit, beyond which torch quietly runs the module as it is. The
     # benchmark builds models to compare before the one that it times; people build one.
     torch.compiler.reset()

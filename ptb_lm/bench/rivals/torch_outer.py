@@ -10,8 +10,6 @@ There is no dropout: its masks are drawn outside of what is compiled.
 Shapes: T = time steps, B = batch, I = input width, H = hidden units.
 """
 
-import os
-import shutil
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias, cast
 
@@ -29,7 +27,7 @@ from ptb_lm.model.config import Config
 from ptb_lm.torch_backend.backend import TorchBackend
 from ptb_lm.torch_backend.cells import Layer, LSTMState
 from ptb_lm.torch_backend.dropout import Dropout, no_dropout
-from ptb_lm.torch_backend.execution import executed
+from ptb_lm.torch_backend.execution import check_compiler, executed
 from ptb_lm.torch_backend.layers import DirectedLayers
 from ptb_lm.torch_backend.network import Loss
 from ptb_lm.torch_backend.stack import RecurrentStack, State
@@ -89,8 +87,7 @@ class Compiled(TorchBackend):
 
     def __init__(self, config: Config, weights: Mapping[str, NDArray[Any]], choice: Choice) -> None:
         super().__init__(config, weights, choice)
-        if shutil.which(os.environ.get("CXX", "g++")) is None:
-            raise UserError("--execution compile needs a C++ compiler; install g++ or set CXX")
+        check_compiler()
         # Without these torch leaves the gradients and torch.nn.LSTM out of the graph.
         torch._dynamo.config.trace_autograd_ops = True
         torch._dynamo.config.allow_rnn = True

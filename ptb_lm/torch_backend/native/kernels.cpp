@@ -427,8 +427,8 @@ void cross_entropy(int64_t tokens, int64_t words, T* logits, const int64_t* targ
       const int64_t lanes = std::min<int64_t>(LANES, words - word);
       store(row + word, exponential(load(row + word, lanes) - most) * factor, lanes);
     }
-    // In float32: half precision would round a probability near 1 before the subtraction, and lose it.
-    store(target, exponential(all(logit) - most) * factor - 1.0f, 1);
+    // Not the probability less 1: it is next to 1 where the model is sure, and rounded there.
+    store(target, all(std::expm1(-nll[token])), 1);
   }
 }
 

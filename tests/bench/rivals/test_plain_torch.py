@@ -80,6 +80,7 @@ def test_dropout_is_back_after_it_was_switched_off() -> None:
     with loop.without_dropout():
         assert len(losses()) == 1
     assert len(losses()) == 2
+    assert (loop.network.dropout.p, loop.network.lstm.dropout) == (0.5, 0.5)
 
 
 @pytest.mark.gpu
