@@ -169,10 +169,11 @@ class SoftmaxLayer:
         Logits are the largest tensors of a step; fresh ones would be page-faulted in at every step. A CUDA
         graph goes on with those that it was captured with.
         """
-        rows = min((kept for kept in self._buffers if kept >= tokens), default=tokens)
-        if rows not in self._buffers:
-            self._buffers[rows] = self._new_buffers(rows)
-        inputs, logits_NV = self._buffers[rows]
+        fitting = [rows for rows in self._buffers if rows >= tokens]
+        if not fitting:
+            self._buffers[tokens] = self._new_buffers(tokens)
+            return self._buffers[tokens]
+        inputs, logits_NV = self._buffers[min(fitting)]
         return _Buffers(inputs[:tokens], logits_NV[:tokens])
 
     def _rows_for(self, tokens: int) -> _Buffers:
