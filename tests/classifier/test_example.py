@@ -302,8 +302,9 @@ def test_as_a_program_it_says_nothing_but_its_lines(framework: str, tmp_path: Pa
     flags = ["--framework", framework, "--model", "block_fused", "--epochs", "1", "--sequences", "100"]
     done = python(str(FILE), *flags, "--log-dir", str(tmp_path))
     assert (done.returncode, done.stderr) == (0, "")
-    first, epoch, last = done.stdout.splitlines()
-    assert first.startswith("3,362 parameters, ")
+    first, engine, epoch, last = done.stdout.splitlines()
+    assert first.startswith("3,362 parameters; tensorboard --logdir ")
+    assert engine.startswith(f"computed by {framework} block_fused on ")
     assert epoch.startswith("epoch 1: train/loss 0.69")
     assert last.startswith("test accuracy ")
 
