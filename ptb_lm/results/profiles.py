@@ -14,16 +14,14 @@ FOLDERS = {
 }
 # What operations of torch's profiler do; what is not among them is "everything else".
 KINDS: Mapping[str, frozenset[str]] = {
-    "LSTM: oneDNN, forward and backward": frozenset(
-        {"aten::mkldnn_rnn_layer", "aten::mkldnn_rnn_layer_backward"}
+    "LSTM: oneDNN's layers; in `block_fused` the loop over time": frozenset(
+        {
+            *("aten::mkldnn_rnn_layer", "aten::mkldnn_rnn_layer_backward"),
+            *("ptb_lm::lstm_forward", "ptb_lm::lstm_backward"),
+        }
     ),
     "matrix products: the softmax's, and in `block_fused` the layers'": frozenset(
-        {
-            *("aten::mm", "aten::addmm", "aten::addmm_", "aten::bmm"),
-            "ptb_lm::multiply",
-            # Of the kept profiles: `block_fused` rearranged its recurrent matrix then.
-            *("mkl::_mkl_linear", "mkl::_mkl_reorder_linear_weight"),
-        }
+        {"aten::mm", "aten::addmm", "aten::addmm_", "aten::bmm", "ptb_lm::multiply"}
     ),
     "log-softmax, exponential, their gradients": frozenset(
         {"aten::_log_softmax", "aten::_log_softmax_backward_data", "aten::exp", "ptb_lm::cross_entropy"}
