@@ -84,6 +84,15 @@ def test_seeds_are_one_row_with_mean_and_deviation(folder: Path, capsys: pytest.
     assert seeds["parameters"] == f"{runs.result(folder / 'seeds' / 'seed-1')['parameters']:,}"
 
 
+def test_another_run_of_a_seed_is_another_row(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    again = shutil.copytree(folder / "seeds" / "seed-1", tmp_path / "again")
+    rows = markdown_rows(compared(capsys, folder / "seeds", again))
+    assert [(row["run"], row["seeds"]) for row in rows] == [("`seeds`", "1, 2"), ("`again`", "1")]
+    assert "±" not in rows[1]["best test"]
+
+
 def test_runs_on_other_text_are_another_row(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

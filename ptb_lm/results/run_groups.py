@@ -1,5 +1,6 @@
 """Runs that differ in nothing but the seed, together: their settings, and means of what they reached."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,7 +76,8 @@ def read(folders: Sequence[Path]) -> list[Group]:
         raise without[0]
     for each in without:
         streams.tell(f"{each}; the run is left out")
-    groups = (group for each in alike.values() for group in _by_device(each))
+    of_devices = (of_device for each in alike.values() for of_device in _by_device(each))
+    groups = (group for of_device in of_devices for group in _by_seed(of_device))
     return [Group(sorted(each, key=lambda run: run.config.choice.seed)) for each in groups]
 
 
@@ -88,6 +90,17 @@ def _by_device(found: Sequence[Run]) -> Iterator[list[Run]]:
         yield [*found]
     else:
         yield from of_device.values()
+
+
+def _by_seed(found: Sequence[Run]) -> Iterator[list[Run]]:
+    """Yield the runs, no two of one seed together: another run of a seed is no other seed."""
+    groups: dict[int, list[Run]] = {}
+    before = Counter[int]()
+    for run in found:
+        seed = run.config.choice.seed
+        groups.setdefault(before[seed], []).append(run)
+        before[seed] += 1
+    yield from groups.values()
 
 
 def _device(run: Run) -> str:

@@ -110,6 +110,8 @@ def _checked(given: dict[str, Any]) -> tuple[list[int], int]:
         raise UserError(f"--seeds names {twice} twice")
     if given.get("overwrite") and "run_dir" not in given:
         raise UserError("--overwrite needs --run-dir")
+    if "run_dir" in given and given["run_dir"].is_file():
+        raise UserError(f"{given['run_dir']} is a file, not a folder for runs")
     if "run_dir" in given and RunDirectory(given["run_dir"]).config.exists():
         raise UserError(f"{given['run_dir']} is the folder of a run; give --seeds another --run-dir")
     return seeds, given.get("jobs", 1)

@@ -203,6 +203,7 @@ def test_a_seed_that_diverges_does_not_stop_the_others(
             ["--seeds", "1", "--resume", "run"],
             "--seeds cannot be combined with --resume: the runs in --run-dir continue by themselves",
         ),
+        (["--seeds", "1", "--run-dir", __file__], f"{__file__} is a file, not a folder for runs"),
         (["--seeds", "1", "-1"], f"--seed must be at least 0 and at most {MAX_SEED}, not -1"),
         (["--seeds", "one"], "argument --seeds: invalid int value: 'one' (see --help)"),
         (["--seeds"], "argument --seeds: expected at least one argument (see --help)"),

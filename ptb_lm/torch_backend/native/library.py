@@ -78,7 +78,7 @@ def _compiler() -> list[str]:
         if command and (found := shutil.which(command[0])):
             return [found, *command[1:]]
     if wanted:
-        raise MissingError(f"CXX names {wanted}, which does not exist")
+        raise MissingError(f"CXX names {(wanted.split() or [wanted])[0]}, which does not exist")
     raise MissingError("there is no C++ compiler; install g++ or set CXX")
 
 
