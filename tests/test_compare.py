@@ -185,6 +185,22 @@ def test_the_csv_has_whole_numbers(folder: Path, capsys: pytest.CaptureFixture[s
     assert (seeds["hidden_size"], other["learning_rate"], seeds["seeds"]) == ("6", "0.25", "1 2")
 
 
+def test_no_two_columns_of_the_csv_have_one_name(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    longer = shutil.copytree(folder / "other", tmp_path / "longer")
+    values = runs.unsealed((longer / "config.json").read_text())["hyperparameters"]
+    set_values(longer / "config.json", hyperparameters={**values, "epochs": 9})
+    reader = csv.DictReader(io.StringIO(compared(capsys, folder / "other", longer, "--format", "csv")))
+    rows = [*reader]
+    assert reader.fieldnames is not None
+    assert len(set(reader.fieldnames)) == len(reader.fieldnames)
+    assert [(row["planned_epochs"], row["epochs"]) for row in rows] == [
+        (str(values["epochs"]), "3"),
+        ("9", "3"),
+    ]
+
+
 SVG = "{http://www.w3.org/2000/svg}"
 
 

@@ -293,6 +293,20 @@ def test_a_folder_that_is_no_run_is_left_alone(
     assert runs.files(folder) == before
 
 
+@pytest.mark.parametrize("overwrite", [[], ["--overwrite"]])
+def test_a_run_with_a_damaged_configuration_is_not_replaced(
+    overwrite: list[str], run: Path, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nor is it said that --overwrite would do so."""
+    config = run / "config.json"
+    config.write_text(config.read_text().replace('"seed": 1', '"seed": 2'))
+    before = runs.files(run)
+    problem = runs.refusal(capsys, train, *runs.arguments(data, run, *overwrite))
+    assert problem.startswith(f"{config} has changed since it was written")
+    assert problem.endswith("; or give --run-dir a new folder")
+    assert runs.files(run) == before
+
+
 def test_two_processes_do_not_work_in_one_folder(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = runs.files(run)
     with RunDirectory(run).locked():

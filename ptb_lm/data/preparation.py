@@ -9,7 +9,8 @@ from typing import Any
 from ptb_lm.data.tokens import Treatment
 from ptb_lm.errors import UserError
 
-NAMED = ("ptb", "synthetic")  # corpora that --data names
+PTB = "ptb"  # Penn Treebank, as --data names it
+NAMED = (PTB, "synthetic")  # corpora that --data names
 LEAST_COUNT = 2  # of a word that is kept, where the flags do not say
 SHARE = 0.1  # of the lines for valid, and for test
 

@@ -189,11 +189,10 @@ def _keep(arguments: argparse.Namespace) -> int:
     from ptb_lm.training.run_directory import RunDirectory
 
     kept = arguments.results / (arguments.name or arguments.run.resolve().name)
-    before = RunDirectory(kept)
-    if before.config.exists():  # seed-1 of --seeds, say, of another configuration
-        run = RunDirectory(arguments.run).read_config()
-        if changed := before.read_config().fixed_differences(run):
-            raise UserError(f"{kept} holds another run ({', '.join(changed)}); choose another --name")
+    before, run = RunDirectory(kept), RunDirectory(arguments.run).read_config()
+    # As seed-1 of --seeds, of another configuration.
+    if before.config.exists() and (changed := before.read_config().fixed_differences(run)):
+        raise UserError(f"{kept} holds another run ({', '.join(changed)}); choose another --name")
     if not keep.keep(arguments.run, kept):
         raise UserError(f"{arguments.run} has no finished epoch, or {kept} already holds a finished run")
     print(kept)

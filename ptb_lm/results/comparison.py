@@ -145,7 +145,8 @@ def as_csv(groups: Sequence[Group]) -> str:
     titles = [title for figure in FIGURES for title in (figure.key, *([f"{figure.key}_sd"] * figure.varies))]
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["run", "seeds", *differ, "epochs", "best_epoch", *titles])
+    settings = ["planned_epochs" if each == "epochs" else each for each in differ]  # "epochs" are those done
+    writer.writerow(["run", "seeds", *settings, "epochs", "best_epoch", *titles])
     for group, name in zip(groups, names(groups), strict=True):
         writer.writerow(
             [

@@ -85,7 +85,7 @@ def _problems(run: Run) -> Iterator[str]:
     if not run.result:
         yield f"{len(run.epochs)} of {run.config.hyperparameters.epochs} epochs are done"
         return
-    if run.data != "ptb":
+    if not run.is_of_penn_treebank:
         yield f"it read {run.config.data}, not Penn Treebank"
     if not run.result["test_perplexity"] <= BOUND:  # nor is one that is no number
         yield f"its test perplexity is {run.result['test_perplexity']:.3f}, not at most {BOUND}"

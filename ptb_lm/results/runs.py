@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ptb_lm.data.corpus import PENN_TREEBANK
+from ptb_lm.data.preparation import PTB
 from ptb_lm.training.run_config import RunConfig
 from ptb_lm.training.run_directory import RunDirectory
 
@@ -76,14 +77,19 @@ class Run:
 
     @property
     def data(self) -> str:
-        """What it read: "ptb" for Penn Treebank, wherever it was; else a name, and the digest if it is known.
+        """What it read: "ptb" for Penn Treebank, wherever it lay; else a name, and the digest if it is known.
 
         Several texts may have the name. A corpus that --data names has no digest, nor have older runs.
         """
         name, source = Path(self.config.data).name, self.config.source
         if source is None:
             return name
-        return "ptb" if source.sha256 == PENN_TREEBANK else f"{name} (SHA-256 {source.sha256[:DIGITS]}…)"
+        return PTB if source.sha256 == PENN_TREEBANK else f"{name} (SHA-256 {source.sha256[:DIGITS]}…)"
+
+    @property
+    def is_of_penn_treebank(self) -> bool:
+        """Whether it read Penn Treebank, or what --data ptb named."""
+        return PTB in (self.data, self.config.data)
 
 
 def read(folder: Path) -> Run:

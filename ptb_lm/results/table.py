@@ -65,7 +65,7 @@ def _perplexities(found: list[Run]) -> str:
         run
         for run in found
         if run.result
-        and run.data == "ptb"
+        and run.is_of_penn_treebank
         and run.config.config in PUBLISHED
         and "final_test_perplexity" in run.result
         and (run.config.hyperparameters.tie_weights or not command.overrides(run, recipe=run.config.recipe))

@@ -37,7 +37,7 @@ class _Record:
 
 @dataclass(frozen=True, kw_only=True)
 class Source(_Record):
-    """A text that --data named by its path.
+    """A text that --data named by its path, or another text in Penn Treebank's folder.
 
     Attributes:
         path: Absolute, so that the text is found from any folder.

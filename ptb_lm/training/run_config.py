@@ -39,7 +39,7 @@ class RunConfig:
         choice: What computes it.
         hyperparameters: The preset's, with what was given in their place.
         preparation: What is done to the text; None: it was prepared before.
-        source: Where the text was, if it is a file or folder.
+        source: Where the text was, if it is a file or folder, and not what --data ptb stands for.
         init_from: Whose weights it began with; None: with random ones.
     """
 

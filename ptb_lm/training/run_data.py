@@ -6,11 +6,12 @@ from pathlib import Path
 
 from ptb_lm.data import corpus
 from ptb_lm.data.corpus import Corpus
-from ptb_lm.data.preparation import NAMED, Preparation
+from ptb_lm.data.preparation import NAMED, PTB, Preparation
 from ptb_lm.data.text import Ids, UnknownWordError
 from ptb_lm.data.tokens import PLAIN, Treatment
 from ptb_lm.data.vocabulary import EOS, UNK, Vocabulary
 from ptb_lm.errors import UserError
+from ptb_lm.files import penn_treebank_folder
 from ptb_lm.model.config import Config
 from ptb_lm.training import scoring
 from ptb_lm.training.origins import Source
@@ -23,10 +24,21 @@ def treatment(run: RunConfig) -> Treatment:
 
 
 def with_source(run: RunConfig, data: Corpus) -> RunConfig:
-    """Return the configuration with the place and the digest of its text, if --data named it by its path."""
-    if run.data in NAMED:
+    """Return the configuration with the place and the digest of its text, unless its name says which it is.
+
+    The name ptb does not if Penn Treebank's folder holds another text.
+    """
+    if run.data == "synthetic" or (run.data == PTB and _is_penn_treebank()):
         return dataclasses.replace(run, source=None)
-    return dataclasses.replace(run, source=Source(path=str(Path(place(run)).absolute()), sha256=data.sha256))
+    path = penn_treebank_folder() if run.data == PTB else Path(place(run))
+    return dataclasses.replace(run, source=Source(path=str(path.absolute()), sha256=data.sha256))
+
+
+def _is_penn_treebank() -> bool:
+    # Its HTTP client takes long to import, and most runs have text of another name.
+    from ptb_lm.data import penn_treebank
+
+    return penn_treebank.is_in(penn_treebank_folder())
 
 
 def place(run: RunConfig) -> str:
@@ -68,7 +80,7 @@ def load_again(run: RunConfig, vocabulary: Vocabulary, *, named: str | None = No
         UserError: The text is not there or cannot be read.
     """
     data = place(run) if named is None else named
-    if named is None and run.source is not None and not Path(data).exists():
+    if data not in NAMED and named is None and run.source is not None and not Path(data).exists():
         raise UserError(f"there is no file or folder {data}; name the text with --data")
     if run.preparation is None and run.init_from is None:
         return corpus.load_named(data)  # its words tell whether it is the same text
@@ -108,7 +120,12 @@ def count_steps(data: Corpus, config: Config) -> int:
 
 def difference(run: RunConfig, data: Corpus) -> str | None:
     """Return a sentence if a text differs from the one that a run was trained on; None if it is the same."""
-    if run.source is None or run.source.sha256 == data.sha256:
+    if run.source is None:
+        # Of a run that started from another one, the digest is of the other's vocabulary too.
+        if run.data == PTB and run.init_from is None and data.sha256 != corpus.PENN_TREEBANK:
+            return "the text is not Penn Treebank, which the run was trained on by its config.json"
+        return None
+    if run.source.sha256 == data.sha256:
         return None
     return (
         f"the text differs from the one that the run was trained on, {run.source.path}: its SHA-256 is "
@@ -117,7 +134,15 @@ def difference(run: RunConfig, data: Corpus) -> str | None:
 
 
 def report(run: RunConfig, data: Corpus) -> Iterator[str]:
-    """Yield how a run's text was prepared; nothing if the text was prepared before and has its own words."""
+    """Yield how a run's text was prepared; nothing if the text was prepared before and has its own words.
+
+    Before that, warn of a text that is not what its name says.
+    """
+    if run.data == PTB and run.source:
+        yield (
+            f"warning: the files in {run.source.path} are not those of Penn Treebank, so perplexities cannot "
+            "be compared with published ones"
+        )
     if run.preparation:
         yield _done(run.preparation, data, limited=run.init_from is None or run.init_from.new_words > 0)
         yield f"words read as {UNK}: {_shares(data)}"

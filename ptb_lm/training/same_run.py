@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from ptb_lm.data.preparation import effective
+from ptb_lm.data.preparation import PTB, effective
 from ptb_lm.training.run_config import PLACES, RunConfig
 
 
@@ -47,7 +47,8 @@ def _of_text(there: RunConfig, here: RunConfig) -> Iterator[str]:
     if there.source and here.source:
         same = there.source.sha256 == here.source.sha256
     else:  # a corpus of ours, or a run from before the digest was kept
-        same = there.data == here.data
+        other_ptb = {there.source is None, here.source is None} == {True, False} and here.data == PTB
+        same = there.data == here.data and not other_ptb
     if not same:
         yield f"data {_place(there)} there, {_place(here)} here"
 

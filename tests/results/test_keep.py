@@ -44,6 +44,13 @@ def test_a_full_disk_is_an_error_of_the_system(run: Path) -> None:
     assert runs.files(kept) == before
 
 
+def test_a_folder_that_is_not_there_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert runs.run_command(results, "keep", tmp_path / "nosuch", "--results", tmp_path) == 2
+    assert capsys.readouterr().err == (
+        f"python -m ptb_lm.results keep: the run directory {tmp_path / 'nosuch'} does not exist\n"
+    )
+
+
 def test_another_run_of_the_same_name_is_not_replaced(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """As seed-1 of --seeds, of one configuration and then of another."""
     kept = run.parent / "kept"

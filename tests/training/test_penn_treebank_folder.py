@@ -1,0 +1,108 @@
+"""--data ptb, where Penn Treebank's folder has other text: it is said, and such runs are told from others."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+import runs
+
+from ptb_lm import evaluate, train
+from ptb_lm.data import corpus, penn_treebank
+from ptb_lm.data.penn_treebank import Fingerprint
+from ptb_lm.results import run_groups
+from ptb_lm.training.run_directory import RunDirectory
+
+pytestmark = pytest.mark.slow
+
+PTB = Path("ptb")  # as --data has it
+WARNING = "warning: the files in {folder} are not those of Penn Treebank"
+
+
+@pytest.fixture
+def folder(small_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Penn Treebank's folder, with other text."""
+    folder = tmp_path / "treebank"
+    folder.mkdir()
+    for split in corpus.SPLITS:
+        shutil.copy(small_corpus / f"{split}.txt", folder / f"ptb.{split}.txt")
+    monkeypatch.setenv("PTB_LM_DATA", str(folder))
+    return folder
+
+
+@pytest.fixture
+def renamed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The same, but Penn Treebank is this text."""
+    files = {path.name: Fingerprint.of(path.read_bytes()) for path in folder.iterdir()}
+    monkeypatch.setattr(penn_treebank, "PTB", files)
+    monkeypatch.setattr(corpus, "PENN_TREEBANK", corpus.load(folder).sha256)
+    return folder
+
+
+def add_line(folder: Path) -> None:
+    with (folder / "ptb.test.txt").open("a") as file:
+        file.write("w1 w2 w1 w2\n")
+
+
+def test_other_text_is_said_and_recorded(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = runs.train_run(PTB, tmp_path / "run")
+    assert WARNING.format(folder=folder) in capsys.readouterr().out
+    source = RunDirectory(run).read_config().source
+    assert source is not None
+    assert (source.path, source.sha256) == (str(folder), corpus.load(folder).sha256)
+    # It is found again, and known if it has changed.
+    assert train.main(["--resume", str(run), "--epochs", "3"]) == 0
+    assert runs.run_command(evaluate, run) == 0
+    assert capsys.readouterr().err == ""
+    add_line(folder)
+    assert runs.run_command(evaluate, run) == 0
+    assert "the text differs from the one that the run was trained on" in capsys.readouterr().err
+
+
+def test_penn_treebank_is_known_by_its_name(
+    renamed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = runs.train_run(PTB, tmp_path / "run")
+    assert "warning" not in capsys.readouterr().out
+    assert RunDirectory(run).read_config().source is None
+    assert runs.run_command(evaluate, run) == 0
+    assert capsys.readouterr().err == ""
+    add_line(renamed)
+    assert runs.run_command(evaluate, run) == 0
+    assert "the text is not Penn Treebank, which the run was trained on" in capsys.readouterr().err
+
+
+def test_runs_on_it_and_on_other_text_are_not_mixed(
+    renamed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    several = tmp_path / "several"
+    assert train.main(runs.arguments(PTB, several, "--seeds", "1")) == 0
+    add_line(renamed)
+    capsys.readouterr()
+    assert runs.run_command(train, *runs.arguments(PTB, several, "--seeds", "1", "2")) == 2
+    assert f"(data ptb there, {renamed} (SHA-256 " in capsys.readouterr().err
+    other = runs.train_run(PTB, tmp_path / "other", "--seed", "2")
+    assert [len(group.runs) for group in run_groups.read([several, other])] == [1, 1]
+
+
+def test_a_run_that_starts_from_another_ones_words_does_not_change_the_text(
+    renamed: Path, small_corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = runs.train_run(small_corpus, tmp_path / "first")
+    flags = (
+        "--init-from",
+        str(first),
+        "--data",
+        "ptb",
+        "--epochs",
+        "1",
+        "--run-dir",
+        str(tmp_path / "second"),
+    )
+    capsys.readouterr()
+    assert train.main([*flags]) == 0
+    assert runs.run_command(evaluate, tmp_path / "second") == 0
+    out, err = capsys.readouterr()
+    assert "warning" not in out
+    assert "Penn Treebank" not in err
