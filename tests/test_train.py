@@ -297,13 +297,13 @@ def test_a_folder_that_is_no_run_is_left_alone(
 def test_a_run_with_a_damaged_configuration_is_not_replaced(
     overwrite: list[str], run: Path, data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Nor is it said that --overwrite would do so."""
     config = run / "config.json"
     config.write_text(config.read_text().replace('"seed": 1', '"seed": 2'))
     before = runs.files(run)
     problem = runs.refusal(capsys, train, *runs.arguments(data, run, *overwrite))
     assert problem.startswith(f"{config} has changed since it was written")
-    assert problem.endswith("; or give --run-dir a new folder")
+    assert problem.endswith("; a new run needs another --run-dir")
+    assert "--overwrite" not in problem
     assert runs.files(run) == before
 
 

@@ -190,7 +190,7 @@ def _keep(arguments: argparse.Namespace) -> int:
 
     kept = arguments.results / (arguments.name or arguments.run.resolve().name)
     before, run = RunDirectory(kept), RunDirectory(arguments.run).read_config()
-    # As seed-1 of --seeds, of another configuration.
+    # seed-1 of --seeds has one name in every configuration.
     if before.config.exists() and (changed := before.read_config().fixed_differences(run)):
         raise UserError(f"{kept} holds another run ({', '.join(changed)}); choose another --name")
     if not keep.keep(arguments.run, kept):

@@ -48,9 +48,8 @@ def flags_of(run: Run) -> str:
 def _data(run: Run) -> str:
     """Return what --data says: a corpus's name, or that of a file or folder."""
     name = Path(run.config.data).name
-    for named in (run.config.data, run.data):
-        if named in NAMED:
-            return named
+    if run.data in NAMED:
+        return run.data
     return f"./{name}" if name in NAMED else name
 
 

@@ -39,7 +39,7 @@ class RunConfig:
         choice: What computes it.
         hyperparameters: The preset's, with what was given in their place.
         preparation: What is done to the text; None: it was prepared before.
-        source: Where the text was, if it is a file or folder, and not what --data ptb stands for.
+        source: Where the text was; None: it is the synthetic corpus, or Penn Treebank by the name ptb.
         init_from: Whose weights it began with; None: with random ones.
     """
 

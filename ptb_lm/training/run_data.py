@@ -26,24 +26,28 @@ def treatment(run: RunConfig) -> Treatment:
 def with_source(run: RunConfig, data: Corpus) -> RunConfig:
     """Return the configuration with the place and the digest of its text, unless its name says which it is.
 
-    The name ptb does not if Penn Treebank's folder holds another text.
+    The name ptb says so only if the text is Penn Treebank.
     """
-    if run.data == "synthetic" or (run.data == PTB and _is_penn_treebank()):
+    where = place(run)
+    path = penn_treebank_folder() if where == PTB else Path(where)
+    if run.data == "synthetic" or (run.data == PTB and _is_penn_treebank(path, data)):
         return dataclasses.replace(run, source=None)
-    path = penn_treebank_folder() if run.data == PTB else Path(place(run))
     return dataclasses.replace(run, source=Source(path=str(path.absolute()), sha256=data.sha256))
 
 
-def _is_penn_treebank() -> bool:
-    # Its HTTP client takes long to import, and most runs have text of another name.
+def _is_penn_treebank(folder: Path, data: Corpus) -> bool:
+    if data.sha256 == corpus.PENN_TREEBANK:
+        return True
+    # With the words of another run it has another digest.
+    # Imported here, because an HTTP client takes long to import.
     from ptb_lm.data import penn_treebank
 
-    return penn_treebank.is_in(penn_treebank_folder())
+    return penn_treebank.is_in(folder)
 
 
 def place(run: RunConfig) -> str:
-    """Return the absolute path of a run's text, or its path as it was named if the former does not exist."""
-    if run.data in NAMED or run.source is None or not Path(run.source.path).exists():
+    """Return the absolute path of a run's text, or as it was named if there is none or it does not exist."""
+    if run.source is None or not Path(run.source.path).exists():
         return run.data
     return run.source.path
 
@@ -123,7 +127,7 @@ def difference(run: RunConfig, data: Corpus) -> str | None:
     if run.source is None:
         # Of a run that started from another one, the digest is of the other's vocabulary too.
         if run.data == PTB and run.init_from is None and data.sha256 != corpus.PENN_TREEBANK:
-            return "the text is not Penn Treebank, which the run was trained on by its config.json"
+            return "the text is not Penn Treebank, which the run's config.json names"
         return None
     if run.source.sha256 == data.sha256:
         return None
@@ -134,10 +138,7 @@ def difference(run: RunConfig, data: Corpus) -> str | None:
 
 
 def report(run: RunConfig, data: Corpus) -> Iterator[str]:
-    """Yield how a run's text was prepared; nothing if the text was prepared before and has its own words.
-
-    Before that, warn of a text that is not what its name says.
-    """
+    """Yield what a run says of its text: that it is not what its name says, and how it was prepared."""
     if run.data == PTB and run.source:
         yield (
             f"warning: the files in {run.source.path} are not those of Penn Treebank, so perplexities cannot "

@@ -46,12 +46,12 @@ def refuse_existing(path: Path, *, overwrite: bool, init_from: Path | None = Non
         raise UserError(f"{path} is a file, not a run directory")
     if not path.is_dir() or not any(path.iterdir()) or directory.never_began():
         return
-    if not overwrite and not directory.config.exists():
+    if not directory.config.exists():
         raise UserError(f"{path} has files but no run; give --run-dir a new folder")
     try:
-        directory.read_config()  # of a run; any other folder is left alone
+        directory.read_config()
     except UserError as error:
-        raise UserError(f"{error}; or give --run-dir a new folder") from None
+        raise UserError(f"{error}; a new run needs another --run-dir") from None
     if overwrite:
         if init_from is not None and path.samefile(init_from):
             raise UserError(f"--overwrite would remove the weights of {path}, which --init-from starts from")

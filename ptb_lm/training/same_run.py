@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from ptb_lm.data.corpus import PENN_TREEBANK
 from ptb_lm.data.preparation import PTB, effective
 from ptb_lm.training.run_config import PLACES, RunConfig
 
@@ -44,13 +45,18 @@ def _start(run: RunConfig) -> str:
 
 
 def _of_text(there: RunConfig, here: RunConfig) -> Iterator[str]:
-    if there.source and here.source:
-        same = there.source.sha256 == here.source.sha256
-    else:  # a corpus of ours, or a run from before the digest was kept
-        other_ptb = {there.source is None, here.source is None} == {True, False} and here.data == PTB
-        same = there.data == here.data and not other_ptb
+    theirs, ours = _digest(there), _digest(here)
+    # A synthetic corpus has no digest, nor has a run from before it was kept.
+    same = theirs == ours if theirs and ours else there.data == here.data
     if not same:
         yield f"data {_place(there)} there, {_place(here)} here"
+
+
+def _digest(run: RunConfig) -> str | None:
+    if run.source:
+        return run.source.sha256
+    # With another run's words it would be another.
+    return PENN_TREEBANK if run.data == PTB and run.init_from is None else None
 
 
 def _place(run: RunConfig) -> str:

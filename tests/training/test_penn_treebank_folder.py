@@ -10,6 +10,8 @@ from ptb_lm import evaluate, train
 from ptb_lm.data import corpus, penn_treebank
 from ptb_lm.data.penn_treebank import Fingerprint
 from ptb_lm.results import run_groups
+from ptb_lm.results import runs as results_of_runs
+from ptb_lm.training import same_run
 from ptb_lm.training.run_directory import RunDirectory
 
 pytestmark = pytest.mark.slow
@@ -34,7 +36,8 @@ def renamed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The same, but Penn Treebank is this text."""
     files = {path.name: Fingerprint.of(path.read_bytes()) for path in folder.iterdir()}
     monkeypatch.setattr(penn_treebank, "PTB", files)
-    monkeypatch.setattr(corpus, "PENN_TREEBANK", corpus.load(folder).sha256)
+    for module in (corpus, results_of_runs, same_run):
+        monkeypatch.setattr(module, "PENN_TREEBANK", corpus.load(folder).sha256)
     return folder
 
 
@@ -44,14 +47,15 @@ def add_line(folder: Path) -> None:
 
 
 def test_other_text_is_said_and_recorded(
-    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = runs.train_run(PTB, tmp_path / "run")
     assert WARNING.format(folder=folder) in capsys.readouterr().out
     source = RunDirectory(run).read_config().source
     assert source is not None
     assert (source.path, source.sha256) == (str(folder), corpus.load(folder).sha256)
-    # It is found again, and known if it has changed.
+    # It is found again without the variable, and known if it has changed.
+    monkeypatch.setenv("PTB_LM_DATA", str(tmp_path / "nowhere"))
     assert train.main(["--resume", str(run), "--epochs", "3"]) == 0
     assert runs.run_command(evaluate, run) == 0
     assert capsys.readouterr().err == ""
@@ -70,7 +74,7 @@ def test_penn_treebank_is_known_by_its_name(
     assert capsys.readouterr().err == ""
     add_line(renamed)
     assert runs.run_command(evaluate, run) == 0
-    assert "the text is not Penn Treebank, which the run was trained on" in capsys.readouterr().err
+    assert "the text is not Penn Treebank, which the run's config.json names" in capsys.readouterr().err
 
 
 def test_runs_on_it_and_on_other_text_are_not_mixed(
@@ -106,3 +110,59 @@ def test_a_run_that_starts_from_another_ones_words_does_not_change_the_text(
     out, err = capsys.readouterr()
     assert "warning" not in out
     assert "Penn Treebank" not in err
+
+
+def test_other_text_is_said_where_a_run_starts_from_another_ones_words(
+    folder: Path, small_corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = runs.train_run(small_corpus, tmp_path / "first")
+    second = (
+        "--init-from",
+        str(first),
+        "--data",
+        "ptb",
+        "--epochs",
+        "1",
+        "--run-dir",
+        str(tmp_path / "second"),
+    )
+    assert train.main([*second]) == 0
+    assert WARNING.format(folder=folder) in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("change", ["names", "line ends"])
+def test_penn_treebank_is_known_by_its_words(
+    change: str, renamed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for path in [*renamed.iterdir()]:
+        if change == "names":
+            path.rename(path.with_name(path.name.removeprefix("ptb.")))
+        else:
+            path.write_bytes(path.read_bytes().replace(b"\n", b"\r\n"))
+    run = runs.train_run(PTB, tmp_path / "run", "--epochs", "1")
+    assert "warning" not in capsys.readouterr().out
+    assert RunDirectory(run).read_config().source is None
+
+
+def test_seeds_on_penn_treebank_by_its_path_and_by_its_name_are_one_family(
+    renamed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    several = tmp_path / "several"
+    for seeds, data in ((["1"], renamed), (["1", "2"], PTB)):
+        assert train.main(runs.arguments(data, several, "--epochs", "1", "--seeds", *seeds)) == 0
+    assert [len(group.runs) for group in run_groups.read([several])] == [2]
+
+
+def test_a_run_of_before_on_other_text_goes_on(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its config.json does not say which text it read."""
+    run = runs.train_run(PTB, tmp_path / "run")
+    runs.change(run / "config.json", lambda config: config.pop("source"))
+    capsys.readouterr()
+    assert runs.run_command(evaluate, run) == 0
+    assert "the text is not Penn Treebank, which the run's config.json names" in capsys.readouterr().err
+    assert train.main(["--resume", str(run), "--epochs", "3"]) == 0
+    source = RunDirectory(run).read_config().source
+    assert source is not None
+    assert source.sha256 == corpus.load(folder).sha256
