@@ -35,7 +35,7 @@ def _parser() -> cli.Parser:
         "--length",
         type=cli.whole(1),
         metavar="N",
-        help="number of words, over several sentences (default: one sentence)",
+        help="number of words, over several sentences (default: one sentence, of 10,000 words at most)",
     )
     add(
         "--temperature",

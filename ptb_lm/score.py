@@ -31,7 +31,7 @@ def _parser() -> cli.Parser:
     add("file", type=Path, nargs="?", default=Path("-"), metavar="FILE", help="default: - (standard input)")
     add("--format", choices=("tsv", "jsonl"), default="tsv", help="default: tsv, with a header line")
     add("--per-word", action="store_true", help="print each word's log-probability, and if it is unknown")
-    add("--bits", action="store_true", help="print bits instead of nats")
+    add("--bits", action="store_true", help="print bits instead of nats; --lm-weight then weights bits")
     add(
         "--carry-state",
         action="store_true",

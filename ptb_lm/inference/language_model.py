@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from ptb_lm.inference.torch_module import PlainLanguageModel
 
 PREDICTIONS = 5  # of `predict`, unless it is told how many
+LONGEST_SENTENCE = 10_000  # words of `generate`: the likeliest words may go in a circle that has no <eos>
 
 
 class LanguageModel:
@@ -35,7 +36,8 @@ class LanguageModel:
 
     A text begins after an `<eos>`, and each newline in it is one. It becomes words as that of the training
     did: white space separates them, unless it was raw text. Those that the vocabulary lacks are read as
-    `<unk>`. With `carry_state` a call goes on where the last such call ended, instead.
+    `<unk>`. With `carry_state` a call goes on where the last such call ended, instead;
+    `perplexity` never does.
 
     Attributes:
         state: Where the last call with `carry_state` ended; None: before the first word. It can be kept, and
@@ -102,7 +104,7 @@ class LanguageModel:
         Args:
             text: Sentences, or a text with one a line.
             carry_state: Read them as one text from a first `<eos>` on, as training does. Otherwise each is
-                read for itself. `state` stays as it is.
+                read for itself. Neither goes on from `state`, which stays as it is.
         """
         total, tokens, kept = 0.0, 0, self.state
         self.state = None
@@ -149,7 +151,7 @@ class LanguageModel:
         Args:
             prompt: What the text begins with; it is not returned.
             length: How many words, through the ends of sentences. None: to the end of the sentence, whose
-                `<eos>` is not returned.
+                `<eos>` is not returned, and 10,000 words at most.
             temperature: Below 1 the likely words become likelier. 0: always the likeliest.
             top_k: Only the k likeliest words are drawn from.
             top_p: Only the fewest likeliest words that have this probability together are.
@@ -246,8 +248,8 @@ class LanguageModel:
     def _generate(
         self, position: Position, sampler: Sampler, length: int | None, *, carry_state: bool
     ) -> Iterator[str]:
-        produced = 0
-        while produced != length:
+        produced, most = 0, LONGEST_SENTENCE if length is None else length
+        while produced != most:
             log_p_V, state = self.next_words(position)
             position = Position(state, sampler(log_p_V))
             if carry_state:

@@ -19,7 +19,7 @@ from support import ROOT, installed
 import ptb_lm
 from ptb_lm.data.tokens import SPACE
 from ptb_lm.errors import UserError
-from ptb_lm.inference import batches
+from ptb_lm.inference import batches, language_model
 from ptb_lm.inference.language_model import LanguageModel
 from ptb_lm.inference.sampling import Sampler
 from ptb_lm.model import backend, reference
@@ -266,6 +266,8 @@ def test_perplexity_is_of_one_text_or_of_each_sentence(run: Path, model: Languag
     expected = Expected(run)
     whole, each = np.concatenate(expected.stream(SENTENCES)), [expected.score(s) for s in SENTENCES]
     assert model.perplexity("\n".join(SENTENCES)) == pytest.approx(np.exp(-whole.mean()), rel=1e-6)
+    model.score("g h", carry_state=True)  # it begins anew
+    assert model.perplexity("\n".join(SENTENCES)) == pytest.approx(np.exp(-whole.mean()), rel=1e-6)
     assert model.perplexity(SENTENCES, carry_state=False) == pytest.approx(
         np.exp(-np.concatenate(each).mean()), rel=1e-6
     )
@@ -289,6 +291,20 @@ def test_each_generated_word_is_drawn_from_the_reference_s_distribution(
     if "<eos>" in words:
         assert list(model.generate(prompt, **choice)) == words[: words.index("<eos>")]
     assert list(model.generate(prompt, 0)) == []
+
+
+@pytest.mark.parametrize("choice", [{"temperature": 0}, {"top_k": 1}], ids=str)
+def test_a_sentence_without_an_end_is_ended(
+    choice: dict[str, float], run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The likeliest words go in a circle. A length that is given is not touched."""
+    weights, _ = tensors.load(run / "weights.safetensors")
+    bias = weights["softmax.bias"].copy()
+    bias[WORDS.index("<eos>")] = -1e4
+    model = ptb_lm.load(runs.write_run(tmp_path / "run", WORDS, weights={**weights, "softmax.bias": bias}))
+    monkeypatch.setattr(language_model, "LONGEST_SENTENCE", 50)
+    assert len(list(model.generate("a", **choice))) == 50
+    assert len(list(model.generate("a", 60, **choice))) == 60
 
 
 def test_unk_is_drawn_where_that_is_allowed(model: LanguageModel) -> None:

@@ -5,10 +5,10 @@ import math
 import platform
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 
@@ -27,6 +27,7 @@ from ptb_lm.training import json_files
 from ptb_lm.training.run_config import RunConfig
 
 RESULT = "result.json"
+_Say: TypeAlias = Callable[[str], None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,15 +78,17 @@ def evaluate(subject: Subject, request: Request, *, command: str) -> None:
     model = SegmentModel(subject.run.hyperparameters, subject.weights, device=device)
     train = subject.ids[:0] if subject.corpus is None else subject.corpus.splits["train"]
     scorer = AdaptedScorer(model, train)
-    tuning = _tuned(scorer, subject.corpus, request) if request.tune else _Tuning(request.adaptation)
+    # What a file will hold too is not lost with the reader of a pipe: a tuning takes hours.
+    say = cli.say if request.out is None else cli.remark
+    tuning = _tuned(scorer, subject.corpus, request, say) if request.tune else _Tuning(request.adaptation)
     for part in (tuning.chosen.dynamic, tuning.chosen.cache):
         if part is not None:
-            cli.say(f"{'chosen: ' if request.tune else ''}{_described(part)}")
+            say(f"{'chosen: ' if request.tune else ''}{_described(part)}")
     found = scorer.perplexities(subject.ids, tuning.chosen, description=subject.name)
     if not math.isfinite(found.adapted):
         raise DivergenceError("the adapted perplexity is not finite; try a smaller rate")
-    _say(subject, tuning.chosen, found)
-    cli.say(f"computed by torch on {device.type} in fp32")
+    _report(subject, tuning.chosen, found, say)
+    say(f"computed by torch on {device.type} in fp32")
     if request.out is None:
         return
     result = {
@@ -106,7 +109,7 @@ def evaluate(subject: Subject, request: Request, *, command: str) -> None:
     }
     request.out.mkdir(parents=True, exist_ok=True)
     json_files.write(request.out / RESULT, result)
-    cli.say(f"written to {request.out / RESULT}")
+    say(f"written to {request.out / RESULT}")
 
 
 class _Tuning(NamedTuple):
@@ -117,7 +120,7 @@ class _Tuning(NamedTuple):
     text: str | None = None
 
 
-def _tuned(scorer: AdaptedScorer, corpus: Corpus | None, request: Request) -> _Tuning:
+def _tuned(scorer: AdaptedScorer, corpus: Corpus | None, request: Request, say: _Say) -> _Tuning:
     """Choose the settings on the valid split, and say so."""
     assert corpus is not None
     whole = corpus.splits["valid"]
@@ -125,24 +128,26 @@ def _tuned(scorer: AdaptedScorer, corpus: Corpus | None, request: Request) -> _T
     if len(valid) < 2:
         raise UserError("the valid split has 1 token, but tuning needs at least 2")
     text = "valid" if len(valid) == len(whole) else f"the first {len(valid):,} words of valid"
-    cli.say(f"tuning on {text}; perplexities are adapted to the text by {request.adaptation.name}")
-    chosen, trials = scorer.tune(valid, request.adaptation, held=request.held, tell=_tell)
+    say(f"tuning on {text}; perplexities are adapted to the text by {request.adaptation.name}")
+    chosen, trials = scorer.tune(
+        valid, request.adaptation, held=request.held, tell=lambda trial: say(_line(trial))
+    )
     if min(trials, key=lambda trial: trial.perplexity).settings is None:  # the first trial: also of equals
-        cli.say("none of them is better than not adapting")
+        say("none of them is better than not adapting")
     return _Tuning(chosen, trials, text)
 
 
-def _say(subject: Subject, chosen: Adaptation, found: Perplexities) -> None:
+def _report(subject: Subject, chosen: Adaptation, found: Perplexities, say: _Say) -> None:
     tokens = len(subject.ids) - 1
-    cli.say(
+    say(
         f"{subject.name} perplexity {found.adapted:.4f}, adapted to the text by {chosen.name} "
         f"({tokens:,} token{'s' * (tokens != 1)} scored, each before the model adapts to it)"
     )
     if found.without_cache is not None:
-        cli.say(f"by dynamic evaluation alone it is {found.without_cache:.4f}")
-    cli.say(f"not adapted it is {found.unadapted:.4f}")
+        say(f"by dynamic evaluation alone it is {found.without_cache:.4f}")
+    say(f"not adapted it is {found.unadapted:.4f}")
     if subject.note:
-        cli.say(subject.note)
+        say(subject.note)
 
 
 def _trials(tuning: _Tuning) -> dict[str, Any]:
@@ -175,9 +180,9 @@ def _check_free(out: Path) -> None:
         pass
 
 
-def _tell(trial: Trial) -> None:
+def _line(trial: Trial) -> str:
     what = "not adapted" if trial.settings is None else _described(trial.settings)
-    cli.say(f"  {trial.perplexity:8.3f}  {what}")
+    return f"  {trial.perplexity:8.3f}  {what}"
 
 
 def _described(settings: Any) -> str:

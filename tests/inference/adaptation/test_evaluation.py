@@ -1,13 +1,17 @@
 """`evaluate --dynamic` and `--cache`: what is printed, kept and refused."""
 
 import json
+import os
 import re
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import runs
+from support import ROOT
 
 from ptb_lm import evaluate, nvidia
 from ptb_lm.inference.adaptation import flags as adaptation_flags
@@ -232,6 +236,18 @@ def test_a_repetitive_text_gains(run: Path, tmp_path: Path, capsys: pytest.Captu
     assert printed(capsys, run, "--text", text, "--dynamic", "--dynamic-rate", "0.3")[2] < 0.8 * plain
     cache = ["--cache", "--cache-theta", "5", "--cache-weight", "0.5"]
     assert printed(capsys, run, "--text", text, *cache)[2] < 0.8 * plain
+
+
+def test_a_reader_that_goes_away_does_not_lose_the_result(run: Path, tmp_path: Path) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    out = tmp_path / "out"
+    flags = ["--cache", "--tune", "--tune-words", "30", "--out", str(out)]
+    command = [sys.executable, "-m", "ptb_lm.evaluate", str(run), *flags]
+    ended = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, cwd=ROOT)
+    os.close(writer)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert json.loads((out / "result.json").read_text())["trials"]
 
 
 def test_a_result_is_never_overwritten(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
