@@ -156,9 +156,9 @@ def _about(summary: Summary, folder: Path, *, above: str) -> str:
     lines = (
         "Each row is a training step by the tutorial's recipe. The plain loop is that of pytorch/examples'",
         "word_language_model: torch's modules and SGD. The first number is words per second (the median of",
-        "the rounds). The ratio compares it with the plain loop in float32 (the geometric mean over",
-        "processes, with its 95 % interval). The share of peak is relative to the machine's fastest matrix",
-        "products.",
+        "the rounds). The ratio compares each round with the same round of the plain loop in float32 (the",
+        "geometric mean over processes, with its 95 % interval), so it is not the quotient of two medians.",
+        "The share of peak is relative to the machine's fastest matrix products.",
         _measured(summary, folder, above=above),
     )
     return "\n".join(lines)
