@@ -109,6 +109,19 @@ def test_runs_on_other_text_are_another_row(
     ]
 
 
+def test_the_runs_of_one_command_stay_together_where_a_seed_is_there_twice(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The older command lacks its second seed, as if it had diverged in its first epoch."""
+    older, newer = (shutil.copytree(folder / "seeds", tmp_path / name) for name in ("older", "newer"))
+    shutil.copytree(newer / "seed-1", newer / "seed-3")
+    set_values(newer / "seed-3" / "config.json", seed=3)
+    shutil.copytree(newer / "seed-3", older / "seed-3")
+    shutil.rmtree(older / "seed-2")
+    rows = markdown_rows(compared(capsys, older, newer))
+    assert {row["run"]: row["seeds"] for row in rows} == {"`older`": "1, 3", "`newer`": "1, 2, 3"}
+
+
 def set_values(path: Path, **values: object) -> None:
     runs.change(path, lambda content: content.update(values))
 

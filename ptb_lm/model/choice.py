@@ -142,16 +142,6 @@ class Choice:
             return False
         return precision in self.row.options(self.model)["precision"]
 
-    def check_device(self) -> None:
-        """Check that the framework is installed and has the device, if it can tell without building a model.
-
-        Raises:
-            UserError: It is not installed, or there is no such device.
-        """
-        self.builder()
-        if self.row.uses_cuda:
-            self.function(self.row.uses_cuda)(self.device)
-
     def builder(self) -> Callable[..., Any]:
         """Return the framework's function of (config, weights, choice); this imports the framework.
 

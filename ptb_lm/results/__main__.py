@@ -189,9 +189,10 @@ def _keep(arguments: argparse.Namespace) -> int:
     from ptb_lm.training.run_directory import RunDirectory
 
     kept = arguments.results / (arguments.name or arguments.run.resolve().name)
-    before, run = RunDirectory(kept), RunDirectory(arguments.run).read_config()
+    before = RunDirectory(kept)
+    RunDirectory(arguments.run).read_config()  # says if there is no run
     # seed-1 of --seeds has one name in every configuration.
-    if before.config.exists() and (changed := before.read_config().fixed_differences(run)):
+    if before.config.exists() and (changed := keep.differences(RunDirectory(arguments.run), before)):
         raise UserError(f"{kept} holds another run ({', '.join(changed)}); choose another --name")
     if not keep.keep(arguments.run, kept):
         raise UserError(f"{arguments.run} has no finished epoch, or {kept} already holds a finished run")

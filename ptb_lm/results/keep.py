@@ -8,7 +8,35 @@ import tempfile
 from pathlib import Path
 
 from ptb_lm.results import checks, curve, records, runs
+from ptb_lm.training import same_run
 from ptb_lm.training.run_directory import RunDirectory
+
+TIMED = ("seconds", "words_per_second")  # columns of an epoch that no second run repeats
+
+
+def differences(run: RunDirectory, kept: RunDirectory) -> list[str]:
+    """Return what tells a run from the one that was kept before, with both values; nothing if it is the same.
+
+    A run that went on with another schedule is the same: it begins with the epochs that were kept.
+
+    Raises:
+        UserError: A file is broken.
+    """
+    there, here = kept.read_config(), run.read_config()
+    if _goes_on(kept, run):
+        return there.fixed_differences(here)
+    return same_run.differences(there, here)
+
+
+def _goes_on(before: RunDirectory, now: RunDirectory) -> bool:
+    """Return whether a run has all epochs of an earlier copy, with the same perplexities."""
+    if not (before.metrics.is_file() and now.metrics.is_file()):
+        return False
+    earlier, later = (
+        [{name: value for name, value in row.items() if name not in TIMED} for row in each.read_metrics()]
+        for each in (before, now)
+    )
+    return earlier == later[: len(earlier)]
 
 
 def keep(run: Path, kept: Path) -> bool:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ptb_lm.bench.reporting.tables import markdown_text
+from ptb_lm.data.preparation import PTB
 from ptb_lm.errors import UserError
 from ptb_lm.files import atomic_write
 from ptb_lm.results import command, curve, markdown, runs
@@ -85,8 +86,10 @@ def _problems(run: Run) -> Iterator[str]:
     if not run.result:
         yield f"{len(run.epochs)} of {run.config.hyperparameters.epochs} epochs are done"
         return
-    if not run.is_of_penn_treebank:
-        yield f"it read {run.config.data}, not Penn Treebank"
+    if run.data != PTB:
+        yield f"it read {run.config.source.path if run.config.source else run.config.data}, not Penn Treebank"
+    if start := run.config.init_from:
+        yield f"it began with the weights of {start.run}"
     if not run.result["test_perplexity"] <= BOUND:  # nor is one that is no number
         yield f"its test perplexity is {run.result['test_perplexity']:.3f}, not at most {BOUND}"
     for what in ("processes", "devices"):

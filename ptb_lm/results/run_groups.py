@@ -93,12 +93,18 @@ def _by_device(found: Sequence[Run]) -> Iterator[list[Run]]:
 
 
 def _by_seed(found: Sequence[Run]) -> Iterator[list[Run]]:
-    """Yield the runs, no two of one seed together: another run of a seed is no other seed."""
-    groups: dict[int, list[Run]] = {}
-    before = Counter[int]()
+    """Yield the runs, no two of one seed together: another run of a seed is no other seed.
+
+    Where a seed is there twice, runs of one command of --seeds stay together.
+    """
+    seeds = {run.config.choice.seed for run in found}
+    groups: dict[tuple[Path | None, int], list[Run]] = {}
+    before = Counter[tuple[Path | None, int]]()
     for run in found:
-        seed = run.config.choice.seed
-        groups.setdefault(before[seed], []).append(run)
+        folder = run.folder.resolve()
+        family = folder.parent if folder.match(SEEDS) and len(seeds) < len(found) else None
+        seed = family, run.config.choice.seed
+        groups.setdefault((family, before[seed]), []).append(run)
         before[seed] += 1
     yield from groups.values()
 

@@ -86,11 +86,6 @@ class Run:
             return name
         return PTB if source.sha256 == PENN_TREEBANK else f"{name} (SHA-256 {source.sha256[:DIGITS]}…)"
 
-    @property
-    def is_of_penn_treebank(self) -> bool:
-        """Whether it read Penn Treebank, or what --data ptb named."""
-        return PTB in (self.data, self.config.data)
-
 
 def read(folder: Path) -> Run:
     """Read a run.

@@ -10,6 +10,7 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from ptb_lm import cli
+from ptb_lm.data.preparation import PTB
 from ptb_lm.model.config import PRESETS
 from ptb_lm.results import ablation, checks, command, measured, published_table, runs
 from ptb_lm.results.markdown import epochs, perplexity, table, write_part
@@ -65,7 +66,8 @@ def _perplexities(found: list[Run]) -> str:
         run
         for run in found
         if run.result
-        and run.is_of_penn_treebank
+        and run.data == PTB
+        and run.config.init_from is None
         and run.config.config in PUBLISHED
         and "final_test_perplexity" in run.result
         and (run.config.hyperparameters.tie_weights or not command.overrides(run, recipe=run.config.recipe))

@@ -1,6 +1,6 @@
 """What the ranks exchange in a training step, so that each then moves its weights as one rank would.
 
-The softmax's gradient, the largest, is ready before the backward pass through the layers, and is on its way
+The softmax's gradient is ready before the backward pass through the layers, and is on its way
 meanwhile. The layers' gradients follow in one piece. The embedding's go as they are, a row for each word of
 the window, unless the whole matrix is less; with them go the words and the loss.
 

@@ -120,6 +120,29 @@ def _batch_size(given: dict[str, Any]) -> int:
     return run.hyperparameters.batch_size
 
 
+def check_devices(given: Mapping[str, Any], batch_size: int) -> None:
+    """Check that the devices of --devices get equal parts of a batch, and are several to reduce anything.
+
+    Args:
+        given: The flags, by name.
+        batch_size: Of all devices together.
+
+    Raises:
+        UserError: They do not, or are not.
+    """
+    devices = given.get("devices") or 1
+    check_divisible(batch_size, devices)
+    _check_reduced(devices, given.get("reduce_precision") or REDUCE_PRECISIONS[0])
+
+
+def _check_reduced(devices: int, reduce_precision: str) -> None:
+    if devices == 1 and reduce_precision != REDUCE_PRECISIONS[0]:
+        raise UserError(
+            f"--reduce-precision {reduce_precision} is for several devices, and there is one; "
+            "--devices trains on more"
+        )
+
+
 @contextlib.contextmanager
 def joined(given: Mapping[str, Any]) -> Iterator[Ranks]:
     """Return the processes of this training, once all of them are there; of the others' errors one speaks.
@@ -135,11 +158,7 @@ def joined(given: Mapping[str, Any]) -> Iterator[Ranks]:
     here, reduce_precision = launched(), given.get("reduce_precision") or REDUCE_PRECISIONS[0]
     if here.size == 1:
         devices = given.get("devices") or 1
-        if devices == 1 and reduce_precision != REDUCE_PRECISIONS[0]:
-            raise UserError(
-                f"--reduce-precision {reduce_precision} is for several devices, and there is one; "
-                "--devices trains on more"
-            )
+        _check_reduced(devices, reduce_precision)
         yield OneWithDevices(devices, reduce_precision=reduce_precision) if devices > 1 else ALONE
         return
     choice = Choice.of(framework=_framework(given))

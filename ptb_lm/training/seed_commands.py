@@ -8,10 +8,10 @@ from typing import Any
 from ptb_lm import cli
 from ptb_lm.data.corpus import Corpus
 from ptb_lm.errors import UserError
-from ptb_lm.model import parameters
+from ptb_lm.model import backend, parameters
 from ptb_lm.model.config import HYPERPARAMETERS
 from ptb_lm.model.hyperparameter import flag_name
-from ptb_lm.training import run_data, run_folder, same_run
+from ptb_lm.training import processes, run_data, run_folder, same_run
 from ptb_lm.training.fine_tuning import Start
 from ptb_lm.training.run_config import RunConfig
 from ptb_lm.training.run_directory import RunDirectory
@@ -45,7 +45,7 @@ def left(
         corpus = run_data.load_first(config, words, extend=extend)
         configs = {seed: _recorded(each, corpus, start) for seed, each in configs.items()}
         if overwrite:
-            _check_begins(config, corpus)
+            _check_begins(config, corpus, given)
     wanted = {name: value for name, value in given.items() if name not in ("seeds", "jobs", "run_dir")}
     commands = {}
     for seed, run in runs.items():
@@ -89,15 +89,20 @@ def _recorded(config: RunConfig, corpus: Corpus, start: Start | None) -> RunConf
     return dataclasses.replace(config, init_from=start.record(corpus)) if start else config
 
 
-def _check_begins(config: RunConfig, corpus: Corpus) -> None:
-    """Check that a run can begin, as far as that can be known before its model is built.
+def _check_begins(config: RunConfig, corpus: Corpus, given: dict[str, Any]) -> None:
+    """Check that a run can begin.
 
     Raises:
         UserError: It cannot.
     """
-    run_data.count_steps(corpus, config.hyperparameters)
-    parameters.check_fits(config.hyperparameters, len(corpus.vocabulary))
-    config.choice.check_device()
+    hyperparameters, size = config.hyperparameters, len(corpus.vocabulary)
+    run_data.count_steps(corpus, hyperparameters)
+    parameters.check_fits(hyperparameters, size)
+    processes.check_devices(given, hyperparameters.batch_size)
+    # Only the model itself knows all that it cannot do.
+    backend.build(
+        hyperparameters, parameters.initial(hyperparameters, size, seed=config.choice.seed), config.choice
+    )
 
 
 def _to_go_on(directory: RunDirectory, config: RunConfig, wanted: dict[str, Any]) -> list[str] | None:

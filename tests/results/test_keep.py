@@ -11,6 +11,7 @@ from support import ROOT
 
 from ptb_lm.results import __main__ as results
 from ptb_lm.results import keep
+from ptb_lm.training.run_directory import RunDirectory
 
 
 @pytest.fixture
@@ -49,6 +50,37 @@ def test_a_folder_that_is_not_there_is_named(tmp_path: Path, capsys: pytest.Capt
     assert capsys.readouterr().err == (
         f"python -m ptb_lm.results keep: the run directory {tmp_path / 'nosuch'} does not exist\n"
     )
+
+
+def kept_again(run: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    """Keep a run by the name of the one that was kept before; return what is said."""
+    capsys.readouterr()
+    runs.run_command(results, "keep", run, "--results", run.parent, "--name", "kept")
+    return capsys.readouterr().err
+
+
+def set_rate(run: Path) -> None:
+    """Give a run another learning rate, as --resume may."""
+    runs.change(run / "config.json", lambda config: config["hyperparameters"].update(learning_rate=0.7))
+
+
+def test_a_run_with_another_schedule_replaces_one_only_if_it_went_on_from_it(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kept = run.parent / "kept"
+    set_rate(run)
+    assert kept_again(run, capsys) == ""
+    assert RunDirectory(kept).read_config().hyperparameters.learning_rate == 0.7
+    before = runs.files(kept)
+    runs.change(run / "config.json", lambda config: config["hyperparameters"].update(learning_rate=0.6))
+    lines = (run / "metrics.jsonl").read_text().splitlines(keepends=True)
+    first = runs.unsealed(lines[0])
+    lines[0] = json.dumps({**first, "valid_perplexity": first["valid_perplexity"] + 1}) + "\n"
+    (run / "metrics.jsonl").write_text("".join(lines))
+    assert "holds another run (learning_rate 0.7 there, 0.6 here); choose another --name" in kept_again(
+        run, capsys
+    )
+    assert runs.files(kept) == before
 
 
 def test_another_run_of_the_same_name_is_not_replaced(run: Path, capsys: pytest.CaptureFixture[str]) -> None:

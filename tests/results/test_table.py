@@ -225,6 +225,10 @@ def test_penn_treebank_is_told_by_the_digest_where_there_is_one(results: Path) -
         assert row[FLAGS] == f"`--model cudnn --config small --recipe tutorial {data}".rstrip() + "`"
         short = part(results.parent / "README.md", "perplexities")
         assert any(name in each["runs"] for each in short) == (not data)
+    # By the name ptb, from a folder with another text.
+    runs.change(results / name / "config.json", lambda config: config.update(data="ptb"))
+    assert tables(results)[name][FLAGS].endswith(" --data ./ptb`")
+    assert not any(name in each["runs"] for each in part(results.parent / "README.md", "perplexities"))
 
 
 def test_runs_by_several_processes_are_rows_of_their_own(results: Path) -> None:
@@ -741,6 +745,22 @@ def test_a_run_on_another_text_is_no_record(name: str, results: Path, tmp_path: 
     data = runs.write_corpus(tmp_path / name)
     run = on_a_gpu(runs.train_run(data, results / "other"))
     assert_no_record(run, f"it read {data}, not Penn Treebank")
+
+
+def test_a_run_on_another_text_in_the_folder_of_penn_treebank_is_no_record(
+    results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = runs.write_corpus(tmp_path / "treebank")
+    monkeypatch.setenv("PTB_LM_DATA", str(data))
+    run = on_a_gpu(runs.train_run(Path("ptb"), results / "other"))
+    assert_no_record(run, f"it read {data}, not Penn Treebank")
+
+
+def test_a_run_that_began_with_trained_weights_is_no_record(results: Path) -> None:
+    run = on_a_gpu(results / "seed-1")
+    start = {"run": "/trained", "weights_sha256": "0" * 64, "test_perplexity": 1.5, "new_words": 0}
+    runs.change(run / "config.json", lambda config: config.update(init_from=start))
+    assert_no_record(run, "it began with the weights of /trained")
 
 
 @pytest.mark.parametrize("what", ["processes", "devices"])

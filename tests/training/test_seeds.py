@@ -347,6 +347,11 @@ def test_runs_that_are_overwritten_are_cleared_before_the_first_trains(
     [
         (("--data", "/missing"), "--data /missing: there is no such file or folder"),
         (("--num-steps", "10000"), "the train split has "),
+        (("--cell", "layer_norm_lstm"), "torch cudnn does not compute the cell layer_norm_lstm"),
+        (("--devices", "3"), "--batch-size 4 is not divisible by 3 processes"),
+        (("--execution", "graph"), "--execution graph needs a CUDA device"),
+        (("--precision", "tf32"), "--precision tf32 needs a CUDA device"),
+        (("--reduce-precision", "bf16"), "--reduce-precision bf16 is for several devices"),
     ],
 )
 def test_nothing_is_cleared_for_runs_that_cannot_begin(
