@@ -13,7 +13,7 @@ import os
 import tarfile
 import threading
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from http.client import HTTPException
@@ -87,7 +87,7 @@ def fetch(
         UserError: `folder` cannot hold files, or a file there has other content and `overwrite` is false.
         OSError: A file cannot be read or written.
     """
-    there = _contents(folder, expected)
+    there = {name: (folder / name).read_bytes() for name in expected if (folder / name).exists()}
     wanted = _lacking(expected, there)
     if not overwrite and (others := [name for name in wanted if name in there]):
         what = f"{folder} already holds {', '.join(others)} with other content (size or SHA-256 differs)"
@@ -102,19 +102,6 @@ def fetch(
             for name, content in contents.items():
                 renames.enter_context(atomic_path(folder / name)).write_bytes(content)
     return list(wanted)
-
-
-def is_in(folder: Path) -> bool:
-    """Return whether a folder has the three files as they are downloaded.
-
-    Raises:
-        OSError: A file cannot be read.
-    """
-    return not _lacking(PTB, _contents(folder, PTB))
-
-
-def _contents(folder: Path, names: Iterable[str]) -> Contents:
-    return {name: (folder / name).read_bytes() for name in names if (folder / name).exists()}
 
 
 def _lacking(expected: Files, contents: Mapping[str, bytes]) -> Files:

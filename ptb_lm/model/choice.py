@@ -142,6 +142,19 @@ class Choice:
             return False
         return precision in self.row.options(self.model)["precision"]
 
+    def check_device(self) -> None:
+        """Check that the framework is installed, and has a device for its execution and precision.
+
+        Raises:
+            UserError: It is not installed, there is no such device, or it cannot do what was chosen.
+        """
+        self.builder()
+        if not self.row.uses_cuda or self.function(self.row.uses_cuda)(self.device):
+            return
+        for kind, name in (("execution", self.execution), ("precision", self.precision)):
+            if name in self.row.needs_cuda:
+                raise UserError(f"--{kind} {name} needs a CUDA device, and this is a CPU")
+
     def builder(self) -> Callable[..., Any]:
         """Return the framework's function of (config, weights, choice); this imports the framework.
 

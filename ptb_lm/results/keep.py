@@ -25,11 +25,15 @@ def differences(run: RunDirectory, kept: RunDirectory) -> list[str]:
     there, here = kept.read_config(), run.read_config()
     if _goes_on(kept, run):
         return there.fixed_differences(here)
-    return same_run.differences(there, here)
+    found = same_run.differences(there, here)
+    epochs = there.hyperparameters.epochs, here.hyperparameters.epochs
+    if epochs[0] != epochs[1]:
+        found.append(f"epochs {epochs[0]} there, {epochs[1]} here")
+    return found
 
 
 def _goes_on(before: RunDirectory, now: RunDirectory) -> bool:
-    """Return whether a run has all epochs of an earlier copy, with the same perplexities."""
+    """Return whether a run has all epochs of an earlier copy, with the same numbers."""
     if not (before.metrics.is_file() and now.metrics.is_file()):
         return False
     earlier, later = (

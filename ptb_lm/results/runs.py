@@ -79,7 +79,7 @@ class Run:
     def data(self) -> str:
         """What it read: "ptb" for Penn Treebank, wherever it lay; else a name, and the digest if it is known.
 
-        Several texts may have the name. A corpus that --data names has no digest, nor have older runs.
+        Several texts may have the name. Penn Treebank and synthetic have no digest, nor have older runs.
         """
         name, source = Path(self.config.data).name, self.config.source
         if source is None:

@@ -239,7 +239,8 @@ def _with_text(asked: _Asked) -> tuple[RunConfig, Corpus]:
             f"the vocabulary of the data ({len(corpus.vocabulary):,} words) is not the one in "
             f"{asked.directory.vocabulary}"
         )
-    return run_data.with_source(run, corpus), corpus
+    own_words = asked.start is None and run.init_from is None
+    return run_data.with_source(run, corpus, own_words=own_words), corpus
 
 
 def _drawn(run: RunConfig, words: int) -> parameters.Weights:

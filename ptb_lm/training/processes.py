@@ -121,17 +121,18 @@ def _batch_size(given: dict[str, Any]) -> int:
 
 
 def check_devices(given: Mapping[str, Any], batch_size: int) -> None:
-    """Check that the devices of --devices get equal parts of a batch, and are several to reduce anything.
+    """Check that --devices can share a batch, and that --reduce-precision is given for several devices only.
 
     Args:
         given: The flags, by name.
         batch_size: Of all devices together.
 
     Raises:
-        UserError: They do not, or are not.
+        UserError: They cannot, or it is not.
     """
     devices = given.get("devices") or 1
-    check_divisible(batch_size, devices)
+    on_devices = Choice.of(framework=_framework(given)).row.trains_on_devices
+    check_divisible(batch_size, devices, what="devices" if on_devices else "processes")
     _check_reduced(devices, given.get("reduce_precision") or REDUCE_PRECISIONS[0])
 
 

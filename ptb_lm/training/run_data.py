@@ -23,26 +23,26 @@ def treatment(run: RunConfig) -> Treatment:
     return run.preparation.treatment if run.preparation else PLAIN
 
 
-def with_source(run: RunConfig, data: Corpus) -> RunConfig:
+def with_source(run: RunConfig, data: Corpus, *, own_words: bool) -> RunConfig:
     """Return the configuration with the place and the digest of its text, unless its name says which it is.
 
     The name ptb says so only if the text is Penn Treebank.
+
+    Args:
+        run: The configuration.
+        data: The text.
+        own_words: Whether its vocabulary is that of its own training split, not that of another run.
     """
     where = place(run)
     path = penn_treebank_folder() if where == PTB else Path(where)
-    if run.data == "synthetic" or (run.data == PTB and _is_penn_treebank(path, data)):
+    if run.data == "synthetic" or (run.data == PTB and _is_penn_treebank(path, data, own_words=own_words)):
         return dataclasses.replace(run, source=None)
     return dataclasses.replace(run, source=Source(path=str(path.absolute()), sha256=data.sha256))
 
 
-def _is_penn_treebank(folder: Path, data: Corpus) -> bool:
-    if data.sha256 == corpus.PENN_TREEBANK:
-        return True
-    # With the words of another run it has another digest.
-    # Imported here, because an HTTP client takes long to import.
-    from ptb_lm.data import penn_treebank
-
-    return penn_treebank.is_in(folder)
+def _is_penn_treebank(folder: Path, data: Corpus, *, own_words: bool) -> bool:
+    # The digest is of the vocabulary, too.
+    return (data if own_words else corpus.load(folder)).sha256 == corpus.PENN_TREEBANK
 
 
 def place(run: RunConfig) -> str:
@@ -123,9 +123,9 @@ def count_steps(data: Corpus, config: Config) -> int:
 
 
 def difference(run: RunConfig, data: Corpus) -> str | None:
-    """Return a sentence if a text differs from the one that a run was trained on; None if it is the same."""
+    """Return a sentence if a text is not the one that config.json names; None if it is, or nothing tells."""
     if run.source is None:
-        # Of a run that started from another one, the digest is of the other's vocabulary too.
+        # With the words of another run, Penn Treebank has another digest.
         if run.data == PTB and run.init_from is None and data.sha256 != corpus.PENN_TREEBANK:
             return "the text is not Penn Treebank, which the run's config.json names"
         return None

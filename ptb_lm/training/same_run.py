@@ -46,8 +46,11 @@ def _start(run: RunConfig) -> str:
 
 def _of_text(there: RunConfig, here: RunConfig) -> Iterator[str]:
     theirs, ours = _digest(there), _digest(here)
-    # A synthetic corpus has no digest, nor has a run from before it was kept.
-    same = theirs == ours if theirs and ours else there.data == here.data
+    if theirs and ours:
+        same = theirs == ours
+    else:  # A synthetic corpus has no digest, nor has a run from before it was kept.
+        one_is_other_text = here.data == PTB and there.source != here.source
+        same = there.data == here.data and not one_is_other_text
     if not same:
         yield f"data {_place(there)} there, {_place(here)} here"
 

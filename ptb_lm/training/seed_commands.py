@@ -8,7 +8,7 @@ from typing import Any
 from ptb_lm import cli
 from ptb_lm.data.corpus import Corpus
 from ptb_lm.errors import UserError
-from ptb_lm.model import backend, parameters
+from ptb_lm.model import parameters
 from ptb_lm.model.config import HYPERPARAMETERS
 from ptb_lm.model.hyperparameter import flag_name
 from ptb_lm.training import processes, run_data, run_folder, same_run
@@ -35,7 +35,8 @@ def left(
         given: The flags, by name.
 
     Raises:
-        UserError: A folder has a run of other flags, or something else; or the text cannot be read.
+        UserError: A folder has a run of other flags, or something else; the text cannot be read; or the runs
+            that replace others cannot begin.
     """
     existing = {seed: run for seed, run in runs.items() if _began(run)}
     overwrite, init_from = bool(given.get("overwrite")), given.get("init_from")
@@ -44,8 +45,6 @@ def left(
         words, extend = start.vocabulary if start else None, bool(given.get("extend_vocabulary"))
         corpus = run_data.load_first(config, words, extend=extend)
         configs = {seed: _recorded(each, corpus, start) for seed, each in configs.items()}
-        if overwrite:
-            _check_begins(config, corpus, given)
     wanted = {name: value for name, value in given.items() if name not in ("seeds", "jobs", "run_dir")}
     commands = {}
     for seed, run in runs.items():
@@ -56,7 +55,8 @@ def left(
             command = flags({**wanted, "seed": seed, "run_dir": run.path})
         if command is not None:
             commands[seed] = command
-    if overwrite:
+    if existing and overwrite:
+        _check_begins(config, corpus, given)
         _clear(existing.values())
     return commands
 
@@ -85,24 +85,21 @@ def _began(directory: RunDirectory) -> bool:
 
 def _recorded(config: RunConfig, corpus: Corpus, start: Start | None) -> RunConfig:
     """Return a configuration as a new run records it: with its text, and the weights that it starts from."""
-    config = run_data.with_source(config, corpus)
+    config = run_data.with_source(config, corpus, own_words=start is None)
     return dataclasses.replace(config, init_from=start.record(corpus)) if start else config
 
 
 def _check_begins(config: RunConfig, corpus: Corpus, given: dict[str, Any]) -> None:
-    """Check that a run can begin.
+    """Check that a run can begin, as far as that can be known before its model is built.
 
     Raises:
         UserError: It cannot.
     """
-    hyperparameters, size = config.hyperparameters, len(corpus.vocabulary)
-    run_data.count_steps(corpus, hyperparameters)
-    parameters.check_fits(hyperparameters, size)
-    processes.check_devices(given, hyperparameters.batch_size)
-    # Only the model itself knows all that it cannot do.
-    backend.build(
-        hyperparameters, parameters.initial(hyperparameters, size, seed=config.choice.seed), config.choice
-    )
+    run_data.count_steps(corpus, config.hyperparameters)
+    parameters.check_fits(config.hyperparameters, len(corpus.vocabulary))
+    processes.check_devices(given, config.hyperparameters.batch_size)
+    config.choice.check_cell(config.hyperparameters.cell)
+    config.choice.check_device()
 
 
 def _to_go_on(directory: RunDirectory, config: RunConfig, wanted: dict[str, Any]) -> list[str] | None:

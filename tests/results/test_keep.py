@@ -80,6 +80,9 @@ def test_a_run_with_another_schedule_replaces_one_only_if_it_went_on_from_it(
     assert "holds another run (learning_rate 0.7 there, 0.6 here); choose another --name" in kept_again(
         run, capsys
     )
+    longer = {"learning_rate": 0.7, "epochs": 99}
+    runs.change(run / "config.json", lambda config: config["hyperparameters"].update(longer))
+    assert "holds another run (epochs 13 there, 99 here); choose another --name" in kept_again(run, capsys)
     assert runs.files(kept) == before
 
 

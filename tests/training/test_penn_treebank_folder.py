@@ -7,8 +7,7 @@ import pytest
 import runs
 
 from ptb_lm import evaluate, train
-from ptb_lm.data import corpus, penn_treebank
-from ptb_lm.data.penn_treebank import Fingerprint
+from ptb_lm.data import corpus
 from ptb_lm.results import run_groups
 from ptb_lm.results import runs as results_of_runs
 from ptb_lm.training import same_run
@@ -34,8 +33,6 @@ def folder(small_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 @pytest.fixture
 def renamed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The same, but Penn Treebank is this text."""
-    files = {path.name: Fingerprint.of(path.read_bytes()) for path in folder.iterdir()}
-    monkeypatch.setattr(penn_treebank, "PTB", files)
     for module in (corpus, results_of_runs, same_run):
         monkeypatch.setattr(module, "PENN_TREEBANK", corpus.load(folder).sha256)
     return folder
@@ -90,10 +87,18 @@ def test_runs_on_it_and_on_other_text_are_not_mixed(
     assert [len(group.runs) for group in run_groups.read([several, other])] == [1, 1]
 
 
+def trained_on_other_words(small_corpus: Path, tmp_path: Path) -> Path:
+    """Return a run whose vocabulary has another order, and one word more."""
+    other = shutil.copytree(small_corpus, tmp_path / "other-words")
+    train_text = (other / "train.txt").read_text()
+    (other / "train.txt").write_text("another " * 50 + "\n" + train_text)
+    return runs.train_run(other, tmp_path / "first")
+
+
 def test_a_run_that_starts_from_another_ones_words_does_not_change_the_text(
     renamed: Path, small_corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    first = runs.train_run(small_corpus, tmp_path / "first")
+    first = trained_on_other_words(small_corpus, tmp_path)
     flags = (
         "--init-from",
         str(first),
@@ -115,7 +120,7 @@ def test_a_run_that_starts_from_another_ones_words_does_not_change_the_text(
 def test_other_text_is_said_where_a_run_starts_from_another_ones_words(
     folder: Path, small_corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    first = runs.train_run(small_corpus, tmp_path / "first")
+    first = trained_on_other_words(small_corpus, tmp_path)
     second = (
         "--init-from",
         str(first),
@@ -166,3 +171,26 @@ def test_a_run_of_before_on_other_text_goes_on(
     source = RunDirectory(run).read_config().source
     assert source is not None
     assert source.sha256 == corpus.load(folder).sha256
+
+
+def test_seeds_from_another_run_on_it_and_on_other_text_are_not_mixed(
+    renamed: Path, small_corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, several = trained_on_other_words(small_corpus, tmp_path), tmp_path / "several"
+    flags = (
+        "--init-from",
+        str(first),
+        "--data",
+        "ptb",
+        "--epochs",
+        "1",
+        "--keep-prob",
+        "0.8",
+        "--run-dir",
+        several,
+    )
+    assert runs.run_command(train, *flags, "--seeds", "1") == 0
+    add_line(renamed)
+    capsys.readouterr()
+    assert runs.run_command(train, *flags, "--seeds", "1", "2") == 2
+    assert f"(data ptb there, {renamed} (SHA-256 " in capsys.readouterr().err
