@@ -151,9 +151,7 @@ class Choice:
         self.builder()
         if not self.row.uses_cuda or self.function(self.row.uses_cuda)(self.device):
             return
-        for kind, name in (("execution", self.execution), ("precision", self.precision)):
-            if name in self.row.needs_cuda:
-                raise UserError(f"--{kind} {name} needs a CUDA device, and this is a CPU")
+        self.row.check_on_cpu(execution=self.execution, precision=self.precision)
 
     def builder(self) -> Callable[..., Any]:
         """Return the framework's function of (config, weights, choice); this imports the framework.

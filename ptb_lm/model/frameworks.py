@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from ptb_lm.errors import how_to_install
+from ptb_lm.errors import UserError, how_to_install
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,16 @@ class Framework:
             kind: tuple(name for name in names if (model, name) not in self.refusals)
             for kind, names in every.items()
         }
+
+    def check_on_cpu(self, *, execution: str, precision: str) -> None:
+        """Check that a CPU can do what was chosen.
+
+        Raises:
+            UserError: It needs a CUDA device.
+        """
+        for kind, name in (("execution", execution), ("precision", precision)):
+            if name in self.needs_cuda:
+                raise UserError(f"--{kind} {name} needs a CUDA device, and this is a CPU")
 
 
 FRAMEWORKS: dict[str, Framework] = {

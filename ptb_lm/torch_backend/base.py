@@ -45,9 +45,8 @@ class TorchModel(Model):
         execution, precision = choice.execution, choice.precision
         assert choice.unroll == "static", "a Python loop over time"
         self.device = gpu.device_for(choice.device)
-        for kind, name in (("execution", execution), ("precision", precision)):
-            if self.device.type == "cpu" and name in FRAMEWORKS["torch"].needs_cuda:
-                raise UserError(f"--{kind} {name} needs a CUDA device, and this is a CPU")
+        if self.device.type == "cpu":
+            FRAMEWORKS["torch"].check_on_cpu(execution=execution, precision=precision)
         if (execution, precision) == ("compile", "tf32"):
             raise UserError(
                 "--execution compile cannot be combined with --precision tf32; choose from auto, eager, graph"

@@ -59,20 +59,20 @@ def kept_again(run: Path, capsys: pytest.CaptureFixture[str]) -> str:
     return capsys.readouterr().err
 
 
-def set_rate(run: Path) -> None:
-    """Give a run another learning rate, as --resume may."""
-    runs.change(run / "config.json", lambda config: config["hyperparameters"].update(learning_rate=0.7))
+def set_hyperparameters(run: Path, **values: float) -> None:
+    """Give a run other ones, as --resume may."""
+    runs.change(run / "config.json", lambda config: config["hyperparameters"].update(values))
 
 
 def test_a_run_with_another_schedule_replaces_one_only_if_it_went_on_from_it(
     run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     kept = run.parent / "kept"
-    set_rate(run)
+    set_hyperparameters(run, learning_rate=0.7)
     assert kept_again(run, capsys) == ""
     assert RunDirectory(kept).read_config().hyperparameters.learning_rate == 0.7
     before = runs.files(kept)
-    runs.change(run / "config.json", lambda config: config["hyperparameters"].update(learning_rate=0.6))
+    set_hyperparameters(run, learning_rate=0.6)
     lines = (run / "metrics.jsonl").read_text().splitlines(keepends=True)
     first = runs.unsealed(lines[0])
     lines[0] = json.dumps({**first, "valid_perplexity": first["valid_perplexity"] + 1}) + "\n"
@@ -80,8 +80,7 @@ def test_a_run_with_another_schedule_replaces_one_only_if_it_went_on_from_it(
     assert "holds another run (learning_rate 0.7 there, 0.6 here); choose another --name" in kept_again(
         run, capsys
     )
-    longer = {"learning_rate": 0.7, "epochs": 99}
-    runs.change(run / "config.json", lambda config: config["hyperparameters"].update(longer))
+    set_hyperparameters(run, learning_rate=0.7, epochs=99)
     assert "holds another run (epochs 13 there, 99 here); choose another --name" in kept_again(run, capsys)
     assert runs.files(kept) == before
 

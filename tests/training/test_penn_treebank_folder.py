@@ -95,22 +95,18 @@ def trained_on_other_words(small_corpus: Path, tmp_path: Path) -> Path:
     return runs.train_run(other, tmp_path / "first")
 
 
+def on_ptb_from(start: Path, run: Path) -> list[str]:
+    """Return the flags of a run on --data ptb that starts from another one."""
+    return ["--init-from", str(start), "--data", "ptb", "--epochs", "1", "--run-dir", str(run)]
+
+
 def test_a_run_that_starts_from_another_ones_words_does_not_change_the_text(
     renamed: Path, small_corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     first = trained_on_other_words(small_corpus, tmp_path)
-    flags = (
-        "--init-from",
-        str(first),
-        "--data",
-        "ptb",
-        "--epochs",
-        "1",
-        "--run-dir",
-        str(tmp_path / "second"),
-    )
+    flags = on_ptb_from(first, tmp_path / "second")
     capsys.readouterr()
-    assert train.main([*flags]) == 0
+    assert train.main(flags) == 0
     assert runs.run_command(evaluate, tmp_path / "second") == 0
     out, err = capsys.readouterr()
     assert "warning" not in out
@@ -121,17 +117,7 @@ def test_other_text_is_said_where_a_run_starts_from_another_ones_words(
     folder: Path, small_corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     first = trained_on_other_words(small_corpus, tmp_path)
-    second = (
-        "--init-from",
-        str(first),
-        "--data",
-        "ptb",
-        "--epochs",
-        "1",
-        "--run-dir",
-        str(tmp_path / "second"),
-    )
-    assert train.main([*second]) == 0
+    assert train.main(on_ptb_from(first, tmp_path / "second")) == 0
     assert WARNING.format(folder=folder) in capsys.readouterr().out
 
 
@@ -177,18 +163,7 @@ def test_seeds_from_another_run_on_it_and_on_other_text_are_not_mixed(
     renamed: Path, small_corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     first, several = trained_on_other_words(small_corpus, tmp_path), tmp_path / "several"
-    flags = (
-        "--init-from",
-        str(first),
-        "--data",
-        "ptb",
-        "--epochs",
-        "1",
-        "--keep-prob",
-        "0.8",
-        "--run-dir",
-        several,
-    )
+    flags = [*on_ptb_from(first, several), "--keep-prob", "0.8"]
     assert runs.run_command(train, *flags, "--seeds", "1") == 0
     add_line(renamed)
     capsys.readouterr()
