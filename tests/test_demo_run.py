@@ -6,14 +6,13 @@ from types import ModuleType
 
 import pytest
 import runs
+from support import installed
 
 import ptb_lm
 from ptb_lm import compare, evaluate, export, generate, neighbours, predict, score, train
 from ptb_lm.data.newswire import newswire
 from ptb_lm.training import run_flags
 from ptb_lm.training.run_directory import DEMO, RunDirectory
-
-LARGEST = 1_200_000  # bytes of all its files
 
 
 @pytest.fixture(autouse=True)
@@ -32,11 +31,9 @@ def test_it_is_what_its_script_trains() -> None:
     assert {*demo.read_vocabulary().words} == {*newswire()[1]}
     assert demo.has_ended()
     assert runs.result(DEMO)["parameters"] == 270_878
-    content = runs.files(DEMO)
-    assert sum(map(len, content.values())) <= LARGEST
+    assert sum(map(len, runs.files(DEMO).values())) <= 1_200_000
     named = runs.result(DEMO)["command"].split()
     assert named[-2:] == ["--run-dir", "demo"], "no folder of the machine that trained it"
-    assert "state/training.safetensors" not in content
 
 
 @pytest.mark.slow
@@ -54,7 +51,7 @@ def test_its_perplexity_is_that_of_its_record(capsys: pytest.CaptureFixture[str]
         (evaluate, ["--text", "text"]),
         (generate, ["--prompt", "the judge", "--seed", 1]),
         (predict, ["these", "judges"]),
-        (neighbours, ["judge"]),
+        pytest.param(neighbours, ["judge"], marks=installed("sklearn")),
         (compare, []),
         (export, ["--format", "torchscript", "--out", "model.pt"]),
     ],
@@ -64,8 +61,6 @@ def test_its_perplexity_is_that_of_its_record(capsys: pytest.CaptureFixture[str]
 def test_every_command_reads_it(
     command: ModuleType, arguments: list[object], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    if command is neighbours:
-        pytest.importorskip("sklearn")
     Path("text").write_text("the judge sues the court\n")
     assert runs.run_command(command, "demo", *arguments) == 0
     assert capsys.readouterr().out
@@ -73,16 +68,10 @@ def test_every_command_reads_it(
 
 def test_a_run_in_a_folder_of_this_name_is_found_first() -> None:
     Path("demo").mkdir()  # of something else
-    Path("demo", "slides.txt").write_text("\n")
     assert len(ptb_lm.load("demo").vocabulary) == 542
     runs.write_run(Path("demo"), ("a", "<eos>"))
     for name in ("demo", Path("demo"), Path("demo").absolute()):
         assert ptb_lm.load(name).vocabulary.words == ("a", "<eos>")
-
-
-def test_it_knows_grammar() -> None:
-    right, wrong = ptb_lm.load("demo").score(["the judge sues the court", "the judge sue the court"])
-    assert right.total > wrong.total + 2
 
 
 @pytest.mark.parametrize("run", ["demo", DEMO], ids=["name", "path"])
@@ -93,14 +82,13 @@ def test_it_is_not_resumed(run: object, more: list[object], capsys: pytest.Captu
 
 
 @pytest.mark.slow
-def test_a_run_can_start_from_it(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_can_start_from_it() -> None:
     Path("data").mkdir()
     for split in ("train", "valid", "test"):
         Path("data", f"{split}.txt").write_text("the judge sues the court\nthese judges sue the court\n" * 40)
     before = ptb_lm.load("demo").perplexity("these judges sue the court")
     flags = ["--init-from", "demo", "--data", "data", "--epochs", 1, "--batch-size", 4, "--device", "cpu"]
-    assert runs.run_command(train, *flags, "--run-dir", "demo") == 0
-    assert ptb_lm.load("demo").perplexity("these judges sue the court") < before / 2
-    assert runs.result(Path("demo"))["init_from"]["run"] == str(DEMO)
-    problem = runs.refusal(capsys, train, *flags, "--run-dir", "demo", "--overwrite")
-    assert "--init-from" in problem
+    for more in ([], ["--overwrite"]):
+        assert runs.run_command(train, *flags, "--run-dir", "run", *more) == 0
+    assert ptb_lm.load("run").perplexity("these judges sue the court") < before / 2
+    assert runs.result(Path("run"))["init_from"]["run"] == str(DEMO)
