@@ -1,15 +1,22 @@
 """The reference workbench for word-level LSTM language models on Penn Treebank.
 
-`ptb_lm.load(RUN)` returns a trained model (ptb_lm.inference.language_model).
+`ptb_lm.load` returns a trained model, which scores, predicts, continues and compares text:
+
+    model = ptb_lm.load("demo")  # the small run that the package holds; or the folder of a run of yours
+    model.score("the judge sues the court").perplexity
+
+`python -m ptb_lm` lists the commands.
 """
 
 import sys
+
+__all__ = ["load"]  # __getattr__ returns it
 
 TYPE_CHECKING = False  # typing's own is not imported: a Ctrl-C meanwhile would be a traceback
 if TYPE_CHECKING:
     from typing import Any
 
-    from ptb_lm.inference.loading import load as load
+    from ptb_lm.inference.loading import load
 
     __version__: str
 
@@ -49,3 +56,8 @@ def __getattr__(name: str) -> "Any":
 
         return version()
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """Return what there is for users; help() shows no more."""
+    return [*__all__, "__version__"]

@@ -25,7 +25,11 @@ def _parser() -> cli.Parser:
         "with mean and standard deviation.",
     )
     parser.add_argument(
-        "runs", nargs="+", type=Path, metavar="RUN", help="a run directory, or a folder that --seeds made"
+        "runs",
+        nargs="+",
+        type=Path,
+        metavar="RUN",
+        help="a run directory, demo, or a folder that --seeds made",
     )
     parser.add_argument(
         "--format", choices=FORMATS, default="markdown", help="default: markdown; page: HTML with the curves"

@@ -3,6 +3,7 @@
 import argparse
 import dataclasses
 import functools
+import math
 import shlex
 import sys
 from collections.abc import Sequence
@@ -16,11 +17,15 @@ from ptb_lm.errors import UserError
 from ptb_lm.inference.adaptation import flags as adaptation_flags
 from ptb_lm.model import backend, frameworks
 from ptb_lm.model.choice import Choice
+from ptb_lm.model.config import Config
 from ptb_lm.training.run_config import RunConfig
 
 # What brings in NumPy or torch is imported when the flags are known to be right: it takes longer than --help
 # should take.
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from ptb_lm.data.corpus import Corpus
     from ptb_lm.data.text import Ids
 
@@ -36,7 +41,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parser() -> cli.Parser:
     parser = cli.Parser(prog=PROG, description="Report the perplexity of a trained run on a text.")
-    parser.add_argument("run", type=Path, metavar="RUN", help="a run directory")
+    parser.add_argument(
+        "run", type=Path, metavar="RUN", help="a run directory, or demo: the small run that the package holds"
+    )
     what = parser.add_mutually_exclusive_group()
     what.add_argument(
         "--split",
@@ -81,7 +88,7 @@ def _evaluate(arguments: argparse.Namespace, command: str) -> int:
     from ptb_lm.training import scoring
     from ptb_lm.training.run_directory import RunDirectory
 
-    directory = RunDirectory(arguments.run)
+    directory = RunDirectory.find(arguments.run)
     run = directory.read_config()
     vocabulary = directory.read_vocabulary()
     weights = directory.read_weights(run, vocabulary)
@@ -91,19 +98,55 @@ def _evaluate(arguments: argparse.Namespace, command: str) -> int:
     choice = _choice(arguments, run.choice)
     choice.check_cell(run.hyperparameters.cell, trained=True)
     model = backend.build(run.hyperparameters, weights, choice)
-    found = scoring.perplexity(
-        model, scored.ids, run.hyperparameters, batch_size=batch_size, description=scored.name
-    )
+    if scored.is_unknown is None:
+        found, notes = (
+            scoring.perplexity(
+                model, scored.ids, run.hyperparameters, batch_size=batch_size, description=scored.name
+            ),
+            list[str](),
+        )
+    else:
+        found, notes = _text_perplexity(model, scored, scored.is_unknown, run.hyperparameters)
     perplexity = scoring.checked(found, scored.name)
     tokens = len(scored.ids) // batch_size * batch_size - batch_size
     unknown = 0 if arguments.text is None else int((scored.ids[1:] == vocabulary.unknown).sum())
     of_them = f", {unknown:,} of them {UNK}" if unknown else ""
     counted = f"{tokens:,} token{'s' * (tokens != 1)} scored{of_them}"
-    print(f"{scored.name} perplexity {perplexity:.4f} ({counted})")
-    if scored.note:
-        print(scored.note)
+    print("\n".join([f"{scored.name} perplexity {perplexity:.4f} ({counted})", *notes]))
     print(f"computed by {choice.framework} {choice.model} in {choice.precision}: {model.engine}")
     return 0
+
+
+def _text_perplexity(
+    model: backend.Backend, text: "_Scored", is_unknown: "NDArray[np.bool_]", config: Config
+) -> tuple[float, list[str]]:
+    """Score a text as one row.
+
+    Args:
+        model: The model.
+        text: The text.
+        is_unknown: Which of its words the vocabulary lacks.
+        config: The hyper-parameters.
+
+    Returns:
+        (perplexity, sentences on how it was read and on the perplexity without unknown words).
+    """
+    from ptb_lm.inference import batches
+    from ptb_lm.inference.sentences import perplexity, shown
+
+    x_1N, y_1N, window = text.ids[None, :-1], text.ids[None, 1:], config.batch_size * config.num_steps
+    with cli.progress_bar(math.ceil(y_1N.size / window), text.name) as bar:
+        (log_p_N,), _ = batches.in_pieces(
+            model, x_1N, y_1N, model.zero_state(1), tokens=window, on_piece=bar.update
+        )
+    known_N = log_p_N[~is_unknown]
+    without = shown(perplexity(math.fsum(known_N), len(known_N)), digits=4)
+    notes = [
+        text.note,
+        *[f"without the unknown words the perplexity is {without}"] * bool(is_unknown.any()),
+        "score reads each line by itself instead: python -m ptb_lm.score RUN FILE",
+    ]
+    return perplexity(math.fsum(log_p_N), len(log_p_N)), notes
 
 
 def _evaluate_adapted(arguments: argparse.Namespace, request: adaptation_flags.Request, command: str) -> int:
@@ -111,7 +154,7 @@ def _evaluate_adapted(arguments: argparse.Namespace, request: adaptation_flags.R
     from ptb_lm.inference.adaptation import evaluation as adapted_evaluation
     from ptb_lm.training.run_directory import RunDirectory
 
-    directory = RunDirectory(arguments.run)
+    directory = RunDirectory.find(arguments.run)
     run = directory.read_config()
     vocabulary = directory.read_vocabulary()
     weights = directory.read_weights(run, vocabulary)
@@ -135,13 +178,23 @@ def _evaluate_adapted(arguments: argparse.Namespace, request: adaptation_flags.R
 
 
 class _Scored(NamedTuple):
-    """What is scored: its ids, the split that it is scored as, its name, how it is read, the run's data."""
+    """What is scored.
+
+    Attributes:
+        ids: Its words, after an `<eos>` if it is a text.
+        split: The split that it is scored as.
+        name: What it is called.
+        note: How it is read; "" for a split.
+        data: The run's data.
+        is_unknown: Which words of a text, without the first `<eos>`, the vocabulary lacks; None for a split.
+    """
 
     ids: "Ids"
     split: str
     name: str
     note: str
     data: "Corpus | None"
+    is_unknown: "NDArray[np.bool_] | None" = None
 
 
 def _scored(
@@ -157,13 +210,14 @@ def _scored(
     if arguments.text is None:
         assert loaded is not None
         return _Scored(loaded.splits[arguments.split], arguments.split, arguments.split, "", loaded)
-    ids, missed = text.encode_and_count(
+    ids, is_unknown = text.encode_and_mark(
         text_file.Part(arguments.text, treatment=run_data.treatment(run)), vocabulary
     )
     # What stands before the first word of a text, which is then scored too.
     ids = np.concatenate([[vocabulary.ids[EOS]], ids]).astype(np.int32)
     name = text_file.shown(arguments.text)
-    return _Scored(ids, "test", name, f"the text is one stream after {EOS}{_missed(missed)}", loaded)
+    note = f"the text is one stream after {EOS}{_missed(int(is_unknown.sum()))}"
+    return _Scored(ids, "test", name, note, loaded, is_unknown)
 
 
 def _data(run: RunConfig, vocabulary: Vocabulary, named: str | None) -> "Corpus":

@@ -31,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parser() -> cli.Parser:
     parser = cli.Parser(prog=PROG, description="Write a trained model, in float32, for other programs.")
     parser.epilog = EPILOG
-    parser.add_argument("run", type=Path, metavar="RUN", help="a run directory, of either framework")
+    parser.add_argument("run", type=Path, metavar="RUN", help="a run directory, of either framework, or demo")
     parser.add_argument(
         "--format",
         required=True,
@@ -67,7 +67,7 @@ def _export(arguments: argparse.Namespace) -> int:
     # Imported here, because what they import takes longer than --help should take.
     from ptb_lm.training.run_directory import RunDirectory
 
-    directory = RunDirectory(arguments.run)
+    directory = RunDirectory.find(arguments.run)
     run = directory.read_config()
     vocabulary = directory.read_vocabulary()
     weights = directory.read_weights(run, vocabulary)

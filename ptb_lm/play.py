@@ -4,7 +4,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from ptb_lm import cli, signals, streams
+from ptb_lm import cli, signals
 from ptb_lm.errors import UserError
 from ptb_lm.inference import command
 
@@ -38,8 +38,7 @@ def _play(arguments: argparse.Namespace) -> int:
     from ptb_lm.inference.play.server import HOST, Server
 
     with Server(arguments.port) as server:
-        server.model = command.load(arguments)
-        server.description = f"{streams.visible(str(arguments.run))}: {len(server.model.vocabulary):,} words"
+        server.use(command.load(arguments))
         print(f"http://{HOST}:{server.port}/ shows the page; Ctrl-C ends it", flush=True)
         try:
             server.serve_forever()

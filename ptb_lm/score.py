@@ -13,6 +13,13 @@ from ptb_lm.errors import LineError, UserError
 from ptb_lm.inference import command
 
 PROG = "python -m ptb_lm.score"
+# How the sentences were read, with --carry-state or without.
+READ = {
+    False: "each sentence was read by itself; evaluate --text FILE reads them as one text, and so does "
+    "--carry-state",
+    True: "the sentences were read as one text, as evaluate --text FILE reads them; without --carry-state "
+    "each is read by itself",
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -35,7 +42,8 @@ def _parser() -> cli.Parser:
     add(
         "--carry-state",
         action="store_true",
-        help="let each sentence follow those before it (default: score each independently)",
+        help="let each sentence follow those before it, as evaluate --text does (default: score each "
+        "independently)",
     )
     add(
         "--line-buffered",
@@ -71,15 +79,16 @@ def _score(arguments: argparse.Namespace) -> int:
     if arguments.n_best and (arguments.per_word or arguments.carry_state or arguments.line_buffered):
         raise UserError("--n-best cannot be combined with --per-word, --carry-state or --line-buffered")
     try:
-        summary = _written(arguments, weights)
+        sentences = _written(arguments, weights)
     except LineError as error:
         raise UserError(f"{text_file.shown(arguments.file)}, {error}") from None
-    print(f"{PROG}: {summary}", file=sys.stderr)
+    for sentence in sentences:
+        print(f"{PROG}: {sentence}", file=sys.stderr)
     return 0
 
 
-def _written(arguments: argparse.Namespace, weights: Mapping[str, float]) -> str:
-    """Print the scores; return a sentence about them."""
+def _written(arguments: argparse.Namespace, weights: Mapping[str, float]) -> list[str]:
+    """Print the scores; return sentences about them."""
     # These imports take long, so they wait until the flags are known to be right.
     from ptb_lm.inference import batches, n_best, score_table
     from ptb_lm.inference.sentences import Unit
@@ -89,7 +98,7 @@ def _written(arguments: argparse.Namespace, weights: Mapping[str, float]) -> str
     as_json = arguments.format == "jsonl"
     if arguments.n_best:
         rescored = n_best.rescored(model, lines, unit=unit, weights=n_best.Weights(**weights))
-        return n_best.write(sys.stdout, rescored, every=arguments.all, as_json=as_json)
+        return [n_best.write(sys.stdout, rescored, every=arguments.all, as_json=as_json)]
     typed = arguments.file == text_file.STDIN and sys.stdin is not None and sys.stdin.isatty()
     ahead = batches.WINDOW_SENTENCES
     if arguments.line_buffered or typed:
@@ -97,7 +106,8 @@ def _written(arguments: argparse.Namespace, weights: Mapping[str, float]) -> str
         if isinstance(sys.stdout, io.TextIOWrapper):
             sys.stdout.reconfigure(line_buffering=True)
     scores = model.score_each(lines, unit=unit, carry_state=arguments.carry_state, ahead=ahead)
-    return score_table.write(sys.stdout, scores, unit=unit, per_word=arguments.per_word, as_json=as_json)
+    summary = score_table.write(sys.stdout, scores, unit=unit, per_word=arguments.per_word, as_json=as_json)
+    return [*summary, READ[arguments.carry_state]]
 
 
 def _finite(value: str) -> float:

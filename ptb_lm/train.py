@@ -35,8 +35,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _train(arguments: list[str], started: float) -> int:
     parsed = _parser().parse_args(arguments)
     # These imports take long, so they wait until the flags are known to be right.
-    from ptb_lm.training import processes
+    from ptb_lm.training import processes, run_folder
 
+    run_folder.refuse_demo(parsed.resume)
     to_start = processes.to_start(parsed)
     if parsed.seeds is not None or parsed.jobs is not None:
         from ptb_lm.training import seeds

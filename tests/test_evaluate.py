@@ -59,7 +59,7 @@ def printed(capsys: pytest.CaptureFixture[str], *given: object) -> tuple[str, in
     out, err = capsys.readouterr()
     match = re.fullmatch(
         r"\S+ perplexity (\d+\.\d{4}) \(([\d,]+) tokens? scored(?:, [\d,]+ of them <unk>)?\)\n"
-        r"(?:the text is one stream after <eos>; .*\n)?"
+        r"(?:the text is one stream after <eos>; .*\n(?:without .*\n)?score reads each line by itself .*\n)?"
         r"computed by (?:torch|tensorflow) \w+ in (?:fp|bf|tf)\d\d: .*\n",
         out,
     )
@@ -134,23 +134,23 @@ def test_a_text_is_scored_as_the_test_split_is(
 ) -> None:
     """But for the first word, which a split has no `<eos>` before."""
     path = data / "test.txt"
-    nll, tokens = reference_nll(any_run, path.read_text())
+    nll_N, _ = reference_nll(any_run, path.read_text())
+    nll, tokens = nll_N.sum(), len(nll_N)
     perplexity, scored = printed(capsys, any_run, "--text", path)
     assert scored == tokens == printed(capsys, any_run)[1] + 1
     assert float(perplexity) == pytest.approx(np.exp(nll / tokens), abs=6e-5)
 
 
-def reference_nll(run: Path, content: str) -> tuple[float, int]:
-    """Return what NumPy gives a text in float64, one row, after an `<eos>`, and its number of words."""
+def reference_nll(run: Path, content: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return what NumPy gives the words of a text in float64, one row after `<eos>`, and which are known."""
     weights, _ = tensors.load(run / "weights.safetensors")
     weights = {name: array.astype(np.float64) for name, array in weights.items()}
     words = (run / "vocabulary.txt").read_text().splitlines()
     tokens = ["<eos>", *content.replace("\n", " <eos> ").split()]
-    ids_1L = np.array([[words.index(token if token in words else "<unk>") for token in tokens]])
-    nll, _, _ = reference.loss_and_gradients(
-        weights, ids_1L[:, :-1], ids_1L[:, 1:], reference.zero_state(weights, 1)
-    )
-    return nll, len(tokens) - 1
+    ids_L = np.array([words.index(token if token in words else "<unk>") for token in tokens])
+    log_p_1LV = reference.log_probabilities(weights, ids_L[None, :-1], reference.zero_state(weights, 1))[0]
+    is_known_N = np.array([token in words for token in tokens[1:]])
+    return -log_p_1LV[0, np.arange(len(ids_L) - 1), ids_L[1:]], is_known_N
 
 
 def test_the_reference_agrees_over_the_whole_test_split(any_run: Path, data: Path) -> None:
@@ -285,10 +285,14 @@ def test_how_many_words_were_unknown_is_told(
     text = tmp_path / "text.txt"
     text.write_text(content)
     assert runs.run_command(evaluate, run, "--text", text) == 0
-    scored, stream, computed = capsys.readouterr().out.splitlines()
+    scored, stream, *without, other, computed = capsys.readouterr().out.splitlines()
     assert scored.endswith(" " + told.partition("|")[0])
     assert stream.startswith(f"the text is one stream after <eos>; {told.partition('|')[2]}")
+    assert "ptb_lm.score RUN FILE" in other
     assert computed.startswith("computed by torch cudnn in fp32: torch.nn.LSTM on cpu")
+    nll_N, is_known_N = reference_nll(run, content)
+    known = [np.exp(nll_N[is_known_N].mean())] * (not is_known_N.all())
+    assert [float(line.split()[-1]) for line in without] == pytest.approx(known, abs=6e-5)
 
 
 def test_standard_input_is_a_text_too(

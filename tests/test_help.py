@@ -44,6 +44,8 @@ def test_no_command_imports_what_takes_long_before_its_flags_are_parsed() -> Non
     """One process for all: what any of them imports is found."""
     program = f"""
 import contextlib, io, sys
+import ptb_lm
+dir(ptb_lm)
 from ptb_lm import __main__
 for line in {LINES}:
     with contextlib.redirect_stdout(io.StringIO()) as said:

@@ -101,7 +101,8 @@ def test_the_wheel_has_the_package_alone(wheel: Path) -> None:
         names = set(archive.namelist())
     tops = {name.partition("/")[0] for name in names}
     assert tops == {"ptb_lm", f"ptb_lm-{ptb_lm.__version__}.dist-info"}
-    assert {"ptb_lm/py.typed", "ptb_lm/torch_backend/native/kernels.cpp"} <= names
+    wanted = ("py.typed", "torch_backend/native/kernels.cpp", "demo/weights.safetensors")
+    assert {f"ptb_lm/{name}" for name in wanted} <= names
     sources = {
         path.relative_to(ROOT).as_posix()
         for path in (ROOT / "ptb_lm").rglob("*")
@@ -145,3 +146,17 @@ def test_it_trains_from_elsewhere(installed: Path, tmp_path: Path) -> None:
     assert float(perplexity) == pytest.approx(result["test_perplexity"], rel=1e-4)
     kernels = "from ptb_lm.torch_backend.native import library; print(library.SOURCE.stat().st_size)"
     assert int(run(installed / "python", "-c", kernels, cwd=tmp_path)) > 0
+
+
+def test_its_run_is_used_at_once_and_not_written_to(installed: Path, tmp_path: Path) -> None:
+    (demo,) = installed.parent.glob("lib/python*/site-packages/ptb_lm/demo")
+    before = runs.files(demo)
+    for path in (*demo.iterdir(), demo):
+        path.chmod(path.stat().st_mode & ~0o222)
+    (tmp_path / "text").write_text("the judge sues the court\n")
+    said = run(installed / "ptb-lm", "score", "demo", "text", cwd=tmp_path)
+    again = 'import ptb_lm; print(ptb_lm.load("demo").score("the judge sues the court").total)'
+    total = float(run(installed / "python", "-c", again, cwd=tmp_path))
+    assert total == pytest.approx(float(said.split()[4]), abs=1e-4)
+    assert runs.files(demo) == before
+    assert [path.name for path in tmp_path.iterdir()] == ["text"]

@@ -144,22 +144,30 @@ def test_a_closed_stdout_is_no_error(
         assert runs.run_command(score, run, text, *flags) == 0
         sys.stdout.close()
         monkeypatch.undo()
-        assert runs.sentence(capsys.readouterr().err, score).startswith("perplexity ")
+        assert capsys.readouterr().err.startswith(f"{score.PROG}: perplexity ")
 
 
 def test_how_many_words_were_unknown_is_told(
     run: Path, model: LanguageModel, text: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert runs.run_command(score, run, text) == 0
-    perplexity = model.score(LINES).perplexity
-    assert runs.sentence(capsys.readouterr().err, score) == (
-        f"perplexity {perplexity:.4f} (4 sentences, 14 words with every <eos>, 1 of them not in the "
-        "vocabulary and read as <unk>)"
-    )
+    for carry_state, other in ((False, "evaluate --text"), (True, "without --carry-state")):
+        assert runs.run_command(score, run, text, *["--carry-state"] * carry_state) == 0
+        model.state = None
+        scores = model.score(LINES, carry_state=carry_state)
+        first, without, read = capsys.readouterr().err.splitlines()
+        assert first == (
+            f"{score.PROG}: perplexity {scores.perplexity:.4f} (4 sentences, 14 words with every <eos>, 1 of "
+            "them not in the vocabulary and read as <unk>)"
+        )
+        assert without.endswith(
+            f" without the unknown words the perplexity is {scores.perplexity_without_unknown:.4f}"
+        )
+        assert ("by itself" if not carry_state else "as one text") in read.partition(";")[0]
+        assert other in read
     text.write_text("a\n")
     assert runs.run_command(score, run, text) == 0
-    told = capsys.readouterr().err
-    assert told.endswith("(1 sentence, 2 words with every <eos>, 0 of them not in the vocabulary)\n")
+    told, _ = capsys.readouterr().err.splitlines()
+    assert told.endswith("(1 sentence, 2 words with every <eos>, 0 of them not in the vocabulary)")
     for words, problem in (("", "is empty"), (None, "does not exist")):
         text.unlink() if words is None else text.write_text(words)
         capsys.readouterr()

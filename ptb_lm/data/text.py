@@ -77,27 +77,34 @@ def encode_and_count(text: Path | Part, vocabulary: Vocabulary) -> tuple[Ids, in
         UserError: The file is missing, empty, binary or not UTF-8, or has a word that the vocabulary lacks
             while it lacks `<unk>` too.
     """
-    table = _KnownWords(vocabulary)
-    return _encode_chunks(_part(text), table), table.missed
+    ids, is_unknown = encode_and_mark(text, vocabulary)
+    return ids, int(is_unknown.sum())
+
+
+def encode_and_mark(text: Path | Part, vocabulary: Vocabulary) -> tuple[Ids, NDArray[np.bool_]]:
+    """Read a text as ids [length] of a known vocabulary, and mark the words that become `<unk>` [length].
+
+    Raises:
+        UserError: As for `encode_and_count`.
+    """
+    ids = _encode_chunks(_part(text), _KnownWords(vocabulary))
+    is_unknown = ids == len(vocabulary)
+    if vocabulary.unknown is not None:
+        ids[is_unknown] = vocabulary.unknown
+    return ids, is_unknown
 
 
 class _KnownWords(dict[str, int]):
-    """The vocabulary's ids, with `<unk>` for all other words.
-
-    Attributes:
-        missed: Number of words so far that are not in the vocabulary.
-    """
+    """The vocabulary's ids, and the id after them for all other words; these need an `<unk>`."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         super().__init__(vocabulary.ids)
-        self.unknown = vocabulary.unknown
-        self.missed = 0
+        self.vocabulary = vocabulary
 
     def __missing__(self, word: str) -> int:
-        if self.unknown is None:
+        if self.vocabulary.unknown is None:
             raise _MissingWordError(word)
-        self.missed += 1
-        return self.unknown
+        return len(self.vocabulary)
 
 
 class _MissingWordError(Exception):

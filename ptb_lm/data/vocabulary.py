@@ -28,6 +28,9 @@ class Vocabulary:
     def __len__(self) -> int:
         return len(self.words)
 
+    def __repr__(self) -> str:
+        return f"Vocabulary({len(self):,} words)"
+
     @property
     def unknown(self) -> int | None:
         """The id of `<unk>`, which stands for unknown words; None if the vocabulary has no `<unk>`."""

@@ -6,7 +6,7 @@ side, the shorter ones padded at their end, which a backend need not compute.
 Shapes: B = sentences of a batch, T = words of the longest, V = vocabulary.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -99,12 +99,28 @@ def one_text(
 
 
 def in_pieces(
-    backend: Backend, x_BT: Ids, y_BT: Ids, state: State, *, tokens: int
+    backend: Backend,
+    x_BT: Ids,
+    y_BT: Ids,
+    state: State,
+    *,
+    tokens: int,
+    on_piece: Callable[[], object] = lambda: None,
 ) -> tuple[NDArray[np.float64], State]:
-    """Return the log-probabilities [B, T] of targets in nats, and the state after them, in bounded memory."""
+    """Return the log-probabilities [B, T] of targets in nats, and the state after them, in bounded memory.
+
+    Args:
+        backend: The model.
+        x_BT: The words that are read.
+        y_BT: The words after them.
+        state: Before the first.
+        tokens: How many words are scored at once, at most.
+        on_piece: Called after each piece.
+    """
     batch, steps = x_BT.shape
     piece, log_p_BT = max(1, tokens // batch), np.empty((batch, steps))
     for begin in range(0, steps, piece):
         part = slice(begin, begin + piece)
         state, log_p_BT[:, part] = backend.log_probabilities(x_BT[:, part], y_BT[:, part], state)
+        on_piece()
     return log_p_BT, state

@@ -14,7 +14,9 @@ if TYPE_CHECKING:  # what it imports takes longer than --help should
 
 def add_run(parser: cli.Parser) -> None:
     """Add the run directory, and how it is computed."""
-    parser.add_argument("run", type=Path, metavar="RUN", help="a run directory")
+    parser.add_argument(
+        "run", type=Path, metavar="RUN", help="a run directory, or demo: the small run that the package holds"
+    )
     how = parser.add_argument_group("how it is computed")
     how.add_argument(
         "--framework", choices=tuple(frameworks.FRAMEWORKS), help="default: as the run was trained"

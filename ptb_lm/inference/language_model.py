@@ -5,6 +5,7 @@ V = vocabulary, E = embedding width.
 
 from collections.abc import Iterable, Iterator
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from ptb_lm.inference.position import Position, checked
 from ptb_lm.inference.sampling import Prediction, Sampler, likeliest
 from ptb_lm.inference.sentences import NATS, Scores, SentenceScore, Unit, perplexity
 from ptb_lm.model.backend import Backend, tokens_a_call
+from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
 
 if TYPE_CHECKING:
@@ -48,15 +50,37 @@ class LanguageModel:
         config: The hyper-parameters.
         vocabulary: The words.
         treatment: How a text becomes words.
+        run: The run that it is from, as it was named.
+        choice: What computes it.
     """
 
     def __init__(
-        self, backend: Backend, config: Config, vocabulary: Vocabulary, treatment: Treatment = PLAIN
+        self,
+        backend: Backend,
+        config: Config,
+        vocabulary: Vocabulary,
+        treatment: Treatment = PLAIN,
+        *,
+        run: str | Path = "",
+        choice: Choice | None = None,
     ) -> None:
-        self.backend, self.config = backend, config
+        self.backend, self.config, self.run, self.choice = backend, config, run, choice
         self.vocabulary, self.treatment = vocabulary, treatment
         self.state: Position | None = None
         self._tokens = tokens_a_call(len(vocabulary), max(*config.layer_sizes, config.embedding_width))
+
+    def __repr__(self) -> str:
+        facts = {
+            "run": str(self.run),
+            "cell": self.config.cell,
+            "embedding": self.config.embedding_width,
+            "layers": self.config.layer_sizes,
+            "words": len(self.vocabulary),
+            **{name: getattr(self.choice, name, None) for name in ("framework", "model", "precision")},
+            "device": self.backend.environment()["device"],
+        }
+        known = ", ".join(f"{name}={value!r}" for name, value in facts.items() if value)
+        return f"LanguageModel({known})"
 
     def score(self, text: str | Iterable[str], *, unit: Unit = "nats", carry_state: bool = False) -> Scores:
         """Return the log-probability of every word of every sentence, `<eos>` at its end too.

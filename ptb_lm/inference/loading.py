@@ -1,4 +1,4 @@
-"""From a run directory to a model that can be used: ptb_lm.load(RUN)."""
+"""From a run to a model that can be used: ptb_lm.load(RUN)."""
 
 from pathlib import Path
 
@@ -17,20 +17,31 @@ def load(
     device: str | None = None,
     precision: str | None = None,
 ) -> LanguageModel:
-    """Load a trained run to use it.
+    """Load a trained run, to score, predict, continue and compare text with it.
+
+    For example, with the small run that the package holds:
+
+        model = ptb_lm.load("demo")
+        model.score("the judge sues the court").perplexity
+        model.predict("these judges", k=5)
+        print(*model.generate("the judge", seed=1))
 
     Args:
-        run: The run directory.
+        run: The run directory. "demo": the package's own run, unless a folder of this name is a run.
         framework: What computes; None: what the run was trained with. The numbers are the same.
         model: How the LSTM is computed; None: as it was trained.
         device: None: as the run was trained.
         precision: None: float32, in which the weights are kept, whatever they were trained in. "auto": the
             fastest of the device.
 
+    Returns:
+        The model: score, perplexity, predict, generate, nearest, embeddings, to_torch; help(model) describes
+        each.
+
     Raises:
         UserError: It is not a run directory, has no weights, or cannot be computed so here.
     """
-    directory = RunDirectory(Path(run))
+    directory = RunDirectory.find(run)
     trained = directory.read_config()
     vocabulary = directory.read_vocabulary()
     choice = Choice.of(
@@ -42,4 +53,5 @@ def load(
     )
     choice.check_cell(trained.hyperparameters.cell, trained=True)
     built = backend.build(trained.hyperparameters, directory.read_weights(trained, vocabulary), choice)
-    return LanguageModel(built, trained.hyperparameters, vocabulary, run_data.treatment(trained))
+    treatment = run_data.treatment(trained)
+    return LanguageModel(built, trained.hyperparameters, vocabulary, treatment, run=run, choice=choice)

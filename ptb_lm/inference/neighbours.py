@@ -32,6 +32,9 @@ class Neighbour(NamedTuple):
     word: str
     similarity: float  # the cosine of the angle between the two embeddings
 
+    def __repr__(self) -> str:
+        return f"Neighbour(word={self.word!r}, similarity={self.similarity:.4g})"
+
 
 class Neighbours:
     """Finds the words nearest to one.

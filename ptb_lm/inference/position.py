@@ -1,6 +1,6 @@
 """Where a trained model stands in a text."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ptb_lm.errors import UserError
@@ -10,7 +10,7 @@ from ptb_lm.errors import UserError
 class Position:
     """A position in a text: the state before its last word, and that word."""
 
-    state: Any  # the backend's
+    state: Any = field(repr=False)  # the backend's
     last: int
 
 

@@ -20,6 +20,9 @@ class Prediction(NamedTuple):
     word: str
     probability: float
 
+    def __repr__(self) -> str:
+        return f"Prediction(word={self.word!r}, probability={self.probability:.4g})"
+
 
 def likeliest(log_p_V: NDArray[np.floating], vocabulary: Vocabulary, k: int) -> list[Prediction]:
     """Return the k likeliest words by their log-probabilities, the likeliest first."""

@@ -1,4 +1,4 @@
-"""Scores as rows of a table or as lines of JSON, and a sentence about them all."""
+"""Scores as rows of a table or as lines of JSON, and sentences about them all."""
 
 import itertools
 import json
@@ -9,8 +9,12 @@ from ptb_lm import streams
 from ptb_lm.inference.sentences import SentenceScore, Unit, perplexity, shown
 
 
-def write(file: TextIO, scores: Iterable[SentenceScore], *, unit: Unit, per_word: bool, as_json: bool) -> str:
-    """Write scores as they come, and return a sentence on how many they were and their perplexity.
+def write(
+    file: TextIO, scores: Iterable[SentenceScore], *, unit: Unit, per_word: bool, as_json: bool
+) -> list[str]:
+    """Write scores as they come; return sentences on how many they were and on their perplexity.
+
+    If there were unknown words, the last sentence is about the perplexity of the others.
 
     The columns of the table: log_probability (in the unit), tokens (`<eos>` among them), unknown, sentence;
     of words: sentence (counted from 1), word, log_probability, unknown (0 or 1). One space stands between
@@ -23,7 +27,7 @@ def write(file: TextIO, scores: Iterable[SentenceScore], *, unit: Unit, per_word
         per_word: Whether a row is a word's; in JSON, whether an object has its words'.
         as_json: An object a line, in place of a table.
     """
-    total, tokens, unknown, count = 0.0, 0, 0, 0
+    total, known_total, tokens, unknown, count = 0.0, 0.0, 0, 0, 0
     scores = iter(scores)
     ahead = list(itertools.islice(scores, 1))  # what cannot be read is refused before a word is written
     if not as_json:
@@ -39,13 +43,16 @@ def write(file: TextIO, scores: Iterable[SentenceScore], *, unit: Unit, per_word
         else:
             sentence = streams.shown(" ".join(score.words[:-1]), file)
             file.write(f"{score.total:.6f}\t{len(score.words)}\t{score.unknown}\t{sentence}\n")
-        total, tokens, unknown = total + score.total, tokens + len(score.words), unknown + score.unknown
+        total, known_total = total + score.total, known_total + score.known_total
+        tokens, unknown = tokens + len(score.words), unknown + score.unknown
     unknown_words = f"{unknown:,} of them not in the vocabulary{' and read as <unk>' * bool(unknown)}"
     found = shown(perplexity(total, tokens, unit), digits=4)
-    return (
+    without = shown(perplexity(known_total, tokens - unknown, unit), digits=4)
+    return [
         f"perplexity {found} ({count:,} sentence{'s' * (count != 1)}, "
-        f"{tokens:,} word{'s' * (tokens != 1)} with every <eos>, {unknown_words})"
-    )
+        f"{tokens:,} word{'s' * (tokens != 1)} with every <eos>, {unknown_words})",
+        *[f"without the unknown words the perplexity is {without}"] * bool(unknown),
+    ]
 
 
 _COLUMNS = ("log_probability", "tokens", "unknown", "sentence")

@@ -17,7 +17,7 @@ Unit = Literal["nats", "bits"]
 NATS = {"nats": 1.0, "bits": math.log(2)}  # of one
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class SentenceScore:
     """What a model gives a sentence.
 
@@ -33,10 +33,18 @@ class SentenceScore:
     is_unknown: tuple[bool, ...]
     unit: Unit = "nats"
 
+    def __repr__(self) -> str:
+        return f"SentenceScore({' '.join(self.words)!r}, {_numbers(self)})"
+
     @property
     def unknown(self) -> int:
         """The number of words that are not in the vocabulary."""
         return sum(self.is_unknown)
+
+    @property
+    def known_total(self) -> float:
+        """The log-probability of those words that are in the vocabulary, in `unit`."""
+        return math.fsum(self.log_probabilities[~np.array(self.is_unknown)])
 
     @property
     def total(self) -> float:
@@ -48,8 +56,13 @@ class SentenceScore:
         """The inverse of the geometric mean of the words' probabilities."""
         return perplexity(self.total, len(self.words), self.unit)
 
+    @property
+    def perplexity_without_unknown(self) -> float:
+        """The perplexity of the words that are in the vocabulary."""
+        return perplexity(self.known_total, len(self.words) - self.unknown, self.unit)
 
-@dataclass(frozen=True, eq=False)
+
+@dataclass(frozen=True, eq=False, repr=False)
 class Scores(Sequence[SentenceScore]):
     """What a model gives the sentences of a text, in their order.
 
@@ -60,6 +73,9 @@ class Scores(Sequence[SentenceScore]):
 
     sentences: tuple[SentenceScore, ...]
     unit: Unit = "nats"
+
+    def __repr__(self) -> str:
+        return f"Scores(sentences={len(self)}, tokens={self.tokens}, {_numbers(self)})"
 
     def __len__(self) -> int:
         return len(self.sentences)
@@ -92,6 +108,20 @@ class Scores(Sequence[SentenceScore]):
     def perplexity(self) -> float:
         """The inverse of the geometric mean of all words' probabilities; not a number if there are none."""
         return perplexity(self.total, self.tokens, self.unit)
+
+    @property
+    def perplexity_without_unknown(self) -> float:
+        """The perplexity of the words that are in the vocabulary; not a number if there are none."""
+        known_total = math.fsum(sentence.known_total for sentence in self.sentences)
+        return perplexity(known_total, self.tokens - self.unknown, self.unit)
+
+
+def _numbers(scores: SentenceScore | Scores) -> str:
+    """Return what sentences have in common, for people."""
+    return (
+        f"perplexity={scores.perplexity:.4g}, total={scores.total:.4f}, unit={scores.unit!r}, "
+        f"unknown={scores.unknown}"
+    )
 
 
 def perplexity(total: float, tokens: int, unit: Unit = "nats") -> float:

@@ -93,7 +93,7 @@ def read(folder: Path) -> Run:
     Raises:
         UserError: A file is missing or broken, or no epoch has ended.
     """
-    files = RunDirectory(folder)
+    files = RunDirectory.find(folder)
     config, epochs = files.read_config(), files.read_metrics()
     return Run(folder=folder, config=config, epochs=epochs, result=files.read_end(len(epochs)))
 

@@ -53,7 +53,7 @@ class Start:
         Raises:
             UserError: It is not a run directory, or has no weights.
         """
-        directory = RunDirectory(path)
+        directory = RunDirectory.find(path)
         run, vocabulary = directory.read_config(), directory.read_vocabulary()
         return cls(directory, run, vocabulary, *directory.read_weights_and_digest(run, vocabulary))
 

@@ -215,7 +215,7 @@ def _asked(given: dict[str, Any], command: str, ranks: Ranks) -> _Asked:
     run = start.config(given) if start else new_config(given)
     path = given.get("run_dir") or ranks.from_first(lambda: run_folder.default_path(run))
     if "run_dir" in given:
-        overwrite, init_from = bool(given.get("overwrite")), given.get("init_from")
+        overwrite, init_from = bool(given.get("overwrite")), start.directory.path if start else None
         ranks.from_first(lambda: run_folder.refuse_existing(path, overwrite=overwrite, init_from=init_from))
     words = start.vocabulary if start else None
     return _Asked(given=given, run=run, directory=_directory(path, ranks), vocabulary=words, start=start)

@@ -231,7 +231,7 @@ def _framework(given: Mapping[str, Any]) -> str:
     for name in ("resume", "init_from"):
         if run := given.get(name):
             with contextlib.suppress(UserError):  # which is said later, by all
-                return RunDirectory(run).read_config().choice.framework
+                return RunDirectory.find(run).read_config().choice.framework
     return given.get("framework") or DEFAULT
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from ptb_lm.errors import UserError
 from ptb_lm.files import home
 from ptb_lm.training.run_config import RunConfig
-from ptb_lm.training.run_directory import RunDirectory
+from ptb_lm.training.run_directory import DEMO, RunDirectory
 
 
 def default_path(run: RunConfig) -> Path:
@@ -28,6 +28,19 @@ def made_first(path: Path) -> Path:
             new.mkdir()
             return new
     raise AssertionError("numbers do not end")
+
+
+def refuse_demo(resumed: Path | None) -> None:
+    """Check that the run to resume is not the one that the package holds.
+
+    Raises:
+        UserError: It is: what is installed stays as it is.
+    """
+    if resumed is not None and RunDirectory.find(resumed).path.resolve() == DEMO:
+        raise UserError(
+            f"--resume {resumed}: this run is a part of the package, which is not changed; "
+            f"--init-from {resumed} starts a new run from its weights"
+        )
 
 
 def refuse_existing(path: Path, *, overwrite: bool, init_from: Path | None = None) -> None:

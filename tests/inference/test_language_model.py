@@ -5,6 +5,7 @@ import itertools
 import json
 import math
 import os
+import pydoc
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -100,9 +101,13 @@ def check(scores: ptb_lm.inference.sentences.Scores, expected: list[np.ndarray])
         np.testing.assert_allclose(sentence.log_probabilities, log_p_N, rtol=0, atol=TOLERANCE)
         assert sentence.total == pytest.approx(log_p_N.sum(), rel=1e-6)
         assert sentence.perplexity == pytest.approx(np.exp(-log_p_N.mean()), rel=1e-6)
+        known_N = log_p_N[[word in WORDS for word in sentence.words]]
+        assert sentence.perplexity_without_unknown == pytest.approx(np.exp(-known_N.mean()), rel=1e-6)
     every = np.concatenate(expected)
     assert (scores.tokens, scores.unknown) == (len(every), sum(UNKNOWN))
     assert scores.perplexity == pytest.approx(np.exp(-every.mean()), rel=1e-6)
+    known = every[[word in WORDS for sentence in scores for word in sentence.words]]
+    assert scores.perplexity_without_unknown == pytest.approx(np.exp(-known.mean()), rel=1e-6)
 
 
 @pytest.mark.parametrize(("framework", "implementation", "changes"), [*EVERY_MODEL, *TIED, *OTHER_SIZES])
@@ -125,6 +130,28 @@ def test_every_number_is_the_reference_s(
         assert [word for word, _ in predicted] == [WORDS[i] for i in np.argsort(-log_p_V)]
         np.testing.assert_allclose(np.log([p for _, p in predicted]), np.sort(log_p_V)[::-1], atol=TOLERANCE)
     np.testing.assert_allclose(model.embeddings, expected.weights["embedding"], rtol=1e-6)
+
+
+def test_what_is_printed_says_what_it_is(run: Path, model: LanguageModel) -> None:
+    scores = model.score(["a b", "zebra"])
+    probability = f"{model.predict(k=1)[0].probability:.4g}"
+    for printed, parts in (
+        (model, [str(run), "lstm", "(7,", f"words={len(WORDS)}", "block_fused", "fp32", "cpu"]),
+        (scores, ["sentences=2", "tokens=5", f"{scores.perplexity:.4g}", "unknown=1"]),
+        (scores[1], ["'zebra <eos>'", f"{scores[1].perplexity:.4g}", "unknown=1"]),
+        (model.predict(k=1), [f"probability={probability})"]),
+        (model.vocabulary, [f"{len(WORDS)} words"]),
+    ):
+        assert [part for part in parts if part not in repr(printed)] == []
+        assert len(repr(printed)) < 300
+        assert "object at" not in repr(printed)
+
+
+def test_help_and_dir_name_load_and_the_version_alone() -> None:
+    assert sorted(dir(ptb_lm)) == ["__version__", "load"]
+    text = pydoc.plain(pydoc.render_doc(ptb_lm))
+    assert 'ptb_lm.load("demo")' in text.partition("PACKAGE CONTENTS")[0]
+    assert text.partition("FUNCTIONS\n")[2].lstrip().startswith("load(run: str")
 
 
 def test_a_text_is_its_lines(model: LanguageModel) -> None:

@@ -32,6 +32,7 @@ pytest.importorskip("torch")
 from ptb_lm.inference.play import page as play_page
 from ptb_lm.inference.play import reading
 from ptb_lm.inference.play.server import LARGEST, Server
+from ptb_lm.training import tensors
 
 pytestmark = pytest.mark.slow
 
@@ -49,9 +50,9 @@ def model(run: Path) -> Any:
 
 
 @contextlib.contextmanager
-def serving(server: Server, run: Path, model: Any) -> Iterator[int]:
+def serving(server: Server, model: Any) -> Iterator[int]:
     with server:
-        server.model, server.description = model, f"{run}: {len(model.vocabulary)} words"
+        server.use(model)
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
         thread.start()
         try:
@@ -62,8 +63,8 @@ def serving(server: Server, run: Path, model: Any) -> Iterator[int]:
 
 
 @pytest.fixture(scope="module")
-def port(run: Path, model: Any) -> Iterator[int]:
-    with serving(Server(0), run, model) as port:
+def port(model: Any) -> Iterator[int]:
+    with serving(Server(0), model) as port:
         yield port
 
 
@@ -164,6 +165,36 @@ def test_the_space_after_a_prompt_is_read_among_characters(tmp_path: Path) -> No
         reading.go_on(model, {**fields, "prompt": "ab" * 250 + " "})
 
 
+def test_it_opens_with_a_sentence_that_is_read_already(port: int, run: Path, model: Any) -> None:
+    _, page, _ = ask(port)
+    (text,) = re.findall(r'<textarea id="text".*?>\n(.*?)</textarea>', page, flags=re.DOTALL)
+    words = text.split()
+    assert len(words) >= 5
+    rows = rows_of(page)
+    assert [row[0] for row in rows] == [*words, "<eos>"]
+    expected = -model.score(text, unit="bits")[0].log_probabilities
+    assert [float(row[1]) for row in rows] == pytest.approx(expected, abs=0.051)
+    assert f", test perplexity {runs.result(run)['test_perplexity']:.2f}<" in page
+    assert "wrote this sentence" in page
+    assert "wrote this sentence" not in ask(port, "/read", {"text": text})[1]
+
+
+@pytest.mark.parametrize("often", ["<eos>", "b"])
+def test_a_run_that_has_not_ended_and_writes_no_sentence_is_shown_all_the_same(
+    often: str, tmp_path: Path
+) -> None:
+    """One always ends its sentence, one never does; they know no other words than theirs."""
+    words = ("a", "<eos>", "b")
+    run = runs.write_run(tmp_path / "run", words, data="text")
+    weights, metadata = tensors.load(run / "weights.safetensors")
+    weights["softmax.bias"][words.index(often)] = 100
+    tensors.save(run / "weights.safetensors", weights, metadata)
+    with serving(Server(0), ptb_lm.load(run)) as port:
+        page = ask(port)[1]
+    assert [row[0] for row in rows_of(page)] == ([] if often == "<eos>" else [*"b" * 40, "<eos>"])
+    assert "3 words. It can read no other words. Some of them: a, b<" in page
+
+
 def test_nothing_is_kept_between_requests(port: int) -> None:
     empty = ask(port)[1]
     first = ask(port, "/read", {"text": "w1 w2 w3"})[1]
@@ -262,11 +293,11 @@ def test_a_large_request_gets_its_answer(path: str, headers: dict[str, str], pro
     assert problem_of(page) == problem
 
 
-def test_on_port_80_an_address_has_no_number(run: Path, model: Any, port: int) -> None:
+def test_on_port_80_an_address_has_no_number(model: Any, port: int) -> None:
     class OnPort80(Server):
         port = 80  # which only an administrator may open
 
-    with serving(OnPort80(0), run, model) as opened:
+    with serving(OnPort80(0), model) as opened:
         for name in ("127.0.0.1", "localhost", "localhost:80"):
             assert ask(opened, Host=name)[0] == 200
             assert ask(opened, "/read", {"text": "w1"}, Host=name, Origin=f"http://{name}")[0] == 200
@@ -382,6 +413,13 @@ def press(driver: Any, name: str) -> None:
     wait.until(lambda driver: driver.execute_script("return document.readyState") == "complete")
 
 
+def write(driver: Any, port: int, text: str) -> None:
+    """Open the page, and write a text in place of the one that it opens with."""
+    driver.get(f"http://127.0.0.1:{port}/")
+    driver.find_element("id", "text").clear()
+    driver.find_element("id", "text").send_keys(text)
+
+
 def mode(driver: Any, name: str, width: int = 900) -> None:
     metrics = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
     driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
@@ -391,8 +429,7 @@ def mode(driver: Any, name: str, width: int = 900) -> None:
 
 def test_in_a_browser_a_text_is_read_and_a_prompt_continued(driver: Any, port: int) -> None:
     mode(driver, "light")
-    driver.get(f"http://127.0.0.1:{port}/")
-    driver.find_element("id", "text").send_keys("w1 w2 <b>bold</b> zebra")
+    write(driver, port, "w1 w2 <b>bold</b> zebra")
     press(driver, "Read")
     rows = driver.find_elements("css selector", "tbody tr")
     assert [row.find_element("css selector", "td").text for row in rows] == [
@@ -417,8 +454,7 @@ def test_in_a_browser_words_have_the_colour_of_their_surprise(
     name: str, colours: tuple[str, ...], driver: Any, port: int
 ) -> None:
     mode(driver, name)
-    driver.get(f"http://127.0.0.1:{port}/")
-    driver.find_element("id", "text").send_keys("w1 w20 w3 w1")
+    write(driver, port, "w1 w20 w3 w1")
     press(driver, "Read")
     words = driver.find_elements("css selector", ".words .word")
     assert len(words) == 5
@@ -434,8 +470,7 @@ def test_in_a_browser_words_have_the_colour_of_their_surprise(
 
 def test_in_a_browser_nothing_is_wider_than_a_telephone(driver: Any, port: int) -> None:
     mode(driver, "light", width=400)
-    driver.get(f"http://127.0.0.1:{port}/")
-    driver.find_element("id", "text").send_keys("w1 " + "x" * 200 + " w2 w3")
+    write(driver, port, "w1 " + "x" * 200 + " w2 w3")
     press(driver, "Read")
     inner, scroll = driver.execute_script(
         "const root = document.documentElement; return [root.clientWidth, root.scrollWidth]"

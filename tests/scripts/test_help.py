@@ -9,7 +9,7 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("flag", ["-h", "--help"])
-@pytest.mark.parametrize("name", ["test", "two_hosts"])
+@pytest.mark.parametrize("name", ["test", "two_hosts", "make_demo"])
 def test_help_says_what_a_script_does_and_does_nothing(name: str, flag: str) -> None:
     script = ROOT / "scripts" / name
     done = subprocess.run([script, flag], capture_output=True, text=True, timeout=30, check=True)

@@ -15,28 +15,44 @@ LIGHT = ("#ffffff", "#fff1dc", "#ffe0b3", "#ffcb85", "#ffb35c", "#ff9a3d", "#f98
 DARK = ("#17191c", "#33261a", "#4a2f16", "#623813", "#7a3f0e", "#8f460a", "#a34c05")
 TEXT = {"light": "#1a1a1a", "dark": "#f2f2f2"}
 
+OPENING = (
+    '<p class="faint">The model wrote this sentence. Change a word and read it again, or type a text of your '
+    "own.</p>"
+)
+
 _STYLE = """
-:root { color-scheme: light dark; --text: TEXT_LIGHT; --back: #ffffff; --line: #c9c9c9; --faint: #595959;
-  --wrong: #a40000; }
+:root { color-scheme: light dark; --text: TEXT_LIGHT; --back: #ffffff; --page: #f4f2ee; --line: #d8d4cc;
+  --faint: #595959; --accent: #a34c05; --on-accent: #ffffff; --wrong: #a40000; }
 @media (prefers-color-scheme: dark) {
-  :root { --text: TEXT_DARK; --back: #17191c; --line: #4b4f55; --faint: #b3b3b3; --wrong: #ff9a8f; } }
+  :root { --text: TEXT_DARK; --back: #17191c; --page: #0e0f11; --line: #3a3e44; --faint: #b3b3b3;
+    --accent: #ffb35c; --on-accent: #1a1a1a; --wrong: #ff9a8f; } }
 * { box-sizing: border-box; }
-body { font: 16px/1.5 system-ui, sans-serif; color: var(--text); background: var(--back); margin: 0 auto;
-  padding: 1rem; max-width: 60rem; }
-h1 { font-size: 1.3rem; margin: 0; } h2 { font-size: 1.1rem; margin: 2rem 0 .5rem; }
-p { margin: .4rem 0; } .faint { color: var(--faint); } .wrong { color: var(--wrong); font-weight: 600; }
+body { font: 16px/1.5 system-ui, sans-serif; color: var(--text); background: var(--page); margin: 0 auto;
+  padding: 1.5rem 1rem 3rem; max-width: 56rem; }
+h1 { font-size: 1.6rem; line-height: 1.2; margin: 0 0 .3rem; } h2 { font-size: 1.15rem; margin: 0 0 .5rem; }
+section { background: var(--back); border: 1px solid var(--line); border-radius: 12px; margin-top: 1.25rem;
+  padding: 1.1rem 1.25rem; }
+p { margin: .5rem 0; } .faint { color: var(--faint); } .wrong { color: var(--wrong); font-weight: 600; }
 textarea, input, button { font: inherit; color: inherit; background: var(--back);
-  border: 1px solid var(--line); border-radius: 4px; padding: .35rem .5rem; }
-textarea { width: 100%; } input { width: 6rem; } label { margin-right: 1rem; } button { cursor: pointer; }
-.words { line-height: 2.4; overflow-wrap: anywhere; }
-.word { padding: .15rem .3rem; border-radius: 3px; } .word small { color: inherit; margin-left: .25rem; }
-.unknown { text-decoration: underline dotted; }
-.scroll { overflow-x: auto; }
-table { border-collapse: collapse; } td, th { text-align: left; padding: .15rem .6rem .15rem .3rem;
-  border-bottom: 1px solid var(--line); vertical-align: top; }
-td.number { text-align: right; font-variant-numeric: tabular-nums; }
-.written { white-space: pre-wrap; overflow-wrap: anywhere; border-left: 3px solid var(--line);
-  padding-left: .7rem; }
+  border: 1px solid var(--line); border-radius: 8px; padding: .45rem .65rem; }
+textarea:focus, input:focus { outline: 2px solid var(--accent); outline-offset: -1px; }
+textarea { width: 100%; resize: vertical; } input { width: 5rem; }
+label { margin: .2rem 1rem .2rem 0; display: inline-block; }
+button { cursor: pointer; background: var(--accent); color: var(--on-accent); border-color: var(--accent);
+  font-weight: 600; padding: .45rem 1.2rem; }
+.words { font-size: 1.15rem; line-height: 2.3; overflow-wrap: anywhere; margin-top: 1rem; }
+.word { padding: .15rem .4rem; border-radius: 6px; }
+.word small { color: inherit; font-size: .7em; margin-left: .3rem; }
+.unknown { text-decoration: underline dotted; } .legend { font-size: .85rem; line-height: 2; }
+.legend .word { white-space: nowrap; }
+.perplexity { font-size: 1.15rem; } .scroll { overflow-x: auto; margin-top: .8rem; }
+table { border-collapse: collapse; width: 100%; font-size: .95rem; }
+td, th { text-align: left; padding: .3rem .8rem .3rem 0; border-top: 1px solid var(--line);
+  vertical-align: top; }
+th { border-top: 0; color: var(--faint); font-weight: 600; }
+td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; }
+.written { white-space: pre-wrap; overflow-wrap: anywhere; border-left: 4px solid var(--accent);
+  padding-left: .9rem; margin-top: 1rem; font-size: 1.1rem; }
 """
 
 
@@ -53,6 +69,7 @@ class Answer:
         continued: The prompt with what followed.
         problem: What was wrong, a sentence; of the form that has `text` or, if `of_prompt`, of the other.
         of_prompt: Which form was sent.
+        is_opening: Whether nobody typed it: the server's `use` chose the text.
     """
 
     text: str = ""
@@ -63,6 +80,7 @@ class Answer:
     continued: Continued | None = None
     problem: str = ""
     of_prompt: bool = False
+    is_opening: bool = False
 
 
 def page(answer: Answer, *, model: str) -> str:
@@ -74,6 +92,7 @@ def page(answer: Answer, *, model: str) -> str:
     """
     problem = f'<p class="wrong" role="alert">{escape(answer.problem)}</p>' if answer.problem else ""
     read = _read(answer.words) if answer.words else ""
+    chosen = OPENING if answer.is_opening else ""
     continued = _continued(answer.continued) if answer.continued else ""
     if answer.of_prompt:
         continued = problem or continued
@@ -92,13 +111,17 @@ def page(answer: Answer, *, model: str) -> str:
 <main>
 <h1>A language model to play with</h1>
 <p class="faint">{escape(model)}</p>
+<section>
 <h2>How surprised is it?</h2>
 <form method="post" action="/read">
 <p><label for="text">A text, which is read from its beginning; each line ends in {escape(EOS)}:</label></p>
 <p><textarea id="text" name="text" rows="3" autofocus>\n{escape(answer.text)}</textarea></p>
+{chosen}
 <p><button>Read</button></p>
 </form>
 {read}
+</section>
+<section>
 <h2>Continue a text</h2>
 <form method="post" action="/continue">
 <p><label for="prompt">A prompt, or nothing:</label></p>
@@ -110,6 +133,7 @@ def page(answer: Answer, *, model: str) -> str:
 often, at 0 always the likeliest.</p>
 </form>
 {continued}
+</section>
 </main>
 </body>
 </html>
@@ -137,10 +161,10 @@ def _read(words: list[ReadWord]) -> str:
         missed = f"; {unknown} not in the vocabulary, underlined, and read as &lt;unk&gt;"
     found = shown_perplexity(perplexity(words), digits=1)
     return f"""<p class="words">{flow}</p>
-<p>Perplexity {found} ({len(words)} words, each {escape(EOS)} among them{missed}).</p>
-<p>{_legend()}</p>
+<p class="perplexity">Perplexity {found} ({len(words)} words, each {escape(EOS)} among them{missed}).</p>
+<p class="legend">{_legend()}</p>
 <div class="scroll"><table>
-<thead><tr><th>word</th><th>bits</th><th>the likeliest words in its place</th></tr></thead>
+<thead><tr><th>word</th><th class="number">bits</th><th>the likeliest words in its place</th></tr></thead>
 <tbody>{rows}</tbody>
 </table></div>"""
 

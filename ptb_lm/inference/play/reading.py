@@ -3,10 +3,12 @@
 V = vocabulary.
 """
 
+import itertools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from ptb_lm import streams
 from ptb_lm.data.tokens import PLAIN, Treatment
 from ptb_lm.data.vocabulary import EOS
 from ptb_lm.errors import UserError
@@ -15,10 +17,13 @@ from ptb_lm.inference.language_model import LanguageModel
 from ptb_lm.inference.position import Position
 from ptb_lm.inference.sampling import Prediction, likeliest
 from ptb_lm.inference.sentences import perplexity as perplexity_of
+from ptb_lm.training.run_directory import RunDirectory
 
 LIKELIEST = 5  # words that are shown beside one that was read
 MOST_WORDS = 500  # read or continued from: a word takes some milliseconds
 MOST_WRITTEN = 300
+COMMON, SHOWN = 200, 12  # words, some of which are shown where the model refuses all that it does not know
+DRAFTS, LEAST_DRAFTED, MOST_DRAFTED = 8, 5, 40  # sentences for `opening`, and how many words it may have
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +78,34 @@ def read(model: LanguageModel, text: str) -> list[ReadWord]:
             )
             position = Position(state, identity)
     return found
+
+
+def description(model: LanguageModel) -> str:
+    """Return a line about a model: its run, its words, and the test perplexity if the run has ended.
+
+    Raises:
+        UserError: The run's result cannot be read.
+    """
+    directory = RunDirectory.find(model.run)
+    result = directory.read_result() if directory.has_ended() else None
+    reached = f", test perplexity {result['test_perplexity']:.2f}" if result else ""
+    line = f"{streams.visible(str(model.run))}: {len(model.vocabulary):,} words{reached}"
+    if model.vocabulary.unknown is not None:
+        return line
+    common = [word for word in model.vocabulary.words[:COMMON] if word != EOS]
+    return (
+        f"{line}. It can read no other words. Some of them: {', '.join(common[:: len(common) // SHOWN + 1])}"
+    )
+
+
+def opening(model: LanguageModel) -> str:
+    """Return a sentence to show first, which the model writes: the same one each time.
+
+    It is empty if the model writes very short sentences only.
+    """
+    drafts = (model.generate(temperature=0.8, seed=seed) for seed in range(1, DRAFTS + 1))
+    cut = (tuple(itertools.islice(draft, MOST_DRAFTED)) for draft in drafts)
+    return model.treatment.joined(next((each for each in cut if len(each) >= LEAST_DRAFTED), ()))
 
 
 def go_on(model: LanguageModel, fields: Mapping[str, str]) -> Continued:

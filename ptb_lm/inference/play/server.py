@@ -1,5 +1,6 @@
 """The page's server: of this machine's own browser alone, without a state between requests."""
 
+import dataclasses
 import errno
 import re
 import sys
@@ -48,6 +49,7 @@ class Server(ThreadingHTTPServer):
     daemon_threads = True  # a request that is not answered yet does not hold up the end
     model: LanguageModel
     description: str
+    opening: Answer
 
     def __init__(self, port: int) -> None:
         self.turn = threading.Lock()
@@ -61,6 +63,29 @@ class Server(ThreadingHTTPServer):
             if error.errno == errno.EACCES:
                 raise UserError(f"port {port} is not allowed; --port chooses another") from None
             raise
+
+    def use(self, model: LanguageModel) -> None:
+        """Answer with a model from now on, and show a sentence that it has read already."""
+        self.model, self.description = model, reading.description(model)
+        text = reading.opening(model)
+        opening, _ = self.answer("/read", {"text": text}) if text else (Answer(), None)
+        self.opening = dataclasses.replace(opening, is_opening=bool(text))
+
+    def answer(self, path: str, fields: dict[str, str]) -> tuple[Answer, HTTPStatus]:
+        """Return the answer to a form that was sent to one of FORMS."""
+        typed: dict[str, Any] = {
+            name: fields[name] for name in ("text", "prompt", "length", "temperature") if name in fields
+        }
+        of_prompt = path == "/continue"
+        try:
+            with self.turn:
+                if of_prompt:
+                    typed["continued"] = reading.go_on(self.model, fields)
+                else:
+                    typed["words"] = reading.read(self.model, fields.get("text", ""))
+        except UserError as error:
+            return Answer(**typed, of_prompt=of_prompt, problem=str(error)), HTTPStatus.BAD_REQUEST
+        return Answer(**typed, of_prompt=of_prompt), HTTPStatus.OK
 
     @property
     def port(self) -> int:
@@ -88,7 +113,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         # A form leaves its address in the browser's line, where Enter asks for it again.
         if self.path.partition("?")[0] in {"/", *FORMS}:
-            self._show(Answer())
+            self._show(self.server.opening)
         else:
             self._show(Answer(problem=f"there is no page {self.path}"), HTTPStatus.NOT_FOUND)
 
@@ -107,24 +132,7 @@ class _Handler(BaseHTTPRequestHandler):
         except UserError as error:
             self._show(Answer(problem=str(error)), HTTPStatus.BAD_REQUEST)
             return
-        answer, status = self._answer(fields)
-        self._show(answer, status)
-
-    def _answer(self, fields: dict[str, str]) -> tuple[Answer, HTTPStatus]:
-        typed: dict[str, Any] = {
-            name: fields[name] for name in ("text", "prompt", "length", "temperature") if name in fields
-        }
-        of_prompt = self.path == "/continue"
-        model = self.server.model
-        try:
-            with self.server.turn:
-                if of_prompt:
-                    typed["continued"] = reading.go_on(model, fields)
-                else:
-                    typed["words"] = reading.read(model, fields.get("text", ""))
-        except UserError as error:
-            return Answer(**typed, of_prompt=of_prompt, problem=str(error)), HTTPStatus.BAD_REQUEST
-        return Answer(**typed, of_prompt=of_prompt), HTTPStatus.OK
+        self._show(*self.server.answer(self.path, fields))
 
     def _is_ours(self) -> bool:
         """Refuse a request with another host name than this machine's: another site's name may lead here."""
