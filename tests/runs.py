@@ -24,6 +24,23 @@ UNTIMED_RESULT = (
     "best_epoch",
     "epochs",
 )
+# What result.json holds, of no run.
+RESULT: Mapping[str, Any] = {
+    "test_perplexity": 78.123456789,
+    "valid_perplexity": 82.75,
+    "final_test_perplexity": 79.5,
+    "final_valid_perplexity": 83.5,
+    "best_epoch": 1,
+    "epochs": 2,
+    "words_per_second": 1234.5,
+    "parameters": 429,
+    "engine": "an engine",
+    "seconds": 3.5,
+    "command": "python -m ptb_lm.train",
+    "command_seconds": 4.5,
+    "environment": {"cores": 2},
+    "earlier_environments": [],
+}
 FLAGS = [*SIZES, "--epochs", "2", "--device", "cpu", "--recipe", "tutorial"]
 
 
