@@ -13,8 +13,8 @@ import pytest
 import runs
 
 from ptb_lm import checksums, evaluate, train
+from ptb_lm.comparison import runs as results
 from ptb_lm.errors import UserError
-from ptb_lm.results import runs as results
 from ptb_lm.training import json_files, run_flags
 from ptb_lm.training.run_directory import COLUMNS, RunDirectory
 
