@@ -22,7 +22,7 @@ def to_html(groups: Sequence[Group]) -> str:
     sections = [Section(title="Results", tables=results, plots=[curves(groups)])]
     if (differences := tables.differences(groups)).rows:
         sections.append(Section(title=tables.DIFFERENCES, tables=[Captioned(table=differences)]))
-    same = Captioned(caption="What is the same in all of them", table=tables.shared(groups))
+    same = Captioned(caption=tables.SHARED, table=tables.shared(groups))
     settings = (
         Section(title="Settings", details=[same])
         if count > 1

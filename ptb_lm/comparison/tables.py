@@ -21,6 +21,7 @@ HOW_TO_READ = (
 )
 LAST_EPOCH = "The last epoch, where it is not the best"
 DIFFERENCES = "What differs"
+SHARED = "What is the same in all of them"
 
 
 @dataclass(frozen=True)
@@ -99,12 +100,14 @@ def shared(groups: Sequence[Group]) -> Table:
 
 
 def to_text(groups: Sequence[Group]) -> str:
-    """Write results and differences in Markdown whose columns are aligned, for a terminal."""
+    """Write results, what differs and what is the same, in Markdown with aligned columns, for a terminal."""
     parts = [("", results(groups)), (LAST_EPOCH, last_epochs(groups)), (DIFFERENCES, differences(groups))]
     texts = [
         f"{title and f'{title}:'}\n\n{_aligned(to_markdown(table))}" for title, table in parts if table.rows
     ]
-    return "\n".join([*texts, f"{textwrap.fill(HOW_TO_READ, 80)}\n"]).lstrip()
+    same = ", ".join(" ".join(map(str, row)) for row in shared(groups).rows)
+    remarks = (HOW_TO_READ, f"{SHARED if len(groups) > 1 else 'Settings'}: {same}.")
+    return "\n".join([*texts, *(f"{textwrap.fill(remark, 80)}\n" for remark in remarks)]).lstrip()
 
 
 def _aligned(table: str) -> str:
@@ -126,7 +129,7 @@ def _aligned(table: str) -> str:
 
 def to_csv(groups: Sequence[Group]) -> str:
     """Write a table for a program: all digits, and standard deviations in separate columns."""
-    figures, settings = (*_BEST, *_LAST, _SPEED), differing(groups)
+    figures, settings = (*_BEST, *_LAST, _SPEED), [*dict.fromkeys([*differing(groups), "parameters"])]
     keys = [key for figure in figures for key in (figure.key, f"{figure.key}_sd")]
     titles = ["planned_epochs" if name == "epochs" else name for name in settings]  # "epochs" are those done
     text = io.StringIO()

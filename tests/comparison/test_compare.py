@@ -96,6 +96,9 @@ def test_the_tables_tell_what_was_reached_and_what_differs(
     assert found["parameters"]["other"] == f"{result['parameters']:,}"
     assert found["parameters"]["going-on"] == "–"
     assert found.keys() == {"hidden size", "epochs", "learning rate", "tie weights", "parameters"}
+    same = " ".join(text[text.index("What is the same") :].split())
+    assert "batch size 4, " in same
+    assert not any(name in same for name in ("hidden size", "learning rate", "tie weights"))
 
 
 @pytest.fixture
@@ -382,6 +385,7 @@ def test_the_picture_of_one_run_goes_through_what_was_measured(
     text = compared(capsys, run, "--picture", tmp_path / "curve.svg")
     assert [row["run"] for row in results(text)] == [f"`{run.name}`"]
     assert "What differs" not in tables(text)
+    assert "Settings: config small, recipe tutorial" in text
     picture, rows = ET.parse(tmp_path / "curve.svg").getroot(), runs.metrics(run)
     columns = ["train_perplexity", "valid_perplexity", *(["unaveraged_valid_perplexity"] * averaged)]
     places = np.concatenate([line(picture, column) for column in columns])
