@@ -481,7 +481,7 @@ def test_resuming_in_another_framework_is_refused(run: Path, refused_resume: Cal
 
 def change_config(run: Path, old: str, new: str) -> None:
     config = run / "config.json"
-    text = json.dumps(runs.unsealed(config.read_text()), indent=2)  # as a file of before there was a checksum
+    text = json.dumps(runs.unsealed(config.read_text()), indent=2)  # without a checksum
     assert text.count(old) == 1
     config.write_text(text.replace(old, new))
 
@@ -706,7 +706,7 @@ OF_TENSORFLOW = {"tensorflow": "2", "device": "cpu (x86_64)"}
             "",
             "device cpu (x86_64) before, NVIDIA H100 now",
         ),
-        ({"torch": "2"}, CPU, "", "kernels torch before, native now"),  # from before there was a choice
+        ({**CPU, "kernels": "torch"}, CPU, "", "kernels torch before, native now"),
         (
             {**CPU, "processes": 2, "reduce_precision": "bfloat16"},
             {**CPU, "processes": 2, "reduce_precision": "float32"},
@@ -714,7 +714,7 @@ OF_TENSORFLOW = {"tensorflow": "2", "device": "cpu (x86_64)"}
             "reduce precision bfloat16 before, float32 now",
         ),
     ],
-    ids=["nothing", "to a GPU", "to a CPU", "of TensorFlow", "of an old run", "of the sums"],
+    ids=["nothing", "to a GPU", "to a CPU", "of TensorFlow", "of the kernels", "of the sums"],
 )
 def test_what_a_resumed_run_says_of_its_place(
     before: dict[str, object],

@@ -58,8 +58,6 @@ def tell_what_changed(before: dict[str, Any], now: dict[str, Any], *, drops: boo
         drops: Whether the run has dropout.
     """
     moved = ("cuda" in before) != ("cuda" in now)
-    if "kernels" in now and not moved:  # a run from before there was a choice
-        before = {"kernels": "torch", "float32_products": "MKL", **before}
     changed = [
         f"{name.replace('_', ' ')} {before[name]} before, {now[name]} now"
         for name in ROUNDING
