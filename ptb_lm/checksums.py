@@ -1,7 +1,7 @@
 """A checksum in an object of JSON, of all its other fields, so that a changed digit does not go unnoticed.
 
 It stands in the object itself: a process that is killed cannot leave the two apart. It finds damage and edits
-by hand, not forgery. An object of an older version has none, and is taken as it is.
+by hand, not forgery. Who means an edit removes the checksum: an object without one is taken as it is.
 """
 
 import hashlib

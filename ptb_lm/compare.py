@@ -1,4 +1,4 @@
-"""Compare runs: python -m ptb_lm.compare RUN RUN ... [--picture FILE.svg]."""
+"""Compare runs: python -m ptb_lm.compare RUN ... [--picture FILE.svg]."""
 
 import argparse
 import sys
@@ -21,8 +21,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parser() -> cli.Parser:
     parser = cli.Parser(
         prog=PROG,
-        description="Compare the settings and results of runs. Runs that differ only in the seed share a row "
-        "with mean and standard deviation.",
+        description="Compare the results and settings of runs, or show one run. Runs that differ only in the "
+        "seed share a row with mean and standard deviation.",
     )
     parser.add_argument(
         "runs",
@@ -40,6 +40,7 @@ def _parser() -> cli.Parser:
         metavar="FILE",
         help="also draw the curves into FILE, which ends in .svg or .png",
     )
+    parser.add_argument("--overwrite", action="store_true", help="replace the FILE of --picture")
     return parser
 
 
@@ -47,14 +48,17 @@ def _compare(arguments: argparse.Namespace) -> int:
     picture: Path | None = arguments.picture
     if picture is not None and picture.suffix not in PICTURES:
         raise UserError(f"--picture {picture} must end in {' or '.join(PICTURES)}")
+    if picture is not None and picture.exists() and not arguments.overwrite:
+        raise UserError(f"{picture} exists already; --overwrite replaces it")
     # These imports take long, so they wait until the flags are known to be right.
     from ptb_lm import files
-    from ptb_lm.results import comparison, run_groups
+    from ptb_lm.comparison import curves, page, run_groups, tables
 
+    write = {"markdown": tables.to_text, "csv": tables.to_csv, "page": page.to_html}[arguments.format]
     groups = run_groups.read(arguments.runs)
-    text = comparison.FORMATS[arguments.format](groups)
+    text = write(groups)
     if picture is not None:
-        files.atomic_write(picture, comparison.picture(groups, kind=picture.suffix[1:]))
+        files.atomic_write(picture, curves.picture(groups, kind=picture.suffix[1:]))
     print(text, end="")
     return 0
 

@@ -43,6 +43,7 @@ FLOORS = (
     ("training",),
     ("inference",),
     ("bench",),
+    ("comparison",),
     ("results",),
     (COMMANDS,),
 )

@@ -42,6 +42,7 @@ def row(**changes: Any) -> dict[str, Any]:
         "suite": "quick",
         "workload": "small",
         "pass": "train",
+        "session": "2026-11-21T06:00:00+00:00",
         "variant": variant,
         "label": variant,
         "baseline": "torch/basic",
@@ -74,9 +75,9 @@ def row(**changes: Any) -> dict[str, Any]:
 
 def unmeasured(status: str, reason: str, **changes: Any) -> dict[str, Any]:
     """Return a row that says why there is no measurement."""
-    kept = ("suite", "workload", "pass", "variant", "label", "baseline", "planned_rounds", "environment")
+    kept = ("suite", "workload", "pass", "session", "variant", "label", "baseline", "planned_rounds", "work")
     full = row(**changes)
-    return {**{key: full[key] for key in kept}, "status": status, "reason": reason}
+    return {**{key: full[key] for key in (*kept, "environment")}, "status": status, "reason": reason}
 
 
 def rounds(

@@ -94,9 +94,7 @@ class Group:
     @property
     def precisions(self) -> list[str]:
         """The precisions that its variants computed in."""
-        return distinct(
-            row.work.precision for result in self.results for row in result.blocks[:1] if row.work
-        )
+        return distinct(row.work.precision for result in self.results for row in result.blocks[:1])
 
     @property
     def cuts(self) -> list[str]:

@@ -1,6 +1,6 @@
 """The benchmark's raw rows: rows.jsonl, a line for each block that was timed, or that could not be.
 
-`Row` declares every key of a line, once: its type, and what it was before it existed. `read` alone reads
+`Row` declares every key of a line, once: its type, and what stands for null. `read` alone reads
 lines, and `to_line` alone writes one. Unknown keys are left alone: a later version may record more.
 """
 
@@ -28,23 +28,23 @@ REMEDY = "restore it, or remove the line and measure it again"
 
 
 def _required(check: Check, **metadata: Any) -> Any:
-    """Declare a key that every row has."""
+    """Declare a key that every row has, and that is not null."""
     return dataclasses.field(metadata={"check": check, **metadata})
 
 
-def _optional(check: Check, before: Any, **metadata: Any) -> Any:
-    """Declare a key that a row may lack, null too; `before` stands for it there."""
-    return dataclasses.field(default=before, metadata={"check": check, **metadata})
+def _nullable(check: Check, default: Any, **metadata: Any) -> Any:
+    """Declare a key that is null where there is nothing to say; `default` stands for it then."""
+    return dataclasses.field(default=default, metadata={"check": check, **metadata})
 
 
 def _facts(check: Check) -> Any:
-    """Declare a key that holds an object; it was empty before it existed."""
+    """Declare a key that holds an object, empty where nothing was measured."""
     return dataclasses.field(default_factory=dict, metadata={"check": check})
 
 
 def _of_block(check: Check, missing: Any) -> Any:
     """Declare a key that a measured row has, and that another row lacks."""
-    return _optional(check, missing, of_block=True)
+    return _nullable(check, missing, of_block=True)
 
 
 def _finite_numbers(value: Any) -> dict[str, float]:
@@ -75,10 +75,10 @@ class Work:
     unit: str = _required(json_fields.text)  # of the items, in the plural: words, sequences
     precision: str = _required(json_fields.text)
     device: str = _required(json_fields.text)
-    description: str = _optional(json_fields.text, "")
-    clock: str = _optional(json_fields.text, "")  # what is inside the timed part
+    description: str = _nullable(json_fields.text, "")
+    clock: str = _nullable(json_fields.text, "")  # what is inside the timed part
     # None where no roofline is declared.
-    bytes_per_step: roofline.Traffic | None = _optional(_traffic, None)  # noqa: RUF009 - it is a field
+    bytes_per_step: roofline.Traffic | None = _nullable(_traffic, None)  # noqa: RUF009 - it is a field
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,46 +88,42 @@ class Row:
     suite: str = _required(json_fields.text)
     workload: str = _required(json_fields.text)
     pass_name: str = _required(json_fields.one_of(PASSES), key="pass")
-    session: str = _optional(
-        json_fields.text, ""
-    )  # when the run began: only rounds of one session are paired
+    session: str = _required(json_fields.text)  # when the run began: only rounds of one session are paired
     variant: str = _required(json_fields.text)
-    label: str = _optional(json_fields.text, "")  # how a table calls the variant; the variant's name before
+    label: str = _required(json_fields.text)  # how a table calls the variant
     baseline: str = _required(json_fields.text)  # the variant that ratios are to
     status: str = _required(json_fields.one_of(STATUSES))
-    reason: str = _optional(json_fields.text, "")  # why it is not measured
-    planned_rounds: int = _optional(json_fields.whole(0), 0)
-    cut: str = _optional(json_fields.text, "")  # how the workload is smaller or larger than declared
-    work: Work | None = _optional(_work, None)  # noqa: RUF009 - a field; a measured row has it
+    reason: str = _nullable(json_fields.text, "")  # why it is not measured
+    planned_rounds: int = _required(json_fields.whole(1))
+    cut: str = _nullable(json_fields.text, "")  # how the workload is smaller or larger than declared
+    work: Work = _required(_work)  # noqa: RUF009 - it is a field
     round: int = _of_block(json_fields.whole(0), 0)
     process: int = _of_block(
         json_fields.whole(0), 0
     )  # rows with the same number were measured by one process
     steps: int = _of_block(json_fields.whole(1), 1)
     seconds: float = _of_block(json_fields.quantity, math.nan)  # wall time of all the steps
-    others: float | None = _optional(json_fields.least(0), None)  # cores that others took meanwhile
-    note: str = _optional(json_fields.text, "")
-    # The first that was compared with the reference; in earlier versions, of the initial weights.
-    loss: float | None = _optional(json_fields.finite, None)
+    others: float | None = _nullable(json_fields.least(0), None)  # cores that others took meanwhile
+    note: str = _nullable(json_fields.text, "")
+    loss: float | None = _nullable(json_fields.finite, None)  # the first that was compared with the reference
     parity: Mapping[str, float] = _facts(_finite_numbers)  # errors beside the NumPy reference, and bounds
     check: Mapping[str, Any] = _facts(json_fields.mapping)  # what was compared, in words
     startup: Mapping[str, float] = _facts(_finite_numbers)  # seconds before the first block
     peak_memory: Mapping[str, float] = _facts(_finite_numbers)  # bytes
-    # Of the machine, measured beside the block. It was torch's product of square matrices before it said
-    # which library, shape and threads.
-    gemm_gflops: float | None = _optional(json_fields.quantity, None)
-    gemm_library: str = _optional(json_fields.text, "")
-    gemm_shape: str = _optional(json_fields.text, "")
-    gemm_threads: int | None = _optional(json_fields.whole(1), None)
-    copy_gbytes: float | None = _optional(json_fields.quantity, None)
-    engine: str = _optional(json_fields.text, "")
+    # Of the machine, measured beside the block.
+    gemm_gflops: float | None = _nullable(json_fields.quantity, None)
+    gemm_library: str = _nullable(json_fields.text, "")
+    gemm_shape: str = _nullable(json_fields.text, "")
+    gemm_threads: int | None = _nullable(json_fields.whole(1), None)
+    copy_gbytes: float | None = _nullable(json_fields.quantity, None)
+    engine: str = _nullable(json_fields.text, "")
     environment: Mapping[str, Any] = _facts(json_fields.mapping)
-    command: str = _optional(json_fields.text, "")
-    time: str = _optional(json_fields.text, "")
+    command: str = _nullable(json_fields.text, "")
+    time: str = _nullable(json_fields.text, "")
 
     @property
     def is_measured(self) -> bool:
-        """Whether it has a block's round, process, steps, seconds and work."""
+        """Whether it has a block's round, process, steps and seconds."""
         return self.status == MEASURED
 
     @property
@@ -136,9 +132,9 @@ class Row:
         return self.seconds / self.steps
 
     @property
-    def rate(self) -> float | None:
+    def rate(self) -> float:
         """Items a second."""
-        return self.work.items_per_step / self.seconds_per_step if self.work else None
+        return self.work.items_per_step / self.seconds_per_step
 
     @property
     def gemm_fraction(self) -> float | None:
@@ -146,16 +142,14 @@ class Row:
 
         Above 1 that was measured too low to be a limit.
         """
-        if self.work is None or self.gemm_gflops is None:
+        if self.gemm_gflops is None:
             return None
         return self.work.flops_per_step / self.seconds_per_step / (self.gemm_gflops * 1e9)
 
     @property
     def roofline_fraction(self) -> float | None:
         """The time of a step at its roofline (roofline.py), as a fraction of that it took."""
-        if self.work is None or self.work.bytes_per_step is None:
-            return None
-        if self.gemm_gflops is None or self.copy_gbytes is None:
+        if self.work.bytes_per_step is None or self.gemm_gflops is None or self.copy_gbytes is None:
             return None
         least = roofline.seconds(
             self.work.flops_per_step,
@@ -265,14 +259,14 @@ def _parsed(text: bytes, source: str) -> Row:
     try:
         found = _checked(Row, values)
         if found["status"] == MEASURED:
-            blocks = ("work", *(f.name for f in dataclasses.fields(Row) if f.metadata.get("of_block")))
+            blocks = (f.name for f in dataclasses.fields(Row) if f.metadata.get("of_block"))
             if missing := [name for name in blocks if name not in found]:
                 raise ValueError(f"the key {missing[0]!r} is missing")
         elif "reason" not in found:
             raise ValueError(f"{found['status']}, but no reason is given")
     except ValueError as error:
         raise UserError(f"{source}: {error}") from None
-    return Row(**{"label": found["variant"], **found})
+    return Row(**found)
 
 
 def _is_json(text: bytes) -> bool:

@@ -54,7 +54,7 @@ def summarise(folder: Path, *, baseline: str | None = None) -> Summary:
             if key in by_group
         ),
         environment=_environment(loaded),
-        sessions=tuple(distinct(row.session for row in loaded if row.is_measured and row.session)),
+        sessions=tuple(distinct(row.session for row in loaded if row.is_measured)),
         commands=tuple(distinct(row.command for row in loaded if row.command)),
         times=(times[0], times[-1]) if times else (),
         remarks=tuple(remarks),
@@ -84,7 +84,7 @@ def _group(
     for row in members:
         by_variant.setdefault(row.variant, []).append(row)
     results = {variant: _result(of, wrong.get(_program(of[0]))) for variant, of in by_variant.items()}
-    if len({row.work.precision for row in measured if row.work}) > 1:
+    if len({row.work.precision for row in measured}) > 1:
         results = {variant: _with_precision(result) for variant, result in results.items()}
     warnings = []
     base = results.get(baseline)
@@ -122,7 +122,7 @@ def _result(members: Sequence[Row], wrong: Row | None) -> Result:
     if any(row.check.get("dropout", "").startswith(SECOND_MODEL) for row in blocks):
         notes.append("its gradients were compared in a second model without dropout")
     if blocks and trouble:
-        notes.append(f"{trouble.status} after {rounds} of {planned or '?'} rounds: {trouble.reason}")
+        notes.append(f"{trouble.status} after {rounds} of {planned} rounds: {trouble.reason}")
     elif 0 < rounds < planned:
         notes.append(f"only {rounds} of {planned} rounds")
     return Result(
@@ -154,8 +154,7 @@ def _joined(notes: Iterable[str]) -> Iterator[str]:
 
 def _with_precision(result: Result) -> Result:
     """Name the precision in the label, because in this group it tells variants apart."""
-    work = result.blocks[0].work if result.blocks else None
-    precision = work.precision if work else declared_precision(result.variant)
+    precision = result.blocks[0].work.precision if result.blocks else declared_precision(result.variant)
     if result.label == result.variant and declared_precision(result.variant):
         return result  # which is the name that gives it
     return dataclasses.replace(result, label=f"{result.label}, {precision}") if precision else result
@@ -186,19 +185,17 @@ def _check_work(measured: Sequence[Row], name: str, source: Path) -> None:
     Raises:
         UserError: Two do not; it names them and what differs. Or one is of another precision than its name.
     """
-    rows = [row for row in measured if row.work]
     for what in EQUAL_WORK:
-        _check_equal(rows, what, name, source)
-    for row in rows:
-        declared = declared_precision(row.variant)
-        if row.work and declared not in (None, row.work.precision):
+        _check_equal(measured, what, name, source)
+    for row in measured:
+        if declared_precision(row.variant) not in (None, row.work.precision):
             raise UserError(f"{source}: {row.variant} of {name} was computed in {row.work.precision}")
-    _check_equal(_undeclared(rows), "precision", name, source)
+    _check_equal(_undeclared(measured), "precision", name, source)
 
 
 def common_precision(measured: Iterable[Row]) -> str | None:
     """Return the precision of the variants whose names give none; None where there are none."""
-    return next((row.work.precision for row in _undeclared(measured) if row.work), None)
+    return next((row.work.precision for row in _undeclared(measured)), None)
 
 
 def _undeclared(rows: Iterable[Row]) -> list[Row]:

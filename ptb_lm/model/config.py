@@ -25,10 +25,10 @@ class Config:
         UserError: A value is impossible.
     """
 
-    cell: str = setting(LSTM, "the recurrent cell of every layer", choices=CELLS.keys(), before=LSTM)
+    cell: str = setting(LSTM, "the recurrent cell of every layer", choices=CELLS.keys())
     num_layers: int = setting(2, "recurrent layers", minimum=1)
     hidden_size: int = setting(200, "units of every layer", minimum=1)
-    embedding_size: int = setting(0, "width of the embedding; 0: same as the layers", minimum=0, before=0)
+    embedding_size: int = setting(0, "width of the embedding; 0: same as the layers", minimum=0)
     num_steps: int = setting(20, "time steps that the gradient flows back through", minimum=1)
     batch_size: int = setting(20, "rows that the training text is cut into", minimum=1)
     epochs: int = setting(
@@ -54,19 +54,17 @@ class Config:
     )
     init_scale: float = setting(0.1, "initial weights are uniform in [-init_scale, init_scale]", minimum=0)
     # Press and Wolf, "Using the Output Embedding to Improve Language Models", 2017; Inan et al., 2017.
-    tie_weights: bool = setting(False, "use the embedding, transposed, as the softmax's kernel", before=False)
+    tie_weights: bool = setting(False, "use the embedding, transposed, as the softmax's kernel")
     # This and the next: Gal and Ghahramani, "A Theoretically Grounded Application of Dropout in Recurrent
     # Neural Networks", 2016.
     variational: bool = setting(
         False,
         "use one dropout mask for all time steps of a window, not one per step",
-        before=False,
         resumable=True,
     )
     embedding_keep_prob: float = setting(
         1.0,
         "probability that dropout keeps a word's embedding in a window",
-        before=1.0,
         resumable=True,
         **_SHARE,
     )
@@ -74,7 +72,6 @@ class Config:
     recurrent_keep_prob: float = setting(
         1.0,
         "probability that dropout keeps a recurrent weight in a window",
-        before=1.0,
         resumable=True,
         **_SHARE,
     )
@@ -82,7 +79,6 @@ class Config:
         0.0,
         "score and keep a moving average of the weights over this many epochs; 0: no average",
         minimum=0,
-        before=0.0,
     )
 
     def __post_init__(self) -> None:

@@ -32,7 +32,6 @@ class Hyperparameter:
         maximum: The greatest value. Without one it is the greatest that 32 bits hold.
         choices: The values that a text may have; empty: any.
         resumable: Whether it may change when a run is resumed.
-        before: The value of a run from before the hyper-parameter existed; None: every run has it.
     """
 
     name: str
@@ -43,7 +42,6 @@ class Hyperparameter:
     maximum: float | None = None
     choices: Collection[str] = ()
     resumable: bool = False
-    before: Any = None
 
     @property
     def flag(self) -> str:

@@ -161,11 +161,12 @@ def _adaptation(arguments: argparse.Namespace) -> int:
 
 
 def _curve(arguments: argparse.Namespace) -> int:
-    from ptb_lm.results import curve, runs
+    from ptb_lm.comparison import runs
+    from ptb_lm.results import markdown
 
     given: list[Path] = arguments.runs
-    for run in map(runs.read, given) if given else runs.read_all(files.home() / "results"):
-        print(curve.draw(run))
+    for run in map(runs.read, given) if given else markdown.read_all(files.home() / "results"):
+        print(markdown.draw_curve(run))
     return 0
 
 

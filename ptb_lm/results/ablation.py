@@ -7,9 +7,9 @@ had not been averaged, and their average.
 from collections.abc import Iterator
 from itertools import pairwise
 
+from ptb_lm.comparison.runs import Run
 from ptb_lm.results import command
-from ptb_lm.results.markdown import epochs, perplexity, table
-from ptb_lm.results.runs import Run, result_of
+from ptb_lm.results.markdown import commit_of, epochs, perplexity, result_of, table
 
 # The steps that are runs in their own right, by the names of their folders.
 STEPS = {
@@ -59,7 +59,7 @@ def _row(name: str, run: Run, gained: str) -> list[str]:
         *(perplexity(values[-1:] if run.result else []) for values in both),
         command.model(run),
         run.device,
-        run.commit,
+        commit_of(run),
     ]
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ptb_lm import host
+from ptb_lm.comparison.runs import Run
 from ptb_lm.data.text import Ids
 from ptb_lm.errors import UserError
 from ptb_lm.files import atomic_write
@@ -19,7 +20,6 @@ from ptb_lm.model.backend import Arrays
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
 from ptb_lm.results.markdown import table
-from ptb_lm.results.runs import Run
 from ptb_lm.training import run_data, scoring
 from ptb_lm.training.run_directory import RunDirectory
 

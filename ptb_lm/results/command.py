@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ptb_lm import cli
+from ptb_lm.comparison.runs import Run
 from ptb_lm.data.preparation import NAMED, Preparation
 from ptb_lm.model import frameworks
 from ptb_lm.model.choice import CHOSEN
 from ptb_lm.model.config import HYPERPARAMETERS, PRESETS, RECIPES, Config
 from ptb_lm.model.hyperparameter import flag_name
-from ptb_lm.results.runs import Run
 from ptb_lm.training.run_config import PLACES, RunConfig
 from ptb_lm.training.run_flags import new_config
 

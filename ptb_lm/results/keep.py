@@ -7,7 +7,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from ptb_lm.results import checks, curve, records, runs
+from ptb_lm.comparison import runs
+from ptb_lm.results import checks, markdown, records
 from ptb_lm.training import same_run
 from ptb_lm.training.run_directory import RunDirectory
 
@@ -72,7 +73,7 @@ def keep(run: Path, kept: Path) -> bool:
         _make(source, before, new)
         _replace(kept, new, aside=Path(beside) / "old")
     if importlib.util.find_spec("matplotlib"):
-        curve.draw(runs.read(kept))
+        markdown.draw_curve(runs.read(kept))
     else:
         print(f"there is no new picture of {kept}: matplotlib is not installed", file=sys.stderr)
     return True
@@ -87,7 +88,7 @@ def _make(source: RunDirectory, before: RunDirectory, new: Path) -> None:
     for stale in (files.result, *files.event_files()):
         stale.unlink(missing_ok=True)
     if not (files.metrics.exists() and filecmp.cmp(source.metrics, files.metrics, shallow=False)):
-        for of_another_run in (curve.FILE, records.FILE, checks.FILE):
+        for of_another_run in (markdown.CURVE, records.FILE, checks.FILE):
             (new / of_another_run).unlink(missing_ok=True)
     for path in (source.config, source.metrics, source.result):
         if path.exists():

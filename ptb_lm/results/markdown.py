@@ -7,9 +7,36 @@ from pathlib import Path
 
 from ptb_lm.bench.intervals import LogMean
 from ptb_lm.bench.reporting import formats
+from ptb_lm.comparison.curves import picture
+from ptb_lm.comparison.run_groups import Group
+from ptb_lm.comparison.runs import Run, read
 from ptb_lm.errors import UserError
 from ptb_lm.files import atomic_write
-from ptb_lm.results.runs import Run
+
+CURVE = "curve.svg"  # beside a run's files
+_COMPUTED_BY = re.compile(r"-(cudnn|block_fused|persistent)(-(bf16|fp16))?-(cpu|cuda)$")
+
+
+def result_of(folder: Path) -> str:
+    """Return which result a kept run is of: its folder's name without the model, precision and device."""
+    return _COMPUTED_BY.sub("", folder.name)
+
+
+def read_all(results: Path) -> list[Run]:
+    """Return the runs in a folder, sorted by name."""
+    return [read(path.parent) for path in sorted(results.glob("*/metrics.jsonl"))]
+
+
+def commit_of(run: Run) -> str:
+    """Return the short hash of a run's commit, and whether there were uncommitted changes; "" if unknown."""
+    commit, _, changes = (run.result.get("environment", {}).get("commit") or "").partition(" ")
+    return f"{commit[:7]} {changes}".rstrip()
+
+
+def draw_curve(run: Run) -> Path:
+    """Draw a run's learning curves into its folder; return the file."""
+    atomic_write(run.folder / CURVE, picture([Group([run])], kind="svg"))
+    return run.folder / CURVE
 
 
 def epochs(runs: Sequence[Run]) -> str:

@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ptb_lm.bench.reporting.tables import markdown_text
+from ptb_lm.comparison import runs
+from ptb_lm.comparison.runs import Run
 from ptb_lm.data.preparation import PTB
 from ptb_lm.errors import UserError
 from ptb_lm.files import atomic_write
-from ptb_lm.results import command, curve, markdown, runs
-from ptb_lm.results.runs import Run
+from ptb_lm.results import command, markdown
 
 BOUND = 78.3
 FILE = "record.json"  # beside a run's files: what its record says of it
@@ -97,8 +98,8 @@ def _problems(run: Run) -> Iterator[str]:
             yield f"it was trained by {count} {what}, but a record is by one"
     if run.result.get("earlier_environments"):
         yield "it was resumed, so its seconds lack the cost of the stop"
-    if not run.commit or " " in run.commit:
-        yield f"it needs a clean commit, but its commit is {run.commit or 'unknown'}"
+    if not markdown.commit_of(run) or " " in markdown.commit_of(run):
+        yield f"it needs a clean commit, but its commit is {markdown.commit_of(run) or 'unknown'}"
     if _records_of(run) != GPU:
         yield from _problems_on_a_cpu(run)
 
@@ -129,7 +130,7 @@ def _row(run: Run, records: Records) -> list[str]:
     seed = "" if run.config.choice.seed == 1 else f" --seed {run.config.choice.seed}"
     return [
         environment["started"][:10],
-        run.commit,
+        markdown.commit_of(run),
         markdown_text(_what(run)),
         f"{environment['platform'].partition('-')[0]}, {environment['cores']} cores",
         run.device,
@@ -138,5 +139,5 @@ def _row(run: Run, records: Records) -> list[str]:
         f"{run.result['test_perplexity']:.2f}",
         f"{run.result[records.clock]:.1f}",
         f"[{name}]({name})",
-        f"[curve]({name}/{curve.FILE})" if (run.folder / curve.FILE).exists() else "",
+        f"[curve]({name}/{markdown.CURVE})" if (run.folder / markdown.CURVE).exists() else "",
     ]

@@ -11,8 +11,9 @@ from types import FrameType
 
 from ptb_lm import cli, files, host, signals, streams
 from ptb_lm.bench import rows
+from ptb_lm.comparison import runs
 from ptb_lm.errors import UserError
-from ptb_lm.results import command, keep, records, runs, table
+from ptb_lm.results import command, keep, markdown, records, table
 from ptb_lm.results.plan import left_out_of, results_of, steps_of
 from ptb_lm.results.steps import (
     Adapt,
@@ -177,7 +178,7 @@ class _Work:
 
     def _has_run_of(self, result: str) -> bool:
         finished = (path.parent for path in (self.root / "results").glob("*/result.json"))
-        named = (runs.read(folder) for folder in finished if runs.result_of(folder) == result)
+        named = (runs.read(folder) for folder in finished if markdown.result_of(folder) == result)
         return any(run.result and command.as_its_recipe_is_now(run) for run in named)
 
     def _train(self, step: Train) -> int:

@@ -10,11 +10,11 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from ptb_lm import cli
+from ptb_lm.comparison.runs import Run
 from ptb_lm.data.preparation import PTB
 from ptb_lm.model.config import PRESETS
-from ptb_lm.results import ablation, checks, command, measured, published_table, runs
+from ptb_lm.results import ablation, checks, command, markdown, measured, published_table
 from ptb_lm.results.markdown import epochs, perplexity, table, write_part
-from ptb_lm.results.runs import Run
 
 
 class Perplexities(NamedTuple):
@@ -39,7 +39,7 @@ def write(results: Path) -> int:
     Raises:
         UserError: A run cannot be read, or the page lacks its markers.
     """
-    found, page = runs.read_all(results), results / "README.md"
+    found, page = markdown.read_all(results), results / "README.md"
     write_part(page, "runs", _runs_tables(found))
     write_part(page, "second checks", checks.markdown(found))
     for config in ablation.STEPS:

@@ -71,12 +71,12 @@ class LossScale:
         return {NAME: self.state.cpu().numpy().copy()}
 
     def load(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Set what `export` returned. An old state has no scale and gets the initial one.
+        """Set what `export` returned.
 
         Raises:
             UserError: It is not a scale.
         """
-        saved = arrays.get(NAME, np.array([1.0, 0.0])).tolist()
+        saved = arrays[NAME].tolist()
         if not (np.shape(saved) == (2,) and LEAST <= saved[0] <= 1 and saved[1] >= 0):
             raise UserError(f"the tensor {NAME!r} holds {saved}, not a loss scale with its number of steps")
         self.state.copy_(torch.tensor(saved, dtype=torch.float64))

@@ -58,8 +58,6 @@ def tell_what_changed(before: dict[str, Any], now: dict[str, Any], *, drops: boo
         drops: Whether the run has dropout.
     """
     moved = ("cuda" in before) != ("cuda" in now)
-    if "kernels" in now and not moved:  # a run from before there was a choice
-        before = {"kernels": "torch", "float32_products": "MKL", **before}
     changed = [
         f"{name.replace('_', ' ')} {before[name]} before, {now[name]} now"
         for name in ROUNDING
@@ -88,15 +86,14 @@ def report(result: dict[str, Any], directory: RunDirectory) -> None:
     cli.remark(
         f"test perplexity {result['test_perplexity']:.2f}{best} (valid {result['valid_perplexity']:.2f}, "
         f"epoch {result['best_epoch']}; {result['words_per_second']:,.0f} words/s; "
-        f"{result.get('seconds', 0):,.0f} s){_final_epoch(result)}"
+        f"{result['seconds']:,.0f} s){_final_epoch(result)}"
     )
     cli.remark(f"written to {directory.result}")
 
 
 def _final_epoch(result: dict[str, Any]) -> str:
     """Return the scores of the last epoch's weights, if they are not the best ones."""
-    final_valid = result.get("final_valid_perplexity")
-    best = result["best_epoch"], result["valid_perplexity"]
-    if final_valid is None or (result["epochs"], final_valid) == best:  # None: of an older run
+    test, valid = result["final_test_perplexity"], result["final_valid_perplexity"]
+    if (result["epochs"], valid) == (result["best_epoch"], result["valid_perplexity"]):
         return ""
-    return f"; the last epoch's weights: test {result['final_test_perplexity']:.2f}, valid {final_valid:.2f}"
+    return f"; the last epoch's weights: test {test:.2f}, valid {valid:.2f}"

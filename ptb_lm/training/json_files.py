@@ -16,7 +16,7 @@ def write(path: Path, values: Mapping[str, Any]) -> None:
 
 
 def read(path: Path, *, remedy: str) -> Any:
-    """Read what `write` wrote, or an older version without a checksum.
+    """Read what `write` wrote.
 
     Args:
         path: The file.
@@ -35,7 +35,7 @@ def write_lines(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def read_lines(path: Path, *, remedy: str) -> Iterator[tuple[str, Any]]:
-    """Read what `write_lines` wrote, or an older version without checksums.
+    """Read what `write_lines` wrote.
 
     Args:
         path: The file.

@@ -12,15 +12,12 @@ from ptb_lm.model.choice import CHOSEN, Choice
 from ptb_lm.model.config import HYPERPARAMETERS, Config
 from ptb_lm.training.origins import InitFrom, Source
 
-# Optional keys of config.json, and how each is read. Without them the text was prepared before, its place was
-# not recorded, and the initial weights were drawn.
-SOMETIMES: dict[str, Callable[[Any], Any]] = {
+# Keys of config.json that a run lacks where the attribute is None, and how each is read.
+OPTIONAL_KEYS: dict[str, Callable[[Any], Any]] = {
     "preparation": Preparation.from_json,
     "source": Source.from_json,
     "init_from": InitFrom.from_json,
 }
-# Keys that config.json did not always have, with what every run did before.
-ADDED = {"recipe": "tutorial", "execution": "eager", "unroll": "static"}
 
 # A resumed run may change these. Any other change would make it a different run.
 PLACES = ("data", "device")  # where a run reads and computes
@@ -60,7 +57,7 @@ class RunConfig:
             "data": self.data,
             **self.choice.to_json(),
             "hyperparameters": dataclasses.asdict(self.hyperparameters),
-            **{name: value.to_json() for name in SOMETIMES if (value := getattr(self, name)) is not None},
+            **{name: value.to_json() for name in OPTIONAL_KEYS if (value := getattr(self, name)) is not None},
         }
 
     def differences(self, other: "RunConfig", *, allowed: Collection[str]) -> list[str]:
@@ -69,7 +66,7 @@ class RunConfig:
         return [
             f"{name} {value!r} there, {others[name]!r} here"
             for name, value in ours.items()
-            if name not in (*allowed, *SOMETIMES, "hyperparameters") and value != others[name]
+            if name not in (*allowed, *OPTIONAL_KEYS, "hyperparameters") and value != others[name]
         ]
 
     def fixed_differences(self, other: "RunConfig") -> list[str]:
@@ -78,37 +75,33 @@ class RunConfig:
 
     @classmethod
     def from_json(cls, values: Any, source: Path) -> "RunConfig":
-        """Read what `to_json` returned, or an older version of it; unknown and missing keys are errors.
+        """Read what `to_json` returned; unknown and missing keys are errors.
 
         Raises:
             UserError: A key is unknown or missing, or a value impossible.
         """
-        sometimes: dict[str, Any] = {}
-        if isinstance(values, dict):
-            values = {**ADDED, **values}
-            sometimes = {name: values.pop(name) for name in SOMETIMES if name in values}
-        values = _checked_keys(("config", "recipe", "data", *CHOSEN, "hyperparameters"), values, source)
-        hyperparameters = values.pop("hyperparameters")
-        if isinstance(hyperparameters, dict):
-            added = {each.name: each.before for each in HYPERPARAMETERS if each.before is not None}
-            hyperparameters = {**added, **hyperparameters}
+        keys = ("config", "recipe", "data", *CHOSEN, "hyperparameters")
+        values = _checked_keys(keys, values, source, optional=OPTIONAL_KEYS)
+        given = {name: values.pop(name) for name in OPTIONAL_KEYS if name in values}
         names = [each.name for each in HYPERPARAMETERS]
-        hyperparameters = _checked_keys(names, hyperparameters, source)
+        hyperparameters = _checked_keys(names, values.pop("hyperparameters"), source)
         for name, value in values.items():
             if type(value) is not (int if name == "seed" else str):
                 raise UserError(f"{source}: {name} cannot be {value!r}")
         try:
             choice = Choice(**{name: values.pop(name) for name in CHOSEN})
-            read = {name: SOMETIMES[name](value) for name, value in sometimes.items()}
+            read = {name: OPTIONAL_KEYS[name](value) for name, value in given.items()}
             return cls(choice=choice, hyperparameters=Config(**hyperparameters), **values, **read)
         except UserError as error:
             raise UserError(f"{source}: {error}") from None
 
 
-def _checked_keys(expected: Sequence[str], values: Any, source: Path) -> dict[str, Any]:
+def _checked_keys(
+    expected: Sequence[str], values: Any, source: Path, *, optional: Collection[str] = ()
+) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise UserError(f"{source} is not a run's configuration")
-    for name in sorted(values.keys() - set(expected)):
+    for name in sorted(values.keys() - {*expected, *optional}):
         raise UserError(f"{source}: unknown key {name!r}")
     for name in sorted(set(expected) - values.keys()):
         raise UserError(f"{source}: the key {name!r} is missing")

@@ -298,10 +298,11 @@ class RunDirectory:
 
     def _check_config(self, run: RunConfig, metadata: Row, path: Path) -> None:
         """Check that config.json and a file of tensors agree on all values that may not change."""
-        if "config" in metadata:  # old states have no config
-            written = RunConfig.from_json(metadata["config"], path)
-            if changed := written.fixed_differences(run):
-                raise UserError(f"{self.config} and {path} differ: {', '.join(changed)}")
+        if "config" not in metadata:
+            raise UserError(f"{path} does not name the configuration of its run")
+        written = RunConfig.from_json(metadata["config"], path)
+        if changed := written.fixed_differences(run):
+            raise UserError(f"{self.config} and {path} differ: {', '.join(changed)}")
 
     def event_files(self) -> list[Path]:
         """Return TensorBoard's files."""

@@ -10,7 +10,7 @@ from ptb_lm import json_fields
 from ptb_lm.json_fields import Check
 
 Row = dict[str, Any]
-# The columns of metrics.jsonl that the runs of every version have.
+# The columns of metrics.jsonl.
 EPOCH: Mapping[str, Check] = {
     "epoch": json_fields.whole(1),
     "learning_rate": json_fields.least(0),
@@ -18,11 +18,9 @@ EPOCH: Mapping[str, Check] = {
     "valid_perplexity": json_fields.positive,
     "words_per_second": json_fields.least(0),
     "seconds": json_fields.least(0),
-}
-LATER_OF_EPOCH: Mapping[str, Check] = {
-    "unaveraged_valid_perplexity": json_fields.positive,
     "gradient_norm": json_fields.least(0),
 }
+OPTIONAL_OF_EPOCH: Mapping[str, Check] = {"unaveraged_valid_perplexity": json_fields.positive}
 BEST: Mapping[str, Check] = {"epoch": json_fields.whole(1), "valid_perplexity": json_fields.positive}
 
 
@@ -42,12 +40,9 @@ RESULT: Mapping[str, Check] = {
     "best_epoch": json_fields.whole(1),
     "epochs": json_fields.whole(1),
     "words_per_second": json_fields.least(0),
-}
-LATER_OF_RESULT: Mapping[str, Check] = {
     "seconds": json_fields.least(0),
     "final_test_perplexity": json_fields.positive,
     "final_valid_perplexity": json_fields.positive,
-    "best_possible_perplexity": json_fields.positive,
     "parameters": json_fields.whole(1),
     "engine": json_fields.text,
     "command": json_fields.text,
@@ -55,6 +50,7 @@ LATER_OF_RESULT: Mapping[str, Check] = {
     "environment": _environment,
     "earlier_environments": json_fields.list_of(_environment),
 }
+OPTIONAL_OF_RESULT: Mapping[str, Check] = {"best_possible_perplexity": json_fields.positive}
 
 
 def epoch(values: Any, *, number: int | None = None) -> Row:
@@ -67,7 +63,7 @@ def epoch(values: Any, *, number: int | None = None) -> Row:
     Raises:
         ValueError: It is none; says why.
     """
-    json_fields.fields(values, required=EPOCH, optional=LATER_OF_EPOCH)
+    json_fields.fields(values, required=EPOCH, optional=OPTIONAL_OF_EPOCH)
     if number not in (None, values["epoch"]):
         raise ValueError(f"it is of epoch {values['epoch']}, where epoch {number} should be")
     return dict(values)
@@ -87,7 +83,7 @@ def result(values: Any) -> Row:
     Raises:
         ValueError: It is no result; says why.
     """
-    json_fields.fields(values, required=RESULT, optional=LATER_OF_RESULT)
+    json_fields.fields(values, required=RESULT, optional=OPTIONAL_OF_RESULT)
     return dict(values)
 
 

@@ -7,10 +7,8 @@ from typing import Any
 import bench_rows
 import numpy as np
 import pytest
-from runs import run_command
 
 from ptb_lm import host
-from ptb_lm.bench import __main__ as bench
 from ptb_lm.bench import provenance
 from ptb_lm.bench.row_log import SETTINGS, Record
 from ptb_lm.bench.selection import Options
@@ -98,19 +96,6 @@ def test_a_record_takes_no_rows_of_another_program(tmp_path: Path, monkeypatch: 
     (tmp_path / SETTINGS).write_text(json.dumps({**kept, "OMP_WAIT_POLICY": "active"}))
     with pytest.raises(UserError, match=r"\(OMP_WAIT_POLICY was 'active', now None\)"):
         Record(tmp_path, settings())
-
-
-@pytest.mark.slow  # asks git for the commit
-def test_a_folder_of_before_is_reported_and_not_continued(tmp_path: Path) -> None:
-    """Its bench.json knows neither source nor versions."""
-    folder = bench_rows.write(tmp_path / "out", bench_rows.rounds({"torch/basic": 1.0, "torch/cudnn": 2.0}))
-    now = settings()
-    before = {name: now[name] for name in ("suite", "baseline", "seed", "cores", "gpu")}
-    (folder / SETTINGS).write_text(json.dumps({**before, "OMP_NUM_THREADS": None}))
-    assert run_command(bench, "report", folder) == 0
-    assert "torch/cudnn" in (folder / "report.md").read_text()
-    with pytest.raises(UserError, match=r"holds rows of another run \(\w+ was None, now "):
-        Record(folder, now)
 
 
 @pytest.mark.parametrize("kept", [True, False], ids=["bench.json", "without it"])

@@ -1,6 +1,5 @@
 """Reading rows.jsonl: what a crash leaves, and one sentence for everything else that is wrong."""
 
-import dataclasses
 import json
 import math
 import random
@@ -10,15 +9,12 @@ from typing import Any
 import pytest
 from bench_rows import WORK, row, unmeasured, write
 from runs import unsealed
-from support import ROOT
 
 from ptb_lm.bench import rows
 from ptb_lm.bench.row_log import Record
 from ptb_lm.bench.rows import Row
+from ptb_lm.bench.suites import SUITES
 from ptb_lm.errors import UserError
-
-# Written at different commits: they lack different keys.
-KEPT = sorted(path.parent for path in (ROOT / "results").glob("bench-*/rows.jsonl"))
 
 
 def test_a_row_is_read_as_it_was_written(tmp_path: Path) -> None:
@@ -43,28 +39,6 @@ def test_a_row_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert read.peak_memory == {"host_bytes": 9e8}, "what is null was not measured"
 
 
-@pytest.mark.parametrize("folder", KEPT, ids=lambda folder: folder.name)
-def test_rows_of_every_version_are_read_as_they_were_written(folder: Path) -> None:
-    """Each value that a line has is its row's; a key that it lacks is what it was before it existed."""
-    read, remarks = rows.read(folder)
-    lines = [json.loads(line) for line in (folder / rows.FILE).read_text().splitlines()]
-    assert remarks == []
-    assert len(read) == len(lines)
-    for found, line in zip(read, lines, strict=True):
-        for field in dataclasses.fields(Row):
-            written = line.get(field.metadata.get("key", field.name))
-            value = getattr(found, field.name)
-            if written is None:
-                before = "" if field.name != "label" else found.variant
-                assert value in (before, None, {}, 0, 1) or math.isnan(value), field.name
-            elif field.name == "work":
-                assert rows._to_json(value) == {"bytes_per_step": None, "clock": None} | written
-            elif isinstance(written, dict) and field.name != "environment":
-                assert value == {key: each for key, each in written.items() if each is not None}
-            else:
-                assert value == written, field.name
-
-
 def test_what_is_written_is_read_again(tmp_path: Path) -> None:
     given, _ = rows.read(write(tmp_path / "given", [row(environment={"ü": [1, None]}), row(pass_="forward")]))
     given += rows.read(write(tmp_path / "failed", [unmeasured("failed", 'no "luck"\nat all')]))[0]
@@ -79,19 +53,24 @@ def test_a_path_that_is_no_text_is_read_as_it_was_written(tmp_path: Path) -> Non
     assert rows.read(tmp_path)[0][0].command == "--out \udc80"
 
 
+(SMALL,) = SUITES["quick"].workloads
+NAMES: dict[str, Any] = {
+    **dict.fromkeys(("suite", "workload", "session", "variant", "label", "baseline"), "a name"),
+    "pass_name": "train",
+    "planned_rounds": 1,
+    "work": SMALL.work("train", precision="fp32", device="cpu"),
+}
+
+
 def test_a_row_that_was_not_measured_is_written_without_a_block() -> None:
-    row = Row(
-        suite="s", workload="w", pass_name="train", variant="v", baseline="b", status="failed", reason="r"
-    )
-    written = json.loads(rows.to_line(row))
+    written = json.loads(rows.to_line(Row(**NAMES, status="failed", reason="r")))
     assert not {"round", "process", "steps", "seconds"} & written.keys()
     assert (written["pass"], written["note"]) == ("train", None)
 
 
 def test_what_is_no_number_is_never_written() -> None:
-    names = {"suite": "s", "workload": "w", "pass_name": "train", "variant": "v", "baseline": "b"}
     with pytest.raises(ValueError, match="not JSON compliant"):
-        rows.to_line(Row(**names, status="measured", seconds=math.nan))
+        rows.to_line(Row(**NAMES, status="measured", seconds=math.nan))
 
 
 def test_a_record_keeps_the_lines_that_it_found(tmp_path: Path) -> None:
@@ -120,18 +99,9 @@ def test_the_limit_s_library_shape_and_threads_are_read(tmp_path: Path) -> None:
     assert read.gemm_shape == "2048 × 2048 × 2048"
 
 
-def test_rows_of_earlier_versions_have_a_rate_and_no_library(tmp_path: Path) -> None:
-    unknown = dict.fromkeys(("gemm_library", "gemm_shape", "gemm_threads"))
-    for missing in (unknown, None):
-        earlier = {key: value for key, value in row().items() if missing is not None or key not in unknown}
-        (read,), _ = rows.read(write(tmp_path, [earlier | (missing or {})]))
-        assert (read.gemm_library, read.gemm_shape, read.gemm_threads) == ("", "", None)
-        assert read.gemm_fraction == pytest.approx(1.1e10 / 0.05 / 3e12)
-
-
 def test_a_row_without_measurement_says_why(tmp_path: Path) -> None:
     (read,), _ = rows.read(write(tmp_path, [unmeasured("unavailable", "no GPU", variant="a/b")]))
-    assert (read.status, read.reason, read.label, read.work) == ("unavailable", "no GPU", "a/b", None)
+    assert (read.status, read.reason, read.label, read.round) == ("unavailable", "no GPU", "a/b", 0)
 
 
 def test_unknown_keys_are_left_alone(tmp_path: Path) -> None:
@@ -170,6 +140,7 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
     ({"seconds": float("nan")}, "seconds cannot be nan"),
     ({"seconds": "2"}, "seconds cannot be '2'"),
     ({"seconds": None}, "the key 'seconds' is missing"),
+    ({"label": None}, "the key 'label' is missing"),
     ({"steps": 0}, "steps cannot be 0: it must be a whole number of at least 1"),
     ({"steps": True}, "steps cannot be True"),
     ({"round": 1.5}, "round cannot be 1.5"),

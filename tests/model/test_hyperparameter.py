@@ -11,13 +11,13 @@ from runs import sentence
 
 from ptb_lm import train
 from ptb_lm.errors import UserError
-from ptb_lm.model.config import HYPERPARAMETERS, SMALL, Config
+from ptb_lm.model.config import HYPERPARAMETERS, SMALL
 from ptb_lm.model.hyperparameter import Hyperparameter, hyperparameter, hyperparameters
 
 
 @dataclass(frozen=True, kw_only=True)
 class Toy:
-    colour: str = hyperparameter("red", "of the toy", choices=("red", "blue"), before="grey")
+    colour: str = hyperparameter("red", "of the toy", choices=("red", "blue"))
     label: str = hyperparameter("", "on its side")
     share: float = hyperparameter(0.5, "of the sand", minimum=0, maximum=1, resumable=True)
 
@@ -26,11 +26,8 @@ COLOUR, LABEL, SHARE = hyperparameters(Toy)
 
 
 def test_a_line_tells_everything() -> None:
-    assert (
-        Hyperparameter(name="colour", kind=str, help="of the toy", choices=("red", "blue"), before="grey")
-        == COLOUR
-    )
-    assert (SHARE.flag, SHARE.resumable, SHARE.before) == ("--share", True, None)
+    assert Hyperparameter(name="colour", kind=str, help="of the toy", choices=("red", "blue")) == COLOUR
+    assert (SHARE.flag, SHARE.resumable) == ("--share", True)
     with pytest.raises(TypeError, match="colour"):
         hyperparameters(
             dataclasses.make_dataclass("Wrong", [("a", int, hyperparameter(1, "", colour="red"))])
@@ -91,13 +88,3 @@ def train_config() -> dict[str, Any]:
     from ptb_lm.training import run_flags
 
     return run_flags.new_config({"device": "cpu"}).to_json()
-
-
-def test_every_hyperparameter_that_a_run_may_lack_has_a_value_from_before() -> None:
-    """All that the first version of config.json did not have."""
-    first = {"num_layers", "hidden_size", "num_steps", "batch_size", "epochs", "decay_after", "lr_decay"}
-    first |= {"learning_rate", "max_grad_norm", "keep_prob", "init_scale"}
-    assert {each.name for each in HYPERPARAMETERS if each.before is None} == first
-    for each in HYPERPARAMETERS:
-        if each.before is not None:
-            Config(**{each.name: each.before})

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 import runs
 
+from ptb_lm.comparison.runs import read
 from ptb_lm.errors import UserError
 from ptb_lm.model import reference
 from ptb_lm.results import __main__ as results_command
 from ptb_lm.results import checks, keep
-from ptb_lm.results.runs import read
 from ptb_lm.training import run_data
 from ptb_lm.training.run_directory import RunDirectory
 

@@ -159,7 +159,7 @@ def test_a_run_goes_on_as_it_was_computed(tiny_config: Config) -> None:
         assert cpu.chosen() == computed
         assert built.environment()["kernels"] == computed.kernels
         assert f"{computed.kernels} kernels" in built.engine
-    del saved["torch.cpu"]  # of a run from before there was a choice
+    del saved["torch.cpu"]  # of a run that was on a GPU
     built.load_training_state(saved)
     saved["torch.cpu"] = np.array([9, 0], np.uint8)
     with pytest.raises(UserError, match="does not name a way to compute"):

@@ -13,7 +13,6 @@ from ptb_lm import evaluate, train
 from ptb_lm.model import cells
 from ptb_lm.model.cells import CELLS
 from ptb_lm.training import tensors
-from ptb_lm.training.run_directory import RunDirectory
 
 pytestmark = pytest.mark.slow
 
@@ -99,10 +98,3 @@ def test_a_model_that_does_not_compute_the_cell_is_refused(
     )
     assert runs.refusal(capsys, train, *flags) == problem
     assert not (tmp_path / "new").exists()
-
-
-def test_a_run_from_before_there_were_cells_is_an_lstm(run: Path, tmp_path: Path) -> None:
-    config = runs.unsealed((run / "config.json").read_text())
-    del config["hyperparameters"]["cell"]
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    assert RunDirectory(tmp_path).read_config().hyperparameters.cell == "lstm"

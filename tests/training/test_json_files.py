@@ -13,21 +13,13 @@ import pytest
 import runs
 
 from ptb_lm import checksums, evaluate, train
+from ptb_lm.comparison import runs as results
 from ptb_lm.errors import UserError
-from ptb_lm.results import runs as results
 from ptb_lm.training import json_files, run_flags
 from ptb_lm.training.run_directory import COLUMNS, RunDirectory
 
 RUN = run_flags.new_config({"hidden_size": 7, "learning_rate": 0.1 + 0.2, "data": "ü", "device": "cpu"})
-RESULT = {
-    "test_perplexity": 78.123456789,
-    "valid_perplexity": 82.75,
-    "best_epoch": 1,
-    "epochs": 2,
-    "words_per_second": 1234.5,
-    "engine": "ünit",
-    "earlier_environments": [{"cores": 2}],
-}
+RESULT = {**runs.RESULT, "engine": "ünit", "earlier_environments": [{"cores": 2}]}
 ROWS = [{**dict.fromkeys(COLUMNS, n / 7), "epoch": n, "gradient_norm": n / 3} for n in (1, 2)]
 
 
@@ -79,7 +71,7 @@ def test_what_flips_is_refused_or_changes_no_value(name: str, directory: RunDire
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_file_of_before_there_were_checksums_is_read(name: str, directory: RunDirectory) -> None:
+def test_a_file_whose_checksums_were_removed_is_read(name: str, directory: RunDirectory) -> None:
     path, (read, expected) = directory.path / name, FILES[name]
     objects = [runs.unsealed(text) for text in texts(path)]
     path.write_text("".join(json.dumps(each) + "\n" for each in objects))

@@ -7,9 +7,9 @@ import pytest
 import runs
 
 from ptb_lm import evaluate, train
+from ptb_lm.comparison import run_groups
+from ptb_lm.comparison import runs as results_of_runs
 from ptb_lm.data import corpus
-from ptb_lm.results import run_groups
-from ptb_lm.results import runs as results_of_runs
 from ptb_lm.training import same_run
 from ptb_lm.training.run_directory import RunDirectory
 

@@ -192,10 +192,6 @@ def test_prepared_text_leaves_the_configuration_as_it_was(tmp_path: Path) -> Non
     config = runs.unsealed((run / "config.json").read_text())
     assert config["source"]["path"] == str(data)
     assert not {"preparation", "init_from"} & config.keys()
-    # A run from before there was a source is read as ever.
-    runs.change(run / "config.json", lambda config: config.pop("source"))
-    assert RunDirectory(run).read_config().source is None
-    assert evaluate.main([str(run)]) == 0
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """A run directory: what its files must hold to be believed."""
 
-import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -41,7 +40,8 @@ def directory(tmp_path: Path) -> RunDirectory:
 def save_weights(
     directory: RunDirectory, weights: dict[str, Any], vocabulary: Vocabulary = VOCABULARY
 ) -> None:
-    tensors.save(directory.weights, weights, {"vocabulary_sha256": vocabulary.sha256})
+    metadata = {"config": RUN.to_json(), "vocabulary_sha256": vocabulary.sha256}
+    tensors.save(directory.weights, weights, metadata)
 
 
 def test_the_configuration_comes_back(directory: RunDirectory) -> None:
@@ -130,26 +130,6 @@ def test_a_configuration_that_is_no_table_is_refused(content: str, directory: Ru
         directory.read_config()
 
 
-def test_a_configuration_from_before_executions_is_read(directory: RunDirectory) -> None:
-    changed_config(directory, execution=None, unroll=None)
-    before = dataclasses.replace(RUN.choice, execution="eager", unroll="static")
-    assert directory.read_config() == dataclasses.replace(RUN, choice=before)
-
-
-def test_a_configuration_from_before_recipes_is_read(directory: RunDirectory) -> None:
-    """Such a run did what the tutorial does."""
-    since = (
-        "recipe",
-        "tie_weights",
-        "variational",
-        "embedding_keep_prob",
-        "recurrent_keep_prob",
-        "average_epochs",
-    )
-    changed_config(directory, **dict.fromkeys(since))
-    assert directory.read_config() == dataclasses.replace(RUN, recipe="tutorial")
-
-
 def test_hyperparameters_that_are_no_table_are_refused(directory: RunDirectory) -> None:
     changed_config(directory, hyperparameters=3)
     with pytest.raises(UserError, match=r"config\.json is not a run's configuration$"):
@@ -195,9 +175,18 @@ def test_weights_of_another_vocabulary_are_refused(directory: RunDirectory) -> N
         directory.read_weights(RUN, VOCABULARY)
 
 
-def test_weights_without_a_vocabulary_are_refused(directory: RunDirectory) -> None:
-    tensors.save(directory.weights, directory.read_weights(RUN, VOCABULARY), {})
-    with pytest.raises(UserError, match=r"weights\.safetensors was trained with another vocabulary than"):
+@pytest.mark.parametrize(
+    ("known", "problem"),
+    [
+        ({}, "was trained with another vocabulary than"),
+        ({"vocabulary_sha256": VOCABULARY.sha256}, "does not name the configuration of its run"),
+    ],
+)
+def test_weights_without_a_vocabulary_or_configuration_are_refused(
+    known: dict[str, str], problem: str, directory: RunDirectory
+) -> None:
+    tensors.save(directory.weights, directory.read_weights(RUN, VOCABULARY), known)
+    with pytest.raises(UserError, match=rf"weights\.safetensors {problem}"):
         directory.read_weights(RUN, VOCABULARY)
 
 
@@ -294,15 +283,6 @@ def test_a_run_without_an_epoch_is_told_apart(directory: RunDirectory) -> None:
             directory.read_metrics()
 
 
-RESULT = {
-    "test_perplexity": 1e-300,
-    "valid_perplexity": 2.5,
-    "best_epoch": 1,
-    "epochs": 2,
-    "words_per_second": 0.0,
-}
-
-
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
@@ -312,12 +292,12 @@ RESULT = {
         ("{", "not valid JSON"),
         ("[" * 100_000, "not valid JSON"),
         (
-            json.dumps({**RESULT, "test_perplexity": 10**400}),
+            json.dumps({**runs.RESULT, "test_perplexity": 10**400}),
             "not a run's result: test_perplexity cannot be 1000",
         ),
         *(
             (
-                json.dumps({**RESULT, key: value}),
+                json.dumps({**runs.RESULT, key: value}),
                 f"not a run's result: {key} cannot be {value!r}: it must be ",
             )
             for key, value in (
@@ -383,7 +363,7 @@ def test_weights_that_do_not_say_of_which_epoch_they_are_are_refused(
 
 def test_the_result_comes_back_once_the_run_has_ended(directory: RunDirectory) -> None:
     assert directory.read_result() is None
-    directory.write_result({**RESULT, "of": "a later version"})
-    assert directory.read_result() == {**RESULT, "of": "a later version"}
+    directory.write_result({**runs.RESULT, "of": "a later version"})
+    assert directory.read_result() == {**runs.RESULT, "of": "a later version"}
     directory.remove_result()
     assert directory.read_result() is None

@@ -101,7 +101,7 @@ def test_every_flipped_bit_is_refused_or_changes_nothing(saved: Path) -> None:
     assert len(taken) < 8  # \u00fc may be written \u00FC
 
 
-def test_a_file_of_before_there_was_a_hash_is_read(tmp_path: Path) -> None:
+def test_a_file_whose_hash_was_removed_is_read(tmp_path: Path) -> None:
     header = {tensors.KEY: json.dumps(METADATA)}
     safetensors.numpy.save_file(ARRAYS, tmp_path / "a", metadata=header)
     arrays, metadata = tensors.load(tmp_path / "a", known=METADATA)

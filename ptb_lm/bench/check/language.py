@@ -242,7 +242,7 @@ def _trained(model: Backend, windows: Sequence[Any], question: Steps) -> Iterato
         start = time.perf_counter()
         state, loss = model.train_step(x_BT, y_BT, state, learning_rate=rate)
         (measured,) = model.read([loss])
-        if getattr(measured, "new_loss_scale", 0.0):  # earlier versions, and users' own, have none
+        if getattr(measured, "new_loss_scale", 0.0):  # users' own have none
             raise _OverflowError
         seconds = time.perf_counter() - start
         after = model.export_weights()

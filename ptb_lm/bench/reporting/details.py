@@ -15,8 +15,6 @@ from ptb_lm.bench.rows import Row
 _T = TypeVar("_T")
 
 _ONE_A_CORE = "one a core"  # what some libraries tell of their threads, at the beginning
-# Of rows of earlier versions, whose other errors are of a cut.
-_WHOLE = Column("error of loss, whole size")
 _COLUMNS = (
     Column("", numeric=False),
     Column("rounds"),
@@ -31,7 +29,6 @@ _COLUMNS = (
     Column("device memory"),
     Column("error of loss"),
     Column("error of gradient"),
-    _WHOLE,
     Column("engine", numeric=False),
 )
 
@@ -46,31 +43,22 @@ def threads(row: Row) -> int | None:
 def table(group: Group) -> Table:
     """Return the table of a group's measured results."""
     results = [result for result in group.results if result.blocks]
-    columns = list(_COLUMNS)
     rows: list[list[Cell]] = [[Name(result.label, result.variant), *_cells(result)] for result in results]
-    if all(row.check for result in results for row in result.blocks):
-        place = columns.index(_WHOLE)
-        columns.pop(place)
-        for row in rows:
-            row.pop(place)
-    return Table(columns, rows)
+    return Table(_COLUMNS, rows)
 
 
 def limits(group: Group) -> Iterator[str]:
-    """Yield what the GEMM rate was measured on, a sentence each; rows of earlier versions do not tell."""
+    """Yield what the GEMM rate was measured on, a sentence each."""
     for on, measured in gemm_rates(group).items():
         median = formats.significant(statistics.median(measured))
         yield f"GEMM rate: {on}, blocks: {len(measured)}, median: {median} GFLOP/s"
 
 
 def gemm_rates(group: Group) -> Mapping[str, Sequence[float]]:
-    """Return the GEMM rates beside the blocks, in GFLOP/s, by what they were measured on.
-
-    Rows of earlier versions do not tell on what, and are left out.
-    """
+    """Return the GEMM rates beside the blocks, in GFLOP/s, by what they were measured on."""
     rates: dict[str, list[float]] = {}
     for row in (row for result in group.results for row in result.blocks):
-        if row.work and row.gemm_library and row.gemm_gflops:
+        if row.gemm_library and row.gemm_gflops:
             threads = f", threads: {row.gemm_threads}" if row.gemm_threads else ""
             on = f"{row.work.precision}, {row.gemm_library}, {row.gemm_shape}{threads}"
             rates.setdefault(on, []).append(row.gemm_gflops)
@@ -79,7 +67,7 @@ def gemm_rates(group: Group) -> Mapping[str, Sequence[float]]:
 
 def _cells(result: Result) -> Iterator[str]:
     again = len(result.blocks) - result.rounds
-    yield f"{result.rounds} of {result.planned_rounds or result.rounds}{f', {again} again' if again else ''}"
+    yield f"{result.rounds} of {result.planned_rounds}{f', {again} again' if again else ''}"
     yield str(result.processes)
     yield _or_nothing(result.ratio, _units)
     yield _or_nothing(result.seconds, _quartiles)
@@ -89,7 +77,7 @@ def _cells(result: Result) -> Iterator[str]:
         yield _or_nothing(result.recorded("startup", key, max), formats.significant)
     for key in ("host_bytes", "device_bytes"):
         yield _or_nothing(result.recorded("peak_memory", key, max), formats.size)
-    for key in ("loss_error", "gradient_error", "whole_loss_error"):
+    for key in ("loss_error", "gradient_error"):
         yield _or_nothing(result.recorded("parity", key, max), lambda error: f"{error:.0e}")
     yield result.engine or NOTHING
 

@@ -29,10 +29,11 @@ class Bars:
 
 @dataclass(frozen=True, kw_only=True)
 class Curves:
-    """Lines over epochs 1, 2, …: values by column of metrics.jsonl."""
+    """A run over epochs 1, 2, …: perplexities by column of metrics.jsonl and, below, words per second."""
 
     title: str
     lines: Sequence[tuple[str, Sequence[tuple[float, float]]]]
+    speeds: Sequence[tuple[float, float]] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,8 +13,7 @@ of it matters. Their losses and the gradient of every tensor are compared with t
 float64, and a variant that is off by more than its precision explains is wrong: it has no figures. The
 details give the largest errors. A plain loop with dropout does not tell its masks. So its gradients are
 compared while its dropout is switched off, or in a second model without dropout, which the remarks then say.
-With dropout, its mean loss and the length of a step are compared. In rows of earlier versions gradients were
-compared on a smaller model.
+With dropout, its mean loss and the length of a step are compared.
 
 The 95 % interval is the confidence interval of that ratio, by Student's t on logarithms. Rounds lie within
 processes: what a process draws once, such as its memory layout and tuned kernels, is the same in all of its
@@ -33,9 +32,8 @@ The fraction of the GEMM rate is the declared FLOPs of a step by its time, over 
 in matrix multiplication of the variant's precision, measured for half a second right before and right after
 the block, of which the larger counts. It is that of the fastest of its libraries at the fastest shape, among
 large square matrices and the products of the workload's own step; the details name both, and the threads. A
-fraction above 1 means that the limit was underestimated, and that is said in its place. In reports of earlier
-versions it is a multiplication of large square matrices by torch. Start-up (build and warm-up, with any
-compilation) is not part of the timed steps.
+fraction above 1 means that the limit was underestimated, and that is said in its place. Start-up
+(build and warm-up, with any compilation) is not part of the timed steps.
 
 The roofline is an estimate of a language model's step at best on this machine: its FLOPs at the GEMM rate (or
 the weights at the rate at which the machine copies memory, if that takes longer), and, in training, its

@@ -1,4 +1,4 @@
-"""Perplexities by epoch on a logarithmic axis, drawn with matplotlib."""
+"""Perplexities by epoch on a logarithmic axis, and words per second, drawn with matplotlib."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -23,8 +23,10 @@ _DASHES = ("-", "--", ":", "-.")
 
 
 def draw_curves(axes: "Axes", plot: Curves) -> None:
-    """Draw a run's perplexities by epoch."""
-    draw_perplexities(axes, plot.lines)
+    """Draw a run's perplexities by epoch; a line has a gap where one is NaN."""
+    for name, points in plot.lines:
+        axes.plot([x for x, _ in points], [y for _, y in points], gid=name, **PERPLEXITIES[name])
+    _perplexity_axis(axes)
     _epoch_axis(axes, [points for _, points in plot.lines])
 
 
@@ -59,19 +61,21 @@ def _epoch_axis(axes: "Axes", lines: Sequence[Sequence[tuple[float, float]]]) ->
     axes.set_xlim(0.5, max(x for points in lines for x, _ in points) + 0.5)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))
     axes.set_xlabel("epoch")
-    axes.grid()
+    axes.grid(visible=True)
 
 
-def draw_perplexities(axes: "Axes", lines: Sequence[tuple[str, Sequence[tuple[float, float]]]]) -> None:
-    """Draw perplexities by epoch on a logarithmic axis.
+def draw_speeds(axes: "Axes", points: Sequence[tuple[float, float]]) -> None:
+    """Draw words per second by epoch, from 0."""
+    from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 
-    Args:
-        axes: Where.
-        lines: (a name in PERPLEXITIES, points (epoch, perplexity)); a line has a gap where that is NaN.
-    """
-    for name, points in lines:
-        axes.plot([x for x, _ in points], [y for _, y in points], gid=name, **PERPLEXITIES[name])
-    _perplexity_axis(axes)
+    epochs, speeds = zip(*points, strict=True)
+    axes.plot(epochs, speeds, gid="words_per_second", color=INK, marker="o")
+    axes.set_ylim(0, 1.1 * max(speeds) or 1)
+    axes.yaxis.set_major_locator(MaxNLocator(nbins=4))
+    axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+    axes.set_ylabel("words/s")
+    axes.tick_params(length=0)
+    _epoch_axis(axes, [points])
 
 
 def _perplexity_axis(axes: "Axes") -> None:

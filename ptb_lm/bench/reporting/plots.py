@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from ptb_lm.bench.reporting.bar_plot import draw_bars
 from ptb_lm.bench.reporting.document import Bars, Curves, Plot
 from ptb_lm.bench.reporting.page_style import LIGHT
-from ptb_lm.bench.reporting.perplexity_plot import draw_curves, draw_lines
-from ptb_lm.bench.reporting.plot_style import STYLE
+from ptb_lm.bench.reporting.perplexity_plot import draw_curves, draw_lines, draw_speeds
+from ptb_lm.bench.reporting.plot_style import STYLE, shortened
 from ptb_lm.errors import UserError, how_to_install
 
 if TYPE_CHECKING:
@@ -54,23 +54,37 @@ def picture(plot: Plot, *, kind: str) -> bytes:
         UserError: matplotlib is not installed.
     """
     size, style = (1.3 * _WIDTH, 1.3 * _height(plot)), {"axes.grid": True}
+
+    def draw(figure: "Figure") -> None:
+        _draw(figure, plot)
+        figure.axes[0].set_title(shortened(plot.title), fontsize=9, loc="left")
+        figure.tight_layout(pad=0.5)
+
     if kind == "svg":
-        return svg_file(size, lambda figure: _draw(figure, plot), salt="ptb_lm", style=style).encode()
-    return _file(size, lambda figure: _draw(figure, plot), salt="", style=style, kind=kind, dpi=200)
+        return svg_file(size, draw, salt="ptb_lm", style=style).encode()
+    return _file(size, draw, salt="", style=style, kind=kind, dpi=200)
 
 
 def _height(plot: Plot) -> float:
-    return _BAR_HEIGHT * len(plot.bars) + 0.6 if isinstance(plot, Bars) else 2.9
+    if isinstance(plot, Bars):
+        return _BAR_HEIGHT * len(plot.bars) + 0.6
+    return 3.6 if isinstance(plot, Curves) and plot.speeds else 2.9
 
 
 def _draw(figure: "Figure", plot: Plot) -> None:
-    axes = figure.add_subplot()
+    if isinstance(plot, Curves) and plot.speeds:
+        axes, below = figure.subplots(2, 1, sharex=True, height_ratios=(2.4, 1))
+        draw_speeds(below, plot.speeds)
+    else:
+        axes = figure.add_subplot()
     if isinstance(plot, Bars):
         draw_bars(axes, plot)
     elif isinstance(plot, Curves):
         draw_curves(axes, plot)
     else:
         draw_lines(axes, plot)
+    axes.label_outer()
+    figure.align_ylabels()
     figure.tight_layout(pad=0.3)
 
 

@@ -8,13 +8,14 @@ from statistics import fmean, stdev
 from typing import Any
 
 from ptb_lm import streams
+from ptb_lm.comparison import runs
+from ptb_lm.comparison.runs import Run
 from ptb_lm.errors import UserError
-from ptb_lm.results import runs
-from ptb_lm.results.runs import Run
 from ptb_lm.training.run_directory import NoEpochError
 
 SEEDS = "seed-*"  # the runs in a folder that --seeds made
-UNKNOWN = "auto"  # as a device: it was not chosen, and no result says which it was
+# What only a result says, and how it stands in settings until there is one.
+UNKNOWN = {"device": "auto", "machine": None, "parameters": None}
 
 
 @dataclass(frozen=True)
@@ -32,15 +33,20 @@ class Group:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What was chosen, by name, but for the seed."""
+        """What was chosen, by name, but for the seed; and the machine and the number of parameters."""
         values = self.runs[0].config.to_json()
         values |= values.pop("hyperparameters")
         values |= values.pop("preparation", {})
         values |= {"init_from": values["init_from"]["run"]} if "init_from" in values else {}
         for name in ("seed", "source"):
             values.pop(name, None)
-        known = [device for run in self.runs if (device := _device(run)) != UNKNOWN]
-        return {**values, "device": known[0] if known else UNKNOWN, "data": self.runs[0].data}
+        values["data"] = self.runs[0].data
+        ended = [run for run in self.runs if run.result]
+        if not ended:
+            return {**values, **UNKNOWN, "device": _device(self.runs[0])}
+        machines = " and ".join(dict.fromkeys(run.device for run in ended))
+        facts = {"machine": machines, "parameters": ended[0].result["parameters"]}
+        return {**values, **facts, "device": _device(ended[0])}
 
     def mean_of(self, figure: Callable[[Run], float | None]) -> tuple[float, float] | None:
         """Return the mean of a figure and its standard deviation, 0 of one run; None unless all have it."""
@@ -70,7 +76,7 @@ def read(folders: Sequence[Path]) -> list[Group]:
         except NoEpochError as error:
             without.append(error)
             continue
-        settings = {**Group([run]).settings, "device": None}
+        settings = {**Group([run]).settings, **UNKNOWN}
         alike.setdefault(repr(sorted(settings.items())), []).append(run)
     if without and not alike:
         raise without[0]
@@ -86,7 +92,7 @@ def _by_device(found: Sequence[Run]) -> Iterator[list[Run]]:
     of_device: dict[str, list[Run]] = {}
     for run in found:
         of_device.setdefault(_device(run), []).append(run)
-    if len(of_device.keys() - {UNKNOWN}) <= 1:
+    if len(of_device.keys() - {UNKNOWN["device"]}) <= 1:
         yield [*found]
     else:
         yield from of_device.values()
@@ -110,7 +116,7 @@ def _by_seed(found: Sequence[Run]) -> Iterator[list[Run]]:
 
 
 def _device(run: Run) -> str:
-    """Return what a run was computed on, "cpu" or "cuda", not whether that was asked for; or UNKNOWN."""
+    """Return what a run was computed on, "cpu" or "cuda"; until its end, what was asked for."""
     environment = run.result.get("environment")
     if environment is None:
         return run.config.choice.device
@@ -136,5 +142,6 @@ def differing(groups: Sequence[Group]) -> list[str]:
     settings = [group.settings for group in groups]
     every = dict.fromkeys(name for of_group in settings for name in of_group)
     values = {name: {repr(of_group.get(name)) for of_group in settings} for name in every}
-    values["device"].discard(repr(UNKNOWN))
+    for name, unknown in UNKNOWN.items():
+        values[name].discard(repr(unknown))
     return [name for name in every if len(values[name]) > 1]

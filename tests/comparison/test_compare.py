@@ -2,11 +2,16 @@
 
 import csv
 import io
+import json
+import re
 import shutil
 import statistics
+import sys
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
+import browser
+import numpy as np
 import pytest
 import runs
 
@@ -43,34 +48,120 @@ def compared(capsys: pytest.CaptureFixture[str], *given: object) -> str:
     return out
 
 
-def markdown_rows(text: str) -> list[dict[str, str]]:
-    lines = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("|")]
-    titles, _, *rows = lines
-    return [dict(zip(titles, row, strict=True)) for row in rows]
+def tables(text: str) -> dict[str, list[dict[str, str]]]:
+    """Return the rows of each Markdown table, by the line above it; that of results has none."""
+    found = {}
+    for above, table in re.findall(r"(?:(.*):\n\n)?((?:^\|.*\n)+)", text, re.M):
+        titles, _, *rows = ([cell.strip() for cell in line[1:-1].split("|")] for line in table.splitlines())
+        found[above] = [dict(zip(titles, row, strict=True)) for row in rows]
+    return found
 
 
-def test_the_table_tells_what_differs_and_what_was_reached(
+def results(text: str) -> list[dict[str, str]]:
+    return tables(text)[""]
+
+
+def differences(text: str) -> dict[str, dict[str, str]]:
+    """Return the values of the settings that differ by setting and, without its backticks, by run."""
+    rows = tables(text).get("What differs", [])
+    if rows and "setting" in rows[0]:
+        return {row.pop("setting"): row for row in rows}
+    by_run = {row.pop("run").strip("`"): row for row in rows}
+    settings = rows[0] if rows else ()
+    return {setting: {run: values[setting] for run, values in by_run.items()} for setting in settings}
+
+
+def test_the_tables_tell_what_was_reached_and_what_differs(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = compared(capsys, folder / "seeds", folder / "other", folder / "going-on")
-    seeds, other, going_on = markdown_rows(text)
+    seeds, other, going_on = results(text)
     assert [row["run"] for row in (seeds, other, going_on)] == ["`seeds`", "`other`", "`going-on`"]
-    assert list(seeds)[2:-7] == ["hidden size", "epochs", "learning rate", "tie weights"]
     assert [row["seeds"] for row in (seeds, other, going_on)] == ["1, 2", "1", "1"]
-    assert [row["hidden size"] for row in (seeds, other, going_on)] == ["6", "5", "6"]
-    assert [row["learning rate"] for row in (seeds, other, going_on)] == ["1", "0.25", "1"]
-    assert [row["tie weights"] for row in (seeds, other, going_on)] == ["no", "no", "yes"]
     result, rows = runs.result(folder / "other"), runs.metrics(folder / "other")
     best = min(rows, key=lambda row: row["valid_perplexity"])
     assert other["epochs (best)"] == f"3 ({best['epoch']})"
     assert other["best test"] == f"{result['test_perplexity']:.2f}"
     assert other["best valid"] == f"{best['valid_perplexity']:.2f}"
-    assert other["last test"] == f"{result['final_test_perplexity']:.2f}"
-    assert other["last valid"] == f"{rows[-1]['valid_perplexity']:.2f}"
-    assert other["parameters"] == f"{result['parameters']:,}"
-    assert float(other["words/s"].replace(",", "")) == pytest.approx(result["words_per_second"], rel=1e-3)
-    assert (going_on["best test"], going_on["last test"], going_on["parameters"]) == ("–", "–", "–")
+    assert float(other["words/s"].replace(",", "")) == pytest.approx(result["words_per_second"], abs=0.5)
+    assert going_on["best test"] == "–"
     assert going_on["epochs (best)"].startswith("2 of 9 (")
+    found = differences(text)
+    assert {name: [*found[name].values()] for name in ("hidden size", "epochs", "learning rate")} == {
+        "hidden size": ["6", "5", "6"],
+        "epochs": ["2", "3", "9"],
+        "learning rate": ["1", "0.25", "1"],
+    }
+    assert found["tie weights"] == {"seeds": "no", "other": "no", "going-on": "yes"}
+    assert found["parameters"]["other"] == f"{result['parameters']:,}"
+    assert found["parameters"]["going-on"] == "–"
+    assert found.keys() == {"hidden size", "epochs", "learning rate", "tie weights", "parameters"}
+    same = " ".join(text[text.index("What is the same") :].split())
+    assert "batch size 4, " in same
+    assert not any(name in same for name in ("hidden size", "learning rate", "tie weights"))
+
+
+@pytest.fixture
+def unlike(folder: Path, tmp_path: Path) -> Path:
+    """A run that differs from the others in nearly all settings."""
+    run = shutil.copytree(folder / "other", tmp_path / "unlike")
+    others = {"num_layers": 3, "num_steps": 7, "batch_size": 5, "decay_after": 1, "lr_decay": 0.75}
+    others |= {"max_grad_norm": 2.0, "keep_prob": 0.5, "variational": True, "recurrent_keep_prob": 0.9}
+    runs.change(run / "config.json", lambda config: config["hyperparameters"].update(others))
+    set_values(run / "config.json", recipe="default", precision="fp64", model="block_fused")
+    return run
+
+
+def test_results_fit_80_columns_and_come_first(
+    folder: Path, unlike: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """So do the differences, however many: the rows are runs or settings, of which there are more."""
+    text = compared(capsys, folder / "seeds", folder / "other", unlike)
+    assert max(map(len, text.splitlines())) <= 80
+    assert next(iter(tables(text))) == ""
+    rows = tables(text)["What differs"]
+    assert len(rows) >= 15
+    assert rows[0].keys() == {"setting", "seeds", "other", "unlike"}
+    slower = shutil.copytree(folder / "other", tmp_path / "slower")
+    runs.change(slower / "config.json", lambda config: config["hyperparameters"].update(learning_rate=0.5))
+    assert tables(compared(capsys, folder / "other", slower))["What differs"] == [
+        {"run": "`other`", "learning rate": "0.25"},
+        {"run": "`slower`", "learning rate": "0.5"},
+    ]
+
+
+def test_results_are_in_sight_on_the_page(
+    folder: Path, unlike: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In a window of 1280 by 800 pixels, without scrolling; nor is anything else cut at the right."""
+    page, driver = tmp_path / "page.html", browser.start(tmp_path / "profile")
+    page.write_text(compared(capsys, folder / "seeds", folder / "other", unlike, "--format", "page"))
+    try:
+        driver.set_window_size(1280, 800)
+        driver.get(page.as_uri())
+        heads = "[...document.querySelector('table').rows[0].cells].map(each => each.textContent)"
+        assert driver.execute_script(f"return {heads}")[:3] == ["run", "best test", "best valid"]
+        bottom = "document.querySelector('table').getBoundingClientRect().bottom"
+        assert driver.execute_script(f"return {bottom} < innerHeight")
+        boxes = "[...document.querySelectorAll('.scroll')]"
+        assert driver.execute_script(f"return {boxes}.every(each => each.scrollWidth <= each.clientWidth)")
+        assert driver.execute_script(f"return {boxes}.length") == 3
+    finally:
+        driver.quit()
+
+
+def test_the_last_epoch_is_told_where_it_is_not_the_best(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    worse = shutil.copytree(folder / "other", tmp_path / "worse")
+    *rows, last = runs.metrics(worse)
+    rows.append({**last, "valid_perplexity": 1e6})
+    (worse / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    text = compared(capsys, folder / "other", worse)
+    test = runs.result(worse)["final_test_perplexity"]
+    assert tables(text)["The last epoch, where it is not the best"] == [
+        {"run": "`worse`", "last test": f"{test:.2f}", "last valid": "1,000,000.00"}
+    ]
 
 
 def test_seeds_are_one_row_with_mean_and_deviation(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -79,16 +170,15 @@ def test_seeds_are_one_row_with_mean_and_deviation(folder: Path, capsys: pytest.
     texts = [compared(capsys, *folders, folder / "other") for folders in given]
     assert texts[0] == texts[1]
     values = [runs.result(folder / "seeds" / f"seed-{seed}")["test_perplexity"] for seed in (1, 2)]
-    (seeds, _) = markdown_rows(texts[0])
+    (seeds, _) = results(texts[0])
     assert seeds["best test"] == f"{sum(values) / 2:.2f} ± {statistics.stdev(values):.2f}"
-    assert seeds["parameters"] == f"{runs.result(folder / 'seeds' / 'seed-1')['parameters']:,}"
 
 
 def test_another_run_of_a_seed_is_another_row(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     again = shutil.copytree(folder / "seeds" / "seed-1", tmp_path / "again")
-    rows = markdown_rows(compared(capsys, folder / "seeds", again))
+    rows = results(compared(capsys, folder / "seeds", again))
     assert [(row["run"], row["seeds"]) for row in rows] == [("`seeds`", "1, 2"), ("`again`", "1")]
     assert "±" not in rows[1]["best test"]
 
@@ -102,10 +192,11 @@ def test_runs_on_other_text_are_another_row(
         file.write("w1 w2 w1 w2\n")
     third = runs.train_run(copy, tmp_path / "third", "--seed", "3", *WIDE)
     fourth = runs.train_run(other, tmp_path / "fourth", "--seed", "4", *WIDE)
-    rows = markdown_rows(compared(capsys, folder / "seeds", third, fourth))
+    text = compared(capsys, folder / "seeds", third, fourth)
+    rows = results(text)
     assert [row["seeds"] for row in rows] == ["1, 2, 3", "4"]
-    assert [row["data"] for row in rows] == [
-        f"data (SHA-256 {corpus.load(text).sha256[:12]}…)" for text in (folder / "data", other)
+    assert [*differences(text)["data"].values()] == [
+        f"data (SHA-256 {corpus.load(each).sha256[:12]}…)" for each in (folder / "data", other)
     ]
 
 
@@ -118,7 +209,7 @@ def test_the_runs_of_one_command_stay_together_where_a_seed_is_there_twice(
     set_values(newer / "seed-3" / "config.json", seed=3)
     shutil.copytree(newer / "seed-3", older / "seed-3")
     shutil.rmtree(older / "seed-2")
-    rows = markdown_rows(compared(capsys, older, newer))
+    rows = results(compared(capsys, older, newer))
     assert {row["run"]: row["seeds"] for row in rows} == {"`older`": "1, 3", "`newer`": "1, 2, 3"}
 
 
@@ -134,7 +225,7 @@ def test_penn_treebank_is_one_text_wherever_it_lies(
     set_values(seeds / "seed-1" / "config.json", data="/elsewhere/treebank", source=source)
     set_values(seeds / "seed-2" / "config.json", data="ptb")
     runs.change(seeds / "seed-2" / "config.json", lambda config: config.pop("source"))
-    (row,) = markdown_rows(compared(capsys, seeds))
+    (row,) = results(compared(capsys, seeds))
     assert row["seeds"] == "1, 2"
 
 
@@ -147,18 +238,19 @@ def test_a_seed_that_has_not_ended_stays_with_the_others(
     for seed in (1, 2, 3):
         set_values(seeds / f"seed-{seed}" / "config.json", device="auto", seed=seed)
     (seeds / "seed-2" / "result.json").unlink()
-    (row,) = markdown_rows(compared(capsys, seeds))
+    (row,) = results(compared(capsys, seeds))
     assert row["seeds"] == "1, 2, 3"
     # Which device a run of another configuration has that has not ended is not known: it is no difference.
     going_on = shutil.copytree(folder / "going-on", tmp_path / "going-on")
     set_values(going_on / "config.json", device="auto")
-    assert "device" not in markdown_rows(compared(capsys, going_on, folder / "other"))[0]
+    assert {"device", "machine"}.isdisjoint(differences(compared(capsys, going_on, folder / "other")))
     # With others of two devices it could be either's.
     runs.change(
         seeds / "seed-3" / "result.json", lambda result: result["environment"].update({"cuda": "13.0"})
     )
-    rows = markdown_rows(compared(capsys, seeds))
-    assert {row["seeds"]: row["device"] for row in rows} == {"1": "cpu", "2": "auto", "3": "cuda"}
+    text = compared(capsys, seeds)
+    assert [row["seeds"] for row in results(text)] == ["1", "2", "3"]
+    assert [*differences(text)["device"].values()] == ["cpu", "auto", "cuda"]
 
 
 def test_a_run_that_goes_on_after_its_end_has_not_ended(
@@ -167,20 +259,19 @@ def test_a_run_that_goes_on_after_its_end_has_not_ended(
     """Its result is of other epochs than its metrics, as soon as one more is done."""
     run = shutil.copytree(folder / "other", tmp_path / "run")
     earlier = (run / "result.json").read_bytes()
-    (before,) = markdown_rows(compared(capsys, run))
+    (before,) = results(compared(capsys, run))
     more = {"hyperparameters": {**runs.unsealed((run / "config.json").read_text())["hyperparameters"]}}
     more["hyperparameters"]["epochs"] = 9
     set_values(run / "config.json", **more)
-    (begun,) = markdown_rows(compared(capsys, run))
+    (begun,) = results(compared(capsys, run))
     assert begun == {**before, "epochs (best)": before["epochs (best)"].replace("3 ", "3 of 9 ")}
     # Stopped in its sixth epoch.
     assert train.main(["--resume", str(run), "--epochs", "5"]) == 0
     (run / "result.json").write_bytes(earlier)
     set_values(run / "config.json", **more)
-    (row,) = markdown_rows(compared(capsys, run))
+    (row,) = results(compared(capsys, run))
     assert row["epochs (best)"].startswith("5 of 9 (")
-    assert row["last valid"] == f"{runs.metrics(run)[-1]['valid_perplexity']:.2f}" != before["last valid"]
-    assert (row["best test"], row["last test"]) == ("–", "–")
+    assert row["best test"] == "–"
     assert float(row["words/s"].replace(",", "")) > 0
 
 
@@ -196,6 +287,7 @@ def test_the_csv_has_whole_numbers(folder: Path, capsys: pytest.CaptureFixture[s
         assert other[f"{column}_sd"] == ""
     assert int(other["parameters"]) == runs.result(folder / "other")["parameters"]
     assert (seeds["hidden_size"], other["learning_rate"], seeds["seeds"]) == ("6", "0.25", "1 2")
+    assert [*seeds].index("best_test") < [*seeds].index("hidden_size"), "results come first"
 
 
 def test_no_two_columns_of_the_csv_have_one_name(
@@ -249,10 +341,10 @@ def test_the_page_holds_table_and_curves(folder: Path, capsys: pytest.CaptureFix
     page = compared(capsys, folder / "seeds", folder / "other", "--format", "page")
     assert page.startswith("<!DOCTYPE html>")
     assert "<script" not in page
-    assert "Validation perplexity by epoch" in page
     assert 'id="plot0-other"' in page
     assert f"{runs.result(folder / 'other')['test_perplexity']:.2f}" in page
-    assert "What all of them share" in page
+    titles = ["best test", "Validation perplexity by epoch", "What differs", "hidden size", "<details>"]
+    assert sorted(titles, key=page.index) == titles, "results come first, and what is the same is folded"
 
 
 def test_runs_whose_folders_have_one_name_are_told_apart(
@@ -260,13 +352,79 @@ def test_runs_whose_folders_have_one_name_are_told_apart(
 ) -> None:
 
     same = shutil.copytree(folder / "going-on", tmp_path / "other")
-    rows = markdown_rows(compared(capsys, folder / "other", same))
+    rows = results(compared(capsys, folder / "other", same))
     assert [row["run"] for row in rows] == [f"`{folder / 'other'}`", f"`{same}`"]
 
 
-def test_one_run_is_a_table_too(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (row,) = markdown_rows(compared(capsys, folder / "other"))
-    assert list(row)[:3] == ["run", "seeds", "epochs (best)"]
+def line(picture: ET.Element, name: str) -> np.ndarray:
+    """The points [N, 2] of a line of a picture."""
+    (group,) = (each for each in picture.iter(f"{SVG}g") if each.get("id") == name)
+    path = next(group.iter(f"{SVG}path")).get("d")
+    assert path is not None
+    numbers = [float(word) for word in path.split() if word not in "ML"]
+    return np.array(numbers).reshape(-1, 2)
+
+
+def assert_on_axis(places: np.ndarray, values: np.ndarray) -> None:
+    """Places in points (of an inch) are the values but for an origin and a scale."""
+    slope, origin = np.polyfit(values, places, 1)
+    np.testing.assert_allclose(places, origin + slope * values, atol=1e-3)
+
+
+@pytest.mark.parametrize("averaged", [False, True])
+def test_the_picture_of_one_run_goes_through_what_was_measured(
+    averaged: bool, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Perplexities are on one logarithmic axis, words per second on one of their own, from 0."""
+    run = folder / "other"
+    if averaged:
+        more = ("--epochs", "4", "--average-epochs", "1", *WIDE)
+        run = runs.train_run(folder / "data", tmp_path / "averaged", *more)
+        runs.change(run / "config.json", lambda config: config["hyperparameters"].update(epochs=9))
+        (run / "result.json").unlink()
+    text = compared(capsys, run, "--picture", tmp_path / "curve.svg")
+    assert [row["run"] for row in results(text)] == [f"`{run.name}`"]
+    assert "What differs" not in tables(text)
+    assert "Settings: config small, recipe tutorial" in text
+    picture, rows = ET.parse(tmp_path / "curve.svg").getroot(), runs.metrics(run)
+    columns = ["train_perplexity", "valid_perplexity", *(["unaveraged_valid_perplexity"] * averaged)]
+    places = np.concatenate([line(picture, column) for column in columns])
+    assert_on_axis(places[:, 1], np.log([row[column] for column in columns for row in rows]))
+    assert np.ptp(places[:, 1]) > 50  # the axis is of their size
+    assert_on_axis(places[:, 0], np.tile([row["epoch"] for row in rows], len(columns)))
+    assert_on_axis(
+        line(picture, "words_per_second")[:, 1], np.array([row["words_per_second"] for row in rows])
+    )
+    texts = {element.text or "" for element in picture.iter(f"{SVG}text")}
+    assert {"perplexity", "words/s", "epoch", "train", "valid"} <= texts
+    assert ("valid, unaveraged" in texts) == averaged
+    assert ("averaged, 4 of 9 epochs" if averaged else "other") in texts
+
+
+def test_a_picture_is_the_same_each_time_and_overwrites_nothing(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "curve.svg"
+    file.write_text("mine")
+    given = (folder / "other", "--picture", file)
+    assert str(file) in runs.refusal(capsys, compare, *given)
+    assert file.read_text() == "mine"
+    pictures = []
+    for _ in range(2):
+        compared(capsys, *given, "--overwrite")
+        pictures.append(file.read_bytes())
+    assert pictures[0] == pictures[1]
+
+
+def test_without_matplotlib_there_is_a_table(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for module in ("matplotlib", "matplotlib.figure"):
+        monkeypatch.setitem(sys.modules, module, None)
+    assert len(results(compared(capsys, folder / "other"))) == 1
+    problem = runs.refusal(capsys, compare, folder / "other", "--picture", tmp_path / "curve.svg")
+    assert "matplotlib is not installed" in problem
+    assert not (tmp_path / "curve.svg").exists()
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """Trained runs, finished or not, read from their folders."""
 
 import math
-import re
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -13,12 +12,6 @@ from ptb_lm.training.run_config import RunConfig
 from ptb_lm.training.run_directory import RunDirectory
 
 DIGITS = 12  # of a digest that is shown
-_COMPUTED_BY = re.compile(r"-(cudnn|block_fused|persistent)(-(bf16|fp16))?-(cpu|cuda)$")
-
-
-def result_of(folder: Path) -> str:
-    """Return which result a kept run is of: its folder's name without the model, precision and device."""
-    return _COMPUTED_BY.sub("", folder.name)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,8 +22,7 @@ class Run:
         folder: Where its files are.
         config: What config.json says.
         epochs: The rows of metrics.jsonl; at least one.
-        result: What result.json says, which older runs have fewer keys in; empty until the run has ended, and
-            while it goes on after that.
+        result: What result.json says; empty until the run has ended, and while it goes on after that.
     """
 
     folder: Path
@@ -70,16 +62,10 @@ class Run:
         return ", ".join(parts)
 
     @property
-    def commit(self) -> str:
-        """The short hash of its code's commit, and whether there were uncommitted changes; "" if unknown."""
-        commit, _, changes = (self.result.get("environment", {}).get("commit") or "").partition(" ")
-        return f"{commit[:7]} {changes}".rstrip()
-
-    @property
     def data(self) -> str:
         """What it read: "ptb" for Penn Treebank, wherever it lay; else a name, and the digest if it is known.
 
-        Several texts may have the name. Penn Treebank and synthetic have no digest, nor have older runs.
+        Several texts may have the name. Penn Treebank and synthetic have no digest.
         """
         name, source = Path(self.config.data).name, self.config.source
         if source is None:
@@ -96,12 +82,3 @@ def read(folder: Path) -> Run:
     files = RunDirectory.find(folder)
     config, epochs = files.read_config(), files.read_metrics()
     return Run(folder=folder, config=config, epochs=epochs, result=files.read_end(len(epochs)))
-
-
-def read_all(results: Path) -> list[Run]:
-    """Read the runs in a folder, sorted by name.
-
-    Raises:
-        UserError: As `read` does.
-    """
-    return [read(path.parent) for path in sorted(results.glob("*/metrics.jsonl"))]

@@ -1,0 +1,1 @@
+"""What `compare` shows of runs: what they reached, what differs between them, and their curves."""

@@ -1,0 +1,63 @@
+"""The curves of a comparison: perplexities by epoch, a line per group; or all that one run recorded."""
+
+import math
+from collections.abc import Sequence
+from statistics import fmean, stdev
+
+from ptb_lm.bench.reporting import plots
+from ptb_lm.bench.reporting.document import Curves, Line, Lines
+from ptb_lm.bench.reporting.perplexity_plot import PERPLEXITIES
+from ptb_lm.comparison.run_groups import Group, names
+from ptb_lm.comparison.runs import Run
+
+
+def curves(groups: Sequence[Group]) -> Curves | Lines:
+    """Return the validation perplexities of several runs; of one run, all perplexities and its speed."""
+    runs = [run for group in groups for run in group.runs]
+    return _of_one(runs[0]) if len(runs) == 1 else _of_several(groups)
+
+
+def picture(groups: Sequence[Group], *, kind: str) -> bytes:
+    """Draw the curves as a file: "svg" or "png".
+
+    Raises:
+        UserError: matplotlib is not installed.
+    """
+    return plots.picture(curves(groups), kind=kind)
+
+
+def _of_one(run: Run) -> Curves:
+    planned = run.config.hyperparameters.epochs
+    so_far = "" if run.result else f", {len(run.epochs)} of {planned} epochs"
+    known = [column for column in PERPLEXITIES if column in run.epochs[0]]
+    return Curves(
+        title=f"{run.folder.resolve().name}{so_far}",
+        lines=[(column, _points(run, column)) for column in known],
+        speeds=_points(run, "words_per_second"),
+    )
+
+
+def _points(run: Run, column: str) -> list[tuple[float, float]]:
+    return [(row["epoch"], _drawn(row[column])) for row in run.epochs]
+
+
+def _drawn(value: float) -> float:
+    # What is beyond a float has no place on an axis: the line has a gap there.
+    return value if math.isfinite(value) else math.nan
+
+
+def _of_several(groups: Sequence[Group]) -> Lines:
+    """Return a line per group, up to its shortest run."""
+    lines = []
+    for group, name in zip(groups, names(groups), strict=True):
+        epochs = [*zip(*(_points(run, "valid_perplexity") for run in group.runs), strict=False)]
+        values = [[value for _, value in of_seeds] for of_seeds in epochs]
+        several = len(group.runs) > 1
+        lines.append(
+            Line(
+                label=f"{name} ({len(group.runs)} seeds)" if several else name,
+                points=[(of_seeds[0][0], fmean(each)) for of_seeds, each in zip(epochs, values, strict=True)],
+                spread=[stdev(each) if several else 0.0 for each in values],
+            )
+        )
+    return Lines(title="Validation perplexity by epoch", lines=lines)

@@ -1,0 +1,38 @@
+"""A comparison as a page: results and curves first, then what differs; what is the same is folded."""
+
+from collections.abc import Sequence
+
+from ptb_lm.bench.reporting import page
+from ptb_lm.bench.reporting.document import Captioned, Document, Section
+from ptb_lm.comparison import tables
+from ptb_lm.comparison.curves import curves
+from ptb_lm.comparison.run_groups import Group, names
+
+
+def to_html(groups: Sequence[Group]) -> str:
+    """Write a page of HTML.
+
+    Raises:
+        UserError: matplotlib is not installed.
+    """
+    count = sum(len(group.runs) for group in groups)
+    results = [Captioned(table=tables.results(groups), remarks=[tables.HOW_TO_READ])]
+    if (last := tables.last_epochs(groups)).rows:
+        results.append(Captioned(caption=tables.LAST_EPOCH, table=last))
+    sections = [Section(title="Results", tables=results, plots=[curves(groups)])]
+    if (differences := tables.differences(groups)).rows:
+        sections.append(Section(title=tables.DIFFERENCES, tables=[Captioned(table=differences)]))
+    same = Captioned(caption=tables.SHARED, table=tables.shared(groups))
+    settings = (
+        Section(title="Settings", details=[same])
+        if count > 1
+        else Section(title="Settings", tables=[Captioned(table=same.table)])
+    )
+    document = Document(
+        title="Comparison of runs" if count > 1 else names(groups)[0],
+        subtitle=f"{count} runs, {len(groups)} of them apart from the seed" if count > len(groups) else "",
+        lead=[],
+        warnings=[],
+        sections=[*sections, settings],
+    )
+    return page.to_html(document)

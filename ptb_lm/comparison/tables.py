@@ -1,0 +1,177 @@
+"""The tables of a comparison: what runs reached, what differs between them, and what is the same.
+
+Runs that differ only in the seed are one row: the mean and the standard deviation.
+"""
+
+import csv
+import io
+import textwrap
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ptb_lm.bench.reporting.formats import NOTHING
+from ptb_lm.bench.reporting.tables import Cell, Column, Name, Table, to_markdown
+from ptb_lm.comparison.run_groups import Group, differing, names
+from ptb_lm.comparison.runs import Run
+
+HOW_TO_READ = (
+    "The best epoch is chosen by validation alone. A run that has not ended, or has done more epochs since, "
+    "has no test perplexity. Of several seeds: mean ± standard deviation."
+)
+LAST_EPOCH = "The last epoch, where it is not the best"
+DIFFERENCES = "What differs"
+SHARED = "What is the same in all of them"
+
+
+@dataclass(frozen=True)
+class _Figure:
+    title: str
+    key: str  # in a CSV
+    value: Callable[[Run], float | None]
+    text: Callable[[float], str] = "{:,.2f}".format
+
+
+_BEST = (
+    _Figure("best test", "best_test", lambda run: run.result.get("test_perplexity")),
+    _Figure("best valid", "best_valid", lambda run: float(run.best["valid_perplexity"])),
+)
+_LAST = (
+    _Figure("last test", "last_test", lambda run: run.result.get("final_test_perplexity")),
+    _Figure("last valid", "last_valid", lambda run: float(run.epochs[-1]["valid_perplexity"])),
+)
+_SPEED = _Figure("words/s", "words_per_second", lambda run: run.words_per_second, "{:,.0f}".format)
+
+
+def results(groups: Sequence[Group]) -> Table:
+    """Return what each group reached."""
+    columns = [
+        Column("run", numeric=False),
+        *(Column(figure.title) for figure in _BEST),
+        Column("epochs (best)"),
+        Column(_SPEED.title),
+        Column("seeds", numeric=False),
+    ]
+    rows: list[list[Cell]] = [
+        [
+            Name(name, name),
+            *(_mean(group, figure) for figure in _BEST),
+            ", ".join(dict.fromkeys(map(_epochs, group.runs))),
+            _mean(group, _SPEED),
+            ", ".join(str(run.config.choice.seed) for run in group.runs),
+        ]
+        for group, name in zip(groups, names(groups), strict=True)
+    ]
+    return Table(columns, rows)
+
+
+def last_epochs(groups: Sequence[Group]) -> Table:
+    """Return what the last epoch reached, of the groups in which it is not the best of every run."""
+    rows: list[list[Cell]] = [
+        [Name(name, name), *(_mean(group, figure) for figure in _LAST)]
+        for group, name in zip(groups, names(groups), strict=True)
+        if any(run.best is not run.epochs[-1] for run in group.runs)
+    ]
+    return Table([Column("run", numeric=False), *(Column(figure.title) for figure in _LAST)], rows)
+
+
+def differences(groups: Sequence[Group]) -> Table:
+    """Return the settings that differ: a row per group, or per setting where these are more."""
+    settings = differing(groups)
+    runs = [Name(name, name) for name in names(groups)] if settings else []
+    values = [[group.settings.get(setting) for group in groups] for setting in settings]
+    titles: list[Cell] = [setting.replace("_", " ") for setting in settings]
+    texts = [[_text(value) for value in row] for row in values]
+    if len(settings) > len(groups):
+        columns = [Column("setting", numeric=False), *(Column(run.label) for run in runs)]
+        return Table(columns, [[title, *row] for title, row in zip(titles, texts, strict=True)])
+    numeric = [all(isinstance(value, int | float | None) for value in row) for row in values]
+    columns = [Column(str(title), numeric=each) for title, each in zip(titles, numeric, strict=True)]
+    rows = [[run, *row] for run, row in zip(runs, zip(*texts, strict=True), strict=True)]
+    return Table([Column("run", numeric=False), *columns], rows)
+
+
+def shared(groups: Sequence[Group]) -> Table:
+    """Return the settings that are the same in all groups."""
+    others = differing(groups)
+    same = {name: value for name, value in groups[0].settings.items() if name not in others}
+    rows = [[name.replace("_", " "), _text(value)] for name, value in same.items()]
+    return Table([Column("setting", numeric=False), Column("value", numeric=False)], rows)
+
+
+def to_text(groups: Sequence[Group]) -> str:
+    """Write results, what differs and what is the same, in Markdown with aligned columns, for a terminal."""
+    parts = [("", results(groups)), (LAST_EPOCH, last_epochs(groups)), (DIFFERENCES, differences(groups))]
+    texts = [
+        f"{title and f'{title}:'}\n\n{_aligned(to_markdown(table))}" for title, table in parts if table.rows
+    ]
+    same = ", ".join(" ".join(map(str, row)) for row in shared(groups).rows)
+    remarks = (HOW_TO_READ, f"{SHARED if len(groups) > 1 else 'Settings'}: {same}.")
+    return "\n".join([*texts, *(f"{textwrap.fill(remark, 80)}\n" for remark in remarks)]).lstrip()
+
+
+def _aligned(table: str) -> str:
+    """Pad the cells of a Markdown table."""
+    _, rule, *_ = rows = [line[2:-2].split(" | ") for line in table.splitlines()]
+    right = [cell.endswith(":") for cell in rule]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    rule[:] = [cell.rjust(width, "-") for cell, width in zip(rule, widths, strict=True)]
+    return "".join(
+        "| "
+        + " | ".join(
+            cell.rjust(width) if numeric else cell.ljust(width)
+            for cell, width, numeric in zip(row, widths, right, strict=True)
+        )
+        + " |\n"
+        for row in rows
+    )
+
+
+def to_csv(groups: Sequence[Group]) -> str:
+    """Write a table for a program: all digits, and standard deviations in separate columns."""
+    figures, settings = (*_BEST, *_LAST, _SPEED), [*dict.fromkeys([*differing(groups), "parameters"])]
+    keys = [key for figure in figures for key in (figure.key, f"{figure.key}_sd")]
+    titles = ["planned_epochs" if name == "epochs" else name for name in settings]  # "epochs" are those done
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["run", *keys, "epochs", "best_epoch", "seeds", *titles])
+    for group, name in zip(groups, names(groups), strict=True):
+        writer.writerow(
+            [
+                name,
+                *(number for figure in figures for number in _numbers(group, figure)),
+                " ".join(str(len(run.epochs)) for run in group.runs),
+                " ".join(str(run.best["epoch"]) for run in group.runs),
+                " ".join(str(run.config.choice.seed) for run in group.runs),
+                *(group.settings.get(each) for each in settings),
+            ]
+        )
+    return text.getvalue()
+
+
+def _numbers(group: Group, figure: _Figure) -> Iterator[float | None]:
+    """Yield the mean and, of several seeds, the standard deviation."""
+    mean, deviation = group.mean_of(figure.value) or (None, None)
+    yield mean
+    yield deviation if len(group.runs) > 1 else None
+
+
+def _mean(group: Group, figure: _Figure) -> str:
+    known = [figure.text(number) for number in _numbers(group, figure) if number is not None]
+    return " ± ".join(known) or NOTHING
+
+
+def _epochs(run: Run) -> str:
+    done, planned = len(run.epochs), run.config.hyperparameters.epochs
+    out_of = "" if run.result and done == planned else f" of {planned}"
+    return f"{done}{out_of} ({run.best['epoch']})"
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return NOTHING
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    return f"{value:g}" if isinstance(value, float) else str(value)
