@@ -85,10 +85,9 @@ def _evaluate(arguments: argparse.Namespace, command: str) -> int:
     if arguments.text is not None and arguments.data is not None:
         raise UserError(WHAT_DATA_SAYS)
     from ptb_lm.data import corpus
-    from ptb_lm.training import scoring
-    from ptb_lm.training.run_directory import RunDirectory
+    from ptb_lm.training import run_folder, scoring
 
-    directory = RunDirectory.find(arguments.run)
+    directory = run_folder.find(arguments.run)
     run = directory.read_config()
     vocabulary = directory.read_vocabulary()
     weights = directory.read_weights(run, vocabulary)
@@ -98,12 +97,10 @@ def _evaluate(arguments: argparse.Namespace, command: str) -> int:
     choice = _choice(arguments, run.choice)
     choice.check_cell(run.hyperparameters.cell, trained=True)
     model = backend.build(run.hyperparameters, weights, choice)
+    notes = list[str]()
     if scored.is_unknown is None:
-        found, notes = (
-            scoring.perplexity(
-                model, scored.ids, run.hyperparameters, batch_size=batch_size, description=scored.name
-            ),
-            list[str](),
+        found = scoring.perplexity(
+            model, scored.ids, run.hyperparameters, batch_size=batch_size, description=scored.name
         )
     else:
         found, notes = _text_perplexity(model, scored, scored.is_unknown, run.hyperparameters)
@@ -152,9 +149,9 @@ def _text_perplexity(
 def _evaluate_adapted(arguments: argparse.Namespace, request: adaptation_flags.Request, command: str) -> int:
     from ptb_lm.data import corpus
     from ptb_lm.inference.adaptation import evaluation as adapted_evaluation
-    from ptb_lm.training.run_directory import RunDirectory
+    from ptb_lm.training import run_folder
 
-    directory = RunDirectory.find(arguments.run)
+    directory = run_folder.find(arguments.run)
     run = directory.read_config()
     vocabulary = directory.read_vocabulary()
     weights = directory.read_weights(run, vocabulary)

@@ -65,9 +65,9 @@ def _export(arguments: argparse.Namespace) -> int:
     if arguments.out.exists():
         raise UserError(f"{arguments.out} exists already; nothing is overwritten")
     # Imported here, because what they import takes longer than --help should take.
-    from ptb_lm.training.run_directory import RunDirectory
+    from ptb_lm.training import run_folder
 
-    directory = RunDirectory.find(arguments.run)
+    directory = run_folder.find(arguments.run)
     run = directory.read_config()
     vocabulary = directory.read_vocabulary()
     weights = directory.read_weights(run, vocabulary)

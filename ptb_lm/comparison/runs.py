@@ -8,8 +8,8 @@ from typing import Any
 
 from ptb_lm.data.corpus import PENN_TREEBANK
 from ptb_lm.data.preparation import PTB
+from ptb_lm.training import run_folder
 from ptb_lm.training.run_config import RunConfig
-from ptb_lm.training.run_directory import RunDirectory
 
 DIGITS = 12  # of a digest that is shown
 
@@ -79,6 +79,6 @@ def read(folder: Path) -> Run:
     Raises:
         UserError: A file is missing or broken, or no epoch has ended.
     """
-    files = RunDirectory.find(folder)
+    files = run_folder.find(folder)
     config, epochs = files.read_config(), files.read_metrics()
     return Run(folder=folder, config=config, epochs=epochs, result=files.read_end(len(epochs)))

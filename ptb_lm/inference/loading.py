@@ -5,8 +5,7 @@ from pathlib import Path
 from ptb_lm.inference.language_model import LanguageModel
 from ptb_lm.model import backend
 from ptb_lm.model.choice import Choice
-from ptb_lm.training import run_data
-from ptb_lm.training.run_directory import RunDirectory
+from ptb_lm.training import run_data, run_folder
 
 
 def load(
@@ -41,7 +40,7 @@ def load(
     Raises:
         UserError: It is not a run directory, has no weights, or cannot be computed so here.
     """
-    directory = RunDirectory.find(run)
+    directory = run_folder.find(run)
     trained = directory.read_config()
     vocabulary = directory.read_vocabulary()
     choice = Choice.of(

@@ -16,7 +16,7 @@ from ptb_lm.model import parameters
 from ptb_lm.model.backend import Arrays
 from ptb_lm.model.choice import CHOSEN, Choice
 from ptb_lm.model.config import HYPERPARAMETERS
-from ptb_lm.training import run_data
+from ptb_lm.training import run_data, run_folder
 from ptb_lm.training.origins import InitFrom
 from ptb_lm.training.run_config import RunConfig
 from ptb_lm.training.run_directory import RunDirectory
@@ -53,7 +53,7 @@ class Start:
         Raises:
             UserError: It is not a run directory, or has no weights.
         """
-        directory = RunDirectory.find(path)
+        directory = run_folder.find(path)
         run, vocabulary = directory.read_config(), directory.read_vocabulary()
         return cls(directory, run, vocabulary, *directory.read_weights_and_digest(run, vocabulary))
 

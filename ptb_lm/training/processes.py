@@ -21,6 +21,7 @@ from ptb_lm.model.choice import Choice
 from ptb_lm.model.frameworks import FRAMEWORKS, REDUCE_PRECISIONS
 from ptb_lm.model.ranks import ALONE, Facts, OneWithDevices, Ranks, check_divisible
 from ptb_lm.model.tf_config import tf_config
+from ptb_lm.training import run_folder
 from ptb_lm.training.fine_tuning import Start
 from ptb_lm.training.run_config import RunConfig
 from ptb_lm.training.run_directory import RunDirectory
@@ -231,7 +232,7 @@ def _framework(given: Mapping[str, Any]) -> str:
     for name in ("resume", "init_from"):
         if run := given.get(name):
             with contextlib.suppress(UserError):  # which is said later, by all
-                return RunDirectory.find(run).read_config().choice.framework
+                return run_folder.find(run).read_config().choice.framework
     return given.get("framework") or DEFAULT
 
 

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 WEIGHTS_METADATA = ("config", "vocabulary_sha256", "best")
 STATE_METADATA = ("config", "progress", "corpus_sha256")
 COLUMNS = tuple(schemas.EPOCH)
-# The trained run that the package holds (scripts/make_demo), and the name that means it.
-DEMO, DEMO_NAME = Path(__file__).resolve().parent.parent / "demo", "demo"
 # What to do about files that have changed since they were written.
 CONFIG_REMEDY = "restore it, and change settings with flags of --resume"
 RESULT_REMEDY = "restore it, or remove result.json and make both files again with --resume"
@@ -55,16 +53,6 @@ class RunDirectory:
         self.weights = path / "weights.safetensors"
         self.vocabulary = path / "vocabulary.txt"
         self.state = path / "state" / "training.safetensors"
-
-    @staticmethod
-    def find(run: str | Path) -> "RunDirectory":
-        """Return the files of a run to read: those in a folder, or for `demo` those of the package's own run.
-
-        A run in a folder `demo` of the current folder is found first.
-        """
-        directory = RunDirectory(Path(run))
-        is_demo = directory.path == Path(DEMO_NAME) and not directory.config.exists()
-        return RunDirectory(DEMO) if is_demo else directory
 
     def create(self, run: RunConfig, vocabulary: Vocabulary) -> None:
         """Make the folder with its configuration and vocabulary, and remove the files of an older run."""

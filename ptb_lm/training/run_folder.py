@@ -1,4 +1,4 @@
-"""Where a run's folder is: its default name, and what of another run may not be overwritten."""
+"""Where a run's folder is: that of a name, the default, and what of another run may not be overwritten."""
 
 import contextlib
 import itertools
@@ -9,7 +9,20 @@ from pathlib import Path
 from ptb_lm.errors import UserError
 from ptb_lm.files import home
 from ptb_lm.training.run_config import RunConfig
-from ptb_lm.training.run_directory import DEMO, RunDirectory
+from ptb_lm.training.run_directory import RunDirectory
+
+# The trained run that the package holds (scripts/make_demo), and the name that means it.
+DEMO, DEMO_NAME = Path(__file__).resolve().parent.parent / "demo", "demo"
+
+
+def find(run: str | Path) -> RunDirectory:
+    """Return the files of a run to read: those in a folder, or for `demo` those of the package's own run.
+
+    A run in a folder `demo` of the current folder is found first.
+    """
+    directory = RunDirectory(Path(run))
+    is_demo = directory.path == Path(DEMO_NAME) and not directory.config.exists()
+    return RunDirectory(DEMO) if is_demo else directory
 
 
 def default_path(run: RunConfig) -> Path:
@@ -36,7 +49,7 @@ def refuse_demo(resumed: Path | None) -> None:
     Raises:
         UserError: It is: what is installed stays as it is.
     """
-    if resumed is not None and RunDirectory.find(resumed).path.resolve() == DEMO:
+    if resumed is not None and find(resumed).path.resolve() == DEMO:
         raise UserError(
             f"--resume {resumed}: this run is a part of the package, which is not changed; "
             f"--init-from {resumed} starts a new run from its weights"
