@@ -15,22 +15,24 @@ def to_html(groups: Sequence[Group]) -> str:
     Raises:
         UserError: matplotlib is not installed.
     """
-    count = sum(len(group.runs) for group in groups)
+    count, several = sum(len(group.runs) for group in groups), len(groups) > 1
     results = [Captioned(table=tables.results(groups), remarks=[tables.HOW_TO_READ])]
     if (last := tables.last_epochs(groups)).rows:
         results.append(Captioned(caption=tables.LAST_EPOCH, table=last))
     sections = [Section(title="Results", tables=results, plots=[curves(groups)])]
     if (differences := tables.differences(groups)).rows:
         sections.append(Section(title=tables.DIFFERENCES, tables=[Captioned(table=differences)]))
-    same = Captioned(caption=tables.SHARED, table=tables.shared(groups))
+    same = tables.shared(groups)
     settings = (
-        Section(title="Settings", details=[same])
-        if count > 1
-        else Section(title="Settings", tables=[Captioned(table=same.table)])
+        Section(title="Settings", details=[Captioned(caption=tables.SHARED, table=same)])
+        if several
+        else Section(title="Settings", tables=[Captioned(table=same)])
     )
     document = Document(
-        title="Comparison of runs" if count > 1 else names(groups)[0],
-        subtitle=f"{count} runs, {len(groups)} of them apart from the seed" if count > len(groups) else "",
+        title="Comparison of runs" if several else names(groups)[0],
+        subtitle=f"{count} runs; those that differ only in the seed are one row"
+        if count > len(groups)
+        else "",
         lead=[],
         warnings=[],
         sections=[*sections, settings],

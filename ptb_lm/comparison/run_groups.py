@@ -129,12 +129,15 @@ def _runs_in(folder: Path) -> list[Path]:
 
 
 def names(groups: Sequence[Group]) -> list[str]:
-    """Return what each group is called: its folder's name, or as it was given where two have the same."""
-    short = [group.folder.resolve().name for group in groups]
-    return [
-        str(group.folder) if short.count(name) > 1 else name
-        for group, name in zip(groups, short, strict=True)
-    ]
+    """Return what each group is called: its folder's name, after as many parents' as tell groups apart."""
+    paths = [group.folder.resolve() for group in groups]
+    return [_name(path, [other for other in paths if other != path]) for path in paths]
+
+
+def _name(path: Path, others: Sequence[Path]) -> str:
+    ends = (path.parts[-length:] for length in range(1, len(path.parts)))
+    apart = (end for end in ends if not any(other.parts[-len(end) :] == end for other in others))
+    return "/".join(next(apart, path.parts))
 
 
 def differing(groups: Sequence[Group]) -> list[str]:

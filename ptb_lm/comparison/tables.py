@@ -12,7 +12,7 @@ from typing import Any
 
 from ptb_lm.bench.reporting.formats import NOTHING
 from ptb_lm.bench.reporting.tables import Cell, Column, Name, Table, to_markdown
-from ptb_lm.comparison.run_groups import Group, differing, names
+from ptb_lm.comparison.run_groups import UNKNOWN, Group, differing, names
 from ptb_lm.comparison.runs import Run
 
 HOW_TO_READ = (
@@ -93,8 +93,10 @@ def differences(groups: Sequence[Group]) -> Table:
 
 def shared(groups: Sequence[Group]) -> Table:
     """Return the settings that are the same in all groups."""
-    others = differing(groups)
-    same = {name: value for name, value in groups[0].settings.items() if name not in others}
+    others, settings = differing(groups), [group.settings for group in groups]
+    same = {name: value for name, value in settings[0].items() if name not in others}
+    for name in UNKNOWN.keys() & same.keys():  # which the first run may not tell, but another
+        same[name] = next((each[name] for each in settings if each[name] != UNKNOWN[name]), UNKNOWN[name])
     rows = [[name.replace("_", " "), _text(value)] for name, value in same.items()]
     return Table([Column("setting", numeric=False), Column("value", numeric=False)], rows)
 

@@ -243,7 +243,11 @@ def test_a_seed_that_has_not_ended_stays_with_the_others(
     # Which device a run of another configuration has that has not ended is not known: it is no difference.
     going_on = shutil.copytree(folder / "going-on", tmp_path / "going-on")
     set_values(going_on / "config.json", device="auto")
-    assert {"device", "machine"}.isdisjoint(differences(compared(capsys, going_on, folder / "other")))
+    text = compared(capsys, going_on, folder / "other")
+    assert {"device", "machine"}.isdisjoint(differences(text))
+    same = " ".join(text[text.index("What is the same") :].split())
+    assert "device cpu, " in same
+    assert "machine –" not in same
     # With others of two devices it could be either's.
     runs.change(
         seeds / "seed-3" / "result.json", lambda result: result["environment"].update({"cuda": "13.0"})
@@ -350,10 +354,11 @@ def test_the_page_holds_table_and_curves(folder: Path, capsys: pytest.CaptureFix
 def test_runs_whose_folders_have_one_name_are_told_apart(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-
-    same = shutil.copytree(folder / "going-on", tmp_path / "other")
-    rows = results(compared(capsys, folder / "other", same))
-    assert [row["run"] for row in rows] == [f"`{folder / 'other'}`", f"`{same}`"]
+    """By as many folders above them as that needs; another run keeps its short name."""
+    same = [shutil.copytree(folder / "going-on", tmp_path / above / "other") for above in ("a/x", "b/x")]
+    rows = results(compared(capsys, folder / "other", *same, folder / "seeds"))
+    names = [f"`{folder.name}/other`", "`a/x/other`", "`b/x/other`", "`seeds`"]
+    assert [row["run"] for row in rows] == names
 
 
 def line(picture: ET.Element, name: str) -> np.ndarray:
