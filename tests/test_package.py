@@ -7,6 +7,7 @@ import subprocess
 import sys
 import sysconfig
 import tarfile
+import urllib.request
 import venv
 import zipfile
 from email.parser import Parser
@@ -27,11 +28,15 @@ BUILD = "import sys; from setuptools import build_meta as backend; _, kind, out 
 NOTHING_BUT_README = [ROOT / name for name in ("data", "checkpoints", "results")]
 
 
+def environment() -> dict[str, str]:
+    """Return the environment's variables with nothing of this checkout on a path."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PTB_LM"))}
+
+
 def run(*command: object, cwd: Path) -> str:
-    """Run a command in some folder, with nothing of this checkout on its path; return what it printed."""
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PTB_LM"))}
+    """Run a command in some folder, apart from this checkout; return what it printed."""
     done = subprocess.run(
-        [str(part) for part in command], cwd=cwd, env=clean, capture_output=True, text=True, check=False
+        [str(part) for part in command], cwd=cwd, env=environment(), capture_output=True, text=True
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
@@ -158,5 +163,16 @@ def test_its_run_is_used_at_once_and_not_written_to(installed: Path, tmp_path: P
     again = 'import ptb_lm; print(ptb_lm.load("demo").score("the judge sues the court").total)'
     total = float(run(installed / "python", "-c", again, cwd=tmp_path))
     assert total == pytest.approx(float(said.split()[4]), abs=1e-4)
+    play = [installed / "ptb-lm", "play", "demo", "--port", "0"]
+    with subprocess.Popen(play, cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout is not None
+            address, *_ = server.stdout.readline().split()
+            with urllib.request.urlopen(address, timeout=60) as answer:
+                page = answer.read().decode()
+        finally:
+            server.terminate()
+    assert f"test perplexity {runs.result(demo)['test_perplexity']:.2f}" in page
+    assert 'class="word s' in page, "a sentence is read and coloured"
     assert runs.files(demo) == before
     assert [path.name for path in tmp_path.iterdir()] == ["text"]
