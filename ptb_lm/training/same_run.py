@@ -48,7 +48,7 @@ def _of_text(there: RunConfig, here: RunConfig) -> Iterator[str]:
     theirs, ours = _digest(there), _digest(here)
     if theirs and ours:
         same = theirs == ours
-    else:  # A synthetic corpus has no digest, nor has a run from before it was kept.
+    else:  # A synthetic corpus has no digest, nor has ptb with another run's words.
         one_is_other_text = here.data == PTB and there.source != here.source
         same = there.data == here.data and not one_is_other_text
     if not same:
