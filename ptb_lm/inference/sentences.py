@@ -44,7 +44,7 @@ class SentenceScore:
     @property
     def known_total(self) -> float:
         """The log-probability of those words that are in the vocabulary, in `unit`."""
-        return math.fsum(self.log_probabilities[~np.array(self.is_unknown)])
+        return math.fsum(self.log_probabilities[~np.array(self.is_unknown, bool)])
 
     @property
     def total(self) -> float:
