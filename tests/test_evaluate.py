@@ -12,7 +12,7 @@ import pytest
 import runs
 from support import installed
 
-from ptb_lm import evaluate, train
+from ptb_lm import evaluate, score, train
 from ptb_lm.data import corpus
 from ptb_lm.model import backend, reference
 from ptb_lm.model.backend import Backend
@@ -292,7 +292,17 @@ def test_how_many_words_were_unknown_is_told(
     assert computed.startswith("computed by torch cudnn in fp32: torch.nn.LSTM on cpu")
     nll_N, is_known_N = reference_nll(run, content)
     known = [np.exp(nll_N[is_known_N].mean())] * (not is_known_N.all())
-    assert [float(line.split()[-1]) for line in without] == pytest.approx(known, abs=6e-5)
+    evaluated = [float(line.split()[-1]) for line in without]
+    assert evaluated == pytest.approx(known, abs=6e-5)
+    # Where score reads the text in the same way, it has the same numbers.
+    assert runs.run_command(score, run, text, "--carry-state") == 0
+    summary, *without, _ = capsys.readouterr().err.splitlines()
+    assert float(summary.partition(" perplexity ")[2].split()[0]) == pytest.approx(
+        float(scored.split()[2]), abs=2e-4
+    )
+    assert f" {len(nll_N)} word" in summary
+    assert f" {np.sum(~is_known_N)} of them not in the vocabulary" in summary
+    assert [float(line.split()[-1]) for line in without] == pytest.approx(evaluated, abs=2e-4)
 
 
 def test_standard_input_is_a_text_too(
