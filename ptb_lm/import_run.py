@@ -51,7 +51,8 @@ def _import(arguments: argparse.Namespace) -> int:
     run = shlex.quote(str(path))
     print(
         *sentences,
-        f"wrote the run {path}; next: ptb-lm evaluate {run} --text FILE",
+        f"wrote the run {path}; next: ptb-lm evaluate {run} --text FILE, "
+        f"or ptb-lm train --init-from {run} --data TEXT",
         sep="\n",
     )
     return 0

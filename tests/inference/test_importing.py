@@ -132,7 +132,10 @@ SOURCES: dict[str, Callable[[Path], LogP]] = {
     "tied.safetensors": lambda path: save_torch(
         path, WordLanguageModel(width=6, tied=True), without("decoder.weight")
     ),
-    "awd_lstm.pt": lambda path: save_torch(path, Stack([4, 7, 6, 4], AWD_NAMES, drop=True)),
+    # What dropout has left of the recurrent weights comes after the raw ones, as fastai has it.
+    "awd_lstm.pt": lambda path: save_torch(
+        path, Stack([4, 7, 6, 4], AWD_NAMES, drop=True), lambda state: dict(reversed(state.items()))
+    ),
     # Sorted as text, layer 10 comes before layer 2.
     "own_modules.safetensors": lambda path: save_torch(
         path, Stack([3] * 4, ("word_emb", "steps", "out"), drop=False)

@@ -18,11 +18,7 @@ from ptb_lm.model.backend import Arrays
 from ptb_lm.model.config import Config
 
 CELL_OF_GATES = {4: cells.LSTM, 3: "gru"}  # torch has their gates in the canonical order
-KERAS_GRU = (
-    1,
-    0,
-    2,
-)  # where the canonical gates r, z, n are among Keras' z, r, n; its LSTM has them in order
+KERAS_GRU = (1, 0, 2)  # where Keras' GRU has the canonical gates r, z, n; its LSTM has them in order
 # A layer's kernel, recurrent kernel and biases. Keras' GRU has two biases in one tensor.
 TORCH_NAMES = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
 KERAS_NAMES = ("kernel", "recurrent_kernel", "bias")
