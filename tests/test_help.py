@@ -35,8 +35,9 @@ LINES = [
 
 def module_of(name: str) -> ModuleType:
     """The module whose main a command is."""
-    module = importlib.import_module(f"ptb_lm.{name}")
-    return importlib.import_module(f"ptb_lm.{name}.__main__") if hasattr(module, "__path__") else module
+    path = f"ptb_lm.{commands.module_name(name)}"
+    module = importlib.import_module(path)
+    return importlib.import_module(f"{path}.__main__") if hasattr(module, "__path__") else module
 
 
 @pytest.mark.slow

@@ -46,7 +46,15 @@ def _is_penn_treebank(folder: Path, data: Corpus, *, own_words: bool) -> bool:
 
 
 def place(run: RunConfig) -> str:
-    """Return the absolute path of a run's text, or as it was named if there is none or it does not exist."""
+    """Return the absolute path of a run's text, or as it was named if there is none or it does not exist.
+
+    Raises:
+        UserError: The run was imported, and no text is known to be its own.
+    """
+    if not run.data:
+        raise UserError(
+            "an imported run does not know its text; name one with --data (evaluate also takes --text)"
+        )
     if run.source is None or not Path(run.source.path).exists():
         return run.data
     return run.source.path
@@ -86,7 +94,7 @@ def load_again(run: RunConfig, vocabulary: Vocabulary, *, named: str | None = No
     data = place(run) if named is None else named
     if data not in NAMED and named is None and run.source is not None and not Path(data).exists():
         raise UserError(f"there is no file or folder {data}; name the text with --data")
-    if run.preparation is None and run.init_from is None:
+    if run.preparation is None and run.init_from is None and run.imported is None:
         return corpus.load_named(data)  # its words tell whether it is the same text
     return corpus.load_named(data, run.preparation, vocabulary=vocabulary)
 

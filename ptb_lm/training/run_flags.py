@@ -34,6 +34,11 @@ def new_config(given: dict[str, Any]) -> RunConfig:
 
 def resumed_config(run: RunConfig, given: dict[str, Any]) -> RunConfig:
     """Return the run's configuration with the flags given now, where they may differ."""
+    if run.imported:
+        raise UserError(
+            "an imported run has no state of a training that could be resumed; --init-from starts a new run "
+            "from its weights"
+        )
     before = {**run.to_json(), **run.to_json()["hyperparameters"]}
     if "init_from" in given:
         raise UserError("--init-from starts a new run and cannot be combined with --resume")
