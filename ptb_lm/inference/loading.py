@@ -3,7 +3,6 @@
 from pathlib import Path
 
 from ptb_lm.inference.language_model import LanguageModel
-from ptb_lm.model import backend
 from ptb_lm.model.choice import Choice
 from ptb_lm.training import run_data
 from ptb_lm.training.run_directory import RunDirectory
@@ -18,6 +17,11 @@ def load(
     precision: str | None = None,
 ) -> LanguageModel:
     """Load a trained run to use it.
+
+    Any number of threads may use the model at once, and each gets the numbers that it would get alone. Where
+    several read with `carry_state`, each takes a `copy.copy` of the model. After each call torch's settings
+    are what they were. The model can be pickled. A process that is forked after this one has loaded a model
+    cannot compute, and says so: start it by "spawn" or "forkserver" of multiprocessing.
 
     Args:
         run: The run directory.
@@ -41,5 +45,5 @@ def load(
         seed=trained.choice.seed,
     )
     choice.check_cell(trained.hyperparameters.cell, trained=True)
-    built = backend.build(trained.hyperparameters, directory.read_weights(trained, vocabulary), choice)
-    return LanguageModel(built, trained.hyperparameters, vocabulary, run_data.treatment(trained))
+    weights, treatment = directory.read_weights(trained, vocabulary), run_data.treatment(trained)
+    return LanguageModel(trained.hyperparameters, weights, choice, vocabulary, treatment)
