@@ -13,11 +13,12 @@ from ptb_lm.model.config import HYPERPARAMETERS, Config
 from ptb_lm.training.origins import InitFrom, Source
 
 # Optional keys of config.json, and how each is read. Without them the text was prepared before, its place was
-# not recorded, and the initial weights were drawn.
+# not recorded, the initial weights were drawn, and the column of a table was the one that has the text.
 SOMETIMES: dict[str, Callable[[Any], Any]] = {
     "preparation": Preparation.from_json,
     "source": Source.from_json,
     "init_from": InitFrom.from_json,
+    "text_column": str,
 }
 # Keys that config.json did not always have, with what every run did before.
 ADDED = {"recipe": "tutorial", "execution": "eager", "unroll": "static"}
@@ -41,6 +42,7 @@ class RunConfig:
         preparation: What is done to the text; None: it was prepared before.
         source: Where the text was; None: it is the synthetic corpus, or Penn Treebank by the name ptb.
         init_from: Whose weights it began with; None: with random ones.
+        text_column: The column that has the text, if that is a table; None: the usual or the only one.
     """
 
     config: str
@@ -51,6 +53,7 @@ class RunConfig:
     preparation: Preparation | None = None
     source: Source | None = None
     init_from: InitFrom | None = None
+    text_column: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return the configuration as JSON types, with the choices at the same level as the other keys."""
@@ -60,7 +63,11 @@ class RunConfig:
             "data": self.data,
             **self.choice.to_json(),
             "hyperparameters": dataclasses.asdict(self.hyperparameters),
-            **{name: value.to_json() for name in SOMETIMES if (value := getattr(self, name)) is not None},
+            **{
+                name: value if isinstance(value, str) else value.to_json()
+                for name in SOMETIMES
+                if (value := getattr(self, name)) is not None
+            },
         }
 
     def differences(self, other: "RunConfig", *, allowed: Collection[str]) -> list[str]:
