@@ -86,7 +86,7 @@ def _described_help() -> str:
 def _add_data(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--data",
-        help="ptb (default), synthetic (preset: demo), hf:NAME, a folder of three splits, or a file",
+        help="ptb (default), synthetic (preset: demo), a folder, a file or hf:NAME",
     )
     text_flags.add_text(group)
 

@@ -235,12 +235,5 @@ def _penn_treebank() -> Path:
     # Imported here, because an HTTP client takes longer to import than --help should take.
     from ptb_lm.data import penn_treebank
 
-    try:
-        penn_treebank.fetch(folder)
-    except penn_treebank.DownloadError as error:
-        raise UserError(
-            f"Penn Treebank is not in {folder} and could not be downloaded ({error}); run python -m "
-            "ptb_lm.download on a machine with a network, or give --data DIR with your own copy, or use "
-            "--data synthetic"
-        ) from None
+    penn_treebank.fetch(folder)
     return folder
