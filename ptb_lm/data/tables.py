@@ -1,6 +1,7 @@
 """A column of a table as text: JSON Lines, CSV, TSV, Parquet, Arrow; and what `datasets` loads."""
 
 import csv
+import importlib
 import io
 import itertools
 import json
@@ -46,22 +47,18 @@ def binary_values(path: Path, file: IO[bytes], column: str | None) -> Iterator[A
     Raises:
         UserError: pyarrow is not installed, the file is not such a table, or there is no such column.
     """
-    pa = import_arrow(path)
-    from pyarrow import parquet
-
-    batches = None
+    pa, parquet = import_extra("pyarrow", path), import_extra("pyarrow.parquet", path)
     try:
         if format_of(path) == ".arrow":
-            batches = table = pa.ipc.open_stream(file)
-            schema = table.schema
+            table = pa.ipc.open_stream(file)
+            schema, only = table.schema, None
         else:  # which is read from its end, as no compressed file can be
-            table = parquet.ParquetFile(
-                io.BytesIO(file.read()) if path.suffix.lower() in COMPRESSED else file
-            )
-            schema = table.schema_arrow
+            packed = path.suffix.lower() in COMPRESSED
+            table = parquet.ParquetFile(io.BytesIO(file.read()) if packed else file)
+            schema, only = table.schema_arrow, table.iter_batches
         is_text = {each.name: str(each.type) in ("string", "large_string") for each in schema}
         chosen = _choose(is_text, column, path)
-        for batch in batches or table.iter_batches(1000, columns=[chosen]):
+        for batch in only(1000, columns=[chosen]) if only else table:
             yield from batch.column(chosen).to_pylist()
     except pa.ArrowInvalid as error:
         raise UserError(f"{path} is damaged, or is no {format_of(path)[1:]} file: {error}") from None
@@ -99,13 +96,7 @@ def hub_files(name: str) -> dict[str, list[Path]]:
     Raises:
         UserError: `datasets` is not installed, or cannot load it.
     """
-    try:
-        import datasets
-    except ModuleNotFoundError:
-        raise UserError(
-            f"--data {HUB}{name} needs the package datasets, which is not installed; "
-            f"{how_to_install('datasets')}"
-        ) from None
+    datasets = import_extra("datasets", f"--data {HUB}{name}")
     place, _, config = name.rpartition("/")
     if Path(name).is_dir() or not (Path(place).is_dir() or "/" in place):
         place, config = name, ""
@@ -118,35 +109,39 @@ def hub_files(name: str) -> dict[str, list[Path]]:
     return {split: [Path(each["filename"]) for each in part.cache_files] for split, part in loaded.items()}
 
 
-def import_arrow(path: Path) -> Any:
-    """Return the module pyarrow, which is needed for a file.
+def import_extra(name: str, subject: object) -> Any:
+    """Return a module of the extra `datasets`.
+
+    Args:
+        name: The module, datasets or one of pyarrow, which comes with it.
+        subject: What needs it, for the error.
 
     Raises:
         UserError: It is not installed.
     """
     try:
-        import pyarrow
+        return importlib.import_module(name)
     except ModuleNotFoundError:
         raise UserError(
-            f"{path} needs the package pyarrow, which is not installed; {how_to_install('datasets')}"
+            f"{subject} needs {name}, which is not installed; {how_to_install('datasets')}"
         ) from None
-    return pyarrow
 
 
-def is_json_object(line: str) -> bool:
-    """Return whether a line is a JSON object."""
+def json_object(line: str) -> dict[str, Any] | None:
+    """Return a line as a JSON object; None if it is none."""
     try:
-        return isinstance(json.loads(line), dict)
+        value = json.loads(line)
     except (ValueError, RecursionError):
-        return False
+        return None
+    return value if isinstance(value, dict) else None
 
 
 def _json_rows(path: Path, lines: Iterator[str]) -> Iterator[dict[str, Any]]:
     for number, line in enumerate(lines, 1):
         if line.strip():
-            if not is_json_object(line):
+            if (row := json_object(line)) is None:
                 raise UserError(f"{path}, line {number}: it is not a JSON object")
-            yield json.loads(line)
+            yield row
 
 
 def _csv_rows(path: Path, lines: Iterator[str]) -> Iterator[dict[str, Any]]:
@@ -170,7 +165,7 @@ def _is_text(value: Any) -> bool:
     try:
         float(value)
     except (TypeError, ValueError):
-        return isinstance(value, str)
+        return value is None or isinstance(value, str)
     return False
 
 

@@ -106,13 +106,9 @@ class _KnownWords(dict[str, int]):
 
     def __missing__(self, word: str) -> int:
         if self.unknown is None:
-            raise _MissingWordError(word)
+            raise KeyError(word)
         self.missed += 1
         return self.unknown
-
-
-class _MissingWordError(Exception):
-    pass
 
 
 def _part(text: Path | Part) -> Part:
@@ -125,7 +121,7 @@ def _encode_chunks(part: Part, table: dict[str, int]) -> Ids:
         try:
             # map and __getitem__ keep the loop over words in C.
             pieces.append(np.fromiter(map(table.__getitem__, words), np.int32, len(words)))
-        except _MissingWordError as error:
+        except KeyError as error:
             (word,) = error.args
             # Counted by newlines: <eos> may also be a word of the text.
             numbered = enumerate(chunk.split("\n"), line)

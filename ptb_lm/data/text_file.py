@@ -118,24 +118,19 @@ def described(marks: Counter[str]) -> str:
     return found and f"within lines there is white space of other kinds, which ends no line here: {found}"
 
 
-def missing(path: Path) -> UserError:
-    """Return an error: there is no such file, or it is a URL."""
-    if url := URL.fullmatch(str(path)):
-        return UserError(f"{url[1]}://{url[2]} is a URL; download it and give the file's name")
-    return UserError(f"{path} does not exist")
-
-
 def check_file(path: Path) -> None:
     """Check that something is a file, which can be read more than once.
 
     Raises:
         UserError: It is something else.
     """
+    if url := URL.fullmatch(str(path)):
+        raise UserError(f"{url[1]}://{url[2]} is a URL; download it and give the file's name")
     if not path.exists():
-        raise missing(path)
+        raise UserError(f"{path} does not exist")
     if not path.is_file():
-        what = "a folder" if path.is_dir() else "a pipe or a device"
-        raise UserError(f"{path} is {what}; a text is read twice, so it must be a file")
+        pipe = "a pipe or a device; a text is read twice, so it must be a file"
+        raise UserError(f"{path} is {'a folder, not a text file' if path.is_dir() else pipe}")
 
 
 def shown(path: Path) -> str:
@@ -163,7 +158,7 @@ def _checked(pieces: Iterator[str], path: Path) -> Iterator[str]:
     if first.lstrip().startswith("{"):
         head, pieces = itertools.tee(pieces)
         written = (line for line in _lines(head) if line.strip())
-        if all(map(tables.is_json_object, itertools.islice(written, _JSON_LINES))):
+        if all(tables.json_object(line) is not None for line in itertools.islice(written, _JSON_LINES)):
             raise UserError(
                 f"{shown(path)} has a JSON object in each line: name it FILE.jsonl, and the column that has "
                 "the text is read (--text-column)"
@@ -240,7 +235,7 @@ def _blocks(file: IO[bytes]) -> Iterator[bytes]:
 
 
 def _open_zst(path: Path, _mode: str) -> Any:
-    return tables.import_arrow(path).input_stream(str(path), compression="zstd")
+    return tables.import_extra("pyarrow", path).input_stream(str(path), compression="zstd")
 
 
 _OPENERS: dict[str, Callable[[Path, str], Any]] = {
@@ -262,10 +257,9 @@ def _opened(path: Path) -> Iterator[IO[bytes]]:
     try:
         with files.named(path), _OPENERS.get(path.suffix.lower(), Path.open)(path, "rb") as file:
             yield file
-    except FileNotFoundError:
-        raise missing(path) from None
-    except IsADirectoryError:
-        raise UserError(f"{path} is a folder, not a text file") from None
+    except (FileNotFoundError, IsADirectoryError):
+        check_file(path)
+        raise
     except (EOFError, OSError, lzma.LZMAError, zlib.error) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise

@@ -80,6 +80,7 @@ def test_newlines_within_a_row_are_ends_of_lines(kind: str, tmp_path: Path) -> N
         ({"label": "l", "sentence": "s"}, None, "s"),
         ({"sentence": "s", "text": "t"}, None, "t"),
         ({"text": 5, "body": "b"}, None, "b"),
+        ({"abstract": None, "body": "b"}, None, "has the columns abstract, body: choose"),
         ({"title": "t", "body": "b"}, "title", "t"),
         ({"title": "t", "body": "b"}, None, "has the columns title, body: choose .* --text-column"),
         ({"title": "t", "body": "b"}, "nothing", "has the columns title, body: choose .* --text-column"),
