@@ -140,7 +140,7 @@ def _json_rows(path: Path, lines: Iterator[str]) -> Iterator[dict[str, Any]]:
     for number, line in enumerate(lines, 1):
         if line.strip():
             if (row := json_object(line)) is None:
-                raise UserError(f"{path}, line {number}: it is not a JSON object")
+                raise UserError(f"{path}, line {number}: it is not a JSON object; each line must be one")
             yield row
 
 
