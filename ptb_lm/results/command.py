@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ptb_lm import cli
-from ptb_lm.data.preparation import NAMED, Preparation, is_place
+from ptb_lm.data.preparation import NAMED, Preparation
+from ptb_lm.data.tables import HUB
 from ptb_lm.model import frameworks
 from ptb_lm.model.choice import CHOSEN
 from ptb_lm.model.config import HYPERPARAMETERS, PRESETS, RECIPES, Config
@@ -47,7 +48,7 @@ def flags_of(run: Run) -> str:
 
 def _data(run: Run) -> str:
     """Return what --data says: a corpus's name, or that of a file or folder."""
-    if not is_place(run.config.data):
+    if run.config.data.startswith(HUB):
         return run.config.data
     name = Path(run.config.data).name
     if run.data in NAMED:
