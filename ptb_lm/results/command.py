@@ -9,6 +9,7 @@ from pathlib import Path
 from ptb_lm import cli
 from ptb_lm.comparison.runs import Run
 from ptb_lm.data.preparation import NAMED, Preparation
+from ptb_lm.data.tables import HUB
 from ptb_lm.model import frameworks
 from ptb_lm.model.choice import CHOSEN
 from ptb_lm.model.config import HYPERPARAMETERS, PRESETS, RECIPES, Config
@@ -47,6 +48,8 @@ def flags_of(run: Run) -> str:
 
 def _data(run: Run) -> str:
     """Return what --data says: a corpus's name, or that of a file or folder."""
+    if run.config.data.startswith(HUB):
+        return run.config.data
     name = Path(run.config.data).name
     if run.data in NAMED:
         return run.data
@@ -55,6 +58,8 @@ def _data(run: Run) -> str:
 
 def _beginning(config: RunConfig) -> Iterator[str]:
     """Yield the flags for the text's preparation, and for the run whose weights a run began with."""
+    if config.text_column:
+        yield from ("--text-column", config.text_column)
     if config.preparation:
         tokenize = config.preparation.tokenize  # named in any case: without a flag a folder is read as it is
         yield from ("--tokenize", tokenize)

@@ -18,6 +18,7 @@ OPTIONAL_KEYS: dict[str, Callable[[Any], Any]] = {
     "source": Source.from_json,
     "init_from": InitFrom.from_json,
     "imported": Imported.from_json,
+    "text_column": str,
 }
 
 # A resumed run may change these. Any other change would make it a different run.
@@ -40,6 +41,7 @@ class RunConfig:
         source: Where the text was; None: it is the synthetic corpus, or Penn Treebank by the name ptb.
         init_from: Whose weights it began with; None: with random ones.
         imported: Where its weights are from; None: it was trained.
+        text_column: The column that has the text, if that is a table; None: the usual or the only one.
     """
 
     config: str
@@ -51,6 +53,7 @@ class RunConfig:
     source: Source | None = None
     init_from: InitFrom | None = None
     imported: Imported | None = None
+    text_column: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return the configuration as JSON types, with the choices at the same level as the other keys."""
@@ -60,7 +63,11 @@ class RunConfig:
             "data": self.data,
             **self.choice.to_json(),
             "hyperparameters": dataclasses.asdict(self.hyperparameters),
-            **{name: value.to_json() for name in OPTIONAL_KEYS if (value := getattr(self, name)) is not None},
+            **{
+                name: value if isinstance(value, str) else value.to_json()
+                for name in OPTIONAL_KEYS
+                if (value := getattr(self, name)) is not None
+            },
         }
 
     def differences(self, other: "RunConfig", *, allowed: Collection[str]) -> list[str]:
