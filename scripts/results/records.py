@@ -1,0 +1,82 @@
+"""The rules of the table of records, results/records.md: seconds to test perplexity 78.3."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from ptb_lm import host
+from ptb_lm.data.preparation import PTB
+from ptb_lm.errors import UserError
+from ptb_lm.results import runs
+from ptb_lm.results.runs import Run
+
+BOUND = 78.3
+CORES, UNITS = 2, (2, 650)  # of the lists of a CPU: at most, and layers × units
+
+
+def check_machine(name: str, device: str) -> None:
+    """Check what would keep a race from being a record.
+
+    Raises:
+        UserError: There is such a thing.
+    """
+    clean_commit(name)
+    if device == "cpu" and (cores := len(host.cores())) > CORES:
+        raise UserError(
+            f"{name}: this process has {cores} cores, but the list of a CPU is for {CORES}: "
+            "use taskset -c 0,1"
+        )
+
+
+def clean_commit(name: str) -> str:
+    """Return the short hash of the code's commit.
+
+    Raises:
+        UserError: There is no commit, or there are uncommitted changes.
+    """
+    commit: str = host.environment()["commit"] or ""
+    if not commit or " " in commit:  # marked after a space if there are uncommitted changes
+        raise UserError(f"{name}: a record needs a clean commit, but this is {commit or 'not a checkout'}")
+    return commit[:7]
+
+
+def check(folder: Path) -> None:
+    """Check that a run counts as a record.
+
+    Raises:
+        UserError: It does not, or cannot be read.
+    """
+    if problem := next(_problems(runs.read(folder)), ""):
+        raise UserError(f"{folder} does not count as a record: {problem}")
+
+
+def _problems(run: Run) -> Iterator[str]:
+    if not run.result:
+        yield f"{len(run.epochs)} of {run.config.hyperparameters.epochs} epochs are done"
+        return
+    if run.data != PTB:
+        yield f"it read {run.config.source.path if run.config.source else run.config.data}, not Penn Treebank"
+    if start := run.config.init_from:
+        yield f"it began with the weights of {start.run}"
+    if not run.result["test_perplexity"] <= BOUND:  # nor is one that is no number
+        yield f"its test perplexity is {run.result['test_perplexity']:.3f}, not at most {BOUND}"
+    environment = run.result["environment"]
+    for what in ("processes", "devices"):
+        if (count := environment.get(what, 1)) != 1:
+            yield f"it was trained by {count} {what}, but a record is by one"
+    if run.result.get("earlier_environments"):
+        yield "it was resumed, so its seconds lack the cost of the stop"
+    if not run.commit or " " in run.commit:
+        yield f"it needs a clean commit, but its commit is {run.commit or 'unknown'}"
+    if "cuda" not in environment:
+        yield from _problems_on_a_cpu(run)
+
+
+def _problems_on_a_cpu(run: Run) -> Iterator[str]:
+    cores, sizes = run.result["environment"]["cores"], run.config.hyperparameters
+    if cores > CORES:
+        yield f"it had {cores} cores, but the list is for {CORES}: use taskset -c 0,1"
+    if (sizes.num_layers, sizes.hidden_size) != UNITS:
+        has = f"{sizes.num_layers} × {sizes.hidden_size}"
+        yield f"its model has {has} units, but the list of a CPU is for {UNITS[0]} × {UNITS[1]}"
+    if sizes.cell != "lstm":
+        yield f"its cell is {sizes.cell}, but the list of a CPU is for LSTMs"
