@@ -149,7 +149,12 @@ def _add_how_it_is_measured(run: cli.Parser) -> None:
 
 
 def _add_report(reporting: cli.Parser) -> None:
-    reporting.add_argument("folder", type=Path, metavar="DIR", help="the folder that run wrote")
+    reporting.add_argument(
+        "folder",
+        type=Path,
+        metavar="DIR",
+        help="the folder that run wrote, or a NAME.jsonl.gz of results/bench",
+    )
     reporting.add_argument(
         "--baseline",
         metavar="VARIANT",

@@ -1,8 +1,8 @@
-"""A benchmark in one small file, NAME.jsonl.gz: a header with what its rows share, then a lean line for each row.
+"""A benchmark in one small file, NAME.jsonl.gz: a header with what its rows share, then a lean line a row.
 
-The header is {"shared": ..., "tables": ...}. `shared` holds the facts that all rows have, with equal values; a fact
-that is an object is divided in the same way. `tables` holds, by key, the distinct values of texts and objects
-that repeat; a lean row has the position in that list. Header and lean row together are the row again.
+The header is {"shared": ..., "tables": ...}. `shared` holds the facts that all rows have, with equal values;
+a fact that is an object is divided in the same way. `tables` holds, by key, the distinct values of texts and
+objects that repeat; a lean row has the position in that list. Header and lean row together are the row again.
 """
 
 import gzip

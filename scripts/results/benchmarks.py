@@ -6,7 +6,7 @@ a row's the table's.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -97,6 +97,11 @@ def _ratio(group: Group, result: Result, keys: Mapping[str, Any]) -> Ratio | Non
     return paired(result, base) if base and base.blocks else None
 
 
+def _precision(result: Result) -> str:
+    work = result.blocks[0].work
+    return work.precision if work else ""
+
+
 def _share(result: Result) -> str:
     if result.gemm_fraction is None:
         return ""
@@ -104,11 +109,13 @@ def _share(result: Result) -> str:
     return f"{reached:.0%}" if reached <= 1 else formats.UNDERESTIMATED
 
 
-FIGURES = {
+FIGURES: dict[str, Callable[[Group, Result, Ratio | None], str]] = {
     "words a second": lambda group, result, value: f"{result.rate.median:,.0f}" if result.rate else "",
-    "ms": lambda group, result, value: formats.significant(result.seconds.median * 1e3),
+    "ms": lambda group, result, value: (
+        formats.significant(result.seconds.median * 1e3) if result.seconds else ""
+    ),
     "share of peak": lambda group, result, value: _share(result),
-    "precision": lambda group, result, value: result.blocks[0].work.precision,
+    "precision": lambda group, result, value: _precision(result),
     "ratio": lambda group, result, value: "" if value is None or value.error is None else ratio(value),
     "ratio or 1": lambda group, result, value: "1" if value is None or value.error is None else ratio(value),
     "times": lambda group, result, value: formats.times(value.estimate) if value else "",
