@@ -156,9 +156,9 @@ _SHORT_MEDIUM = _MEDIUM.replace(
     average_epochs=1.0,
 )
 # Validation chose from these runs (results/notes.md): as above, 30 epochs, four runs: 80.60 to 81.47. With
-# the keep probabilities below, 30 epochs, three runs: 80.65 to 80.71. With the decay below as well, 39 epochs,
-# seed 1: 79.51. Keep 0.55, recurrent 0.65, decay after 26, 39 epochs, seed 1: 80.19. Two more seeds of the
-# choice then had 79.33 and 79.42.
+# the keep probabilities below, 30 epochs, three runs: 80.65 to 80.71. With the decay below as well, 39
+# epochs, seed 1: 79.51. Keep 0.55, recurrent 0.65, decay after 26, 39 epochs, seed 1: 80.19. Two more seeds
+# of the choice then had 79.33 and 79.42.
 _MEDIUM_BY_DEFAULT = _SHORT_MEDIUM.replace(keep_prob=0.6, recurrent_keep_prob=0.7, decay_after=24)
 
 # Each lists only its differences from another. test, small, medium and large are the tutorial's.

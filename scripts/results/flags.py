@@ -36,6 +36,8 @@ def others(config: RunConfig, environment: dict[str, Any]) -> str:
         flags += ["--unroll", choice.unroll]
     if (devices := environment.get("processes", environment.get("devices", 1))) != 1:
         flags += ["--devices", str(devices)]
+    if environment.get("reduce_precision") == "bfloat16":
+        flags += ["--reduce-precision", "bf16"]
     return shlex.join([*flags, *_text(config)])
 
 

@@ -48,7 +48,7 @@ def run(results: Path, folder: Path, name: str, *, result: str = "", record: str
     found, table = runs.read(folder), store.read(results, store.RUNS)
     row = {"id": name, "result": result, **_row(found), "record": record}
     before = table[table["id"] == name].to_dict("records") if len(table) else []
-    if before and not found.result and before[0]["seconds"] == before[0]["seconds"]:
+    if before and not found.result and before[0]["test"] > 0:
         return False
     if before and before[0]["test"] == row["test"]:  # the same run
         row["record"] = record or before[0]["record"]

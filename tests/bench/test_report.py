@@ -2,7 +2,6 @@
 
 import math
 import re
-import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -10,10 +9,9 @@ from typing import Any
 import pytest
 import runs
 from bench_rows import ENVIRONMENT, PTB, STACKED_SPEEDS, WORK, rich, rounds, row, unmeasured, write
-from support import ROOT
 
 from ptb_lm.bench.reporting import result_plots
-from ptb_lm.bench.reporting.report import build, to_text, write_report
+from ptb_lm.bench.reporting.report import write_report
 from ptb_lm.bench.summary import summarise
 from ptb_lm.errors import UserError
 
@@ -140,14 +138,6 @@ def test_the_details_say_what_the_limit_was_measured_on(tmp_path: Path) -> None:
     earlier = row(gemm_library=None, gemm_shape=None, gemm_threads=None)
     assert "GEMM rate:" not in report_of(tmp_path / "b", [earlier])
     assert "7.3 %" in report_of(tmp_path / "b", [earlier])
-
-
-def test_the_measured_benchmarks_of_this_repository_can_still_be_reported(tmp_path: Path) -> None:
-    """Those in results/ were measured by earlier versions, whose rows lack what later ones tell."""
-    for folder in sorted((ROOT / "results").glob("bench-*")):
-        copy = shutil.copytree(folder, tmp_path / folder.name)
-        write_report(copy)
-        assert "of GEMM rate" in (copy / "report.md").read_text(encoding="utf-8")
 
 
 def test_ptb_has_words_a_second_and_the_speed_up_over_basic(rich_report: str) -> None:
@@ -573,20 +563,6 @@ def test_a_run_that_resolves_little_warns(tmp_path: Path) -> None:
     report = report_of(tmp_path / "b", quiet)
     assert f"half its width, {100 * ((1 + half / 100) ** 0.1 - 1):.1f} %" in report
     assert "Warning" not in report
-
-
-KEPT = sorted(path.parent for path in (ROOT / "results").glob("bench-*/report.md"))
-
-
-def test_every_kept_benchmark_has_its_report() -> None:
-    assert len(KEPT) > 30
-    assert [*KEPT] == sorted(path.parent for path in (ROOT / "results").glob("bench-*/rows.jsonl"))
-
-
-@pytest.mark.parametrize("folder", KEPT, ids=lambda folder: folder.name)
-def test_kept_reports_come_out_again(folder: Path) -> None:
-    kept = (folder / "report.md").read_text(encoding="utf-8")
-    assert kept == to_text(build(summarise(folder))), f"python -m ptb_lm.bench report {folder}"
 
 
 def test_threads_that_are_not_the_same_are_said(tmp_path: Path) -> None:

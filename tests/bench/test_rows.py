@@ -1,6 +1,5 @@
 """Reading rows.jsonl: what a crash leaves, and one sentence for everything else that is wrong."""
 
-import dataclasses
 import json
 import math
 import random
@@ -10,7 +9,6 @@ from typing import Any
 import pytest
 from bench_rows import WORK, row, unmeasured, write
 from runs import unsealed
-from support import ROOT
 
 from ptb_lm.bench import rows
 from ptb_lm.bench.row_log import Record
@@ -18,7 +16,6 @@ from ptb_lm.bench.rows import Row
 from ptb_lm.errors import UserError
 
 # Written at different commits: they lack different keys.
-KEPT = sorted(path.parent for path in (ROOT / "results").glob("bench-*/rows.jsonl"))
 
 
 def test_a_row_is_read_as_it_was_written(tmp_path: Path) -> None:
@@ -41,28 +38,6 @@ def test_a_row_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert read.work is not None
     assert read.work.parameters == WORK["parameters"]
     assert read.peak_memory == {"host_bytes": 9e8}, "what is null was not measured"
-
-
-@pytest.mark.parametrize("folder", KEPT, ids=lambda folder: folder.name)
-def test_rows_of_every_version_are_read_as_they_were_written(folder: Path) -> None:
-    """Each value that a line has is its row's; a key that it lacks is what it was before it existed."""
-    read, remarks = rows.read(folder)
-    lines = [json.loads(line) for line in (folder / rows.FILE).read_text().splitlines()]
-    assert remarks == []
-    assert len(read) == len(lines)
-    for found, line in zip(read, lines, strict=True):
-        for field in dataclasses.fields(Row):
-            written = line.get(field.metadata.get("key", field.name))
-            value = getattr(found, field.name)
-            if written is None:
-                before = "" if field.name != "label" else found.variant
-                assert value in (before, None, {}, 0, 1) or math.isnan(value), field.name
-            elif field.name == "work":
-                assert rows._to_json(value) == {"bytes_per_step": None, "clock": None} | written
-            elif isinstance(written, dict) and field.name != "environment":
-                assert value == {key: each for key, each in written.items() if each is not None}
-            else:
-                assert value == written, field.name
 
 
 def test_what_is_written_is_read_again(tmp_path: Path) -> None:

@@ -1,0 +1,121 @@
+"""scripts/results: the plan is readable and its commands parse, and what is kept is what was measured."""
+
+import json
+import shlex
+import shutil
+from pathlib import Path
+
+import pytest
+import runs
+from support import ROOT
+
+from ptb_lm import __main__ as commands
+from ptb_lm import cli
+from ptb_lm.bench import row_archive, rows
+from ptb_lm.bench.studies import __main__ as studies
+from ptb_lm.errors import UserError
+from results import keep, markdown, plan, store
+
+BENCHMARKS = sorted((ROOT / "results" / "bench").iterdir())
+COMMANDS = {
+    step.command(device)
+    for device in ("cpu", "cuda")
+    for name in plan.read()
+    for step in plan.steps_of(name, device)
+    if " ptb_lm." in f" {step.run.partition(' -m ')[2]}"
+}
+
+
+class ParsedError(Exception):
+    """A command line was parsed to its end."""
+
+
+@pytest.mark.parametrize("command", sorted(COMMANDS))
+def test_each_command_of_the_plan_parses(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not {"OUT", "ID", "RUN", "{"} & {*shlex.split(command)}
+    parse = cli.Parser.parse_args
+
+    def parse_alone(parser: cli.Parser, *given: object) -> None:
+        parse(parser, *given)  # type: ignore[arg-type]
+        raise ParsedError
+
+    monkeypatch.setattr(cli.Parser, "parse_args", parse_alone)
+    module, *arguments = shlex.split(command.partition(" > ")[0].partition("-m ptb_lm.")[2])
+    given = arguments if module == "bench.studies" else [module, *arguments]
+    with pytest.raises(ParsedError):
+        (studies if module == "bench.studies" else commands).main(given)
+
+
+def test_what_the_plan_names_is_there() -> None:
+    results = plan.read()
+    steps = [step for result in results.values() for step in result.steps]
+    assert {name for device in ("cpu", "cuda") for name in plan.results_of(["all"], device)} <= {*results}
+    assert {step.unless for step in steps} - {""} <= {*results}
+    assert all(plan.training(step.after).keep == plan.RUN for step in steps if step.after)
+    ids = [step.id for step in steps if step.keep and step.id not in ("quick-DEVICE", "medium-cudnn-DEVICE")]
+    assert len(ids) == len({*ids}), "two results would take each other's place"
+
+
+@pytest.mark.slow
+def test_a_run_is_kept_with_its_curve_and_replaced_only_by_one_that_has_ended(tmp_path: Path) -> None:
+    data, results = runs.write_corpus(tmp_path / "data"), tmp_path / "results"
+    run = runs.train_run(data, tmp_path / "run", "--lr-decay", "0.7", "--seed", "4")
+    other = runs.train_run(data, tmp_path / "other", "--epochs", "1")
+    assert keep.run(results, other, "other")
+    assert keep.run(results, run, "mine", result="small")
+    kept = store.read(results, store.RUNS).set_index("id").loc["mine"]
+    found = runs.result(run)
+    assert (kept["test"], kept["command"]) == (found["test_perplexity"], found["command"])
+    assert "--lr-decay 0.7" in kept["overrides"]
+    assert (kept["seed"], kept["result"], kept["epochs_done"]) == (4, "small", 2)
+    assert json.loads(kept["hyperparameters"])["lr_decay"] == 0.7
+    curves = store.read(results, store.curves("small"))
+    curve = curves[curves["id"] == "mine"]
+    rows = runs.metrics(run)
+    assert [*curve["valid_perplexity"]] == [row["valid_perplexity"] for row in rows]
+
+    (run / "result.json").unlink()
+    assert not keep.run(results, run, "mine"), "it had ended"
+    assert len(store.read(results, store.RUNS)) == 2
+    shutil.rmtree(run)
+    run = runs.train_run(data, tmp_path / "run", "--epochs", "1")
+    assert keep.run(results, run, "mine")
+    assert [*store.read(results, store.curves("small"))["id"]] == ["mine", "other"]
+
+
+@pytest.mark.parametrize("path", BENCHMARKS[::8], ids=lambda path: path.name)
+def test_a_compact_file_holds_the_rows_that_were_packed(path: Path, tmp_path: Path) -> None:
+    found, remarks = rows.read(path)
+    assert (remarks, len(found) > 5) == ([], True)
+    (tmp_path / rows.FILE).write_bytes(b"".join(rows.to_line(row) + b"\n" for row in found))
+    keep.benchmark(tmp_path, tmp_path, "again")
+    again = tmp_path / "bench" / "again.jsonl.gz"
+    written = [rows.to_values(row) for row in found]
+    assert [rows.to_values(row) for row in rows.read(again)[0]] == written
+    assert again.read_bytes() == path.read_bytes() or row_archive.read(again) == row_archive.read(path)
+
+
+def test_values_of_every_kind_come_back(tmp_path: Path) -> None:
+    given = [
+        {"a": {"x": 1, "y": "same"}, "b": None, "c": "text", "d": 0.1},
+        {"a": {"x": 2, "y": "same"}, "b": {"z": 1}, "c": "text", "d": 0.1},
+        {"a": {"y": "same"}, "b": {"z": 1}, "c": "other", "d": True},
+        {"a": {"x": 2, "y": "same"}, "b": {"z": 1}, "c": "other"},
+    ]
+    path = tmp_path / "x.jsonl.gz"
+    path.write_bytes(row_archive.pack(given))
+    assert row_archive.read(path) == given
+    for content in (b"", path.read_bytes()[:-9], b"rows"):
+        path.write_bytes(content)
+        with pytest.raises(UserError, match=r"x\.jsonl\.gz"):
+            rows.read(path)
+
+
+def test_a_part_of_a_page_is_replaced_and_no_other(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("a\n<!-- one: x -->\n1\n<!-- end of one -->\n<!-- two: x -->\n2\n<!-- end of two -->\n")
+    markdown.write_part(page, "two", "| new |")
+    assert page.read_text().splitlines()[4:] == ["<!-- two: x -->", "", "| new |", "<!-- end of two -->"]
+    assert "\n1\n" in page.read_text()
+    with pytest.raises(UserError):
+        markdown.write_part(page, "three", "")
