@@ -2,8 +2,10 @@
 
 import difflib
 import os
+import re
 import tomllib
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ SPECIFICATION = HERE / "tables.toml"
 TEMPLATES = HERE / "pages"
 OTHERS = ("README.md", "docs/performance.md", "docs/scaling.md", "docs/semantics.md")
 MADE_HERE = "scripts/tables"
+LINK = re.compile(r"\]\(/([^)]*)\)")  # to a path from the checkout's root
 
 
 def parts(results: Path) -> dict[str, str]:
@@ -65,11 +68,13 @@ def made(root: Path) -> Iterator[tuple[Path, str]]:
         for head, name, _, _ in PART.findall(text):
             if name not in content and MADE_HERE in head:
                 raise UserError(f"{source}: nothing makes the part {name}")
-        above = os.path.relpath(root, page.parent)
-        links = {
-            name: part.replace("](/", f"]({above}/".replace("(./", "(")) for name, part in content.items()
-        }
-        yield page, filled(text, links)
+        folder = page.parent
+        linked = {name: LINK.sub(partial(_relative, root, folder), part) for name, part in content.items()}
+        yield page, filled(text, linked)
+
+
+def _relative(root: Path, folder: Path, link: re.Match[str]) -> str:
+    return f"]({os.path.relpath(root / link[1], folder)})"
 
 
 def write(root: Path) -> list[Path]:

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 import runs
-from support import ROOT, installed
+from support import ROOT
 
 from ptb_lm import train
 from ptb_lm.data import corpus
 from ptb_lm.training.run_directory import RunDirectory
 from results import plan, store
 
-pytestmark = [pytest.mark.slow, installed("pandas")]
+pytestmark = pytest.mark.slow
 
 SCRIPT = ROOT / "scripts" / "reproduce"
 NAME = "small-cudnn-cpu"

@@ -10,7 +10,8 @@ import runs
 from support import ROOT
 
 from ptb_lm import __main__ as commands
-from ptb_lm import cli
+from ptb_lm import cli, files
+from ptb_lm.bench import __main__ as bench
 from ptb_lm.bench import row_archive, rows
 from ptb_lm.bench.studies import __main__ as studies
 from ptb_lm.errors import UserError
@@ -93,6 +94,21 @@ def test_a_compact_file_holds_the_rows_that_were_packed(path: Path, tmp_path: Pa
     written = [rows.to_values(row) for row in found]
     assert [rows.to_values(row) for row in rows.read(again)[0]] == written
     assert again.read_bytes() == path.read_bytes() or row_archive.read(again) == row_archive.read(path)
+
+
+def test_a_compact_file_is_reported_and_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(files, "home", lambda: tmp_path)
+    one, two = (ROOT / "results" / "bench" / f"{name}.jsonl.gz" for name in ("quick-cpu", "quick-xeon-cpu"))
+    assert bench.main(["report", str(one)]) == 0
+    report = (tmp_path / "bench" / "quick-cpu" / "report.md").read_text()
+    for row in rows.read(one)[0]:
+        assert f"`{row.variant}`" in report
+    assert bench.main(["compare", str(tmp_path / "bench" / "quick-cpu"), str(one)]) == 0
+    assert "differ" not in capsys.readouterr().out.partition("\n## How")[0].replace("B over A", "")
+    shutil.copy(two, tmp_path / one.name)
+    runs.refusal(capsys, bench, "report", str(tmp_path / one.name))
 
 
 def test_values_of_every_kind_come_back(tmp_path: Path) -> None:
