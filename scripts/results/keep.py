@@ -128,6 +128,9 @@ def adaptation(results: Path, file: Path, name: str, of: str) -> None:
             "run_commit": found["run_commit"],
             "tuned_on": found["tuned_on"],
             "trials": len(found["trials"]),
+            "tuned_unadapted": next(
+                (each["perplexity"] for each in found["trials"] if each["settings"] is None), None
+            ),
             "tuned": found["adapted_perplexity_there"],
             "test_without_cache": found["adapted_perplexity_without_cache"],
             "test_unadapted": found["unadapted_perplexity"],
@@ -205,13 +208,17 @@ def _profile(folder: Path) -> Iterator[dict[str, Any]]:
     for operation, own, unit, whole, unit_of_whole, calls in OPERATION.findall(text):
         yield {
             "operation": operation,
-            "self_ms": float(own) * MILLISECONDS[unit],
-            "total_ms": float(whole) * MILLISECONDS[unit_of_whole],
+            "self_ms": _milliseconds(own, unit),
+            "total_ms": _milliseconds(whole, unit_of_whole),
             "calls": int(calls),
             "steps": int(steps.split()[0]),
         }
     total, unit = TOTAL.search(text).groups()  # type: ignore[union-attr] # study says what is wrong
-    yield {"operation": "total", "self_ms": float(total) * MILLISECONDS[unit], "steps": int(steps.split()[0])}
+    yield {"operation": "total", "self_ms": _milliseconds(total, unit), "steps": int(steps.split()[0])}
+
+
+def _milliseconds(value: str, unit: str) -> float:
+    return round(float(value) * MILLISECONDS[unit], 6)
 
 
 def _gate(file: Path) -> Iterator[dict[str, Any]]:

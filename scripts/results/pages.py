@@ -11,7 +11,7 @@ from typing import Any
 
 from ptb_lm import files
 from ptb_lm.errors import UserError
-from results import benchmarks, published, run_tables, study_tables
+from results import benchmarks, published, records, run_tables, study_tables
 from results.markdown import PART, filled
 
 HERE = Path(__file__).resolve().parent
@@ -34,23 +34,20 @@ def parts(results: Path) -> dict[str, str]:
     for name, spec in found["benchmark"].items():
         shared = {key: found[key][spec[key]] for key in ("columns", "rows") if isinstance(spec[key], str)}
         made[name] = benchmarks.build(results, {**spec, **shared}, found["titles"])
+    made |= {name: study_tables.build(results, spec) for name, spec in found["study"].items()}
     runs = run_tables.read(results)
-    made |= {name: run_tables.records(runs, name) for name in run_tables.RECORDS}
+    made |= {name: records.table(runs, name) for name in records.TABLES}
     made |= {f"ablation of {preset}": run_tables.ablation(runs, preset) for preset in run_tables.STEPS}
     return {
         **made,
         "benchmarks": benchmarks.all_of_them(results),
         **published.build(results),
-        "templates": study_tables.templates(results),
         "perplexities": run_tables.perplexities(runs),
         "runs": run_tables.all_of_them(runs),
         "fine-tuning": run_tables.fine_tuning(runs),
-        "second checks": run_tables.checks(results, runs),
-        "adaptation": run_tables.adaptation(results),
         "profile": study_tables.profile(results),
         "scoring": study_tables.scoring(results),
         "contention": study_tables.contention(results),
-        "divergence": study_tables.divergence(results),
         "gate": study_tables.gate(results),
     }
 

@@ -1,16 +1,25 @@
-"""The rules of the table of records, results/records.md: seconds to test perplexity 78.3."""
+"""The records, results/records.md: seconds to test perplexity 78.3. Which runs count, and their tables."""
 
 from collections.abc import Iterator
 from pathlib import Path
 
-from ptb_lm import host
+import pandas as pd
+
+from ptb_lm import cli, host
 from ptb_lm.data.preparation import PTB
 from ptb_lm.errors import UserError
 from ptb_lm.results import runs
 from ptb_lm.results.runs import Run
+from results.run_tables import Cell, first, short_commit, show
 
 BOUND = 78.3
 CORES, UNITS = 2, (2, 650)  # of the lists of a CPU: at most, and layers × units
+# Of a table of records: how its runs are told from others, and which seconds count.
+TABLES = {
+    "records": ("cuda", None, "seconds"),
+    "records of two CPU cores": ("cpu", False, "command_seconds"),
+    "records of two CPU cores, tied": ("cpu", True, "command_seconds"),
+}
 
 
 def check_machine(name: str, device: str) -> None:
@@ -80,3 +89,32 @@ def _problems_on_a_cpu(run: Run) -> Iterator[str]:
         yield f"its model has {has} units, but the list of a CPU is for {UNITS[0]} × {UNITS[1]}"
     if sizes.cell != "lstm":
         yield f"its cell is {sizes.cell}, but the list of a CPU is for LSTMs"
+
+
+def table(runs: pd.DataFrame, name: str) -> str:
+    """Return a table of records."""
+    device, tied, clock = TABLES[name]
+    listed = runs[(runs["record"] != "") & (runs["machine"].map(_device) == device)]
+    listed = listed[listed["tied"] == tied] if tied is not None else listed
+    columns: dict[str, Cell] = {
+        "date": lambda run: run["started"].iloc[0][:10],
+        "commit": short_commit,
+        "what changed": first("record"),
+        "machine": lambda run: f"{run['platform'].iloc[0].partition('-')[0]}, {run['cores'].iloc[0]} cores",
+        "processor": first("machine"),
+        "command": lambda run: f"`{cli.TRAIN} {run['flags'].iloc[0]}{_seed(run)}`",
+        "epochs:": first("epochs_done"),
+        "test:": lambda run: f"{run['test'].iloc[0]:.2f}",
+        "seconds:": lambda run: f"{run[clock].iloc[0]:.1f}",
+        "id in runs.csv": lambda run: f"`{run['id'].iloc[0]}`",
+    }
+    return show(listed.sort_values("started"), columns, ["id"])
+
+
+def _device(machine: str) -> str:
+    return "cpu" if "threads" in machine else "cuda"
+
+
+def _seed(run: pd.DataFrame) -> str:
+    seed = run["seed"].iloc[0]
+    return "" if seed == 1 else f" --seed {seed}"

@@ -4,7 +4,6 @@ import json
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
@@ -38,12 +37,6 @@ STEPS = {
         "ablation-medium-3-words-and-recurrent": "3 words and recurrent",
         "medium": "4 schedule: the default recipe",
     },
-}
-# Of a table of records: how its runs are told from others, and which seconds count.
-RECORDS = {
-    "records": ("cuda", None, "seconds"),
-    "records of two CPU cores": ("cpu", False, "command_seconds"),
-    "records of two CPU cores, tied": ("cpu", True, "command_seconds"),
 }
 
 
@@ -101,7 +94,7 @@ def _of_a_curve(epochs: pd.DataFrame) -> pd.Series:
     )
 
 
-def _show(runs: pd.DataFrame, columns: Mapping[str, Cell], by: list[str]) -> str:
+def show(runs: pd.DataFrame, columns: Mapping[str, Cell], by: list[str]) -> str:
     """Return a table with a row for the runs that are equal in some columns, in the order of the runs."""
     groups = runs.groupby(by, sort=False, dropna=False) if len(runs) else []
     return table(list(columns), ([cell(group) for cell in columns.values()] for _, group in groups))
@@ -113,7 +106,8 @@ def _mean(column: str, *, strong: bool = False, ended: bool = False) -> Cell:
     )
 
 
-def _first(column: str) -> Cell:
+def first(column: str) -> Cell:
+    """Return a cell with a column's value of the first run."""
     return lambda runs: str(runs[column].iloc[0])
 
 
@@ -131,7 +125,8 @@ def _minutes(runs: pd.DataFrame) -> str:
     return "" if runs["seconds"].isna().any() else f"{runs['seconds'].mean() / 60:.0f}"
 
 
-def _short_commit(runs: pd.DataFrame) -> str:
+def short_commit(runs: pd.DataFrame) -> str:
+    """Return the short hash of a run's code, and whether there were uncommitted changes."""
     commit, _, changes = runs["commit"].iloc[0].partition(" ")
     return f"{commit[:7]} {changes}".rstrip()
 
@@ -148,7 +143,7 @@ _ROWS: dict[str, Cell] = {
     "last: test:": _mean("last_test"),
     "words/s:": lambda runs: f"{runs['words_per_second'].mean():,.0f}",
     "minutes:": _minutes,
-    "device": _first("machine"),
+    "device": first("machine"),
     "ids in runs.csv": lambda runs: ", ".join(f"`{name}`" for name in runs["id"]),
 }
 
@@ -171,7 +166,7 @@ def all_of_them(runs: pd.DataFrame) -> str:
         if preset in PUBLISHED:
             train, valid, test = PUBLISHED[preset]
             published = f"The tutorial's docstring has train {train}, valid {valid}, test {test}.\n\n"
-        parts.append(f"### {preset}\n\n{published}{_show(of_preset, _ROWS, ['machine', 'alone', 'flags'])}")
+        parts.append(f"### {preset}\n\n{published}{show(of_preset, _ROWS, ['machine', 'alone', 'flags'])}")
     return "\n".join(parts)
 
 
@@ -206,40 +201,11 @@ def perplexities(runs: pd.DataFrame) -> str:
     full["processor"] = full["machine"].str.partition(", threads")[0]
     full["place"] = full["preset"].map([*PRESETS].index)
     full = full.sort_values(["place", "overrides", "recipe", "id"], key=_empty_first)
-    return _show(full, _SHORT, ["title"])
+    return show(full, _SHORT, ["title"])
 
 
 def _empty_first(values: pd.Series) -> pd.Series:
     return values != "" if values.name == "overrides" else values
-
-
-def records(runs: pd.DataFrame, name: str) -> str:
-    """Return a table of records."""
-    device, tied, clock = RECORDS[name]
-    listed = runs[(runs["record"] != "") & (runs["machine"].map(_device) == device)]
-    listed = listed[listed["tied"] == tied] if tied is not None else listed
-    columns: dict[str, Cell] = {
-        "date": lambda run: run["started"].iloc[0][:10],
-        "commit": _short_commit,
-        "what changed": _first("record"),
-        "machine": lambda run: f"{run['platform'].iloc[0].partition('-')[0]}, {run['cores'].iloc[0]} cores",
-        "processor": _first("machine"),
-        "command": lambda run: f"`{cli.TRAIN} {run['flags'].iloc[0]}{_seed(run)}`",
-        "epochs:": _first("epochs_done"),
-        "test:": lambda run: f"{run['test'].iloc[0]:.2f}",
-        "seconds:": lambda run: f"{run[clock].iloc[0]:.1f}",
-        "id in runs.csv": lambda run: f"`{run['id'].iloc[0]}`",
-    }
-    return _show(listed.sort_values("started"), columns, ["id"])
-
-
-def _device(machine: str) -> str:
-    return "cpu" if "threads" in machine else "cuda"
-
-
-def _seed(run: pd.DataFrame) -> str:
-    seed = run["seed"].iloc[0]
-    return "" if seed == 1 else f" --seed {seed}"
 
 
 def ablation(runs: pd.DataFrame, preset: str) -> str:
@@ -263,7 +229,7 @@ def ablation(runs: pd.DataFrame, preset: str) -> str:
     steps["gained"] = best.shift() - best
     steps["within"] = steps["weights"] - steps["average"]
     columns: dict[str, Cell] = {
-        "step": _first("step"),
+        "step": first("step"),
         "beside the tutorial's": lambda run: (
             f"`{flags}`" if (flags := run["beside_tutorial"].iloc[0]) else ""
         ),
@@ -275,11 +241,11 @@ def ablation(runs: pd.DataFrame, preset: str) -> str:
         "last valid: weights:": _mean("last_weights", ended=True),
         "last valid: average:": _mean("last_average", ended=True),
         "model": _model,
-        "seed:": _first("seed"),
-        "device": _first("machine"),
-        "commit": _short_commit,
+        "seed:": first("seed"),
+        "device": first("machine"),
+        "commit": short_commit,
     }
-    return _show(steps, columns, ["id"])
+    return show(steps, columns, ["id"])
 
 
 def _signed(value: float) -> str:
@@ -300,52 +266,6 @@ def fine_tuning(runs: pd.DataFrame) -> str:
         "learning rate:": lambda run: f"{run['config'].iloc[0].learning_rate:g}",
         "valid:": _mean("valid"),
         "test:": _mean("test", strong=True),
-        "commit": _short_commit,
+        "commit": short_commit,
     }
-    return _show(runs[runs["data"] != PTB], columns, ["id"])
-
-
-def checks(results: Path, runs: pd.DataFrame) -> str:
-    """Return the table of second checks: test perplexities that were computed again."""
-    recorded = runs.set_index("id")["test"]
-    rows = [
-        [
-            f"`{each['id']}`",
-            f"{recorded[each['id']]:.6f}",
-            f"{each['by']}, {each['precision']}",
-            f"{each['test_perplexity']:.6f}",
-            f"{each['test_perplexity'] / recorded[each['id']] - 1:+.1e}",
-        ]
-        for each in store.read(results, store.CHECKS).to_dict("records")
-    ]
-    return table(("run", "test, as it ended:", "computed again by", "test:", "relative difference:"), rows)
-
-
-def adaptation(results: Path) -> str:
-    """Return the table of runs that were tested while they adapt to the text."""
-    runs = store.read(results, store.RUNS).set_index("id")
-    trials = store.read(results, store.TRIALS)
-    plain = trials[trials["kind"] == "none"].set_index("id")["perplexity"]
-    rows = []
-    for each in store.read(results, store.ADAPTATION).to_dict("records"):
-        run: Any = runs.loc[each["id"]]
-        by, _, settings = run["adapted"].partition(": ")
-        alone = each["test_without_cache"]
-        rows.append(
-            [
-                by,
-                f"{run['preset']}, commit {each['run_commit'][:7]}",
-                settings,
-                each["tuned_on"],
-                str(each["trials"]),
-                f"{plain[each['id']]:.2f}",
-                f"{each['tuned']:.2f}",
-                "test",
-                f"{each['test_unadapted']:.2f}",
-                f"**{run['test']:.2f}**" + ("" if pd.isna(alone) else f" (without the cache {alone:.2f})"),
-                f"`{run['command']}`",
-            ]
-        )
-    titles = ("adapted to the text by", "of", "settings", "tuned on", "trials:", "there, not adapted:")
-    more = ("there, adapted:", "text", "not adapted:", "adapted:", "command")
-    return table((*titles, *more), rows)
+    return show(runs[runs["data"] != PTB], columns, ["id"])

@@ -1,5 +1,6 @@
-"""The tables of studies: profiles, scoring, contention, divergence, and how near the implementations are."""
+"""The tables of studies: those that tables.toml specifies, profiles, scoring, contention, and the gate."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,31 @@ KINDS = {
 SCORING = {"float32": "scoring-medium-fp32-cpu", "bfloat16": "scoring-medium-bf16-cpu"}
 GOAL = 10  # times as fast side by side as one after the other
 CONTENTION = "contention-medium-cpu"
-STEPS = (0, 10, 20, 40, 60, 80, 100, 150)  # of divergence, that are shown
+
+
+class _Blank(float):
+    """A number that a row lacks."""
+
+    def __format__(self, specification: str) -> str:
+        return ""
+
+
+def build(results: Path, spec: Mapping[str, Any]) -> str:
+    """Return a table with a row for each row of a CSV.
+
+    Args:
+        results: The folder.
+        spec: Of tables.toml: the `file`, and another to `join` by id; `where` and `compute`, which pandas
+            evaluates; and the `columns`, a text for each title in which {NAME} stands for a column's value.
+    """
+    frame = store.read(results, spec["file"])
+    if "join" in spec:
+        frame = frame.merge(store.read(results, spec["join"]), on="id", suffixes=("", " joined"))
+    frame = frame.query(spec["where"]) if "where" in spec else frame
+    frame = frame.eval(spec["compute"]) if "compute" in spec else frame
+    found = ({k: _Blank() if pd.isna(v) else v for k, v in row.items()} for row in frame.to_dict("records"))
+    titles, texts = list(spec["columns"]), spec["columns"].values()
+    return table(titles, ([text.format_map(row) for text in texts] for row in found))
 
 
 def profile(results: Path) -> str:
@@ -96,30 +121,6 @@ def contention(results: Path) -> str:
     titles = ["words a second: median (lowest to highest)", *(f"{each}:" for each in neighbours)]
     command = _facts(results).loc[CONTENTION, "command"]
     return f"{table(titles, rows)}\nMeasured on {_where(results, CONTENTION)}, by `{command}`.\n"
-
-
-def divergence(results: Path) -> str:
-    """Return how far losses are from those of `basic` in float64, at some steps."""
-    found = store.read(results, "studies/divergence.csv")
-    titles = {
-        "cudnn/fp64": "cudnn, float64:",
-        "basic/fp64/nudged": "basic, float64, one weight moved by 1 ulp of float32:",
-        "cudnn/fp32": "cudnn, float32:",
-        "basic/fp32": "basic, float32:",
-    }
-    shown = found[found["step"].isin(STEPS)]
-    rows = [[str(row["step"]), *(f"{row[name]:.0e}" for name in titles)] for row in shown.to_dict("records")]
-    return table(["step:", *titles.values()], rows)
-
-
-def templates(results: Path) -> str:
-    """Return the scores of the example that classifies sequences, by framework and cell."""
-    found = store.read(results, "studies/templates.csv").dropna(subset="test/auc")
-    rows = [
-        [f"`{row['id']}`", f"{row['test/accuracy']:.4f}", f"{row['test/auc']:.4f}", str(row["epoch"])]
-        for row in found.to_dict("records")
-    ]
-    return table(["id", "test accuracy:", "ROC AUC:", "best epoch:"], rows)
 
 
 def gate(results: Path) -> str:

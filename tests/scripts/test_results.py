@@ -84,6 +84,58 @@ def test_a_run_is_kept_with_its_curve_and_replaced_only_by_one_that_has_ended(tm
     assert [*store.read(results, store.curves("small"))["id"]] == ["mine", "other"]
 
 
+PROFILE = """python -m ptb_lm.bench.studies profile torch/cudnn --out X
+torch 2.13.0+cpu, 5 steps, torch.nn.LSTM on cpu (oneDNN); products by oneDNN
+Measured on AMD EPYC, 2 cores, cpu (x86_64, AVX512), commit 71133183
+            aten::mm        44.76%     665.181ms        44.76%     665.204ms      44.347ms            15
+         aten::copy_         0.06%     898.619us         0.06%     898.619us      12.837us            70
+Self CPU time total: 1.486s
+"""
+TEMPLATE = """computed by torch basic on cpu (eager)
+epoch 1: train/loss 0.6936, valid/loss 0.6891, valid/accuracy 0.5525, valid/auc 0.5659
+test accuracy 0.9650, AUC 0.9880 (weights of epoch 7)
+"""
+GATE = """`python -m ptb_lm.bench check quick`; seed 1. Nothing was timed.
+- commit: be3c552
+- processor: AMD EPYC
+
+| workload | variant | loss |
+| --- | --- | --- |
+| small | torch/basic | 9e-08 of 2e-06 |
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "file", "text", "found"),
+    [
+        ("profiles", "profile.txt", PROFILE, {"self_ms": [665.181, 0.898619, 1486.0], "steps": [5, 5, 5]}),
+        (
+            "templates",
+            "",
+            TEMPLATE,
+            {"epoch": [1, 7], "test/auc": [None, 0.988], "valid/auc": [0.5659, None]},
+        ),
+        ("gate", "", GATE, {"variant": ["torch/basic"], "loss": ["9e-08 of 2e-06"]}),
+    ],
+)
+def test_a_study_becomes_rows(
+    kind: str, file: str, text: str, found: dict[str, list[object]], tmp_path: Path
+) -> None:
+    written = tmp_path / "out"
+    if file:
+        written.mkdir()
+    (written / file if file else written).write_text(text)
+    keep.study(tmp_path, written, kind, "mine", command="typed")
+    table = store.read(tmp_path, f"studies/{kind}.csv").astype(object)
+    for column, values in found.items():
+        assert [None if value != value else value for value in table[column]] == values
+    (about,) = store.read(tmp_path, store.STUDIES).to_dict("records")
+    assert (about["id"], about["study"], bool(about["command"])) == ("mine", kind, True)
+    (written / file if file else written).write_text("nothing of it\n")
+    with pytest.raises(UserError, match=kind):
+        keep.study(tmp_path, written, kind, "mine")
+
+
 @pytest.mark.parametrize("path", BENCHMARKS[::8], ids=lambda path: path.name)
 def test_a_compact_file_holds_the_rows_that_were_packed(path: Path, tmp_path: Path) -> None:
     found, remarks = rows.read(path)
