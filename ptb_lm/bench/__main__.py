@@ -56,7 +56,7 @@ def _parser() -> cli.Parser:
     comparing = command(
         "compare", "Compare two measurements of a suite: before and after a change, or of two machines."
     )
-    comparing.add_argument("a", type=Path, metavar="A", help="the folder that run wrote")
+    comparing.add_argument("a", type=Path, metavar="A", help="the folder that run wrote, or a NAME.jsonl.gz")
     comparing.add_argument("b", type=Path, metavar="B", help="the folder that another run wrote")
     return parser
 

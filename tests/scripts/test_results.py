@@ -10,7 +10,7 @@ import runs
 from support import ROOT
 
 from ptb_lm import __main__ as commands
-from ptb_lm import cli, files
+from ptb_lm import files
 from ptb_lm.bench import __main__ as bench
 from ptb_lm.bench import row_archive, rows
 from ptb_lm.bench.studies import __main__ as studies
@@ -27,24 +27,12 @@ COMMANDS = {
 }
 
 
-class ParsedError(Exception):
-    """A command line was parsed to its end."""
-
-
 @pytest.mark.parametrize("command", sorted(COMMANDS))
 def test_each_command_of_the_plan_parses(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not {"OUT", "ID", "RUN", "{"} & {*shlex.split(command)}
-    parse = cli.Parser.parse_args
-
-    def parse_alone(parser: cli.Parser, *given: object) -> None:
-        parse(parser, *given)  # type: ignore[arg-type]
-        raise ParsedError
-
-    monkeypatch.setattr(cli.Parser, "parse_args", parse_alone)
     module, *arguments = shlex.split(command.partition(" > ")[0].partition("-m ptb_lm.")[2])
     given = arguments if module == "bench.studies" else [module, *arguments]
-    with pytest.raises(ParsedError):
-        (studies if module == "bench.studies" else commands).main(given)
+    runs.check_parses(studies if module == "bench.studies" else commands, given, monkeypatch)
 
 
 def test_what_the_plan_names_is_there() -> None:
