@@ -133,10 +133,10 @@ def _keep(arguments: argparse.Namespace) -> int:
     from results import keep, records
 
     name = arguments.id or arguments.run.resolve().name
-    if arguments.record:
-        records.check(arguments.run)
-    if not keep.run(ROOT / "results", arguments.run, name, record=arguments.record):
+    if not keep.run(ROOT / "results", arguments.run, name):
         raise UserError(f"{arguments.run} has no finished epoch, or {name} is a finished run already")
+    if arguments.record:
+        records.add(ROOT / "results", arguments.run, name, arguments.record)
     print(name)
     return 0
 

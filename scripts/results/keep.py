@@ -26,7 +26,9 @@ EPOCH = re.compile(r"^epoch (\d+): (.*)$", re.M)
 SCORES = re.compile(r"test accuracy ([\d.]+), AUC ([\d.]+) \(weights of epoch (\d+)\)")
 
 
-def run(results: Path, folder: Path, name: str, *, result: str = "", record: str = "") -> bool:
+def run(
+    results: Path, folder: Path, name: str, *, result: str = "", record: str = "", replace: bool = False
+) -> bool:
     """Keep what a run has done so far.
 
     Args:
@@ -35,12 +37,13 @@ def run(results: Path, folder: Path, name: str, *, result: str = "", record: str
         name: What it is called there.
         result: Which result of scripts/reproduce it is; "": none.
         record: What changed since the record before, of a run that is in the table of records.
+        replace: Whether it takes the place of another run of this name.
 
     Returns:
         Whether there was anything to keep: no epoch, or a run that has not ended where one had, is not.
 
     Raises:
-        UserError: A file of the run is broken.
+        UserError: A file of the run is broken, or another run has its name.
     """
     directory = RunDirectory(folder)
     if not directory.metrics.is_file() or not directory.metrics.stat().st_size:
@@ -50,10 +53,16 @@ def run(results: Path, folder: Path, name: str, *, result: str = "", record: str
     before = table[table["id"] == name].to_dict("records") if len(table) else []
     if before and not found.result and before[0]["test"] > 0:
         return False
+    epochs, curves = [{"id": name, **epoch} for epoch in found.epochs], store.curves(found.config.config)
+    if before:
+        curve = store.read(results, curves)
+        valid = [*curve.loc[curve["id"] == name, "valid_perplexity"]] if len(curve) else []
+        if not replace and (not valid or valid != [row["valid_perplexity"] for row in epochs[: len(valid)]]):
+            raise UserError(f"{name} is another run in {results / store.RUNS}; choose another --id")
+        row["result"] = result or before[0]["result"]
     if before and before[0]["test"] == row["test"]:  # the same run
         row["record"] = record or before[0]["record"]
-    epochs = [{"id": name, **epoch} for epoch in found.epochs]
-    store.put(results, store.curves(found.config.config), epochs, "id", sort=["id", "epoch"])
+    store.put(results, curves, epochs, "id", sort=["id", "epoch"])
     store.put(results, store.RUNS, [row], "id")
     return True
 

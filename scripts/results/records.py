@@ -8,8 +8,9 @@ import pandas as pd
 from ptb_lm import cli, host
 from ptb_lm.data.preparation import PTB
 from ptb_lm.errors import UserError
-from ptb_lm.results import runs
+from ptb_lm.results import runs as trained
 from ptb_lm.results.runs import Run
+from results import keep, store
 from results.run_tables import Cell, first, short_commit, show
 
 BOUND = 78.3
@@ -54,8 +55,30 @@ def check(folder: Path) -> None:
     Raises:
         UserError: It does not, or cannot be read.
     """
-    if problem := next(_problems(runs.read(folder)), ""):
+    if problem := next(_problems(trained.read(folder)), ""):
         raise UserError(f"{folder} does not count as a record: {problem}")
+
+
+def add(results: Path, folder: Path, name: str, what: str, *, usual: str = "", result: str = "") -> None:
+    """Put a run into the table of its list.
+
+    Args:
+        results: Where it is kept.
+        folder: The run directory.
+        name: Its id.
+        what: What changed since the record before; "": what is kept of it, or else `usual`.
+        usual: As `what`, of a run that nothing is kept of.
+        result: Which result of scripts/reproduce it is; "": none.
+
+    Raises:
+        UserError: It does not count, or is there with other words.
+    """
+    check(folder)
+    runs = store.read(results, store.RUNS)
+    kept = [text for text in runs.loc[runs["id"] == name, "record"].dropna() if text]
+    if kept and what not in ("", kept[0]):
+        raise UserError(f"{name} is already a record as {kept[0]!r}; make a new run for other code")
+    keep.run(results, folder, name, result=result, record=what or (kept or [usual])[0])
 
 
 def _problems(run: Run) -> Iterator[str]:

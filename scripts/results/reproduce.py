@@ -164,10 +164,10 @@ class _Work:
         assert step is not None, "or there is nothing to keep"
         name = self._named(step.id)
         folder = self.root / "checkpoints" / f"reproduce-{name}"
-        record = (os.environ.get("WHAT", "") or step.record) if step.record else ""
-        if record and RunDirectory(folder).has_ended():
-            records.check(folder)
-        keep.run(self.results, folder, name, result=step.result, record=record)
+        keep.run(self.results, folder, name, result=step.result, replace=True)
+        if step.record and RunDirectory(folder).has_ended():
+            what = os.environ.get("WHAT", "")
+            records.add(self.results, folder, name, what, usual=step.record, result=step.result)
         return 0
 
     def _run(self, command: str, out: Path | None = None) -> int:

@@ -67,8 +67,10 @@ def test_a_run_is_kept_with_its_curve_and_replaced_only_by_one_that_has_ended(tm
     assert not keep.run(results, run, "mine"), "it had ended"
     assert len(store.read(results, store.RUNS)) == 2
     shutil.rmtree(run)
-    run = runs.train_run(data, tmp_path / "run", "--epochs", "1")
-    assert keep.run(results, run, "mine")
+    run = runs.train_run(data, tmp_path / "run", "--epochs", "1", "--seed", "5")
+    with pytest.raises(UserError, match="mine"):
+        keep.run(results, run, "mine")
+    assert keep.run(results, run, "mine", replace=True)
     assert [*store.read(results, store.curves("small"))["id"]] == ["mine", "other"]
 
 
