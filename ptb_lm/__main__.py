@@ -22,7 +22,6 @@ COMMANDS = {
     "play": "try a trained run in a browser",
     "compare": "compare the settings and results of runs",
     "bench": "measure how fast each LSTM implementation is on this machine",
-    "results": "make tables, curves and records from trained runs",
     "download": "download Penn Treebank and verify it",
 }
 OPTIONS = {"--help": "show this list; after a command: show its flags", "--version": "show the version"}

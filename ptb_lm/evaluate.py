@@ -222,7 +222,10 @@ def _scored(
     # What stands before the first word of a text, which is then scored too.
     ids = np.concatenate([[vocabulary.ids[EOS]], ids]).astype(np.int32)
     name = text_file.shown(arguments.text)
-    notes = [f"the text is one stream after {EOS}{_missed(int(is_unknown.sum()))}", text_file.described(marks)]
+    notes = [
+        f"the text is one stream after {EOS}{_missed(int(is_unknown.sum()))}",
+        text_file.described(marks),
+    ]
     return _Scored(ids, "test", name, "\n".join(filter(None, notes)), loaded, is_unknown)
 
 

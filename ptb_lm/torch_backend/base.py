@@ -24,7 +24,7 @@ from ptb_lm.torch_backend.precision import PRECISIONS, settings_of
 from ptb_lm.torch_backend.settings import flushed_denormals, held
 
 BFLOAT16_LSTM = 91300  # the first version of cuDNN that takes one
-# The units of --config small, the narrowest that were measured on a CPU (results/bench-precisions-xeon-cpu).
+# The units of --config small, the narrowest that were measured on a CPU (results/bench/precisions-xeon-cpu).
 BFLOAT16_UNITS = 200
 # What messages of torch say when an allocation failed: its allocator's on a CPU, CUDA's, and its libraries'.
 NO_MEMORY = ("DefaultCPUAllocator", "out of memory", "_STATUS_ALLOC_FAILED")

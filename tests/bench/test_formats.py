@@ -4,9 +4,7 @@ import math
 
 import pytest
 
-from ptb_lm.bench.intervals import LogMean
 from ptb_lm.bench.reporting import formats
-from ptb_lm.results import markdown
 
 
 @pytest.mark.parametrize(
@@ -24,10 +22,3 @@ from ptb_lm.results import markdown
 )
 def test_an_end_of_an_interval_is_on_the_right_side_of_1(value: float, shown: str) -> None:
     assert formats.end(value) == shown
-
-
-def test_pages_and_reports_show_ends_alike() -> None:
-    near = LogMean(mean=math.log(0.9), error=0.05146, freedom=9999)
-    assert near.interval == pytest.approx((0.8136439, 0.9955215))
-    assert formats.ratio(near) == "0.90 (0.81–0.996)"
-    assert markdown.ratio(near) == "0.90 (0.81 to 0.996)"

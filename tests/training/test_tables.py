@@ -12,9 +12,8 @@ from support import installed
 import ptb_lm
 from ptb_lm import evaluate, score, train
 from ptb_lm.data import corpus, splits
-from ptb_lm.results import command
-from ptb_lm.results.runs import read
 from ptb_lm.training.run_directory import RunDirectory
+from results import flags as kept_flags
 
 pytestmark = pytest.mark.slow
 SMALL = ("--epochs", "1", "--hidden-size", "8")
@@ -73,7 +72,7 @@ def test_a_data_set_trains_as_its_text_does(
     assert err == ""
     assert train.main(["--resume", str(run), "--epochs", "2"]) == 0
     if saved == "hf:":
-        assert f"--data {data}" in command.command_of(read(run))
+        assert f"--data {data}" in kept_flags.others(RunDirectory(run).read_config(), {})
 
 
 @pytest.mark.parametrize("tokenize", ["whitespace", "characters"])
@@ -114,7 +113,7 @@ def test_a_column_trains_as_its_text_does(
     table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     runs.assert_equal_runs(table / "run", runs.train_run(table / "corpus.txt", tmp_path / "expected", *SMALL))
-    assert "--text-column body" in command.command_of(read(table / "run"))
+    assert "--text-column body" in kept_flags.others(RunDirectory(table / "run").read_config(), {})
     assert train.main(["--resume", str(table / "run"), "--text-column", "body"]) == 0
     tuned = tmp_path / "tuned"
     assert train.main(["--init-from", str(table / "run"), "--run-dir", str(tuned), "--epochs", "1"]) == 0
