@@ -7,7 +7,7 @@ from pathlib import Path
 from ptb_lm.bench import intervals
 from ptb_lm.bench.findings import Group, Result, Summary, distinct
 from ptb_lm.bench.intervals import LogMean
-from ptb_lm.bench.reporting import formats
+from ptb_lm.bench.reporting import formats, names
 from ptb_lm.bench.reporting.formats import NOTHING
 from ptb_lm.bench.reporting.tables import Cell, Column, Name, Table, markdown_code, markdown_text, to_markdown
 from ptb_lm.bench.rows import MEASURED
@@ -49,10 +49,8 @@ class _Pair:
     @property
     def agrees(self) -> bool | None:
         """Whether the interval of the change contains 1; None if there is no interval."""
-        if self.change is None or self.change.interval is None:
-            return None
-        low, high = self.change.interval
-        return low <= 1 <= high
+        differs = self.change.differs if self.change else None
+        return None if differs is None else not differs
 
     @property
     def verdict(self) -> str:
@@ -93,10 +91,12 @@ def _markdown(a: Path, b: Path) -> Iterator[str]:
     if troubled := list(_troubled(common)):
         verdict.append(f"In one of the two this was not measured to the end: {'; '.join(troubled)}.")
     yield f"{markdown_text(' '.join(verdict))}\n"
+    yield f"Compared: {markdown_text(names.title([first for first, _ in common]))}.\n"
     yield f"A is {_about(a, one)}; B is {_about(b, two)}.\n"
     for group, pairs in compared:
         yield f"## {markdown_text(group.name)}\n"
-        yield to_markdown(_table(pairs, baseline=group.label(group.baseline)))
+        yield to_markdown(_table(pairs, group))
+        yield "".join(f"- {markdown_text(each)}\n" for each in names.legend(group))
     left_out = [
         *(f"{group.name} is not compared: {trouble}" for group, trouble in troubles),
         *(f"only in A: {what}" for what in _alone(one, two)),
@@ -153,8 +153,8 @@ def _troubled(common: Sequence[tuple[Group, Group]]) -> Iterator[str]:
                 if result.status != MEASURED and there and there.status == MEASURED:
                     why = f"{result.status} in {name}: {result.reason}"
                     passes.setdefault((result.label, why), []).append(other.name)
-    for (label, why), names in passes.items():
-        yield f"{label} of {' and '.join(names)} ({why})"
+    for (label, why), where in passes.items():
+        yield f"{label} of {' and '.join(where)} ({why})"
 
 
 def _alone(one: Summary, other: Summary) -> Iterator[str]:
@@ -187,15 +187,16 @@ def _about(folder: Path, summary: Summary) -> str:
     return f"{markdown_code(str(folder))}{f' ({markdown_text(told)})' if told else ''}"
 
 
-def _table(pairs: Sequence[_Pair], *, baseline: str) -> Table:
+def _table(pairs: Sequence[_Pair], group: Group) -> Table:
+    baseline, unit = group.label(group.baseline), group.work.unit if group.work else "items"
     columns = [
         Column("", numeric=False),
         Column(f"A: × {baseline}"),
         Column(f"B: × {baseline}"),
         Column("B over A"),
         Column("verdict", numeric=False),
-        Column("A: ms a step"),
-        Column("B: ms a step"),
+        Column(f"A: {unit} a second"),
+        Column(f"B: {unit} a second"),
         Column("change of speed, not paired"),
     ]
     return Table(columns, [_row(pair) for pair in pairs])
@@ -205,7 +206,7 @@ def _row(pair: _Pair) -> list[Cell]:
     cells: list[Cell] = [Name(pair.a.label, pair.a.variant)]
     cells += [formats.ratio(each) if each else NOTHING for each in (pair.a.ratio, pair.b.ratio, pair.change)]
     cells.append(pair.verdict)
-    if pair.a.seconds is None or pair.b.seconds is None:
+    if pair.a.rate is None or pair.b.rate is None:
         return [*cells, NOTHING, NOTHING, NOTHING]
-    a, b = pair.a.seconds.median, pair.b.seconds.median
-    return [*cells, formats.significant(a * 1e3), formats.significant(b * 1e3), f"{100 * (a / b - 1):+.1f} %"]
+    a, b = pair.a.rate.median, pair.b.rate.median
+    return [*cells, formats.significant(a, 4), formats.significant(b, 4), f"{100 * (b / a - 1):+.1f} %"]

@@ -48,23 +48,18 @@ def _one_each(measured: Sequence[Group]) -> str:
     for name, group in zip(names, measured, strict=True):
         if group.fastest:
             taken.setdefault(group.fastest.label, []).append(name)
-    each = "; ".join(f"{label} for {_listed(of)}" for label, of in taken.items())
+    each = "; ".join(f"{label} for {formats.listed(of)}" for label, of in taken.items())
     proved = [name for name, group in zip(names, measured, strict=True) if _is_proved(group)]
     if len(proved) == len(measured):
         sure = "By 95 % intervals each is faster there than every other variant."
     elif proved:
-        sure = f"By 95 % intervals that is sure for {_listed(proved)} only."
+        sure = f"By 95 % intervals that is sure for {formats.listed(proved)} only."
     else:
         sure = "No 95 % intervals show that any of these is faster there than every other variant."
     fits = [_fit(group) for group in measured]
     fit = [each for each in measured[0].candidates if all(each.variant in of for of in fits)]
     may_be = f" {fit[0].label} may be the fastest in every one." if fit else ""
     return f"On this machine take {each}. {sure}{may_be}"
-
-
-def _listed(names: Sequence[str]) -> str:
-    *most, last = names
-    return f"{', '.join(most)} and {last}" if most else last
 
 
 def _is_proved(group: Group) -> bool:
@@ -163,7 +158,7 @@ def _faster_again(group: Group) -> str:
         if fastest and original(again.variant) != fastest.variant
         if (ratio := paired(again, fastest)) and ratio.estimate > 1
     ]
-    return f" Measured a second time, {_listed(ahead)} came out faster." if ahead else ""
+    return f" Measured a second time, {formats.listed(ahead)} came out faster." if ahead else ""
 
 
 def _some(labels: Sequence[str]) -> str:

@@ -15,6 +15,7 @@ from ptb_lm.bench.reporting import (
     formats,
     how_to_read,
     learning_curves,
+    names,
     page,
     recommendation,
     sections,
@@ -95,7 +96,7 @@ def build(summary: Summary, *, runs: Sequence[Path] = ()) -> Document:
     if runs:
         parts.append(learning_curves.section(runs))
     return Document(
-        title=f"LSTM benchmark: {', '.join(summary.suites)}",
+        title=names.title(summary.groups),
         subtitle=_subtitle(summary),
         lead=list(recommendation.lead(summary.groups)),
         warnings=[
@@ -136,7 +137,7 @@ def _doubts(group: Group) -> Iterator[str]:
     if len(group.candidates) > 1 and not any(ratio.interval for _, ratio in group.repetitions):
         yield "there is no A/A test with an interval, so the resolution of this run is not known."
     for result, ratio in group.repetitions:
-        if sections.holds_one(ratio) is False:
+        if ratio.differs:
             yield (
                 f"{result.variant} is the same program as {original(result.variant)}, and their ratio is "
                 f"{formats.ratio(ratio)}. One such interval in twenty misses 1 by chance. If it is not that, "
@@ -169,12 +170,21 @@ def to_text(document: Document) -> str:
 
 
 def _subtitle(summary: Summary) -> str:
-    """Name commit, machine and days."""
+    """Name suites, commit, machine and days."""
     commits = " and ".join(map(_short, summary.environment.get("commit", ()))) or "unknown"
     facts = ("processor", "device", "cpu")
     machine = distinct(value for name in facts for value in summary.environment.get(name, ()))
     days = distinct(time[:10] for time in summary.times)
-    return "; ".join(filter(None, (f"Commit {commits}", ", ".join(machine), " to ".join(days))))
+    return "; ".join(
+        filter(
+            None,
+            (
+                f"Benchmark {', '.join(summary.suites)}, commit {commits}",
+                ", ".join(machine),
+                " to ".join(days),
+            ),
+        )
+    )
 
 
 def _short(commit: str) -> str:

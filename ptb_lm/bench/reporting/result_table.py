@@ -8,38 +8,41 @@ What nobody can measure here has no row: below the table a line says which varia
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from ptb_lm.bench.findings import Group, Result, distinct
-from ptb_lm.bench.reporting.formats import NOTHING, interval, of_limit, percent, significant, times
+from ptb_lm.bench.findings import Group, Result, distinct, paired
+from ptb_lm.bench.reporting.formats import NOTHING, compared, of_limit, percent, significant
 from ptb_lm.bench.reporting.tables import Across, Cell, Column, Name, Table
 
 
 @dataclass(frozen=True)
 class ResultColumn:
-    """A column: its title, which may name {unit} and {baseline}, and what it shows of a measured result."""
+    """A column: its title, which may name {unit}, {baseline} and {fastest}, and what it shows of a result."""
 
     title: str
-    show: Callable[[Result], str]
+    show: Callable[[Result, Group], str]
 
     def heading(self, group: Group) -> str:
         """Return the title for a group."""
-        unit = group.work.unit if group.work else "items"
-        return self.title.format(unit=unit, baseline=group.label(group.baseline))
+        return self.title.format(
+            unit=group.work.unit if group.work else "items",
+            baseline=group.label(group.baseline),
+            fastest=group.fastest.label if group.fastest else "the fastest",
+        )
 
 
-def _seconds(result: Result) -> str:
+def _seconds(result: Result, _: Group) -> str:
     return significant(result.seconds.median, 4) if result.seconds else NOTHING
 
 
-def _milliseconds(result: Result) -> str:
+def _milliseconds(result: Result, _: Group) -> str:
     return significant(result.seconds.median * 1e3) if result.seconds else NOTHING
 
 
-def _elapsed(result: Result) -> str:
+def _elapsed(result: Result, _: Group) -> str:
     seconds, steps = result.elapsed
     return f"{significant(seconds)} / {steps}" if steps else NOTHING
 
 
-def _mean_and_deviation(result: Result) -> str:
+def _mean_and_deviation(result: Result, _: Group) -> str:
     if result.seconds is None:
         return NOTHING
     mean, deviation = result.seconds.mean * 1e3, result.seconds.deviation * 1e3
@@ -50,48 +53,50 @@ def _mean_and_deviation(result: Result) -> str:
     )
 
 
-def _rate(result: Result) -> str:
+def _rate(result: Result, _: Group) -> str:
     return significant(result.rate.median, 4) if result.rate else NOTHING
 
 
-def _ratio(result: Result) -> str:
-    return times(result.ratio.estimate) if result.ratio else NOTHING
+def _speed_up(result: Result, _: Group) -> str:
+    return compared(result.ratio)
 
 
-def _gemm_fraction(result: Result) -> str:
+def _to_fastest(result: Result, group: Group) -> str:
+    return compared(paired(result, group.fastest)) if group.fastest else NOTHING
+
+
+def _gemm_fraction(result: Result, _: Group) -> str:
     return of_limit(result.gemm_fraction.median) if result.gemm_fraction else NOTHING
 
 
-def _roofline_fraction(result: Result) -> str:
+def _roofline_fraction(result: Result, _: Group) -> str:
     return percent(result.roofline_fraction.median) if result.roofline_fraction else NOTHING
 
 
 _RATE = ResultColumn("{unit} a second", _rate)
 _TIME = ResultColumn("ms a step", _milliseconds)
-_SPEED_UP = ResultColumn("speed-up over {baseline}", _ratio)
-_INTERVAL = ResultColumn("95 % interval", lambda result: interval(result.ratio))
+_SPEED_UP = ResultColumn("× {baseline} (95 % interval)", _speed_up)
+_TO_FASTEST = ResultColumn("× the fastest, {fastest} (95 % interval)", _to_fastest)
 _GEMM = ResultColumn("of GEMM rate", _gemm_fraction)
 _ROOFLINE = ResultColumn("of roofline", _roofline_fraction)
 
 COLUMNS: Mapping[str, tuple[ResultColumn, ...]] = {
-    "ptb": (_RATE, _SPEED_UP, _INTERVAL, _TIME, _GEMM),
-    "peak": (_RATE, _SPEED_UP, _INTERVAL, _TIME, _GEMM, _ROOFLINE),
+    "peak": (_RATE, _SPEED_UP, _TO_FASTEST, _TIME, _GEMM, _ROOFLINE),
     "stacked-lm": (
         ResultColumn("wall time a batch (s)", _seconds),
         ResultColumn("elapsed (s / batches)", _elapsed),
         _RATE,
         _SPEED_UP,
-        _INTERVAL,
     ),
     "acoustic": (
         ResultColumn("ms a batch, mean ± sd of rounds", _mean_and_deviation),
         _SPEED_UP,
-        _INTERVAL,
+        _TO_FASTEST,
         _RATE,
         _GEMM,
     ),
 }
-DEFAULT = (_TIME, _RATE, _SPEED_UP, _INTERVAL, _GEMM)
+DEFAULT = (_RATE, _SPEED_UP, _TO_FASTEST, _TIME, _GEMM)
 
 
 def table(groups: Sequence[Group]) -> Table | None:
@@ -113,9 +118,23 @@ def table(groups: Sequence[Group]) -> Table | None:
     rows = []
     for variant in ordered:
         label = next(each.label for group in groups if (each := group.result(variant)))
-        cells = [_cells(group.result(variant), shown) for group in groups]
+        cells = [_cells(group.result(variant), group, shown) for group in groups]
         rows.append([Name(label, variant), *_joined(cells)])
     return Table(columns, rows)
+
+
+def pairs(group: Group) -> Table:
+    """Return the table of all pairs: how many times as fast as a column's variant a row's is."""
+    measured = group.measured
+    columns = [Column(result.variant) for result in measured[1:]]
+    rows = [
+        [
+            Name(result.label, result.variant),
+            *("" if other in measured[:place] else compared(paired(result, other)) for other in measured[1:]),
+        ]
+        for place, result in enumerate(measured[:-1], start=1)
+    ]
+    return Table([Column("", numeric=False), *columns], rows)
 
 
 def unavailable(groups: Sequence[Group]) -> Iterator[str]:
@@ -138,12 +157,12 @@ def _unavailable(groups: Sequence[Group]) -> dict[str, str]:
     return {variant: reason for variant, reason in reasons.items() if variant not in others}
 
 
-def _cells(result: Result | None, shown: Sequence[ResultColumn]) -> list[Cell]:
+def _cells(result: Result | None, group: Group, shown: Sequence[ResultColumn]) -> list[Cell]:
     if result is None:
         return [Across("not part of this pass", len(shown))]
     if not result.blocks:
         return [Across(f"{result.status}: {result.reason}", len(shown))]
-    return [each.show(result) for each in shown]
+    return [each.show(result, group) for each in shown]
 
 
 def _joined(passes: Sequence[list[Cell]]) -> list[Cell]:

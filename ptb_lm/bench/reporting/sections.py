@@ -4,9 +4,11 @@ from collections.abc import Iterator, Sequence
 
 from ptb_lm.bench.findings import Group, Result, distinct
 from ptb_lm.bench.intervals import Ratio
-from ptb_lm.bench.reporting import details, formats, published_tables, result_plots, result_table
+from ptb_lm.bench.reporting import details, formats, names, published_tables, result_plots, result_table
 from ptb_lm.bench.reporting.document import Captioned, Section
 from ptb_lm.bench.variants import original
+
+_SAME = f"{formats.SAME}: the interval holds 1, so that no difference is shown"
 
 
 def section(groups: Sequence[Group], *, with_suite: bool) -> Section:
@@ -19,15 +21,21 @@ def section(groups: Sequence[Group], *, with_suite: bool) -> Section:
         tables=[Captioned(table=result_table.table(groups), remarks=list(_remarks(groups)))],
         plots=[plot for group in groups for plot in result_plots.plots(group, with_pass=several)],
         published=list(published_tables.tables(groups)),
-        details=[
-            Captioned(
-                caption=f"How {group.name} was measured",
-                table=details.table(group),
-                remarks=list(details.limits(group)),
-            )
-            for group in groups
-            if group.work
-        ],
+        details=[each for group in groups if group.work for each in _details(group)],
+    )
+
+
+def _details(group: Group) -> Iterator[Captioned]:
+    if len(group.measured) > 1:
+        yield Captioned(
+            caption=f"Every pair of {group.name}: how many times as fast as the column's the row's is",
+            table=result_table.pairs(group),
+            remarks=[_SAME],
+        )
+    yield Captioned(
+        caption=f"How {group.name} was measured",
+        table=details.table(group),
+        remarks=list(details.limits(group)),
     )
 
 
@@ -53,6 +61,15 @@ def _precisions(groups: Sequence[Group]) -> list[str]:
 
 
 def _remarks(groups: Sequence[Group]) -> Iterator[str]:
+    if any(len(group.measured) > 1 for group in groups):
+        yield _SAME
+    for group in groups:
+        if group.fastest and group.fastest is not group.candidates[0]:
+            yield (
+                f"{group.name}: the fastest is {group.fastest.label}, because round by round no other was "
+                "faster; its median is not the best"
+            )
+    yield from distinct(line for group in groups for line in names.legend(group))
     for group in groups:
         yield from map(_of_repetition, group.repetitions)
     yield from _threads(groups)
@@ -72,17 +89,12 @@ def _of_repetition(test: tuple[Result, Ratio]) -> str:
     what = f"A/A test: {original(result.variant)}, measured twice by two names"
     if ratio.interval is None:
         return f"{what}, is {formats.times(ratio.estimate)} times as fast as itself; one round: no interval"
-    holds = "holds 1, as it should" if holds_one(ratio) else "does not hold 1, though it should"
+    holds = "holds 1, as it should" if not ratio.differs else "does not hold 1, though it should"
     resolution = f"half its width, {formats.percent(ratio.half_width or 0.0)}, is the resolution of this run"
     few = "" if ratio.unit == "process" else "; other processes may differ by more than that"
     return (
         f"{what}, is {formats.ratio(ratio)} times as fast as itself: the interval {holds}; {resolution}{few}"
     )
-
-
-def holds_one(ratio: Ratio) -> bool | None:
-    """Return whether an interval holds 1; None where there is no interval."""
-    return None if ratio.interval is None else ratio.interval[0] <= 1 <= ratio.interval[1]
 
 
 def _threads(groups: Sequence[Group]) -> Iterator[str]:
