@@ -250,7 +250,7 @@ def test_the_page_holds_table_and_curves(folder: Path, capsys: pytest.CaptureFix
     assert page.startswith("<!DOCTYPE html>")
     assert "<script" not in page
     assert "Validation perplexity by epoch" in page
-    assert 'id="plot0-other"' in page
+    assert 'alt="Validation perplexity by epoch"' in page
     assert f"{runs.result(folder / 'other')['test_perplexity']:.2f}" in page
     assert "What all of them share" in page
 

@@ -13,7 +13,8 @@ from bench_rows import ENVIRONMENT, PTB, STACKED_SPEEDS, WORK, rich, rounds, row
 from support import ROOT
 
 from ptb_lm.bench.reporting import result_plots
-from ptb_lm.bench.reporting.report import build, to_text, write_report
+from ptb_lm.bench.reporting.page import to_markdown
+from ptb_lm.bench.reporting.report import build, write_report
 from ptb_lm.bench.summary import summarise
 from ptb_lm.errors import UserError
 
@@ -585,7 +586,7 @@ def test_every_kept_benchmark_has_its_report() -> None:
 @pytest.mark.parametrize("folder", KEPT, ids=lambda folder: folder.name)
 def test_kept_reports_come_out_again(folder: Path) -> None:
     kept = (folder / "report.md").read_text(encoding="utf-8")
-    assert kept == to_text(build(summarise(folder))), f"python -m ptb_lm.bench report {folder}"
+    assert kept == to_markdown(build(summarise(folder))), f"python -m ptb_lm.bench report {folder}"
 
 
 def test_threads_that_are_not_the_same_are_said(tmp_path: Path) -> None:

@@ -7,9 +7,10 @@ from pathlib import Path
 from ptb_lm.bench import intervals
 from ptb_lm.bench.findings import Group, Result, Summary, distinct
 from ptb_lm.bench.intervals import LogMean
-from ptb_lm.bench.reporting import formats, names
+from ptb_lm.bench.reporting import formats, names, page
+from ptb_lm.bench.reporting.document import Captioned, Document, Section
 from ptb_lm.bench.reporting.formats import NOTHING
-from ptb_lm.bench.reporting.tables import Cell, Column, Name, Table, markdown_code, markdown_text, to_markdown
+from ptb_lm.bench.reporting.tables import Cell, Column, Name, Table
 from ptb_lm.bench.rows import MEASURED
 from ptb_lm.bench.summary import EQUAL_WORK, common_precision, summarise
 from ptb_lm.errors import UserError
@@ -73,10 +74,6 @@ def compare(a: Path, b: Path) -> str:
     Raises:
         UserError: One of them cannot be read (summary.summarise), or they have no workload in common.
     """
-    return "\n".join(_markdown(a, b))
-
-
-def _markdown(a: Path, b: Path) -> Iterator[str]:
     one, two = summarise(a), summarise(b)
     common = [(first, second) for first in one.groups for second in two.groups if _key(first) == _key(second)]
     if not common:
@@ -87,27 +84,35 @@ def _markdown(a: Path, b: Path) -> Iterator[str]:
     compared = [
         (first, _pairs(first, second)) for first, second in common if not _incomparable(first, second)
     ]
-    verdict = [_verdict([pair for _, pairs in compared for pair in pairs])]
-    if troubled := list(_troubled(common)):
-        verdict.append(f"In one of the two this was not measured to the end: {'; '.join(troubled)}.")
-    yield f"{markdown_text(' '.join(verdict))}\n"
-    yield f"Compared: {markdown_text(names.title([first for first, _ in common]))}.\n"
-    yield f"A is {_about(a, one)}; B is {_about(b, two)}.\n"
-    for group, pairs in compared:
-        yield f"## {markdown_text(group.name)}\n"
-        yield to_markdown(_table(pairs, group))
-        yield "".join(f"- {markdown_text(each)}\n" for each in names.legend(group))
+    pairs = [pair for _, of_group in compared for pair in of_group]
+    broken_off = "; ".join(_broken_off(common))
     left_out = [
         *(f"{group.name} is not compared: {trouble}" for group, trouble in troubles),
         *(f"only in A: {what}" for what in _alone(one, two)),
         *(f"only in B: {what}" for what in _alone(two, one)),
     ]
+    sections = [
+        Section(
+            title=group.name,
+            tables=[Captioned(table=_table(of_group, group), remarks=list(names.legend(group)))],
+        )
+        for group, of_group in compared
+    ]
     if left_out:
-        yield "## Left out\n"
-        yield "".join(f"- {markdown_text(each)}\n" for each in left_out)
-    yield "## How to read this\n"
-    by_rounds = any(pair.is_by_rounds for _, pairs in compared for pair in pairs)
-    yield from (f"{caveat}\n" for caveat in (*_CAVEATS, *([_BY_ROUNDS] if by_rounds else [])))
+        sections.append(Section(title="Left out", tables=[Captioned(remarks=left_out)]))
+    by_rounds = any(pair.is_by_rounds for pair in pairs)
+    sections.append(
+        Section(title="How to read this", paragraphs=[*_CAVEATS, *([_BY_ROUNDS] if by_rounds else [])])
+    )
+    return page.to_markdown(
+        Document(
+            title=_verdict(pairs),
+            subtitle=names.title([first for first, _ in common]),
+            lead=[f"A is {_about(a, one)}", f"B is {_about(b, two)}"],
+            warnings=[f"in one of the two this was not measured to the end: {broken_off}"] * bool(broken_off),
+            sections=sections,
+        )
+    )
 
 
 def _key(group: Group) -> tuple[str, str, str]:
@@ -143,7 +148,7 @@ def _pairs(a: Group, b: Group) -> list[_Pair]:
     ]
 
 
-def _troubled(common: Sequence[tuple[Group, Group]]) -> Iterator[str]:
+def _broken_off(common: Sequence[tuple[Group, Group]]) -> Iterator[str]:
     """Yield what one benchmark measured and the other did not, or not to the end, and why."""
     passes: dict[tuple[str, str], list[str]] = {}
     for a, b in common:
@@ -184,7 +189,7 @@ def _about(folder: Path, summary: Summary) -> str:
     facts = [f"{name} {value}" for name in _TELLING for value in summary.environment.get(name, ())]
     days = distinct(time[:10] for time in summary.times)
     told = ", ".join([*facts, " to ".join(days)] if days else facts)
-    return f"{markdown_code(str(folder))}{f' ({markdown_text(told)})' if told else ''}"
+    return f"{folder}{f' ({told})' if told else ''}"
 
 
 def _table(pairs: Sequence[_Pair], group: Group) -> Table:

@@ -72,9 +72,9 @@ def _table(source: Source, figures: Sequence[Figure], group: Group, *, caption: 
     heads = [
         Column("", numeric=False),
         Column("hardware", numeric=False),
-        *(Column(title, group="published") for title in columns),
-        *(Column(title, group="here") for title in (*here, "95 % interval")),
-        *(Column(title, group="here", numeric=False) for title in told_engine),
+        *(Column(f"published: {title}") for title in columns),
+        *(Column(f"here: {title}") for title in (*here, "95 % interval")),
+        *(Column(f"here: {title}", numeric=False) for title in told_engine),
     ]
     remarks = [f"{f.name}, {f.hardware}: {f.remark}." for f in figures if f.remark]
     return Captioned(caption=caption, table=Table(heads, rows), remarks=distinct(remarks))

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from ptb_lm import cli, streams
+from ptb_lm import cli
 from ptb_lm.bench import report_settings
 from ptb_lm.bench.disturbance import DISTURBED
 from ptb_lm.bench.findings import Group, Summary, distinct
@@ -13,7 +13,6 @@ from ptb_lm.bench.report_settings import ReportSettings
 from ptb_lm.bench.reporting import (
     details,
     formats,
-    how_to_read,
     learning_curves,
     names,
     page,
@@ -22,7 +21,7 @@ from ptb_lm.bench.reporting import (
 )
 from ptb_lm.bench.reporting.document import Captioned, Document, Section
 from ptb_lm.bench.reporting.plots import MISSING
-from ptb_lm.bench.reporting.tables import Column, Table, markdown_text, to_markdown
+from ptb_lm.bench.reporting.tables import Column, Table
 from ptb_lm.bench.rows import Row
 from ptb_lm.bench.summary import summarise
 from ptb_lm.bench.variants import original
@@ -68,9 +67,7 @@ def write_report(
     document = build(summary, runs=chosen.runs)
     if chosen != before:
         report_settings.write(out, chosen)
-    # Nothing in it steers a terminal on which it is looked at.
-    lines = map(streams.visible, to_text(document).split("\n"))
-    atomic_write(out / MARKDOWN, "\n".join(lines))
+    atomic_write(out / MARKDOWN, page.to_markdown(document))
     cli.say(f"wrote {out / MARKDOWN}")
     try:
         html = page.to_html(document)
@@ -106,11 +103,8 @@ def build(summary: Summary, *, runs: Sequence[Path] = ()) -> Document:
             *(f"{group.name}: {warning}" for group in summary.groups for warning in group.warnings),
             *(f"{group.name}: {doubt}" for group in summary.groups for doubt in _doubts(group)),
         ],
-        sections=[
-            *parts,
-            _machine(summary),
-            Section(title="How to read this", paragraphs=how_to_read.PARAGRAPHS),
-        ],
+        sections=[*parts, _machine(summary)],
+        explanation="how_to_read.md",
     )
 
 
@@ -162,11 +156,6 @@ def _quota(blocks: Sequence[Row]) -> Iterator[str]:
                 f"the container has a quota of {quota:g} cores, and {threads} threads share it: the system "
                 f"stops them for a part of the time. OMP_NUM_THREADS={max(1, int(quota))} is steadier."
             )
-
-
-def to_text(document: Document) -> str:
-    """Write a report in Markdown."""
-    return "\n".join(_markdown(document))
 
 
 def _subtitle(summary: Summary) -> str:
@@ -224,34 +213,3 @@ def _machine(summary: Summary) -> Section:
         facts.append(["measured", " to ".join(distinct(summary.times))])
     columns = [Column("", numeric=False), Column("", numeric=False)]
     return Section(title="The machine", tables=[Captioned(table=Table(columns, facts))] if facts else [])
-
-
-def _markdown(document: Document) -> Iterator[str]:
-    yield f"# {markdown_text(document.title)}\n"
-    if document.subtitle:
-        yield f"{markdown_text(document.subtitle)}\n"
-    yield from _list(document.lead)
-    for warning in document.warnings:
-        yield f"**Warning:** {markdown_text(warning)}\n"
-    for section in document.sections:
-        yield f"## {markdown_text(section.title)}\n"
-        yield from (f"{markdown_text(paragraph)}\n" for paragraph in section.paragraphs)
-        yield from _captioned(section.tables)
-        if section.published:
-            yield "### Published figures\n"
-            yield from _captioned(section.published)
-        yield from _captioned(section.details)
-
-
-def _captioned(tables: Sequence[Captioned]) -> Iterator[str]:
-    for captioned in tables:
-        if captioned.caption:
-            yield f"{markdown_text(captioned.caption)}\n"
-        if captioned.table:
-            yield to_markdown(captioned.table)
-        yield from _list(captioned.remarks)
-
-
-def _list(items: Sequence[str]) -> Iterator[str]:
-    if items:
-        yield "".join(f"- {markdown_text(item)}\n" for item in items)

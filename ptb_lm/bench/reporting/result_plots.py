@@ -18,11 +18,11 @@ def plots(group: Group, *, with_pass: bool) -> Iterator[Bars]:
     ratios = [bar for result in group.results if (bar := _speed_up(result))]
     if len(ratios) > 1:
         title = f"Speed-up over {group.label(group.baseline)}{of}"
-        yield Bars(title=title, bars=_longest_first(ratios), origin=1)
+        yield Bars(title=title, bars=ratios, origin=1)
     fractions = [bar for result in group.results if (bar := _fraction(result))]
     if fractions:
         title = f"Fraction of the GEMM rate{of}"
-        yield Bars(title=title, bars=_longest_first(fractions), origin=0, percent=True)
+        yield Bars(title=title, bars=fractions, origin=0, percent=True)
 
 
 def _speed_up(result: Result) -> Bar | None:
@@ -52,7 +52,3 @@ def _fraction(result: Result) -> Bar | None:
         high=high if spread else None,
         text=formats.of_limit(fraction.median),
     )
-
-
-def _longest_first(bars: list[Bar]) -> list[Bar]:
-    return sorted(bars, key=lambda bar: -bar.value)

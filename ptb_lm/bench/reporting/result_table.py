@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from ptb_lm.bench.findings import Group, Result, distinct, paired
 from ptb_lm.bench.reporting.formats import NOTHING, compared, of_limit, percent, significant
-from ptb_lm.bench.reporting.tables import Across, Cell, Column, Name, Table
+from ptb_lm.bench.reporting.tables import Cell, Column, Name, Table
 
 
 @dataclass(frozen=True)
@@ -113,13 +113,15 @@ def table(groups: Sequence[Group]) -> Table | None:
         return None
     columns = [Column("", numeric=False)]
     for group in groups:
-        name = group.pass_name if len(groups) > 1 else ""
-        columns += [Column(each.heading(group), group=name) for each in shown]
+        of = f"{group.pass_name}: " if len(groups) > 1 else ""
+        columns += [Column(f"{of}{each.heading(group)}") for each in shown]
     rows = []
     for variant in ordered:
         label = next(each.label for group in groups if (each := group.result(variant)))
-        cells = [_cells(group.result(variant), group, shown) for group in groups]
-        rows.append([Name(label, variant), *_joined(cells)])
+        passes = [_cells(group.result(variant), group, shown) for group in groups]
+        if all(cells == passes[0] and cells[-1] == "" for cells in passes):
+            passes[1:] = [[""] * len(shown) for _ in passes[1:]]  # the same reason is said once
+        rows.append([Name(label, variant), *(cell for cells in passes for cell in cells)])
     return Table(columns, rows)
 
 
@@ -127,7 +129,7 @@ def pairs(group: Group) -> Table:
     """Return the table of all pairs: how many times as fast as a column's variant a row's is."""
     measured = group.measured
     columns = [Column(result.variant) for result in measured[1:]]
-    rows = [
+    rows: list[list[Cell]] = [
         [
             Name(result.label, result.variant),
             *("" if other in measured[:place] else compared(paired(result, other)) for other in measured[1:]),
@@ -158,16 +160,7 @@ def _unavailable(groups: Sequence[Group]) -> dict[str, str]:
 
 
 def _cells(result: Result | None, group: Group, shown: Sequence[ResultColumn]) -> list[Cell]:
-    if result is None:
-        return [Across("not part of this pass", len(shown))]
-    if not result.blocks:
-        return [Across(f"{result.status}: {result.reason}", len(shown))]
-    return [each.show(result, group) for each in shown]
-
-
-def _joined(passes: Sequence[list[Cell]]) -> list[Cell]:
-    """Join the passes' cells, into one where all say the same across."""
-    texts = {cell.text if isinstance(cell, Across) else None for cells in passes for cell in cells}
-    if len(texts) == 1 and (text := texts.pop()) is not None:
-        return [Across(text, sum(c.columns for cells in passes for c in cells if isinstance(c, Across)))]
-    return [cell for cells in passes for cell in cells]
+    if result is not None and result.blocks:
+        return [each.show(result, group) for each in shown]
+    why = f"{result.status}: {result.reason}" if result else "not part of this pass"
+    return [why, *[""] * (len(shown) - 1)]
