@@ -12,6 +12,7 @@ from ptb_lm.bench import __main__ as bench
 from ptb_lm.bench import report_settings
 from ptb_lm.bench.report_settings import ReportSettings
 from ptb_lm.bench.reporting.compare import compare
+from ptb_lm.bench.reporting.page import to_markdown
 from ptb_lm.errors import UserError
 
 SPEEDS = {"torch/basic": 1.0, "torch/block": 0.7, "torch/cudnn": 2.0}
@@ -39,9 +40,9 @@ def test_a_baseline_is_given_once(folder: Path) -> None:
 def test_a_comparison_is_by_the_baseline_that_was_chosen(folder: Path, tmp_path: Path) -> None:
     other = write(tmp_path / "other", rounds(SPEEDS, seed=1))
     report(folder, "--baseline", "torch/cudnn")
-    assert "the baseline is torch/cudnn in A and torch/basic in B" in compare(folder, other)
+    assert "the baseline is torch/cudnn in A and torch/basic in B" in to_markdown(compare(folder, other))
     report(other, "--baseline", "torch/cudnn")
-    assert "| A: × torch/cudnn | B: × torch/cudnn |" in compare(folder, other)
+    assert "| A: × torch/cudnn | B: × torch/cudnn |" in to_markdown(compare(folder, other))
 
 
 def test_a_refused_baseline_is_not_kept(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -91,4 +91,5 @@ def test_intervals_of_rounds_alone_are_said_so(tmp_path: Path) -> None:
 
 
 def test_a_pass_without_figures_says_so(tmp_path: Path) -> None:
-    assert "small, train: nothing was measured" in chart(tmp_path, [unmeasured("failed", "bad luck")])
+    lines = chart(tmp_path, [unmeasured("failed", "bad luck"), unmeasured("failed", "bad luck", variant="b")])
+    assert lines[-2:] == ["small, train: nothing was measured", "failed: torch/basic and b: bad luck"]

@@ -7,7 +7,7 @@ from pathlib import Path
 from ptb_lm.bench import intervals
 from ptb_lm.bench.findings import Group, Result, Summary, distinct
 from ptb_lm.bench.intervals import LogMean
-from ptb_lm.bench.reporting import formats, names, page
+from ptb_lm.bench.reporting import formats, names
 from ptb_lm.bench.reporting.document import Captioned, Document, Section
 from ptb_lm.bench.reporting.formats import NOTHING
 from ptb_lm.bench.reporting.tables import Cell, Column, Name, Table
@@ -68,8 +68,8 @@ class _Pair:
         return self.agrees is not None and any(ratio and ratio.unit == "round" for ratio in ratios)
 
 
-def compare(a: Path, b: Path) -> str:
-    """Compare two benchmarks' folders; return Markdown whose first line is the verdict.
+def compare(a: Path, b: Path) -> Document:
+    """Compare two benchmarks' folders; return a document whose title is the verdict.
 
     Raises:
         UserError: One of them cannot be read (summary.summarise), or they have no workload in common.
@@ -104,14 +104,12 @@ def compare(a: Path, b: Path) -> str:
     sections.append(
         Section(title="How to read this", paragraphs=[*_CAVEATS, *([_BY_ROUNDS] if by_rounds else [])])
     )
-    return page.to_markdown(
-        Document(
-            title=_verdict(pairs),
-            subtitle=names.title([first for first, _ in common]),
-            lead=[f"A is {_about(a, one)}", f"B is {_about(b, two)}"],
-            warnings=[f"in one of the two this was not measured to the end: {broken_off}"] * bool(broken_off),
-            sections=sections,
-        )
+    return Document(
+        title=_verdict(pairs),
+        subtitle=names.title([first for first, _ in common]),
+        lead=[f"A is {_about(a, one)}", f"B is {_about(b, two)}"],
+        warnings=[f"in one of the two this was not measured to the end: {broken_off}"] * bool(broken_off),
+        sections=sections,
     )
 
 

@@ -1,6 +1,6 @@
 """What was compared, in words: the title of a report, and what each name in its tables stands for."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from ptb_lm.bench.findings import Group, distinct
 from ptb_lm.bench.registries import TITLES, program
@@ -20,19 +20,23 @@ def title(groups: Sequence[Group]) -> str:
     workloads = distinct(group.workload for group in groups if group.measured)
     works = [row.work for result in results for row in result.blocks if row.work]
     devices = distinct(work.device.partition(":")[0] for work in works)
-    precisions = {work.precision for work in works}
+    precisions = _in_order({work.precision for work in works}, _PRECISIONS)
     compared = [program(result.variant) for result in results]
     frameworks = distinct(framework for framework, _ in compared)
     own = [TITLES[name] for name in FRAMEWORKS if name in frameworks]
-    models = {model for framework, model in compared if framework in FRAMEWORKS}
-    programs = [name for name in MODELS if name in models]
+    programs = _in_order({model for framework, model in compared if framework in FRAMEWORKS}, MODELS)
     programs += distinct(TITLES.get(name, name) for name in frameworks if name not in FRAMEWORKS)
     where = [
         f"{listed(workloads)} on {listed([_DEVICES.get(each, each) for each in devices])}",
         *([listed(own)] if own not in ([], ["torch"]) else []),
-        listed([name for each, name in _PRECISIONS.items() if each in precisions]),
+        listed([_PRECISIONS.get(each, each) for each in precisions]),
     ]
     return f"{', '.join(where)}: {listed(programs)}"
+
+
+def _in_order(names: set[str], known: Iterable[str]) -> list[str]:
+    """Return names in the order of those that are known, others last."""
+    return [*(name for name in known if name in names), *sorted(names - {*known})]
 
 
 def legend(group: Group) -> Iterator[str]:

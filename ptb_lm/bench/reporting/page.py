@@ -16,7 +16,7 @@ from ptb_lm import streams
 from ptb_lm.bench.reporting import plots, tables
 from ptb_lm.bench.reporting.document import Document, Plot
 
-_LONGEST_LINE = 24  # characters of a cell that is not broken: a figure with its interval
+_LONGEST_LINE = 20  # characters of a cell that is not broken: a figure with its interval
 
 _TEMPLATES = jinja2.Environment(
     loader=jinja2.PackageLoader(__package__),

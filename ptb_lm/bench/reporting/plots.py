@@ -5,7 +5,6 @@ A plot is as wide as a telephone's screen. How it looks is in templates/*.mplsty
 
 import base64
 import io
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,8 +35,7 @@ def data_uri(plot: Plot, *, scheme: str) -> str:
     Raises:
         UserError: matplotlib is not installed.
     """
-    styles = ["light"] if scheme == "light" else ["light", scheme]
-    drawn = _drawn(plot, styles, format="svg", metadata=_NO_METADATA, transparent=True)
+    drawn = _drawn(plot, scheme, format="svg", metadata=_NO_METADATA, transparent=True)
     return f"data:image/svg+xml;base64,{base64.b64encode(drawn).decode()}"
 
 
@@ -52,19 +50,22 @@ def picture(plot: Plot, *, kind: str) -> bytes:
         UserError: matplotlib is not installed.
     """
     saved: dict[str, Any] = {"metadata": _NO_METADATA} if kind == "svg" else {"dpi": 200}
-    return _drawn(plot, ["light"], size=1.3, with_title=True, format=kind, **saved)
+    return _drawn(plot, "light", size=1.3, with_title=True, format=kind, **saved)
 
 
-def _drawn(
-    plot: Plot, styles: Sequence[str], *, size: float = 1.0, with_title: bool = False, **saved: Any
-) -> bytes:
-    """Draw a plot by style sheets; `saved` is of matplotlib's savefig."""
+def style_sheets(scheme: str) -> list[Path]:
+    """Return matplotlib's style sheets for a paper, "light" or "dark"."""
+    return [_STYLES / f"{each}.mplstyle" for each in dict.fromkeys(("light", scheme))]
+
+
+def _drawn(plot: Plot, scheme: str, *, size: float = 1.0, with_title: bool = False, **saved: Any) -> bytes:
+    """Draw a plot as a file; `saved` is of matplotlib's savefig."""
     try:
         from matplotlib import style
         from matplotlib.figure import Figure
     except ModuleNotFoundError:
         raise UserError(f"there are no plots; {MISSING}") from None
-    with style.context([_STYLES / f"{each}.mplstyle" for each in styles]):
+    with style.context(style_sheets(scheme)):
         figure = Figure(figsize=(size * _WIDTH, size * _height(plot)))
         axes = _draw(figure, plot)
         if with_title:

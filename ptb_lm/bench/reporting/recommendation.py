@@ -97,12 +97,12 @@ def _of_one(group: Group) -> Iterator[str]:
         whom = f"{than}; the nearest is {nearest}" if len(slower) > 1 else nearest
         yield f"It is at least {percent(slower[nearest])} faster than {whom}."
     near = [
-        f"{each.label} (at most {percent(max(ratio.interval[1], 1 / ratio.interval[0]) - 1)})"
+        f"{each.label} (at most {percent(max(ratio.interval[1], 1 / ratio.interval[0]) - 1)} apart)"
         for each, ratio in undecided
         if ratio and ratio.interval
     ]
     if near:
-        yield f"No difference shows from {listed(near)}."
+        yield f"It is not shown to be faster than {listed(near)}."
     unknown = [each.label for each, ratio in undecided if not ratio or not ratio.interval]
     if unknown:
         yield f"There are too few rounds to compare it with {listed(unknown)}."

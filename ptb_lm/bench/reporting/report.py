@@ -11,7 +11,6 @@ from ptb_lm.bench.intervals import spread
 from ptb_lm.bench.provenance import PACKAGES
 from ptb_lm.bench.report_settings import ReportSettings
 from ptb_lm.bench.reporting import (
-    details,
     formats,
     learning_curves,
     names,
@@ -119,7 +118,7 @@ def _doubts(group: Group) -> Iterator[str]:
             "blocks, in all tries of these blocks. A busy process may hold up a step of several threads many "
             "times over."
         )
-    for on, rates in details.gemm_rates(group).items():
+    for on, rates in sections.gemm_rates(group).items():
         found = spread(rates)
         if found.low < _UNSTEADY * found.high:
             yield (
@@ -149,7 +148,7 @@ def _quota(blocks: Sequence[Row]) -> Iterator[str]:
     """Say that a container gave fewer cores than there were threads."""
     for quota in distinct(row.environment.get("cpu_quota") for row in blocks):
         threads = max(
-            details.threads(row) or 0 for row in blocks if row.environment.get("cpu_quota") == quota
+            sections.threads(row) or 0 for row in blocks if row.environment.get("cpu_quota") == quota
         )
         if quota is not None and quota < threads:
             yield (

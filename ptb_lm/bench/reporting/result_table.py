@@ -1,24 +1,34 @@
-"""The table of a workload: a row a variant, its passes side by side, in the columns of its suite.
+"""The tables of a workload: its passes side by side in the columns of its suite, every pair, and the details.
 
-The columns are those of the published tables that a suite makes again.
-
-What nobody can measure here has no row: below the table a line says which variants, and why.
+The columns are those of the published tables that a suite makes again. What nobody can measure here has no
+row: below the table a line says which variants, and why.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from ptb_lm.bench.findings import Group, Result, distinct, paired
-from ptb_lm.bench.reporting.formats import NOTHING, compared, of_limit, percent, significant
+from ptb_lm.bench.intervals import Ratio, Spread
+from ptb_lm.bench.reporting.formats import NOTHING, compared, of_limit, percent, significant, size
 from ptb_lm.bench.reporting.tables import Cell, Column, Name, Table
 
 
 @dataclass(frozen=True)
 class ResultColumn:
-    """A column: its title, which may name {unit}, {baseline} and {fastest}, and what it shows of a result."""
+    """A column of measured results.
+
+    Attributes:
+        title: Its heading, which may name {unit}, {baseline} and {fastest}.
+        value: What is known of a result, None for nothing; or the name of an attribute of Result.
+        text: That value, for people.
+        numeric: Whether it is set flush right.
+    """
 
     title: str
-    show: Callable[[Result, Group], str]
+    value: Callable[[Result, Group], Any] | str
+    text: Callable[[Any], str] = str
+    numeric: bool = True
 
     def heading(self, group: Group) -> str:
         """Return the title for a group."""
@@ -28,68 +38,61 @@ class ResultColumn:
             fastest=group.fastest.label if group.fastest else "the fastest",
         )
 
-
-def _seconds(result: Result, _: Group) -> str:
-    return significant(result.seconds.median, 4) if result.seconds else NOTHING
-
-
-def _milliseconds(result: Result, _: Group) -> str:
-    return significant(result.seconds.median * 1e3) if result.seconds else NOTHING
+    def cell(self, result: Result, group: Group) -> str:
+        """Return what it shows of a result."""
+        known = getattr(result, self.value) if isinstance(self.value, str) else self.value(result, group)
+        return NOTHING if known is None else self.text(known)
 
 
-def _elapsed(result: Result, _: Group) -> str:
-    seconds, steps = result.elapsed
-    return f"{significant(seconds)} / {steps}" if steps else NOTHING
+def _mean_and_deviation(seconds: Spread) -> str:
+    mean = significant(seconds.mean * 1e3)
+    return f"{mean} ± {significant(seconds.deviation * 1e3, 2)}" if seconds.count > 1 else mean
 
 
-def _mean_and_deviation(result: Result, _: Group) -> str:
-    if result.seconds is None:
+def _quartiles(seconds: Spread) -> str:
+    if seconds.count < 2:
         return NOTHING
-    mean, deviation = result.seconds.mean * 1e3, result.seconds.deviation * 1e3
-    return (
-        f"{significant(mean)} ± {significant(deviation, 2)}"
-        if result.seconds.count > 1
-        else significant(mean)
-    )
+    return f"{significant(seconds.low * 1e3)}–{significant(seconds.high * 1e3)}"
 
 
-def _rate(result: Result, _: Group) -> str:
-    return significant(result.rate.median, 4) if result.rate else NOTHING
+def _rounds(result: Result, _: Group) -> str:
+    again = len(result.blocks) - result.rounds
+    return f"{result.rounds} of {result.planned_rounds or result.rounds}{f', {again} again' if again else ''}"
 
 
-def _speed_up(result: Result, _: Group) -> str:
-    return compared(result.ratio)
+def _units(ratio: Ratio) -> str:
+    if ratio.error is None:
+        return NOTHING
+    return f"{ratio.units} {'processes' if ratio.unit == 'process' else 'rounds'}"
 
 
-def _to_fastest(result: Result, group: Group) -> str:
-    return compared(paired(result, group.fastest)) if group.fastest else NOTHING
+def _recorded(title: str, facts: str, key: str, text: Callable[[float], str]) -> ResultColumn:
+    return ResultColumn(title, lambda result, _: result.recorded(facts, key, max), text)
 
 
-def _gemm_fraction(result: Result, _: Group) -> str:
-    return of_limit(result.gemm_fraction.median) if result.gemm_fraction else NOTHING
-
-
-def _roofline_fraction(result: Result, _: Group) -> str:
-    return percent(result.roofline_fraction.median) if result.roofline_fraction else NOTHING
-
-
-_RATE = ResultColumn("{unit} a second", _rate)
-_TIME = ResultColumn("ms a step", _milliseconds)
-_SPEED_UP = ResultColumn("× {baseline} (95 % interval)", _speed_up)
-_TO_FASTEST = ResultColumn("× the fastest, {fastest} (95 % interval)", _to_fastest)
-_GEMM = ResultColumn("of GEMM rate", _gemm_fraction)
-_ROOFLINE = ResultColumn("of roofline", _roofline_fraction)
+_RATE = ResultColumn("{unit} a second", "rate", lambda rate: significant(rate.median, 4))
+_TIME = ResultColumn("ms a step", "seconds", lambda seconds: significant(seconds.median * 1e3))
+_SPEED_UP = ResultColumn("× {baseline} (95 % interval)", "ratio", compared)
+_TO_FASTEST = ResultColumn(
+    "× the fastest, {fastest} (95 % interval)",
+    lambda result, group: paired(result, group.fastest) if group.fastest else None,
+    compared,
+)
+_GEMM = ResultColumn("of GEMM rate", "gemm_fraction", lambda known: of_limit(known.median))
+_ROOFLINE = ResultColumn("of roofline", "roofline_fraction", lambda known: percent(known.median))
 
 COLUMNS: Mapping[str, tuple[ResultColumn, ...]] = {
     "peak": (_RATE, _SPEED_UP, _TO_FASTEST, _TIME, _GEMM, _ROOFLINE),
     "stacked-lm": (
-        ResultColumn("wall time a batch (s)", _seconds),
-        ResultColumn("elapsed (s / batches)", _elapsed),
+        ResultColumn("wall time a batch (s)", "seconds", lambda seconds: significant(seconds.median, 4)),
+        ResultColumn(
+            "elapsed (s / batches)", "elapsed", lambda elapsed: f"{significant(elapsed[0])} / {elapsed[1]}"
+        ),
         _RATE,
         _SPEED_UP,
     ),
     "acoustic": (
-        ResultColumn("ms a batch, mean ± sd of rounds", _mean_and_deviation),
+        ResultColumn("ms a batch, mean ± sd of rounds", "seconds", _mean_and_deviation),
         _SPEED_UP,
         _TO_FASTEST,
         _RATE,
@@ -97,6 +100,22 @@ COLUMNS: Mapping[str, tuple[ResultColumn, ...]] = {
     ),
 }
 DEFAULT = (_RATE, _SPEED_UP, _TO_FASTEST, _TIME, _GEMM)
+# How each result came about.
+DETAILS = (
+    ResultColumn("rounds", _rounds),
+    ResultColumn("processes", "processes"),
+    ResultColumn("interval from", "ratio", _units),
+    ResultColumn("ms a step, quartiles", "seconds", _quartiles),
+    _GEMM,
+    _ROOFLINE,
+    _recorded("build (s)", "startup", "build_seconds", significant),
+    _recorded("warm-up (s)", "startup", "warm_up_seconds", significant),
+    _recorded("host memory", "peak_memory", "host_bytes", size),
+    _recorded("device memory", "peak_memory", "device_bytes", size),
+    _recorded("error of loss", "parity", "loss_error", "{:.0e}".format),
+    _recorded("error of gradient", "parity", "gradient_error", "{:.0e}".format),
+    ResultColumn("engine", lambda result, _: result.engine or None, numeric=False),
+)
 
 
 def table(groups: Sequence[Group]) -> Table | None:
@@ -122,6 +141,15 @@ def table(groups: Sequence[Group]) -> Table | None:
         if all(cells == passes[0] and cells[-1] == "" for cells in passes):
             passes[1:] = [[""] * len(shown) for _ in passes[1:]]  # the same reason is said once
         rows.append([Name(label, variant), *(cell for cells in passes for cell in cells)])
+    return Table(columns, rows)
+
+
+def details(group: Group) -> Table:
+    """Return the table of how a group was measured."""
+    columns = [Column("", numeric=False), *(Column(each.title, each.numeric) for each in DETAILS)]
+    rows = [
+        [Name(result.label, result.variant), *_cells(result, group, DETAILS)] for result in group.measured
+    ]
     return Table(columns, rows)
 
 
@@ -161,6 +189,6 @@ def _unavailable(groups: Sequence[Group]) -> dict[str, str]:
 
 def _cells(result: Result | None, group: Group, shown: Sequence[ResultColumn]) -> list[Cell]:
     if result is not None and result.blocks:
-        return [each.show(result, group) for each in shown]
+        return [each.cell(result, group) for each in shown]
     why = f"{result.status}: {result.reason}" if result else "not part of this pass"
     return [why, *[""] * (len(shown) - 1)]

@@ -4,11 +4,15 @@ import math
 import textwrap
 from collections.abc import Iterator, Sequence
 
-from ptb_lm.bench.findings import Group, Summary, paired
+from ptb_lm.bench.findings import Group, Summary, distinct, paired
 from ptb_lm.bench.intervals import Ratio
 from ptb_lm.bench.reporting import formats, names
 
 _SHORTEST_BAR = 6
+_HOW_TO_READ = (
+    "× is how many times as fast as the baseline, the fastest, or the next below, with its 95 % interval. "
+    f"{formats.SAME}: the interval holds 1, so that no difference shows."
+)
 _OF_ROUNDS = "Of fewer than three processes: some intervals lack what differs between processes."
 
 
@@ -21,10 +25,14 @@ def chart(summary: Summary, *, width: int, encoding: str | None) -> str:
         encoding: The terminal's; without a character for a bar it is drawn with number signs.
     """
     block = _block(encoding)
-    lines = [*_wrapped(names.title(summary.groups), width)]
+    lines = [*_wrapped(names.title(summary.groups), width), *_wrapped(_HOW_TO_READ, width)]
     explained: set[str] = set()
     for group in summary.groups:
         lines += ["", *_table(group, width, block)]
+        missing = [result for result in group.results if not result.blocks]
+        for status, reason in distinct((result.status, result.reason) for result in missing):
+            labels = [each.label for each in missing if (each.status, each.reason) == (status, reason)]
+            lines += _wrapped(f"{status}: {formats.listed(labels)}: {reason}", width, indent=2)
         for each in names.legend(group):
             if each not in explained:
                 lines += _wrapped(each, width, indent=2)
@@ -58,11 +66,9 @@ def _table(group: Group, width: int, block: str) -> Iterator[str]:
         )
         for result, following in zip(measured, [*measured[1:], None], strict=True)
     ]
-    to = f"the baseline ({group.label(group.baseline)})"
-    to += f", the fastest ({fastest.label}) " if fastest else " "
     yield from _wrapped(
-        f"{group.name}, fastest first. × is how many times as fast as {to}or the next below, with its 95 % "
-        f"interval. {formats.SAME}: the interval holds 1, so that no difference shows.",
+        f"{group.name}: the baseline is {group.label(group.baseline)}"
+        f"{f', the fastest is {fastest.label}' if fastest else ''}",
         width,
     )
     heads = (f"{group.work.unit}/s", "× baseline ", "× fastest ", "× next ")
