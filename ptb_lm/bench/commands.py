@@ -12,7 +12,7 @@ from typing import Any
 from ptb_lm import cli, files
 from ptb_lm.bench import gate, provenance, row_archive, rows, runner, selection, user_variants, variants
 from ptb_lm.bench.machine import Machine
-from ptb_lm.bench.reporting import compare, report, terminal
+from ptb_lm.bench.reporting import compare, page, report, terminal
 from ptb_lm.bench.row_log import Record
 from ptb_lm.bench.suites import SUITES
 from ptb_lm.bench.workloads import Workload
@@ -120,7 +120,7 @@ def _unpacked(archive: Path) -> Path:
 
 
 def _compare(arguments: argparse.Namespace) -> int:
-    cli.say(compare.compare(arguments.a, arguments.b))
+    cli.say(page.to_markdown(compare.compare(arguments.a, arguments.b)))
     return 0
 
 

@@ -4,6 +4,7 @@ import math
 
 import pytest
 
+from ptb_lm.bench.intervals import LogMean
 from ptb_lm.bench.reporting import formats
 
 
@@ -22,3 +23,17 @@ from ptb_lm.bench.reporting import formats
 )
 def test_an_end_of_an_interval_is_on_the_right_side_of_1(value: float, shown: str) -> None:
     assert formats.end(value) == shown
+
+
+@pytest.mark.parametrize(
+    ("mean", "error", "shown"),
+    [
+        (0.1, 0.1, "1.11 (0.84–1.46)~"),
+        (0.1, 0.01, "1.11 (1.07–1.14)"),
+        (0.1, None, "1.11"),
+        (-1, 0.1, "0.37 (0.28–0.49)"),
+    ],
+)
+def test_what_does_not_differ_is_marked(mean: float, error: float | None, shown: str) -> None:
+    assert formats.compared(LogMean(mean=mean, error=error, freedom=4)) == shown
+    assert formats.compared(None) == formats.NOTHING
