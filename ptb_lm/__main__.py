@@ -1,6 +1,7 @@
 """Run a command, or list all of them: ptb-lm COMMAND, which is python -m ptb_lm COMMAND."""
 
 import importlib
+import keyword
 import sys
 from collections.abc import Sequence
 
@@ -17,10 +18,10 @@ COMMANDS = {
     "predict": "print the most likely next words",
     "neighbours": "print or draw words with similar embeddings",
     "export": "write a trained model for ONNX, TorchScript or torch.export",
+    "import": "make a run of a model trained elsewhere",
     "play": "try a trained run in a browser",
     "compare": "compare the settings and results of runs",
     "bench": "measure how fast each LSTM implementation is on this machine",
-    "results": "make tables, curves and records from trained runs",
     "download": "download Penn Treebank and verify it",
 }
 OPTIONS = {"--help": "show this list; after a command: show its flags", "--version": "show the version"}
@@ -34,8 +35,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     return cli.run(PROG, lambda: _answer(given))
 
 
-def _run(name: str, arguments: list[str]) -> int:
-    """Run a command as python -m ptb_lm.NAME does."""
+def module_name(command: str) -> str:
+    """Return the name of a command's module or folder, which cannot be a keyword of Python."""
+    return f"{command}_run" if keyword.iskeyword(command) else command
+
+
+def _run(command: str, arguments: list[str]) -> int:
+    """Run a command as python -m ptb_lm.COMMAND does."""
+    name = module_name(command)
     module = importlib.import_module(f"{__package__}.{name}")
     if hasattr(module, "__path__"):  # a folder
         module = importlib.import_module(f"{__package__}.{name}.__main__")

@@ -6,6 +6,7 @@ import functools
 import math
 import shlex
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -18,6 +19,7 @@ from ptb_lm.inference.adaptation import flags as adaptation_flags
 from ptb_lm.model import backend, frameworks
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
+from ptb_lm.training import text_flags
 from ptb_lm.training.run_config import RunConfig
 
 # What brings in NumPy or torch is imported when the flags are known to be right: it takes longer than --help
@@ -59,6 +61,7 @@ def _parser() -> cli.Parser:
         help="a text file, or - for standard input. It is scored as one stream after an <eos>; each line "
         "follows all lines before it (python -m ptb_lm.score scores each line independently)",
     )
+    text_flags.add_column(parser)
     parser.add_argument("--data", help="where the run's data are now (default: where they were in training)")
     parser.add_argument("--model", choices=frameworks.MODELS, help="score with another LSTM implementation")
     parser.add_argument(
@@ -203,18 +206,24 @@ def _scored(
     from ptb_lm.data import text, text_file
     from ptb_lm.training import run_data
 
+    if arguments.text is None and arguments.text_column is not None:
+        run = dataclasses.replace(run, text_column=arguments.text_column)
     loaded = _data(run, vocabulary, arguments.data) if data or arguments.text is None else None
     if arguments.text is None:
         assert loaded is not None
         return _Scored(loaded.splits[arguments.split], arguments.split, arguments.split, "", loaded)
-    ids, is_unknown = text.encode_and_mark(
-        text_file.Part(arguments.text, treatment=run_data.treatment(run)), vocabulary
-    )
+    marks = Counter[str]()
+    treatment = run_data.treatment(run)
+    part = text_file.Part(arguments.text, treatment=treatment, column=arguments.text_column, marks=marks)
+    ids, is_unknown = text.encode_and_mark(part, vocabulary)
     # What stands before the first word of a text, which is then scored too.
     ids = np.concatenate([[vocabulary.ids[EOS]], ids]).astype(np.int32)
     name = text_file.shown(arguments.text)
-    note = f"the text is one stream after {EOS}{_missed(int(is_unknown.sum()))}"
-    return _Scored(ids, "test", name, note, loaded, is_unknown)
+    notes = [
+        f"the text is one stream after {EOS}{_missed(int(is_unknown.sum()))}",
+        text_file.described(marks),
+    ]
+    return _Scored(ids, "test", name, "\n".join(filter(None, notes)), loaded, is_unknown)
 
 
 def _data(run: RunConfig, vocabulary: Vocabulary, named: str | None) -> "Corpus":

@@ -11,6 +11,7 @@ from ptb_lm import cli
 from ptb_lm.data import text_file
 from ptb_lm.errors import LineError, UserError
 from ptb_lm.inference import command
+from ptb_lm.training import text_flags
 
 PROG = "python -m ptb_lm.score"
 # How the sentences were read, with --carry-state or without.
@@ -36,6 +37,7 @@ def _parser() -> cli.Parser:
     command.add_run(parser)
     add = parser.add_argument
     add("file", type=Path, nargs="?", default=Path("-"), metavar="FILE", help="default: - (standard input)")
+    text_flags.add_column(parser)
     add("--format", choices=("tsv", "jsonl"), default="tsv", help="default: tsv, with a header line")
     add("--per-word", action="store_true", help="print each word's log-probability, and if it is unknown")
     add("--bits", action="store_true", help="print bits instead of nats; --lm-weight then weights bits")
@@ -93,7 +95,7 @@ def _written(arguments: argparse.Namespace, weights: Mapping[str, float]) -> lis
     from ptb_lm.inference import batches, n_best, score_table
     from ptb_lm.inference.sentences import Unit
 
-    model, lines = command.load(arguments), text_file.lines(arguments.file)
+    model, lines = command.load(arguments), text_file.lines(arguments.file, arguments.text_column)
     unit: Unit = "bits" if arguments.bits else "nats"
     as_json = arguments.format == "jsonl"
     if arguments.n_best:

@@ -18,7 +18,7 @@ PROG = cli.TRAIN
 OF_THE_MODEL = ("num_layers", "hidden_size", "embedding_size", "tie_weights")
 # Most runs need none of these: --help names them, --help-all says what they are.
 SELDOM_GIVEN = (
-    *("lowercase", "numbers", "min_count", "valid_fraction", "test_fraction"),
+    *("text_column", "lowercase", "numbers", "min_count", "valid_fraction", "test_fraction"),
     *("embedding_size", "num_steps", "decay_after", "lr_decay", "max_grad_norm", "init_scale"),
     *("variational", "embedding_keep_prob", "recurrent_keep_prob", "average_epochs"),
     *("batch_size_per_device", "extend_vocabulary", "jobs", "log_interval", "unroll", "reduce_precision"),
@@ -86,7 +86,8 @@ def _described_help() -> str:
 
 def _add_data(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
-        "--data", help="ptb (default), synthetic (preset: demo), a folder of three splits, or a file"
+        "--data",
+        help="ptb (default), synthetic (preset: demo), a folder, a file or hf:NAME",
     )
     text_flags.add_text(group)
 
@@ -119,7 +120,7 @@ def _add_training(group: argparse._ArgumentGroup) -> None:
         "--seed",
         type=cli.whole(0),
         metavar="N",
-        help="random seed of the initial weights and of dropout (default: 1)",
+        help="seed of the initial weights and of dropout (default: 1)",
     )
     seed.add_argument(
         "--seeds",
@@ -139,7 +140,7 @@ def _add_run(group: argparse._ArgumentGroup) -> None:
         "--run-dir",
         type=Path,
         metavar="DIR",
-        help="folder of the run (default: a new folder in checkpoints/)",
+        help="folder of the run (default: a new one in checkpoints/)",
     )
     where.add_argument("--resume", type=Path, metavar="RUN", help="continue exactly where this run stopped")
     group.add_argument("--overwrite", action="store_true", help="replace the run in --run-dir")

@@ -14,7 +14,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from ptb_lm.results.markdown import write_part
+from results.markdown import write_part
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "ptb_lm"
@@ -44,7 +44,6 @@ FLOORS = (
     ("inference",),
     ("bench",),
     ("comparison",),
-    ("results",),
     (COMMANDS,),
 )
 

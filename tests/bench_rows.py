@@ -7,6 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from ptb_lm.bench.reporting.document import Document, Section
+from ptb_lm.bench.reporting.report import build
+from ptb_lm.bench.reporting.tables import Name, Table
+from ptb_lm.bench.summary import summarise
+
 WORK = {
     "parameters": 4_651_600,
     "flops_per_step": 1.1e10,
@@ -106,6 +111,31 @@ def rounds(
                     **changes,
                 }
             )
+
+
+def document(folder: Path, rows: Any, **chosen: Any) -> Document:
+    """Return the report of some rows, before it is written."""
+    return build(summarise(write(folder, rows), **chosen))
+
+
+def section(report: Document, title: str) -> Section:
+    """Return the part of a report with some title."""
+    (found,) = (each for each in report.sections if each.title == title)
+    return found
+
+
+def cells(table: Table | None) -> dict[str, dict[str, str]]:
+    """Return the cells of each row by their columns' titles; rows by their variants, in order."""
+    assert table is not None
+    titles = [column.title for column in table.columns[1:]]
+    named = {row[0].code if isinstance(row[0], Name) else row[0]: row[1:] for row in table.rows}
+    assert len(named) == len(table.rows)
+    return {name: dict(zip(titles, map(str, row), strict=True)) for name, row in named.items()}
+
+
+def results(report: Document, title: str = "small") -> dict[str, dict[str, str]]:
+    """Return the cells of a workload's first table."""
+    return cells(section(report, title).tables[0].table)
 
 
 def write(folder: Path, rows: Any, *, end: str = "") -> Path:

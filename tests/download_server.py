@@ -1,21 +1,19 @@
 """A server on this machine with a small corpus in the place of Penn Treebank's; it answers in every way."""
 
 import contextlib
-import gzip
+import hashlib
 import io
 import tarfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-from ptb_lm.data.penn_treebank import Fingerprint
-
 FILES = {
     "ptb.train.txt": b" the made up file <unk> \n" * 4000,
     "ptb.valid.txt": b" another one \n" * 70,
     "ptb.test.txt": b" and a third \n" * 90,
 }
-EXPECTED = {name: Fingerprint.of(content) for name, content in FILES.items()}
+EXPECTED = {name: hashlib.sha256(content).hexdigest() for name, content in FILES.items()}
 
 Answer = bytes | Callable[["Handler"], None]
 
@@ -99,12 +97,6 @@ def link(path: str, target: str, kind: bytes) -> tuple[tarfile.TarInfo, bytes]:
     return member, b""
 
 
-def packed_header_of_a_huge_member() -> bytes:
-    member = tarfile.TarInfo("huge")
-    member.size = 2**40
-    return gzip.compress(member.tobuf())
-
-
 # As in the original archive: other folders, and in one a file of the same name, here of the same size too.
 MEMBERS = [
     plain("./simple-examples/README", b"read me"),
@@ -131,15 +123,21 @@ def hang(handler: Handler) -> None:
     handler.server.released.wait()
 
 
-def endless(block: bytes, first: bytes = b"") -> Callable[[Handler], None]:
+def endless(block: bytes) -> Callable[[Handler], None]:
     def answer(handler: Handler) -> None:
         handler.start(None)
-        handler.wfile.write(first)
         with contextlib.suppress(OSError):
             while not handler.server.released.is_set():
                 handler.wfile.write(block)
 
     return answer
+
+
+def drip(handler: Handler) -> None:
+    """Send a byte at a time; each comes in time for the timeout of a silent server."""
+    handler.start(1000)
+    while not handler.server.released.wait(0.01):
+        handler.wfile.write(b"x")
 
 
 def not_http(handler: Handler) -> None:

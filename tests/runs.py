@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from support import random_weights
 
-from ptb_lm import train
+from ptb_lm import cli, train
 
 # Sizes that differ from each other, so that a run of other sizes is told apart by any of them.
 SIZES = ["--hidden-size", "6", "--num-steps", "5", "--batch-size", "4"]
@@ -187,3 +187,20 @@ def disk_with_room_for(size: int) -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+class ParsedError(Exception):
+    """A command line was parsed to its end."""
+
+
+def check_parses(command: ModuleType, given: Sequence[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parse a command line, and do nothing of it."""
+    parse = cli.Parser.parse_args
+
+    def parse_alone(parser: cli.Parser, *given: Any) -> None:
+        parse(parser, *given)
+        raise ParsedError
+
+    monkeypatch.setattr(cli.Parser, "parse_args", parse_alone)
+    with pytest.raises(ParsedError):
+        command.main(given)

@@ -239,16 +239,17 @@ def test_the_page_on_commands_names_each() -> None:
 
 @pytest.mark.parametrize("name", commands.COMMANDS)
 def test_every_command_is_run_by_its_name(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    module = importlib.import_module(f"ptb_lm.{name}")
+    path = f"ptb_lm.{commands.module_name(name)}"
+    module = importlib.import_module(path)
     if hasattr(module, "__path__"):  # a folder
-        module = importlib.import_module(f"ptb_lm.{name}.__main__")
+        module = importlib.import_module(f"{path}.__main__")
     printed = []
     for main, given in ((module.main, ["--help"]), (commands.main, [name, "--help"])):
         with pytest.raises(SystemExit):
             main(given)
         printed.append(capsys.readouterr())
     assert printed[0] == printed[1]
-    assert printed[0].out.startswith(f"usage: python -m ptb_lm.{name} ")
+    assert printed[0].out.startswith(f"usage: python -m {path} ")
 
 
 @pytest.mark.parametrize(

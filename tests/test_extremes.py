@@ -100,15 +100,15 @@ def test_a_text_without_a_space_is_read_in_linear_time(
     path.write_bytes(b"a b\n" + b"c" * 400_000 + b" d")
     copied = 0
 
-    class Counted(bytes):
+    class Counted(str):
         def __getitem__(self, part: slice) -> "Counted":  # type: ignore[override]
             nonlocal copied
             found = Counted(super().__getitem__(part))
             copied += len(found)
             return found
 
-    blocks = text_file._blocks
-    monkeypatch.setattr(text_file, "_blocks", lambda file: map(Counted, blocks(file)))
+    decoded = text_file._decoded
+    monkeypatch.setattr(text_file, "_decoded", lambda path: map(Counted, decoded(path)))
     vocabulary, ids = text.build_vocabulary(path)
     assert [vocabulary.words[index] for index in ids] == ["a", "b", "<eos>", "c" * 400_000, "d", "<eos>"]
     assert copied < 3 * 400_000

@@ -59,7 +59,8 @@ def stack(framework: str, model: str, device: str, weights: Weights, *, bidirect
 
 def torch_stack(model: str, device: str, weights: Weights, *, bidirectional: bool) -> Run:
     from ptb_lm.torch_backend.dropout import no_dropout
-    from ptb_lm.torch_backend.precision import PRECISIONS, hold
+    from ptb_lm.torch_backend.precision import PRECISIONS, settings_of
+    from ptb_lm.torch_backend.settings import held
     from ptb_lm.torch_backend.stack import RecurrentStack
 
     precision = PRECISIONS["fp32" if device == "cpu" else "fp64"]
@@ -77,9 +78,9 @@ def torch_stack(model: str, device: str, weights: Weights, *, bidirectional: boo
         if state is not None:
             before = [(tensor(h_BH), tensor(c_BH)) for h_BH, c_BH in state]
         # Not by torch.backends.cudnn.flags, which switches cuDNN off unless it is told not to.
-        hold(precision)
-        assert torch.backends.cudnn.enabled
-        y, after = built(tensor(x_TBI), before, dropout=dropout)
+        with held(settings_of(precision)):
+            assert torch.backends.cudnn.enabled
+            y, after = built(tensor(x_TBI), before, dropout=dropout)
         return Result(y.cpu().numpy(), [(h_BH.cpu().numpy(), c_BH.cpu().numpy()) for h_BH, c_BH in after])
 
     return run

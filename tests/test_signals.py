@@ -195,7 +195,7 @@ def test_signals_that_are_ignored_stay_so(data: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("command", ["train", "evaluate", "bench", "score", "results"])
+@pytest.mark.parametrize("command", ["train", "evaluate", "bench", "score", "compare"])
 def test_a_command_that_is_stopped_as_it_starts_says_one_line(command: str, number: signal.Signals) -> None:
     """While it imports: errors of C modules would come of an exception there, or nothing."""
     done = stopped_at_import(command, number, "argparse", "numpy")

@@ -56,7 +56,7 @@ def _parser() -> cli.Parser:
     comparing = command(
         "compare", "Compare two measurements of a suite: before and after a change, or of two machines."
     )
-    comparing.add_argument("a", type=Path, metavar="A", help="the folder that run wrote")
+    comparing.add_argument("a", type=Path, metavar="A", help="the folder that run wrote, or a NAME.jsonl.gz")
     comparing.add_argument("b", type=Path, metavar="B", help="the folder that another run wrote")
     return parser
 
@@ -149,7 +149,12 @@ def _add_how_it_is_measured(run: cli.Parser) -> None:
 
 
 def _add_report(reporting: cli.Parser) -> None:
-    reporting.add_argument("folder", type=Path, metavar="DIR", help="the folder that run wrote")
+    reporting.add_argument(
+        "folder",
+        type=Path,
+        metavar="DIR",
+        help="the folder that run wrote, or a NAME.jsonl.gz of results/bench",
+    )
     reporting.add_argument(
         "--baseline",
         metavar="VARIANT",

@@ -6,12 +6,13 @@ import shlex
 import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from ptb_lm import cli, files
-from ptb_lm.bench import gate, provenance, runner, selection, user_variants, variants
+from ptb_lm.bench import gate, provenance, row_archive, rows, runner, selection, user_variants, variants
 from ptb_lm.bench.machine import Machine
-from ptb_lm.bench.reporting import compare, report, terminal
+from ptb_lm.bench.reporting import compare, page, report, terminal
 from ptb_lm.bench.row_log import Record
 from ptb_lm.bench.suites import SUITES
 from ptb_lm.bench.workloads import Workload
@@ -95,12 +96,31 @@ def _patterns(flag: str, given: Sequence[str]) -> tuple[str, ...]:
 
 
 def _report(arguments: argparse.Namespace) -> int:
-    report.write_report(arguments.folder, baseline=arguments.baseline, runs=arguments.runs)
+    folder: Path = arguments.folder
+    if folder.name.endswith(row_archive.SUFFIX):
+        folder = _unpacked(folder)
+    report.write_report(folder, baseline=arguments.baseline, runs=arguments.runs)
     return 0
 
 
+def _unpacked(archive: Path) -> Path:
+    """Write the rows of one file into a folder below bench/, which gets its report; return the folder.
+
+    Raises:
+        UserError: The file cannot be read, or the folder holds other rows.
+    """
+    folder = files.home() / "bench" / archive.name.removesuffix(row_archive.SUFFIX)
+    lines = b"".join(rows.to_line(row) + b"\n" for row in rows.read(archive)[0])
+    path = folder / rows.FILE
+    if path.exists() and path.read_bytes() != lines:
+        raise UserError(f"{folder} holds other rows than {archive}; remove that folder, or rename the file")
+    folder.mkdir(parents=True, exist_ok=True)
+    files.atomic_write(path, lines)
+    return folder
+
+
 def _compare(arguments: argparse.Namespace) -> int:
-    cli.say(compare.compare(arguments.a, arguments.b))
+    cli.say(page.to_markdown(compare.compare(arguments.a, arguments.b)))
     return 0
 
 

@@ -23,6 +23,7 @@ class Result:
     planned_rounds: int
     ratio: Ratio | None  # to the group's baseline, 1 for itself; None if they have no round in common
     notes: tuple[str, ...]
+    description: str  # what the program is; "" if nothing tells
 
     @property
     def seconds(self) -> Spread | None:
@@ -81,7 +82,7 @@ class Result:
 
 @dataclass(frozen=True, kw_only=True)
 class Group:
-    """A pass of a workload: its results, the fastest first, those without figures last."""
+    """A pass of a workload: its results, those of most items a second first, those without figures last."""
 
     suite: str
     workload: str
@@ -107,20 +108,21 @@ class Group:
         return f"{self.workload}, {self.pass_name}"
 
     @property
+    def measured(self) -> list[Result]:
+        """Those that have figures, in order."""
+        return [result for result in self.results if result.blocks]
+
+    @property
     def candidates(self) -> list[Result]:
         """What was measured to its end, the fastest first, without what was measured a second time."""
-        return [
-            result
-            for result in self.results
-            if result.blocks and result.status == MEASURED and not result.is_repetition
-        ]
+        return [result for result in self.measured if result.status == MEASURED and not result.is_repetition]
 
     @cached_property
     def fastest(self) -> Result | None:
         """The first candidate that no other was faster than, in two or more rounds that both have.
 
-        The order of the candidates knows only the rounds that they have in common with the baseline. Those of
-        a baseline that was cut may be few. If each was slower than some other, it is the first in that order.
+        The order of the candidates is that of medians, which drift of the machine may turn round; ratios are
+        paired. If each was slower than some other, it is the first in that order.
         """
         candidates = self.candidates
         for one in candidates:

@@ -72,6 +72,11 @@ class LogMean:
         return math.exp(self.mean - half), math.exp(self.mean + half)
 
     @property
+    def differs(self) -> bool | None:
+        """Whether the interval leaves out 1, so that the two differ; None where there is none."""
+        return None if self.interval is None else not self.interval[0] <= 1 <= self.interval[1]
+
+    @property
     def half_width(self) -> float | None:
         """How far the interval reaches above the estimate, as a fraction of it; None where there is none."""
         return None if self.interval is None else self.interval[1] / self.estimate - 1

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ptb_lm import checksums, json_fields
-from ptb_lm.bench import roofline
+from ptb_lm.bench import roofline, row_archive
 from ptb_lm.errors import UserError
 from ptb_lm.json_fields import Check
 
@@ -169,7 +169,7 @@ class Lines(NamedTuple):
 
 
 def read(folder: Path) -> tuple[list[Row], list[str]]:
-    """Read the rows of a benchmark's folder.
+    """Read the rows of a benchmark's folder, or of one file that holds a benchmark (row_archive.py).
 
     Returns:
         (rows, remarks): in the file's order; a remark says that a last line was cut off and left out.
@@ -178,6 +178,11 @@ def read(folder: Path) -> tuple[list[Row], list[str]]:
         UserError: It is no folder of a benchmark, a line is broken, a round is there twice, or there are no
             rows.
     """
+    if folder.name.endswith(row_archive.SUFFIX):
+        numbered = enumerate(row_archive.read(folder), start=1)
+        archived = [_row(values, f"{folder}, row {number}") for number, values in numbered]
+        _check_rounds(archived, folder)
+        return archived, []
     path = folder / FILE
     try:
         found = read_lines(path)
@@ -214,13 +219,18 @@ def read_lines(path: Path) -> Lines:
 
 def to_line(row: Row) -> bytes:
     """Write a row as a line, without its newline: what is not known is null; only blocks have their keys."""
-    values = {
+    values = to_values(row)
+    text = json.dumps(checksums.sealed(values, checksums.LINE), ensure_ascii=False, allow_nan=False)
+    return text.encode(errors="backslashreplace")  # of a path that is no UTF-8: an escape of JSON's, too
+
+
+def to_values(row: Row) -> dict[str, Any]:
+    """Return a row as an object of JSON."""
+    return {
         _key(field): _to_json(getattr(row, field.name))
         for field in dataclasses.fields(row)
         if row.is_measured or not field.metadata.get("of_block")
     }
-    text = json.dumps(checksums.sealed(values, checksums.LINE), ensure_ascii=False, allow_nan=False)
-    return text.encode(errors="backslashreplace")  # of a path that is no UTF-8: an escape of JSON's, too
 
 
 def _to_json(value: Any) -> Any:
@@ -255,7 +265,10 @@ def _parsed(text: bytes, source: str) -> Row:
         values = json.loads(text)
     except (ValueError, RecursionError):
         raise UserError(f"{source}: not valid JSON") from None
-    values = checksums.opened(values, checksums.LINE, source, remedy=REMEDY)
+    return _row(checksums.opened(values, checksums.LINE, source, remedy=REMEDY), source)
+
+
+def _row(values: Any, source: str) -> Row:
     try:
         found = _checked(Row, values)
         if found["status"] == MEASURED:

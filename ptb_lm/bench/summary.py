@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from ptb_lm.bench import report_settings, rows
+from ptb_lm.bench import registries, report_settings, rows
 from ptb_lm.bench.findings import Group, Result, Summary, distinct, paired
 from ptb_lm.bench.rows import MEASURED, SECOND_MODEL, WRONG, Row
 from ptb_lm.bench.selection import instead_of
@@ -104,10 +104,8 @@ def _group(
     )
 
 
-def _slowness(result: Result) -> tuple[float, float]:
-    """Order by the ratio, which drift does not touch; by time where there is none."""
-    seconds = result.seconds.median if result.seconds else math.inf
-    return (-result.ratio.estimate if result.ratio else math.inf), seconds
+def _slowness(result: Result) -> float:
+    return -result.rate.median if result.rate else math.inf
 
 
 def _result(members: Sequence[Row], wrong: Row | None) -> Result:
@@ -118,6 +116,7 @@ def _result(members: Sequence[Row], wrong: Row | None) -> Result:
     blocks = tuple(sorted(measured, key=lambda row: row.round))
     planned = max(row.planned_rounds for row in members)
     rounds = len({row.round for row in blocks})
+    command = next((row.command for row in members if row.command), "")
     notes = list(_joined(row.note for row in members if row.note))
     if any(row.check.get("dropout", "").startswith(SECOND_MODEL) for row in blocks):
         notes.append("its gradients were compared in a second model without dropout")
@@ -134,6 +133,7 @@ def _result(members: Sequence[Row], wrong: Row | None) -> Result:
         planned_rounds=planned,
         ratio=None,
         notes=tuple(notes),
+        description=registries.description(original(members[0].variant), command),
     )
 
 

@@ -23,7 +23,7 @@ from ptb_lm.errors import UserError
 from ptb_lm.model.backend import Arrays
 from ptb_lm.model.choice import Choice
 from ptb_lm.torch_backend import rank_state
-from ptb_lm.torch_backend.base import TorchModel
+from ptb_lm.torch_backend.base import TorchModel, computation
 from ptb_lm.torch_backend.cells import Canonical
 from ptb_lm.torch_backend.dropout import Dropout, InvertedDropout, no_dropout
 from ptb_lm.torch_backend.execution import executed
@@ -79,6 +79,7 @@ class TorchClassifier(TorchModel, Classifier):
             "dense.bias": Canonical(self.dense.bias),
         }
 
+    @computation
     def train_step(self, batch: Batch) -> Tensor:
         """Do one step of Adam with dropout and clipping."""
         self.optimizer.zero_grad()
@@ -93,11 +94,13 @@ class TorchClassifier(TorchModel, Classifier):
         """Let Adam begin anew."""
         self.optimizer.state.clear()
 
+    @computation
     @torch.no_grad()
     def forward_step(self, batch: Batch) -> Tensor:
         """Compute only the loss, without dropout, with the execution of a training step."""
         return self._loss(batch, no_dropout)
 
+    @computation
     def loss_and_gradients(self, batch: Batch) -> tuple[float, Arrays]:
         """Return the loss and its gradient by each canonical parameter: no dropout, no clipping, no step."""
         self.optimizer.zero_grad()
@@ -106,6 +109,7 @@ class TorchClassifier(TorchModel, Classifier):
         gradients = {name: kept.gradient.cpu().numpy().copy() for name, kept in self.canonical().items()}
         return loss.item(), gradients
 
+    @computation
     @torch.no_grad()
     def predict(self, x_BTI: NDArray[np.float32], lengths_B: NDArray[np.int32] | None = None) -> Scores:
         """Return the log-probabilities without dropout: [B, C], or [B, T, C] for CTC."""
@@ -148,7 +152,6 @@ class TorchClassifier(TorchModel, Classifier):
         dropout: Dropout,
     ) -> Tensor:
         """Return the log-probabilities: [B, C], or [T, B, C] for CTC."""
-        self.hold_precision()
         samples, steps, _ = x_BTI.shape
         self.packed = lengths_B is not None
         x_BTI = np.ascontiguousarray(x_BTI)  # torch refuses an array that is reversed

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ptb_lm.data.corpus import PENN_TREEBANK
-from ptb_lm.data.preparation import PTB
+from ptb_lm.data.preparation import PTB, is_place
 from ptb_lm.training import run_folder
 from ptb_lm.training.run_config import RunConfig
 
@@ -67,7 +67,8 @@ class Run:
 
         Several texts may have the name. Penn Treebank and synthetic have no digest.
         """
-        name, source = Path(self.config.data).name, self.config.source
+        data, source = self.config.data, self.config.source
+        name = Path(data).name if is_place(data) else data
         if source is None:
             return name
         return PTB if source.sha256 == PENN_TREEBANK else f"{name} (SHA-256 {source.sha256[:DIGITS]}…)"

@@ -5,6 +5,7 @@ Shapes: B = batch (rows), L = length of a row, T = time steps of a window.
 
 import dataclasses
 import hashlib
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -15,16 +16,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ptb_lm.data import SPLITS as SPLITS
-from ptb_lm.data import splits, synthetic, text
+from ptb_lm.data import splits, synthetic, text, text_file
 from ptb_lm.data.preparation import Preparation
 from ptb_lm.data.text import Ids
 from ptb_lm.data.text_file import Part
-from ptb_lm.data.vocabulary import UNK, Vocabulary
+from ptb_lm.data.vocabulary import EOS, UNK, Vocabulary
 from ptb_lm.errors import UserError
 from ptb_lm.files import home, penn_treebank_folder
 
 # `Corpus.sha256` of Penn Treebank, wherever its files lie.
 PENN_TREEBANK = "7b2a69b6f7bf27400cccca8ccc3993728b83cd70d81ed2907c69d36759f39a28"
+
+LONG_LINE = 10_000  # words of a split of one line, which may have lost its line ends
 
 AnyWords = TypeVar("AnyWords", bound="Words")
 
@@ -53,12 +56,14 @@ class Corpus:
         splits: "train", "valid", "test" -> ids [length].
         bounds: Split -> the best perplexity that any model can reach, where it is known.
         missed: Split -> number of unknown words, for all splits from which the vocabulary was not made.
+        notes: Sentences about how the text was read, where that may not be what was meant.
     """
 
     vocabulary: Vocabulary
     splits: dict[str, Ids]
     bounds: dict[str, float] = field(default_factory=dict)
     missed: dict[str, int] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
     @cached_property
     def sha256(self) -> str:
@@ -74,14 +79,16 @@ def load(
     path: Path,
     preparation: Preparation | None = None,
     *,
+    column: str | None = None,
     vocabulary: Vocabulary | None = None,
     extend: bool = False,
 ) -> Corpus:
     """Read the corpus in a folder, as `ptb.train.txt` or `train.txt` and so on, or in one file.
 
     Args:
-        path: The folder, or the file.
+        path: The folder, or the file, or "hf:" and the name of a data set.
         preparation: What is done to the text; None: it is read as it is, and is a folder.
+        column: The column that has the text, if it is a table; None: the usual or the only one.
         vocabulary: The words, where they are known; None: those of the training split.
         extend: Whether the training split's other words follow those of `vocabulary`.
 
@@ -90,24 +97,27 @@ def load(
         UserError: The path or a split is missing, empty, binary or not UTF-8; or what is asked for leaves no
             word.
     """
-    parts = splits.find(path, preparation)  # complains before 100 MB are read
+    marks = Counter[str]()
+    found = splits.find(path, preparation, column)  # complains before 100 MB are read
+    parts = {split: part._replace(marks=marks) for split, part in found.items()}
     limit = text.Limit(preparation.least_count, preparation.vocab_size) if preparation else None
     encoded: dict[str, Ids] = {}
     if vocabulary is None:
         vocabulary, encoded["train"] = text.build_vocabulary(parts["train"], limit)
     elif extend:
-        vocabulary = _extended(vocabulary, parts["train"], limit)
+        vocabulary = _extended(vocabulary, found["train"], limit)
     missed = {}
     for split in SPLITS:
         if split not in encoded:
             encoded[split], missed[split] = text.encode_and_count(parts[split], vocabulary)
-    return Corpus(vocabulary, encoded, missed=missed)
+    return Corpus(vocabulary, encoded, missed=missed, notes=tuple(_notes(parts, encoded, vocabulary, marks)))
 
 
 def load_named(
     data: str,
     preparation: Preparation | None = None,
     *,
+    column: str | None = None,
     vocabulary: Vocabulary | None = None,
     extend: bool = False,
 ) -> Corpus:
@@ -115,8 +125,9 @@ def load_named(
 
     Args:
         data: "ptb" (the folder $PTB_LM_DATA or data/ptb, downloaded if missing), "synthetic" (generated in
-            data/synthetic), a folder, or a file.
+            data/synthetic), "hf:" and the name of a data set, a folder, or a file.
         preparation: As in `load`; so are the others.
+        column: The column.
         vocabulary: The words.
         extend: Whether others follow.
 
@@ -132,9 +143,25 @@ def load_named(
         bounds = synthetic.bound(path)
     elif data == "ptb":
         path = _penn_treebank()
-    loaded = load(path, preparation, vocabulary=vocabulary, extend=extend)
+    loaded = load(path, preparation, column=column, vocabulary=vocabulary, extend=extend)
     # They hold for the corpus with words of its own.
     return dataclasses.replace(loaded, bounds=bounds if vocabulary is None else {})
+
+
+def _notes(
+    parts: dict[str, Part], encoded: dict[str, Ids], vocabulary: Vocabulary, marks: Counter[str]
+) -> Iterator[str]:
+    for split, ids in encoded.items():
+        is_line = len(ids) >= LONG_LINE and (ids == vocabulary.ids.get(EOS)).sum() <= 1
+        if is_line and not parts[split].span:
+            yield f"the {split} split is one line of {len(ids):,} words"
+    if parts["train"].span:
+        yield (
+            f"{parts['train'].path} has too few lines to hold out some: its words are split instead, into "
+            f"{', '.join(SPLITS)} in this order, and no {EOS} is added"
+        )
+    if text := text_file.described(marks):
+        yield text
 
 
 def _extended(known: Vocabulary, train: Part, limit: text.Limit | None) -> Vocabulary:
@@ -208,12 +235,5 @@ def _penn_treebank() -> Path:
     # Imported here, because an HTTP client takes longer to import than --help should take.
     from ptb_lm.data import penn_treebank
 
-    try:
-        penn_treebank.fetch(folder)
-    except penn_treebank.DownloadError as error:
-        raise UserError(
-            f"Penn Treebank is not in {folder} and could not be downloaded ({error}); run python -m "
-            "ptb_lm.download on a machine with a network, or give --data DIR with your own copy, or use "
-            "--data synthetic"
-        ) from None
+    penn_treebank.fetch(folder)
     return folder

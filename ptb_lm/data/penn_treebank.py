@@ -5,21 +5,17 @@ refused download has nothing on disk to clean up, and an error of the disk is ne
 """
 
 import contextlib
-import functools
 import gzip
 import hashlib
 import io
 import os
 import tarfile
-import threading
+import time
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeoutError
+from collections.abc import Mapping, Sequence
 from http.client import HTTPException
 from pathlib import Path, PurePosixPath
-from typing import Any, BinaryIO, NamedTuple, cast
-from urllib.error import HTTPError, URLError
+from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 from tqdm import tqdm
@@ -27,24 +23,11 @@ from tqdm import tqdm
 from ptb_lm.errors import UserError
 from ptb_lm.files import atomic_path
 
-
-class Fingerprint(NamedTuple):
-    """A fingerprint of a file's content: its size in bytes and its SHA-256 in hexadecimal."""
-
-    size: int
-    sha256: str
-
-    @classmethod
-    def of(cls, content: bytes) -> "Fingerprint":
-        """Return the fingerprint of some content."""
-        return cls(len(content), hashlib.sha256(content).hexdigest())
-
-
-Files = Mapping[str, Fingerprint]  # by name
-PTB: Files = {
-    "ptb.train.txt": Fingerprint(5101618, "fcea919f6cf83f35d4d00c6cbf08040d13d4155226340912e2fef9c9c4102cbf"),
-    "ptb.valid.txt": Fingerprint(399782, "c9fe6985fe0d4ccb578183407d7668fc6066c20700cb4cf87d8ff1cc34df1bf2"),
-    "ptb.test.txt": Fingerprint(449945, "dd65dff31e70846b2a6030a87482edcd5d199130cdcfa1f3dccbb033728deee0"),
+Digests = Mapping[str, str]  # the SHA-256 of a file's content, in hexadecimal, by the file's name
+PTB: Digests = {
+    "ptb.train.txt": "fcea919f6cf83f35d4d00c6cbf08040d13d4155226340912e2fef9c9c4102cbf",
+    "ptb.valid.txt": "c9fe6985fe0d4ccb578183407d7668fc6066c20700cb4cf87d8ff1cc34df1bf2",
+    "ptb.test.txt": "dd65dff31e70846b2a6030a87482edcd5d199130cdcfa1f3dccbb033728deee0",
 }
 # URLs of archives, or of folders that hold the files by name. The original comes last: it is often away.
 MIRRORS = (
@@ -53,34 +36,34 @@ MIRRORS = (
     "http://www.fit.vutbr.cz/~imikolov/rnnlm/simple-examples.tgz",
 )
 MOST_PACKED, MOST_UNPACKED = 128 * 2**20, 512 * 2**20  # bytes of an archive; only to stop an endless one
-
-
-Contents = dict[str, bytes]  # by name
-Reader = Callable[[str, Files, float], Iterator[tuple[str, bytes]]]
+# What a broken or hostile mirror makes the standard library raise; tarfile follows chains by calling itself.
+_BROKEN = (OSError, EOFError, ValueError, RecursionError, HTTPException, tarfile.TarError, zlib.error)
 
 
 class DownloadError(UserError):
     """No mirror had the files."""
 
 
-# What a broken or hostile mirror makes us or the standard library raise; nothing is written meanwhile, so
-# OSError is the network's. RecursionError: tarfile follows chains of extended headers by calling itself.
-_BROKEN = (OSError, EOFError, ValueError, RecursionError, HTTPException, tarfile.TarError, zlib.error)
-
-
 def fetch(
     folder: Path,
     *,
     mirrors: Sequence[str] = MIRRORS,
-    expected: Files = PTB,
+    expected: Digests = PTB,
     overwrite: bool = False,
     timeout: float = 30.0,
     deadline: float = 900.0,
 ) -> list[str]:
     """Download the expected files into `folder`, all or none, and return the names of the downloaded ones.
 
-    A correct file is kept as it is. `timeout` is how many seconds a server may be silent,
-    and `deadline` how many it may take for all it is asked for.
+    A correct file is kept as it is.
+
+    Args:
+        folder: Where the files go.
+        mirrors: The URLs to try, in this order.
+        expected: The files and their digests.
+        overwrite: Whether files with other content are replaced.
+        timeout: Seconds that a server may be silent.
+        deadline: Seconds that it may take for an answer's content.
 
     Raises:
         DownloadError: No mirror had the files; says what each answered.
@@ -88,128 +71,75 @@ def fetch(
         OSError: A file cannot be read or written.
     """
     there = {name: (folder / name).read_bytes() for name in expected if (folder / name).exists()}
-    wanted = _lacking(expected, there)
+    wanted = [name for name in expected if name not in there or _sha256(there[name]) != expected[name]]
     if not overwrite and (others := [name for name in wanted if name in there]):
-        what = f"{folder} already holds {', '.join(others)} with other content (size or SHA-256 differs)"
+        what = f"{folder} already holds {', '.join(others)} with other content (its SHA-256 differs)"
         raise UserError(f"{what}; move it away, or replace it with python -m ptb_lm.download --overwrite")
-    if wanted:
-        nearest = next(path for path in (folder, *folder.parents) if path.exists())
-        if not (nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)):
-            raise UserError(f"{nearest} is not a writable folder")
-        contents = _from_first(mirrors, wanted, timeout, deadline, folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        with contextlib.ExitStack() as renames:  # all at the end, after every file is written
-            for name, content in contents.items():
-                renames.enter_context(atomic_path(folder / name)).write_bytes(content)
-    return list(wanted)
-
-
-def _lacking(expected: Files, contents: Mapping[str, bytes]) -> Files:
-    there = {name: Fingerprint.of(content) for name, content in contents.items()}
-    return {name: file for name, file in expected.items() if there.get(name) != file}
-
-
-def _from_first(
-    mirrors: Sequence[str], wanted: Files, timeout: float, deadline: float, folder: Path
-) -> dict[str, bytes]:
+    if not wanted:
+        return []
+    nearest = next(path for path in (folder, *folder.parents) if path.exists())
+    if not (nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)):
+        raise UserError(f"{nearest} is not a writable folder")
     answers = []
     for mirror in mirrors:
-        read = _from_archive if mirror.endswith((".tgz", ".tar.gz")) else _from_folder
         try:
-            contents = _within(deadline, functools.partial(_read_all, read, mirror, wanted, timeout))
-            if lacking := _lacking(wanted, contents):
-                raise ValueError(f"{', '.join(lacking)} missing or damaged (size or SHA-256 differs)")
-            return contents
+            contents = _read(mirror, wanted, timeout, deadline)
         except _BROKEN as error:
-            answers.append(f"{mirror}: {_reason(error)}")
-    tried = f"from any of {len(answers)} mirrors ({'; '.join(answers)})"
-    raise DownloadError(f"cannot fetch {', '.join(wanted)} into {folder} {tried}")
+            if isinstance(error, HTTPError):
+                error.close()  # it holds the response
+            answers.append(f"{mirror}: {' '.join(str(error).split()) or type(error).__name__}")
+            continue
+        if wrong := [name for name in wanted if _sha256(contents.get(name, b"")) != expected[name]]:
+            answers.append(f"{mirror}: {', '.join(wrong)} missing or damaged (SHA-256 differs)")
+            continue
+        folder.mkdir(parents=True, exist_ok=True)
+        with contextlib.ExitStack() as renames:  # all at the end, after every file is written
+            for name in wanted:
+                renames.enter_context(atomic_path(folder / name)).write_bytes(contents[name])
+        return wanted
+    raise DownloadError(
+        f"Penn Treebank is not in {folder} and cannot be downloaded ({'; '.join(answers) or 'no mirror'}); "
+        "run python -m ptb_lm.download on a machine with a network and copy the files, or train with --data "
+        "DIR on your own copy, or with --data synthetic"
+    )
 
 
-def _read_all(read: Reader, mirror: str, wanted: Files, timeout: float) -> Contents:
-    return dict(read(mirror, wanted, timeout))
+def _read(mirror: str, wanted: Sequence[str], timeout: float, deadline: float) -> dict[str, bytes]:
+    """Return those of the wanted files that a mirror has, by name."""
+    if not mirror.endswith((".tgz", ".tar.gz")):
+        return {name: _get(f"{mirror.rstrip('/')}/{name}", timeout, deadline) for name in wanted}
+    unpacked = gzip.GzipFile(fileobj=io.BytesIO(_get(mirror, timeout, deadline))).read(MOST_UNPACKED)
+    with tarfile.open(fileobj=io.BytesIO(unpacked)) as archive:
+        paths = {PurePosixPath(member.name): member for member in archive if member.isfile()}
+        files = {
+            path.name: archive.extractfile(member)
+            for path, member in paths.items()
+            if path.parent.name == "data" and path.name in wanted
+        }
+        return {name: file.read() for name, file in files.items() if file}
 
 
-def _within(seconds: float, work: Callable[[], Contents]) -> Contents:
-    """Call a function with a time limit: a server may send one byte per second, even in headers.
-
-    Raises:
-        TimeoutError: The time is over. The thread of the call stays, and ends with the process.
-    """
-    done: Future[Contents] = Future()
-
-    def do() -> None:
-        try:
-            done.set_result(work())
-        except BaseException as error:
-            done.set_exception(error)
-
-    threading.Thread(target=do, daemon=True).start()
-    try:
-        return done.result(seconds)
-    except FutureTimeoutError:
-        if done.done():  # a timeout of the work's own
-            raise
-        raise TimeoutError(f"it takes longer than {seconds:g} s") from None
-
-
-def _from_folder(mirror: str, wanted: Files, timeout: float) -> Iterator[tuple[str, bytes]]:
-    for name, file in wanted.items():
-        with _open(f"{mirror.rstrip('/')}/{name}", file.size, timeout) as body:
-            yield name, body.read()
-
-
-def _from_archive(mirror: str, wanted: Files, timeout: float) -> Iterator[tuple[str, bytes]]:
-    with (
-        _open(mirror, MOST_PACKED, timeout) as body,
-        gzip.GzipFile(fileobj=body) as unpacked,
-        io.BufferedReader(_Bounded(unpacked, MOST_UNPACKED)) as stream,
-        tarfile.open(fileobj=stream, mode="r|") as archive,
-    ):
-        for member in archive:
-            path = PurePosixPath(member.name)
-            # Nothing is extracted to a member's path; but an archive that tries this is not to be trusted.
-            if path.is_absolute() or ".." in path.parts:
-                raise ValueError(f"the archive holds a path outside its folder, {member.name[:80]!r}")
-            is_wanted = path.parent.name == "data" and path.name in wanted
-            # Neither a link nor a device; and the size is known before anything is read into memory.
-            if is_wanted and member.isfile() and member.size == wanted[path.name].size:
-                yield path.name, cast(BinaryIO, archive.extractfile(member)).read()
-
-
-class _Bounded(io.RawIOBase):
-    """A stream that raises an error if its source has more than `limit` bytes, instead of never ending."""
-
-    def __init__(self, source: Any, limit: int) -> None:
-        self._source, self._left = source, limit
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        chunk = self._source.read(len(buffer))
-        self._left -= len(chunk)
-        if self._left < 0:
-            raise ValueError("it sends more than the files can be")
-        buffer[: len(chunk)] = chunk
-        return len(chunk)
-
-
-@contextlib.contextmanager
-def _open(url: str, limit: int, timeout: float) -> Iterator[BinaryIO]:
+def _get(url: str, timeout: float, deadline: float) -> bytes:
+    """Return the content of an answer; a server may send a byte a second, or never stop."""
     # The user's own URLs, or ours; whatever comes of them is verified.
     request = Request(url, headers={"User-Agent": "ptb_lm"})  # noqa: S310
-    with urlopen(request, timeout=timeout) as response:  # noqa: S310
-        size, name = getattr(response, "length", None), url.rpartition("/")[2]
+    end, content = time.monotonic() + deadline, bytearray()
+    with (
+        urlopen(request, timeout=timeout) as response,  # noqa: S310
         # disable=None: quiet unless stderr is a terminal.
-        with tqdm.wrapattr(response, "read", total=size, desc=name, disable=None) as body:
-            yield io.BufferedReader(_Bounded(body, limit))
+        tqdm(
+            total=response.length, desc=url.rpartition("/")[2], unit="B", unit_scale=True, disable=None
+        ) as bar,
+    ):
+        while block := response.read1(1 << 16):
+            content += block
+            bar.update(len(block))
+            if time.monotonic() > end:
+                raise TimeoutError(f"it takes longer than {deadline:g} s")
+            if len(content) > MOST_PACKED:
+                raise ValueError("it sends more than the files can be")
+    return bytes(content)
 
 
-def _reason(error: BaseException) -> str:
-    if isinstance(error, HTTPError):
-        error.close()  # it holds the response
-        return f"HTTP status {error.code}"
-    cause = error.reason if isinstance(error, URLError) else error
-    text = getattr(cause, "strerror", None) or str(cause) or type(cause).__name__
-    return " ".join(text.split())  # one line, for any answer of the server
+def _sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()

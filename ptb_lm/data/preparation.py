@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from ptb_lm.data.tables import HUB
 from ptb_lm.data.tokens import Treatment
 from ptb_lm.errors import UserError
 
@@ -124,6 +125,11 @@ def requested(given: Mapping[str, Any], data: str, *, is_file: bool) -> Preparat
     if held_out and not is_file:
         raise UserError(f"{flags(held_out)} is for a single file; a folder {data} has its own splits")
     return Preparation(**asked) if asked or is_file else None
+
+
+def is_place(data: str) -> bool:
+    """Return whether --data names a file or folder, not a corpus or data set."""
+    return data not in NAMED and not data.startswith(HUB)
 
 
 def flags(names: Any) -> str:

@@ -1,105 +1,156 @@
-"""Which text is a corpus's train, valid and test split: files of a folder, or blocks of lines of one file."""
+"""Which text is a corpus's train, valid and test split: files of a folder, or parts of one file."""
 
+import itertools
 import math
+import re
+from collections import defaultdict
 from pathlib import Path
 
 import numpy as np
 
-from ptb_lm.data import SPLITS, text_file
+from ptb_lm.data import SPLITS, tables, text, text_file
 from ptb_lm.data.preparation import Preparation
 from ptb_lm.data.text_file import Blocks, Part
 from ptb_lm.data.tokens import PLAIN
 from ptb_lm.errors import UserError
 
-PREPARED = "ptb.{}.txt"
-NAMES = (PREPARED, "{}.txt", "wiki.{}.tokens", "wiki.{}.raw")  # the last two are WikiText's
-
+ALIASES = {"train": ("train",), "valid": ("valid", "validation", "val", "dev"), "test": ("test",)}
+PREPARED = "ptb."
+# How the files of a folder may be named, the first first: a prefix, {} for the split, what the file holds.
+# -* stands for the numbers of one of several files. The last is a folder of tables.
+NAMES = [
+    *map(
+        "".join,
+        itertools.product(
+            (PREPARED, "", "wiki."),
+            ("{}",),
+            ("", "-*"),
+            (".txt", ".tokens", ".raw", "", *tables.TABLES),
+            ("", *tables.COMPRESSED),
+        ),
+    ),
+    "{}/",
+]
+USUAL = ("ptb.{}.txt", "{}.txt", "wiki.{}.tokens", "{}.jsonl", "{}-*.parquet")  # what a message names
 BLOCKS = 200  # that a file is cut into: the lines of one are neighbours and stay together
+
 _SEED = 1  # of what is held out, the same for all seeds of a run
+_NAME = re.compile(
+    rf"(ptb\.|wiki\.)?({'|'.join(itertools.chain(*ALIASES.values()))})(-\d+-of-\d+)?((?:\.\w+)*)"
+)
+_Files = dict[str, list[Path]]  # by split
 
 
-def find(path: Path, preparation: Preparation | None) -> dict[str, Part]:
+def find(path: Path, preparation: Preparation | None, column: str | None = None) -> dict[str, Part]:
     """Return the text of each split.
 
     Raises:
         UserError: A file or folder is missing, too short, binary or not UTF-8; or its files are not named
-            alike; or it is Penn Treebank, and is to be prepared once more.
+            alike; or it is Penn Treebank, and is to be prepared once more; or a table has no such column.
     """
-    if path.is_file() and preparation:
-        return _of_file(path, preparation)
-    if not path.is_dir():
-        if path.is_file():
-            raise UserError(f"the data folder {path} is a file, not a folder")
-        if path.exists():
+    treatment = preparation.treatment if preparation else PLAIN
+    if str(path).startswith(tables.HUB):
+        loaded = tables.hub_files(str(path).removeprefix(tables.HUB))
+        paths = _by_split(loaded)
+        if lacking := [split for split in SPLITS if split not in paths]:
+            raise UserError(f"{path} lacks the {lacking[0]} split; it has {', '.join(loaded)}")
+    elif path.is_dir():
+        name, paths = _files(path)
+        if preparation and name.startswith(PREPARED):
             raise UserError(
-                f"--data {path} is a pipe or a device; a text is read twice, so it must be a file"
+                f"{paths['train'][0]} is prepared text; what is for raw text cannot be used on it: neither "
+                "its flags, nor the preparation of a run that had raw text"
             )
+    elif path.exists() or text_file.URL.fullmatch(str(path)):
+        text_file.check_file(path)
+        if preparation is None:
+            raise UserError(f"the data folder {path} is a file, not a folder")
+        return _parts_of_file(Part(path, treatment=treatment, column=column), preparation)
+    else:
         raise UserError(
             f"--data {path}: there is no such file or folder; give ptb, synthetic, a folder or a file"
         )
-    treatment = preparation.treatment if preparation else PLAIN
-    name = _name_of_files(path)
-    if preparation and name == PREPARED:
-        raise UserError(
-            f"{path / name.format(SPLITS[0])} is prepared text; what is for raw text cannot be used on it: "
-            "neither its flags, nor the preparation of a run that had raw text"
-        )
-    return {split: Part(path / name.format(split), treatment=treatment) for split in SPLITS}
+    return {
+        split: Part(paths[split][0], None, treatment, column, tuple(paths[split][1:])) for split in SPLITS
+    }
 
 
 def is_complete(folder: Path) -> bool:
     """Return whether a folder has a file of each split, all named in one way."""
-    return _complete(folder) is not None
+    return folder.is_dir() and any(len(found) == len(SPLITS) for found in _named(folder).values())
 
 
-def _complete(folder: Path) -> str | None:
-    return next((name for name in NAMES if len(_there(folder, name)) == len(SPLITS)), None)
+def _by_split(files: dict[str, list[Path]]) -> _Files:
+    """Return files by split, from those by their name for it."""
+    return {split: files[each] for split in SPLITS for each in reversed(ALIASES[split]) if each in files}
 
 
-def _there(folder: Path, name: str) -> list[str]:
-    """Return the splits that have a file of this kind of name."""
-    return [split for split in SPLITS if (folder / name.format(split)).is_file()]
+def _named(folder: Path) -> dict[str, _Files]:
+    """Return the files of each split by how they are named, in the order of NAMES."""
+    found: dict[str, dict[str, list[Path]]] = defaultdict(lambda: defaultdict(list))
+    for path in sorted(folder.iterdir()):
+        if match := _NAME.fullmatch(path.name):
+            prefix, split, shard, suffix = match.groups("")
+            inside = sorted(path.iterdir()) if path.is_dir() and path.name == split else []
+            parts = [each for each in inside if tables.format_of(each) in (".jsonl", *tables.BINARY)]
+            name = "{}/" if parts else f"{prefix}{{}}{'-*' if shard else ''}{suffix}"
+            found[name][split] += parts or [path]
+    return {name: _by_split(found[name]) for name in NAMES if name in found}
 
 
-def _name_of_files(folder: Path) -> str:
-    """Return how the files of all three splits are named; files of two names may be of two corpora.
+def _files(folder: Path) -> tuple[str, _Files]:
+    """Return how the files of all splits are named, and the files; those of two names may be of two corpora.
 
     Raises:
-        UserError: A split is missing, or is there only by another kind of name.
+        UserError: A split is missing, or is there only by another kind of name; or one of its files is.
     """
-    if name := _complete(folder):
-        return name
-    of_name = {name: _there(folder, name) for name in NAMES}
+    named = _named(folder)
     for split in SPLITS:
-        if not any(split in found for found in of_name.values()):
-            names = ", ".join(name.format(split) for name in NAMES)
+        if not any(split in found for found in named.values()):
+            names = ", ".join(name.format(split) for name in USUAL)
             raise UserError(f"the folder {folder} lacks the {split} split: none of {names} is there")
-    name = max(of_name, key=lambda each: len(of_name[each]))
-    missing = ", ".join(name.format(split) for split in SPLITS if split not in of_name[name])
-    raise UserError(
-        f"the folder {folder} has files of different names, which may be of different texts: beside "
-        f"{name.format(of_name[name][0])} it lacks {missing}"
-    )
+    name = max(named, key=lambda each: len(named[each]))
+    found = named[name]
+    if lacking := [split for split in SPLITS if split not in found]:
+        missing = ", ".join(name.format(split) for split in lacking)
+        raise UserError(
+            f"the folder {folder} has files of different names, which may be of different texts: beside "
+            f"{next(iter(found.values()))[0].name} it lacks {missing}"
+        )
+    for paths in found.values():
+        for path in paths:
+            text_file.check_file(path)
+        of = re.search(r"-of-(\d+)\.", paths[0].name)
+        if of and int(of[1]) != len(paths):
+            raise UserError(
+                f"the folder {folder} has {len(paths)} of the {int(of[1])} files {paths[0].name} …"
+            )
+    return name, found
 
 
-def _of_file(path: Path, preparation: Preparation) -> dict[str, Part]:
-    """Hold out blocks of lines that are spread over a file at random."""
-    lines = text_file.count_lines(path)
+def _parts_of_file(whole: Part, preparation: Preparation) -> dict[str, Part]:
+    """Hold out blocks of lines that are spread over a file at random; words at its end if it has no lines."""
+    lines = text_file.count_lines(whole)
     if not lines:
-        raise UserError(f"{path} is empty")
-    if lines < len(SPLITS):
-        plural = "" if lines == 1 else "s"
-        raise UserError(f"{path} has {lines} line{plural}, too few to be split into {', '.join(SPLITS)}")
-    size = max(1, lines // BLOCKS)
-    count = math.ceil(lines / size)
-    # NumPy guarantees the raw stream of a bit generator, not that of permutation().
-    order = np.argsort(np.random.PCG64(_SEED).random_raw(count), kind="stable").tolist()
+        raise UserError(f"{whole.path} is empty")
+    by_words = lines < len(SPLITS)
+    size = 1 if by_words else max(1, lines // BLOCKS)
+    # Of the words, the one that stands for the end of the last line is left out.
+    count = text.count_words(whole) - 1 if by_words else math.ceil(lines / size)
     valid, test = (
         max(1, round(count * share)) for share in (preparation.valid_fraction, preparation.test_fraction)
     )
-    if valid + test >= count:
-        raise UserError(f"{path} has {lines} lines, but the held-out fractions leave none to train on")
+    train = count - valid - test
+    if train < 1:
+        has = f"{lines} line{'s' * (lines != 1)}" + f" and {count} word{'s' * (count != 1)}" * by_words
+        raise UserError(
+            f"{whole.path} has {has}, too few to be split into {', '.join(SPLITS)}; a folder of train.txt, "
+            f"valid.txt and test.txt is not split{f'; {text.NO_SPACES}' * by_words}"
+        )
+    if by_words:
+        spans = {"train": (0, train), "valid": (train, train + valid), "test": (train + valid, count)}
+        return {split: whole._replace(span=span) for split, span in spans.items()}
+    # NumPy guarantees the raw stream of a bit generator, not that of permutation().
+    order = np.argsort(np.random.PCG64(_SEED).random_raw(count), kind="stable").tolist()
     numbers = {"valid": order[:valid], "test": order[valid : valid + test], "train": order[valid + test :]}
-    return {
-        split: Part(path, Blocks(size, frozenset(numbers[split])), preparation.treatment) for split in SPLITS
-    }
+    return {split: whole._replace(blocks=Blocks(size, frozenset(numbers[split]))) for split in SPLITS}

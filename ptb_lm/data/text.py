@@ -6,7 +6,7 @@ TensorFlow's ptb_word_lm tutorial.
 
 import itertools
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,6 +18,7 @@ from ptb_lm.data.vocabulary import EOS, UNK, Vocabulary
 from ptb_lm.errors import UserError
 
 Ids = NDArray[np.int32]
+NO_SPACES = "text without spaces between words, such as Chinese, needs --tokenize characters"
 
 
 class Limit(NamedTuple):
@@ -44,7 +45,8 @@ def build_vocabulary(text: Path | Part, limit: Limit | None = None) -> tuple[Voc
     # Words are numbered as they come, and renumbered once the counts are known.
     provisional: defaultdict[str, int] = defaultdict(itertools.count().__next__)
     ids = _encode_chunks(_part(text), provisional)
-    unknown = provisional[UNK] if limit else -1
+    special = {provisional[EOS], provisional[UNK]} if limit else set()  # a text of one line has neither
+    unknown = provisional.get(UNK, -1)
     words = list(provisional)
     counts = np.bincount(ids, minlength=len(words))
 
@@ -53,14 +55,14 @@ def build_vocabulary(text: Path | Part, limit: Limit | None = None) -> tuple[Voc
 
     kept: Iterable[int] = range(len(words))
     if limit:
-        special = {provisional[EOS], unknown}
         common = [i for i in kept if counts[i] >= limit.least_count and i not in special]
         if not common:
             if all(i in special for i in kept):
                 raise UserError(f"{shown(_part(text).path)} has no words but {EOS} and {UNK}")
+            hint = f"; {NO_SPACES}" if len(ids) < 3 * counts[provisional[EOS]] else ""
             raise UserError(
                 f"{shown(_part(text).path)} has no word that occurs {limit.least_count} times, as "
-                "--min-count requires"
+                f"--min-count requires{hint}"
             )
         kept = [*special, *(ordered(common)[: limit.size - len(special)] if limit.size else common)]
         counts[unknown] = len(ids) - counts[[i for i in kept if i != unknown]].sum()
@@ -68,6 +70,15 @@ def build_vocabulary(text: Path | Part, limit: Limit | None = None) -> tuple[Voc
     final = np.full(len(words), order.index(unknown) if limit else 0, np.int32)
     final[order] = np.arange(len(order), dtype=np.int32)
     return Vocabulary(words[index] for index in order), final[ids]
+
+
+def count_words(part: Part) -> int:
+    """Return how many words a text has, `<eos>` at each line's end among them.
+
+    Raises:
+        UserError: The file is missing, binary or not UTF-8.
+    """
+    return sum(len(words) for _, _, words in _words(part))
 
 
 def encode_and_count(text: Path | Part, vocabulary: Vocabulary) -> tuple[Ids, int]:
@@ -103,12 +114,8 @@ class _KnownWords(dict[str, int]):
 
     def __missing__(self, word: str) -> int:
         if self.vocabulary.unknown is None:
-            raise _MissingWordError(word)
+            raise KeyError(word)
         return len(self.vocabulary)
-
-
-class _MissingWordError(Exception):
-    pass
 
 
 def _part(text: Path | Part) -> Part:
@@ -117,16 +124,16 @@ def _part(text: Path | Part) -> Part:
 
 def _encode_chunks(part: Part, table: dict[str, int]) -> Ids:
     pieces = []
-    for line, chunk in chunks(part):
-        words = part.treatment.tokens(chunk)  # a line's end is a word of its own
+    for line, chunk, words in _words(part):
         try:
             # map and __getitem__ keep the loop over words in C.
             pieces.append(np.fromiter(map(table.__getitem__, words), np.int32, len(words)))
-        except _MissingWordError as error:
+        except KeyError as error:
             (word,) = error.args
             # Counted by newlines: <eos> may also be a word of the text.
             numbered = enumerate(chunk.split("\n"), line)
-            number = next(n for n, text in numbered if word in part.treatment.tokens(f"{text}\n"))
+            found = (n for n, text in numbered if word in part.treatment.prefix_tokens(f"{text}\n"))
+            number = next(found, line)  # a space before the rest of a line is in none of them
             where = f"{shown(part.path)}, line {part.line(number)}"
             raise UnknownWordError(
                 f"{where}: the word {word!r} is not in the vocabulary, which has no {UNK}"
@@ -134,3 +141,15 @@ def _encode_chunks(part: Part, table: dict[str, int]) -> Ids:
     if not pieces:
         raise UserError(f"{shown(part.path)} is empty")
     return np.concatenate(pieces)
+
+
+def _words(part: Part) -> Iterator[tuple[int, str, list[str]]]:
+    """Yield the pieces of a text: number of the first line, text, and those of its words that are read."""
+    before, begins = 0, True
+    for line, chunk in chunks(part):
+        words = part.treatment.prefix_tokens(chunk, begins=begins)  # a line's end is a word of its own
+        begins, count = chunk.endswith("\n"), len(words)
+        if part.span:
+            words = words[slice(*(max(each - before, 0) for each in part.span))]
+        yield line, chunk, words
+        before += count

@@ -1,18 +1,31 @@
-"""A text file in pieces that end between words, checked and decoded: bounded memory, whatever its size."""
+"""A text in pieces that end between words, unpacked, checked and decoded: bounded memory for any size."""
 
+import bz2
 import codecs
 import contextlib
+import gzip
+import itertools
+import lzma
+import re
 import sys
-from collections.abc import Iterable, Iterator
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import IO, Any, NamedTuple
 
 from ptb_lm import files
+from ptb_lm.data import tables
 from ptb_lm.data.tokens import PLAIN, Treatment
 from ptb_lm.errors import UserError
 
 STDIN = Path("-")
 CHUNK_BYTES = 1 << 20  # large enough that Python's overhead a chunk does not count
+# What some programs take for the end of a line; here each is white space.
+MARKS = {"\u2028": "U+2028", "\u2029": "U+2029", "\x85": "NEL", "\f": "form feed", "\v": "vertical tab"}
+
+_JSON_LINES = 100  # as many JSON objects, a line each, are no text
+URL = re.compile(r"(\w\w+):/+([^/]+\..*)")  # in a Path, which has one slash of the two
 
 
 class Blocks(NamedTuple):
@@ -31,102 +44,93 @@ class Blocks(NamedTuple):
 
 
 class Part(NamedTuple):
-    """A text, or some lines of it, and how it becomes words."""
+    """A text, or some lines or words of it, and how it becomes words.
+
+    Attributes:
+        path: The file, or the first of several.
+        blocks: The lines that are read; None: all.
+        treatment: How they become words.
+        column: The column of a table; None: the one that has the text.
+        shards: The files that follow the first.
+        span: The first word that is read, and the one after the last; None: all.
+        marks: The count of each of MARKS, which reading the text adds to; None: they are not counted.
+    """
 
     path: Path
     blocks: Blocks | None = None
     treatment: Treatment = PLAIN
+    column: str | None = None
+    shards: tuple[Path, ...] = ()
+    span: tuple[int, int] | None = None
+    marks: Counter[str] | None = None
 
     def line(self, number: int) -> int:
         """Return which line of the file is the one that is read as this number; both count from 1."""
         return number if self.blocks is None else self.blocks.line(number - 1) + 1
 
 
-def count_lines(path: Path) -> int:
+def count_lines(part: Part) -> int:
     """Return how many lines a text has, after checking that all of it is text.
 
     Raises:
         UserError: The file is missing, binary or not UTF-8.
     """
-    return sum(chunk.count("\n") for _, chunk in chunks(Part(path)))
+    return sum(chunk.count("\n") for _, chunk in chunks(part))
 
 
-def lines(path: Path) -> Iterator[str]:
-    """Yield the lines of a text; only one at a time is in memory.
+def lines(path: Path, column: str | None = None) -> Iterator[str]:
+    """Yield the lines of a text without their ends; some are in memory at a time.
+
+    Args:
+        path: The file.
+        column: The column, if it is a table; None: the one that has the text.
 
     Raises:
-        UserError: The file is missing, empty, binary or not UTF-8.
+        UserError: The file is missing, empty, binary or not UTF-8, or there is no such column.
     """
-    with _opened(path) as file:
-        number = 0
-        for number, line in enumerate(file, 1):
-            yield _decode(line.removeprefix(codecs.BOM_UTF8) if number == 1 else line, path, number)
-    if not number:
+    found = False
+    for line in _lines(_pieces(path, column)):
+        found = True
+        yield line
+    if not found:
         raise UserError(f"{shown(path)} is empty")
 
 
 def chunks(part: Part) -> Iterator[tuple[int, str]]:
     """Yield (number of its first line among those that are read, text) for pieces that end between words.
 
-    Where only white space separates words they may end within a line; elsewhere they are whole lines.
+    Where only white space separates words, or each character is one, they may end within a line; elsewhere
+    they are whole lines.
     """
-    line, last, path = 1, b"", part.path
-    begun: list[bytes] = []  # of a chunk: joined once, however long it is without a place to cut
-    within = part.treatment.tokenize == PLAIN.tokenize
-    with _opened(path) as file:
-        blocks = _blocks(file)
-        for block in blocks if part.blocks is None else _only(blocks, part.blocks):
-            last = block[-1:]
-            # Cut at the last space or newline: single bytes in UTF-8, so no character is cut either.
-            cut = max(block.rfind(b" ") if within else -1, block.rfind(b"\n")) + 1
-            if cut:
-                chunk = b"".join([*begun, block[:cut]])
-                yield line, _decode(chunk, path, line)
-                line += chunk.count(b"\n")
-                begun = []
-            begun.append(block[cut:])
-    if last not in (b"", b"\n"):  # the last line ends here, even without a newline
-        begun.append(b"\n")
-    if rest := b"".join(begun):
-        yield line, _decode(rest, path, line)
+    line = 1
+    paths = (part.path, *part.shards)
+    pieces = itertools.chain.from_iterable(_pieces(path, part.column) for path in paths)
+    for chunk in _cut(pieces if part.blocks is None else _only(pieces, part.blocks), part.treatment.cut):
+        if part.marks is not None:
+            part.marks.update({mark: chunk.count(mark) for mark in MARKS})
+        yield line, chunk
+        line += chunk.count("\n")
 
 
-def _blocks(file: BinaryIO) -> Iterator[bytes]:
-    """Yield the bytes of a file, without the mark that UTF-8 may begin with."""
-    head = file.read(len(codecs.BOM_UTF8)).removeprefix(codecs.BOM_UTF8)
-    while block := head + file.read(CHUNK_BYTES):
-        yield block
-        head = b""
+def described(marks: Counter[str]) -> str:
+    """Return a sentence about characters that end no line here, but may have been meant to; "" if none."""
+    found = " and ".join(f"{count:,} {MARKS[mark]}" for mark, count in marks.items() if count)
+    return found and f"within lines there is white space of other kinds, which ends no line here: {found}"
 
 
-def _only(blocks: Iterable[bytes], wanted: Blocks) -> Iterator[bytes]:
-    """Yield the bytes of some lines; none of the pieces is empty."""
-    line = 0
-    for block in blocks:
-        *whole, rest = block.split(b"\n")  # splitlines would split at carriage returns too
-        kept = [piece + b"\n" for number, piece in enumerate(whole, line) if number in wanted]
-        line += len(whole)
-        if rest and line in wanted:
-            kept.append(rest)
-        if kept:
-            yield b"".join(kept)
+def check_file(path: Path) -> None:
+    """Check that something is a file, which can be read more than once.
 
-
-@contextlib.contextmanager
-def _opened(path: Path) -> Iterator[BinaryIO]:
-    """Open a text, which is standard input where the path is STDIN."""
-    if path == STDIN:
-        if sys.stdin is None:  # the shell closed it
-            raise UserError("standard input is closed")
-        yield sys.stdin.buffer
-        return
-    try:
-        with files.named(path), path.open("rb") as file:
-            yield file
-    except FileNotFoundError:
-        raise UserError(f"{path} does not exist") from None
-    except IsADirectoryError:
-        raise UserError(f"{path} is a folder, not a text file") from None
+    Raises:
+        UserError: It is something else.
+    """
+    if url := URL.fullmatch(str(path)):
+        raise UserError(f"{url[1]}://{url[2]} is a URL; download it and give the file's name")
+    if not path.exists():
+        raise UserError(f"{path} does not exist")
+    if not path.is_file():
+        pipe = "a pipe or a device; a text is read twice, so it must be a file"
+        raise UserError(f"{path} is {'a folder, not a text file' if path.is_dir() else pipe}")
 
 
 def shown(path: Path) -> str:
@@ -134,17 +138,129 @@ def shown(path: Path) -> str:
     return "standard input" if path == STDIN else str(path)
 
 
-def _decode(block: bytes, path: Path, line: int) -> str:
+def _pieces(path: Path, column: str | None) -> Iterator[str]:
+    """Yield the text of a file in pieces; each line ends in a newline, the last one too."""
+    if tables.format_of(path) in tables.BINARY:
+        with _opened(path) as file:
+            yield from tables.as_lines(path, tables.binary_values(path, file, column))
+    elif tables.format_of(path) in tables.TABLES:
+        yield from tables.as_lines(path, tables.line_values(path, _lines(_decoded(path)), column))
+    elif column is not None:
+        raise UserError(f"{shown(path)} is plain text, which has no --text-column")
+    else:
+        yield from _checked(_decoded(path), path)
+
+
+def _checked(pieces: Iterator[str], path: Path) -> Iterator[str]:
+    """Yield a text unchanged, unless its lines are JSON objects."""
+    first = next(pieces, "")
+    pieces = itertools.chain([first], pieces)
+    if first.lstrip().startswith("{"):
+        head, pieces = itertools.tee(pieces)
+        written = (line for line in _lines(head) if line.strip())
+        if all(tables.json_object(line) is not None for line in itertools.islice(written, _JSON_LINES)):
+            raise UserError(
+                f"{shown(path)} has a JSON object in each line: name it FILE.jsonl, and the column that has "
+                "the text is read (--text-column)"
+            )
+    yield from pieces
+
+
+def _lines(pieces: Iterable[str]) -> Iterator[str]:
+    for chunk in _cut(pieces, lambda text: text.rfind("\n") + 1):
+        yield from chunk.removesuffix("\n").split("\n")
+
+
+def _cut(pieces: Iterable[str], cut: Callable[[str], int]) -> Iterator[str]:
+    """Yield a text in other pieces, which end only where `cut` says of a piece."""
+    begun: list[str] = []  # of a chunk: joined once, however long it is without a place to cut
+    for piece in pieces:
+        if place := cut(piece):
+            yield "".join([*begun, piece[:place]])
+            begun = []
+        begun.append(piece[place:])
+    if rest := "".join(begun):
+        yield rest
+
+
+def _only(pieces: Iterable[str], wanted: Blocks) -> Iterator[str]:
+    """Yield the text of some lines; none of the pieces is empty."""
+    line = 0
+    for piece in pieces:
+        *whole, rest = piece.split("\n")  # splitlines would split at other characters too
+        kept = [f"{text}\n" for number, text in enumerate(whole, line) if number in wanted]
+        line += len(whole)
+        if rest and line in wanted:
+            kept.append(rest)
+        if kept:
+            yield "".join(kept)
+
+
+def _decoded(path: Path) -> Iterator[str]:
+    """Yield the text of a file; what comes before a byte that is wrong is yielded before the error."""
+    line, last = 1, "\n"
+    decoder = codecs.getincrementaldecoder("utf-8-sig")()
+    with _opened(path) as file:
+        for block in itertools.chain(_blocks(file), [b""]):
+            wrong = None
+            try:
+                text = decoder.decode(block, final=not block)
+            except UnicodeDecodeError as error:
+                text, wrong = error.object[: error.start].decode(), error.object[error.start]
+            if "\0" in text:  # UTF-8, but no text has it
+                text, wrong = text[: text.index("\0")], 0
+            if text:
+                last = text[-1]
+                yield text
+            line += text.count("\n")
+            if wrong is not None:
+                raise UserError(
+                    f"{shown(path)}, line {line}: byte 0x{wrong:02x} is not UTF-8 text; it is binary or has "
+                    "another encoding"
+                )
+    if last != "\n":  # the last line ends here, even without a newline
+        yield "\n"
+
+
+def _blocks(file: IO[bytes]) -> Iterator[bytes]:
+    """Yield the bytes of a file, as they come; a newline ends each line, as in Python's text files."""
+    held = b""  # perhaps the first half of a line's end
+    while block := file.read1(CHUNK_BYTES):  # type: ignore[attr-defined] # all that are opened here have it
+        block = held + block
+        held = b"\r" if block.endswith(b"\r") else b""
+        if block := block.removesuffix(b"\r").replace(b"\r\n", b"\n").replace(b"\r", b"\n"):
+            yield block
+    if held:
+        yield b"\n"
+
+
+def _open_zst(path: Path, _mode: str) -> Any:
+    return tables.import_extra("pyarrow", path).input_stream(str(path), compression="zstd")
+
+
+_OPENERS: dict[str, Callable[[Path, str], Any]] = {
+    ".gz": gzip.open,
+    ".bz2": bz2.open,
+    ".xz": lzma.open,
+    ".zst": _open_zst,
+}
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[IO[bytes]]:
+    """Open a text, unpacked; it is standard input where the path is STDIN."""
+    if path == STDIN:
+        if sys.stdin is None:  # the shell closed it
+            raise UserError("standard input is closed")
+        yield sys.stdin.buffer
+        return
     try:
-        text = block.decode("utf-8")
-        wrong = block.find(b"\0")  # UTF-8, but no text has it
-    except UnicodeDecodeError as error:
-        zero = block.find(b"\0", 0, error.start)
-        text, wrong = "", error.start if zero < 0 else zero
-    if wrong >= 0:
-        number = line + block.count(b"\n", 0, wrong)
-        raise UserError(
-            f"{shown(path)}, line {number}: byte 0x{block[wrong]:02x} is not UTF-8 text; it is binary or has "
-            "another encoding"
-        )
-    return text
+        with files.named(path), _OPENERS.get(path.suffix.lower(), Path.open)(path, "rb") as file:
+            yield file
+    except (FileNotFoundError, IsADirectoryError):
+        check_file(path)
+        raise
+    except (EOFError, OSError, lzma.LZMAError, zlib.error) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        raise UserError(f"{path} is damaged, or is no {path.suffix[1:]} file: {error}") from None

@@ -72,20 +72,12 @@ class Treatment:
             return self.words(text + _NEXT)[:-1]
         return self._changed(list(_WHITE.sub(SPACE, text.lstrip() if begins else text)))
 
-    def tokens(self, text: str) -> list[str]:
-        """Return the words of lines, with `<eos>` for each newline.
-
-        Raises:
-            UserError: NLTK is needed, and is not installed.
-        """
-        if self.tokenize == "whitespace":
-            return self._changed(text.replace("\n", f" {EOS} ").split())
-        tokens = list[str]()
-        *lines, rest = text.split("\n")
-        for line in lines:
-            tokens += self.words(line)
-            tokens.append(EOS)
-        return tokens + self.words(rest)
+    def cut(self, text: str) -> int:
+        """Return where a text that goes on can be cut without changing its words; 0: nowhere."""
+        line = text.rfind("\n") + 1
+        if self.tokenize == "characters":
+            return max(len(text.rstrip()), line)  # a space counts only if a word of its line follows
+        return max(text.rfind(" ") + 1, line) if self.tokenize == "whitespace" else line
 
     def prefix_tokens(self, text: str, *, begins: bool = True) -> list[str]:
         """Return the words of a text that goes on after them, with `<eos>` for each newline.
@@ -97,6 +89,8 @@ class Treatment:
         Raises:
             UserError: NLTK is needed, and is not installed.
         """
+        if self.tokenize == "whitespace":
+            return self._changed(text.replace("\n", f" {EOS} ").split())
         tokens = list[str]()
         *lines, last = text.split("\n")
         for line in lines:

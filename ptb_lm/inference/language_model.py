@@ -3,7 +3,8 @@
 V = vocabulary, E = embedding width.
 """
 
-from collections.abc import Iterable, Iterator
+import copy
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +23,7 @@ from ptb_lm.inference.neighbours import Neighbour, Neighbours
 from ptb_lm.inference.position import Position, checked
 from ptb_lm.inference.sampling import Prediction, Sampler, likeliest
 from ptb_lm.inference.sentences import NATS, Scores, SentenceScore, Unit, perplexity
-from ptb_lm.model.backend import Backend, tokens_a_call
+from ptb_lm.model.backend import Backend, build, check_process, tokens_a_call
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
 
@@ -41,30 +42,37 @@ class LanguageModel:
     `<unk>`. With `carry_state` a call goes on where the last such call ended, instead;
     `perplexity` never does.
 
+    Any number of threads may use a model at once, and each gets the numbers that it would get alone. Only
+    `state` is one reader's: of several, each takes a `copy.copy` of the model, which shares the weights and
+    has a `state` of its own. copy.deepcopy and pickle copy the weights, too.
+
     Attributes:
         state: Where the last call with `carry_state` ended; None: before the first word. It can be kept, and
             set again.
 
     Args:
-        backend: With the trained weights.
         config: The hyper-parameters.
+        weights: The trained weights, by canonical name.
+        choice: What computes.
         vocabulary: The words.
         treatment: How a text becomes words.
         run: The run that it is from, as it was named.
-        choice: What computes it.
+
+    Raises:
+        UserError: As ptb_lm.model.backend.build does.
     """
 
     def __init__(
         self,
-        backend: Backend,
         config: Config,
+        weights: Mapping[str, NDArray[Any]],
+        choice: Choice,
         vocabulary: Vocabulary,
         treatment: Treatment = PLAIN,
-        *,
         run: str | Path = "",
-        choice: Choice | None = None,
     ) -> None:
-        self.backend, self.config, self.run, self.choice = backend, config, run, choice
+        self._backend = build(config, weights, choice)
+        self.config, self.choice, self.run = config, choice, run
         self.vocabulary, self.treatment = vocabulary, treatment
         self.state: Position | None = None
         self._tokens = tokens_a_call(len(vocabulary), max(*config.layer_sizes, config.embedding_width))
@@ -76,11 +84,32 @@ class LanguageModel:
             "embedding": self.config.embedding_width,
             "layers": self.config.layer_sizes,
             "words": len(self.vocabulary),
-            **{name: getattr(self.choice, name, None) for name in ("framework", "model", "precision")},
-            "device": self.backend.environment()["device"],
+            **{name: getattr(self.choice, name) for name in ("framework", "model", "precision")},
+            "device": self._backend.environment()["device"],
         }
-        known = ", ".join(f"{name}={value!r}" for name, value in facts.items() if value)
-        return f"LanguageModel({known})"
+        return f"LanguageModel({', '.join(f'{name}={value!r}' for name, value in facts.items() if value)})"
+
+    def __copy__(self) -> "LanguageModel":
+        """Return another reader of the same weights: a model with a `state` of its own."""
+        reader = object.__new__(type(self))
+        reader.__dict__.update(self.__dict__)
+        return reader
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return how it is built again, with the same weights and the same `state`."""
+        weights = self.backend.export_weights()
+        given = self.config, weights, self.choice, self.vocabulary, self.treatment, self.run
+        return type(self), given, {"state": self.state}
+
+    @property
+    def backend(self) -> Backend:
+        """What computes.
+
+        Raises:
+            UserError: It cannot, in a forked process.
+        """
+        check_process()
+        return self._backend
 
     def score(self, text: str | Iterable[str], *, unit: Unit = "nats", carry_state: bool = False) -> Scores:
         """Return the log-probability of every word of every sentence, `<eos>` at its end too.
@@ -130,13 +159,10 @@ class LanguageModel:
             carry_state: Read them as one text from a first `<eos>` on, as training does. Otherwise each is
                 read for itself. Neither goes on from `state`, which stays as it is.
         """
-        total, tokens, kept = 0.0, 0, self.state
-        self.state = None
-        try:
-            for sentence in self.score_each(text, carry_state=carry_state):
-                total, tokens = total + sentence.total, tokens + len(sentence.words)
-        finally:
-            self.state = kept
+        total, tokens, reader = 0.0, 0, copy.copy(self)
+        reader.state = None
+        for sentence in reader.score_each(text, carry_state=carry_state):
+            total, tokens = total + sentence.total, tokens + len(sentence.words)
         return perplexity(total, tokens)
 
     def predict(

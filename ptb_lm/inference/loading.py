@@ -3,7 +3,6 @@
 from pathlib import Path
 
 from ptb_lm.inference.language_model import LanguageModel
-from ptb_lm.model import backend
 from ptb_lm.model.choice import Choice
 from ptb_lm.training import run_data, run_folder
 
@@ -24,6 +23,11 @@ def load(
         model.score("the judge sues the court").perplexity
         model.predict("these judges", k=5)
         print(*model.generate("the judge", seed=1))
+
+    Any number of threads may use the model at once, and each gets the numbers that it would get alone. Where
+    several read with `carry_state`, each takes a `copy.copy` of the model. After each call torch's settings
+    are what they were. The model can be pickled. A process that is forked after this one has loaded a model
+    cannot compute, and says so: start it by "spawn" or "forkserver" of multiprocessing.
 
     Args:
         run: The run directory. "demo": the package's own run, unless a folder of this name is a run.
@@ -51,6 +55,5 @@ def load(
         seed=trained.choice.seed,
     )
     choice.check_cell(trained.hyperparameters.cell, trained=True)
-    built = backend.build(trained.hyperparameters, directory.read_weights(trained, vocabulary), choice)
-    treatment = run_data.treatment(trained)
-    return LanguageModel(built, trained.hyperparameters, vocabulary, treatment, run=run, choice=choice)
+    weights, treatment = directory.read_weights(trained, vocabulary), run_data.treatment(trained)
+    return LanguageModel(trained.hyperparameters, weights, choice, vocabulary, treatment, run)

@@ -9,6 +9,7 @@ Shapes: B = batch, T = time steps, L = layers, or the length of a row, H = hidde
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -136,6 +137,7 @@ class Backend(Model):
 
         Without dropout; the state given stays as it is. It waits for the device, and its memory is that of
         B * T * V logits and of the layers over B * T words: the caller bounds B * T by `tokens_a_call`.
+        Several threads may call it and `next_words` at once; all other methods are for one thread.
 
         Args:
             x_BT: The words that are read.
@@ -184,6 +186,25 @@ class Backend(Model):
         """Set what `export_training_state` returned, and return the carried state."""
 
 
+_process: int | None = None  # that has built a model
+
+
+def check_process() -> None:
+    """Check that this process can compute.
+
+    Raises:
+        UserError: It was forked from one that had built a model: it has lost the frameworks' threads, and
+            would wait for them forever.
+    """
+    global _process
+    _process = _process or os.getpid()
+    if os.getpid() != _process:
+        raise UserError(
+            "this process was forked from one that has loaded a model, and cannot compute; start it by the "
+            'method "spawn" or "forkserver" of multiprocessing, and load the model in it'
+        )
+
+
 def build(
     config: Config, weights: Mapping[str, NDArray[Any]], choice: Choice, ranks: Ranks = ALONE
 ) -> Backend:
@@ -197,8 +218,9 @@ def build(
 
     Raises:
         UserError: The model does not compute the configuration's cell; or the framework is not installed, or
-            its device is missing or cannot do what was chosen.
+            its device is missing or cannot do what was chosen; or `check_process` raises it.
     """
+    check_process()
     choice.check_cell(config.cell)
     if ranks.size > 1 and not choice.row.join:
         raise UserError(f"{choice.framework} trains in one process here; --framework torch trains in several")

@@ -137,10 +137,11 @@ _MEDIUM = SMALL.replace(
 )
 # Masks that hold for a window go over recurrent weights and words too, which a fresh mask a step leaves
 # alone; each place then drops less. A published run of 2 x 650 units drops so (supernnova/SuperNNova,
-# scripts/mc_dropout, commit 0b37e18; keep 0.65, recurrent 0.8) and ends at test 78.26, and so does a run of
-# ours with its values and schedule (results/medium-bf16-cudnn-cpu). Bound and schedule here are our own: with
-# the published bound of 10 the first steps are so large that some seeds lose an epoch and more, and its rate
-# decays too early for the average to gain anything.
+# scripts/mc_dropout, commit 0b37e18; keep 0.65, recurrent 0.8) and ends at test 78.26. So does a run of ours
+# with its keep probabilities and bound, but another initial range, other epochs at the full rate, another
+# decay and the average (medium-bf16-cudnn-cpu in results/runs.csv). Bound and schedule here are our own: with
+# the published bound of 10 the first steps are so large that some seeds lose an epoch and more, and a rate
+# that decays as early as in that run leaves the average nothing to gain.
 _SHORT_MEDIUM = _MEDIUM.replace(
     variational=True,
     keep_prob=0.65,
@@ -150,10 +151,10 @@ _SHORT_MEDIUM = _MEDIUM.replace(
     lr_decay=0.78,
     average_epochs=1.0,
 )
-# Validation chose from these runs, all in results/: as above, 30 epochs, four runs: 80.60 to 81.47. With the
-# keep probabilities below, 30 epochs, three runs: 80.65 to 80.71. With the decay below as well, 39 epochs,
-# seed 1: 79.51. Keep 0.55, recurrent 0.65, decay after 26, 39 epochs, seed 1: 80.19. Two more seeds of the
-# choice then had 79.33 and 79.42.
+# Validation chose from these runs (results/notes.md): as above, 30 epochs, four runs: 80.60 to 81.47. With
+# the keep probabilities below, 30 epochs, three runs: 80.65 to 80.71. With the decay below as well, 39
+# epochs, seed 1: 79.51. Keep 0.55, recurrent 0.65, decay after 26, 39 epochs, seed 1: 80.19. Two more seeds
+# of the choice then had 79.33 and 79.42.
 _MEDIUM_BY_DEFAULT = _SHORT_MEDIUM.replace(keep_prob=0.6, recurrent_keep_prob=0.7, decay_after=24)
 
 # Each lists only its differences from another. test, small, medium and large are the tutorial's.
@@ -192,7 +193,7 @@ RECIPES: dict[str, dict[str, Config]] = {
         # Without dropout it is best when the learning rate has been halved once or twice, and overfits then.
         # There the average is worth 14 points of validation, and it changes nothing that is trained. Medium's
         # kinds of dropout and its schedule are worth 2.6 more, and with a slower decay 7.0 (the ablation in
-        # results/README.md). They are left out, so that small trains as the tutorial's does.
+        # results/tables.md). They are left out, so that small trains as the tutorial's does.
         "small": SMALL.replace(average_epochs=1.0),
         "medium": _MEDIUM_BY_DEFAULT,
         # Gal's own large model ends at test 75.2, valid 77.9 with these keep probabilities and schedule

@@ -27,13 +27,21 @@ def shapes(config: Config, vocabulary_size: int) -> Shapes:
 
     With tied weights there is no `softmax.kernel`: it is the embedding, transposed.
     """
+    sizes = (vocabulary_size, config.embedding_width, config.layer_sizes)
+    return shapes_of_sizes(*sizes, cell=config.cell, tie_weights=config.tie_weights)
+
+
+def shapes_of_sizes(
+    vocabulary_size: int, embedding_width: int, hidden_sizes: Sequence[int], *, cell: str, tie_weights: bool
+) -> Shapes:
+    """Return what `shapes` does, also for layers of different sizes."""
     table = {
-        "embedding": (vocabulary_size, config.embedding_width),
-        **stack_shapes(config.embedding_width, config.layer_sizes, cell=config.cell),
-        "softmax.kernel": (config.layer_sizes[-1], vocabulary_size),
+        "embedding": (vocabulary_size, embedding_width),
+        **stack_shapes(embedding_width, hidden_sizes, cell=cell),
+        "softmax.kernel": (hidden_sizes[-1], vocabulary_size),
         "softmax.bias": (vocabulary_size,),
     }
-    if config.tie_weights:
+    if tie_weights:
         del table["softmax.kernel"]
     return table
 
@@ -140,7 +148,17 @@ def check(
     """
     if config.num_layers > len(weights):  # before there is a table of all of them
         raise UserError(f"there are fewer tensors than layers ({config.num_layers:,})")
-    expected = shapes(config, vocabulary_size)
+    check_shapes(weights, shapes(config, vocabulary_size), dtype=dtype)
+
+
+def check_shapes(
+    weights: Mapping[str, NDArray[np.floating]], expected: Shapes, *, dtype: DTypeLike | None = None
+) -> None:
+    """Check what `check` does, against a table of names and shapes.
+
+    Raises:
+        UserError: As for `check`.
+    """
     for name in expected.keys() - weights.keys():
         raise UserError(f"the tensor {name!r} is missing")
     for name in weights.keys() - expected.keys():

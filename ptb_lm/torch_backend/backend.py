@@ -20,7 +20,7 @@ from ptb_lm.model.config import Config
 from ptb_lm.model.dropout import Masks
 from ptb_lm.model.ranks import ALONE, Ranks
 from ptb_lm.torch_backend import cpu, rank_state
-from ptb_lm.torch_backend.base import enough_memory
+from ptb_lm.torch_backend.base import computation, enough_memory
 from ptb_lm.torch_backend.dropout import WindowDropout, multiplied, one_after_another
 from ptb_lm.torch_backend.execution import of_ranks
 from ptb_lm.torch_backend.graph import CudaGraph, Graph, GraphedStep, Step
@@ -28,11 +28,13 @@ from ptb_lm.torch_backend.loss import add_by_word, global_norm, of_known_gradien
 from ptb_lm.torch_backend.loss_scale import LossScale, zeroed
 from ptb_lm.torch_backend.moving_average import MovingAverage
 from ptb_lm.torch_backend.network import Loss, Network, loss_of
+from ptb_lm.torch_backend.settings import flushed_denormals
 from ptb_lm.torch_backend.stack import State
 from ptb_lm.torch_backend.window import Window, exchange_of
 
 
 @enough_memory()
+@flushed_denormals()  # the threads that are started meanwhile inherit it
 def build(
     config: Config, weights: Mapping[str, NDArray[Any]], choice: Choice, ranks: Ranks = ALONE
 ) -> "TorchBackend":
@@ -84,7 +86,7 @@ class TorchBackend(Network, Backend):
         """Return versions, device, threads, and how many processes there are if there are several."""
         return {**super().environment(), **self.exchange.environment()}
 
-    @enough_memory()
+    @computation
     def average(self, weight: float) -> None:
         """Move the averages of the parameters towards them."""
         if self.moving_average is None:
@@ -101,18 +103,17 @@ class TorchBackend(Network, Backend):
         finally:
             self._swap_averages()
 
-    @enough_memory()
+    @computation
     def _swap_averages(self) -> None:
         assert self.moving_average is not None
         self.moving_average.swap()
         self.refresh()
 
-    @enough_memory()
+    @computation
     def train_step(
         self, x_BT: Words, y_BT: Words, state: State, *, learning_rate: float
     ) -> tuple[State, Loss]:
         """Do one step of SGD with dropout and clipping."""
-        self.hold_precision()
         if learning_rate != self.learning_rate:
             self.rate.fill_(learning_rate)
             self.learning_rate = learning_rate

@@ -1,10 +1,12 @@
 """What a language model and a classifier in torch share: device, precision, memory, weights in and out."""
 
 import contextlib
+import functools
 import platform
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from typing import Any, ClassVar, Concatenate, ParamSpec, TypeVar, cast
 
 import numpy as np
 import torch
@@ -18,13 +20,18 @@ from ptb_lm.model.choice import Choice
 from ptb_lm.model.frameworks import FRAMEWORKS
 from ptb_lm.torch_backend import cpu, gpu
 from ptb_lm.torch_backend.cells import Canonical
-from ptb_lm.torch_backend.precision import PRECISIONS, hold
+from ptb_lm.torch_backend.precision import PRECISIONS, settings_of
+from ptb_lm.torch_backend.settings import flushed_denormals, held
 
 BFLOAT16_LSTM = 91300  # the first version of cuDNN that takes one
-# The units of --config small, the narrowest that were measured on a CPU (results/bench-precisions-xeon-cpu).
+# The units of --config small, the narrowest that were measured on a CPU (results/bench/precisions-xeon-cpu).
 BFLOAT16_UNITS = 200
 # What messages of torch say when an allocation failed: its allocator's on a CPU, CUDA's, and its libraries'.
 NO_MEMORY = ("DefaultCPUAllocator", "out of memory", "_STATUS_ALLOC_FAILED")
+
+_Model = TypeVar("_Model", bound="TorchModel")
+_Given = ParamSpec("_Given")
+_Result = TypeVar("_Result")
 
 
 class TorchModel(Model):
@@ -54,25 +61,17 @@ class TorchModel(Model):
         self.precision = PRECISIONS[precision]
         self.dtype = self.precision.compute
         self.execution = self.preferred[self.device.type] if execution == "auto" else execution
-        # As TensorFlow's threads do. A gradient that fades over a thousand steps ends in denormal numbers,
-        # with which a CPU computes many times slower. The threads that are started later inherit it.
-        torch.set_flush_denormal(True)
         self.model_name, self.cell = choice.model, cell
         if self.device.type == "cuda":
-            self.hold_precision()
             gpu.allocate_workspace(self.device)
-            # Half precision rounds factors, and sums in float32.
-            torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
-            torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
             # torch.nn.LSTM lays its weights out in one piece, as cuDNN wants them, if they are of one of
             # these types. bfloat16 is missing: such weights would be put together again at every call.
             if (torch.backends.cudnn.version() or 0) >= BFLOAT16_LSTM:
                 torch.backends.cudnn.CUDNN_TENSOR_DTYPES.add(torch.bfloat16)
 
-    def hold_precision(self) -> None:
-        """Set a GPU to this model's precision, even if another model has changed it since."""
-        if self.device.type == "cuda":
-            hold(self.precision)
+    def settings(self) -> AbstractContextManager[None]:
+        """Return a context with the settings of torch that this model computes with; see `computation`."""
+        return held(settings_of(self.precision)) if self.device.type == "cuda" else flushed_denormals()
 
     @property
     def engine(self) -> str:
@@ -174,6 +173,19 @@ def enough_memory() -> Iterator[None]:
         if failed is None:
             raise
         raise OutOfMemoryError(memory.asked(failed)) from None
+
+
+def computation(
+    method: Callable[Concatenate[_Model, _Given], _Result],
+) -> Callable[Concatenate[_Model, _Given], _Result]:
+    """Return a method of a model that computes: with its settings, and a sentence if memory runs out."""
+
+    @functools.wraps(method)
+    def compute(self: _Model, *given: _Given.args, **named: _Given.kwargs) -> _Result:
+        with enough_memory(), self.settings():
+            return method(self, *given, **named)
+
+    return cast("Callable[Concatenate[_Model, _Given], _Result]", compute)
 
 
 def failed_allocation(error: BaseException | None) -> BaseException | None:

@@ -23,6 +23,7 @@ from torch import Tensor
 from ptb_lm.errors import UserError
 from ptb_lm.torch_backend import native
 from ptb_lm.torch_backend.native import openblas
+from ptb_lm.torch_backend.settings import held
 
 KERNELS = ("native", "torch")
 PRODUCTS = ("MKL", "oneDNN", "OpenBLAS")
@@ -195,19 +196,12 @@ def by_openblas(*matrices: Tensor) -> native.Kernels | None:
     return native.loaded()
 
 
-@contextlib.contextmanager
-def onednn() -> Iterator[None]:
+def onednn() -> contextlib.AbstractContextManager[None]:
     """Return a context in which torch gives float32 products to oneDNN.
 
     Afterwards torch's setting is what it was; one that was inherited is then set to that value.
     """
-    settings = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
-    before = settings.fp32_precision
-    settings.fp32_precision = "bf16"
-    try:
-        yield
-    finally:
-        settings.fp32_precision = before
+    return held({(torch.backends.mkldnn.matmul, "fp32_precision"): "bf16"})  # type: ignore[attr-defined]
 
 
 def library_of_float32() -> str:

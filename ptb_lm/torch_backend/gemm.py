@@ -19,7 +19,8 @@ import torch
 from torch import Tensor
 
 from ptb_lm.torch_backend import cpu, native
-from ptb_lm.torch_backend.precision import PRECISIONS
+from ptb_lm.torch_backend.precision import PRECISIONS, settings_of
+from ptb_lm.torch_backend.settings import held
 
 SCANNED, MEASURED = 0.05, 0.5  # seconds, at least
 SCANS = 2
@@ -68,10 +69,10 @@ def measure(device: str, precision: str, products: tuple[Product, ...]) -> Rate:
         precision: A name in PRECISIONS.
         products: What to choose from.
     """
-    torch.backends.cuda.matmul.fp32_precision = "tf32" if PRECISIONS[precision].tf32 else "ieee"
-    library, place = _fastest(device, precision, products)
-    with library.setting():
-        gflops = _gflops(library, _kept(products[place], device, precision), MEASURED)
+    with held(settings_of(PRECISIONS[precision])):
+        library, place = _fastest(device, precision, products)
+        with library.setting():
+            gflops = _gflops(library, _kept(products[place], device, precision), MEASURED)
     time.sleep(SETTLED)
     return Rate(gflops, place, library.name, library.threads())
 

@@ -7,8 +7,9 @@ LSTM itself on a CPU.
 Shapes: N = tokens of a window, H = hidden units, V = vocabulary, E = embedding width.
 """
 
+import contextlib
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -29,6 +30,9 @@ class _Buffers(NamedTuple):
 
 class SoftmaxLayer:
     """The projection onto the vocabulary with softmax and cross-entropy, over reused buffers.
+
+    Those of training are one call's at a time: `losses` and `loss_and_gradients` are for one thread. Any
+    number of threads may call `losses_of_any_number` and `log_probabilities`: each call has its own.
 
     The bias is the row after the kernel's, and the input has a column of ones there: the products compute
     the bias and its gradient on the way, and no pass over the logits is spent on either.
@@ -68,7 +72,7 @@ class SoftmaxLayer:
         self.weight = self._masters[self._used]
         self.gradient = torch.zeros_like(self._used)
         self._buffers: dict[int, _Buffers] = {}
-        self._largest = self._new_buffers(0)
+        self._free: dict[int, list[_Buffers]] = {}  # by a GPU's stream, whose work is done in order
 
     @property
     def kernel(self) -> Tensor:
@@ -99,7 +103,8 @@ class SoftmaxLayer:
 
     def losses_of_any_number(self, hidden_NH: Tensor, targets_N: Tensor) -> Tensor:
         """Return the same as `losses`, for a rare number of tokens, which gets no buffers of its own."""
-        return self._losses(self._logits(hidden_NH, self._rows_for(len(hidden_NH))), targets_N)
+        with self._own_buffers(len(hidden_NH)) as buffers:
+            return self._losses(self._logits(hidden_NH, buffers), targets_N)
 
     def _losses(self, buffers: _Buffers, targets_N: Tensor) -> Tensor:
         """Return the negative log likelihoods [N] where nothing is trained; the logits are used up."""
@@ -115,8 +120,8 @@ class SoftmaxLayer:
 
     def log_probabilities(self, hidden_NH: Tensor) -> Tensor:
         """Return the log-probability of every word [N, V], in nats, in float64."""
-        logits_NV = self._logits(hidden_NH, self._rows_for(len(hidden_NH))).logits_NV
-        return torch.log_softmax(logits_NV, 1, dtype=torch.float64)
+        with self._own_buffers(len(hidden_NH)) as buffers:
+            return torch.log_softmax(self._logits(hidden_NH, buffers).logits_NV, 1, dtype=torch.float64)
 
     def loss_and_gradients(
         self, hidden_NH: Tensor, targets_N: Tensor, scale: float, *, part: Tensor | None = None
@@ -176,15 +181,26 @@ class SoftmaxLayer:
         inputs, logits_NV = self._buffers[min(fitting)]
         return _Buffers(inputs[:tokens], logits_NV[:tokens])
 
-    def _rows_for(self, tokens: int) -> _Buffers:
-        """Return the first rows of the largest buffers that were asked for so."""
-        if len(self._largest.inputs) < tokens:
+    @contextlib.contextmanager
+    def _own_buffers(self, tokens: int) -> Iterator[_Buffers]:
+        """Return a context with buffers that no other call has: new ones, or those of a call that ended."""
+        device = self._used.device
+        stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
+        free = self._free.setdefault(stream, [])
+        try:
+            largest = free.pop()
+        except IndexError:
+            largest = self._new_buffers(0)
+        if len(largest.inputs) < tokens:
             # Few sizes, and each after the one before is free: many that grow a little leave holes in memory.
             # A power of two, unless that is more than a call needs.
             most = max(tokens, tokens_a_call(self._used.shape[1], self.hidden_size))
-            self._largest = self._new_buffers(0)
-            self._largest = self._new_buffers(min(1 << (tokens - 1).bit_length(), most))
-        return _Buffers(self._largest.inputs[:tokens], self._largest.logits_NV[:tokens])
+            largest = self._new_buffers(0)
+            largest = self._new_buffers(min(1 << (tokens - 1).bit_length(), most))
+        try:
+            yield _Buffers(largest.inputs[:tokens], largest.logits_NV[:tokens])
+        finally:
+            free.append(largest)
 
     def _new_buffers(self, tokens: int) -> _Buffers:
         rows, width = self._used.shape

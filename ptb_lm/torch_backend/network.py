@@ -19,7 +19,7 @@ from ptb_lm.data.text import Ids
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
 from ptb_lm.torch_backend import cpu, words
-from ptb_lm.torch_backend.base import TorchModel, enough_memory
+from ptb_lm.torch_backend.base import TorchModel, computation, enough_memory
 from ptb_lm.torch_backend.cells import Canonical
 from ptb_lm.torch_backend.dropout import no_dropout
 from ptb_lm.torch_backend.execution import executed
@@ -55,6 +55,7 @@ class Network(TorchModel):
         super().__init__(choice, cell=config.cell)
         if self.device.type == "cpu":
             host.keep_freed_memory()
+            cpu.chosen()  # now: kernels that must be compiled are not left to the first call
         self.config, self.window = config, (rows, config.num_steps)
         self.stack = RecurrentStack.build(
             choice.model, config.embedding_width, config.layer_sizes, cell=config.cell
@@ -114,11 +115,10 @@ class Network(TorchModel):
         """Return the rows on the device, laid out so that a window's words in time-major order are a view."""
         return words.placed(rows_BL, self.device)
 
-    @enough_memory()
+    @computation
     @torch.no_grad()
     def evaluate_step(self, x_BT: Words, y_BT: Words, state: State) -> tuple[State, Loss]:
         """Score a window without dropout."""
-        self.hold_precision()
         ids_N, targets_N = self._time_major(x_BT), self._time_major(y_BT)
         # Compiled for one shape only: it would compile again for each of many other shapes.
         stack = self.executed_stack if x_BT.shape == self.window else self.stack
@@ -127,7 +127,7 @@ class Network(TorchModel):
         zero = nll_N.new_zeros((), dtype=torch.float64)
         return state, loss_of(nll_N, *([zero] if self.precision.loss_scale == 1 else [zero, zero]))
 
-    @enough_memory()
+    @computation
     @torch.no_grad()
     def log_probabilities(
         self, x_BT: Words, y_BT: Words, state: State, *, lengths_B: Ids | None = None
@@ -144,7 +144,7 @@ class Network(TorchModel):
             log_p_N[counts] = -self.softmax.losses_of_any_number(hidden_NH[counts], targets_N[counts])
         return state, log_p_N.view(steps, batch).T.cpu().numpy()
 
-    @enough_memory()
+    @computation
     @torch.no_grad()
     def next_words(self, x_BT: Words, state: State) -> tuple[State, NDArray[Any]]:
         """Return the state after some words and the log-probability of every word to come next [B, V]."""
@@ -153,10 +153,12 @@ class Network(TorchModel):
 
     def _outputs(self, x_BT: Words, state: State, lengths_B: Ids | None = None) -> tuple[Tensor, State]:
         """Return the top layer's output [T, B, H] without dropout, and the state after."""
-        self.hold_precision()
         embedded_TBE = self._embedded(self._time_major(x_BT), x_BT.shape[0])
         lengths = None if lengths_B is None else torch.from_numpy(lengths_B.astype(np.int64))
-        output_TBH, after = self.stack(embedded_TBE, state, dropout=no_dropout, lengths_B=lengths)
+        # All products of the layers, some of which are torch's own: the setting is there, or not, for every
+        # thread of the process, so that other calls would decide which library computes them.
+        with cpu.float32_products(embedded_TBE):
+            output_TBH, after = self.stack(embedded_TBE, state, dropout=no_dropout, lengths_B=lengths)
         return output_TBH, after
 
     def _embedded(self, ids_N: Tensor, batch: int) -> Tensor:

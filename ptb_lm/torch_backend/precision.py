@@ -4,13 +4,15 @@ Half precision is mixed: the weights are kept, clipped and moved in float32, and
 products compute with copies of them. Losses, the softmax and the global norm are of float32 or better.
 """
 
-from collections.abc import Sequence
-from typing import NamedTuple
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from ptb_lm.torch_backend import cpu
+from ptb_lm.torch_backend.settings import Setting
 
 
 class Precision(NamedTuple):
@@ -34,8 +36,9 @@ PRECISIONS = {
 }
 
 
-def hold(precision: Precision) -> None:
-    """Set the precision of a GPU in the whole process from now on.
+@functools.cache
+def settings_of(precision: Precision) -> Mapping[Setting, object]:
+    """Return what a GPU computes a precision with: the values of settings of the whole process.
 
     fp32 means IEEE float32, where torch's default would let cuDNN round to TF32. In the other precisions
     cuDNN keeps that default: "ieee" would have its LSTM do without tensor cores in bfloat16, too
@@ -43,10 +46,16 @@ def hold(precision: Precision) -> None:
 
     It is torch's newer interface. The older one (allow_tf32, and torch.backends.cudnn.flags) fails after it.
     """
-    torch.backends.cuda.matmul.fp32_precision = "tf32" if precision.tf32 else "ieee"
+    products, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
     ieee = precision.compute == torch.float32 and not precision.tf32
-    for operation in ("rnn", "conv"):
-        getattr(torch.backends.cudnn, operation).fp32_precision = "ieee" if ieee else "tf32"
+    of_cudnn: list[Any] = [cudnn.rnn, cudnn.conv]  # type: ignore[attr-defined]
+    return {
+        (products, "fp32_precision"): "tf32" if precision.tf32 else "ieee",
+        **{(operation, "fp32_precision"): "ieee" if ieee else "tf32" for operation in of_cudnn},
+        # Half precision rounds factors, and sums in float32.
+        (products, "allow_fp16_reduced_precision_reduction"): False,
+        (products, "allow_bf16_reduced_precision_reduction"): False,
+    }
 
 
 class Masters:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ptb_lm.data.corpus import Corpus
-from ptb_lm.data.preparation import NAMED, Preparation, flags, requested
+from ptb_lm.data.preparation import NAMED, Preparation, flags, is_place, requested
 from ptb_lm.data.vocabulary import Vocabulary
 from ptb_lm.errors import UserError
 from ptb_lm.model import parameters
@@ -91,18 +91,20 @@ class Start:
             choice=Choice.of(**choice),
             hyperparameters=before.replace(**{"learning_rate": before.learning_rate * RATE, **changes}),
             preparation=self._preparation(given, data),
+            text_column=given.get("text_column"),
         )
 
     def _own_text(self) -> dict[str, Any]:
         """Return the flags that name this run's text, and hold out the same lines of it."""
         data = run_data.place(self.run)
-        if data not in NAMED and not Path(data).exists():
+        if is_place(data) and not Path(data).exists():
             raise UserError(
                 f"there is no file or folder {data}, the text of {self.directory.path}; "
                 "name a text with --data"
             )
         held_out = HELD_OUT if self.run.preparation and Path(data).is_file() else ()
-        return {"data": data, **{name: getattr(self.run.preparation, name) for name in held_out}}
+        own = {name: getattr(self.run.preparation, name) for name in held_out}
+        return {"data": data, "text_column": self.run.text_column, **own}
 
     def _preparation(self, given: Mapping[str, Any], data: str) -> Preparation | None:
         limits = [name for name in ("min_count", "vocab_size") if name in given]

@@ -10,13 +10,15 @@ from ptb_lm.data.preparation import Preparation
 from ptb_lm.errors import UserError
 from ptb_lm.model.choice import CHOSEN, Choice
 from ptb_lm.model.config import HYPERPARAMETERS, Config
-from ptb_lm.training.origins import InitFrom, Source
+from ptb_lm.training.origins import Imported, InitFrom, Source
 
 # Keys of config.json that a run lacks where the attribute is None, and how each is read.
 OPTIONAL_KEYS: dict[str, Callable[[Any], Any]] = {
     "preparation": Preparation.from_json,
     "source": Source.from_json,
     "init_from": InitFrom.from_json,
+    "imported": Imported.from_json,
+    "text_column": str,
 }
 
 # A resumed run may change these. Any other change would make it a different run.
@@ -32,12 +34,14 @@ class RunConfig:
     Attributes:
         config: The preset's name.
         recipe: How it is trained, a name in ptb_lm.model.config.RECIPES.
-        data: What --data named.
+        data: What --data named; "" if the run was imported without its text.
         choice: What computes it.
         hyperparameters: The preset's, with what was given in their place.
         preparation: What is done to the text; None: it was prepared before.
         source: Where the text was; None: it is the synthetic corpus, or Penn Treebank by the name ptb.
         init_from: Whose weights it began with; None: with random ones.
+        imported: Where its weights are from; None: it was trained.
+        text_column: The column that has the text, if that is a table; None: the usual or the only one.
     """
 
     config: str
@@ -48,6 +52,8 @@ class RunConfig:
     preparation: Preparation | None = None
     source: Source | None = None
     init_from: InitFrom | None = None
+    imported: Imported | None = None
+    text_column: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return the configuration as JSON types, with the choices at the same level as the other keys."""
@@ -57,7 +63,11 @@ class RunConfig:
             "data": self.data,
             **self.choice.to_json(),
             "hyperparameters": dataclasses.asdict(self.hyperparameters),
-            **{name: value.to_json() for name in OPTIONAL_KEYS if (value := getattr(self, name)) is not None},
+            **{
+                name: value if isinstance(value, str) else value.to_json()
+                for name in OPTIONAL_KEYS
+                if (value := getattr(self, name)) is not None
+            },
         }
 
     def differences(self, other: "RunConfig", *, allowed: Collection[str]) -> list[str]:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from ptb_lm.data import corpus
 from ptb_lm.data.corpus import Corpus
-from ptb_lm.data.preparation import NAMED, PTB, Preparation
-from ptb_lm.data.text import Ids, UnknownWordError
+from ptb_lm.data.preparation import PTB, Preparation, is_place
+from ptb_lm.data.text import NO_SPACES, Ids, UnknownWordError
 from ptb_lm.data.tokens import PLAIN, Treatment
 from ptb_lm.data.vocabulary import EOS, UNK, Vocabulary
 from ptb_lm.errors import UserError
@@ -35,9 +35,10 @@ def with_source(run: RunConfig, data: Corpus, *, own_words: bool) -> RunConfig:
     """
     where = place(run)
     path = penn_treebank_folder() if where == PTB else Path(where)
+    name = str(path.absolute()) if is_place(where) or where == PTB else where
     if run.data == "synthetic" or (run.data == PTB and _is_penn_treebank(path, data, own_words=own_words)):
         return dataclasses.replace(run, source=None)
-    return dataclasses.replace(run, source=Source(path=str(path.absolute()), sha256=data.sha256))
+    return dataclasses.replace(run, source=Source(path=name, sha256=data.sha256))
 
 
 def _is_penn_treebank(folder: Path, data: Corpus, *, own_words: bool) -> bool:
@@ -46,7 +47,15 @@ def _is_penn_treebank(folder: Path, data: Corpus, *, own_words: bool) -> bool:
 
 
 def place(run: RunConfig) -> str:
-    """Return the absolute path of a run's text, or as it was named if there is none or it does not exist."""
+    """Return the absolute path of a run's text, or as it was named if there is none or it does not exist.
+
+    Raises:
+        UserError: The run was imported, and no text is known to be its own.
+    """
+    if not run.data:
+        raise UserError(
+            "an imported run does not know its text; name one with --data (evaluate also takes --text)"
+        )
     if run.source is None or not Path(run.source.path).exists():
         return run.data
     return run.source.path
@@ -64,7 +73,9 @@ def load_first(run: RunConfig, vocabulary: Vocabulary | None, *, extend: bool) -
         UserError: The text is not there or cannot be read, or it has a word that cannot be encoded.
     """
     try:
-        return corpus.load_named(run.data, run.preparation, vocabulary=vocabulary, extend=extend)
+        return corpus.load_named(
+            run.data, run.preparation, column=run.text_column, vocabulary=vocabulary, extend=extend
+        )
     except UnknownWordError as error:
         hint = "--min-count 2 makes <unk> of rare words"
         if vocabulary is not None and not extend:
@@ -84,11 +95,11 @@ def load_again(run: RunConfig, vocabulary: Vocabulary, *, named: str | None = No
         UserError: The text is not there or cannot be read.
     """
     data = place(run) if named is None else named
-    if data not in NAMED and named is None and run.source is not None and not Path(data).exists():
+    if named is None and run.source is not None and is_place(data) and not Path(data).exists():
         raise UserError(f"there is no file or folder {data}; name the text with --data")
-    if run.preparation is None and run.init_from is None:
-        return corpus.load_named(data)  # its words tell whether it is the same text
-    return corpus.load_named(data, run.preparation, vocabulary=vocabulary)
+    if run.preparation is None and run.init_from is None and run.imported is None:
+        return corpus.load_named(data, column=run.text_column)  # its words tell whether it is the same text
+    return corpus.load_named(data, run.preparation, column=run.text_column, vocabulary=vocabulary)
 
 
 def load_with_its_words(run: RunConfig, vocabulary: Vocabulary, *, named: str | None = None) -> Corpus:
@@ -144,6 +155,7 @@ def report(run: RunConfig, data: Corpus) -> Iterator[str]:
             f"warning: the files in {run.source.path} are not those of Penn Treebank, so perplexities cannot "
             "be compared with published ones"
         )
+    yield from data.notes
     if run.preparation:
         yield _done(run.preparation, data, limited=run.init_from is None or run.init_from.new_words > 0)
         yield f"words read as {UNK}: {_shares(data)}"
@@ -168,8 +180,9 @@ def _done(preparation: Preparation, data: Corpus, *, limited: bool) -> str:
             if preparation.vocab_size
             else f"every word seen {preparation.least_count} times or more"
         )
-    covered = f"{1 - _share(data, 'train'):.2%}"
-    return f"text: {', '.join(parts)}; the vocabulary covers {covered} of the training text"
+    covered = 1 - _share(data, "train")
+    hint = f"; {NO_SPACES}" if covered < 0.5 else ""
+    return f"text: {', '.join(parts)}; the vocabulary covers {covered:.2%} of the training text{hint}"
 
 
 def _shares(data: Corpus) -> str:

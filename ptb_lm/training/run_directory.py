@@ -1,6 +1,7 @@
 """A run directory. Only this module reads and writes the files of a run."""
 
 import contextlib
+import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -212,14 +213,18 @@ class RunDirectory:
         """
         if self.config.is_file() and not self.weights.exists():
             raise UserError(f"{self.weights} is missing; the first epoch of a run writes it")
-        arrays, metadata = tensors.load(self.weights, known=WEIGHTS_METADATA)
+        import_them = shlex.join(["ptb-lm", "import", str(self.path)])
+        remedy = f"restore it, or, to use what it is now, make a run of it with: {import_them}"
+        arrays, metadata = tensors.load(self.weights, known=WEIGHTS_METADATA, remedy=remedy)
         if metadata.get("vocabulary_sha256") != vocabulary.sha256:
-            raise UserError(f"{self.weights} was trained with another vocabulary than {self.vocabulary}")
+            raise UserError(
+                f"{self.weights} was trained with another vocabulary than {self.vocabulary}: {remedy}"
+            )
         self._check_config(run, metadata, self.weights)
         try:
             parameters.check(arrays, run.hyperparameters, len(vocabulary), dtype=np.float32)
         except UserError as error:
-            raise UserError(f"{self.weights} does not fit {self.config}: {error}") from None
+            raise UserError(f"{self.weights} does not fit {self.config}: {error}; {remedy}") from None
         return arrays
 
     def read_weights_and_digest(self, run: RunConfig, vocabulary: Vocabulary) -> tuple[Arrays, str]:
@@ -244,10 +249,18 @@ class RunDirectory:
             raise UserError(f"{self.weights} does not name the epoch of its weights: {error}") from None
 
     def write_weights(
-        self, weights: Arrays, run: RunConfig, vocabulary: Vocabulary, *, best: dict[str, Any]
+        self, weights: Arrays, run: RunConfig, vocabulary: Vocabulary, *, best: dict[str, Any] | None
     ) -> None:
-        """Write the best weights in float32, with the metadata for `read_weights` and `read_best`."""
-        metadata = {"config": run.to_json(), "vocabulary_sha256": vocabulary.sha256, "best": best}
+        """Write the best weights in float32, with the metadata for `read_weights` and `read_best`.
+
+        Args:
+            weights: Canonical parameters.
+            run: The run's configuration.
+            vocabulary: Its words.
+            best: The epoch of the weights and its valid_perplexity; None: the run was imported.
+        """
+        metadata = {"config": run.to_json(), "vocabulary_sha256": vocabulary.sha256}
+        metadata |= {"best": best} if best else {}
         singles = {name: array.astype(np.float32) for name, array in weights.items()}
         tensors.save(self.weights, singles, metadata)
 

@@ -29,16 +29,22 @@ def new_config(given: dict[str, Any]) -> RunConfig:
         choice=Choice.of(**{name: given[name] for name in CHOSEN if name in given}),
         hyperparameters=RECIPES[recipe][preset].replace(**changes),
         preparation=requested(given, data, is_file=Path(data).is_file()),
+        text_column=given.get("text_column"),
     )
 
 
 def resumed_config(run: RunConfig, given: dict[str, Any]) -> RunConfig:
     """Return the run's configuration with the flags given now, where they may differ."""
+    if run.imported:
+        raise UserError(
+            "an imported run has no state of a training that could be resumed; --init-from starts a new run "
+            "from its weights"
+        )
     before = {**run.to_json(), **run.to_json()["hyperparameters"]}
     if "init_from" in given:
         raise UserError("--init-from starts a new run and cannot be combined with --resume")
-    prepared = effective(run.preparation) if run.preparation else {}
-    for name in FIELDS:
+    prepared = {**(effective(run.preparation) if run.preparation else {}), "text_column": run.text_column}
+    for name in (*FIELDS, "text_column"):
         if name in given and given[name] != prepared.get(name):
             raise UserError(
                 f"{flag_name(name)} would change the text of the run; a resumed run cannot do that"

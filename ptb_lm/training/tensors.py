@@ -33,22 +33,25 @@ def save(path: Path, arrays: Arrays, metadata: Mapping[str, Any]) -> None:
     atomic_write(path, safetensors.numpy.save(contiguous, metadata={KEY: values}))
 
 
-def load(path: Path, *, known: Collection[str] | None = None) -> tuple[Arrays, dict[str, Any]]:
+def load(
+    path: Path, *, known: Collection[str] | None = None, remedy: str = "restore it"
+) -> tuple[Arrays, dict[str, Any]]:
     """Read what `save` wrote: (arrays, metadata).
 
     Args:
         path: The file.
         known: The keys that the metadata may have; None: any. A hash with a damaged name is not a known key.
+        remedy: What to do about a file that another program wrote or changed, for the error.
 
     Raises:
-        UserError: The file is missing, truncated, damaged, or was not written by `save`.
+        UserError: The file is missing, truncated, changed, or was not written by `save`.
     """
     try:
         _check_room(2 * path.stat().st_size)
         with safetensors.safe_open(path, framework="numpy") as file:
             metadata = json.loads((file.metadata() or {}).get(KEY, "null"))
             if not isinstance(metadata, dict):
-                raise UserError(f"{path} was not written by ptb_lm")
+                raise UserError(f"{path} has no metadata of ptb_lm: {remedy}")
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
             for name, array in arrays.items():
                 if array.dtype.kind not in "biuf":  # where ml_dtypes is installed, bfloat16 is read
@@ -64,7 +67,7 @@ def load(path: Path, *, known: Collection[str] | None = None) -> tuple[Arrays, d
     if known is not None and (others := sorted(metadata.keys() - set(known))):
         raise UserError(f"{path} has an unknown key {others[0]!r} in its metadata")
     if digest is not None and digest != _digest(arrays, metadata):
-        raise UserError(f"{path} is damaged: its content is not what was saved (the SHA-256 differs)")
+        raise UserError(f"{path} has changed since it was saved (the SHA-256 differs): {remedy}")
     return arrays, metadata
 
 

@@ -16,6 +16,7 @@ def add_text(group: argparse._ArgumentGroup) -> None:
     No flag has a default, so that a resumed run knows which were given. Without them a folder is read as
     prepared text.
     """
+    add_column(group)
     add = group.add_argument
     add(
         "--tokenize",
@@ -44,6 +45,16 @@ def add_text(group: argparse._ArgumentGroup) -> None:
             metavar="X",
             help=f"fraction of a file's lines that is held out as {split} (default: {SHARE:g})",
         )
+
+
+def add_column(group: argparse._ActionsContainer) -> None:
+    """Add the flag for a text that is a column of a table."""
+    group.add_argument(
+        "--text-column",
+        metavar="NAME",
+        help="the column of a JSONL, CSV, TSV or Parquet file that has the text (default: text, sentence, or "
+        "the only one with text)",
+    )
 
 
 def add_start(group: argparse._ArgumentGroup) -> None:

@@ -4,45 +4,47 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bench_rows import ENVIRONMENT, WORK, rounds, row, unmeasured, write
+from bench_rows import ENVIRONMENT, WORK, cells, rounds, row, section, unmeasured, write
 
 from ptb_lm.bench.reporting.compare import compare
+from ptb_lm.bench.reporting.document import Document
 from ptb_lm.errors import UserError
 
 SPEEDS = {"torch/basic": 1.0, "torch/block": 0.7, "torch/cudnn": 2.0}
 
 
-def compared(folder: Path, a: Any, b: Any) -> list[str]:
-    return compare(write(folder / "a", a), write(folder / "b", b)).splitlines()
+def compared(folder: Path, a: Any, b: Any) -> tuple[Document, dict[str, dict[str, str]]]:
+    """Return the comparison and the cells of small by variant; none where it is not compared."""
+    found = compare(write(folder / "a", a), write(folder / "b", b))
+    titles = [each.title for each in found.sections]
+    return found, cells(section(found, "small, train").tables[0].table) if "small, train" in titles else {}
 
 
-def line_of(lines: list[str], variant: str) -> list[str]:
-    (line,) = (line for line in lines if line.startswith(f"| `{variant}` |"))
-    return [cell.strip() for cell in line.split("|")[1:-1]]
+def left_out(found: Document) -> list[str]:
+    return [*section(found, "Left out").tables[0].remarks]
 
 
-def test_the_first_line_is_the_verdict(tmp_path: Path) -> None:
+def test_the_title_is_the_verdict(tmp_path: Path) -> None:
     a, b = rounds(SPEEDS, seed=1), rounds({**SPEEDS, "torch/cudnn": 2.5}, seed=2)
-    lines = compared(tmp_path, a, b)
-    assert lines[0] == "1 of 2 ratios agree within their intervals."
-    assert line_of(lines, "torch/block")[4] == "agree"
-    assert line_of(lines, "torch/cudnn")[4] == "differ"
-    assert line_of(lines, "torch/basic")[3:5] == ["–", "baseline"]
-    change = float(line_of(lines, "torch/cudnn")[3].split()[0])
-    assert change == pytest.approx(1.25, abs=0.08)
+    found, small = compared(tmp_path, a, b)
+    assert found.title.startswith("1 of 2 ratios agree")
+    assert found.subtitle == "small on CPU, float32: basic, block and cudnn"
+    verdicts = {variant: line["verdict"] for variant, line in small.items()}
+    assert verdicts == {"torch/cudnn": "differ", "torch/basic": "baseline", "torch/block": "agree"}
+    assert [*verdicts] == ["torch/cudnn", "torch/basic", "torch/block"], "the fastest first"
+    assert float(small["torch/cudnn"]["B over A"].split()[0]) == pytest.approx(1.25, abs=0.08)
 
 
 def test_a_machine_that_is_twice_as_slow_has_the_same_ratios(tmp_path: Path) -> None:
     a = list(rounds(SPEEDS, seed=1))
-    slow = [
-        {**each, "seconds": 2 * each["seconds"], "environment": {**ENVIRONMENT, "cpu": "Slow"}} for each in a
-    ]
-    lines = compared(tmp_path, a, slow)
-    assert lines[0].startswith("2 of 2 ratios agree")
-    assert line_of(lines, "torch/cudnn")[3].startswith("1.00 ")
-    assert line_of(lines, "torch/cudnn")[7] == "-50.0 %"
-    assert "cpu Slow" in lines[2]
-    assert any("not measured side by side" in line for line in lines)
+    other = {**ENVIRONMENT, "cpu": "Slow"}
+    found, small = compared(
+        tmp_path, a, [{**each, "seconds": 2 * each["seconds"], "environment": other} for each in a]
+    )
+    assert found.title.startswith("2 of 2 ratios agree")
+    assert small["torch/cudnn"]["B over A"].startswith("1.00 ")
+    assert small["torch/cudnn"]["change of speed, not paired"] == "-50.0 %"
+    assert "cpu Slow" in found.lead[1]
 
 
 def test_a_verdict_by_rounds_alone_says_so(tmp_path: Path) -> None:
@@ -50,13 +52,12 @@ def test_a_verdict_by_rounds_alone_says_so(tmp_path: Path) -> None:
     a = list(rounds(SPEEDS, seed=1))
     processes = {variant: number for number, variant in enumerate(SPEEDS)}
     b = [{**each, "process": processes[each["variant"]]} for each in rounds(SPEEDS, seed=2)]
-    lines = compared(tmp_path, a, b)
-    assert line_of(lines, "torch/basic")[4] == "baseline"
-    assert line_of(lines, "torch/block")[4] == "agree, by rounds"
-    assert any(line.startswith('A verdict "by rounds"') for line in lines)
-    again = compared(tmp_path, a, list(rounds(SPEEDS, seed=2)))
-    assert line_of(again, "torch/block")[4] == "agree"
-    assert not any("by rounds" in line for line in again)
+    found, small = compared(tmp_path, a, b)
+    assert small["torch/block"]["verdict"] == "agree, by rounds"
+    assert "by rounds" in section(found, "How to read this").paragraphs[-1]
+    found, small = compared(tmp_path, a, list(rounds(SPEEDS, seed=2)))
+    assert small["torch/block"]["verdict"] == "agree"
+    assert "by rounds" not in section(found, "How to read this").paragraphs[-1]
 
 
 def test_how_often_the_same_is_called_different(tmp_path: Path) -> None:
@@ -64,8 +65,8 @@ def test_how_often_the_same_is_called_different(tmp_path: Path) -> None:
     differ = 0
     for seed in range(300):
         a, b = rounds(SPEEDS, seed=2 * seed), rounds(SPEEDS, seed=2 * seed + 1, count=7)
-        lines = compared(tmp_path, a, b)
-        differ += sum(line_of(lines, variant)[4] == "differ" for variant in ("torch/block", "torch/cudnn"))
+        _, small = compared(tmp_path, a, b)
+        differ += sum(line["verdict"] == "differ" for line in small.values())
     assert 0.02 < differ / 600 < 0.08
 
 
@@ -75,59 +76,51 @@ def test_what_is_in_one_only_is_listed(tmp_path: Path) -> None:
         *rounds({"torch/basic": 1.0, "torch/block": 0.7, "tensorflow/basic": 0.9}),
         unmeasured("failed", "killed", variant="torch/cudnn"),
     ]
-    lines = compared(tmp_path, a, b)
-    assert lines[0].endswith(
-        " In one of the two this was not measured to the end: torch/cudnn of small, train (failed in B: "
-        "killed)."
-    )
-    assert "- only in A: small, train: torch/cudnn" not in lines, "it is in both"
-    assert "- only in A: medium, train: torch/basic" in lines
-    assert "- only in B: small, train: tensorflow/basic" in lines
+    found, _ = compared(tmp_path, a, b)
+    assert found.warnings[0].endswith("torch/cudnn of small, train (failed in B: killed)")
+    assert left_out(found) == [
+        "only in A: medium, train: torch/basic",
+        "only in B: small, train: tensorflow/basic",
+    ], "torch/cudnn is in both"
 
 
 def test_one_round_tells_nothing(tmp_path: Path) -> None:
-    lines = compared(tmp_path, rounds(SPEEDS, count=1), rounds(SPEEDS))
-    assert lines[0] == "No ratio can be compared, for want of an interval."
-    assert line_of(lines, "torch/cudnn")[4] == "no interval"
+    found, small = compared(tmp_path, rounds(SPEEDS, count=1), rounds(SPEEDS))
+    assert found.title == "No ratio can be compared, for want of an interval."
+    assert small["torch/cudnn"]["verdict"] == "no interval"
 
 
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
         ({"baseline": "torch/cudnn"}, "the baseline is torch/basic in A and torch/cudnn in B"),
-        (
-            {"work": {**WORK, "precision": "bf16"}},
-            "the work is not the same: precision is fp32 in A and bf16 in B",
-        ),
+        ({"work": {**WORK, "precision": "bf16"}}, "precision is fp32 in A and bf16 in B"),
     ],
 )
 def test_what_cannot_be_compared_says_why(changes: dict[str, Any], why: str, tmp_path: Path) -> None:
-    lines = compared(tmp_path, rounds(SPEEDS), rounds(SPEEDS, **changes))
-    assert lines[0] == "No ratio can be compared."
-    assert f"- small, train is not compared: {why}" in lines
+    found, _ = compared(tmp_path, rounds(SPEEDS), rounds(SPEEDS, **changes))
+    assert found.title == "No ratio can be compared."
+    (told,) = left_out(found)
+    assert told.endswith(why)
 
 
 def test_variants_of_their_own_precision_are_compared_each_with_itself(tmp_path: Path) -> None:
-    def rows_of(speed: float) -> list[dict[str, Any]]:
-        precisions = {"torch/basic": "fp32", "torch/cudnn@bf16": "bf16"}
-        speeds = {"torch/basic": 1.0, "torch/cudnn@bf16": speed}
-        return [
-            {**each, "work": {**WORK, "precision": precisions[each["variant"]]}} for each in rounds(speeds)
-        ]
-
-    lines = compared(tmp_path, rows_of(2.0), rows_of(2.0))
-    assert lines[0] == "1 of 1 ratios agree within their intervals."
-    assert not any("is not compared" in line for line in lines)
+    precisions = {"torch/basic": "fp32", "torch/cudnn@bf16": "bf16"}
+    rows = [
+        {**each, "work": {**WORK, "precision": precisions[each["variant"]]}}
+        for each in rounds({"torch/basic": 1.0, "torch/cudnn@bf16": 2.0})
+    ]
+    found, small = compared(tmp_path, rows, rows)
+    assert found.title.startswith("1 of 1 ratios agree")
+    assert small["torch/cudnn@bf16"]["verdict"] == "agree"
 
 
 def test_nothing_in_common_is_an_error(tmp_path: Path) -> None:
     a, b = [row()], [row(workload="medium"), row(workload="medium", pass_="forward")]
-    with pytest.raises(UserError) as caught:
+    with pytest.raises(
+        UserError, match=r"holds quick/small \(train\); .* quick/medium \(forward and train\)"
+    ):
         compared(tmp_path, a, b)
-    assert str(caught.value) == (
-        f"no workload of a suite is in both: {tmp_path / 'a'} holds quick/small (train); {tmp_path / 'b'} "
-        "holds quick/medium (forward and train)"
-    )
 
 
 def test_a_folder_that_is_none_is_an_error(tmp_path: Path) -> None:

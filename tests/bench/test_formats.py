@@ -6,7 +6,6 @@ import pytest
 
 from ptb_lm.bench.intervals import LogMean
 from ptb_lm.bench.reporting import formats
-from ptb_lm.results import markdown
 
 
 @pytest.mark.parametrize(
@@ -26,8 +25,15 @@ def test_an_end_of_an_interval_is_on_the_right_side_of_1(value: float, shown: st
     assert formats.end(value) == shown
 
 
-def test_pages_and_reports_show_ends_alike() -> None:
-    near = LogMean(mean=math.log(0.9), error=0.05146, freedom=9999)
-    assert near.interval == pytest.approx((0.8136439, 0.9955215))
-    assert formats.ratio(near) == "0.90 (0.81–0.996)"
-    assert markdown.ratio(near) == "0.90 (0.81 to 0.996)"
+@pytest.mark.parametrize(
+    ("mean", "error", "shown"),
+    [
+        (0.1, 0.1, "1.11 (0.84–1.46)~"),
+        (0.1, 0.01, "1.11 (1.07–1.14)"),
+        (0.1, None, "1.11"),
+        (-1, 0.1, "0.37 (0.28–0.49)"),
+    ],
+)
+def test_what_does_not_differ_is_marked(mean: float, error: float | None, shown: str) -> None:
+    assert formats.compared(LogMean(mean=mean, error=error, freedom=4)) == shown
+    assert formats.compared(None) == formats.NOTHING

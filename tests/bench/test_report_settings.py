@@ -12,6 +12,7 @@ from ptb_lm.bench import __main__ as bench
 from ptb_lm.bench import report_settings
 from ptb_lm.bench.report_settings import ReportSettings
 from ptb_lm.bench.reporting.compare import compare
+from ptb_lm.bench.reporting.page import to_markdown
 from ptb_lm.errors import UserError
 
 SPEEDS = {"torch/basic": 1.0, "torch/block": 0.7, "torch/cudnn": 2.0}
@@ -28,27 +29,27 @@ def report(folder: Path, *more: object) -> str:
 
 
 def test_a_baseline_is_given_once(folder: Path) -> None:
-    assert "speed-up over torch/basic" in report(folder)
+    assert "× torch/basic (95 % interval)" in report(folder)
     assert not (folder / "report.json").exists(), "nothing was chosen"
-    assert "speed-up over torch/cudnn" in report(folder, "--baseline", "torch/cudnn")
-    assert "speed-up over torch/cudnn" in report(folder)
-    assert "speed-up over torch/block" in report(folder, "--baseline", "torch/block")
-    assert "speed-up over torch/block" in report(folder)
+    assert "× torch/cudnn (95 % interval)" in report(folder, "--baseline", "torch/cudnn")
+    assert "× torch/cudnn (95 % interval)" in report(folder)
+    assert "× torch/block (95 % interval)" in report(folder, "--baseline", "torch/block")
+    assert "× torch/block (95 % interval)" in report(folder)
 
 
 def test_a_comparison_is_by_the_baseline_that_was_chosen(folder: Path, tmp_path: Path) -> None:
     other = write(tmp_path / "other", rounds(SPEEDS, seed=1))
     report(folder, "--baseline", "torch/cudnn")
-    assert "the baseline is torch/cudnn in A and torch/basic in B" in compare(folder, other)
+    assert "the baseline is torch/cudnn in A and torch/basic in B" in to_markdown(compare(folder, other))
     report(other, "--baseline", "torch/cudnn")
-    assert "| A: × torch/cudnn | B: × torch/cudnn |" in compare(folder, other)
+    assert "| A: × torch/cudnn | B: × torch/cudnn |" in to_markdown(compare(folder, other))
 
 
 def test_a_refused_baseline_is_not_kept(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     report(folder, "--baseline", "torch/cudnn")
     sentence = refusal(capsys, bench, "report", folder, "--baseline", "torch/cudn")
     assert sentence.startswith(f"--baseline torch/cudn: no such variant in {folder}; there is torch/")
-    assert "speed-up over torch/cudnn" in report(folder)
+    assert "× torch/cudnn (95 % interval)" in report(folder)
 
 
 @pytest.mark.slow
@@ -68,7 +69,7 @@ def test_runs_are_given_once_and_may_be_left_out_again(
     assert "Learning curves" in report(folder, "--runs", tmp_path / "moved")
     without = report(folder, "--runs")
     assert "Learning curves" not in without
-    assert "speed-up over torch/cudnn" in without
+    assert "× torch/cudnn (95 % interval)" in without
     assert "Learning curves" not in report(folder)
 
 

@@ -291,13 +291,15 @@ def test_only_rounds_of_one_session_are_paired(tmp_path: Path) -> None:
     assert (block.estimate, block.units) == (pytest.approx(1), 1)
 
 
-def test_the_order_is_that_of_the_ratios(tmp_path: Path) -> None:
+def test_the_order_is_that_of_the_rates_and_the_fastest_is_by_ratios(tmp_path: Path) -> None:
     """The machine slowed down: by the clock the faster variant was the slower one in the median round."""
     rows = [
         *(row(round=n, seconds=s) for n, s in enumerate((1.0, 1.0, 10.0))),
         *(row(variant="torch/cudnn", round=n, seconds=s) for n, s in enumerate((1.1, 1.1, 1.2))),
     ]
-    assert [result.variant for result in group_of(tmp_path, rows).results] == ["torch/cudnn", "torch/basic"]
+    group = group_of(tmp_path, rows)
+    assert [result.variant for result in group.results] == ["torch/basic", "torch/cudnn"]
+    assert group.fastest is group.result("torch/cudnn")
 
 
 def repeated(count: int, rounds_a_process: int, seed: int) -> Iterator[dict[str, Any]]:

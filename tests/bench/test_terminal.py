@@ -1,50 +1,95 @@
-"""The bars that a run prints at its end."""
+"""The tables that a run prints at its end."""
 
+import re
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from bench_rows import rounds, row, unmeasured, write
 
+from ptb_lm.bench.findings import paired
 from ptb_lm.bench.reporting import terminal
+from ptb_lm.bench.reporting.formats import compared
 from ptb_lm.bench.summary import summarise
 
-SPEEDS = {"torch/basic": 1.0, "torch/block": 0.5, "torch/cudnn": 2.0}
+SPEEDS = {"torch/basic": 1.0, "torch/block": 0.5, "torch/cudnn": 2.0, "torch/cudnn#again": 1.9}
 
 
-def chart(folder: Path, rows: object, *, width: int = 100, encoding: str | None = "utf-8") -> list[str]:
+def chart(folder: Path, rows: object, *, width: int = 80, encoding: str | None = "utf-8") -> list[str]:
     return terminal.chart(summarise(write(folder, rows)), width=width, encoding=encoding).splitlines()
 
 
-def test_bars_are_as_long_as_the_ratios_with_figures_beside_them(tmp_path: Path) -> None:
-    title, *bars = chart(tmp_path, rounds(SPEEDS, noise=0.0001))
-    assert title == "small, train: words a second, times as fast as torch/basic (bars; 95 % interval)"
-    assert [bar.split()[0] for bar in bars] == ["torch/cudnn", "torch/basic", "torch/block"]
-    lengths = [bar.count("█") for bar in bars]
+def bars_of(lines: list[str], block: str = "█") -> list[str]:
+    return [line for line in lines if line.startswith(f"  {block}")]
+
+
+def test_bars_are_as_long_as_the_rates_fastest_first(tmp_path: Path) -> None:
+    lines = chart(tmp_path, rounds(SPEEDS, noise=0.0001), width=120)
+    assert lines[0] == "small on CPU, float32: basic, block and cudnn"
+    assert [line for line in lines if line in SPEEDS] == sorted(SPEEDS, key=lambda each: -SPEEDS[each])
+    lengths = [bar.count("█") for bar in bars_of(lines)]
     assert lengths[0] > 30
-    assert lengths == pytest.approx([lengths[0], lengths[0] / 2, lengths[0] / 4], abs=1)
-    assert bars[0].endswith(" 2.00 (2.00–2.00)")
-    assert bars[1].endswith(" 1.00")
-    assert all(len(bar) <= 100 for bar in bars)
+    assert lengths == pytest.approx([lengths[0] * part for part in (1, 0.95, 0.5, 0.25)], abs=1)
+    assert all(len(line) <= 120 for line in lines)
+
+
+def test_each_is_compared_with_the_baseline_the_fastest_and_the_next(tmp_path: Path) -> None:
+    """The figures are those of the report's: paired by round, with the intervals of processes."""
+    lines = chart(tmp_path, rounds(SPEEDS, noise=0.05))
+    assert all(len(line) <= 80 for line in lines)
+    (group,) = summarise(tmp_path).groups
+    baseline, fastest = group.result("torch/basic"), group.fastest
+    assert baseline is not None
+    assert fastest is not None
+    for bar, (result, following) in zip(bars_of(lines), pairwise([*group.measured, None]), strict=True):
+        assert result is not None
+        others = [baseline, fastest, *([following] if following else [])]
+        wanted = [compared(paired(result, other)) for other in others]
+        assert re.findall(r"\d\.\d+(?: \(\d\.\d+–\d\.\d+\)~?)?", bar.split(",")[-1]) == wanted
+
+
+def test_names_are_explained_once_under_the_table(tmp_path: Path) -> None:
+    command = (
+        "python -m ptb_lm.bench run quick --add old=ptb_lm.bench.rivals.before:cudnn mine=my.models:lstm"
+    )
+    speeds = {**SPEEDS, "old/custom": 0.9, "mine/custom": 0.8}
+    rows = [*rounds(speeds, command=command), *rounds(speeds, workload="medium", command=command)]
+    text = " ".join(" ".join(chart(tmp_path, rows)).split())
+    assert text.startswith("small and medium on CPU, float32: basic, block, cudnn, ")
+    for explained in (
+        "torch/basic: elementary operations",
+        "old/custom: cudnn of this package at an earlier commit",
+        "mine/custom: my.models:lstm",
+        "torch/cudnn#again: measured a second time",
+    ):
+        assert text.count(explained) == 1
 
 
 def test_a_terminal_without_blocks_gets_number_signs(tmp_path: Path) -> None:
-    bars = chart(tmp_path, rounds(SPEEDS), encoding="ascii")
-    assert "#" in bars[1]
-    assert "█" not in "".join(bars)
+    lines = chart(tmp_path, rounds(SPEEDS), encoding="ascii")
+    assert len(bars_of(lines, "#")) == 4
+    assert "█" not in "".join(lines)
 
 
 @pytest.mark.parametrize("width", [1, 40])
 def test_a_narrow_terminal_still_gets_bars(width: int, tmp_path: Path) -> None:
-    assert all("█" in bar for bar in chart(tmp_path, rounds(SPEEDS), width=width)[1:])
+    assert len(bars_of(chart(tmp_path, rounds(SPEEDS), width=width))) == 4
 
 
-def test_without_a_baseline_bars_are_of_rates(tmp_path: Path) -> None:
+def test_without_a_baseline_others_are_compared(tmp_path: Path) -> None:
     rows = [row(variant="torch/block"), row(variant="torch/cudnn", seconds=1.0)]
-    title, *bars = chart(tmp_path, rows)
-    assert title == "small, train: words a second (bars)"
-    assert [bar.split()[0] for bar in bars] == ["torch/cudnn", "torch/block"]
-    assert bars[0].endswith(" 16,000")
+    first, second = bars_of(chart(tmp_path, rows))
+    assert first.split()[1:] == ["16,000", "–", "1.00", "2.00"]
+    assert second.split()[1:] == ["8,000", "–", "0.50", "–"]
+
+
+def test_intervals_of_rounds_alone_are_said_so(tmp_path: Path) -> None:
+    few = [{**each, "process": 1} for each in rounds(SPEEDS)]
+    assert any("fewer than three processes" in line for line in chart(tmp_path / "few", few))
+    enough = chart(tmp_path / "enough", rounds(SPEEDS))
+    assert not any("fewer than three processes" in line for line in enough)
 
 
 def test_a_pass_without_figures_says_so(tmp_path: Path) -> None:
-    assert chart(tmp_path, [unmeasured("failed", "bad luck")]) == ["small, train: nothing was measured"]
+    lines = chart(tmp_path, [unmeasured("failed", "bad luck"), unmeasured("failed", "bad luck", variant="b")])
+    assert lines[-2:] == ["small, train: nothing was measured", "failed: torch/basic and b: bad luck"]

@@ -345,7 +345,7 @@ def test_the_page_holds_table_and_curves(folder: Path, capsys: pytest.CaptureFix
     page = compared(capsys, folder / "seeds", folder / "other", "--format", "page")
     assert page.startswith("<!DOCTYPE html>")
     assert "<script" not in page
-    assert 'id="plot0-other"' in page
+    assert 'alt="Validation perplexity by epoch"' in page
     assert f"{runs.result(folder / 'other')['test_perplexity']:.2f}" in page
     titles = ["best test", "Validation perplexity by epoch", "What differs", "hidden size", "<details>"]
     assert sorted(titles, key=page.index) == titles, "results come first, and what is the same is folded"

@@ -101,7 +101,7 @@ def test_unk_has_a_place_even_if_no_word_is_rare(tmp_path: Path) -> None:
 )
 def test_words(treatment: Treatment, line: str, expected: str) -> None:
     assert treatment.words(line) == expected.split(" ")
-    assert treatment.tokens(f"{line.rstrip()}\nx\n") == [*expected.split(" "), "<eos>", "x", "<eos>"]
+    assert treatment.prefix_tokens(f"{line.rstrip()}\nx\n") == [*expected.split(" "), "<eos>", "x", "<eos>"]
 
 
 @pytest.mark.parametrize(
@@ -288,23 +288,24 @@ def test_memory_stays_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     ("content", "problem"),
     [
         ("", "is empty"),
-        ("a\nb\n", "has 2 lines, too few to be split into train, valid, test"),
+        ("a", r"has 1 line and 1 word, too few to be split.* a folder of train\.txt"),
         ("a b c d\n" * 2 + "\xff", "line 3: byte 0xff is not UTF-8"),
         ("a b\nc d\ne\0\n", "line 3: byte 0x00 is not UTF-8"),
         ("\n" * 4, "has no words but <eos> and <unk>$"),
         ("<unk> <unk>\n" * 4, "has no words but <eos> and <unk>$"),
         ("a b\nc d\ne f\ng h\n", "has no word that occurs 2 times, as --min-count requires"),
+        ("这是一个句子\n那是另一个\n今天很好\n再见\n", "--tokenize characters"),
     ],
 )
 def test_a_file_that_cannot_be_prepared_is_refused(content: str, problem: str, tmp_path: Path) -> None:
-    path = write(tmp_path / "raw.txt", content.encode("latin-1"))
+    path = write(tmp_path / "raw.txt", content.encode("latin-1" if "\xff" in content else "utf-8"))
     with pytest.raises(UserError, match=problem):
         corpus.load(path, Preparation())
 
 
 def test_fractions_that_leave_no_line_are_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "raw.txt", "a\n" * 4)
-    with pytest.raises(UserError, match="4 lines, but the held-out fractions leave none to train on"):
+    with pytest.raises(UserError, match="has 4 lines, too few to be split"):
         corpus.load(path, Preparation(valid_fraction=0.5, test_fraction=0.4))
 
 

@@ -117,7 +117,7 @@ def test_an_eos_in_the_text_ends_no_line(
 def test_lines_and_chunks_name_the_same_byte(content: bytes, where: str, tmp_path: Path) -> None:
     path = write(tmp_path, content)
     problem = f"{path}, {where} is not UTF-8 text; it is binary or has another encoding"
-    for read in (text_file.count_lines, lambda path: list(text_file.lines(path))):
+    for read in (lambda path: text_file.count_lines(Part(path)), lambda path: list(text_file.lines(path))):
         with pytest.raises(UserError) as caught:
             read(path)
         assert str(caught.value) == problem

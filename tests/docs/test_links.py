@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import runs
 from support import ROOT
 
 from ptb_lm import __main__ as commands
@@ -86,10 +87,6 @@ def split(line: str) -> tuple[str, list[str]] | None:
     return found[1] or found[2], [word for word in words[:end] if not word.startswith("$")]
 
 
-class ParsedError(Exception):
-    """A command line was parsed to its end."""
-
-
 LINES = [
     pytest.param(*parts, id=f"{page.relative_to(ROOT)}: {line.partition('  ')[0]}")
     for page in PAGES
@@ -100,15 +97,7 @@ LINES = [
 
 @pytest.mark.parametrize(("name", "arguments"), LINES)
 def test_each_command_parses(name: str, arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    parse = cli.Parser.parse_args
-
-    def parse_alone(parser: cli.Parser, *given: object) -> None:
-        parse(parser, *given)  # type: ignore[arg-type]
-        raise ParsedError
-
-    monkeypatch.setattr(cli.Parser, "parse_args", parse_alone)
-    with pytest.raises(ParsedError):
-        commands.main([name, *arguments])
+    runs.check_parses(commands, [name, *arguments], monkeypatch)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -122,11 +111,11 @@ def test_each_flag_in_a_sentence_is_known(page: Path, monkeypatch: pytest.Monkey
 
         def check(parser: cli.Parser, *_: object, arguments: list[str] = arguments, code: str = code) -> None:
             assert flags.unknown_flag(parser, arguments) == "", code
-            raise ParsedError
+            raise runs.ParsedError
 
         with monkeypatch.context() as patch:
             patch.setattr(cli.Parser, "parse_args", check)
-            with pytest.raises(ParsedError):
+            with pytest.raises(runs.ParsedError):
                 commands.main([name, *arguments])
 
 

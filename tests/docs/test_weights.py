@@ -36,10 +36,6 @@ def test_its_numpy_reproduces_the_test_perplexity(flags: list[str], data: Path, 
     assert found == pytest.approx(runs.result(run)["test_perplexity"], rel=2e-5)
 
 
-def test_it_is_about_forty_lines() -> None:
-    assert len(CODE.splitlines()) <= 45
-
-
 def test_its_table_names_the_tensors(data: Path, tmp_path: Path) -> None:
     run = runs.train_run(data, tmp_path / "run", "--epochs", "1")
     weights, metadata = tensors.load(run / "weights.safetensors")

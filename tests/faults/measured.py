@@ -10,9 +10,10 @@ from faults.fault import refused_or_done
 from faults.subject import Subject
 from faults.table import AS_PROMISED
 from ptb_lm.bench import __main__ as bench
+from ptb_lm.bench import rows
 
 # Of a real benchmark that is kept.
-ROWS = Path(__file__).resolve().parents[2] / "results" / "bench-quick-cpu" / "rows.jsonl"
+KEPT = Path(__file__).resolve().parents[2] / "results" / "bench" / "quick-cpu.jsonl.gz"
 LINES = (b"1", b"null", b"{}", b"NaN", b"[" * 100_000, b'{"suite": 1}', b"\xff", b"", b"\0", b'"\\ud800"')
 
 
@@ -20,13 +21,13 @@ def folders(subject: Subject, rng: random.Random) -> Iterator[str]:
     """Damage rows.jsonl in some way, and ask for a report and a comparison."""
     whole = subject.new()
     whole.mkdir()
-    shutil.copy(ROWS, whole)
-    content = ROWS.read_bytes()
+    content = b"".join(rows.to_line(row) + b"\n" for row in rows.read(KEPT)[0])
+    (whole / rows.FILE).write_bytes(content)
     while True:
         folder = subject.new()
         folder.mkdir()
         damage = rng.choice([damaged.reshaped, damaged.reshaped, damaged.flipped, damaged.cut, _other_lines])
-        (folder / ROWS.name).write_bytes(damage(content, rng))
+        (folder / rows.FILE).write_bytes(damage(content, rng))
         for command in (["report", str(folder)], ["compare", str(folder), str(whole)]):
             outcome = refused_or_done(subject.process(lambda command=command: bench.main(command)))  # type: ignore[misc]
             if outcome != AS_PROMISED:

@@ -16,6 +16,7 @@ from download_server import (
     Handler,
     Server,
     cut_off,
+    drip,
     endless,
     hang,
     link,
@@ -93,9 +94,7 @@ def _rude(rng: random.Random) -> Callable[[Handler], None]:
     """Return an answer that is no file at all."""
     lengths = functools.partial(_length, rng.choice(["-1", "x", "99999999999999999999", "0", "1e9", "7"]))
     status = functools.partial(_status, rng.choice([204, 206, 301, 302, 403, 404, 410, 418, 500, 503]))
-    return rng.choice(
-        [cut_off, hang, not_http, endless(rng.randbytes(2**14)), _drip, lengths, status, _close]
-    )
+    return rng.choice([cut_off, hang, not_http, endless(rng.randbytes(2**14)), drip, lengths, status, _close])
 
 
 def _length(value: str, handler: Handler) -> None:
@@ -109,12 +108,6 @@ def _status(status: int, handler: Handler) -> None:
     handler.send_response(status)
     handler.send_header("Location", handler.path)  # of itself: without end
     handler.end_headers()
-
-
-def _drip(handler: Handler) -> None:
-    handler.wfile.write(b"HTTP/1.0 200 OK\r\nX: ")
-    while not handler.server.released.wait(0.01):
-        handler.wfile.write(b"x")
 
 
 def _close(handler: Handler) -> None:

@@ -34,6 +34,22 @@ def test_any_other_failure_is_left_alone() -> None:
         torch.zeros(2) + torch.zeros(3)
 
 
+def test_a_step_takes_denormal_numbers_for_zero_and_no_other_work_does(tiny_config: Config) -> None:
+    """A CPU computes many times slower with them, and gradients that fade over many steps end in them."""
+    torch.set_flush_denormal(False)  # torch's default
+    choice = Choice.of(device="cpu", model="block_fused")
+    built: Any = backend.build(tiny_config, random_weights(tiny_config, 11, seed=1), choice)
+    zeros = list[bool]()
+    built.executed_stack.register_forward_hook(
+        lambda *_: zeros.append((torch.full((), 1e-38) * 0.01).item() == 0)
+    )
+    ((x_BT, y_BT),) = random_windows(tiny_config, 11, 1, seed=2)
+    built.train_step(x_BT, y_BT, built.zero_state(3), learning_rate=0.1)
+    built.evaluate_step(x_BT, y_BT, built.zero_state(3))
+    assert zeros == [True] * 2
+    assert (torch.full((), 1e-38) * 0.01).item() > 0
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("precision", FRAMEWORKS["torch"].precisions)
 def test_cudnn_finds_a_layer_s_weights_in_one_piece(precision: str, tiny_config: Config) -> None:

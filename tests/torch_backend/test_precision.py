@@ -11,7 +11,8 @@ from ptb_lm.model import backend
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
 from ptb_lm.model.frameworks import FRAMEWORKS
-from ptb_lm.torch_backend.precision import PRECISIONS, hold
+from ptb_lm.torch_backend.precision import PRECISIONS, settings_of
+from ptb_lm.torch_backend.settings import held
 
 SETTINGS: dict[str, Any] = {
     "matmul": torch.backends.cuda.matmul,
@@ -20,16 +21,15 @@ SETTINGS: dict[str, Any] = {
 }
 
 
-def held() -> dict[str, str]:
+def now() -> dict[str, str]:
     return {name: setting.fp32_precision for name, setting in SETTINGS.items()}
 
 
 @pytest.fixture(autouse=True)
 def as_before() -> Iterator[None]:
-    before = held()
+    before = now()
     yield
-    for name, setting in SETTINGS.items():
-        setting.fp32_precision = before[name]
+    assert now() == before
 
 
 @pytest.mark.parametrize("earlier", PRECISIONS)
@@ -47,22 +47,26 @@ def as_before() -> Iterator[None]:
 def test_what_float32_products_round_to(precision: str, products: str, lstm: str, earlier: str) -> None:
     """Whatever was held before; torch keeps these settings without a GPU, too."""
     assert list(PRECISIONS) == list(FRAMEWORKS["torch"].precisions)
-    hold(PRECISIONS[earlier])
-    hold(PRECISIONS[precision])
-    assert held() == {"matmul": products, "rnn": lstm, "conv": lstm}
-    assert torch.backends.cudnn.enabled
+    with held(settings_of(PRECISIONS[earlier])):
+        pass
+    with held(settings_of(PRECISIONS[precision])):
+        assert now() == {"matmul": products, "rnn": lstm, "conv": lstm}
+        assert torch.backends.cudnn.enabled
 
 
 @pytest.mark.gpu
 def test_models_of_two_precisions_do_not_disturb_each_other(tiny_config: Config) -> None:
     weights = random_weights(tiny_config, 11, seed=1)
-    single, half = (
+    built: list[Any]
+    single, half = built = [
         backend.build(tiny_config, weights, Choice.of(execution="eager", device="cuda", precision=precision))
         for precision in ("fp32", "bf16")
-    )
+    ]
     ((x_BT, y_BT),) = random_windows(tiny_config, 11, 1, seed=2)
-    for built, rounding in ((single, "ieee"), (half, "tf32"), (single, "ieee")):
-        built.train_step(x_BT, y_BT, built.zero_state(3), learning_rate=0.1)
-        assert held()["rnn"] == rounding
-    half.evaluate_step(x_BT, y_BT, half.zero_state(3))
-    assert held()["rnn"] == "tf32"
+    roundings = []
+    for model in built:
+        step: Any = model.step
+        model.step = lambda *given, step=step: (roundings.append(now()["rnn"]), step(*given))[1]
+    for model in (single, half, single):
+        model.train_step(x_BT, y_BT, model.zero_state(3), learning_rate=0.1)
+    assert roundings == ["ieee", "tf32", "ieee"]

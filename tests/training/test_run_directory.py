@@ -346,7 +346,7 @@ def test_weights_in_another_precision_are_refused(directory: RunDirectory) -> No
     """As a header says whose float32 was turned into float64, of a file without a hash."""
     weights = directory.read_weights(RUN, VOCABULARY)
     save_weights(directory, {**weights, "softmax.bias": weights["softmax.bias"].astype(np.float64)})
-    with pytest.raises(UserError, match=r"the tensor 'softmax.bias' has the type float64, not float32$"):
+    with pytest.raises(UserError, match=r"the tensor 'softmax.bias' has the type float64, not float32;"):
         directory.read_weights(RUN, VOCABULARY)
 
 

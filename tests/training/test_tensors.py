@@ -123,7 +123,7 @@ def test_the_hash_is_of_all_that_a_file_says(what: str, saved: Path) -> None:
     else:
         header[tensors.KEY] = header[tensors.KEY].replace('"epoch": 3', '"epoch": 4')
     safetensors.numpy.save_file(arrays, saved, metadata=header)
-    with pytest.raises(UserError, match=r"a\.safetensors is damaged: its content is not what was saved"):
+    with pytest.raises(UserError, match=r"a\.safetensors has changed"):
         tensors.load(saved)
 
 
@@ -159,7 +159,7 @@ def test_another_kind_of_file_is_refused(content: bytes, tmp_path: Path) -> None
 )
 def test_anothers_safetensors_are_refused(header: dict[str, str] | None, tmp_path: Path) -> None:
     safetensors.numpy.save_file(ARRAYS, tmp_path / "a", metadata=header)
-    with pytest.raises(UserError, match="a was not written by ptb_lm"):
+    with pytest.raises(UserError, match="a has no metadata of ptb_lm"):
         tensors.load(tmp_path / "a")
 
 

@@ -7,9 +7,10 @@ from pathlib import Path
 from ptb_lm.bench import intervals
 from ptb_lm.bench.findings import Group, Result, Summary, distinct
 from ptb_lm.bench.intervals import LogMean
-from ptb_lm.bench.reporting import formats
+from ptb_lm.bench.reporting import formats, names
+from ptb_lm.bench.reporting.document import Captioned, Document, Section
 from ptb_lm.bench.reporting.formats import NOTHING
-from ptb_lm.bench.reporting.tables import Cell, Column, Name, Table, markdown_code, markdown_text, to_markdown
+from ptb_lm.bench.reporting.tables import Cell, Column, Name, Table
 from ptb_lm.bench.rows import MEASURED
 from ptb_lm.bench.summary import EQUAL_WORK, common_precision, summarise
 from ptb_lm.errors import UserError
@@ -49,10 +50,8 @@ class _Pair:
     @property
     def agrees(self) -> bool | None:
         """Whether the interval of the change contains 1; None if there is no interval."""
-        if self.change is None or self.change.interval is None:
-            return None
-        low, high = self.change.interval
-        return low <= 1 <= high
+        differs = self.change.differs if self.change else None
+        return None if differs is None else not differs
 
     @property
     def verdict(self) -> str:
@@ -69,16 +68,12 @@ class _Pair:
         return self.agrees is not None and any(ratio and ratio.unit == "round" for ratio in ratios)
 
 
-def compare(a: Path, b: Path) -> str:
-    """Compare two benchmarks' folders; return Markdown whose first line is the verdict.
+def compare(a: Path, b: Path) -> Document:
+    """Compare two benchmarks' folders; return a document whose title is the verdict.
 
     Raises:
         UserError: One of them cannot be read (summary.summarise), or they have no workload in common.
     """
-    return "\n".join(_markdown(a, b))
-
-
-def _markdown(a: Path, b: Path) -> Iterator[str]:
     one, two = summarise(a), summarise(b)
     common = [(first, second) for first in one.groups for second in two.groups if _key(first) == _key(second)]
     if not common:
@@ -89,25 +84,33 @@ def _markdown(a: Path, b: Path) -> Iterator[str]:
     compared = [
         (first, _pairs(first, second)) for first, second in common if not _incomparable(first, second)
     ]
-    verdict = [_verdict([pair for _, pairs in compared for pair in pairs])]
-    if troubled := list(_troubled(common)):
-        verdict.append(f"In one of the two this was not measured to the end: {'; '.join(troubled)}.")
-    yield f"{markdown_text(' '.join(verdict))}\n"
-    yield f"A is {_about(a, one)}; B is {_about(b, two)}.\n"
-    for group, pairs in compared:
-        yield f"## {markdown_text(group.name)}\n"
-        yield to_markdown(_table(pairs, baseline=group.label(group.baseline)))
+    pairs = [pair for _, of_group in compared for pair in of_group]
+    broken_off = "; ".join(_broken_off(common))
     left_out = [
         *(f"{group.name} is not compared: {trouble}" for group, trouble in troubles),
         *(f"only in A: {what}" for what in _alone(one, two)),
         *(f"only in B: {what}" for what in _alone(two, one)),
     ]
+    sections = [
+        Section(
+            title=group.name,
+            tables=[Captioned(table=_table(of_group, group), remarks=list(names.legend(group)))],
+        )
+        for group, of_group in compared
+    ]
     if left_out:
-        yield "## Left out\n"
-        yield "".join(f"- {markdown_text(each)}\n" for each in left_out)
-    yield "## How to read this\n"
-    by_rounds = any(pair.is_by_rounds for _, pairs in compared for pair in pairs)
-    yield from (f"{caveat}\n" for caveat in (*_CAVEATS, *([_BY_ROUNDS] if by_rounds else [])))
+        sections.append(Section(title="Left out", tables=[Captioned(remarks=left_out)]))
+    by_rounds = any(pair.is_by_rounds for pair in pairs)
+    sections.append(
+        Section(title="How to read this", paragraphs=[*_CAVEATS, *([_BY_ROUNDS] if by_rounds else [])])
+    )
+    return Document(
+        title=_verdict(pairs),
+        subtitle=names.title([first for first, _ in common]),
+        lead=[f"A is {_about(a, one)}", f"B is {_about(b, two)}"],
+        warnings=[f"in one of the two this was not measured to the end: {broken_off}"] * bool(broken_off),
+        sections=sections,
+    )
 
 
 def _key(group: Group) -> tuple[str, str, str]:
@@ -143,7 +146,7 @@ def _pairs(a: Group, b: Group) -> list[_Pair]:
     ]
 
 
-def _troubled(common: Sequence[tuple[Group, Group]]) -> Iterator[str]:
+def _broken_off(common: Sequence[tuple[Group, Group]]) -> Iterator[str]:
     """Yield what one benchmark measured and the other did not, or not to the end, and why."""
     passes: dict[tuple[str, str], list[str]] = {}
     for a, b in common:
@@ -153,8 +156,8 @@ def _troubled(common: Sequence[tuple[Group, Group]]) -> Iterator[str]:
                 if result.status != MEASURED and there and there.status == MEASURED:
                     why = f"{result.status} in {name}: {result.reason}"
                     passes.setdefault((result.label, why), []).append(other.name)
-    for (label, why), names in passes.items():
-        yield f"{label} of {' and '.join(names)} ({why})"
+    for (label, why), where in passes.items():
+        yield f"{label} of {' and '.join(where)} ({why})"
 
 
 def _alone(one: Summary, other: Summary) -> Iterator[str]:
@@ -184,18 +187,19 @@ def _about(folder: Path, summary: Summary) -> str:
     facts = [f"{name} {value}" for name in _TELLING for value in summary.environment.get(name, ())]
     days = distinct(time[:10] for time in summary.times)
     told = ", ".join([*facts, " to ".join(days)] if days else facts)
-    return f"{markdown_code(str(folder))}{f' ({markdown_text(told)})' if told else ''}"
+    return f"{folder}{f' ({told})' if told else ''}"
 
 
-def _table(pairs: Sequence[_Pair], *, baseline: str) -> Table:
+def _table(pairs: Sequence[_Pair], group: Group) -> Table:
+    baseline, unit = group.label(group.baseline), group.work.unit if group.work else "items"
     columns = [
         Column("", numeric=False),
         Column(f"A: × {baseline}"),
         Column(f"B: × {baseline}"),
         Column("B over A"),
         Column("verdict", numeric=False),
-        Column("A: ms a step"),
-        Column("B: ms a step"),
+        Column(f"A: {unit} a second"),
+        Column(f"B: {unit} a second"),
         Column("change of speed, not paired"),
     ]
     return Table(columns, [_row(pair) for pair in pairs])
@@ -205,7 +209,7 @@ def _row(pair: _Pair) -> list[Cell]:
     cells: list[Cell] = [Name(pair.a.label, pair.a.variant)]
     cells += [formats.ratio(each) if each else NOTHING for each in (pair.a.ratio, pair.b.ratio, pair.change)]
     cells.append(pair.verdict)
-    if pair.a.seconds is None or pair.b.seconds is None:
+    if pair.a.rate is None or pair.b.rate is None:
         return [*cells, NOTHING, NOTHING, NOTHING]
-    a, b = pair.a.seconds.median, pair.b.seconds.median
-    return [*cells, formats.significant(a * 1e3), formats.significant(b * 1e3), f"{100 * (a / b - 1):+.1f} %"]
+    a, b = pair.a.rate.median, pair.b.rate.median
+    return [*cells, formats.significant(a, 4), formats.significant(b, 4), f"{100 * (b / a - 1):+.1f} %"]

@@ -88,10 +88,20 @@ class Section:
 
 @dataclass(frozen=True, kw_only=True)
 class Document:
-    """A report: `lead` is what it found, a sentence each; `warnings`, what a reader must not miss."""
+    """A report.
+
+    Attributes:
+        title: Its heading.
+        subtitle: What it is of.
+        lead: What it found, a sentence each.
+        warnings: What a reader must not miss.
+        sections: Its parts.
+        explanation: A file of templates/ that ends it; "" for none.
+    """
 
     title: str
     subtitle: str
     lead: Sequence[str]
-    warnings: Sequence[str]
     sections: Sequence[Section]
+    warnings: Sequence[str] = ()
+    explanation: str = ""

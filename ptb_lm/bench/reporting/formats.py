@@ -1,10 +1,12 @@
 """Numbers as people read them."""
 
 import math
+from collections.abc import Sequence
 
 from ptb_lm.bench.intervals import LogMean
 
 NOTHING = "–"  # stands where there is no figure
+SAME = "~"  # stands behind a ratio whose interval holds 1
 UNDERESTIMATED = "limit underestimated"
 
 
@@ -25,6 +27,13 @@ def ratio(value: LogMean) -> str:
     """Return a ratio with its interval, if it has one."""
     known = "" if value.interval is None else f" ({interval(value)})"
     return f"{times(value.estimate)}{known}"
+
+
+def compared(value: LogMean | None) -> str:
+    """Return a ratio with its interval, and SAME behind it where that shows no difference."""
+    if value is None:
+        return NOTHING
+    return f"{ratio(value)}{SAME if value.differs is False else ''}"
 
 
 def interval(value: LogMean | None) -> str:
@@ -55,6 +64,12 @@ def of_limit(fraction: float) -> str:
 def size(count: float | None) -> str:
     """Return a number of bytes."""
     return NOTHING if count is None else f"{_prefixed(count)}B"
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return names as a sentence lists them."""
+    *most, last = names
+    return f"{', '.join(most)} and {last}" if most else last
 
 
 def flops(count: float) -> str:

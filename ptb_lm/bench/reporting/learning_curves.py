@@ -12,8 +12,6 @@ from ptb_lm.bench.reporting.tables import Cell, Column, Name, Table
 from ptb_lm.training.run_config import RunConfig
 from ptb_lm.training.run_directory import RunDirectory
 
-_COLUMNS = ("train_perplexity", "valid_perplexity")
-
 
 def section(runs: Sequence[Path]) -> Section:
     """Describe some runs: a row and a plot each.
@@ -67,6 +65,6 @@ def _plot(path: Path, config: RunConfig, metrics: list[dict[str, Any]]) -> Curve
     lines = [
         # What is beyond a float has no place on an axis: the line has a gap there.
         (key, [(row["epoch"], row[key] if math.isfinite(row[key]) else math.nan) for row in metrics])
-        for key in _COLUMNS
+        for key in ("train_perplexity", "valid_perplexity")
     ]
     return Curves(title=f"{_what(config)} ({path.name})", lines=lines)

@@ -1,94 +1,79 @@
-"""A report as one page of HTML that needs nothing else: no network, no script."""
+"""A document as Markdown, and as one page of HTML that needs nothing else: no network, no script.
 
-from collections.abc import Iterator, Sequence
-from html import escape
-from itertools import count
+The page is the Markdown with plots between its tables. Both are written by templates/.
+"""
 
-from ptb_lm.bench.reporting import plots
-from ptb_lm.bench.reporting.document import Captioned, Document, Plot, Section
-from ptb_lm.bench.reporting.page_style import STYLE
-from ptb_lm.bench.reporting.tables import to_html as table_to_html
+from collections.abc import Callable
+from xml.etree.ElementTree import Element
 
-# The page itself forbids what it does not need: nothing is fetched, and no script of a label's would run.
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+import jinja2
+import markdown
+from markdown.extensions import Extension
+from markdown.treeprocessors import Treeprocessor
+from markupsafe import Markup
+
+from ptb_lm import streams
+from ptb_lm.bench.reporting import plots, tables
+from ptb_lm.bench.reporting.document import Document, Plot
+
+_LONGEST_LINE = 20  # characters of a cell that is not broken: a figure with its interval
+
+_TEMPLATES = jinja2.Environment(
+    loader=jinja2.PackageLoader(__package__),
+    autoescape=jinja2.select_autoescape(["html"]),
+    undefined=jinja2.StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+_TEMPLATES.filters |= {"text": tables.markdown_text, "table": tables.to_markdown}
+
+
+def to_markdown(document: Document, *, figure: Callable[[Plot], str] | None = None) -> str:
+    """Write a document in Markdown.
+
+    Args:
+        document: The document.
+        figure: Draws a plot as HTML; None: plots are left out, and details are not folded.
+    """
+    written = _TEMPLATES.get_template("report.md").render(document=document, figure=figure)
+    # Nothing in it steers a terminal on which it is looked at.
+    lines = [streams.visible(line) for line in written.split("\n")]
+    # An empty line between two parts, whichever of them there are.
+    return "\n".join(line for line, before in zip(lines, ["", *lines], strict=False) if line or before) + "\n"
 
 
 def to_html(document: Document) -> str:
-    """Write a report as a page.
+    """Write a document as a page.
 
     Raises:
         UserError: matplotlib, which draws the plots, is not installed.
     """
-    names = (f"plot{number}" for number in count())
-    body = "\n".join(_body(document, names))
-    return f"""<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="{_POLICY}">
-<link rel="icon" href="data:,">
-<title>{escape(document.title)}</title>
-<style>{STYLE}</style>
-</head>
-<body>
-<main>
-{body}
-</main>
-</body>
-</html>
-"""
+    body = markdown.markdown(
+        to_markdown(document, figure=_figure), extensions=["tables", "md_in_html", _Rows()]
+    )
+    return _TEMPLATES.get_template("page.html").render(title=document.title, body=Markup(body))  # noqa: S704
 
 
-def _body(document: Document, names: Iterator[str]) -> Iterator[str]:
-    yield f"<h1>{escape(document.title)}</h1>"
-    if document.subtitle:
-        yield f'<p class="subtitle">{escape(document.subtitle)}</p>'
-    yield from _list(document.lead, "lead")
-    yield from _warnings(document.warnings)
-    for section in document.sections:
-        yield f"<section><h2>{escape(section.title)}</h2>"
-        yield from _section(section, names)
-        yield "</section>"
+def _figure(plot: Plot) -> str:
+    drawn = {scheme: plots.data_uri(plot, scheme=scheme) for scheme in ("light", "dark")}
+    return _TEMPLATES.get_template("figure.html").render(title=plot.title, **drawn)
 
 
-def _section(section: Section, names: Iterator[str]) -> Iterator[str]:
-    for paragraph in section.paragraphs:
-        yield f"<p>{escape(paragraph)}</p>"
-    for captioned in section.tables:
-        yield from _captioned(captioned)
-    if section.plots:
-        yield '<div class="plots">'
-        for plot in section.plots:
-            yield _figure(plot, next(names))
-        yield "</div>"
-    if section.published:
-        yield "<h3>Published figures</h3>"
-    for captioned in section.published:
-        yield from _captioned(captioned)
-    for captioned in section.details:
-        yield f"<details><summary>{escape(captioned.caption)}</summary>"
-        yield from _captioned(captioned, with_caption=False)
-        yield "</details>"
+class _Rows(Extension, Treeprocessor):  # type: ignore[misc]  # Markdown ships no types
+    """Gives rows a heading, lets a text use the empty cells behind it, and keeps figures on one line."""
 
+    def extendMarkdown(self, md: markdown.Markdown) -> None:  # noqa: N802
+        md.treeprocessors.register(self, "rows", 15)  # after the text of cells was read
 
-def _figure(plot: Plot, name: str) -> str:
-    return f"<figure><figcaption>{escape(plot.title)}</figcaption>{plots.svg(plot, name=name)}</figure>"
-
-
-def _captioned(captioned: Captioned, *, with_caption: bool = True) -> Iterator[str]:
-    if captioned.caption and with_caption:
-        yield f'<p class="caption">{escape(captioned.caption)}</p>'
-    if captioned.table:
-        yield table_to_html(captioned.table)
-    yield from _list(captioned.remarks, "remarks")
-
-
-def _warnings(warnings: Sequence[str]) -> Iterator[str]:
-    for warning in warnings:
-        yield f'<p class="warning"><strong>Warning:</strong> {escape(warning)}</p>'
-
-
-def _list(items: Sequence[str], name: str) -> Iterator[str]:
-    if items:
-        yield f'<ul class="{name}">{"".join(f"<li>{escape(item)}</li>" for item in items)}</ul>'
+    def run(self, root: Element) -> None:
+        for row in root.iterfind(".//tbody/tr"):
+            row[0].tag = "th"
+            row[0].set("scope", "row")
+            cells = len(row)
+            while len(row) > 2 and not row[-1].text and not len(row[-1]):
+                row.remove(row[-1])
+            if len(row) < cells:
+                row[-1].set("colspan", str(cells - len(row) + 1))
+            for cell in row[1:]:
+                if len(cell.text or "") <= _LONGEST_LINE:
+                    cell.set("class", "short")

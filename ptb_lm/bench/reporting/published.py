@@ -144,7 +144,6 @@ SOURCES = (
                 },
             )
         ),
-        remark="results/README.md has no row for it: that table is of other documents",
     ),
     Source(
         name="deeplearningathome.com, PyTorch vs TensorFlow, 2017",

@@ -1,14 +1,17 @@
 """Published figures beside ours: what a source says of a variant, and what was measured here."""
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
 
-from ptb_lm.bench.findings import Group, distinct, paired
+from ptb_lm.bench.findings import Group, Result, distinct, paired
 from ptb_lm.bench.intervals import Ratio
 from ptb_lm.bench.reporting import formats, published
 from ptb_lm.bench.reporting.document import Captioned
-from ptb_lm.bench.reporting.formats import NOTHING
+from ptb_lm.bench.reporting.formats import NOTHING, significant, times
 from ptb_lm.bench.reporting.publication import Figure, Source
 from ptb_lm.bench.reporting.tables import Cell, Column, Name, Table
+
+_T = TypeVar("_T")
 
 
 def tables(groups: Sequence[Group]) -> Iterator[Captioned]:
@@ -39,83 +42,65 @@ def _table(source: Source, figures: Sequence[Figure], group: Group, *, caption: 
     reference = source.references.get(group.workload, "")
     over = next((figure.name for figure in figures if figure.variant == reference), "")
     unit = group.work.unit if group.work else "items"
-    published_columns: dict[str, Callable[[Figure], str]] = {
+    # What a source tells, by the heading of its column; and what we have beside it.
+    told: dict[str, Callable[[Figure], str]] = {
         "ms a batch": lambda figure: _as_published(figure.seconds_per_step and figure.seconds_per_step * 1e3),
         "elapsed (s)": lambda figure: _as_published(figure.elapsed),
         f"{unit} a second": lambda figure: _as_published(figure.rate),
-        f"× {over}": lambda figure: _published_ratio(source, figure),
+        f"× {over}": lambda figure: _shown(_published_ratio(source, figure), times),
     }
-    here_columns: dict[str, Callable[[Figure], str]] = {
-        "ms a batch": lambda figure: _here_time(group, figure),
-        f"{unit} a second": lambda figure: _here_rate(group, figure),
-        f"× {over}": lambda figure: _estimate(_here_ratio(group, figure, reference)),
+    here: dict[str, Callable[[Result], str]] = {
+        "ms a batch": lambda ours: _shown(ours.seconds, lambda known: significant(known.median * 1e3, 4)),
+        f"{unit} a second": lambda ours: _shown(ours.rate, lambda known: significant(known.median, 4)),
+        f"× {over}": lambda ours: _shown(_ratio(ours, group, reference), lambda known: times(known.estimate)),
+        "95 % interval": lambda ours: formats.interval(_ratio(ours, group, reference)),
+        "engine": lambda ours: ours.engine or NOTHING,
     }
     # What a source does not tell is no column of its table, nor what we have beside it.
-    told = {title for title, show in published_columns.items() if any(show(f) != NOTHING for f in figures)}
-    columns = {title: show for title, show in published_columns.items() if title in told}
-    here = {title: show for title, show in here_columns.items() if title in told}
+    told = {title: show for title, show in told.items() if any(show(f) != NOTHING for f in figures)}
     # cuDNN's figures stand beside another library's where there is no GPU: then the table says which.
-    told_engine: dict[str, Callable[[Figure], str]] = {}
-    if _others(group, figures):
-        told_engine["engine"] = lambda figure: _here_engine(group, figure)
+    beside = [title for title in here if title in told or title == "95 % interval"]
+    beside += ["engine"] * _stands_beside_another_library(group, figures)
+    results = {figure.variant: group.result(figure.variant) for figure in figures}
     rows: list[list[Cell]] = [
         [
             Name(figure.name, figure.variant),
             figure.hardware,
-            *(show(figure) for show in columns.values()),
-            *(show(figure) for show in here.values()),
-            formats.interval(_here_ratio(group, figure, reference)),
-            *(show(figure) for show in told_engine.values()),
+            *(show(figure) for show in told.values()),
+            *(_shown(results[figure.variant], here[title]) for title in beside),
         ]
         for figure in figures
     ]
     heads = [
         Column("", numeric=False),
         Column("hardware", numeric=False),
-        *(Column(title, group="published") for title in columns),
-        *(Column(title, group="here") for title in (*here, "95 % interval")),
-        *(Column(title, group="here", numeric=False) for title in told_engine),
+        *(Column(f"published: {title}") for title in told),
+        *(Column(f"here: {title}", numeric=title != "engine") for title in beside),
     ]
     remarks = [f"{f.name}, {f.hardware}: {f.remark}." for f in figures if f.remark]
     return Captioned(caption=caption, table=Table(heads, rows), remarks=distinct(remarks))
 
 
+def _shown(value: _T | None, show: Callable[[_T], str]) -> str:
+    return NOTHING if value is None else show(value)
+
+
 def _as_published(value: float | None) -> str:
     # Without digits that the source does not have.
-    return NOTHING if value is None else f"{value:,.6g}"
+    return _shown(value, lambda known: f"{known:,.6g}")
 
 
-def _estimate(ratio: Ratio | None) -> str:
-    return NOTHING if ratio is None else formats.times(ratio.estimate)
-
-
-def _published_ratio(source: Source, figure: Figure) -> str:
+def _published_ratio(source: Source, figure: Figure) -> float | None:
     reference = source.reference(figure)
-    ratio = figure.times_as_fast_as(reference) if reference else None
-    return NOTHING if ratio is None else formats.times(ratio)
+    return figure.times_as_fast_as(reference) if reference else None
 
 
-def _here_time(group: Group, figure: Figure) -> str:
-    result = group.result(figure.variant)
-    return formats.significant(result.seconds.median * 1e3, 4) if result and result.seconds else NOTHING
+def _ratio(ours: Result, group: Group, reference: str) -> Ratio | None:
+    base = group.result(reference)
+    return paired(ours, base) if base else None
 
 
-def _here_rate(group: Group, figure: Figure) -> str:
-    result = group.result(figure.variant)
-    return formats.significant(result.rate.median, 4) if result and result.rate else NOTHING
-
-
-def _here_engine(group: Group, figure: Figure) -> str:
-    result = group.result(figure.variant)
-    return result.engine if result and result.engine else NOTHING
-
-
-def _others(group: Group, figures: Sequence[Figure]) -> bool:
+def _stands_beside_another_library(group: Group, figures: Sequence[Figure]) -> bool:
     """Return whether a figure of cuDNN stands beside one of ours that is not."""
     results = (group.result(figure.variant) for figure in figures if "cudnn" in figure.variant)
     return any(" on cpu" in result.engine for result in results if result)
-
-
-def _here_ratio(group: Group, figure: Figure, reference: str) -> Ratio | None:
-    ours, base = group.result(figure.variant), group.result(reference)
-    return paired(ours, base) if ours and base else None

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from ptb_lm import cli, streams
+from ptb_lm import cli
 from ptb_lm.bench import report_settings
 from ptb_lm.bench.disturbance import DISTURBED
 from ptb_lm.bench.findings import Group, Summary, distinct
@@ -11,17 +11,16 @@ from ptb_lm.bench.intervals import spread
 from ptb_lm.bench.provenance import PACKAGES
 from ptb_lm.bench.report_settings import ReportSettings
 from ptb_lm.bench.reporting import (
-    details,
     formats,
-    how_to_read,
     learning_curves,
+    names,
     page,
     recommendation,
     sections,
 )
 from ptb_lm.bench.reporting.document import Captioned, Document, Section
 from ptb_lm.bench.reporting.plots import MISSING
-from ptb_lm.bench.reporting.tables import Column, Table, markdown_text, to_markdown
+from ptb_lm.bench.reporting.tables import Column, Table
 from ptb_lm.bench.rows import Row
 from ptb_lm.bench.summary import summarise
 from ptb_lm.bench.variants import original
@@ -67,9 +66,7 @@ def write_report(
     document = build(summary, runs=chosen.runs)
     if chosen != before:
         report_settings.write(out, chosen)
-    # Nothing in it steers a terminal on which it is looked at.
-    lines = map(streams.visible, to_text(document).split("\n"))
-    atomic_write(out / MARKDOWN, "\n".join(lines))
+    atomic_write(out / MARKDOWN, page.to_markdown(document))
     cli.say(f"wrote {out / MARKDOWN}")
     try:
         html = page.to_html(document)
@@ -95,7 +92,7 @@ def build(summary: Summary, *, runs: Sequence[Path] = ()) -> Document:
     if runs:
         parts.append(learning_curves.section(runs))
     return Document(
-        title=f"LSTM benchmark: {', '.join(summary.suites)}",
+        title=names.title(summary.groups),
         subtitle=_subtitle(summary),
         lead=list(recommendation.lead(summary.groups)),
         warnings=[
@@ -105,11 +102,8 @@ def build(summary: Summary, *, runs: Sequence[Path] = ()) -> Document:
             *(f"{group.name}: {warning}" for group in summary.groups for warning in group.warnings),
             *(f"{group.name}: {doubt}" for group in summary.groups for doubt in _doubts(group)),
         ],
-        sections=[
-            *parts,
-            _machine(summary),
-            Section(title="How to read this", paragraphs=how_to_read.PARAGRAPHS),
-        ],
+        sections=[*parts, _machine(summary)],
+        explanation="how_to_read.md",
     )
 
 
@@ -124,7 +118,7 @@ def _doubts(group: Group) -> Iterator[str]:
             "blocks, in all tries of these blocks. A busy process may hold up a step of several threads many "
             "times over."
         )
-    for on, rates in details.gemm_rates(group).items():
+    for on, rates in sections.gemm_rates(group).items():
         found = spread(rates)
         if found.low < _UNSTEADY * found.high:
             yield (
@@ -136,7 +130,7 @@ def _doubts(group: Group) -> Iterator[str]:
     if len(group.candidates) > 1 and not any(ratio.interval for _, ratio in group.repetitions):
         yield "there is no A/A test with an interval, so the resolution of this run is not known."
     for result, ratio in group.repetitions:
-        if sections.holds_one(ratio) is False:
+        if ratio.differs:
             yield (
                 f"{result.variant} is the same program as {original(result.variant)}, and their ratio is "
                 f"{formats.ratio(ratio)}. One such interval in twenty misses 1 by chance. If it is not that, "
@@ -154,7 +148,7 @@ def _quota(blocks: Sequence[Row]) -> Iterator[str]:
     """Say that a container gave fewer cores than there were threads."""
     for quota in distinct(row.environment.get("cpu_quota") for row in blocks):
         threads = max(
-            details.threads(row) or 0 for row in blocks if row.environment.get("cpu_quota") == quota
+            sections.threads(row) or 0 for row in blocks if row.environment.get("cpu_quota") == quota
         )
         if quota is not None and quota < threads:
             yield (
@@ -163,18 +157,22 @@ def _quota(blocks: Sequence[Row]) -> Iterator[str]:
             )
 
 
-def to_text(document: Document) -> str:
-    """Write a report in Markdown."""
-    return "\n".join(_markdown(document))
-
-
 def _subtitle(summary: Summary) -> str:
-    """Name commit, machine and days."""
+    """Name suites, commit, machine and days."""
     commits = " and ".join(map(_short, summary.environment.get("commit", ()))) or "unknown"
     facts = ("processor", "device", "cpu")
     machine = distinct(value for name in facts for value in summary.environment.get(name, ()))
     days = distinct(time[:10] for time in summary.times)
-    return "; ".join(filter(None, (f"Commit {commits}", ", ".join(machine), " to ".join(days))))
+    return "; ".join(
+        filter(
+            None,
+            (
+                f"Benchmark {', '.join(summary.suites)}, commit {commits}",
+                ", ".join(machine),
+                " to ".join(days),
+            ),
+        )
+    )
 
 
 def _short(commit: str) -> str:
@@ -214,34 +212,3 @@ def _machine(summary: Summary) -> Section:
         facts.append(["measured", " to ".join(distinct(summary.times))])
     columns = [Column("", numeric=False), Column("", numeric=False)]
     return Section(title="The machine", tables=[Captioned(table=Table(columns, facts))] if facts else [])
-
-
-def _markdown(document: Document) -> Iterator[str]:
-    yield f"# {markdown_text(document.title)}\n"
-    if document.subtitle:
-        yield f"{markdown_text(document.subtitle)}\n"
-    yield from _list(document.lead)
-    for warning in document.warnings:
-        yield f"**Warning:** {markdown_text(warning)}\n"
-    for section in document.sections:
-        yield f"## {markdown_text(section.title)}\n"
-        yield from (f"{markdown_text(paragraph)}\n" for paragraph in section.paragraphs)
-        yield from _captioned(section.tables)
-        if section.published:
-            yield "### Published figures\n"
-            yield from _captioned(section.published)
-        yield from _captioned(section.details)
-
-
-def _captioned(tables: Sequence[Captioned]) -> Iterator[str]:
-    for captioned in tables:
-        if captioned.caption:
-            yield f"{markdown_text(captioned.caption)}\n"
-        if captioned.table:
-            yield to_markdown(captioned.table)
-        yield from _list(captioned.remarks)
-
-
-def _list(items: Sequence[str]) -> Iterator[str]:
-    if items:
-        yield "".join(f"- {markdown_text(item)}\n" for item in items)

@@ -1,97 +1,121 @@
-"""The table of a workload: a row a variant, its passes side by side, in the columns of its suite.
+"""The tables of a workload: its passes side by side in the columns of its suite, every pair, and the details.
 
-The columns are those of the published tables that a suite makes again.
-
-What nobody can measure here has no row: below the table a line says which variants, and why.
+The columns are those of the published tables that a suite makes again. What nobody can measure here has no
+row: below the table a line says which variants, and why.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from ptb_lm.bench.findings import Group, Result, distinct
-from ptb_lm.bench.reporting.formats import NOTHING, interval, of_limit, percent, significant, times
-from ptb_lm.bench.reporting.tables import Across, Cell, Column, Name, Table
+from ptb_lm.bench.findings import Group, Result, distinct, paired
+from ptb_lm.bench.intervals import Ratio, Spread
+from ptb_lm.bench.reporting.formats import NOTHING, compared, of_limit, percent, significant, size
+from ptb_lm.bench.reporting.tables import Cell, Column, Name, Table
 
 
 @dataclass(frozen=True)
 class ResultColumn:
-    """A column: its title, which may name {unit} and {baseline}, and what it shows of a measured result."""
+    """A column of measured results.
+
+    Attributes:
+        title: Its heading, which may name {unit}, {baseline} and {fastest}.
+        value: What is known of a result, None for nothing; or the name of an attribute of Result.
+        text: That value, for people.
+        numeric: Whether it is set flush right.
+    """
 
     title: str
-    show: Callable[[Result], str]
+    value: Callable[[Result, Group], Any] | str
+    text: Callable[[Any], str] = str
+    numeric: bool = True
 
     def heading(self, group: Group) -> str:
         """Return the title for a group."""
-        unit = group.work.unit if group.work else "items"
-        return self.title.format(unit=unit, baseline=group.label(group.baseline))
+        return self.title.format(
+            unit=group.work.unit if group.work else "items",
+            baseline=group.label(group.baseline),
+            fastest=group.fastest.label if group.fastest else "the fastest",
+        )
+
+    def cell(self, result: Result, group: Group) -> str:
+        """Return what it shows of a result."""
+        known = getattr(result, self.value) if isinstance(self.value, str) else self.value(result, group)
+        return NOTHING if known is None else self.text(known)
 
 
-def _seconds(result: Result) -> str:
-    return significant(result.seconds.median, 4) if result.seconds else NOTHING
+def _mean_and_deviation(seconds: Spread) -> str:
+    mean = significant(seconds.mean * 1e3)
+    return f"{mean} ± {significant(seconds.deviation * 1e3, 2)}" if seconds.count > 1 else mean
 
 
-def _milliseconds(result: Result) -> str:
-    return significant(result.seconds.median * 1e3) if result.seconds else NOTHING
-
-
-def _elapsed(result: Result) -> str:
-    seconds, steps = result.elapsed
-    return f"{significant(seconds)} / {steps}" if steps else NOTHING
-
-
-def _mean_and_deviation(result: Result) -> str:
-    if result.seconds is None:
+def _quartiles(seconds: Spread) -> str:
+    if seconds.count < 2:
         return NOTHING
-    mean, deviation = result.seconds.mean * 1e3, result.seconds.deviation * 1e3
-    return (
-        f"{significant(mean)} ± {significant(deviation, 2)}"
-        if result.seconds.count > 1
-        else significant(mean)
-    )
+    return f"{significant(seconds.low * 1e3)}–{significant(seconds.high * 1e3)}"
 
 
-def _rate(result: Result) -> str:
-    return significant(result.rate.median, 4) if result.rate else NOTHING
+def _rounds(result: Result, _: Group) -> str:
+    again = len(result.blocks) - result.rounds
+    return f"{result.rounds} of {result.planned_rounds or result.rounds}{f', {again} again' if again else ''}"
 
 
-def _ratio(result: Result) -> str:
-    return times(result.ratio.estimate) if result.ratio else NOTHING
+def _units(ratio: Ratio) -> str:
+    if ratio.error is None:
+        return NOTHING
+    return f"{ratio.units} {'processes' if ratio.unit == 'process' else 'rounds'}"
 
 
-def _gemm_fraction(result: Result) -> str:
-    return of_limit(result.gemm_fraction.median) if result.gemm_fraction else NOTHING
+def _recorded(title: str, facts: str, key: str, text: Callable[[float], str]) -> ResultColumn:
+    return ResultColumn(title, lambda result, _: result.recorded(facts, key, max), text)
 
 
-def _roofline_fraction(result: Result) -> str:
-    return percent(result.roofline_fraction.median) if result.roofline_fraction else NOTHING
-
-
-_RATE = ResultColumn("{unit} a second", _rate)
-_TIME = ResultColumn("ms a step", _milliseconds)
-_SPEED_UP = ResultColumn("speed-up over {baseline}", _ratio)
-_INTERVAL = ResultColumn("95 % interval", lambda result: interval(result.ratio))
-_GEMM = ResultColumn("of GEMM rate", _gemm_fraction)
-_ROOFLINE = ResultColumn("of roofline", _roofline_fraction)
+_RATE = ResultColumn("{unit} a second", "rate", lambda rate: significant(rate.median, 4))
+_TIME = ResultColumn("ms a step", "seconds", lambda seconds: significant(seconds.median * 1e3))
+_SPEED_UP = ResultColumn("× {baseline} (95 % interval)", "ratio", compared)
+_TO_FASTEST = ResultColumn(
+    "× the fastest, {fastest} (95 % interval)",
+    lambda result, group: paired(result, group.fastest) if group.fastest else None,
+    compared,
+)
+_GEMM = ResultColumn("of GEMM rate", "gemm_fraction", lambda known: of_limit(known.median))
+_ROOFLINE = ResultColumn("of roofline", "roofline_fraction", lambda known: percent(known.median))
 
 COLUMNS: Mapping[str, tuple[ResultColumn, ...]] = {
-    "ptb": (_RATE, _SPEED_UP, _INTERVAL, _TIME, _GEMM),
-    "peak": (_RATE, _SPEED_UP, _INTERVAL, _TIME, _GEMM, _ROOFLINE),
+    "peak": (_RATE, _SPEED_UP, _TO_FASTEST, _TIME, _GEMM, _ROOFLINE),
     "stacked-lm": (
-        ResultColumn("wall time a batch (s)", _seconds),
-        ResultColumn("elapsed (s / batches)", _elapsed),
+        ResultColumn("wall time a batch (s)", "seconds", lambda seconds: significant(seconds.median, 4)),
+        ResultColumn(
+            "elapsed (s / batches)", "elapsed", lambda elapsed: f"{significant(elapsed[0])} / {elapsed[1]}"
+        ),
         _RATE,
         _SPEED_UP,
-        _INTERVAL,
     ),
     "acoustic": (
-        ResultColumn("ms a batch, mean ± sd of rounds", _mean_and_deviation),
+        ResultColumn("ms a batch, mean ± sd of rounds", "seconds", _mean_and_deviation),
         _SPEED_UP,
-        _INTERVAL,
+        _TO_FASTEST,
         _RATE,
         _GEMM,
     ),
 }
-DEFAULT = (_TIME, _RATE, _SPEED_UP, _INTERVAL, _GEMM)
+DEFAULT = (_RATE, _SPEED_UP, _TO_FASTEST, _TIME, _GEMM)
+# How each result came about.
+DETAILS = (
+    ResultColumn("rounds", _rounds),
+    ResultColumn("processes", "processes"),
+    ResultColumn("interval from", "ratio", _units),
+    ResultColumn("ms a step, quartiles", "seconds", _quartiles),
+    _GEMM,
+    _ROOFLINE,
+    _recorded("build (s)", "startup", "build_seconds", significant),
+    _recorded("warm-up (s)", "startup", "warm_up_seconds", significant),
+    _recorded("host memory", "peak_memory", "host_bytes", size),
+    _recorded("device memory", "peak_memory", "device_bytes", size),
+    _recorded("error of loss", "parity", "loss_error", "{:.0e}".format),
+    _recorded("error of gradient", "parity", "gradient_error", "{:.0e}".format),
+    ResultColumn("engine", lambda result, _: result.engine or None, numeric=False),
+)
 
 
 def table(groups: Sequence[Group]) -> Table | None:
@@ -108,14 +132,39 @@ def table(groups: Sequence[Group]) -> Table | None:
         return None
     columns = [Column("", numeric=False)]
     for group in groups:
-        name = group.pass_name if len(groups) > 1 else ""
-        columns += [Column(each.heading(group), group=name) for each in shown]
+        of = f"{group.pass_name}: " if len(groups) > 1 else ""
+        columns += [Column(f"{of}{each.heading(group)}") for each in shown]
     rows = []
     for variant in ordered:
         label = next(each.label for group in groups if (each := group.result(variant)))
-        cells = [_cells(group.result(variant), shown) for group in groups]
-        rows.append([Name(label, variant), *_joined(cells)])
+        passes = [_cells(group.result(variant), group, shown) for group in groups]
+        if all(cells == passes[0] and cells[-1] == "" for cells in passes):
+            passes[1:] = [[""] * len(shown) for _ in passes[1:]]  # the same reason is said once
+        rows.append([Name(label, variant), *(cell for cells in passes for cell in cells)])
     return Table(columns, rows)
+
+
+def details(group: Group) -> Table:
+    """Return the table of how a group was measured."""
+    columns = [Column("", numeric=False), *(Column(each.title, each.numeric) for each in DETAILS)]
+    rows = [
+        [Name(result.label, result.variant), *_cells(result, group, DETAILS)] for result in group.measured
+    ]
+    return Table(columns, rows)
+
+
+def pairs(group: Group) -> Table:
+    """Return the table of all pairs: how many times as fast as a column's variant a row's is."""
+    measured = group.measured
+    columns = [Column(result.variant) for result in measured[1:]]
+    rows: list[list[Cell]] = [
+        [
+            Name(result.label, result.variant),
+            *("" if other in measured[:place] else compared(paired(result, other)) for other in measured[1:]),
+        ]
+        for place, result in enumerate(measured[:-1], start=1)
+    ]
+    return Table([Column("", numeric=False), *columns], rows)
 
 
 def unavailable(groups: Sequence[Group]) -> Iterator[str]:
@@ -138,17 +187,8 @@ def _unavailable(groups: Sequence[Group]) -> dict[str, str]:
     return {variant: reason for variant, reason in reasons.items() if variant not in others}
 
 
-def _cells(result: Result | None, shown: Sequence[ResultColumn]) -> list[Cell]:
-    if result is None:
-        return [Across("not part of this pass", len(shown))]
-    if not result.blocks:
-        return [Across(f"{result.status}: {result.reason}", len(shown))]
-    return [each.show(result) for each in shown]
-
-
-def _joined(passes: Sequence[list[Cell]]) -> list[Cell]:
-    """Join the passes' cells, into one where all say the same across."""
-    texts = {cell.text if isinstance(cell, Across) else None for cells in passes for cell in cells}
-    if len(texts) == 1 and (text := texts.pop()) is not None:
-        return [Across(text, sum(c.columns for cells in passes for c in cells if isinstance(c, Across)))]
-    return [cell for cells in passes for cell in cells]
+def _cells(result: Result | None, group: Group, shown: Sequence[ResultColumn]) -> list[Cell]:
+    if result is not None and result.blocks:
+        return [each.cell(result, group) for each in shown]
+    why = f"{result.status}: {result.reason}" if result else "not part of this pass"
+    return [why, *[""] * (len(shown) - 1)]

@@ -1,12 +1,18 @@
-"""A workload's part of a report."""
+"""A workload's part of a report: its tables, plots and remarks."""
 
-from collections.abc import Iterator, Sequence
+import re
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
 
 from ptb_lm.bench.findings import Group, Result, distinct
 from ptb_lm.bench.intervals import Ratio
-from ptb_lm.bench.reporting import details, formats, published_tables, result_plots, result_table
-from ptb_lm.bench.reporting.document import Captioned, Section
+from ptb_lm.bench.reporting import formats, names, published_tables, result_table
+from ptb_lm.bench.reporting.document import Bar, Bars, Captioned, Section
+from ptb_lm.bench.rows import Row
 from ptb_lm.bench.variants import original
+
+_ONE_A_CORE = "one a core"  # what some libraries tell of their threads, at the beginning
+_SAME = f"{formats.SAME}: the interval holds 1, so that no difference is shown"
 
 
 def section(groups: Sequence[Group], *, with_suite: bool) -> Section:
@@ -17,17 +23,23 @@ def section(groups: Sequence[Group], *, with_suite: bool) -> Section:
         title=f"{suite}: {workload}" if with_suite else workload,
         paragraphs=list(_work(groups)),
         tables=[Captioned(table=result_table.table(groups), remarks=list(_remarks(groups)))],
-        plots=[plot for group in groups for plot in result_plots.plots(group, with_pass=several)],
+        plots=[plot for group in groups for plot in _plots(group, with_pass=several)],
         published=list(published_tables.tables(groups)),
-        details=[
-            Captioned(
-                caption=f"How {group.name} was measured",
-                table=details.table(group),
-                remarks=list(details.limits(group)),
-            )
-            for group in groups
-            if group.work
-        ],
+        details=[each for group in groups if group.work for each in _details(group)],
+    )
+
+
+def _details(group: Group) -> Iterator[Captioned]:
+    if len(group.measured) > 1:
+        yield Captioned(
+            caption=f"Every pair of {group.name}: how many times as fast as the column's the row's is",
+            table=result_table.pairs(group),
+            remarks=[_SAME],
+        )
+    yield Captioned(
+        caption=f"How {group.name} was measured",
+        table=result_table.details(group),
+        remarks=list(_limits(group)),
     )
 
 
@@ -53,6 +65,15 @@ def _precisions(groups: Sequence[Group]) -> list[str]:
 
 
 def _remarks(groups: Sequence[Group]) -> Iterator[str]:
+    if any(len(group.measured) > 1 for group in groups):
+        yield _SAME
+    for group in groups:
+        if group.fastest and group.fastest is not group.candidates[0]:
+            yield (
+                f"{group.name}: the fastest is {group.fastest.label}, because round by round no other was "
+                "faster; its median is not the best"
+            )
+    yield from distinct(line for group in groups for line in names.legend(group))
     for group in groups:
         yield from map(_of_repetition, group.repetitions)
     yield from _threads(groups)
@@ -72,7 +93,7 @@ def _of_repetition(test: tuple[Result, Ratio]) -> str:
     what = f"A/A test: {original(result.variant)}, measured twice by two names"
     if ratio.interval is None:
         return f"{what}, is {formats.times(ratio.estimate)} times as fast as itself; one round: no interval"
-    holds = "holds 1, as it should" if holds_one(ratio) else "does not hold 1, though it should"
+    holds = "holds 1, as it should" if not ratio.differs else "does not hold 1, though it should"
     resolution = f"half its width, {formats.percent(ratio.half_width or 0.0)}, is the resolution of this run"
     few = "" if ratio.unit == "process" else "; other processes may differ by more than that"
     return (
@@ -80,20 +101,71 @@ def _of_repetition(test: tuple[Result, Ratio]) -> str:
     )
 
 
-def holds_one(ratio: Ratio) -> bool | None:
-    """Return whether an interval holds 1; None where there is no interval."""
-    return None if ratio.interval is None else ratio.interval[0] <= 1 <= ratio.interval[1]
-
-
 def _threads(groups: Sequence[Group]) -> Iterator[str]:
     """Say who computed with how many threads, where these are not the same for all."""
     by_threads: dict[str, list[str]] = {}
     for result in (result for group in groups for result in group.results):
-        for threads in distinct(
-            details.threads(row) or row.environment.get("threads") for row in result.blocks
-        ):
-            if threads is not None:
-                by_threads.setdefault(str(threads), []).append(result.variant)
+        for told in distinct(threads(row) or row.environment.get("threads") for row in result.blocks):
+            if told is not None:
+                by_threads.setdefault(str(told), []).append(result.variant)
     if len(by_threads) > 1:
-        each = "; ".join(f"{threads}: {', '.join(distinct(of))}" for threads, of in by_threads.items())
+        each = "; ".join(f"{told}: {', '.join(distinct(of))}" for told, of in by_threads.items())
         yield f"the variants had not the same number of threads: {each}"
+
+
+def _plots(group: Group, *, with_pass: bool) -> Iterator[Bars]:
+    """Yield ratios to the baseline with intervals, and fractions of the GEMM rate with quartiles."""
+    of = f", {group.pass_name}" if with_pass else ""
+    ratios = [
+        _bar(result.label, ratio.estimate, ratio.interval, formats.ratio(ratio))
+        for result in group.results
+        if (ratio := result.ratio)
+    ]
+    if len(ratios) > 1:
+        yield Bars(title=f"Speed-up over {group.label(group.baseline)}{of}", bars=ratios, origin=1)
+    fractions = [
+        # A bar ends at the limit, also where that was measured too low.
+        _bar(
+            result.label,
+            min(known.median, 1.0),
+            (min(known.low, 1.0), min(known.high, 1.0)) if known.count > 1 else None,
+            formats.of_limit(known.median),
+        )
+        for result in group.results
+        if (known := result.gemm_fraction)
+    ]
+    if fractions:
+        yield Bars(title=f"Fraction of the GEMM rate{of}", bars=fractions, origin=0, percent=True)
+
+
+def _bar(label: str, value: float, ends: tuple[float, float] | None, text: str) -> Bar:
+    low, high = ends or (None, None)
+    return Bar(label=label, value=value, low=low, high=high, text=text)
+
+
+def threads(row: Row) -> int | None:
+    """Return with how many threads a row was computed, by all of its processes; None if it is not known."""
+    told = str(row.environment.get("threads"))
+    found = re.match(r"\d+", told.replace(_ONE_A_CORE, str(row.environment.get("cores"))))
+    return int(found[0]) * int(row.environment.get("processes", 1)) if found else None
+
+
+def _limits(group: Group) -> Iterator[str]:
+    """Yield what the GEMM rate was measured on, a sentence each; rows of earlier versions do not tell."""
+    for on, measured in gemm_rates(group).items():
+        median = formats.significant(statistics.median(measured))
+        yield f"GEMM rate: {on}, blocks: {len(measured)}, median: {median} GFLOP/s"
+
+
+def gemm_rates(group: Group) -> Mapping[str, Sequence[float]]:
+    """Return the GEMM rates beside the blocks, in GFLOP/s, by what they were measured on.
+
+    Rows of earlier versions do not tell on what, and are left out.
+    """
+    rates: dict[str, list[float]] = {}
+    for row in (row for result in group.results for row in result.blocks):
+        if row.work and row.gemm_library and row.gemm_gflops:
+            on_threads = f", threads: {row.gemm_threads}" if row.gemm_threads else ""
+            on = f"{row.work.precision}, {row.gemm_library}, {row.gemm_shape}{on_threads}"
+            rates.setdefault(on, []).append(row.gemm_gflops)
+    return rates

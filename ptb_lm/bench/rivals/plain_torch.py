@@ -38,6 +38,7 @@ from ptb_lm.torch_backend import cpu, words
 from ptb_lm.torch_backend.base import TorchModel
 from ptb_lm.torch_backend.cells import Canonical, freeze_second_bias
 from ptb_lm.torch_backend.execution import check_compiler
+from ptb_lm.torch_backend.precision import settings_of
 
 State = tuple[Tensor, Tensor]  # h_LBH, c_LBH
 Loss = tuple[Tensor, Tensor]  # negative log likelihood [], gradient norm []
@@ -73,7 +74,10 @@ class PlainLoop(TorchModel):
     def __init__(self, config: Config, weights: Mapping[str, NDArray[Any]], choice: Choice) -> None:
         refusals.check(config, "torch's own modules")
         super().__init__(dataclasses.replace(choice, model="cudnn"))
-        torch.set_flush_denormal(False)  # torch's default, which TorchModel has changed
+        torch.set_flush_denormal(False)  # torch's default
+        if self.device.type == "cuda":  # for good: the process computes with nothing else
+            for setting, value in settings_of(self.precision).items():
+                setattr(*setting, value)
         if self.device.type == "cpu" and choice.precision == "bf16" and not cpu.has_bfloat16_lstm():
             raise UserError("torch.autocast cannot run torch.nn.LSTM in bfloat16 on this processor")
         if choice.model == KEPT_MEMORY and self.device.type == "cpu":

@@ -25,6 +25,7 @@ from ptb_lm.errors import UserError
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
 from ptb_lm.torch_backend.backend import TorchBackend
+from ptb_lm.torch_backend.base import computation
 from ptb_lm.torch_backend.cells import Layer, LSTMState
 from ptb_lm.torch_backend.dropout import Dropout, no_dropout
 from ptb_lm.torch_backend.execution import check_compiler, executed
@@ -100,6 +101,7 @@ class Compiled(TorchBackend):
         """What computes the LSTM."""
         return f"{super().engine}; the whole step in one graph of torch.compile"
 
+    @computation
     @torch.no_grad()
     def evaluate_step(self, x_BT: Words, y_BT: Words, state: State) -> tuple[State, Loss]:
         """Score a window."""

@@ -7,10 +7,9 @@
 Consecutive rounds, as many as a quoted suite has, are one repetition: its intervals are computed as the
 suite's are. Of 20 that are right, 19 hold on average, and 17 or more in 98 of 100 cases.
 
-It is the easiest case: two variants alone, so that the two blocks of a round are seconds apart, on a machine
-that does nothing else. In a suite of many variants they may be minutes apart, and the machine may have
-changed in between. Then intervals may hold less often. The A/A test in a suite's own report shows how well it
-did.
+It is the easiest case: two variants alone, so that the two blocks of a round are seconds apart. In a suite of
+many variants they may be minutes apart, and the machine may have changed in between. Then intervals may hold
+less often. The A/A test in a suite's own report shows how well it did.
 """
 
 import dataclasses

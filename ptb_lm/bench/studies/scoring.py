@@ -22,7 +22,7 @@ from ptb_lm.bench.workloads import LanguageTask
 from ptb_lm.data.vocabulary import EOS, Vocabulary
 from ptb_lm.files import atomic_write
 from ptb_lm.inference.language_model import LanguageModel
-from ptb_lm.model import backend, parameters
+from ptb_lm.model import parameters
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import RECIPES
 
@@ -35,9 +35,8 @@ def measure(arguments: argparse.Namespace) -> int:
     config = RECIPES["default"][arguments.config]
     task = LanguageTask(config=config, vocabulary_size=PTB_VOCABULARY)
     choice = Choice.of(model=arguments.model, device="cpu", precision=arguments.precision)
-    built = backend.build(config, parameters.initial(config, PTB_VOCABULARY, seed=1), choice)
     words = Vocabulary([EOS, *(f"w{number}" for number in range(1, PTB_VOCABULARY))])
-    model = LanguageModel(built, config, words)
+    model = LanguageModel(config, parameters.initial(config, PTB_VOCABULARY, seed=1), choice, words)
     gflop = 2 * task.multiply_adds / task.items / 1e9  # of a word
     rows = []
     for longest in LONGEST:
@@ -51,11 +50,11 @@ def measure(arguments: argparse.Namespace) -> int:
             }
             if timed >= 0:
                 rows.append(row)
-    text = f"{built.engine}\n\n{table(rows)}"
+    text = f"{model.backend.engine}\n\n{table(rows)}"
     cli.say(text)
     if arguments.out:
         arguments.out.mkdir(parents=True, exist_ok=True)
-        facts = {"command": arguments.command, **host.environment(), **built.environment()}
+        facts = {"command": arguments.command, **host.environment(), **model.backend.environment()}
         atomic_write(arguments.out / "rows.jsonl", "".join(json.dumps(row) + "\n" for row in (facts, *rows)))
         atomic_write(arguments.out / "table.md", text + "\n")
     return 0

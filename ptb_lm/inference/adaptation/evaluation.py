@@ -23,6 +23,7 @@ from ptb_lm.inference.adaptation.settings import Adaptation
 from ptb_lm.model.backend import Arrays
 from ptb_lm.torch_backend import gpu
 from ptb_lm.torch_backend.base import enough_memory
+from ptb_lm.torch_backend.settings import flushed_denormals
 from ptb_lm.training import json_files
 from ptb_lm.training.run_config import RunConfig
 
@@ -62,6 +63,7 @@ def needs_corpus(request: Request) -> bool:
 
 
 @enough_memory()
+@flushed_denormals()
 def evaluate(subject: Subject, request: Request, *, command: str) -> None:
     """Tune if asked to, score, print the perplexity, and store the result if a folder is given.
 
@@ -74,7 +76,6 @@ def evaluate(subject: Subject, request: Request, *, command: str) -> None:
     if request.out is not None:
         _check_free(request.out)
     device = gpu.device_for(subject.device)
-    torch.set_flush_denormal(True)  # as in training: gradients that fade would be slow
     model = SegmentModel(subject.run.hyperparameters, subject.weights, device=device)
     train = subject.ids[:0] if subject.corpus is None else subject.corpus.splits["train"]
     scorer = AdaptedScorer(model, train)

@@ -23,7 +23,7 @@ class Dynamic:
         sgd:  W += decay (W0 - W) - rate G
         rms:  W += min(decay R, 1) (W0 - W) - rate G / (R + damping)
 
-    The default settings are those that were best for medium on Penn Treebank (results/adaptation-medium).
+    The default settings are those that were best for medium on Penn Treebank (results/tables.md).
 
     Raises:
         UserError: A value is impossible.
@@ -59,7 +59,7 @@ class Cache:
         UserError: A value is impossible.
     """
 
-    # Best for medium on Penn Treebank (results/adaptation-medium).
+    # Best for medium on Penn Treebank (results/tables.md).
     words: int = 500
     theta: float = 0.6
     weight: float = 0.1

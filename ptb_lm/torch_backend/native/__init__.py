@@ -40,6 +40,10 @@ class Kernels:
         for name in NAMES.values():
             getattr(loaded, f"sum_of_squares_{name}").restype = ctypes.c_double
 
+    def share_float_environment(self) -> None:
+        """Let the threads that share this one's work round, and flush denormal numbers, as this one does."""
+        self._library.share_float_environment(ctypes.c_int64(torch.get_num_threads()))
+
     def state_width(self, hidden: int, dtype: torch.dtype) -> int:
         """Return the width of the rows of h that `lstm_forward` takes; the columns beyond H must be zero."""
         return -(-hidden // MULTIPLE) * MULTIPLE if dtype == torch.bfloat16 else hidden

@@ -17,6 +17,7 @@
 #include <omp.h>
 
 #include <algorithm>
+#include <cfenv>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -537,6 +538,14 @@ int supported() {
 FOR_EACH_TYPE(DECLARE)
 
 extern "C" int lanes() { return LANES; }
+
+// What becomes of denormal numbers, in the calling thread, becomes of them in the threads that share its work.
+extern "C" void share_float_environment(int64_t threads) {
+  fenv_t environment;
+  fegetenv(&environment);
+#pragma omp parallel num_threads(threads)
+  fesetenv(&environment);
+}
 
 extern "C" void multiply_float32(Sgemm sgemm, int64_t M, int64_t N, int64_t K, int64_t a_transposed,
                                  const float* A, int64_t lda, int64_t b_transposed, const float* B, int64_t ldb,

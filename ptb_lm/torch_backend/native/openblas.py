@@ -7,14 +7,21 @@ import ctypes
 import functools
 import importlib
 import os
+import threading
 from pathlib import Path
 
 THREADS = "OPENBLAS_NUM_THREADS"
+_turn = threading.Lock()  # to set the variable, and to restore it
 
 
 @functools.cache
 def sgemm() -> int | None:
     """Return the address of `cblas_sgemm`, which uses one thread a call; None where there is none."""
+    with _turn:
+        return _loaded()
+
+
+def _loaded() -> int | None:
     # The kernels call it from OpenMP's threads. Its own, which it would start now, would take their cores.
     before = os.environ.get(THREADS)
     os.environ[THREADS] = "1"

@@ -1,0 +1,88 @@
+"""A benchmark in one small file, NAME.jsonl.gz: a header with what its rows share, then a lean line a row.
+
+The header is {"shared": ..., "tables": ...}. `shared` holds the facts that all rows have, with equal values;
+a fact that is an object is divided in the same way. `tables` holds, by key, the distinct values of texts and
+objects that repeat; a lean row has the position in that list. Header and lean row together are the row again.
+"""
+
+import gzip
+import json
+import zlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ptb_lm.errors import UserError
+
+SUFFIX = ".jsonl.gz"
+
+
+def pack(rows: Sequence[Mapping[str, Any]]) -> bytes:
+    """Return the file of some rows; the same rows give the same bytes by the same version of zlib."""
+    shared = _shared(rows)
+    lean = [_without(row, shared) for row in rows]
+    tables: dict[str, list[Any]] = {}
+    for key in dict.fromkeys(key for row in lean for key in row):
+        values = [row[key] for row in lean if key in row]
+        distinct: list[Any] = []
+        for value in values:
+            if value not in distinct:
+                distinct.append(value)
+        if 2 * len(distinct) <= len(values) and all(isinstance(value, str | dict) for value in values):
+            tables[key] = distinct
+    for row in lean:
+        row.update({key: values.index(row[key]) for key, values in tables.items() if key in row})
+    lines = [{"shared": shared, "tables": tables}, *lean]
+    text = "".join(json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n" for line in lines)
+    return gzip.compress(text.encode(errors="backslashreplace"), mtime=0)
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    """Return the rows of a file.
+
+    Raises:
+        UserError: It cannot be read, is damaged or cut off, or is not what `pack` writes.
+    """
+    try:
+        header, *lean = (json.loads(line) for line in gzip.decompress(path.read_bytes()).splitlines())
+        shared, tables = header["shared"], header["tables"]
+        return [
+            _merged(
+                shared, {key: tables[key][value] if key in tables else value for key, value in row.items()}
+            )
+            for row in lean
+        ]
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror or error}") from None
+    except (EOFError, ValueError, LookupError, TypeError, AttributeError, zlib.error):
+        raise UserError(f"{path} is damaged, or is no benchmark") from None
+
+
+def _shared(values: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the facts that all objects have, with equal values."""
+    found: dict[str, Any] = {}
+    for key in values[0] if values else ():
+        facts = [value.get(key, ...) for value in values]
+        if all(fact == facts[0] and type(fact) is type(facts[0]) for fact in facts):
+            found[key] = facts[0]
+        elif all(isinstance(fact, dict) for fact in facts) and (part := _shared(facts)):
+            found[key] = part
+    return found
+
+
+def _without(value: Mapping[str, Any], shared: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what an object has beyond the facts that it shares."""
+    return {
+        key: _without(fact, shared[key]) if isinstance(fact, dict) and key in shared else fact
+        for key, fact in value.items()
+        if key not in shared or fact != shared[key]
+    }
+
+
+def _merged(shared: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    """Return shared facts and an object's own as one object."""
+    both = {
+        key: _merged(shared[key], fact) if isinstance(fact, dict) and key in shared else fact
+        for key, fact in own.items()
+    }
+    return {**shared, **both}

@@ -1,0 +1,181 @@
+"""A column of a table as text: JSON Lines, CSV, TSV, Parquet, Arrow; and what `datasets` loads."""
+
+import csv
+import importlib
+import io
+import itertools
+import json
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import IO, Any
+
+from ptb_lm.errors import UserError, how_to_install
+
+COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
+BINARY = (".parquet", ".arrow")
+TABLES = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", *BINARY)
+HUB = "hf:"  # begins the name of a data set, not of a file
+USUAL = ("text", "sentence")  # names of the column that has the text
+
+
+def format_of(path: Path) -> str:
+    """Return the suffix that says what a file holds; that of a compression does not count."""
+    return Path(path.stem if path.suffix.lower() in COMPRESSED else path.name).suffix.lower()
+
+
+def line_values(path: Path, lines: Iterator[str], column: str | None) -> Iterator[Any]:
+    """Yield the values in a column of a table that is text.
+
+    Args:
+        path: The file, whose name says what it holds.
+        lines: Its lines, without their ends.
+        column: The column; None: the one that has the text.
+
+    Raises:
+        UserError: A line is not a row, or there is no such column.
+    """
+    rows = (_csv_rows if format_of(path) in (".csv", ".tsv") else _json_rows)(path, lines)
+    for first in rows:
+        chosen = _choose({name: _is_text(value) for name, value in first.items()}, column, path)
+        yield from (row.get(chosen) for row in itertools.chain([first], rows))
+
+
+def binary_values(path: Path, file: IO[bytes], column: str | None) -> Iterator[Any]:
+    """Yield the values in a column of a table in Parquet's format or Arrow's; some thousand are in memory.
+
+    Raises:
+        UserError: pyarrow is not installed, the file is not such a table, or there is no such column.
+    """
+    pa, parquet = import_extra("pyarrow", path), import_extra("pyarrow.parquet", path)
+    try:
+        if format_of(path) == ".arrow":
+            table = pa.ipc.open_stream(file)
+            schema, only = table.schema, None
+        else:  # which is read from its end, as no compressed file can be
+            packed = path.suffix.lower() in COMPRESSED
+            table = parquet.ParquetFile(io.BytesIO(file.read()) if packed else file)
+            schema, only = table.schema_arrow, table.iter_batches
+        is_text = {each.name: str(each.type) in ("string", "large_string") for each in schema}
+        chosen = _choose(is_text, column, path)
+        for batch in only(1000, columns=[chosen]) if only else table:
+            yield from batch.column(chosen).to_pylist()
+    except pa.ArrowInvalid as error:
+        raise UserError(f"{path} is damaged, or is no {format_of(path)[1:]} file: {error}") from None
+
+
+def as_lines(path: Path, values: Iterable[Any]) -> Iterator[str]:
+    """Yield the values of a column as text, some rows at a time.
+
+    A row is a line, or several if it has newlines; a newline at its end adds none. An empty cell is no line.
+
+    Raises:
+        UserError: A value is no text.
+    """
+    rows = _lines_of_rows(path, values)
+    while piece := "".join(itertools.islice(rows, 100)):
+        # JSON can have halves of surrogate pairs, which no file can.
+        yield piece.encode(errors="replace").decode()
+
+
+def _lines_of_rows(path: Path, values: Iterable[Any]) -> Iterator[str]:
+    for number, value in enumerate(values, 1):
+        if value is None:
+            continue
+        if not isinstance(value, str):
+            raise UserError(f"{path}, row {number}: {value!r:.40} is no text; choose another --text-column")
+        yield value.replace("\r\n", "\n").replace("\r", "\n").removesuffix("\n") + "\n"
+
+
+def hub_files(name: str) -> dict[str, list[Path]]:
+    """Return the Arrow files of each split of a data set, downloaded and prepared by `datasets` if needed.
+
+    Args:
+        name: NAME or NAME/CONFIG after "hf:"; NAME is USER/SET, or a folder of this machine.
+
+    Raises:
+        UserError: `datasets` is not installed, or cannot load it.
+    """
+    datasets = import_extra("datasets", f"--data {HUB}{name}")
+    place, _, config = name.rpartition("/")
+    if Path(name).is_dir() or not (Path(place).is_dir() or "/" in place):
+        place, config = name, ""
+    if sys.stderr is None or not sys.stderr.isatty():
+        datasets.disable_progress_bars()
+    try:
+        loaded = datasets.load_dataset(place, config or None)
+    except Exception as error:  # of many kinds: of the network, of names, of formats
+        raise UserError(f"--data {HUB}{name}: {' '.join(str(error).split())}") from None
+    return {split: [Path(each["filename"]) for each in part.cache_files] for split, part in loaded.items()}
+
+
+def import_extra(name: str, subject: object) -> Any:
+    """Return a module of the extra `datasets`.
+
+    Args:
+        name: The module, datasets or one of pyarrow, which comes with it.
+        subject: What needs it, for the error.
+
+    Raises:
+        UserError: It is not installed.
+    """
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError:
+        raise UserError(
+            f"{subject} needs {name}, which is not installed; {how_to_install('datasets')}"
+        ) from None
+
+
+def json_object(line: str) -> dict[str, Any] | None:
+    """Return a line as a JSON object; None if it is none."""
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _json_rows(path: Path, lines: Iterator[str]) -> Iterator[dict[str, Any]]:
+    for number, line in enumerate(lines, 1):
+        if line.strip():
+            if (row := json_object(line)) is None:
+                raise UserError(f"{path}, line {number}: it is not a JSON object; each line must be one")
+            yield row
+
+
+def _csv_rows(path: Path, lines: Iterator[str]) -> Iterator[dict[str, Any]]:
+    csv.field_size_limit(2**31 - 1)  # a field may be a book
+    header = next(lines, "")
+    delimiter = max(",\t;", key=header.count)
+    # Strict: a quotation mark that opens no field would otherwise swallow the lines up to the next one.
+    reader = csv.DictReader(
+        (f"{line}\n" for line in itertools.chain([header], lines)), delimiter=delimiter, strict=True
+    )
+    try:
+        for row in reader:
+            if None in row:
+                raise UserError(f"{path}, line {reader.line_num}: there are more fields than in the header")
+            yield row
+    except csv.Error as error:
+        raise UserError(f"{path}, after line {reader.line_num}: {error}") from None
+
+
+def _is_text(value: Any) -> bool:
+    try:
+        float(value)
+    except (TypeError, ValueError):
+        return value is None or isinstance(value, str)
+    return False
+
+
+def _choose(is_text: Mapping[str, bool], column: str | None, path: Path) -> str:
+    """Return the column that is named, or the one that has the text."""
+    if column is None:
+        texts = [name for name, text in is_text.items() if text]
+        usual = [name for name in USUAL if name in texts]
+        column = (usual or texts)[0] if usual or len(texts) == 1 else None
+    if column is not None and column in is_text:
+        return column
+    names = ", ".join(is_text)
+    raise UserError(f"{path} has the columns {names}: choose the one that has the text with --text-column")

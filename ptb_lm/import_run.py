@@ -1,0 +1,62 @@
+"""Make a run of a model trained elsewhere: python -m ptb_lm.import_run FILE --vocabulary WORDS."""
+
+import argparse
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from ptb_lm import cli
+
+PROG = "python -m ptb_lm.import_run"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; return its exit status."""
+    return cli.run(PROG, lambda: _import(_parser().parse_args(argv)))
+
+
+def _parser() -> cli.Parser:
+    parser = cli.Parser(
+        prog=PROG, description="Make a run directory of a model that another program trained."
+    )
+    parser.epilog = (
+        "The model is an embedding, LSTM or GRU layers and a softmax: of torch (word_language_model of its "
+        "examples, AWD-LSTM, modules of your own) or of Keras. docs/weights.md describes what is recognized."
+    )
+    parser.add_argument(
+        "source",
+        type=Path,
+        metavar="FILE",
+        help="a state_dict that torch saved, safetensors, .npz, .keras or .h5; or a run directory whose "
+        "weights.safetensors was changed or replaced",
+    )
+    parser.add_argument(
+        "--vocabulary",
+        type=Path,
+        metavar="WORDS",
+        help="a file with a word a line, in the order of the ids (default: that of the run directory)",
+    )
+    parser.add_argument(
+        "--run-dir", type=Path, metavar="DIR", help="the folder to make (default: in checkpoints/)"
+    )
+    return parser
+
+
+def _import(arguments: argparse.Namespace) -> int:
+    # Imported here, because it imports torch, which takes longer than --help should take.
+    from ptb_lm.inference.importing.run import import_run
+
+    path, sentences = import_run(arguments.source, vocabulary=arguments.vocabulary, run_dir=arguments.run_dir)
+    run = shlex.quote(str(path))
+    print(
+        *sentences,
+        f"wrote the run {path}; next: ptb-lm evaluate {run} --text FILE, "
+        f"or ptb-lm train --init-from {run} --data TEXT",
+        sep="\n",
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

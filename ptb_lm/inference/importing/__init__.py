@@ -1,0 +1,1 @@
+"""From the weights of a model that another program trained to a run directory."""

@@ -1,1 +1,0 @@
-"""From finished runs and benchmark rows to tables, curves and records."""

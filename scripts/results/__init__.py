@@ -1,0 +1,1 @@
+"""How the pages and the data of results/ are made: scripts/tables and scripts/reproduce."""

@@ -1,0 +1,153 @@
+"""The commands of this repository's results: python -m results tables | reproduce | keep | check."""
+
+import argparse
+import sys
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+
+from ptb_lm import cli
+from ptb_lm.errors import UserError
+from results import plan
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+NAMES = {"tables": "scripts/tables", "reproduce": "scripts/reproduce"}  # as a person calls them
+WIDTH = 20
+PROMISES = """\
+If a result fails, the next ones are still made, and a list of the failed ones is printed at the end. Runs
+continue where they stopped. After an error, Ctrl-C or a signal to the process group (timeout sends one),
+results/ has each run as far as it came, and the pages have the tables of all runs. `kill` of the script
+alone waits until the current command ends. `kill -9` leaves results/ as it is. The same command continues
+after both. A race needs a commit without changes (in a copy without .git, PTB_LM_COMMIT=... names the
+commit) and, on a CPU, two cores at most. If a default has changed since a run, the result is refused
+until its folder in checkpoints/ is removed. PYTHON=... names a Python that has torch and pandas; the
+script then installs nothing.
+
+On a GPU small, medium and large take minutes each. On two CPU cores without bfloat16 small takes half an
+hour to an hour, and so does each step of ablation-small; medium takes three to seven hours, and large
+more than a day. The result bench takes about three hours."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; return its exit status."""
+    given = list(sys.argv[1:] if argv is None else argv)
+    name = NAMES.get(given[0] if given else "", "python -m results")
+
+    def body() -> int:
+        arguments = _parser().parse_args(given)
+        status: int = arguments.function(arguments)
+        return status
+
+    return cli.run(name, body)
+
+
+def _parser() -> cli.Parser:
+    parser = cli.Parser(prog="python -m results", description="Make and keep this repository's results.")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+
+    text = "Write all pages that are made from results/."
+    tables = commands.add_parser("tables", prog=NAMES["tables"], description=text, help=text)
+    tables.add_argument(
+        "--check", action="store_true", help="write nothing; show what would change, with status 1"
+    )
+    tables.set_defaults(function=_tables)
+
+    text = "Make the measured results again, and keep them in results/."
+    reproduce = commands.add_parser("reproduce", prog=NAMES["reproduce"], description=text, help=text)
+    reproduce.formatter_class = argparse.RawDescriptionHelpFormatter
+    reproduce.epilog = _listed()
+    reproduce.add_argument("names", nargs="*", metavar="RESULT", help="what to make, in this order")
+    flag = "print the commands for this machine, of all results if none is named, and run nothing"
+    reproduce.add_argument("--dry-run", action="store_true", help=flag)
+    reproduce.add_argument("--check", action="store_true", help="check the names and do nothing else")
+    reproduce.set_defaults(function=_reproduce)
+
+    text = "Keep a run in results/, as far as it has come."
+    keep = commands.add_parser("keep", description=text, help=text)
+    keep.add_argument("run", type=Path, metavar="RUN", help="a run's folder")
+    keep.add_argument("--id", help="what it is called there (default: as its folder)")
+    keep.add_argument(
+        "--record", default="", metavar="WHAT", help="it is a record; what changed since the last one"
+    )
+    keep.set_defaults(function=_keep)
+
+    text = "Compute the test perplexity of a kept run again, with other models and the other framework."
+    check = commands.add_parser("check", description=text, help=text)
+    check.add_argument("run", type=Path, metavar="RUN", help="a run's folder, with its weights")
+    check.add_argument("id", help="what the run is called in results/runs.csv")
+    default = "models that compute it, in float32 (default: torch/cudnn tensorflow/block_fused)"
+    check.add_argument("--by", nargs="+", metavar="FRAMEWORK/MODEL", help=default)
+    check.set_defaults(function=_check)
+    return parser
+
+
+def _listed() -> str:
+    results = {name: result.text for name, result in plan.read().items()}
+    results["all"] = "the usual results that this machine can make"
+    lines = (
+        textwrap.fill(f"{name:<{WIDTH}}{text}", 110, initial_indent="  ", subsequent_indent=" " * (WIDTH + 2))
+        for name, text in results.items()
+    )
+    return "\n".join([*lines, "", PROMISES])
+
+
+# What takes long to import is imported when the flags are known to be right.
+
+
+def _tables(arguments: argparse.Namespace) -> int:
+    from results import pages
+
+    if arguments.check:
+        found = pages.differences(ROOT)
+        sys.stdout.write(found)
+        return cli.EXIT_FAILED if found else 0
+    for page in pages.write(ROOT):
+        print(f"wrote {page.relative_to(ROOT)}")
+    return 0
+
+
+def _reproduce(arguments: argparse.Namespace) -> int:
+    if not arguments.names and not arguments.dry_run:
+        raise UserError("say what to make: a result, or all, which takes hours; --help lists them")
+    known = [*plan.read(), "all"]
+    names = arguments.names or ["all"]
+    for name in names:
+        if name not in known:
+            raise UserError(f"unknown result {name!r}; choose from {' '.join(known)}")
+    if arguments.check:
+        return 0
+    if arguments.dry_run:
+        device = plan.find_device()
+        for name in plan.results_of(names, device):
+            print(f"# {name}: {plan.read()[name].text}")
+            for step in plan.steps_of(name, device):
+                if not step.is_absent:
+                    print(step.command(device))
+        return 0
+    from results import reproduce
+
+    return reproduce.reproduce(names, ROOT)
+
+
+def _keep(arguments: argparse.Namespace) -> int:
+    from results import keep, records
+
+    name = arguments.id or arguments.run.resolve().name
+    if not keep.run(ROOT / "results", arguments.run, name):
+        raise UserError(f"{arguments.run} has no finished epoch, or {name} is a finished run already")
+    if arguments.record:
+        records.add(ROOT / "results", arguments.run, name, arguments.record)
+    print(name)
+    return 0
+
+
+def _check(arguments: argparse.Namespace) -> int:
+    from results import checks
+
+    for each in checks.check(ROOT / "results", arguments.run, arguments.id, arguments.by or checks.BY):
+        print(f"{each['test_perplexity']:.6f} by {each['by']} in {each['precision']}: {each['engine']}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

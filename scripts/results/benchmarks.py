@@ -1,0 +1,208 @@
+"""The tables of benchmarks, as tables.toml specifies them; and the table of all benchmarks.
+
+A cell shows a figure of a variant. Keys of the table, of its row and of its column say which: bench,
+workload, pass, variant, and for a ratio `to`, the variant that it is to. A column's key replaces a row's, and
+a row's the table's.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from ptb_lm.bench import row_archive
+from ptb_lm.bench.findings import Group, Result, Summary, distinct, paired
+from ptb_lm.bench.intervals import Ratio
+from ptb_lm.bench.reporting import formats
+from ptb_lm.bench.studies import coverage
+from ptb_lm.bench.summary import summarise
+from results import store
+from results.expand import expanded
+from results.markdown import interval, ratio, table
+
+QUOTED = 5  # processes of a variant in a suite that pages quote
+ALL_TITLES = (
+    *("benchmark", "commit", "processor or GPU", "day", "processes of a variant:"),
+    *("A/A intervals that contain 1:", "resolution:"),
+)
+
+
+def file(name: str) -> str:
+    """Return where a benchmark is, from the checkout's root."""
+    return f"results/{store.BENCH}/{name}{row_archive.SUFFIX}"
+
+
+@lru_cache
+def read(results: Path, name: str) -> Summary:
+    """Read a benchmark, once.
+
+    Raises:
+        UserError: It is missing or broken.
+    """
+    return summarise(results.parent / file(name))
+
+
+def find(
+    results: Path, keys: Mapping[str, str], variant: str = "variant"
+) -> tuple[Group | None, Result | None]:
+    """Return the group and the result that keys name; None where there is none."""
+    for group in read(results, keys["bench"]).groups:
+        if group.workload == keys["workload"] and group.pass_name == keys.get("pass", "train"):
+            return group, group.result(keys[variant])
+    return None, None
+
+
+def build(results: Path, spec: Mapping[str, Any], titles: Mapping[str, str]) -> str:
+    """Return a table, and where it was measured.
+
+    Args:
+        results: The folder.
+        spec: Of tables.toml.
+        titles: What a reader calls a variant, for rows without a title.
+
+    Raises:
+        UserError: A benchmark is missing or broken.
+    """
+    columns, rows = spec["columns"], []
+    for row in expanded(spec["rows"]):
+        row.setdefault("title", titles.get(row.get("variant", ""), ""))
+        cells = [
+            row[column["text"]] if "text" in column else _cell(results, {**spec, **row, **column})
+            for column in columns
+        ]
+        if any(cell for cell, column in zip(cells, columns, strict=True) if "figure" in column):
+            rows.append([cell or spec.get("missing", "") for cell in cells])
+    framework = spec.get("framework", "torch")
+    sources = {"": spec["bench"]} if "bench" in spec else spec["sources"]
+    lines = {
+        name: f"{where(read(results, bench), framework)} ([rows](/{file(bench)}))"
+        for name, bench in sources.items()
+    }
+    if "" in lines:
+        return f"{table([column['title'] for column in columns], rows)}\nMeasured on {lines['']}.\n"
+    listed = "".join(f"- {name}: {line}\n" for name, line in lines.items())
+    return f"{table([column['title'] for column in columns], rows)}\nMeasured on:\n\n{listed}"
+
+
+def _cell(results: Path, keys: Mapping[str, Any]) -> str:
+    group, result = find(results, keys, keys.get("of", "variant"))
+    if group is None or result is None or not result.blocks:
+        return ""
+    return FIGURES[keys["figure"]](group, result, _ratio(group, result, keys))
+
+
+def _ratio(group: Group, result: Result, keys: Mapping[str, Any]) -> Ratio | None:
+    base = group.result(keys.get("to", group.baseline))
+    return paired(result, base) if base and base.blocks else None
+
+
+def _precision(result: Result) -> str:
+    work = result.blocks[0].work
+    return work.precision if work else ""
+
+
+def _share(result: Result) -> str:
+    if result.gemm_fraction is None:
+        return ""
+    reached = result.gemm_fraction.median
+    return f"{reached:.0%}" if reached <= 1 else formats.UNDERESTIMATED
+
+
+FIGURES: dict[str, Callable[[Group, Result, Ratio | None], str]] = {
+    "words a second": lambda group, result, value: f"{result.rate.median:,.0f}" if result.rate else "",
+    "ms": lambda group, result, value: (
+        formats.significant(result.seconds.median * 1e3) if result.seconds else ""
+    ),
+    "share of peak": lambda group, result, value: _share(result),
+    "precision": lambda group, result, value: _precision(result),
+    "ratio": lambda group, result, value: "" if value is None or value.error is None else ratio(value),
+    "ratio or 1": lambda group, result, value: "1" if value is None or value.error is None else ratio(value),
+    "times": lambda group, result, value: formats.times(value.estimate) if value else "",
+    "interval": lambda group, result, value: interval(value.interval) if value and value.interval else "",
+}
+
+
+def where(summary: Summary, framework: str = "torch") -> str:
+    """Return the machine, the version of a framework if it is known, and the commit of a benchmark."""
+    facts = {name: "/".join(values) for name, values in summary.environment.items()}
+    cores = [f"{facts['cores']} cores"] if _on_cpu(facts) and "cores" in facts else []
+    version = [f"{framework} {facts[framework]}"] if framework in facts else []
+    return ", ".join(
+        [_machine(facts), *cores, *version, f"commit {' and '.join(_commits(summary)) or 'unknown'}"]
+    )
+
+
+def _commits(summary: Summary) -> list[str]:
+    return distinct(commit.partition(" ")[0][:7] for commit in summary.environment.get("commit", ()))
+
+
+def _machine(facts: Mapping[str, str]) -> str:
+    if not _on_cpu(facts):
+        return facts["device"]
+    processor = facts.get("processor", facts.get("cpu", "a CPU"))
+    instructions = distinct(re.findall(r"\bAVX\w+", facts.get("device", "")))  # torch alone tells them
+    return f"{processor} with {' or '.join(instructions)}" if instructions else processor
+
+
+def _on_cpu(facts: Mapping[str, str]) -> bool:
+    return facts.get("device", "cpu").startswith("cpu")
+
+
+def all_of_them(results: Path) -> str:
+    """Return the table of all benchmarks, the newest first, and how many A/A tests held.
+
+    Raises:
+        UserError: A benchmark is broken.
+    """
+    paths = sorted((results / store.BENCH).glob(f"*{row_archive.SUFFIX}"))
+    found = [
+        (name, read(results, name)) for path in paths for name in [path.name.removesuffix(row_archive.SUFFIX)]
+    ]
+    tests = {name: _tests(summary) for name, summary in found}
+    rows = [_row(name, summary, tests[name]) for name, summary in found if summary.times]
+    every = [each for of_one in tests.values() for each in of_one]
+    listed = table(ALL_TITLES, sorted(rows, key=lambda row: row[3], reverse=True))
+    return f"{listed}\nOf all A/A tests, {_held(every)} intervals contain 1.\n"
+
+
+def _tests(summary: Summary) -> list[Ratio]:
+    """Return the A/A tests whose interval is of processes; of many processes, a test of each five."""
+    found: list[Ratio] = []
+    for group in summary.groups:
+        repetitions = [value for _, value in group.repetitions]
+        for each in repetitions:
+            parts = each.units // QUOTED
+            many = parts > 1 and each.unit == "process" and len(repetitions) == 1 and each.units % QUOTED == 0
+            found += coverage.repeated(group, parts) if many else [each]
+    return [each for each in found if each.interval and each.unit == "process"]
+
+
+def _held(tests: Sequence[Ratio]) -> str:
+    held = sum(low <= 1 <= high for low, high in (each.interval for each in tests if each.interval))
+    return f"{held} of {len(tests)}"
+
+
+def _row(name: str, summary: Summary, tests: Sequence[Ratio]) -> list[str]:
+    processes: dict[tuple[str, str], set[int]] = {}  # of all passes
+    for group in summary.groups:
+        for result in group.results:
+            processes.setdefault((group.workload, result.variant), set()).update(
+                block.process for block in result.blocks
+            )
+    counts = sorted(len(each) for each in processes.values() if each)
+    halves = sorted(each.half_width for each in tests if each.half_width is not None)
+    facts = {name: "/".join(values) for name, values in summary.environment.items()}
+    return [
+        f"[{name}](/{file(name)})",
+        ", ".join(_commits(summary)),
+        _machine(facts),
+        summary.times[0].partition("T")[0],
+        _range([str(count) for count in counts]),
+        _held(tests) if tests else formats.NOTHING,
+        _range([formats.percent(half) for half in halves]) if halves else formats.NOTHING,
+    ]
+
+
+def _range(ordered: Sequence[str]) -> str:
+    return " to ".join(dict.fromkeys((ordered[0], ordered[-1])))

@@ -1,0 +1,88 @@
+"""The flags that train a run again, as far as today's presets go."""
+
+import argparse
+import dataclasses
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from ptb_lm.data.preparation import PTB, Preparation, is_place
+from ptb_lm.model import frameworks
+from ptb_lm.model.choice import CHOSEN
+from ptb_lm.model.config import HYPERPARAMETERS, RECIPES, Config
+from ptb_lm.model.hyperparameter import flag_name
+from ptb_lm.training.run_config import PLACES, RunConfig
+from ptb_lm.training.run_flags import new_config
+
+
+def overrides(config: Config, preset: str, recipe: str) -> str:
+    """Return the flags that turn a recipe's preset into a configuration; "" where this preset is unknown."""
+    return shlex.join(_differences(config, RECIPES.get(recipe, {}).get(preset, config)))
+
+
+def has_one_recipe(preset: str) -> bool:
+    """Return whether both recipes have the same values for a preset."""
+    return RECIPES["default"].get(preset) == RECIPES["tutorial"].get(preset)
+
+
+def others(config: RunConfig, environment: dict[str, Any]) -> str:
+    """Return the flags of a run that have no column of their own in runs.csv."""
+    choice, flags = config.choice, []
+    usual = {choice.row.executions[0], *(["eager"] if "cuda" not in environment else [])}
+    if choice.execution not in usual:
+        flags += ["--execution", choice.execution]
+    if choice.unroll != choice.row.unrolls[0]:
+        flags += ["--unroll", choice.unroll]
+    if (devices := environment.get("processes", environment.get("devices", 1))) != 1:
+        flags += ["--devices", str(devices)]
+    if environment.get("reduce_precision") == "bfloat16":
+        flags += ["--reduce-precision", "bf16"]
+    return shlex.join([*flags, *_text(config)])
+
+
+def _text(config: RunConfig) -> Iterator[str]:
+    """Yield the flags for the text, its preparation, and the run whose weights a run began with."""
+    if config.init_from or Path(config.data).name != PTB:
+        yield from ("--data", Path(config.data).name if is_place(config.data) else config.data)
+    if config.text_column:
+        yield from ("--text-column", config.text_column)
+    if config.preparation:
+        tokenize = config.preparation.tokenize
+        yield from ("--tokenize", tokenize, *_differences(config.preparation, Preparation(tokenize=tokenize)))
+    if config.init_from:
+        yield from ("--init-from", Path(config.init_from.run).name)
+        if config.init_from.new_words:
+            yield "--extend-vocabulary"
+
+
+def _differences(config: Config | Preparation, beside: Config | Preparation) -> Iterator[str]:
+    for name in (each.name for each in dataclasses.fields(config)):
+        value = getattr(config, name)
+        if value == getattr(beside, name):
+            continue
+        if isinstance(value, bool):
+            yield flag_name(name) if value else flag_name(name).replace("--", "--no-", 1)
+        else:
+            yield from (flag_name(name), f"{value:g}" if _is_short(value) else str(value))
+
+
+def _is_short(value: object) -> bool:
+    return isinstance(value, float) and float(f"{value:g}") == value
+
+
+def differences_today(run: RunConfig, flags: str) -> list[str]:
+    """Return what differs between a run and the run that flags of ptb_lm.train would make today.
+
+    Where it reads and computes does not count.
+    """
+    parser = argparse.ArgumentParser(allow_abbrev=False)
+    for name in ("config", "recipe", *CHOSEN):
+        parser.add_argument(flag_name(name), type=int if name == "seed" else str)
+    for each in HYPERPARAMETERS:
+        parser.add_argument(each.flag, **each.argument)
+    parsed, _ = parser.parse_known_args(shlex.split(flags))
+    given = {name: value for name, value in vars(parsed).items() if value is not None}
+    if given.get("precision") == frameworks.AUTO:
+        given["precision"] = run.choice.precision  # it was chosen when the run began
+    return run.differences(new_config(given), allowed=PLACES)

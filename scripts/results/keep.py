@@ -1,0 +1,267 @@
+"""Measurements to data: a run, an adapted test, a benchmark or a study becomes rows in results/."""
+
+import dataclasses
+import json
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from ptb_lm import files
+from ptb_lm.bench import row_archive, rows
+from ptb_lm.comparison import runs
+from ptb_lm.errors import UserError
+from ptb_lm.inference.adaptation.settings import Cache, Dynamic
+from ptb_lm.training.run_directory import RunDirectory
+from results import flags, store
+
+MILLISECONDS = {"us": 1e-3, "ms": 1.0, "s": 1e3}
+# "aten::mm  21.30%  511.481ms ...": a name, its share, its own time, share and time in all, a call's, calls.
+OPERATION = re.compile(
+    r"^ *(\S.*?) +[\d.]+% +([\d.]+)(us|ms|s) +[\d.]+% +([\d.]+)(us|ms|s) +[\d.]+(?:us|ms|s) +(\d+) *$", re.M
+)
+TOTAL = re.compile(r"^Self CPU time total: ([\d.]+)(us|ms|s)$", re.M)
+MACHINE = re.compile(r"^Measured on (.*), commit (\S+)", re.M)
+EPOCH = re.compile(r"^epoch (\d+): (.*)$", re.M)
+SCORES = re.compile(r"test accuracy ([\d.]+), AUC ([\d.]+) \(weights of epoch (\d+)\)")
+
+
+def run(
+    results: Path, folder: Path, name: str, *, result: str = "", record: str = "", replace: bool = False
+) -> bool:
+    """Keep what a run has done so far.
+
+    Args:
+        results: Where.
+        folder: The run directory.
+        name: What it is called there.
+        result: Which result of scripts/reproduce it is; "": none.
+        record: What changed since the record before, of a run that is in the table of records.
+        replace: Whether it takes the place of another run of this name.
+
+    Returns:
+        Whether there was anything to keep: no epoch, or a run that has not ended where one had, is not.
+
+    Raises:
+        UserError: A file of the run is broken, or another run has its name.
+    """
+    directory = RunDirectory(folder)
+    if not directory.metrics.is_file() or not directory.metrics.stat().st_size:
+        return False
+    found, table = runs.read(folder), store.read(results, store.RUNS)
+    row = {"id": name, "result": result, **_row(found), "record": record}
+    before = table[table["id"] == name].to_dict("records") if len(table) else []
+    if before and not found.result and before[0]["test"] > 0:
+        return False
+    epochs, curves = [{"id": name, **epoch} for epoch in found.epochs], store.curves(found.config.config)
+    if before:
+        curve = store.read(results, curves)
+        valid = [*curve.loc[curve["id"] == name, "valid_perplexity"]] if len(curve) else []
+        if not replace and (not valid or valid != [row["valid_perplexity"] for row in epochs[: len(valid)]]):
+            raise UserError(f"{name} is another run in {results / store.RUNS}; choose another --id")
+        row["result"] = result or before[0]["result"]
+    if before and before[0]["test"] == row["test"]:  # the same run
+        row["record"] = record or before[0]["record"]
+    store.put(results, curves, epochs, "id", sort=["id", "epoch"])
+    store.put(results, store.RUNS, [row], "id")
+    return True
+
+
+def _row(found: runs.Run) -> dict[str, Any]:
+    config, choice, end = found.config, found.config.choice, found.result
+    environment: dict[str, Any] = end.get("environment", {})
+    return {
+        "preset": config.config,
+        "recipe": config.recipe,
+        "overrides": flags.overrides(config.hyperparameters, config.config, config.recipe),
+        "other_flags": flags.others(config, environment),
+        **{name: getattr(choice, name) for name in ("framework", "model", "precision", "seed")},
+        "data": found.data,
+        "epochs": config.hyperparameters.epochs,
+        "epochs_done": len(found.epochs),
+        "best_epoch": found.best["epoch"],
+        "valid": found.best["valid_perplexity"],
+        "test": end.get("test_perplexity"),
+        "last_test": end.get("final_test_perplexity"),
+        "words_per_second": found.words_per_second,
+        "seconds": end.get("seconds"),
+        "command_seconds": end.get("command_seconds"),
+        "parameters": end.get("parameters"),
+        "machine": found.device,
+        "adapted": None,
+        **_provenance(environment),
+        "engine": end.get("engine"),
+        "sessions": 1 + len(end.get("earlier_environments", [])) if end else None,
+        "command": end.get("command"),
+        "hyperparameters": json.dumps(dataclasses.asdict(config.hyperparameters)),
+    }
+
+
+def _provenance(environment: Mapping[str, Any]) -> dict[str, Any]:
+    names = ("started", "commit", "cores", "platform", "torch", "tensorflow")
+    return {name: environment.get(name) for name in names}
+
+
+def adaptation(results: Path, file: Path, name: str, of: str) -> None:
+    """Keep the test of a run that adapts to the text: a row of runs.csv, its details, and all trials.
+
+    Args:
+        results: Where.
+        file: The JSON that python -m ptb_lm.evaluate --out wrote.
+        name: What it is called.
+        of: The run's id.
+
+    Raises:
+        UserError: The file is none of that command's.
+    """
+    try:
+        found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        settings = [str(make(**found[kind])) for kind, make in _KINDS.items() if found[kind] is not None]
+        choice, environment = found["run"], found["environment"]
+        row = {
+            "id": name,
+            "preset": choice["config"],
+            **{key: choice[key] for key in ("recipe", "framework", "model", "seed", "data")},
+            "precision": "fp32",
+            "valid": found["adapted_perplexity_there"] if found["tuned_on"] == "valid" else None,
+            "test": found["adapted_perplexity"],
+            "seconds": found["seconds"],
+            "machine": f"{environment['processor']}, threads: {environment['threads']}",
+            "adapted": f"{found['adapted_by']}: {'; '.join(settings)}",
+            **_provenance(environment),
+            "command": found["command"],
+        }
+        detail = {
+            "id": name,
+            "of": of,
+            "run_commit": found["run_commit"],
+            "tuned_on": found["tuned_on"],
+            "trials": len(found["trials"]),
+            "tuned_unadapted": next(
+                (each["perplexity"] for each in found["trials"] if each["settings"] is None), None
+            ),
+            "tuned": found["adapted_perplexity_there"],
+            "test_without_cache": found["adapted_perplexity_without_cache"],
+            "test_unadapted": found["unadapted_perplexity"],
+        }
+        trials = [
+            {"id": name, **(each["settings"] or {"kind": "none"}), "perplexity": each["perplexity"]}
+            for each in found["trials"]
+        ]
+    except (OSError, ValueError, KeyError, TypeError):
+        raise UserError(f"{file} is not what python -m ptb_lm.evaluate --out writes") from None
+    store.put(results, store.TRIALS, trials, "id")
+    store.put(results, store.ADAPTATION, [detail], "id", sort=["id"])
+    store.put(results, store.RUNS, [row], "id")
+
+
+_KINDS: dict[str, Any] = {"dynamic": Dynamic, "cache": Cache}
+
+
+def benchmark(results: Path, folder: Path, name: str) -> None:
+    """Keep the rows of a benchmark.
+
+    Raises:
+        UserError: The folder holds none.
+    """
+    found, _ = rows.read(folder)
+    path = results / store.BENCH / (name + row_archive.SUFFIX)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    files.atomic_write(path, row_archive.pack([rows.to_values(row) for row in found]))
+
+
+def study(results: Path, path: Path, kind: str, name: str, *, command: str = "") -> None:
+    """Keep what a study wrote: rows of studies/KIND.csv, and a row of studies.csv about it.
+
+    Args:
+        results: Where.
+        path: What the study wrote: its folder, or the file of what it printed.
+        kind: A key of `STUDIES`.
+        name: What this one is called.
+        command: What made it, for a kind that does not say it itself.
+
+    Raises:
+        UserError: It is none of that kind.
+    """
+    try:
+        facts, *found = STUDIES[kind](path)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        raise UserError(f"{path} is not what the study {kind} writes") from None
+    store.put(results, f"studies/{kind}.csv", [{"id": name, **row} for row in found], "id", sort=["id"])
+    about = {"id": name, "study": kind, **facts, "command": facts["command"] or command}
+    store.put(results, store.STUDIES, [about], "id", sort=["id"])
+
+
+def _lines(folder: Path) -> Iterator[dict[str, Any]]:
+    facts, *found = map(json.loads, (folder / "rows.jsonl").read_text(encoding="utf-8").splitlines())
+    yield {"command": facts["command"], "machine": facts["processor"], **_provenance(facts)}
+    yield from found
+
+
+def _divergence(folder: Path) -> Iterator[dict[str, Any]]:
+    found = json.loads((folder / "result.json").read_text(encoding="utf-8"))
+    facts = found["environment"]
+    yield {"command": found["command"], "machine": facts["processor"], **_provenance(facts)}
+    yield from (
+        {"step": row["step"], "loss": row["loss"], **row["relative_difference"]} for row in found["rows"]
+    )
+
+
+def _profile(folder: Path) -> Iterator[dict[str, Any]]:
+    text = (folder / "profile.txt").read_text(encoding="utf-8")
+    command, about, *_ = text.splitlines()
+    version, steps, engine = about.split(", ", 2)
+    machine = MACHINE.search(text)
+    where = {"machine": machine[1], "commit": machine[2]} if machine else {}
+    yield {"command": command, "torch": version.removeprefix("torch "), "engine": engine, **where}
+    for operation, own, unit, whole, unit_of_whole, calls in OPERATION.findall(text):
+        yield {
+            "operation": operation,
+            "self_ms": _milliseconds(own, unit),
+            "total_ms": _milliseconds(whole, unit_of_whole),
+            "calls": int(calls),
+            "steps": int(steps.split()[0]),
+        }
+    total, unit = TOTAL.search(text).groups()  # type: ignore[union-attr] # study says what is wrong
+    yield {"operation": "total", "self_ms": _milliseconds(total, unit), "steps": int(steps.split()[0])}
+
+
+def _milliseconds(value: str, unit: str) -> float:
+    return round(float(value) * MILLISECONDS[unit], 6)
+
+
+def _gate(file: Path) -> Iterator[dict[str, Any]]:
+    lines = file.read_text(encoding="utf-8").splitlines()
+    facts = dict(line[2:].split(": ", 1) for line in lines if line.startswith("- "))
+    command = re.search(r"`(python .*?)`; seed", "\n".join(lines))
+    yield {"command": command[1] if command else "", "machine": facts["processor"], **_provenance(facts)}
+    titles, _, *table = (
+        [cell.strip() for cell in line.strip("|").split(" | ")] for line in lines if line.startswith("|")
+    )
+    yield from (dict(zip(titles, cells, strict=True)) for cells in table)
+
+
+def _template(file: Path) -> Iterator[dict[str, Any]]:
+    text = file.read_text(encoding="utf-8")
+    engine = re.search(r"^computed by (.*)$", text, re.M)
+    yield {"command": "", "engine": engine[1] if engine else ""}
+    for epoch, values in EPOCH.findall(text):
+        yield {"epoch": int(epoch), **{k: float(v) for k, v in (each.split() for each in values.split(", "))}}
+    accuracy, auc, best = SCORES.search(text).groups()  # type: ignore[union-attr] # study says what is wrong
+    yield {"epoch": int(best), "test/accuracy": float(accuracy), "test/auc": float(auc)}
+
+
+def _printed(file: Path) -> Iterator[dict[str, Any]]:
+    yield {"command": ""}
+    yield from ({"line": line} for line in file.read_text(encoding="utf-8").splitlines())
+
+
+STUDIES = {
+    "scoring": _lines,
+    "contention": _lines,
+    "divergence": _divergence,
+    "profiles": _profile,
+    "gate": _gate,
+    "templates": _template,
+    "using": _printed,
+}

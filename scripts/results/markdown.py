@@ -1,0 +1,66 @@
+"""Markdown: tables, figures in their cells, and the parts of a page that a command writes."""
+
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from ptb_lm.bench.intervals import LogMean
+from ptb_lm.bench.reporting import formats
+from ptb_lm.errors import UserError
+from ptb_lm.files import atomic_write
+
+PART = re.compile(r"(?ms)^(<!-- (.+?): .*?-->\n)(.*?)^(<!-- end of \2 -->)$")
+_NAME = re.compile(r"(?m)^<!-- (?:end of )?(.+?)(?:: .*)? -->$")
+
+
+def table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table; a title with a colon at its end is of a column of numbers, flush right."""
+    lines = [[title.rstrip(":") for title in titles], ["--:" if t.endswith(":") else "---" for t in titles]]
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in [*lines, *rows])
+
+
+def perplexity(values: Iterable[float | None], *, strong: bool = False) -> str:
+    """Return the mean and, of several, the lowest and the highest; nothing unless all are known."""
+    known = [math.nan if value is None else float(value) for value in values]
+    if not known or any(map(math.isnan, known)):
+        return ""
+    mean = f"{math.fsum(known) / len(known):.2f}"
+    spread = f" ({min(known):.2f} to {max(known):.2f})" if len(known) > 1 else ""
+    return f"**{mean}**{spread}" if strong else mean + spread
+
+
+def ratio(value: LogMean | None) -> str:
+    """Return a ratio with its 95 % interval, if it has one; nothing if there is no ratio."""
+    if value is None:
+        return ""
+    known = "" if value.interval is None else f" ({interval(value.interval)})"
+    return f"{formats.times(value.estimate)}{known}"
+
+
+def interval(ends: tuple[float, float]) -> str:
+    """Return the interval of a ratio."""
+    return " to ".join(map(formats.end, ends))
+
+
+def filled(text: str, parts: Mapping[str, str]) -> str:
+    """Return a page with parts replaced: what is between `<!-- NAME: … -->` and `<!-- end of NAME -->`."""
+    return PART.sub(
+        lambda part: f"{part[1]}\n{parts[part[2]]}\n{part[4]}" if part[2] in parts else part[0], text
+    )
+
+
+def write_part(page: Path, name: str, content: str) -> None:
+    """Replace one part of a page.
+
+    Raises:
+        UserError: The page is missing, or has not this part exactly once.
+    """
+    try:
+        text = page.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise UserError(f"{page} is missing") from None
+    if [part[1] for part in PART.findall(text)].count(name) != 1 or _NAME.findall(text).count(name) != 2:
+        raise UserError(f"{page} must have exactly one part {name}, with its two marks")
+    if (changed := filled(text, {name: content})) != text:
+        atomic_write(page, changed)

@@ -1,0 +1,97 @@
+"""The pages that are made from results/: their parts, and how they are written or compared."""
+
+import difflib
+import os
+import re
+import tomllib
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ptb_lm import files
+from ptb_lm.errors import UserError
+from results import benchmarks, published, records, run_tables, study_tables
+from results.markdown import PART, filled
+
+HERE = Path(__file__).resolve().parent
+SPECIFICATION = HERE / "tables.toml"
+# Pages of results/ are made whole of these; of others only the parts are written.
+TEMPLATES = HERE / "pages"
+OTHERS = ("README.md", "docs/performance.md", "docs/scaling.md", "docs/semantics.md")
+MADE_HERE = "scripts/tables"
+LINK = re.compile(r"\]\(/([^)]*)\)")  # to a path from the checkout's root
+
+
+def parts(results: Path) -> dict[str, str]:
+    """Return the content of each part of a page, by its name.
+
+    Raises:
+        UserError: A benchmark or a table is missing or broken.
+    """
+    found: dict[str, Any] = tomllib.loads(SPECIFICATION.read_text(encoding="utf-8"))
+    made = {}
+    for name, spec in found["benchmark"].items():
+        shared = {key: found[key][spec[key]] for key in ("columns", "rows") if isinstance(spec[key], str)}
+        made[name] = benchmarks.build(results, {**spec, **shared}, found["titles"])
+    made |= {name: study_tables.build(results, spec) for name, spec in found["study"].items()}
+    runs = run_tables.read(results)
+    made |= {name: records.table(runs, name) for name in records.TABLES}
+    made |= {f"ablation of {preset}": run_tables.ablation(runs, preset) for preset in run_tables.STEPS}
+    return {
+        **made,
+        "benchmarks": benchmarks.all_of_them(results),
+        **published.build(results),
+        "perplexities": run_tables.perplexities(runs),
+        "runs": run_tables.all_of_them(runs),
+        "fine-tuning": run_tables.fine_tuning(runs),
+        "profile": study_tables.profile(results),
+        "scoring": study_tables.scoring(results),
+        "contention": study_tables.contention(results),
+        "gate": study_tables.gate(results),
+    }
+
+
+def made(root: Path) -> Iterator[tuple[Path, str]]:
+    """Yield each page of a checkout with the text that it should have.
+
+    Raises:
+        UserError: A page names a part that nothing makes, or the data cannot be read.
+    """
+    content = parts(root / "results")
+    pages = {root / "results" / path.name: path for path in sorted(TEMPLATES.glob("*.md"))}
+    for page, source in {**pages, **{root / name: root / name for name in OTHERS}}.items():
+        text = source.read_text(encoding="utf-8")
+        for head, name, _, _ in PART.findall(text):
+            if name not in content and MADE_HERE in head:
+                raise UserError(f"{source}: nothing makes the part {name}")
+        folder = page.parent
+        linked = {name: LINK.sub(partial(_relative, root, folder), part) for name, part in content.items()}
+        yield page, filled(text, linked)
+
+
+def _relative(root: Path, folder: Path, link: re.Match[str]) -> str:
+    return f"]({os.path.relpath(root / link[1], folder)})"
+
+
+def write(root: Path) -> list[Path]:
+    """Write all pages; return those that have changed."""
+    changed = [(page, text) for page, text in made(root) if _text(page) != text]
+    for page, text in changed:
+        files.atomic_write(page, text)
+    return [page for page, _ in changed]
+
+
+def differences(root: Path) -> str:
+    """Return how the pages differ from what would be written, as a diff; "" if they do not."""
+    lines: list[str] = []
+    for page, text in made(root):
+        name = str(page.relative_to(root))
+        lines += difflib.unified_diff(
+            _text(page).splitlines(keepends=True), text.splitlines(keepends=True), name, f"{name}, made anew"
+        )
+    return "".join(lines)
+
+
+def _text(page: Path) -> str:
+    return page.read_text(encoding="utf-8") if page.exists() else ""

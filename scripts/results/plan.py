@@ -1,0 +1,129 @@
+"""The reader of plan.toml: what scripts/reproduce can make, and by which commands."""
+
+import importlib.util
+import itertools
+import os
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from functools import cache
+from pathlib import Path
+
+from ptb_lm.errors import UserError
+from results.expand import expanded
+
+FILE = Path(__file__).resolve().parent / "plan.toml"
+RUN, BENCHMARK, ADAPTATION = "run", "benchmark", "adaptation"
+# What a command's result is kept as, and the flags that say where it goes, by how the command begins.
+KINDS = {
+    "python -m ptb_lm.train ": (RUN, "--device DEVICE --run-dir checkpoints/reproduce-ID --overwrite"),
+    "python -m ptb_lm.bench run ": (BENCHMARK, "--device DEVICE --out bench/reproduce-ID"),
+    "python -m ptb_lm.evaluate ": (ADAPTATION, "--device DEVICE --out bench/reproduce-ID"),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """A command, or another result that must be there.
+
+    Attributes:
+        run: The command, without the flags that `KINDS` adds. Behind " > " the file that gets what it prints.
+        id: What its result is called in results/.
+        result: Which result a training is, whatever made it; by default the name in the plan.
+        keep: What the result is: one of `KINDS`, or a study (keep.py); "" if nothing is kept.
+        on: The only device that it is for; "" for any.
+        needs: A module without which it is left out; "" for none.
+        after: The id of a training that it uses, which is made first unless it has ended.
+        unless: A result that is made unless results/ has a finished run of it; then there is no command.
+        record: What the table of records says of it, unless WHAT says something else; "" if it is no race.
+        alone: Whether the next steps are run even if it fails.
+    """
+
+    run: str = ""
+    id: str = ""
+    result: str = ""
+    keep: str = ""
+    on: str = ""
+    needs: str = ""
+    after: str = ""
+    unless: str = ""
+    record: str = ""
+    alone: bool = False
+
+    @property
+    def is_absent(self) -> bool:
+        """Whether a module that it needs is not installed."""
+        return bool(self.needs) and importlib.util.find_spec(self.needs) is None
+
+    def command(self, device: str, commit: str = "COMMIT") -> str:
+        """Return the whole command for a device, as one would type it."""
+        if self.unless:
+            return f"scripts/reproduce {self.unless}   # unless results/ has a finished run of it"
+        added = next((flags for kind, flags in KINDS.values() if kind == self.keep), "")
+        text = f"{self.run} {added}".rstrip().replace("OUT", "bench/reproduce-ID")
+        text = text.replace("RUN", f"checkpoints/reproduce-{self.after}").replace("ID", self.id)
+        return named(text, device, commit)
+
+
+@dataclass(frozen=True)
+class Result:
+    """What may be asked for by name: what it is, and its steps in their order."""
+
+    text: str
+    steps: tuple[Step, ...]
+
+
+def named(text: str, device: str, commit: str = "COMMIT") -> str:
+    """Return a text of the plan for a device and a commit."""
+    return text.replace("DEVICE", device).replace("COMMIT", commit)
+
+
+@cache
+def read(path: Path = FILE) -> dict[str, Result]:
+    """Return what can be made, by name."""
+    plan = tomllib.loads(path.read_text(encoding="utf-8"))
+    known = {field.name for field in fields(Step)}
+    found = {}
+    for name, entry in plan["results"].items():
+        steps = []
+        for values in expanded(entry["steps"], plan["choices"]):
+            kinds = (kind for start, (kind, _) in KINDS.items() if values.get("run", "").startswith(start))
+            usual = {"keep": next(kinds, ""), "result": name}
+            steps.append(Step(**{**usual, **{key: value for key, value in values.items() if key in known}}))
+        found[name] = Result(entry["text"], tuple(steps))
+    return found
+
+
+def results_of(names: Iterable[str], device: str) -> list[str]:
+    """Return the results for some names, of which "all" is one, each once."""
+    usual: list[str] = tomllib.loads(FILE.read_text(encoding="utf-8"))["all"][device]
+    return list(dict.fromkeys(itertools.chain(*(usual if name == "all" else [name] for name in names))))
+
+
+def steps_of(name: str, device: str) -> list[Step]:
+    """Return the steps of a result that are for a device, those among them that something is missing for."""
+    return [step for step in read()[name].steps if step.on in ("", device)]
+
+
+def training(step_id: str) -> Step:
+    """Return the training with an id."""
+    every = itertools.chain(*(result.steps for result in read().values()))
+    return next(step for step in every if step.id == step_id and step.keep == RUN)
+
+
+def find_device() -> str:
+    """Return "cuda" if torch is there and can use a GPU, else "cpu".
+
+    Raises:
+        UserError: torch is there, and cannot be imported.
+    """
+    if importlib.util.find_spec("torch") is None or os.environ.get("CUDA_VISIBLE_DEVICES") == "":
+        return "cpu"
+    code = "import torch; print('cuda' if torch.cuda.is_available() else 'cpu')"
+    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
+    if done.returncode:
+        reason = done.stderr.strip().rpartition("\n")[2] or f"it ended with status {done.returncode}"
+        raise UserError(f"{sys.executable} cannot import torch: {reason}")
+    return done.stdout.strip()

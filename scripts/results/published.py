@@ -1,0 +1,58 @@
+"""The tables of published figures, of the documents that the project began with.
+
+published.csv has a row for each figure: the command that measures it here, and the benchmark that has ours,
+or why there is none.
+"""
+
+import statistics
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from ptb_lm.bench.reporting import formats
+from ptb_lm.errors import UserError
+from results import benchmarks
+from results.markdown import table
+
+FILE = Path(__file__).resolve().parent / "published.csv"
+TITLES = ("row", "published", "here: command", "here: measured")
+
+
+def build(results: Path) -> dict[str, str]:
+    """Return a table for each document, with where ours was measured, by the name of its part of the page.
+
+    Raises:
+        UserError: A benchmark is missing or broken.
+    """
+    found, parts = pd.read_csv(FILE, keep_default_na=False), {}
+    for source, rows in found.groupby("source", sort=False):
+        cells = [_cells(results, row) for row in rows.to_dict("records")]
+        quoted = (name for name in dict.fromkeys(rows["bench"]) if name)
+        places = (f"- {name}: {benchmarks.where(benchmarks.read(results, name))}\n" for name in quoted)
+        parts[f"published by {source}"] = f"{table(TITLES, cells)}\nMeasured on:\n\n{''.join(places)}"
+    return parts
+
+
+def _cells(results: Path, row: dict[str, Any]) -> list[str]:
+    command = f"`{row['command']}`" if row["command"] else formats.NOTHING
+    measured = (
+        f"[{_measured(results, row)}](/{benchmarks.file(row['bench'])})" if row["bench"] else row["measured"]
+    )
+    return [row["row"], row["published"], command, measured]
+
+
+def _measured(results: Path, row: dict[str, Any]) -> str:
+    """Return our figure in the unit of the published one; and what computed it, if not what the row names."""
+    group, result = benchmarks.find(results, row)
+    if group is None or group.work is None or result is None or result.rate is None:
+        raise UserError(f"{row['bench']} has no figure of {row['variant']}")
+    ms = statistics.median(block.seconds_per_step for block in result.blocks) * 1e3
+    unit = f"{group.work.unit} a second"
+    is_rate = unit in row["published"]
+    shown = (
+        f"{formats.significant(result.rate.median)} {unit}" if is_rate else f"{formats.significant(ms)} ms"
+    )
+    cut = f" ({', '.join(group.cuts)})" if group.cuts else ""
+    is_another = "processes" in row["variant"] or ("cudnn" in row["variant"] and " on cpu" in result.engine)
+    return f"{shown}{cut}" + (f", by {result.engine.replace('; ', ', ')}" if is_another else "")

@@ -1,0 +1,194 @@
+"""Make results again: run what plan.toml lists, and keep it in results/ even after an error or a signal."""
+
+import os
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import FrameType
+
+from ptb_lm import cli, files, signals, streams
+from ptb_lm.errors import UserError
+from ptb_lm.training.run_directory import RunDirectory
+from results import flags, keep, pages, plan, records, run_tables
+from results.plan import Step, named, results_of, steps_of
+
+PROG = "scripts/reproduce"
+
+
+def reproduce(names: Sequence[str], root: Path) -> int:
+    """Make results one after the other; one that fails does not stop those after it.
+
+    Args:
+        names: Of plan.toml, or "all".
+        root: The checkout.
+
+    Returns:
+        The exit status: of one result its own; 128 and the number of the signal that ended it all.
+
+    Raises:
+        UserError: A record cannot be made of this code or on so many cores. Nothing was made.
+    """
+    device = plan.find_device()
+    chosen = results_of(names, device)
+    for name in chosen:
+        if any(step.record for step in steps_of(name, device)):
+            records.check_machine(name, device)
+    work = _Work(root, device)
+    failed = []
+    for name in chosen:
+        status = work.make(name)
+        if work.stopped:
+            return 128 + work.stopped
+        if status:
+            failed.append(name)
+    if failed and len(chosen) > 1:
+        print(f"{PROG}: failed: {' '.join(failed)}", file=sys.stderr)
+        return cli.EXIT_FAILED
+    return status
+
+
+class _Work:
+    """One process at work at a time; a signal ends the work when that process has ended.
+
+    A process hears of the terminal's and of timeout's signals itself: a training saves and ends.
+
+    Args:
+        root: The checkout.
+        device: "cpu" or "cuda".
+    """
+
+    def __init__(self, root: Path, device: str) -> None:
+        self.root, self.results, self.device = root, root / "results", device
+        self.commit = "COMMIT"  # of a race
+        self.stopped = 0  # the signal that came
+        self.running: Step | None = None  # the training to keep, even after an error
+        self._listen()
+
+    def _listen(self) -> None:
+        for number in signals.listened_to():
+            signal.signal(number, self._hear)
+
+    def _said(self, body: Callable[[], int]) -> int:
+        """Call a function and print its errors as one sentence. Signals are only remembered, as before."""
+
+        def listening() -> int:
+            self._listen()  # in place of what a command does with them
+            return body()
+
+        return cli.run(PROG, listening)
+
+    def _hear(self, number: int, frame: FrameType | None) -> None:
+        self.stopped = number
+
+    def make(self, name: str) -> int:
+        """Make a result and write the pages; return the exit status.
+
+        What fails in keeping a run that failed hinders nothing else, and no status but success.
+        """
+        status = self._said(lambda: self._make(name))
+        if self.running:
+            self._said(self._keep_run)
+        written = self._said(self._write_pages)
+        return status or written
+
+    def _make(self, name: str) -> int:
+        every = steps_of(name, self.device)
+        steps = [step for step in every if not step.is_absent]
+        if not steps:
+            needed = " and ".join(dict.fromkeys(step.needs for step in every))
+            where = f"a Python without {needed}" if needed else f"a machine with the device {self.device}"
+            raise UserError(f"{name}: {where} cannot make this result")
+        for step in every:
+            if step.is_absent:
+                line = step.command(self.device)
+                streams.tell(f"{PROG}: {name}: {step.needs} is not installed, so this is left out: {line}")
+        failed = 0
+        for step in steps:
+            status = 128 + self.stopped if self.stopped else self._do(step)
+            if status and (self.stopped or not step.alone):
+                return status
+            failed = failed or status
+        return failed
+
+    def _do(self, step: Step) -> int:
+        if step.unless:
+            return 0 if self._has_run_of(step.unless) else self._make(step.unless)
+        if step.keep == plan.RUN:
+            return self._train(step)
+        if step.after and (status := self._train(plan.training(step.after))):
+            return status
+        out = self.root / "bench" / f"reproduce-{self._named(step.id)}"
+        command = step.command(self.device)
+        is_there = step.keep == plan.ADAPTATION and (out / "result.json").exists()
+        if not is_there and (status := self._run(command, out)):
+            return status
+        name = self._named(step.id)
+        if step.keep == plan.BENCHMARK:
+            keep.benchmark(self.results, out, name)
+        elif step.keep == plan.ADAPTATION:
+            keep.adaptation(self.results, out / "result.json", name, self._named(step.after))
+        elif step.keep:
+            keep.study(self.results, out, step.keep, name, command=command)
+        return 0
+
+    def _has_run_of(self, result: str) -> bool:
+        runs = run_tables.read(self.results)
+        same = (runs["result"] == result) & runs["has_ended"] & (runs["overrides"] == "")
+        return bool(same.any())
+
+    def _train(self, step: Step) -> int:
+        if step.record:
+            self.commit = records.clean_commit(step.result)
+        folder = f"checkpoints/reproduce-{self._named(step.id)}"
+        run = RunDirectory(self.root / folder)
+        ended, going_on = run.has_ended(), run.state.exists() and not step.record
+        if (ended or going_on) and (changed := flags.differences_today(run.read_config(), step.run)):
+            raise UserError(
+                f"{folder} is a run of other settings than today's ({', '.join(changed)}); remove that "
+                "folder to train it again"
+            )
+        self.running = step
+        if not ended:
+            again = f"python -m ptb_lm.train --resume {folder}"
+            if status := self._run(again if going_on else step.command(self.device, self.commit)):
+                if status == cli.EXIT_USAGE:  # refused: another process may be at work there
+                    self.running = None
+                return status
+        return self._keep_run()
+
+    def _keep_run(self) -> int:
+        step, self.running = self.running, None
+        assert step is not None, "or there is nothing to keep"
+        name = self._named(step.id)
+        folder = self.root / "checkpoints" / f"reproduce-{name}"
+        keep.run(self.results, folder, name, result=step.result, replace=True)
+        if step.record and RunDirectory(folder).has_ended():
+            what = os.environ.get("WHAT", "")
+            records.add(self.results, folder, name, what, usual=step.record, result=step.result)
+        return 0
+
+    def _run(self, command: str, out: Path | None = None) -> int:
+        """Run a command to its end; return its exit status, or 128 + the number of the signal."""
+        typed, _, printed = command.partition(" > ")
+        called = [sys.executable, *shlex.split(typed)[1:]]
+        done = subprocess.run(called, cwd=self.root, stdout=subprocess.PIPE if printed else None, check=False)
+        if self.stopped:
+            return 128 + self.stopped
+        if printed and out and done.returncode == 0:
+            out.parent.mkdir(exist_ok=True)
+            files.atomic_write(out, done.stdout)
+        elif printed:  # it may say what failed
+            for line in done.stdout.decode(errors="replace").splitlines():
+                streams.tell(line)
+        return done.returncode if done.returncode >= 0 else 128 - done.returncode
+
+    def _named(self, text: str) -> str:
+        return named(text, self.device, self.commit)
+
+    def _write_pages(self) -> int:
+        for page in pages.write(self.root):
+            print(f"wrote {page.relative_to(self.root)}")
+        return 0

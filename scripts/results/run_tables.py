@@ -1,0 +1,271 @@
+"""The tables of runs, made from runs.csv and the curves."""
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pandas as pd
+
+from ptb_lm import cli
+from ptb_lm.data.preparation import PTB
+from ptb_lm.model.config import PRESETS, Config
+from results import flags, store
+from results.markdown import perplexity, table
+
+Cell = Callable[[pd.DataFrame], str]
+# Train, valid and test of a last epoch, from the docstring of TensorFlow's tutorial (ptb_word_lm.py).
+PUBLISHED = {
+    "small": (37.99, 121.39, 115.91),
+    "medium": (48.45, 86.16, 82.07),
+    "large": (37.87, 82.62, 78.29),
+}
+# The steps of an ablation, by the results of scripts/reproduce that they are.
+STEPS = {
+    "small": {
+        "small-tutorial": "0 tutorial",
+        "small": "1 average: the default recipe",
+        "ablation-small-2-variational": "2 variational",
+        "ablation-small-3-words-and-recurrent": "3 words and recurrent",
+        "ablation-small-4-schedule": "4 schedule",
+        "ablation-small-5-slower-decay": "5 slower decay",
+    },
+    "medium": {
+        "medium-tutorial": "0 tutorial",
+        "ablation-medium-1-average": "1 average",
+        "ablation-medium-2-variational": "2 variational",
+        "ablation-medium-3-words-and-recurrent": "3 words and recurrent",
+        "medium": "4 schedule: the default recipe",
+    },
+}
+
+
+def read(results: Path) -> pd.DataFrame:
+    """Return the runs, with what their tables need beside runs.csv.
+
+    Overrides are those of today's presets. `flags` train a run again, without its seed. The last epoch's
+    perplexities and the best of the weights and of their average come from the curves.
+    """
+    runs = store.read(results, store.RUNS)
+    runs = runs[runs["adapted"].isna()].copy()
+    runs[["recipe", "overrides", "other_flags", "commit", "record"]] = runs[
+        ["recipe", "overrides", "other_flags", "commit", "record"]
+    ].fillna("")
+    values = runs["hyperparameters"].map(lambda text: Config(**json.loads(text)))
+    runs["config"] = values
+    runs["beside_tutorial"] = [
+        flags.overrides(config, preset, "tutorial")
+        for config, preset in zip(values, runs["preset"], strict=True)
+    ]
+    runs["overrides"] = [
+        flags.overrides(config, preset, recipe)
+        for config, preset, recipe in zip(values, runs["preset"], runs["recipe"], strict=True)
+    ]
+    runs["tied"] = values.map(lambda config: config.tie_weights)
+    runs["one_recipe"] = runs["preset"].map(flags.has_one_recipe)
+    runs["has_ended"] = runs["test"].notna()
+    runs["flags"] = runs.apply(_flags, axis=1)
+    epochs = pd.concat([store.read(results, store.curves(preset)) for preset in runs["preset"].unique()])
+    return runs.join(epochs.groupby("id").apply(_of_a_curve, include_groups=False), on="id")
+
+
+def _flags(run: pd.Series) -> str:
+    chosen = {
+        "recipe": ("default" if run["one_recipe"] else run["recipe"], "default"),
+        "framework": (run["framework"], "torch"),
+        "precision": (run["precision"], "fp32"),
+    }
+    parts = [f"--model {run['model']} --config {run['preset']}"]
+    parts += [f"--{name} {value}" for name, (value, usual) in chosen.items() if value != usual]
+    return " ".join(filter(None, [*parts, run["other_flags"], run["overrides"]]))
+
+
+def _of_a_curve(epochs: pd.DataFrame) -> pd.Series:
+    best, last = epochs.loc[epochs["valid_perplexity"].idxmin()], epochs.iloc[-1]
+    other = epochs.get("unaveraged_valid_perplexity", pd.Series(math.nan, epochs.index))
+    return pd.Series(
+        {
+            "train": best["train_perplexity"],
+            "last_train": last["train_perplexity"],
+            "last_valid": last["valid_perplexity"],
+            "best_unaveraged": other.min(skipna=False),
+            "last_unaveraged": other.iloc[-1],
+        }
+    )
+
+
+def show(runs: pd.DataFrame, columns: Mapping[str, Cell], by: list[str]) -> str:
+    """Return a table with a row for the runs that are equal in some columns, in the order of the runs."""
+    groups = runs.groupby(by, sort=False, dropna=False) if len(runs) else []
+    return table(list(columns), ([cell(group) for cell in columns.values()] for _, group in groups))
+
+
+def _mean(column: str, *, strong: bool = False, ended: bool = False) -> Cell:
+    return lambda runs: (
+        perplexity(runs[column].astype(float), strong=strong) if not ended or runs["has_ended"].all() else ""
+    )
+
+
+def first(column: str) -> Cell:
+    """Return a cell with a column's value of the first run."""
+    return lambda runs: str(runs[column].iloc[0])
+
+
+def _distinct(runs: pd.DataFrame, column: str, between: str) -> str:
+    return between.join(dict.fromkeys(map(str, runs[column])))
+
+
+def _epochs(runs: pd.DataFrame) -> str:
+    run = runs.iloc[0]
+    unfinished = "" if run["has_ended"] else f" of {run['epochs']}, not ended"
+    return f"{run['epochs_done']}{unfinished} (best {_distinct(runs, 'best_epoch', ', ')})"
+
+
+def _minutes(runs: pd.DataFrame) -> str:
+    return "" if runs["seconds"].isna().any() else f"{runs['seconds'].mean() / 60:.0f}"
+
+
+def short_commit(runs: pd.DataFrame) -> str:
+    """Return the short hash of a run's code, and whether there were uncommitted changes."""
+    commit, _, changes = runs["commit"].iloc[0].partition(" ")
+    return f"{commit[:7]} {changes}".rstrip()
+
+
+_ROWS: dict[str, Cell] = {
+    f"`{cli.TRAIN}` …": lambda runs: f"`{runs['flags'].iloc[0]}`",
+    "seeds": lambda runs: ", ".join(map(str, runs["seed"])),
+    "epochs (best):": _epochs,
+    "train:": _mean("train"),
+    "valid:": _mean("valid"),
+    "test:": _mean("test", strong=True),
+    "last: train:": _mean("last_train", ended=True),
+    "last: valid:": _mean("last_valid", ended=True),
+    "last: test:": _mean("last_test"),
+    "words/s:": lambda runs: f"{runs['words_per_second'].mean():,.0f}",
+    "minutes:": _minutes,
+    "device": first("machine"),
+    "ids in runs.csv": lambda runs: ", ".join(f"`{name}`" for name in runs["id"]),
+}
+
+
+def all_of_them(runs: pd.DataFrame) -> str:
+    """Return a table for each preset, with what was published; runs that differ in the seed share a row."""
+    ours = runs[runs["data"] == PTB].copy()
+    order = list(dict.fromkeys([*PRESETS, *ours["preset"]]))
+    ours["place"] = ours["preset"].map(order.index)
+    ours["fewer"] = -ours["epochs"]
+    ours["changes"] = ours["overrides"].str.count(" ")
+    ours["alone"] = ours["id"].where(~ours["has_ended"], "")
+    ours["label"] = ours["recipe"].where(~ours["one_recipe"], "both")
+    ours = ours.sort_values(
+        ["place", "fewer", "changes", "overrides", "label", "machine", "flags", "seed", "id"]
+    )
+    parts = []
+    for preset, of_preset in ours.groupby("preset", sort=False):
+        published = ""
+        if preset in PUBLISHED:
+            train, valid, test = PUBLISHED[preset]
+            published = f"The tutorial's docstring has train {train}, valid {valid}, test {test}.\n\n"
+        parts.append(f"### {preset}\n\n{published}{show(of_preset, _ROWS, ['machine', 'alone', 'flags'])}")
+    return "\n".join(parts)
+
+
+def _range(values: pd.Series) -> str:
+    return " to ".join(dict.fromkeys(f"{bound:.0f}" for bound in (values.min(), values.max())))
+
+
+_SHORT: dict[str, Cell] = {
+    "configuration": lambda runs: runs["title"].iloc[0],
+    "test perplexity, best epoch:": _mean("test", strong=True),
+    "last epoch:": _mean("last_test"),
+    "published by the tutorial:": lambda runs: (
+        "–" if runs["overrides"].iloc[0] else f"{PUBLISHED[runs['preset'].iloc[0]][2]}"
+    ),
+    "minutes:": lambda runs: _range(runs["seconds"] / 60),
+    "runs:": lambda runs: str(len(runs)),
+    "precision": lambda runs: _distinct(runs, "precision", " or "),
+    "processor or GPU": lambda runs: _distinct(runs, "processor", ", "),
+}
+
+
+def perplexities(runs: pd.DataFrame) -> str:
+    """Return the short table: finished runs of the tutorial's configurations by either recipe.
+
+    Of runs with changed hyper-parameters it has those with tied weights. Whatever computed them, runs of one
+    recipe and the same hyper-parameters are one row.
+    """
+    full = runs[(runs["data"] == PTB) & runs["last_test"].notna() & runs["preset"].isin([*PUBLISHED])].copy()
+    full = full[full["tied"] | (full["overrides"] == "")]
+    changed = full["overrides"].map(lambda flags: f", `{flags}`" if flags else "")
+    full["title"] = full["preset"] + ", " + full["recipe"] + " recipe" + changed
+    full["processor"] = full["machine"].str.partition(", threads")[0]
+    full["place"] = full["preset"].map([*PRESETS].index)
+    full = full.sort_values(["place", "overrides", "recipe", "id"], key=_empty_first)
+    return show(full, _SHORT, ["title"])
+
+
+def _empty_first(values: pd.Series) -> pd.Series:
+    return values != "" if values.name == "overrides" else values
+
+
+def ablation(runs: pd.DataFrame, preset: str) -> str:
+    """Return the table of an ablation: a row a step, from the tutorial's recipe to the default and beyond.
+
+    To average the weights changes nothing that is trained, so that one run tells of the weights and of their
+    average. A row gains points of the best validation perplexity on the row above, of the average where there
+    is one, if both have ended. Within a run the average gains on the weights of the same run. The test split
+    is left out, because nothing is chosen by it.
+    """
+    steps = runs[(runs["result"].isin([*STEPS[preset]])) & (runs["data"] == PTB)]
+    steps = steps[~steps["result"].isin([preset, f"{preset}-tutorial"]) | (steps["overrides"] == "")].copy()
+    steps["step"] = steps["result"].map(STEPS[preset])
+    steps = steps.sort_values(["step", "machine"])
+    averaged = steps["config"].map(lambda config: config.average_epochs > 0)
+    steps["weights"] = steps["best_unaveraged"].where(averaged, steps["valid"])
+    steps["average"] = steps["valid"].where(averaged)
+    steps["last_weights"] = steps["last_unaveraged"].where(averaged, steps["last_valid"])
+    steps["last_average"] = steps["last_valid"].where(averaged)
+    best = steps["valid"].where(steps["has_ended"])
+    steps["gained"] = best.shift() - best
+    steps["within"] = steps["weights"] - steps["average"]
+    columns: dict[str, Cell] = {
+        "step": first("step"),
+        "beside the tutorial's": lambda run: (
+            f"`{flags}`" if (flags := run["beside_tutorial"].iloc[0]) else ""
+        ),
+        "epochs (best):": _epochs,
+        "best valid: weights:": _mean("weights", strong=True),
+        "best valid: average:": _mean("average", strong=True),
+        "gained on the row above:": lambda run: _signed(run["gained"].iloc[0]),
+        "average: gained within the run:": lambda run: _signed(run["within"].iloc[0]),
+        "last valid: weights:": _mean("last_weights", ended=True),
+        "last valid: average:": _mean("last_average", ended=True),
+        "model": _model,
+        "seed:": first("seed"),
+        "device": first("machine"),
+        "commit": short_commit,
+    }
+    return show(steps, columns, ["id"])
+
+
+def _signed(value: float) -> str:
+    return "" if pd.isna(value) else f"{value:+.2f}"
+
+
+def _model(runs: pd.DataFrame) -> str:
+    run = runs.iloc[0]
+    precision = "" if run["precision"] == "fp32" else f" @{run['precision']}"
+    return f"{run['framework']} {run['model']}{precision}"
+
+
+def fine_tuning(runs: pd.DataFrame) -> str:
+    """Return the table of the runs on other texts."""
+    columns: dict[str, Cell] = {
+        "id": lambda run: f"`{run['id'].iloc[0]}`",
+        "flags": lambda run: f"`{run['flags'].iloc[0]}`",
+        "learning rate:": lambda run: f"{run['config'].iloc[0].learning_rate:g}",
+        "valid:": _mean("valid"),
+        "test:": _mean("test", strong=True),
+        "commit": short_commit,
+    }
+    return show(runs[runs["data"] != PTB], columns, ["id"])

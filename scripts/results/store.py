@@ -1,0 +1,79 @@
+"""The data in results/: tables as CSV, one line a row, and a file for each benchmark.
+
+runs.csv                a row for each run, finished or not, and for each adapted test of one
+curves/PRESET.csv       a row for each epoch of each run
+bench/ID.jsonl.gz       a benchmark (ptb_lm/bench/row_archive.py)
+studies/NAME.csv        the other measurements; studies/studies.csv says when and where each was made
+"""
+
+import io
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from ptb_lm import files
+from ptb_lm.errors import UserError
+
+RUNS, BENCH = "runs.csv", "bench"
+STUDIES = "studies/studies.csv"
+CHECKS = "studies/checks.csv"
+ADAPTATION, TRIALS = "studies/adaptation.csv", "studies/adaptation-trials.csv"
+
+
+def curves(preset: str) -> str:
+    """Return the name of the table with the epochs of a preset's runs."""
+    return f"curves/{preset}.csv"
+
+
+def read(results: Path, name: str) -> pd.DataFrame:
+    """Read a table; an empty one if there is none. Whole numbers stay whole where a row lacks one.
+
+    Raises:
+        UserError: It is no CSV.
+    """
+    path = results / name
+    if not path.exists():
+        return pd.DataFrame()
+    try:
+        frame = pd.read_csv(path, keep_default_na=False, na_values=[""])
+    except (ValueError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} is no table: {error}") from None
+    whole = [
+        name
+        for name in frame.select_dtypes("float")
+        if frame[name].isna().any() and frame[name].notna().any() and (frame[name].dropna() % 1 == 0).all()
+    ]
+    return frame.astype(dict.fromkeys(whole, "Int64"))
+
+
+def to_csv(frame: pd.DataFrame) -> str:
+    """Return a table as text: numbers with all of their digits."""
+    text = io.StringIO()
+    frame.to_csv(text, index=False, lineterminator="\n")
+    return text.getvalue()
+
+
+def put(
+    results: Path, name: str, rows: Sequence[Mapping[str, Any]], key: str, *, sort: Sequence[str] = ()
+) -> None:
+    """Put rows into a table, in place of those that have their key.
+
+    Args:
+        results: The folder.
+        name: The table's file in it.
+        rows: By column; the key is the same in all.
+        key: The column that says what they are of.
+        sort: Columns to sort the table by; none: rows stay in their order, and new ones come last.
+    """
+    new, table = pd.DataFrame(rows), read(results, name)
+    if not table.empty:
+        (of,) = new[key].unique()
+        table = table[table[key] != of].astype(object)
+    both = pd.concat([table, new.astype(object)], ignore_index=True)
+    if sort:
+        both = both.sort_values(list(sort), kind="stable")
+    path = results / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    files.atomic_write(path, to_csv(both))

@@ -1,0 +1,140 @@
+"""The tables of studies: those that tables.toml specifies, profiles, scoring, contention, and the gate."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from ptb_lm.bench.studies import scoring as study
+from results import store
+from results.markdown import table
+
+PROFILES = {
+    "plain loop": "profile-medium-plain-torch-cudnn-cpu",
+    "`cudnn`": "profile-medium-torch-cudnn-cpu",
+    "`block_fused`": "profile-medium-torch-block_fused-cpu",
+}
+# What operations of torch's profiler do; what is not among them is "everything else".
+KINDS = {
+    "LSTM: oneDNN's layers; in `block_fused` the loop over time": (
+        *("aten::mkldnn_rnn_layer", "aten::mkldnn_rnn_layer_backward"),
+        *("ptb_lm::lstm_forward", "ptb_lm::lstm_backward"),
+    ),
+    "matrix products: the softmax's, and in `block_fused` the layers'": (
+        *("aten::mm", "aten::addmm", "aten::addmm_", "aten::bmm", "ptb_lm::multiply"),
+    ),
+    "log-softmax, exponential, their gradients": (
+        *("aten::_log_softmax", "aten::_log_softmax_backward_data", "aten::exp", "ptb_lm::cross_entropy"),
+    ),
+    "random numbers of masks": ("aten::bernoulli_", "aten::random_"),
+}
+SCORING = {"float32": "scoring-medium-fp32-cpu", "bfloat16": "scoring-medium-bf16-cpu"}
+GOAL = 10  # times as fast side by side as one after the other
+CONTENTION = "contention-medium-cpu"
+
+
+class _Blank(float):
+    """A number that a row lacks."""
+
+    def __format__(self, specification: str) -> str:
+        return ""
+
+
+def build(results: Path, spec: Mapping[str, Any]) -> str:
+    """Return a table with a row for each row of a CSV.
+
+    Args:
+        results: The folder.
+        spec: Of tables.toml: the `file`, and another to `join` by id; `where` and `compute`, which pandas
+            evaluates; and the `columns`, a text for each title in which {NAME} stands for a column's value.
+    """
+    frame = store.read(results, spec["file"])
+    if "join" in spec:
+        frame = frame.merge(store.read(results, spec["join"]), on="id", suffixes=("", " joined"))
+    frame = frame.query(spec["where"]) if "where" in spec else frame
+    frame = frame.eval(spec["compute"]) if "compute" in spec else frame
+    found = ({k: _Blank() if pd.isna(v) else v for k, v in row.items()} for row in frame.to_dict("records"))
+    titles, texts = list(spec["columns"]), spec["columns"].values()
+    return table(titles, ([text.format_map(row) for text in texts] for row in found))
+
+
+def profile(results: Path) -> str:
+    """Return where the milliseconds of a step go, and where that was measured."""
+    found = store.read(results, "studies/profiles.csv")
+    kinds = {operation: kind for kind, operations in KINDS.items() for operation in operations}
+    found["kind"] = found["operation"].map(kinds).fillna("everything else")
+    found.loc[found["operation"] == "total", "kind"] = "total"
+    found["ms"] = found["self_ms"] / found["steps"]
+    spent = found.pivot_table(index="kind", columns="id", values="ms", aggfunc="sum", fill_value=0.0)
+    spent.loc["everything else"] = spent.loc["total"] - spent.loc[[*KINDS]].sum()
+    rows = [
+        [kind, *(f"{ms:.0f}" if (ms := spent.loc[kind, name]) else "–" for name in PROFILES.values())]
+        for kind in (*KINDS, "everything else", "total")
+    ]
+    facts = _facts(results)
+    lines = [
+        f"- {name}: {facts.loc[study, 'machine']}, commit {facts.loc[study, 'commit'][:7]}, "
+        f"by `{facts.loc[study, 'command']}`\n"
+        for name, study in PROFILES.items()
+    ]
+    titles = ["ms per step", *(f"{name}:" for name in PROFILES)]
+    return f"{table(titles, rows)}\nMeasured on:\n\n{''.join(lines)}"
+
+
+def _facts(results: Path) -> pd.DataFrame:
+    return store.read(results, store.STUDIES).set_index("id")
+
+
+def _where(results: Path, name: str) -> str:
+    facts: Any = _facts(results).loc[name]
+    torch = [] if pd.isna(facts["torch"]) else [f"torch {facts['torch']}"]
+    return ", ".join([facts["machine"], f"{facts['cores']} cores", *torch, f"commit {facts['commit'][:7]}"])
+
+
+def scoring(results: Path) -> str:
+    """Return how much faster sentences are scored side by side, and whether the goal is reached."""
+    found, parts = store.read(results, "studies/scoring.csv"), []
+    for precision, name in SCORING.items():
+        rows = found[found["id"] == name]
+        ratios = (rows["batched"] / rows["alone"]).groupby(rows["longest"]).median()
+        goals = [
+            f"{'reached' if value >= GOAL else 'missed'} for sentences of 1 to {longest} words"
+            for longest, value in ratios.items()
+        ]
+        shown = study.table(rows.to_dict("records"))
+        goal = f"The goal, {GOAL} times as fast, is {', and '.join(goals)}."
+        parts.append(f"In {precision} ({_where(results, name)}):\n\n{shown}\n\n{goal}")
+    return "\n\n".join(parts)
+
+
+def contention(results: Path) -> str:
+    """Return what a busy process costs a training, by how threads wait."""
+    found = store.read(results, "studies/contention.csv")
+    found = found[found["id"] == CONTENTION]
+    rates = found.groupby(["way", "neighbour"], sort=False)["words_per_second"].agg(["median", "min", "max"])
+    neighbours = list(dict.fromkeys(found["neighbour"]))
+    rows = []
+    for way in dict.fromkeys(found["way"]):
+        cells = [rates.loc[(way, neighbour)] for neighbour in neighbours]
+        rows.append([way, *(f"{c['median']:,.0f} ({c['min']:,.0f} to {c['max']:,.0f})" for c in cells)])
+    titles = ["words a second: median (lowest to highest)", *(f"{each}:" for each in neighbours)]
+    command = _facts(results).loc[CONTENTION, "command"]
+    return f"{table(titles, rows)}\nMeasured on {_where(results, CONTENTION)}, by `{command}`.\n"
+
+
+def gate(results: Path) -> str:
+    """Return how near the implementations are to the reference: the largest error of each kind in a suite."""
+    found = store.read(results, "studies/gate.csv")
+    columns = [name for name in ("loss", "norm", "gradient", "bias", "length") if name in found]
+    rows = []
+    for (name, precision), of in found[found["result"] == "agrees"].groupby(["id", "precision"], sort=False):
+        cells = [max(of[kind].dropna(), key=_error, default="–") for kind in columns]
+        rows.append([name.removeprefix("gate-"), precision, str(len(of)), *cells])
+    return table(
+        ["suite", "precision", "variants that agree:", *(f"largest {kind} error:" for kind in columns)], rows
+    )
+
+
+def _error(cell: str) -> float:
+    return float(cell.partition(" of ")[0])

@@ -1,0 +1,253 @@
+"""Texts as they lie on disks: tables, packed files, folders of many names."""
+
+import bz2
+import gzip
+import io
+import itertools
+import json
+import lzma
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from support import installed
+
+from ptb_lm.data import corpus, splits, text_file
+from ptb_lm.data.preparation import Preparation
+from ptb_lm.data.text_file import Part
+from ptb_lm.errors import UserError
+
+LINES = [" = Title = ", "", 'He said "no", twice; é 中文 \u2028 .', "the end", "7"]
+PACKED: dict[str, Callable[[bytes], bytes]] = {
+    "": bytes,
+    ".gz": gzip.compress,
+    ".bz2": bz2.compress,
+    ".xz": lzma.compress,
+    ".zst": lambda content: bytes(pytest.importorskip("pyarrow").compress(content, "zstd", asbytes=True)),
+}
+TABLES = [".jsonl", ".csv", ".tsv", ".parquet", ".arrow"]
+
+
+def table(kind: str, columns: dict[str, list[Any]]) -> bytes:
+    """Return a table as the library `datasets` writes it."""
+    datasets = pytest.importorskip("datasets")
+    datasets.disable_progress_bars()
+    file, rows = io.BytesIO(), datasets.Dataset.from_dict(columns)
+    if kind == ".arrow":
+        pa = pytest.importorskip("pyarrow")
+        with pa.ipc.new_stream(file, rows.data.table.schema) as stream:
+            stream.write_table(rows.data.table)
+    elif kind == ".jsonl":
+        rows.to_json(file)
+    elif kind == ".parquet":
+        rows.to_parquet(file)
+    else:
+        rows.to_csv(file, sep="\t" if kind == ".tsv" else ",")
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("packing", PACKED)
+@pytest.mark.parametrize("kind", [".txt", *TABLES])
+def test_every_format_has_the_same_lines(kind: str, packing: str, tmp_path: Path) -> None:
+    content = "\n".join(LINES).encode()
+    if kind != ".txt":
+        content = table(kind, {"id": [3, 1, 4, 1, 5], "text": LINES, "source": ["x"] * 5})
+    path = tmp_path / f"corpus{kind}{packing}"
+    path.write_bytes(PACKED[packing](content))
+    assert list(text_file.lines(path)) == LINES
+    assert text_file.count_lines(Part(path)) == len(LINES)
+
+
+@pytest.mark.parametrize("kind", TABLES)
+def test_newlines_within_a_row_are_ends_of_lines(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / f"corpus{kind}"
+    path.write_bytes(table(kind, {"body": ["a b\nc\r\nd\n", "e\rf", "\n", "g"]}))
+    assert list(text_file.lines(path)) == ["a b", "c", "d", "e", "f", "", "g"]
+
+
+@pytest.mark.parametrize(
+    ("row", "wanted", "expected"),
+    [
+        ({"id": "7", "body": "of body", "n": 1.5}, None, "of body"),
+        ({"label": "l", "sentence": "s"}, None, "s"),
+        ({"sentence": "s", "text": "t"}, None, "t"),
+        ({"text": 5, "body": "b"}, None, "b"),
+        ({"abstract": None, "body": "b"}, None, "has the columns abstract, body: choose"),
+        ({"title": "t", "body": "b"}, "title", "t"),
+        ({"title": "t", "body": "b"}, None, "has the columns title, body: choose .* --text-column"),
+        ({"title": "t", "body": "b"}, "nothing", "has the columns title, body: choose .* --text-column"),
+        ({"id": 3}, None, "has the columns id: choose"),
+        ({"id": 3}, "id", "row 1: 3 is no text"),
+    ],
+)
+def test_a_column_is_chosen_or_asked_for(
+    row: dict[str, Any], wanted: str | None, expected: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "corpus.jsonl"
+    path.write_text(json.dumps(row) + "\n\n" + json.dumps(dict.fromkeys(row)) + "\n")
+    if " " not in expected or expected.startswith("of "):
+        assert list(text_file.lines(path, wanted)) == [expected]
+        return
+    with pytest.raises(UserError, match=expected):
+        list(text_file.lines(path, wanted))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "problem"),
+    [
+        ("a.jsonl", b'{"text": "a"}\n["a"]\n', "line 2: it is not a JSON object"),
+        ("a.csv", b'text,n\n"a" b,1\n', "after line 1: "),
+        ("a.csv", b"n,text\n1,a, b\n", "line 2: there are more fields"),
+        ("a.csv", b'text\na\n"open\n', "unexpected end of data"),
+        ("a.parquet", b"no such thing", "is no parquet file"),
+        ("a.arrow", b"no such thing", "is no arrow file"),
+        ("a.txt.gz", gzip.compress(b"a b\n" * 99)[:-9], "is damaged"),
+        ("a.txt.gz", b"a b\n", "is no gz file"),
+        ("a.txt.bz2", b"a b\n", "is no bz2 file"),
+        ("a.txt.xz", b"a b\n", "is no xz file"),
+        ("a.txt.zst", b"a b\n", "is no zst file"),
+        ("a.jsonl", b"", "is empty"),
+        ("a.txt", b'{"text": "a"}\n\n {"text": "b c"}', "has a JSON object in each line"),
+        ("a.txt", b'{"text": "a"}\n' * 1000, "has a JSON object in each line"),
+        ("a.csv", b"text\n\xff\n", "line 2: byte 0xff is not UTF-8 text"),
+    ],
+)
+@pytest.mark.parametrize("chunk", [2, 1 << 20])
+def test_a_broken_or_misnamed_table_is_refused(
+    chunk: int, name: str, content: bytes, problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if ".zst" in name or Path(name).suffix in (".parquet", ".arrow"):
+        pytest.importorskip("pyarrow")
+    monkeypatch.setattr(text_file, "CHUNK_BYTES", chunk)
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(UserError, match=problem):
+        list(text_file.lines(tmp_path / name))
+
+
+def test_json_objects_from_a_pipe_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(b'{"a": 1}\n')))
+    with pytest.raises(UserError, match="standard input has a JSON object in each line"):
+        list(text_file.lines(text_file.STDIN))
+
+
+def test_text_that_only_looks_like_json_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    for content in ('{"a": 1}\nand a word\n', "{ a }\n", "{" * 100_000 + "\n"):
+        path.write_text(content)
+        assert list(text_file.lines(path)) == content.splitlines()
+    with pytest.raises(UserError, match="is plain text, which has no --text-column"):
+        list(text_file.lines(path, "a"))
+
+
+def test_half_a_surrogate_pair_becomes_a_character(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"text": "a \\ud83d b"}\n')
+    assert list(text_file.lines(tmp_path / "a.jsonl")) == ["a ? b"]
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "a.arrow", "a.txt.zst", "hf:some/data"])
+def test_what_needs_the_extra_says_how_to_install_it(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("pyarrow", "datasets"):
+        monkeypatch.setitem(sys.modules, module, None)
+    (tmp_path / name.replace("/", "-")).touch()
+    path = Path(name) if name.startswith("hf:") else tmp_path / name
+    with pytest.raises(UserError, match=r"not installed; .*pip install -e '\.\[datasets\]'"):
+        corpus.load(path, Preparation())
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        "train.tokens valid.tokens test.tokens",
+        "wiki.train.tokens.gz wiki.valid.tokens.gz wiki.test.tokens.gz",
+        "train.txt val.txt test.txt",
+        "train.txt dev.txt test.txt",
+        "train validation test",
+        "ptb.train.txt ptb.valid.txt ptb.test.txt",
+        "train.jsonl validation.jsonl test.jsonl",
+        "train.csv.xz dev.csv.xz test.csv.xz",
+        "train-00000-of-00001.parquet validation-00000-of-00001.parquet test-00000-of-00001.parquet",
+        "train/data-00000-of-00001.arrow validation/data-00000-of-00001.arrow test/data-00000-of-00001.arrow",
+        "train/0000.parquet valid/0000.parquet test/0000.parquet",
+    ],
+)
+def test_folders_of_many_names(names: str, tmp_path: Path) -> None:
+    expected = {"train": "a a b", "valid": "b", "test": "a"}
+    for name, line in zip(names.split(), expected.values(), strict=True):
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        kind, packing = ((*path.suffixes, "", "")[i] for i in (0, 1)) if ".csv" in name else (path.suffix, "")
+        packing = ".gz" if name.endswith(".gz") else packing
+        content = table(kind, {"text": [line]}) if kind in TABLES else f"{line}\n".encode()
+        path.write_bytes(PACKED[packing](content))
+    for other in ("train.log", "dataset_dict.json", "training.txt", "README.md"):
+        (tmp_path / other).write_text("x")
+    loaded = corpus.load(tmp_path)
+    words = {split: [loaded.vocabulary.words[i] for i in ids] for split, ids in loaded.splits.items()}
+    assert words == {split: [*line.split(), "<eos>"] for split, line in expected.items()}
+
+
+def test_the_shards_of_a_split_are_read_in_their_order(tmp_path: Path) -> None:
+    names = ["test.jsonl", "valid.jsonl"]
+    for number, split in itertools.product(range(11), splits.SPLITS):
+        (tmp_path / f"{split}-{number:05}-of-00011.jsonl").write_text(f'{{"text": "w{number}"}}\n')
+    for name in names:  # of another kind, of which there is no train
+        (tmp_path / name).write_text('{"text": "x"}\n')
+    loaded = corpus.load(tmp_path)
+    words = " ".join(loaded.vocabulary.words[i] for i in loaded.splits["test"])
+    assert words == " ".join(f"w{number} <eos>" for number in range(11))
+    (tmp_path / "valid-00003-of-00011.jsonl").unlink()
+    with pytest.raises(UserError, match="has 10 of the 11 files valid-"):
+        corpus.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("make", "what"),
+    [
+        (os.mkfifo, "is a pipe or a device"),
+        (os.mkdir, "is a folder"),
+        (lambda path: path.symlink_to("no"), "does not exist"),
+    ],
+)
+def test_what_has_the_name_of_a_split_is_called_what_it_is(
+    make: Callable[[Path], None], what: str, tmp_path: Path
+) -> None:
+    for split in ("valid", "test"):
+        (tmp_path / f"{split}.txt").write_text("a\n")
+    make(tmp_path / "train.txt")
+    with pytest.raises(UserError, match=rf"train\.txt {what}"):
+        corpus.load(tmp_path)
+
+
+@pytest.mark.parametrize("url", ["https://example.com/x.txt", "http://localhost.lan:80/a/b", "s3://a.b/c"])
+def test_a_url_is_called_a_url(url: str) -> None:
+    for read in (corpus.load_named, lambda url: list(text_file.lines(Path(url)))):
+        with pytest.raises(UserError, match=rf"^{url} is a URL"):
+            read(url)
+
+
+@installed("datasets")
+@pytest.mark.parametrize("config", ["", "/one"])
+def test_a_data_set_by_its_name(config: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import datasets
+
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    folder = tmp_path / "set"
+    folder.mkdir()
+    for split, line in (("train", "a b a"), ("validation", "b"), ("test", "a")):
+        (folder / f"{split}.jsonl").write_text(f'{{"text": "{line}"}}\n')
+    if config:
+        files = "".join(f"  - split: {s}\n    path: {s}.jsonl\n" for s in ("train", "validation", "test"))
+        (folder / "README.md").write_text(f"---\nconfigs:\n- config_name: one\n  data_files:\n{files}---\n")
+    assert corpus.load_named(f"hf:{folder}{config}").sha256 == corpus.load(folder).sha256
+    with pytest.raises(UserError, match=f"hf:{folder}/two"):
+        corpus.load_named(f"hf:{folder}/two")
+    (folder / "test.jsonl").unlink()
+    if not config:
+        with pytest.raises(UserError, match="lacks the test split; it has train, validation"):
+            corpus.load_named(f"hf:{folder}")

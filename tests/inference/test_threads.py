@@ -1,0 +1,205 @@
+"""A loaded model in threads, in copies and in other processes: every number is the serial one, to the bit."""
+
+import copy
+import pickle
+import sys
+from collections.abc import Callable, Iterator
+from concurrent import futures
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import runs  # noqa: E402
+from forked import python  # noqa: E402
+from support import installed, random_weights  # noqa: E402
+
+import ptb_lm  # noqa: E402
+from ptb_lm.inference.language_model import LanguageModel  # noqa: E402
+from ptb_lm.model import backend  # noqa: E402
+from ptb_lm.model.config import SMALL  # noqa: E402
+from ptb_lm.torch_backend import cpu, native  # noqa: E402
+from ptb_lm.torch_backend.settings import held  # noqa: E402
+
+WORDS = ["<eos>", "<unk>", *(f"w{number}" for number in range(300))]
+RANDOM = np.random.default_rng(0)
+TEXT = [" ".join(RANDOM.choice(WORDS[1:], length)) for length in RANDOM.integers(0, 25, 30)]
+CONFIG = SMALL.replace(hidden_size=48)
+
+every_model = pytest.mark.parametrize(
+    ("framework", "implementation", "precision"),
+    [
+        ("torch", "block_fused", "fp32"),
+        ("torch", "block_fused", "bf16"),
+        ("torch", "cudnn", "fp32"),
+        ("torch", "basic", "fp32"),
+        pytest.param("tensorflow", "block_fused", "fp32", marks=installed("tensorflow")),
+    ],
+)
+
+
+def numbers(model: LanguageModel) -> list[Any]:
+    """Return what each method says of the text."""
+    each = [sentence.log_probabilities.tobytes() for sentence in model.score_each(TEXT, ahead=7)]
+    whole = [sentence.log_probabilities.tobytes() for sentence in model.score(TEXT)]
+    perplexities = [model.perplexity(TEXT, carry_state=carry_state) for carry_state in (True, False)]
+    written = list(model.generate("w1 w2", 15, seed=3))
+    return [each, whole, perplexities, written, model.predict(TEXT[0], 9), model.nearest("w5", 4)]
+
+
+def flushed() -> int:
+    """Return how many of a million denormal numbers this thread and its workers take for zero."""
+    return int((torch.from_numpy(np.full(1_000_000, 1e-39, np.float32)) * 1e38 == 0).sum())
+
+
+def settings() -> list[object]:
+    """Return torch's own, of the process and of this thread and its workers."""
+    backends: Any = torch.backends
+    kept = backends.mkldnn.matmul, backends.cudnn.rnn, backends.cuda.matmul
+    return [
+        *(each.fp32_precision for each in kept),
+        torch.get_num_threads(),
+        torch.get_default_dtype(),
+        flushed(),
+    ]
+
+
+@pytest.fixture
+def threads() -> Iterator[futures.ThreadPoolExecutor]:
+    """Eight threads, which computed before any model was loaded, and take turns all the time."""
+    interval, count = sys.getswitchinterval(), torch.get_num_threads()
+    torch.set_num_threads(2)
+    torch.set_flush_denormal(False)  # torch's default
+    with futures.ThreadPoolExecutor(8) as pool:
+        assert not any(pool.map(lambda _: flushed(), range(64)))
+        sys.setswitchinterval(1e-5)
+        yield pool
+        sys.setswitchinterval(interval)
+    torch.set_num_threads(count)
+
+
+@pytest.fixture
+def load(tmp_path: Path) -> Callable[..., LanguageModel]:
+    def load(*, factor: float = 1.0, seed: int = 1, precision: str = "fp32", **given: str) -> LanguageModel:
+        weights = random_weights(CONFIG, len(WORDS), seed)
+        weights["embedding"] /= factor
+        weights["lstm.0.kernel"] *= factor
+        folder = tmp_path / str(len(list(tmp_path.iterdir())))
+        run = runs.write_run(folder, WORDS, weights=weights, hidden_size=CONFIG.hidden_size, **given)
+        return ptb_lm.load(run, precision=precision)
+
+    return load
+
+
+@pytest.mark.slow
+@every_model
+def test_threads_get_the_serial_numbers_and_leave_no_setting(
+    framework: str,
+    implementation: str,
+    precision: str,
+    load: Callable[..., LanguageModel],
+    threads: futures.ThreadPoolExecutor,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of two models at a time."""
+    monkeypatch.setattr(backend, "LOGITS", 20_000)  # so that a text is read in many calls
+    before, given = settings(), {"framework": framework, "model": implementation, "precision": precision}
+    models = [load(seed=seed, **given) for seed in (1, 2)]
+    expected = [numbers(model) for model in models]
+    assert expected[0] != expected[1]
+    assert list(threads.map(numbers, models * 12)) == expected * 12
+    assert settings() == before
+    assert list(threads.map(lambda _: settings(), range(16))) == [before] * 16
+
+
+@pytest.mark.skipif(native.trouble() is not None, reason="torch's workers are told by kernels of our own")
+def test_numbers_depend_on_no_thread_s_denormal_ones(
+    load: Callable[..., LanguageModel], threads: futures.ThreadPoolExecutor
+) -> None:
+    """Which are the embeddings; the kernel is as large, so that it shows what a thread makes of them."""
+    model = load(factor=1e38, model="block_fused")
+    expected = numbers(model)
+    for flush in (True, False):
+        torch.set_flush_denormal(flush)
+        assert numbers(model) == expected
+        assert (flushed() > 0) == flush
+    assert list(threads.map(numbers, [model] * 8)) == [expected] * 8
+
+
+def test_settings_are_held_until_the_last_has_ended(threads: futures.ThreadPoolExecutor) -> None:
+    """Who wants another value waits; the context that raises an error ends as any other."""
+    products: Any = torch.backends.cuda.matmul
+    before = settings()
+
+    def precision(wanted: str) -> str:
+        with held({(products, "fp32_precision"): wanted}), cpu.onednn():
+            return str(products.fp32_precision)
+
+    first, second = (held({(products, "fp32_precision"): "tf32"}) for _ in range(2))
+    first.__enter__()
+    second.__enter__()
+    assert not first.__exit__(*(error := (ZeroDivisionError, ZeroDivisionError(), None)))
+    waiting = threads.submit(precision, "ieee")
+    assert threads.submit(precision, "tf32").result() == "tf32"
+    assert not futures.wait([waiting], timeout=0.1).done
+    assert not second.__exit__(*error)
+    assert waiting.result() == "ieee"
+    wanted = ["tf32", "ieee"] * 500
+    assert list(threads.map(precision, wanted)) == wanted
+    assert settings() == before
+
+
+@every_model
+def test_a_copy_and_a_pickle_are_the_same_model(
+    framework: str, implementation: str, precision: str, load: Callable[..., LanguageModel]
+) -> None:
+    model = load(framework=framework, model=implementation, precision=precision)
+    model.score(TEXT[:3], carry_state=True)
+    others = copy.copy(model), copy.deepcopy(model), pickle.loads(pickle.dumps(model))
+    expected = numbers(model), model.predict("w7", carry_state=True)
+    for other, shares in zip(others, (True, False, False), strict=True):
+        assert (other.backend is model.backend) == shares
+        assert (numbers(other), other.predict("w7", carry_state=True)) == expected
+
+
+PROCESSES = """
+import os, pickle, sys
+import torch
+torch.set_num_threads(2)
+from ptb_lm.errors import UserError
+import ptb_lm
+with open({pickled!r}, "rb") as file:
+    model = pickle.load(file)
+print(model.score({text!r}).total.hex(), flush=True)
+child = os.fork()
+for again in (lambda: model.score("w1"), lambda: next(model.generate()), lambda: ptb_lm.load({run!r})):
+    if not child:
+        try:
+            again()
+        except UserError as error:
+            print("spawn" in str(error), flush=True)
+if not child:
+    os._exit(0)
+os.waitpid(child, 0)
+print(model.score({text!r}).total.hex())
+"""
+
+
+@pytest.mark.slow
+@every_model
+def test_another_process_computes_the_same_or_refuses(
+    framework: str,
+    implementation: str,
+    precision: str,
+    load: Callable[..., LanguageModel],
+    tmp_path: Path,
+) -> None:
+    """A new one has the pickled model. One that is forked has none of its parent's threads to wait for."""
+    model = load(framework=framework, model=implementation, precision=precision)
+    (tmp_path / "pickled").write_bytes(pickle.dumps(model))
+    done = python(PROCESSES.format(pickled=f"{tmp_path}/pickled", run=f"{tmp_path}/0", text=TEXT))
+    total = model.score(TEXT).total.hex()
+    assert done.stdout.split() == [total, "True", "True", "True", total], done.stderr

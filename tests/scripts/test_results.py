@@ -1,0 +1,179 @@
+"""scripts/results: the plan is readable and its commands parse, and what is kept is what was measured."""
+
+import json
+import shlex
+import shutil
+from pathlib import Path
+
+import pytest
+import runs
+from support import ROOT
+
+from ptb_lm import __main__ as commands
+from ptb_lm import files
+from ptb_lm.bench import __main__ as bench
+from ptb_lm.bench import row_archive, rows
+from ptb_lm.bench.studies import __main__ as studies
+from ptb_lm.errors import UserError
+from results import keep, markdown, plan, store
+
+BENCHMARKS = sorted((ROOT / "results" / "bench").iterdir())
+COMMANDS = {
+    step.command(device)
+    for device in ("cpu", "cuda")
+    for name in plan.read()
+    for step in plan.steps_of(name, device)
+    if " ptb_lm." in f" {step.run.partition(' -m ')[2]}"
+}
+
+
+@pytest.mark.parametrize("command", sorted(COMMANDS))
+def test_each_command_of_the_plan_parses(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not {"OUT", "ID", "RUN", "{"} & {*shlex.split(command)}
+    module, *arguments = shlex.split(command.partition(" > ")[0].partition("-m ptb_lm.")[2])
+    given = arguments if module == "bench.studies" else [module, *arguments]
+    runs.check_parses(studies if module == "bench.studies" else commands, given, monkeypatch)
+
+
+def test_what_the_plan_names_is_there() -> None:
+    results = plan.read()
+    steps = [step for result in results.values() for step in result.steps]
+    assert {name for device in ("cpu", "cuda") for name in plan.results_of(["all"], device)} <= {*results}
+    assert {step.unless for step in steps} - {""} <= {*results}
+    assert all(plan.training(step.after).keep == plan.RUN for step in steps if step.after)
+    ids = [step.id for step in steps if step.keep and step.id not in ("quick-DEVICE", "medium-cudnn-DEVICE")]
+    assert len(ids) == len({*ids}), "two results would take each other's place"
+
+
+@pytest.mark.slow
+def test_a_run_is_kept_with_its_curve_and_replaced_only_by_one_that_has_ended(tmp_path: Path) -> None:
+    data, results = runs.write_corpus(tmp_path / "data"), tmp_path / "results"
+    run = runs.train_run(data, tmp_path / "run", "--lr-decay", "0.7", "--seed", "4")
+    other = runs.train_run(data, tmp_path / "other", "--epochs", "1")
+    assert keep.run(results, other, "other")
+    assert keep.run(results, run, "mine", result="small")
+    kept = store.read(results, store.RUNS).set_index("id").loc["mine"]
+    found = runs.result(run)
+    assert (kept["test"], kept["command"]) == (found["test_perplexity"], found["command"])
+    assert "--lr-decay 0.7" in kept["overrides"]
+    assert (kept["seed"], kept["result"], kept["epochs_done"]) == (4, "small", 2)
+    assert json.loads(kept["hyperparameters"])["lr_decay"] == 0.7
+    curves = store.read(results, store.curves("small"))
+    curve = curves[curves["id"] == "mine"]
+    rows = runs.metrics(run)
+    assert [*curve["valid_perplexity"]] == [row["valid_perplexity"] for row in rows]
+
+    (run / "result.json").unlink()
+    assert not keep.run(results, run, "mine"), "it had ended"
+    assert len(store.read(results, store.RUNS)) == 2
+    shutil.rmtree(run)
+    run = runs.train_run(data, tmp_path / "run", "--epochs", "1", "--seed", "5")
+    with pytest.raises(UserError, match="mine"):
+        keep.run(results, run, "mine")
+    assert keep.run(results, run, "mine", replace=True)
+    assert [*store.read(results, store.curves("small"))["id"]] == ["mine", "other"]
+
+
+PROFILE = """python -m ptb_lm.bench.studies profile torch/cudnn --out X
+torch 2.13.0+cpu, 5 steps, torch.nn.LSTM on cpu (oneDNN); products by oneDNN
+Measured on AMD EPYC, 2 cores, cpu (x86_64, AVX512), commit 71133183
+            aten::mm        44.76%     665.181ms        44.76%     665.204ms      44.347ms            15
+         aten::copy_         0.06%     898.619us         0.06%     898.619us      12.837us            70
+Self CPU time total: 1.486s
+"""
+TEMPLATE = """computed by torch basic on cpu (eager)
+epoch 1: train/loss 0.6936, valid/loss 0.6891, valid/accuracy 0.5525, valid/auc 0.5659
+test accuracy 0.9650, AUC 0.9880 (weights of epoch 7)
+"""
+GATE = """`python -m ptb_lm.bench check quick`; seed 1. Nothing was timed.
+- commit: be3c552
+- processor: AMD EPYC
+
+| workload | variant | loss |
+| --- | --- | --- |
+| small | torch/basic | 9e-08 of 2e-06 |
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "file", "text", "found"),
+    [
+        ("profiles", "profile.txt", PROFILE, {"self_ms": [665.181, 0.898619, 1486.0], "steps": [5, 5, 5]}),
+        (
+            "templates",
+            "",
+            TEMPLATE,
+            {"epoch": [1, 7], "test/auc": [None, 0.988], "valid/auc": [0.5659, None]},
+        ),
+        ("gate", "", GATE, {"variant": ["torch/basic"], "loss": ["9e-08 of 2e-06"]}),
+    ],
+)
+def test_a_study_becomes_rows(
+    kind: str, file: str, text: str, found: dict[str, list[object]], tmp_path: Path
+) -> None:
+    written = tmp_path / "out"
+    if file:
+        written.mkdir()
+    (written / file if file else written).write_text(text)
+    keep.study(tmp_path, written, kind, "mine", command="typed")
+    table = store.read(tmp_path, f"studies/{kind}.csv").astype(object)
+    for column, values in found.items():
+        assert [None if value != value else value for value in table[column]] == values
+    (about,) = store.read(tmp_path, store.STUDIES).to_dict("records")
+    assert (about["id"], about["study"], bool(about["command"])) == ("mine", kind, True)
+    (written / file if file else written).write_text("nothing of it\n")
+    with pytest.raises(UserError, match=kind):
+        keep.study(tmp_path, written, kind, "mine")
+
+
+@pytest.mark.parametrize("path", BENCHMARKS[::8], ids=lambda path: path.name)
+def test_a_compact_file_holds_the_rows_that_were_packed(path: Path, tmp_path: Path) -> None:
+    found, remarks = rows.read(path)
+    assert (remarks, len(found) > 5) == ([], True)
+    (tmp_path / rows.FILE).write_bytes(b"".join(rows.to_line(row) + b"\n" for row in found))
+    keep.benchmark(tmp_path, tmp_path, "again")
+    again = tmp_path / "bench" / "again.jsonl.gz"
+    written = [rows.to_values(row) for row in found]
+    assert [rows.to_values(row) for row in rows.read(again)[0]] == written
+    assert again.read_bytes() == path.read_bytes() or row_archive.read(again) == row_archive.read(path)
+
+
+def test_a_compact_file_is_reported_and_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(files, "home", lambda: tmp_path)
+    one, two = (ROOT / "results" / "bench" / f"{name}.jsonl.gz" for name in ("quick-cpu", "quick-xeon-cpu"))
+    assert bench.main(["report", str(one)]) == 0
+    report = (tmp_path / "bench" / "quick-cpu" / "report.md").read_text()
+    for row in rows.read(one)[0]:
+        assert f"`{row.variant}`" in report
+    assert bench.main(["compare", str(tmp_path / "bench" / "quick-cpu"), str(one)]) == 0
+    assert "differ" not in capsys.readouterr().out.partition("\n## How")[0].replace("B over A", "")
+    shutil.copy(two, tmp_path / one.name)
+    runs.refusal(capsys, bench, "report", str(tmp_path / one.name))
+
+
+def test_values_of_every_kind_come_back(tmp_path: Path) -> None:
+    given = [
+        {"a": {"x": 1, "y": "same"}, "b": None, "c": "text", "d": 0.1},
+        {"a": {"x": 2, "y": "same"}, "b": {"z": 1}, "c": "text", "d": 0.1},
+        {"a": {"y": "same"}, "b": {"z": 1}, "c": "other", "d": True},
+        {"a": {"x": 2, "y": "same"}, "b": {"z": 1}, "c": "other"},
+    ]
+    path = tmp_path / "x.jsonl.gz"
+    path.write_bytes(row_archive.pack(given))
+    assert row_archive.read(path) == given
+    for content in (b"", path.read_bytes()[:-9], b"rows"):
+        path.write_bytes(content)
+        with pytest.raises(UserError, match=r"x\.jsonl\.gz"):
+            rows.read(path)
+
+
+def test_a_part_of_a_page_is_replaced_and_no_other(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("a\n<!-- one: x -->\n1\n<!-- end of one -->\n<!-- two: x -->\n2\n<!-- end of two -->\n")
+    markdown.write_part(page, "two", "| new |")
+    assert page.read_text().splitlines()[4:] == ["<!-- two: x -->", "", "| new |", "<!-- end of two -->"]
+    assert "\n1\n" in page.read_text()
+    with pytest.raises(UserError):
+        markdown.write_part(page, "three", "")
