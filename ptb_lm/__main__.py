@@ -8,7 +8,7 @@ from ptb_lm import cli, flags
 from ptb_lm.errors import UserError
 from ptb_lm.version import NAME, version
 
-PROG = "ptb-lm"
+PROG = cli.command_name("").rstrip(" .")
 COMMANDS = {
     "train": "train a language model and report its perplexity",
     "evaluate": "report the perplexity of a trained run on a text",

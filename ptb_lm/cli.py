@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, NoReturn
 
 from ptb_lm import flags, memory, signals, streams
 from ptb_lm.errors import DivergenceError, LostRankError, UserError
+from ptb_lm.program import command_name as command_name
 
 if TYPE_CHECKING:  # it takes longer to import than --help should
     from tqdm import tqdm
 
-TRAIN = "python -m ptb_lm.train"  # the command, as a hint that names it says
+TRAIN = "python -m ptb_lm.train"  # the command as records have it, however it was typed
 
 EXIT_FAILED = 1  # the run failed: divergence, a full disk
 EXIT_INTERRUPTED = 130  # Ctrl-C: 128 and the number of SIGINT

@@ -8,7 +8,7 @@ from pathlib import Path
 from ptb_lm import cli
 from ptb_lm.errors import UserError
 
-PROG = "python -m ptb_lm.compare"
+PROG = cli.command_name("compare")
 FORMATS = ("markdown", "csv", "page")
 PICTURES = (".svg", ".png")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from ptb_lm import cli
 from ptb_lm.files import penn_treebank_folder
 
-PROG = "python -m ptb_lm.download"
+PROG = cli.command_name("download")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -24,14 +24,15 @@ if TYPE_CHECKING:
     from ptb_lm.data.corpus import Corpus
     from ptb_lm.data.text import Ids
 
-PROG = "python -m ptb_lm.evaluate"
+PROG = cli.command_name("evaluate")
+RECORDED = "python -m ptb_lm.evaluate"  # however it was typed
 WHAT_DATA_SAYS = "--data says where the run's splits are, and --text FILE is scored instead of one"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit status."""
     given = sys.argv[1:] if argv is None else argv
-    return cli.run(PROG, lambda: _evaluate(_parser().parse_args(given), f"{PROG} {shlex.join(given)}"))
+    return cli.run(PROG, lambda: _evaluate(_parser().parse_args(given), f"{RECORDED} {shlex.join(given)}"))
 
 
 def _parser() -> cli.Parser:
@@ -50,7 +51,7 @@ def _parser() -> cli.Parser:
         type=Path,
         metavar="FILE",
         help="a text file, or - for standard input. It is scored as one stream after an <eos>; each line "
-        "follows all lines before it (python -m ptb_lm.score scores each line independently)",
+        f"follows all lines before it ({cli.command_name('score')} scores each line independently)",
     )
     parser.add_argument("--data", help="where the run's data are now (default: where they were in training)")
     parser.add_argument("--model", choices=frameworks.MODELS, help="score with another LSTM implementation")

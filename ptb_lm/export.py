@@ -11,7 +11,7 @@ from ptb_lm.errors import UserError, how_to_install
 from ptb_lm.model.cells import LSTM
 from ptb_lm.model.hyperparameter import LARGEST
 
-PROG = "python -m ptb_lm.export"
+PROG = cli.command_name("export")
 FORMATS = {"onnx": "ONNX, opset 17", "torchscript": "TorchScript", "torch-export": "a torch.export program"}
 EPILOG = (
     "The inputs are words [batch, time], int64 (a word's id is its line in vocabulary.txt, from 0), and the "

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ptb_lm.errors import UserError
+from ptb_lm.program import checkout
 
 if sys.platform != "win32":
     import fcntl
@@ -22,8 +23,7 @@ if sys.platform != "win32":
 
 def home() -> Path:
     """Return the folder that holds data/ and checkpoints/: the checkout, or else the current folder."""
-    checkout = Path(__file__).resolve().parent.parent
-    return checkout if (checkout / "setup.py").is_file() else Path.cwd()
+    return checkout() or Path.cwd()
 
 
 def penn_treebank_folder() -> Path:

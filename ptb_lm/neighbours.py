@@ -10,7 +10,7 @@ from ptb_lm import cli, streams
 from ptb_lm.errors import UserError
 from ptb_lm.inference import command
 
-PROG = "python -m ptb_lm.neighbours"
+PROG = cli.command_name("neighbours")
 WORDS, METHOD = 300, "tsne"  # of a map
 
 

@@ -12,7 +12,7 @@ from ptb_lm.data import text_file
 from ptb_lm.errors import LineError, UserError
 from ptb_lm.inference import command
 
-PROG = "python -m ptb_lm.score"
+PROG = cli.command_name("score")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -10,6 +10,7 @@ from types import FrameType
 from typing import NoReturn
 
 from ptb_lm import streams
+from ptb_lm.program import command_name
 
 # Those that ask a process to stop: of Ctrl-C, of kill, and of a terminal that is closed.
 SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
@@ -60,9 +61,10 @@ def heard(command: str) -> Iterator[None]:
 
 
 def heard_from_the_start() -> None:
-    """Let a signal end a `python -m ptb_lm.COMMAND` with a line while it imports, and as it exits."""
+    """Let a signal end a command with a line while it imports, and as it exits."""
     global _command
-    _command = " ".join(["python", *sys.orig_argv[1:3]])
+    modules = sys.argv[0] == "-m"  # Python looks for the module
+    _command = " ".join(["python", *sys.orig_argv[1:3]]) if modules else command_name(*sys.argv[1:2] or [""])
     for number in listened_to():
         signal.signal(number, lambda number, _: _end(number))
 

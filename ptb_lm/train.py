@@ -13,7 +13,7 @@ from ptb_lm.model.cells import CELLS, LSTM
 from ptb_lm.model.config import HYPERPARAMETERS, PRESETS, RECIPES
 from ptb_lm.training import text_flags
 
-PROG = cli.TRAIN
+PROG = cli.command_name("train")
 # These hyper-parameters define the model. The others define its training.
 OF_THE_MODEL = ("num_layers", "hidden_size", "embedding_size", "tie_weights")
 # Most runs need none of these: --help names them, --help-all says what they are.

@@ -265,7 +265,7 @@ def test_an_unknown_command_is_refused_with_the_nearest(
     given: list[str], problem: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert commands.main(given) == 2
-    assert capsys.readouterr() == ("", f"ptb-lm: {problem} (see --help)\n")
+    assert capsys.readouterr() == ("", f"{commands.PROG}: {problem} (see --help)\n")
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ from ptb_lm import cli
 from ptb_lm.bench.suites import DEFAULT_SUITE, SUITES
 from ptb_lm.model import frameworks
 
-PROG = "python -m ptb_lm.bench"
+PROG = cli.command_name("bench")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -22,6 +22,7 @@ from ptb_lm.data.text_file import Part
 from ptb_lm.data.vocabulary import UNK, Vocabulary
 from ptb_lm.errors import UserError
 from ptb_lm.files import home, penn_treebank_folder
+from ptb_lm.program import command_name
 
 # `Corpus.sha256` of Penn Treebank, wherever its files lie.
 PENN_TREEBANK = "7b2a69b6f7bf27400cccca8ccc3993728b83cd70d81ed2907c69d36759f39a28"
@@ -212,8 +213,8 @@ def _penn_treebank() -> Path:
         penn_treebank.fetch(folder)
     except penn_treebank.DownloadError as error:
         raise UserError(
-            f"Penn Treebank is not in {folder} and could not be downloaded ({error}); run python -m "
-            "ptb_lm.download on a machine with a network, or give --data DIR with your own copy, or use "
-            "--data synthetic"
+            f"Penn Treebank is not in {folder} and could not be downloaded ({error}); run "
+            f"{command_name('download')} on a machine with a network, or give --data DIR with your own copy, "
+            "or use --data synthetic"
         ) from None
     return folder

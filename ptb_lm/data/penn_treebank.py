@@ -26,6 +26,7 @@ from tqdm import tqdm
 
 from ptb_lm.errors import UserError
 from ptb_lm.files import atomic_path
+from ptb_lm.program import command_name
 
 
 class Fingerprint(NamedTuple):
@@ -91,7 +92,7 @@ def fetch(
     wanted = _lacking(expected, there)
     if not overwrite and (others := [name for name in wanted if name in there]):
         what = f"{folder} already holds {', '.join(others)} with other content (size or SHA-256 differs)"
-        raise UserError(f"{what}; move it away, or replace it with python -m ptb_lm.download --overwrite")
+        raise UserError(f"{what}; move it away, or replace it with {command_name('download')} --overwrite")
     if wanted:
         nearest = next(path for path in (folder, *folder.parents) if path.exists())
         if not (nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)):

@@ -11,7 +11,7 @@ from ptb_lm import cli, files
 from ptb_lm.errors import UserError
 from ptb_lm.results import plan, steps
 
-PROG = "python -m ptb_lm.results"
+PROG = cli.command_name("results")
 _Commands: TypeAlias = "argparse._SubParsersAction[cli.Parser]"
 _Function = Callable[[argparse.Namespace], int]
 REPRODUCE = "scripts/reproduce"  # which is how a person calls the command of this name

@@ -8,6 +8,7 @@ from typing import Any
 
 from ptb_lm.errors import UserError
 from ptb_lm.inference.adaptation.settings import Cache, Dynamic
+from ptb_lm.program import command_name
 from ptb_lm.results.markdown import table, write_part
 from ptb_lm.training import json_files
 
@@ -47,7 +48,7 @@ def _row(path: Path, results: Path) -> list[str]:
             f"`{found['command']}`",
         ]
     except (ValueError, KeyError, TypeError):
-        raise UserError(f"{path} is not what python -m ptb_lm.evaluate --out writes") from None
+        raise UserError(f"{path} is not what {command_name('evaluate')} --out writes") from None
 
 
 _KINDS: dict[str, Any] = {"dynamic": Dynamic, "cache": Cache}

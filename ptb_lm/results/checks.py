@@ -18,6 +18,7 @@ from ptb_lm.model import backend
 from ptb_lm.model.backend import Arrays
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
+from ptb_lm.program import command_name
 from ptb_lm.results.markdown import table
 from ptb_lm.results.runs import Run
 from ptb_lm.training import run_data, scoring
@@ -114,7 +115,7 @@ def read(folder: Path) -> list[Check]:
         found: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
         return [Check(**{**each, "test_perplexity": float(each["test_perplexity"])}) for each in found]
     except (ValueError, KeyError, TypeError):
-        raise UserError(f"{path} is not what python -m ptb_lm.results check writes") from None
+        raise UserError(f"{path} is not what {command_name('results')} check writes") from None
 
 
 def markdown(found: Sequence[Run]) -> str:

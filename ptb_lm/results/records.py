@@ -13,6 +13,7 @@ from ptb_lm.bench.reporting.tables import markdown_text
 from ptb_lm.data.preparation import PTB
 from ptb_lm.errors import UserError
 from ptb_lm.files import atomic_write
+from ptb_lm.program import command_name
 from ptb_lm.results import command, curve, markdown, runs
 from ptb_lm.results.runs import Run
 
@@ -121,7 +122,7 @@ def _what(run: Run) -> str:
     try:
         return str(json.loads(path.read_text(encoding="utf-8"))["what"])
     except (ValueError, KeyError, TypeError):
-        raise UserError(f"{path} is not what python -m ptb_lm.results record writes") from None
+        raise UserError(f"{path} is not what {command_name('results')} record writes") from None
 
 
 def _row(run: Run, records: Records) -> list[str]:
