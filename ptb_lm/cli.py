@@ -99,14 +99,15 @@ def positive(value: str) -> float:
 
 
 def say(line: str) -> None:
-    """Print a line on stdout at once, above any progress bar.
+    """Print a line on stdout at once, above any progress bar; on a terminal it is broken between words.
 
     Raises:
         OSError: It cannot be written.
     """
     from tqdm import tqdm
 
-    tqdm.write("\n".join(map(streams.shown, line.split("\n"))), file=sys.stdout)
+    lines = (streams.wrapped(streams.shown(each), sys.stdout) for each in line.split("\n"))
+    tqdm.write("\n".join(lines), file=sys.stdout)
     sys.stdout.flush()
 
 

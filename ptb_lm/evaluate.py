@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from ptb_lm import cli
+from ptb_lm import cli, streams
 from ptb_lm.data import SPLITS
 from ptb_lm.data.vocabulary import EOS, UNK, Vocabulary
 from ptb_lm.errors import UserError
@@ -100,10 +100,10 @@ def _evaluate(arguments: argparse.Namespace, command: str) -> int:
     unknown = 0 if arguments.text is None else int((scored.ids[1:] == vocabulary.unknown).sum())
     of_them = f", {unknown:,} of them {UNK}" if unknown else ""
     counted = f"{tokens:,} token{'s' * (tokens != 1)} scored{of_them}"
-    print(f"{scored.name} perplexity {perplexity:.4f} ({counted})")
+    cli.say(f"{scored.name} perplexity {perplexity:.4f} ({counted})")
     if scored.note:
-        print(scored.note)
-    print(f"computed by {choice.framework} {choice.model} in {choice.precision}: {model.engine}")
+        cli.say(scored.note)
+    cli.say(f"computed by {choice.framework} {choice.model} in {choice.precision}: {model.engine}")
     return 0
 
 
@@ -172,7 +172,7 @@ def _data(run: RunConfig, vocabulary: Vocabulary, named: str | None) -> "Corpus"
 
     data = run_data.load_with_its_words(run, vocabulary, named=named)
     if difference := run_data.difference(run, data):
-        print(f"{PROG}: {difference}", file=sys.stderr)
+        streams.tell(f"{PROG}: {difference}")
     return data
 
 

@@ -80,7 +80,7 @@ def _export(arguments: argparse.Namespace) -> int:
     )
     time = "time" if steps is None else steps
     layers, hidden, size = run.hyperparameters.num_layers, run.hyperparameters.hidden_size, len(vocabulary)
-    print(
+    cli.say(
         f"wrote {arguments.out}: {FORMATS[arguments.format]}; words [batch, {time}], h and c [{layers}, "
         f"batch, {hidden}] -> logits [batch, {time}, {size}], h and c"
     )

@@ -2,12 +2,16 @@
 
 import argparse
 import re
+import sys
 import textwrap
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from typing import Any
 
+from ptb_lm import streams
+
 HELP_COLUMN = 30  # the column of the help texts; a longer flag has its own line
 _HELP = {"-h", "--help"}
+_WHOLE_WORDS: Any = {"break_on_hyphens": False, "break_long_words": False}  # as the names of flags are
 NEGATIVE_NUMBER = re.compile(r"-\.?\d")  # how one begins, which is a value and no flag
 
 # What pytorch/examples' word_language_model, awd-lstm-lm and TensorFlow's tutorial call our flags of train.
@@ -44,12 +48,18 @@ class HelpFormatter(argparse.HelpFormatter):
             return action.option_strings[0].replace("--", "--[no-]", 1)
         return super()._format_action_invocation(action)
 
+    def start_section(self, heading: str | None) -> None:
+        """Begin a group of flags, whose heading argparse leaves in one line."""
+        super().start_section(heading and self._fill_text(heading, self._width, ""))
+
+    def _format_usage(self, *arguments: Any) -> str:
+        # argparse does not break a list of choices, and indents by the command's name.
+        words = super()._format_usage(*arguments).split()
+        return textwrap.fill(" ".join(words), self._width, subsequent_indent=" " * 7, **_WHOLE_WORDS) + "\n\n"
+
     def _fill_text(self, text: str, width: int, indent: str) -> str:
-        # The name of a flag is not cut at its hyphens.
         words = " ".join(text.split())
-        return textwrap.fill(
-            words, width, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False
-        )
+        return textwrap.fill(words, width, initial_indent=indent, subsequent_indent=indent, **_WHOLE_WORDS)
 
 
 class Show(argparse.Action):
@@ -62,7 +72,7 @@ class Show(argparse.Action):
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any, **__: Any) -> None:
         """Print it."""
-        print(self.text())
+        print("\n".join(streams.wrapped(line, sys.stdout) for line in self.text().split("\n")))
         parser.exit()
 
 

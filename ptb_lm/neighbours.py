@@ -67,10 +67,10 @@ def _neighbours(arguments: argparse.Namespace) -> int:
         words = min(arguments.words or WORDS, len(model.vocabulary))
         method = arguments.method or METHOD
         neighbours.draw(model.embeddings, model.vocabulary, arguments.picture, words=words, method=method)
-        print(f"{PROG}: wrote {arguments.picture}, a map of {words:,} words", file=sys.stderr)
+        streams.tell(f"{PROG}: wrote {arguments.picture}, a map of {words:,} words")
     if (folder := arguments.projector) is not None:
         neighbours.write_projector(model.embeddings, model.vocabulary, folder)
-        print(f"{PROG}: tensorboard --logdir {shlex.quote(str(folder))} shows the words", file=sys.stderr)
+        streams.tell(f"{PROG}: tensorboard --logdir {shlex.quote(str(folder))} shows the words")
     return 0
 
 

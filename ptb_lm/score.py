@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ptb_lm import cli
+from ptb_lm import cli, streams
 from ptb_lm.data import text_file
 from ptb_lm.errors import LineError, UserError
 from ptb_lm.inference import command
@@ -74,7 +74,7 @@ def _score(arguments: argparse.Namespace) -> int:
         summary = _written(arguments, weights)
     except LineError as error:
         raise UserError(f"{text_file.shown(arguments.file)}, {error}") from None
-    print(f"{PROG}: {summary}", file=sys.stderr)
+    streams.tell(f"{PROG}: {summary}")
     return 0
 
 

@@ -59,6 +59,15 @@ for line in {LINES}:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.parametrize("line", [line for line in LINES if line[0] != "results"], ids=" ".join)
+def test_no_line_of_help_is_broken_by_a_terminal_of_80_columns(
+    line: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    runs.run_command(module_of(line[0]), *line[1:], "--help")
+    assert [each for each in capsys.readouterr().out.splitlines() if len(each) > 80] == []
+
+
 @pytest.mark.parametrize("name", commands.COMMANDS)
 def test_a_mistyped_flag_is_answered_with_the_nearest(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Each flag of each command, with a letter too many, which is told before what is missing."""

@@ -41,7 +41,11 @@ def _parser() -> cli.Parser:
 
     listing = command("list", "List the suites and what is in them.")
     listing.add_argument(
-        "suite", nargs="?", choices=tuple(SUITES), help="list only this suite, with its variants"
+        "suite",
+        nargs="?",
+        choices=tuple(SUITES),
+        metavar="SUITE",
+        help="list only this suite, with its variants",
     )
     run = command("run", "Measure a suite, or continue an interrupted measurement, and write the report.")
     run.add_argument(
@@ -68,7 +72,8 @@ def _add_choice(parser: cli.Parser, verb: str) -> None:
         nargs="?",
         choices=tuple(SUITES),
         default=DEFAULT_SUITE,
-        help="the suite (default: %(default)s)",
+        metavar="SUITE",
+        help=f"one of {', '.join(SUITES)} (default: %(default)s)",
     )
     parser.add_argument(
         "--workloads",

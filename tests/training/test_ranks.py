@@ -328,7 +328,7 @@ def test_who_is_silent_is_named_and_the_same_signal_twice_ends_all(
     (text / "train.txt").write_text(100 * train_text)  # so that the stop is in the first epoch's steps
     monkeypatch.setenv(timeouts.STEP, "3")
     process = kill_ranks.start(text, run, *DEVICES, "--log-interval", "0.1")
-    wait_until_said("epoch  1/", run, process)
+    wait_until_said("epoch 1/", run, process)
     ranks = kill_ranks.ranks(process.pid)
     os.kill(ranks[1], signal.SIGSTOP)
     wait_until_said("rank 1 of 2 did not answer for", run, process)
