@@ -6,9 +6,10 @@ import errno
 import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, NoReturn
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from ptb_lm import flags, memory, signals, streams
+from ptb_lm import files, flags, memory, signals, streams
 from ptb_lm.errors import DivergenceError, LostRankError, UserError
 from ptb_lm.program import command_name as command_name
 
@@ -36,7 +37,7 @@ BAD_PATH = {
 
 
 class Parser(argparse.ArgumentParser):
-    """An ArgumentParser that answers a bad command line with one sentence and no usage dump.
+    """An ArgumentParser that answers a bad command line with a line for each problem and no usage dump.
 
     Flags cannot be abbreviated: `--lr` would set `--lr-decay`.
     """
@@ -46,22 +47,67 @@ class Parser(argparse.ArgumentParser):
             prog=prog, description=description, allow_abbrev=False, formatter_class=flags.HelpFormatter
         )
         self._negative_number_matcher = flags.NEGATIVE_NUMBER  # argparse's own lacks -5e-05
+        self._problems: list[str] = []
+        self._mistyped = False  # a flag's name, whose value is then taken for another argument
+        self._outputs: list[argparse.Action] = []
+
+    def add_output(self, flag: str, **given: Any) -> None:
+        """Add a flag that names a file to write, and --overwrite, without which no file is replaced."""
+        self._outputs.append(self.add_argument(flag, type=Path, **given))
+        self.add_argument("--overwrite", action="store_true", help=f"replace the file that {flag} names")
 
     def parse_args(  # type: ignore[override] # a namespace of another class is not wanted here
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> argparse.Namespace:
-        """Parse a command line; a flag that is not known is answered with the nearest one."""
+        """Parse a command line; an unknown flag is answered with the nearest one."""
         given = sys.argv[1:] if args is None else list(args)
-        if problem := flags.unknown_flag(self, given):
-            self.error(problem)
-        if any(action.nargs in ("?", "*") for action in self._get_positional_actions()):
-            # Flags may then stand between the arguments, too: RUN --bits FILE.
-            return self.parse_intermixed_args(given, namespace)
-        return super().parse_args(given, namespace)
+        parsers = [each for each in flags.named_parsers(self, given) if isinstance(each, Parser)]
+        problems = flags.problems(self, given)
+        mistyped = bool(problems)
+        for each in parsers:
+            each._problems, each._mistyped = problems, mistyped
+            if mistyped:
+                each._mutually_exclusive_groups = []  # of which argparse would tell again, and end
+        # With positionals that may be left out, flags may stand between them, too: RUN --bits FILE.
+        between = any(action.nargs in ("?", "*") for action in self._get_positional_actions())
+        parse = self.parse_known_intermixed_args if between else self.parse_known_args
+        parsed, left = parse(given, namespace)
+        if left and not mistyped:
+            problems.append(f"unrecognized arguments: {' '.join(left)}")
+        for output in (output for each in parsers for output in each._outputs):
+            if problem := files.why_kept(getattr(parsed, output.dest), overwrite=parsed.overwrite):
+                problems.append(f"argument {output.option_strings[0]}: {problem}")
+        if problems:
+            parsers[-1].error()
+        return parsed
 
-    def error(self, message: str) -> NoReturn:
-        """Print the sentence on stderr and exit with status 2."""
-        streams.tell(f"{self.prog}: {message} (see --help)")
+    def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
+        if not arg_strings and action.nargs is None:
+            return []  # _match_argument has told that it is missing
+        try:
+            return super()._get_values(action, arg_strings)
+        except argparse.ArgumentError as error:
+            if action.nargs == argparse.PARSER:  # without a command there is nothing more to parse
+                raise
+            if action.option_strings or not self._mistyped:
+                self._problems.append(str(error))
+            return []
+
+    def _match_argument(self, action: argparse.Action, arg_strings_pattern: str) -> int:
+        try:
+            return super()._match_argument(action, arg_strings_pattern)
+        except argparse.ArgumentError as error:
+            self._problems.append(str(error))
+            return 0
+
+    def error(self, message: str = "") -> NoReturn:
+        """Print all problems on stderr, a line each, and exit with status 2."""
+        if message.startswith("argument ") or not self._mistyped:
+            self._problems.append(message)
+        *others, last = dict.fromkeys(filter(None, self._problems))
+        for problem in others:
+            streams.tell(f"{self.prog}: {problem}")
+        streams.tell(f"{self.prog}: {last} (see --help)")
         sys.exit(EXIT_USAGE)
 
 

@@ -30,9 +30,8 @@ def _parser() -> cli.Parser:
     parser.add_argument(
         "--format", choices=FORMATS, default="markdown", help="default: markdown; page: HTML with the curves"
     )
-    parser.add_argument(
+    parser.add_output(
         "--picture",
-        type=Path,
         metavar="FILE",
         help="also draw the curves into FILE, which ends in .svg or .png",
     )

@@ -39,10 +39,9 @@ def _parser() -> cli.Parser:
         help="onnx: opset 17, standard operators; torchscript: for torch.jit.load, in Python or C++; "
         "torch-export: for torch.export.load",
     )
-    parser.add_argument(
+    parser.add_output(
         "--out",
         required=True,
-        type=Path,
         metavar="FILE",
         help="the file to write; torch.export.load warns if its name does not end in .pt2",
     )
@@ -62,8 +61,6 @@ def _export(arguments: argparse.Namespace) -> int:
         raise UserError(
             "--steps cannot be combined with --format torchscript: its model takes any number of steps"
         )
-    if arguments.out.exists():
-        raise UserError(f"{arguments.out} exists already; nothing is overwritten")
     # Imported here, because what they import takes longer than --help should take.
     from ptb_lm.training.run_directory import RunDirectory
 

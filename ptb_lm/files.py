@@ -102,6 +102,20 @@ def atomic_write(path: Path, content: str | bytes) -> None:
         temporary.write_bytes(encoded)
 
 
+def why_kept(path: Path | None, *, overwrite: bool) -> str:
+    """Return why a path may not be written to, for people; "" if it may.
+
+    Args:
+        path: The path; None: nothing is written.
+        overwrite: Whether a file there may be replaced.
+    """
+    if path is None or not path.exists():
+        return ""
+    if not path.is_file():  # a folder; or a device, which a rename would remove
+        return f"{path} is not a file"
+    return "" if overwrite else f"{path} exists; --overwrite replaces it"
+
+
 @contextlib.contextmanager
 def named(path: Path) -> Iterator[None]:
     """Make an error of reading or writing a file name the file, as an error of opening it does."""

@@ -34,6 +34,8 @@ ELSEWHERE = {
     "--num_gpus": "--devices",
     "--rnn_mode": "--model",
     "--use_fp16": "--precision fp16",
+    "--optimizer": "SGD, the only one there is, at --learning-rate",
+    "--wdecay": "SGD without a weight decay, at --learning-rate",
 }
 
 
@@ -97,19 +99,20 @@ def did_you_mean(given: str, known: Iterable[str]) -> str:
 
     known = tuple(known)
     ours = ELSEWHERE.get(given, "")
-    if re.split(r"[ ,]", ours)[0] in known:
+    if not set(re.split(r"[ ,]", ours)).isdisjoint(known):
         return f"; here it is {ours}"
     bare = {name.lstrip("-"): name for name in known}  # dashes would make all flags alike
     nearest = difflib.get_close_matches(given.lstrip("-"), bare, n=1)
     return f"; did you mean {bare[nearest[0]]}?" if nearest else ""
 
 
-def unknown_flag(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> str:
-    """Return an error about the first flag that a parser does not know; "" if it knows all flags.
+def problems(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> list[str]:
+    """Return what is wrong with the names of the flags: one is unknown, or two exclude each other.
 
-    This runs before argparse, which would first complain about the value after the flag.
+    This runs before argparse, which would first complain about a value, and end at the first conflict.
     """
-    known = dict.fromkeys(_flags(parser, arguments))
+    parsers = [*named_parsers(parser, arguments)]
+    known = {name: action for each in parsers for action in each._actions for name in action.option_strings}
     flags = []
     for argument in arguments:
         if argument == "--":  # what follows are no flags
@@ -118,19 +121,24 @@ def unknown_flag(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> s
         if argument[:1] == "-" != argument and " " not in argument and not NEGATIVE_NUMBER.match(argument):
             flags.append(argument.partition("=")[0])
     if not _HELP.isdisjoint(flags):
-        return ""  # --help ignores all other flags
-    for flag in flags:
-        # A short flag may have its value in the same word, as in -k5.
-        if flag not in known and not (flag[1:2] != "-" and flag[:2] in known):
-            return f"unknown flag {flag}{did_you_mean(flag, [name for name in known if name not in _HELP])}"
-    return ""
+        return []  # --help ignores all other flags
+    # A short flag may have its value in the same word, as in -k5.
+    unknown = [flag for flag in flags if flag not in known and not (flag[1:2] != "-" and flag[:2] in known)]
+    names = [name for name in known if name not in _HELP]
+    found = [f"unknown flag {flag}{did_you_mean(flag, names)}" for flag in unknown]
+    for group in (group for each in parsers for group in each._mutually_exclusive_groups):
+        first, *others = [f for f in dict.fromkeys(flags) if known.get(f) in group._group_actions] or [""]
+        found += [f"argument {other}: not allowed with argument {first}" for other in others]
+    return found
 
 
-def _flags(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> Iterator[str]:
-    """Yield the flags of a parser, and of the commands below it that are named."""
+def named_parsers(
+    parser: argparse.ArgumentParser, arguments: Sequence[str]
+) -> Iterator[argparse.ArgumentParser]:
+    """Yield a parser, and those of the commands below it that are named."""
+    yield parser
     for action in parser._actions:
-        yield from action.option_strings
         if isinstance(action, argparse._SubParsersAction):
             for name, below in action.choices.items():
                 if name in arguments:
-                    yield from _flags(below, arguments)
+                    yield from named_parsers(below, arguments)

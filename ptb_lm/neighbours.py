@@ -33,9 +33,8 @@ def _parser() -> cli.Parser:
         metavar="K",
         help="number of words to print (default: 10, or all if there are fewer)",
     )
-    add(
+    parser.add_output(
         "--picture",
-        type=Path,
         metavar="FILE",
         help="draw a map of the most frequent words into FILE (.svg or .png)",
     )
@@ -69,7 +68,7 @@ def _neighbours(arguments: argparse.Namespace) -> int:
         neighbours.draw(model.embeddings, model.vocabulary, arguments.picture, words=words, method=method)
         streams.tell(f"{PROG}: wrote {arguments.picture}, a map of {words:,} words")
     if (folder := arguments.projector) is not None:
-        neighbours.write_projector(model.embeddings, model.vocabulary, folder)
+        neighbours.write_projector(model.embeddings, model.vocabulary, folder, overwrite=arguments.overwrite)
         streams.tell(f"{PROG}: tensorboard --logdir {shlex.quote(str(folder))} shows the words")
     return 0
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from ptb_lm import cli, flags
 from ptb_lm.model import described, frameworks
 from ptb_lm.model.cells import CELLS, LSTM
+from ptb_lm.model.choice import MAX_SEED
 from ptb_lm.model.config import HYPERPARAMETERS, PRESETS, RECIPES
 from ptb_lm.training import text_flags
 
@@ -116,13 +117,13 @@ def _add_training(group: argparse._ArgumentGroup) -> None:
     seed = group.add_mutually_exclusive_group()
     seed.add_argument(
         "--seed",
-        type=cli.whole(0),
+        type=cli.whole(0, MAX_SEED),
         metavar="N",
         help="random seed of the initial weights and of dropout (default: 1)",
     )
     seed.add_argument(
         "--seeds",
-        type=int,
+        type=cli.whole(0, MAX_SEED),
         nargs="+",
         metavar="N",
         help="train one run per seed, in DIR/seed-N, and print their mean",

@@ -54,7 +54,7 @@ def _parser() -> cli.Parser:
     _add_choice(run, "measure")
     _add_how_it_is_measured(run)
     check = command("check", "Compare the variants of a suite with the NumPy reference, and time nothing.")
-    check.add_argument("--out", type=Path, metavar="FILE", help="write the result to FILE too, as Markdown")
+    check.add_output("--out", metavar="FILE", help="write the result to FILE too, as Markdown")
     _add_choice(check, "check")
     _add_report(command("report", "Write the report again from the measured rows."))
     comparing = command(

@@ -1,6 +1,7 @@
 """A hyper-parameter: what its line in a configuration declares."""
 
 import argparse
+import contextlib
 import dataclasses
 import functools
 import math
@@ -57,7 +58,16 @@ class Hyperparameter:
             return {"action": argparse.BooleanOptionalAction, "default": None}
         if self.kind is str:
             return {"choices": self.choices or None, "metavar": "NAME"}
-        return {"type": self.kind, "metavar": "X" if self.kind is float else "N"}
+        return {"type": self.parse, "metavar": "X" if self.kind is float else "N"}
+
+    def parse(self, text: str) -> Any:
+        """Return the value of the flag, as argparse calls it."""
+        value: Any = text
+        with contextlib.suppress(ValueError):
+            value = self.kind(text)
+        if problem := self.problem(value):
+            raise argparse.ArgumentTypeError(problem)
+        return value
 
     def check(self, value: Any) -> None:
         """Check a value.
@@ -65,16 +75,22 @@ class Hyperparameter:
         Raises:
             UserError: It is of another kind, or out of bounds.
         """
+        if problem := self.problem(value):
+            raise UserError(f"{self.flag} {problem}")
+
+    def problem(self, value: Any) -> str:
+        """Return what is wrong with a value, for people; "" if nothing is."""
         if expected := self._expected(value):
-            raise UserError(f"{self.flag} must be {expected}, not {value!r}")
+            return f"must be {expected}, not {value!r}"
         if self.kind in LARGEST and value > LARGEST[self.kind]:
-            raise UserError(f"{self.flag} must be at most {LARGEST[self.kind]}")  # and the value is long
+            return f"must be at most {LARGEST[self.kind]}"  # and the value is long
         if (
             (self.minimum is not None and value < self.minimum)
             or (self.above is not None and value <= self.above)
             or (self.maximum is not None and value > self.maximum)
         ):
-            raise UserError(f"{self.flag} must be {self._bounds()}, not {value}")
+            return f"must be {self._bounds()}, not {value}"
+        return ""
 
     def _expected(self, value: Any) -> str:
         """Return what kind of value it must be; "" if it is."""
