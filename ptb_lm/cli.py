@@ -47,13 +47,10 @@ class Parser(argparse.ArgumentParser):
             prog=prog, description=description, allow_abbrev=False, formatter_class=flags.HelpFormatter
         )
         self._negative_number_matcher = flags.NEGATIVE_NUMBER  # argparse's own lacks -5e-05
-        self._problems: list[str] = []
-        self._mistyped = False  # a flag's name, whose value is then taken for another argument
-        self._outputs: list[argparse.Action] = []
 
     def add_output(self, flag: str, **given: Any) -> None:
         """Add a flag that names a file to write, and --overwrite, without which no file is replaced."""
-        self._outputs.append(self.add_argument(flag, type=Path, **given))
+        self.set_defaults(output=self.add_argument(flag, type=Path, **given))
         self.add_argument("--overwrite", action="store_true", help=f"replace the file that {flag} names")
 
     def parse_args(  # type: ignore[override] # a namespace of another class is not wanted here
@@ -61,54 +58,42 @@ class Parser(argparse.ArgumentParser):
     ) -> argparse.Namespace:
         """Parse a command line; an unknown flag is answered with the nearest one."""
         given = sys.argv[1:] if args is None else list(args)
-        parsers = [each for each in flags.named_parsers(self, given) if isinstance(each, Parser)]
-        problems = flags.problems(self, given)
-        mistyped = bool(problems)
-        for each in parsers:
-            each._problems, each._mistyped = problems, mistyped
-            if mistyped:
-                each._mutually_exclusive_groups = []  # of which argparse would tell again, and end
+        parsed, wrong = self._parse(given)
+        wrong = flags.unknown_flags(self, given) + wrong
+        if parsed is not None and not wrong:
+            return parsed
+        # What else is wrong may follow from the first problem, unless it is a flag's.
+        told = wrong[:1] + [each for each in wrong[1:] if each.startswith(("unknown", "argument -"))]
+        *_, named = flags.named_parsers(self, given)
+        *others, last = dict.fromkeys(told)
+        for problem in (*others, f"{last} (see --help)"):
+            streams.tell(f"{named.prog}: {problem}")
+        sys.exit(EXIT_USAGE)
+
+    def _parse(self, given: list[str]) -> tuple[argparse.Namespace | None, list[str]]:
+        """Return what a command line says, and what argparse finds wrong: it ends at the first problem."""
         # With positionals that may be left out, flags may stand between them, too: RUN --bits FILE.
         between = any(action.nargs in ("?", "*") for action in self._get_positional_actions())
-        parse = self.parse_known_intermixed_args if between else self.parse_known_args
-        parsed, left = parse(given, namespace)
-        if left and not mistyped:
-            problems.append(f"unrecognized arguments: {' '.join(left)}")
-        for output in (output for each in parsers for output in each._outputs):
-            if problem := files.why_kept(getattr(parsed, output.dest), overwrite=parsed.overwrite):
-                problems.append(f"argument {output.option_strings[0]}: {problem}")
-        if problems:
-            parsers[-1].error()
-        return parsed
-
-    def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
-        if not arg_strings and action.nargs is None:
-            return []  # _match_argument has told that it is missing
         try:
-            return super()._get_values(action, arg_strings)
-        except argparse.ArgumentError as error:
-            if action.nargs == argparse.PARSER:  # without a command there is nothing more to parse
-                raise
-            if action.option_strings or not self._mistyped:
-                self._problems.append(str(error))
-            return []
+            parse = self.parse_known_intermixed_args if between else self.parse_known_args
+            parsed, left = parse(given)
+        except _WrongError as error:
+            rest = flags.without(str(error), given)
+            return None, [str(error), *(self._parse(rest)[1] if rest != given else [])]
+        wrong = [f"unrecognized arguments: {' '.join(left)}"] if left else []
+        if output := getattr(parsed, "output", None):
+            path: Path | None = getattr(parsed, output.dest)
+            if problem := files.why_kept(path, overwrite=parsed.overwrite):
+                wrong.append(f"argument {output.option_strings[0]}: {problem}")
+        return parsed, wrong
 
-    def _match_argument(self, action: argparse.Action, arg_strings_pattern: str) -> int:
-        try:
-            return super()._match_argument(action, arg_strings_pattern)
-        except argparse.ArgumentError as error:
-            self._problems.append(str(error))
-            return 0
+    def error(self, message: str) -> NoReturn:
+        """End the parsing, which argparse does at the first problem."""
+        raise _WrongError(message)
 
-    def error(self, message: str = "") -> NoReturn:
-        """Print all problems on stderr, a line each, and exit with status 2."""
-        if message.startswith("argument ") or not self._mistyped:
-            self._problems.append(message)
-        *others, last = dict.fromkeys(filter(None, self._problems))
-        for problem in others:
-            streams.tell(f"{self.prog}: {problem}")
-        streams.tell(f"{self.prog}: {last} (see --help)")
-        sys.exit(EXIT_USAGE)
+
+class _WrongError(Exception):
+    """A problem of a command line."""
 
 
 def whole(least: int, most: float = math.inf) -> Callable[[str], int]:

@@ -106,13 +106,17 @@ def did_you_mean(given: str, known: Iterable[str]) -> str:
     return f"; did you mean {bare[nearest[0]]}?" if nearest else ""
 
 
-def problems(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> list[str]:
-    """Return what is wrong with the names of the flags: one is unknown, or two exclude each other.
+def unknown_flags(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> list[str]:
+    """Return an error about each flag that a parser does not know.
 
-    This runs before argparse, which would first complain about a value, and end at the first conflict.
+    This runs apart from argparse, which would first complain about the value after the flag.
     """
-    parsers = [*named_parsers(parser, arguments)]
-    known = {name: action for each in parsers for action in each._actions for name in action.option_strings}
+    known = [
+        name
+        for each in named_parsers(parser, arguments)
+        for action in each._actions
+        for name in action.option_strings
+    ]
     flags = []
     for argument in arguments:
         if argument == "--":  # what follows are no flags
@@ -120,16 +124,21 @@ def problems(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> list[
         # As argparse sees it: a number, a text with a space and "-" alone are values.
         if argument[:1] == "-" != argument and " " not in argument and not NEGATIVE_NUMBER.match(argument):
             flags.append(argument.partition("=")[0])
-    if not _HELP.isdisjoint(flags):
-        return []  # --help ignores all other flags
+    names = [name for name in known if name not in _HELP]
     # A short flag may have its value in the same word, as in -k5.
     unknown = [flag for flag in flags if flag not in known and not (flag[1:2] != "-" and flag[:2] in known)]
-    names = [name for name in known if name not in _HELP]
-    found = [f"unknown flag {flag}{did_you_mean(flag, names)}" for flag in unknown]
-    for group in (group for each in parsers for group in each._mutually_exclusive_groups):
-        first, *others = [f for f in dict.fromkeys(flags) if known.get(f) in group._group_actions] or [""]
-        found += [f"argument {other}: not allowed with argument {first}" for other in others]
-    return found
+    return [f"unknown flag {flag}{did_you_mean(flag, names)}" for flag in unknown]
+
+
+def without(problem: str, arguments: list[str]) -> list[str]:
+    """Return a command line without the argument that a problem of argparse names, and the values behind it."""
+    names = problem.removeprefix("argument ").partition(":")[0].split("/")
+    wrong = (each.partition("=")[0] in names or f": {each!r}" in problem for each in arguments)
+    first = [*wrong, True].index(True)
+    last = first + 1
+    while last < len(arguments) and arguments[last][:1] != "-":
+        last += 1
+    return arguments[:first] + arguments[last:]
 
 
 def named_parsers(

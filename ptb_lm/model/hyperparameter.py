@@ -14,6 +14,13 @@ from ptb_lm.errors import UserError
 # What a 32-bit integer and a float32 hold.
 LARGEST: dict[type, float] = {int: 2**31 - 1, float: 3.4e38}
 
+KINDS: dict[type, str] = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a finite number",
+    str: "a text",
+}
+
 
 def flag_name(field: str) -> str:
     """Return the command-line flag that sets a field: `hidden_size` -> `--hidden-size`."""
@@ -80,8 +87,12 @@ class Hyperparameter:
 
     def problem(self, value: Any) -> str:
         """Return what is wrong with a value, for people; "" if nothing is."""
-        if expected := self._expected(value):
-            return f"must be {expected}, not {value!r}"
+        # bool is an int, too; and math.isfinite fails on an int beyond a float.
+        fits = isinstance(value, (int, self.kind) if self.kind is float else self.kind)
+        fits = fits and isinstance(value, bool) == (self.kind is bool) and value not in (math.inf, -math.inf)
+        if not fits or value != value or (self.choices and value not in self.choices):
+            names = f"one of {', '.join(self.choices)}" if self.choices else KINDS[self.kind]
+            return f"must be {names}, not {value!r}"
         if self.kind in LARGEST and value > LARGEST[self.kind]:
             return f"must be at most {LARGEST[self.kind]}"  # and the value is long
         if (
@@ -91,19 +102,6 @@ class Hyperparameter:
         ):
             return f"must be {self._bounds()}, not {value}"
         return ""
-
-    def _expected(self, value: Any) -> str:
-        """Return what kind of value it must be; "" if it is."""
-        if self.kind is bool:
-            return "" if isinstance(value, bool) else "true or false"
-        if self.kind is str:
-            right = isinstance(value, str) and (not self.choices or value in self.choices)
-            return "" if right else f"one of {', '.join(self.choices)}" if self.choices else "a text"
-        if self.kind is int:
-            return "" if isinstance(value, int) and not isinstance(value, bool) else "a whole number"
-        number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        # math.isfinite fails on an int beyond a float.
-        return "" if number and (isinstance(value, int) or math.isfinite(value)) else "a finite number"
 
     def _bounds(self) -> str:
         bounds = (("at least", self.minimum), ("greater than", self.above), ("at most", self.maximum))
