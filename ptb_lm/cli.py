@@ -4,10 +4,11 @@ import argparse
 import contextlib
 import errno
 import math
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from ptb_lm import files, flags, memory, signals, streams
 from ptb_lm.errors import DivergenceError, LostRankError, UserError
@@ -17,6 +18,8 @@ if TYPE_CHECKING:  # it takes longer to import than --help should
     from tqdm import tqdm
 
 TRAIN = "python -m ptb_lm.train"  # the command as records have it, however it was typed
+
+Number = TypeVar("Number", int, float)
 
 EXIT_FAILED = 1  # the run failed: divergence, a full disk
 EXIT_INTERRUPTED = 130  # Ctrl-C: 128 and the number of SIGINT
@@ -127,6 +130,18 @@ def positive(value: str) -> float:
     if not (math.isfinite(number) and number > 0):
         raise argparse.ArgumentTypeError(f"must be a number above 0, not {value!r}")
     return number
+
+
+def from_environment(variable: str, parse: Callable[[str], Number], default: object) -> Number:
+    """Return a number that a variable of the environment says, or the default if it is not set.
+
+    Raises:
+        UserError: It says something else.
+    """
+    try:
+        return parse(os.environ.get(variable) or str(default))
+    except argparse.ArgumentTypeError as error:
+        raise UserError(f"{variable} {error}") from None
 
 
 def say(line: str) -> None:

@@ -131,7 +131,7 @@ def unknown_flags(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> 
 
 
 def without(problem: str, arguments: list[str]) -> list[str]:
-    """Return a command line without the argument that a problem of argparse names, and the values behind it."""
+    """Return a command line without the argument that a problem of argparse names, and its values."""
     names = problem.removeprefix("argument ").partition(":")[0].split("/")
     wrong = (each.partition("=")[0] in names or f": {each!r}" in problem for each in arguments)
     first = [*wrong, True].index(True)

@@ -1,6 +1,7 @@
 """Signals that end a command: they raise an exception for cleanup, print one line, and exit with 128 + N."""
 
 import contextlib
+import itertools
 import os
 import signal
 import sys
@@ -14,6 +15,9 @@ from ptb_lm.program import command_name
 
 # Those that ask a process to stop: of Ctrl-C, of kill, and of a terminal that is closed.
 SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
+
+PATIENCE_SECONDS = 5.0  # before it is said whom a process waits for
+LISTEN_SECONDS = 0.5  # how often the thread that hears signals looks whether it is still needed
 
 _command = ""  # which is at work, to open the sentence with
 _answered: int | None = None  # the signal that the command has already stopped for
@@ -58,6 +62,51 @@ def heard(command: str) -> Iterator[None]:
         for number, handler in previous.items():
             signal.signal(number, handler)
         _command = before
+
+
+@contextlib.contextmanager
+def heard_in_libraries(waits: str = "", *, deaf: bool = False) -> Iterator[None]:
+    """Inside this context a signal ends the command while a library in C++ waits for other processes.
+
+    Python's handlers run only when the library returns. Nothing changes where a signal is remembered until
+    the state is saved.
+
+    Args:
+        waits: A sentence about whom it waits for, which is said if they do not come soon.
+        deaf: Whether the library lets no thread of Python run. Then the sentence is said at once, and a
+            signal ends the process without another one.
+    """
+    numbers = [number for number in listened_to() if signal.getsignal(number) is _stop]
+    if not numbers or not hasattr(signal, "sigtimedwait"):
+        yield
+        return
+    if deaf:
+        for number in numbers:
+            signal.signal(number, signal.SIG_DFL)
+        streams.tell(f"{_command}: {waits}; a signal ends it at once")
+        yield
+        for number in numbers:
+            signal.signal(number, _stop)
+        return
+    done = threading.Event()
+
+    def listen() -> None:
+        for tries in itertools.count(1):
+            if done.is_set():
+                return
+            # Of a process, the main thread gets a signal, unless it blocks it.
+            if found := signal.sigtimedwait(numbers, LISTEN_SECONDS):
+                _end(found.si_signo)
+            if tries * LISTEN_SECONDS == PATIENCE_SECONDS and waits and not done.is_set():
+                streams.tell(f"{_command}: {waits}")
+
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
+    threading.Thread(target=listen, daemon=True).start()
+    try:
+        yield
+    finally:
+        done.set()
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def heard_from_the_start() -> None:

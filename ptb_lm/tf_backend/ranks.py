@@ -15,6 +15,7 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
+from ptb_lm import signals
 from ptb_lm.errors import LostRankError, UserError
 from ptb_lm.model.ranks import SeveralRanks
 from ptb_lm.model.tf_config import TRAINING_JOBS, tf_config
@@ -144,7 +145,8 @@ class TensorFlowRanks(SeveralRanks):
             LostRankError: Another rank has ended, or is silent.
         """
         try:
-            yield
+            with signals.heard_in_libraries():
+                yield
         except LOST as error:
             raise LostRankError(self._lost(error), speaker=True) from error
 

@@ -59,12 +59,11 @@ def launched() -> Launched:
 def _world_size() -> int:
     if not all(os.environ.get(name) for name in PLACE):
         return 1
-    try:
-        return int(os.environ["WORLD_SIZE"])
-    except ValueError:
-        raise UserError(
-            f"WORLD_SIZE must be a number of processes, not {os.environ['WORLD_SIZE']!r}"
-        ) from None
+    size = cli.from_environment("WORLD_SIZE", cli.whole(1), 1)
+    here = cli.from_environment("LOCAL_WORLD_SIZE", cli.whole(1, size), size)
+    for name, least, most in (("RANK", 0, size - 1), ("LOCAL_RANK", 0, here - 1), ("MASTER_PORT", 1, 65535)):
+        cli.from_environment(name, cli.whole(least, most), least)
+    return size
 
 
 def to_start(arguments: argparse.Namespace) -> bool:
@@ -167,9 +166,9 @@ def joined(given: Mapping[str, Any]) -> Iterator[Ranks]:
     choice = Choice.of(framework=_framework(given))
     if not choice.row.join:
         raise UserError(f"{choice.framework} trains in one process here; --framework torch trains in several")
-    ranks: Any = choice.function(choice.row.join)(
-        device=given.get("device", "auto"), reduce_precision=reduce_precision
-    )
+    join = choice.function(choice.row.join)
+    with signals.heard_in_libraries(_waits(here), deaf=here.by == "TF_CONFIG"):
+        ranks: Any = join(device=given.get("device", "auto"), reduce_precision=reduce_precision)
     try:
         if ranks.size != here.size:
             raise UserError(
@@ -189,6 +188,14 @@ def joined(given: Mapping[str, Any]) -> Iterator[Ranks]:
         raise SystemExit(stopped.exit_status) from None
     finally:
         ranks.leave()
+
+
+def _waits(here: Launched) -> str:
+    """Return a sentence about whom this process waits for."""
+    if here.by == "TF_CONFIG":
+        return f"one of {here.size} processes waits for the others that TF_CONFIG names"
+    rank, _, address, port = (os.environ[name] for name in PLACE)
+    return f"rank {rank} of {here.size} waits for the others at {address}:{port}"
 
 
 def how_to_continue(path: Path, given: Mapping[str, Any], ranks: Ranks, *, framework: str) -> str:
