@@ -61,9 +61,9 @@ class Parser(argparse.ArgumentParser):
     ) -> argparse.Namespace:
         """Parse a command line; an unknown flag is answered with the nearest one."""
         given = sys.argv[1:] if args is None else list(args)
-        parsed, wrong = self._parse(given)
-        wrong = flags.unknown_flags(self, given) + wrong
-        if parsed is not None and not wrong:
+        wrong = flags.unknown_flags(self, given)
+        parsed = self._parse(given, wrong)
+        if parsed and not wrong:
             return parsed
         # What else is wrong may follow from the first problem, unless it is a flag's.
         told = wrong[:1] + [each for each in wrong[1:] if each.startswith(("unknown", "argument -"))]
@@ -73,30 +73,25 @@ class Parser(argparse.ArgumentParser):
             streams.tell(f"{named.prog}: {problem}")
         sys.exit(EXIT_USAGE)
 
-    def _parse(self, given: list[str]) -> tuple[argparse.Namespace | None, list[str]]:
-        """Return what a command line says, and what argparse finds wrong: it ends at the first problem."""
+    def _parse(self, given: list[str], wrong: list[str]) -> argparse.Namespace | None:
+        """Return what a command line says; add what argparse finds wrong, which ends at the first problem."""
         # With positionals that may be left out, flags may stand between them, too: RUN --bits FILE.
         between = any(action.nargs in ("?", "*") for action in self._get_positional_actions())
         try:
-            parse = self.parse_known_intermixed_args if between else self.parse_known_args
-            parsed, left = parse(given)
-        except _WrongError as error:
+            parsed = (self.parse_intermixed_args if between else super().parse_args)(given)
+            if output := getattr(parsed, "output", None):
+                path = getattr(parsed, output.dest)
+                if problem := files.why_kept(path, overwrite=parsed.overwrite):
+                    self.error(f"argument {output.option_strings[0]}: {problem}")
+            return parsed
+        except UserError as error:
+            wrong.append(str(error))
             rest = flags.without(str(error), given)
-            return None, [str(error), *(self._parse(rest)[1] if rest != given else [])]
-        wrong = [f"unrecognized arguments: {' '.join(left)}"] if left else []
-        if output := getattr(parsed, "output", None):
-            path: Path | None = getattr(parsed, output.dest)
-            if problem := files.why_kept(path, overwrite=parsed.overwrite):
-                wrong.append(f"argument {output.option_strings[0]}: {problem}")
-        return parsed, wrong
+            return self._parse(rest, wrong) if rest != given else None
 
     def error(self, message: str) -> NoReturn:
         """End the parsing, which argparse does at the first problem."""
-        raise _WrongError(message)
-
-
-class _WrongError(Exception):
-    """A problem of a command line."""
+        raise UserError(message)
 
 
 def whole(least: int, most: float = math.inf) -> Callable[[str], int]:

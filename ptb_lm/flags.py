@@ -50,10 +50,6 @@ class HelpFormatter(argparse.HelpFormatter):
             return action.option_strings[0].replace("--", "--[no-]", 1)
         return super()._format_action_invocation(action)
 
-    def start_section(self, heading: str | None) -> None:
-        """Begin a group of flags, whose heading argparse leaves in one line."""
-        super().start_section(heading and self._fill_text(heading, self._width, ""))
-
     def _format_usage(self, *arguments: Any) -> str:
         # argparse does not break a list of choices, and indents by the command's name.
         words = super()._format_usage(*arguments).split()
@@ -135,9 +131,7 @@ def without(problem: str, arguments: list[str]) -> list[str]:
     names = problem.removeprefix("argument ").partition(":")[0].split("/")
     wrong = (each.partition("=")[0] in names or f": {each!r}" in problem for each in arguments)
     first = [*wrong, True].index(True)
-    last = first + 1
-    while last < len(arguments) and arguments[last][:1] != "-":
-        last += 1
+    last = next((n for n, each in enumerate(arguments) if n > first and each[:1] == "-"), len(arguments))
     return arguments[:first] + arguments[last:]
 
 

@@ -1,7 +1,6 @@
 """Signals that end a command: they raise an exception for cleanup, print one line, and exit with 128 + N."""
 
 import contextlib
-import itertools
 import os
 import signal
 import sys
@@ -17,7 +16,6 @@ from ptb_lm.program import command_name
 SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 
 PATIENCE_SECONDS = 5.0  # before it is said whom a process waits for
-LISTEN_SECONDS = 0.5  # how often the thread that hears signals looks whether it is still needed
 
 _command = ""  # which is at work, to open the sentence with
 _answered: int | None = None  # the signal that the command has already stopped for
@@ -91,14 +89,14 @@ def heard_in_libraries(waits: str = "", *, deaf: bool = False) -> Iterator[None]
     done = threading.Event()
 
     def listen() -> None:
-        for tries in itertools.count(1):
-            if done.is_set():
-                return
-            # Of a process, the main thread gets a signal, unless it blocks it.
-            if found := signal.sigtimedwait(numbers, LISTEN_SECONDS):
-                _end(found.si_signo)
-            if tries * LISTEN_SECONDS == PATIENCE_SECONDS and waits and not done.is_set():
-                streams.tell(f"{_command}: {waits}")
+        # Of a process, the main thread gets a signal, unless it blocks it.
+        found = signal.sigtimedwait(numbers, PATIENCE_SECONDS)
+        if waits and not found and not done.is_set():
+            streams.tell(f"{_command}: {waits}")
+        while not found and not done.is_set():
+            found = signal.sigtimedwait(numbers, PATIENCE_SECONDS)
+        if found:
+            _end(found.si_signo)
 
     before = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
     threading.Thread(target=listen, daemon=True).start()

@@ -5,6 +5,7 @@ import io
 import os
 import re
 import select
+import shutil
 import sys
 import textwrap
 from typing import TextIO
@@ -63,14 +64,11 @@ def wrapped(line: str, stream: TextIO) -> str:
     """
     if not stream.isatty() or line.startswith("|"):
         return line
-    columns = 0  # as a terminal says that has no size
-    with contextlib.suppress(OSError, ValueError):
-        columns = os.get_terminal_size(stream.fileno()).columns
     kept = _COMMAND.sub(lambda command: command[0].replace(" ", "\0"), line)
     indent = " " * (len(line) - len(line.lstrip()) + 2)
     lines = textwrap.wrap(
         kept,
-        columns or 80,
+        shutil.get_terminal_size().columns,
         subsequent_indent=indent,
         break_long_words=False,
         break_on_hyphens=False,

@@ -73,9 +73,7 @@ def _described_parser() -> cli.Parser:
     _add_training(parser.add_argument_group("training (a flag replaces the preset's value)"))
     _add_run(parser.add_argument_group("run"))
     _add_speed(
-        parser.add_argument_group(
-            "speed (the same model; --precision may round, --devices draws other dropout masks)"
-        )
+        parser.add_argument_group("speed (the same model; --precision rounds, --devices draws other masks)")
     )
     return parser
 

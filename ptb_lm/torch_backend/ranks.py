@@ -50,9 +50,11 @@ def join(*, device: str, reduce_precision: str) -> "TorchRanks":
     wait = timeout(ELSEWHERE)
     try:
         rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-        store: Any = _store(rank, wait)
-        store = PrefixStore(session(store, rank, size, seconds=wait.total_seconds()), store)
-        dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=wait)
+        at = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+        with signals.heard_in_libraries(f"rank {rank} of {size} waits for the others at {at}"):
+            store: Any = _store(rank, wait)
+            store = PrefixStore(session(store, rank, size, seconds=wait.total_seconds()), store)
+            dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=wait)
         return TorchRanks(store, rank, size, reduce_precision=reduce_precision)
     except (RuntimeError, ValueError) as error:
         first_line = str(error).partition("\n")[0]
@@ -73,13 +75,12 @@ def _store(rank: int, wait: timedelta) -> dist.TCPStore:
     keeps = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
     end = time.monotonic() + wait.total_seconds()
     while not keeps:
-        try:
+        with contextlib.suppress(OSError):
             socket.create_connection((address, port), timeout=1).close()
             break
-        except OSError as error:
-            if time.monotonic() > end:
-                raise RuntimeError(f"{address}:{port}: {error.strerror or error}") from None
-            time.sleep(0.1)
+        if time.monotonic() > end:
+            raise RuntimeError(f"nobody answers at {address}:{port}")
+        time.sleep(0.1)
     host = "127.0.0.1" if keeps else address
     return dist.TCPStore(host, port, None, keeps, wait, wait_for_workers=False)
 

@@ -166,9 +166,9 @@ def joined(given: Mapping[str, Any]) -> Iterator[Ranks]:
     choice = Choice.of(framework=_framework(given))
     if not choice.row.join:
         raise UserError(f"{choice.framework} trains in one process here; --framework torch trains in several")
-    join = choice.function(choice.row.join)
-    with signals.heard_in_libraries(_waits(here), deaf=here.by == "TF_CONFIG"):
-        ranks: Any = join(device=given.get("device", "auto"), reduce_precision=reduce_precision)
+    ranks: Any = choice.function(choice.row.join)(
+        device=given.get("device", "auto"), reduce_precision=reduce_precision
+    )
     try:
         if ranks.size != here.size:
             raise UserError(
@@ -188,14 +188,6 @@ def joined(given: Mapping[str, Any]) -> Iterator[Ranks]:
         raise SystemExit(stopped.exit_status) from None
     finally:
         ranks.leave()
-
-
-def _waits(here: Launched) -> str:
-    """Return a sentence about whom this process waits for."""
-    if here.by == "TF_CONFIG":
-        return f"one of {here.size} processes waits for the others that TF_CONFIG names"
-    rank, _, address, port = (os.environ[name] for name in PLACE)
-    return f"rank {rank} of {here.size} waits for the others at {address}:{port}"
 
 
 def how_to_continue(path: Path, given: Mapping[str, Any], ranks: Ranks, *, framework: str) -> str:
