@@ -25,9 +25,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ptb_lm import classifier, cli, files
-from ptb_lm.classifier import Batch, Classifier, ClassifierConfig
+from ptb_lm.classifier import CLASSIFIERS, Batch, Classifier, ClassifierConfig
 from ptb_lm.errors import DivergenceError, UserError, how_to_install
 from ptb_lm.model import frameworks, parameters
+from ptb_lm.model.choice import Choice
 from ptb_lm.training.scalars import Scalars
 
 try:
@@ -88,15 +89,9 @@ def train(chosen: argparse.Namespace) -> int:
         keep_prob=chosen.keep_prob,
     )
     best_weights = classifier.initial(config, seed=chosen.seed)
-    model = classifier.build(
-        config,
-        best_weights,
-        framework=chosen.framework,
-        model=chosen.model,
-        execution=chosen.execution,
-        device=chosen.device,
-        seed=chosen.seed,
-    )
+    names = ("framework", "model", "execution", "device", "seed")
+    choice = Choice.of(CLASSIFIERS, **{name: getattr(chosen, name) for name in names})
+    model = classifier.build(config, best_weights, choice)
     folder = chosen.log_dir or files.home() / "checkpoints" / time.strftime("%Y%m%d-%H%M%S-turns")
     folder.mkdir(parents=True, exist_ok=True)
     print(f"{parameters.count(best_weights):,} parameters; tensorboard --logdir {folder}")

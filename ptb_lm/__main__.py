@@ -1,15 +1,15 @@
 """Run a command, or list all of them: ptb-lm COMMAND, which is python -m ptb_lm COMMAND."""
 
 import importlib
-import keyword
 import sys
 from collections.abc import Sequence
 
 from ptb_lm import cli, flags
 from ptb_lm.errors import UserError
+from ptb_lm.program import module_name
 from ptb_lm.version import NAME, version
 
-PROG = "ptb-lm"
+PROG = cli.command_name("").rstrip(" .")
 COMMANDS = {
     "train": "train a language model and report its perplexity",
     "evaluate": "report the perplexity of a trained run on a text",
@@ -33,11 +33,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     if given and given[0] in COMMANDS:
         return _run(given[0], given[1:])
     return cli.run(PROG, lambda: _answer(given))
-
-
-def module_name(command: str) -> str:
-    """Return the name of a command's module or folder, which cannot be a keyword of Python."""
-    return f"{command}_run" if keyword.iskeyword(command) else command
 
 
 def _run(command: str, arguments: list[str]) -> int:

@@ -4,17 +4,22 @@ import argparse
 import contextlib
 import errno
 import math
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, NoReturn
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-from ptb_lm import flags, memory, signals, streams
+from ptb_lm import files, flags, memory, signals, streams
 from ptb_lm.errors import DivergenceError, LostRankError, UserError
+from ptb_lm.program import command_name as command_name
 
 if TYPE_CHECKING:  # it takes longer to import than --help should
     from tqdm import tqdm
 
-TRAIN = "python -m ptb_lm.train"  # the command, as a hint that names it says
+TRAIN = "python -m ptb_lm.train"  # the command as records have it, however it was typed
+
+Number = TypeVar("Number", int, float)
 
 EXIT_FAILED = 1  # the run failed: divergence, a full disk
 EXIT_INTERRUPTED = 130  # Ctrl-C: 128 and the number of SIGINT
@@ -35,7 +40,7 @@ BAD_PATH = {
 
 
 class Parser(argparse.ArgumentParser):
-    """An ArgumentParser that answers a bad command line with one sentence and no usage dump.
+    """An ArgumentParser that answers a bad command line with a line for each problem and no usage dump.
 
     Flags cannot be abbreviated: `--lr` would set `--lr-decay`.
     """
@@ -46,22 +51,47 @@ class Parser(argparse.ArgumentParser):
         )
         self._negative_number_matcher = flags.NEGATIVE_NUMBER  # argparse's own lacks -5e-05
 
+    def add_output(self, flag: str, **given: Any) -> None:
+        """Add a flag that names a file to write, and --overwrite, without which no file is replaced."""
+        self.set_defaults(output=self.add_argument(flag, type=Path, **given))
+        self.add_argument("--overwrite", action="store_true", help=f"replace the file that {flag} names")
+
     def parse_args(  # type: ignore[override] # a namespace of another class is not wanted here
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> argparse.Namespace:
-        """Parse a command line; a flag that is not known is answered with the nearest one."""
+        """Parse a command line; an unknown flag is answered with the nearest one."""
         given = sys.argv[1:] if args is None else list(args)
-        if problem := flags.unknown_flag(self, given):
-            self.error(problem)
-        if any(action.nargs in ("?", "*") for action in self._get_positional_actions()):
-            # Flags may then stand between the arguments, too: RUN --bits FILE.
-            return self.parse_intermixed_args(given, namespace)
-        return super().parse_args(given, namespace)
+        wrong = flags.unknown_flags(self, given)
+        parsed = self._parse(given, wrong)
+        if parsed and not wrong:
+            return parsed
+        # What else is wrong may follow from the first problem, unless it is a flag's.
+        told = wrong[:1] + [each for each in wrong[1:] if each.startswith(("unknown", "argument -"))]
+        *_, named = flags.named_parsers(self, given)
+        *others, last = dict.fromkeys(told)
+        for problem in (*others, f"{last} (see --help)"):
+            streams.tell(f"{named.prog}: {problem}")
+        sys.exit(EXIT_USAGE)
+
+    def _parse(self, given: list[str], wrong: list[str]) -> argparse.Namespace | None:
+        """Return what a command line says; add what argparse finds wrong, which ends at the first problem."""
+        # With positionals that may be left out, flags may stand between them, too: RUN --bits FILE.
+        between = any(action.nargs in ("?", "*") for action in self._get_positional_actions())
+        try:
+            parsed = (self.parse_intermixed_args if between else super().parse_args)(given)
+            if output := getattr(parsed, "output", None):
+                path = getattr(parsed, output.dest)
+                if problem := files.why_kept(path, overwrite=parsed.overwrite):
+                    self.error(f"argument {output.option_strings[0]}: {problem}")
+            return parsed
+        except UserError as error:
+            wrong.append(str(error))
+            rest = flags.without(str(error), given)
+            return self._parse(rest, wrong) if rest != given else None
 
     def error(self, message: str) -> NoReturn:
-        """Print the sentence on stderr and exit with status 2."""
-        streams.tell(f"{self.prog}: {message} (see --help)")
-        sys.exit(EXIT_USAGE)
+        """End the parsing, which argparse does at the first problem."""
+        raise UserError(message)
 
 
 def whole(least: int, most: float = math.inf) -> Callable[[str], int]:
@@ -97,15 +127,28 @@ def positive(value: str) -> float:
     return number
 
 
+def from_environment(variable: str, parse: Callable[[str], Number], default: object) -> Number:
+    """Return a number that a variable of the environment says, or the default if it is not set.
+
+    Raises:
+        UserError: It says something else.
+    """
+    try:
+        return parse(os.environ.get(variable) or str(default))
+    except argparse.ArgumentTypeError as error:
+        raise UserError(f"{variable} {error}") from None
+
+
 def say(line: str) -> None:
-    """Print a line on stdout at once, above any progress bar.
+    """Print a line on stdout at once, above any progress bar; on a terminal it is broken between words.
 
     Raises:
         OSError: It cannot be written.
     """
     from tqdm import tqdm
 
-    tqdm.write("\n".join(map(streams.shown, line.split("\n"))), file=sys.stdout)
+    lines = (streams.wrapped(streams.shown(each), sys.stdout) for each in line.split("\n"))
+    tqdm.write("\n".join(lines), file=sys.stdout)
     sys.stdout.flush()
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from ptb_lm import cli
 from ptb_lm.errors import UserError
 
-PROG = "python -m ptb_lm.compare"
+PROG = cli.command_name("compare")
 FORMATS = ("markdown", "csv", "page")
 PICTURES = (".svg", ".png")
 
@@ -34,9 +34,8 @@ def _parser() -> cli.Parser:
     parser.add_argument(
         "--format", choices=FORMATS, default="markdown", help="default: markdown; page: HTML with the curves"
     )
-    parser.add_argument(
+    parser.add_output(
         "--picture",
-        type=Path,
         metavar="FILE",
         help="also draw the curves into FILE, which ends in .svg or .png",
     )

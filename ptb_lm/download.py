@@ -7,7 +7,7 @@ from pathlib import Path
 from ptb_lm import cli
 from ptb_lm.files import penn_treebank_folder
 
-PROG = "python -m ptb_lm.download"
+PROG = cli.command_name("download")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -38,7 +38,7 @@ def _main(argv: Sequence[str] | None) -> int:
 
     fetched = fetch(args.to, mirrors=args.mirror or MIRRORS, overwrite=args.overwrite)
     done = f"fetched {', '.join(fetched)} into" if fetched else f"nothing to fetch: {', '.join(PTB)} are in"
-    print(f"{done} {args.to}, verified. Derived from LDC99T42: for research use; do not redistribute.")
+    cli.say(f"{done} {args.to}, verified. Derived from LDC99T42: for research use; do not redistribute.")
     return 0
 
 

@@ -1,9 +1,13 @@
 """The errors that a command reports as one sentence instead of a traceback."""
 
+from ptb_lm.program import checkout
+
 
 def how_to_install(extra: str) -> str:
     """Return the clause that tells how to install an extra of this package, which is on no index."""
-    return f"install it in the checkout with: pip install -e '.[{extra}]'"
+    if checkout():
+        return f"install it in the checkout with: pip install -e '.[{extra}]'"
+    return f"install it with: pip install 'ptb-lm[{extra}]'"  # pip finds ptb-lm installed
 
 
 class UserError(Exception):

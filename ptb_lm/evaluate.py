@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from ptb_lm import cli
+from ptb_lm import cli, streams
 from ptb_lm.data import SPLITS
 from ptb_lm.data.vocabulary import EOS, UNK, Vocabulary
 from ptb_lm.errors import UserError
@@ -31,14 +31,15 @@ if TYPE_CHECKING:
     from ptb_lm.data.corpus import Corpus
     from ptb_lm.data.text import Ids
 
-PROG = "python -m ptb_lm.evaluate"
+PROG = cli.command_name("evaluate")
+RECORDED = "python -m ptb_lm.evaluate"  # however it was typed
 WHAT_DATA_SAYS = "--data says where the run's splits are, and --text FILE is scored instead of one"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit status."""
     given = sys.argv[1:] if argv is None else argv
-    return cli.run(PROG, lambda: _evaluate(_parser().parse_args(given), f"{PROG} {shlex.join(given)}"))
+    return cli.run(PROG, lambda: _evaluate(_parser().parse_args(given), f"{RECORDED} {shlex.join(given)}"))
 
 
 def _parser() -> cli.Parser:
@@ -59,7 +60,7 @@ def _parser() -> cli.Parser:
         type=Path,
         metavar="FILE",
         help="a text file, or - for standard input. It is scored as one stream after an <eos>; each line "
-        "follows all lines before it (python -m ptb_lm.score scores each line independently)",
+        f"follows all lines before it ({cli.command_name('score')} scores each line independently)",
     )
     text_flags.add_column(parser)
     parser.add_argument("--data", help="where the run's data are now (default: where they were in training)")
@@ -112,8 +113,8 @@ def _evaluate(arguments: argparse.Namespace, command: str) -> int:
     unknown = 0 if arguments.text is None else int((scored.ids[1:] == vocabulary.unknown).sum())
     of_them = f", {unknown:,} of them {UNK}" if unknown else ""
     counted = f"{tokens:,} token{'s' * (tokens != 1)} scored{of_them}"
-    print("\n".join([f"{scored.name} perplexity {perplexity:.4f} ({counted})", *notes]))
-    print(f"computed by {choice.framework} {choice.model} in {choice.precision}: {model.engine}")
+    cli.say("\n".join([f"{scored.name} perplexity {perplexity:.4f} ({counted})", *notes]))
+    cli.say(f"computed by {choice.framework} {choice.model} in {choice.precision}: {model.engine}")
     return 0
 
 
@@ -144,7 +145,7 @@ def _text_perplexity(
     notes = [
         text.note,
         *[f"without the unknown words the perplexity is {without}"] * bool(is_unknown.any()),
-        "score reads each line by itself instead: python -m ptb_lm.score RUN FILE",
+        f"{cli.command_name('score')} RUN FILE reads each line by itself instead",
     ]
     return perplexity(math.fsum(log_p_N), len(log_p_N)), notes
 
@@ -231,7 +232,7 @@ def _data(run: RunConfig, vocabulary: Vocabulary, named: str | None) -> "Corpus"
 
     data = run_data.load_with_its_words(run, vocabulary, named=named)
     if difference := run_data.difference(run, data):
-        print(f"{PROG}: {difference}", file=sys.stderr)
+        streams.tell(f"{PROG}: {difference}")
     return data
 
 

@@ -11,7 +11,7 @@ from ptb_lm.errors import UserError, how_to_install
 from ptb_lm.model.cells import LSTM
 from ptb_lm.model.hyperparameter import LARGEST
 
-PROG = "python -m ptb_lm.export"
+PROG = cli.command_name("export")
 FORMATS = {"onnx": "ONNX, opset 17", "torchscript": "TorchScript", "torch-export": "a torch.export program"}
 EPILOG = (
     "The inputs are words [batch, time], int64 (a word's id is its line in vocabulary.txt, from 0), and the "
@@ -39,10 +39,9 @@ def _parser() -> cli.Parser:
         help="onnx: opset 17, standard operators; torchscript: for torch.jit.load, in Python or C++; "
         "torch-export: for torch.export.load",
     )
-    parser.add_argument(
+    parser.add_output(
         "--out",
         required=True,
-        type=Path,
         metavar="FILE",
         help="the file to write; torch.export.load warns if its name does not end in .pt2",
     )
@@ -62,8 +61,6 @@ def _export(arguments: argparse.Namespace) -> int:
         raise UserError(
             "--steps cannot be combined with --format torchscript: its model takes any number of steps"
         )
-    if arguments.out.exists():
-        raise UserError(f"{arguments.out} exists already; nothing is overwritten")
     # Imported here, because what they import takes longer than --help should take.
     from ptb_lm.training import run_folder
 
@@ -80,7 +77,7 @@ def _export(arguments: argparse.Namespace) -> int:
     )
     time = "time" if steps is None else steps
     layers, hidden, size = run.hyperparameters.num_layers, run.hyperparameters.hidden_size, len(vocabulary)
-    print(
+    cli.say(
         f"wrote {arguments.out}: {FORMATS[arguments.format]}; words [batch, {time}], h and c [{layers}, "
         f"batch, {hidden}] -> logits [batch, {time}, {size}], h and c"
     )

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ptb_lm.errors import UserError
+from ptb_lm.program import checkout
 
 if sys.platform != "win32":
     import fcntl
@@ -22,8 +23,7 @@ if sys.platform != "win32":
 
 def home() -> Path:
     """Return the folder that holds data/ and checkpoints/: the checkout, or else the current folder."""
-    checkout = Path(__file__).resolve().parent.parent
-    return checkout if (checkout / "setup.py").is_file() else Path.cwd()
+    return checkout() or Path.cwd()
 
 
 def penn_treebank_folder() -> Path:
@@ -100,6 +100,20 @@ def atomic_write(path: Path, content: str | bytes) -> None:
     with atomic_path(path) as temporary:
         encoded = content.encode(errors="backslashreplace") if isinstance(content, str) else content
         temporary.write_bytes(encoded)
+
+
+def why_kept(path: Path | None, *, overwrite: bool) -> str:
+    """Return why a path may not be written to, for people; "" if it may.
+
+    Args:
+        path: The path; None: nothing is written.
+        overwrite: Whether a file there may be replaced.
+    """
+    if path is None or not path.exists():
+        return ""
+    if not path.is_file():  # a folder; or a device, which a rename would remove
+        return f"{path} is not a file"
+    return "" if overwrite else f"{path} exists; --overwrite replaces it"
 
 
 @contextlib.contextmanager

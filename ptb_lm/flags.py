@@ -2,12 +2,16 @@
 
 import argparse
 import re
+import sys
 import textwrap
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from typing import Any
 
+from ptb_lm import streams
+
 HELP_COLUMN = 30  # the column of the help texts; a longer flag has its own line
 _HELP = {"-h", "--help"}
+_WHOLE_WORDS: Any = {"break_on_hyphens": False, "break_long_words": False}  # as the names of flags are
 NEGATIVE_NUMBER = re.compile(r"-\.?\d")  # how one begins, which is a value and no flag
 
 # What pytorch/examples' word_language_model, awd-lstm-lm and TensorFlow's tutorial call our flags of train.
@@ -30,6 +34,8 @@ ELSEWHERE = {
     "--num_gpus": "--devices",
     "--rnn_mode": "--model",
     "--use_fp16": "--precision fp16",
+    "--optimizer": "SGD, the only one there is, at --learning-rate",
+    "--wdecay": "SGD without a weight decay, at --learning-rate",
 }
 
 
@@ -44,12 +50,14 @@ class HelpFormatter(argparse.HelpFormatter):
             return action.option_strings[0].replace("--", "--[no-]", 1)
         return super()._format_action_invocation(action)
 
+    def _format_usage(self, *arguments: Any) -> str:
+        # argparse does not break a list of choices, and indents by the command's name.
+        words = super()._format_usage(*arguments).split()
+        return textwrap.fill(" ".join(words), self._width, subsequent_indent=" " * 7, **_WHOLE_WORDS) + "\n\n"
+
     def _fill_text(self, text: str, width: int, indent: str) -> str:
-        # The name of a flag is not cut at its hyphens.
         words = " ".join(text.split())
-        return textwrap.fill(
-            words, width, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False
-        )
+        return textwrap.fill(words, width, initial_indent=indent, subsequent_indent=indent, **_WHOLE_WORDS)
 
 
 class Show(argparse.Action):
@@ -62,7 +70,7 @@ class Show(argparse.Action):
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any, **__: Any) -> None:
         """Print it."""
-        print(self.text())
+        print("\n".join(streams.wrapped(line, sys.stdout) for line in self.text().split("\n")))
         parser.exit()
 
 
@@ -87,19 +95,24 @@ def did_you_mean(given: str, known: Iterable[str]) -> str:
 
     known = tuple(known)
     ours = ELSEWHERE.get(given, "")
-    if re.split(r"[ ,]", ours)[0] in known:
+    if not set(re.split(r"[ ,]", ours)).isdisjoint(known):
         return f"; here it is {ours}"
     bare = {name.lstrip("-"): name for name in known}  # dashes would make all flags alike
     nearest = difflib.get_close_matches(given.lstrip("-"), bare, n=1)
     return f"; did you mean {bare[nearest[0]]}?" if nearest else ""
 
 
-def unknown_flag(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> str:
-    """Return an error about the first flag that a parser does not know; "" if it knows all flags.
+def unknown_flags(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> list[str]:
+    """Return an error about each flag that a parser does not know.
 
-    This runs before argparse, which would first complain about the value after the flag.
+    This runs apart from argparse, which would first complain about the value after the flag.
     """
-    known = dict.fromkeys(_flags(parser, arguments))
+    known = [
+        name
+        for each in named_parsers(parser, arguments)
+        for action in each._actions
+        for name in action.option_strings
+    ]
     flags = []
     for argument in arguments:
         if argument == "--":  # what follows are no flags
@@ -107,20 +120,28 @@ def unknown_flag(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> s
         # As argparse sees it: a number, a text with a space and "-" alone are values.
         if argument[:1] == "-" != argument and " " not in argument and not NEGATIVE_NUMBER.match(argument):
             flags.append(argument.partition("=")[0])
-    if not _HELP.isdisjoint(flags):
-        return ""  # --help ignores all other flags
-    for flag in flags:
-        # A short flag may have its value in the same word, as in -k5.
-        if flag not in known and not (flag[1:2] != "-" and flag[:2] in known):
-            return f"unknown flag {flag}{did_you_mean(flag, [name for name in known if name not in _HELP])}"
-    return ""
+    names = [name for name in known if name not in _HELP]
+    # A short flag may have its value in the same word, as in -k5.
+    unknown = [flag for flag in flags if flag not in known and not (flag[1:2] != "-" and flag[:2] in known)]
+    return [f"unknown flag {flag}{did_you_mean(flag, names)}" for flag in unknown]
 
 
-def _flags(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> Iterator[str]:
-    """Yield the flags of a parser, and of the commands below it that are named."""
+def without(problem: str, arguments: list[str]) -> list[str]:
+    """Return a command line without the argument that a problem of argparse names, and its values."""
+    names = problem.removeprefix("argument ").partition(":")[0].split("/")
+    wrong = (each.partition("=")[0] in names or f": {each!r}" in problem for each in arguments)
+    first = [*wrong, True].index(True)
+    last = next((n for n, each in enumerate(arguments) if n > first and each[:1] == "-"), len(arguments))
+    return arguments[:first] + arguments[last:]
+
+
+def named_parsers(
+    parser: argparse.ArgumentParser, arguments: Sequence[str]
+) -> Iterator[argparse.ArgumentParser]:
+    """Yield a parser, and those of the commands below it that are named."""
+    yield parser
     for action in parser._actions:
-        yield from action.option_strings
         if isinstance(action, argparse._SubParsersAction):
             for name, below in action.choices.items():
                 if name in arguments:
-                    yield from _flags(below, arguments)
+                    yield from named_parsers(below, arguments)

@@ -11,7 +11,7 @@ from ptb_lm.inference import command
 if TYPE_CHECKING:
     from ptb_lm.data.tokens import Treatment
 
-PROG = "python -m ptb_lm.generate"
+PROG = cli.command_name("generate")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ptb_lm import cli
 
-PROG = "python -m ptb_lm.import_run"
+PROG = cli.command_name("import")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -51,8 +51,8 @@ def _import(arguments: argparse.Namespace) -> int:
     run = shlex.quote(str(path))
     print(
         *sentences,
-        f"wrote the run {path}; next: ptb-lm evaluate {run} --text FILE, "
-        f"or ptb-lm train --init-from {run} --data TEXT",
+        f"wrote the run {path}; next: {cli.command_name('evaluate')} {run} --text FILE, "
+        f"or {cli.command_name('train')} --init-from {run} --data TEXT",
         sep="\n",
     )
     return 0

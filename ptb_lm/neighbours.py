@@ -10,7 +10,7 @@ from ptb_lm import cli, streams
 from ptb_lm.errors import UserError
 from ptb_lm.inference import command
 
-PROG = "python -m ptb_lm.neighbours"
+PROG = cli.command_name("neighbours")
 WORDS, METHOD = 300, "tsne"  # of a map
 
 
@@ -33,9 +33,8 @@ def _parser() -> cli.Parser:
         metavar="K",
         help="number of words to print (default: 10, or all if there are fewer)",
     )
-    add(
+    parser.add_output(
         "--picture",
-        type=Path,
         metavar="FILE",
         help="draw a map of the most frequent words into FILE (.svg or .png)",
     )
@@ -67,10 +66,10 @@ def _neighbours(arguments: argparse.Namespace) -> int:
         words = min(arguments.words or WORDS, len(model.vocabulary))
         method = arguments.method or METHOD
         neighbours.draw(model.embeddings, model.vocabulary, arguments.picture, words=words, method=method)
-        print(f"{PROG}: wrote {arguments.picture}, a map of {words:,} words", file=sys.stderr)
+        streams.tell(f"{PROG}: wrote {arguments.picture}, a map of {words:,} words")
     if (folder := arguments.projector) is not None:
-        neighbours.write_projector(model.embeddings, model.vocabulary, folder)
-        print(f"{PROG}: tensorboard --logdir {shlex.quote(str(folder))} shows the words", file=sys.stderr)
+        neighbours.write_projector(model.embeddings, model.vocabulary, folder, overwrite=arguments.overwrite)
+        streams.tell(f"{PROG}: tensorboard --logdir {shlex.quote(str(folder))} shows the words")
     return 0
 
 

@@ -8,7 +8,7 @@ from ptb_lm import cli, signals
 from ptb_lm.errors import UserError
 from ptb_lm.inference import command
 
-PROG = "python -m ptb_lm.play"
+PROG = cli.command_name("play")
 PORT = 8000
 LAST_PORT = 65535
 

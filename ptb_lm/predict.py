@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from ptb_lm import cli, streams
 from ptb_lm.inference import command
 
-PROG = "python -m ptb_lm.predict"
+PROG = cli.command_name("predict")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

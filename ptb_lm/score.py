@@ -7,19 +7,19 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ptb_lm import cli
+from ptb_lm import cli, streams
 from ptb_lm.data import text_file
 from ptb_lm.errors import LineError, UserError
 from ptb_lm.inference import command
 from ptb_lm.training import text_flags
 
-PROG = "python -m ptb_lm.score"
+PROG = cli.command_name("score")
 # How the sentences were read, with --carry-state or without.
 READ = {
-    False: "each sentence was read by itself; evaluate --text FILE reads them as one text, and so does "
-    "--carry-state",
-    True: "the sentences were read as one text, as evaluate --text FILE reads them; without --carry-state "
-    "each is read by itself",
+    False: f"each sentence was read by itself; {cli.command_name('evaluate')} --text FILE reads them as one "
+    "text, and so does --carry-state",
+    True: f"the sentences were read as one text, as {cli.command_name('evaluate')} --text FILE reads them; "
+    "without --carry-state each is read by itself",
 }
 
 
@@ -85,7 +85,7 @@ def _score(arguments: argparse.Namespace) -> int:
     except LineError as error:
         raise UserError(f"{text_file.shown(arguments.file)}, {error}") from None
     for sentence in sentences:
-        print(f"{PROG}: {sentence}", file=sys.stderr)
+        streams.tell(f"{PROG}: {sentence}")
     return 0
 
 

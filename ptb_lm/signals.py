@@ -10,9 +10,12 @@ from types import FrameType
 from typing import NoReturn
 
 from ptb_lm import streams
+from ptb_lm.program import command_name
 
 # Those that ask a process to stop: of Ctrl-C, of kill, and of a terminal that is closed.
 SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
+
+PATIENCE_SECONDS = 5.0  # before it is said whom a process waits for
 
 _command = ""  # which is at work, to open the sentence with
 _answered: int | None = None  # the signal that the command has already stopped for
@@ -59,10 +62,56 @@ def heard(command: str) -> Iterator[None]:
         _command = before
 
 
+@contextlib.contextmanager
+def heard_in_libraries(waits: str = "", *, deaf: bool = False) -> Iterator[None]:
+    """Inside this context a signal ends the command while a library in C++ waits for other processes.
+
+    Python's handlers run only when the library returns. Nothing changes where a signal is remembered until
+    the state is saved.
+
+    Args:
+        waits: A sentence about whom it waits for, which is said if they do not come soon.
+        deaf: Whether the library lets no thread of Python run. Then the sentence is said at once, and a
+            signal ends the process without another one.
+    """
+    numbers = [number for number in listened_to() if signal.getsignal(number) is _stop]
+    if not numbers or not hasattr(signal, "sigtimedwait"):
+        yield
+        return
+    if deaf:
+        for number in numbers:
+            signal.signal(number, signal.SIG_DFL)
+        streams.tell(f"{_command}: {waits}; a signal ends it at once")
+        yield
+        for number in numbers:
+            signal.signal(number, _stop)
+        return
+    done = threading.Event()
+
+    def listen() -> None:
+        # Of a process, the main thread gets a signal, unless it blocks it.
+        found = signal.sigtimedwait(numbers, PATIENCE_SECONDS)
+        if waits and not found and not done.is_set():
+            streams.tell(f"{_command}: {waits}")
+        while not found and not done.is_set():
+            found = signal.sigtimedwait(numbers, PATIENCE_SECONDS)
+        if found:
+            _end(found.si_signo)
+
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
+    threading.Thread(target=listen, daemon=True).start()
+    try:
+        yield
+    finally:
+        done.set()
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def heard_from_the_start() -> None:
-    """Let a signal end a `python -m ptb_lm.COMMAND` with a line while it imports, and as it exits."""
+    """Let a signal end a command with a line while it imports, and as it exits."""
     global _command
-    _command = " ".join(["python", *sys.orig_argv[1:3]])
+    modules = sys.argv[0] == "-m"  # Python looks for the module
+    _command = " ".join(["python", *sys.orig_argv[1:3]]) if modules else command_name(*sys.argv[1:2] or [""])
     for number in listened_to():
         signal.signal(number, lambda number, _: _end(number))
 

@@ -5,11 +5,15 @@ import io
 import os
 import re
 import select
+import shutil
 import sys
+import textwrap
 from typing import TextIO
 
 # Control characters of ASCII and Latin-1, those that turn the direction of what follows, and surrogates.
 _INVISIBLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+_COMMAND = re.compile("(?<=: )(ptb-lm|python -m|pip|tensorboard|scripts/train) .+")
 
 terminal = 2  # where stderr goes, also while file descriptor 2 is held back (host.held_back_stderr)
 
@@ -37,7 +41,7 @@ def prepare() -> None:
 def tell(line: str) -> None:
     """Print a line on stderr; do nothing if that fails."""
     try:
-        print(visible(line), file=sys.stderr, flush=True)
+        print(wrapped(visible(line), sys.stderr), file=sys.stderr, flush=True)
     except (OSError, ValueError):  # ValueError: it is closed
         mute(sys.stderr)
 
@@ -47,6 +51,31 @@ def tell_at_once(line: str) -> None:
     with contextlib.suppress(OSError, ValueError):
         if select.select([], [terminal], [], 0)[1]:  # a pipe that nobody empties would hold us up
             os.write(terminal, f"{line}\n".encode(errors="backslashreplace"))
+
+
+def wrapped(line: str, stream: TextIO) -> str:
+    """Return a line with breaks between words where a terminal would break it within one.
+
+    A row of a table stays whole. So does a command at the end of a sentence, and can be copied.
+
+    Args:
+        line: What is written.
+        stream: Where to; if it is no terminal, the line stays as it is.
+    """
+    if not stream.isatty() or line.startswith("|"):
+        return line
+    kept = _COMMAND.sub(lambda command: command[0].replace(" ", "\0"), line)
+    indent = " " * (len(line) - len(line.lstrip()) + 2)
+    lines = textwrap.wrap(
+        kept,
+        shutil.get_terminal_size().columns,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+        expand_tabs=False,
+        replace_whitespace=False,
+    )
+    return "\n".join(lines).replace("\0", " ")
 
 
 def mute(stream: TextIO | None) -> None:

@@ -10,10 +10,11 @@ from pathlib import Path
 from ptb_lm import cli, flags
 from ptb_lm.model import described, frameworks
 from ptb_lm.model.cells import CELLS, LSTM
+from ptb_lm.model.choice import MAX_SEED
 from ptb_lm.model.config import HYPERPARAMETERS, PRESETS, RECIPES
 from ptb_lm.training import text_flags
 
-PROG = cli.TRAIN
+PROG = cli.command_name("train")
 # These hyper-parameters define the model. The others define its training.
 OF_THE_MODEL = ("num_layers", "hidden_size", "embedding_size", "tie_weights")
 # Most runs need none of these: --help names them, --help-all says what they are.
@@ -73,9 +74,7 @@ def _described_parser() -> cli.Parser:
     _add_training(parser.add_argument_group("training (a flag replaces the preset's value)"))
     _add_run(parser.add_argument_group("run"))
     _add_speed(
-        parser.add_argument_group(
-            "speed (the same model; --precision may round, --devices draws other dropout masks)"
-        )
+        parser.add_argument_group("speed (the same model; --precision rounds, --devices draws other masks)")
     )
     return parser
 
@@ -118,13 +117,13 @@ def _add_training(group: argparse._ArgumentGroup) -> None:
     seed = group.add_mutually_exclusive_group()
     seed.add_argument(
         "--seed",
-        type=cli.whole(0),
+        type=cli.whole(0, MAX_SEED),
         metavar="N",
         help="seed of the initial weights and of dropout (default: 1)",
     )
     seed.add_argument(
         "--seeds",
-        type=int,
+        type=cli.whole(0, MAX_SEED),
         nargs="+",
         metavar="N",
         help="train one run per seed, in DIR/seed-N, and print their mean",

@@ -27,7 +27,7 @@ MODULES = {
 
 SMALL_FILES = {
     *("checksums", "cli", "errors", "files", "flags", "host", "json_fields"),
-    *("memory", "nvidia", "signals", "streams", "version"),
+    *("memory", "nvidia", "program", "signals", "streams", "version"),
 }
 BASE = "small files of the root"
 COMMANDS = "commands"

@@ -29,7 +29,7 @@ def right(config: Any, weights: Weights, *, model: str = "cudnn", precision: str
             model = "basic"
         return backend.build(config, weights, Choice.of(model=model, device="cpu", precision=precision))
     chosen = {"device": "cpu", "precision": precision}
-    return classifier.build(config, weights, framework="torch", model=model, **chosen)
+    return classifier.build(config, weights, Choice.of(classifier.CLASSIFIERS, model=model, **chosen))
 
 
 class Wrapped:

@@ -9,7 +9,8 @@ from graphlib import TopologicalSorter
 import pytest
 from architecture import FLOORS, MODULES, PACKAGE, PAGE, SMALL_FILES, arrows, drawn, imported, room
 
-from ptb_lm.__main__ import COMMANDS, module_name
+from ptb_lm.__main__ import COMMANDS
+from ptb_lm.program import module_name
 
 FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 # Who may import a framework where it is imported itself; the others import none at all, or when it is needed.

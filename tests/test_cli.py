@@ -11,11 +11,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import runs
 from support import ROOT
 
 import ptb_lm
 from ptb_lm import __main__ as commands
-from ptb_lm import cli, host, memory
+from ptb_lm import cli, host, memory, program
 from ptb_lm.errors import DivergenceError, UserError
 
 
@@ -113,6 +114,54 @@ def test_a_bad_command_line_is_one_sentence(
     assert capsys.readouterr() == ("", f"command: {problem} (see --help)\n")
 
 
+def test_all_that_is_wrong_is_told_in_one_message(capsys: pytest.CaptureFixture[str]) -> None:
+    built = cli.Parser(prog="command", description="A command.")
+    below = built.add_subparsers().add_parser("walk", prog="command walk", description="Walk.")
+    below.add_argument("where")
+    below.add_argument("--steps", type=cli.whole(1))
+    below.add_argument("--pace", choices=("slow", "fast"))
+    below.add_argument("--days", type=int, nargs="+")
+    group = below.add_mutually_exclusive_group()
+    for flag in ("--left", "--right"):
+        group.add_argument(flag, type=float)
+    line = "walk here --left 1 --right 2 --stepps 3 --steps many --nhid 5 --pace quick --days 1 b --days"
+    with pytest.raises(SystemExit) as end:
+        built.parse_args(line.split())
+    assert end.value.code == 2
+    told = capsys.readouterr().err.splitlines()
+    found = [re.findall("(?:flag|argument|required:) ([a-z-]+)", problem)[0] for problem in told]
+    assert found == ["--stepps", "--nhid", "--right", "--steps", "--pace", "--days", "--days"], told
+    assert all(problem.startswith("command walk: ") for problem in told)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "export RUN --format onnx --out FILE",
+        "neighbours RUN --picture FILE",
+        "compare RUN --picture FILE",
+        "bench check --out FILE",
+    ],
+)
+def test_no_command_replaces_a_file_unless_told_to(
+    line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is told before the work: there is no such run."""
+    for path, overwrite, problem in (
+        (tmp_path / "a.svg", [], "--overwrite"),
+        (tmp_path, ["--overwrite"], "not a file"),
+        (Path("/dev/null"), ["--overwrite"], "not a file"),
+    ):
+        if path == tmp_path / "a.svg":
+            path.write_text("mine")
+        name, *given = [str(path) if word == "FILE" else word for word in line.split()]
+        module = importlib.import_module(f"ptb_lm.{name}{'.__main__' * (name == 'bench')}")
+        capsys.readouterr()
+        assert runs.run_command(module, *given, *overwrite) == 2
+        assert problem in capsys.readouterr().err
+    assert (tmp_path / "a.svg").read_text() == "mine"
+
+
 def test_a_flag_of_another_command_is_unknown(capsys: pytest.CaptureFixture[str]) -> None:
     built = cli.Parser(prog="command", description="A command.")
     below = built.add_subparsers()
@@ -121,7 +170,7 @@ def test_a_flag_of_another_command_is_unknown(capsys: pytest.CaptureFixture[str]
     assert built.parse_args(["walk", "--steps", "3"]).steps == "3"
     with pytest.raises(SystemExit):
         built.parse_args(["stand", "--steps", "3"])
-    assert capsys.readouterr().err == "command: unknown flag --steps (see --help)\n"
+    assert capsys.readouterr().err == "command stand: unknown flag --steps (see --help)\n"
 
 
 def test_what_looks_like_a_flag_and_is_a_value_is_taken() -> None:
@@ -239,7 +288,7 @@ def test_the_page_on_commands_names_each() -> None:
 
 @pytest.mark.parametrize("name", commands.COMMANDS)
 def test_every_command_is_run_by_its_name(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    path = f"ptb_lm.{commands.module_name(name)}"
+    path = f"ptb_lm.{program.module_name(name)}"
     module = importlib.import_module(path)
     if hasattr(module, "__path__"):  # a folder
         module = importlib.import_module(f"{path}.__main__")
@@ -266,7 +315,7 @@ def test_an_unknown_command_is_refused_with_the_nearest(
     given: list[str], problem: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert commands.main(given) == 2
-    assert capsys.readouterr() == ("", f"ptb-lm: {problem} (see --help)\n")
+    assert capsys.readouterr() == ("", f"{commands.PROG}: {problem} (see --help)\n")
 
 
 @pytest.mark.slow

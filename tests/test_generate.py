@@ -245,12 +245,15 @@ def test_the_projector_s_files_of_another_origin_are_kept(
     assert runs.files(tmp_path) == {name: b"mine \xff\n"}
 
 
-def test_the_projector_s_files_of_another_run_are_replaced(
-    run: Path, without_unk: Path, tmp_path: Path
+def test_the_projector_s_files_of_another_run_are_replaced_by_overwrite(
+    run: Path, without_unk: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert runs.run_command(neighbours, without_unk, "--projector", tmp_path / "both") == 0
+    before = runs.files(tmp_path / "both")
+    assert "--overwrite" in runs.refusal(capsys, neighbours, run, "--projector", tmp_path / "both")
+    assert runs.files(tmp_path / "both") == before
     for folder in ("both", "one"):
-        assert runs.run_command(neighbours, run, "--projector", tmp_path / folder) == 0
+        assert runs.run_command(neighbours, run, "--projector", tmp_path / folder, "--overwrite") == 0
     assert runs.files(tmp_path / "both") == runs.files(tmp_path / "one")
 
 

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -56,10 +56,12 @@ def expected(data: Path) -> Expected:
 
 
 @contextmanager
-def training(data: Path, run: Path, *more: str, **streams: Any) -> Iterator[subprocess.Popen[str]]:
+def training(
+    data: Path, run: Path, *more: str, typed: Sequence[str] = ("-m", "ptb_lm.train"), **streams: Any
+) -> Iterator[subprocess.Popen[str]]:
     """A training in a process of its own, some epochs after its start."""
     flags = [*DECAY, "--epochs", str(ENDLESS), *more]
-    command = [sys.executable, "-m", "ptb_lm.train", *runs.arguments(data, run, *flags)]
+    command = [sys.executable, *typed, *runs.arguments(data, run, *flags)]
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **streams}
     process = subprocess.Popen(command, text=True, **streams)
     try:
@@ -85,24 +87,24 @@ def assert_goes_on(run: Path, expected: Expected, framework: str = "torch") -> N
 
 
 @pytest.mark.parametrize(
-    ("number", "framework"),
+    ("number", "framework", "typed"),
     [
-        (signal.SIGTERM, "torch"),
-        (signal.SIGHUP, "torch"),
-        pytest.param(signal.SIGTERM, "tensorflow", marks=installed("tensorflow")),
+        (signal.SIGTERM, "torch", "python -m ptb_lm.train"),
+        (signal.SIGHUP, "torch", "ptb-lm train"),
+        pytest.param(signal.SIGTERM, "tensorflow", "python -m ptb_lm train", marks=installed("tensorflow")),
     ],
 )
 def test_a_signal_saves_and_prints_the_command_that_goes_on(
-    number: signal.Signals, framework: str, data: Path, expected: Expected, tmp_path: Path
+    number: signal.Signals, framework: str, typed: str, data: Path, expected: Expected, tmp_path: Path
 ) -> None:
     """SIGINT does, too: below."""
-    with training(data, tmp_path / "run", *OF[framework]) as process:
+    script = str(Path(sys.executable).with_name("ptb-lm"))
+    words = [script if word == "ptb-lm" else word for word in typed.split() if word != "python"]
+    with training(data, tmp_path / "run", *OF[framework], typed=words) as process:
         process.send_signal(number)
         _, stderr = process.communicate(timeout=60)
     assert process.returncode == 128 + number, stderr
-    assert (
-        f"{number.name}: saved; continue with: python -m ptb_lm.train --resume {tmp_path / 'run'}" in stderr
-    )
+    assert f"{number.name}: saved; continue with: {typed} --resume {tmp_path / 'run'}" in stderr
     assert "Traceback" not in stderr
     assert_stopped(tmp_path / "run")
     assert_goes_on(tmp_path / "run", expected, framework)

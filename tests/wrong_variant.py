@@ -29,8 +29,8 @@ def build(config: Any, weights: Mapping[str, np.ndarray], *, precision: str = "f
     if hasattr(config, "num_steps"):
         model: Any = backend.build(config, swapped(weights), Choice.of(device="cpu", precision=precision))
     else:
-        chosen = {"framework": "torch", "model": "cudnn", "device": "cpu", "precision": precision}
-        model = classifier.build(config, swapped(weights), **chosen)
+        choice = Choice.of(classifier.CLASSIFIERS, device="cpu", precision=precision)
+        model = classifier.build(config, swapped(weights), choice)
     export = model.export_weights
     model.export_weights = lambda: swapped(export())
     return model

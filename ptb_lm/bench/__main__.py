@@ -11,7 +11,7 @@ from ptb_lm import cli
 from ptb_lm.bench.suites import DEFAULT_SUITE, SUITES
 from ptb_lm.model import frameworks
 
-PROG = "python -m ptb_lm.bench"
+PROG = cli.command_name("bench")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -41,7 +41,11 @@ def _parser() -> cli.Parser:
 
     listing = command("list", "List the suites and what is in them.")
     listing.add_argument(
-        "suite", nargs="?", choices=tuple(SUITES), help="list only this suite, with its variants"
+        "suite",
+        nargs="?",
+        choices=tuple(SUITES),
+        metavar="SUITE",
+        help="list only this suite, with its variants",
     )
     run = command("run", "Measure a suite, or continue an interrupted measurement, and write the report.")
     run.add_argument(
@@ -50,7 +54,7 @@ def _parser() -> cli.Parser:
     _add_choice(run, "measure")
     _add_how_it_is_measured(run)
     check = command("check", "Compare the variants of a suite with the NumPy reference, and time nothing.")
-    check.add_argument("--out", type=Path, metavar="FILE", help="write the result to FILE too, as Markdown")
+    check.add_output("--out", metavar="FILE", help="write the result to FILE too, as Markdown")
     _add_choice(check, "check")
     _add_report(command("report", "Write the report again from the measured rows."))
     comparing = command(
@@ -68,7 +72,8 @@ def _add_choice(parser: cli.Parser, verb: str) -> None:
         nargs="?",
         choices=tuple(SUITES),
         default=DEFAULT_SUITE,
-        help="the suite (default: %(default)s)",
+        metavar="SUITE",
+        help=f"one of {', '.join(SUITES)} (default: %(default)s)",
     )
     parser.add_argument(
         "--workloads",

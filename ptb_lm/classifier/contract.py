@@ -154,28 +154,18 @@ def initial(config: ClassifierConfig, *, seed: int, scale: float = 0.1) -> param
     return parameters.uniform(shapes(config), scale=scale, seed=seed)
 
 
-def build(
-    config: ClassifierConfig,
-    weights: Mapping[str, NDArray[Any]],
-    *,
-    framework: str,
-    model: str,
-    **chosen: Any,
-) -> Classifier:
+def build(config: ClassifierConfig, weights: Mapping[str, NDArray[Any]], choice: Choice) -> Classifier:
     """Build a framework's classifier; only that framework is imported.
 
     Args:
-        config: What to build.
+        config: The hyper-parameters.
         weights: Canonical parameters to start from; see `shapes`.
-        framework: A name in CLASSIFIERS.
-        model: The LSTM implementation, a name in the framework's row.
-        **chosen: execution, unroll, device, precision ("fp32" or "fp64") and seed (of dropout), where they
-            are not to be as ptb_lm.model.choice.Choice.of has them by default.
+        choice: What computes it: Choice.of(CLASSIFIERS, ...).
 
     Raises:
-        UserError: A name is unknown, two cannot be combined, the framework is not installed, or there is
-            no such device.
+        UserError: A classifier cannot be computed so, the framework is not installed, or there is no such
+            device.
     """
-    choice = Choice.of(CLASSIFIERS, framework=framework, model=model, **chosen)
+    choice = dataclasses.replace(choice, registry=CLASSIFIERS)
     classifier: Classifier = choice.builder()(config, weights, choice)
     return classifier

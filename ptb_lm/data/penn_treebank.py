@@ -22,6 +22,7 @@ from tqdm import tqdm
 
 from ptb_lm.errors import UserError
 from ptb_lm.files import atomic_path
+from ptb_lm.program import command_name
 
 Digests = Mapping[str, str]  # the SHA-256 of a file's content, in hexadecimal, by the file's name
 PTB: Digests = {
@@ -74,7 +75,7 @@ def fetch(
     wanted = [name for name in expected if name not in there or _sha256(there[name]) != expected[name]]
     if not overwrite and (others := [name for name in wanted if name in there]):
         what = f"{folder} already holds {', '.join(others)} with other content (its SHA-256 differs)"
-        raise UserError(f"{what}; move it away, or replace it with python -m ptb_lm.download --overwrite")
+        raise UserError(f"{what}; move it away, or replace it with {command_name('download')} --overwrite")
     if not wanted:
         return []
     nearest = next(path for path in (folder, *folder.parents) if path.exists())
@@ -99,8 +100,8 @@ def fetch(
         return wanted
     raise DownloadError(
         f"Penn Treebank is not in {folder} and cannot be downloaded ({'; '.join(answers) or 'no mirror'}); "
-        "run python -m ptb_lm.download on a machine with a network and copy the files, or train with --data "
-        "DIR on your own copy, or with --data synthetic"
+        f"run {command_name('download')} on a machine with a network and copy the files, or train with "
+        "--data DIR on your own copy, or with --data synthetic"
     )
 
 

@@ -1,11 +1,10 @@
 """Code shared by the commands that use a trained model: which model, and unknown words."""
 
 import argparse
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ptb_lm import cli
+from ptb_lm import cli, streams
 from ptb_lm.model import frameworks
 
 if TYPE_CHECKING:  # what it imports takes longer than --help should
@@ -52,4 +51,4 @@ def tell_unknown(prog: str, model: "LanguageModel", text: str) -> None:
     words = model.treatment.prefix_tokens(text)
     unknown = dict.fromkeys(word for word in words if word not in model.vocabulary.ids)
     if unknown and model.vocabulary.unknown is not None:
-        print(f"{prog}: not in the vocabulary, and read as <unk>: {', '.join(unknown)}", file=sys.stderr)
+        streams.tell(f"{prog}: not in the vocabulary, and read as <unk>: {', '.join(unknown)}")

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ptb_lm.data.vocabulary import Vocabulary
 from ptb_lm.errors import UserError, how_to_install
-from ptb_lm.files import atomic_write
+from ptb_lm.files import atomic_write, why_kept
 from ptb_lm.inference.checks import check_count
 
 MISSING = f"is not installed; {how_to_install('neighbours')}"
@@ -128,13 +128,19 @@ def draw(
     atomic_write(path, picture.getvalue())
 
 
-def write_projector(embeddings_VE: NDArray[np.floating], vocabulary: Vocabulary, folder: Path) -> None:
+def write_projector(
+    embeddings_VE: NDArray[np.floating], vocabulary: Vocabulary, folder: Path, *, overwrite: bool = False
+) -> None:
     """Write what TensorBoard's projector shows: `tensorboard --logdir FOLDER`, and projector.tensorflow.org.
 
-    What it wrote before is overwritten.
+    Args:
+        embeddings_VE: The embeddings, by word id.
+        vocabulary: The words.
+        folder: The folder of the files.
+        overwrite: Whether to replace what it wrote before.
 
     Raises:
-        UserError: The folder has such files of another origin.
+        UserError: The folder has such files, or some of another origin, which are never replaced.
         OSError: The folder cannot be written.
     """
     config = folder / CONFIG
@@ -142,6 +148,8 @@ def write_projector(embeddings_VE: NDArray[np.floating], vocabulary: Vocabulary,
         for name in (CONFIG, VECTORS, METADATA):
             if (folder / name).exists():
                 raise UserError(f"{folder / name} exists already, from elsewhere; nothing is overwritten")
+    if problem := why_kept(config, overwrite=overwrite):
+        raise UserError(problem)
     folder.mkdir(parents=True, exist_ok=True)
     atomic_write(config, PROJECTED)  # the first: what an interrupted call leaves can be overwritten
     rows = ("\t".join(f"{number:.6g}" for number in vector) + "\n" for vector in embeddings_VE)

@@ -26,7 +26,7 @@ class Config:
     """
 
     cell: str = setting(LSTM, "the recurrent cell of every layer", choices=CELLS.keys())
-    num_layers: int = setting(2, "recurrent layers", minimum=1)
+    num_layers: int = setting(2, "recurrent layers", minimum=1, maximum=1000)
     hidden_size: int = setting(200, "units of every layer", minimum=1)
     embedding_size: int = setting(0, "width of the embedding; 0: same as the layers", minimum=0)
     num_steps: int = setting(20, "time steps that the gradient flows back through", minimum=1)

@@ -1,6 +1,7 @@
 """A hyper-parameter: what its line in a configuration declares."""
 
 import argparse
+import contextlib
 import dataclasses
 import functools
 import math
@@ -12,6 +13,13 @@ from ptb_lm.errors import UserError
 
 # What a 32-bit integer and a float32 hold.
 LARGEST: dict[type, float] = {int: 2**31 - 1, float: 3.4e38}
+
+KINDS: dict[type, str] = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a finite number",
+    str: "a text",
+}
 
 
 def flag_name(field: str) -> str:
@@ -55,7 +63,16 @@ class Hyperparameter:
             return {"action": argparse.BooleanOptionalAction, "default": None}
         if self.kind is str:
             return {"choices": self.choices or None, "metavar": "NAME"}
-        return {"type": self.kind, "metavar": "X" if self.kind is float else "N"}
+        return {"type": self.parse, "metavar": "X" if self.kind is float else "N"}
+
+    def parse(self, text: str) -> Any:
+        """Return the value of the flag, as argparse calls it."""
+        value: Any = text
+        with contextlib.suppress(ValueError):
+            value = self.kind(text)
+        if problem := self.problem(value):
+            raise argparse.ArgumentTypeError(problem)
+        return value
 
     def check(self, value: Any) -> None:
         """Check a value.
@@ -63,29 +80,26 @@ class Hyperparameter:
         Raises:
             UserError: It is of another kind, or out of bounds.
         """
-        if expected := self._expected(value):
-            raise UserError(f"{self.flag} must be {expected}, not {value!r}")
+        if problem := self.problem(value):
+            raise UserError(f"{self.flag} {problem}")
+
+    def problem(self, value: Any) -> str:
+        """Return what is wrong with a value, for people; "" if nothing is."""
+        # bool is an int, too; and math.isfinite fails on an int beyond a float.
+        fits = isinstance(value, (int, self.kind) if self.kind is float else self.kind)
+        fits = fits and isinstance(value, bool) == (self.kind is bool) and value not in (math.inf, -math.inf)
+        if not fits or value != value or (self.choices and value not in self.choices):
+            names = f"one of {', '.join(self.choices)}" if self.choices else KINDS[self.kind]
+            return f"must be {names}, not {value!r}"
         if self.kind in LARGEST and value > LARGEST[self.kind]:
-            raise UserError(f"{self.flag} must be at most {LARGEST[self.kind]}")  # and the value is long
+            return f"must be at most {LARGEST[self.kind]}"  # and the value is long
         if (
             (self.minimum is not None and value < self.minimum)
             or (self.above is not None and value <= self.above)
             or (self.maximum is not None and value > self.maximum)
         ):
-            raise UserError(f"{self.flag} must be {self._bounds()}, not {value}")
-
-    def _expected(self, value: Any) -> str:
-        """Return what kind of value it must be; "" if it is."""
-        if self.kind is bool:
-            return "" if isinstance(value, bool) else "true or false"
-        if self.kind is str:
-            right = isinstance(value, str) and (not self.choices or value in self.choices)
-            return "" if right else f"one of {', '.join(self.choices)}" if self.choices else "a text"
-        if self.kind is int:
-            return "" if isinstance(value, int) and not isinstance(value, bool) else "a whole number"
-        number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        # math.isfinite fails on an int beyond a float.
-        return "" if number and (isinstance(value, int) or math.isfinite(value)) else "a finite number"
+            return f"must be {self._bounds()}, not {value}"
+        return ""
 
     def _bounds(self) -> str:
         bounds = (("at least", self.minimum), ("greater than", self.above), ("at most", self.maximum))

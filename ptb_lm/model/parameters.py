@@ -16,8 +16,6 @@ from ptb_lm.model import cells
 from ptb_lm.model.cells.cell import Cell
 from ptb_lm.model.config import Config
 
-LAYER_BYTES = 10_000  # of a layer's objects in Python, at least
-
 Weights = dict[str, NDArray[np.floating]]
 Shapes = dict[str, tuple[int, ...]]
 
@@ -90,16 +88,9 @@ def check_fits(config: Config, vocabulary_size: int) -> None:
     """Check that the weights alone fit into the machine's memory, without building them.
 
     Raises:
-        OutOfMemoryError: They do not, or the objects that a layer is made of do not.
+        OutOfMemoryError: They do not.
     """
-    layers = config.num_layers
-    # All layers above the second have its size. A table of all layers could be too large for the memory.
-    one, two = (
-        sum(map(math.prod, shapes(config.replace(num_layers=few), vocabulary_size).values()))
-        for few in (1, min(2, layers))
-    )
-    count = one + (layers - 1) * (two - one)
-    size = 4 * count + LAYER_BYTES * layers
+    size = 4 * sum(map(math.prod, shapes(config, vocabulary_size).values()))
     if size > memory.limit():
         raise OutOfMemoryError(memory.needed(size, "the weights alone need"))
 
@@ -146,8 +137,6 @@ def check(
     Raises:
         UserError: A tensor is missing, unknown, or of another shape or type.
     """
-    if config.num_layers > len(weights):  # before there is a table of all of them
-        raise UserError(f"there are fewer tensors than layers ({config.num_layers:,})")
     check_shapes(weights, shapes(config, vocabulary_size), dtype=dtype)
 
 

@@ -30,9 +30,10 @@ def tf_config() -> TfConfig:
     try:
         said = json.loads(os.environ.get("TF_CONFIG") or "{}")
         cluster, task = _part(said, "cluster", dict), _part(said, "task", dict)
-        if "type" in task:
-            int(task["index"])
+        job, index = task.get("type"), int(task["index"]) if "type" in task else 0
         processes = sum(len(_part(cluster, job, list)) for job in TRAINING_JOBS)
+        if processes and job in TRAINING_JOBS and not 0 <= index < len(_part(cluster, job, list)):
+            raise UserError(f"TF_CONFIG lists no {job} of the index {index}")
     except (ValueError, TypeError, AttributeError, KeyError):
         raise UserError(
             'TF_CONFIG is malformed; it should look like {"cluster": {"worker": ["HOST:PORT", ...]}, "task": '

@@ -1,11 +1,8 @@
 """How long processes that train together wait for one that is silent. An ended one is noticed at once."""
 
-import argparse
-import os
 from datetime import timedelta
 
 from ptb_lm import cli
-from ptb_lm.errors import UserError
 
 # Variables of the environment, and the seconds where they are not set.
 STEP = "PTB_LM_STEP_TIMEOUT"  # in a training step, after the first
@@ -23,10 +20,5 @@ def timeout(variable: str) -> timedelta:
     Raises:
         UserError: The environment says something else than a number of seconds.
     """
-    given = os.environ.get(variable)
-    if not given:
-        return timedelta(seconds=SECONDS[variable])
-    try:
-        return timedelta(seconds=min(cli.positive(given), MOST_SECONDS))
-    except argparse.ArgumentTypeError as error:
-        raise UserError(f"{variable} {error}") from None
+    seconds = cli.from_environment(variable, cli.positive, SECONDS[variable])
+    return timedelta(seconds=min(seconds, MOST_SECONDS))

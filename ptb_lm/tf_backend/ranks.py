@@ -15,6 +15,7 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
+from ptb_lm import signals
 from ptb_lm.errors import LostRankError, UserError
 from ptb_lm.model.ranks import SeveralRanks
 from ptb_lm.model.tf_config import TRAINING_JOBS, tf_config
@@ -58,7 +59,10 @@ def join(*, device: str, reduce_precision: str) -> "TensorFlowRanks":
     try:
         seconds = timeout(ELSEWHERE).total_seconds()
         options = tf.distribute.experimental.CommunicationOptions(timeout_seconds=seconds)
-        return TensorFlowRanks(tf.distribute.MultiWorkerMirroredStrategy(communication_options=options))
+        waits = f"this {said.job} waits for all {said.processes} processes that TF_CONFIG names"
+        with signals.heard_in_libraries(waits, deaf=True):
+            strategy = tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
+        return TensorFlowRanks(strategy)
     except (*LOST, tf.errors.UnknownError, ValueError) as error:
         first_line = str(error).partition("\n")[0]
         raise UserError(f"the workers of TF_CONFIG did not find each other: {first_line}") from None
@@ -144,7 +148,8 @@ class TensorFlowRanks(SeveralRanks):
             LostRankError: Another rank has ended, or is silent.
         """
         try:
-            yield
+            with signals.heard_in_libraries():
+                yield
         except LOST as error:
             raise LostRankError(self._lost(error), speaker=True) from error
 

@@ -6,16 +6,18 @@ outside of a training step goes through gloo, on a GPU too: nothing there waits 
 
 import contextlib
 import os
+import socket
 import time
 from collections.abc import Iterator, Sequence
+from datetime import timedelta
 from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.distributed_c10d import PrefixStore
-from torch.distributed.rendezvous import rendezvous
 
+from ptb_lm import signals
 from ptb_lm.errors import LostRankError, UserError
 from ptb_lm.model.ranks import SeveralRanks
 from ptb_lm.model.timeouts import ELSEWHERE, STEP, timeout
@@ -41,15 +43,18 @@ def join(*, device: str, reduce_precision: str) -> "TorchRanks":
     """
     if "RANK" not in os.environ:
         raise UserError("TF_CONFIG is for --framework tensorflow; torchrun starts the processes of torch")
-    local = _local_rank()
+    local = int(os.environ.get("LOCAL_RANK") or 0)
     if device != "cpu" and gpu.is_seen():
         check_gpus(local + 1)
         torch.cuda.set_device(local)
     wait = timeout(ELSEWHERE)
     try:
-        store, rank, size = next(iter(rendezvous("env://", timeout=wait)))
-        store = PrefixStore(session(store, rank, size, seconds=wait.total_seconds()), store)
-        dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=wait)
+        rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        at = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+        with signals.heard_in_libraries(f"rank {rank} of {size} waits for the others at {at}"):
+            store: Any = _store(rank, wait)
+            store = PrefixStore(session(store, rank, size, seconds=wait.total_seconds()), store)
+            dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=wait)
         return TorchRanks(store, rank, size, reduce_precision=reduce_precision)
     except (RuntimeError, ValueError) as error:
         first_line = str(error).partition("\n")[0]
@@ -58,13 +63,26 @@ def join(*, device: str, reduce_precision: str) -> "TorchRanks":
         ) from None
 
 
-def _local_rank() -> int:
-    try:
-        return int(os.environ.get("LOCAL_RANK", "0"))
-    except ValueError:
-        raise UserError(
-            f"LOCAL_RANK must be the number of a process, not {os.environ['LOCAL_RANK']!r}"
-        ) from None
+def _store(rank: int, wait: timedelta) -> dist.TCPStore:
+    """Return the store where the ranks find each other, which the first rank or its launcher keeps.
+
+    torch's own rendezvous waits within a call that lets no thread of Python run, so no signal is heard.
+
+    Raises:
+        RuntimeError: It cannot be opened, or nobody keeps it.
+    """
+    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    keeps = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+    end = time.monotonic() + wait.total_seconds()
+    while not keeps:
+        with contextlib.suppress(OSError):
+            socket.create_connection((address, port), timeout=1).close()
+            break
+        if time.monotonic() > end:
+            raise RuntimeError(f"nobody answers at {address}:{port}")
+        time.sleep(0.1)
+    host = "127.0.0.1" if keeps else address
+    return dist.TCPStore(host, port, None, keeps, wait, wait_for_workers=False)
 
 
 def check_gpus(processes: int) -> None:
@@ -145,7 +163,8 @@ class TorchRanks(SeveralRanks):
         """
         start = time.monotonic()
         try:
-            yield
+            with contextlib.nullcontext() if in_step else signals.heard_in_libraries():
+                yield
         except RuntimeError as error:
             waited = time.monotonic() - start
             limit = (self._in_step if in_step else self._elsewhere).total_seconds()

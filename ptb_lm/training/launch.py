@@ -116,6 +116,8 @@ def _built(asked: _Asked, ranks: Ranks) -> tuple[RunConfig, Corpus, backend.Back
     start = asked.start
     if start:
         run = dataclasses.replace(run, init_from=ranks.from_first(lambda: start.record(corpus)))
+    if asked.resuming:  # before a model is built of a config.json that somebody has changed
+        ranks.from_first(lambda: bool(RunDirectory(asked.directory.path).read_state(run=run)))
     parameters.check_fits(run.hyperparameters, len(corpus.vocabulary))
     draw = start.initial if start else _drawn
     weights = draw(run, len(corpus.vocabulary))

@@ -101,7 +101,7 @@ def epoch_row(
 def epoch_line(row: Row, config: Config) -> str:
     """Return an epoch's row as a line for people."""
     return (
-        f"epoch {row['epoch']:>2}/{config.epochs}  learning rate {row['learning_rate']:.4g}  perplexity: "
+        f"epoch {row['epoch']:>2}/{config.epochs}  lr {row['learning_rate']:.4g}  perplexity: "
         f"train {row['train_perplexity']:.2f}, valid {row['valid_perplexity']:.2f}  "
         f"{row['words_per_second']:,.0f} words/s"
     )

@@ -21,6 +21,7 @@ from ptb_lm.model.choice import Choice
 from ptb_lm.model.frameworks import FRAMEWORKS, REDUCE_PRECISIONS
 from ptb_lm.model.ranks import ALONE, Facts, OneWithDevices, Ranks, check_divisible
 from ptb_lm.model.tf_config import tf_config
+from ptb_lm.program import TYPED
 from ptb_lm.training import run_folder
 from ptb_lm.training.fine_tuning import Start
 from ptb_lm.training.run_config import RunConfig
@@ -59,12 +60,11 @@ def launched() -> Launched:
 def _world_size() -> int:
     if not all(os.environ.get(name) for name in PLACE):
         return 1
-    try:
-        return int(os.environ["WORLD_SIZE"])
-    except ValueError:
-        raise UserError(
-            f"WORLD_SIZE must be a number of processes, not {os.environ['WORLD_SIZE']!r}"
-        ) from None
+    size = cli.from_environment("WORLD_SIZE", cli.whole(1), 1)
+    here = cli.from_environment("LOCAL_WORLD_SIZE", cli.whole(1, size), size)
+    for name, least, most in (("RANK", 0, size - 1), ("LOCAL_RANK", 0, here - 1), ("MASTER_PORT", 1, 65535)):
+        cli.from_environment(name, cli.whole(least, most), least)
+    return size
 
 
 def to_start(arguments: argparse.Namespace) -> bool:
@@ -98,6 +98,7 @@ def start(arguments: argparse.Namespace, command: Sequence[str]) -> int:
     given = {name: value for name, value in vars(arguments).items() if value is not None}
     if "batch_size_per_device" not in given:
         check_divisible(_batch_size(given), arguments.devices)
+    os.environ[TYPED] = cli.command_name("train")  # which they name
     status: int = choice.function(choice.row.start)(
         [sys.executable, *cli.TRAIN.split()[1:], *command],
         processes=arguments.devices,
@@ -199,7 +200,7 @@ def how_to_continue(path: Path, given: Mapping[str, Any], ranks: Ranks, *, frame
         ranks: The processes.
         framework: The run's.
     """
-    command, start = [*cli.TRAIN.split(), "--resume", str(path)], ""
+    command, start = ["--resume", str(path)], ""
     if (devices := given.get("devices") or 1) > 1:
         command += ["--devices", str(devices)]
     elif ranks.size > 1:
@@ -208,7 +209,7 @@ def how_to_continue(path: Path, given: Mapping[str, Any], ranks: Ranks, *, frame
         command += ["--framework", framework]
     if ranks.reduce_precision != REDUCE_PRECISIONS[0]:  # no file of the run has it
         command += ["--reduce-precision", ranks.reduce_precision]
-    return f"continue with{start}: {shlex.join(command)}"
+    return f"continue with{start}: {cli.command_name('train')} {shlex.join(command)}"
 
 
 @contextlib.contextmanager

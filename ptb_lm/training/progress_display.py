@@ -10,35 +10,11 @@ from ptb_lm import cli
 from ptb_lm.model.config import Config
 from ptb_lm.training import metrics, progress_text
 from ptb_lm.training.progress import Progress
-from ptb_lm.training.progress_text import Status
 from ptb_lm.training.scalars import Scalars
 
 LOG_SECONDS = 30.0  # between two lines of a log
 POINTS = 50  # of an epoch in TensorBoard, at most; it shows a thousand of a curve
-SHORTEST_BAR = 10  # columns
 UNKNOWN_WIDTH = 80  # of a terminal that does not tell
-
-
-class Bar(tqdm):  # type: ignore[misc] # tqdm ships no types
-    """A progress bar whose text fits the terminal, as wide as that is when it is drawn."""
-
-    now: Status | None = None
-
-    def show(self, now: Status) -> None:
-        """Draw where the run is."""
-        self.now, self.n = now, now.step
-        self.refresh()
-
-    def __str__(self) -> str:
-        if self.now is None:
-            return ""
-        facts = self.format_dict
-        columns = facts["ncols"] or UNKNOWN_WIDTH
-        left, right = progress_text.fitted(self.now, columns)
-        if columns - len(left) - len(right) - 2 < SHORTEST_BAR:
-            return f"{left} {right}".rstrip()
-        drawn: str = tqdm.format_meter(**{**facts, "bar_format": f"{left} {{bar}} {right}", "ncols": columns})
-        return drawn
 
 
 class Log:
@@ -84,7 +60,14 @@ class Watch:
     ) -> None:
         self.progress, self.config, self.steps = progress, config, steps
         self.log, self.scalars, self.validation_seconds = log, scalars, validation_seconds
-        self.bar = Bar(total=steps, initial=progress.step, leave=False, disable=None, dynamic_ncols=True)
+        self.bar = tqdm(
+            total=steps,
+            initial=progress.step,
+            leave=False,
+            disable=None,
+            dynamic_ncols=True,
+            bar_format=progress_text.fitted([], 0),
+        )
         self._point = metrics.Sums.of(progress)
 
     def __enter__(self) -> "Watch":
@@ -97,15 +80,19 @@ class Watch:
 
     def update(self) -> None:
         """Show the steps that have been done since the last time."""
-        now = progress_text.status(
+        now = progress_text.facts(
             self.progress, self.config, steps=self.steps, validation_seconds=self.validation_seconds
         )
         if not self.bar.disable:
-            self.bar.show(now)
+            self.bar.n = self.progress.step
+            columns = self.bar.format_dict["ncols"] or UNKNOWN_WIDTH
+            self.bar.bar_format = progress_text.fitted(now, columns)
+            self.bar.refresh()
         elif sys.stdout is not None and self.log.due():
-            cli.remark(progress_text.line(now))
+            cli.remark("  ".join(now))
         since = metrics.Sums.of(self.progress)
-        if since.step == now.steps or since.step - self._point.step >= now.steps / POINTS:
-            values = metrics.point(self._point, since, self.config, rate=now.learning_rate)
+        if since.step == self.steps or since.step - self._point.step >= self.steps / POINTS:
+            rate = self.config.learning_rate_in(self.progress.epoch)
+            values = metrics.point(self._point, since, self.config, rate=rate)
             self.scalars.add(values, step=self.progress.epoch * self.steps + since.step)
             self._point = since

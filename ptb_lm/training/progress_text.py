@@ -1,119 +1,50 @@
-"""The progress of a run within an epoch, as a text that fits a terminal or as a line of a log."""
+"""The progress of a run within an epoch: facts for a line of a log, or for a terminal as many as fit it."""
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 from ptb_lm.model.config import Config
 from ptb_lm.training.progress import Progress
 from ptb_lm.training.scoring import perplexity_of
 
 UNKNOWN = "?"  # stands for a time that cannot be known yet
+SHORTEST_BAR = 10  # columns
 
 
-@dataclass(frozen=True, kw_only=True)
-class Status:
-    """The progress of a run.
-
-    Attributes:
-        epoch: The one at work, counted from 1.
-        epochs: How many there will be.
-        step: Training steps done in this epoch.
-        steps: How many an epoch has.
-        loss: Nats a word, the mean of this epoch's steps so far.
-        words_per_second: Of this epoch so far; 0 before anything is clocked.
-        learning_rate: Of this epoch.
-        epoch_seconds: How long the rest of the epoch will take, validation too; NaN if unknown.
-        run_seconds: How long the rest of the run will take, without the test; NaN if unknown.
-    """
-
-    epoch: int
-    epochs: int
-    step: int
-    steps: int
-    loss: float
-    words_per_second: float
-    learning_rate: float
-    epoch_seconds: float
-    run_seconds: float
-
-    @property
-    def perplexity(self) -> float:
-        """Of this epoch's training steps so far."""
-        return perplexity_of(self.loss, 1)
-
-    @property
-    def percent(self) -> int:
-        """The percentage of the epoch that is done, rounded down."""
-        return 100 * self.step // self.steps
-
-
-def status(progress: Progress, config: Config, *, steps: int, validation_seconds: float) -> Status:
-    """Return where a run is; a step of the epoch is done.
+def facts(progress: Progress, config: Config, *, steps: int, validation_seconds: float) -> list[str]:
+    """Return where a run is, in facts of which the first ones matter most; a step of the epoch is done.
 
     Args:
-        progress: Of the run.
+        progress: The run's.
         config: The hyper-parameters.
-        steps: Of an epoch.
+        steps: The number of steps of an epoch.
         validation_seconds: What the validation after an epoch takes; 0 if that is not known yet.
     """
     tokens, speed = config.batch_size * config.num_steps, progress.words_per_second
-    a_step = tokens / speed if speed else math.nan
-    left = (steps - progress.step) * a_step + validation_seconds
+    a_step = tokens / speed if speed else math.nan  # nothing is clocked yet
+    epoch_seconds = (steps - progress.step) * a_step + validation_seconds
     epochs_after = config.epochs - progress.epoch - 1
-    return Status(
-        epoch=progress.epoch + 1,
-        epochs=config.epochs,
-        step=progress.step,
-        steps=steps,
-        loss=progress.nll / (progress.step * tokens),
-        words_per_second=speed,
-        learning_rate=config.learning_rate_in(progress.epoch),
-        epoch_seconds=left,
-        run_seconds=left + epochs_after * (steps * a_step + validation_seconds),
-    )
-
-
-def line(now: Status) -> str:
-    """Return a line for a log."""
-    return (
-        f"epoch {now.epoch:>2}/{now.epochs}  step {now.step:,}/{now.steps:,}  loss {now.loss:.3f}  "
-        f"perplexity {_perplexity(now)}  {_speed(now)} words/s  learning rate {now.learning_rate:.4g}  "
-        f"left: epoch {duration(now.epoch_seconds)}, run {duration(now.run_seconds)}"
-    )
-
-
-def fitted(now: Status, columns: int) -> tuple[str, str]:
-    """Return the text on the left and on the right of a bar, which together fit so many columns.
-
-    The first wording that fits is used: the words become shorter, then the content becomes
-    less. A number is never cut.
-    """
-    for left, right in _wordings(now):
-        if len(left) + len(right) < columns:  # there is a space or a bar between them
-            return left, right
-    return "", ""
-
-
-def _wordings(now: Status) -> list[tuple[str, str]]:
-    epoch, percent = f"{now.epoch}/{now.epochs}", f"{now.percent}%"
-    perplexity, speed, rate = _perplexity(now), _speed(now), f"{now.learning_rate:.4g}"
-    of_epoch, of_run = duration(now.epoch_seconds), duration(now.run_seconds)
-    loss = f"loss {now.loss:.3f}"
-    short = f"{loss} ppl {perplexity} {speed} words/s"
+    run_seconds = epoch_seconds + epochs_after * (steps * a_step + validation_seconds)
+    loss = progress.nll / (progress.step * tokens)
     return [
-        (
-            f"epoch {epoch} {percent:>4}",
-            f"{loss}, perplexity {perplexity}, {speed} words/s, learning rate {rate}, "
-            f"left: epoch {of_epoch}, run {of_run}",
-        ),
-        (f"epoch {epoch} {percent}", f"{short} lr {rate} left {of_epoch}, run {of_run}"),
-        (f"{epoch} {percent}", f"{short} lr {rate} left {of_epoch}, run {of_run}"),
-        (f"{epoch} {percent}", f"{short} lr {rate} run {of_run}"),
-        (f"{epoch} {percent}", f"{short} run {of_run}"),
-        (f"{epoch} {percent}", f"ppl {perplexity} run {of_run}"),
-        (f"{epoch} {percent}", f"ppl {perplexity}"),
-        (f"{epoch} {percent}", ""),
+        f"epoch {progress.epoch + 1}/{config.epochs}",
+        f"{100 * progress.step // steps}%",
+        f"ppl {_short(perplexity_of(loss, 1))}",
+        f"left {duration(run_seconds)}, epoch {duration(epoch_seconds)}",
+        f"loss {loss:.3f}",
+        f"{speed:,.0f} words/s",
+        f"lr {config.learning_rate_in(progress.epoch):.4g}",
+        f"step {progress.step:,}/{steps:,}",
     ]
+
+
+def fitted(facts: Sequence[str], columns: int) -> str:
+    """Return tqdm's format of a bar with as many facts as fit so many columns; none of them is cut."""
+    while len(text := " ".join(facts)) > columns:
+        facts = facts[:-1]
+    if columns - len(text) > SHORTEST_BAR:
+        return " ".join([*facts[:2], "{bar}", *facts[2:]])
+    return text or " "  # without a format tqdm has one of its own
 
 
 def duration(seconds: float) -> str:
@@ -130,12 +61,7 @@ def duration(seconds: float) -> str:
     return f"{hours:.0f}h" if hours < 99.5 else f"{hours / 24:.0f}d"
 
 
-def _perplexity(now: Status) -> str:
-    value = now.perplexity
-    if value < 999.95:
-        return f"{value:.1f}"
-    return f"{value:.0f}" if value < 1e7 else f"{value:.1e}"
-
-
-def _speed(now: Status) -> str:
-    return f"{now.words_per_second:,.0f}"
+def _short(perplexity: float) -> str:
+    if perplexity < 999.95:
+        return f"{perplexity:.1f}"
+    return f"{perplexity:.0f}" if perplexity < 1e7 else f"{perplexity:.1e}"

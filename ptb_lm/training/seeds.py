@@ -3,6 +3,7 @@
 import argparse
 import concurrent.futures
 import contextlib
+import os
 import shlex
 import signal
 import subprocess
@@ -15,6 +16,7 @@ from typing import Any
 
 from ptb_lm import cli, signals, streams
 from ptb_lm.errors import DivergenceError, UserError
+from ptb_lm.program import TYPED
 from ptb_lm.training import processes, run_data, run_folder, seed_commands
 from ptb_lm.training.fine_tuning import Start
 from ptb_lm.training.interrupt import StopRequest
@@ -57,9 +59,8 @@ def train(arguments: argparse.Namespace, train_one: TrainOne) -> int:
         # Imported before there is a folder: meanwhile a signal ends the process at once.
         configs[seeds[0]].choice.builder()
     folder = arguments.run_dir or run_folder.made_first(run_folder.default_path(configs[seeds[0]]))
-    again = shlex.join(
-        [*cli.TRAIN.split(), *seed_commands.flags({**given, "run_dir": folder, "overwrite": False})]
-    )
+    continued = shlex.join(seed_commands.flags({**given, "run_dir": folder, "overwrite": False}))
+    again = f"{cli.command_name('train')} {continued}"
     runs = {seed: RunDirectory(folder / f"seed-{seed}") for seed in seeds}
     left = seed_commands.left(runs, configs, start, given)
     stopped = 0
@@ -179,6 +180,7 @@ class _Children:
                 text=True,
                 errors="replace",
                 start_new_session=True,
+                env={**os.environ, TYPED: cli.command_name("train")},
             )
             self._running.add(child)
         with child:

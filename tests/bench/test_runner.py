@@ -447,7 +447,7 @@ def test_a_run_that_goes_on_reports_as_was_chosen(out: Path) -> None:
         (["run", "--row-limit", "nan"], "argument --row-limit: must be a number above 0, not 'nan'"),
         (["run", "--row-limit", "inf"], "argument --row-limit: must be a number above 0, not 'inf'"),
         (["run", "--seed", "-1"], "argument --seed: must be a whole number of at least 0, not '-1'"),
-        (["run", "everything"], "argument suite: invalid choice: 'everything'"),
+        (["run", "everything"], "argument SUITE: invalid choice: 'everything'"),
         (["run", "--add", "mine"], "--add mine: give it as NAME=MODULE:FUNCTION"),
         ([], "the following arguments are required: COMMAND"),
     ],

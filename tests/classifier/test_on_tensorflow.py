@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from ptb_lm import classifier
-from ptb_lm.classifier import Batch, ClassifierConfig, reference
+from ptb_lm.classifier import CLASSIFIERS, Batch, ClassifierConfig, reference
 from ptb_lm.errors import UserError
+from ptb_lm.model.choice import Choice
 from ptb_lm.model.frameworks import FRAMEWORKS
 
 tf = pytest.importorskip("tensorflow")
@@ -64,8 +65,8 @@ def bound(config: ClassifierConfig, precision: str) -> float:
 
 def build(config: ClassifierConfig, model: str, **choice: Any) -> Any:
     defaults = {"device": "cpu", "precision": finest(model), "seed": SEED}
-    weights = random_weights(config)
-    return classifier.build(config, weights, framework="tensorflow", model=model, **{**defaults, **choice})
+    chosen = Choice.of(CLASSIFIERS, framework="tensorflow", model=model, **{**defaults, **choice})
+    return classifier.build(config, random_weights(config), chosen)
 
 
 def variants() -> list[Any]:

@@ -12,6 +12,7 @@ from torch import Tensor
 from ptb_lm import classifier
 from ptb_lm.classifier import CLASSIFIERS, LOSSES, Batch, ClassifierConfig, reference
 from ptb_lm.errors import UserError
+from ptb_lm.model.choice import Choice
 from ptb_lm.torch_backend.dropout import InvertedDropout
 
 BATCH, STEPS = 5, 6
@@ -51,8 +52,8 @@ def random_batch(config: ClassifierConfig, lengths: np.ndarray | None = None, se
 
 def build(config: ClassifierConfig, weights: dict[str, np.ndarray] | None = None, **choice: Any) -> Any:
     weights = random_weights(config) if weights is None else weights
-    defaults = {"model": "cudnn", "precision": "fp64", "device": "cpu"}
-    return classifier.build(config, weights, framework="torch", **{**defaults, **choice})
+    defaults = {"precision": "fp64", "device": "cpu"}
+    return classifier.build(config, weights, Choice.of(CLASSIFIERS, **{**defaults, **choice}))
 
 
 def assert_close(found: dict[str, np.ndarray], expected: dict[str, np.ndarray], *, atol: float) -> None:
@@ -346,12 +347,19 @@ def test_numbers_that_fade_away_are_zero() -> None:
     assert zeros == [True]
 
 
+def test_a_choice_of_a_language_model_that_no_classifier_has_is_refused() -> None:
+    config = configured()
+    weights = random_weights(config)
+    choice = Choice.of(execution="graph", model="basic", device="cpu")
+    with pytest.raises(UserError, match="execution 'graph'"):
+        classifier.build(config, weights, choice)
+    assert classifier.build(config, weights, Choice.of(execution="eager", device="cpu")).export_weights()
+
+
 def test_the_engine_is_what_really_ran() -> None:
     """oneDNN's LSTM takes no packed sequences, which sequences of different lengths become."""
     config = configured()
-    built = classifier.build(
-        config, classifier.initial(config, seed=1), framework="torch", model="cudnn", device="cpu"
-    )
+    built = build(config, classifier.initial(config, seed=1), precision="fp32")
     alike, batch = random_batch(config), random_batch(config, LENGTHS)
     for given, name in ((alike, "oneDNN"), (batch, "ATen, for packed sequences"), (alike, "oneDNN")):
         with torch.profiler.profile(acc_events=True) as profile:

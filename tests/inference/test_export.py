@@ -180,12 +180,12 @@ def torch_call(module: Any) -> Call:
     return call
 
 
-def test_nothing_is_overwritten(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_is_replaced_by_overwrite(run: Path, tmp_path: Path) -> None:
+    """Without it every command refuses: tests/test_cli.py."""
     path = tmp_path / "m.pt"
     path.write_text("mine")
-    problem = runs.refusal(capsys, export, run, "--format", "torchscript", "--out", path)
-    assert problem == f"{path} exists already; nothing is overwritten"
-    assert path.read_text() == "mine"
+    assert runs.run_command(export, run, "--format", "torchscript", "--out", path, "--overwrite") == 0
+    assert path.read_bytes().startswith(b"PK"), "an archive of zip"
 
 
 def test_what_cannot_be_is_refused(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

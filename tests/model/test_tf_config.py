@@ -36,6 +36,14 @@ def test_it_may_be_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert tf_config() == TfConfig(0, "")
 
 
+def test_a_place_that_the_cluster_lacks_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    for index in (2, -1):
+        task = f'{{"type": "worker", "index": {index}}}'
+        monkeypatch.setenv("TF_CONFIG", f'{{"cluster": {{"worker": ["a:1", "b:1"]}}, "task": {task}}}')
+        with pytest.raises(UserError, match=f"no worker of the index {index}"):
+            tf_config()
+
+
 @pytest.mark.parametrize(
     "value",
     [

@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from ptb_lm.errors import LostRankError, UserError
+from ptb_lm.errors import LostRankError
 from ptb_lm.model.timeouts import ELSEWHERE, STEP
 from ptb_lm.torch_backend import ranks as torch_ranks
 from ptb_lm.torch_backend.exchange import Exchange
@@ -51,16 +51,6 @@ def of_two(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], TorchRanks]
     yield lambda: TorchRanks(store, 0, 2)
     if dist.is_initialized():
         dist.destroy_process_group()
-
-
-@pytest.mark.parametrize("number", ["", "first"])
-def test_a_place_on_a_machine_that_is_no_number_is_refused(
-    number: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name, value in (("RANK", "0"), ("LOCAL_RANK", number)):
-        monkeypatch.setenv(name, value)
-    with pytest.raises(UserError, match=f"^LOCAL_RANK must be the number of a process, not '{number}'$"):
-        torch_ranks.join(device="cpu", reduce_precision="fp32")
 
 
 @pytest.mark.parametrize("waited", [20, 50])

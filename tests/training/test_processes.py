@@ -1,12 +1,16 @@
 """What torchrun and TF_CONFIG say of other processes: who counts, what is refused, whom an error names."""
 
 import json
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import runs
 import together
+from support import installed
 
 from ptb_lm import train
 from ptb_lm.model.ranks import ALONE, OneWithDevices, Ranks
@@ -20,7 +24,7 @@ def config(workers: int) -> str:
 
 def launch(monkeypatch: pytest.MonkeyPatch, *, torchrun: int = 0, tf_config: int = 0) -> None:
     """Set the variables of so many processes; 0: none of them."""
-    for name in (*processes.PLACE, "TF_CONFIG"):
+    for name in (*processes.PLACE, "LOCAL_RANK", "LOCAL_WORLD_SIZE", "TF_CONFIG"):
         monkeypatch.delenv(name, raising=False)
     if torchrun:
         (port,) = together.free_ports(1)
@@ -48,6 +52,57 @@ def test_who_names_more_processes_counts(
 ) -> None:
     launch(monkeypatch, torchrun=torchrun, tf_config=tf_config)
     assert processes.launched() == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("RANK", value) for value in ("2", "-1", "first", "0.5")),
+        *(("WORLD_SIZE", value) for value in ("0", "-2", "two")),
+        *(("LOCAL_RANK", value) for value in ("2", "-1", "first")),
+        *(("LOCAL_WORLD_SIZE", value) for value in ("0", "3")),
+        *(("MASTER_PORT", value) for value in ("0", "65536", "http")),
+    ],
+)
+def test_a_place_that_cannot_be_is_refused_at_once(
+    name: str, value: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    launch(monkeypatch, torchrun=2)
+    monkeypatch.setenv(name, value)
+    assert runs.refusal(capsys, train, "--data", "synthetic").startswith(f"{name} must be ")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("rank", "number", "framework"),
+    [
+        (0, signal.SIGINT, "torch"),
+        (1, signal.SIGTERM, "torch"),
+        pytest.param(0, signal.SIGTERM, "tensorflow", marks=installed("tensorflow")),
+        pytest.param(1, signal.SIGINT, "tensorflow", marks=installed("tensorflow")),
+    ],
+)
+def test_who_waits_for_others_says_so_and_hears_signals(
+    rank: int, number: signal.Signals, framework: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launch(monkeypatch, torchrun=2 * (framework == "torch"))
+    if framework == "torch":
+        monkeypatch.setenv("RANK", str(rank))
+    else:
+        monkeypatch.setenv("TF_CONFIG", together.tf_config(together.free_ports(2), rank))
+    command = [sys.executable, "-m", "ptb_lm.train", "--data", "synthetic", "--framework", framework]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as waiting:
+        assert waiting.stderr
+        for line in waiting.stderr:
+            if " waits for " in line:
+                break
+        waiting.send_signal(number)
+        said = waiting.stderr.read()
+    if framework == "torch":
+        assert waiting.returncode == 128 + number
+        assert ("interrupted" if number == signal.SIGINT else "ended by SIGTERM") in said
+    else:  # it lets no code of Python run; the line before has said so
+        assert waiting.returncode == -number
 
 
 @pytest.mark.parametrize(("torchrun", "tf_config", "by"), [(2, 0, "torchrun"), (0, 2, "TF_CONFIG")])

@@ -1,7 +1,6 @@
 """What is seen of an epoch while it trains, read from a terminal's screen and from a log."""
 
 import contextlib
-import dataclasses
 import fcntl
 import math
 import os
@@ -10,52 +9,33 @@ import struct
 import sys
 import termios
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import runs
 
-from ptb_lm import train
-from ptb_lm.training import progress_text, trainer
-from ptb_lm.training.progress_text import Status
+from ptb_lm import cli, streams, train
+from ptb_lm.model.config import SMALL
+from ptb_lm.training import metrics, progress_text, trainer
 
 pyte = pytest.importorskip("pyte")  # a terminal in Python
 
-NOW = Status(
-    epoch=3,
-    epochs=13,
-    step=1234,
-    steps=2323,
-    loss=4.1234,
-    words_per_second=3854.4,
-    learning_rate=0.8,
-    epoch_seconds=201,
-    run_seconds=37_000,
-)
-# Every number as long as it becomes.
-LONGEST = Status(
-    epoch=100,
-    epochs=100,
-    step=99_999,
-    steps=100_000,
-    loss=12.3456,
-    words_per_second=1_234_567.8,
-    learning_rate=0.00012345,
-    epoch_seconds=5_000,
-    run_seconds=35_000,
-)
-FACTS = r"loss (?P<loss>[\d.]+)(,)? (ppl|perplexity) (?P<perplexity>[\d.]+)(,)? (?P<speed>[\d,]+) words/s(,)?"
+# The facts of a usual moment, and with every number as long as it becomes.
+USUAL = ["epoch 13/13", "53%", "ppl 61.8", "left 10h, epoch 3m", "loss 4.123", "3,854 words/s", "lr 0.01234"]
+LONGEST = ["epoch 100/100", "99%", "ppl 229946", "left 9.7h, epoch 83m", "loss 12.346", "1,234,568 words/s"]
 LEFT = r"[\d.]+[smhd]|\?"
-SCREENS = {
-    80: rf"epoch (?P<epoch>\d+)/2 \d+% (\S+ +)?{FACTS} lr (?P<rate>[\d.]+) left ({LEFT}), run ({LEFT})",
-    200: rf"epoch (?P<epoch>\d+)/2 +\d+% \S+ +{FACTS} learning rate (?P<rate>[\d.]+), "
-    rf"left: epoch ({LEFT}), run ({LEFT})",
-}
-LINE = (
-    r"epoch +(?P<epoch>\d+)/2  step (?P<step>[\d,]+)/(?P<steps>[\d,]+)  loss (?P<loss>[\d.]+)  "
-    r"perplexity (?P<perplexity>[\d.]+)  (?P<speed>[\d,]+) words/s  learning rate (?P<rate>[\d.]+)  "
-    rf"left: epoch ({LEFT}), run ({LEFT})"
+FACTS = (
+    r"epoch (?P<epoch>\d+)/2SPACE\d+%BARppl (?P<perplexity>[\d.]+)SPACE"
+    rf"left ({LEFT}), epoch ({LEFT})SPACE"
+    r"loss (?P<loss>[\d.]+)SPACE(?P<speed>[\d,]+) words/sSPACElr (?P<rate>[\d.]+)"
 )
+STEP = "SPACEstep (?P<step>[\\d,]+)/(?P<steps>[\\d,]+)"
+SCREENS = {
+    80: f"{FACTS}({STEP})?".replace("BAR", " ").replace("SPACE", " "),
+    200: f"{FACTS}{STEP}".replace("BAR", r" \S+ +").replace("SPACE", " "),
+}
+LINE = f"{FACTS}{STEP}".replace("BAR", "  ").replace("SPACE", "  ")
 
 
 @pytest.fixture(scope="module")
@@ -133,33 +113,37 @@ def test_every_number_on_the_screen_is_whole(
     assert all(sum(line != "" for line in screen) <= 1 for screen in terminal.screens)
 
 
-@pytest.mark.parametrize("now", [NOW, LONGEST], ids=["usual", "longest"])
-@pytest.mark.parametrize("columns", range(1, 220))
-def test_a_text_of_any_width_has_whole_words_only(now: Status, columns: int) -> None:
-    left, right = progress_text.fitted(now, columns)
-    assert len(f"{left} {right}".rstrip()) <= columns
-    known = {
-        word.strip(",")
-        for wording in progress_text._wordings(now)
-        for text in wording
-        for word in text.split()
-    }
-    assert {word.strip(",") for word in f"{left} {right}".split()} <= known
+@pytest.mark.parametrize("write", [cli.say, streams.tell])
+def test_lines_break_between_words_and_a_command_stays_in_one_piece(
+    write: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = {"epoch": 7, "learning_rate": 0.0001234, "train_perplexity": 12345.6, "valid_perplexity": 9876.5}
+    epoch = metrics.epoch_line({**row, "words_per_second": 1_234_567}, SMALL)
+    model = "model cudnn, config demo: 270,878 parameters, torch.nn.LSTM on cpu (oneDNN); products by oneDNN"
+    command = "ptb-lm train --resume '/a folder/with spaces' --framework tensorflow"
+    table = f"| {'a cell of a table':<85} |"
+    lines = [epoch, model, f"SIGINT: saved; continue with: {command}", table]
+    terminal = Terminal(80)
+    with contextlib.closing(terminal), monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout" if write is cli.say else "stderr", terminal.file)
+        for line in lines:
+            write(line)
+    screen = terminal.screens[-1]
+    assert command in [line.strip() for line in screen]
+    assert max(map(len, (epoch, model))) > 80
+    assert {word for line in screen for word in line.split()} == {*" ".join(lines).split()}
 
 
-@pytest.mark.parametrize("now", [NOW, dataclasses.replace(NOW, epoch=13, learning_rate=0.01234)])
-def test_80_columns_show_everything(now: Status) -> None:
-    text = " ".join(progress_text.fitted(now, 80))
-    assert text == (
-        f"epoch {now.epoch}/13 53% loss 4.123 ppl 61.8 3,854 words/s lr {now.learning_rate:g} "
-        "left 3m, run 10h"
-    )
+@pytest.mark.parametrize("facts", [USUAL, LONGEST], ids=["usual", "longest"])
+@pytest.mark.parametrize("columns", range(1, 120))
+def test_a_text_of_any_width_has_the_first_facts_whole(facts: list[str], columns: int) -> None:
+    text = re.sub(" ?{bar}", "", progress_text.fitted(facts, columns)).strip()
+    fitting = [some for n in range(len(facts) + 1) if len(some := " ".join(facts[:n])) <= columns]
+    assert text == fitting[-1]
 
 
-def test_the_longest_numbers_leave_out_words_before_they_leave_out_facts() -> None:
-    assert " ".join(progress_text.fitted(LONGEST, 80)) == (
-        "100/100 99% loss 12.346 ppl 229946 1,234,568 words/s lr 0.0001234 run 9.7h"
-    )
+def test_80_columns_show_all_of_usual_length() -> None:
+    assert progress_text.fitted(USUAL, 80) == " ".join(USUAL)
 
 
 @pytest.mark.parametrize(

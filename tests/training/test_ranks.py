@@ -301,7 +301,7 @@ def test_the_launcher_kills_only_at_a_repeated_signal(
 
 # With a launcher: three processes start for each of these.
 
-DEVICES = (sys.executable, "-m", "ptb_lm.train", "--devices", "2")
+DEVICES = (sys.executable, str(Path(sys.executable).with_name("ptb-lm")), "train", "--devices", "2")
 
 
 def test_who_is_killed_ends_all_and_is_named(folder: Path, tmp_path: Path) -> None:
@@ -310,7 +310,7 @@ def test_who_is_killed_ends_all_and_is_named(folder: Path, tmp_path: Path) -> No
     said = kill_ranks.log(run).read_text()
     assert status == 1, said
     assert killed_after % 1 == 0.5
-    again = f"python -m ptb_lm.train --resume {run} --devices 2\n"
+    again = f"ptb-lm train --resume {run} --devices 2\n"
     assert f"rank 1 of 2 has ended or does not answer; continue with: {again}" in said
     assert "rank 1 of 2 was ended by SIGKILL" in said
     assert "Traceback" not in said
@@ -328,7 +328,7 @@ def test_who_is_silent_is_named_and_the_same_signal_twice_ends_all(
     (text / "train.txt").write_text(100 * train_text)  # so that the stop is in the first epoch's steps
     monkeypatch.setenv(timeouts.STEP, "3")
     process = kill_ranks.start(text, run, *DEVICES, "--log-interval", "0.1")
-    wait_until_said("epoch  1/", run, process)
+    wait_until_said("epoch 1/", run, process)
     ranks = kill_ranks.ranks(process.pid)
     os.kill(ranks[1], signal.SIGSTOP)
     wait_until_said("rank 1 of 2 did not answer for", run, process)
@@ -341,7 +341,7 @@ def test_who_is_silent_is_named_and_the_same_signal_twice_ends_all(
     assert process.wait() in (128 + signal.SIGINT, 1)
     assert not any(Path(f"/proc/{pid}").exists() for pid in ranks.values())
     said = kill_ranks.log(run).read_text()
-    assert re.search(r"for \d+ seconds; continue with: python -m ptb_lm.train --resume", said)
+    assert re.search(r"for \d+ seconds; continue with: ptb-lm train --resume", said)
     assert "Traceback" not in said
     assert_goes_on(run, monkeypatch)
 

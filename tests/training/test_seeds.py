@@ -123,7 +123,8 @@ def test_a_stop_saves_the_one_at_work_and_the_same_command_goes_on(
 def test_a_signal_stops_those_side_by_side_and_they_go_on(data: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     flags = ["--seeds", "1", "2", "--jobs", "2"]
-    command = [*COMMAND, *runs.arguments(data, folder, *flags, "--epochs", "100000")]
+    typed = [sys.executable, str(Path(sys.executable).with_name("ptb-lm")), "train"]
+    command = [*typed, *runs.arguments(data, folder, *flags, "--epochs", "100000")]
     long = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     states = [folder / f"seed-{seed}" / "metrics.jsonl" for seed in (1, 2)]
     while not all(state.exists() and state.stat().st_size for state in states):
@@ -132,9 +133,9 @@ def test_a_signal_stops_those_side_by_side_and_they_go_on(data: Path, tmp_path: 
     os.kill(long.pid, signal.SIGTERM)
     out, err = long.communicate()
     assert long.returncode == 128 + signal.SIGTERM
-    assert "all seeds continue with: python -m ptb_lm.train --" in err
+    assert "all seeds continue with: ptb-lm train --" in err
     for seed in (1, 2):
-        assert f"seed {seed}: SIGTERM: saved; continue with: " in out
+        assert f"seed {seed}: SIGTERM: saved; continue with: ptb-lm train --" in out
     epochs = 1 + max(len(runs.metrics(folder / f"seed-{seed}")) for seed in (1, 2))
     assert train.main(runs.arguments(data, folder, "--seeds", "1", "2", "--epochs", str(epochs))) == 0
     for seed in (1, 2):
@@ -462,7 +463,7 @@ def test_the_others_are_reported_when_one_was_killed(
     assert "seed 2 failed and is not included below\n" in out
     assert "test perplexity of 1 seed: " in out
     called = shlex.split(again.removeprefix("all seeds continue with: "))
-    assert train.main(called[2:]) == 0
+    assert train.main(called[3:]) == 0
     assert "test perplexity of 2 seeds: " in capsys.readouterr().out
 
 

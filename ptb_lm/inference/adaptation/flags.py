@@ -50,8 +50,8 @@ class Request:
 def add(parser: argparse.ArgumentParser) -> None:
     """Add the flags, all None or False by default."""
     group = parser.add_argument_group(
-        "adaptation to the text (computed by torch in float32; do not compare its perplexity with an "
-        "ordinary one)"
+        "adaptation to the text",
+        "Computed by torch in float32. Do not compare its perplexity with an ordinary one.",
     )
     group.add_argument(
         "--dynamic",

@@ -1,0 +1,40 @@
+"""How this program was started, which is how its messages name its commands, and where it lies."""
+
+import keyword
+import os
+import sys
+from pathlib import Path
+
+# The variable that says how train was typed: scripts/train sets it, and train for the processes it starts.
+TYPED = "PTB_LM_TYPED"
+
+
+def command_name(name: str) -> str:
+    """Return what to type for a command of ours, in the form in which this process was started.
+
+    Args:
+        name: The command, such as "train".
+
+    Returns:
+        `ptb-lm train`, `python -m ptb_lm train` or `python -m ptb_lm.train`; the last one also in a program
+        that imports this package.
+    """
+    if name == "train" and (typed := os.environ.get(TYPED)):
+        return typed
+    started = Path("".join(sys.argv[:1])).parts[-2:]
+    if started[-1:] == ("ptb-lm",):
+        return f"ptb-lm {name}"
+    if started == ("ptb_lm", "__main__.py"):
+        return f"python -m ptb_lm {name}"
+    return f"python -m ptb_lm.{module_name(name)}"
+
+
+def module_name(name: str) -> str:
+    """Return the module of a command; no module can be called by a keyword of Python."""
+    return f"{name}_run" if keyword.iskeyword(name) else name
+
+
+def checkout() -> Path | None:
+    """Return the root of the checkout that this program runs in; None if it is installed elsewhere."""
+    root = Path(__file__).resolve().parent.parent
+    return root if (root / "setup.py").is_file() else None
