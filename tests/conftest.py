@@ -62,6 +62,11 @@ def short_config(tiny_config: Config) -> Config:
     return tiny_config.replace(num_steps=3, batch_size=4)
 
 
+def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
+    """Name bytes by their argument: compressed content has the time in it, and each worker collects anew."""
+    return argname if isinstance(val, bytes) else None
+
+
 def pytest_configure() -> None:
     """Let signals be heard: background jobs ignore SIGINT, nohup ignores SIGHUP, and so would children."""
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
