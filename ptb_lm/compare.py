@@ -39,7 +39,6 @@ def _parser() -> cli.Parser:
         metavar="FILE",
         help="also draw the curves into FILE, which ends in .svg or .png",
     )
-    parser.add_argument("--overwrite", action="store_true", help="replace the FILE of --picture")
     return parser
 
 
@@ -47,8 +46,6 @@ def _compare(arguments: argparse.Namespace) -> int:
     picture: Path | None = arguments.picture
     if picture is not None and picture.suffix not in PICTURES:
         raise UserError(f"--picture {picture} must end in {' or '.join(PICTURES)}")
-    if picture is not None and picture.exists() and not arguments.overwrite:
-        raise UserError(f"{picture} exists already; --overwrite replaces it")
     # These imports take long, so they wait until the flags are known to be right.
     from ptb_lm import files
     from ptb_lm.comparison import curves, page, run_groups, tables
