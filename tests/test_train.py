@@ -86,7 +86,11 @@ def test_an_unknown_name_is_refused_with_the_known_ones(flag: str, refused: Call
         ("--batch-size", "-3", "argument --batch-size: must be at least 1, not -3 (see --help)"),
         ("--num-steps", "0", "argument --num-steps: must be at least 1, not 0 (see --help)"),
         ("--hidden-size", "0", "argument --hidden-size: must be at least 1, not 0 (see --help)"),
-        ("--num-layers", "-1", "argument --num-layers: must be at least 1, not -1 (see --help)"),
+        (
+            "--num-layers",
+            "-1",
+            "argument --num-layers: must be at least 1 and at most 1000, not -1 (see --help)",
+        ),
         ("--decay-after", "-1", "argument --decay-after: must be at least 0, not -1 (see --help)"),
         (
             "--keep-prob",

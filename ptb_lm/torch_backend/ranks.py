@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch._C._distributed_c10d import TCPStore
 from torch.distributed.distributed_c10d import PrefixStore
 
 from ptb_lm import signals
@@ -63,7 +64,7 @@ def join(*, device: str, reduce_precision: str) -> "TorchRanks":
         ) from None
 
 
-def _store(rank: int, wait: timedelta) -> dist.TCPStore:
+def _store(rank: int, wait: timedelta) -> TCPStore:
     """Return the store where the ranks find each other, which the first rank or its launcher keeps.
 
     torch's own rendezvous waits within a call that lets no thread of Python run, so no signal is heard.
@@ -82,7 +83,7 @@ def _store(rank: int, wait: timedelta) -> dist.TCPStore:
             raise RuntimeError(f"nobody answers at {address}:{port}")
         time.sleep(0.1)
     host = "127.0.0.1" if keeps else address
-    return dist.TCPStore(host, port, None, keeps, wait, wait_for_workers=False)
+    return TCPStore(host, port, None, keeps, wait, wait_for_workers=False)
 
 
 def check_gpus(processes: int) -> None:

@@ -110,7 +110,7 @@ def test_each_flag_in_a_sentence_is_known(page: Path, monkeypatch: pytest.Monkey
         name, arguments = parts
 
         def check(parser: cli.Parser, *_: object, arguments: list[str] = arguments, code: str = code) -> None:
-            assert flags.unknown_flag(parser, arguments) == "", code
+            assert flags.unknown_flags(parser, arguments) == [], code
             raise runs.ParsedError
 
         with monkeypatch.context() as patch:
