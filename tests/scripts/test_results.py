@@ -175,5 +175,10 @@ def test_a_part_of_a_page_is_replaced_and_no_other(tmp_path: Path) -> None:
     markdown.write_part(page, "two", "| new |")
     assert page.read_text().splitlines()[4:] == ["<!-- two: x -->", "", "| new |", "<!-- end of two -->"]
     assert "\n1\n" in page.read_text()
-    with pytest.raises(UserError):
+    with pytest.raises(UserError, match="three"):
         markdown.write_part(page, "three", "")
+    whole = page.read_text()
+    for mark in ("<!-- end of two -->\n", "<!-- two: x -->\n"):
+        page.write_text(whole.replace(mark, ""))
+        with pytest.raises(UserError, match="two"):
+            markdown.write_part(page, "two", "")
