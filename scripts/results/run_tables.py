@@ -133,7 +133,7 @@ def short_commit(runs: pd.DataFrame) -> str:
 
 _ROWS: dict[str, Cell] = {
     f"`{cli.TRAIN}` …": lambda runs: f"`{runs['flags'].iloc[0]}`",
-    "seeds": lambda runs: ", ".join(map(str, runs["seed"])),
+    "seeds": lambda runs: _distinct(runs, "seed", ", "),
     "epochs (best):": _epochs,
     "train:": _mean("train"),
     "valid:": _mean("valid"),
