@@ -48,15 +48,13 @@ def run(
     directory = RunDirectory(folder)
     if not directory.metrics.is_file() or not directory.metrics.stat().st_size:
         return False
-    found, table = runs.read(folder), store.read(results, store.RUNS)
+    found, before = runs.read(folder), store.rows(results, store.RUNS, name)
     row = {"id": name, "result": result, **_row(found), "record": record}
-    before = table[table["id"] == name].to_dict("records") if len(table) else []
     if before and not found.result and before[0]["test"] > 0:
         return False
     epochs, curves = [{"id": name, **epoch} for epoch in found.epochs], store.curves(found.config.config)
     if before:
-        curve = store.read(results, curves)
-        valid = [*curve.loc[curve["id"] == name, "valid_perplexity"]] if len(curve) else []
+        valid = [epoch["valid_perplexity"] for epoch in store.rows(results, curves, name)]
         if not replace and (not valid or valid != [row["valid_perplexity"] for row in epochs[: len(valid)]]):
             raise UserError(f"{name} is another run in {results / store.RUNS}; choose another --id")
         row["result"] = result or before[0]["result"]
