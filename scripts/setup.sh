@@ -1,6 +1,6 @@
 # Sourced by the other scripts: makes .venv with the package and its extras, once, and again when what the
 # package needs has changed; of the versions that the tests have run on (constraints.txt). Usage:
-# . scripts/setup.sh [EXTRAS], e.g. "dev" or "dev,tensorflow".
+# . scripts/setup.sh; setup EXTRAS, e.g. "dev" or "dev,tensorflow". An environment with more extras will do.
 
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -42,7 +42,16 @@ setup() {
 # The next two are parts of setup, and read its variables.
 
 is_set_up() {
-    [[ -x .venv/bin/python && "$(cat "$stamp" 2>/dev/null)" == "$wanted" ]]
+    local found extra
+    [[ -x .venv/bin/python ]] || return 1
+    for found in .venv/installed*; do
+        [[ "$(cat "$found" 2>/dev/null)" == "$wanted" ]] || continue
+        for extra in ${extras//,/ }; do
+            [[ ",${found#.venv/installed-}," == *",$extra,"* ]] || continue 2
+        done
+        return
+    done
+    return 1
 }
 
 install() {

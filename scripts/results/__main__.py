@@ -1,4 +1,4 @@
-"""The commands of this repository's results: python -m results tables | reproduce | keep | check."""
+"""The commands of this repository's results: scripts/tables, scripts/reproduce and scripts/keep."""
 
 import argparse
 import sys
@@ -11,7 +11,7 @@ from ptb_lm.errors import UserError
 from results import plan
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-NAMES = {"tables": "scripts/tables", "reproduce": "scripts/reproduce"}  # as a person calls them
+NAMES = {name: f"scripts/{name}" for name in ("tables", "reproduce", "keep")}  # as a person calls them
 WIDTH = 20
 PROMISES = """\
 If a result fails, the next ones are still made, and a list of the failed ones is printed at the end. Runs
@@ -62,22 +62,17 @@ def _parser() -> cli.Parser:
     reproduce.add_argument("--check", action="store_true", help="check the names and do nothing else")
     reproduce.set_defaults(function=_reproduce)
 
-    text = "Keep a run in results/, as far as it has come."
-    keep = commands.add_parser("keep", description=text, help=text)
+    text = "Keep a run in results/, as far as it has come, and write the pages."
+    keep = commands.add_parser("keep", prog=NAMES["keep"], description=text, help=text)
     keep.add_argument("run", type=Path, metavar="RUN", help="a run's folder")
     keep.add_argument("--id", help="what it is called there (default: as its folder)")
     keep.add_argument(
         "--record", default="", metavar="WHAT", help="it is a record; what changed since the last one"
     )
+    text = "compute its test perplexity again by these models, in float32, and keep that too"
+    default = "default: torch/cudnn tensorflow/block_fused"
+    keep.add_argument("--check", nargs="*", metavar="FRAMEWORK/MODEL", help=f"{text} ({default})")
     keep.set_defaults(function=_keep)
-
-    text = "Compute the test perplexity of a kept run again, with other models and the other framework."
-    check = commands.add_parser("check", description=text, help=text)
-    check.add_argument("run", type=Path, metavar="RUN", help="a run's folder, with its weights")
-    check.add_argument("id", help="what the run is called in results/runs.csv")
-    default = "models that compute it, in float32 (default: torch/cudnn tensorflow/block_fused)"
-    check.add_argument("--by", nargs="+", metavar="FRAMEWORK/MODEL", help=default)
-    check.set_defaults(function=_check)
     return parser
 
 
@@ -101,8 +96,7 @@ def _tables(arguments: argparse.Namespace) -> int:
         found = pages.differences(ROOT)
         sys.stdout.write(found)
         return cli.EXIT_FAILED if found else 0
-    for page in pages.write(ROOT):
-        print(f"wrote {page.relative_to(ROOT)}")
+    pages.write(ROOT)
     return 0
 
 
@@ -130,22 +124,19 @@ def _reproduce(arguments: argparse.Namespace) -> int:
 
 
 def _keep(arguments: argparse.Namespace) -> int:
-    from results import keep, records
+    from results import checks, keep, pages, records
 
-    name = arguments.id or arguments.run.resolve().name
-    if not keep.run(ROOT / "results", arguments.run, name):
-        raise UserError(f"{arguments.run} has no finished epoch, or {name} is a finished run already")
+    results, run = ROOT / "results", arguments.run
+    name = arguments.id or run.resolve().name
     if arguments.record:
-        records.add(ROOT / "results", arguments.run, name, arguments.record)
-    print(name)
-    return 0
-
-
-def _check(arguments: argparse.Namespace) -> int:
-    from results import checks
-
-    for each in checks.check(ROOT / "results", arguments.run, arguments.id, arguments.by or checks.BY):
-        print(f"{each['test_perplexity']:.6f} by {each['by']} in {each['precision']}: {each['engine']}")
+        records.add(results, run, name, arguments.record)
+    elif not keep.run(results, run, name):
+        raise UserError(f"{run} has no finished epoch, or {name} is a finished run already")
+    print(f"kept {name}")
+    if arguments.check is not None:
+        for each in checks.check(results, run, name, arguments.check or checks.BY):
+            print(f"{each['test_perplexity']:.6f} by {each['by']} in {each['precision']}: {each['engine']}")
+    pages.write(ROOT)
     return 0
 
 

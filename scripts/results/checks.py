@@ -37,8 +37,7 @@ def check(results: Path, run: Path, name: str, by: Sequence[str] = BY) -> list[d
     config, result = directory.read_config(), directory.read_result()
     if result is None:
         raise UserError(f"the run in {run} has not ended: it has no test perplexity to check")
-    kept = store.read(results, store.RUNS)
-    if not ((kept["id"] == name) & (kept["test"] == result["test_perplexity"])).any():
+    if result["test_perplexity"] not in [row["test"] for row in store.rows(results, store.RUNS, name)]:
         raise UserError(f"{name} is not the run in {run}: keep it first")
     vocabulary = directory.read_vocabulary()
     weights = directory.read_weights(config, vocabulary)

@@ -15,13 +15,6 @@ from ptb_lm.inference.adaptation.settings import Cache, Dynamic
 from ptb_lm.training.run_directory import RunDirectory
 from results import flags, store
 
-MILLISECONDS = {"us": 1e-3, "ms": 1.0, "s": 1e3}
-# "aten::mm  21.30%  511.481ms ...": a name, its share, its own time, share and time in all, a call's, calls.
-OPERATION = re.compile(
-    r"^ *(\S.*?) +[\d.]+% +([\d.]+)(us|ms|s) +[\d.]+% +([\d.]+)(us|ms|s) +[\d.]+(?:us|ms|s) +(\d+) *$", re.M
-)
-TOTAL = re.compile(r"^Self CPU time total: ([\d.]+)(us|ms|s)$", re.M)
-MACHINE = re.compile(r"^Measured on (.*), commit (\S+)", re.M)
 EPOCH = re.compile(r"^epoch (\d+): (.*)$", re.M)
 SCORES = re.compile(r"test accuracy ([\d.]+), AUC ([\d.]+) \(weights of epoch (\d+)\)")
 
@@ -48,15 +41,13 @@ def run(
     directory = RunDirectory(folder)
     if not directory.metrics.is_file() or not directory.metrics.stat().st_size:
         return False
-    found, table = runs.read(folder), store.read(results, store.RUNS)
+    found, before = runs.read(folder), store.rows(results, store.RUNS, name)
     row = {"id": name, "result": result, **_row(found), "record": record}
-    before = table[table["id"] == name].to_dict("records") if len(table) else []
     if before and not found.result and before[0]["test"] > 0:
         return False
     epochs, curves = [{"id": name, **epoch} for epoch in found.epochs], store.curves(found.config.config)
     if before:
-        curve = store.read(results, curves)
-        valid = [*curve.loc[curve["id"] == name, "valid_perplexity"]] if len(curve) else []
+        valid = [epoch["valid_perplexity"] for epoch in store.rows(results, curves, name)]
         if not replace and (not valid or valid != [row["valid_perplexity"] for row in epochs[: len(valid)]]):
             raise UserError(f"{name} is another run in {results / store.RUNS}; choose another --id")
         row["result"] = result or before[0]["result"]
@@ -194,7 +185,8 @@ def study(results: Path, path: Path, kind: str, name: str, *, command: str = "")
 
 def _lines(folder: Path) -> Iterator[dict[str, Any]]:
     facts, *found = map(json.loads, (folder / "rows.jsonl").read_text(encoding="utf-8").splitlines())
-    yield {"command": facts["command"], "machine": facts["processor"], **_provenance(facts)}
+    engine = facts.get("engine")
+    yield {"command": facts["command"], "machine": facts["processor"], "engine": engine, **_provenance(facts)}
     yield from found
 
 
@@ -205,29 +197,6 @@ def _divergence(folder: Path) -> Iterator[dict[str, Any]]:
     yield from (
         {"step": row["step"], "loss": row["loss"], **row["relative_difference"]} for row in found["rows"]
     )
-
-
-def _profile(folder: Path) -> Iterator[dict[str, Any]]:
-    text = (folder / "profile.txt").read_text(encoding="utf-8")
-    command, about, *_ = text.splitlines()
-    version, steps, engine = about.split(", ", 2)
-    machine = MACHINE.search(text)
-    where = {"machine": machine[1], "commit": machine[2]} if machine else {}
-    yield {"command": command, "torch": version.removeprefix("torch "), "engine": engine, **where}
-    for operation, own, unit, whole, unit_of_whole, calls in OPERATION.findall(text):
-        yield {
-            "operation": operation,
-            "self_ms": _milliseconds(own, unit),
-            "total_ms": _milliseconds(whole, unit_of_whole),
-            "calls": int(calls),
-            "steps": int(steps.split()[0]),
-        }
-    total, unit = TOTAL.search(text).groups()  # type: ignore[union-attr] # study says what is wrong
-    yield {"operation": "total", "self_ms": _milliseconds(total, unit), "steps": int(steps.split()[0])}
-
-
-def _milliseconds(value: str, unit: str) -> float:
-    return round(float(value) * MILLISECONDS[unit], 6)
 
 
 def _gate(file: Path) -> Iterator[dict[str, Any]]:
@@ -260,7 +229,7 @@ STUDIES = {
     "scoring": _lines,
     "contention": _lines,
     "divergence": _divergence,
-    "profiles": _profile,
+    "profiles": _lines,
     "gate": _gate,
     "templates": _template,
     "using": _printed,

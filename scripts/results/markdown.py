@@ -43,8 +43,20 @@ def interval(ends: tuple[float, float]) -> str:
     return " to ".join(map(formats.end, ends))
 
 
-def filled(text: str, parts: Mapping[str, str]) -> str:
-    """Return a page with parts replaced: what is between `<!-- NAME: … -->` and `<!-- end of NAME -->`."""
+def filled(page: Path, parts: Mapping[str, str]) -> str:
+    """Return a page's text with other parts: each is between `<!-- NAME: … -->` and `<!-- end of NAME -->`.
+
+    Raises:
+        UserError: The page is missing, or a part of it has not its two marks exactly once.
+    """
+    try:
+        text = page.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise UserError(f"{page} is missing") from None
+    marks, found = _NAME.findall(text), [part[1] for part in PART.findall(text)]
+    for name in {*marks} & {*parts}:
+        if (found.count(name), marks.count(name)) != (1, 2):
+            raise UserError(f"{page} must have the part {name} once, between its two marks")
     return PART.sub(
         lambda part: f"{part[1]}\n{parts[part[2]]}\n{part[4]}" if part[2] in parts else part[0], text
     )
@@ -56,11 +68,7 @@ def write_part(page: Path, name: str, content: str) -> None:
     Raises:
         UserError: The page is missing, or has not this part exactly once.
     """
-    try:
-        text = page.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise UserError(f"{page} is missing") from None
-    if [part[1] for part in PART.findall(text)].count(name) != 1 or _NAME.findall(text).count(name) != 2:
-        raise UserError(f"{page} must have exactly one part {name}, with its two marks")
-    if (changed := filled(text, {name: content})) != text:
-        atomic_write(page, changed)
+    changed = filled(page, {name: content})
+    if f"<!-- end of {name} -->" not in changed:
+        raise UserError(f"{page} has no part {name}")
+    atomic_write(page, changed)

@@ -56,30 +56,32 @@ def made(root: Path) -> Iterator[tuple[Path, str]]:
     """Yield each page of a checkout with the text that it should have.
 
     Raises:
-        UserError: A page names a part that nothing makes, or the data cannot be read.
+        UserError: A page and what is made do not name the same parts, or the data cannot be read.
     """
-    content = parts(root / "results")
+    content, shown = parts(root / "results"), set()
     pages = {root / "results" / path.name: path for path in sorted(TEMPLATES.glob("*.md"))}
     for page, source in {**pages, **{root / name: root / name for name in OTHERS}}.items():
-        text = source.read_text(encoding="utf-8")
-        for head, name, _, _ in PART.findall(text):
-            if name not in content and MADE_HERE in head:
-                raise UserError(f"{source}: nothing makes the part {name}")
-        folder = page.parent
-        linked = {name: LINK.sub(partial(_relative, root, folder), part) for name, part in content.items()}
-        yield page, filled(text, linked)
+        linked = {
+            name: LINK.sub(partial(_relative, root, page.parent), part) for name, part in content.items()
+        }
+        yield page, filled(source, linked)
+        shown |= {
+            name for head, name, _, _ in PART.findall(source.read_text(encoding="utf-8")) if MADE_HERE in head
+        }
+    if wrong := shown ^ {*content}:
+        raise UserError(f"on no page, or made by nothing: {', '.join(sorted(wrong))}")
 
 
 def _relative(root: Path, folder: Path, link: re.Match[str]) -> str:
     return f"]({os.path.relpath(root / link[1], folder)})"
 
 
-def write(root: Path) -> list[Path]:
-    """Write all pages; return those that have changed."""
-    changed = [(page, text) for page, text in made(root) if _text(page) != text]
-    for page, text in changed:
-        files.atomic_write(page, text)
-    return [page for page, _ in changed]
+def write(root: Path) -> None:
+    """Write the pages that change, and say which."""
+    for page, text in [*made(root)]:
+        if _text(page) != text:
+            files.atomic_write(page, text)
+            print(f"wrote {page.relative_to(root)}")
 
 
 def differences(root: Path) -> str:

@@ -74,8 +74,8 @@ def add(results: Path, folder: Path, name: str, what: str, *, usual: str = "", r
         UserError: It does not count, or is there with other words.
     """
     check(folder)
-    runs = store.read(results, store.RUNS)
-    kept = [text for text in runs.loc[runs["id"] == name, "record"].dropna() if text]
+    before = store.rows(results, store.RUNS, name)
+    kept = [row["record"] for row in before if isinstance(row["record"], str)]
     if kept and what not in ("", kept[0]):
         raise UserError(f"{name} is already a record as {kept[0]!r}; make a new run for other code")
     keep.run(results, folder, name, result=result, record=what or (kept or [usual])[0])

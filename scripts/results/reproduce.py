@@ -189,6 +189,5 @@ class _Work:
         return named(text, self.device, self.commit)
 
     def _write_pages(self) -> int:
-        for page in pages.write(self.root):
-            print(f"wrote {page.relative_to(self.root)}")
+        pages.write(self.root)
         return 0

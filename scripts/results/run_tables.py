@@ -48,9 +48,8 @@ def read(results: Path) -> pd.DataFrame:
     """
     runs = store.read(results, store.RUNS)
     runs = runs[runs["adapted"].isna()].copy()
-    runs[["recipe", "overrides", "other_flags", "commit", "record"]] = runs[
-        ["recipe", "overrides", "other_flags", "commit", "record"]
-    ].fillna("")
+    texts = ["recipe", "overrides", "other_flags", "commit", "record"]
+    runs[texts] = runs[texts].astype(object).fillna("")  # a column that is empty holds numbers
     values = runs["hyperparameters"].map(lambda text: Config(**json.loads(text)))
     runs["config"] = values
     runs["beside_tutorial"] = [
@@ -133,7 +132,7 @@ def short_commit(runs: pd.DataFrame) -> str:
 
 _ROWS: dict[str, Cell] = {
     f"`{cli.TRAIN}` …": lambda runs: f"`{runs['flags'].iloc[0]}`",
-    "seeds": lambda runs: ", ".join(map(str, runs["seed"])),
+    "seeds": lambda runs: _distinct(runs, "seed", ", "),
     "epochs (best):": _epochs,
     "train:": _mean("train"),
     "valid:": _mean("valid"),

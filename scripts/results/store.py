@@ -7,7 +7,7 @@ studies/NAME.csv        the other measurements; studies/studies.csv says when an
 """
 
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +46,12 @@ def read(results: Path, name: str) -> pd.DataFrame:
         if frame[name].isna().any() and frame[name].notna().any() and (frame[name].dropna() % 1 == 0).all()
     ]
     return frame.astype(dict.fromkeys(whole, "Int64"))
+
+
+def rows(results: Path, name: str, key: str) -> list[dict[Hashable, Any]]:
+    """Return the rows of a table that have an id."""
+    table = read(results, name)
+    return table[table["id"] == key].to_dict("records") if len(table) else []
 
 
 def to_csv(frame: pd.DataFrame) -> str:

@@ -74,12 +74,9 @@ def test_a_run_is_kept_with_its_curve_and_replaced_only_by_one_that_has_ended(tm
     assert [*store.read(results, store.curves("small"))["id"]] == ["mine", "other"]
 
 
-PROFILE = """python -m ptb_lm.bench.studies profile torch/cudnn --out X
-torch 2.13.0+cpu, 5 steps, torch.nn.LSTM on cpu (oneDNN); products by oneDNN
-Measured on AMD EPYC, 2 cores, cpu (x86_64, AVX512), commit 71133183
-            aten::mm        44.76%     665.181ms        44.76%     665.204ms      44.347ms            15
-         aten::copy_         0.06%     898.619us         0.06%     898.619us      12.837us            70
-Self CPU time total: 1.486s
+ROWS = """{"command": "python x", "processor": "AMD EPYC", "commit": "71133183"}
+{"operation": "aten::mm", "self_ms": 665.181, "steps": 5}
+{"operation": "total", "self_ms": 1486.0, "steps": 5}
 """
 TEMPLATE = """computed by torch basic on cpu (eager)
 epoch 1: train/loss 0.6936, valid/loss 0.6891, valid/accuracy 0.5525, valid/auc 0.5659
@@ -98,7 +95,7 @@ GATE = """`python -m ptb_lm.bench check quick`; seed 1. Nothing was timed.
 @pytest.mark.parametrize(
     ("kind", "file", "text", "found"),
     [
-        ("profiles", "profile.txt", PROFILE, {"self_ms": [665.181, 0.898619, 1486.0], "steps": [5, 5, 5]}),
+        ("profiles", "rows.jsonl", ROWS, {"self_ms": [665.181, 1486.0], "steps": [5, 5]}),
         (
             "templates",
             "",
@@ -175,5 +172,10 @@ def test_a_part_of_a_page_is_replaced_and_no_other(tmp_path: Path) -> None:
     markdown.write_part(page, "two", "| new |")
     assert page.read_text().splitlines()[4:] == ["<!-- two: x -->", "", "| new |", "<!-- end of two -->"]
     assert "\n1\n" in page.read_text()
-    with pytest.raises(UserError):
+    with pytest.raises(UserError, match="three"):
         markdown.write_part(page, "three", "")
+    whole = page.read_text()
+    for mark in ("<!-- end of two -->\n", "<!-- two: x -->\n"):
+        page.write_text(whole.replace(mark, ""))
+        with pytest.raises(UserError, match="two"):
+            markdown.write_part(page, "two", "")

@@ -36,3 +36,13 @@ def test_scripts_that_are_started_together_install_once(tmp_path: Path) -> None:
     assert [process.returncode for process in together] == [0, 0]
     assert len(stamps) == 1
     assert (tmp_path / "calls").read_text() == "venv\npip\n"
+    for extras, calls in (
+        ("dev,text", 3),
+        ("text", 3),
+        ("tex", 4),
+        ("dev,jax", 5),
+    ):  # what is there is enough
+        subprocess.run(
+            [*command[:2], f". scripts/setup.sh; setup {extras}"], cwd=tmp_path, env=environment, check=True
+        )
+        assert (tmp_path / "calls").read_text().count("\n") == calls

@@ -58,7 +58,7 @@ def _profile_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     _add_precision(parser)
     parser.add_argument("--steps", type=cli.whole(1), default=5, help="steps to profile (default: 5)")
-    _add_out(parser, "profile.txt")
+    _add_out(parser, "profile.txt and OUT/rows.jsonl")
     parser.add_argument("--trace", action="store_true", help="write OUT/trace.json too, for Perfetto")
 
 

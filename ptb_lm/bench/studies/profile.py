@@ -3,14 +3,17 @@
     python -m ptb_lm.bench.studies profile torch/cudnn --config medium --out DIR
 
 A variant is named as in the benchmark: torch/MODEL[/EXECUTION], or plain-torch/cudnn. Prints the operations
-by their own time (on a GPU, its kernels); --out keeps them in profile.txt, and with --trace in trace.json
-for Perfetto.
+by their own time (on a GPU, its kernels); --out keeps that in profile.txt, the times of all in rows.jsonl,
+and with --trace in trace.json for Perfetto.
 """
 
 import argparse
+import json
+from typing import Any
 
 import torch
 from torch import profiler
+from torch.autograd import DeviceType
 
 from ptb_lm import host
 from ptb_lm.bench.language_workloads import PTB_VOCABULARY
@@ -54,7 +57,8 @@ def profile(arguments: argparse.Namespace) -> int:
             state, _ = model.train_step(x_BT, y_BT, state, learning_rate=0.1)
         model.read([])
     order = "self_device_time_total" if on_gpu else "self_cpu_time_total"
-    table = profiled.key_averages().table(sort_by=order, row_limit=25, max_name_column_width=60)
+    averages = profiled.key_averages()
+    table = averages.table(sort_by=order, row_limit=25, max_name_column_width=60)
     facts = {**host.environment(), **model.environment()}
     text = (
         f"{arguments.command}\ntorch {torch.__version__}, {arguments.steps} steps, {model.engine}\n"
@@ -66,6 +70,25 @@ def profile(arguments: argparse.Namespace) -> int:
     if arguments.out:
         arguments.out.mkdir(parents=True, exist_ok=True)
         atomic_write(arguments.out / "profile.txt", text)
+        about = {"command": arguments.command, **facts, "engine": model.engine}
+        rows = [{**row, "steps": arguments.steps} for row in _rows(averages, "device" if on_gpu else "cpu")]
+        atomic_write(arguments.out / "rows.jsonl", "".join(json.dumps(row) + "\n" for row in (about, *rows)))
         if arguments.trace:
             profiled.export_chrome_trace(str(arguments.out / "trace.json"))
     return 0
+
+
+def _rows(averages: Any, device: str) -> list[dict[str, Any]]:
+    """Return the milliseconds of each operation, or kernel of a GPU, and of all of them."""
+    kind = DeviceType.CPU if device == "cpu" else DeviceType.CUDA
+    rows = [
+        {
+            "operation": each.key,
+            "self_ms": getattr(each, f"self_{device}_time_total") / 1e3,
+            "total_ms": getattr(each, f"{device}_time_total") / 1e3,
+            "calls": each.count,
+        }
+        for each in averages
+        if each.device_type == kind and not (device == "device" and each.is_user_annotation)
+    ]
+    return [*rows, {"operation": "total", "self_ms": sum(row["self_ms"] for row in rows)}]

@@ -1,8 +1,10 @@
 """The studies of a step: what they measure is the model that the package trains."""
 
 import json
+import math
 import os
 import platform
+import re
 from pathlib import Path
 
 import pytest
@@ -31,7 +33,15 @@ def test_a_profile_names_the_operations_its_command_and_its_machine(
     assert "aten::mm" in kept or "ptb_lm::multiply" in kept
     if cpu.chosen().kernels == "native":
         assert "ptb_lm::cross_entropy" in kept
-    assert [path.name for path in out.iterdir()] == ["profile.txt"]
+    about, *rows = map(json.loads, (out / "rows.jsonl").read_text().splitlines())
+    assert (about["processor"], about["commit"]) == (facts["processor"], facts["commit"])
+    assert math.isclose(sum(row["self_ms"] for row in rows[:-1]), rows[-1]["self_ms"])
+    if not torch.cuda.is_available():
+        total, unit = re.findall(r"^Self CPU time total: ([\d.]+)(us|ms|s)$", kept, re.M)[0]
+        assert math.isclose(
+            rows[-1]["self_ms"], float(total) * {"us": 1e-3, "ms": 1, "s": 1e3}[unit], rel_tol=1e-3
+        )
+    assert sorted(path.name for path in out.iterdir()) == ["profile.txt", "rows.jsonl"]
 
 
 def test_contention_times_steps(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,155 @@
+"""scripts/keep: a trained run in the tables, its second checks, and which runs are records."""
+
+import math
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import runs
+from support import ROOT
+
+from ptb_lm.comparison import runs as trained
+from ptb_lm.errors import UserError
+from ptb_lm.model import reference
+from ptb_lm.training import run_data
+from ptb_lm.training.run_directory import RunDirectory
+from results import __main__ as command
+from results import checks, keep, records, run_tables, store
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("keep")
+    return runs.train_run(runs.write_corpus(folder / "data"), folder / "mine", "--average-epochs", "1")
+
+
+@pytest.fixture
+def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """What the command writes to: a copy of the data and the pages."""
+    copy = tmp_path / "checkout"
+    for folder in ("results", "docs"):
+        shutil.copytree(ROOT / folder, copy / folder)
+    shutil.copy(ROOT / "README.md", copy)
+    monkeypatch.setattr(command, "ROOT", copy)
+    return copy
+
+
+def by_the_reference(run: Path) -> float:
+    """The test perplexity that NumPy computes of a run's weights, the split being one row."""
+    directory = RunDirectory(run)
+    config, vocabulary = directory.read_config(), directory.read_vocabulary()
+    weights = directory.read_weights(config, vocabulary)
+    ids_1L = run_data.load_with_its_words(config, vocabulary).splits["test"][None]
+    state = reference.zero_state(weights, 1)
+    nll, _, _ = reference.loss_and_gradients(weights, ids_1L[:, :-1], ids_1L[:, 1:], state)
+    return math.exp(nll / (ids_1L.size - 1))
+
+
+def test_a_run_is_kept_checked_and_shown(
+    run: Path, checkout: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command.main(["keep", str(run), "--check"]) == 0
+    assert "wrote results/tables.md" in capsys.readouterr().out
+    found = store.read(checkout / "results", store.CHECKS).query("id == 'mine'")
+    assert [*found["by"]][1:] == [*checks.BY]
+    assert [*found["test_perplexity"]] == pytest.approx([by_the_reference(run)] * 3, rel=1e-5)
+    page = (checkout / "results" / "tables.md").read_text()
+    assert all(f"| {value:.6f} |" in page for value in found["test_perplexity"])
+
+    before = runs.files(checkout)
+    assert command.main(["keep", str(run), "--check", "torch/cudnn", "--id", "again"]) == 0
+    assert command.main(["keep", str(run), "--record", "nothing"]) == 2
+    assert "not Penn Treebank" in capsys.readouterr().err
+    checked = store.read(checkout / "results", store.CHECKS)
+    assert [*checked.query("id == 'again'")["by"]] == ["torch/cudnn", "torch/cudnn"]
+    assert before["results/records.md"] == runs.files(checkout)["results/records.md"]
+
+
+@pytest.mark.parametrize("file", ["result.json", "weights.safetensors", "config.json"])
+def test_a_run_that_cannot_be_checked_is_refused(file: str, run: Path, tmp_path: Path) -> None:
+    results, copy = tmp_path / "results", tmp_path / "mine"
+    shutil.copytree(run, copy)
+    assert keep.run(results, copy, "mine")
+    with pytest.raises(UserError, match="other"):
+        checks.check(results, copy, "other")
+    (copy / file).unlink()
+    with pytest.raises(UserError):
+        checks.check(results, copy, "mine")
+    assert not (results / store.CHECKS).exists()
+
+
+def as_a_record(result: dict[str, Any]) -> None:
+    """Let a run's result be what the list of a CPU asks for."""
+    result["test_perplexity"] = 78.3
+    result["environment"].update(commit="c" * 40, cores=2)
+
+
+CHANGES: dict[str, Callable[[dict[str, Any]], object]] = {
+    "": lambda result: None,
+    "perplexity": lambda result: result.update(test_perplexity=78.301),
+    "processes": lambda result: result["environment"].update(processes=2),
+    "resumed": lambda result: result.update(earlier_environments=[result["environment"]]),
+    "uncommitted": lambda result: result["environment"].update(commit="1 with uncommitted changes"),
+    "unknown": lambda result: result["environment"].update(commit=None),
+    "cores": lambda result: result["environment"].update(cores=3),
+}
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_a_record_keeps_the_rules_of_its_list(
+    what: str, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy, results = tmp_path / "mine", tmp_path / "results"
+    shutil.copytree(run, copy)
+    config = RunDirectory(copy).read_config()
+    assert config.source is not None
+    monkeypatch.setattr(trained, "PENN_TREEBANK", config.source.sha256)
+    sizes = config.hyperparameters
+    monkeypatch.setattr(records, "UNITS", (sizes.num_layers, sizes.hidden_size))
+    runs.change(copy / "result.json", as_a_record)
+    runs.change(copy / "result.json", CHANGES[what])
+    if what:
+        with pytest.raises(UserError, match=what):
+            records.add(results, copy, "mine", "faster")
+        assert not results.exists()
+        return
+    records.add(results, copy, "mine", "faster")
+    row, shown = runs.result(copy), run_tables.read(results)
+    (line,) = records.table(shown, "records of two CPU cores").splitlines()[2:]
+    cells = line.strip("| ").split(" | ")
+    assert cells[0] == row["environment"]["started"][:10]
+    assert cells[1:3] == ["ccccccc", "faster"]
+    assert cells[-4:] == ["2", "78.30", f"{row['command_seconds']:.1f}", "`mine`"]
+    assert len(records.table(shown, "records").splitlines()) == 2
+    with pytest.raises(UserError, match="faster"):
+        records.add(results, copy, "mine", "slower")
+
+
+def test_seeds_share_a_row_with_their_mean_and_their_ends(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = RunDirectory(run).read_config()
+    assert config.source is not None
+    monkeypatch.setattr(trained, "PENN_TREEBANK", config.source.sha256)
+    results, tests = tmp_path / "results", []
+    for seed in (2, 3):
+        flags = ["--average-epochs", "1", "--seed", str(seed)]
+        other = runs.train_run(run.parent / "data", tmp_path / f"seed-{seed}", *flags)
+        assert keep.run(results, other, other.name)
+        tests.append(runs.result(other)["test_perplexity"])
+    going_on = tmp_path / "going-on"
+    shutil.copytree(other, going_on)
+    (going_on / "result.json").unlink()
+    assert keep.run(results, going_on, going_on.name)
+    rows = run_tables.all_of_them(run_tables.read(results)).splitlines()
+    mean = f"**{np.mean(tests):.2f}** ({min(tests):.2f} to {max(tests):.2f})"
+    (row,) = (row for row in rows if "`seed-2`, `seed-3`" in row)
+    assert ("| 2, 3 | 2 (best " in row, f"| {mean} |" in row) == (True, True)
+    (row,) = (row for row in rows if "`going-on`" in row)
+    assert f"{np.mean(tests):.2f}" not in row
+    assert row.count("|  |") >= 1
