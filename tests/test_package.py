@@ -85,7 +85,7 @@ def installed(wheel: Path) -> Path:
 
 def test_the_sdist_has_docs_examples_tests_and_scripts(sdist: Path) -> None:
     named = subprocess.run(
-        ["git", "ls-files", "ptb_lm", "docs", "examples", "scripts", "tests"],
+        ["git", "ls-files", "ptb_lm", "benchmarks", "docs", "examples", "scripts", "tests"],
         cwd=ROOT,
         capture_output=True,
         text=True,

@@ -9,11 +9,11 @@ import pytest
 import runs
 from support import ROOT
 
+from benchmarks.studies import __main__ as studies
 from ptb_lm import __main__ as commands
 from ptb_lm import files
 from ptb_lm.bench import __main__ as bench
 from ptb_lm.bench import row_archive, rows
-from ptb_lm.bench.studies import __main__ as studies
 from ptb_lm.errors import UserError
 from results import keep, markdown, plan, store
 
@@ -23,16 +23,18 @@ COMMANDS = {
     for device in ("cpu", "cuda")
     for name in plan.read()
     for step in plan.steps_of(name, device)
-    if " ptb_lm." in f" {step.run.partition(' -m ')[2]}"
+    if step.run.partition(" -m ")[2].startswith(("ptb_lm.", "benchmarks."))
 }
 
 
 @pytest.mark.parametrize("command", sorted(COMMANDS))
 def test_each_command_of_the_plan_parses(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not {"OUT", "ID", "RUN", "{"} & {*shlex.split(command)}
-    module, *arguments = shlex.split(command.partition(" > ")[0].partition("-m ptb_lm.")[2])
-    given = arguments if module == "bench.studies" else [module, *arguments]
-    runs.check_parses(studies if module == "bench.studies" else commands, given, monkeypatch)
+    module, *arguments = shlex.split(command.partition(" > ")[0].partition("-m ")[2])
+    if module == "benchmarks.studies":
+        runs.check_parses(studies, arguments, monkeypatch)
+    else:
+        runs.check_parses(commands, [module.removeprefix("ptb_lm."), *arguments], monkeypatch)
 
 
 def test_what_the_plan_names_is_there() -> None:
@@ -74,7 +76,7 @@ def test_a_run_is_kept_with_its_curve_and_replaced_only_by_one_that_has_ended(tm
     assert [*store.read(results, store.curves("small"))["id"]] == ["mine", "other"]
 
 
-PROFILE = """python -m ptb_lm.bench.studies profile torch/cudnn --out X
+PROFILE = """python -m benchmarks.studies profile torch/cudnn --out X
 torch 2.13.0+cpu, 5 steps, torch.nn.LSTM on cpu (oneDNN); products by oneDNN
 Measured on AMD EPYC, 2 cores, cpu (x86_64, AVX512), commit 71133183
             aten::mm        44.76%     665.181ms        44.76%     665.204ms      44.347ms            15

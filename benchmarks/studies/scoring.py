@@ -1,6 +1,6 @@
 """How much faster sentences are scored side by side than one after the other, and how much they could be.
 
-    python -m ptb_lm.bench.studies scoring --config medium --precision fp32 --out DIR
+    python -m benchmarks.studies scoring --config medium --precision fp32 --out DIR
 
 Sentences are of random words and lengths, weights are random, and both ways take turns in one process. What
 batches could reach is the machine's fastest matrix products, measured beside each round, over the products of

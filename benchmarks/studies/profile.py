@@ -1,6 +1,6 @@
 """Where the time of a torch training step goes, operation by operation.
 
-    python -m ptb_lm.bench.studies profile torch/cudnn --config medium --out DIR
+    python -m benchmarks.studies profile torch/cudnn --config medium --out DIR
 
 A variant is named as in the benchmark: torch/MODEL[/EXECUTION], or plain-torch/cudnn. Prints the operations
 by their own time (on a GPU, its kernels); --out keeps them in profile.txt, and with --trace in trace.json

@@ -1,4 +1,4 @@
-"""What no suite measures: python -m ptb_lm.bench.studies profile, contention, divergence and so on."""
+"""What no suite measures: python -m benchmarks.studies profile, contention, divergence and so on."""
 
 import argparse
 import shlex
@@ -11,7 +11,7 @@ from ptb_lm import cli
 from ptb_lm.model.config import PRESETS, RECIPES
 from ptb_lm.model.frameworks import FRAMEWORKS
 
-PROG = "python -m ptb_lm.bench.studies"
+PROG = "python -m benchmarks.studies"
 
 
 class _Study(NamedTuple):
@@ -127,31 +127,31 @@ def _add_out(parser: argparse.ArgumentParser, file: str) -> None:
 
 
 def _profile(arguments: argparse.Namespace) -> int:
-    from ptb_lm.bench.studies import profile
+    from benchmarks.studies import profile
 
     return profile.profile(arguments)
 
 
 def _contention(arguments: argparse.Namespace) -> int:
-    from ptb_lm.bench.studies import contention
+    from benchmarks.studies import contention
 
     return contention.measure(arguments)
 
 
 def _divergence(arguments: argparse.Namespace) -> int:
-    from ptb_lm.bench.studies import divergence
+    from benchmarks.studies import divergence
 
     return divergence.compare(arguments)
 
 
 def _scoring(arguments: argparse.Namespace) -> int:
-    from ptb_lm.bench.studies import scoring
+    from benchmarks.studies import scoring
 
     return scoring.measure(arguments)
 
 
 def _coverage(arguments: argparse.Namespace) -> int:
-    from ptb_lm.bench.studies import coverage
+    from benchmarks.studies import coverage
     from ptb_lm.bench.summary import summarise
 
     cli.say("\n".join(coverage.page(summarise(arguments.folder).groups, arguments.repetitions)))

@@ -1,6 +1,6 @@
 """How fast runs that differ by rounding alone drift apart: loss by loss, on real text, on the CPU.
 
-    python -m ptb_lm.bench.studies divergence --out DIR basic/fp64 cudnn/fp64 cudnn/fp32
+    python -m benchmarks.studies divergence --out DIR basic/fp64 cudnn/fp64 cudnn/fp32
 
 A variant is MODEL/PRECISION of torch; `/nudged` moves one initial weight by one unit in its last float32
 place. All start from the same weights and see the same windows; each loss is compared with the first

@@ -2,7 +2,7 @@
 
     python -m ptb_lm.bench run quick --variants torch/cudnn 'torch/cudnn#again' --baseline torch/cudnn \
         --rounds 100 --processes 100 --out FOLDER
-    python -m ptb_lm.bench.studies coverage FOLDER --repetitions 20
+    python -m benchmarks.studies coverage FOLDER --repetitions 20
 
 Consecutive rounds, as many as a quoted suite has, are one repetition: its intervals are computed as the
 suite's are. Of 20 that are right, 19 hold on average, and 17 or more in 98 of 100 cases.

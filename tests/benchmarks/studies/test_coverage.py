@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from ptb_lm.bench.studies import __main__ as studies
-from ptb_lm.bench.studies import coverage
-from ptb_lm.bench.studies.coverage import Coverage
+from benchmarks.studies import __main__ as studies
+from benchmarks.studies import coverage
+from benchmarks.studies.coverage import Coverage
 from ptb_lm.bench.summary import summarise
 
 TWICE = {"torch/basic": 1.0, "torch/basic#again": 1.0}

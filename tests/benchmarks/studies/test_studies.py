@@ -9,9 +9,9 @@ import pytest
 import runs
 import torch
 
+from benchmarks.studies import __main__ as studies
+from benchmarks.studies import contention, scoring
 from ptb_lm import host
-from ptb_lm.bench.studies import __main__ as studies
-from ptb_lm.bench.studies import contention, scoring
 from ptb_lm.torch_backend import cpu, gemm
 
 
@@ -24,7 +24,7 @@ def test_a_profile_names_the_operations_its_command_and_its_machine(
     assert studies.main(["profile", "torch/cudnn", *flags]) == 0
     kept = (out / "profile.txt").read_text()
     assert kept in capsys.readouterr().out
-    assert kept.startswith(f"python -m ptb_lm.bench.studies profile torch/cudnn {' '.join(flags)}\n")
+    assert kept.startswith(f"python -m benchmarks.studies profile torch/cudnn {' '.join(flags)}\n")
     facts = host.environment()
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else f"cpu ({platform.machine()}, "
     assert f"\nMeasured on {facts['processor']}, {facts['cores']} cores, {device}" in kept

@@ -1,6 +1,6 @@
 """How much a busy process slows down a training, by how torch's threads wait for each other.
 
-    python -m ptb_lm.bench.studies contention --config medium --precision bf16 --out DIR
+    python -m benchmarks.studies contention --config medium --precision bf16 --out DIR
 
 Training steps on random words are timed alone and beside a process that keeps one core busy, in each way to
 wait and with one thread fewer.

@@ -1,0 +1,1 @@
+"""What this repository measures beside what the package offers; not installed with it."""
