@@ -1,1 +1,1 @@
-"""What this repository measures beside what the package offers; not installed with it."""
+"""What this repository measures and shows beside what the package offers; not installed with it."""

@@ -1,6 +1,6 @@
 """The workloads of the suites that classify sequences: acoustic, semantics, template.
 
-Sizes and protocols are those of the tables that a suite makes again; published.py has the figures.
+Sizes and protocols are those of the tables that a suite makes again; benchmarks/published has the figures.
 """
 
 from collections.abc import Mapping

@@ -3,12 +3,12 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
+from benchmarks.published import Figure, Source, for_workload
 from ptb_lm.bench.findings import Group, Result, distinct, paired
 from ptb_lm.bench.intervals import Ratio
-from ptb_lm.bench.reporting import formats, published
+from ptb_lm.bench.reporting import formats
 from ptb_lm.bench.reporting.document import Captioned
 from ptb_lm.bench.reporting.formats import NOTHING, significant, times
-from ptb_lm.bench.reporting.publication import Figure, Source
 from ptb_lm.bench.reporting.tables import Cell, Column, Name, Table
 
 _T = TypeVar("_T")
@@ -24,7 +24,7 @@ def tables(groups: Sequence[Group]) -> Iterator[Captioned]:
         yield Captioned(caption=f"Published figures are of the whole size; this is {'; '.join(cuts)}.")
         return
     measured = {result.variant for group in groups for result in group.results if result.blocks}
-    for source, figures in published.for_workload(first.suite, first.workload):
+    for source, figures in for_workload(first.suite, first.workload):
         if source.suite != first.suite and measured.isdisjoint(figure.variant for figure in figures):
             continue
         about = " ".join(f"{text[0].upper()}{text[1:]}." for text in (source.protocol, source.remark) if text)

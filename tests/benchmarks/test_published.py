@@ -2,16 +2,14 @@
 
 import pytest
 
-from ptb_lm.bench.reporting import published
-from ptb_lm.bench.reporting.publication import Figure, Source
-from ptb_lm.bench.reporting.published import SOURCES
+from benchmarks.published import SOURCES, Figure, Source, for_workload
 from ptb_lm.bench.suites import SUITES
 
-FIGURES = [(source, figure) for source in SOURCES for figure in source.figures]
+FIGURES = [(source, figure) for source in SOURCES.values() for figure in source.figures]
 
 
 def source_of(suite: str, part: str) -> Source:
-    (source,) = (each for each in SOURCES if each.suite == suite and part in each.name)
+    (source,) = (each for each in SOURCES.values() if each.suite == suite and part in each.name)
     return source
 
 
@@ -33,7 +31,7 @@ def ratio_of(source: Source, figure: Figure) -> float:
     return ratio
 
 
-@pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.name)
+@pytest.mark.parametrize("source", SOURCES.values(), ids=lambda source: source.name)
 def test_a_source_answers_to_a_suite_and_its_workloads(source: Source) -> None:
     workloads = {workload.name: workload for workload in SUITES[source.suite].workloads}
     for figure in source.figures:
@@ -115,13 +113,13 @@ def test_a_time_and_a_rate_do_not_compare() -> None:
 
 
 def test_a_source_without_figures_goes_with_its_suite() -> None:
-    assert [s.name for s, _ in published.for_workload("acoustic", "4x320-CTC-long")] == [
+    assert [s.name for s, _ in for_workload("acoustic", "4x320-CTC-long")] == [
         "S. Braun, rnn_benchmarks, 2018"
     ]
-    assert list(published.for_workload("quick", "no such workload")) == []
+    assert list(for_workload("quick", "no such workload")) == []
 
 
 def test_a_workloads_figures_go_with_it_in_every_suite() -> None:
-    assert {s.name for s, _ in published.for_workload("quick", "small")} == {
-        s.name for s, _ in published.for_workload("ptb", "small")
+    assert {s.name for s, _ in for_workload("quick", "small")} == {
+        s.name for s, _ in for_workload("ptb", "small")
     }

@@ -1,7 +1,15 @@
-"""What a publication reports: a source, and its figures with hardware and the variant they answer to."""
+"""Figures that others published: sources.toml has the sources, figures.csv what they measured.
 
-from collections.abc import Mapping
+Speeds of other years and machines are no measure of ours; what compares are the ratios within one source.
+"""
+
+import csv
+import tomllib
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
+
+FOLDER = Path(__file__).resolve().parent
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,3 +84,38 @@ class Source:
             if (each.workload, each.pass_name, each.hardware, each.variant) == wanted:
                 return each
         return None
+
+
+def _read() -> Iterator[tuple[str, Source]]:
+    sources = tomllib.loads((FOLDER / "sources.toml").read_text(encoding="utf-8"))
+    with (FOLDER / "figures.csv").open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    for key, about in sources.items():
+        figures = tuple(_figure(row) for row in rows if row["source"] == key)
+        yield key, Source(**about, figures=figures)
+
+
+def _figure(row: Mapping[str, str]) -> Figure:
+    seconds, elapsed, rate = (
+        float(row[name]) if row[name] else None for name in ("seconds_per_step", "elapsed", "rate")
+    )
+    return Figure(
+        **{name: row[name] for name in ("workload", "pass_name", "variant", "name", "hardware", "remark")},
+        seconds_per_step=seconds,
+        elapsed=elapsed,
+        rate=rate,
+    )
+
+
+SOURCES = dict(_read())
+
+
+def for_workload(suite: str, workload: str) -> Iterator[tuple[Source, tuple[Figure, ...]]]:
+    """Yield the sources that have figures of a workload, whichever suite it is part of, with these figures.
+
+    A source without figures goes with every workload of its own suite.
+    """
+    for source in SOURCES.values():
+        figures = tuple(figure for figure in source.figures if figure.workload == workload)
+        if figures or (source.suite == suite and not source.figures):
+            yield source, figures
