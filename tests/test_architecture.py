@@ -24,11 +24,12 @@ from ptb_lm.__main__ import COMMANDS, module_name
 
 FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 # Who may import a framework where it is imported itself; the others import none at all, or when it is needed.
-# The benchmark's rivals are programs of every framework.
+# Rivals are programs of every framework.
 OF_A_FRAMEWORK = {
     "torch": (
         "ptb_lm.torch_backend",
         "ptb_lm.bench.rivals",
+        "benchmarks.rivals",
         "benchmarks.studies.profile",  # by torch's own profiler
         "ptb_lm.classifier.on_torch",
         # What no backend computes: a model that changes while it reads, and a model as a plain torch module.
@@ -44,13 +45,14 @@ OF_A_FRAMEWORK = {
     "tensorflow": (
         "ptb_lm.tf_backend",
         "ptb_lm.bench.rivals",
+        "benchmarks.rivals",
         "ptb_lm.classifier.on_tensorflow",
         "ptb_lm.classifier.tensorflow_adam",
         "ptb_lm.classifier.tensorflow_network",
     ),
-    "keras": ("ptb_lm.tf_backend.keras_lstm", "ptb_lm.bench.rivals"),
-    "jax": ("ptb_lm.bench.rivals",),
-    "pytensor": ("ptb_lm.bench.rivals",),
+    "keras": ("ptb_lm.tf_backend.keras_lstm", "ptb_lm.bench.rivals", "benchmarks.rivals"),
+    "jax": ("benchmarks.rivals",),
+    "pytensor": ("benchmarks.rivals",),
 }
 
 

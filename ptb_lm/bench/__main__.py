@@ -3,11 +3,13 @@
 python -m ptb_lm.bench list | run SUITE | check SUITE | report DIR | compare A B
 """
 
+import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from ptb_lm import cli
+from ptb_lm.bench import checkout
 from ptb_lm.bench.suites import DEFAULT_SUITE, SUITES
 from ptb_lm.model import frameworks
 
@@ -41,7 +43,7 @@ def _parser() -> cli.Parser:
 
     listing = command("list", "List the suites and what is in them.")
     listing.add_argument(
-        "suite", nargs="?", choices=tuple(SUITES), help="list only this suite, with its variants"
+        "suite", nargs="?", type=_suite, choices=tuple(SUITES), help="list only this suite, with its variants"
     )
     run = command("run", "Measure a suite, or continue an interrupted measurement, and write the report.")
     run.add_argument(
@@ -61,11 +63,21 @@ def _parser() -> cli.Parser:
     return parser
 
 
+def _suite(name: str) -> str:
+    if name in SUITES or checkout.IS_THERE:
+        return name  # argparse lists what there is
+    known = ", ".join(SUITES)
+    raise argparse.ArgumentTypeError(
+        f"there is no {name!r}; choose from {known}; a checkout of the repository has more, in benchmarks/"
+    )
+
+
 def _add_choice(parser: cli.Parser, verb: str) -> None:
     """Add the flags that say what is measured, or checked."""
     parser.add_argument(
         "suite",
         nargs="?",
+        type=_suite,
         choices=tuple(SUITES),
         default=DEFAULT_SUITE,
         help="the suite (default: %(default)s)",

@@ -1,8 +1,13 @@
-"""What a checkout has beside the package: benchmarks/, with the figures that others published."""
+"""What a checkout has beside the package: benchmarks/, with suites, programs and others' published figures.
+
+TOML files declare the suites and the programs, so that listing them imports nothing.
+"""
 
 import importlib
 import importlib.util
 import sys
+import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +21,15 @@ def _is_there() -> bool:
     if str(FOLDER.parent) not in sys.path:
         sys.path.append(str(FOLDER.parent))  # behind the user's own
     found = importlib.util.find_spec(FOLDER.name)
-    return bool(found and found.origin) and Path(str(found.origin)).resolve().parent == FOLDER
+    return found is not None and Path(str(found.origin)).resolve().parent == FOLDER
 
 
 IS_THERE = _is_there()
+
+
+def declared(kind: str) -> Mapping[str, Any]:
+    """Return what benchmarks/KIND.toml declares, by name; nothing where only the package is installed."""
+    return tomllib.loads((FOLDER / f"{kind}.toml").read_text(encoding="utf-8")) if IS_THERE else {}
 
 
 def load(where: str) -> Any:

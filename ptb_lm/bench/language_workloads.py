@@ -1,4 +1,4 @@
-"""The workloads of the suites that model language: quick, ptb, executions, stacked-lm, peak.
+"""The workloads of the suites that model language: quick, ptb, executions, cells, scaling, peak, stacked-lm.
 
 Sizes and protocols are those of the tables that a suite makes again; benchmarks/published has the figures.
 """

@@ -3,13 +3,13 @@
 import functools
 from typing import Any
 
-from ptb_lm.bench.rivals.keras import choose
+from benchmarks.rivals.keras import choose
 
 choose("torch")
 
 import torch  # noqa: E402
 
-from ptb_lm.bench.rivals.keras import classifier  # noqa: E402
+from benchmarks.rivals.keras import classifier  # noqa: E402
 
 
 class Torch:

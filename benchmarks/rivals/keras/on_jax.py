@@ -5,7 +5,7 @@ import logging
 import os
 from typing import Any
 
-from ptb_lm.bench.rivals.keras import choose
+from benchmarks.rivals.keras import choose
 
 choose("jax")
 # Take GPU memory as it is needed, not most of it.
@@ -15,7 +15,7 @@ logging.getLogger("jax._src.xla_bridge").setLevel(logging.ERROR)
 
 import jax  # noqa: E402
 
-from ptb_lm.bench.rivals.keras import classifier  # noqa: E402
+from benchmarks.rivals.keras import classifier  # noqa: E402
 
 
 class Jax:

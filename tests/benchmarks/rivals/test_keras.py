@@ -340,7 +340,7 @@ def python(program: str) -> subprocess.CompletedProcess[str]:
 
 def test_listing_the_classifiers_imports_no_library() -> None:
     program = (
-        "import sys; from ptb_lm.bench import registries; from ptb_lm.bench.rivals import keras, pytensor; "
+        "import sys; from ptb_lm.bench import registries; from benchmarks.rivals import keras, pytensor; "
         "print(*sys.modules)"
     )
     modules = python(program).stdout.split()
@@ -351,7 +351,7 @@ def test_listing_the_classifiers_imports_no_library() -> None:
 def without_keras(framework: str) -> str:
     """Refusal as it is where Keras is missing, in this process, which has the library."""
     with mock.patch.dict(sys.modules, {"keras": None}):
-        for name in [name for name in sys.modules if name.startswith("ptb_lm.bench.rivals.keras")]:
+        for name in [name for name in sys.modules if name.startswith("benchmarks.rivals.keras")]:
             del sys.modules[name]
         return refusal(Variant(framework, "lstm", None, False))
 

@@ -1,7 +1,7 @@
 r"""TensorFlow's `block_fused` without one of its optimisations: what each of them is worth, alone.
 
     python -m ptb_lm.bench run ptb --workloads medium --variants tensorflow/block_fused \
-        'without-*' --add without-own-softmax=ptb_lm.bench.rivals.without_tensorflow:own_softmax ...
+        'without-*' --add without-own-softmax=benchmarks.rivals.without_tensorflow:own_softmax ...
 
 Each function builds the model with one thing as TensorFlow's own operations do it. As in without.py.
 """

@@ -5,13 +5,13 @@ import os
 from typing import Any
 
 import ptb_lm.tf_backend  # noqa: F401  (imports TensorFlow, quietly)
-from ptb_lm.bench.rivals.keras import choose
+from benchmarks.rivals.keras import choose
 
 choose("tensorflow")
 
 import tensorflow as tf  # noqa: E402
 
-from ptb_lm.bench.rivals.keras import classifier  # noqa: E402
+from benchmarks.rivals.keras import classifier  # noqa: E402
 
 # It warns of Keras's steps being traced, which only Keras could avoid.
 tf.get_logger().setLevel("ERROR")

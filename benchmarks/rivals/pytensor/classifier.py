@@ -15,9 +15,9 @@ import pytensor.tensor as pt
 from numpy.typing import NDArray
 from pytensor.compile.mode import get_default_mode
 
-from ptb_lm.bench.rivals.pytensor.adam import Adam
-from ptb_lm.bench.rivals.pytensor.dropout import InvertedDropout
-from ptb_lm.bench.rivals.pytensor.network import Network
+from benchmarks.rivals.pytensor.adam import Adam
+from benchmarks.rivals.pytensor.dropout import InvertedDropout
+from benchmarks.rivals.pytensor.network import Network
 from ptb_lm.classifier import Batch, Classifier, ClassifierConfig, Scores, check_lengths
 from ptb_lm.errors import UserError
 from ptb_lm.model.backend import Arrays

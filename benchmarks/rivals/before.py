@@ -1,6 +1,6 @@
 """This package's torch backend as it was at an earlier commit, to be measured beside today's.
 
-    python -m ptb_lm.bench run ptb --add before-cudnn=ptb_lm.bench.rivals.before:cudnn --variants ...
+    python -m ptb_lm.bench run ptb --add before-cudnn=benchmarks.rivals.before:cudnn --variants ...
 
 PTB_LM_BEFORE names the commit (default: 7c1d749, before there were kernels for a CPU). Its package is
 taken out of git into a temporary folder, and renamed, so that both can be imported.
@@ -53,7 +53,7 @@ def _take_out() -> None:
         return
     folder = Path(tempfile.mkdtemp(prefix="ptb_lm-before-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    checkout = Path(__file__).resolve().parents[3]
+    checkout = Path(__file__).resolve().parents[2]
     archive = subprocess.run(
         ["git", "-C", str(checkout), "archive", COMMIT, "ptb_lm"], capture_output=True, check=True
     )

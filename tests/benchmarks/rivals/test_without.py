@@ -15,12 +15,11 @@ from ptb_lm.model.config import Config
 pytestmark = pytest.mark.slow
 
 TORCH = [
-    f"ptb_lm.bench.rivals.without:{what}"
+    f"benchmarks.rivals.without:{what}"
     for what in ("own_softmax", "sparse_embedding", "kept_memory", "fast_masks")
 ]
 TENSORFLOW = [
-    f"ptb_lm.bench.rivals.without_tensorflow:{what}"
-    for what in ("own_softmax", "own_gradient", "kept_memory")
+    f"benchmarks.rivals.without_tensorflow:{what}" for what in ("own_softmax", "own_gradient", "kept_memory")
 ]
 
 

@@ -1,7 +1,7 @@
 r"""The torch language model without one of its optimisations: what each of them is worth, alone.
 
     python -m ptb_lm.bench run ptb --workloads medium --variants torch/cudnn 'without-*' \
-        --add without-own-softmax=ptb_lm.bench.rivals.without:own_softmax ...
+        --add without-own-softmax=benchmarks.rivals.without:own_softmax ...
 
 Each function builds the model `cudnn` (or `block_fused`, where it says so) with one thing as it is written
 without this package. They pass the benchmark's comparison with the reference like everything else.

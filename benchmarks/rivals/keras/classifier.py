@@ -13,8 +13,8 @@ import keras
 import numpy as np
 from numpy.typing import NDArray
 
-from ptb_lm.bench.rivals.keras.library import Library
-from ptb_lm.bench.rivals.keras.network import Network
+from benchmarks.rivals.keras.library import Library
+from benchmarks.rivals.keras.network import Network
 from ptb_lm.classifier import Batch, Classifier, ClassifierConfig, Scores
 from ptb_lm.errors import UserError
 from ptb_lm.model.backend import Arrays
