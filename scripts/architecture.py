@@ -18,11 +18,13 @@ from results.markdown import write_part
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "ptb_lm"
+BENCHMARKS = ROOT / "benchmarks"  # beside the package, above its bench
 PAGE = ROOT / "docs" / "architecture.md"
 
 MODULES = {
     ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
-    for path in sorted(PACKAGE.rglob("*.py"))
+    for folder in (PACKAGE, BENCHMARKS)
+    for path in sorted(folder.rglob("*.py"))
 }
 
 SMALL_FILES = {
@@ -43,14 +45,16 @@ FLOORS = (
     ("training",),
     ("inference",),
     ("bench",),
-    ("comparison",),
+    ("comparison", BENCHMARKS.name),
     (COMMANDS,),
 )
 
 
 def room(module: str) -> str:
     """Return the room of a module: its folder, or what it is in the root."""
-    _, *parts = module.split(".")
+    top, *parts = module.split(".")
+    if top == BENCHMARKS.name:
+        return top
     if parts and (PACKAGE / parts[0]).is_dir():
         return parts[0]
     return BASE if parts and parts[0] in SMALL_FILES else COMMANDS

@@ -33,7 +33,7 @@ LINKS = {
     "100 Gbit/s Ethernet (8 machines)": 12.5,
     "10 Gbit/s Ethernet (8 machines)": 1.25,
 }
-# Published words a second of one device (ptb_lm/bench/reporting/published.py): cudnn on a Titan X.
+# Published words a second of one device (benchmarks/published/figures.csv): cudnn on a Titan X.
 RATES = {"small": 49_000, "medium": 24_200, "large": 10_500}
 BYTES = {"fp32": 4, "bf16": 2}
 

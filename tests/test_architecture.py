@@ -7,19 +7,31 @@ import sys
 from graphlib import TopologicalSorter
 
 import pytest
-from architecture import FLOORS, MODULES, PACKAGE, PAGE, SMALL_FILES, arrows, drawn, imported, room
+from architecture import (
+    BENCHMARKS,
+    FLOORS,
+    MODULES,
+    PACKAGE,
+    PAGE,
+    SMALL_FILES,
+    arrows,
+    drawn,
+    imported,
+    room,
+)
 
 from ptb_lm.__main__ import COMMANDS
 from ptb_lm.program import module_name
 
 FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 # Who may import a framework where it is imported itself; the others import none at all, or when it is needed.
-# The benchmark's rivals are programs of every framework.
+# Rivals are programs of every framework.
 OF_A_FRAMEWORK = {
     "torch": (
         "ptb_lm.torch_backend",
         "ptb_lm.bench.rivals",
-        "ptb_lm.bench.studies.profile",  # by torch's own profiler
+        "benchmarks.rivals",
+        "benchmarks.studies.profile",  # by torch's own profiler
         "ptb_lm.classifier.on_torch",
         # What no backend computes: a model that changes while it reads, and a model as a plain torch module.
         "ptb_lm.inference.adaptation.evaluation",
@@ -34,13 +46,14 @@ OF_A_FRAMEWORK = {
     "tensorflow": (
         "ptb_lm.tf_backend",
         "ptb_lm.bench.rivals",
+        "benchmarks.rivals",
         "ptb_lm.classifier.on_tensorflow",
         "ptb_lm.classifier.tensorflow_adam",
         "ptb_lm.classifier.tensorflow_network",
     ),
-    "keras": ("ptb_lm.tf_backend.keras_lstm", "ptb_lm.bench.rivals"),
-    "jax": ("ptb_lm.bench.rivals",),
-    "pytensor": ("ptb_lm.bench.rivals",),
+    "keras": ("ptb_lm.tf_backend.keras_lstm", "ptb_lm.bench.rivals", "benchmarks.rivals"),
+    "jax": ("benchmarks.rivals",),
+    "pytensor": ("benchmarks.rivals",),
 }
 
 
@@ -92,7 +105,7 @@ def test_nobody_below_the_benchmark_names_it_in_a_string() -> None:
 
 def test_every_room_has_its_floor() -> None:
     folders = {path.name for path in PACKAGE.iterdir() if (path / "__init__.py").is_file()}
-    assert folders | {"small files of the root", "commands"} == FLOOR.keys()
+    assert folders | {BENCHMARKS.name, "small files of the root", "commands"} == FLOOR.keys()
 
 
 def test_the_root_holds_commands_and_a_few_small_files() -> None:

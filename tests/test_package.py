@@ -13,6 +13,7 @@ import zipfile
 from email.parser import Parser
 from pathlib import Path
 
+import bench_rows
 import pytest
 import runs
 from support import ROOT
@@ -90,7 +91,7 @@ def installed(wheel: Path) -> Path:
 
 def test_the_sdist_has_docs_examples_tests_and_scripts(sdist: Path) -> None:
     named = subprocess.run(
-        ["git", "ls-files", "ptb_lm", "docs", "examples", "results", "scripts", "tests"],
+        ["git", "ls-files", "ptb_lm", "benchmarks", "docs", "examples", "results", "scripts", "tests"],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -152,6 +153,27 @@ def test_it_trains_from_elsewhere(installed: Path, tmp_path: Path) -> None:
     assert float(perplexity) == pytest.approx(result["test_perplexity"], rel=1e-4)
     kernels = "from ptb_lm.torch_backend.native import library; print(library.SOURCE.stat().st_size)"
     assert int(run(installed / "python", "-c", kernels, cwd=tmp_path)) > 0
+
+
+def test_it_measures_and_says_where_the_suites_of_a_checkout_are(installed: Path, tmp_path: Path) -> None:
+    """A folder of the user's own, benchmarks/, is none of ours."""
+    (tmp_path / "benchmarks").mkdir()
+    (tmp_path / "benchmarks" / "__init__.py").touch()
+    bench = [installed / "python", "-m", "ptb_lm.bench"]
+    listed = re.findall(r"^(\S+): ", run(*bench, "list", cwd=tmp_path), re.M)
+    assert listed == ["quick", "ptb", "executions", "cells", "scaling", "peak"]
+    for command in (["list", "acoustic"], ["run", "acoustic"], ["check", "stacked-lm"]):
+        refused = subprocess.run(
+            [*bench, *command], cwd=tmp_path, env=outside(), capture_output=True, text=True
+        )
+        assert (refused.returncode, refused.stdout, refused.stderr.count("\n")) == (2, "", 1)
+        assert "checkout" in refused.stderr
+    rows = bench_rows.rounds({"torch/basic": 1.0, "tensorflow/cudnn": 2.0, "keras-jax/lstm": 3.0})
+    bench_rows.write(tmp_path / "measured", rows)
+    run(*bench, "report", "measured", cwd=tmp_path)
+    report = (tmp_path / "measured" / "report.md").read_text()
+    assert "keras-jax/lstm" in report
+    assert "# Published figures" not in report, "which a checkout shows beside tensorflow/cudnn"
 
 
 def test_its_run_is_used_at_once_and_not_written_to(installed: Path, tmp_path: Path) -> None:

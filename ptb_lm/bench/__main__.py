@@ -3,11 +3,13 @@
 python -m ptb_lm.bench list | run SUITE | check SUITE | report DIR | compare A B
 """
 
+import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from ptb_lm import cli
+from ptb_lm.bench import checkout
 from ptb_lm.bench.suites import DEFAULT_SUITE, SUITES
 from ptb_lm.model import frameworks
 
@@ -43,6 +45,7 @@ def _parser() -> cli.Parser:
     listing.add_argument(
         "suite",
         nargs="?",
+        type=_suite,
         choices=tuple(SUITES),
         metavar="SUITE",
         help="list only this suite, with its variants",
@@ -65,11 +68,21 @@ def _parser() -> cli.Parser:
     return parser
 
 
+def _suite(name: str) -> str:
+    if name in SUITES or checkout.IS_THERE:
+        return name  # argparse lists what there is
+    known = ", ".join(SUITES)
+    raise argparse.ArgumentTypeError(
+        f"there is no {name!r}; choose from {known}; a checkout of the repository has more, in benchmarks/"
+    )
+
+
 def _add_choice(parser: cli.Parser, verb: str) -> None:
     """Add the flags that say what is measured, or checked."""
     parser.add_argument(
         "suite",
         nargs="?",
+        type=_suite,
         choices=tuple(SUITES),
         default=DEFAULT_SUITE,
         metavar="SUITE",

@@ -1,6 +1,6 @@
-"""The workloads of the suites that model language: quick, ptb, executions, stacked-lm, peak.
+"""The workloads of the suites that model language: quick, ptb, executions, cells, scaling, peak, stacked-lm.
 
-Sizes and protocols are those of the tables that a suite makes again; published.py has the figures.
+Sizes and protocols are those of the tables that a suite makes again; benchmarks/published has the figures.
 """
 
 import dataclasses

@@ -11,14 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from ptb_lm import host
+from ptb_lm.bench import checkout
 from ptb_lm.bench.selection import Options
 
 PACKAGES = (
     *("torch", "tensorflow", "tensorflow-cpu", "keras", "numpy"),
     *("jax", "jaxlib", "pytensor", "numba", "scipy-openblas32"),
 )
-# A program's text: Python, and the kernels that are compiled.
-SOURCES = ("*.py", "*.cpp")
+# A program's text: Python, the kernels that are compiled, and what benchmarks/ declares.
+SOURCES = ("*.py", "*.cpp", "*.toml")
 # Variables that begin so change what is computed, by which kernels, or with which threads and memory.
 PREFIXES = (
     *("ATEN_", "CUBLAS", "CUDA_", "CUDNN_", "CXX", "DNNL_", "GLIBC_TUNABLES", "GOMP_", "JAX_", "KMP_"),
@@ -49,12 +50,13 @@ def settings(
         added: A digest of the source of each NAME=MODULE:FUNCTION in `options.added`.
     """
     environment = host.environment()
+    sources = [Path(__file__).resolve().parents[1], *[checkout.FOLDER] * checkout.IS_THERE]
     return {
         **{name: getattr(options, name) for name in _ASKED},
         **{name: environment[name] for name in _OF_MACHINE},
         "gpu": gpu,
         **versions(),
-        "source": digest(Path(__file__).resolve().parents[1]),
+        "source": " ".join(map(digest, sources)),
         **{f"--add {given}": found for given, found in added.items()},
         **variables(),
         **{name: cpu.get(name) for name in _OF_CPU},

@@ -1,23 +1,19 @@
 """Who there is to be measured: this package's frameworks, and programs that people write without it.
 
-A row says where a program is built and what it can be asked for (ptb_lm.model.frameworks.Framework). A row of
-the user's own is added while a process runs (variants.add).
+A row says where a program is built and what it can be asked for (ptb_lm.model.frameworks.Framework). A
+checkout has more rows, in benchmarks/programs.toml. A row of the user's own is added while a process runs
+(variants.add).
 """
 
 import dataclasses
 import re
 from collections.abc import Mapping
+from typing import Any
 
 from ptb_lm import classifier
+from ptb_lm.bench import checkout
 from ptb_lm.errors import how_to_install
 from ptb_lm.model.frameworks import FRAMEWORKS, Framework
-
-_RIVALS = "ptb_lm.bench.rivals."  # the folder of these programs
-_KERAS_MODELS = {
-    "lstm": "keras.layers.LSTM, Keras's own loop over elementary operations",
-    "cudnn": "keras.layers.LSTM with cuDNN on a GPU; on a CPU, of torch alone, a loop after one product",
-}
-_KERAS_MISSING = how_to_install("jax")
 
 
 def _program(
@@ -37,6 +33,20 @@ def _program(
         precisions=precisions,
         missing=FRAMEWORKS[framework].missing,
         refusals={},
+    )
+
+
+def _declared(about: Mapping[str, Any]) -> Framework:
+    """Return the row of a program that benchmarks/programs.toml declares."""
+    needs = about["needs"]
+    return Framework(
+        build=about["build"],
+        models=about["models"],
+        executions=tuple(about["executions"]),
+        unrolls=tuple(about["unrolls"]),
+        precisions=tuple(about["precisions"]),
+        missing=FRAMEWORKS[needs].missing if needs in FRAMEWORKS else how_to_install(needs),
+        refusals={(model, option): why for model, option, why in about.get("refusals", ())},
     )
 
 
@@ -83,51 +93,7 @@ LANGUAGE_MODELS: dict[str, Framework] = {
         for count, build in ((2, "two"), (4, "four"))
     },
 }
-CLASSIFIERS: dict[str, Framework] = {
-    **classifier.CLASSIFIERS,
-    "one-call-torch": _program(
-        "torch",
-        "ptb_lm.bench.rivals.torch_one_call:build",
-        {"cudnn": "one torch.nn.LSTM for all layers"},
-        executions=("eager",),
-    ),
-    "keras-jax": Framework(
-        build="ptb_lm.bench.rivals.keras.on_jax:build",
-        models=_KERAS_MODELS,
-        executions=("xla",),
-        unrolls=("loop",),
-        precisions=("fp32",),
-        missing=_KERAS_MISSING,
-        refusals={},
-    ),
-    "keras-torch": Framework(
-        build="ptb_lm.bench.rivals.keras.on_torch:build",
-        models=_KERAS_MODELS,
-        executions=("eager",),
-        unrolls=("static",),
-        precisions=("fp32",),
-        missing=_KERAS_MISSING,
-        refusals={},
-    ),
-    "keras-tensorflow": Framework(
-        build="ptb_lm.bench.rivals.keras.on_tensorflow:build",
-        models=_KERAS_MODELS,
-        executions=("graph", "xla"),
-        unrolls=("loop",),
-        precisions=("fp32",),
-        missing=FRAMEWORKS["tensorflow"].missing,
-        refusals={("cudnn", "xla"): "XLA cannot compile CudnnRNNV3"},
-    ),
-    "pytensor": Framework(
-        build="ptb_lm.bench.rivals.pytensor.classifier:build",
-        models={"scan": "elementary operations in pytensor.scan, after one product of all inputs"},
-        executions=("graph",),
-        unrolls=("loop",),
-        precisions=("fp32", "fp64"),
-        missing=how_to_install("pytensor"),
-        refusals={},
-    ),
-}
+CLASSIFIERS: dict[str, Framework] = {**classifier.CLASSIFIERS}
 
 # What a title calls them; what is not here has the name that --add gave it.
 TITLES = {
@@ -138,29 +104,11 @@ TITLES = {
     "outer-torch": "torch's modules compiled as a whole",
     "torch-2-processes": "2 processes of torch",
     "torch-4-processes": "4 processes of torch",
-    "one-call-torch": "one call of all layers",
-    "keras-jax": "Keras on JAX",
-    "keras-torch": "Keras on torch",
-    "keras-tensorflow": "Keras on TensorFlow",
-    "pytensor": "PyTensor",
 }
-_EARLIER = (
-    "of this package at an earlier commit: that of PTB_LM_BEFORE, or 7c1d749, before its kernels for CPUs"
-)
-# What the programs of rivals/ are that --add names by MODULE:FUNCTION; an unknown one is shown by that name.
-RIVALS = {
-    "before:cudnn": f"cudnn {_EARLIER}",
-    "before:block_fused": f"block_fused {_EARLIER}",
-    "without:own_softmax": "torch/cudnn with torch's own softmax loss and its gradients",
-    "without:sparse_embedding": "torch/cudnn with an embedding's gradient for every word of the vocabulary",
-    "without:kept_memory": "torch/cudnn in a process that gives freed memory back",
-    "without:fast_masks": "torch/cudnn with dropout masks from torch's bernoulli_",
-    "without:own_kernels": "torch/block_fused by torch's operations alone",
-    "without:chosen_library": "torch/block_fused with torch's own float32 products",
-    "without_tensorflow:own_softmax": "tensorflow/block_fused with TensorFlow's softmax loss",
-    "without_tensorflow:own_gradient": "tensorflow/block_fused with the gradient of TensorFlow's BlockLSTMV2",
-    "without_tensorflow:kept_memory": "tensorflow/block_fused in a process that gives freed memory back",
-}
+_BESIDE = checkout.declared("programs")
+for _kind, _registry in (("language_models", LANGUAGE_MODELS), ("classifiers", CLASSIFIERS)):
+    for _name, _about in _BESIDE.get(_kind, {}).items():
+        _registry[_name], TITLES[_name] = _declared(_about), _about["title"]
 
 
 def program(variant: str) -> tuple[str, str]:
@@ -179,6 +127,14 @@ def description(variant: str, command: str) -> str:
     framework, model = program(variant)
     for registry in (LANGUAGE_MODELS, CLASSIFIERS):
         if framework in registry and (known := registry[framework].models.get(model)):
-            return RIVALS.get(known.removeprefix(_RIVALS), known)
+            return _described(known)
     added = re.search(rf"(?<![^\s']){re.escape(framework)}=([^\s']+)", command)
-    return RIVALS.get(added[1].removeprefix(_RIVALS), added[1]) if added else ""
+    return _described(added[1]) if added else ""
+
+
+def _described(known: str) -> str:
+    """Return what a function is that --add names, where benchmarks/ says it; else its name."""
+    # In rows of earlier commits it is of ptb_lm.bench.
+    found = re.fullmatch(r"(?:benchmarks|ptb_lm\.bench)\.rivals\.(.*)", known)
+    about: str = _BESIDE.get("added", {}).get(found[1] if found else "", known)
+    return about

@@ -1,4 +1,4 @@
-"""The suites: a table's worth of workloads each."""
+"""The suites: a table's worth of workloads each. A checkout has more, in benchmarks/suites.toml."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import dataclasses
 import importlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from ptb_lm.bench import checkout
 
 if TYPE_CHECKING:  # --help wants the suites' names, and NumPy takes longer to import
     from ptb_lm.bench.workloads import Workload
@@ -17,7 +19,7 @@ class Suite:
 
     Attributes:
         description: For people.
-        declared: Where its workloads are declared, MODULE:NAME in this package.
+        declared: Where its workloads are declared, MODULE:NAME.
     """
 
     description: str
@@ -27,7 +29,7 @@ class Suite:
     def workloads(self) -> tuple[Workload, ...]:
         """Its workloads, each with one of its variants a second time: the A/A test."""
         module, _, name = self.declared.partition(":")
-        declared = getattr(importlib.import_module(f"ptb_lm.bench.{module}"), name)
+        declared = getattr(importlib.import_module(module), name)
         return tuple(map(_with_repetition, declared))
 
 
@@ -37,35 +39,25 @@ def _with_repetition(workload: Workload) -> Workload:
 
 
 SUITES: dict[str, Suite] = {
-    "quick": Suite("small, in some three minutes on a laptop", "language_workloads:QUICK"),
+    "quick": Suite("small, in some three minutes on a laptop", "ptb_lm.bench.language_workloads:QUICK"),
     "ptb": Suite(
         "words per second of the tutorial's configurations, of medium as it is trained by default, and of "
         "pytorch/examples' language model",
-        "language_workloads:PTB",
+        "ptb_lm.bench.language_workloads:PTB",
     ),
     "executions": Suite(
-        "every model × execution of both frameworks, on small and medium", "language_workloads:EXECUTIONS"
+        "every model × execution of both frameworks, on small and medium",
+        "ptb_lm.bench.language_workloads:EXECUTIONS",
     ),
-    "stacked-lm": Suite(
-        "TensorFlow and PyTorch, eager and compiled, three ways to write a cell", "language_workloads:STACKED"
-    ),
-    "cells": Suite("small with each cell, by all that compute it", "language_workloads:CELLS"),
+    "cells": Suite("small with each cell, by all that compute it", "ptb_lm.bench.language_workloads:CELLS"),
     "scaling": Suite(
         "1, 2 and 4 processes on small and medium: the same batch (strong), and one that grows (weak)",
-        "language_workloads:SCALING",
+        "ptb_lm.bench.language_workloads:SCALING",
     ),
     "peak": Suite(
         "the fastest on a CUDA device: CUDA graphs and lower precisions against a plain loop in TF32",
-        "language_workloads:PEAK",
+        "ptb_lm.bench.language_workloads:PEAK",
     ),
-    "acoustic": Suite(
-        "speech-sized sequence classification, with cross-entropy and CTC", "classifier_workloads:ACOUSTIC"
-    ),
-    "template": Suite(
-        "the example that classifies sequences of different lengths", "classifier_workloads:TEMPLATE"
-    ),
-    "semantics": Suite(
-        "one call of three layers against three calls of one", "classifier_workloads:SEMANTICS"
-    ),
+    **{name: Suite(**about) for name, about in checkout.declared("suites").items()},
 }
 DEFAULT_SUITE = "quick"

@@ -11,11 +11,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from benchmarks.studies import coverage
 from ptb_lm.bench import row_archive
 from ptb_lm.bench.findings import Group, Result, Summary, distinct, paired
 from ptb_lm.bench.intervals import Ratio
 from ptb_lm.bench.reporting import formats
-from ptb_lm.bench.studies import coverage
 from ptb_lm.bench.summary import summarise
 from results import store
 from results.expand import expanded

@@ -1,7 +1,8 @@
 """The tables of published figures, of the documents that the project began with.
 
 published.csv has a row for each figure: the command that measures it here, and the benchmark that has ours,
-or why there is none.
+or why there is none. It says what was published only where that is no figure of benchmarks/published, which
+WORKLOAD, PASS: NAME finds.
 """
 
 import statistics
@@ -10,6 +11,7 @@ from typing import Any
 
 import pandas as pd
 
+from benchmarks.published import SOURCES, Figure
 from ptb_lm.bench.reporting import formats
 from ptb_lm.errors import UserError
 from results import benchmarks
@@ -35,11 +37,23 @@ def build(results: Path) -> dict[str, str]:
 
 
 def _cells(results: Path, row: dict[str, Any]) -> list[str]:
+    row["published"] = row["published"] or "; ".join(map(_published, _figures(row)))
     command = f"`{row['command']}`" if row["command"] else formats.NOTHING
     measured = (
         f"[{_measured(results, row)}](/{benchmarks.file(row['bench'])})" if row["bench"] else row["measured"]
     )
     return [row["row"], row["published"], command, measured]
+
+
+def _figures(row: dict[str, Any]) -> list[Figure]:
+    found = SOURCES[row["source"]].figures
+    return [each for each in found if f"{each.workload}, {each.pass_name}: {each.name}" == row["row"]]
+
+
+def _published(figure: Figure) -> str:
+    if figure.seconds_per_step is None:
+        return f"{figure.rate:,.0f} words a second ({figure.hardware})"
+    return f"{figure.seconds_per_step * 1e3:,.1f}".removesuffix(".0") + f" ms ({figure.hardware})"
 
 
 def _measured(results: Path, row: dict[str, Any]) -> str:

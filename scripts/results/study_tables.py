@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from ptb_lm.bench.studies import scoring as study
+from benchmarks.studies import scoring as study
 from results import store
 from results.markdown import table
 

@@ -49,9 +49,7 @@ def test_each_is_compared_with_the_baseline_the_fastest_and_the_next(tmp_path: P
 
 
 def test_names_are_explained_once_under_the_table(tmp_path: Path) -> None:
-    command = (
-        "python -m ptb_lm.bench run quick --add old=ptb_lm.bench.rivals.before:cudnn mine=my.models:lstm"
-    )
+    command = "python -m ptb_lm.bench run quick --add old=benchmarks.rivals.before:cudnn mine=my.models:lstm"
     speeds = {**SPEEDS, "old/custom": 0.9, "mine/custom": 0.8}
     rows = [*rounds(speeds, command=command), *rounds(speeds, workload="medium", command=command)]
     text = " ".join(" ".join(chart(tmp_path, rows)).split())

@@ -201,12 +201,12 @@ def test_an_added_function_of_an_earlier_commit_still_builds(
     tiny_config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The package of that commit takes keywords, and knows nothing of a choice."""
-    before = pytest.importorskip("ptb_lm.bench.rivals.before")
+    before = pytest.importorskip("benchmarks.rivals.before")
     known = subprocess.run(["git", "-C", ROOT, "cat-file", "-e", before.COMMIT], capture_output=True)
     if known.returncode:
         pytest.skip(f"needs the commit {before.COMMIT}, which this checkout lacks")
     weights = random_weights(tiny_config, 11, 1)
-    model = built_by("then=ptb_lm.bench.rivals.before:cudnn", tiny_config, weights, monkeypatch)
+    model = built_by("then=benchmarks.rivals.before:cudnn", tiny_config, weights, monkeypatch)
     assert type(model).__module__.startswith("ptb_lm_before.")
     ((x_BT, y_BT),) = random_windows(tiny_config, 11, 1, seed=2)
     _, loss = model.evaluate_step(x_BT, y_BT, model.zero_state(3))

@@ -28,7 +28,7 @@ NAME = "small-cudnn-cpu"
 def checkout(tmp_path: Path) -> Path:
     """A copy of what it needs, in which small was not trained yet."""
     copy = tmp_path / "checkout"
-    for folder in ("scripts", "ptb_lm", "results", "docs"):
+    for folder in ("scripts", "ptb_lm", "benchmarks", "results", "docs"):
         shutil.copytree(ROOT / folder, copy / folder, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("setup.py", "README.md"):
         shutil.copy(ROOT / name, copy / name)

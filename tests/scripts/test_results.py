@@ -9,11 +9,11 @@ import pytest
 import runs
 from support import ROOT
 
+from benchmarks.studies import __main__ as studies
 from ptb_lm import __main__ as commands
 from ptb_lm import files
 from ptb_lm.bench import __main__ as bench
 from ptb_lm.bench import row_archive, rows
-from ptb_lm.bench.studies import __main__ as studies
 from ptb_lm.errors import UserError
 from results import keep, markdown, plan, store
 
@@ -23,16 +23,18 @@ COMMANDS = {
     for device in ("cpu", "cuda")
     for name in plan.read()
     for step in plan.steps_of(name, device)
-    if " ptb_lm." in f" {step.run.partition(' -m ')[2]}"
+    if step.run.partition(" -m ")[2].startswith(("ptb_lm.", "benchmarks."))
 }
 
 
 @pytest.mark.parametrize("command", sorted(COMMANDS))
 def test_each_command_of_the_plan_parses(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not {"OUT", "ID", "RUN", "{"} & {*shlex.split(command)}
-    module, *arguments = shlex.split(command.partition(" > ")[0].partition("-m ptb_lm.")[2])
-    given = arguments if module == "bench.studies" else [module, *arguments]
-    runs.check_parses(studies if module == "bench.studies" else commands, given, monkeypatch)
+    module, *arguments = shlex.split(command.partition(" > ")[0].partition("-m ")[2])
+    if module == "benchmarks.studies":
+        runs.check_parses(studies, arguments, monkeypatch)
+    else:
+        runs.check_parses(commands, [module.removeprefix("ptb_lm."), *arguments], monkeypatch)
 
 
 def test_what_the_plan_names_is_there() -> None:

@@ -28,7 +28,7 @@ other precision it is.
 An update is what a step of Adam makes of a tensor: it moves each weight by as much whatever its gradient, so
 that a sign which rounding turns around is an error as large as any. Its bound is wide, and that of its size,
 which tells a rate, a count of steps or a clip that is wrong, is narrow. Keras's updates are off the most: it
-weighs Adam's epsilon 32 times as much in the first step (rivals/keras/classifier.py).
+weighs Adam's epsilon 32 times as much in the first step (benchmarks/rivals/keras/classifier.py).
 
 Where a gradient is large its sign is sure, and an update tells more: with the same weights and the moments of
 a step before, it is a smooth image of how the two gradients compare. "By Adam" is the error of an update, in

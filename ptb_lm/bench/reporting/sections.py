@@ -4,9 +4,10 @@ import re
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 
+from ptb_lm.bench import checkout
 from ptb_lm.bench.findings import Group, Result, distinct
 from ptb_lm.bench.intervals import Ratio
-from ptb_lm.bench.reporting import formats, names, published_tables, result_table
+from ptb_lm.bench.reporting import formats, names, result_table
 from ptb_lm.bench.reporting.document import Bar, Bars, Captioned, Section
 from ptb_lm.bench.rows import Row
 from ptb_lm.bench.variants import original
@@ -17,14 +18,14 @@ _SAME = f"{formats.SAME}: the interval holds 1, so that no difference is shown"
 
 def section(groups: Sequence[Group], *, with_suite: bool) -> Section:
     """Describe a workload, given its passes; the title names its suite if asked to."""
-    several = len(groups) > 1
+    several, published = len(groups) > 1, checkout.load("published.tables:tables")
     suite, workload = groups[0].suite, groups[0].workload
     return Section(
         title=f"{suite}: {workload}" if with_suite else workload,
         paragraphs=list(_work(groups)),
         tables=[Captioned(table=result_table.table(groups), remarks=list(_remarks(groups)))],
         plots=[plot for group in groups for plot in _plots(group, with_pass=several)],
-        published=list(published_tables.tables(groups)),
+        published=list(published(groups)) if published else (),
         details=[each for group in groups if group.work for each in _details(group)],
     )
 

@@ -176,9 +176,9 @@ except ModuleNotFoundError as error:
         ("ptb_lm.torch_backend.backend", True),
         ("ptb_lm.classifier.on_torch", True),
         ("ptb_lm.bench.rivals.torch_outer", True),
-        ("ptb_lm.bench.rivals.without", True),
+        ("benchmarks.rivals.without", True),
         ("ptb_lm.bench.rivals.plain_torch", False),
-        ("ptb_lm.bench.rivals.keras.on_torch", False),
+        ("benchmarks.rivals.keras.on_torch", False),
     ],
 )
 def test_openmp_s_threads_spin_as_the_package_sets_it_in_its_own_models_alone(

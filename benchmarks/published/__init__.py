@@ -1,0 +1,121 @@
+"""Figures that others published: sources.toml has the sources, figures.csv what they measured.
+
+Speeds of other years and machines are no measure of ours; what compares are the ratios within one source.
+"""
+
+import csv
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+FOLDER = Path(__file__).resolve().parent
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figure:
+    """A published measurement.
+
+    Attributes:
+        workload: Ours that it answers to.
+        pass_name: "forward" or "train".
+        variant: Ours that it answers to; "" if there is none.
+        name: How its source calls it.
+        hardware: What it was measured on.
+        seconds_per_step: Time of a batch, if published.
+        elapsed: Seconds of all the batches that were timed, if published.
+        rate: Items a second, if published.
+        remark: What is to be known of this figure; "" for nothing.
+    """
+
+    workload: str
+    pass_name: str
+    variant: str
+    name: str
+    hardware: str
+    seconds_per_step: float | None = None
+    elapsed: float | None = None
+    rate: float | None = None
+    remark: str = ""
+
+    def times_as_fast_as(self, other: "Figure") -> float | None:
+        """Return how many times as fast as another this is; None if they have no measure in common.
+
+        By their times where there are such: a rate is worked out of a time, and may be a slip.
+        """
+        if self.seconds_per_step and other.seconds_per_step:
+            return other.seconds_per_step / self.seconds_per_step
+        if self.rate and other.rate:
+            return self.rate / other.rate
+        return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """A publication.
+
+    Attributes:
+        name: Who or what, and when.
+        url: Where it is.
+        suite: Ours that makes its measurements again.
+        protocol: Versions and how it was measured.
+        references: The variant that its ratios are to, by workload.
+        figures: What it reports; empty if it shows pictures only.
+        remark: What a reader should know before comparing; "" for nothing.
+    """
+
+    name: str
+    url: str
+    suite: str
+    protocol: str
+    references: Mapping[str, str] = field(default_factory=dict)
+    figures: tuple[Figure, ...] = ()
+    remark: str = ""
+
+    def reference(self, figure: Figure) -> Figure | None:
+        """Return the figure of the same workload, pass and hardware that a figure's ratio is to."""
+        wanted = (
+            figure.workload,
+            figure.pass_name,
+            figure.hardware,
+            self.references.get(figure.workload),
+        )
+        for each in self.figures:
+            if (each.workload, each.pass_name, each.hardware, each.variant) == wanted:
+                return each
+        return None
+
+
+def _read() -> Iterator[tuple[str, Source]]:
+    sources = tomllib.loads((FOLDER / "sources.toml").read_text(encoding="utf-8"))
+    with (FOLDER / "figures.csv").open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    for key, about in sources.items():
+        figures = tuple(_figure(row) for row in rows if row["source"] == key)
+        yield key, Source(**about, figures=figures)
+
+
+def _figure(row: Mapping[str, str]) -> Figure:
+    seconds, elapsed, rate = (
+        float(row[name]) if row[name] else None for name in ("seconds_per_step", "elapsed", "rate")
+    )
+    return Figure(
+        **{name: row[name] for name in ("workload", "pass_name", "variant", "name", "hardware", "remark")},
+        seconds_per_step=seconds,
+        elapsed=elapsed,
+        rate=rate,
+    )
+
+
+SOURCES = dict(_read())
+
+
+def for_workload(suite: str, workload: str) -> Iterator[tuple[Source, tuple[Figure, ...]]]:
+    """Yield the sources that have figures of a workload, whichever suite it is part of, with these figures.
+
+    A source without figures goes with every workload of its own suite.
+    """
+    for source in SOURCES.values():
+        figures = tuple(figure for figure in source.figures if figure.workload == workload)
+        if figures or (source.suite == suite and not source.figures):
+            yield source, figures

@@ -1,0 +1,106 @@
+"""Published figures beside ours: what a source says of a variant, and what was measured here."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
+
+from benchmarks.published import Figure, Source, for_workload
+from ptb_lm.bench.findings import Group, Result, distinct, paired
+from ptb_lm.bench.intervals import Ratio
+from ptb_lm.bench.reporting import formats
+from ptb_lm.bench.reporting.document import Captioned
+from ptb_lm.bench.reporting.formats import NOTHING, significant, times
+from ptb_lm.bench.reporting.tables import Cell, Column, Name, Table
+
+_T = TypeVar("_T")
+
+
+def tables(groups: Sequence[Group]) -> Iterator[Captioned]:
+    """Yield a table for each source and pass that answers to a workload's passes.
+
+    In another suite than the source's, only if one of its variants was measured there.
+    """
+    first = groups[0]
+    if cuts := distinct(cut for group in groups for cut in group.cuts):
+        yield Captioned(caption=f"Published figures are of the whole size; this is {'; '.join(cuts)}.")
+        return
+    measured = {result.variant for group in groups for result in group.results if result.blocks}
+    for source, figures in for_workload(first.suite, first.workload):
+        if source.suite != first.suite and measured.isdisjoint(figure.variant for figure in figures):
+            continue
+        about = " ".join(f"{text[0].upper()}{text[1:]}." for text in (source.protocol, source.remark) if text)
+        caption = f"{source.name} ({source.url}). {about}"
+        if not figures:
+            yield Captioned(caption=caption)
+        for group in groups:
+            of = [figure for figure in figures if figure.pass_name == group.pass_name]
+            if of:
+                of_the_pass = caption if len(groups) == 1 else f"{group.name}: {caption}"
+                yield _table(source, of, group, caption=of_the_pass)
+
+
+def _table(source: Source, figures: Sequence[Figure], group: Group, *, caption: str) -> Captioned:
+    reference = source.references.get(group.workload, "")
+    over = next((figure.name for figure in figures if figure.variant == reference), "")
+    unit = group.work.unit if group.work else "items"
+    # What a source tells, by the heading of its column; and what we have beside it.
+    told: dict[str, Callable[[Figure], str]] = {
+        "ms a batch": lambda figure: _as_published(figure.seconds_per_step and figure.seconds_per_step * 1e3),
+        "elapsed (s)": lambda figure: _as_published(figure.elapsed),
+        f"{unit} a second": lambda figure: _as_published(figure.rate),
+        f"× {over}": lambda figure: _shown(_published_ratio(source, figure), times),
+    }
+    here: dict[str, Callable[[Result], str]] = {
+        "ms a batch": lambda ours: _shown(ours.seconds, lambda known: significant(known.median * 1e3, 4)),
+        f"{unit} a second": lambda ours: _shown(ours.rate, lambda known: significant(known.median, 4)),
+        f"× {over}": lambda ours: _shown(_ratio(ours, group, reference), lambda known: times(known.estimate)),
+        "95 % interval": lambda ours: formats.interval(_ratio(ours, group, reference)),
+        "engine": lambda ours: ours.engine or NOTHING,
+    }
+    # What a source does not tell is no column of its table, nor what we have beside it.
+    told = {title: show for title, show in told.items() if any(show(f) != NOTHING for f in figures)}
+    # cuDNN's figures stand beside another library's where there is no GPU: then the table says which.
+    beside = [title for title in here if title in told or title == "95 % interval"]
+    beside += ["engine"] * _stands_beside_another_library(group, figures)
+    results = {figure.variant: group.result(figure.variant) for figure in figures}
+    rows: list[list[Cell]] = [
+        [
+            Name(figure.name, figure.variant),
+            figure.hardware,
+            *(show(figure) for show in told.values()),
+            *(_shown(results[figure.variant], here[title]) for title in beside),
+        ]
+        for figure in figures
+    ]
+    heads = [
+        Column("", numeric=False),
+        Column("hardware", numeric=False),
+        *(Column(f"published: {title}") for title in told),
+        *(Column(f"here: {title}", numeric=title != "engine") for title in beside),
+    ]
+    remarks = [f"{f.name}, {f.hardware}: {f.remark}." for f in figures if f.remark]
+    return Captioned(caption=caption, table=Table(heads, rows), remarks=distinct(remarks))
+
+
+def _shown(value: _T | None, show: Callable[[_T], str]) -> str:
+    return NOTHING if value is None else show(value)
+
+
+def _as_published(value: float | None) -> str:
+    # Without digits that the source does not have.
+    return _shown(value, lambda known: f"{known:,.6g}")
+
+
+def _published_ratio(source: Source, figure: Figure) -> float | None:
+    reference = source.reference(figure)
+    return figure.times_as_fast_as(reference) if reference else None
+
+
+def _ratio(ours: Result, group: Group, reference: str) -> Ratio | None:
+    base = group.result(reference)
+    return paired(ours, base) if base else None
+
+
+def _stands_beside_another_library(group: Group, figures: Sequence[Figure]) -> bool:
+    """Return whether a figure of cuDNN stands beside one of ours that is not."""
+    results = (group.result(figure.variant) for figure in figures if "cudnn" in figure.variant)
+    return any(" on cpu" in result.engine for result in results if result)

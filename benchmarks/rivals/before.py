@@ -1,0 +1,64 @@
+"""This package's torch backend as it was at an earlier commit, to be measured beside today's.
+
+    python -m ptb_lm.bench run ptb --add before-cudnn=benchmarks.rivals.before:cudnn --variants ...
+
+PTB_LM_BEFORE names the commit (default: 7c1d749, before there were kernels for a CPU). Its package is
+taken out of git into a temporary folder, and renamed, so that both can be imported.
+"""
+
+import atexit
+import dataclasses
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+
+from ptb_lm.model.config import Config
+
+COMMIT = os.environ.get("PTB_LM_BEFORE", "7c1d749")
+NAME = "ptb_lm_before"
+
+Weights = Mapping[str, NDArray[Any]]
+
+
+def cudnn(config: Config, weights: Weights, **chosen: Any) -> Any:
+    """Return the model `cudnn` of that commit."""
+    return _built("cudnn", config, weights, chosen)
+
+
+def block_fused(config: Config, weights: Weights, **chosen: Any) -> Any:
+    """Return the model `block_fused` of that commit."""
+    return _built("block_fused", config, weights, chosen)
+
+
+def _built(model: str, config: Config, weights: Weights, chosen: dict[str, Any]) -> Any:
+    _take_out()
+    from ptb_lm_before import backend  # type: ignore[import-not-found]
+    from ptb_lm_before.config import Config as ConfigBefore  # type: ignore[import-not-found]
+
+    known = {field.name for field in dataclasses.fields(ConfigBefore)}
+    values = {name: value for name, value in dataclasses.asdict(config).items() if name in known}
+    return backend.build(ConfigBefore(**values), weights, framework="torch", **{**chosen, "model": model})
+
+
+def _take_out() -> None:
+    """Put the renamed package on the path, once."""
+    if NAME in sys.modules:
+        return
+    folder = Path(tempfile.mkdtemp(prefix="ptb_lm-before-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    checkout = Path(__file__).resolve().parents[2]
+    archive = subprocess.run(
+        ["git", "-C", str(checkout), "archive", COMMIT, "ptb_lm"], capture_output=True, check=True
+    )
+    subprocess.run(["tar", "-x", "-C", str(folder)], input=archive.stdout, check=True)
+    package = (folder / "ptb_lm").rename(folder / NAME)
+    for path in package.rglob("*.py"):
+        path.write_text(path.read_text(encoding="utf-8").replace("ptb_lm", NAME), encoding="utf-8")
+    sys.path.insert(0, str(folder))

@@ -1,0 +1,60 @@
+"""Keras on TensorFlow."""
+
+import functools
+import os
+from typing import Any
+
+import ptb_lm.tf_backend  # noqa: F401  (imports TensorFlow, quietly)
+from benchmarks.rivals.keras import choose
+
+choose("tensorflow")
+
+import tensorflow as tf  # noqa: E402
+
+from benchmarks.rivals.keras import classifier  # noqa: E402
+
+# It warns of Keras's steps being traced, which only Keras could avoid.
+tf.get_logger().setLevel("ERROR")
+
+
+class TensorFlow:
+    """TensorFlow, for Keras."""
+
+    name = "tensorflow"
+    unroll = "loop"
+    cudnn_masks = True
+    hoists_on_cpu = False
+
+    def has_gpu(self) -> bool:
+        """Tell whether there is a CUDA device."""
+        return bool(tf.config.list_physical_devices("GPU"))
+
+    def compute_in_ieee_float32(self) -> None:
+        """Have a GPU multiply in float32."""
+        tf.config.experimental.enable_tensor_float_32_execution(False)
+
+    def peak_memory(self) -> int:
+        """Return the peak of the bytes taken on the GPU since it was last asked for."""
+        peak = int(tf.config.experimental.get_memory_info("GPU:0")["peak"])
+        tf.config.experimental.reset_memory_stats("GPU:0")
+        return peak
+
+    def environment(self, *, gpu: bool) -> dict[str, Any]:
+        """Return the version, the threads, and of a GPU its name and libraries."""
+        facts: dict[str, Any] = {
+            "tensorflow": tf.__version__,
+            "threads": tf.config.threading.get_intra_op_parallelism_threads()
+            or os.environ.get("TF_NUM_INTRAOP_THREADS")
+            or "one a core",
+        }
+        if gpu:
+            (device, *_) = tf.config.list_physical_devices("GPU")
+            build_info = tf.sysconfig.get_build_info()
+            facts["device"] = tf.config.experimental.get_device_details(device).get(
+                "device_name", device.name
+            )
+            facts |= {"cuda": build_info["cuda_version"], "cudnn": build_info["cudnn_version"]}
+        return facts
+
+
+build = functools.partial(classifier.build, library=TensorFlow())

@@ -1,0 +1,153 @@
+"""The classifier in PyTensor: the contract of ptb_lm.classifier.
+
+Shapes: B = batch, T = time steps, I = features, C = classes.
+"""
+
+import functools
+import os
+import platform
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+from numpy.typing import NDArray
+from pytensor.compile.mode import get_default_mode
+
+from benchmarks.rivals.pytensor.adam import Adam
+from benchmarks.rivals.pytensor.dropout import InvertedDropout
+from benchmarks.rivals.pytensor.network import Network
+from ptb_lm.classifier import Batch, Classifier, ClassifierConfig, Scores, check_lengths
+from ptb_lm.errors import UserError
+from ptb_lm.model.backend import Arrays
+from ptb_lm.model.choice import Choice
+
+DTYPES: dict[str, np.dtype[Any]] = {"fp32": np.dtype(np.float32), "fp64": np.dtype(np.float64)}
+
+
+def build(
+    config: ClassifierConfig, weights: Mapping[str, NDArray[Any]], choice: Choice
+) -> "PyTensorClassifier":
+    """Build the classifier; see ptb_lm.classifier.build.
+
+    Raises:
+        UserError: PyTensor's classifier is not like that, or not on that device.
+    """
+    if config.loss != "cross_entropy":
+        raise UserError(f"pytensor trains with cross_entropy alone, not with {config.loss}")
+    if config.bidirectional:
+        raise UserError("pytensor has layers of one direction alone")
+    if choice.device == "cuda":
+        raise UserError("--device cuda: pytensor compiles for the CPU")
+    return PyTensorClassifier(config, weights, choice)
+
+
+class PyTensorClassifier(Classifier):
+    """A sequence classifier in PyTensor: a compiled function for each thing it does.
+
+    A function is compiled when it is first called, by what PyTensor is set to compile with; it keeps what was
+    compiled in its own folder in the user's home. Its steps return when they are done.
+    """
+
+    def __init__(self, config: ClassifierConfig, weights: Mapping[str, NDArray[Any]], choice: Choice) -> None:
+        self.config = config
+        self.dtype = DTYPES[choice.precision]
+        self.network = Network(config, self.dtype)
+        self.generator = pytensor.shared(np.random.default_rng(choice.seed))
+        self.adam = Adam(
+            list(self.network.variables.values()),
+            learning_rate=config.learning_rate,
+            clip_value=config.clip_value,
+        )
+        self._compiled = functools.cache(self._compile)
+        self.load_weights(weights)
+
+    @property
+    def engine(self) -> str:
+        """What computes the LSTM, for people: its compiler too."""
+        compiler = type(get_default_mode().linker).__name__.removesuffix("Linker").lower()
+        return f"pytensor.scan on cpu ({compiler})"
+
+    def train_step(self, batch: Batch) -> float:
+        """Do one step of Adam with dropout and clipping."""
+        (loss,) = self._call("train", batch.x_BTI, batch.lengths_B, batch.labels)
+        return float(loss)
+
+    def reset_optimizer(self) -> None:
+        """Let Adam begin anew."""
+        self.adam.reset()
+
+    def forward_step(self, batch: Batch) -> float:
+        """Compute the loss alone, without dropout."""
+        (loss,) = self._call("loss", batch.x_BTI, batch.lengths_B, batch.labels)
+        return float(loss)
+
+    def loss_and_gradients(self, batch: Batch) -> tuple[float, Arrays]:
+        """Return the loss and its gradient by each canonical parameter."""
+        loss, *gradients = self._call("gradients", batch.x_BTI, batch.lengths_B, batch.labels)
+        return float(loss), dict(zip(self.network.variables, gradients, strict=True))
+
+    def predict(self, x_BTI: NDArray[np.float32], lengths_B: NDArray[np.int32] | None = None) -> Scores:
+        """Return the log-probabilities without dropout, [B, C]."""
+        (scores,) = self._call("predict", x_BTI, lengths_B)
+        return np.asarray(scores)
+
+    def read(self, losses: Sequence[float]) -> list[float]:
+        """Return the losses: they have been waited for."""
+        return list(losses)
+
+    def export_weights(self) -> Arrays:
+        """Return the parameters by canonical name, in the precision of the model."""
+        return {name: variable.get_value() for name, variable in self.network.variables.items()}
+
+    def load_weights(self, weights: Mapping[str, NDArray[Any]]) -> None:
+        """Set the parameters from canonical arrays."""
+        for name, variable in self.network.variables.items():
+            variable.set_value(weights[name].astype(self.dtype))
+
+    def device_memory(self) -> int | None:
+        """Return None: it computes on the CPU."""
+        return None
+
+    def environment(self) -> dict[str, Any]:
+        """Return versions, device and threads."""
+        return {
+            "pytensor": pytensor.__version__,
+            "device": f"cpu ({platform.machine()})",
+            "threads": os.environ.get("OMP_NUM_THREADS") or "one a core, in products alone",
+        }
+
+    def _call(
+        self, task: str, x_BTI: NDArray[Any], lengths_B: NDArray[np.int32] | None, *labels: NDArray[np.int32]
+    ) -> list[NDArray[Any]]:
+        """Run the function for a task, with a mask if the sequences have lengths."""
+        x_BTI = x_BTI.astype(self.dtype, copy=False)
+        if lengths_B is None:
+            inputs = [x_BTI]
+        else:
+            check_lengths(lengths_B, *x_BTI.shape[:2])
+            valid_BT = np.arange(x_BTI.shape[1]) < lengths_B[:, None]
+            # Masked steps are computed too, and dropped: of NaN the gradient would be NaN.
+            inputs = [np.where(valid_BT[..., None], x_BTI, self.dtype.type(0)), valid_BT]
+        function = self._compiled(task, masked=lengths_B is not None)
+        outputs: list[NDArray[Any]] = function(*inputs, *labels)
+        return outputs
+
+    def _compile(self, task: str, *, masked: bool) -> Any:
+        x_BTI, labels_B = pt.tensor3("x", dtype=self.dtype.name), pt.ivector("labels")
+        valid_BT = pt.matrix("valid", dtype="bool") if masked else None
+        inputs = [x_BTI] if valid_BT is None else [x_BTI, valid_BT]
+        dropout = InvertedDropout(self.config.keep_prob if task == "train" else 1.0, self.generator)
+        log_p_BC = pt.special.log_softmax(self.network.logits(x_BTI, valid_BT, dropout), axis=-1)
+        if task == "predict":
+            return pytensor.function(inputs, [log_p_BC])
+        loss = -pt.mean(log_p_BC[pt.arange(labels_B.shape[0]), labels_B])
+        if task == "loss":
+            return pytensor.function([*inputs, labels_B], [loss])
+        gradients = pt.grad(loss, list(self.network.variables.values()))
+        if task == "gradients":
+            return pytensor.function([*inputs, labels_B], [loss, *gradients])
+        return pytensor.function(
+            [*inputs, labels_B], [loss], updates={**dropout.updates, **self.adam.updates(gradients)}
+        )

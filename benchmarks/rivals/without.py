@@ -1,0 +1,125 @@
+r"""The torch language model without one of its optimisations: what each of them is worth, alone.
+
+    python -m ptb_lm.bench run ptb --workloads medium --variants torch/cudnn 'without-*' \
+        --add without-own-softmax=benchmarks.rivals.without:own_softmax ...
+
+Each function builds the model `cudnn` (or `block_fused`, where it says so) with one thing as it is written
+without this package. They pass the benchmark's comparison with the reference like everything else.
+"""
+
+from collections.abc import Mapping, Sequence
+from types import ModuleType
+from typing import Any
+
+import ptb_lm.torch_backend  # noqa: F401  (what torch reads when it is imported)
+
+# isort: split
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional
+
+from ptb_lm import host
+from ptb_lm.model.choice import Choice
+from ptb_lm.model.config import Config
+from ptb_lm.model.dropout import Place
+from ptb_lm.torch_backend import cpu, dropout, loss, network
+from ptb_lm.torch_backend.backend import TorchBackend
+
+Weights = Mapping[str, NDArray[Any]]
+
+
+def own_softmax(config: Config, weights: Weights, **chosen: Any) -> TorchBackend:
+    """Return the model with the loss in autograd: fresh logits, log-softmax, and their gradients."""
+
+    class AutogradSoftmax(loss.SoftmaxLayer):
+        def loss_and_gradients(
+            self, hidden_NH: Tensor, targets_N: Tensor, scale: float, *, part: Tensor | None = None
+        ) -> tuple[Tensor, Tensor]:
+            leaves = [part.detach().requires_grad_() for part in (hidden_NH, self.kernel, self.bias)]
+            hidden_NH, kernel, bias = leaves
+            logits_NV = torch.addmm(bias, hidden_NH, kernel)  # as nn.Linear does
+            nll_N = functional.cross_entropy(logits_NV, targets_N, reduction="none")
+            scaled = scale * nll_N.sum() * (1 if part is None else part)
+            d_hidden_NH, *self.gradients = torch.autograd.grad(scaled, leaves)
+            return nll_N.detach(), d_hidden_NH
+
+    class AutogradEnds(TorchBackend):
+        softmax: AutogradSoftmax
+
+        def _update(self, ids_N: Tensor, d_embedded_NE: Tensor, gradients: Sequence[Tensor]) -> Tensor:
+            of_words = loss.sum_by_word(d_embedded_NE, ids_N)
+            norm = loss.global_norm([of_words, *self.softmax.gradients, *gradients])
+            scale = self._scale(norm)
+            self.embedding_VE.index_add_(0, ids_N, d_embedded_NE * scale)
+            for parameter, gradient in zip(
+                (self.softmax.kernel, self.softmax.bias), self.softmax.gradients, strict=True
+            ):
+                parameter.addcmul_(gradient, scale)
+            self.masters.add(gradients, scale)
+            return norm
+
+    _replace(network, "SoftmaxLayer", AutogradSoftmax)
+    return _cudnn(config, weights, kind=AutogradEnds, **chosen)
+
+
+def sparse_embedding(config: Config, weights: Weights, **chosen: Any) -> TorchBackend:
+    """Return the model with an embedding's gradient for every word: filled, summed into, normed and added."""
+
+    class DenseEmbedding(TorchBackend):
+        def _update(self, ids_N: Tensor, d_embedded_NE: Tensor, gradients: Sequence[Tensor]) -> Tensor:
+            dense_VE = torch.zeros_like(self.embedding_VE).index_add_(0, ids_N, d_embedded_NE)
+            norm = loss.global_norm([dense_VE, self.softmax.gradient, *gradients])
+            scale = self._scale(norm)
+            self.embedding_VE.addcmul_(dense_VE, scale)
+            self.softmax.update(scale)
+            self.masters.add(gradients, scale)
+            return norm
+
+    return _cudnn(config, weights, kind=DenseEmbedding, **chosen)
+
+
+def kept_memory(config: Config, weights: Weights, **chosen: Any) -> TorchBackend:
+    """Return the model in a process that gives freed memory back."""
+    _replace(host, "keep_freed_memory", lambda: None)
+    return _cudnn(config, weights, **chosen)
+
+
+def fast_masks(config: Config, weights: Weights, **chosen: Any) -> TorchBackend:
+    """Return the model with masks from bernoulli_."""
+
+    def drawn(place: Place, generator: torch.Generator, dtype: torch.dtype) -> Tensor:
+        mask = torch.empty(place.shape, dtype=dtype)
+        return mask.bernoulli_(place.keep_prob, generator=generator).div_(place.keep_prob)
+
+    _replace(dropout, "_drawn", drawn)
+    return _cudnn(config, weights, **chosen)
+
+
+def own_kernels(config: Config, weights: Weights, **chosen: Any) -> TorchBackend:
+    """Return `block_fused` by torch's operations alone."""
+    cpu.use(cpu.Implementation("torch", cpu.default().products))
+    return _built("block_fused", TorchBackend, config, weights, chosen)
+
+
+def chosen_library(config: Config, weights: Weights, **chosen: Any) -> TorchBackend:
+    """Return `block_fused` with torch's own float32 products, whichever library is this machine's choice."""
+    cpu.use(cpu.Implementation(cpu.default().kernels, "MKL"))
+    return _built("block_fused", TorchBackend, config, weights, chosen)
+
+
+def _cudnn(
+    config: Config, weights: Weights, *, kind: type[TorchBackend] = TorchBackend, **chosen: Any
+) -> TorchBackend:
+    return _built("cudnn", kind, config, weights, chosen)
+
+
+def _built(
+    model: str, kind: type[TorchBackend], config: Config, weights: Weights, chosen: dict[str, Any]
+) -> TorchBackend:
+    return kind(config, weights, Choice.of(framework="torch", **{**chosen, "model": model}))
+
+
+def _replace(module: ModuleType, name: str, by: Any) -> None:
+    """Replace a module's function or class for the rest of this process, which is one variant's."""
+    setattr(module, name, by)

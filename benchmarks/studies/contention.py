@@ -1,0 +1,138 @@
+"""How much a busy process slows down a training, by how torch's threads wait for each other.
+
+    python -m benchmarks.studies contention --config medium --precision bf16 --out DIR
+
+Training steps on random words are timed alone and beside a process that keeps one core busy, in each way to
+wait and with one thread fewer.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import shlex
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from ptb_lm import cli, host
+from ptb_lm.errors import UserError
+from ptb_lm.files import atomic_write
+from ptb_lm.model.config import RECIPES
+
+BUSY = [sys.executable, "-c", "while True: pass"]
+NEIGHBOURS: dict[str, list[str] | None] = {
+    "alone": None,
+    "beside one at nice 19": ["nice", "-n", "19", *BUSY],
+    "beside one at nice 0": BUSY,
+}
+
+
+def measure(arguments: argparse.Namespace) -> int:
+    """Print a table of words per second, and keep it with its rows in OUT; return the exit status."""
+    if arguments.step:
+        return _steps(arguments)
+    rows = []
+    for _ in range(arguments.rounds):
+        for name, waits in _ways().items():
+            for neighbour, command in NEIGHBOURS.items():
+                with _running(command):
+                    rate = _measured(arguments.command, waits)
+                rows.append({"way": name, "neighbour": neighbour, "words_per_second": rate})
+    text = _table(rows)
+    cli.say(text)
+    if arguments.out:
+        arguments.out.mkdir(parents=True, exist_ok=True)
+        facts = {"command": arguments.command, **host.environment()}
+        lines = [json.dumps(row) + "\n" for row in (facts, *rows)]
+        atomic_write(arguments.out / "rows.jsonl", "".join(lines))
+        atomic_write(arguments.out / "table.md", text + "\n")
+    return 0
+
+
+def _ways() -> dict[str, dict[str, str]]:
+    cores = len(host.cores())
+    ways: dict[str, dict[str, str]] = {
+        "as the package sets it": {},
+        "spin for ever (OMP_WAIT_POLICY=active)": {"OMP_WAIT_POLICY": "active"},
+        "sleep at once (OMP_WAIT_POLICY=passive)": {"OMP_WAIT_POLICY": "passive"},
+        "a thread on each core (OMP_PROC_BIND=true)": {"OMP_PROC_BIND": "true"},
+    }
+    if cores > 1:
+        ways[f"one thread fewer (OMP_NUM_THREADS={cores - 1})"] = {"OMP_NUM_THREADS": str(cores - 1)}
+    return ways
+
+
+@contextlib.contextmanager
+def _running(command: list[str] | None) -> Iterator[None]:
+    if command is None:
+        yield
+        return
+    with subprocess.Popen(command) as process:
+        try:
+            yield
+        finally:
+            process.kill()
+
+
+def _measured(command: str, waits: dict[str, str]) -> float:
+    """Return the words per second that a process of its own does.
+
+    Raises:
+        UserError: It refuses, with this sentence.
+        subprocess.CalledProcessError: It failed; its stderr has been shown.
+    """
+    done = subprocess.run(
+        [sys.executable, *shlex.split(command)[1:], "--step"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, **waits},
+    )
+    if done.returncode == cli.EXIT_USAGE:
+        raise UserError(done.stderr.splitlines()[-1].partition(": ")[2])
+    if done.returncode:
+        sys.stderr.write(done.stderr)
+        done.check_returncode()
+    return float(done.stdout.splitlines()[-1])
+
+
+def _steps(arguments: argparse.Namespace) -> int:
+    """Print the words per second of some steps."""
+    from ptb_lm.bench.language_workloads import PTB_VOCABULARY
+    from ptb_lm.bench.workloads import LanguageTask
+    from ptb_lm.data import corpus
+    from ptb_lm.model import backend, parameters
+    from ptb_lm.model.choice import Choice
+
+    config = RECIPES["default"][arguments.config]
+    task = LanguageTask(config=config, vocabulary_size=PTB_VOCABULARY)
+    choice = Choice.of(model=arguments.model, device="cpu", precision=arguments.precision)
+    model = backend.build(config, parameters.initial(config, PTB_VOCABULARY, seed=1), choice)
+    ((x_BT, y_BT),) = corpus.windows(model.place(task.rows(1, seed=1)), config.num_steps)
+    state: Any = model.zero_state(config.batch_size)
+    done, start = -3, time.perf_counter()
+    while done < 1 or time.perf_counter() - start < arguments.seconds:
+        if done == 0:
+            start = time.perf_counter()
+        state, loss = model.train_step(x_BT, y_BT, state, learning_rate=0.1)
+        model.read([loss])
+        done += 1
+    print(done * config.batch_size * config.num_steps / (time.perf_counter() - start))
+    return 0
+
+
+def _table(rows: list[dict[str, Any]]) -> str:
+    lines = [
+        f"| words a second: median (lowest to highest) | {' | '.join(NEIGHBOURS)} |",
+        f"|---|{'--:|' * len(NEIGHBOURS)}",
+    ]
+    for way in dict.fromkeys(row["way"] for row in rows):
+        cells = []
+        for neighbour in NEIGHBOURS:
+            rates = [r["words_per_second"] for r in rows if (r["way"], r["neighbour"]) == (way, neighbour)]
+            cells.append(f"{statistics.median(rates):,.0f} ({min(rates):,.0f} to {max(rates):,.0f})")
+        lines.append(f"| {way} | {' | '.join(cells)} |")
+    return "\n".join(lines)

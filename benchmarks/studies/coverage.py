@@ -1,0 +1,112 @@
+"""Does a 95 % interval hold? A program against itself, many times over: how many intervals contain 1.
+
+    python -m ptb_lm.bench run quick --variants torch/cudnn 'torch/cudnn#again' --baseline torch/cudnn \
+        --rounds 100 --processes 100 --out FOLDER
+    python -m benchmarks.studies coverage FOLDER --repetitions 20
+
+Consecutive rounds, as many as a quoted suite has, are one repetition: its intervals are computed as the
+suite's are. Of 20 that are right, 19 hold on average, and 17 or more in 98 of 100 cases.
+
+It is the easiest case: two variants alone, so that the two blocks of a round are seconds apart. In a suite of
+many variants they may be minutes apart, and the machine may have changed in between. Then intervals may hold
+less often. The A/A test in a suite's own report shows how well it did.
+"""
+
+import dataclasses
+import math
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from ptb_lm.bench.findings import Group, Result, distinct, paired
+from ptb_lm.bench.intervals import Ratio
+from ptb_lm.bench.reporting import formats
+from ptb_lm.bench.variants import original
+from ptb_lm.errors import UserError
+
+CLAIMED = 0.95
+PLURALS = {"process": "processes", "round": "rounds"}
+ALONE = (
+    " The two were measured alone, seconds apart: in a suite of many variants intervals may hold less often."
+)
+
+
+class Coverage(NamedTuple):
+    """How often intervals held.
+
+    Attributes:
+        held: How many contained the true ratio, 1.
+        repetitions: How many there were.
+    """
+
+    held: int
+    repetitions: int
+
+    @property
+    def believable(self) -> float:
+        """The probability of so few or fewer if each holds with the probability that it claims."""
+        return sum(
+            math.comb(self.repetitions, held) * CLAIMED**held * (1 - CLAIMED) ** (self.repetitions - held)
+            for held in range(self.held + 1)
+        )
+
+
+def repeated(group: Group, repetitions: int) -> list[Ratio]:
+    """Return the ratio of a program to itself in each repetition.
+
+    Args:
+        group: A pass, with one variant that was measured twice.
+        repetitions: Into how many parts its rounds are cut.
+
+    Raises:
+        UserError: There is no such variant, or a part is too small for an interval.
+    """
+    if len(group.repetitions) != 1:
+        raise UserError(f"{group.name}: exactly one program must be measured twice (NAME and NAME#again)")
+    again = group.repetitions[0][0]
+    first = group.result(original(again.variant))
+    assert first is not None, "or it were no repetition"
+    rounds = [row.round for row in first.blocks]
+    parts = list(_parts(rounds, repetitions))
+    found = [paired(_within(again, part), _within(first, part)) for part in parts]
+    ratios = [ratio for ratio in found if ratio is not None and ratio.interval is not None]
+    if len(ratios) < repetitions:
+        raise UserError(f"{group.name}: {len(rounds)} rounds are too few for {repetitions} intervals")
+    return ratios
+
+
+def coverage(ratios: Sequence[Ratio]) -> Coverage:
+    """Return how many of some intervals contain 1."""
+    held = [low <= 1 <= high for low, high in (ratio.interval or (math.nan, math.nan) for ratio in ratios)]
+    return Coverage(sum(held), len(held))
+
+
+def page(groups: Sequence[Group], repetitions: int) -> Iterator[str]:
+    """Yield the lines of a page: a table of each pass, and what it says."""
+    for group in groups:
+        ratios = repeated(group, repetitions)
+        found = coverage(ratios)
+        few = f"{100 * found.believable:.0f} of 100 such studies"
+        units = " or ".join(distinct(f"{ratio.units} {PLURALS[ratio.unit]}" for ratio in ratios))
+        yield f"## {group.name}, {original(group.repetitions[0][0].variant)} against itself\n"
+        alone = ALONE if len(group.results) == 2 else ""
+        yield (
+            f"{found.held} of {found.repetitions} intervals of {CLAIMED:.0%} contain 1, each of {units}; "
+            f"of right ones so few or fewer would be found in {few}.{alone}\n"
+        )
+        yield "| repetition | ratio | 95 % interval | holds |\n| --: | --: | --- | --- |"
+        for number, ratio in enumerate(ratios, 1):
+            holds = "yes" if coverage([ratio]).held else "no"
+            yield f"| {number} | {ratio.estimate:.3f} | {formats.interval(ratio)} | {holds} |"
+        yield ""
+
+
+def _parts(rounds: Sequence[int], repetitions: int) -> Iterator[frozenset[int]]:
+    """Yield consecutive rounds, as many in each part; what is over is left out."""
+    size = len(rounds) // repetitions
+    for begin in range(0, size * repetitions, size or 1):
+        yield frozenset(rounds[begin : begin + size])
+
+
+def _within(result: Result, rounds: frozenset[int]) -> Result:
+    blocks = tuple(row for row in result.blocks if row.round in rounds)
+    return dataclasses.replace(result, blocks=blocks)

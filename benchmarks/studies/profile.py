@@ -1,0 +1,94 @@
+"""Where the time of a torch training step goes, operation by operation.
+
+    python -m benchmarks.studies profile torch/cudnn --config medium --out DIR
+
+A variant is named as in the benchmark: torch/MODEL[/EXECUTION], or plain-torch/cudnn. Prints the operations
+by their own time (on a GPU, its kernels); --out keeps that in profile.txt, the times of all in rows.jsonl,
+and with --trace in trace.json for Perfetto.
+"""
+
+import argparse
+import json
+from typing import Any
+
+import torch
+from torch import profiler
+from torch.autograd import DeviceType
+
+from ptb_lm import host
+from ptb_lm.bench.language_workloads import PTB_VOCABULARY
+from ptb_lm.bench.registries import LANGUAGE_MODELS
+from ptb_lm.bench.variants import Variant
+from ptb_lm.bench.workloads import LanguageTask
+from ptb_lm.data import corpus
+from ptb_lm.errors import UserError
+from ptb_lm.files import atomic_write
+from ptb_lm.model import parameters
+from ptb_lm.model.config import RECIPES
+
+WARM_UP = 5
+
+
+def profile(arguments: argparse.Namespace) -> int:
+    """Profile some steps on random words of Penn Treebank's frequencies; return the exit status."""
+    if arguments.trace and not arguments.out:
+        raise UserError("--trace writes OUT/trace.json, and --out is not given")
+    if not arguments.variant.startswith(("torch/", "plain-torch/")):
+        raise UserError(
+            f"{arguments.variant}: only torch's variants can be profiled, torch/MODEL[/EXECUTION] and "
+            "plain-torch/cudnn"
+        )
+
+    task = LanguageTask(config=RECIPES[arguments.recipe][arguments.config], vocabulary_size=PTB_VOCABULARY)
+    build = Variant(arguments.variant, "").builder(
+        LANGUAGE_MODELS, device=arguments.device, precision=arguments.precision, seed=1
+    )
+    model = build(task.config, parameters.initial(task.config, task.vocabulary_size, seed=1))
+    rows_BL = model.place(task.rows(WARM_UP + arguments.steps, seed=1))
+    windows = list(corpus.windows(rows_BL, task.config.num_steps))
+    state = model.zero_state(task.config.batch_size)
+    on_gpu = model.device.type == "cuda"
+    for x_BT, y_BT in windows[:WARM_UP]:
+        state, _ = model.train_step(x_BT, y_BT, state, learning_rate=0.1)
+    model.read([])
+    activities = [profiler.ProfilerActivity.CPU, *([profiler.ProfilerActivity.CUDA] if on_gpu else [])]
+    with profiler.profile(activities=activities, acc_events=True) as profiled:
+        for x_BT, y_BT in windows[WARM_UP:]:
+            state, _ = model.train_step(x_BT, y_BT, state, learning_rate=0.1)
+        model.read([])
+    order = "self_device_time_total" if on_gpu else "self_cpu_time_total"
+    averages = profiled.key_averages()
+    table = averages.table(sort_by=order, row_limit=25, max_name_column_width=60)
+    facts = {**host.environment(), **model.environment()}
+    text = (
+        f"{arguments.command}\ntorch {torch.__version__}, {arguments.steps} steps, {model.engine}\n"
+        f"Measured on {facts['processor']}, {facts['cores']} cores, {facts['device']}, "
+        f"commit {facts['commit'] or 'unknown'}\n"
+        f"{table}\n"
+    )
+    print(text)
+    if arguments.out:
+        arguments.out.mkdir(parents=True, exist_ok=True)
+        atomic_write(arguments.out / "profile.txt", text)
+        about = {"command": arguments.command, **facts, "engine": model.engine}
+        rows = [{**row, "steps": arguments.steps} for row in _rows(averages, "device" if on_gpu else "cpu")]
+        atomic_write(arguments.out / "rows.jsonl", "".join(json.dumps(row) + "\n" for row in (about, *rows)))
+        if arguments.trace:
+            profiled.export_chrome_trace(str(arguments.out / "trace.json"))
+    return 0
+
+
+def _rows(averages: Any, device: str) -> list[dict[str, Any]]:
+    """Return the milliseconds of each operation, or kernel of a GPU, and of all of them."""
+    kind = DeviceType.CPU if device == "cpu" else DeviceType.CUDA
+    rows = [
+        {
+            "operation": each.key,
+            "self_ms": getattr(each, f"self_{device}_time_total") / 1e3,
+            "total_ms": getattr(each, f"{device}_time_total") / 1e3,
+            "calls": each.count,
+        }
+        for each in averages
+        if each.device_type == kind and not (device == "device" and each.is_user_annotation)
+    ]
+    return [*rows, {"operation": "total", "self_ms": sum(row["self_ms"] for row in rows)}]

@@ -1,0 +1,364 @@
+"""Keras's classifiers against the NumPy reference; each library in a process of its own, as Keras has it."""
+
+import dataclasses
+import importlib.util
+import os
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any, NamedTuple
+from unittest import mock
+
+import numpy as np
+import pytest
+from small_classifiers import configured, random_batch, random_weights
+
+from ptb_lm.bench import registries
+from ptb_lm.classifier import Batch, ClassifierConfig, reference
+from ptb_lm.errors import UserError
+from ptb_lm.model.choice import Choice
+
+FRAMEWORKS = ("keras-jax", "keras-torch", "keras-tensorflow")
+TRAINING_STEPS = 10
+
+
+class Variant(NamedTuple):
+    framework: str
+    model: str
+    execution: str | None
+    bidirectional: bool
+    device: str = "cpu"
+
+    @property
+    def config(self) -> ClassifierConfig:
+        """What it is: that of both directions clips, and XLA compiles a single layer."""
+        changes: dict[str, Any] = {"hidden_sizes": (7,)} if self.execution == "xla" else {}
+        clip_value = 0.01 if self.bidirectional else None
+        return configured(bidirectional=self.bidirectional, clip_value=clip_value, **changes)
+
+    @property
+    def drops(self) -> bool:
+        """Whether it is asked for dropout, too: in training, and in nothing else."""
+        return (self.model, self.execution, self.bidirectional) == ("lstm", None, False)
+
+    @property
+    def trained(self) -> tuple[bool, ...]:
+        """Of which batches it learns: whole ones, those with lengths, or both.
+
+        Each kind is compiled by itself, which takes seconds but for torch. So JAX's and TensorFlow's variants
+        of both directions, and XLA's, leave whole ones to those of one direction.
+        """
+        if self.model == "cudnn" and self.framework != "keras-tensorflow":
+            return (False,)
+        once = self.bidirectional or self.execution == "xla"
+        return (True,) if once and self._compiles else (False, True)
+
+    @property
+    def asked(self) -> tuple[bool, ...]:
+        """Of which batches it tells gradients and scores.
+
+        What is compiled tells them of whole batches in one direction, and of those with lengths in both: each
+        of these has a layer that goes forward.
+        """
+        return self.trained[:1] if self._compiles else self.trained
+
+    @property
+    def _compiles(self) -> bool:
+        return self.device == "cpu" and self.framework != "keras-torch"
+
+
+def variants() -> list[Any]:
+    on_cpu = [
+        Variant(framework, "lstm", None, bidirectional)
+        for framework in FRAMEWORKS
+        for bidirectional in (False, True)
+    ]
+    on_cpu += [Variant("keras-torch", "cudnn", None, bidirectional) for bidirectional in (False, True)]
+    on_cpu += [Variant("keras-tensorflow", "lstm", "xla", False)]
+    on_gpu = [
+        Variant(framework, "cudnn", None, bidirectional, "cuda")
+        for framework in FRAMEWORKS
+        for bidirectional in (False, True)
+    ]
+    return [
+        pytest.param(variant, id="-".join(map(str, variant)), marks=[pytest.mark.gpu] * (variant in on_gpu))
+        for variant in on_cpu + on_gpu
+    ]
+
+
+def training_batches(config: ClassifierConfig, lengths: tuple[bool, ...]) -> list[Batch]:
+    """Whole batches and others in turn, if there are both: two models of Keras's, with one optimiser."""
+    return [
+        random_batch(config, lengths=lengths[step % len(lengths)], seed=10 + step)
+        for step in range(TRAINING_STEPS)
+    ]
+
+
+def start(terminal: Path) -> None:
+    """Begin a library's process: its terminal is a file, and a warning is an error as it is here."""
+    written = os.open(terminal, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(written, 1)
+    os.dup2(written, 2)
+    os.environ.pop("TF_CPP_MIN_LOG_LEVEL", None)
+    warnings.simplefilter("error")
+    # Keras reads torch's tensors so, and NumPy tells Keras.
+    warnings.filterwarnings("ignore", "__array__ implementation doesn't accept a copy keyword")
+
+
+def build(variant: Variant, config: ClassifierConfig, **choice: Any) -> Any:
+    given = {name: getattr(variant, name) for name in ("framework", "model", "execution", "device")}
+    chosen = Choice.of(registries.CLASSIFIERS, **{**given, **choice})
+    return chosen.builder()(config, random_weights(config), chosen)
+
+
+def measure(variant: Variant) -> dict[str, Any]:
+    """What a variant computes, in this process."""
+    config = variant.config
+    built = trained = build(variant, config)
+    if variant.drops:
+        built = build(variant, dataclasses.replace(config, keep_prob=0.5, learning_rate=1e-30), seed=3)
+    results: dict[str, Any] = {"engine": built.engine, "environment": built.environment()}
+    for lengths in variant.asked:
+        batch = random_batch(config, lengths=lengths)
+        loss, gradients = built.loss_and_gradients(batch)
+        (forward,) = built.read([built.forward_step(batch)])
+        scores = built.predict(batch.x_BTI, batch.lengths_B)
+        results[f"lengths {lengths}"] = {
+            "loss": loss,
+            "gradients": gradients,
+            "forward": forward,
+            "scores": scores,
+        }
+    results["weights"] = built.export_weights()
+    if variant.drops:
+        results["dropped"] = [built.train_step(batch) for _ in range(20)]
+    batches = training_batches(config, variant.trained)
+    results["losses"] = trained.read([trained.train_step(batch) for batch in batches])
+    results["trained"] = trained.export_weights()
+    results["memory"] = trained.device_memory()
+    trained.load_weights(random_weights(config))
+    trained.reset_optimizer()
+    results["losses again"] = trained.read([trained.train_step(batch) for batch in batches])
+    sys.stdout.flush()  # into the file that is its terminal
+    return results
+
+
+@pytest.fixture(scope="module")
+def terminals(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """What each library's process writes on stdout and stderr."""
+    folder = tmp_path_factory.mktemp("terminals")
+    return {framework: folder / framework for framework in FRAMEWORKS}
+
+
+@pytest.fixture(scope="module")
+def processes(terminals: dict[str, Path]) -> Iterator[dict[str, ProcessPoolExecutor]]:
+    """A process for each library that is installed; none has written anything when it has ended."""
+    pools = {
+        framework: ProcessPoolExecutor(1, get_context("spawn"), start, (terminals[framework],))
+        for framework in FRAMEWORKS
+        if installed(framework)
+    }
+    yield pools
+    for pool in pools.values():
+        pool.shutdown()
+    assert not any(terminal.read_text() for terminal in terminals.values() if terminal.exists())
+
+
+@pytest.fixture(scope="module", params=variants())
+def measured(
+    request: pytest.FixtureRequest, processes: dict[str, ProcessPoolExecutor]
+) -> tuple[Variant, dict[str, Any]]:
+    variant: Variant = request.param
+    return variant, within(processes, variant.framework).submit(measure, variant).result()
+
+
+def installed(framework: str) -> bool:
+    library = framework.removeprefix("keras-")
+    return all(importlib.util.find_spec(name) is not None for name in ("keras", library))
+
+
+def within(processes: dict[str, ProcessPoolExecutor], framework: str) -> ProcessPoolExecutor:
+    if framework not in processes:
+        pytest.skip(f"{framework} is not installed")
+    return processes[framework]
+
+
+def test_loss_gradients_and_scores_are_the_references(measured: tuple[Variant, dict[str, Any]]) -> None:
+    """With lengths too, whatever the padding holds; a forward step and predict agree with them.
+
+    Where training drops, none of these does.
+    """
+    variant, results = measured
+    config = variant.config
+    weights = random_weights(config)
+    for lengths in variant.asked:
+        batch, found = random_batch(config, lengths=lengths), results[f"lengths {lengths}"]
+        loss, gradients = reference.loss_and_gradients(config, weights, batch)
+        scores_BC = reference.predict(config, weights, batch.x_BTI, batch.lengths_B)
+        assert found["loss"] == pytest.approx(loss, rel=1e-6)
+        assert found["forward"] == pytest.approx(loss, rel=1e-6)
+        np.testing.assert_allclose(found["scores"], scores_BC, rtol=0, atol=1e-6)
+        assert found["gradients"].keys() == gradients.keys()
+        for name, gradient in gradients.items():
+            np.testing.assert_allclose(found["gradients"][name], gradient, rtol=0, atol=1e-6, err_msg=name)
+    if variant.drops:
+        assert len(set(results["dropped"])) == 20, "each step of training drops others"
+
+
+def test_weights_come_back_as_they_were_loaded(measured: tuple[Variant, dict[str, Any]]) -> None:
+    """Gradients were taken in between."""
+    variant, results = measured
+    for name, weight in random_weights(variant.config).items():
+        np.testing.assert_array_equal(results["weights"][name], weight.astype(np.float32))
+
+
+def trained_by_reference(
+    config: ClassifierConfig, batches: list[Batch], *, kerass: bool
+) -> tuple[list[float], dict[str, np.ndarray]]:
+    """The losses and weights of a training; Keras's Adam is algorithm 1 with an epsilon that shrinks."""
+    weights, losses = random_weights(config), []
+    state = reference.adam_start(weights)
+    for step, batch in enumerate(batches, start=1):
+        loss, gradients = reference.loss_and_gradients(config, weights, batch)
+        weights, state = reference.adam(
+            weights,
+            gradients,
+            state,
+            learning_rate=config.learning_rate,
+            clip_value=config.clip_value,
+            epsilon=1e-8 / np.sqrt(1 - 0.999**step) if kerass else 1e-8,
+        )
+        losses.append(loss)
+    return losses, weights
+
+
+def test_training_is_kerass_adam(measured: tuple[Variant, dict[str, Any]]) -> None:
+    variant, results = measured
+    batches = training_batches(variant.config, variant.trained)
+    losses, weights = trained_by_reference(variant.config, batches, kerass=True)
+    np.testing.assert_allclose(results["losses"], losses, rtol=1e-5)
+    assert_close_for_nearly_all(results["trained"], weights)
+    if variant.config.clip_value is not None:
+        without = dataclasses.replace(variant.config, clip_value=None)
+        unclipped, _ = trained_by_reference(without, batches, kerass=True)
+        assert np.abs(np.array(unclipped) - losses).max() > 1e-3, "clipping to this bound shows"
+
+
+def test_adam_begins_anew(measured: tuple[Variant, dict[str, Any]]) -> None:
+    _, results = measured
+    np.testing.assert_allclose(results["losses again"], results["losses"], rtol=1e-6)
+
+
+def test_training_is_nearly_the_references_adam(measured: tuple[Variant, dict[str, Any]]) -> None:
+    """Epsilon's place matters where a gradient is as small as 1e-6, which hardly matters to the loss."""
+    variant, results = measured
+    batches = training_batches(variant.config, variant.trained)
+    losses, _ = trained_by_reference(variant.config, batches, kerass=False)
+    np.testing.assert_allclose(results["losses"], losses, rtol=1e-4)
+
+
+def assert_close_for_nearly_all(found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> None:
+    """Adam divides by the gradient's size: where that is but rounding, the step is too."""
+    errors = np.concatenate([np.abs(found[name] - expected[name]).ravel() for name in expected])
+    assert np.quantile(errors, 0.98) < 2e-5
+    assert errors.max() < 0.01 * TRAINING_STEPS
+
+
+def test_it_says_what_computes(measured: tuple[Variant, dict[str, Any]]) -> None:
+    variant, results = measured
+    library = variant.framework.removeprefix("keras-")
+    assert f"of {library} on {variant.device}" in results["engine"]
+    assert {"keras", library, "device", "threads"} <= results["environment"].keys()
+    assert (results["memory"] is None) == (variant.device == "cpu")
+
+
+def test_the_terminal_stays_quiet(
+    measured: tuple[Variant, dict[str, Any]], terminals: dict[str, Path]
+) -> None:
+    """Whatever was built, trained, evaluated and asked in the variant's process."""
+    variant, _ = measured
+    assert terminals[variant.framework].read_text() == ""
+
+
+def refusal(variant: Variant, **changes: Any) -> str:
+    """The sentence with which a variant is refused, in this process."""
+    lengths = changes.pop("lengths", False)
+    config = configured(**changes)
+    try:
+        build(variant, config).train_step(random_batch(config, lengths=lengths))
+    except UserError as error:
+        return str(error)
+    return "not refused"
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_what_keras_does_not_do_is_refused(framework: str, processes: dict[str, ProcessPoolExecutor]) -> None:
+    def refused(model: str, **changes: Any) -> str:
+        variant = Variant(framework, model, None, False, changes.pop("device", "cpu"))
+        return within(processes, framework).submit(refusal, variant, **changes).result()
+
+    others = {"keras-jax": "torch", "keras-torch": "tensorflow", "keras-tensorflow": "jax"}
+    if framework == "keras-torch":
+        assert "no cudnn for sequences of different lengths" in refused("cudnn", lengths=True)
+    else:
+        assert "no cudnn on a CPU" in refused("cudnn")
+    assert "cross_entropy alone, not with ctc" in refused("lstm", loss="ctc")
+    other = Variant(f"keras-{others[framework]}", "lstm", None, False)
+    if installed(other.framework):
+        library = framework.removeprefix("keras-")
+        sentence = within(processes, framework).submit(refusal, other).result()
+        assert (
+            sentence
+            == f"this process has Keras on {library} already; start another one for {others[framework]}"
+        )
+
+
+def absent_device(framework: str) -> str | None:
+    """Refusal of a GPU; None where there is one."""
+    variant = Variant(framework, "lstm", None, False)
+    return (
+        None if build(variant, configured(), device="auto").gpu else refusal(variant._replace(device="cuda"))
+    )
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_a_missing_gpu_is_refused(framework: str, processes: dict[str, ProcessPoolExecutor]) -> None:
+    sentence = within(processes, framework).submit(absent_device, framework).result()
+    if sentence is None:
+        pytest.skip("there is a CUDA device")
+    assert sentence == f"--device cuda: Keras on {framework.removeprefix('keras-')} finds no CUDA device here"
+
+
+def python(program: str) -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if name != "TF_CPP_MIN_LOG_LEVEL"}
+    return subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
+
+
+def test_listing_the_classifiers_imports_no_library() -> None:
+    program = (
+        "import sys; from ptb_lm.bench import registries; from benchmarks.rivals import keras, pytensor; "
+        "print(*sys.modules)"
+    )
+    modules = python(program).stdout.split()
+    assert "ptb_lm.bench.registries" in modules
+    assert not {"torch", "tensorflow", "keras", "jax", "pytensor"} & set(modules)
+
+
+def without_keras(framework: str) -> str:
+    """Refusal as it is where Keras is missing, in this process, which has the library."""
+    with mock.patch.dict(sys.modules, {"keras": None}):
+        for name in [name for name in sys.modules if name.startswith("benchmarks.rivals.keras")]:
+            del sys.modules[name]
+        return refusal(Variant(framework, "lstm", None, False))
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_without_keras_the_row_tells_how_to_install_it(
+    framework: str, processes: dict[str, ProcessPoolExecutor]
+) -> None:
+    said = within(processes, framework).submit(without_keras, framework).result()
+    assert said.startswith(f"{framework} is not installed; install it in the checkout with: pip")

@@ -1,0 +1,56 @@
+"""The models without one optimisation: each computes what the model with all of them does."""
+
+import importlib
+from types import ModuleType
+from typing import Any
+
+import pytest
+from support import installed
+
+from ptb_lm.bench import check, registries, variants
+from ptb_lm.bench.workloads import LanguageTask
+from ptb_lm.model import parameters
+from ptb_lm.model.config import Config
+
+pytestmark = pytest.mark.slow
+
+TORCH = [
+    f"benchmarks.rivals.without:{what}"
+    for what in ("own_softmax", "sparse_embedding", "kept_memory", "fast_masks")
+]
+TENSORFLOW = [
+    f"benchmarks.rivals.without_tensorflow:{what}" for what in ("own_softmax", "own_gradient", "kept_memory")
+]
+
+
+@pytest.fixture
+def undone(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """What is registered, and what is replaced for the rest of a process, is so until the test ends."""
+    for table in ("LANGUAGE_MODELS", "CLASSIFIERS"):
+        monkeypatch.setattr(registries, table, {**getattr(registries, table)})
+    return monkeypatch
+
+
+@pytest.mark.parametrize(
+    "what", [*TORCH, *(pytest.param(what, marks=installed("tensorflow")) for what in TENSORFLOW)]
+)
+def test_a_model_without_an_optimisation_equals_the_reference(what: str, undone: pytest.MonkeyPatch) -> None:
+    """And trains a step with dropout."""
+    module = importlib.import_module(what.partition(":")[0])
+    replace, replaced = module._replace, []
+
+    def replace_for_now(place: ModuleType, name: str, by: Any) -> None:
+        undone.setattr(place, name, getattr(place, name))
+        replace(place, name, by)
+        replaced.append(name)
+
+    undone.setattr(module, "_replace", replace_for_now)
+    task = LanguageTask(config=Config(hidden_size=7, keep_prob=0.5), vocabulary_size=50)
+    build = variants.add(f"mine={what}").builder(
+        registries.LANGUAGE_MODELS, device="cpu", precision="fp32", seed=1
+    )
+    check.check(task, build, precision="fp32", seed=3)
+    model = build(task.config, parameters.initial(task.config, 50, seed=1))
+    x_BT, y_BT = task.window(seed=1)
+    model.train_step(x_BT, y_BT, model.zero_state(20), learning_rate=0.5)
+    assert replaced or what.endswith(":sparse_embedding")

@@ -1,0 +1,76 @@
+"""How often intervals hold: the arithmetic on rows whose truth is known."""
+
+import math
+from pathlib import Path
+
+import bench_rows
+import numpy as np
+import pytest
+from scipy import stats
+
+from benchmarks.studies import __main__ as studies
+from benchmarks.studies import coverage
+from benchmarks.studies.coverage import Coverage
+from ptb_lm.bench.summary import summarise
+
+TWICE = {"torch/basic": 1.0, "torch/basic#again": 1.0}
+
+
+def repeated(folder: Path, repetitions: int, *, again: float = 1.0, count: int) -> list[coverage.Ratio]:
+    speeds = {**TWICE, "torch/basic#again": again}
+    bench_rows.write(folder, bench_rows.rounds(speeds, count=count, noise=0.05, seed=3))
+    (group,) = summarise(folder).groups
+    return coverage.repeated(group, repetitions)
+
+
+def test_each_repetition_is_what_its_rounds_alone_would_be(tmp_path: Path) -> None:
+    ratios = repeated(tmp_path / "all", 4, count=23)
+    assert [ratio.units for ratio in ratios] == [5] * 4, "three rounds are over"
+    rows = list(bench_rows.rounds(TWICE, count=23, noise=0.05, seed=3))
+    for number, ratio in enumerate(ratios):
+        of = [row for row in rows if row["round"] // 5 == number]
+        seconds = {name: [row["seconds"] for row in of if row["variant"] == name] for name in TWICE}
+        logs = np.log(np.divide(seconds["torch/basic"], seconds["torch/basic#again"]))
+        low, high = stats.t.interval(0.95, 4, logs.mean(), stats.sem(logs))
+        assert ratio.interval == pytest.approx((math.exp(low), math.exp(high)))
+
+
+def test_of_what_is_right_nineteen_of_twenty_hold_and_of_what_is_wrong_few(tmp_path: Path) -> None:
+    right = coverage.coverage(repeated(tmp_path / "right", 400, count=2000))
+    assert stats.binomtest(right.held, right.repetitions, 0.95).pvalue > 0.01
+    wrong = coverage.coverage(repeated(tmp_path / "wrong", 20, again=1.5, count=100))
+    assert wrong.held <= 3
+    assert wrong.believable < 1e-6
+
+
+@pytest.mark.parametrize("held", [0, 16, 19, 20])
+def test_how_believable_a_coverage_is(held: int) -> None:
+    assert Coverage(held, 20).believable == pytest.approx(stats.binom.cdf(held, 20, 0.95))
+
+
+def test_the_command_says_how_many_hold(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    repeated(tmp_path, 20, count=100)
+    assert studies.main(["coverage", str(tmp_path)]) == 0
+    printed = capsys.readouterr().out
+    assert printed.count("| yes |") + printed.count("| no |") == 20
+    assert printed.startswith("## small, train, torch/basic against itself\n")
+    assert f"{printed.count('| yes |')} of 20 intervals of 95% contain 1, each of 5 processes; " in printed
+    assert "The two were measured alone" in printed
+    assert studies.main(["coverage", str(tmp_path), "--repetitions", "60"]) == 2
+    assert "100 rounds are too few for 60 intervals" in capsys.readouterr().err
+
+
+def test_what_was_measured_among_others_is_named_and_not_said_to_be_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    speeds = {"torch/basic": 1.0, "torch/cudnn@bf16": 2.0, "torch/cudnn#again@bf16": 2.0}
+    rows = list(bench_rows.rounds(speeds, count=12))
+    for row in rows:
+        row["process"] = [*speeds].index(row["variant"])
+        row["work"] = {**bench_rows.WORK, "precision": "bf16" if "@bf16" in row["variant"] else "fp32"}
+    bench_rows.write(tmp_path, rows)
+    assert studies.main(["coverage", str(tmp_path), "--repetitions", "2"]) == 0
+    printed = capsys.readouterr().out
+    assert printed.startswith("## small, train, torch/cudnn@bf16 against itself\n")
+    assert ", each of 6 rounds; " in printed
+    assert "alone" not in printed
