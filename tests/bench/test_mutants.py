@@ -94,6 +94,8 @@ LONG = {
         pytest.param(task, mutant, id=f"{name}: {wrong}")
         for name, task in LONG.items()
         for wrong, mutant in mutants.of(task, ("train",)).items()
+        # CTC of a thousand steps takes long, and all that it has of its own is its loss.
+        if name == "4x320-CE-long" or wrong in ("gates swapped", "last step dropped")
     ],
 )
 def test_what_is_wrong_is_refused_in_a_thousand_steps(task: Task, mutant: mutants.Mutant) -> None:
