@@ -95,7 +95,9 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
+    _deeds.clear()
     if item.get_closest_marker("gpu"):
         torch = pytest.importorskip("torch")
         if not torch.cuda.is_available():
@@ -128,8 +130,7 @@ def _tensorflow_has_a_gpu() -> bool:
 # the commit. What is slow within this process (a long training, a compiler) is not seen here: whoever writes
 # such a test marks it.
 ASKED_ONCE = {"g++", "clang++", Path(os.environ.get("CXX", "g++")).name, "uname"}
-_deeds: list[str] = []  # of the fixture or test at work
-_deeds_of_fixtures: dict[tuple[str, str], list[str]] = {}  # by name and where it is defined
+_deeds: list[str] = []  # of the test that is set up or runs
 
 
 def _watch(event: str, arguments: tuple[object, ...]) -> None:
@@ -145,23 +146,9 @@ sys.addaudithook(_watch)
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_fixture_setup(fixturedef: pytest.FixtureDef[object]) -> Iterator[None]:
-    """Remember what a fixture did, for all tests that ask for it."""
-    before = len(_deeds)
-    result = yield
-    _deeds_of_fixtures[fixturedef.argname, fixturedef.baseid] = _deeds[before:]
-    return result
-
-
-@pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
-    """Fail a test that was seen to do something slow and is not marked."""
-    _deeds.clear()
+    """Fail a test that was seen to do something slow, as the first that asks for a fixture too, unmarked."""
     result = yield
-    deeds = [*_deeds]
-    for (name, where), of_fixture in _deeds_of_fixtures.items():
-        if name in getattr(item, "fixturenames", ()) and item.nodeid.startswith(where):
-            deeds += of_fixture
-    if deeds and not item.get_closest_marker("slow"):
-        pytest.fail(f"it {deeds[0]}: mark it pytest.mark.slow", pytrace=False)
+    if _deeds and not item.get_closest_marker("slow"):
+        pytest.fail(f"it {_deeds[0]}: mark it pytest.mark.slow", pytrace=False)
     return result

@@ -1,5 +1,6 @@
 """Models with one thing wrong, in torch: what the benchmark must refuse to time."""
 
+import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
@@ -94,30 +95,31 @@ class GatesSwapped(Wrapped):
         return loss, self.outwards(gradients)
 
 
-class BiasDropped(Wrapped):
+class ParametersDropped(Wrapped):
+    """It computes as if some of its layers' parameters were zero."""
+
+    kind: str
+
+    def inwards(self, weights: Weights) -> dict[str, np.ndarray]:
+        return {name: 0 * w if self._is_dropped(name) else w for name, w in weights.items()}
+
+    def outwards(self, weights: Weights) -> dict[str, np.ndarray]:
+        return {name: w + self.loaded[name] if self._is_dropped(name) else w for name, w in weights.items()}
+
+    def _is_dropped(self, name: str) -> bool:
+        return of_layer(name) and name.endswith(self.kind)
+
+
+class BiasDropped(ParametersDropped):
     """It has no biases in its layers."""
 
-    def inwards(self, weights: Weights) -> dict[str, np.ndarray]:
-        return {name: 0 * w if self._is_bias(name) else w for name, w in weights.items()}
-
-    def outwards(self, weights: Weights) -> dict[str, np.ndarray]:
-        return {name: w + self.loaded[name] if self._is_bias(name) else w for name, w in weights.items()}
-
-    def _is_bias(self, name: str) -> bool:
-        return of_layer(name) and name.endswith("bias")
+    kind = "bias"
 
 
-class RecurrenceIgnored(Wrapped):
+class RecurrenceIgnored(ParametersDropped):
     """It has no recurrent kernels."""
 
-    def inwards(self, weights: Weights) -> dict[str, np.ndarray]:
-        return {name: 0 * w if self._is_recurrent(name) else w for name, w in weights.items()}
-
-    def outwards(self, weights: Weights) -> dict[str, np.ndarray]:
-        return {name: w + self.loaded[name] if self._is_recurrent(name) else w for name, w in weights.items()}
-
-    def _is_recurrent(self, name: str) -> bool:
-        return of_layer(name) and name.endswith("recurrent_kernel")
+    kind = "recurrent_kernel"
 
 
 class TopLayerSkipped(Wrapped):
@@ -147,55 +149,48 @@ class StateNotCarried(Wrapped):
         return self.model.evaluate_step(x_BT, y_BT, self.model.zero_state(len(x_BT)))
 
 
-class LastStepDropped(Wrapped):
-    """It reads a window, or each sequence, but for its last step; its loss is scaled to all steps."""
+class Reduced(Wrapped):
+    """It reads a part of what it is given, which `window` takes of words and `batch` of sequences."""
 
     def train_step(self, *given: Any, **rate: float) -> Any:
         if isinstance(given[0], Batch):
-            return self.model.train_step(self._shorter(given[0]))
+            return self.model.train_step(self.batch(given[0]))
         x_BT, y_BT, state = given
-        return self.model.train_step(x_BT[:, :-1], y_BT[:, :-1], state, **rate)
+        return self.model.train_step(self.window(x_BT), self.window(y_BT), state, **rate)
 
     def evaluate_step(self, x_BT: Any, y_BT: Any, state: Any) -> Any:
-        return self.model.evaluate_step(x_BT[:, :-1], y_BT[:, :-1], state)
+        return self.model.evaluate_step(self.window(x_BT), self.window(y_BT), state)
 
     def forward_step(self, batch: Batch) -> Any:
-        return self.model.forward_step(self._shorter(batch))
+        return self.model.forward_step(self.batch(batch))
 
     def loss_and_gradients(self, batch: Batch) -> Any:
-        return self.model.loss_and_gradients(self._shorter(batch))
+        return self.model.loss_and_gradients(self.batch(batch))
 
-    def next_masks(self, batch: int, steps: int) -> Any:
-        return self.model.next_masks(batch, steps)
 
-    def _shorter(self, batch: Batch) -> Batch:
+class LastStepDropped(Reduced):
+    """It reads a window, or each sequence, but for its last step; its loss is scaled to all steps."""
+
+    def window(self, words_BT: Any) -> Any:
+        return words_BT[:, :-1]
+
+    def batch(self, batch: Batch) -> Batch:
         if batch.lengths_B is not None:
             return batch._replace(lengths_B=batch.lengths_B - 1)
         return batch._replace(x_BTI=batch.x_BTI[:, :-1])
 
 
-class HalfOfTheBatch(Wrapped):
+class HalfOfTheBatch(Reduced):
     """It computes the first half of the batch alone, and a mean over that is its loss."""
+
+    def window(self, words_BT: Any) -> Any:
+        return words_BT[: len(words_BT) // 2]
+
+    def batch(self, batch: Batch) -> Batch:
+        return Batch(*(None if part is None else self.window(part) for part in batch))  # type: ignore[arg-type]
 
     def zero_state(self, batch_size: int) -> Any:
         return self.model.zero_state(batch_size // 2)
-
-    def train_step(self, *given: Any, **rate: float) -> Any:
-        if isinstance(given[0], Batch):
-            return self.model.train_step(self._half(given[0]))
-        x_BT, y_BT, state = given
-        half = slice(0, len(x_BT) // 2)
-        return self.model.train_step(x_BT[half], y_BT[half], state, **rate)
-
-    def evaluate_step(self, x_BT: Any, y_BT: Any, state: Any) -> Any:
-        half = slice(0, len(x_BT) // 2)
-        return self.model.evaluate_step(x_BT[half], y_BT[half], state)
-
-    def forward_step(self, batch: Batch) -> Any:
-        return self.model.forward_step(self._half(batch))
-
-    def loss_and_gradients(self, batch: Batch) -> Any:
-        return self.model.loss_and_gradients(self._half(batch))
 
     def read(self, losses: Sequence[Any]) -> Any:
         # A classifier's are means.
@@ -207,9 +202,6 @@ class HalfOfTheBatch(Wrapped):
     def next_masks(self, batch: int, steps: int) -> Any:
         kept = self.model.next_masks(batch // 2, steps)
         return Masks(kept.weights, [np.concatenate([mask, mask], axis=1) for mask in kept.units])
-
-    def _half(self, batch: Batch) -> Batch:
-        return Batch(*(None if part is None else part[: len(part) // 2] for part in batch))  # type: ignore[arg-type]
 
 
 class WrongRate(Wrapped):
@@ -378,7 +370,7 @@ def clip_forgotten(config: Any, weights: Weights) -> Model:
     """Build a model that does not clip."""
     if isinstance(config, Config):
         return right(config.replace(max_grad_norm=1e9), weights)
-    return right(replaced(config, clip_value=None), weights)
+    return right(dataclasses.replace(config, clip_value=None), weights)
 
 
 def top_layer_skipped(config: Any, weights: Weights) -> Model:
@@ -386,7 +378,7 @@ def top_layer_skipped(config: Any, weights: Weights) -> Model:
     if isinstance(config, Config):
         fewer: Any = config.replace(num_layers=config.num_layers - 1)
     else:
-        fewer = replaced(config, hidden_sizes=config.hidden_sizes[:-1])
+        fewer = dataclasses.replace(config, hidden_sizes=config.hidden_sizes[:-1])
     kept = TopLayerSkipped.inwards(None, weights)  # type: ignore[arg-type]
     return TopLayerSkipped(right(fewer, kept), weights)
 
@@ -453,13 +445,6 @@ def backward_cut(config: Any, weights: Weights) -> Model:
 def wrapped(kind: type[Wrapped]) -> Mutant:
     """Return what builds a wrapped right model."""
     return lambda config, weights: kind(right(config, weights), weights)
-
-
-def replaced(config: Any, **changes: Any) -> Any:
-    """Return a classifier's configuration with some values changed."""
-    import dataclasses
-
-    return dataclasses.replace(config, **changes)
 
 
 EVERY: dict[str, Mutant] = {

@@ -3,6 +3,7 @@
 import functools
 import gzip
 import hashlib
+import itertools
 import re
 import signal
 import socket
@@ -175,6 +176,7 @@ def test_a_mirror_that_answers_wrongly(
         ),
         gzip.compress(plain(INSIDE, b"")[0].tobuf()) + gzip.compress(bytes(2**20)) * 99,
     ],
+    ids=itertools.count(),  # they hold the time: each process of the tests has others
 )
 def test_an_archive_that_lacks_the_files(
     packed: bytes, server: Server, folder: Path, monkeypatch: pytest.MonkeyPatch

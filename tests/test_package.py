@@ -164,7 +164,7 @@ def test_it_measures_and_says_where_the_suites_of_a_checkout_are(installed: Path
     assert listed == ["quick", "ptb", "executions", "cells", "scaling", "peak"]
     for command in (["list", "acoustic"], ["run", "acoustic"], ["check", "stacked-lm"]):
         refused = subprocess.run(
-            [*bench, *command], cwd=tmp_path, env=outside(), capture_output=True, text=True
+            [*bench, *command], cwd=tmp_path, env=environment(), capture_output=True, text=True
         )
         assert (refused.returncode, refused.stdout, refused.stderr.count("\n")) == (2, "", 1)
         assert "checkout" in refused.stderr

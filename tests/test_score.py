@@ -256,100 +256,63 @@ def test_what_an_n_best_list_has_of_unknown_words_is_told(
     )
 
 
+@pytest.mark.parametrize("flags", [[], ["--all"]], ids=str)
 @pytest.mark.parametrize(
-    ("line", "problem"),
+    ("lines", "key"),
     [
-        ("a b", " is not ID ||| HYPOTHESIS ||| SCORE"),
-        ("1 ||| a", " is not ID ||| HYPOTHESIS ||| SCORE"),
-        ("", " is not ID ||| HYPOTHESIS ||| SCORE"),
-        ("1 ||| a ||| x", ": the score 'x' is not a finite number"),
-        ("1 ||| a ||| nan", ": the score 'nan' is not a finite number"),
-        ("1 ||| a ||| 1e400 |||", ": the score '' is not a finite number"),
+        ("a b", "line 2 is not ID"),
+        ("1 ||| a", "line 2 is not ID"),
+        ("", "line 2 is not ID"),
+        ("1 ||| a ||| x", "line 2: the score 'x'"),
+        ("1 ||| a ||| nan", "line 2: the score 'nan'"),
+        ("1 ||| a ||| 1e400 |||", "line 2: the score ''"),
+        # A list that goes on after another would have two best hypotheses.
+        ("1 ||| b ||| 0\n2 ||| a ||| 0\n1 ||| c ||| 0", "line 4: the lines of list '1'"),
     ],
 )
-def test_a_line_that_is_no_hypothesis_is_refused(
-    line: str, problem: str, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_lines_that_are_no_lists_are_refused(
+    lines: str, key: str, flags: list[str], run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "lists"
-    path.write_text(f"1 ||| a ||| 0\n{line}\n")
-    assert runs.refusal(capsys, score, run, path, "--n-best") == f"{path}, line 2{problem}"
-
-
-@pytest.mark.parametrize("flags", [[], ["--all"]], ids=str)
-def test_a_list_that_goes_on_after_another_is_refused(
-    flags: list[str], run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """It would have two best hypotheses."""
-    path = tmp_path / "lists"
-    path.write_text("1 ||| a ||| 0\n1 ||| b ||| 0\n2 ||| a ||| 0\n1 ||| c ||| 0\n")
-    problem = runs.refusal(capsys, score, run, path, "--n-best", *flags)
-    assert problem == f"{path}, line 4: the lines of list '1' do not follow each other"
+    path.write_text(f"1 ||| a ||| 0\n{lines}\n")
+    assert f"{path}, {key}" in runs.refusal(capsys, score, run, path, "--n-best", *flags)
 
 
 @pytest.mark.parametrize(
     ("flags", "problem"),
     [
-        (["--lm-weight", "1"], "--all, --score-weight, --lm-weight and --word-bonus need --n-best"),
-        (["--all"], "--all, --score-weight, --lm-weight and --word-bonus need --n-best"),
-        (
-            ["--n-best", "--per-word"],
-            "--n-best cannot be combined with --per-word, --carry-state or --line-buffered",
-        ),
-        (
-            ["--n-best", "--carry-state"],
-            "--n-best cannot be combined with --per-word, --carry-state or --line-buffered",
-        ),
-        (
-            ["--n-best", "--line-buffered"],
-            "--n-best cannot be combined with --per-word, --carry-state or --line-buffered",
-        ),
-        (
-            ["--n-best", "--lm-weight", "inf"],
-            "argument --lm-weight: must be a number, not 'inf' (see --help)",
-        ),
+        (["--lm-weight", "1"], "need --n-best"),
+        (["--all"], "need --n-best"),
+        (["--n-best", "--per-word"], "--n-best cannot be combined"),
+        (["--n-best", "--carry-state"], "--n-best cannot be combined"),
+        (["--n-best", "--line-buffered"], "--n-best cannot be combined"),
+        (["--n-best", "--lm-weight", "inf"], "argument --lm-weight: "),
     ],
 )
 def test_flags_that_do_not_go_together_are_refused(
     flags: list[str], problem: str, run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert runs.refusal(capsys, score, run, *flags) == problem
+    assert problem in runs.refusal(capsys, score, run, *flags)
 
 
 @pytest.mark.parametrize(
-    ("content", "problem"),
+    ("content", "key"),
     [
-        (
-            b"w1\nw2 \x00\n",
-            "{path}, line 2: byte 0x00 is not UTF-8 text; it is binary or has another encoding",
-        ),
-        (b"\xff\xfe", "{path}, line 1: byte 0xff is not UTF-8 text; it is binary or has another encoding"),
-        (None, "{path} does not exist"),
+        (b"a\na \x00\n", "text, line 2: byte 0x00"),
+        (b"\xff\xfe", "text, line 1: byte 0xff"),
+        (None, "text does not exist"),
+        (b"a\n\na zebra\n", "text, line 3: the word 'zebra'"),
     ],
-    ids=["binary", "not UTF-8", "missing"],
 )
-def test_a_file_that_is_not_text_is_refused(
-    content: bytes | None, problem: str, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_a_file_that_cannot_be_scored_is_refused(
+    content: bytes | None, key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = tmp_path / "text"
+    run, path = runs.write_run(tmp_path / "run", ("a", "<eos>")), tmp_path / "text"
     if content is not None:
         path.write_bytes(content)
-    capsys.readouterr()
-    assert runs.run_command(score, run, path) == 2
-    assert runs.sentence(capsys.readouterr().err, score) == problem.format(path=path)
-    if content is None:
-        assert (
-            "is a folder, not a text file"
-            in (runs.run_command(score, run, tmp_path), capsys.readouterr().err)[1]
-        )
-
-
-def test_a_word_that_cannot_be_read_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run = runs.write_run(tmp_path / "run", ("a", "<eos>"))
-    (tmp_path / "text").write_text("a\n\na zebra\n")
-    assert runs.run_command(score, run, tmp_path / "text") == 2
-    problem = runs.sentence(capsys.readouterr().err, score)
-    where = f"{tmp_path / 'text'}, line 3"
-    assert problem == f"{where}: the word 'zebra' is not in the vocabulary, which has no <unk>"
+    for given, problem in ((path, key), (tmp_path, "is a folder")):
+        assert runs.run_command(score, run, given) == 2
+        assert problem in runs.sentence(capsys.readouterr().err, score)
 
 
 def test_a_byte_order_mark_and_the_last_line_s_end_do_not_count(

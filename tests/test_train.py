@@ -18,7 +18,7 @@ from ptb_lm import train
 from ptb_lm.data.corpus import load_named
 from ptb_lm.model import frameworks
 from ptb_lm.model.cells import CELLS
-from ptb_lm.model.choice import CHOSEN, MAX_SEED, Choice
+from ptb_lm.model.choice import MAX_SEED, Choice
 from ptb_lm.model.config import HYPERPARAMETERS, PRESETS, RECIPES
 from ptb_lm.torch_backend import cpu
 from ptb_lm.training import announcements, run_flags, tensors
@@ -70,94 +70,53 @@ def refused_resume(run: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..
 
 
 @pytest.mark.parametrize(
-    "flag", ["--model", "--config", "--recipe", "--framework", "--precision", "--device"]
-)
-def test_an_unknown_name_is_refused_with_the_known_ones(flag: str, refused: Callable[..., str]) -> None:
-    problem = refused(flag, "nonsense")
-    assert re.fullmatch(
-        rf"argument {flag}: invalid choice: 'nonsense' \(choose from .+\) \(see --help\)", problem
-    )
-
-
-@pytest.mark.parametrize(
-    ("flag", "value", "problem"),
+    ("flags", "key"),
     [
-        ("--epochs", "0", "argument --epochs: must be at least 1, not 0 (see --help)"),
-        ("--batch-size", "-3", "argument --batch-size: must be at least 1, not -3 (see --help)"),
-        ("--num-steps", "0", "argument --num-steps: must be at least 1, not 0 (see --help)"),
-        ("--hidden-size", "0", "argument --hidden-size: must be at least 1, not 0 (see --help)"),
-        (
-            "--num-layers",
-            "-1",
-            "argument --num-layers: must be at least 1 and at most 1000, not -1 (see --help)",
+        *(
+            ([flag, "nonsense"], f"{flag}: invalid choice: 'nonsense' (choose from ")
+            for flag in ("--model", "--config", "--recipe", "--framework", "--precision", "--device")
         ),
-        ("--decay-after", "-1", "argument --decay-after: must be at least 0, not -1 (see --help)"),
-        (
-            "--keep-prob",
-            "0",
-            "argument --keep-prob: must be greater than 0 and at most 1, not 0.0 (see --help)",
-        ),
-        (
-            "--keep-prob",
-            "1.5",
-            "argument --keep-prob: must be greater than 0 and at most 1, not 1.5 (see --help)",
-        ),
-        (
-            "--embedding-keep-prob",
-            "0",
-            "argument --embedding-keep-prob: must be greater than 0 and at most 1, not 0.0 (see --help)",
-        ),
-        (
-            "--recurrent-keep-prob",
-            "2",
-            "argument --recurrent-keep-prob: must be greater than 0 and at most 1, not 2.0 (see --help)",
-        ),
-        ("--average-epochs", "-1", "argument --average-epochs: must be at least 0, not -1.0 (see --help)"),
-        ("--keep-prob", "nan", "argument --keep-prob: must be a finite number, not nan (see --help)"),
-        ("--learning-rate", "inf", "argument --learning-rate: must be a finite number, not inf (see --help)"),
-        ("--learning-rate", "0", "argument --learning-rate: must be greater than 0, not 0.0 (see --help)"),
-        ("--max-grad-norm", "1e99", "argument --max-grad-norm: must be at most 3.4e+38 (see --help)"),
-        ("--init-scale", "1e39", "argument --init-scale: must be at most 3.4e+38 (see --help)"),
-        ("--hidden-size", "1" + "0" * 400, "argument --hidden-size: must be at most 2147483647 (see --help)"),
-        ("--seed", "-1", "argument --seed: must be a whole number of at least 0, not '-1' (see --help)"),
-        ("--seed", "9" * 20, f"argument --seed: must be at most {MAX_SEED} (see --help)"),
-        ("--epochs", "1.5", "argument --epochs: must be a whole number, not '1.5' (see --help)"),
-        ("--hidden-size", "many", "argument --hidden-size: must be a whole number, not 'many' (see --help)"),
-        ("--lr-decay", "half", "argument --lr-decay: must be a finite number, not 'half' (see --help)"),
-    ],
-)
-def test_an_impossible_value_is_refused(
-    flag: str, value: str, problem: str, refused: Callable[..., str]
-) -> None:
-    assert refused(flag, value) == problem
-
-
-def test_tied_weights_of_two_widths_are_refused(refused: Callable[..., str]) -> None:
-    problem = refused("--tie-weights", "--embedding-size", "5")
-    assert problem == "--tie-weights needs an embedding as wide as the top layer: 5 is not 6"
-
-
-@pytest.mark.parametrize(
-    ("arguments", "problem"),
-    [
-        (
-            ["--lr", "0.1"],
-            "unknown flag --lr; here it is --learning-rate, for a loss summed over the time steps",
-        ),
-        (["--use_fp16"], "unknown flag --use_fp16; here it is --precision fp16"),
-        (
-            ["--optimizer", "adam"],
-            "unknown flag --optimizer; here it is SGD, the only one there is, at --learning-rate",
-        ),
-        (["--model", "small"], "argument --model: small is a preset: --config small"),
-        (["--model", "GRU"], "argument --model: GRU is a cell: --cell gru"),
-        (["--epoch", "1"], "unknown flag --epoch; did you mean --epochs?"),
-        (["--hiden-size", "300"], "unknown flag --hiden-size; did you mean --hidden-size?"),
+        (["--epochs", "0"], "--epochs: must be at least 1"),
+        (["--batch-size", "-3"], "--batch-size: must be at least 1"),
+        (["--num-steps", "0"], "--num-steps: must be at least 1"),
+        (["--hidden-size", "0"], "--hidden-size: must be at least 1"),
+        (["--num-layers", "-1"], "--num-layers: must be at least 1"),
+        (["--decay-after", "-1"], "--decay-after: must be at least 0"),
+        (["--keep-prob", "0"], "--keep-prob: must be greater than 0"),
+        (["--keep-prob", "1.5"], "at most 1, not 1.5"),
+        (["--embedding-keep-prob", "0"], "--embedding-keep-prob: must be greater than 0"),
+        (["--recurrent-keep-prob", "2"], "at most 1, not 2.0"),
+        (["--average-epochs", "-1"], "--average-epochs: must be at least 0"),
+        (["--keep-prob", "nan"], "finite number, not nan"),
+        (["--learning-rate", "inf"], "finite number, not inf"),
+        (["--learning-rate", "0"], "--learning-rate: must be greater than 0"),
+        (["--max-grad-norm", "1e99"], "at most 3.4e+38"),
+        (["--init-scale", "1e39"], "at most 3.4e+38"),
+        (["--hidden-size", "1" + "0" * 400], "at most 2147483647"),
+        (["--seed", "-1"], "--seed: must be a whole number of at least 0"),
+        (["--seed", "9" * 20], f"at most {MAX_SEED}"),
+        (["--epochs", "1.5"], "--epochs: must be a whole number"),
+        (["--hidden-size", "many"], "--hidden-size: must be a whole number"),
+        (["--lr-decay", "half"], "--lr-decay: must be a finite number"),
+        (["--tie-weights", "--embedding-size", "5"], "5 is not 6"),
+        (["--lr", "0.1"], "--learning-rate"),
+        (["--use_fp16"], "--precision fp16"),
+        (["--optimizer", "adam"], "SGD"),
+        (["--model", "small"], "--config small"),
+        (["--model", "GRU"], "--cell gru"),
+        (["--epoch", "1"], "did you mean --epochs?"),
+        (["--hiden-size", "300"], "did you mean --hidden-size?"),
         (["more"], "unrecognized arguments: more"),
+        (
+            ["--framework", "tensorflow", "--model", "persistent"],
+            "choose from basic, block, block_fused, cudnn",
+        ),
+        (["--batch-size", "1000"], "needs at least 2000"),
+        (["--num-steps", "1000"], "need at least 4004"),
     ],
 )
-def test_an_unknown_flag_is_refused(arguments: list[str], problem: str, refused: Callable[..., str]) -> None:
-    assert refused(*arguments) == f"{problem} (see --help)"
+def test_a_new_run_is_refused(flags: list[str], key: str, refused: Callable[..., str]) -> None:
+    assert key in refused(*flags)
 
 
 def test_a_gpu_that_is_not_there_is_refused(refused: Callable[..., str]) -> None:
@@ -166,12 +125,6 @@ def test_a_gpu_that_is_not_there_is_refused(refused: Callable[..., str]) -> None
     if torch.cuda.is_available():
         pytest.skip("needs a machine without a CUDA device")
     assert refused("--device", "cuda").startswith("--device cuda: torch ")
-
-
-def test_a_model_of_another_framework_is_refused_with_those_it_has(refused: Callable[..., str]) -> None:
-    assert refused("--framework", "tensorflow", "--model", "persistent") == (
-        "unknown model 'persistent' for tensorflow; choose from basic, block, block_fused, cudnn"
-    )
 
 
 @pytest.mark.parametrize("num_steps", ["35", "100"])
@@ -195,39 +148,40 @@ def own_data(data: Path, tmp_path: Path) -> Path:
 
 
 def test_a_data_folder_that_is_not_there_is_refused(refused: Callable[..., str], tmp_path: Path) -> None:
-    missing = tmp_path / "missing"
-    assert refused(data=missing) == (
-        f"--data {missing}: there is no such file or folder; give ptb, synthetic, a folder or a file"
-    )
+    assert f"--data {tmp_path / 'missing'}: " in refused(data=tmp_path / "missing")
 
 
-@pytest.mark.parametrize("split", ["train", "valid", "test"])
-def test_a_missing_split_is_refused(split: str, own_data: Path, refused: Callable[..., str]) -> None:
-    (own_data / f"{split}.txt").unlink()
-    problem = refused(data=own_data)
-    assert problem.startswith(f"the folder {own_data} lacks the {split} split: none of ptb.{split}.txt, ")
-
-
-@pytest.mark.parametrize("split", ["train", "valid", "test"])
 @pytest.mark.parametrize(
-    ("content", "problem"),
+    ("split", "content", "key"),
     [
-        (b"", " is empty"),
-        (
-            b"w1 w2\nw1 \x00 w2\n",
-            ", line 2: byte 0x00 is not UTF-8 text; it is binary or has another encoding",
+        *(
+            (split, content, key)
+            for split in ("train", "valid", "test")
+            for content, key in (
+                (None, f"lacks the {split} split"),
+                (b"", f"{split}.txt is empty"),
+                (b"w1 w2\nw1 \x00 w2\n", f"{split}.txt, line 2: byte 0x00"),
+                (b"w1\n\nw1 \xc3(\n", f"{split}.txt, line 3: byte 0xc3"),
+                (b"w1\nw1 \xc3", f"{split}.txt, line 2: byte 0xc3"),  # cut within a character
+            )
         ),
-        (b"w1\n\nw1 \xc3(\n", ", line 3: byte 0xc3 is not UTF-8 text; it is binary or has another encoding"),
-        (b"w1\nw1 \xc3", ", line 2: byte 0xc3 is not UTF-8 text; it is binary or has another encoding"),
+        (
+            "train",
+            b"w1 w2 <unk>\n" * 5 + b"w1 w2\n",
+            "has 23 tokens, but --batch-size 4 and --num-steps 5 need",
+        ),
+        ("valid", b"w1 w2 w3 w1 w2 w3\n", "the valid split has 7 tokens"),
+        ("test", b"\n", "the test split has 1 tokens"),
     ],
-    ids=["empty", "binary", "not UTF-8", "cut within a character"],
 )
-def test_a_split_that_is_not_text_is_refused(
-    split: str, content: bytes, problem: str, own_data: Path, refused: Callable[..., str]
+def test_a_split_that_is_of_no_use_is_refused(
+    split: str, content: bytes | None, key: str, own_data: Path, refused: Callable[..., str]
 ) -> None:
     path = own_data / f"{split}.txt"
-    path.write_bytes(content)
-    assert refused(data=own_data) == f"{path}{problem}"
+    path.unlink()
+    if content is not None:
+        path.write_bytes(content)
+    assert key in refused(data=own_data)
 
 
 @pytest.mark.parametrize("split", ["valid", "test"])
@@ -238,19 +192,7 @@ def test_an_unknown_word_without_unk_is_refused(
         path.write_text(re.sub(r"<unk>|w\d+", "w0", path.read_text()))
     path = own_data / f"{split}.txt"
     path.write_text("w0\n\nw0 zebra w0\n" + path.read_text())
-    problem = refused(data=own_data)
-    assert problem == (
-        f"{path}, line 3: the word 'zebra' is not in the vocabulary, which has no <unk>; "
-        "--min-count 2 makes <unk> of rare words"
-    )
-
-
-def test_a_train_split_too_short_for_one_window_is_refused(
-    own_data: Path, refused: Callable[..., str]
-) -> None:
-    (own_data / "train.txt").write_text("w1 w2 <unk>\n" * 5 + "w1 w2\n")  # 23 tokens
-    problem = refused(data=own_data)
-    assert problem == ("the train split has 23 tokens, but --batch-size 4 and --num-steps 5 need at least 24")
+    assert f"{path}, line 3: the word 'zebra'" in refused(data=own_data)
 
 
 def test_a_train_split_of_just_one_window_will_do(own_data: Path, tmp_path: Path) -> None:
@@ -258,74 +200,71 @@ def test_a_train_split_of_just_one_window_will_do(own_data: Path, tmp_path: Path
     runs.train_run(own_data, tmp_path / "new")
 
 
-def test_a_valid_split_too_short_for_the_batch_is_refused(
-    own_data: Path, refused: Callable[..., str]
-) -> None:
-    (own_data / "valid.txt").write_text("w1 w2 w3 w1 w2 w3\n")
-    in_rows = "scoring in the 4 rows of a training batch (--batch-size)"
-    assert refused(data=own_data) == f"the valid split has 7 tokens, but {in_rows} needs at least 8"
-
-
-def test_a_test_split_with_nothing_to_score_is_refused(own_data: Path, refused: Callable[..., str]) -> None:
-    (own_data / "test.txt").write_text("\n")
-    assert refused(data=own_data) == "the test split has 1 tokens, but scoring needs at least 2"
-
-
-def test_a_batch_larger_than_the_text_is_refused(refused: Callable[..., str]) -> None:
-    problem = refused("--batch-size", "1000")
-    in_rows = "scoring in the 1000 rows of a training batch (--batch-size) needs at least 2000"
-    assert re.fullmatch(rf"the valid split has \d+ tokens, but {re.escape(in_rows)}", problem)
-
-
-def test_more_steps_than_the_text_has_are_refused(refused: Callable[..., str]) -> None:
-    problem = refused("--num-steps", "1000")
-    assert re.fullmatch(
-        r"the train split has \d+ tokens, but --batch-size 4 and --num-steps 1000 need at least 4004", problem
-    )
-
-
 # The run directory.
 
 
-def test_a_run_that_exists_is_refused(run: Path, data: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    before = runs.files(run)
-    problem = runs.refusal(capsys, train, *runs.arguments(data, run))
-    assert problem == (
-        f"the run directory {run} exists; continue it with --resume {run}, or replace it with --overwrite"
-    )
-    assert runs.files(run) == before
+def untouched(run: Path) -> None:
+    pass
+
+
+def put_something_else(run: Path) -> None:
+    shutil.rmtree(run)
+    run.mkdir()
+    for name in ("config.json", "vocabulary.txt", "metrics.jsonl", ".secret.tmp"):
+        (run / name).write_text("mine")
+
+
+def put_a_file(run: Path) -> None:
+    shutil.rmtree(run)
+    run.write_text("mine")
+
+
+def put_a_file_above(run: Path) -> None:
+    put_a_file(run.parent)
+
+
+def edit_the_seed(run: Path) -> None:
+    config = run / "config.json"
+    config.write_text(config.read_text().replace('"seed": 1', '"seed": 2'))
+
+
+@pytest.mark.parametrize(
+    ("prepare", "flags", "key"),
+    [
+        (untouched, [], "--overwrite"),
+        (put_something_else, [], "mine"),
+        (put_something_else, ["--overwrite"], "mine"),
+        (edit_the_seed, [], "another --run-dir"),
+        (edit_the_seed, ["--overwrite"], "another --run-dir"),
+        (put_a_file, [], "is a file"),
+        (put_a_file, ["--overwrite"], "is a file"),
+        (put_a_file_above, [], "Not a directory"),
+        # Another mistake.
+        (untouched, ["--overwrite", "--batch-size", "1000"], "tokens"),
+        (untouched, ["--overwrite", "--model", "nonsense"], "nonsense"),
+        (untouched, ["--overwrite", "--data", "/missing"], "/missing"),
+    ],
+)
+def test_what_is_in_a_new_runs_place_stays(
+    prepare: Callable[[Path], None],
+    flags: list[str],
+    key: str,
+    plain_run: Path,
+    data: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    run = shutil.copytree(plain_run, tmp_path / "mine" / "run")
+    prepare(run)
+    before = runs.files(tmp_path)
+    problem = runs.refusal(capsys, train, *runs.arguments(data, run, *flags))
+    assert key in problem
+    assert runs.files(tmp_path) == before
 
 
 def test_an_empty_folder_is_no_run_that_exists(data: Path, tmp_path: Path) -> None:
     runs.train_run(data, tmp_path)
     assert (tmp_path / "result.json").exists()
-
-
-@pytest.mark.parametrize("overwrite", [[], ["--overwrite"]])
-def test_a_folder_that_is_no_run_is_left_alone(
-    overwrite: list[str], data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder = tmp_path / "mine"
-    folder.mkdir()
-    for name in ("config.json", "vocabulary.txt", "metrics.jsonl", ".secret.tmp"):
-        (folder / name).write_text("mine")
-    before = runs.files(folder)
-    runs.refusal(capsys, train, *runs.arguments(data, folder, *overwrite))
-    assert runs.files(folder) == before
-
-
-@pytest.mark.parametrize("overwrite", [[], ["--overwrite"]])
-def test_a_run_with_a_damaged_configuration_is_not_replaced(
-    overwrite: list[str], run: Path, data: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    config = run / "config.json"
-    config.write_text(config.read_text().replace('"seed": 1', '"seed": 2'))
-    before = runs.files(run)
-    problem = runs.refusal(capsys, train, *runs.arguments(data, run, *overwrite))
-    assert problem.startswith(f"{config} has changed since it was written")
-    assert problem.endswith("; a new run needs another --run-dir")
-    assert "--overwrite" not in problem
-    assert runs.files(run) == before
 
 
 def test_two_processes_do_not_work_in_one_folder(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -374,10 +313,6 @@ def test_a_run_that_went_on_and_was_not_tested_again_is_not_finished(
     runs.assert_equal_runs(run, expected)
 
 
-def test_fewer_epochs_than_are_done_are_refused(refused_resume: Callable[..., str]) -> None:
-    assert refused_resume("--epochs", "1").endswith("--epochs 1: the run has already done 2 epochs")
-
-
 @pytest.mark.parametrize("again", ["resume", "overwrite"])
 def test_what_a_killed_process_was_writing_is_removed(again: str, run: Path, data: Path) -> None:
     for name in (".metrics.jsonl.abc.tmp", "state/.training.safetensors.abc.tmp"):
@@ -402,42 +337,8 @@ def test_overwrite_leaves_nothing_of_the_older_run(run: Path, data: Path, tmp_pa
     assert runs.result(run)["test_perplexity"] == runs.result(tmp_path / "fresh")["test_perplexity"]
 
 
-@pytest.mark.parametrize("more", [["--batch-size", "1000"], ["--model", "nonsense"], ["--data", "/missing"]])
-def test_overwrite_with_another_mistake_leaves_the_older_run(
-    more: list[str], run: Path, data: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    before = runs.files(run)
-    runs.refusal(capsys, train, *runs.arguments(data, run, "--overwrite", *more))
-    assert runs.files(run) == before
-
-
-def test_overwrite_needs_a_run_to_replace(
-    data: Path, refused_resume: Callable[..., str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    problem = "--overwrite needs --run-dir"
-    assert refused_resume("--overwrite") == problem
-    assert runs.refusal(capsys, train, "--data", data, "--overwrite") == problem
-
-
-def test_a_file_in_the_runs_place_is_refused(
-    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "file"
-    path.write_text("mine")
-    for overwrite in ([], ["--overwrite"]):
-        problem = runs.refusal(capsys, train, *runs.arguments(data, path, *overwrite))
-        assert problem == f"{path} is a file, not a run directory"
-    assert path.read_text() == "mine"
-
-
-def test_a_file_for_a_parent_folder_is_refused(
-    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "file").write_text("mine")
-    problem = runs.refusal(capsys, train, *runs.arguments(data, tmp_path / "file" / "run"))
-    assert problem.startswith(f"{tmp_path / 'file' / 'run'}")
-    assert problem.endswith(": Not a directory")
-    assert runs.files(tmp_path) == {"file": b"mine"}
+def test_overwrite_needs_a_run_to_replace(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "--run-dir" in runs.refusal(capsys, train, "--data", data, "--overwrite")
 
 
 def test_a_parent_folder_without_permission_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
@@ -463,48 +364,102 @@ def test_a_parent_folder_without_permission_is_refused(capsys: pytest.CaptureFix
 # Resuming.
 
 
+def edited(old: str, new: str) -> Callable[[Path], None]:
+    """What changes a run's configuration, without a checksum."""
+
+    def edit(run: Path) -> None:
+        text = json.dumps(runs.unsealed((run / "config.json").read_text()), indent=2)
+        assert text.count(old) == 1
+        (run / "config.json").write_text(text.replace(old, new))
+
+    return edit
+
+
+def truncated(kept: int) -> Callable[[Path], None]:
+    """What cuts a run's state off."""
+
+    def truncate(run: Path) -> None:
+        state = RunDirectory(run).state
+        state.write_bytes(state.read_bytes()[:kept])
+
+    return truncate
+
+
+def with_generator(generator: np.ndarray | None) -> Callable[[Path], None]:
+    """What changes the random stream of a run's state."""
+
+    def change(run: Path) -> None:
+        arrays, metadata = tensors.load(RunDirectory(run).state)
+        del arrays["training.torch.generator"]
+        if generator is not None:
+            arrays["training.torch.generator"] = generator
+        tensors.save(RunDirectory(run).state, arrays, metadata)
+
+    return change
+
+
+def remove_the_state(run: Path) -> None:
+    RunDirectory(run).state.unlink()
+
+
+def put_weights_for_the_state(run: Path) -> None:
+    shutil.copy(run / "weights.safetensors", RunDirectory(run).state)
+
+
 @pytest.mark.parametrize(
-    ("flag", "value", "before"),
+    ("change", "flags", "key"),
     [
-        ("--hidden-size", "7", 6),
-        ("--num-layers", "1", 2),
-        ("--batch-size", "3", 4),
-        ("--num-steps", "4", 5),
-        ("--init-scale", "0.2", 0.1),
-        ("--seed", "2", 1),
-        ("--config", "medium", "small"),
-        ("--recipe", "default", "tutorial"),
-        ("--average-epochs", "1", 0.0),
-        ("--model", "basic", "cudnn"),
-        ("--precision", "fp64", "fp32"),
+        (untouched, ["--hidden-size", "7"], "--hidden-size 7 differs from the run's 6"),
+        (untouched, ["--num-layers", "1"], "--num-layers 1 differs from the run's 2"),
+        (untouched, ["--batch-size", "3"], "--batch-size 3 differs from the run's 4"),
+        (untouched, ["--num-steps", "4"], "--num-steps 4 differs from the run's 5"),
+        (untouched, ["--init-scale", "0.2"], "--init-scale 0.2 differs from the run's 0.1"),
+        (untouched, ["--seed", "2"], "--seed 2 differs from the run's 1"),
+        (untouched, ["--config", "medium"], "--config medium differs from the run's small"),
+        (untouched, ["--recipe", "default"], "--recipe default differs from the run's tutorial"),
+        (untouched, ["--average-epochs", "1"], "--average-epochs 1.0 differs from the run's 0.0"),
+        # How it is computed: another run may begin with its weights.
+        (untouched, ["--model", "basic"], "--init-from"),
+        (untouched, ["--precision", "fp64"], "--init-from"),
+        (untouched, ["--framework", "tensorflow"], "--framework tensorflow differs from the run's torch"),
+        (untouched, ["--epochs", "1"], "already done 2 epochs"),
+        (untouched, ["--overwrite"], "--run-dir"),
+        (untouched, ["--run-dir", "/new"], "--run-dir: not allowed with argument --resume"),
+        (
+            edited('"framework": "torch"', '"framework": "other"'),
+            [],
+            "config.json: unknown framework 'other'",
+        ),
+        (edited('"seed"', '"colour": 1, "seed"'), [], "config.json: unknown key 'colour'"),
+        (edited('"hidden_size"', '"colour": 1, "hidden_size"'), [], "config.json: unknown key 'colour'"),
+        (edited('"seed": 1,', ""), [], "config.json: the key 'seed' is missing"),
+        (edited('"batch_size": 4', '"batch_size": 0'), [], "config.json: --batch-size must be at least 1"),
+        (edited('"seed": 1,', '"seed": 1'), [], "config.json is not valid JSON"),
+        *((truncated(kept), [], "training.safetensors is truncated") for kept in (0, 5, 1000, -1)),
+        (remove_the_state, [], "training.safetensors is missing"),
+        (put_weights_for_the_state, [], "training.safetensors does not hold a training state"),
+        *(
+            (with_generator(generator), [], "training.safetensors does not fit this run")
+            for generator in (
+                np.ones(16, np.uint8),  # of an impossible offset
+                np.zeros(24, np.uint8),
+                np.zeros(16, np.float32),
+                None,
+            )
+        ),
     ],
 )
-def test_resuming_as_another_run_is_refused(
-    flag: str, value: str, before: object, refused_resume: Callable[..., str]
+def test_resuming_is_refused(
+    change: Callable[[Path], None], flags: list[str], key: str, run: Path, refused_resume: Callable[..., str]
 ) -> None:
-    problem = refused_resume(flag, value)
-    value = "1.0" if flag == "--average-epochs" else value
-    assert problem == (
-        f"{flag} {value} differs from the run's {before}; a resumed run can change --data, --device, "
-        "--devices, --epochs, --decay-after, --lr-decay, --learning-rate, --max-grad-norm, --keep-prob, "
-        "--variational, --embedding-keep-prob, --recurrent-keep-prob and nothing else"
-        + ("; --init-from starts a new run from its weights" if flag[2:] in CHOSEN else "")
-    )
+    change(run)
+    assert key in refused_resume(*flags)
 
 
-def test_resuming_in_another_framework_is_refused(run: Path, refused_resume: Callable[..., str]) -> None:
-    problem = refused_resume("--framework", "tensorflow")
-    assert problem.startswith("--framework tensorflow differs from the run's torch; a resumed run can ")
-    change_config(run, '"framework": "torch"', '"framework": "other"')
-    problem = f"{run / 'config.json'}: unknown framework 'other'; choose from torch, tensorflow"
-    assert refused_resume() == problem
-
-
-def change_config(run: Path, old: str, new: str) -> None:
-    config = run / "config.json"
-    text = json.dumps(runs.unsealed(config.read_text()), indent=2)  # without a checksum
-    assert text.count(old) == 1
-    config.write_text(text.replace(old, new))
+def test_a_change_is_refused_with_what_may_change(refused_resume: Callable[..., str]) -> None:
+    named = re.findall(r"(--[a-z-]+)[, ]", refused_resume("--seed", "2").partition(";")[2])
+    assert {"--data", "--epochs", "--learning-rate", "--keep-prob"} <= {*named}
+    assert "--seed" not in named
 
 
 def test_where_a_run_goes_on_is_told(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -550,82 +505,28 @@ def test_resuming_may_change_how_training_goes_on(flag: str, value: str, run: Pa
     assert getattr(RunDirectory(run).read_config().hyperparameters, name) == float(value)
 
 
-def test_resuming_with_another_vocabulary_is_refused(
-    run: Path, own_data: Path, refused_resume: Callable[..., str]
-) -> None:
-    (own_data / "train.txt").write_text((own_data / "train.txt").read_text() + "zebra\n")
-    words = len((run / "vocabulary.txt").read_text().splitlines())
-    problem = refused_resume("--data", own_data)
-    assert problem == (
-        f"the vocabulary of the data ({words + 1} words) is not the one in {run / 'vocabulary.txt'}"
-    )
-
-
-def test_resuming_with_other_text_of_the_same_words_is_refused(
-    run: Path, own_data: Path, refused_resume: Callable[..., str]
+@pytest.mark.parametrize(
+    ("change", "key"),
+    [
+        (lambda lines: [*lines, "zebra\n"], "vocabulary"),
+        (lambda lines: lines[1:] + lines[:1], "the data differ"),  # of the same words
+    ],
+)
+def test_resuming_with_other_text_is_refused(
+    change: Callable[[list[str]], list[str]], key: str, own_data: Path, refused_resume: Callable[..., str]
 ) -> None:
     text = own_data / "train.txt"
-    lines = text.read_text().splitlines(keepends=True)
-    text.write_text("".join(lines[1:] + lines[:1]))
-    problem = refused_resume("--data", str(own_data))
-    assert problem.startswith("the data differ from those that")
+    text.write_text("".join(change(text.read_text().splitlines(keepends=True))))
+    assert key in refused_resume("--data", own_data)
 
 
 def test_resuming_something_that_is_no_run_is_refused(
     data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     missing, file = tmp_path / "missing", data / "train.txt"
-    for path, problem in (
-        (missing, f"the run directory {missing} does not exist"),
-        (data, f"{data} is not a run directory: config.json is missing"),
-        (file, f"{file} is not a run directory"),
-    ):
-        assert runs.refusal(capsys, train, "--resume", path) == problem
+    for path, key in ((missing, "does not exist"), (data, "config.json"), (file, "not a run directory")):
+        assert key in runs.refusal(capsys, train, "--resume", path)
     assert not missing.exists()
-
-
-def test_resuming_and_a_new_run_exclude_each_other(
-    tmp_path: Path, refused_resume: Callable[..., str]
-) -> None:
-    problem = refused_resume("--run-dir", tmp_path / "new")
-    assert problem == "argument --run-dir: not allowed with argument --resume (see --help)"
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "problem"),
-    [
-        ('"seed"', '"colour": 1, "seed"', ": unknown key 'colour'"),
-        ('"hidden_size"', '"colour": 1, "hidden_size"', ": unknown key 'colour'"),
-        ('"seed": 1,', "", ": the key 'seed' is missing"),
-        ('"batch_size": 4', '"batch_size": 0', ": --batch-size must be at least 1, not 0"),
-        ('"seed": 1,', '"seed": 1', " is not valid JSON"),
-    ],
-)
-def test_resuming_with_a_damaged_configuration_is_refused(
-    old: str, new: str, problem: str, run: Path, refused_resume: Callable[..., str]
-) -> None:
-    change_config(run, old, new)
-    assert refused_resume() == f"{run / 'config.json'}{problem}"
-
-
-@pytest.mark.parametrize("kept", [0, 5, 1000, -1])
-def test_resuming_from_a_truncated_state_is_refused(
-    kept: int, run: Path, refused_resume: Callable[..., str]
-) -> None:
-    state = run / "state" / "training.safetensors"
-    state.write_bytes(state.read_bytes()[:kept])
-    assert refused_resume().startswith(f"{state} is truncated or not a safetensors file (")
-
-
-def test_resuming_without_a_state_is_refused(run: Path, refused_resume: Callable[..., str]) -> None:
-    (run / "state" / "training.safetensors").unlink()
-    assert refused_resume() == f"{run / 'state' / 'training.safetensors'} is missing"
-
-
-def test_resuming_from_weights_alone_is_refused(run: Path, refused_resume: Callable[..., str]) -> None:
-    shutil.copy(run / "weights.safetensors", run / "state" / "training.safetensors")
-    problem = refused_resume()
-    assert problem.startswith(f"{run / 'state' / 'training.safetensors'} does not hold a training state")
 
 
 @pytest.mark.parametrize(
@@ -659,23 +560,6 @@ def test_resuming_from_another_runs_state_is_refused(
     problem = refused_resume()
     assert problem.startswith(f"{state} does not fit this run: the tensor ")
     assert tensor in problem
-
-
-@pytest.mark.parametrize(
-    "generator",
-    [np.ones(16, np.uint8), np.zeros(24, np.uint8), np.zeros(16, np.float32), None],
-    ids=["of an impossible offset", "of another size", "of other numbers", "missing"],
-)
-def test_resuming_with_a_damaged_random_state_is_refused(
-    generator: np.ndarray | None, run: Path, refused_resume: Callable[..., str]
-) -> None:
-    state = run / "state" / "training.safetensors"
-    arrays, metadata = tensors.load(state)
-    del arrays["training.torch.generator"]
-    if generator is not None:
-        arrays["training.torch.generator"] = generator
-    tensors.save(state, arrays, metadata)
-    assert refused_resume().startswith(f"{state} does not fit this run: ")
 
 
 def stream_of_a_gpu(seed: int, offset: int) -> np.ndarray:

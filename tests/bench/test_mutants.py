@@ -1,4 +1,4 @@
-"""Wrong is never fast: in every workload of every suite, whatever is wrong is refused before it is timed."""
+"""Wrong is never fast: by every suite, each kind of defect is refused before it is timed."""
 
 import dataclasses
 import functools
@@ -47,11 +47,16 @@ KINDS: dict[tuple[Task, tuple[str, ...]], str] = {}
 for suite, of in SUITES.items():
     for workload in of.workloads:
         KINDS.setdefault((small(workload.task), workload.passes), f"{suite} {workload.name}")
-CASES = [
-    pytest.param(task, passes, mutant, id=f"{name}: {wrong}")
-    for (task, passes), name in KINDS.items()
-    for wrong, mutant in mutants.of(task, passes).items()
-]
+# Each suite refuses each kind of defect, in the first of its workloads where there can be one.
+CASES: dict[tuple[Task, tuple[str, ...], str], str] = {}
+for suite, of in SUITES.items():
+    first = {
+        wrong: (workload, small(workload.task))
+        for workload in reversed(of.workloads)
+        for wrong in mutants.of(small(workload.task), workload.passes)
+    }
+    for wrong, (workload, task) in first.items():
+        CASES.setdefault((task, workload.passes, wrong), f"{suite} {workload.name}: {wrong}")
 
 
 @pytest.mark.parametrize(("task", "passes"), [pytest.param(*kind, id=name) for kind, name in KINDS.items()])
@@ -66,10 +71,12 @@ def test_what_goes_wrong_after_its_first_steps_is_refused_then(task: Task, passe
         checked_twice(task, mutants.wrapped(mutants.Stale), passes=passes)
 
 
-@pytest.mark.parametrize(("task", "passes", "mutant"), CASES)
-def test_what_is_wrong_is_refused(task: Task, passes: tuple[str, ...], mutant: mutants.Mutant) -> None:
+@pytest.mark.parametrize(
+    ("task", "passes", "wrong"), [pytest.param(*of, id=name) for of, name in CASES.items()]
+)
+def test_what_is_wrong_is_refused(task: Task, passes: tuple[str, ...], wrong: str) -> None:
     with pytest.raises(check.WrongError, match=r"off by|dropout"):
-        check.check(task, mutant, precision="fp32", seed=3, passes=passes)
+        check.check(task, mutants.of(task, passes)[wrong], precision="fp32", seed=3, passes=passes)
 
 
 # The bounds are the widest for long sequences and for many words.
@@ -87,6 +94,8 @@ LONG = {
         pytest.param(task, mutant, id=f"{name}: {wrong}")
         for name, task in LONG.items()
         for wrong, mutant in mutants.of(task, ("train",)).items()
+        # CTC of a thousand steps takes long, and all that it has of its own is its loss.
+        if name == "4x320-CE-long" or wrong in ("gates swapped", "last step dropped")
     ],
 )
 def test_what_is_wrong_is_refused_in_a_thousand_steps(task: Task, mutant: mutants.Mutant) -> None:

@@ -74,19 +74,6 @@ def test_penn_treebank_is_known_by_its_name(
     assert "the text is not Penn Treebank, which the run's config.json names" in capsys.readouterr().err
 
 
-def test_runs_on_it_and_on_other_text_are_not_mixed(
-    renamed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    several = tmp_path / "several"
-    assert train.main(runs.arguments(PTB, several, "--seeds", "1")) == 0
-    add_line(renamed)
-    capsys.readouterr()
-    assert runs.run_command(train, *runs.arguments(PTB, several, "--seeds", "1", "2")) == 2
-    assert f"(data ptb there, {renamed} (SHA-256 " in capsys.readouterr().err
-    other = runs.train_run(PTB, tmp_path / "other", "--seed", "2")
-    assert [len(group.runs) for group in run_groups.read([several, other])] == [1, 1]
-
-
 def trained_on_other_words(small_corpus: Path, tmp_path: Path) -> Path:
     """Return a run whose vocabulary has another order, and one word more."""
     other = shutil.copytree(small_corpus, tmp_path / "other-words")
@@ -100,25 +87,43 @@ def on_ptb_from(start: Path, run: Path) -> list[str]:
     return ["--init-from", str(start), "--data", "ptb", "--epochs", "1", "--run-dir", str(run)]
 
 
+@pytest.mark.parametrize("text", ["renamed", "folder"])
 def test_a_run_that_starts_from_another_ones_words_does_not_change_the_text(
-    renamed: Path, small_corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    text: str,
+    request: pytest.FixtureRequest,
+    small_corpus: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    first = trained_on_other_words(small_corpus, tmp_path)
-    flags = on_ptb_from(first, tmp_path / "second")
+    warning = WARNING.format(folder=request.getfixturevalue(text))
+    flags = on_ptb_from(trained_on_other_words(small_corpus, tmp_path), tmp_path / "second")
     capsys.readouterr()
     assert train.main(flags) == 0
     assert runs.run_command(evaluate, tmp_path / "second") == 0
     out, err = capsys.readouterr()
-    assert "warning" not in out
+    assert (warning in out) == (text == "folder")
     assert "Penn Treebank" not in err
 
 
-def test_other_text_is_said_where_a_run_starts_from_another_ones_words(
-    folder: Path, small_corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("fine_tuned", [False, True])
+def test_seeds_on_it_and_on_other_text_are_not_mixed(
+    fine_tuned: bool,
+    renamed: Path,
+    small_corpus: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    first = trained_on_other_words(small_corpus, tmp_path)
-    assert train.main(on_ptb_from(first, tmp_path / "second")) == 0
-    assert WARNING.format(folder=folder) in capsys.readouterr().out
+    several = tmp_path / "several"
+    flags = runs.arguments(PTB, several)
+    if fine_tuned:
+        flags = [*on_ptb_from(trained_on_other_words(small_corpus, tmp_path), several), "--keep-prob", "0.8"]
+    assert runs.run_command(train, *flags, "--seeds", "1") == 0
+    add_line(renamed)
+    capsys.readouterr()
+    assert runs.run_command(train, *flags, "--seeds", "1", "2") == 2
+    assert f"(data ptb there, {renamed} (SHA-256 " in capsys.readouterr().err
+    other = runs.train_run(PTB, tmp_path / "other", "--seed", "2")
+    assert [len(group.runs) for group in run_groups.read([several, other])] == [1, 1]
 
 
 @pytest.mark.parametrize("change", ["names", "line ends"])
@@ -157,15 +162,3 @@ def test_a_run_of_before_on_other_text_goes_on(
     source = RunDirectory(run).read_config().source
     assert source is not None
     assert source.sha256 == corpus.load(folder).sha256
-
-
-def test_seeds_from_another_run_on_it_and_on_other_text_are_not_mixed(
-    renamed: Path, small_corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    first, several = trained_on_other_words(small_corpus, tmp_path), tmp_path / "several"
-    flags = [*on_ptb_from(first, several), "--keep-prob", "0.8"]
-    assert runs.run_command(train, *flags, "--seeds", "1") == 0
-    add_line(renamed)
-    capsys.readouterr()
-    assert runs.run_command(train, *flags, "--seeds", "1", "2") == 2
-    assert f"(data ptb there, {renamed} (SHA-256 " in capsys.readouterr().err

@@ -1,6 +1,7 @@
 """A run directory: what its files must hold to be believed."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -44,15 +45,9 @@ def save_weights(
     tensors.save(directory.weights, weights, metadata)
 
 
-def test_the_configuration_comes_back(directory: RunDirectory) -> None:
+def test_what_is_written_comes_back(directory: RunDirectory) -> None:
     assert directory.read_config() == RUN
-
-
-def test_the_vocabulary_comes_back(directory: RunDirectory) -> None:
     assert directory.read_vocabulary().words == VOCABULARY.words
-
-
-def test_the_weights_come_back(directory: RunDirectory) -> None:
     expected = parameters.initial(RUN.hyperparameters, len(VOCABULARY), seed=7)
     weights = directory.read_weights(RUN, VOCABULARY)
     assert weights.keys() == expected.keys()
@@ -83,88 +78,68 @@ def changed_config(directory: RunDirectory, **changes: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "problem"),
+    ("changes", "key"),
     [
         ({"colour": "red"}, "unknown key 'colour'"),
         ({"hyperparameters": {"colour": 1}}, "unknown key 'colour'"),
+        ({"hyperparameters": 3}, "is not a run's configuration"),
         ({"model": None}, "the key 'model' is missing"),
         ({"hidden_size": None}, "the key 'hidden_size' is missing"),
         ({"seed": "7"}, "seed cannot be '7'"),
         ({"seed": True}, "seed cannot be True"),
-        ({"seed": -1}, f"--seed must be at least 0 and at most {MAX_SEED}, not -1"),
-        ({"seed": MAX_SEED + 1}, f"--seed must be at least 0 and at most {MAX_SEED}, not {MAX_SEED + 1}"),
+        ({"seed": -1}, f"at most {MAX_SEED}, not -1"),
+        ({"seed": MAX_SEED + 1}, f"at most {MAX_SEED}, not {MAX_SEED + 1}"),
         ({"data": 3}, "data cannot be 3"),
-        ({"hidden_size": 0}, "--hidden-size must be at least 1, not 0"),
-        ({"hidden_size": 3.5}, "--hidden-size must be a whole number, not 3.5"),
-        ({"keep_prob": "1"}, "--keep-prob must be a finite number, not '1'"),
-        ({"tie_weights": 1}, "--tie-weights must be true or false, not 1"),
+        ({"hidden_size": 0}, "--hidden-size must be at least 1"),
+        ({"hidden_size": 3.5}, "--hidden-size must be a whole number"),
+        ({"keep_prob": "1"}, "--keep-prob must be a finite number"),
+        ({"tie_weights": 1}, "--tie-weights must be true or false"),
         ({"recipe": 1}, "recipe cannot be 1"),
-        ({"framework": "theano"}, "unknown framework 'theano'; choose from torch, tensorflow"),
-        ({"device": "tpu"}, "unknown device 'tpu' for torch; choose from auto, cpu, cuda"),
-        ({"execution": ""}, "unknown execution '' for torch; choose from auto, eager, graph, compile, jit"),
-        (
-            {"precision": "auto"},
-            "unknown precision 'auto' for torch; choose from fp32, tf32, bf16, fp16, fp64",
-        ),
-        (
-            {"model": "cudnn"},
-            "torch has no cudnn with --execution compile: torch.compile leaves torch.nn.LSTM as it is; "
-            "choose from auto, eager, graph",
-        ),
+        ({"framework": "theano"}, "unknown framework 'theano'"),
+        ({"device": "tpu"}, "unknown device 'tpu'"),
+        ({"execution": ""}, "unknown execution ''"),
+        ({"precision": "auto"}, "unknown precision 'auto'"),
+        ({"model": "cudnn"}, "torch has no cudnn with --execution compile"),
         ({"learning_rate": float("nan")}, "--learning-rate must be a finite number, not nan"),
     ],
 )
 def test_a_changed_configuration_is_refused(
-    changes: dict[str, Any], problem: str, directory: RunDirectory
+    changes: dict[str, Any], key: str, directory: RunDirectory
 ) -> None:
     changed_config(directory, **changes)
-    with pytest.raises(UserError) as caught:
-        directory.read_config()
-    assert str(caught.value) == f"{directory.config}: {problem}"
-
-
-@pytest.mark.parametrize("content", ["[]", "3", '"text"', "null"])
-def test_a_configuration_that_is_no_table_is_refused(content: str, directory: RunDirectory) -> None:
-    directory.config.write_text(content)
-    with pytest.raises(UserError, match=r"config\.json is not a run's configuration$"):
+    with pytest.raises(UserError, match=f"^{directory.config}.*{re.escape(key)}"):
         directory.read_config()
 
 
-def test_hyperparameters_that_are_no_table_are_refused(directory: RunDirectory) -> None:
-    changed_config(directory, hyperparameters=3)
-    with pytest.raises(UserError, match=r"config\.json is not a run's configuration$"):
-        directory.read_config()
-
-
-@pytest.mark.parametrize("content", [b"", b"{", b"{'a': 1}", b"\xff\xfe", bytes(100)])
-def test_a_configuration_that_is_not_json_is_refused(content: bytes, directory: RunDirectory) -> None:
+@pytest.mark.parametrize(
+    ("content", "key"),
+    [
+        *((text, "is not a run's configuration") for text in (b"[]", b"3", b'"text"', b"null")),
+        *((text, "is not valid JSON") for text in (b"", b"{", b"{'a': 1}", b"\xff\xfe", bytes(100))),
+    ],
+)
+def test_a_configuration_that_is_none_is_refused(content: bytes, key: str, directory: RunDirectory) -> None:
     directory.config.write_bytes(content)
-    with pytest.raises(UserError, match=r"config\.json is not valid JSON$"):
+    with pytest.raises(UserError, match=f"^{directory.config} {key}"):
         directory.read_config()
 
 
-def test_a_folder_that_is_missing_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=f"the run directory {tmp_path}/run does not exist"):
-        RunDirectory(tmp_path / "run").read_config()
-
-
-def test_a_folder_of_another_kind_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=rf"{tmp_path} is not a run directory: config\.json is missing"):
-        RunDirectory(tmp_path).read_config()
-
-
-def test_a_folder_of_runs_names_one_of_them(tmp_path: Path) -> None:
-    for name in ("seed-2", "seed-1"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "config.json").write_text("{}")
-    with pytest.raises(UserError, match=rf"is missing; it holds runs: name one, such as {tmp_path}/seed-1$"):
-        RunDirectory(tmp_path).read_config()
-
-
-def test_a_file_is_no_run_directory(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [
+        ("missing", "missing does not exist"),
+        (".", r"is not a run directory: config\.json is missing"),
+        ("runs", "is missing; it holds runs: .*seed-1$"),
+        ("file", "file is not a run directory"),
+    ],
+)
+def test_what_is_no_run_directory_is_named(name: str, key: str, tmp_path: Path) -> None:
+    for run in ("seed-2", "seed-1"):
+        (tmp_path / "runs" / run).mkdir(parents=True)
+        (tmp_path / "runs" / run / "config.json").write_text("{}")
     (tmp_path / "file").write_text("text")
-    with pytest.raises(UserError, match=r"file is not a run directory$"):
-        RunDirectory(tmp_path / "file").read_config()
+    with pytest.raises(UserError, match=key):
+        RunDirectory(tmp_path / name).read_config()
 
 
 def test_weights_of_another_vocabulary_are_refused(directory: RunDirectory) -> None:
