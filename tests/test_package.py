@@ -26,7 +26,7 @@ BUILD = "import sys; from setuptools import build_meta as backend; _, kind, out 
     "print(getattr(backend, f'build_{kind}')(out))"
 )
 
-NOTHING_BUT_README = [ROOT / name for name in ("data", "checkpoints", "results")]
+NOTHING_BUT_README = [ROOT / name for name in ("data", "checkpoints")]
 
 
 def environment() -> dict[str, str]:
@@ -44,12 +44,12 @@ def run(*command: object, cwd: Path) -> str:
 
 
 def not_copied(folder: str, names: list[str]) -> set[str]:
-    """What git does not keep in a checkout, and the measured results: they are large, and not looked at."""
+    """What git does not keep in a checkout."""
     hidden = {name for name in names if name.startswith(".") and name != ".ci"}
     made = {name for name in names if name in ("__pycache__", "build") or name.endswith(".egg-info")}
     top = {"bench"} & {*names} if Path(folder) == ROOT else set()
-    measured = {name for name in names if name != "README.md"}
-    return hidden | made | top | (measured if Path(folder) in NOTHING_BUT_README else set())
+    own = {name for name in names if name != "README.md"}
+    return hidden | made | top | (own if Path(folder) in NOTHING_BUT_README else set())
 
 
 def build(kind: str, source: Path, out: Path) -> Path:

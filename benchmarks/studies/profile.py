@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from torch import profiler
-from torch.autograd import DeviceType
+from torch._C._autograd import DeviceType
 
 from ptb_lm import host
 from ptb_lm.bench.language_workloads import PTB_VOCABULARY
