@@ -18,11 +18,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parser() -> cli.Parser:
     parser = cli.Parser(
-        prog=PROG, description="Make a run directory of a model that another program trained."
-    )
-    parser.epilog = (
-        "The model is an embedding, LSTM or GRU layers and a softmax: of torch (word_language_model of its "
-        "examples, AWD-LSTM, modules of your own) or of Keras. docs/weights.md describes what is recognized."
+        prog=PROG,
+        description="Make a run directory of a model that another program trained: an embedding, LSTM or GRU "
+        "layers and a softmax, of torch (word_language_model of its examples, AWD-LSTM, modules of your own) "
+        "or of Keras. docs/weights.md describes what is recognized.",
     )
     parser.add_argument(
         "source",
@@ -40,6 +39,7 @@ def _parser() -> cli.Parser:
     parser.add_argument(
         "--run-dir", type=Path, metavar="DIR", help="the folder to make (default: in checkpoints/)"
     )
+    parser.add_argument("--overwrite", action="store_true", help="replace the run in --run-dir")
     return parser
 
 
@@ -47,7 +47,7 @@ def _import(arguments: argparse.Namespace) -> int:
     # Imported here, because it imports torch, which takes longer than --help should take.
     from ptb_lm.inference.importing.run import import_run
 
-    path, sentences = import_run(arguments.source, vocabulary=arguments.vocabulary, run_dir=arguments.run_dir)
+    path, sentences = import_run(**vars(arguments))
     run = shlex.quote(str(path))
     print(
         *sentences,

@@ -10,6 +10,7 @@ from ptb_lm.data.corpus import PENN_TREEBANK
 from ptb_lm.data.preparation import PTB, is_place
 from ptb_lm.training import run_folder
 from ptb_lm.training.run_config import RunConfig
+from ptb_lm.training.run_directory import NoEpochError
 
 DIGITS = 12  # of a digest that is shown
 
@@ -81,5 +82,8 @@ def read(folder: Path) -> Run:
         UserError: A file is missing or broken, or no epoch has ended.
     """
     files = run_folder.find(folder)
-    config, epochs = files.read_config(), files.read_metrics()
+    config = files.read_config()
+    if config.imported:
+        raise NoEpochError(f"{folder} was imported and has no epochs (evaluate tells its perplexity)")
+    epochs = files.read_metrics()
     return Run(folder=folder, config=config, epochs=epochs, result=files.read_end(len(epochs)))

@@ -63,16 +63,3 @@ class InitFrom(_Record):
     weights_sha256: str
     test_perplexity: float | None
     new_words: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class Imported(_Record):
-    """The file that a run's weights were imported from; the run was not trained here.
-
-    Attributes:
-        file: Its absolute path.
-        sha256: The digest of its content.
-    """
-
-    file: str
-    sha256: str

@@ -10,14 +10,14 @@ from ptb_lm.data.preparation import Preparation
 from ptb_lm.errors import UserError
 from ptb_lm.model.choice import CHOSEN, Choice
 from ptb_lm.model.config import HYPERPARAMETERS, Config
-from ptb_lm.training.origins import Imported, InitFrom, Source
+from ptb_lm.training.origins import InitFrom, Source
 
 # Keys of config.json that a run lacks where the attribute is None, and how each is read.
 OPTIONAL_KEYS: dict[str, Callable[[Any], Any]] = {
     "preparation": Preparation.from_json,
     "source": Source.from_json,
     "init_from": InitFrom.from_json,
-    "imported": Imported.from_json,
+    "imported": Source.from_json,
     "text_column": str,
 }
 
@@ -40,7 +40,7 @@ class RunConfig:
         preparation: What is done to the text; None: it was prepared before.
         source: Where the text was; None: it is the synthetic corpus, or Penn Treebank by the name ptb.
         init_from: Whose weights it began with; None: with random ones.
-        imported: Where its weights are from; None: it was trained.
+        imported: The file that its weights are from; None: it was trained.
         text_column: The column that has the text, if that is a table; None: the usual or the only one.
     """
 
@@ -52,7 +52,7 @@ class RunConfig:
     preparation: Preparation | None = None
     source: Source | None = None
     init_from: InitFrom | None = None
-    imported: Imported | None = None
+    imported: Source | None = None
     text_column: str | None = None
 
     def to_json(self) -> dict[str, Any]:

@@ -213,8 +213,8 @@ class RunDirectory:
         """
         if self.config.is_file() and not self.weights.exists():
             raise UserError(f"{self.weights} is missing; the first epoch of a run writes it")
-        import_them = shlex.join(["ptb-lm", "import", str(self.path)])
-        remedy = f"restore it, or, to use what it is now, make a run of it with: {import_them}"
+        import_it = shlex.join(["ptb-lm", "import", str(self.path)])
+        remedy = f"restore it, or, to use what it is now, make a run of it with: {import_it}"
         arrays, metadata = tensors.load(self.weights, known=WEIGHTS_METADATA, remedy=remedy)
         if metadata.get("vocabulary_sha256") != vocabulary.sha256:
             raise UserError(
@@ -259,8 +259,11 @@ class RunDirectory:
             vocabulary: Its words.
             best: The epoch of the weights and its valid_perplexity; None: the run was imported.
         """
-        metadata = {"config": run.to_json(), "vocabulary_sha256": vocabulary.sha256}
-        metadata |= {"best": best} if best else {}
+        metadata = {
+            "config": run.to_json(),
+            "vocabulary_sha256": vocabulary.sha256,
+            **({"best": best} if best else {}),
+        }
         singles = {name: array.astype(np.float32) for name, array in weights.items()}
         tensors.save(self.weights, singles, metadata)
 

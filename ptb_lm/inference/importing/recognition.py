@@ -2,10 +2,12 @@
 
 The ends of their names and their shapes tell.
 
-Shapes: V = vocabulary, N = units that meet a word: the embedding's width, or the top layer's units.
+Shapes: V = vocabulary, H = hidden units, N = units that meet a word: the embedding's width, or the top
+layer's units.
 """
 
 import re
+import textwrap
 from collections import defaultdict
 from typing import Any
 
@@ -17,20 +19,30 @@ from ptb_lm.model import cells, parameters
 from ptb_lm.model.backend import Arrays
 from ptb_lm.model.config import Config
 
-CELL_OF_GATES = {4: cells.LSTM, 3: "gru"}  # torch has their gates in the canonical order
-KERAS_GRU = (1, 0, 2)  # where Keras' GRU has the canonical gates r, z, n; its LSTM has them in order
-# A layer's kernel, recurrent kernel and biases. Keras' GRU has two biases in one tensor.
-TORCH_NAMES = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
-KERAS_NAMES = ("kernel", "recurrent_kernel", "bias")
-SHOWN = 6  # tensors in an error
+# What a layer's parameters are called: kernel, recurrent kernel and biases. Keras' GRU has two biases in one
+# tensor. Keras 3 numbers a layer's parameters in HDF5.
+TORCH, KERAS = "torch.nn", "Keras"
+NAMES = {
+    TORCH: ("weight_ih", "weight_hh", "bias_ih", "bias_hh"),
+    KERAS: ("kernel", "recurrent_kernel", "bias"),
+}
+PLACES = {name: place for names in (*NAMES.values(), "012") for place, name in enumerate(names)}
+# By program and number of gates: the cell, how many biases there may be, and where the canonical gates are.
+CELLS = {
+    (TORCH, 4): (cells.LSTM, (0, 2), [0, 1, 2, 3]),
+    (TORCH, 3): ("gru", (0, 2), [0, 1, 2]),
+    (KERAS, 4): (cells.LSTM, (0, 1), [0, 1, 2, 3]),
+    (KERAS, 3): ("gru", (2,), [1, 0, 2]),
+}
+SHOWN = 400  # characters of names and shapes in an error
 
-_TORCH_NAME = re.compile(r"((?:weight|bias)_(?:ih|hh))(?:_l(\d+))?")
-_WRAPPER = re.compile(r"(^|\.)module\.")  # what DataParallel and AWD-LSTM's weight drop call what they wrap
-_RAW = "_raw"  # how weight drop names the weights without dropout, which are those of evaluation
+# The number of a layer may follow its parameter's name, as in weight_hh_l0. Weight drop calls the weights
+# without dropout, which are those of evaluation, weight_hh_l0_raw. Keras 2 ends a name with :0.
+_NAME = re.compile(r"(?P<module>(?:.*[./])?)(?P<leaf>.*?)(?P<layer>_l\d+)?(?P<raw>_raw)?(?::0)?", re.DOTALL)
 _EMBEDDING = re.compile("emb|encoder|lookup|wte", re.IGNORECASE)
 
 
-def recognize(tensors: Arrays, vocabulary_size: int) -> tuple[dict[str, Any], Arrays, list[str]]:
+def recognize(tensors: Arrays, vocabulary_size: int) -> tuple[dict[str, Any], Arrays, str]:
     """Return a model from elsewhere as a run keeps it.
 
     All layers of a run are equally wide. A layer with fewer units gets further ones, whose weights are zero:
@@ -42,20 +54,23 @@ def recognize(tensors: Arrays, vocabulary_size: int) -> tuple[dict[str, Any], Ar
 
     Returns:
         The hyper-parameters that the shapes determine, by name; the parameters in canonical names and
-        layouts; and sentences about what was recognized.
+        layouts; and a sentence about what was recognized.
 
     Raises:
         UserError: It is no such model, or the part that a tensor has in it is not clear.
     """
-    kind, weights = "ptb_lm", tensors
-    if "embedding" not in tensors or not any(map(parameters.owner, tensors)):
-        kind, weights = _translate(tensors, vocabulary_size)
+    is_canonical = "embedding" in tensors and any(map(parameters.owner, tensors))
+    kind, weights = ("ptb_lm", tensors) if is_canonical else _translate(tensors, vocabulary_size)
     cell, tied = parameters.cell_of(weights).name, "softmax.kernel" not in weights
-    recurrent = (f"{cell}.{number}.recurrent_kernel" for number in range(len(weights)))
-    units = [len(weights[name]) for name in recurrent if name in weights] or [1]
+    units = [
+        len(weights[name])
+        for number in range(len(weights))
+        if (name := f"{cell}.{number}.recurrent_kernel") in weights
+    ] or [1]
     hidden, width = max(units), units[-1] if tied else weights["embedding"].shape[-1]
-    expected = parameters.shapes_of_sizes(vocabulary_size, width, units, cell=cell, tie_weights=tied)
-    parameters.check_shapes(weights, expected)
+    parameters.check_shapes(
+        weights, parameters.shapes_of_sizes(vocabulary_size, width, units, cell=cell, tie_weights=tied)
+    )
     sizes: dict[str, Any] = {
         "cell": cell,
         "num_layers": len(units),
@@ -63,85 +78,73 @@ def recognize(tensors: Arrays, vocabulary_size: int) -> tuple[dict[str, Any], Ar
         "embedding_size": 0 if tied or width == hidden else width,
         "tie_weights": tied,
     }
-    sentences = [
+    sentence = (
         f"tensors of {kind}: {vocabulary_size:,} words, embedding {width:,}, {cell} layers of "
         f"{', '.join(f'{each:,}' for each in units)} units, softmax {'' if tied else 'not '}tied to the "
         f"embedding; {parameters.count(weights):,} parameters"
-    ]
+    )
     if len({*units}) > 1:
-        sentences.append(
-            f"a run's layers are equally wide: each has {hidden:,} units here, and the weights of units that "
-            "the file lacks are zero, which changes no score"
-        )
-    if zeros := [name for name, array in weights.items() if name.endswith("bias") and not array.any()]:
-        sentences.append(f"biases that the file lacks, or that are zero there: {', '.join(zeros)}")
-    shapes = parameters.shapes(Config(**sizes), vocabulary_size)
-    # The columns of a gate; other parameters have no gates.
-    columns = {name: units[int(name.split(".")[1])] for name in weights if parameters.owner(name)}
+        sentence += f"; each layer is widened to {hidden:,} by weights of zero, which change no score"
     widened = {
-        name: array if array.shape == shape else _widen(array, shape, columns.get(name) or array.shape[-1])
-        for name, shape in shapes.items()
-        for array in (weights[name],)
+        name: _widen(weights[name], shape, gates=shape[-1] // hidden if parameters.owner(name) else 1)
+        for name, shape in parameters.shapes(Config(**sizes), vocabulary_size).items()
     }
-    return sizes, widened, sentences
+    return sizes, widened, sentence
 
 
-def _widen(array: NDArray[Any], shape: tuple[int, ...], columns: int) -> NDArray[Any]:
-    """Return a parameter in a larger shape, with zeros where it has none; each gate has so many columns."""
-    gates = array.shape[-1] // columns
+def _widen(array: NDArray[Any], shape: tuple[int, ...], *, gates: int) -> NDArray[Any]:
+    """Return a parameter in a larger shape, with zeros where it has none; its columns are those of gates."""
     old, new = ((*each[:-1], gates, each[-1] // gates) for each in (array.shape, shape))
     return np.pad(array.reshape(old), [(0, n - o) for o, n in zip(old, new, strict=True)]).reshape(shape)
 
 
 def _translate(tensors: Arrays, vocabulary_size: int) -> tuple[str, Arrays]:
     """Return the program whose names tensors have, and the tensors in canonical names and layouts."""
-    tensors = {_WRAPPER.sub(r"\1", name): array for name, array in tensors.items()}
+    names = {name: match for name in tensors if (match := _NAME.fullmatch(name))}
     modules: dict[str, Arrays] = defaultdict(dict)
-    for name, array in tensors.items():
-        module = _module(name)
-        leaf = name.removeprefix(module)
-        if match := _TORCH_NAME.fullmatch(leaf.removesuffix(_RAW)):
-            module, leaf = f"{module}l{match[2] or 0}", match[1]
-        if name + _RAW not in tensors:  # else it is what dropout has left of the raw weights
-            modules[module][leaf] = array
-    layers = [name for name, leaves in modules.items() if {TORCH_NAMES[1], KERAS_NAMES[1]} & leaves.keys()]
-    if len({re.sub(r"_?\d+", "", name) for name in layers}) != 1:
+    # The raw weights come last, and take the place of what dropout has left of them. DataParallel and weight
+    # drop call what they wrap module.
+    for name in sorted(names, key=lambda name: bool(names[name]["raw"])):
+        module, leaf, layer = names[name].group("module", "leaf", "layer")
+        modules[re.sub(r"\bmodule\.", "", module) + (layer or "")][leaf] = tensors[name]
+    layers = [
+        module
+        for module, leaves in modules.items()
+        if any(PLACES.get(leaf) == 1 and array.ndim == 2 for leaf, array in leaves.items())
+    ]
+    if len({re.sub(r"_?\d+", "", module) for module in layers}) != 1:
         raise UserError(
             "there must be recurrent layers (weight_hh_l0, recurrent_kernel), counted by their names; there "
             f"are {', '.join(layers) or _shown(tensors)}"
         )
-    layers.sort(key=lambda name: [int(number) for number in re.findall(r"\d+", name)])
-    is_raw, is_torch = any(name.endswith(_RAW) for name in tensors), TORCH_NAMES[1] in modules[layers[0]]
-    kind = "AWD-LSTM" if is_raw else "torch.nn" if is_torch else "Keras"
-    others = [module for module in modules if module not in layers]
-    outer = {module + leaf: array for module in others for leaf, array in modules[module].items()}
-    weights = _embedding_and_softmax(outer, vocabulary_size)
-    for number, name in enumerate(layers):
-        cell, layer = _canonical_layer(name, modules[name])
-        weights |= {f"{cell}.{number}.{short}": array for short, array in layer.items()}
-    return kind, weights
+    layers.sort(key=lambda module: [int(number) for number in re.findall(r"\d+", module)])
+    program = TORCH if NAMES[TORCH][1] in modules[layers[0]] else KERAS
+    outer = {(m, leaf): array for m in modules if m not in layers for leaf, array in modules[m].items()}
+    weights = _embedding_and_softmax(outer, vocabulary_size, program)
+    for number, module in enumerate(layers):
+        cell, layer = _canonical_layer(module, modules[module], program)
+        weights |= {f"{cell}.{number}.{name}": array for name, array in layer.items()}
+    return "AWD-LSTM" if any(match["raw"] for match in names.values()) else program, weights
 
 
-def _canonical_layer(name: str, leaves: Arrays) -> tuple[str, Arrays]:
+def _canonical_layer(module: str, leaves: Arrays, program: str) -> tuple[str, Arrays]:
     """Return the cell of a layer, and its parameters by the cell's names."""
-    is_torch = TORCH_NAMES[1] in leaves
-    names = TORCH_NAMES if is_torch else KERAS_NAMES
-    if leaves.keys() not in ({*names}, {*names[:2]}):
-        raise UserError(f"the layer {name} must have {', '.join(names)}, or no bias; it has {_shown(leaves)}")
-    kernel, recurrent = (leaves[each].T if is_torch else leaves[each] for each in names[:2])
-    biases = [row for each in names[2:] if each in leaves for row in np.atleast_2d(leaves[each])]
-    hidden, width = recurrent.shape if recurrent.ndim == 2 else (0, 0)
-    cell = CELL_OF_GATES.get(width // hidden if hidden and width % hidden == 0 else 0)
-    if cell is None or len(biases) > 2 or {kernel.shape[1:], *map(np.shape, biases)} != {(width,)}:
-        raise UserError(f"the layer {name} is no LSTM or GRU by its shapes: {_shown(leaves)}")
-    if cell != cells.LSTM and not is_torch:
-        if len(biases) != 2:
-            raise UserError(
-                f"the layer {name} is a GRU without reset_after=True, which no cell has: {_shown(leaves)}"
-            )
-        parts = [np.split(array, 3, axis=-1) for array in (kernel, recurrent, *biases)]
-        ordered = (np.concatenate([part[gate] for gate in KERAS_GRU], axis=-1) for part in parts)
-        kernel, recurrent, *biases = ordered
+    places = {PLACES.get(leaf, leaf): array for leaf, array in leaves.items()}
+    kernel, recurrent = (
+        each.T if program == TORCH else each for each in (places.pop(0, np.empty((1, 1))), places.pop(1))
+    )
+    hidden, width = recurrent.shape
+    biases = [row for place in sorted(places, key=str) for row in np.atleast_2d(places[place])]
+    cell, counts, gates = CELLS.get((program, width // hidden), ("", (), []))
+    widths = {hidden * len(gates), *kernel.shape[1:], *(row.shape[-1] for row in biases)}
+    if len(biases) not in counts or kernel.ndim != 2 or widths != {width} or not {*leaves} <= {*PLACES}:
+        raise UserError(
+            f"the layer {module} of {program} is no LSTM or GRU of a run: it must have "
+            f"{', '.join(NAMES[program])}, or no bias, and Keras' GRU reset_after=True; "
+            f"it has {_shown(leaves)}"
+        )
+    order = np.arange(width).reshape(-1, hidden)[gates].ravel()
+    kernel, recurrent, *biases = (array[..., order] for array in (kernel, recurrent, *biases))
     first, second = [*biases, *np.zeros((2, width), np.float32)][:2]
     layer = {"kernel": kernel, "recurrent_kernel": recurrent, "bias": first + second}
     if cell != cells.LSTM:  # the reset gate multiplies the candidate's second bias
@@ -149,44 +152,49 @@ def _canonical_layer(name: str, leaves: Arrays) -> tuple[str, Arrays]:
     return cell, layer
 
 
-def _embedding_and_softmax(others: Arrays, vocabulary_size: int) -> Arrays:
-    """Return the parameters outside of the layers; without `softmax.kernel` if it is the embedding."""
-    tables: Arrays = {}
-    biases: Arrays = {}
-    for name, array in others.items():
-        if array.shape == (vocabulary_size,):
-            biases[name] = array
-        elif array.ndim == 2 and vocabulary_size in array.shape:
-            is_kernel = name.endswith("kernel") or len(array) != vocabulary_size
-            table_VN = array.T if is_kernel else array
-            if not any(np.array_equal(table_VN, known_VN) for known_VN in tables.values()):  # else tied
-                tables[name] = table_VN
-        else:
-            raise UserError(
-                f"the tensor {name!r} of shape {array.shape} has no part in a language model of "
-                f"{vocabulary_size:,} words (the vocabulary's lines): an embedding, LSTM or GRU layers that "
-                "read forwards, a softmax"
-            )
-    with_bias = [name for name in tables if f"{_module(name)}bias" in biases]
-    softmax = with_bias if len(with_bias) == 1 else [name for name in tables if not _EMBEDDING.search(name)]
-    if len(biases) > 1 or (len(tables) != 1 and (len(tables), len(softmax)) != (2, 1)):
+def _embedding_and_softmax(
+    others: dict[tuple[str, str], NDArray[Any]], vocabulary_size: int, program: str
+) -> Arrays:
+    """Return the parameters outside of the layers; without `softmax.kernel` if it is the embedding.
+
+    Args:
+        others: Their tensors by (module, parameter).
+        vocabulary_size: V.
+        program: A key of NAMES.
+    """
+    square = (vocabulary_size, vocabulary_size)
+    biases = {name: array for name, array in others.items() if array.shape == square[:1]}
+    tables = {n: array for n, array in others.items() if array.ndim == 2 and vocabulary_size in array.shape}
+    if strange := {"".join(name): others[name] for name in others if name not in {*biases, *tables}}:
         raise UserError(
-            f"which tensor is the embedding of {vocabulary_size:,} words, and which the softmax's kernel or "
-            f"bias, is not clear: {_shown(others)}"
+            f"a language model of {vocabulary_size:,} words (the vocabulary's lines) has an embedding, LSTM "
+            f"or GRU layers that read forwards and a softmax, and no part for {_shown(strange)}"
         )
-    found = {"softmax.bias": sum(biases.values(), np.zeros(vocabulary_size, np.float32))}
-    for name, table_VN in tables.items():
-        is_softmax = len(tables) == 2 and name in softmax
-        found["softmax.kernel" if is_softmax else "embedding"] = table_VN.T if is_softmax else table_VN
-    return found
-
-
-def _module(name: str) -> str:
-    """Return a tensor's name up to its last part."""
-    return name[: max(name.rfind("."), name.rfind("/")) + 1]
+    distinct = {(array.shape, array.tobytes()): name for name, array in tables.items()}  # equal ones are tied
+    ranks = {
+        name: (name[0] in {module for module, _ in biases}, not _EMBEDDING.search("".join(name)))
+        for name in distinct.values()
+    }
+    # Where a square table has the words, the program tells: torch's modules call it weight.
+    is_clear = all(program == KERAS or tables[n].shape != square or n[1] == "weight" for n in ranks)
+    if len(biases) > 1 or not is_clear or not 0 < len(ranks) == len({*ranks.values()}) < 3:
+        raise UserError(
+            f"which tensor is the embedding of {vocabulary_size:,} words, which the softmax's kernel or "
+            f"bias, or where the words are, is not clear: {_shown({''.join(n): others[n] for n in others})}"
+        )
+    embedding, *softmax = (tables[name] for name in sorted(ranks, key=ranks.__getitem__))
+    return {
+        "embedding": embedding if len(embedding) == vocabulary_size else embedding.T,
+        "softmax.bias": sum(biases.values(), np.zeros(vocabulary_size, np.float32)),
+        # torch has [V, N], Keras [N, V].
+        **{
+            name: table.T if program == TORCH and len(table) == vocabulary_size else table
+            for name, table in zip(["softmax.kernel"], softmax, strict=False)
+        },
+    }
 
 
 def _shown(tensors: Arrays) -> str:
     """Return names and shapes, for an error."""
-    shown = [f"{name} {array.shape}" for name, array in tensors.items()]
-    return ", ".join([*shown[:SHOWN], *["..."][: len(shown) - SHOWN]]) or "none"
+    shown = ", ".join(f"{name} {array.shape}" for name, array in tensors.items())
+    return textwrap.shorten(shown, SHOWN, placeholder=" ...") or "nothing"

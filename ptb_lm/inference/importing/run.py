@@ -6,22 +6,27 @@ from pathlib import Path
 
 from ptb_lm.data.vocabulary import EOS, UNK, Vocabulary
 from ptb_lm.errors import UserError
-from ptb_lm.inference.importing import recognition
+from ptb_lm.inference.importing import recognition, tensor_files
 from ptb_lm.model import cells
+from ptb_lm.model.choice import Choice
 from ptb_lm.training import run_folder
-from ptb_lm.training.origins import Imported
+from ptb_lm.training.origins import Source
 from ptb_lm.training.run_directory import RunDirectory
 from ptb_lm.training.run_flags import new_config
 
 # What others call the end of a line and an unknown word.
 ALIASES = {
-    EOS: ("</s>", "<EOS>", "[EOS]", "xxeos", "<|endoftext|>"),
-    UNK: ("<UNK>", "[UNK]", "xxunk", "<oov>", "<OOV>"),
+    **dict.fromkeys(("</s>", "<EOS>", "[EOS]", "xxeos", "<|endoftext|>"), EOS),
+    **dict.fromkeys(("<UNK>", "[UNK]", "xxunk", "<oov>", "<OOV>"), UNK),
 }
 
 
 def import_run(
-    source: str | Path, *, vocabulary: str | Path | None = None, run_dir: str | Path | None = None
+    source: str | Path,
+    *,
+    vocabulary: str | Path | None = None,
+    run_dir: str | Path | None = None,
+    overwrite: bool = False,
 ) -> tuple[Path, list[str]]:
     """Make a run of a model that another program trained; ptb_lm.load and every command can then use it.
 
@@ -33,6 +38,7 @@ def import_run(
             changed or replaced; its settings are kept.
         vocabulary: A file with a word a line, in the order of the ids; None: that of the run directory.
         run_dir: The folder to make; None: a new one in checkpoints/.
+        overwrite: Whether a run that is there may be replaced.
 
     Returns:
         The run directory, and sentences about what was recognized.
@@ -42,31 +48,29 @@ def import_run(
             folder is in use.
         OSError: A file cannot be read or written.
     """
-    from ptb_lm.inference.importing import tensor_files  # imports torch, which takes a second
-
     given = RunDirectory(Path(source))
-    run = given.read_config() if given.path.is_dir() else None
-    if run is None and vocabulary is None:
+    is_run = given.path.is_dir()
+    if vocabulary is None and not is_run:
         raise UserError("--vocabulary must name a file with a word a line, in the order of the ids")
-    file = given.weights if run else given.path
+    run = given.read_config() if is_run else new_config({"data": ""})
+    file = given.weights if is_run else given.path
     words, renamed = _read_vocabulary(Path(vocabulary or given.vocabulary))
-    sizes, weights, sentences = recognition.recognize(tensor_files.read(file), len(words))
-    models = cells.CELLS[sizes["cell"]].layers["torch"]
-    model = next(name for name in ("cudnn", *models) if name in models)
-    run = run or new_config({"data": "", "model": model})
+    sizes, weights, sentence = recognition.recognize(tensor_files.read(file), len(words))
     run = dataclasses.replace(
         run,
+        choice=run.choice
+        if sizes["cell"] in cells.computed_by(run.choice.framework, run.choice.model)
+        else Choice.of(model="basic"),
         hyperparameters=run.hyperparameters.replace(**sizes),
-        imported=Imported(file=str(file.absolute()), sha256=hashlib.sha256(file.read_bytes()).hexdigest()),
+        imported=Source(path=str(file.absolute()), sha256=hashlib.sha256(file.read_bytes()).hexdigest()),
     )
     path = Path(run_dir) if run_dir else run_folder.made_first(run_folder.default_path(run))
+    run_folder.refuse_existing(path, overwrite=overwrite, init_from=given.path if is_run else None)
     directory = RunDirectory(path)
-    if path.exists() and any(path.iterdir()) and not directory.never_began():
-        raise UserError(f"{path} exists already; nothing is overwritten")
     with directory.locked():
         directory.create(run, words)
         directory.write_weights(weights, run, words, best=None)
-    return path, [*sentences, *renamed]
+    return path, [sentence, *renamed]
 
 
 def _read_vocabulary(path: Path) -> tuple[Vocabulary, list[str]]:
@@ -76,13 +80,12 @@ def _read_vocabulary(path: Path) -> tuple[Vocabulary, list[str]]:
         raise UserError(
             f"{path}: {spaced[0]!r} is more than a word; a line must hold one word and nothing else"
         )
-    sentences = []
-    for name, aliases in ALIASES.items():
-        if name not in words and (alias := next(filter(words.__contains__, aliases), None)):
-            words[words.index(alias)] = name
-            sentences.append(f"the word {alias} is {name} in the run")
-    if EOS not in words:
+    aliases = {name: alias for alias, name in ALIASES.items() if alias in words and name not in words}
+    if EOS not in {*words, *aliases}:
         raise UserError(
-            f"{path} has no word for the end of a line ({EOS}, {', '.join(ALIASES[EOS])}): name it {EOS}"
+            f"{path} has no word for the end of a line ({EOS} or "
+            f"{', '.join(alias for alias, name in ALIASES.items() if name == EOS)}): name it {EOS}"
         )
-    return Vocabulary(words), sentences
+    for name, alias in aliases.items():
+        words[words.index(alias)] = name
+    return Vocabulary(words), [f"the word {alias} is {name} in the run" for name, alias in aliases.items()]

@@ -13,109 +13,107 @@ import safetensors.torch  # safetensors.numpy lacks bfloat16
 import torch
 
 from ptb_lm.errors import UserError
-from ptb_lm.inference.importing.recognition import KERAS_NAMES
 from ptb_lm.model.backend import Arrays
 
-HDF5 = b"\x89HDF"  # how a file of Keras 2 begins, and one of Keras' weights alone
-KERAS_WEIGHTS = "model.weights.h5"  # in a .keras file, which is a zip archive
-# Keras' defaults for its LSTM and GRU, which are what a run's cells compute.
-KERAS_DEFAULTS = {
-    "activation": "tanh",
-    "recurrent_activation": "sigmoid",
-    "go_backwards": False,
-    "reset_after": True,
+# The layers of Keras that a run can have, with the values of a setting that it can have, the default first.
+KERAS_LAYERS: dict[str, dict[str, tuple[Any, ...]]] = {
+    **{
+        name: {
+            "activation": ("tanh",),
+            "recurrent_activation": ("sigmoid",),
+            "go_backwards": (False,),
+            "reset_after": (True,),
+        }
+        for name in ("LSTM", "GRU", "LSTMCell", "GRUCell")
+    },
+    **{name: {"activation": ("linear", "softmax")} for name in ("Dense", "Activation")},
+    **{name: {} for name in ("InputLayer", "Embedding", "Dropout", "SpatialDropout1D", "Softmax")},
+    **{name: {} for name in ("TimeDistributed", "RNN", "StackedRNNCells")},  # what they hold has a row
 }
 
 
 def read(path: Path) -> Arrays:
     """Return the floating-point tensors of a file by name, in float32; numbers and empty ones are left out.
 
-    Its content tells what it is: torch's state_dict, safetensors, NumPy's .npz, Keras' .keras or .h5.
+    The end of its name tells what it is: .safetensors, NumPy's .npz, Keras' .keras or .h5; else torch's.
 
     Raises:
-        UserError: It is none of these, is truncated, or has a number that is not finite.
+        UserError: It is no such file, is truncated, holds several models, or a number that is not finite.
         OSError: It cannot be opened.
     """
-    with path.open("rb") as file:
-        head = file.read(9)
+    path.open("rb").close()  # libraries say less clearly that it cannot be
     try:
-        read_tensors = _reader(path, head)
-        tensors = {name: torch.as_tensor(tensor).detach() for name, tensor in read_tensors(path).items()}
-        floats = {name: tensor for name, tensor in tensors.items() if tensor.is_floating_point()}
-        arrays: Arrays = {
-            n: tensor.float().numpy() for n, tensor in floats.items() if tensor.ndim and len(tensor)
-        }
+        found = READERS.get(path.suffix, _read_torch)(path)
+        # A checkpoint holds the model's state_dict beside the optimizer's and more.
+        states = [*filter(None, map(_floats, (found, *found.values())))]
     except (UserError, MemoryError):
         raise
     except Exception as error:  # whatever a library raises where a file is not what it seems
-        reason = str(error).partition("\n")[0].partition(". ")[0] or type(error).__name__
+        reason = str(error).split("\n")[0].split(". ")[0] or type(error).__name__
         raise UserError(f"the weights in {path} cannot be read ({reason})") from None
-    if wrong := [name for name, array in arrays.items() if not np.isfinite(array).all()]:
+    if len(states) != 1:
+        raise UserError(f"{path} must hold the state_dict of one model, and holds {len(states)}")
+    if wrong := [name for name, array in states[0].items() if not np.isfinite(array).all()]:
         raise UserError(f"{path}: the tensor {wrong[0]!r} has a number that is not finite")
-    return arrays
+    return states[0]
 
 
-def _reader(path: Path, head: bytes) -> Callable[[Path], Mapping[str, Any]]:
-    members = zipfile.ZipFile(path).namelist() if zipfile.is_zipfile(path) else []
-    if KERAS_WEIGHTS in members:
-        return _read_keras
-    if any(name.endswith(".npy") for name in members):
-        return lambda path: dict(np.load(path, allow_pickle=False))
-    if head.startswith(HDF5):
-        return _read_hdf5
-    return safetensors.torch.load_file if head[8:] == b"{" else _read_torch
+def _floats(table: Any) -> Arrays:
+    values = table.items() if isinstance(table, Mapping) else ()
+    tensors = {n: torch.as_tensor(x) for n, x in values if isinstance(x, torch.Tensor | np.ndarray)}
+    return {
+        name: tensor.detach().float().numpy()
+        for name, tensor in tensors.items()
+        if tensor.is_floating_point() and tensor.ndim and tensor.numel()
+    }
 
 
-def _read_torch(path: Path) -> Mapping[str, Any]:
+def _read_torch(path: Path) -> Any:
     try:
-        found = torch.load(path, map_location="cpu", weights_only=True)
+        return torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError:
         raise UserError(
             f"{path} is no state_dict. Whole models are not read, because that would run code from the file: "
-            "save the tensors alone with torch.save(model.state_dict(), FILE)"
+            "save the tensors alone with torch.save(model.state_dict(), FILE). The name of a file that is "
+            f"not torch's ends in {', '.join(READERS)}"
         ) from None
-    inner = found.values() if isinstance(found, dict) else ()  # of a checkpoint: the model, the optimizer
-    tables = [table for table in (found, *inner) if isinstance(table, dict)]
-    states = [*filter(None, ({n: x for n, x in t.items() if isinstance(x, torch.Tensor)} for t in tables))]
-    if len(states) != 1:
-        raise UserError(f"{path} must hold the state_dict of one model, and holds {len(states)}")
-    return states[0]
 
 
 def _read_keras(path: Path) -> Arrays:
     with zipfile.ZipFile(path) as archive:
-        json.loads(archive.read("config.json"), object_hook=_check_keras_layer)
-        return _read_hdf5(io.BytesIO(archive.read(KERAS_WEIGHTS)))
+        return _read_hdf5(io.BytesIO(archive.read("model.weights.h5")), archive.read("config.json"))
 
 
-def _read_hdf5(file: Path | BinaryIO) -> Arrays:
+def _read_hdf5(file: Path | BinaryIO, config: bytes = b"null") -> Arrays:
     import h5py  # TensorFlow and Keras bring it
 
-    found: Arrays = {}
-
-    def keep(name: str, node: Any) -> None:
-        if isinstance(node, h5py.Dataset) and not name.startswith("optimizer"):
-            found[name.partition(":")[0]] = node[()]  # Keras 2 has names such as kernel:0
-
+    names: list[str] = []
     with h5py.File(file, "r") as archive:
-        json.loads(archive.attrs.get("model_config", "null"), object_hook=_check_keras_layer)
-        archive.visititems(keep)
-    return {_keras_name(name, found): array for name, array in found.items()}
-
-
-def _keras_name(name: str, found: Arrays) -> str:
-    """Return the name of a parameter that Keras 3 saves under its number among those of its layer."""
-    folder, _, number = name.rpartition("/")
-    second = found.get(f"{folder}/1")
-    if second is None or not number.isdigit():  # an embedding's table is alone
-        return name
-    names = KERAS_NAMES if second.ndim == 2 else KERAS_NAMES[::2]
-    return f"{folder}/{names[int(number)] if int(number) < len(names) else number}"
+        json.loads(archive.attrs.get("model_config", config), object_hook=_check_keras_layer)
+        archive.visit(names.append)
+        return {
+            name: archive[name][()]
+            for name in names
+            if isinstance(archive[name], h5py.Dataset) and not name.startswith("optimizer")
+        }
 
 
 def _check_keras_layer(values: dict[str, Any]) -> dict[str, Any]:
-    """Check a part of a model's configuration: a recurrent layer must be as Keras' defaults are."""
-    for name, usual in KERAS_DEFAULTS.items():
-        if "recurrent_activation" in values and values.get(name, usual) != usual:
-            raise UserError(f"the layer {values.get('name')} has {name}={values[name]!r}, not {usual!r}")
+    """Check a part of a model's configuration: if it is a layer, a run must have such layers."""
+    kind, config = str(values.get("class_name")), values.get("config", {})
+    settings = KERAS_LAYERS.get(kind, {}).items()
+    wrong = [
+        f"{name}={config[name]!r}" for name, usual in settings if config.get(name, usual[0]) not in usual
+    ]
+    if wrong or (kind not in KERAS_LAYERS and values.get("module") == "keras.layers"):
+        raise UserError(f"a run has no layer such as {config['name']}: {' '.join([kind, *wrong])}")
     return values
+
+
+READERS: dict[str, Callable[[Path], Any]] = {
+    ".safetensors": safetensors.torch.load_file,
+    ".npz": np.load,
+    ".keras": _read_keras,
+    ".h5": _read_hdf5,
+    ".hdf5": _read_hdf5,
+}
