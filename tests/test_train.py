@@ -232,8 +232,8 @@ def edit_the_seed(run: Path) -> None:
     ("prepare", "flags", "key"),
     [
         (untouched, [], "--overwrite"),
-        (put_something_else, [], "mine"),
-        (put_something_else, ["--overwrite"], "mine"),
+        (put_something_else, [], "another --run-dir"),
+        (put_something_else, ["--overwrite"], "another --run-dir"),
         (edit_the_seed, [], "another --run-dir"),
         (edit_the_seed, ["--overwrite"], "another --run-dir"),
         (put_a_file, [], "is a file"),
