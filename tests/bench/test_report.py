@@ -276,7 +276,7 @@ def test_a_block_that_was_measured_again_is_no_round_more(tmp_path: Path) -> Non
     assert "train, torch/jit: failed after 1 of 3 rounds: killed" in remarks(report)
 
 
-ADDED = {"command": "bench run quick --add before-cudnn=benchmarks.rivals.before:cudnn mine=my.models:lstm"}
+ADDED = {"command": "bench run quick --add before-cudnn=ptb_lm.bench.rivals.before:cudnn mine=my.models:lstm"}
 LOW = {"variant": "torch/cudnn@bf16", "label": "PyTorch cudnn", "work": {**WORK, "precision": "bf16"}}
 SECOND_MODEL = "in a second model without it; with it, the mean of 4 losses is off by 0.3"
 # What happened -> its rows, and what a remark says.
