@@ -97,7 +97,10 @@ def test_who_waits_for_others_says_so_and_hears_signals(
             if " waits for " in line:
                 break
         waiting.send_signal(number)
-        said = waiting.stderr.read()
+        try:
+            _, said = waiting.communicate(timeout=60)
+        finally:
+            waiting.kill()
     if framework == "torch":
         assert waiting.returncode == 128 + number
         assert ("interrupted" if number == signal.SIGINT else "ended by SIGTERM") in said

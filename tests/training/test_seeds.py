@@ -205,8 +205,15 @@ def test_a_seed_that_diverges_does_not_stop_the_others(
             "--seeds cannot be combined with --resume: the runs in --run-dir continue by themselves",
         ),
         (["--seeds", "1", "--run-dir", __file__], f"{__file__} is a file, not a folder for runs"),
-        (["--seeds", "1", "-1"], f"--seed must be at least 0 and at most {MAX_SEED}, not -1"),
-        (["--seeds", "one"], "argument --seeds: invalid int value: 'one' (see --help)"),
+        (
+            ["--seeds", "1", "-1"],
+            "argument --seeds: must be a whole number of at least 0, not '-1' (see --help)",
+        ),
+        (["--seeds", "9" * 20], f"argument --seeds: must be at most {MAX_SEED} (see --help)"),
+        (
+            ["--seeds", "one"],
+            "argument --seeds: must be a whole number of at least 0, not 'one' (see --help)",
+        ),
         (["--seeds"], "argument --seeds: expected at least one argument (see --help)"),
         (
             ["--seeds", "1", "--jobs", "0"],
