@@ -120,7 +120,7 @@ def test_unknown_words_are_told(
     told = runs.sentence(capsys.readouterr().err, command)  # type: ignore[arg-type]
     assert told == "not in the vocabulary, and read as <unk>: zebra, quagga"
     problem = runs.refusal(capsys, command, without_unk, *flags)  # type: ignore[arg-type]
-    assert problem == "the word 'zebra' is not in the vocabulary, which has no <unk>"
+    assert problem.startswith("the word 'zebra' is not in the vocabulary, which has no <unk>")
 
 
 @pytest.mark.parametrize(

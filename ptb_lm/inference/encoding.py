@@ -1,6 +1,7 @@
 """From text to sentences, and from their words to ids."""
 
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
@@ -10,6 +11,8 @@ from ptb_lm.data.tokens import PLAIN, Treatment
 from ptb_lm.data.vocabulary import EOS, UNK, Vocabulary
 from ptb_lm.errors import LineError, UserError
 from ptb_lm.inference.checks import check_strings, check_text
+
+EXAMPLES = 12  # words of a vocabulary that are named where one is not in it
 
 
 class Encoded(NamedTuple):
@@ -56,7 +59,11 @@ def encode_prefix(
 def _encoded(words: tuple[str, ...], vocabulary: Vocabulary) -> Encoded:
     missing = [word for word in words if word not in vocabulary.ids]
     if missing and vocabulary.unknown is None:
-        raise UserError(f"the word {missing[0]!r} is not in the vocabulary, which has no {UNK}")
+        examples = ", ".join(islice((word for word in vocabulary.words if word != EOS), EXAMPLES))
+        raise UserError(
+            f"the word {missing[0]!r} is not in the vocabulary, which has no {UNK}, but {len(vocabulary):,} "
+            f"words such as {examples}"
+        )
     ids = [vocabulary.ids.get(word, vocabulary.unknown) for word in words]
     return Encoded(words, np.array(ids, np.int32), tuple(word not in vocabulary.ids for word in words))
 

@@ -503,7 +503,7 @@ def test_numbers_of_numpy_are_numbers(model: LanguageModel) -> None:
 
 def test_an_unknown_word_without_unk_is_refused(folder: Path) -> None:
     model = ptb_lm.load(runs.write_run(folder / "no_unk", ("a", "<eos>", "b")))
-    message = "the word 'zebra' is not in the vocabulary, which has no <unk>"
+    message = "the word 'zebra' is not in the vocabulary, which has no <unk>, but 3 words such as a, b"
     with pytest.raises(UserError, match=f"^{message}$"):
         model.predict("a zebra", 1)
     with pytest.raises(UserError, match=f"^{message}$"):
