@@ -216,7 +216,7 @@ def _scored(
     marks = Counter[str]()
     treatment = run_data.treatment(run)
     part = text_file.Part(arguments.text, treatment=treatment, column=arguments.text_column, marks=marks)
-    ids, is_unknown = text.encode_and_mark(part, vocabulary)
+    ids, is_unknown = text.encode(part, vocabulary)
     # What stands before the first word of a text, which is then scored too.
     ids = np.concatenate([[vocabulary.ids[EOS]], ids]).astype(np.int32)
     name = text_file.shown(arguments.text)

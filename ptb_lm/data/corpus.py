@@ -99,7 +99,9 @@ def load(
     """
     marks = Counter[str]()
     found = splits.find(path, preparation, column)  # complains before 100 MB are read
-    parts = {split: part._replace(marks=marks) for split, part in found.items()}
+    # A text that is split by words is read whole for each split: its first words' reading counts them.
+    counted = {split for split, part in found.items() if not (part.span and part.span[0])}
+    parts = {s: part._replace(marks=marks if s in counted else None) for s, part in found.items()}
     limit = text.Limit(preparation.least_count, preparation.vocab_size) if preparation else None
     encoded: dict[str, Ids] = {}
     if vocabulary is None:
@@ -109,7 +111,8 @@ def load(
     missed = {}
     for split in SPLITS:
         if split not in encoded:
-            encoded[split], missed[split] = text.encode_and_count(parts[split], vocabulary)
+            encoded[split], is_unknown = text.encode(parts[split], vocabulary)
+            missed[split] = int(is_unknown.sum())
     return Corpus(vocabulary, encoded, missed=missed, notes=tuple(_notes(parts, encoded, vocabulary, marks)))
 
 

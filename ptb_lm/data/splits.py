@@ -36,7 +36,7 @@ BLOCKS = 200  # that a file is cut into: the lines of one are neighbours and sta
 
 _SEED = 1  # of what is held out, the same for all seeds of a run
 _NAME = re.compile(
-    rf"(ptb\.|wiki\.)?({'|'.join(itertools.chain(*ALIASES.values()))})(-\d+-of-\d+)?((?:\.\w+)*)"
+    rf"(ptb\.|wiki\.)?({'|'.join(itertools.chain(*ALIASES.values()))})(-\d+-of-\d+(?:-\w+)?)?((?:\.\w+)*)"
 )
 _Files = dict[str, list[Path]]  # by split
 
@@ -92,7 +92,9 @@ def _named(folder: Path) -> dict[str, _Files]:
         if match := _NAME.fullmatch(path.name):
             prefix, split, shard, suffix = match.groups("")
             inside = sorted(path.iterdir()) if path.is_dir() and path.name == split else []
-            parts = [each for each in inside if tables.format_of(each) in (".jsonl", *tables.BINARY)]
+            kinds = (".jsonl", *tables.BINARY)
+            # What `datasets` computed from a split lies beside it.
+            parts = [each for each in inside if tables.format_of(each) in kinds and each.name[:6] != "cache-"]
             name = "{}/" if parts else f"{prefix}{{}}{'-*' if shard else ''}{suffix}"
             found[name][split] += parts or [path]
     return {name: _by_split(found[name]) for name in NAMES if name in found}
@@ -120,7 +122,7 @@ def _files(folder: Path) -> tuple[str, _Files]:
     for paths in found.values():
         for path in paths:
             text_file.check_file(path)
-        of = re.search(r"-of-(\d+)\.", paths[0].name)
+        of = re.search(r"-of-(\d+)[-.]", paths[0].name)
         if of and int(of[1]) != len(paths):
             raise UserError(
                 f"the folder {folder} has {len(paths)} of the {int(of[1])} files {paths[0].name} …"

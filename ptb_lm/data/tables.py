@@ -5,6 +5,7 @@ import importlib
 import io
 import itertools
 import json
+import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -17,6 +18,8 @@ BINARY = (".parquet", ".arrow")
 TABLES = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", *BINARY)
 HUB = "hf:"  # begins the name of a data set, not of a file
 USUAL = ("text", "sentence")  # names of the column that has the text
+_TEXT = re.compile("(dictionary<values=)?(large_)?string")  # types of a column, as Arrow writes them
+_HEAD = 100  # rows that tell which column it is
 
 
 def format_of(path: Path) -> str:
@@ -36,9 +39,12 @@ def line_values(path: Path, lines: Iterator[str], column: str | None) -> Iterato
         UserError: A line is not a row, or there is no such column.
     """
     rows = (_csv_rows if format_of(path) in (".csv", ".tsv") else _json_rows)(path, lines)
-    for first in rows:
-        chosen = _choose({name: _is_text(value) for name, value in first.items()}, column, path)
-        yield from (row.get(chosen) for row in itertools.chain([first], rows))
+    head = list(itertools.islice(rows, _HEAD))
+    if head:
+        names = dict.fromkeys(itertools.chain.from_iterable(head))
+        is_text = {name: _has_text([row.get(name) for row in head]) for name in names}
+        chosen = _choose(is_text, column, path)
+        yield from (row.get(chosen) for row in itertools.chain(head, rows))
 
 
 def binary_values(path: Path, file: IO[bytes], column: str | None) -> Iterator[Any]:
@@ -56,12 +62,15 @@ def binary_values(path: Path, file: IO[bytes], column: str | None) -> Iterator[A
             packed = path.suffix.lower() in COMPRESSED
             table = parquet.ParquetFile(io.BytesIO(file.read()) if packed else file)
             schema, only = table.schema_arrow, table.iter_batches
-        is_text = {each.name: str(each.type) in ("string", "large_string") for each in schema}
+        is_text = {each.name: _TEXT.match(str(each.type)) is not None for each in schema}
         chosen = _choose(is_text, column, path)
         for batch in only(1000, columns=[chosen]) if only else table:
             yield from batch.column(chosen).to_pylist()
-    except pa.ArrowInvalid as error:
-        raise UserError(f"{path} is damaged, or is no {format_of(path)[1:]} file: {error}") from None
+    except (pa.ArrowException, ValueError, KeyError) as error:  # a column's name may be there twice
+        kind = format_of(path)[1:]
+        raise UserError(
+            f"{path} is damaged, or is no {kind} file as `datasets` writes them: {one_line(error)}"
+        ) from None
 
 
 def as_lines(path: Path, values: Iterable[Any]) -> Iterator[str]:
@@ -97,16 +106,32 @@ def hub_files(name: str) -> dict[str, list[Path]]:
         UserError: `datasets` is not installed, or cannot load it.
     """
     datasets = import_extra("datasets", f"--data {HUB}{name}")
-    place, _, config = name.rpartition("/")
-    if Path(name).is_dir() or not (Path(place).is_dir() or "/" in place):
-        place, config = name, ""
+    place, config = _place(name)
     if sys.stderr is None or not sys.stderr.isatty():
         datasets.disable_progress_bars()
     try:
-        loaded = datasets.load_dataset(place, config or None)
+        loaded = datasets.load_dataset(place, config)
     except Exception as error:  # of many kinds: of the network, of names, of formats
-        raise UserError(f"--data {HUB}{name}: {' '.join(str(error).split())}") from None
+        raise UserError(f"--data {HUB}{name}: {one_line(error)}") from None
     return {split: [Path(each["filename"]) for each in part.cache_files] for split, part in loaded.items()}
+
+
+def absolute_name(data: str) -> str:
+    """Return what names the same data set from any folder."""
+    name = data.removeprefix(HUB)
+    return f"{HUB}{Path(name).absolute()}" if Path(_place(name)[0]).is_dir() else data
+
+
+def _place(name: str) -> tuple[str, str | None]:
+    """Return (NAME, CONFIG) of NAME/CONFIG."""
+    place, _, config = name.rpartition("/")
+    has_config = "/" in place or (place and Path(place).is_dir())
+    return (place, config) if has_config and not Path(name).is_dir() else (name, None)
+
+
+def one_line(error: BaseException) -> str:
+    """Return what an error says, which may have been several lines."""
+    return " ".join(str(error).split())
 
 
 def import_extra(name: str, subject: object) -> Any:
@@ -161,12 +186,18 @@ def _csv_rows(path: Path, lines: Iterator[str]) -> Iterator[dict[str, Any]]:
         raise UserError(f"{path}, after line {reader.line_num}: {error}") from None
 
 
-def _is_text(value: Any) -> bool:
+def _has_text(values: list[Any]) -> bool:
+    """Return whether a column has text: a year may be one of its values. One without values may have some."""
+    values = [value for value in values if value not in (None, "")]
+    return not values or any(isinstance(value, str) and not _is_number(value) for value in values)
+
+
+def _is_number(value: str) -> bool:
     try:
         float(value)
-    except (TypeError, ValueError):
-        return value is None or isinstance(value, str)
-    return False
+    except ValueError:
+        return False
+    return True
 
 
 def _choose(is_text: Mapping[str, bool], column: str | None, path: Path) -> str:

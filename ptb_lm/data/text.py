@@ -81,22 +81,12 @@ def count_words(part: Part) -> int:
     return sum(len(words) for _, _, words in _words(part))
 
 
-def encode_and_count(text: Path | Part, vocabulary: Vocabulary) -> tuple[Ids, int]:
-    """Read a text as ids [length] of a known vocabulary, and count the words that become `<unk>`.
+def encode(text: Path | Part, vocabulary: Vocabulary) -> tuple[Ids, NDArray[np.bool_]]:
+    """Read a text as ids [length] of a known vocabulary, and mark the words that become `<unk>` [length].
 
     Raises:
         UserError: The file is missing, empty, binary or not UTF-8, or has a word that the vocabulary lacks
             while it lacks `<unk>` too.
-    """
-    ids, is_unknown = encode_and_mark(text, vocabulary)
-    return ids, int(is_unknown.sum())
-
-
-def encode_and_mark(text: Path | Part, vocabulary: Vocabulary) -> tuple[Ids, NDArray[np.bool_]]:
-    """Read a text as ids [length] of a known vocabulary, and mark the words that become `<unk>` [length].
-
-    Raises:
-        UserError: As for `encode_and_count`.
     """
     ids = _encode_chunks(_part(text), _KnownWords(vocabulary))
     is_unknown = ids == len(vocabulary)
@@ -134,7 +124,8 @@ def _encode_chunks(part: Part, table: dict[str, int]) -> Ids:
             numbered = enumerate(chunk.split("\n"), line)
             found = (n for n, text in numbered if word in part.treatment.prefix_tokens(f"{text}\n"))
             number = next(found, line)  # a space before the rest of a line is in none of them
-            where = f"{shown(part.path)}, line {part.line(number)}"
+            others = f" and its {len(part.shards)} other files" if part.shards else ""
+            where = f"{shown(part.path)}{others}, line {part.line(number)}"
             raise UnknownWordError(
                 f"{where}: the word {word!r} is not in the vocabulary, which has no {UNK}"
             ) from None

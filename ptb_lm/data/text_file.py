@@ -4,6 +4,7 @@ import bz2
 import codecs
 import contextlib
 import gzip
+import io
 import itertools
 import lzma
 import re
@@ -25,7 +26,7 @@ CHUNK_BYTES = 1 << 20  # large enough that Python's overhead a chunk does not co
 MARKS = {"\u2028": "U+2028", "\u2029": "U+2029", "\x85": "NEL", "\f": "form feed", "\v": "vertical tab"}
 
 _JSON_LINES = 100  # as many JSON objects, a line each, are no text
-URL = re.compile(r"(\w\w+):/+([^/]+\..*)")  # in a Path, which has one slash of the two
+URL = re.compile(r"(\w[\w+.-]+):/+(.+)")  # in a Path, which has one slash of the two
 
 
 class Blocks(NamedTuple):
@@ -124,9 +125,9 @@ def check_file(path: Path) -> None:
     Raises:
         UserError: It is something else.
     """
-    if url := URL.fullmatch(str(path)):
-        raise UserError(f"{url[1]}://{url[2]} is a URL; download it and give the file's name")
     if not path.exists():
+        if url := URL.fullmatch(str(path)):
+            raise UserError(f"{url[1]}://{url[2]} is a URL; download it and give the file's name")
         raise UserError(f"{path} does not exist")
     if not path.is_file():
         pipe = "a pipe or a device; a text is read twice, so it must be a file"
@@ -200,8 +201,10 @@ def _decoded(path: Path) -> Iterator[str]:
     """Yield the text of a file; what comes before a byte that is wrong is yielded before the error."""
     line, last = 1, "\n"
     decoder = codecs.getincrementaldecoder("utf-8-sig")()
+    ends = io.IncrementalNewlineDecoder(None, translate=True)  # as Python's text files have
     with _opened(path) as file:
-        for block in itertools.chain(_blocks(file), [b""]):
+        read: Callable[[int], bytes] = file.read1  # type: ignore[attr-defined] # all opened here have it
+        for block in itertools.chain(iter(lambda: read(CHUNK_BYTES), b""), [b""]):
             wrong = None
             try:
                 text = decoder.decode(block, final=not block)
@@ -209,7 +212,7 @@ def _decoded(path: Path) -> Iterator[str]:
                 text, wrong = error.object[: error.start].decode(), error.object[error.start]
             if "\0" in text:  # UTF-8, but no text has it
                 text, wrong = text[: text.index("\0")], 0
-            if text:
+            if text := ends.decode(text, final=not block or wrong is not None):
                 last = text[-1]
                 yield text
             line += text.count("\n")
@@ -220,18 +223,6 @@ def _decoded(path: Path) -> Iterator[str]:
                 )
     if last != "\n":  # the last line ends here, even without a newline
         yield "\n"
-
-
-def _blocks(file: IO[bytes]) -> Iterator[bytes]:
-    """Yield the bytes of a file, as they come; a newline ends each line, as in Python's text files."""
-    held = b""  # perhaps the first half of a line's end
-    while block := file.read1(CHUNK_BYTES):  # type: ignore[attr-defined] # all that are opened here have it
-        block = held + block
-        held = b"\r" if block.endswith(b"\r") else b""
-        if block := block.removesuffix(b"\r").replace(b"\r\n", b"\n").replace(b"\r", b"\n"):
-            yield block
-    if held:
-        yield b"\n"
 
 
 def _open_zst(path: Path, _mode: str) -> Any:
@@ -263,4 +254,5 @@ def _opened(path: Path) -> Iterator[IO[bytes]]:
     except (EOFError, OSError, lzma.LZMAError, zlib.error) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise
-        raise UserError(f"{path} is damaged, or is no {path.suffix[1:]} file: {error}") from None
+        kind = path.suffix[1:]
+        raise UserError(f"{path} is damaged, or is no {kind} file: {tables.one_line(error)}") from None

@@ -23,6 +23,8 @@ class _Hold:
 
 _holds: dict[Setting, _Hold] = {}
 _changed = threading.Condition()
+_turn = threading.Lock()  # of who waits; whoever comes later waits behind it
+_own = threading.local()  # its `count`: holds of this thread, which may hold more before it is done
 
 
 @contextlib.contextmanager
@@ -30,9 +32,10 @@ def held(values: Mapping[Setting, object]) -> Iterator[None]:
     """Return a context in which settings of the process have some values.
 
     Those who want the same values compute at the same time: the first sets them, and the last restores what
-    was there before. Whoever wants others waits for that.
+    was there before. Whoever wants others waits for that, and nobody who comes later goes first.
     """
-    with _changed:
+    nested = getattr(_own, "count", 0)
+    with contextlib.nullcontext() if nested else _turn, _changed:
         while any(of in _holds and _holds[of].value != value for of, value in values.items()):
             _changed.wait()
         for of, value in values.items():
@@ -40,10 +43,12 @@ def held(values: Mapping[Setting, object]) -> Iterator[None]:
                 _holds[of] = _Hold(value, before=getattr(*of))
                 setattr(*of, value)
             _holds[of].count += 1
+        _own.count = nested + 1
     try:
         yield
     finally:
         with _changed:
+            _own.count -= 1
             for of in values:
                 hold = _holds[of]
                 hold.count -= 1

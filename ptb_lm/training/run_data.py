@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 
-from ptb_lm.data import corpus
+from ptb_lm.data import corpus, tables
 from ptb_lm.data.corpus import Corpus
 from ptb_lm.data.preparation import PTB, Preparation, is_place
 from ptb_lm.data.text import NO_SPACES, Ids, UnknownWordError
@@ -35,7 +35,7 @@ def with_source(run: RunConfig, data: Corpus, *, own_words: bool) -> RunConfig:
     """
     where = place(run)
     path = penn_treebank_folder() if where == PTB else Path(where)
-    name = str(path.absolute()) if is_place(where) or where == PTB else where
+    name = str(path.absolute()) if is_place(where) or where == PTB else tables.absolute_name(where)
     if run.data == "synthetic" or (run.data == PTB and _is_penn_treebank(path, data, own_words=own_words)):
         return dataclasses.replace(run, source=None)
     return dataclasses.replace(run, source=Source(path=name, sha256=data.sha256))
@@ -56,9 +56,10 @@ def place(run: RunConfig) -> str:
         raise UserError(
             "an imported run does not know its text; name one with --data (evaluate also takes --text)"
         )
-    if run.source is None or not Path(run.source.path).exists():
-        return run.data
-    return run.source.path
+    source = run.source
+    if source and (source.path.startswith(tables.HUB) or Path(source.path).exists()):
+        return source.path
+    return run.data
 
 
 def load_first(run: RunConfig, vocabulary: Vocabulary | None, *, extend: bool) -> Corpus:

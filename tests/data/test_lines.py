@@ -39,6 +39,9 @@ def test_other_ends_of_lines_are_said_once_with_their_count(tmp_path: Path) -> N
     assert corpus.load(tmp_path, Preparation(min_count=1), vocabulary=Vocabulary("a"), extend=True).notes == (
         note,
     )
+    (tmp_path / "line").write_text("a a\u2028" * 100)
+    _, note = corpus.load(tmp_path / "line", Preparation()).notes
+    assert "100 U+2028" in note
     for split in splits.SPLITS:
         (tmp_path / f"{split}.txt").write_text("a b " * 50_000 if split == "train" else "a\n" * 50_000)
     assert corpus.load(tmp_path).notes == ("the train split is one line of 100,001 words",)

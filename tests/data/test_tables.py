@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from support import installed
 
-from ptb_lm.data import corpus, splits, text_file
+from ptb_lm.data import corpus, splits, tables, text_file
 from ptb_lm.data.preparation import Preparation
 from ptb_lm.data.text_file import Part
 from ptb_lm.errors import UserError
@@ -81,19 +81,46 @@ def test_newlines_within_a_row_are_ends_of_lines(kind: str, tmp_path: Path) -> N
         ({"title": "t", "body": "b"}, None, "has the columns title, body: choose .* --text-column"),
         ({"title": "t", "body": "b"}, "nothing", "has the columns title, body: choose .* --text-column"),
         ({"id": 3}, None, "has the columns id: choose"),
-        ({"id": 3}, "id", "row 1: 3 is no text"),
+        ({"id": 3}, "id", "row 2: 3 is no text"),
     ],
 )
 def test_a_column_is_chosen_or_asked_for(
     row: dict[str, Any], wanted: str | None, expected: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "corpus.jsonl"
-    path.write_text(json.dumps(row) + "\n\n" + json.dumps(dict.fromkeys(row)) + "\n")
+    path.write_text("{}\n" + json.dumps(row) + "\n\n" + json.dumps(dict.fromkeys(row)) + "\n")
     if " " not in expected or expected.startswith("of "):
         assert list(text_file.lines(path, wanted)) == [expected]
         return
     with pytest.raises(UserError, match=expected):
         list(text_file.lines(path, wanted))
+
+
+@pytest.mark.parametrize("first", ["1984", "nan", ""])
+@pytest.mark.parametrize("kind", [".csv", ".jsonl"])
+def test_a_text_may_begin_with_a_number(kind: str, first: str, tmp_path: Path) -> None:
+    path, lines = tmp_path / f"corpus{kind}", [first, "a b"]
+    path.write_bytes(table(kind, {"text": lines, "label": ["good", "bad"]}))
+    assert list(text_file.lines(path)) == lines
+
+
+def test_a_parquet_column_of_other_text_is_found(tmp_path: Path) -> None:
+    """As categories, as some programs write them; what no text can be is refused in one sentence."""
+    pa, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    columns = [pa.array(["a b", "c", "a b"]).dictionary_encode(), pa.array(["d"] * 3, pa.string_view())]
+    latin_1 = pa.Array.from_buffers(
+        pa.string(), 1, [None, *map(pa.py_buffer, (bytes(4) + b"\1\0\0\0", b"\xe9"))]
+    )
+    for number, column in enumerate([*columns, latin_1]):
+        parquet.write_table(
+            pa.table({"n": [*range(len(column))], "body": column}), tmp_path / f"{number}.parquet"
+        )
+    assert list(text_file.lines(tmp_path / "0.parquet")) == ["a b", "c", "a b"]
+    assert list(text_file.lines(tmp_path / "1.parquet")) == ["d"] * 3
+    parquet.write_table(pa.Table.from_arrays(columns, names=["text"] * 2), tmp_path / "3.parquet")
+    for number, problem in ((2, "0xe9"), (3, "2 times")):
+        with pytest.raises(UserError, match=f"{number}.parquet is damaged, or .*{problem}"):
+            list(text_file.lines(tmp_path / f"{number}.parquet"))
 
 
 @pytest.mark.parametrize(
@@ -174,6 +201,7 @@ def test_what_needs_the_extra_says_how_to_install_it(
         "train-00000-of-00001.parquet validation-00000-of-00001.parquet test-00000-of-00001.parquet",
         "train/data-00000-of-00001.arrow validation/data-00000-of-00001.arrow test/data-00000-of-00001.arrow",
         "train/0000.parquet valid/0000.parquet test/0000.parquet",
+        "train-00000-of-00001-3e1.parquet val-00000-of-00001-d2.parquet test-00000-of-00001-a09b.parquet",
     ],
 )
 def test_folders_of_many_names(names: str, tmp_path: Path) -> None:
@@ -185,6 +213,7 @@ def test_folders_of_many_names(names: str, tmp_path: Path) -> None:
         packing = ".gz" if name.endswith(".gz") else packing
         content = table(kind, {"text": [line]}) if kind in TABLES else f"{line}\n".encode()
         path.write_bytes(PACKED[packing](content))
+        (path.parent / "cache-1f2e.arrow").write_bytes(b"computed from the split")
     for other in ("train.log", "dataset_dict.json", "training.txt", "README.md"):
         (tmp_path / other).write_text("x")
     loaded = corpus.load(tmp_path)
@@ -224,7 +253,7 @@ def test_what_has_the_name_of_a_split_is_called_what_it_is(
         corpus.load(tmp_path)
 
 
-@pytest.mark.parametrize("url", ["https://example.com/x.txt", "http://localhost.lan:80/a/b", "s3://a.b/c"])
+@pytest.mark.parametrize("url", ["https://example.com/x.txt", "http://localhost:80/a/b", "s3://bucket/c.d"])
 def test_a_url_is_called_a_url(url: str) -> None:
     for read in (corpus.load_named, lambda url: list(text_file.lines(Path(url)))):
         with pytest.raises(UserError, match=rf"^{url} is a URL"):
@@ -244,7 +273,12 @@ def test_a_data_set_by_its_name(config: str, tmp_path: Path, monkeypatch: pytest
     if config:
         files = "".join(f"  - split: {s}\n    path: {s}.jsonl\n" for s in ("train", "validation", "test"))
         (folder / "README.md").write_text(f"---\nconfigs:\n- config_name: one\n  data_files:\n{files}---\n")
-    assert corpus.load_named(f"hf:{folder}{config}").sha256 == corpus.load(folder).sha256
+    monkeypatch.chdir(tmp_path)
+    for named in (folder, folder.name):
+        assert corpus.load_named(f"hf:{named}{config}").sha256 == corpus.load(folder).sha256
+    assert tables.absolute_name(f"hf:set{config}") == f"hf:{folder}{config}"
+    for name in ("some_set", "some/set", "some/set/one"):  # not the folder that we are in
+        assert tables.absolute_name(f"hf:{name}") == f"hf:{name}"
     with pytest.raises(UserError, match=f"hf:{folder}/two"):
         corpus.load_named(f"hf:{folder}/two")
     (folder / "test.jsonl").unlink()

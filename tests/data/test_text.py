@@ -65,9 +65,9 @@ def test_chunks_cut_no_word_and_no_character(
 
 def test_unknown_words_become_unk(tmp_path: Path) -> None:
     vocabulary = Vocabulary(["a", "<unk>", "<eos>"])
-    ids, unknown = text.encode_and_count(write(tmp_path, "a b a\nc\n"), vocabulary)
+    ids, is_unknown = text.encode(write(tmp_path, "a b a\nc\n"), vocabulary)
     assert ids.tolist() == [0, 1, 0, 2, 1, 2]
-    assert unknown == 2
+    assert is_unknown.tolist() == [False, True, False, False, True, False]
 
 
 @pytest.mark.parametrize("chunk", [1, 5, 1 << 20])
@@ -75,6 +75,7 @@ def test_unknown_words_become_unk(tmp_path: Path) -> None:
     ("content", "message"),
     [
         (b"a\nb a\na zebra\n", r"text\.txt, line 3: the word 'zebra' is not in the vocabulary.*no <unk>"),
+        (b"a\rb\r\n\xff a\n", r"text\.txt, line 3: byte 0xff is not UTF-8 text"),
         (b"a\nb\n\xff a\n", r"text\.txt, line 3: byte 0xff is not UTF-8 text"),
         (b"a\nb \xc3", r"text\.txt, line 2: byte 0xc3 is not UTF-8 text"),
         (b"a\na\nb\0\n", r"text\.txt, line 3: byte 0x00 is not UTF-8 text"),
@@ -87,7 +88,7 @@ def test_errors_name_file_and_line(
     monkeypatch.setattr(text_file, "CHUNK_BYTES", chunk)
     path = write(tmp_path, content)
     with pytest.raises(UserError, match=message):
-        text.encode_and_count(path, Vocabulary(["a", "b", "<eos>"]))
+        text.encode(path, Vocabulary(["a", "b", "<eos>"]))
 
 
 @pytest.mark.parametrize("chunk", [1, 5, 1 << 20])
@@ -102,7 +103,7 @@ def test_an_eos_in_the_text_ends_no_line(
     path = write(tmp_path, "a <eos>\n" * 3 + "A <eos> Zebra\n")
     part = Part(path, blocks, Treatment(tokenize=tokenize, lowercase=True))
     with pytest.raises(UserError, match=r"text\.txt, line 4: the word 'zebra' is not in the vocabulary"):
-        text.encode_and_count(part, Vocabulary(["a", "<", "eos", ">", "<eos>"]))
+        text.encode(part, Vocabulary(["a", "<", "eos", ">", "<eos>"]))
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,10 @@
 import copy
 import pickle
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from concurrent import futures
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -142,14 +144,41 @@ def test_settings_are_held_until_the_last_has_ended(threads: futures.ThreadPoolE
     first.__enter__()
     second.__enter__()
     assert not first.__exit__(*(error := (ZeroDivisionError, ZeroDivisionError(), None)))
-    waiting = threads.submit(precision, "ieee")
     assert threads.submit(precision, "tf32").result() == "tf32"
+    waiting = threads.submit(precision, "ieee")
     assert not futures.wait([waiting], timeout=0.1).done
     assert not second.__exit__(*error)
     assert waiting.result() == "ieee"
     wanted = ["tf32", "ieee"] * 500
     assert list(threads.map(precision, wanted)) == wanted
     assert settings() == before
+
+
+def test_who_wants_other_settings_gets_a_turn(threads: futures.ThreadPoolExecutor) -> None:
+    """However many others are always there."""
+    begun, ended = threading.Barrier(8), threading.Event()
+
+    def wanted(precision: str) -> AbstractContextManager[None]:
+        return held({(torch.backends.cuda.matmul, "fp32_precision"): precision})
+
+    def compute() -> None:
+        with wanted("tf32"):
+            begun.wait()
+        while not ended.is_set():
+            with wanted("tf32"), wanted("tf32"):  # who holds something may hold more
+                ended.wait(0.02)
+
+    def compute_once() -> None:
+        with wanted("ieee"):
+            pass
+
+    computing = [threads.submit(compute) for _ in range(7)]
+    begun.wait()
+    try:
+        threads.submit(compute_once).result(timeout=60)
+    finally:
+        ended.set()
+    futures.wait(computing)
 
 
 @every_model

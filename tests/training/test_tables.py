@@ -60,7 +60,8 @@ def test_a_data_set_trains_as_its_text_does(
         folder.mkdir()
         for name, rows in tables.items():
             rows.to_parquet(folder / f"{name}-00000-of-00001.parquet")
-    data = f"hf:{folder}" if saved == "hf:" else str(folder)
+    monkeypatch.chdir(tmp_path)
+    data = f"hf:{folder.name}" if saved == "hf:" else str(folder)
     run = tmp_path / "run"
     assert train.main(["--data", data, "--run-dir", str(run), *runs.FLAGS, *SMALL]) == 0
     runs.assert_equal_runs(run, runs.train_run(text, tmp_path / "expected", *SMALL))
