@@ -295,7 +295,9 @@ def test_the_check_alone_says_how_near_variants_are(
 
     added = ["--add", "wrong=wrong_variant:build", "greedy=wrong_variant:build_greedy"]
     added += ["stale=wrong_variant:build_stale"]
-    assert run_command(bench, *check, *added, "--variants", "*/custom", "torch/cudnn@tf32") == 1
+    assert (
+        run_command(bench, *check, *added, "--overwrite", "--variants", "*/custom", "torch/cudnn@tf32") == 1
+    )
     wrong, greedy, stale, tf32 = capsys.readouterr().out.splitlines()
     assert tf32.startswith("small torch/cudnn@tf32 (tf32): unavailable; --precision tf32 needs")
     assert wrong.startswith("small wrong/custom (fp32): wrong; its ")

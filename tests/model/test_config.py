@@ -119,7 +119,9 @@ POSITIVE = ("lr_decay", "learning_rate", "max_grad_norm", *PROBABILITIES)
 @pytest.mark.parametrize("value", [0, -3])
 @pytest.mark.parametrize("name", COUNTS)
 def test_a_count_is_at_least_one(name: str, value: int) -> None:
-    with pytest.raises(UserError, match=f"^{flag_name(name)} must be at least 1, not {value}$"):
+    with pytest.raises(
+        UserError, match=f"^{flag_name(name)} must be at least 1( and at most 1000)?, not {value}$"
+    ):
         SMALL.replace(**{name: value})
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ptb_lm.data.vocabulary import EOS, UNK, Vocabulary
 from ptb_lm.errors import UserError
-from ptb_lm.inference.importing import recognition, tensor_files
+from ptb_lm.inference.importing import recognition
 from ptb_lm.model import cells
 from ptb_lm.model.choice import Choice
 from ptb_lm.training import run_folder
@@ -48,6 +48,9 @@ def import_run(
             folder is in use.
         OSError: A file cannot be read or written.
     """
+    # Imported here, because it imports torch, and a list of the commands should not.
+    from ptb_lm.inference.importing import tensor_files
+
     given = RunDirectory(Path(source))
     is_run = given.path.is_dir()
     if vocabulary is None and not is_run:
