@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from ptb_lm import cli
+from ptb_lm import cli, streams
 from ptb_lm.errors import UserError
 
 PROG = cli.command_name("compare")
@@ -56,6 +56,8 @@ def _compare(arguments: argparse.Namespace) -> int:
     if picture is not None:
         files.atomic_write(picture, curves.picture(groups, kind=picture.suffix[1:]))
     print(text, end="")
+    if picture is not None:
+        streams.tell(f"{PROG}: wrote {picture}")
     return 0
 
 

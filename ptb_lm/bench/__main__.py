@@ -34,7 +34,7 @@ def _parser() -> cli.Parser:
     parser = cli.Parser(
         prog=PROG, description="Measure how fast each LSTM implementation is on this machine."
     )
-    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    commands = parser.add_subparsers(metavar="list | run | check | report | compare", required=True)
 
     def command(name: str, text: str) -> cli.Parser:
         added = commands.add_parser(name, prog=f"{PROG} {name}", description=text, help=text)

@@ -17,7 +17,7 @@ from ptb_lm.comparison.runs import Run
 
 HOW_TO_READ = (
     "The best epoch is chosen by validation alone. A run that has not ended, or has done more epochs since, "
-    "has no test perplexity. Of several seeds: mean ± standard deviation."
+    "has no test perplexity. A row of several seeds has their mean ± standard deviation."
 )
 LAST_EPOCH = "The last epoch, where it is not the best"
 DIFFERENCES = "What differs"

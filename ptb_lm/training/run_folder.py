@@ -27,7 +27,8 @@ def find(run: str | Path) -> RunDirectory:
 
 def default_path(run: RunConfig) -> Path:
     """Return the default folder of a run in checkpoints; another run may already have it."""
-    name = f"{time.strftime('%Y%m%d-%H%M%S')}-{run.choice.framework}-{run.choice.model}-{run.config}"
+    what = "imported" if run.imported else run.config
+    name = f"{time.strftime('%Y%m%d-%H%M%S')}-{run.choice.framework}-{run.choice.model}-{what}"
     path = home() / "checkpoints" / name
     return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
 
@@ -75,7 +76,7 @@ def refuse_existing(path: Path, *, overwrite: bool, init_from: Path | None = Non
     if not directory.config.exists():
         raise UserError(f"{path} has files but no run; give --run-dir a new folder")
     try:
-        directory.read_config()
+        there = directory.read_config()
     except UserError as error:
         raise UserError(f"{error}; a new run needs another --run-dir") from None
     if overwrite:
@@ -83,6 +84,5 @@ def refuse_existing(path: Path, *, overwrite: bool, init_from: Path | None = Non
             raise UserError(f"--overwrite would remove the weights of {path}, which --init-from starts from")
     else:
         again = shlex.join(["--resume", str(path)])
-        raise UserError(
-            f"the run directory {path} exists; continue it with {again}, or replace it with --overwrite"
-        )
+        going_on = "" if there.imported else f"continue it with {again}, or "
+        raise UserError(f"the run directory {path} exists; {going_on}replace it with --overwrite")

@@ -94,7 +94,7 @@ def _tables(arguments: argparse.Namespace) -> int:
 
     if arguments.check:
         found = pages.differences(ROOT)
-        sys.stdout.write(found)
+        sys.stdout.write(found or "the pages are those that the data make\n")
         return cli.EXIT_FAILED if found else 0
     pages.write(ROOT)
     return 0
