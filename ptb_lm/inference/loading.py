@@ -26,8 +26,9 @@ def load(
 
     Any number of threads may use the model at once, and each gets the numbers that it would get alone. Where
     several read with `carry_state`, each takes a `copy.copy` of the model. After each call torch's settings
-    are what they were. The model can be pickled. A process that is forked after this one has loaded a model
-    cannot compute, and says so: start it by "spawn" or "forkserver" of multiprocessing.
+    are what they were; but without a C++ compiler, threads that torch started for the call go on taking
+    denormal numbers for zero. The model can be pickled. A process that is forked after this one has loaded a
+    model cannot compute, and says so: start it by "spawn" or "forkserver" of multiprocessing.
 
     Args:
         run: The run directory. "demo": the package's own run, unless a folder of this name is a run.
