@@ -167,8 +167,9 @@ def _embedding_and_softmax(
     tables = {n: array for n, array in others.items() if array.ndim == 2 and vocabulary_size in array.shape}
     if strange := {"".join(name): others[name] for name in others if name not in {*biases, *tables}}:
         raise UserError(
-            f"the vocabulary has {vocabulary_size:,} words, and a language model of them has an embedding of as "
-            f"many rows, LSTM or GRU layers that read forwards and a softmax, and no part for {_shown(strange)}"
+            f"the vocabulary has {vocabulary_size:,} words, and a language model of them has an embedding of "
+            f"as many rows, LSTM or GRU layers that read forwards and a softmax, and no part for "
+            f"{_shown(strange)}"
         )
     distinct = {(array.shape, array.tobytes()): name for name, array in tables.items()}  # equal ones are tied
     ranks = {
