@@ -305,7 +305,7 @@ def test_the_example_refuses_a_word_that_the_model_cannot_read(
     run = runs.write_run(tmp_path / "run", ("a", "<eos>"))
     (tmp_path / "sentences").write_text("a\na zebra\n")
     problem = runs.refusal(capsys, example, run, tmp_path / "sentences")
-    assert problem == "line 2: the word 'zebra' is not in the vocabulary, which has no <unk>"
+    assert problem.startswith("line 2: the word 'zebra' is not in the vocabulary, which has no <unk>")
 
 
 @pytest.mark.parametrize(
