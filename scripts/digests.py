@@ -38,7 +38,7 @@ MODELS = {
     },
     "tensorflow": {"lstm": "basic block block_fused cudnn", "layer_norm_lstm": "basic"},
 }
-PRECISIONS = {"torch": "fp32 bf16 fp16 fp64", "tensorflow": "fp32 bf16 fp64"}
+PRECISIONS = {"torch": "fp32 bf16 fp16 fp64", "tensorflow": "fp32 fp64"}
 # The log-probabilities of a text in the precision of the run, to the last bit.
 SCORE = """
 import sys, pathlib, ptb_lm
