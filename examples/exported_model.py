@@ -17,9 +17,9 @@ from pathlib import Path
 import numpy as np
 
 import ptb_lm
-from ptb_lm import cli
+from ptb_lm.common import cli
+from ptb_lm.common.errors import UserError, how_to_install
 from ptb_lm.data import text_file
-from ptb_lm.errors import UserError, how_to_install
 
 PROG = "examples/exported_model.py"
 

@@ -24,9 +24,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ptb_lm import classifier, cli, files
+from ptb_lm import classifier
 from ptb_lm.classifier import CLASSIFIERS, Batch, Classifier, ClassifierConfig
-from ptb_lm.errors import DivergenceError, UserError, how_to_install
+from ptb_lm.common import cli, files
+from ptb_lm.common.errors import DivergenceError, UserError, how_to_install
 from ptb_lm.model import frameworks, parameters
 from ptb_lm.model.choice import Choice
 from ptb_lm.training.scalars import Scalars

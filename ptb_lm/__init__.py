@@ -39,7 +39,7 @@ if _is_our_command():
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # ends it without a word, until one can be said
 
-    from ptb_lm import signals, streams
+    from ptb_lm.common import signals, streams
 
     streams.prepare()
     signals.heard_from_the_start()
@@ -52,7 +52,7 @@ def __getattr__(name: str) -> "Any":
 
         return load
     if name == "__version__":
-        from ptb_lm.version import version
+        from ptb_lm.common.program import version
 
         return version()
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -4,10 +4,9 @@ import importlib
 import sys
 from collections.abc import Sequence
 
-from ptb_lm import cli, flags
-from ptb_lm.errors import UserError
-from ptb_lm.program import module_name
-from ptb_lm.version import NAME, version
+from ptb_lm.common import cli, flags
+from ptb_lm.common.errors import UserError
+from ptb_lm.common.program import NAME, module_name, version
 
 PROG = cli.command_name("").rstrip(" .")
 COMMANDS = {

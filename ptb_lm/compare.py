@@ -5,8 +5,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from ptb_lm import cli, streams
-from ptb_lm.errors import UserError
+from ptb_lm.common import cli, streams
+from ptb_lm.common.errors import UserError
 
 PROG = cli.command_name("compare")
 FORMATS = ("markdown", "csv", "page")
@@ -47,7 +47,7 @@ def _compare(arguments: argparse.Namespace) -> int:
     if picture is not None and picture.suffix not in PICTURES:
         raise UserError(f"--picture {picture} must end in {' or '.join(PICTURES)}")
     # These imports take long, so they wait until the flags are known to be right.
-    from ptb_lm import files
+    from ptb_lm.common import files
     from ptb_lm.comparison import curves, page, run_groups, tables
 
     write = {"markdown": tables.to_text, "csv": tables.to_csv, "page": page.to_html}[arguments.format]

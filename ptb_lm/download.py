@@ -4,8 +4,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from ptb_lm import cli
-from ptb_lm.files import penn_treebank_folder
+from ptb_lm.common import cli
+from ptb_lm.common.files import penn_treebank_folder
 
 PROG = cli.command_name("download")
 

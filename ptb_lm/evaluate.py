@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from ptb_lm import cli, streams
+from ptb_lm.common import cli, streams
+from ptb_lm.common.errors import UserError
 from ptb_lm.data import SPLITS
 from ptb_lm.data.vocabulary import EOS, UNK, Vocabulary
-from ptb_lm.errors import UserError
 from ptb_lm.inference.adaptation import flags as adaptation_flags
 from ptb_lm.model import backend, frameworks
 from ptb_lm.model.choice import Choice

@@ -6,8 +6,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from ptb_lm import cli
-from ptb_lm.errors import UserError, how_to_install
+from ptb_lm.common import cli
+from ptb_lm.common.errors import UserError, how_to_install
 from ptb_lm.model.cells import LSTM
 from ptb_lm.model.hyperparameter import LARGEST
 

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from ptb_lm import cli, streams
+from ptb_lm.common import cli, streams
 from ptb_lm.inference import command
 
 if TYPE_CHECKING:

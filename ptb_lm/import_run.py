@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from ptb_lm import cli
+from ptb_lm.common import cli
 
 PROG = cli.command_name("import")
 

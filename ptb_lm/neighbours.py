@@ -6,8 +6,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from ptb_lm import cli, streams
-from ptb_lm.errors import UserError
+from ptb_lm.common import cli, streams
+from ptb_lm.common.errors import UserError
 from ptb_lm.inference import command
 
 PROG = cli.command_name("neighbours")

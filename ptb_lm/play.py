@@ -4,8 +4,8 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from ptb_lm import cli, signals
-from ptb_lm.errors import UserError
+from ptb_lm.common import cli, signals
+from ptb_lm.common.errors import UserError
 from ptb_lm.inference import command
 
 PROG = cli.command_name("play")

@@ -4,7 +4,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from ptb_lm import cli, streams
+from ptb_lm.common import cli, streams
 from ptb_lm.inference import command
 
 PROG = cli.command_name("predict")

@@ -7,9 +7,9 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ptb_lm import cli, streams
+from ptb_lm.common import cli, streams
+from ptb_lm.common.errors import LineError, UserError
 from ptb_lm.data import text_file
-from ptb_lm.errors import LineError, UserError
 from ptb_lm.inference import command
 from ptb_lm.training import text_flags
 

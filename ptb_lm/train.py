@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from ptb_lm import cli, flags
+from ptb_lm.common import cli, flags
 from ptb_lm.model import described, frameworks
 from ptb_lm.model.cells import CELLS, LSTM
 from ptb_lm.model.choice import MAX_SEED

@@ -27,17 +27,12 @@ MODULES = {
     for path in sorted(folder.rglob("*.py"))
 }
 
-SMALL_FILES = {
-    *("checksums", "cli", "errors", "files", "flags", "host", "json_fields"),
-    *("memory", "nvidia", "program", "signals", "streams", "version"),
-}
-BASE = "small files of the root"
 COMMANDS = "commands"
 
 # The rooms from the bottom up. A module imports only from its own room or from a lower floor; rooms of one
 # floor do not import each other.
 FLOORS = (
-    (BASE,),
+    ("common",),
     ("data",),
     ("model",),
     ("torch_backend", "tf_backend"),
@@ -57,7 +52,7 @@ def room(module: str) -> str:
         return top
     if parts and (PACKAGE / parts[0]).is_dir():
         return parts[0]
-    return BASE if parts and parts[0] in SMALL_FILES else COMMANDS
+    return COMMANDS
 
 
 def imported(tree: ast.AST) -> Iterator[str]:
@@ -88,24 +83,18 @@ def drawn(table: dict[str, set[str]]) -> str:
     lines = ["```mermaid", "flowchart TD"]
     for floor in reversed(FLOORS):
         for name in floor:
-            lines.append(f'    {_identifier(name)}["{name}{"" if name in (BASE, COMMANDS) else "/"}"]')
+            lines.append(f'    {name}["{name}{"" if name == COMMANDS else "/"}"]')
     for floor in reversed(FLOORS):
         for name in floor:
             direct = table.get(name, set())
             followed = {far for near in direct for far in _reached(near, table)}
-            lines += [
-                f"    {_identifier(name)} --> {_identifier(other)}" for other in sorted(direct - followed)
-            ]
+            lines += [f"    {name} --> {other}" for other in sorted(direct - followed)]
     return "\n".join([*lines, "```", ""])
 
 
 def _reached(name: str, table: dict[str, set[str]]) -> set[str]:
     direct = table.get(name, set())
     return direct | {far for near in direct for far in _reached(near, table)}
-
-
-def _identifier(name: str) -> str:
-    return name.replace(" ", "_")
 
 
 def main() -> int:

@@ -20,7 +20,7 @@ find_python() {
 # torch as this machine's GPU wants it (docs/gpu.md); none, where pip's own choice will do.
 install_torch() {
     local wanted
-    wanted="$(.venv/bin/python -m ptb_lm.nvidia)"
+    wanted="$(.venv/bin/python -m ptb_lm.common.nvidia)"
     if [[ -n "$wanted" ]]; then
         local -a arguments
         mapfile -t arguments <<< "$wanted"

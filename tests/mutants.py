@@ -196,7 +196,8 @@ class HalfOfTheBatch(Reduced):
         # A classifier's are means.
         read = self.model.read(losses)
         return [
-            each._replace(nll=2 * each.nll) if isinstance(each, backend.Measured) else each for each in read
+            each._replace(nll=2 * each.nll) if isinstance(each, backend.StepMetrics) else each
+            for each in read
         ]
 
     def next_masks(self, batch: int, steps: int) -> Any:

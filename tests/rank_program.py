@@ -18,11 +18,11 @@ from unittest import mock
 import numpy as np
 from support import random_weights
 
-from ptb_lm.errors import UserError
+from ptb_lm.common.errors import UserError
 from ptb_lm.model import backend
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import SMALL
-from ptb_lm.model.ranks import ALONE, OneWithDevices, Ranks
+from ptb_lm.model.ranks import SINGLE_PROCESS, OneWithDevices, Ranks
 from ptb_lm.training.interrupt import StopRequest
 
 WORDS, BATCH, STEPS, WINDOWS = 23, 8, 3, 6
@@ -83,7 +83,7 @@ def other_norms(framework: str, ranks: Ranks) -> Iterator[None]:
         yield
 
 
-def computed(case: dict[str, Any], ranks: Ranks = ALONE) -> dict[str, Any]:
+def computed(case: dict[str, Any], ranks: Ranks = SINGLE_PROCESS) -> dict[str, Any]:
     """Train a few windows from random weights, on this rank's rows, and score one."""
     choice = {"device": "cpu", **case["choice"]}
     config = SMALL.replace(
@@ -114,7 +114,7 @@ def computed(case: dict[str, Any], ranks: Ranks = ALONE) -> dict[str, Any]:
     return {
         "nll": [each.nll for each in measured],
         "gradient_norm": [each.gradient_norm for each in measured],
-        "evaluated": ranks.sum(built.read([loss])[0].nll),
+        "evaluated": ranks.sum_over_ranks(built.read([loss])[0].nll),
         "carried": built.export_training_state(state)["h"].tolist(),
         "sent": sum(sent) / WINDOWS,
         "weights": {name: array.astype(np.float64).tolist() for name, array in weights.items()},
@@ -162,7 +162,7 @@ def late(case: dict[str, Any], ranks: Any) -> dict[str, Any]:
 
     The process group ends with it. "found": what this rank was told at each place; "" if nothing.
     """
-    from ptb_lm.errors import LostRankError
+    from ptb_lm.common.errors import LostRankError
     from ptb_lm.model import timeouts
     from ptb_lm.torch_backend.ranks import TorchRanks
 
@@ -179,7 +179,7 @@ def late(case: dict[str, Any], ranks: Any) -> dict[str, Any]:
         model.train_step(x_BT, x_BT, model.zero_state(len(x_BT)), learning_rate=0.5)
 
     places = {
-        "folder": lambda: impatient.from_first(lambda: None),
+        "folder": lambda: impatient.run_on_first(lambda: None),
         "first step": step,
         "second step": step,
     }
@@ -223,13 +223,13 @@ class EndedError(Exception):
 
 def abandoned(_: dict[str, Any], ranks: Any) -> str:
     """Return what a rank is told after the last one has ended. That one never returns."""
-    from ptb_lm.errors import LostRankError
+    from ptb_lm.common.errors import LostRankError
 
     if ranks.rank == ranks.size - 1:
         raise EndedError
 
     try:
-        ranks.meet()
+        ranks.barrier()
     except LostRankError as error:
         return str(error)
     return ""

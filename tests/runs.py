@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from support import random_weights
 
-from ptb_lm import cli, train
+from ptb_lm import train
+from ptb_lm.common import cli
 
 # Sizes that differ from each other, so that a run of other sizes is told apart by any of them.
 SIZES = ["--hidden-size", "6", "--num-steps", "5", "--batch-size", "4"]

@@ -13,7 +13,6 @@ from architecture import (
     MODULES,
     PACKAGE,
     PAGE,
-    SMALL_FILES,
     arrows,
     drawn,
     imported,
@@ -21,7 +20,7 @@ from architecture import (
 )
 
 from ptb_lm.__main__ import COMMANDS
-from ptb_lm.program import module_name
+from ptb_lm.common.program import module_name
 
 FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 # Who may import a framework where it is imported itself; the others import none at all, or when it is needed.
@@ -105,14 +104,14 @@ def test_nobody_below_the_benchmark_names_it_in_a_string() -> None:
 
 def test_every_room_has_its_floor() -> None:
     folders = {path.name for path in PACKAGE.iterdir() if (path / "__init__.py").is_file()}
-    assert folders | {BENCHMARKS.name, "small files of the root", "commands"} == FLOOR.keys()
+    assert folders | {BENCHMARKS.name, "commands"} == FLOOR.keys()
 
 
-def test_the_root_holds_commands_and_a_few_small_files() -> None:
+def test_the_root_holds_commands_alone() -> None:
     """What is no command and belongs to one room is in that room."""
     files = {path.stem for path in PACKAGE.glob("*.py")}
     commands = {module_name(name) for name in COMMANDS if not (PACKAGE / name).is_dir()}
-    assert files == {"__init__", "__main__"} | SMALL_FILES | commands
+    assert files == {"__init__", "__main__"} | commands
 
 
 @pytest.mark.parametrize("framework", OF_A_FRAMEWORK)
@@ -148,8 +147,6 @@ def test_what_the_page_names_is_there() -> None:
     links = re.findall(r"\]\((?!http)([^)#]+)", page)
     assert links
     assert not [link for link in links if not (PAGE.parent / link).exists()]
-    (row,) = (line for line in page.splitlines() if line.startswith("| small files of the root |"))
-    assert {*re.findall(r"`(\w+)\.py`", row)} == SMALL_FILES
 
 
 def test_the_picture_is_of_these_rooms() -> None:

@@ -12,8 +12,8 @@ import pytest
 from _pytest.mark import ParameterSet
 from support import installed, random_weights, random_windows
 
+from ptb_lm.common.errors import UserError
 from ptb_lm.data import corpus
-from ptb_lm.errors import UserError
 from ptb_lm.model import backend, cells, reference
 from ptb_lm.model.backend import Backend
 from ptb_lm.model.cells import CELLS, LSTM
@@ -435,7 +435,7 @@ def test_averages_are_moved_scored_and_kept_apart(
         for name, array in before.items():
             average = expected.get(name, array)
             expected[name] = average + weight * (array - average)
-        with built.averaged():
+        with built.use_averages():
             for name, array in built.export_weights().items():
                 np.testing.assert_allclose(array, expected[name], **bound, err_msg=name)
             _, score = built.evaluate_step(x_BT, y_BT, built.zero_state(batch))
@@ -458,11 +458,11 @@ def test_averages_can_be_set(framework: str, model: str, cell: str, tiny_config:
     first, second = (random_weights(config, VOCABULARY, seed=seed) for seed in (1, 2))
     built = build(config, first, framework=framework, model=model)
     built.average(1.0)
-    with built.averaged():
+    with built.use_averages():
         built.load_weights(second)
     for name, array in built.export_weights().items():
         np.testing.assert_array_equal(array, first[name].astype(np.float32))
-    with built.averaged():
+    with built.use_averages():
         for name, array in built.export_weights().items():
             np.testing.assert_array_equal(array, second[name].astype(np.float32))
 

@@ -35,9 +35,9 @@ from download_server import (
 )
 
 from ptb_lm import download, train
+from ptb_lm.common.errors import UserError
 from ptb_lm.data import corpus, splits
 from ptb_lm.data.penn_treebank import PTB, DownloadError, fetch
-from ptb_lm.errors import UserError
 
 WRONG = b" the user's own text \n"
 PROJECT = Path(__file__).resolve().parent.parent
@@ -81,7 +81,7 @@ def failure(folder: Path, *mirrors: str) -> str:
 def driver(code: str, *arguments: object) -> subprocess.Popen[str]:
     """Start a process that fetches from mirrors, after some code."""
     setup = (
-        "import signal, sys; from pathlib import Path; from ptb_lm import cli\n"
+        "import signal, sys; from pathlib import Path; from ptb_lm.common import cli\n"
         "from ptb_lm.data.penn_treebank import fetch\n"
         # Inherited as ignored when the tests themselves run in the background.
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"

@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 import runs
 
-from ptb_lm import evaluate, memory, streams, train
+from ptb_lm import evaluate, train
+from ptb_lm.common import memory, streams
+from ptb_lm.common.errors import DivergenceError, OutOfMemoryError, UserError
 from ptb_lm.data import synthetic, text, text_file
 from ptb_lm.data.vocabulary import Vocabulary
-from ptb_lm.errors import DivergenceError, OutOfMemoryError, UserError
 from ptb_lm.model import parameters
 from ptb_lm.model.config import SMALL
 from ptb_lm.training import scoring, tensors

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from runs import disk_with_room_for, files
 
-from ptb_lm.errors import UserError
-from ptb_lm.files import atomic_path, atomic_write, cache_folder, locked
+from ptb_lm.common.errors import UserError
+from ptb_lm.common.files import atomic_path, atomic_write, cache_folder, locked
 
 
 def test_the_new_content_replaces_the_old(tmp_path: Path) -> None:

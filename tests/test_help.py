@@ -10,7 +10,7 @@ import pytest
 import runs
 
 from ptb_lm import __main__ as commands
-from ptb_lm import program
+from ptb_lm.common import program
 
 # Each takes longer to import than --help may take.
 HEAVY = (

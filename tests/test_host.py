@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ptb_lm import host
+from ptb_lm.common import host
 
 needs_proc = pytest.mark.skipif(not Path("/proc/stat").exists(), reason="needs Linux's /proc/stat")
 
@@ -90,7 +90,7 @@ def test_a_container_s_quota_of_cores_is_recorded(
 # Each allocation on a thread of its own, as TensorFlow's are; the first ones may grow the heap.
 FAULTS = """
 import ctypes, resource, threading
-from ptb_lm import host
+from ptb_lm.common import host
 {}
 libc = ctypes.CDLL(None)
 libc.malloc.restype = ctypes.c_void_p
@@ -148,12 +148,12 @@ def test_the_commit_is_the_checkouts(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     for command in (["init", "-q"], ["commit", "-q", "--allow-empty", "-m", "x"]):
         subprocess.run([*git, *command], check=True)
     head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True)
-    monkeypatch.setattr(host, "__file__", str(tmp_path / "ptb_lm" / "host.py"))
+    monkeypatch.setattr(host, "PACKAGE", tmp_path / "ptb_lm")
     (tmp_path / "ptb_lm").mkdir()
     assert host.environment()["commit"] == head.stdout.strip()
     installed = tmp_path / "site-packages" / "ptb_lm"
     installed.mkdir(parents=True)
-    monkeypatch.setattr(host, "__file__", str(installed / "host.py"))
+    monkeypatch.setattr(host, "PACKAGE", installed)
     assert host.environment()["commit"] is None
 
 
@@ -171,7 +171,7 @@ def test_the_commit_is_marked_when_the_code_has_changed_and_not_when_results_hav
     head = subprocess.run(
         [*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True
     ).stdout.strip()
-    monkeypatch.setattr(host, "__file__", str(code))
+    monkeypatch.setattr(host, "PACKAGE", code.parent)
     monkeypatch.setenv("PTB_LM_COMMIT", "of no use here")
     assert host.environment()["commit"] == head
     page.write_text("second\n")
@@ -196,7 +196,7 @@ def test_a_kernel_that_changed_and_a_module_that_git_does_not_know_mark_the_comm
     kernels.write_text("first\n")
     for arguments in (["init", "--quiet"], ["add", "--all"], ["commit", "--quiet", "--message", "first"]):
         subprocess.run([*git, *arguments], check=True)
-    monkeypatch.setattr(host, "__file__", str(tmp_path / "ptb_lm" / "host.py"))
+    monkeypatch.setattr(host, "PACKAGE", tmp_path / "ptb_lm")
     (tmp_path / "notes.py").write_text("not the package's\n")
     (tmp_path / "ptb_lm" / "notes.md").write_text("no code\n")
     head = host.environment()["commit"]
@@ -212,7 +212,7 @@ def test_a_kernel_that_changed_and_a_module_that_git_does_not_know_mark_the_comm
 
 @pytest.mark.slow
 def test_a_copy_without_git_is_told_its_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(host, "__file__", str(tmp_path / "ptb_lm" / "host.py"))
+    monkeypatch.setattr(host, "PACKAGE", tmp_path / "ptb_lm")
     monkeypatch.delenv("PTB_LM_COMMIT", raising=False)
     assert host.environment()["commit"] is None
     monkeypatch.setenv("PTB_LM_COMMIT", "0123abc")

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from ptb_lm import memory
-from ptb_lm.errors import OutOfMemoryError
+from ptb_lm.common import memory
+from ptb_lm.common.errors import OutOfMemoryError
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from support import ROOT
 
-from ptb_lm import nvidia
+from ptb_lm.common import nvidia
 
 INDEX = "file:///index/of/torch"
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from support import ROOT
 
-from ptb_lm import errors, files, program
+from ptb_lm.common import errors, files, program
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ def test_a_command_is_named_as_the_one_at_work_was_typed(
 def test_the_checkout_is_named_only_in_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert program.checkout() == ROOT
     assert "checkout" in errors.how_to_install("text")
-    monkeypatch.setattr(program, "__file__", str(tmp_path / "site-packages" / "ptb_lm" / "program.py"))
+    monkeypatch.setattr(program, "PACKAGE", tmp_path / "site-packages" / "ptb_lm")
     assert program.checkout() is None
     assert "checkout" not in errors.how_to_install("text")
     assert files.home() == Path.cwd()

@@ -17,7 +17,7 @@ import torch
 from support import ROOT, installed, random_weights, random_windows
 from torch import nn
 
-from ptb_lm.errors import UserError
+from ptb_lm.common.errors import UserError
 from ptb_lm.model import backend, parameters
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config

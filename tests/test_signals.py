@@ -16,8 +16,8 @@ import runs
 from support import installed
 
 from ptb_lm import train
+from ptb_lm.common.files import locked
 from ptb_lm.data.vocabulary import Vocabulary
-from ptb_lm.files import locked
 from ptb_lm.training import launch, run_flags, run_folder
 from ptb_lm.training.run_directory import RunDirectory
 
@@ -207,7 +207,7 @@ def test_a_command_that_is_stopped_as_it_starts_says_one_line(command: str, numb
 
 
 def test_a_command_that_is_stopped_before_it_can_say_so_says_nothing() -> None:
-    done = stopped_at_import("train", signal.SIGINT, "ptb_lm.signals")
+    done = stopped_at_import("train", signal.SIGINT, "ptb_lm.common.signals")
     assert (done.returncode, done.stderr) == (-signal.SIGINT, "")
 
 

@@ -814,7 +814,7 @@ def test_a_run_says_what_is_faster_here_and_what_a_resumed_one_changes(
     data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = tmp_path / "new"
-    monkeypatch.setattr("ptb_lm.host.Load.hint", lambda self, threads: f"{threads} threads are many")
+    monkeypatch.setattr("ptb_lm.common.host.Load.hint", lambda self, threads: f"{threads} threads are many")
     runs.train_run(data, run, "--precision", "fp16", "--model", "block_fused", "--epochs", "1")
     out = capsys.readouterr().out
     assert "; precision fp16\n" in out

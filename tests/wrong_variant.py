@@ -7,7 +7,7 @@ from typing import Any
 import mutants
 
 from ptb_lm.bench.check import language_question
-from ptb_lm.errors import OutOfMemoryError
+from ptb_lm.common.errors import OutOfMemoryError
 
 
 def build(config: Any, weights: mutants.Weights, *, precision: str = "fp32", **ignored: Any) -> Any:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from ptb_lm.classifier import ClassifierConfig
 from ptb_lm.classifier.on_torch import TorchClassifier
-from ptb_lm.errors import UserError
+from ptb_lm.common.errors import UserError
 from ptb_lm.model.choice import Choice
 from ptb_lm.torch_backend.cells import Canonical, Layer, LayerState, freeze_second_bias
 from ptb_lm.torch_backend.dropout import Dropout

@@ -13,7 +13,7 @@ from typing import Any
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from ptb_lm import host
+from ptb_lm.common import host
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
 from ptb_lm.tf_backend import backend, block_ops, loss

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from ptb_lm import cli
+from ptb_lm.common import cli
 from ptb_lm.model.config import PRESETS, RECIPES
 from ptb_lm.model.frameworks import FRAMEWORKS
 

@@ -18,9 +18,9 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from ptb_lm import cli, host
-from ptb_lm.errors import UserError
-from ptb_lm.files import atomic_write
+from ptb_lm.common import cli, host
+from ptb_lm.common.errors import UserError
+from ptb_lm.common.files import atomic_write
 from ptb_lm.model.config import RECIPES
 
 BUSY = [sys.executable, "-c", "while True: pass"]

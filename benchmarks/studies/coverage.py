@@ -21,7 +21,7 @@ from ptb_lm.bench.findings import Group, Result, distinct, paired
 from ptb_lm.bench.intervals import Ratio
 from ptb_lm.bench.reporting import formats
 from ptb_lm.bench.variants import original
-from ptb_lm.errors import UserError
+from ptb_lm.common.errors import UserError
 
 CLAIMED = 0.95
 PLURALS = {"process": "processes", "round": "rounds"}

@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from ptb_lm import host
+from ptb_lm.common import host
+from ptb_lm.common.errors import UserError
+from ptb_lm.common.files import atomic_write
 from ptb_lm.data import corpus
-from ptb_lm.errors import UserError
-from ptb_lm.files import atomic_write
 from ptb_lm.model import backend, parameters
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import PRESETS, Config

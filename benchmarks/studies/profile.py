@@ -15,14 +15,14 @@ import torch
 from torch import profiler
 from torch._C._autograd import DeviceType
 
-from ptb_lm import host
 from ptb_lm.bench.language_workloads import PTB_VOCABULARY
 from ptb_lm.bench.registries import LANGUAGE_MODELS
 from ptb_lm.bench.variants import Variant
 from ptb_lm.bench.workloads import LanguageTask
+from ptb_lm.common import host
+from ptb_lm.common.errors import UserError
+from ptb_lm.common.files import atomic_write
 from ptb_lm.data import corpus
-from ptb_lm.errors import UserError
-from ptb_lm.files import atomic_write
 from ptb_lm.model import parameters
 from ptb_lm.model.config import RECIPES
 
@@ -62,7 +62,7 @@ def profile(arguments: argparse.Namespace) -> int:
     facts = {**host.environment(), **model.environment()}
     text = (
         f"{arguments.command}\ntorch {torch.__version__}, {arguments.steps} steps, {model.engine}\n"
-        f"Measured on {facts['processor']}, {facts['cores']} cores, {facts['device']}, "
+        f"StepMetrics on {facts['processor']}, {facts['cores']} cores, {facts['device']}, "
         f"commit {facts['commit'] or 'unknown'}\n"
         f"{table}\n"
     )

@@ -16,11 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from ptb_lm import cli, host
 from ptb_lm.bench.language_workloads import PTB_VOCABULARY
 from ptb_lm.bench.workloads import LanguageTask
+from ptb_lm.common import cli, host
+from ptb_lm.common.files import atomic_write
 from ptb_lm.data.vocabulary import EOS, Vocabulary
-from ptb_lm.files import atomic_write
 from ptb_lm.inference.language_model import LanguageModel
 from ptb_lm.model import parameters
 from ptb_lm.model.choice import Choice

@@ -8,9 +8,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from ptb_lm import cli
 from ptb_lm.bench import checkout
 from ptb_lm.bench.suites import DEFAULT_SUITE, SUITES
+from ptb_lm.common import cli
 from ptb_lm.model import frameworks
 
 PROG = cli.command_name("bench")

@@ -9,14 +9,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ptb_lm import cli, files
 from ptb_lm.bench import gate, provenance, row_archive, rows, runner, selection, user_variants, variants
 from ptb_lm.bench.machine import Machine
 from ptb_lm.bench.reporting import compare, page, report, terminal
 from ptb_lm.bench.row_log import Record
 from ptb_lm.bench.suites import SUITES
 from ptb_lm.bench.workloads import Workload
-from ptb_lm.errors import UserError
+from ptb_lm.common import cli, files
+from ptb_lm.common.errors import UserError
 
 
 def _list(arguments: argparse.Namespace) -> int:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from ptb_lm import host
+from ptb_lm.common import host
 
 DISTURBED = 0.1  # of a core that others took, from which on a block is measured again
 TRIES = 3  # at most; what counts is the block beside which others took the least

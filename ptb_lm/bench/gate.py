@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ptb_lm import cli, files, host, streams
 from ptb_lm.bench.check.bounds import Bound
 from ptb_lm.bench.findings import distinct
 from ptb_lm.bench.machine import Machine
@@ -22,6 +21,7 @@ from ptb_lm.bench.selection import Options
 from ptb_lm.bench.variants import Variant, original
 from ptb_lm.bench.worker import Order
 from ptb_lm.bench.workloads import Workload
+from ptb_lm.common import cli, files, host, streams
 
 AGREES = "agrees"
 

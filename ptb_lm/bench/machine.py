@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from ptb_lm.bench.process import Process, WorkerError
 from ptb_lm.bench.workloads import LanguageTask, Task
-from ptb_lm.errors import UserError
+from ptb_lm.common.errors import UserError
 
 # The variables that libraries read how many threads to use from.
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")

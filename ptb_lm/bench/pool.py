@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from ptb_lm import memory
 from ptb_lm.bench.process import TIMEOUT, Worker
 from ptb_lm.bench.worker import Order
+from ptb_lm.common import memory
 
 # Workers are ended, the longest unused first, until this share of the memory is free.
 FREE = 0.3

@@ -10,9 +10,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from ptb_lm import host
 from ptb_lm.bench import checkout
 from ptb_lm.bench.selection import Options
+from ptb_lm.common import host
 
 PACKAGES = (
     *("torch", "tensorflow", "tensorflow-cpu", "keras", "numpy"),

@@ -12,7 +12,7 @@ from typing import Any
 
 from ptb_lm import classifier
 from ptb_lm.bench import checkout
-from ptb_lm.errors import how_to_install
+from ptb_lm.common.errors import how_to_install
 from ptb_lm.model.frameworks import FRAMEWORKS, Framework
 
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ptb_lm import json_fields
-from ptb_lm.errors import UserError
-from ptb_lm.files import atomic_write
+from ptb_lm.common import json_fields
+from ptb_lm.common.errors import UserError
+from ptb_lm.common.files import atomic_write
 
 FILE = "report.json"
 

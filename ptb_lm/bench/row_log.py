@@ -9,8 +9,8 @@ from typing import Any
 from ptb_lm.bench import rows
 from ptb_lm.bench.rows import Row
 from ptb_lm.bench.variants import original
-from ptb_lm.errors import UserError
-from ptb_lm.files import atomic_write
+from ptb_lm.common.errors import UserError
+from ptb_lm.common.files import atomic_write
 
 SETTINGS = "bench.json"
 _REMEDY = "choose another --out, or remove that folder"

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ptb_lm import checksums, json_fields
 from ptb_lm.bench import roofline, row_archive
-from ptb_lm.errors import UserError
-from ptb_lm.json_fields import Check
+from ptb_lm.common import checksums, json_fields
+from ptb_lm.common.errors import UserError
+from ptb_lm.common.json_fields import Check
 
 FILE = "rows.jsonl"
 MEASURED = "measured"

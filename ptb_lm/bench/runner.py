@@ -5,12 +5,12 @@ import random
 import time
 from collections.abc import Iterator, Sequence
 
-from ptb_lm import cli, streams
 from ptb_lm.bench.machine import Machine
 from ptb_lm.bench.measurement import Measurement
 from ptb_lm.bench.row_log import Record
 from ptb_lm.bench.selection import Options
 from ptb_lm.bench.workloads import Workload
+from ptb_lm.common import cli, streams
 
 LINE_SECONDS = 30.0  # between lines on progress, where no bar can be drawn
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ptb_lm.bench.suites import SUITES
 from ptb_lm.bench.variants import Variant
 from ptb_lm.bench.workloads import Workload
-from ptb_lm.errors import UserError
+from ptb_lm.common.errors import UserError
 from ptb_lm.model.frameworks import PRECISIONS, Framework
 
 SHOWN = 4  # of a list of names: more would hide the rest of the sentence

@@ -15,7 +15,7 @@ from ptb_lm.bench.findings import Group, Result, Summary, distinct, paired
 from ptb_lm.bench.rows import MEASURED, SECOND_MODEL, WRONG, Row
 from ptb_lm.bench.selection import instead_of
 from ptb_lm.bench.variants import declared_precision, original
-from ptb_lm.errors import UserError
+from ptb_lm.common.errors import UserError
 
 EQUAL_WORK = ("parameters", "flops_per_step", "items_per_step", "unit")
 

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ptb_lm import host
+from ptb_lm.common import host
 from ptb_lm.data.text import Ids
 from ptb_lm.model import backend
 from ptb_lm.model.backend import Arrays, Loss, State

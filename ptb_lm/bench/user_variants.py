@@ -15,7 +15,7 @@ from typing import Any
 from ptb_lm.bench import provenance
 from ptb_lm.bench.process import Process, WorkerError
 from ptb_lm.bench.worker import answers_apart
-from ptb_lm.errors import UserError
+from ptb_lm.common.errors import UserError
 
 
 def check(added: Sequence[str]) -> dict[str, str]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ptb_lm.bench import registries
-from ptb_lm.errors import UserError
+from ptb_lm.common.errors import UserError
 from ptb_lm.model.cells import LSTM
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.frameworks import FRAMEWORKS, PRECISIONS, Framework

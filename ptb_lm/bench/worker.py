@@ -19,13 +19,13 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, TextIO
 
-from ptb_lm import host
 from ptb_lm.bench import check, disturbance, timed_steps, variants
 from ptb_lm.bench.selection import Options
 from ptb_lm.bench.suites import SUITES
 from ptb_lm.bench.timed_steps import TimedSteps
 from ptb_lm.bench.workloads import Task, Workload
-from ptb_lm.errors import OutOfMemoryError, UserError
+from ptb_lm.common import host
+from ptb_lm.common.errors import OutOfMemoryError, UserError
 
 
 @dataclass(frozen=True)

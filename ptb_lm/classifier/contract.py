@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ptb_lm.errors import UserError
+from ptb_lm.common.errors import UserError
 from ptb_lm.model import parameters
 from ptb_lm.model.backend import Arrays, Model
 from ptb_lm.model.choice import Choice

@@ -13,10 +13,10 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from ptb_lm import host
 from ptb_lm.classifier import Batch, Classifier, ClassifierConfig, Scores, check_labels, check_lengths
 from ptb_lm.classifier.tensorflow_network import SequenceNetwork
-from ptb_lm.errors import UserError
+from ptb_lm.common import host
+from ptb_lm.common.errors import UserError
 from ptb_lm.model.backend import Arrays
 from ptb_lm.model.choice import Choice
 from ptb_lm.tf_backend.cells import layer_type

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ptb_lm import host
 from ptb_lm.classifier import Batch, Classifier, ClassifierConfig, Scores, check_labels, check_lengths
-from ptb_lm.errors import UserError
+from ptb_lm.common import host
+from ptb_lm.common.errors import UserError
 from ptb_lm.model.backend import Arrays
 from ptb_lm.model.choice import Choice
 from ptb_lm.torch_backend import rank_state

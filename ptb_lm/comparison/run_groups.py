@@ -7,10 +7,10 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from ptb_lm import streams
+from ptb_lm.common import streams
+from ptb_lm.common.errors import UserError
 from ptb_lm.comparison import runs
 from ptb_lm.comparison.runs import Run
-from ptb_lm.errors import UserError
 from ptb_lm.training.run_directory import NoEpochError
 
 SEEDS = "seed-*"  # the runs in a folder that --seeds made

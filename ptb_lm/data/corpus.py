@@ -15,14 +15,14 @@ from typing import Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from ptb_lm.common.errors import UserError
+from ptb_lm.common.files import home, penn_treebank_folder
 from ptb_lm.data import SPLITS as SPLITS
 from ptb_lm.data import splits, synthetic, text, text_file
 from ptb_lm.data.preparation import Preparation
 from ptb_lm.data.text import Ids
 from ptb_lm.data.text_file import Part
 from ptb_lm.data.vocabulary import EOS, UNK, Vocabulary
-from ptb_lm.errors import UserError
-from ptb_lm.files import home, penn_treebank_folder
 
 # `Corpus.sha256` of Penn Treebank, wherever its files lie.
 PENN_TREEBANK = "7b2a69b6f7bf27400cccca8ccc3993728b83cd70d81ed2907c69d36759f39a28"

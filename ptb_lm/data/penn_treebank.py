@@ -20,9 +20,9 @@ from urllib.request import Request, urlopen
 
 from tqdm import tqdm
 
-from ptb_lm.errors import UserError
-from ptb_lm.files import atomic_path
-from ptb_lm.program import command_name
+from ptb_lm.common.errors import UserError
+from ptb_lm.common.files import atomic_path
+from ptb_lm.common.program import command_name
 
 Digests = Mapping[str, str]  # the SHA-256 of a file's content, in hexadecimal, by the file's name
 PTB: Digests = {

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from ptb_lm.common.errors import UserError
 from ptb_lm.data.tables import HUB
 from ptb_lm.data.tokens import Treatment
-from ptb_lm.errors import UserError
 
 PTB = "ptb"  # Penn Treebank, as --data names it
 NAMED = (PTB, "synthetic")  # corpora that --data names

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 
+from ptb_lm.common.errors import UserError
 from ptb_lm.data import SPLITS, tables, text, text_file
 from ptb_lm.data.preparation import Preparation
 from ptb_lm.data.text_file import Blocks, Part
 from ptb_lm.data.tokens import PLAIN
-from ptb_lm.errors import UserError
 
 ALIASES = {"train": ("train",), "valid": ("valid", "validation", "val", "dev"), "test": ("test",)}
 PREPARED = "ptb."

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ptb_lm.common.errors import UserError
+from ptb_lm.common.files import atomic_write
 from ptb_lm.data import SPLITS
 from ptb_lm.data.newswire import newswire
 from ptb_lm.data.vocabulary import EOS
-from ptb_lm.errors import UserError
-from ptb_lm.files import atomic_write
 
 VERSION = 1  # of the text: goes up with any change to the numbers, the tables or the sampling
 _SEEDS = {"train": 1, "valid": 2, "test": 3}

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
-from ptb_lm.errors import UserError, how_to_install
+from ptb_lm.common.errors import UserError, how_to_install
 
 COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
 BINARY = (".parquet", ".arrow")

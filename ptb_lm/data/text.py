@@ -13,9 +13,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ptb_lm.common.errors import UserError
 from ptb_lm.data.text_file import Part, chunks, shown
 from ptb_lm.data.vocabulary import EOS, UNK, Vocabulary
-from ptb_lm.errors import UserError
 
 Ids = NDArray[np.int32]
 NO_SPACES = "text without spaces between words, such as Chinese, needs --tokenize characters"

@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-from ptb_lm import files
+from ptb_lm.common import files
+from ptb_lm.common.errors import UserError
 from ptb_lm.data import tables
 from ptb_lm.data.tokens import PLAIN, Treatment
-from ptb_lm.errors import UserError
 
 STDIN = Path("-")
 CHUNK_BYTES = 1 << 20  # large enough that Python's overhead a chunk does not count

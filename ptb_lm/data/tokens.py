@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
+from ptb_lm.common.errors import UserError, how_to_install
 from ptb_lm.data.vocabulary import EOS, UNK
-from ptb_lm.errors import UserError, how_to_install
 
 TOKENIZERS = ("whitespace", "words", "characters")
 SPACE = "▁"  # U+2581, as SentencePiece writes it: a space among characters

@@ -5,8 +5,8 @@ from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
 
-from ptb_lm.errors import UserError
-from ptb_lm.files import atomic_write, named
+from ptb_lm.common.errors import UserError
+from ptb_lm.common.files import atomic_write, named
 
 EOS = "<eos>"
 UNK = "<unk>"

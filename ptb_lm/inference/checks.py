@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable
 from numbers import Integral, Real
 
-from ptb_lm.errors import UserError
+from ptb_lm.common.errors import UserError
 
 
 def check_count(count: int, most: int, *, name: str, of: str = "words") -> None:

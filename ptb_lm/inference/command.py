@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ptb_lm import cli, streams
+from ptb_lm.common import cli, streams
 from ptb_lm.model import frameworks
 
 if TYPE_CHECKING:  # what it imports takes longer than --help should

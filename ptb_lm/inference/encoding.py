@@ -6,10 +6,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ptb_lm.common.errors import LineError, UserError
 from ptb_lm.data.text import Ids
 from ptb_lm.data.tokens import PLAIN, Treatment
 from ptb_lm.data.vocabulary import EOS, UNK, Vocabulary
-from ptb_lm.errors import LineError, UserError
 from ptb_lm.inference.checks import check_strings, check_text
 
 EXAMPLES = 12  # words of a vocabulary that are named where one is not in it

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ptb_lm.common.errors import UserError
 from ptb_lm.data.text import Ids
 from ptb_lm.data.tokens import PLAIN, Treatment
 from ptb_lm.data.vocabulary import EOS, Vocabulary
-from ptb_lm.errors import UserError
 from ptb_lm.inference import batches
 from ptb_lm.inference.checks import check_count, check_text, check_whole
 from ptb_lm.inference.encoding import encode_lines, encode_prefix, split
@@ -23,7 +23,7 @@ from ptb_lm.inference.neighbours import Neighbour, Neighbours
 from ptb_lm.inference.position import Position, checked
 from ptb_lm.inference.sampling import Prediction, Sampler, likeliest
 from ptb_lm.inference.sentences import NATS, Scores, SentenceScore, Unit, perplexity
-from ptb_lm.model.backend import Backend, build, check_process, tokens_a_call
+from ptb_lm.model.backend import Backend, build, check_not_forked, max_tokens_per_call
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
 
@@ -75,7 +75,7 @@ class LanguageModel:
         self.config, self.choice, self.run = config, choice, run
         self.vocabulary, self.treatment = vocabulary, treatment
         self.state: Position | None = None
-        self._tokens = tokens_a_call(len(vocabulary), max(*config.layer_sizes, config.embedding_width))
+        self._tokens = max_tokens_per_call(len(vocabulary), max(*config.layer_sizes, config.embedding_width))
 
     def __repr__(self) -> str:
         facts = {
@@ -108,7 +108,7 @@ class LanguageModel:
         Raises:
             UserError: It cannot, in a forked process.
         """
-        check_process()
+        check_not_forked()
         return self._backend
 
     def score(self, text: str | Iterable[str], *, unit: Unit = "nats", carry_state: bool = False) -> Scores:

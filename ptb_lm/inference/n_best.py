@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, TextIO
 
-from ptb_lm import streams
-from ptb_lm.errors import LineError
+from ptb_lm.common import streams
+from ptb_lm.common.errors import LineError
 from ptb_lm.inference.sentences import Unit
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ptb_lm.common.errors import UserError, how_to_install
+from ptb_lm.common.files import atomic_write, why_kept
 from ptb_lm.data.vocabulary import Vocabulary
-from ptb_lm.errors import UserError, how_to_install
-from ptb_lm.files import atomic_write, why_kept
 from ptb_lm.inference.checks import check_count
 
 MISSING = f"is not installed; {how_to_install('neighbours')}"

@@ -9,8 +9,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ptb_lm.common.errors import UserError
 from ptb_lm.data.vocabulary import Vocabulary
-from ptb_lm.errors import UserError
 from ptb_lm.inference.checks import check_count, check_whole, is_finite
 
 

@@ -5,7 +5,7 @@ import json
 from collections.abc import Iterable
 from typing import TextIO
 
-from ptb_lm import streams
+from ptb_lm.common import streams
 from ptb_lm.inference.sentences import SentenceScore, Unit, perplexity, shown
 
 

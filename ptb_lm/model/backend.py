@@ -15,10 +15,10 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from ptb_lm.errors import UserError
+from ptb_lm.common.errors import UserError
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
-from ptb_lm.model.ranks import ALONE, Ranks
+from ptb_lm.model.ranks import SINGLE_PROCESS, Ranks
 
 if TYPE_CHECKING:
     import numpy as np
@@ -32,10 +32,10 @@ Arrays: TypeAlias = "dict[str, NDArray[Any]]"
 State = Any  # opaque to the trainer: the carried h and c, in the framework's own tensors
 Loss = Any  # opaque: a window's measurements, possibly still being computed
 LOGITS = 1 << 25  # of a call of `log_probabilities`, or numbers of a layer, at most: 128 MiB in float32
-NUMBERS_A_UNIT = 8  # that a layer makes of a word, about: four gates, the cell, its output, and copies
+VALUES_PER_UNIT = 8  # that a layer makes of a word, about: four gates, the cell, its output, and copies
 
 
-def tokens_a_call(vocabulary_size: int, width: int) -> int:
+def max_tokens_per_call(vocabulary_size: int, width: int) -> int:
     """Return how many words `log_probabilities` is asked for at once, at most.
 
     Args:
@@ -43,10 +43,10 @@ def tokens_a_call(vocabulary_size: int, width: int) -> int:
         width: Units of the widest layer or of the embedding. Where the vocabulary is small, as of characters,
             the layers take more memory than the logits.
     """
-    return max(1, LOGITS // max(vocabulary_size, NUMBERS_A_UNIT * width))
+    return max(1, LOGITS // max(vocabulary_size, VALUES_PER_UNIT * width))
 
 
-class Measured(NamedTuple):
+class StepMetrics(NamedTuple):
     """The numbers behind a `Loss`: what one window measured."""
 
     nll: float  # negative log likelihood of the window's targets in nats, summed over batch and time
@@ -89,7 +89,7 @@ class Backend(Model):
             what `train_step` measures is of all.
     """
 
-    ranks: Ranks = ALONE
+    ranks: Ranks = SINGLE_PROCESS
 
     @property
     def hints(self) -> Sequence[str]:
@@ -136,7 +136,7 @@ class Backend(Model):
         """Return the state after a window and the log-probability of each target [B, T], in nats.
 
         Without dropout; the state given stays as it is. It waits for the device, and its memory is that of
-        B * T * V logits and of the layers over B * T words: the caller bounds B * T by `tokens_a_call`.
+        B * T * V logits and of the layers over B * T words: the caller bounds B * T by `max_tokens_per_call`.
         Several threads may call it and `next_words` at once; all other methods are for one thread.
 
         Args:
@@ -155,7 +155,7 @@ class Backend(Model):
         """
 
     @abstractmethod
-    def read(self, losses: Sequence[Loss]) -> list[Measured]:
+    def read(self, losses: Sequence[Loss]) -> list[StepMetrics]:
         """Wait for the device and return the numbers behind some losses: the only synchronisation."""
 
     @abstractmethod
@@ -166,7 +166,7 @@ class Backend(Model):
         """
 
     @abstractmethod
-    def averaged(self) -> AbstractContextManager[None]:
+    def use_averages(self) -> AbstractContextManager[None]:
         """Return a context in which the averages replace the parameters; `average` must have been called.
 
         Scoring, exporting and loading then mean the averages; nothing is trained. Afterwards the parameters
@@ -189,7 +189,7 @@ class Backend(Model):
 _process: int | None = None  # that has built a model
 
 
-def check_process() -> None:
+def check_not_forked() -> None:
     """Check that this process can compute.
 
     Raises:
@@ -206,7 +206,7 @@ def check_process() -> None:
 
 
 def build(
-    config: Config, weights: Mapping[str, NDArray[Any]], choice: Choice, ranks: Ranks = ALONE
+    config: Config, weights: Mapping[str, NDArray[Any]], choice: Choice, ranks: Ranks = SINGLE_PROCESS
 ) -> Backend:
     """Build a framework's backend; only that framework is imported.
 
@@ -218,9 +218,9 @@ def build(
 
     Raises:
         UserError: The model does not compute the configuration's cell; or the framework is not installed, or
-            its device is missing or cannot do what was chosen; or `check_process` raises it.
+            its device is missing or cannot do what was chosen; or `check_not_forked` raises it.
     """
-    check_process()
+    check_not_forked()
     choice.check_cell(config.cell)
     if ranks.size > 1 and not choice.row.join:
         raise UserError(f"{choice.framework} trains in one process here; --framework torch trains in several")

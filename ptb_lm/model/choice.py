@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ptb_lm.errors import UserError
+from ptb_lm.common.errors import UserError
 from ptb_lm.model import cells
 from ptb_lm.model.frameworks import AUTO, DEVICES, FRAMEWORKS, Framework
 

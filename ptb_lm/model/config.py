@@ -5,7 +5,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from ptb_lm.errors import UserError
+from ptb_lm.common.errors import UserError
 from ptb_lm.model.cells import CELLS, LSTM
 from ptb_lm.model.hyperparameter import LARGEST, hyperparameters
 from ptb_lm.model.hyperparameter import hyperparameter as setting

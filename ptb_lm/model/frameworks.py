@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from ptb_lm.errors import UserError, how_to_install
+from ptb_lm.common.errors import UserError, how_to_install
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
-from ptb_lm.errors import UserError
+from ptb_lm.common.errors import UserError
 
 # What a 32-bit integer and a float32 hold.
 LARGEST: dict[type, float] = {int: 2**31 - 1, float: 3.4e38}

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from ptb_lm import memory
-from ptb_lm.errors import OutOfMemoryError, UserError
+from ptb_lm.common import memory
+from ptb_lm.common.errors import OutOfMemoryError, UserError
 from ptb_lm.model import cells
 from ptb_lm.model.cells.cell import Cell
 from ptb_lm.model.config import Config

@@ -9,7 +9,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from ptb_lm.errors import DivergenceError, UserError
+from ptb_lm.common.errors import DivergenceError, UserError
 
 T = TypeVar("T")
 
@@ -56,7 +56,7 @@ class Ranks:
         each = rows // self.size
         return slice(self.rank * each, (self.rank + 1) * each)
 
-    def from_first(self, make: Callable[[], T]) -> T:
+    def run_on_first(self, make: Callable[[], T]) -> T:
         """Return what `make` returns on the first rank; it is not called on the others.
 
         Raises:
@@ -64,7 +64,7 @@ class Ranks:
         """
         return make()
 
-    def alike(self, make: Callable[[], T], facts: Callable[[T], Facts]) -> T:
+    def same_on_all(self, make: Callable[[], T], facts: Callable[[T], Facts]) -> T:
         """Return what `make` returns on each rank, where that is the same on all.
 
         Args:
@@ -80,20 +80,20 @@ class Ranks:
         """Return the value of each rank, in their order."""
         return [value]
 
-    def sum(self, number: float) -> float:
+    def sum_over_ranks(self, number: float) -> float:
         """Return the sum of a number over the ranks, in float64; equal on all to the bit."""
         return number
 
-    def greatest(self, numbers: Sequence[int], *, in_step: bool = False) -> Sequence[int]:
+    def max_over_ranks(self, numbers: Sequence[int], *, after_step: bool = False) -> Sequence[int]:
         """Return the greatest over the ranks, of each number.
 
         Args:
             numbers: This rank's.
-            in_step: Whether all ranks have just done a step, so that none is late without a fault.
+            after_step: Whether all ranks have just done a step, so that none is late without a fault.
         """
         return numbers
 
-    def meet(self) -> None:
+    def barrier(self) -> None:
         """Wait for all ranks to come here, however long one of them has compiled."""
 
 
@@ -101,7 +101,7 @@ class SeveralRanks(Ranks):
     """Connected processes; a framework's class says how a number or an object travels between them."""
 
     @abstractmethod
-    def told(self, outcome: T) -> T:
+    def broadcast(self, outcome: T) -> T:
         """Return what the first rank gives here."""
 
     @abstractmethod
@@ -109,14 +109,14 @@ class SeveralRanks(Ranks):
         """Return the value of each rank, in their order."""
 
     @abstractmethod
-    def sum(self, number: float) -> float:
+    def sum_over_ranks(self, number: float) -> float:
         """Return the sum of a number over the ranks."""
 
     @abstractmethod
-    def greatest(self, numbers: Sequence[int], *, in_step: bool = False) -> Sequence[int]:
+    def max_over_ranks(self, numbers: Sequence[int], *, after_step: bool = False) -> Sequence[int]:
         """Return the greatest over the ranks, of each number."""
 
-    def from_first(self, make: Callable[[], T]) -> T:
+    def run_on_first(self, make: Callable[[], T]) -> T:
         """Return what `make` returns on the first rank."""
         outcome: Any = None
         if self.first:
@@ -124,13 +124,13 @@ class SeveralRanks(Ranks):
                 outcome = make(), None
             except (UserError, DivergenceError, OSError) as error:
                 outcome = None, error
-        value, raised = self.told(outcome)
+        value, raised = self.broadcast(outcome)
         if raised is not None:
             raise raised
         result: T = value
         return result
 
-    def alike(self, make: Callable[[], T], facts: Callable[[T], Facts]) -> T:
+    def same_on_all(self, make: Callable[[], T], facts: Callable[[T], Facts]) -> T:
         """Return what `make` returns on each rank, where that is the same on all."""
         problem, found = "", dict[str, str]()
         try:
@@ -152,9 +152,9 @@ class SeveralRanks(Ranks):
                     )
         return made
 
-    def meet(self) -> None:
+    def barrier(self) -> None:
         """Wait for all ranks to come here."""
-        self.greatest([0])
+        self.max_over_ranks([0])
 
 
 def check_divisible(rows: int, among: int, *, what: str = "processes") -> None:
@@ -178,7 +178,7 @@ def check_divisible(rows: int, among: int, *, what: str = "processes") -> None:
         )
 
 
-ALONE = Ranks()
+SINGLE_PROCESS = Ranks()
 
 
 class OneWithDevices(Ranks):

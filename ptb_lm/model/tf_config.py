@@ -4,7 +4,7 @@ import json
 import os
 from typing import Any, NamedTuple
 
-from ptb_lm.errors import UserError
+from ptb_lm.common.errors import UserError
 
 TRAINING_JOBS = ("chief", "worker")  # the others serve or watch
 

@@ -2,7 +2,7 @@
 
 from datetime import timedelta
 
-from ptb_lm import cli
+from ptb_lm.common import cli
 
 # Variables of the environment, and the seconds where they are not set.
 STEP = "PTB_LM_STEP_TIMEOUT"  # in a training step, after the first

@@ -3,7 +3,7 @@
 import os
 from contextlib import nullcontext
 
-from ptb_lm.host import held_back_stderr
+from ptb_lm.common.host import held_back_stderr
 
 # The carried state and the variables are TensorFlow's, even if Keras uses another backend elsewhere.
 os.environ["KERAS_BACKEND"] = "tensorflow"

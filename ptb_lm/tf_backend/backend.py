@@ -11,16 +11,16 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from ptb_lm import host
+from ptb_lm.common import host
+from ptb_lm.common.errors import UserError
 from ptb_lm.data.corpus import Words
 from ptb_lm.data.text import Ids
-from ptb_lm.errors import UserError
 from ptb_lm.model import cells
-from ptb_lm.model.backend import Arrays, Backend, Measured
+from ptb_lm.model.backend import Arrays, Backend, StepMetrics
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
 from ptb_lm.model.dropout import Masks
-from ptb_lm.model.ranks import ALONE, Ranks
+from ptb_lm.model.ranks import SINGLE_PROCESS, Ranks
 from ptb_lm.tf_backend import streams
 from ptb_lm.tf_backend.cells import layer_type
 from ptb_lm.tf_backend.device import DTYPES, choose, enough_memory
@@ -30,7 +30,7 @@ from ptb_lm.tf_backend.network import Loss, Network, State
 
 @enough_memory()
 def build(
-    config: Config, weights: Mapping[str, NDArray[Any]], choice: Choice, ranks: Ranks = ALONE
+    config: Config, weights: Mapping[str, NDArray[Any]], choice: Choice, ranks: Ranks = SINGLE_PROCESS
 ) -> "TensorFlowBackend":
     """Build the backend; see ptb_lm.model.backend.build.
 
@@ -177,12 +177,12 @@ class TensorFlowBackend(Backend):
         return state, log_p_BV.numpy()
 
     @enough_memory()
-    def read(self, losses: Sequence[Loss]) -> list[Measured]:
+    def read(self, losses: Sequence[Loss]) -> list[StepMetrics]:
         """Wait for the device and return the numbers behind some losses."""
         if not losses:
             tf.test.experimental.sync_devices()
             return []
-        return [Measured(*pair) for pair in tf.stack(losses).numpy().tolist()]
+        return [StepMetrics(*pair) for pair in tf.stack(losses).numpy().tolist()]
 
     def export_weights(self) -> Arrays:
         """Return the parameters by canonical name."""
@@ -204,7 +204,7 @@ class TensorFlowBackend(Backend):
                 average.assign_add(weight * (variable - average))
 
     @contextlib.contextmanager
-    def averaged(self) -> Iterator[None]:
+    def use_averages(self) -> Iterator[None]:
         """Return a context in which the averages are the parameters."""
         self._swap_averages()
         try:

@@ -9,8 +9,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from ptb_lm import memory, nvidia
-from ptb_lm.errors import OutOfMemoryError, UserError
+from ptb_lm.common import memory, nvidia
+from ptb_lm.common.errors import OutOfMemoryError, UserError
 from ptb_lm.model.cells import LSTM
 from ptb_lm.model.choice import Choice
 

@@ -15,8 +15,8 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from ptb_lm import signals
-from ptb_lm.errors import LostRankError, UserError
+from ptb_lm.common import signals
+from ptb_lm.common.errors import LostRankError, UserError
 from ptb_lm.model.ranks import SeveralRanks
 from ptb_lm.model.tf_config import TRAINING_JOBS, tf_config
 from ptb_lm.model.timeouts import ELSEWHERE, timeout
@@ -98,7 +98,7 @@ class TensorFlowRanks(SeveralRanks):
         """Return which rank a task of the cluster is: the chief is the first."""
         return int(task) + (self._chiefs if task_type == "worker" else 0)
 
-    def told(self, outcome: T) -> T:
+    def broadcast(self, outcome: T) -> T:
         """Return what the first rank gives here."""
         message = pickle.dumps(outcome) if self.first else b""
         (length,) = self._sums(np.array([len(message)]))
@@ -112,11 +112,11 @@ class TensorFlowRanks(SeveralRanks):
         found = self._of_each(_as_numbers(message, length))
         return [pickle.loads(each.tobytes()) for each in found]  # noqa: S301 (a rank's)
 
-    def sum(self, number: float) -> float:
+    def sum_over_ranks(self, number: float) -> float:
         """Return the sum of a number over the ranks."""
         return float(self._sums(np.array([number], np.float64))[0])
 
-    def greatest(self, numbers: Sequence[int], *, in_step: bool = False) -> list[int]:
+    def max_over_ranks(self, numbers: Sequence[int], *, after_step: bool = False) -> list[int]:
         """Return the greatest over the ranks, of each number."""
         greatest: list[int] = self._of_each(np.array(numbers, np.int64)).max(axis=0).tolist()
         return greatest

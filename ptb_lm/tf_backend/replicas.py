@@ -14,8 +14,8 @@ from typing import Any
 import tensorflow as tf
 from numpy.typing import NDArray
 
+from ptb_lm.common.errors import UserError
 from ptb_lm.data.corpus import Words
-from ptb_lm.errors import UserError
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
 from ptb_lm.tf_backend import streams
@@ -69,9 +69,9 @@ class ReplicatedBackend(TensorFlowBackend):
                 network.load(weights)
 
     @contextlib.contextmanager
-    def averaged(self) -> Iterator[None]:
+    def use_averages(self) -> Iterator[None]:
         """Return a context in which the averages are the parameters of the first replica."""
-        with super().averaged():
+        with super().use_averages():
             self._average_in_place = True
             try:
                 yield

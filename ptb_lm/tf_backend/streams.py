@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from ptb_lm.model.ranks import ALONE, Ranks
+from ptb_lm.model.ranks import SINGLE_PROCESS, Ranks
 
 NAME = "tensorflow.generator"  # in a run's state: [numbers] of one device, [devices, numbers] of several
 COUNTER = (0, 0)  # where the numbers of a key begin
@@ -37,7 +37,7 @@ def export(streams: Sequence[tf.random.Generator]) -> NDArray[Any]:
     return states[0] if len(states) == 1 else np.stack(states)
 
 
-def load(streams: Sequence[tf.random.Generator], saved: NDArray[Any], ranks: Ranks = ALONE) -> None:
+def load(streams: Sequence[tf.random.Generator], saved: NDArray[Any], ranks: Ranks = SINGLE_PROCESS) -> None:
     """Go on with what was exported; if it was of another number of devices, begin anew.
 
     Such streams depend on those that were saved, so that no masks of before come again.

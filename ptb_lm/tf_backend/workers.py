@@ -11,9 +11,9 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
+from ptb_lm.common.errors import UserError
 from ptb_lm.data.corpus import Words
-from ptb_lm.errors import UserError
-from ptb_lm.model.backend import Arrays, Measured
+from ptb_lm.model.backend import Arrays, StepMetrics
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
 from ptb_lm.tf_backend import streams
@@ -56,7 +56,7 @@ class WorkerBackend(TensorFlowBackend):
         with self.ranks.heard():
             return super().train_step(x_BT, y_BT, state, learning_rate=learning_rate)
 
-    def read(self, losses: Sequence[Loss]) -> list[Measured]:
+    def read(self, losses: Sequence[Loss]) -> list[StepMetrics]:
         """Wait for the device and return the numbers behind some losses."""
         with self.ranks.heard(), tf.device(self.device.name):
             if losses:

@@ -14,11 +14,11 @@ from torch import Tensor
 
 from ptb_lm.data.corpus import Words
 from ptb_lm.model import cells
-from ptb_lm.model.backend import Arrays, Backend, Measured
+from ptb_lm.model.backend import Arrays, Backend, StepMetrics
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
 from ptb_lm.model.dropout import Masks
-from ptb_lm.model.ranks import ALONE, Ranks
+from ptb_lm.model.ranks import SINGLE_PROCESS, Ranks
 from ptb_lm.torch_backend import cpu, rank_state
 from ptb_lm.torch_backend.base import computation, enough_memory
 from ptb_lm.torch_backend.dropout import WindowDropout, multiplied, one_after_another
@@ -36,7 +36,7 @@ from ptb_lm.torch_backend.window import Window, exchange_of
 @enough_memory()
 @flushed_denormals()  # the threads that are started meanwhile inherit it
 def build(
-    config: Config, weights: Mapping[str, NDArray[Any]], choice: Choice, ranks: Ranks = ALONE
+    config: Config, weights: Mapping[str, NDArray[Any]], choice: Choice, ranks: Ranks = SINGLE_PROCESS
 ) -> "TorchBackend":
     """Build the backend; see ptb_lm.model.backend.build.
 
@@ -54,7 +54,11 @@ class TorchBackend(Network, Backend):
     preferred: ClassVar[Mapping[str, str]] = {"cpu": "eager", "cuda": "graph"}
 
     def __init__(
-        self, config: Config, weights: Mapping[str, NDArray[Any]], choice: Choice, ranks: Ranks = ALONE
+        self,
+        config: Config,
+        weights: Mapping[str, NDArray[Any]],
+        choice: Choice,
+        ranks: Ranks = SINGLE_PROCESS,
     ) -> None:
         size = len(weights["embedding"])
         super().__init__(
@@ -95,7 +99,7 @@ class TorchBackend(Network, Backend):
             self.moving_average.update(weight)
 
     @contextlib.contextmanager
-    def averaged(self) -> Iterator[None]:
+    def use_averages(self) -> Iterator[None]:
         """Return a context in which the averages are the parameters."""
         self._swap_averages()
         try:
@@ -126,12 +130,12 @@ class TorchBackend(Network, Backend):
         """
         return self.dropout.next_kept(batch, steps)
 
-    def read(self, losses: Sequence[Loss]) -> list[Measured]:
+    def read(self, losses: Sequence[Loss]) -> list[StepMetrics]:
         """Wait for the device and return the numbers behind some losses."""
         if not losses:
             self.wait()
             return []
-        return [Measured(*numbers) for numbers in torch.stack(list(losses)).tolist()]
+        return [StepMetrics(*numbers) for numbers in torch.stack(list(losses)).tolist()]
 
     def export_training_state(self, state: State) -> Arrays:
         """Return the carried state, the state of the dropout stream, and in float16 the loss scale."""

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ptb_lm import memory
-from ptb_lm.errors import OutOfMemoryError, UserError
+from ptb_lm.common import memory
+from ptb_lm.common.errors import OutOfMemoryError, UserError
 from ptb_lm.model import cells
 from ptb_lm.model.backend import Arrays, Model
 from ptb_lm.model.choice import Choice

@@ -20,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ptb_lm.errors import UserError
+from ptb_lm.common.errors import UserError
 from ptb_lm.torch_backend import native
 from ptb_lm.torch_backend.native import openblas
 from ptb_lm.torch_backend.settings import held

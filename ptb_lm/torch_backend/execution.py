@@ -11,7 +11,7 @@ from typing import cast
 
 import torch
 
-from ptb_lm.errors import UserError
+from ptb_lm.common.errors import UserError
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.ranks import Ranks
 from ptb_lm.torch_backend.cells import Layer

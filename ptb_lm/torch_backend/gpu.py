@@ -11,8 +11,8 @@ import warnings
 
 import torch
 
-from ptb_lm import nvidia
-from ptb_lm.errors import UserError
+from ptb_lm.common import nvidia
+from ptb_lm.common.errors import UserError
 
 Capability = tuple[int, int]
 

@@ -17,7 +17,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from ptb_lm.errors import UserError
+from ptb_lm.common.errors import UserError
 from ptb_lm.torch_backend import gpu
 from ptb_lm.torch_backend.base import failed_allocation
 from ptb_lm.torch_backend.cells import LayerState

@@ -18,8 +18,8 @@ from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.rendezvous import RendezvousError, RendezvousParameters
 from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
 
-from ptb_lm import host, streams
-from ptb_lm.errors import UserError
+from ptb_lm.common import host, streams
+from ptb_lm.common.errors import UserError
 from ptb_lm.torch_backend import gpu
 from ptb_lm.torch_backend.ranks import check_gpus
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ptb_lm.model.backend import tokens_a_call
+from ptb_lm.model.backend import max_tokens_per_call
 from ptb_lm.torch_backend import cpu
 from ptb_lm.torch_backend.precision import Masters, Precision
 from ptb_lm.torch_backend.products import times, times_transposed, transposed_times
@@ -194,7 +194,7 @@ class SoftmaxLayer:
         if len(largest.inputs) < tokens:
             # Few sizes, and each after the one before is free: many that grow a little leave holes in memory.
             # A power of two, unless that is more than a call needs.
-            most = max(tokens, tokens_a_call(self._used.shape[1], self.hidden_size))
+            most = max(tokens, max_tokens_per_call(self._used.shape[1], self.hidden_size))
             largest = self._new_buffers(0)
             largest = self._new_buffers(min(1 << (tokens - 1).bit_length(), most))
         try:

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ptb_lm.errors import UserError
+from ptb_lm.common.errors import UserError
 
 GROWTH_STEPS = 2000  # steps without an overflow after which a halved scale is doubled
 LEAST = 2.0**-10  # of the scale it starts at; what overflows even so has diverged

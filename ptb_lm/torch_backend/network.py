@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ptb_lm import host
+from ptb_lm.common import host
 from ptb_lm.data.corpus import Words
 from ptb_lm.data.text import Ids
 from ptb_lm.model.choice import Choice

@@ -12,9 +12,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ptb_lm.errors import UserError
+from ptb_lm.common.errors import UserError
 from ptb_lm.model.backend import Arrays
-from ptb_lm.model.ranks import ALONE, Ranks
+from ptb_lm.model.ranks import SINGLE_PROCESS, Ranks
 from ptb_lm.torch_backend.stack import State
 
 GENERATOR = "torch.generator"  # in a run's state: [bytes] of one process, [R, bytes] of several
@@ -23,7 +23,7 @@ SEED_BITS = 32  # of a seed, the lowest, that torch's generator of a CPU reads
 OF_A_GPU, OFFSETS = 16, 4
 
 
-def seed(seed: int, ranks: Ranks = ALONE) -> int:
+def seed(seed: int, ranks: Ranks = SINGLE_PROCESS) -> int:
     """Return the seed of a rank's stream, from that of the run.
 
     One process alone has the run's own, unless that has more bits than torch's generator of a CPU reads.

@@ -18,8 +18,8 @@ from torch import Tensor
 from torch._C._distributed_c10d import TCPStore
 from torch.distributed.distributed_c10d import PrefixStore
 
-from ptb_lm import signals
-from ptb_lm.errors import LostRankError, UserError
+from ptb_lm.common import signals
+from ptb_lm.common.errors import LostRankError, UserError
 from ptb_lm.model.ranks import SeveralRanks
 from ptb_lm.model.timeouts import ELSEWHERE, STEP, timeout
 from ptb_lm.torch_backend import gpu
@@ -122,7 +122,7 @@ class TorchRanks(SeveralRanks):
             return self._steps
         return dist.new_group(backend="nccl", timeout=self._in_step)
 
-    def told(self, outcome: T) -> T:
+    def broadcast(self, outcome: T) -> T:
         """Return what the first rank gives here."""
         box: list[Any] = [outcome]
         with self.heard():
@@ -137,38 +137,38 @@ class TorchRanks(SeveralRanks):
             dist.all_gather_object(values, value)
         return values
 
-    def sum(self, number: float) -> float:
+    def sum_over_ranks(self, number: float) -> float:
         """Return the sum of a number over the ranks."""
         return float(self._reduced(torch.tensor(number, dtype=torch.float64), dist.ReduceOp.SUM))
 
-    def greatest(self, numbers: Sequence[int], *, in_step: bool = False) -> list[int]:
+    def max_over_ranks(self, numbers: Sequence[int], *, after_step: bool = False) -> list[int]:
         """Return the greatest over the ranks, of each number."""
-        found = self._reduced(torch.tensor(numbers), dist.ReduceOp.MAX, in_step=in_step)
+        found = self._reduced(torch.tensor(numbers), dist.ReduceOp.MAX, after_step=after_step)
         greatest: list[int] = found.tolist()
         return greatest
 
-    def _reduced(self, numbers: Tensor, operation: Any, *, in_step: bool = False) -> Tensor:
-        with self.heard(in_step=in_step):
-            dist.all_reduce(numbers, op=operation, group=self._steps if in_step else None)
+    def _reduced(self, numbers: Tensor, operation: Any, *, after_step: bool = False) -> Tensor:
+        with self.heard(after_step=after_step):
+            dist.all_reduce(numbers, op=operation, group=self._steps if after_step else None)
         return numbers
 
     @contextlib.contextmanager
-    def heard(self, *, in_step: bool = False) -> Iterator[None]:
+    def heard(self, *, after_step: bool = False) -> Iterator[None]:
         """Return a context of a collective operation.
 
         Args:
-            in_step: Whether it belongs to a training step, where ranks wait less long for each other.
+            after_step: Whether it belongs to a training step, where ranks wait less long for each other.
 
         Raises:
             LostRankError: Another rank has ended, or is silent.
         """
         start = time.monotonic()
         try:
-            with contextlib.nullcontext() if in_step else signals.heard_in_libraries():
+            with contextlib.nullcontext() if after_step else signals.heard_in_libraries():
                 yield
         except RuntimeError as error:
             waited = time.monotonic() - start
-            limit = (self._in_step if in_step else self._elsewhere).total_seconds()
+            limit = (self._in_step if after_step else self._elsewhere).total_seconds()
             # Connections are closed, so that those who wait for this rank notice it, too.
             dist.destroy_process_group()
             silence = waited if waited > NEARLY * limit else 0.0

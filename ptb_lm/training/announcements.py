@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from ptb_lm import cli
+from ptb_lm.common import cli
 from ptb_lm.data.corpus import Corpus
 from ptb_lm.model import backend
 from ptb_lm.training import run_data

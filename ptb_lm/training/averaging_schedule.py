@@ -60,18 +60,18 @@ class Averages:
 
     def in_place(self, progress: Progress) -> AbstractContextManager[None]:
         """Return a context in which the backend's weights are the averages, if there are any yet."""
-        return self.backend.averaged() if self.exist(progress) else nullcontext()
+        return self.backend.use_averages() if self.exist(progress) else nullcontext()
 
     def export(self, progress: Progress) -> Arrays:
         """Return the averages by canonical name; an empty mapping if there are none yet."""
         if not self.exist(progress):
             return {}
-        with self.backend.averaged():
+        with self.backend.use_averages():
             return self.backend.export_weights()
 
     def load(self, arrays: Arrays, progress: Progress) -> None:
         """Set what `export` returned."""
         if self.exist(progress):
             self.backend.average(1.0)  # makes room for them
-            with self.backend.averaged():
+            with self.backend.use_averages():
                 self.backend.load_weights(arrays)

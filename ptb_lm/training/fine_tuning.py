@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from ptb_lm.common.errors import UserError
 from ptb_lm.data.corpus import Corpus
 from ptb_lm.data.preparation import NAMED, Preparation, flags, is_place, requested
 from ptb_lm.data.vocabulary import Vocabulary
-from ptb_lm.errors import UserError
 from ptb_lm.model import parameters
 from ptb_lm.model.backend import Arrays
 from ptb_lm.model.choice import CHOSEN, Choice

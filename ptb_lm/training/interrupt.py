@@ -4,7 +4,7 @@ import signal
 from types import FrameType, TracebackType
 from typing import Any
 
-from ptb_lm import signals, streams
+from ptb_lm.common import signals, streams
 
 
 class Interrupted(Exception):  # noqa: N818 - not an error, but an end that was asked for

@@ -5,9 +5,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ptb_lm import checksums, files
-from ptb_lm.errors import UserError
-from ptb_lm.files import atomic_write
+from ptb_lm.common import checksums, files
+from ptb_lm.common.errors import UserError
+from ptb_lm.common.files import atomic_write
 
 
 def write(path: Path, values: Mapping[str, Any]) -> None:

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ptb_lm import cli, host, streams
+from ptb_lm.common import cli, host, streams
+from ptb_lm.common.errors import LostRankError, UserError
 from ptb_lm.data.corpus import Corpus
 from ptb_lm.data.vocabulary import Vocabulary
-from ptb_lm.errors import LostRankError, UserError
 from ptb_lm.model import backend, parameters
-from ptb_lm.model.ranks import ALONE, Ranks
+from ptb_lm.model.ranks import SINGLE_PROCESS, Ranks
 from ptb_lm.training import announcements, processes, restarts, run_data, run_folder
 from ptb_lm.training.fine_tuning import Start
 from ptb_lm.training.interrupt import Interrupted, StopRequest
@@ -58,7 +58,9 @@ class _Asked:
         return bool(self.given.get("overwrite"))
 
 
-def train(arguments: argparse.Namespace, command_line: str, *, started: float, ranks: Ranks = ALONE) -> int:
+def train(
+    arguments: argparse.Namespace, command_line: str, *, started: float, ranks: Ranks = SINGLE_PROCESS
+) -> int:
     """Train as the flags say; return the exit status.
 
     Args:
@@ -112,17 +114,17 @@ def train(arguments: argparse.Namespace, command_line: str, *, started: float, r
 def _built(asked: _Asked, ranks: Ranks) -> tuple[RunConfig, Corpus, backend.Backend, int]:
     """Return the run's configuration, its text, its model with the first weights, and how many these are."""
     ranks.check_divisible(asked.run.hyperparameters.batch_size)
-    run, corpus = ranks.alike(lambda: _with_text(asked), lambda made: processes.facts(*made, ranks))
+    run, corpus = ranks.same_on_all(lambda: _with_text(asked), lambda made: processes.facts(*made, ranks))
     start = asked.start
     if start:
-        run = dataclasses.replace(run, init_from=ranks.from_first(lambda: start.record(corpus)))
+        run = dataclasses.replace(run, init_from=ranks.run_on_first(lambda: start.record(corpus)))
     if asked.resuming:  # before a model is built of a config.json that somebody has changed
-        ranks.from_first(lambda: bool(RunDirectory(asked.directory.path).read_state(run=run)))
+        ranks.run_on_first(lambda: bool(RunDirectory(asked.directory.path).read_state(run=run)))
     parameters.check_fits(run.hyperparameters, len(corpus.vocabulary))
     draw = start.initial if start else _drawn
     weights = draw(run, len(corpus.vocabulary))
     model = backend.build(run.hyperparameters, weights, run.choice, ranks)
-    ranks.meet()  # one machine may have compiled what another one had already
+    ranks.barrier()  # one machine may have compiled what another one had already
     return run, corpus, model, parameters.count(weights)
 
 
@@ -131,14 +133,14 @@ def _made(asked: _Asked, ranks: Ranks) -> RunDirectory:
     if asked.resuming or "run_dir" in asked.given:
         return asked.directory
     path = asked.directory.path
-    return _directory(ranks.from_first(lambda: run_folder.made_first(path)), ranks)
+    return _directory(ranks.run_on_first(lambda: run_folder.made_first(path)), ranks)
 
 
 def _check_again(asked: _Asked, directory: RunDirectory, ranks: Ranks) -> None:
     """Check that no other process has been at work in the folder since this one looked at it."""
     if not asked.resuming:
         path, overwrite = directory.path, asked.overwrite
-        ranks.from_first(lambda: run_folder.refuse_existing(path, overwrite=overwrite))
+        ranks.run_on_first(lambda: run_folder.refuse_existing(path, overwrite=overwrite))
     elif directory.read_config() != asked.found:
         raise UserError(f"another process has changed {directory.config}; try again")
 
@@ -213,12 +215,12 @@ def _asked(given: dict[str, Any], command: str, ranks: Ranks) -> _Asked:
         found = directory.read_config()
         run, vocabulary = resumed_config(found, given), directory.read_vocabulary()
         return _Asked(given=given, run=run, directory=directory, found=found, vocabulary=vocabulary)
-    start = ranks.from_first(lambda: Start.read(given["init_from"])) if "init_from" in given else None
+    start = ranks.run_on_first(lambda: Start.read(given["init_from"])) if "init_from" in given else None
     run = start.config(given) if start else new_config(given)
-    path = given.get("run_dir") or ranks.from_first(lambda: run_folder.default_path(run))
+    path = given.get("run_dir") or ranks.run_on_first(lambda: run_folder.default_path(run))
     if "run_dir" in given:
         overwrite, init_from = bool(given.get("overwrite")), start.directory.path if start else None
-        ranks.from_first(lambda: run_folder.refuse_existing(path, overwrite=overwrite, init_from=init_from))
+        ranks.run_on_first(lambda: run_folder.refuse_existing(path, overwrite=overwrite, init_from=init_from))
     words = start.vocabulary if start else None
     return _Asked(given=given, run=run, directory=_directory(path, ranks), vocabulary=words, start=start)
 

@@ -5,7 +5,7 @@ import re
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from ptb_lm.errors import UserError
+from ptb_lm.common.errors import UserError
 
 _SHA256 = re.compile("[0-9a-f]{64}")
 AnyRecord = TypeVar("AnyRecord", bound="_Record")

@@ -14,20 +14,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ptb_lm import cli, host, signals, streams
+from ptb_lm.common import cli, host, signals, streams
+from ptb_lm.common.errors import DivergenceError, LostRankError, UserError
+from ptb_lm.common.program import TYPED, version
 from ptb_lm.data.corpus import Corpus
-from ptb_lm.errors import DivergenceError, LostRankError, UserError
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.frameworks import FRAMEWORKS, REDUCE_PRECISIONS
-from ptb_lm.model.ranks import ALONE, Facts, OneWithDevices, Ranks, check_divisible
+from ptb_lm.model.ranks import SINGLE_PROCESS, Facts, OneWithDevices, Ranks, check_divisible
 from ptb_lm.model.tf_config import tf_config
-from ptb_lm.program import TYPED
 from ptb_lm.training import run_folder
 from ptb_lm.training.fine_tuning import Start
 from ptb_lm.training.run_config import RunConfig
 from ptb_lm.training.run_directory import RunDirectory
 from ptb_lm.training.run_flags import new_config, resumed_config
-from ptb_lm.version import version
 
 DEFAULT = next(iter(FRAMEWORKS))  # where no flag names a framework, and no run that can be seen here
 PLACE = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # what a launcher of torch's processes sets
@@ -162,7 +161,7 @@ def joined(given: Mapping[str, Any]) -> Iterator[Ranks]:
     if here.size == 1:
         devices = given.get("devices") or 1
         _check_reduced(devices, reduce_precision)
-        yield OneWithDevices(devices, reduce_precision=reduce_precision) if devices > 1 else ALONE
+        yield OneWithDevices(devices, reduce_precision=reduce_precision) if devices > 1 else SINGLE_PROCESS
         return
     choice = Choice.of(framework=_framework(given))
     if not choice.row.join:

@@ -5,7 +5,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
-from ptb_lm import json_fields
+from ptb_lm.common import json_fields
 from ptb_lm.training import schemas
 from ptb_lm.training.schemas import Row
 from ptb_lm.training.scoring import perplexity_of

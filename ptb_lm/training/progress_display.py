@@ -6,7 +6,7 @@ from types import TracebackType
 
 from tqdm import tqdm
 
-from ptb_lm import cli
+from ptb_lm.common import cli
 from ptb_lm.model.config import Config
 from ptb_lm.training import metrics, progress_text
 from ptb_lm.training.progress import Progress

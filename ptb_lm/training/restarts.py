@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from ptb_lm.errors import UserError
+from ptb_lm.common.errors import UserError
 from ptb_lm.model.ranks import Ranks
 from ptb_lm.training.run_directory import RunDirectory
 
@@ -27,8 +27,8 @@ def goes_on(path: Path | None, command: str, ranks: Ranks) -> bool:
             )
         return False
     # An agent does not count a restart that another machine caused, so the numbers may differ.
-    (again,) = ranks.greatest([_number("TORCHELASTIC_RESTART_COUNT")])
-    return again > 0 and ranks.from_first(lambda: _began(path, command))
+    (again,) = ranks.max_over_ranks([_number("TORCHELASTIC_RESTART_COUNT")])
+    return again > 0 and ranks.run_on_first(lambda: _began(path, command))
 
 
 def job() -> dict[str, Any]:

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ptb_lm.common.errors import UserError
 from ptb_lm.data.preparation import Preparation
-from ptb_lm.errors import UserError
 from ptb_lm.model.choice import CHOSEN, Choice
 from ptb_lm.model.config import HYPERPARAMETERS, Config
 from ptb_lm.training.origins import InitFrom, Source

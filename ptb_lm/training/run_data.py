@@ -4,14 +4,14 @@ import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 
+from ptb_lm.common.errors import UserError
+from ptb_lm.common.files import penn_treebank_folder
 from ptb_lm.data import corpus, tables
 from ptb_lm.data.corpus import Corpus
 from ptb_lm.data.preparation import PTB, Preparation, is_place
 from ptb_lm.data.text import NO_SPACES, Ids, UnknownWordError
 from ptb_lm.data.tokens import PLAIN, Treatment
 from ptb_lm.data.vocabulary import EOS, UNK, Vocabulary
-from ptb_lm.errors import UserError
-from ptb_lm.files import penn_treebank_folder
 from ptb_lm.model.config import Config
 from ptb_lm.training import scoring
 from ptb_lm.training.origins import Source

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ptb_lm import files
+from ptb_lm.common import files
+from ptb_lm.common.errors import UserError
 from ptb_lm.data.corpus import Corpus
 from ptb_lm.data.vocabulary import Vocabulary
-from ptb_lm.errors import UserError
 from ptb_lm.model import parameters
 from ptb_lm.model.backend import Arrays
 from ptb_lm.training import json_files, saved_state, schemas, tensors

@@ -4,8 +4,8 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
+from ptb_lm.common.errors import UserError
 from ptb_lm.data.preparation import FIELDS, effective, requested
-from ptb_lm.errors import UserError
 from ptb_lm.model import frameworks
 from ptb_lm.model.choice import CHOSEN, Choice
 from ptb_lm.model.config import HYPERPARAMETERS, RECIPES

@@ -6,8 +6,8 @@ import shlex
 import time
 from pathlib import Path
 
-from ptb_lm.errors import UserError
-from ptb_lm.files import home
+from ptb_lm.common.errors import UserError
+from ptb_lm.common.files import home
 from ptb_lm.training.run_config import RunConfig
 from ptb_lm.training.run_directory import RunDirectory
 

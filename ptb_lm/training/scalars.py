@@ -16,7 +16,7 @@ from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.record_writer import RecordWriter
 
-from ptb_lm import files
+from ptb_lm.common import files
 from ptb_lm.training import summaries
 
 _COUNT = itertools.count()  # of the event files of this process

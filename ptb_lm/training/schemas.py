@@ -6,8 +6,8 @@ Unknown keys are left alone: a later version may say more.
 from collections.abc import Mapping
 from typing import Any
 
-from ptb_lm import json_fields
-from ptb_lm.json_fields import Check
+from ptb_lm.common import json_fields
+from ptb_lm.common.json_fields import Check
 
 Row = dict[str, Any]
 # The columns of metrics.jsonl.

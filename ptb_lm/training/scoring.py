@@ -4,10 +4,10 @@ import math
 import time
 from collections.abc import Callable
 
-from ptb_lm import cli
+from ptb_lm.common import cli
+from ptb_lm.common.errors import DivergenceError
 from ptb_lm.data import corpus
 from ptb_lm.data.text import Ids
-from ptb_lm.errors import DivergenceError
 from ptb_lm.model.backend import Backend, Loss
 from ptb_lm.model.config import Config
 
@@ -66,7 +66,7 @@ def perplexity(
         nlls += [measured.nll for measured in backend.read(pending)]
     nll = math.fsum(nlls)  # at once: the clock decides which of them were read together
     # Where each has scored all rows it is the first one's sum that counts, so that no two ranks disagree.
-    nll = ranks.sum(nll if ranks.first or ranks.can_share(batch_size) else 0.0)
+    nll = ranks.sum_over_ranks(nll if ranks.first or ranks.can_share(batch_size) else 0.0)
     return perplexity_of(nll, batch_size * targets)
 
 

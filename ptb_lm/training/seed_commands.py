@@ -5,9 +5,9 @@ import dataclasses
 from collections.abc import Collection
 from typing import Any
 
-from ptb_lm import cli
+from ptb_lm.common import cli
+from ptb_lm.common.errors import UserError
 from ptb_lm.data.corpus import Corpus
-from ptb_lm.errors import UserError
 from ptb_lm.model import parameters
 from ptb_lm.model.config import HYPERPARAMETERS
 from ptb_lm.model.hyperparameter import flag_name

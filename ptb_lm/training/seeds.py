@@ -14,9 +14,9 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from ptb_lm import cli, signals, streams
-from ptb_lm.errors import DivergenceError, UserError
-from ptb_lm.program import TYPED
+from ptb_lm.common import cli, signals, streams
+from ptb_lm.common.errors import DivergenceError, UserError
+from ptb_lm.common.program import TYPED
 from ptb_lm.training import processes, run_data, run_folder, seed_commands
 from ptb_lm.training.fine_tuning import Start
 from ptb_lm.training.interrupt import StopRequest

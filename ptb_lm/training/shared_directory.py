@@ -23,7 +23,7 @@ def _by_the_first(
 ) -> Callable[Concatenate["SharedRunDirectory", P], T]:
     def on_all(self: "SharedRunDirectory", /, *args: P.args, **kwargs: P.kwargs) -> T:
         # The plain directory's, whose methods may call each other.
-        return self.ranks.from_first(lambda: method(self.plain, *args, **kwargs))
+        return self.ranks.run_on_first(lambda: method(self.plain, *args, **kwargs))
 
     on_all.__doc__ = method.__doc__
     return on_all
@@ -61,7 +61,7 @@ class SharedRunDirectory(RunDirectory):
     def locked(self) -> Iterator[None]:
         """Keep other trainings out of this folder; the first process holds the lock."""
         with contextlib.ExitStack() as stack:
-            self.ranks.from_first(lambda: stack.enter_context(self.plain.locked()))
+            self.ranks.run_on_first(lambda: stack.enter_context(self.plain.locked()))
             yield
 
     def scalars(self, *, purge_step: int | None = None) -> "Scalars | NoScalars":  # type: ignore[override]

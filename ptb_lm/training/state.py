@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ptb_lm.common.errors import DivergenceError, OutOfMemoryError, UserError
 from ptb_lm.data.corpus import Corpus
-from ptb_lm.errors import DivergenceError, OutOfMemoryError, UserError
 from ptb_lm.model import cells, parameters
 from ptb_lm.model.backend import Arrays, Backend, State
 from ptb_lm.model.config import Config

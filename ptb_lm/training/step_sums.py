@@ -4,7 +4,7 @@ import math
 import time
 from collections.abc import Sequence
 
-from ptb_lm import cli
+from ptb_lm.common import cli
 from ptb_lm.model.backend import Backend, Loss
 from ptb_lm.model.config import Config
 from ptb_lm.training.progress import Progress

@@ -13,7 +13,7 @@ from tensorboard.plugins.hparams.api_pb2 import STATUS_SUCCESS
 from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData, SessionEndInfo, SessionStartInfo
 from tensorboard.plugins.text import metadata as of_text
 
-from ptb_lm import streams
+from ptb_lm.common import streams
 
 
 def text(tag: str, config: Mapping[str, Any]) -> Summary.Value:

@@ -10,8 +10,8 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
-from ptb_lm.errors import UserError
-from ptb_lm.files import atomic_write
+from ptb_lm.common.errors import UserError
+from ptb_lm.common.files import atomic_write
 from ptb_lm.model.backend import Arrays
 
 Read = TypeVar("Read")

@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from ptb_lm import cli
+from ptb_lm.common import cli
 from ptb_lm.data.preparation import LEAST_COUNT, SHARE
 from ptb_lm.data.tokens import TOKENIZERS
 

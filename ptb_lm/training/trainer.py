@@ -3,7 +3,7 @@
 import math
 import time
 
-from ptb_lm import cli, host
+from ptb_lm.common import cli, host
 from ptb_lm.data import corpus
 from ptb_lm.data.corpus import Corpus, Words
 from ptb_lm.model import parameters
@@ -141,13 +141,13 @@ class Trainer:
                 pending.append(loss)
                 now = time.perf_counter()
                 # One clock may be ahead of the others, and one process alone may hear a signal.
-                due, signal_number, to_save = self.ranks.greatest(
+                due, signal_number, to_save = self.ranks.max_over_ranks(
                     [
                         now - start > READ_SECONDS or not self._sums.warm,
                         self.stop.signal_number or 0,
                         now > self._saves.next_at,
                     ],
-                    in_step=True,
+                    after_step=True,
                 )
                 if due or signal_number:
                     self._sums.read(pending, progress, start=start)
@@ -189,7 +189,7 @@ class Trainer:
         progress.next_epoch()
         self.state = self._zero_state()
         self.directory.write_metrics(progress.rows)
-        (due,) = self.ranks.greatest([self._saves.due_after_an_epoch()])
+        (due,) = self.ranks.max_over_ranks([self._saves.due_after_an_epoch()])
         if due or progress.epoch == self.config.epochs:
             self._save()
         cli.remark(metrics.epoch_line(row, self.config))
@@ -237,7 +237,7 @@ class Trainer:
         self._saves.save(self.state, self.progress)
 
     def _stop_if_asked(self) -> None:
-        (signal_number,) = self.ranks.greatest([self.stop.signal_number or 0])
+        (signal_number,) = self.ranks.max_over_ranks([self.stop.signal_number or 0])
         if signal_number:
             raise Interrupted(signal_number)
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from faults import page
 from faults.table import AS_PROMISED, FAULTS
-from ptb_lm import host
+from ptb_lm.common import host
 
 if TYPE_CHECKING:
     from faults.subject import Subject

@@ -15,9 +15,10 @@ from faults import killed
 from faults.fault import Outcomes, flaw
 from faults.subject import Subject, fingerprint
 from faults.table import AS_PROMISED
-from ptb_lm import cli, compare, evaluate, train
+from ptb_lm import compare, evaluate, train
+from ptb_lm.common import cli
+from ptb_lm.common.errors import UserError
 from ptb_lm.comparison import runs as results
-from ptb_lm.errors import UserError
 
 TENSORS = ("weights.safetensors", "state/training.safetensors")
 OBJECTS = ("config.json", "metrics.jsonl", "result.json")

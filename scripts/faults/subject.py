@@ -19,8 +19,9 @@ from typing import NamedTuple, NoReturn
 import runs
 
 from faults.table import AS_PROMISED
-from ptb_lm import signals, train
-from ptb_lm.errors import UserError
+from ptb_lm import train
+from ptb_lm.common import signals
+from ptb_lm.common.errors import UserError
 from ptb_lm.training import saves, tensors, trainer
 from ptb_lm.training.averaging_schedule import Averages
 from ptb_lm.training.run_directory import RunDirectory

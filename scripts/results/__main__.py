@@ -6,8 +6,8 @@ import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
-from ptb_lm import cli
-from ptb_lm.errors import UserError
+from ptb_lm.common import cli
+from ptb_lm.common.errors import UserError
 from results import plan
 
 ROOT = Path(__file__).resolve().parent.parent.parent

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ptb_lm import host
-from ptb_lm.errors import UserError
+from ptb_lm.common import host
+from ptb_lm.common.errors import UserError
 from ptb_lm.model import backend
 from ptb_lm.model.choice import Choice
 from ptb_lm.training import run_data, scoring

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from ptb_lm.bench.intervals import LogMean
 from ptb_lm.bench.reporting import formats
-from ptb_lm.errors import UserError
-from ptb_lm.files import atomic_write
+from ptb_lm.common.errors import UserError
+from ptb_lm.common.files import atomic_write
 
 PART = re.compile(r"(?ms)^(<!-- (.+?): .*?-->\n)(.*?)^(<!-- end of \2 -->)$")
 _NAME = re.compile(r"(?m)^<!-- (?:end of )?(.+?)(?:: .*)? -->$")

@@ -9,8 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ptb_lm import files
-from ptb_lm.errors import UserError
+from ptb_lm.common import files
+from ptb_lm.common.errors import UserError
 from results import benchmarks, published, records, run_tables, study_tables
 from results.markdown import PART, filled
 

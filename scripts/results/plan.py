@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
 
-from ptb_lm.errors import UserError
+from ptb_lm.common.errors import UserError
 from results.expand import expanded
 
 FILE = Path(__file__).resolve().parent / "plan.toml"

@@ -13,7 +13,7 @@ import pandas as pd
 
 from benchmarks.published import SOURCES, Figure
 from ptb_lm.bench.reporting import formats
-from ptb_lm.errors import UserError
+from ptb_lm.common.errors import UserError
 from results import benchmarks
 from results.markdown import table
 

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pandas as pd
 
-from ptb_lm import cli, host
+from ptb_lm.common import cli, host
+from ptb_lm.common.errors import UserError
 from ptb_lm.comparison import runs as trained
 from ptb_lm.comparison.runs import Run
 from ptb_lm.data.preparation import PTB
-from ptb_lm.errors import UserError
 from results import keep, store
 from results.run_tables import Cell, first, short_commit, show
 

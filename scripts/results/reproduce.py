@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
 
-from ptb_lm import cli, files, signals, streams
-from ptb_lm.errors import UserError
+from ptb_lm.common import cli, files, signals, streams
+from ptb_lm.common.errors import UserError
 from ptb_lm.training.run_directory import RunDirectory
 from results import flags, keep, pages, plan, records, run_tables
 from results.plan import Step, named, results_of, steps_of

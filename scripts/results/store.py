@@ -13,8 +13,8 @@ from typing import Any
 
 import pandas as pd
 
-from ptb_lm import files
-from ptb_lm.errors import UserError
+from ptb_lm.common import files
+from ptb_lm.common.errors import UserError
 
 RUNS, BENCH = "runs.csv", "bench"
 STUDIES = "studies/studies.csv"

@@ -17,7 +17,6 @@ import wrong_variant
 from support import AfterOtherStepsError, checked_twice, installed, pytensor_interpreted
 from torch import nn
 
-from ptb_lm import files
 from ptb_lm.bench import check, registries
 from ptb_lm.bench.check import (
     apart,
@@ -34,7 +33,8 @@ from ptb_lm.bench.suites import SUITES
 from ptb_lm.bench.variants import Variant
 from ptb_lm.bench.workloads import ClassifierTask, LanguageTask
 from ptb_lm.classifier import ClassifierConfig
-from ptb_lm.errors import UserError
+from ptb_lm.common import files
+from ptb_lm.common.errors import UserError
 from ptb_lm.model.config import Config
 from ptb_lm.model.dropout import Masks, places
 from ptb_lm.model.frameworks import FRAMEWORKS

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from ptb_lm import host
 from ptb_lm.bench import disturbance
+from ptb_lm.common import host
 
 # Prints what others took, what a process took that it started, the wall seconds and the cores.
 MEASURE = """
 import json, os, subprocess, sys, time
-from ptb_lm import host
+from ptb_lm.common import host
 from ptb_lm.bench.disturbance import Others
 others, start = Others(), time.perf_counter()
 child = subprocess.Popen([sys.executable, "-c", "while True: pass"])

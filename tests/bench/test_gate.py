@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from ptb_lm import host
 from ptb_lm.bench import gate
 from ptb_lm.bench.gate import Verdict, document
 from ptb_lm.bench.machine import Machine
 from ptb_lm.bench.selection import Options
+from ptb_lm.common import host
 
 RIGHT = Verdict(
     workload="small",

@@ -12,7 +12,7 @@ import torch
 
 from ptb_lm.bench import machine as module
 from ptb_lm.bench.machine import Machine, Product
-from ptb_lm.errors import UserError
+from ptb_lm.common.errors import UserError
 from ptb_lm.model.frameworks import FRAMEWORKS
 from ptb_lm.torch_backend import cpu, gemm, native
 

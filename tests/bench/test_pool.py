@@ -6,10 +6,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from ptb_lm import memory
 from ptb_lm.bench import pool
 from ptb_lm.bench.selection import Options
 from ptb_lm.bench.worker import Order
+from ptb_lm.common import memory
 
 GIB = 2**30
 

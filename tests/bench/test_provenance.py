@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from support import ROOT
 
-from ptb_lm import host
 from ptb_lm.bench import provenance
 from ptb_lm.bench.row_log import SETTINGS, Record
 from ptb_lm.bench.selection import Options
-from ptb_lm.errors import UserError
+from ptb_lm.common import host
+from ptb_lm.common.errors import UserError
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ from ptb_lm.bench.reporting.page import to_markdown
 from ptb_lm.bench.reporting.report import build, write_report
 from ptb_lm.bench.reporting.tables import Name
 from ptb_lm.bench.summary import summarise
-from ptb_lm.errors import UserError
+from ptb_lm.common.errors import UserError
 
 
 def remarks(report: Document, title: str = "small") -> list[str]:
@@ -62,7 +62,7 @@ def test_what_is_not_available_has_no_row_but_a_line_a_reason(tmp_path: Path) ->
             *(unmeasured("unavailable", "needs a GPU", pass_=each, **both) for each in ("forward", "train")),
             unmeasured("unavailable", "needs a GPU", variant="torch/cudnn/graph"),
             unmeasured("unavailable", "needs a compiler", variant="torch/cudnn/compile"),
-            # Measured in one pass: its row says where it was not.
+            # StepMetrics in one pass: its row says where it was not.
             row(variant="torch/jit"),
             unmeasured("unavailable", "only trains", variant="torch/jit", pass_="forward"),
         ],

@@ -13,7 +13,7 @@ from ptb_lm.bench import report_settings
 from ptb_lm.bench.report_settings import ReportSettings
 from ptb_lm.bench.reporting.compare import compare
 from ptb_lm.bench.reporting.page import to_markdown
-from ptb_lm.errors import UserError
+from ptb_lm.common.errors import UserError
 
 SPEEDS = {"torch/basic": 1.0, "torch/block": 0.7, "torch/cudnn": 2.0}
 

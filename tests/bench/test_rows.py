@@ -14,7 +14,7 @@ from ptb_lm.bench import rows
 from ptb_lm.bench.row_log import Record
 from ptb_lm.bench.rows import Row
 from ptb_lm.bench.suites import SUITES
-from ptb_lm.errors import UserError
+from ptb_lm.common.errors import UserError
 
 
 def test_a_row_is_read_as_it_was_written(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import pytest
 from ptb_lm.bench import registries, variants
 from ptb_lm.bench.selection import Options, selected
 from ptb_lm.bench.variants import Variant
-from ptb_lm.errors import UserError
+from ptb_lm.common.errors import UserError
 
 
 @pytest.fixture(autouse=True)

@@ -11,7 +11,7 @@ from bench_rows import ENVIRONMENT, PTB, WORK, rounds, row, unmeasured, write
 
 from ptb_lm.bench.findings import Group, Result, Summary, paired
 from ptb_lm.bench.summary import summarise
-from ptb_lm.errors import UserError
+from ptb_lm.common.errors import UserError
 
 SPEEDS = {"torch/basic": 1.0, "torch/block": 0.7, "torch/cudnn": 2.5}
 

@@ -9,7 +9,7 @@ from support import ROOT, random_weights, random_windows
 from ptb_lm.bench import registries, variants
 from ptb_lm.bench.suites import SUITES
 from ptb_lm.bench.variants import Variant, every, original
-from ptb_lm.errors import UserError
+from ptb_lm.common.errors import UserError
 from ptb_lm.model import reference
 from ptb_lm.model.config import Config
 from ptb_lm.model.frameworks import FRAMEWORKS

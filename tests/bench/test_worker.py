@@ -13,10 +13,10 @@ from ptb_lm.bench.check.bounds import BOUNDS
 from ptb_lm.bench.timed_steps import WINDOWS, LanguageSteps
 from ptb_lm.bench.worker import Order, Peaks
 from ptb_lm.bench.workloads import LanguageTask
+from ptb_lm.common.errors import UserError
 from ptb_lm.data import corpus
-from ptb_lm.errors import UserError
 from ptb_lm.model import parameters
-from ptb_lm.model.backend import Measured
+from ptb_lm.model.backend import StepMetrics
 from ptb_lm.model.config import Config
 
 MEMORY = """
@@ -143,7 +143,7 @@ def test_windows_go_on_where_the_last_block_stopped() -> None:
             device_memory=None,
             place=lambda rows_BL: rows_BL,
             zero_state=lambda batch_size: 0,
-            read=lambda losses: [Measured(1.0, 1.0) for _ in losses],
+            read=lambda losses: [StepMetrics(1.0, 1.0) for _ in losses],
         )
 
     timed = LanguageSteps(task, build, seed=1)

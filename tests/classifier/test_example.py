@@ -18,7 +18,7 @@ from ptb_lm import classifier
 from ptb_lm.bench.suites import SUITES
 from ptb_lm.bench.workloads import ClassifierTask
 from ptb_lm.classifier import Batch, ClassifierConfig, reference
-from ptb_lm.errors import DivergenceError
+from ptb_lm.common.errors import DivergenceError
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.frameworks import FRAMEWORKS, Framework
 

@@ -7,7 +7,7 @@ import pytest
 
 from ptb_lm import classifier
 from ptb_lm.classifier import CLASSIFIERS, Batch, ClassifierConfig, reference
-from ptb_lm.errors import UserError
+from ptb_lm.common.errors import UserError
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.frameworks import FRAMEWORKS
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ptb_lm import classifier
 from ptb_lm.classifier import CLASSIFIERS, LOSSES, Batch, ClassifierConfig, reference
-from ptb_lm.errors import UserError
+from ptb_lm.common.errors import UserError
 from ptb_lm.model.choice import Choice
 from ptb_lm.torch_backend.dropout import InvertedDropout
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ptb_lm.common.errors import UserError
 from ptb_lm.data import corpus
 from ptb_lm.data.preparation import Preparation
-from ptb_lm.errors import UserError
 
 
 def folder_with(path: Path, **splits: str) -> Path:

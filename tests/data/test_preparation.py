@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from support import installed
 
+from ptb_lm.common.errors import UserError
 from ptb_lm.data import corpus, splits, text, text_file
 from ptb_lm.data.preparation import Preparation, requested
 from ptb_lm.data.text import Limit
 from ptb_lm.data.text_file import Part
 from ptb_lm.data.tokens import SPACE, TOKENIZERS, Treatment
 from ptb_lm.data.vocabulary import Vocabulary
-from ptb_lm.errors import UserError
 
 # Of the corpus that version 0.1.0 read from the files in data/README.md.
 PTB_VOCABULARY = "ab5a101c0a4fc91bce28e83556c3ab4f550a1982221752f1c964bb0d27590f7d"

@@ -9,10 +9,10 @@ import sys
 import numpy as np
 import pytest
 
+from ptb_lm.common.errors import UserError
 from ptb_lm.data import newswire, synthetic
 from ptb_lm.data.hmm import HiddenMarkovModel
 from ptb_lm.data.synthetic import SPLITS
-from ptb_lm.errors import UserError
 
 FILES = ("train.txt", "valid.txt", "test.txt", "perplexity.json")
 

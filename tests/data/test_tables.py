@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 from support import installed
 
+from ptb_lm.common.errors import UserError
 from ptb_lm.data import corpus, splits, tables, text_file
 from ptb_lm.data.preparation import Preparation
 from ptb_lm.data.text_file import Part
-from ptb_lm.errors import UserError
 
 LINES = [" = Title = ", "", 'He said "no", twice; é 中文 \u2028 .', "the end", "7"]
 PACKED: dict[str, Callable[[bytes], bytes]] = {

@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ptb_lm.common.errors import UserError
 from ptb_lm.data import text, text_file
 from ptb_lm.data.text_file import Blocks, Part
 from ptb_lm.data.tokens import Treatment
 from ptb_lm.data.vocabulary import Vocabulary
-from ptb_lm.errors import UserError
 
 
 def write(folder: Path, content: str | bytes) -> Path:

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from support import ROOT
 
-from ptb_lm import flags, train
+from ptb_lm import train
+from ptb_lm.common import flags
 from ptb_lm.inference.adaptation.settings import Cache, Dynamic
 
 ADAPTATION = (ROOT / "docs" / "adaptation.md").read_text(encoding="utf-8")

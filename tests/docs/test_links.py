@@ -10,7 +10,7 @@ import runs
 from support import ROOT
 
 from ptb_lm import __main__ as commands
-from ptb_lm import cli, flags
+from ptb_lm.common import cli, flags
 
 PAGES = sorted(
     [

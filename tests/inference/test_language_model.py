@@ -18,8 +18,8 @@ import runs
 from support import ROOT, installed
 
 import ptb_lm
+from ptb_lm.common.errors import UserError
 from ptb_lm.data.tokens import SPACE
-from ptb_lm.errors import UserError
 from ptb_lm.inference import batches, language_model
 from ptb_lm.inference.language_model import LanguageModel
 from ptb_lm.inference.sampling import Sampler
@@ -205,9 +205,9 @@ def test_memory_is_bounded_and_changes_nothing(
 
 def test_the_wider_of_vocabulary_and_layers_bounds_the_words_of_a_call() -> None:
     """Of Penn Treebank's it is the vocabulary, up to 1250 units."""
-    assert backend.tokens_a_call(10_000, 1250) == backend.LOGITS // 10_000
-    assert backend.tokens_a_call(50, 1500) == backend.LOGITS // (8 * 1500)
-    assert backend.tokens_a_call(2 * backend.LOGITS, 1) == 1
+    assert backend.max_tokens_per_call(10_000, 1250) == backend.LOGITS // 10_000
+    assert backend.max_tokens_per_call(50, 1500) == backend.LOGITS // (8 * 1500)
+    assert backend.max_tokens_per_call(2 * backend.LOGITS, 1) == 1
 
 
 def test_only_a_window_of_sentences_is_read_ahead(
@@ -551,7 +551,7 @@ def test_importing_the_package_imports_nothing_else() -> None:
         "for command in score, generate, predict, neighbours: command._parser()\n"
         "slow = {'numpy', 'torch', 'tensorflow', 'sklearn', 'matplotlib'} & sys.modules.keys()\n"
         "assert not slow, slow\n"
-        "import ptb_lm.host\n"
+        "import ptb_lm.common.host\n"
         "assert callable(ptb_lm.load)\n"
         "assert not {'torch', 'tensorflow', 'sklearn', 'matplotlib'} & sys.modules.keys()\n"
         "assert not hasattr(ptb_lm, 'lode')\n"

@@ -24,8 +24,8 @@ from support import ROOT
 
 import ptb_lm
 from ptb_lm import play
+from ptb_lm.common.errors import UserError
 from ptb_lm.data.tokens import SPACE
-from ptb_lm.errors import UserError
 
 pytest.importorskip("torch")
 

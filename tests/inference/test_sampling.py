@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ptb_lm.errors import UserError
+from ptb_lm.common.errors import UserError
 from ptb_lm.inference.sampling import Sampler
 
 P = np.array([0.05, 0.4, 0.1, 0.25, 0.2])

@@ -198,7 +198,7 @@ PROCESSES = """
 import os, pickle, sys
 import torch
 torch.set_num_threads(2)
-from ptb_lm.errors import UserError
+from ptb_lm.common.errors import UserError
 import ptb_lm
 with open({pickled!r}, "rb") as file:
     model = pickle.load(file)

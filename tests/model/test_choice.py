@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ptb_lm.classifier import CLASSIFIERS
-from ptb_lm.errors import UserError
+from ptb_lm.common.errors import UserError
 from ptb_lm.model.choice import CHOSEN, MAX_SEED, Choice
 from ptb_lm.model.frameworks import FRAMEWORKS
 

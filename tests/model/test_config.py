@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ptb_lm.errors import UserError
+from ptb_lm.common.errors import UserError
 from ptb_lm.model.cells import CELLS
 from ptb_lm.model.config import PRESETS, RECIPES, SMALL, Config
 from ptb_lm.model.hyperparameter import flag_name

@@ -10,7 +10,7 @@ import pytest
 from _pytest.mark import ParameterSet
 from support import CUDNN_FP32, installed, random_weights, random_windows
 
-from ptb_lm.errors import UserError
+from ptb_lm.common.errors import UserError
 from ptb_lm.model import backend, reference
 from ptb_lm.model.cells import CELLS, LSTM
 from ptb_lm.model.choice import Choice

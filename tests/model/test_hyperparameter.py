@@ -10,7 +10,7 @@ import pytest
 from runs import refusal
 
 from ptb_lm import train
-from ptb_lm.errors import UserError
+from ptb_lm.common.errors import UserError
 from ptb_lm.model.config import HYPERPARAMETERS, SMALL
 from ptb_lm.model.hyperparameter import Hyperparameter, hyperparameter, hyperparameters
 

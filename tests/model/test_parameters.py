@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ptb_lm.errors import UserError
+from ptb_lm.common.errors import UserError
 from ptb_lm.model import parameters
 from ptb_lm.model.config import PRESETS
 

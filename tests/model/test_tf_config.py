@@ -2,7 +2,7 @@
 
 import pytest
 
-from ptb_lm.errors import UserError
+from ptb_lm.common.errors import UserError
 from ptb_lm.model.tf_config import TfConfig, tf_config
 
 

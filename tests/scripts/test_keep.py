@@ -11,8 +11,8 @@ import pytest
 import runs
 from support import ROOT
 
+from ptb_lm.common.errors import UserError
 from ptb_lm.comparison import runs as trained
-from ptb_lm.errors import UserError
 from ptb_lm.model import reference
 from ptb_lm.training import run_data
 from ptb_lm.training.run_directory import RunDirectory

@@ -11,10 +11,10 @@ from support import ROOT
 
 from benchmarks.studies import __main__ as studies
 from ptb_lm import __main__ as commands
-from ptb_lm import files
 from ptb_lm.bench import __main__ as bench
 from ptb_lm.bench import row_archive, rows
-from ptb_lm.errors import UserError
+from ptb_lm.common import files
+from ptb_lm.common.errors import UserError
 from results import keep, markdown, plan, store
 
 BENCHMARKS = sorted((ROOT / "results" / "bench").iterdir())

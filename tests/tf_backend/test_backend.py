@@ -14,9 +14,10 @@ import pytest
 import runs
 from support import random_weights, random_windows
 
-from ptb_lm import evaluate, nvidia, train
-from ptb_lm.errors import UserError
-from ptb_lm.host import held_back_stderr
+from ptb_lm import evaluate, train
+from ptb_lm.common import nvidia
+from ptb_lm.common.errors import UserError
+from ptb_lm.common.host import held_back_stderr
 from ptb_lm.model import backend, reference
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config

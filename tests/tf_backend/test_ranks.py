@@ -12,7 +12,7 @@ import pytest
 import runs
 
 from ptb_lm import train
-from ptb_lm.errors import UserError
+from ptb_lm.common.errors import UserError
 from ptb_lm.model import timeouts
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import SMALL

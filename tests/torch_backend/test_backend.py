@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
+from ptb_lm.common.errors import UserError
 from ptb_lm.data import corpus
-from ptb_lm.errors import UserError
 from ptb_lm.model import backend, parameters, reference
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import PRESETS, SMALL, Config

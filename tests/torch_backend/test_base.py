@@ -7,7 +7,7 @@ import pytest
 import torch
 from support import random_weights, random_windows
 
-from ptb_lm.errors import OutOfMemoryError
+from ptb_lm.common.errors import OutOfMemoryError
 from ptb_lm.model import backend
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
@@ -65,7 +65,7 @@ def test_cudnn_finds_a_layer_s_weights_in_one_piece(precision: str, tiny_config:
     for x_BT, y_BT in random_windows(config, 11, 3, seed=2):
         state, _ = built.train_step(x_BT, y_BT, state, learning_rate=0.7)
         built.average(0.5)
-        with built.averaged():
+        with built.use_averages():
             built.evaluate_step(x_BT, y_BT, built.zero_state(3))
     built.load_weights(built.export_weights())
     for layer in built.stack.layers:

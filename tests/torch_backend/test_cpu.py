@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 
 from support import random_weights, random_windows  # noqa: E402
 
-from ptb_lm.errors import UserError  # noqa: E402
+from ptb_lm.common.errors import UserError  # noqa: E402
 from ptb_lm.model import backend, reference  # noqa: E402
 from ptb_lm.model.choice import Choice  # noqa: E402
 from ptb_lm.model.config import SMALL, Config  # noqa: E402

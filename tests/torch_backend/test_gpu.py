@@ -11,8 +11,8 @@ import pytest
 import torch
 from support import random_weights
 
-from ptb_lm import nvidia
-from ptb_lm.errors import UserError
+from ptb_lm.common import nvidia
+from ptb_lm.common.errors import UserError
 from ptb_lm.model import backend
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config

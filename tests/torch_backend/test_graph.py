@@ -14,8 +14,8 @@ import torch
 from fake_graph import FakeGraph
 from support import random_weights
 
+from ptb_lm.common.errors import OutOfMemoryError, UserError
 from ptb_lm.data import corpus
-from ptb_lm.errors import OutOfMemoryError, UserError
 from ptb_lm.model.cells import CELLS, LSTM
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
@@ -90,7 +90,7 @@ def life(built: Any) -> list[Any]:
             _, score = built.evaluate_step(x_BT, y_BT, built.zero_state(3))
             _, short = built.evaluate_step(x_BT[:, :2], y_BT[:, :2], built.zero_state(3))
             built.average(0.3)
-            with built.averaged():
+            with built.use_averages():
                 _, averaged = built.evaluate_step(x_BT, y_BT, built.zero_state(3))
             losses += [loss, score, short, averaged]
             held.append(everything(built, state))

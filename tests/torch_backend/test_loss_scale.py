@@ -11,7 +11,7 @@ import torch
 from support import random_weights, random_windows
 
 from ptb_lm import train
-from ptb_lm.errors import UserError
+from ptb_lm.common.errors import UserError
 from ptb_lm.model import backend, reference
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config

@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from ptb_lm.errors import LostRankError
+from ptb_lm.common.errors import LostRankError
 from ptb_lm.model.timeouts import ELSEWHERE, STEP
 from ptb_lm.torch_backend import ranks as torch_ranks
 from ptb_lm.torch_backend.exchange import Exchange
@@ -22,10 +22,10 @@ def exchange(ranks: TorchRanks) -> Exchange:
 # Where ranks wait for each other, and which variable says how long.
 PLACES: dict[str, tuple[str, Callable[[TorchRanks], Any]]] = {
     "gather": (ELSEWHERE, lambda ranks: ranks.gather(0)),
-    "told": (ELSEWHERE, lambda ranks: ranks.told(0)),
-    "sum": (ELSEWHERE, lambda ranks: ranks.sum(0.0)),
-    "meet": (ELSEWHERE, lambda ranks: ranks.meet()),
-    "in step": (STEP, lambda ranks: ranks.greatest([0], in_step=True)),
+    "told": (ELSEWHERE, lambda ranks: ranks.broadcast(0)),
+    "sum": (ELSEWHERE, lambda ranks: ranks.sum_over_ranks(0.0)),
+    "meet": (ELSEWHERE, lambda ranks: ranks.barrier()),
+    "in step": (STEP, lambda ranks: ranks.max_over_ranks([0], after_step=True)),
     "exchange": (STEP, lambda ranks: exchange(ranks).agreed(torch.zeros([]))),
 }
 

@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 import runs
 
-from ptb_lm import checksums, evaluate, train
+from ptb_lm import evaluate, train
+from ptb_lm.common import checksums
+from ptb_lm.common.errors import UserError
 from ptb_lm.comparison import runs as results
-from ptb_lm.errors import UserError
 from ptb_lm.training import json_files, run_flags
 from ptb_lm.training.run_directory import COLUMNS, RunDirectory
 

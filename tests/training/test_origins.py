@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from ptb_lm.errors import UserError
+from ptb_lm.common.errors import UserError
 from ptb_lm.training.origins import InitFrom, Source
 
 HASH = hashlib.sha256(b"a text").hexdigest()

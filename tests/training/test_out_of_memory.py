@@ -16,8 +16,9 @@ import runs
 import torch
 from support import installed
 
-from ptb_lm import memory, train
-from ptb_lm.errors import OutOfMemoryError
+from ptb_lm import train
+from ptb_lm.common import memory
+from ptb_lm.common.errors import OutOfMemoryError
 from ptb_lm.model import backend, parameters
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import SMALL, Config

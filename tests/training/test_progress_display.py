@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 import runs
 
-from ptb_lm import cli, streams, train
+from ptb_lm import train
+from ptb_lm.common import cli, streams
 from ptb_lm.model.config import SMALL
 from ptb_lm.training import metrics, progress_text, trainer
 

@@ -23,7 +23,7 @@ from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.rendezvous import RendezvousConnectionError
 
 from ptb_lm import train
-from ptb_lm.errors import UserError
+from ptb_lm.common.errors import UserError
 from ptb_lm.model import timeouts
 from ptb_lm.torch_backend import launcher
 from ptb_lm.training import launch

@@ -10,8 +10,8 @@ from support import installed
 
 import ptb_lm
 from ptb_lm import evaluate, generate, score, train
+from ptb_lm.common.errors import UserError
 from ptb_lm.data import corpus
-from ptb_lm.errors import UserError
 from ptb_lm.training.run_directory import RunDirectory
 from ptb_lm.training.run_flags import resumed_config
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import runs
 
+from ptb_lm.common.errors import UserError
 from ptb_lm.data.vocabulary import Vocabulary
-from ptb_lm.errors import UserError
 from ptb_lm.model import parameters
 from ptb_lm.model.choice import MAX_SEED, Choice
 from ptb_lm.model.config import SMALL

@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 import runs
 
-from ptb_lm import files, signals, train
-from ptb_lm.errors import UserError
+from ptb_lm import train
+from ptb_lm.common import files, signals
+from ptb_lm.common.errors import UserError
 from ptb_lm.model.choice import MAX_SEED, Choice
 from ptb_lm.training import run_folder, seed_commands, seeds, trainer
 from ptb_lm.training.interrupt import StopRequest

@@ -11,7 +11,7 @@ import pytest
 import safetensors.numpy
 from runs import disk_with_room_for, files
 
-from ptb_lm.errors import UserError
+from ptb_lm.common.errors import UserError
 from ptb_lm.training import tensors
 
 ARRAYS = {

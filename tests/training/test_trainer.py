@@ -15,13 +15,13 @@ from runs import assert_equal_runs, result, untimed_rows
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from ptb_lm import evaluate
+from ptb_lm.common.errors import DivergenceError
 from ptb_lm.data import corpus
-from ptb_lm.errors import DivergenceError
 from ptb_lm.model import parameters, reference
-from ptb_lm.model.backend import Measured
+from ptb_lm.model.backend import StepMetrics
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import SMALL
-from ptb_lm.model.ranks import ALONE
+from ptb_lm.model.ranks import SINGLE_PROCESS
 from ptb_lm.train import main
 from ptb_lm.training import saves, step_sums, trainer
 from ptb_lm.training.interrupt import StopRequest
@@ -462,7 +462,7 @@ def test_the_seed_decides(text_folder: Path, tmp_path: Path) -> None:
     assert trained("other", "--seed", "2") != first
 
 
-FINE = Measured(nll=1.0, gradient_norm=1.0)
+FINE = StepMetrics(nll=1.0, gradient_norm=1.0)
 
 
 class PlacedWords:
@@ -484,9 +484,9 @@ class FakeBackend:
 
     engine = "fake"
 
-    ranks = ALONE
+    ranks = SINGLE_PROCESS
 
-    def __init__(self, clock: "FakeClock", loss: Measured = FINE) -> None:
+    def __init__(self, clock: "FakeClock", loss: StepMetrics = FINE) -> None:
         self.clock, self.loss, self.weights = clock, loss, {"w": np.zeros(1)}
 
     def zero_state(self, batch_size: int) -> None:
@@ -505,9 +505,9 @@ class FakeBackend:
     def evaluate_step(self, x: PlacedWords, y: PlacedWords, state: None) -> tuple[Any, Any]:
         assert (x.words[:, 1:] == y.words[:, :-1]).all()
         self.clock.now += 100
-        return None, Measured(1.0, 0.0)
+        return None, StepMetrics(1.0, 0.0)
 
-    def read(self, losses: list[Measured]) -> list[Measured]:
+    def read(self, losses: list[StepMetrics]) -> list[StepMetrics]:
         return list(losses)
 
     def export_weights(self) -> dict[str, np.ndarray]:
@@ -600,10 +600,15 @@ def test_saving_within_an_epoch_is_outside_the_clock(
 
 @pytest.mark.parametrize(
     "loss",
-    [Measured(math.nan, 1.0), Measured(math.inf, 1.0), Measured(1.0, math.nan), Measured(1.0, math.inf)],
+    [
+        StepMetrics(math.nan, 1.0),
+        StepMetrics(math.inf, 1.0),
+        StepMetrics(1.0, math.nan),
+        StepMetrics(1.0, math.inf),
+    ],
 )
 def test_a_loss_or_norm_that_is_not_finite_stops_the_run(
-    loss: Measured, fake_trainer: Callable[..., tuple[trainer.Trainer, FakeClock]]
+    loss: StepMetrics, fake_trainer: Callable[..., tuple[trainer.Trainer, FakeClock]]
 ) -> None:
     built, _ = fake_trainer(loss=loss)
     with pytest.raises(DivergenceError, match="in epoch 1, step 1 of 22"):

@@ -7,7 +7,7 @@ exclude each other; importing this package alone imports neither Keras nor any o
 import os
 import sys
 
-from ptb_lm.errors import UserError
+from ptb_lm.common.errors import UserError
 
 
 def choose(backend: str) -> None:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from benchmarks.rivals.keras.library import Library
 from benchmarks.rivals.keras.network import Network
 from ptb_lm.classifier import Batch, Classifier, ClassifierConfig, Scores
-from ptb_lm.errors import UserError
+from ptb_lm.common.errors import UserError
 from ptb_lm.model.backend import Arrays
 from ptb_lm.model.choice import Choice
 

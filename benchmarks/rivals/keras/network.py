@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ptb_lm.classifier import ClassifierConfig, check_lengths
-from ptb_lm.host import held_back_stderr
+from ptb_lm.common.host import held_back_stderr
 from ptb_lm.model import parameters
 
 

@@ -19,7 +19,7 @@ from benchmarks.rivals.pytensor.adam import Adam
 from benchmarks.rivals.pytensor.dropout import InvertedDropout
 from benchmarks.rivals.pytensor.network import Network
 from ptb_lm.classifier import Batch, Classifier, ClassifierConfig, Scores, check_lengths
-from ptb_lm.errors import UserError
+from ptb_lm.common.errors import UserError
 from ptb_lm.model.backend import Arrays
 from ptb_lm.model.choice import Choice
 

@@ -5,7 +5,7 @@ import subprocess
 import sys
 from typing import Any
 
-from ptb_lm.errors import OutOfMemoryError
+from ptb_lm.common.errors import OutOfMemoryError
 
 OUT_OF_MEMORY = 12  # an exit status
 

@@ -14,9 +14,9 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ptb_lm import files
 from ptb_lm.bench.check import apart
 from ptb_lm.bench.check.fingerprint import fingerprint
+from ptb_lm.common import files
 
 Answer = dict[str, NDArray[np.float64]]
 

@@ -13,7 +13,7 @@ from ptb_lm.bench.reporting.formats import NOTHING
 from ptb_lm.bench.reporting.tables import Cell, Column, Name, Table
 from ptb_lm.bench.rows import MEASURED
 from ptb_lm.bench.summary import EQUAL_WORK, common_precision, summarise
-from ptb_lm.errors import UserError
+from ptb_lm.common.errors import UserError
 
 _CAVEATS = (
     "Ratios are to the baseline of the workload. Two agree if the 95 % interval of B's ratio over A's, which "

@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ptb_lm import streams
 from ptb_lm.bench.reporting.document import Curves, Lines
+from ptb_lm.common import streams
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

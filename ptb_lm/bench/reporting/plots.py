@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ptb_lm.bench.reporting.bar_plot import draw_bars
 from ptb_lm.bench.reporting.document import Bars, Curves, Plot
 from ptb_lm.bench.reporting.perplexity_plot import draw_curves, draw_lines, draw_speeds, shortened
-from ptb_lm.errors import UserError, how_to_install
+from ptb_lm.common.errors import UserError, how_to_install
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

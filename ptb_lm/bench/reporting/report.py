@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from ptb_lm import cli
 from ptb_lm.bench import report_settings
 from ptb_lm.bench.disturbance import DISTURBED
 from ptb_lm.bench.findings import Group, Summary, distinct
@@ -24,8 +23,9 @@ from ptb_lm.bench.reporting.tables import Column, Table
 from ptb_lm.bench.rows import Row
 from ptb_lm.bench.summary import summarise
 from ptb_lm.bench.variants import original
-from ptb_lm.errors import UserError
-from ptb_lm.files import atomic_write
+from ptb_lm.common import cli
+from ptb_lm.common.errors import UserError
+from ptb_lm.common.files import atomic_write
 
 MARKDOWN, PAGE = "report.md", "report.html"
 

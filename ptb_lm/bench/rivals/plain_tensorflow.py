@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from ptb_lm.bench.rivals import refusals
 from ptb_lm.data.corpus import Words
 from ptb_lm.data.text import Ids
-from ptb_lm.model.backend import Arrays, Measured
+from ptb_lm.model.backend import Arrays, StepMetrics
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
 from ptb_lm.tf_backend.device import choose
@@ -109,12 +109,12 @@ class PlainLoop:
             )
         return state, loss
 
-    def read(self, losses: Sequence[Loss]) -> list[Measured]:
+    def read(self, losses: Sequence[Loss]) -> list[StepMetrics]:
         """Wait for the device and return the numbers behind some losses."""
         if not losses:
             tf.test.experimental.sync_devices()
             return []
-        return [Measured(*pair) for pair in tf.stack(losses).numpy().tolist()]
+        return [StepMetrics(*pair) for pair in tf.stack(losses).numpy().tolist()]
 
     def export_weights(self) -> Arrays:
         """Return the parameters by canonical name."""

@@ -10,7 +10,7 @@ denormal numbers. The weights' names, the device and the precisions alone are th
 
 What people add to make it faster is there too: torch.autocast in bfloat16, with weights in float32; and
 torch.compile of the module, with its default settings: it stops at torch.nn.LSTM. The model
-cudnn-kept-memory has one setting of this package, the allocator's (ptb_lm.host).
+cudnn-kept-memory has one setting of this package, the allocator's (ptb_lm.common.host).
 
 Shapes: B = batch, T = time steps, E = embedding width, L = layers, H = hidden units, V = vocabulary.
 """
@@ -26,12 +26,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from ptb_lm import host
 from ptb_lm.bench.rivals import refusals
+from ptb_lm.common import host
+from ptb_lm.common.errors import UserError
 from ptb_lm.data.corpus import Words
 from ptb_lm.data.text import Ids
-from ptb_lm.errors import UserError
-from ptb_lm.model.backend import Measured
+from ptb_lm.model.backend import StepMetrics
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
 from ptb_lm.torch_backend import cpu, words
@@ -164,12 +164,12 @@ class PlainLoop(TorchModel):
         mean, state = self._forward(x_BT, y_BT, state)
         return state, (mean * math.prod(y_BT.shape), torch.zeros_like(mean))
 
-    def read(self, losses: Sequence[Loss]) -> list[Measured]:
+    def read(self, losses: Sequence[Loss]) -> list[StepMetrics]:
         """Wait for the device and return the numbers behind some losses."""
         if not losses:
             self.wait()
             return []
-        return [Measured(*pair) for pair in torch.stack([torch.stack(loss) for loss in losses]).tolist()]
+        return [StepMetrics(*pair) for pair in torch.stack([torch.stack(loss) for loss in losses]).tolist()]
 
     def _forward(self, x_BT: Words, y_BT: Words, state: State) -> tuple[Tensor, State]:
         """Return the mean loss of a target, [], and the state."""

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from ptb_lm.errors import UserError
+from ptb_lm.common.errors import UserError
 from ptb_lm.model.config import Config
 from ptb_lm.model.hyperparameter import flag_name
 

@@ -20,8 +20,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from ptb_lm.common.errors import UserError
 from ptb_lm.data.corpus import Words
-from ptb_lm.errors import UserError
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
 from ptb_lm.torch_backend.backend import TorchBackend

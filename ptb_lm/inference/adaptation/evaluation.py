@@ -12,10 +12,10 @@ from typing import Any, NamedTuple, TypeAlias
 
 import torch
 
-from ptb_lm import cli, host
+from ptb_lm.common import cli, host
+from ptb_lm.common.errors import DivergenceError, UserError
 from ptb_lm.data.corpus import Corpus
 from ptb_lm.data.text import Ids
-from ptb_lm.errors import DivergenceError, UserError
 from ptb_lm.inference.adaptation.flags import Request
 from ptb_lm.inference.adaptation.scoring import AdaptedScorer, Perplexities, Trial
 from ptb_lm.inference.adaptation.segment_model import SegmentModel

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from ptb_lm import cli
-from ptb_lm.errors import UserError
+from ptb_lm.common import cli
+from ptb_lm.common.errors import UserError
 from ptb_lm.inference.adaptation.settings import RULES, Adaptation, Cache, Dynamic
 from ptb_lm.model.hyperparameter import LARGEST
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from ptb_lm import cli
+from ptb_lm.common import cli
 from ptb_lm.data.text import Ids
 from ptb_lm.inference.adaptation import cache, dynamic_evaluation
 from ptb_lm.inference.adaptation.dynamic_evaluation import ScoredText, Squares

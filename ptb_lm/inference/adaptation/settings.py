@@ -6,7 +6,7 @@ when it scores the word.
 
 from dataclasses import dataclass
 
-from ptb_lm.errors import UserError
+from ptb_lm.common.errors import UserError
 
 RULES = ("sgd", "rms")
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from ptb_lm.files import atomic_write
+from ptb_lm.common.files import atomic_write
 from ptb_lm.model.config import Config
 
 

@@ -15,8 +15,8 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from ptb_lm import memory
-from ptb_lm.errors import UserError
+from ptb_lm.common import memory
+from ptb_lm.common.errors import UserError
 from ptb_lm.model.config import Config
 
 OPSET = 17

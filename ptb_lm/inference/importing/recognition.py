@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ptb_lm.errors import UserError
+from ptb_lm.common.errors import UserError
 from ptb_lm.model import cells, parameters
 from ptb_lm.model.backend import Arrays
 from ptb_lm.model.config import Config

@@ -4,8 +4,8 @@ import dataclasses
 import hashlib
 from pathlib import Path
 
+from ptb_lm.common.errors import UserError
 from ptb_lm.data.vocabulary import EOS, UNK, Vocabulary
-from ptb_lm.errors import UserError
 from ptb_lm.inference.importing import recognition
 from ptb_lm.model import cells
 from ptb_lm.model.choice import Choice

@@ -12,7 +12,7 @@ import numpy as np
 import safetensors.torch  # safetensors.numpy lacks bfloat16
 import torch
 
-from ptb_lm.errors import UserError
+from ptb_lm.common.errors import UserError
 from ptb_lm.model.backend import Arrays
 
 # The layers of Keras that a run can have, with the values of a setting that it can have, the default first.

@@ -8,10 +8,10 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ptb_lm import streams
+from ptb_lm.common import streams
+from ptb_lm.common.errors import UserError
 from ptb_lm.data.tokens import PLAIN, Treatment
 from ptb_lm.data.vocabulary import EOS
-from ptb_lm.errors import UserError
 from ptb_lm.inference.encoding import encode, split
 from ptb_lm.inference.language_model import LanguageModel
 from ptb_lm.inference.position import Position

@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs
 
-from ptb_lm.errors import UserError
+from ptb_lm.common.errors import UserError
 from ptb_lm.inference.language_model import LanguageModel
 from ptb_lm.inference.play import reading
 from ptb_lm.inference.play.page import Answer, page

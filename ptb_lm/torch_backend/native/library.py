@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from ptb_lm import files
+from ptb_lm.common import files
 
 SOURCE = Path(__file__).with_name("kernels.cpp")
 FLAGS = ("-std=c++17", "-O3", "-march=native", "-fopenmp", "-fPIC", "-shared")

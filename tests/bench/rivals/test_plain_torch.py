@@ -17,7 +17,7 @@ from ptb_lm.bench.registries import LANGUAGE_MODELS
 from ptb_lm.bench.rivals.plain_torch import KEPT_MEMORY, PlainLoop
 from ptb_lm.bench.variants import Variant
 from ptb_lm.bench.workloads import LanguageTask
-from ptb_lm.errors import UserError
+from ptb_lm.common.errors import UserError
 from ptb_lm.model import parameters
 from ptb_lm.model.config import PRESETS, RECIPES, Config
 from ptb_lm.model.frameworks import FRAMEWORKS

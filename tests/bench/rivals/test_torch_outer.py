@@ -10,7 +10,7 @@ from ptb_lm.bench import check
 from ptb_lm.bench.registries import LANGUAGE_MODELS
 from ptb_lm.bench.variants import Variant
 from ptb_lm.bench.workloads import LanguageTask
-from ptb_lm.errors import UserError
+from ptb_lm.common.errors import UserError
 from ptb_lm.model import parameters
 from ptb_lm.model.config import Config
 

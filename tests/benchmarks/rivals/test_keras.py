@@ -19,7 +19,7 @@ from small_classifiers import configured, random_batch, random_weights
 
 from ptb_lm.bench import registries
 from ptb_lm.classifier import Batch, ClassifierConfig, reference
-from ptb_lm.errors import UserError
+from ptb_lm.common.errors import UserError
 from ptb_lm.model.choice import Choice
 
 FRAMEWORKS = ("keras-jax", "keras-torch", "keras-tensorflow")

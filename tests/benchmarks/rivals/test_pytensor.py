@@ -15,7 +15,7 @@ from support import ROOT, pytensor_interpreted
 
 from ptb_lm.bench import registries
 from ptb_lm.classifier import Batch, ClassifierConfig, reference
-from ptb_lm.errors import UserError
+from ptb_lm.common.errors import UserError
 from ptb_lm.model.choice import Choice
 
 pytensor = pytest.importorskip("pytensor")

@@ -13,7 +13,7 @@ import torch
 
 from benchmarks.studies import __main__ as studies
 from benchmarks.studies import contention, scoring
-from ptb_lm import host
+from ptb_lm.common import host
 from ptb_lm.torch_backend import cpu, gemm
 
 

@@ -13,7 +13,8 @@ import pytest
 import runs
 from support import ROOT
 
-from ptb_lm import evaluate, nvidia
+from ptb_lm import evaluate
+from ptb_lm.common import nvidia
 from ptb_lm.inference.adaptation import flags as adaptation_flags
 from ptb_lm.inference.adaptation.growing_grid import FURTHER
 

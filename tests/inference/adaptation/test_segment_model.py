@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from support import random_weights
 
-from ptb_lm.errors import UserError
+from ptb_lm.common.errors import UserError
 from ptb_lm.model import reference
 from ptb_lm.model.config import SMALL, Config
 

@@ -13,8 +13,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from ptb_lm import streams
-from ptb_lm.version import version
+from ptb_lm.common import streams
+from ptb_lm.common.program import PACKAGE, version
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8  # malloc.h
 LARGEST = 2**30
@@ -153,8 +153,7 @@ def _git_commit() -> str | None:
 
     A copy of a checkout without its .git has the commit that whoever made it put into PTB_LM_COMMIT.
     """
-    package = Path(__file__).resolve().parent
-    checkout = package.parent
+    checkout = PACKAGE.parent
     if not (checkout / ".git").exists():  # installed, perhaps inside another project's checkout
         return os.environ.get("PTB_LM_COMMIT") or None
     # Without optional locks: whoever kills us, or fills the disk, must not leave one in the checkout.
@@ -173,7 +172,7 @@ def _git_commit() -> str | None:
     if commit.returncode:
         return None
     changed = any(
-        not line.startswith("??") or line.startswith(f"?? {package.name}/")
+        not line.startswith("??") or line.startswith(f"?? {PACKAGE.name}/")
         for line in status.stdout.splitlines()
     )
     return commit.stdout.strip() + (" with uncommitted changes" if changed else "")

@@ -1,6 +1,6 @@
 """The errors that a command reports as one sentence instead of a traceback."""
 
-from ptb_lm.program import checkout
+from ptb_lm.common.program import checkout
 
 
 def how_to_install(extra: str) -> str:
@@ -22,7 +22,7 @@ class OutOfMemoryError(UserError):
     """There is not enough memory, of the host or of a device.
 
     Args:
-        numbers: A clause: how much is needed and how much there is (ptb_lm.memory); "" if unknown.
+        numbers: A clause: how much is needed and how much there is (ptb_lm.common.memory); "" if unknown.
     """
 
     def __init__(self, numbers: str = "") -> None:

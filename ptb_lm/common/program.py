@@ -1,9 +1,14 @@
-"""How this program was started, which is how its messages name its commands, and where it lies."""
+"""This program: its version, where it lies, and how it was started, which is how messages name commands."""
 
+import functools
 import keyword
 import os
+import re
 import sys
 from pathlib import Path
+
+NAME = "ptb-lm"
+PACKAGE = Path(__file__).resolve().parent.parent
 
 # The variable that says how train was typed: scripts/train sets it, and train for the processes it starts.
 TYPED = "PTB_LM_TYPED"
@@ -36,5 +41,24 @@ def module_name(name: str) -> str:
 
 def checkout() -> Path | None:
     """Return the root of the checkout that this program runs in; None if it is installed elsewhere."""
-    root = Path(__file__).resolve().parent.parent
+    root = PACKAGE.parent
     return root if (root / "setup.py").is_file() else None
+
+
+@functools.cache
+def version() -> str:
+    """Return the version of this checkout, or otherwise of the installed package.
+
+    An installation may be older than the checkout that it leads to, and reading the file is quicker.
+    """
+    pyproject = PACKAGE.parent / "pyproject.toml"
+    try:
+        declared = pyproject.read_text(encoding="utf-8")
+    except OSError:
+        declared = ""
+    if f'\nname = "{NAME}"\n' in declared and (match := re.search(r'^version = "(.+)"$', declared, re.M)):
+        return match[1]
+    # Imported here, because it takes a while.
+    from importlib import metadata
+
+    return metadata.version(NAME)

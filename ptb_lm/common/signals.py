@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import NoReturn
 
-from ptb_lm import streams
-from ptb_lm.program import command_name
+from ptb_lm.common import streams
+from ptb_lm.common.program import command_name
 
 # Those that ask a process to stop: of Ctrl-C, of kill, and of a terminal that is closed.
 SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))

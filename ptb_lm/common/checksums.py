@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ptb_lm.errors import UserError
+from ptb_lm.common.errors import UserError
 
 FILE = "sha256"  # the field of an object that is a file of its own
 # The field of a line among many, which people read: 8 characters. It finds every change of up to four

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-from ptb_lm import files, flags, memory, signals, streams
-from ptb_lm.errors import DivergenceError, LostRankError, UserError
-from ptb_lm.program import command_name as command_name
+from ptb_lm.common import files, flags, memory, signals, streams
+from ptb_lm.common.errors import DivergenceError, LostRankError, UserError
+from ptb_lm.common.program import command_name as command_name
 
 if TYPE_CHECKING:  # it takes longer to import than --help should
     from tqdm import tqdm

@@ -14,8 +14,8 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from ptb_lm.errors import UserError
-from ptb_lm.program import checkout
+from ptb_lm.common.errors import UserError
+from ptb_lm.common.program import checkout
 
 if sys.platform != "win32":
     import fcntl

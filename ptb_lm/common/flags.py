@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from typing import Any
 
-from ptb_lm import streams
+from ptb_lm.common import streams
 
 HELP_COLUMN = 30  # the column of the help texts; a longer flag has its own line
 _HELP = {"-h", "--help"}

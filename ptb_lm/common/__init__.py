@@ -1,0 +1,1 @@
+"""What knows nothing of language models: command line, files, errors, the host, memory, signals."""
