@@ -62,7 +62,7 @@ def profile(arguments: argparse.Namespace) -> int:
     facts = {**host.environment(), **model.environment()}
     text = (
         f"{arguments.command}\ntorch {torch.__version__}, {arguments.steps} steps, {model.engine}\n"
-        f"StepMetrics on {facts['processor']}, {facts['cores']} cores, {facts['device']}, "
+        f"Measured on {facts['processor']}, {facts['cores']} cores, {facts['device']}, "
         f"commit {facts['commit'] or 'unknown'}\n"
         f"{table}\n"
     )

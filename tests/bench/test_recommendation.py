@@ -43,7 +43,7 @@ CASES: dict[str, tuple[list[dict[str, Any]], list[str]]] = {
     "few processes": ([{**each, "process": 1} for each in rounds(TWO)], ["faster than torch/basic", "fewer"]),
     "a second measurement came out ahead": (
         [*rounds({"torch/basic": 1.9, "torch/cudnn": 1.0, "torch/cudnn#again": 2.0})],
-        ["take torch/basic", "StepMetrics a second time, torch/cudnn"],
+        ["take torch/basic", "Measured a second time, torch/cudnn"],
     ),
     # A baseline of one round puts a variant first that was slower in all the others.
     "rounds in common": (

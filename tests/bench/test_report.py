@@ -62,7 +62,7 @@ def test_what_is_not_available_has_no_row_but_a_line_a_reason(tmp_path: Path) ->
             *(unmeasured("unavailable", "needs a GPU", pass_=each, **both) for each in ("forward", "train")),
             unmeasured("unavailable", "needs a GPU", variant="torch/cudnn/graph"),
             unmeasured("unavailable", "needs a compiler", variant="torch/cudnn/compile"),
-            # StepMetrics in one pass: its row says where it was not.
+            # Measured in one pass: its row says where it was not.
             row(variant="torch/jit"),
             unmeasured("unavailable", "only trains", variant="torch/jit", pass_="forward"),
         ],

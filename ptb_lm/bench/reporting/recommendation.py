@@ -117,4 +117,4 @@ def _of_one(group: Group) -> Iterator[str]:
         if (ratio := paired(again, fastest)) and ratio.estimate > 1
     ]
     if ahead:
-        yield f"StepMetrics a second time, {listed(ahead)} came out faster."
+        yield f"Measured a second time, {listed(ahead)} came out faster."
