@@ -48,10 +48,10 @@ def _compare(arguments: argparse.Namespace) -> int:
         raise UserError(f"--picture {picture} must end in {' or '.join(PICTURES)}")
     # These imports take long, so they wait until the flags are known to be right.
     from ptb_lm.common import files
-    from ptb_lm.comparison import curves, page, run_groups, tables
+    from ptb_lm.comparison import curves, page, runs, tables
 
     write = {"markdown": tables.to_text, "csv": tables.to_csv, "page": page.to_html}[arguments.format]
-    groups = run_groups.read(arguments.runs)
+    groups = runs.read_groups(arguments.runs)
     text = write(groups)
     if picture is not None:
         files.atomic_write(picture, curves.picture(groups, kind=picture.suffix[1:]))

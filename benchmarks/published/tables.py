@@ -4,24 +4,24 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 from benchmarks.published import Figure, Source, for_workload
-from ptb_lm.bench.findings import Group, Result, distinct, paired
+from ptb_lm.bench.findings import Group, Result, distinct, speed_ratio
 from ptb_lm.bench.intervals import Ratio
 from ptb_lm.bench.reporting import formats
-from ptb_lm.bench.reporting.document import Captioned
+from ptb_lm.bench.reporting.document import CaptionedTable
 from ptb_lm.bench.reporting.formats import NOTHING, significant, times
-from ptb_lm.bench.reporting.tables import Cell, Column, Name, Table
+from ptb_lm.bench.reporting.tables import Column, Name, Table, TableCell
 
 _T = TypeVar("_T")
 
 
-def tables(groups: Sequence[Group]) -> Iterator[Captioned]:
+def tables(groups: Sequence[Group]) -> Iterator[CaptionedTable]:
     """Yield a table for each source and pass that answers to a workload's passes.
 
     In another suite than the source's, only if one of its variants was measured there.
     """
     first = groups[0]
     if cuts := distinct(cut for group in groups for cut in group.cuts):
-        yield Captioned(caption=f"Published figures are of the whole size; this is {'; '.join(cuts)}.")
+        yield CaptionedTable(caption=f"Published figures are of the whole size; this is {'; '.join(cuts)}.")
         return
     measured = {result.variant for group in groups for result in group.results if result.blocks}
     for source, figures in for_workload(first.suite, first.workload):
@@ -30,7 +30,7 @@ def tables(groups: Sequence[Group]) -> Iterator[Captioned]:
         about = " ".join(f"{text[0].upper()}{text[1:]}." for text in (source.protocol, source.remark) if text)
         caption = f"{source.name} ({source.url}). {about}"
         if not figures:
-            yield Captioned(caption=caption)
+            yield CaptionedTable(caption=caption)
         for group in groups:
             of = [figure for figure in figures if figure.pass_name == group.pass_name]
             if of:
@@ -38,7 +38,7 @@ def tables(groups: Sequence[Group]) -> Iterator[Captioned]:
                 yield _table(source, of, group, caption=of_the_pass)
 
 
-def _table(source: Source, figures: Sequence[Figure], group: Group, *, caption: str) -> Captioned:
+def _table(source: Source, figures: Sequence[Figure], group: Group, *, caption: str) -> CaptionedTable:
     reference = source.references.get(group.workload, "")
     over = next((figure.name for figure in figures if figure.variant == reference), "")
     unit = group.work.unit if group.work else "items"
@@ -62,7 +62,7 @@ def _table(source: Source, figures: Sequence[Figure], group: Group, *, caption: 
     beside = [title for title in here if title in told or title == "95 % interval"]
     beside += ["engine"] * _stands_beside_another_library(group, figures)
     results = {figure.variant: group.result(figure.variant) for figure in figures}
-    rows: list[list[Cell]] = [
+    rows: list[list[TableCell]] = [
         [
             Name(figure.name, figure.variant),
             figure.hardware,
@@ -78,7 +78,7 @@ def _table(source: Source, figures: Sequence[Figure], group: Group, *, caption: 
         *(Column(f"here: {title}", numeric=title != "engine") for title in beside),
     ]
     remarks = [f"{f.name}, {f.hardware}: {f.remark}." for f in figures if f.remark]
-    return Captioned(caption=caption, table=Table(heads, rows), remarks=distinct(remarks))
+    return CaptionedTable(caption=caption, table=Table(heads, rows), remarks=distinct(remarks))
 
 
 def _shown(value: _T | None, show: Callable[[_T], str]) -> str:
@@ -97,7 +97,7 @@ def _published_ratio(source: Source, figure: Figure) -> float | None:
 
 def _ratio(ours: Result, group: Group, reference: str) -> Ratio | None:
     base = group.result(reference)
-    return paired(ours, base) if base else None
+    return speed_ratio(ours, base) if base else None
 
 
 def _stands_beside_another_library(group: Group, figures: Sequence[Figure]) -> bool:

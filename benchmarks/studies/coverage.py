@@ -17,7 +17,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from ptb_lm.bench.findings import Group, Result, distinct, paired
+from ptb_lm.bench.findings import Group, Result, distinct, speed_ratio
 from ptb_lm.bench.intervals import Ratio
 from ptb_lm.bench.reporting import formats
 from ptb_lm.bench.variants import original
@@ -67,7 +67,7 @@ def repeated(group: Group, repetitions: int) -> list[Ratio]:
     assert first is not None, "or it were no repetition"
     rounds = [row.round for row in first.blocks]
     parts = list(_parts(rounds, repetitions))
-    found = [paired(_within(again, part), _within(first, part)) for part in parts]
+    found = [speed_ratio(_within(again, part), _within(first, part)) for part in parts]
     ratios = [ratio for ratio in found if ratio is not None and ratio.interval is not None]
     if len(ratios) < repetitions:
         raise UserError(f"{group.name}: {len(rounds)} rounds are too few for {repetitions} intervals")

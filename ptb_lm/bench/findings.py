@@ -70,7 +70,7 @@ class Result:
         """What computed the LSTM."""
         return "; ".join(distinct(row.engine for row in self.blocks if row.engine))
 
-    def recorded(self, facts: str, key: str, choose: Callable[[Iterable[float]], float]) -> float | None:
+    def fact(self, facts: str, key: str, choose: Callable[[Iterable[float]], float]) -> float | None:
         """Return one number for a fact that rows record: of `startup`, `peak_memory` or `parity`."""
         values = [getattr(row, facts)[key] for row in self.blocks if key in getattr(row, facts)]
         return choose(values) if values else None
@@ -108,14 +108,18 @@ class Group:
         return f"{self.workload}, {self.pass_name}"
 
     @property
-    def measured(self) -> list[Result]:
+    def measured_results(self) -> list[Result]:
         """Those that have figures, in order."""
         return [result for result in self.results if result.blocks]
 
     @property
     def candidates(self) -> list[Result]:
         """What was measured to its end, the fastest first, without what was measured a second time."""
-        return [result for result in self.measured if result.status == MEASURED and not result.is_repetition]
+        return [
+            result
+            for result in self.measured_results
+            if result.status == MEASURED and not result.is_repetition
+        ]
 
     @cached_property
     def fastest(self) -> Result | None:
@@ -126,7 +130,7 @@ class Group:
         """
         candidates = self.candidates
         for one in candidates:
-            ratios = (paired(other, one) for other in candidates if other is not one)
+            ratios = (speed_ratio(other, one) for other in candidates if other is not one)
             if not any(ratio and ratio.interval is not None and ratio.estimate > 1 for ratio in ratios):
                 return one
         return candidates[0] if candidates else None
@@ -137,7 +141,7 @@ class Group:
         found = []
         for result in self.results:
             first = self.result(original(result.variant)) if result.is_repetition else None
-            if first and (ratio := paired(result, first)):
+            if first and (ratio := speed_ratio(result, first)):
                 found.append((result, ratio))
         return found
 
@@ -167,7 +171,7 @@ class Summary:
         return tuple(distinct(group.suite for group in self.groups))
 
 
-def paired(of: Result, to: Result) -> Ratio | None:
+def speed_ratio(of: Result, to: Result) -> Ratio | None:
     """Return how many times as fast as another a result is; None if no round has both."""
     if of.variant == to.variant:  # which is 1 by definition, and not by measurement
         return (

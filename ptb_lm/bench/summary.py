@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from ptb_lm.bench import registries, report_settings, rows
-from ptb_lm.bench.findings import Group, Result, Summary, distinct, paired
+from ptb_lm.bench.findings import Group, Result, Summary, distinct, speed_ratio
 from ptb_lm.bench.rows import MEASURED, SECOND_MODEL, WRONG, Row
 from ptb_lm.bench.selection import instead_of
 from ptb_lm.bench.variants import declared_precision, original
@@ -161,7 +161,7 @@ def _with_precision(result: Result) -> Result:
 
 
 def _with_ratio(result: Result, base: Result) -> Result:
-    ratio = paired(result, base)
+    ratio = speed_ratio(result, base)
     notes = result.notes
     if result.blocks and ratio is None:
         notes = (*notes, "no round in common with the baseline")

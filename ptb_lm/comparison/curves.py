@@ -5,32 +5,31 @@ from collections.abc import Sequence
 from statistics import fmean, stdev
 
 from ptb_lm.bench.reporting import plots
-from ptb_lm.bench.reporting.document import Curves, Line, Lines
-from ptb_lm.bench.reporting.perplexity_plot import PERPLEXITIES
-from ptb_lm.comparison.run_groups import Group, names
-from ptb_lm.comparison.runs import Run
+from ptb_lm.bench.reporting.document import Curve, CurvePlot, RunPlot
+from ptb_lm.bench.reporting.plots import PERPLEXITIES
+from ptb_lm.comparison.runs import Run, RunGroup, run_names
 
 
-def curves(groups: Sequence[Group]) -> Curves | Lines:
+def curves(groups: Sequence[RunGroup]) -> RunPlot | CurvePlot:
     """Return the validation perplexities of several runs; of one run, all perplexities and its speed."""
     runs = [run for group in groups for run in group.runs]
     return _of_one(runs[0]) if len(runs) == 1 else _of_several(groups)
 
 
-def picture(groups: Sequence[Group], *, kind: str) -> bytes:
+def picture(groups: Sequence[RunGroup], *, kind: str) -> bytes:
     """Draw the curves as a file: "svg" or "png".
 
     Raises:
         UserError: matplotlib is not installed.
     """
-    return plots.picture(curves(groups), kind=kind)
+    return plots.to_file(curves(groups), kind=kind)
 
 
-def _of_one(run: Run) -> Curves:
+def _of_one(run: Run) -> RunPlot:
     planned = run.config.hyperparameters.epochs
     so_far = "" if run.result else f", {len(run.epochs)} of {planned} epochs"
     known = [column for column in PERPLEXITIES if column in run.epochs[0]]
-    return Curves(
+    return RunPlot(
         title=f"{run.folder.resolve().name}{so_far}",
         lines=[(column, _points(run, column)) for column in known],
         speeds=_points(run, "words_per_second"),
@@ -46,18 +45,18 @@ def _drawn(value: float) -> float:
     return value if math.isfinite(value) else math.nan
 
 
-def _of_several(groups: Sequence[Group]) -> Lines:
+def _of_several(groups: Sequence[RunGroup]) -> CurvePlot:
     """Return a line per group, up to its shortest run."""
     lines = []
-    for group, name in zip(groups, names(groups), strict=True):
+    for group, name in zip(groups, run_names(groups), strict=True):
         epochs = [*zip(*(_points(run, "valid_perplexity") for run in group.runs), strict=False)]
         values = [[value for _, value in of_seeds] for of_seeds in epochs]
         several = len(group.runs) > 1
         lines.append(
-            Line(
+            Curve(
                 label=f"{name} ({len(group.runs)} seeds)" if several else name,
                 points=[(of_seeds[0][0], fmean(each)) for of_seeds, each in zip(epochs, values, strict=True)],
                 spread=[stdev(each) if several else 0.0 for each in values],
             )
         )
-    return Lines(title="Validation perplexity by epoch", lines=lines)
+    return CurvePlot(title="Validation perplexity by epoch", lines=lines)

@@ -1,11 +1,19 @@
-"""Trained runs, finished or not, read from their folders."""
+"""Trained runs, finished or not; and groups of those that differ in nothing but the seed.
+
+A group has the settings of its runs, and means of the figures that they reached.
+"""
 
 import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import Any
 
+from ptb_lm.common import streams
+from ptb_lm.common.errors import UserError
 from ptb_lm.data.corpus import PENN_TREEBANK
 from ptb_lm.data.preparation import PTB, is_place
 from ptb_lm.training import run_folder
@@ -13,6 +21,9 @@ from ptb_lm.training.run_config import RunConfig
 from ptb_lm.training.run_directory import NoEpochError
 
 DIGITS = 12  # of a digest that is shown
+SEEDS = "seed-*"  # the runs in a folder that --seeds made
+# Settings that only a result tells, and their values until there is one.
+UNKNOWN = {"device": "auto", "machine": None, "parameters": None}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,10 +31,10 @@ class Run:
     """A run, finished or not.
 
     Attributes:
-        folder: Where its files are.
-        config: What config.json says.
+        folder: The run directory.
+        config: The content of config.json.
         epochs: The rows of metrics.jsonl; at least one.
-        result: What result.json says; empty until the run has ended, and while it goes on after that.
+        result: The content of result.json; empty until the run has ended, and while it goes on after that.
     """
 
     folder: Path
@@ -38,7 +49,7 @@ class Run:
 
     @property
     def words_per_second(self) -> float:
-        """Of all its epochs so far, as result.json has it."""
+        """The words per second over all its epochs so far, as result.json has it."""
         words = math.fsum(row["words_per_second"] * row["seconds"] for row in self.epochs)
         return words / max(math.fsum(row["seconds"] for row in self.epochs), 1e-9)
 
@@ -64,7 +75,7 @@ class Run:
 
     @property
     def data(self) -> str:
-        """What it read: "ptb" for Penn Treebank, wherever it lay; else a name, and the digest if it is known.
+        """The name of its text: "ptb" for Penn Treebank, wherever it lay; else a name and the known digest.
 
         Several texts may have the name. Penn Treebank and synthetic have no digest.
         """
@@ -75,7 +86,7 @@ class Run:
         return PTB if source.sha256 == PENN_TREEBANK else f"{name} (SHA-256 {source.sha256[:DIGITS]}…)"
 
 
-def read(folder: Path) -> Run:
+def read_run(folder: Path) -> Run:
     """Read a run.
 
     Raises:
@@ -87,3 +98,135 @@ def read(folder: Path) -> Run:
         raise NoEpochError(f"{folder} was imported and has no epochs (evaluate tells its perplexity)")
     epochs = files.read_metrics()
     return Run(folder=folder, config=config, epochs=epochs, result=files.read_end(len(epochs)))
+
+
+@dataclass(frozen=True)
+class RunGroup:
+    """Runs that differ in nothing but the seed; there is one at least."""
+
+    runs: Sequence[Run]
+
+    @property
+    def folder(self) -> Path:
+        """The folder of --seeds, if all runs are of one; else the first run's folder."""
+        folders = [run.folder for run in self.runs]
+        parents = {each.parent for each in folders if each.resolve().match(SEEDS)}
+        return parents.pop() if len(folders) > 1 and len(parents) == 1 else folders[0]
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The chosen settings by name, without the seed; and the machine and the number of parameters."""
+        values = self.runs[0].config.to_json()
+        values |= values.pop("hyperparameters")
+        values |= values.pop("preparation", {})
+        values |= {"init_from": values["init_from"]["run"]} if "init_from" in values else {}
+        for name in ("seed", "source"):
+            values.pop(name, None)
+        values["data"] = self.runs[0].data
+        complete = [run for run in self.runs if run.result]
+        if not complete:
+            return {**values, **UNKNOWN, "device": _device(self.runs[0])}
+        machines = " and ".join(dict.fromkeys(run.device for run in complete))
+        facts = {"machine": machines, "parameters": complete[0].result["parameters"]}
+        return {**values, **facts, "device": _device(complete[0])}
+
+    def mean_of(self, figure: Callable[[Run], float | None]) -> tuple[float, float] | None:
+        """Return the mean of a figure and its standard deviation, 0 of one run; None unless all have it."""
+        values = [value for run in self.runs if (value := figure(run)) is not None]
+        if len(values) < len(self.runs):
+            return None
+        return fmean(values), stdev(values) if len(values) > 1 else 0.0
+
+
+def read_groups(folders: Sequence[Path]) -> list[RunGroup]:
+    """Read runs, and folders of runs that --seeds made; group them.
+
+    A run without an epoch, young or diverged in its first, is named on stderr and left out.
+
+    Raises:
+        UserError: A run is missing, broken, or named twice; or none has an epoch.
+    """
+    alike: dict[str, list[Run]] = {}
+    without: list[NoEpochError] = []
+    seen: set[Path] = set()
+    for folder in (each for given in folders for each in _runs_in(given)):
+        if folder.resolve() in seen:
+            raise UserError(f"the run {folder} is named twice")
+        seen.add(folder.resolve())
+        try:
+            run = read_run(folder)
+        except NoEpochError as error:
+            without.append(error)
+            continue
+        settings = {**RunGroup([run]).settings, **UNKNOWN}
+        alike.setdefault(repr(sorted(settings.items())), []).append(run)
+    if without and not alike:
+        raise without[0]
+    for each in without:
+        streams.tell(f"{each}; the run is left out")
+    on_one_device = (runs for each in alike.values() for runs in _by_device(each))
+    groups = (group for runs in on_one_device for group in _by_seed(runs))
+    return [RunGroup(sorted(each, key=lambda run: run.config.choice.seed)) for each in groups]
+
+
+def _by_device(found: Sequence[Run]) -> Iterator[list[Run]]:
+    """Yield the runs of each device. Runs of an unknown one go with the others if these are of one device."""
+    devices: dict[str, list[Run]] = {}
+    for run in found:
+        devices.setdefault(_device(run), []).append(run)
+    if len(devices.keys() - {UNKNOWN["device"]}) <= 1:
+        yield [*found]
+    else:
+        yield from devices.values()
+
+
+def _by_seed(found: Sequence[Run]) -> Iterator[list[Run]]:
+    """Yield the runs, no two of one seed together: another run of a seed is no other seed.
+
+    Where a seed is there twice, runs of one command of --seeds stay together.
+    """
+    seeds = {run.config.choice.seed for run in found}
+    groups: dict[tuple[Path | None, int], list[Run]] = {}
+    before = Counter[tuple[Path | None, int]]()
+    for run in found:
+        folder = run.folder.resolve()
+        family = folder.parent if folder.match(SEEDS) and len(seeds) < len(found) else None
+        seed = family, run.config.choice.seed
+        groups.setdefault((family, before[seed]), []).append(run)
+        before[seed] += 1
+    yield from groups.values()
+
+
+def _device(run: Run) -> str:
+    """Return what a run was computed on, "cpu" or "cuda"; until its end, what was asked for."""
+    environment = run.result.get("environment")
+    if environment is None:
+        return run.config.choice.device
+    return "cuda" if "cuda" in environment else "cpu"
+
+
+def _runs_in(folder: Path) -> list[Path]:
+    configs = sorted(folder.glob(f"{SEEDS}/config.json"))
+    return [path.parent for path in configs] if configs else [folder]
+
+
+def run_names(groups: Sequence[RunGroup]) -> list[str]:
+    """Return each group's name: that of its folder, after as many parents' as tell groups apart."""
+    paths = [group.folder.resolve() for group in groups]
+    return [_name(path, [other for other in paths if other != path]) for path in paths]
+
+
+def _name(path: Path, others: Sequence[Path]) -> str:
+    ends = (path.parts[-length:] for length in range(1, len(path.parts)))
+    apart = (end for end in ends if not any(other.parts[-len(end) :] == end for other in others))
+    return "/".join(next(apart, path.parts))
+
+
+def differing_settings(groups: Sequence[RunGroup]) -> list[str]:
+    """Return the names of the settings that are not the same in all groups."""
+    settings = [group.settings for group in groups]
+    every = dict.fromkeys(name for each in settings for name in each)
+    values = {name: {repr(each.get(name)) for each in settings} for name in every}
+    for name, unknown in UNKNOWN.items():
+        values[name].discard(repr(unknown))
+    return [name for name in every if len(values[name]) > 1]

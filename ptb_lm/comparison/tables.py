@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ptb_lm.bench.reporting.formats import NOTHING
-from ptb_lm.bench.reporting.tables import Cell, Column, Name, Table, to_markdown
-from ptb_lm.comparison.run_groups import UNKNOWN, Group, differing, names
-from ptb_lm.comparison.runs import Run
+from ptb_lm.bench.reporting.tables import Column, Name, Table, TableCell, to_markdown
+from ptb_lm.comparison.runs import UNKNOWN, Run, RunGroup, differing_settings, run_names
 
 HOW_TO_READ = (
     "The best epoch is chosen by validation alone. A run that has not ended, or has done more epochs since, "
@@ -43,7 +42,7 @@ _LAST = (
 _SPEED = _Figure("words/s", "words_per_second", lambda run: run.words_per_second, "{:,.0f}".format)
 
 
-def results(groups: Sequence[Group]) -> Table:
+def results(groups: Sequence[RunGroup]) -> Table:
     """Return what each group reached."""
     columns = [
         Column("run", numeric=False),
@@ -52,7 +51,7 @@ def results(groups: Sequence[Group]) -> Table:
         Column(_SPEED.title),
         Column("seeds", numeric=False),
     ]
-    rows: list[list[Cell]] = [
+    rows: list[list[TableCell]] = [
         [
             Name(name, name),
             *(_mean(group, figure) for figure in _BEST),
@@ -60,27 +59,27 @@ def results(groups: Sequence[Group]) -> Table:
             _mean(group, _SPEED),
             ", ".join(str(run.config.choice.seed) for run in group.runs),
         ]
-        for group, name in zip(groups, names(groups), strict=True)
+        for group, name in zip(groups, run_names(groups), strict=True)
     ]
     return Table(columns, rows)
 
 
-def last_epochs(groups: Sequence[Group]) -> Table:
+def last_epochs(groups: Sequence[RunGroup]) -> Table:
     """Return what the last epoch reached, of the groups in which it is not the best of every run."""
-    rows: list[list[Cell]] = [
+    rows: list[list[TableCell]] = [
         [Name(name, name), *(_mean(group, figure) for figure in _LAST)]
-        for group, name in zip(groups, names(groups), strict=True)
+        for group, name in zip(groups, run_names(groups), strict=True)
         if any(run.best is not run.epochs[-1] for run in group.runs)
     ]
     return Table([Column("run", numeric=False), *(Column(figure.title) for figure in _LAST)], rows)
 
 
-def differences(groups: Sequence[Group]) -> Table:
+def differences(groups: Sequence[RunGroup]) -> Table:
     """Return the settings that differ: a row per group, or per setting where these are more."""
-    settings = differing(groups)
-    runs = [Name(name, name) for name in names(groups)] if settings else []
+    settings = differing_settings(groups)
+    runs = [Name(name, name) for name in run_names(groups)] if settings else []
     values = [[group.settings.get(setting) for group in groups] for setting in settings]
-    titles: list[Cell] = [setting.replace("_", " ") for setting in settings]
+    titles: list[TableCell] = [setting.replace("_", " ") for setting in settings]
     texts = [[_text(value) for value in row] for row in values]
     if len(settings) > len(groups):
         columns = [Column("setting", numeric=False), *(Column(run.label) for run in runs)]
@@ -91,9 +90,9 @@ def differences(groups: Sequence[Group]) -> Table:
     return Table([Column("run", numeric=False), *columns], rows)
 
 
-def shared(groups: Sequence[Group]) -> Table:
+def shared(groups: Sequence[RunGroup]) -> Table:
     """Return the settings that are the same in all groups."""
-    others, settings = differing(groups), [group.settings for group in groups]
+    others, settings = differing_settings(groups), [group.settings for group in groups]
     same = {name: value for name, value in settings[0].items() if name not in others}
     for name in UNKNOWN.keys() & same.keys():  # which the first run may not tell, but another
         same[name] = next((each[name] for each in settings if each[name] != UNKNOWN[name]), UNKNOWN[name])
@@ -101,7 +100,7 @@ def shared(groups: Sequence[Group]) -> Table:
     return Table([Column("setting", numeric=False), Column("value", numeric=False)], rows)
 
 
-def to_text(groups: Sequence[Group]) -> str:
+def to_text(groups: Sequence[RunGroup]) -> str:
     """Write results, what differs and what is the same, in Markdown with aligned columns, for a terminal."""
     parts = [("", results(groups)), (LAST_EPOCH, last_epochs(groups)), (DIFFERENCES, differences(groups))]
     texts = [
@@ -129,15 +128,18 @@ def _aligned(table: str) -> str:
     )
 
 
-def to_csv(groups: Sequence[Group]) -> str:
+def to_csv(groups: Sequence[RunGroup]) -> str:
     """Write a table for a program: all digits, and standard deviations in separate columns."""
-    figures, settings = (*_BEST, *_LAST, _SPEED), [*dict.fromkeys([*differing(groups), "parameters"])]
+    figures, settings = (
+        (*_BEST, *_LAST, _SPEED),
+        [*dict.fromkeys([*differing_settings(groups), "parameters"])],
+    )
     keys = [key for figure in figures for key in (figure.key, f"{figure.key}_sd")]
     titles = ["planned_epochs" if name == "epochs" else name for name in settings]  # "epochs" are those done
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["run", *keys, "epochs", "best_epoch", "seeds", *titles])
-    for group, name in zip(groups, names(groups), strict=True):
+    for group, name in zip(groups, run_names(groups), strict=True):
         writer.writerow(
             [
                 name,
@@ -151,14 +153,14 @@ def to_csv(groups: Sequence[Group]) -> str:
     return text.getvalue()
 
 
-def _numbers(group: Group, figure: _Figure) -> Iterator[float | None]:
+def _numbers(group: RunGroup, figure: _Figure) -> Iterator[float | None]:
     """Yield the mean and, of several seeds, the standard deviation."""
     mean, deviation = group.mean_of(figure.value) or (None, None)
     yield mean
     yield deviation if len(group.runs) > 1 else None
 
 
-def _mean(group: Group, figure: _Figure) -> str:
+def _mean(group: RunGroup, figure: _Figure) -> str:
     known = [figure.text(number) for number in _numbers(group, figure) if number is not None]
     return " ± ".join(known) or NOTHING
 

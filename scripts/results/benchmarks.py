@@ -13,7 +13,7 @@ from typing import Any
 
 from benchmarks.studies import coverage
 from ptb_lm.bench import row_archive
-from ptb_lm.bench.findings import Group, Result, Summary, distinct, paired
+from ptb_lm.bench.findings import Group, Result, Summary, distinct, speed_ratio
 from ptb_lm.bench.intervals import Ratio
 from ptb_lm.bench.reporting import formats
 from ptb_lm.bench.summary import summarise
@@ -94,7 +94,7 @@ def _cell(results: Path, keys: Mapping[str, Any]) -> str:
 
 def _ratio(group: Group, result: Result, keys: Mapping[str, Any]) -> Ratio | None:
     base = group.result(keys.get("to", group.baseline))
-    return paired(result, base) if base and base.blocks else None
+    return speed_ratio(result, base) if base and base.blocks else None
 
 
 def _precision(result: Result) -> str:

@@ -41,7 +41,7 @@ def run(
     directory = RunDirectory(folder)
     if not directory.metrics.is_file() or not directory.metrics.stat().st_size:
         return False
-    found, before = runs.read(folder), store.rows(results, store.RUNS, name)
+    found, before = runs.read_run(folder), store.rows(results, store.RUNS, name)
     row = {"id": name, "result": result, **_row(found), "record": record}
     if before and not found.result and before[0]["test"] > 0:
         return False

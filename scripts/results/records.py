@@ -55,7 +55,7 @@ def check(folder: Path) -> None:
     Raises:
         UserError: It does not, or cannot be read.
     """
-    if problem := next(_problems(trained.read(folder)), ""):
+    if problem := next(_problems(trained.read_run(folder)), ""):
         raise UserError(f"{folder} does not count as a record: {problem}")
 
 

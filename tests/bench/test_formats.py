@@ -35,5 +35,5 @@ def test_an_end_of_an_interval_is_on_the_right_side_of_1(value: float, shown: st
     ],
 )
 def test_what_does_not_differ_is_marked(mean: float, error: float | None, shown: str) -> None:
-    assert formats.compared(LogMean(mean=mean, error=error, freedom=4)) == shown
-    assert formats.compared(None) == formats.NOTHING
+    assert formats.marked_ratio(LogMean(mean=mean, error=error, freedom=4)) == shown
+    assert formats.marked_ratio(None) == formats.NOTHING

@@ -12,8 +12,8 @@ import runs
 from bench_rows import ACOUSTIC, EVIL, PTB, STACKED_SPEEDS, rich, write
 
 from ptb_lm.bench.reporting import plots
-from ptb_lm.bench.reporting.bar_plot import draw_bars
-from ptb_lm.bench.reporting.document import Bar, Bars
+from ptb_lm.bench.reporting.document import Bar, BarPlot
+from ptb_lm.bench.reporting.plots import draw_bars
 from ptb_lm.bench.reporting.report import write_report
 
 pytestmark = pytest.mark.slow
@@ -171,7 +171,7 @@ def test_a_bar_is_as_long_as_its_ratio_says() -> None:
         Bar(label=name, value=speed, text="", low=0.9 * speed, high=1.1 * speed)
         for name, speed in PTB.items()
     ]
-    draw_bars(axes, Bars(title="", bars=bars, origin=1))
+    draw_bars(axes, BarPlot(title="", bars=bars, origin=1))
     assert axes.get_xscale() == "log"
     ends = [(bar.get_x(), bar.get_x() + bar.get_width()) for bar in axes.patches]
     assert [*map(sorted, ends)] == [pytest.approx(sorted((1, speed))) for speed in PTB.values()]

@@ -24,7 +24,7 @@ from bench_rows import (
 )
 
 from ptb_lm.bench.reporting import plots
-from ptb_lm.bench.reporting.document import Bars, Document
+from ptb_lm.bench.reporting.document import BarPlot, Document
 from ptb_lm.bench.reporting.page import to_markdown
 from ptb_lm.bench.reporting.report import build, write_report
 from ptb_lm.bench.reporting.tables import Name
@@ -97,7 +97,7 @@ def test_a_fraction_above_one_says_that_the_limit_was_underestimated(tmp_path: P
     for table in (results(report), cells(section(report, "small").details[-1].table)):
         assert {variant: row["of GEMM rate"] for variant, row in table.items()} == wanted
     *_, fractions = section(report, "small").plots
-    assert isinstance(fractions, Bars)
+    assert isinstance(fractions, BarPlot)
     assert {bar.label: bar.value for bar in fractions.bars} == {
         "torch/basic": 1.0,
         "torch/cudnn": 1.0,

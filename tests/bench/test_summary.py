@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from bench_rows import ENVIRONMENT, PTB, WORK, rounds, row, unmeasured, write
 
-from ptb_lm.bench.findings import Group, Result, Summary, paired
+from ptb_lm.bench.findings import Group, Result, Summary, speed_ratio
 from ptb_lm.bench.summary import summarise
 from ptb_lm.common.errors import UserError
 
@@ -88,9 +88,9 @@ def test_facts_are_kept(tmp_path: Path) -> None:
     ]
     summary = summary_of(tmp_path, rows)
     result = result_of(summary.groups[0], "torch/basic")
-    assert result.recorded("startup", "build_seconds", max) == 4
-    assert result.recorded("peak_memory", "host_bytes", max) == 1e9
-    assert result.recorded("peak_memory", "device_bytes", max) is None
+    assert result.fact("startup", "build_seconds", max) == 4
+    assert result.fact("peak_memory", "host_bytes", max) == 1e9
+    assert result.fact("peak_memory", "device_bytes", max) is None
     assert summary.environment["torch"] == ("2.13.0", "2.11")
     assert "commit" not in summary.environment, "it was not known"
     assert summary.times == ("2026-01", "2026-02")
@@ -267,7 +267,7 @@ def test_another_device_is_no_other_work(tmp_path: Path) -> None:
 
 def test_any_two_can_be_paired(tmp_path: Path) -> None:
     group = group_of(tmp_path, rounds(PTB, noise=0.001, suite="ptb", baseline="tensorflow/basic"))
-    ratio = paired(result_of(group, "torch/cudnn"), result_of(group, "torch/basic"))
+    ratio = speed_ratio(result_of(group, "torch/cudnn"), result_of(group, "torch/basic"))
     assert ratio is not None
     assert ratio.estimate == pytest.approx(2, rel=0.01)
 

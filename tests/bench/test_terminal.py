@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from bench_rows import rounds, row, unmeasured, write
 
-from ptb_lm.bench.findings import paired
+from ptb_lm.bench.findings import speed_ratio
 from ptb_lm.bench.reporting import terminal
-from ptb_lm.bench.reporting.formats import compared
+from ptb_lm.bench.reporting.formats import marked_ratio
 from ptb_lm.bench.summary import summarise
 
 SPEEDS = {"torch/basic": 1.0, "torch/block": 0.5, "torch/cudnn": 2.0, "torch/cudnn#again": 1.9}
@@ -41,10 +41,12 @@ def test_each_is_compared_with_the_baseline_the_fastest_and_the_next(tmp_path: P
     baseline, fastest = group.result("torch/basic"), group.fastest
     assert baseline is not None
     assert fastest is not None
-    for bar, (result, following) in zip(bars_of(lines), pairwise([*group.measured, None]), strict=True):
+    for bar, (result, following) in zip(
+        bars_of(lines), pairwise([*group.measured_results, None]), strict=True
+    ):
         assert result is not None
         others = [baseline, fastest, *([following] if following else [])]
-        wanted = [compared(paired(result, other)) for other in others]
+        wanted = [marked_ratio(speed_ratio(result, other)) for other in others]
         assert re.findall(r"\d\.\d+(?: \(\d\.\d+–\d\.\d+\)~?)?", bar.split(",")[-1]) == wanted
 
 

@@ -7,8 +7,7 @@ import pytest
 import runs
 
 from ptb_lm import evaluate, train
-from ptb_lm.comparison import run_groups
-from ptb_lm.comparison import runs as results_of_runs
+from ptb_lm.comparison import runs as comparison_runs
 from ptb_lm.data import corpus
 from ptb_lm.training import same_run
 from ptb_lm.training.run_directory import RunDirectory
@@ -33,7 +32,7 @@ def folder(small_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 @pytest.fixture
 def renamed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The same, but Penn Treebank is this text."""
-    for module in (corpus, results_of_runs, same_run):
+    for module in (corpus, comparison_runs, same_run):
         monkeypatch.setattr(module, "PENN_TREEBANK", corpus.load(folder).sha256)
     return folder
 
@@ -123,7 +122,7 @@ def test_seeds_on_it_and_on_other_text_are_not_mixed(
     assert runs.run_command(train, *flags, "--seeds", "1", "2") == 2
     assert f"(data ptb there, {renamed} (SHA-256 " in capsys.readouterr().err
     other = runs.train_run(PTB, tmp_path / "other", "--seed", "2")
-    assert [len(group.runs) for group in run_groups.read([several, other])] == [1, 1]
+    assert [len(group.runs) for group in comparison_runs.read_groups([several, other])] == [1, 1]
 
 
 @pytest.mark.parametrize("change", ["names", "line ends"])
@@ -146,7 +145,7 @@ def test_seeds_on_penn_treebank_by_its_path_and_by_its_name_are_one_family(
     several = tmp_path / "several"
     for seeds, data in ((["1"], renamed), (["1", "2"], PTB)):
         assert train.main(runs.arguments(data, several, "--epochs", "1", "--seeds", *seeds)) == 0
-    assert [len(group.runs) for group in run_groups.read([several])] == [2]
+    assert [len(group.runs) for group in comparison_runs.read_groups([several])] == [2]
 
 
 def test_a_run_of_before_on_other_text_goes_on(

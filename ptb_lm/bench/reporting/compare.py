@@ -8,9 +8,9 @@ from ptb_lm.bench import intervals
 from ptb_lm.bench.findings import Group, Result, Summary, distinct
 from ptb_lm.bench.intervals import LogMean
 from ptb_lm.bench.reporting import formats, names
-from ptb_lm.bench.reporting.document import Captioned, Document, Section
+from ptb_lm.bench.reporting.document import CaptionedTable, Document, Section
 from ptb_lm.bench.reporting.formats import NOTHING
-from ptb_lm.bench.reporting.tables import Cell, Column, Name, Table
+from ptb_lm.bench.reporting.tables import Column, Name, Table, TableCell
 from ptb_lm.bench.rows import MEASURED
 from ptb_lm.bench.summary import EQUAL_WORK, common_precision, summarise
 from ptb_lm.common.errors import UserError
@@ -94,12 +94,12 @@ def compare(a: Path, b: Path) -> Document:
     sections = [
         Section(
             title=group.name,
-            tables=[Captioned(table=_table(of_group, group), remarks=list(names.legend(group)))],
+            tables=[CaptionedTable(table=_table(of_group, group), remarks=list(names.legend(group)))],
         )
         for group, of_group in compared
     ]
     if left_out:
-        sections.append(Section(title="Left out", tables=[Captioned(remarks=left_out)]))
+        sections.append(Section(title="Left out", tables=[CaptionedTable(remarks=left_out)]))
     by_rounds = any(pair.is_by_rounds for pair in pairs)
     sections.append(
         Section(title="How to read this", paragraphs=[*_CAVEATS, *([_BY_ROUNDS] if by_rounds else [])])
@@ -205,8 +205,8 @@ def _table(pairs: Sequence[_Pair], group: Group) -> Table:
     return Table(columns, [_row(pair) for pair in pairs])
 
 
-def _row(pair: _Pair) -> list[Cell]:
-    cells: list[Cell] = [Name(pair.a.label, pair.a.variant)]
+def _row(pair: _Pair) -> list[TableCell]:
+    cells: list[TableCell] = [Name(pair.a.label, pair.a.variant)]
     cells += [formats.ratio(each) if each else NOTHING for each in (pair.a.ratio, pair.b.ratio, pair.change)]
     cells.append(pair.verdict)
     if pair.a.rate is None or pair.b.rate is None:

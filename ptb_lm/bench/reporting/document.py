@@ -18,7 +18,7 @@ class Bar:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bars:
+class BarPlot:
     """Horizontal bars; `origin` is where they start: 1 for ratios, 0 for fractions."""
 
     title: str
@@ -28,7 +28,7 @@ class Bars:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Curves:
+class RunPlot:
     """A run over epochs 1, 2, …: perplexities by column of metrics.jsonl and, below, words per second."""
 
     title: str
@@ -37,7 +37,7 @@ class Curves:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Line:
+class Curve:
     """A line of a plot; `spread` is half the height of the band about each point, 0 for no band."""
 
     label: str
@@ -46,18 +46,18 @@ class Line:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Lines:
+class CurvePlot:
     """Perplexities by epoch of several runs, a line each."""
 
     title: str
-    lines: Sequence[Line]
+    lines: Sequence[Curve]
 
 
-Plot = Bars | Curves | Lines
+Plot = BarPlot | RunPlot | CurvePlot
 
 
 @dataclass(frozen=True, kw_only=True)
-class Captioned:
+class CaptionedTable:
     """A table with what is to be said above it and below it; or only what is to be said."""
 
     caption: str = ""
@@ -80,10 +80,10 @@ class Section:
 
     title: str
     paragraphs: Sequence[str] = ()
-    tables: Sequence[Captioned] = ()
+    tables: Sequence[CaptionedTable] = ()
     plots: Sequence[Plot] = ()
-    published: Sequence[Captioned] = ()
-    details: Sequence[Captioned] = ()
+    published: Sequence[CaptionedTable] = ()
+    details: Sequence[CaptionedTable] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -29,7 +29,7 @@ def ratio(value: LogMean) -> str:
     return f"{times(value.estimate)}{known}"
 
 
-def compared(value: LogMean | None) -> str:
+def marked_ratio(value: LogMean | None) -> str:
     """Return a ratio with its interval, and SAME behind it where that shows no difference."""
     if value is None:
         return NOTHING
@@ -56,17 +56,17 @@ def percent(fraction: float) -> str:
     return f"{significant(100 * fraction, 2) if fraction < 0.01 else f'{100 * fraction:,.1f}'} %"
 
 
-def of_limit(fraction: float) -> str:
+def limit_percent(fraction: float) -> str:
     """Return a fraction of the machine's limit in percent; what is above 1 says that it was none."""
     return percent(fraction) if fraction <= 1 else UNDERESTIMATED
 
 
 def size(count: float | None) -> str:
     """Return a number of bytes."""
-    return NOTHING if count is None else f"{_prefixed(count)}B"
+    return NOTHING if count is None else f"{_with_prefix(count)}B"
 
 
-def listed(names: Sequence[str]) -> str:
+def join_names(names: Sequence[str]) -> str:
     """Return names as a sentence lists them."""
     *most, last = names
     return f"{', '.join(most)} and {last}" if most else last
@@ -74,9 +74,9 @@ def listed(names: Sequence[str]) -> str:
 
 def flops(count: float) -> str:
     """Return a number of floating-point operations."""
-    return f"{_prefixed(count)}FLOP"
+    return f"{_with_prefix(count)}FLOP"
 
 
-def _prefixed(count: float) -> str:
+def _with_prefix(count: float) -> str:
     exponent = min(4, int(math.log10(count)) // 3) if count >= 1 else 0
     return f"{significant(count / 1000**exponent)} {('', 'k', 'M', 'G', 'T')[exponent]}"

@@ -1,10 +1,10 @@
-"""What was compared, in words: the title of a report, and what each name in its tables stands for."""
+"""What was marked_ratio, in words: the title of a report, and what each name in its tables stands for."""
 
 from collections.abc import Iterable, Iterator, Sequence
 
 from ptb_lm.bench.findings import Group, distinct
 from ptb_lm.bench.registries import TITLES, program
-from ptb_lm.bench.reporting.formats import listed
+from ptb_lm.bench.reporting.formats import join_names
 from ptb_lm.model.frameworks import FRAMEWORKS, MODELS
 
 _PRECISIONS = {"fp32": "float32", "tf32": "TF32", "bf16": "bfloat16", "fp16": "float16", "fp64": "float64"}
@@ -14,24 +14,24 @@ _DEVICES = {"cpu": "CPU", "cuda": "GPU"}
 
 def title(groups: Sequence[Group]) -> str:
     """Say what was compared: workloads, devices, frameworks, precisions and programs."""
-    results = [result for group in groups for result in group.measured]
+    results = [result for group in groups for result in group.measured_results]
     if not results:
         return "Nothing was measured"
-    workloads = distinct(group.workload for group in groups if group.measured)
+    workloads = distinct(group.workload for group in groups if group.measured_results)
     works = [row.work for result in results for row in result.blocks if row.work]
     devices = distinct(work.device.partition(":")[0] for work in works)
     precisions = _in_order({work.precision for work in works}, _PRECISIONS)
-    compared = [program(result.variant) for result in results]
-    frameworks = distinct(framework for framework, _ in compared)
+    pairs = [program(result.variant) for result in results]
+    frameworks = distinct(framework for framework, _ in pairs)
     own = [TITLES[name] for name in FRAMEWORKS if name in frameworks]
-    programs = _in_order({model for framework, model in compared if framework in FRAMEWORKS}, MODELS)
+    programs = _in_order({model for framework, model in pairs if framework in FRAMEWORKS}, MODELS)
     programs += distinct(TITLES.get(name, name) for name in frameworks if name not in FRAMEWORKS)
     where = [
-        f"{listed(workloads)} on {listed([_DEVICES.get(each, each) for each in devices])}",
-        *([listed(own)] if own not in ([], ["torch"]) else []),
-        listed([_PRECISIONS.get(each, each) for each in precisions]),
+        f"{join_names(workloads)} on {join_names([_DEVICES.get(each, each) for each in devices])}",
+        *([join_names(own)] if own not in ([], ["torch"]) else []),
+        join_names([_PRECISIONS.get(each, each) for each in precisions]),
     ]
-    return f"{', '.join(where)}: {listed(programs)}"
+    return f"{', '.join(where)}: {join_names(programs)}"
 
 
 def _in_order(names: set[str], known: Iterable[str]) -> list[str]:
@@ -42,11 +42,11 @@ def _in_order(names: set[str], known: Iterable[str]) -> list[str]:
 def legend(group: Group) -> Iterator[str]:
     """Yield what the names in a group's table stand for, a line a program."""
     programs: dict[str, list[str]] = {}
-    for result in group.measured:
+    for result in group.measured_results:
         label = result.blocks[0].label
         if result.is_repetition:
             programs.setdefault(_AGAIN, []).append(label)
         elif result.description:
             programs.setdefault(result.description, []).append(label)
     for description, labels in programs.items():
-        yield f"{listed(distinct(labels))}: {description}"
+        yield f"{join_names(distinct(labels))}: {description}"

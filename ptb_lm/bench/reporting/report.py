@@ -9,17 +9,9 @@ from ptb_lm.bench.findings import Group, Summary, distinct
 from ptb_lm.bench.intervals import spread
 from ptb_lm.bench.provenance import PACKAGES
 from ptb_lm.bench.report_settings import ReportSettings
-from ptb_lm.bench.reporting import (
-    formats,
-    learning_curves,
-    names,
-    page,
-    recommendation,
-    sections,
-)
-from ptb_lm.bench.reporting.document import Captioned, Document, Section
+from ptb_lm.bench.reporting import answer, formats, names, page, sections
+from ptb_lm.bench.reporting.document import Document
 from ptb_lm.bench.reporting.plots import MISSING
-from ptb_lm.bench.reporting.tables import Column, Table
 from ptb_lm.bench.rows import Row
 from ptb_lm.bench.summary import summarise
 from ptb_lm.bench.variants import original
@@ -32,8 +24,6 @@ MARKDOWN, PAGE = "report.md", "report.html"
 _VERSIONS = ("ptb_lm", "python", "cuda", "cudnn", *PACKAGES)
 _UNSTEADY = 0.9  # the lower quartile of the GEMM rates, as a fraction of the upper one
 _COARSE = 0.1  # half the width of an A/A test's interval, as a fraction: above, a run resolves little
-_OF_A_PROCESS = {"started"}  # facts that are no machine's
-_FACTS_FIRST = ("cpu", "processor", "device", "cores", "threads", "torch", "tensorflow", "commit")
 
 
 def write_report(
@@ -88,13 +78,13 @@ def build(summary: Summary, *, runs: Sequence[Path] = ()) -> Document:
     for group in summary.groups:
         workloads.setdefault((group.suite, group.workload), []).append(group)
     several = len(summary.suites) > 1
-    parts = [sections.section(groups, with_suite=several) for groups in workloads.values()]
+    parts = [sections.workload(groups, with_suite=several) for groups in workloads.values()]
     if runs:
-        parts.append(learning_curves.section(runs))
+        parts.append(sections.learning_curves(runs))
     return Document(
         title=names.title(summary.groups),
         subtitle=_subtitle(summary),
-        lead=list(recommendation.lead(summary.groups)),
+        lead=list(answer.lead(summary.groups)),
         warnings=[
             *summary.remarks,
             *_mixed(summary),
@@ -102,7 +92,7 @@ def build(summary: Summary, *, runs: Sequence[Path] = ()) -> Document:
             *(f"{group.name}: {warning}" for group in summary.groups for warning in group.warnings),
             *(f"{group.name}: {doubt}" for group in summary.groups for doubt in _doubts(group)),
         ],
-        sections=[*parts, _machine(summary)],
+        sections=[*parts, sections.machine(summary)],
         explanation="how_to_read.md",
     )
 
@@ -199,16 +189,3 @@ def _slowed(summary: Summary) -> Iterator[str]:
     """Say what the machine lacked."""
     for why in summary.environment.get("no_kernels", ()):
         yield f"This package's models for torch ran without its compiled kernels, and more slowly: {why}."
-
-
-def _machine(summary: Summary) -> Section:
-    names = sorted(
-        summary.environment.keys() - _OF_A_PROCESS,
-        key=lambda name: (_FACTS_FIRST.index(name) if name in _FACTS_FIRST else len(_FACTS_FIRST), name),
-    )
-    facts = [[name, "; ".join(summary.environment[name])] for name in names]
-    facts += [["command", command] for command in summary.commands]
-    if summary.times:
-        facts.append(["measured", " to ".join(distinct(summary.times))])
-    columns = [Column("", numeric=False), Column("", numeric=False)]
-    return Section(title="The machine", tables=[Captioned(table=Table(columns, facts))] if facts else [])

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ptb_lm.bench.findings import Group, Result, distinct, paired
+from ptb_lm.bench.findings import Group, Result, distinct, speed_ratio
 from ptb_lm.bench.intervals import Ratio, Spread
-from ptb_lm.bench.reporting.formats import NOTHING, compared, of_limit, percent, significant, size
-from ptb_lm.bench.reporting.tables import Cell, Column, Name, Table
+from ptb_lm.bench.reporting.formats import NOTHING, limit_percent, marked_ratio, percent, significant, size
+from ptb_lm.bench.reporting.tables import Column, Name, Table, TableCell
 
 
 @dataclass(frozen=True)
@@ -67,18 +67,18 @@ def _units(ratio: Ratio) -> str:
 
 
 def _recorded(title: str, facts: str, key: str, text: Callable[[float], str]) -> ResultColumn:
-    return ResultColumn(title, lambda result, _: result.recorded(facts, key, max), text)
+    return ResultColumn(title, lambda result, _: result.fact(facts, key, max), text)
 
 
 _RATE = ResultColumn("{unit} a second", "rate", lambda rate: significant(rate.median, 4))
 _TIME = ResultColumn("ms a step", "seconds", lambda seconds: significant(seconds.median * 1e3))
-_SPEED_UP = ResultColumn("× {baseline} (95 % interval)", "ratio", compared)
+_SPEED_UP = ResultColumn("× {baseline} (95 % interval)", "ratio", marked_ratio)
 _TO_FASTEST = ResultColumn(
     "× the fastest, {fastest} (95 % interval)",
-    lambda result, group: paired(result, group.fastest) if group.fastest else None,
-    compared,
+    lambda result, group: speed_ratio(result, group.fastest) if group.fastest else None,
+    marked_ratio,
 )
-_GEMM = ResultColumn("of GEMM rate", "gemm_fraction", lambda known: of_limit(known.median))
+_GEMM = ResultColumn("of GEMM rate", "gemm_fraction", lambda known: limit_percent(known.median))
 _ROOFLINE = ResultColumn("of roofline", "roofline_fraction", lambda known: percent(known.median))
 
 COLUMNS: Mapping[str, tuple[ResultColumn, ...]] = {
@@ -148,19 +148,23 @@ def details(group: Group) -> Table:
     """Return the table of how a group was measured."""
     columns = [Column("", numeric=False), *(Column(each.title, each.numeric) for each in DETAILS)]
     rows = [
-        [Name(result.label, result.variant), *_cells(result, group, DETAILS)] for result in group.measured
+        [Name(result.label, result.variant), *_cells(result, group, DETAILS)]
+        for result in group.measured_results
     ]
     return Table(columns, rows)
 
 
 def pairs(group: Group) -> Table:
     """Return the table of all pairs: how many times as fast as a column's variant a row's is."""
-    measured = group.measured
+    measured = group.measured_results
     columns = [Column(result.variant) for result in measured[1:]]
-    rows: list[list[Cell]] = [
+    rows: list[list[TableCell]] = [
         [
             Name(result.label, result.variant),
-            *("" if other in measured[:place] else compared(paired(result, other)) for other in measured[1:]),
+            *(
+                "" if other in measured[:place] else marked_ratio(speed_ratio(result, other))
+                for other in measured[1:]
+            ),
         ]
         for place, result in enumerate(measured[:-1], start=1)
     ]
@@ -187,7 +191,7 @@ def _unavailable(groups: Sequence[Group]) -> dict[str, str]:
     return {variant: reason for variant, reason in reasons.items() if variant not in others}
 
 
-def _cells(result: Result | None, group: Group, shown: Sequence[ResultColumn]) -> list[Cell]:
+def _cells(result: Result | None, group: Group, shown: Sequence[ResultColumn]) -> list[TableCell]:
     if result is not None and result.blocks:
         return [each.cell(result, group) for each in shown]
     why = f"{result.status}: {result.reason}" if result else "not part of this pass"

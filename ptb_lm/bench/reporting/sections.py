@@ -1,43 +1,52 @@
-"""A workload's part of a report: its tables, plots and remarks."""
+"""The sections of a report: a workload's tables, plots and remarks; training runs; the machine."""
 
+import math
 import re
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 from ptb_lm.bench import checkout
-from ptb_lm.bench.findings import Group, Result, distinct
+from ptb_lm.bench.findings import Group, Result, Summary, distinct
 from ptb_lm.bench.intervals import Ratio
 from ptb_lm.bench.reporting import formats, names, result_table
-from ptb_lm.bench.reporting.document import Bar, Bars, Captioned, Section
+from ptb_lm.bench.reporting.document import Bar, BarPlot, CaptionedTable, RunPlot, Section
+from ptb_lm.bench.reporting.formats import NOTHING
+from ptb_lm.bench.reporting.tables import Column, Name, Table, TableCell
 from ptb_lm.bench.rows import Row
 from ptb_lm.bench.variants import original
+from ptb_lm.training.run_config import RunConfig
+from ptb_lm.training.run_directory import RunDirectory
 
+_PROCESS_FACTS = {"started"}  # they are no machine's
+_FACTS_FIRST = ("cpu", "processor", "device", "cores", "threads", "torch", "tensorflow", "commit")
 _ONE_A_CORE = "one a core"  # what some libraries tell of their threads, at the beginning
 _SAME = f"{formats.SAME}: the interval holds 1, so that no difference is shown"
 
 
-def section(groups: Sequence[Group], *, with_suite: bool) -> Section:
+def workload(groups: Sequence[Group], *, with_suite: bool) -> Section:
     """Describe a workload, given its passes; the title names its suite if asked to."""
-    several, published = len(groups) > 1, checkout.load("published.tables:tables")
-    suite, workload = groups[0].suite, groups[0].workload
+    several, published_tables = len(groups) > 1, checkout.load("published.tables:tables")
+    suite, name = groups[0].suite, groups[0].workload
     return Section(
-        title=f"{suite}: {workload}" if with_suite else workload,
+        title=f"{suite}: {name}" if with_suite else name,
         paragraphs=list(_work(groups)),
-        tables=[Captioned(table=result_table.table(groups), remarks=list(_remarks(groups)))],
+        tables=[CaptionedTable(table=result_table.table(groups), remarks=list(_remarks(groups)))],
         plots=[plot for group in groups for plot in _plots(group, with_pass=several)],
-        published=list(published(groups)) if published else (),
+        published=list(published_tables(groups)) if published_tables else (),
         details=[each for group in groups if group.work for each in _details(group)],
     )
 
 
-def _details(group: Group) -> Iterator[Captioned]:
-    if len(group.measured) > 1:
-        yield Captioned(
+def _details(group: Group) -> Iterator[CaptionedTable]:
+    if len(group.measured_results) > 1:
+        yield CaptionedTable(
             caption=f"Every pair of {group.name}: how many times as fast as the column's the row's is",
             table=result_table.pairs(group),
             remarks=[_SAME],
         )
-    yield Captioned(
+    yield CaptionedTable(
         caption=f"How {group.name} was measured",
         table=result_table.details(group),
         remarks=list(_limits(group)),
@@ -66,7 +75,7 @@ def _precisions(groups: Sequence[Group]) -> list[str]:
 
 
 def _remarks(groups: Sequence[Group]) -> Iterator[str]:
-    if any(len(group.measured) > 1 for group in groups):
+    if any(len(group.measured_results) > 1 for group in groups):
         yield _SAME
     for group in groups:
         if group.fastest and group.fastest is not group.candidates[0]:
@@ -76,7 +85,7 @@ def _remarks(groups: Sequence[Group]) -> Iterator[str]:
             )
     yield from distinct(line for group in groups for line in names.legend(group))
     for group in groups:
-        yield from map(_of_repetition, group.repetitions)
+        yield from map(_describe_repetition, group.repetitions)
     yield from _threads(groups)
     if len(precisions := _precisions(groups)) > 1:
         yield f"The variants compute in {', '.join(precisions)}: ratios here compare precisions too."
@@ -88,7 +97,7 @@ def _remarks(groups: Sequence[Group]) -> Iterator[str]:
     yield from result_table.unavailable(groups)
 
 
-def _of_repetition(test: tuple[Result, Ratio]) -> str:
+def _describe_repetition(test: tuple[Result, Ratio]) -> str:
     """Say what an A/A test found."""
     result, ratio = test
     what = f"A/A test: {original(result.variant)}, measured twice by two names"
@@ -114,7 +123,7 @@ def _threads(groups: Sequence[Group]) -> Iterator[str]:
         yield f"the variants had not the same number of threads: {each}"
 
 
-def _plots(group: Group, *, with_pass: bool) -> Iterator[Bars]:
+def _plots(group: Group, *, with_pass: bool) -> Iterator[BarPlot]:
     """Yield ratios to the baseline with intervals, and fractions of the GEMM rate with quartiles."""
     of = f", {group.pass_name}" if with_pass else ""
     ratios = [
@@ -123,20 +132,20 @@ def _plots(group: Group, *, with_pass: bool) -> Iterator[Bars]:
         if (ratio := result.ratio)
     ]
     if len(ratios) > 1:
-        yield Bars(title=f"Speed-up over {group.label(group.baseline)}{of}", bars=ratios, origin=1)
+        yield BarPlot(title=f"Speed-up over {group.label(group.baseline)}{of}", bars=ratios, origin=1)
     fractions = [
         # A bar ends at the limit, also where that was measured too low.
         _bar(
             result.label,
             min(known.median, 1.0),
             (min(known.low, 1.0), min(known.high, 1.0)) if known.count > 1 else None,
-            formats.of_limit(known.median),
+            formats.limit_percent(known.median),
         )
         for result in group.results
         if (known := result.gemm_fraction)
     ]
     if fractions:
-        yield Bars(title=f"Fraction of the GEMM rate{of}", bars=fractions, origin=0, percent=True)
+        yield BarPlot(title=f"Fraction of the GEMM rate{of}", bars=fractions, origin=0, percent=True)
 
 
 def _bar(label: str, value: float, ends: tuple[float, float] | None, text: str) -> Bar:
@@ -170,3 +179,76 @@ def gemm_rates(group: Group) -> Mapping[str, Sequence[float]]:
             on = f"{row.work.precision}, {row.gemm_library}, {row.gemm_shape}{on_threads}"
             rates.setdefault(on, []).append(row.gemm_gflops)
     return rates
+
+
+def learning_curves(runs: Sequence[Path]) -> Section:
+    """Describe some runs: a row and a plot each.
+
+    Raises:
+        UserError: A path is not a run directory, or its metrics are missing or broken.
+    """
+    columns = [
+        Column("run", numeric=False),
+        Column("epochs"),
+        Column("train perplexity"),
+        Column("best valid perplexity"),
+        Column("test perplexity"),
+        Column("words a second"),
+    ]
+    rows: list[list[TableCell]] = []
+    plots = []
+    for path in runs:
+        run = RunDirectory(path)
+        config, metrics = run.read_config(), run.read_metrics()
+        rows.append(_run_row(path, config, metrics, run.read_end(len(metrics))))
+        plots.append(_run_plot(path, config, metrics))
+    return Section(
+        title="Learning curves",
+        paragraphs=[
+            "Perplexity by epoch; train is measured on the way, with dropout where the model has it."
+        ],
+        tables=[CaptionedTable(table=Table(columns, rows))],
+        plots=plots,
+    )
+
+
+def _run_title(config: RunConfig) -> str:
+    return f"{config.config}, {config.choice.framework} {config.choice.model}"
+
+
+def _run_row(
+    path: Path, config: RunConfig, metrics: list[dict[str, Any]], result: dict[str, Any]
+) -> list[TableCell]:
+    best = min(metrics, key=lambda row: row["valid_perplexity"])
+    test = result.get("test_perplexity")
+    return [
+        Name(_run_title(config), path.name),
+        str(len(metrics)),
+        f"{metrics[-1]['train_perplexity']:,.2f}",
+        f"{best['valid_perplexity']:,.2f} (epoch {best['epoch']:.0f})",
+        f"{test:,.2f}" if isinstance(test, int | float) else NOTHING,
+        formats.significant(metrics[-1]["words_per_second"], 4),
+    ]
+
+
+def _run_plot(path: Path, config: RunConfig, metrics: list[dict[str, Any]]) -> RunPlot:
+    lines = [
+        # What is beyond a float has no place on an axis: the line has a gap there.
+        (key, [(row["epoch"], row[key] if math.isfinite(row[key]) else math.nan) for row in metrics])
+        for key in ("train_perplexity", "valid_perplexity")
+    ]
+    return RunPlot(title=f"{_run_title(config)} ({path.name})", lines=lines)
+
+
+def machine(summary: Summary) -> Section:
+    """Describe the machine, the versions, the commands and the time of a benchmark."""
+    keys = sorted(
+        summary.environment.keys() - _PROCESS_FACTS,
+        key=lambda name: (_FACTS_FIRST.index(name) if name in _FACTS_FIRST else len(_FACTS_FIRST), name),
+    )
+    facts = [[key, "; ".join(summary.environment[key])] for key in keys]
+    facts += [["command", command] for command in summary.commands]
+    if summary.times:
+        facts.append(["measured", " to ".join(distinct(summary.times))])
+    columns = [Column("", numeric=False), Column("", numeric=False)]
+    return Section(title="The machine", tables=[CaptionedTable(table=Table(columns, facts))] if facts else [])

@@ -26,7 +26,7 @@ class Name:
     code: str = ""
 
 
-Cell = str | Name
+TableCell = str | Name
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Table:
     """A table; each row has a cell a column."""
 
     columns: Sequence[Column]
-    rows: Sequence[Sequence[Cell]]
+    rows: Sequence[Sequence[TableCell]]
 
 
 def to_markdown(table: Table) -> str:
@@ -64,7 +64,7 @@ def _line(cells: Iterable[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _markdown_cell(cell: Cell) -> str:
+def _markdown_cell(cell: TableCell) -> str:
     if isinstance(cell, str):
         return markdown_text(cell)
     code = markdown_code(cell.code)

@@ -4,7 +4,7 @@ import math
 import textwrap
 from collections.abc import Iterator, Sequence
 
-from ptb_lm.bench.findings import Group, Summary, distinct, paired
+from ptb_lm.bench.findings import Group, Summary, distinct, speed_ratio
 from ptb_lm.bench.intervals import Ratio
 from ptb_lm.bench.reporting import formats, names
 
@@ -32,7 +32,7 @@ def chart(summary: Summary, *, width: int, encoding: str | None) -> str:
         missing = [result for result in group.results if not result.blocks]
         for status, reason in distinct((result.status, result.reason) for result in missing):
             labels = [each.label for each in missing if (each.status, each.reason) == (status, reason)]
-            lines += _wrapped(f"{status}: {formats.listed(labels)}: {reason}", width, indent=2)
+            lines += _wrapped(f"{status}: {formats.join_names(labels)}: {reason}", width, indent=2)
         for each in names.legend(group):
             if each not in explained:
                 lines += _wrapped(each, width, indent=2)
@@ -53,7 +53,7 @@ def _wrapped(text: str, width: int, *, indent: int = 0) -> list[str]:
 
 
 def _table(group: Group, width: int, block: str) -> Iterator[str]:
-    measured, fastest = group.measured, group.fastest
+    measured, fastest = group.measured_results, group.fastest
     if not measured or group.work is None:
         yield f"{group.name}: nothing was measured"
         return
@@ -61,8 +61,8 @@ def _table(group: Group, width: int, block: str) -> Iterator[str]:
     ratios = [
         (
             result.ratio,
-            paired(result, fastest) if fastest else None,
-            paired(result, following) if following else None,
+            speed_ratio(result, fastest) if fastest else None,
+            speed_ratio(result, following) if following else None,
         )
         for result, following in zip(measured, [*measured[1:], None], strict=True)
     ]
@@ -91,5 +91,5 @@ def _line(cells: Sequence[str], sizes: Sequence[int]) -> str:
 
 
 def _aligned(ratio: Ratio | None) -> str:
-    shown = formats.compared(ratio)
+    shown = formats.marked_ratio(ratio)
     return shown if shown.endswith(formats.SAME) else f"{shown} "

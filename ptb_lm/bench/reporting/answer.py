@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator, Sequence
 
-from ptb_lm.bench.findings import Group, Result, paired
+from ptb_lm.bench.findings import Group, Result, speed_ratio
 from ptb_lm.bench.intervals import Ratio
-from ptb_lm.bench.reporting.formats import listed, percent, significant
+from ptb_lm.bench.reporting.formats import join_names, percent, significant
 from ptb_lm.bench.rows import MEASURED
 from ptb_lm.bench.variants import original
 
@@ -32,10 +32,14 @@ def _of_all(groups: Sequence[Group]) -> Iterator[str]:
         if group.fastest:
             taken.setdefault(group.fastest.label, []).append(name)
     one_for_all = len(taken) == 1
-    each = next(iter(taken)) if one_for_all else "; ".join(f"{k} for {listed(of)}" for k, of in taken.items())
+    each = (
+        next(iter(taken))
+        if one_for_all
+        else "; ".join(f"{k} for {join_names(of)}" for k, of in taken.items())
+    )
     yield f"On this machine take {each}."
     sure = [name for name, group in zip(names, groups, strict=True) if _is_sure(group)]
-    where = f": {listed(sure)}" if 0 < len(sure) < len(groups) else ""
+    where = f": {join_names(sure)}" if 0 < len(sure) < len(groups) else ""
     yield f"That every other is slower is shown in {len(sure)} of {len(groups)} passes{where}."
     slower = {each.variant for group in groups for each, ratio in _others(group) if _is_above_1(ratio)}
     everywhere = [each for each in groups[0].candidates if each.variant not in slower]
@@ -60,13 +64,17 @@ def _is_sure(group: Group) -> bool:
 
 def _broken_off(group: Group) -> list[str]:
     """Return the labels of what was measured, but not to its end."""
-    return [each.label for each in group.measured if each.status != MEASURED and not each.is_repetition]
+    return [
+        each.label for each in group.measured_results if each.status != MEASURED and not each.is_repetition
+    ]
 
 
 def _others(group: Group) -> list[tuple[Result, Ratio | None]]:
     """Return every other candidate, and how many times as fast the fastest is."""
     fastest = group.fastest
-    return [(each, paired(fastest, each)) for each in group.candidates if fastest and each is not fastest]
+    return [
+        (each, speed_ratio(fastest, each)) for each in group.candidates if fastest and each is not fastest
+    ]
 
 
 def _undecided(group: Group) -> list[tuple[Result, Ratio | None]]:
@@ -102,19 +110,19 @@ def _of_one(group: Group) -> Iterator[str]:
         if ratio and ratio.interval
     ]
     if near:
-        yield f"It is not shown to be faster than {listed(near)}."
+        yield f"It is not shown to be faster than {join_names(near)}."
     unknown = [each.label for each, ratio in undecided if not ratio or not ratio.interval]
     if unknown:
-        yield f"There are too few rounds to compare it with {listed(unknown)}."
+        yield f"There are too few rounds to compare it with {join_names(unknown)}."
     if any(ratio and ratio.interval and ratio.unit == "round" for _, ratio in others):
         yield "Other processes may differ by more: some had fewer than three."
     if broken_off := _broken_off(group):
-        yield f"Not counted, because not measured to the end: {listed(broken_off)}."
+        yield f"Not counted, because not measured to the end: {join_names(broken_off)}."
     ahead = [
         group.label(original(again.variant))
         for again, _ in group.repetitions
         if fastest and original(again.variant) != fastest.variant
-        if (ratio := paired(again, fastest)) and ratio.estimate > 1
+        if (ratio := speed_ratio(again, fastest)) and ratio.estimate > 1
     ]
     if ahead:
-        yield f"Measured a second time, {listed(ahead)} came out faster."
+        yield f"Measured a second time, {join_names(ahead)} came out faster."

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from bench_rows import document, rounds, row, unmeasured
 
-from ptb_lm.bench.findings import Group, paired
+from ptb_lm.bench.findings import Group, speed_ratio
 from ptb_lm.bench.reporting.page import to_markdown
 from ptb_lm.bench.summary import summarise
 
@@ -140,7 +140,7 @@ def interval(group: Group, of: str, to: str) -> tuple[float, float]:
     one, other = group.result(of), group.result(to)
     assert one is not None
     assert other is not None
-    ratio = paired(one, other)
+    ratio = speed_ratio(one, other)
     assert ratio is not None
     assert ratio.interval is not None
     return ratio.interval
