@@ -98,13 +98,13 @@ def fast_masks(config: Config, weights: Weights, **chosen: Any) -> TorchBackend:
 
 def own_kernels(config: Config, weights: Weights, **chosen: Any) -> TorchBackend:
     """Return `block_fused` by torch's operations alone."""
-    cpu.use(cpu.Implementation("torch", cpu.default().products))
+    cpu.set_implementation(cpu.Implementation("torch", cpu.default_implementation().products))
     return _built("block_fused", TorchBackend, config, weights, chosen)
 
 
 def chosen_library(config: Config, weights: Weights, **chosen: Any) -> TorchBackend:
     """Return `block_fused` with torch's own float32 products, whichever library is this machine's choice."""
-    cpu.use(cpu.Implementation(cpu.default().kernels, "MKL"))
+    cpu.set_implementation(cpu.Implementation(cpu.default_implementation().kernels, "MKL"))
     return _built("block_fused", TorchBackend, config, weights, chosen)
 
 

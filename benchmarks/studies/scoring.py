@@ -78,11 +78,11 @@ def _rate(model: LanguageModel, calls: list[list[str]]) -> float:
 
 def _gflops(hidden: int, precision: str) -> float:
     """Return the machine's rate: of large products, of the softmax's, of a layer's input's."""
-    from ptb_lm.torch_backend import gemm  # which imports torch
+    from ptb_lm.torch_backend import machine_speed
 
-    products: tuple[gemm.Product, ...] = ((2048, 2048, 2048, ""), (2048, hidden, PTB_VOCABULARY, ""))
+    products: tuple[machine_speed.Product, ...] = ((2048, 2048, 2048, ""), (2048, hidden, PTB_VOCABULARY, ""))
     products += ((2048, hidden, 4 * hidden, ""),)
-    return gemm.measure("cpu", precision, products).gflops
+    return machine_speed.measure_products("cpu", precision, products).gflops
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -52,7 +52,7 @@ class TorchClassifier(TorchModel, Classifier):
         self.executed_stack = self.stack.executed(partial(executed, execution=self.execution))
         width = config.hidden_sizes[-1] * (2 if config.bidirectional else 1)
         self.dense = nn.Linear(width, config.classes, device=self.device, dtype=self.dtype)
-        seed = rank_state.seed(choice.seed)
+        seed = rank_state.derive_seed(choice.seed)
         self.dropout = InvertedDropout(config.keep_prob, device=self.device, seed=seed)
         self.trained = [*self.stack.trained(), *self.dense.parameters()]
         self.optimizer = torch.optim.Adam(self.trained, config.learning_rate, betas=(0.9, 0.999), eps=1e-8)

@@ -67,7 +67,7 @@ FRAMEWORKS: dict[str, Framework] = {
             ("persistent", "jit"): "TorchScript leaves torch's LSTM as it is",
         },
         needs_cuda=("graph", "tf32"),
-        uses_cuda="ptb_lm.torch_backend.gpu:is_chosen",
+        uses_cuda="ptb_lm.torch_backend.gpu:is_selected",
         auto_precision="ptb_lm.torch_backend.base:auto_precision",
         join="ptb_lm.torch_backend.ranks:join",
         start="ptb_lm.torch_backend.launcher:start",

@@ -163,7 +163,7 @@ class TensorFlowRanks(SeveralRanks):
         names = ", ".join(f"rank {rank} of {self.size}" for rank in missing) or "a rank"
         return f"{names} has ended or does not answer"
 
-    def failed(self, problem: str) -> bool:
+    def report_failure(self, problem: str) -> bool:
         """Return whether this process tells the user why it ends: each has a terminal of its own."""
         return True
 

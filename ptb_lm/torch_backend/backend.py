@@ -44,7 +44,7 @@ def build(
         UserError: There is no such device, it cannot do what is asked for, or it has not enough memory; or
             there is no compiler.
     """
-    cpu.forget()
+    cpu.forget_restored()
     return TorchBackend(config, weights, choice, ranks)
 
 
@@ -72,7 +72,7 @@ class TorchBackend(Network, Backend):
             size,
             device=self.device,
             dtype=self.dtype,
-            seed=rank_state.seed(choice.seed, ranks),
+            seed=rank_state.derive_seed(choice.seed, ranks),
         )
         self.exchange = exchange_of(ranks, device=self.device, precision=self.precision, vocabulary_size=size)
         self.loss_scale: LossScale | None = None
@@ -139,22 +139,22 @@ class TorchBackend(Network, Backend):
 
     def export_training_state(self, state: State) -> Arrays:
         """Return the carried state, the state of the dropout stream, and in float16 the loss scale."""
-        carried = rank_state.exported(state, self.carried, self.precision.master)
+        carried = rank_state.export_carried(state, self.carried, self.precision.master)
         return {
-            **rank_state.of_all(carried, self.dropout.generator, self.ranks),
+            **rank_state.gather_state(carried, self.dropout.generator, self.ranks),
             # A run continues with its own way to compute, even if this machine would choose another.
-            **({"torch.cpu": cpu.saved()} if self.device.type == "cpu" else {}),
+            **({"torch.cpu": cpu.export_implementation()} if self.device.type == "cpu" else {}),
             **(self.loss_scale.export() if self.loss_scale else {}),
         }
 
     def load_training_state(self, arrays: Mapping[str, NDArray[Any]]) -> State:
         """Set what `export_training_state` returned, and return the carried state."""
-        rank_state.load(self.dropout.generator, arrays[rank_state.GENERATOR], self.ranks)
+        rank_state.restore_generator(self.dropout.generator, arrays[rank_state.GENERATOR], self.ranks)
         if self.device.type == "cpu" and "torch.cpu" in arrays:
-            cpu.restore(arrays["torch.cpu"])
+            cpu.restore_implementation(arrays["torch.cpu"])
         if self.loss_scale:
             self.loss_scale.load(arrays)
-        return rank_state.restored(arrays, self.carried, self.zero_state, self.ranks)
+        return rank_state.restore_carried(arrays, self.carried, self.zero_state, self.ranks)
 
     def graphed(self, graph: Graph) -> GraphedStep:
         """Return the training step as a graph that is captured at its first call."""

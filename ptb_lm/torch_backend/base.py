@@ -51,7 +51,7 @@ class TorchModel(Model):
     def __init__(self, choice: Choice, *, cell: str = cells.LSTM) -> None:
         execution, precision = choice.execution, choice.precision
         assert choice.unroll == "static", "a Python loop over time"
-        self.device = gpu.device_for(choice.device)
+        self.device = gpu.select_device(choice.device)
         if self.device.type == "cpu":
             FRAMEWORKS["torch"].check_on_cpu(execution=execution, precision=precision)
         if (execution, precision) == ("compile", "tf32"):
@@ -112,7 +112,7 @@ class TorchModel(Model):
         as_fast = ("block_fused", "cudnn") if self.dtype == torch.float32 else ("block_fused",)
         if self.model_name in as_fast or "AVX512" not in torch.backends.cpu.get_cpu_capability():
             return False
-        return cpu.recurrence(torch.empty(0, dtype=self.dtype, device=self.device)) is not None
+        return cpu.find_recurrence_kernels(torch.empty(0, dtype=self.dtype, device=self.device)) is not None
 
     def _hints_of_a_gpu(self) -> list[str]:
         hints = []
@@ -202,9 +202,9 @@ def auto_precision(device: str) -> str:
     Args:
         device: "auto", "cpu" or "cuda".
     """
-    if device != "cpu" and gpu.usable():
+    if device != "cpu" and gpu.is_usable():
         return "bf16" if torch.cuda.get_device_capability() >= (8, 0) else "fp32"
-    return "bf16" if cpu.multiplies_bfloat16() else "fp32"
+    return "bf16" if cpu.has_bfloat16_products() else "fp32"
 
 
 def _engine(model: str, cell: str, execution: str, device: torch.device, dtype: torch.dtype) -> str:
@@ -216,7 +216,10 @@ def _engine(model: str, cell: str, execution: str, device: torch.device, dtype: 
         return f"torch {model} {cell} on {device.type} ({how})"
     if model == "persistent" and (device.type, dtype) != ("cuda", torch.float16):
         return f"torch persistent on {device.type} ({execution}; its kernel needs CUDA and fp16)"
-    ours = execution == "eager" and cpu.recurrence(torch.empty(0, dtype=dtype, device=device)) is not None
+    ours = (
+        execution == "eager"
+        and cpu.find_recurrence_kernels(torch.empty(0, dtype=dtype, device=device)) is not None
+    )
     if model == "block_fused" and ours:
         return f"torch {model} on {device.type} (native kernels)"
     if model != "cudnn":

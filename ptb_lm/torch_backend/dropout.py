@@ -129,7 +129,7 @@ def _drawn(place: Place, generator: torch.Generator, dtype: torch.dtype) -> Tens
     words.random_(-(2**63), None, generator=generator)
     most = round(place.keep_prob * 2**16) - 1
     random = words.view(torch.uint16)[: mask.numel()].view(mask.shape)
-    if (kernels := cpu.kernels(mask)) is not None:
+    if (kernels := cpu.find_kernels(mask)) is not None:
         kernels.mask(mask, random, most, mask.new_ones(()).div_(place.keep_prob).item())
         return mask
     # Of such words torch can compare signed ones alone.

@@ -80,7 +80,7 @@ class Exchange(NoExchange):
             d_embedded = self._whole(window)
         gradients = self._summed(window.gradients)
         for begun in self._begun:
-            with self._ranks.heard(after_step=True):
+            with self._ranks.collective(after_step=True):
                 begun.work.wait()
             if begun.wire.dtype != begun.gradient.dtype:
                 back = begun.gradient if begun.gradient.is_contiguous() else begun.gradient.T
@@ -93,7 +93,7 @@ class Exchange(NoExchange):
 
         Ranks with the same gradients may find norms that differ in the last bits: a GPU adds in any order.
         """
-        with self._ranks.heard(after_step=True):
+        with self._ranks.collective(after_step=True):
             dist.broadcast(norm, src=0, group=self._group)
         return norm
 
@@ -148,7 +148,7 @@ class Exchange(NoExchange):
         pieces = [tensor.contiguous().view(-1).view(torch.uint8) for tensor in tensors]
         sent = torch.cat(pieces)
         received = sent.new_empty(self.size, len(sent))
-        with self._ranks.heard(after_step=True):
+        with self._ranks.collective(after_step=True):
             dist.all_gather(list(received.unbind()), sent, group=self._group)
         parts = received.split([len(piece) for piece in pieces], dim=1)
         return [
@@ -157,7 +157,7 @@ class Exchange(NoExchange):
         ]
 
     def _sum(self, tensor: Tensor, *, wait: bool = True) -> Any:
-        with self._ranks.heard(after_step=True):
+        with self._ranks.collective(after_step=True):
             return dist.all_reduce(tensor, group=self._group, async_op=not wait)
 
     def _buffer(self, name: str, numbers: int) -> Tensor:

@@ -45,7 +45,7 @@ class FusedSequence(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         """Return the outputs and the last cell states; keep the activations for the backward pass."""
         batch, hidden = h_BH.shape
-        kernels = cpu.recurrence(x_PI)
+        kernels = cpu.find_recurrence_kernels(x_PI)
         # The state before the first step, then after each.
         c_all = c_BH.new_empty(batch + len(x_PI), hidden)
         c_all[:batch] = c_BH
@@ -58,7 +58,7 @@ class FusedSequence(torch.autograd.Function):
             kernels.lstm_forward(gates_PG, bias, recurrent_kernel, padded, c_all, running)
             ctx.save_for_backward(x_PI, kernel, recurrent_kernel, gates_PG, h_all, c_all)
             return h_all[batch:], last_of_each(c_all[batch:], running).clone()
-        with cpu.float32_products(x_PI):
+        with cpu.use_float32_library(x_PI):
             gates_PG = torch.addmm(bias, x_PI, kernel)
         h_all = h_BH.new_empty(batch + len(x_PI), hidden)
         h_all[:batch] = h_BH
@@ -68,7 +68,7 @@ class FusedSequence(torch.autograd.Function):
         through_sigmoid = gates_PG[:, : 2 * hidden].split(running)
         i, f, g, o = (gate_PH.split(running) for gate_PH in gates_PG.split(hidden, dim=1))
         tanh_c = tanh_c_PH.split(running)
-        with cpu.float32_products(x_PI):
+        with cpu.use_float32_library(x_PI):
             for t, gates in enumerate(gates_PG.split(running)):
                 gates.addmm_(h_before[t], recurrent_kernel)
                 through_sigmoid[t].sigmoid_()
@@ -137,7 +137,7 @@ def _back_by_operations(ctx: Any, d_output_PH: Tensor, d_c_last_BH: Tensor) -> t
     )
     # A sample that has ended waits in these, below the ones that run, until its last step is reached.
     d_h_BH, d_c_BH = torch.zeros_like(h_all[:batch]), d_c_last_BH.clone()
-    with cpu.float32_products(x_PI):
+    with cpu.use_float32_library(x_PI):
         for t in reversed(range(len(running))):
             d_h, d_c = d_h_BH[: running[t]], d_c_BH[: running[t]]
             d_h.add_(d_output[t])

@@ -1,4 +1,4 @@
-"""Find out whether torch can use a GPU, and if not, why.
+"""Whether torch can use a GPU, and if not, why; the memory that it allocates there.
 
 torch reports a problem in several ways: `is_available` is false and warns (a driver that is too old), or is
 true and the first kernel fails (a GPU without kernels in this build), or asking for cuDNN's version raises (a
@@ -16,7 +16,7 @@ from ptb_lm.common.errors import UserError
 
 Capability = tuple[int, int]
 
-_workspaces = 0  # bytes of cuBLAS's, of all streams so far
+_workspace_bytes = 0  # of cuBLAS, in all streams so far
 
 WHICH_BUILD = f"{nvidia.PAGE} says which build of torch can"
 
@@ -24,60 +24,60 @@ WHICH_BUILD = f"{nvidia.PAGE} says which build of torch can"
 def is_seen() -> bool:
     """Return whether torch finds a CUDA device, be it one that it can use or not.
 
-    Unlike the functions below it computes nothing there. That would hold memory of the GPU until the process
-    ends: needlessly in a launcher, and in a rank on a GPU that is another rank's.
+    Unlike the functions below, it computes nothing there. A computation would hold memory of the GPU until
+    the process ends: needlessly in a launcher, and in a rank on a GPU that is another rank's.
     """
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # `device_for` says what is wrong
+        warnings.simplefilter("ignore")  # `select_device` says what is wrong
         try:
             return torch.cuda.is_available()
         except (RuntimeError, AssertionError):
             return False
 
 
-def usable() -> bool:
+def is_usable() -> bool:
     """Return whether there is a CUDA device that torch can use."""
-    return _examined() == ""
+    return _find_trouble() == ""
 
 
-def device_for(asked: str) -> torch.device:
+def select_device(name: str) -> torch.device:
     """Return the device. Warn once per process if "auto" cannot use a GPU that is there.
 
     Args:
-        asked: "cpu", "cuda", or "auto", which is cuda if it can be used.
+        name: "cpu", "cuda", or "auto", which is cuda if it can be used.
 
     Raises:
-        UserError: "cuda" was asked for, but torch cannot use it.
+        UserError: The name is "cuda", but torch cannot use it.
     """
-    if asked == "cpu":
+    if name == "cpu":
         return torch.device("cpu")
-    trouble = _examined()
-    if trouble and asked == "cuda":
+    trouble = _find_trouble()
+    if trouble and name == "cuda":
         raise UserError(f"--device cuda: {trouble}")
-    if trouble is None and asked == "cuda":
+    if trouble is None and name == "cuda":
         raise UserError(f"--device cuda: torch {torch.__version__} finds no CUDA device here")
     if trouble:
         nvidia.warn(trouble)
     return torch.device("cuda" if trouble == "" else "cpu")
 
 
-def is_chosen(asked: str) -> bool:
-    """Return whether `device_for` returns a CUDA device.
+def is_selected(name: str) -> bool:
+    """Return whether `select_device` returns a CUDA device.
 
     Raises:
-        UserError: As `device_for` does.
+        UserError: The name is "cuda", but torch cannot use it.
     """
-    return device_for(asked).type == "cuda"
+    return select_device(name).type == "cuda"
 
 
 @functools.cache
-def _examined() -> str | None:
+def _find_trouble() -> str | None:
     """Return why the GPU cannot be used; "" if it can; None if there is no GPU."""
-    with warnings.catch_warnings(record=True) as said:
+    with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         try:
             found = torch.cuda.is_available()
-            problem = _try() if found else ""
+            problem = _try_computation() if found else ""
         except (RuntimeError, AssertionError) as error:
             found, problem = True, _first_sentence(error)
     if found:
@@ -85,7 +85,7 @@ def _examined() -> str | None:
     if not (there := nvidia.gpus()):
         return None
     # Why pip's default build of torch does not fit the driver or the GPU; otherwise torch's own reason.
-    reasons = [nvidia.trouble(there), *(_first_sentence(each.message) for each in said)]
+    reasons = [nvidia.trouble(there), *(_first_sentence(each.message) for each in warned)]
     if torch.version.cuda is None:
         reasons = [f"torch {torch.__version__} is a build without CUDA"]
     reason = next(filter(None, reasons), f"torch {torch.__version__} does not find it")
@@ -97,24 +97,24 @@ def allocate_workspace(device: torch.device) -> None:
 
     It takes some megabytes per stream, which depend on the GPU and not on the model, until the process ends.
     """
-    global _workspaces
+    global _workspace_bytes
     before = torch.cuda.memory_allocated(device)
     torch.eye(8, device=device).mm(torch.eye(8, device=device))
-    _workspaces += torch.cuda.memory_allocated(device) - before
+    _workspace_bytes += torch.cuda.memory_allocated(device) - before
 
 
 def peak_memory(device: torch.device) -> int:
     """Return the peak of allocated bytes since the last call, without cuBLAS's workspaces."""
     peak = torch.cuda.max_memory_allocated(device)
     torch.cuda.reset_peak_memory_stats(device)
-    return peak - _workspaces
+    return peak - _workspace_bytes
 
 
-def _try() -> str:
-    """Use the GPU a little; return what is in the way, or "".
+def _try_computation() -> str:
+    """Compute a little on the GPU; return the obstacle, or "".
 
     Raises:
-        RuntimeError: It, or one of its libraries, does not work.
+        RuntimeError: The GPU, or one of its libraries, does not work.
     """
     capability = torch.cuda.get_device_capability()
     builds = torch.cuda.get_arch_list()
@@ -133,10 +133,10 @@ def has_kernels(capability: Capability, builds: list[str]) -> bool:
     """Return whether torch was built for a GPU.
 
     Args:
-        capability: The GPU's.
-        builds: As torch.cuda.get_arch_list names them: sm_75 runs on 7.5 and what follows it in 7,
-            compute_120 on all from 12.0 on. A letter at the end narrows that down. None named: torch does not
-            know.
+        capability: The GPU's compute capability.
+        builds: Architectures as torch.cuda.get_arch_list names them: sm_75 runs on 7.5 and what follows it in
+            7, compute_120 on all from 12.0 on. A letter at the end narrows that down. Empty: torch does not
+            know them.
     """
     return not builds or any(map(functools.partial(_runs_on, capability), builds))
 
@@ -144,7 +144,7 @@ def has_kernels(capability: Capability, builds: list[str]) -> bool:
 def _runs_on(capability: Capability, build: str) -> bool:
     parts = re.fullmatch(r"(sm|compute)_(\d+)(\d)([af]?)", build)
     if parts is None:
-        return True  # of a kind that is not known here: torch may know more
+        return True  # a kind that is not known here: torch may know more
     kind, major, minor, letter = parts.groups()
     code = (int(major), int(minor))
     if letter == "a":

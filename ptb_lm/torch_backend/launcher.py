@@ -17,6 +17,7 @@ from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
 from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.rendezvous import RendezvousError, RendezvousParameters
 from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
+from typing_extensions import override
 
 from ptb_lm.common import host, streams
 from ptb_lm.common.errors import UserError
@@ -33,9 +34,9 @@ def start(command: Sequence[str], *, processes: int, device: str) -> int:
     A signal that asks this process to stop is handed on to them.
 
     Args:
-        command: What each runs.
-        processes: How many.
-        device: What --device says.
+        command: The command of each process.
+        processes: The number of processes.
+        device: The value of --device.
 
     Raises:
         UserError: They cannot be started, or this machine has fewer GPUs.
@@ -44,37 +45,38 @@ def start(command: Sequence[str], *, processes: int, device: str) -> int:
         check_gpus(processes)
     # By default each would start a thread for every core.
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, len(host.cores()) // processes)))
-    os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = ",".join(_not_ignored())
+    os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = ",".join(_list_heeded())
     try:
         with _without_traces():
-            failed = _run(command, processes)
-    except SignalException as stopped:
-        return 128 + stopped.sigval
+            exit_codes = _run(command, processes)
+    except SignalException as stop:
+        return 128 + stop.sigval
     except (RendezvousError, RuntimeError) as error:  # RuntimeError: of the network
         first_line = str(error).partition("\n")[0]
         raise UserError(f"the {processes} processes could not be started: {first_line}") from None
-    return _status(failed, processes) if failed else 0
+    return _report_failures(exit_codes, processes) if exit_codes else 0
 
 
 class _Agent(LocalElasticAgent):
     """The library's agent, which starts the processes and waits for them."""
 
+    @override
     def _shutdown(self, death_sig: signal.Signals | None = None, *arguments: Any, **keywords: Any) -> None:
         """Send the processes a signal and wait for them; end them at once if a signal comes that came before.
 
         Args:
-            death_sig: The one that came; None if they end because one of them failed.
-            arguments: Further ones of the method of the library.
-            keywords: The same.
+            death_sig: The signal that came; None if they end because one of them failed.
+            arguments: Further arguments of the library's method.
+            keywords: Further arguments of the library's method.
         """
-        heard, sent = {death_sig}, death_sig or signal.SIGTERM
+        received, sent = {death_sig}, death_sig or signal.SIGTERM
         while True:
             try:
                 return super()._shutdown(sent, *arguments, **keywords)
             except SignalException as again:
-                if again.sigval in heard:
+                if again.sigval in received:
                     sent = signal.SIGKILL
-                heard.add(again.sigval)
+                received.add(again.sigval)
 
 
 def _run(command: Sequence[str], processes: int) -> dict[int, int]:
@@ -103,8 +105,8 @@ def _run(command: Sequence[str], processes: int) -> dict[int, int]:
     return {rank: failure.exitcode for rank, failure in result.failures.items()}
 
 
-def _not_ignored() -> list[str]:
-    """Return the names of signals that stop this process. nohup makes it and its ranks ignore SIGHUP."""
+def _list_heeded() -> list[str]:
+    """Return the names of the signals that stop this process: nohup makes it and its ranks ignore SIGHUP."""
     present = [name for name in HANDLED if hasattr(signal, name)]
     return [name for name in present if signal.getsignal(getattr(signal, name)) != signal.SIG_IGN]
 
@@ -122,9 +124,9 @@ def _without_traces() -> Iterator[None]:
             signal.signal(getattr(signal, name), handler)
 
 
-def _status(exit_codes: dict[int, int], processes: int) -> int:
+def _report_failures(exit_codes: dict[int, int], processes: int) -> int:
     """Return the exit status of some processes that failed; say which ones a signal ended."""
     for rank, code in exit_codes.items():
-        if code < 0 and code != -signal.SIGTERM:  # with which the launcher ends the others
+        if code < 0 and code != -signal.SIGTERM:  # by SIGTERM the launcher ends the others
             streams.tell(f"rank {rank} of {processes} was ended by {signal.Signals(-code).name}")
     return next((code for code in exit_codes.values() if code > 0), 1)

@@ -109,7 +109,7 @@ class SoftmaxLayer:
     def _losses(self, buffers: _Buffers, targets_N: Tensor) -> Tensor:
         """Return the negative log likelihoods [N] where nothing is trained; the logits are used up."""
         logits_NV = buffers.logits_NV
-        if logits_NV.device.type != "cpu" or cpu.kernels(logits_NV) is not None:
+        if logits_NV.device.type != "cpu" or cpu.find_kernels(logits_NV) is not None:
             return self._cross_entropy(logits_NV, targets_N, gradient=False)
         # Not torch's log-softmax: on a CPU its sum over the words rounds away 1e-5 of a log-probability. The
         # largest logit is subtracted first: if it were 200, float32 would round away as much beside it.
@@ -153,7 +153,7 @@ class SoftmaxLayer:
 
     def _cross_entropy(self, logits_NV: Tensor, targets_N: Tensor, *, gradient: bool) -> Tensor:
         """Return the negative log likelihoods [N]; replace the logits, if asked to, by their gradient."""
-        if (kernels := cpu.kernels(logits_NV)) is not None:
+        if (kernels := cpu.find_kernels(logits_NV)) is not None:
             return kernels.cross_entropy(logits_NV, targets_N, gradient=gradient)
         if self.weight.dtype == self._used.dtype:
             # In place: the softmax is bound by how much memory it passes over.
@@ -240,7 +240,7 @@ def global_norm(gradients: Sequence[Tensor]) -> Tensor:
     Row by row in float32 at least, and over the rows in float64: over some million float32 numbers at once,
     torch's own norm on a CPU is off by 5e-5 of it, and each clipped step with it.
     """
-    if (kernels := cpu.kernels(*gradients)) is not None:
+    if (kernels := cpu.find_kernels(*gradients)) is not None:
         total = sum(map(kernels.sum_of_squares, gradients))
         return torch.tensor(math.sqrt(total), device="cpu", dtype=torch.float64)
     rows = []

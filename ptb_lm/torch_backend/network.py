@@ -55,7 +55,7 @@ class Network(TorchModel):
         super().__init__(choice, cell=config.cell)
         if self.device.type == "cpu":
             host.keep_freed_memory()
-            cpu.chosen()  # now: kernels that must be compiled are not left to the first call
+            cpu.get_implementation()  # now: kernels that must be compiled are not left to the first call
         self.config, self.window = config, (rows, config.num_steps)
         self.stack = RecurrentStack.build(
             choice.model, config.embedding_width, config.layer_sizes, cell=config.cell
@@ -81,7 +81,9 @@ class Network(TorchModel):
     @property
     def engine(self) -> str:
         """What computes the LSTM and, on a CPU, all else."""
-        return super().engine + (f"; {cpu.described(self.dtype)}" if self.device.type == "cpu" else "")
+        return super().engine + (
+            f"; {cpu.describe_implementation(self.dtype)}" if self.device.type == "cpu" else ""
+        )
 
     def canonical(self) -> dict[str, Canonical]:
         """Return the parameters by canonical name (ptb_lm.model.parameters)."""
@@ -157,7 +159,7 @@ class Network(TorchModel):
         lengths = None if lengths_B is None else torch.from_numpy(lengths_B.astype(np.int64))
         # All products of the layers, some of which are torch's own: the setting is there, or not, for every
         # thread of the process, so that other calls would decide which library computes them.
-        with cpu.float32_products(embedded_TBE):
+        with cpu.use_float32_library(embedded_TBE):
             output_TBH, after = self.stack(embedded_TBE, state, dropout=no_dropout, lengths_B=lengths)
         return output_TBH, after
 

@@ -77,7 +77,7 @@ class Masters:
 
     def add(self, gradients: Sequence[Tensor], scale: Tensor) -> None:
         """Add scale * gradient to each parameter, in their order."""
-        kernels = cpu.kernels(*gradients)
+        kernels = cpu.find_kernels(*gradients)
         for (used, kept), gradient in zip(self._kept.items(), gradients, strict=True):
             if kernels is not None and kept.dtype == torch.float32:
                 kernels.update(kept, _laid_out_as(kept, gradient), used.detach(), scale.item())

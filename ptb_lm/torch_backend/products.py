@@ -14,9 +14,9 @@ from ptb_lm.torch_backend import cpu
 
 def times(a_MK: Tensor, b_KN: Tensor, *, out: Tensor | None = None) -> Tensor:
     """Return a @ b, in `out`, of its shape, if it is given."""
-    if (kernels := cpu.by_openblas(a_MK, b_KN, *([] if out is None else [out]))) is not None:
+    if (kernels := cpu.find_openblas_kernels(a_MK, b_KN, *([] if out is None else [out]))) is not None:
         return kernels.multiply(a_MK, b_KN, out)
-    with cpu.float32_products(a_MK):
+    with cpu.use_float32_library(a_MK):
         return torch.mm(a_MK, b_KN) if out is None else torch.mm(a_MK, b_KN, out=out)
 
 

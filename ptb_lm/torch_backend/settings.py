@@ -76,5 +76,5 @@ def _flush_denormals(flushed: bool) -> None:
     torch.set_flush_denormal(flushed)
     # It is a thread's. Those of OpenMP, of which each thread has its own, begin with their parent's and keep
     # it. Without our own kernels they cannot be told of another.
-    if native.loaded.cache_info().currsize and torch.get_num_threads() > 1:
-        native.loaded().share_float_environment()
+    if native.load.cache_info().currsize and torch.get_num_threads() > 1:
+        native.load().share_float_environment()

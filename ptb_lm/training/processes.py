@@ -179,7 +179,7 @@ def joined(given: Mapping[str, Any]) -> Iterator[Ranks]:
             yield ranks
     except (UserError, DivergenceError, OSError, LostRankError) as error:
         signals.answered(signal.SIGTERM)  # the launcher sends it to all, because one has ended
-        if not ranks.failed(str(error)) or (isinstance(error, LostRankError) and not error.speaker):
+        if not ranks.report_failure(str(error)) or (isinstance(error, LostRankError) and not error.speaker):
             raise SystemExit(cli.EXIT_USAGE if isinstance(error, UserError) else cli.EXIT_FAILED) from None
         raise
     except signals.Stopped as stopped:

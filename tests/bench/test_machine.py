@@ -14,7 +14,7 @@ from ptb_lm.bench import machine as module
 from ptb_lm.bench.machine import Machine, Product
 from ptb_lm.common.errors import UserError
 from ptb_lm.model.frameworks import FRAMEWORKS
-from ptb_lm.torch_backend import cpu, gemm, native
+from ptb_lm.torch_backend import cpu, machine_speed, native
 
 PRECISIONS = [name for name in FRAMEWORKS["torch"].precisions if name not in FRAMEWORKS["torch"].needs_cuda]
 PRODUCTS = [Product("softmax", 40, 30, 50), Product("its gradient", 30, 40, 50, "first")]
@@ -32,7 +32,9 @@ def test_the_rates_are_told_with_the_device_library_shape_and_threads(
     for precision in ("fp32", "fp64", "bf16"):
         measured = machine.gemm(precision, PRODUCTS)
         assert 0.1 < measured.gemm_gflops < 1e5
-        assert measured.gemm_library in {library.name for library in gemm.libraries("cpu", precision)}
+        assert measured.gemm_library in {
+            library.name for library in machine_speed.list_libraries("cpu", precision)
+        }
         assert measured.gemm_shape in shapes
         if measured.gemm_library.startswith("torch"):
             assert measured.gemm_threads == 1, "conftest.py asks for one"
@@ -67,22 +69,25 @@ def test_every_library_multiplies_and_in_the_precision(precision: str) -> None:
     """Against the product in float64: no library may be fast by rounding more than the precision does."""
     bound = {"fp64": 1e-12, "fp32": 1e-5, "fp16": 2**-10, "bf16": 2**-7}[precision]
     for transposed in ("", "first", "second"):
-        for library in gemm.libraries("cpu", precision):
-            of = gemm.factors((60, 70, 80, transposed), "cpu", precision)
-            with library.setting():
-                library.multiply(*of)
-            exact = of.a_MK.double() @ of.b_KN.double()
-            error = (of.c_MN.double() - exact).abs().max() / exact.abs().max()
+        for library in machine_speed.list_libraries("cpu", precision):
+            operands = machine_speed.draw_operands((60, 70, 80, transposed), "cpu", precision)
+            with library.context():
+                library.multiply(*operands)
+            exact = operands.a_MK.double() @ operands.b_KN.double()
+            error = (operands.c_MN.double() - exact).abs().max() / exact.abs().max()
             assert error < bound, f"{library.name}, {transposed}"
-            assert of.a_MK.is_contiguous() is (transposed != "first")
-            assert of.b_KN.is_contiguous() is (transposed != "second")
+            assert operands.a_MK.is_contiguous() is (transposed != "first")
+            assert operands.b_KN.is_contiguous() is (transposed != "second")
 
 
 def test_which_libraries_there_are() -> None:
-    names = {precision: [each.name for each in gemm.libraries("cpu", precision)] for precision in PRECISIONS}
+    names = {
+        precision: [each.name for each in machine_speed.list_libraries("cpu", precision)]
+        for precision in PRECISIONS
+    }
     own = "MKL" if torch.backends.mkl.is_available() else "BLAS"
-    onednn = ["torch.mm (oneDNN)"] if cpu.onednn_is_exact() else []
-    openblas = ["OpenBLAS"] if native.multiplies() and native.trouble() is None else []
+    onednn = ["torch.mm (oneDNN)"] if cpu.is_onednn_exact() else []
+    openblas = ["OpenBLAS"] if native.can_multiply() and native.trouble() is None else []
     assert names["fp32"] == [f"torch.mm ({own})", *onednn, *openblas, "NumPy"]
     assert names["fp64"] == [f"torch.mm ({own})", "NumPy"]
     assert len(names["bf16"]) == len(names["fp16"]) == 1
@@ -90,7 +95,7 @@ def test_which_libraries_there_are() -> None:
 
 def test_numpy_s_threads_are_known_where_somebody_can_tell(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("threadpoolctl")
-    (numpy,) = (library for library in gemm.libraries("cpu", "fp32") if library.name == "NumPy")
+    (numpy,) = (library for library in machine_speed.list_libraries("cpu", "fp32") if library.name == "NumPy")
     threads = numpy.threads()
     assert threads is not None
     assert threads >= 1
@@ -101,9 +106,9 @@ def test_numpy_s_threads_are_known_where_somebody_can_tell(monkeypatch: pytest.M
 def test_the_fastest_of_all_pairs_is_measured() -> None:
     """A product of two numbers is slower by far than one of two matrices, whoever does it."""
     products = ((1, 1, 1, ""), (512, 512, 512, ""), (1, 2, 1, "second"))
-    rate = gemm.measure("cpu", "fp32", products)
+    rate = machine_speed.measure_products("cpu", "fp32", products)
     assert rate.product == 1
-    assert rate.gflops > gemm.measure("cpu", "fp32", products[:1]).gflops
+    assert rate.gflops > machine_speed.measure_products("cpu", "fp32", products[:1]).gflops
 
 
 def test_a_product_that_takes_too_long_is_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,14 +119,16 @@ def test_a_product_that_takes_too_long_is_not_tried(monkeypatch: pytest.MonkeyPa
         tried.append(len(a_MK))
         time.sleep(len(a_MK) * 1e-5)
 
-    slow = gemm.Library("slow", slowly, contextlib.nullcontext, lambda: 1)
-    monkeypatch.setattr(gemm, "libraries", lambda device, precision: [slow])
-    monkeypatch.setattr(gemm, "BEARABLE", 0.05)
+    slow = machine_speed.Library("slow", slowly, contextlib.nullcontext, lambda: 1)
+    monkeypatch.setattr(machine_speed, "list_libraries", lambda device, precision: [slow])
+    monkeypatch.setattr(machine_speed, "PRODUCT_SECONDS", 0.05)
     products = tuple((rows, 8, 8, "") for rows in (100_000, 10, 1, 100))
-    assert gemm.measure("cpu", "fp64", products).product != 0
+    assert machine_speed.measure_products("cpu", "fp64", products).product != 0
     assert max(tried) == 100_000 // 64, "some rows tell"
     tried.clear()
-    assert gemm.measure("cpu", "fp64", ((7000, 8, 8, ""),)).product == 0, "there is no other"
+    assert machine_speed.measure_products("cpu", "fp64", ((7000, 8, 8, ""),)).product == 0, (
+        "there is no other"
+    )
 
 
 @pytest.mark.slow

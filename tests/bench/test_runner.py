@@ -27,7 +27,7 @@ from ptb_lm.bench import rows as bench_rows
 from ptb_lm.bench.check.bounds import BOUNDS
 from ptb_lm.bench.machine import THREADS, Gemm, Machine, Product
 from ptb_lm.bench.suites import SUITES
-from ptb_lm.torch_backend import cpu, gemm
+from ptb_lm.torch_backend import cpu, machine_speed
 
 pytestmark = pytest.mark.slow
 
@@ -146,7 +146,9 @@ def test_a_run_records_and_goes_on_where_it_was_interrupted(out: Path) -> None:
         assert row["work"]["device"] == "cpu"
         assert row["parity"]["gradient_error"] < row["parity"]["bound"]
         assert row["gemm_gflops"] > 0
-        assert row["gemm_library"] in {library.name for library in gemm.libraries("cpu", "fp32")}
+        assert row["gemm_library"] in {
+            library.name for library in machine_speed.list_libraries("cpu", "fp32")
+        }
         assert " × " in row["gemm_shape"]
         assert row["gemm_threads"] in (None, 1)
         assert row["copy_gbytes"] > 0

@@ -64,7 +64,7 @@ def test_every_number_is_the_reference_s(framework: str, kernels: str | None, ru
     log_p_BTV, _ = reference.log_probabilities(weights, np.pad(ids_BT, ((0, 0), (1, 0))), zero)
     targets_BT1 = np.pad(ids_BT, ((0, 0), (0, 1)))[..., None]
     sentences = [" ".join(WORDS[i] for i in ids_T) for ids_T in ids_BT]
-    with cpu.using(kernels=kernels) if kernels else contextlib.nullcontext():
+    with cpu.override_implementation(kernels=kernels) if kernels else contextlib.nullcontext():
         model = ptb_lm.load(run, framework=framework)
         scored_BT = [sentence.log_probabilities for sentence in model.score(sentences)]
         predicted = model.predict(sentences[0], 50)

@@ -137,7 +137,7 @@ def test_settings_are_held_until_the_last_has_ended(threads: futures.ThreadPoolE
     before = settings()
 
     def precision(wanted: str) -> str:
-        with held({(products, "fp32_precision"): wanted}), cpu.onednn():
+        with held({(products, "fp32_precision"): wanted}), cpu.use_onednn():
             return str(products.fp32_precision)
 
     first, second = (held({(products, "fp32_precision"): "tf32"}) for _ in range(2))

@@ -195,7 +195,7 @@ OF_A_GPU = torch.tensor([3, 8]).view(torch.uint8)  # as torch saves it there: th
 def test_a_random_stream_of_the_other_kind_of_device_is_known(state: Tensor, moved_to: str | None) -> None:
     """From one that is damaged, and from one of the same kind."""
     for device in ("cpu", "cuda"):
-        assert rank_state._is_of_the_other_kind(state, torch.device(device)) == (device == moved_to)
+        assert rank_state._is_from_other_device(state, torch.device(device)) == (device == moved_to)
 
 
 @pytest.mark.gpu
@@ -480,7 +480,7 @@ def test_every_bit_of_a_seed_counts(tiny_config: Config) -> None:
     built: list[Any] = [backend.build(config, weights, Choice.of(device="cpu", seed=seed)) for seed in seeds]
     masks = [np.concatenate([mask.ravel() for mask in each.next_masks(3, 5).units]) for each in built]
     assert len({mask.tobytes() for mask in masks}) == 3
-    assert rank_state.seed(2**32 - 1) == 2**32 - 1
+    assert rank_state.derive_seed(2**32 - 1) == 2**32 - 1
 
 
 def test_units_that_are_hardly_ever_kept_are_kept_at_their_rate() -> None:

@@ -17,7 +17,7 @@ from ptb_lm.model import backend, reference  # noqa: E402
 from ptb_lm.model.choice import Choice  # noqa: E402
 from ptb_lm.model.config import SMALL, Config  # noqa: E402
 from ptb_lm.torch_backend import cpu, native, products  # noqa: E402
-from ptb_lm.torch_backend.native import openblas  # noqa: E402
+from ptb_lm.torch_backend.native import library  # noqa: E402
 
 VOCABULARY = 31
 EVERY_WAY = [
@@ -32,13 +32,13 @@ HAS_AVX512 = "AVX512" in torch.backends.cpu.get_cpu_capability()
 
 @pytest.fixture(autouse=True)
 def as_it_was() -> Iterator[None]:
-    with cpu.using():
+    with cpu.override_implementation():
         yield
 
 
 def choose(choice: cpu.Implementation) -> None:
-    cpu.use(choice)
-    if cpu.chosen() != choice:
+    cpu.set_implementation(choice)
+    if cpu.get_implementation() != choice:
         pytest.skip(f"this machine cannot compute with {choice}")
 
 
@@ -98,7 +98,7 @@ def test_torch_s_own_setting_is_left_as_it_was(choice: cpu.Implementation) -> No
     choose(choice)
     settings = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
     before = settings.fp32_precision
-    with pytest.raises(ZeroDivisionError), cpu.float32_products(torch.ones(1)):
+    with pytest.raises(ZeroDivisionError), cpu.use_float32_library(torch.ones(1)):
         1 / 0  # noqa: B018
     assert settings.fp32_precision == before
 
@@ -106,7 +106,7 @@ def test_torch_s_own_setting_is_left_as_it_was(choice: cpu.Implementation) -> No
 @pytest.mark.slow
 def test_the_ways_of_a_processor_without_matrix_units() -> None:
     """The tests above that such a processor alone can run, on one that oneDNN is told to take for it."""
-    if cpu.onednn_is_exact():
+    if cpu.is_onednn_exact():
         pytest.skip("they have just been run")
     if not HAS_AVX512:
         pytest.skip("without AVX-512 torch never gives float32 products to oneDNN")
@@ -128,9 +128,9 @@ def test_onednn_is_taken_only_where_it_computes_in_float32(isa: str) -> None:
 import torch
 from ptb_lm.torch_backend import cpu
 a, b = (torch.randn(200, 200, generator=torch.Generator().manual_seed(seed)) for seed in (1, 2))
-with cpu.using(products="oneDNN"):
-    print(cpu.onednn_is_exact(), "products", flush=True)
-    with cpu.float32_products(a):
+with cpu.override_implementation(products="oneDNN"):
+    print(cpu.is_onednn_exact(), "products", flush=True)
+    with cpu.use_float32_library(a):
         found = a @ b
 expected = a.double() @ b.double()
 print(float((found - expected).norm() / expected.norm()) < 1e-6)
@@ -152,11 +152,11 @@ def test_a_run_goes_on_as_it_was_computed(tiny_config: Config) -> None:
     chosen = {"framework": "torch", "model": "block_fused", "device": "cpu", "precision": "fp32"}
     built = backend.build(tiny_config, weights, Choice.of(seed=1, **chosen))
     for kernels in cpu.KERNELS:
-        cpu.use(cpu.Implementation(kernels, "MKL"))
-        saved, computed = built.export_training_state(built.zero_state(3)), cpu.chosen()
-        cpu.use(cpu.Implementation("native", "MKL"))
+        cpu.set_implementation(cpu.Implementation(kernels, "MKL"))
+        saved, computed = built.export_training_state(built.zero_state(3)), cpu.get_implementation()
+        cpu.set_implementation(cpu.Implementation("native", "MKL"))
         built.load_training_state(saved)
-        assert cpu.chosen() == computed
+        assert cpu.get_implementation() == computed
         assert built.environment()["kernels"] == computed.kernels
         assert f"{computed.kernels} kernels" in built.engine
     del saved["torch.cpu"]  # of a run that was on a GPU
@@ -169,29 +169,29 @@ def test_a_run_goes_on_as_it_was_computed(tiny_config: Config) -> None:
 def test_the_way_of_a_resumed_run_is_not_that_of_the_next_one(tiny_config: Config) -> None:
     """The seeds of a command are trained in one process; some of them may be resumed."""
     weights = random_weights(tiny_config, VOCABULARY, 1)
-    before = cpu.chosen()
+    before = cpu.get_implementation()
     built = backend.build(tiny_config, weights, Choice.of(model="block_fused", device="cpu", seed=1))
     saved = built.export_training_state(built.zero_state(3))
     other = "torch" if before.kernels == "native" else "native"
     saved["torch.cpu"] = np.array([cpu.KERNELS.index(other), 0], np.uint8)
     built.load_training_state(saved)
-    if cpu.chosen().kernels != other:
+    if cpu.get_implementation().kernels != other:
         pytest.skip("this machine computes in one way alone")
     following = backend.build(tiny_config, weights, Choice.of(model="block_fused", device="cpu", seed=2))
-    assert cpu.chosen() == before
+    assert cpu.get_implementation() == before
     assert following.environment()["kernels"] == before.kernels
 
 
 def test_the_variable_holds_for_a_resumed_run_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(cpu.VARIABLE, "torch")
-    cpu.restore(np.array([cpu.KERNELS.index("native"), 0], np.uint8))
-    assert cpu.chosen().kernels == "torch"
+    cpu.restore_implementation(np.array([cpu.KERNELS.index("native"), 0], np.uint8))
+    assert cpu.get_implementation().kernels == "torch"
     monkeypatch.setenv(cpu.VARIABLE, "native")
-    cpu.restore(np.array([cpu.KERNELS.index("torch"), 0], np.uint8))
-    assert cpu.chosen().kernels == ("torch" if native.trouble() else "native")
+    cpu.restore_implementation(np.array([cpu.KERNELS.index("torch"), 0], np.uint8))
+    assert cpu.get_implementation().kernels == ("torch" if native.trouble() else "native")
     monkeypatch.setenv(cpu.VARIABLE, "bogus")
     with pytest.raises(UserError, match="PTB_LM_KERNELS=bogus: choose from native, torch"):
-        cpu.use(cpu.chosen())
+        cpu.set_implementation(cpu.get_implementation())
 
 
 def test_nothing_is_compiled_for_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -200,11 +200,11 @@ def test_nothing_is_compiled_for_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     def asked() -> None:
         raise AssertionError
 
-    monkeypatch.setattr(cpu, "chosen", asked)
+    monkeypatch.setattr(cpu, "get_implementation", asked)
     x = torch.empty(3, 3, device="meta")
-    assert cpu.kernels(x) is None
-    assert cpu.recurrence(x) is None
-    with cpu.float32_products(x):
+    assert cpu.find_kernels(x) is None
+    assert cpu.find_recurrence_kernels(x) is None
+    with cpu.use_float32_library(x):
         pass
 
 
@@ -248,22 +248,24 @@ def test_the_machine_s_choice_is_by_its_processor(monkeypatch: pytest.MonkeyPatc
             if expected == "OpenBLAS" and native.trouble():
                 continue
             monkeypatch.setattr(cpu, "is_intel", lambda intel=intel: intel)
-            monkeypatch.setattr(cpu, "onednn_is_exact", lambda exact=exact: exact)
+            monkeypatch.setattr(cpu, "is_onednn_exact", lambda exact=exact: exact)
             address = 1 if has_openblas else None  # nothing is called
-            monkeypatch.setattr(openblas, "sgemm", lambda address=address: address)
-            cpu.default.cache_clear()
-            assert cpu.default().products == expected
+            monkeypatch.setattr(library, "find_sgemm", lambda address=address: address)
+            cpu.default_implementation.cache_clear()
+            assert cpu.default_implementation().products == expected
             if expected == "OpenBLAS":
-                with cpu.using(products="OpenBLAS"):
-                    assert cpu.described(torch.float32) == "products by OpenBLAS, native kernels"
-                    assert cpu.library_of_float32().startswith("OpenBLAS")
+                with cpu.override_implementation(products="OpenBLAS"):
+                    assert (
+                        cpu.describe_implementation(torch.float32) == "products by OpenBLAS, native kernels"
+                    )
+                    assert cpu.name_float32_library().startswith("OpenBLAS")
                 monkeypatch.setenv(cpu.VARIABLE, "torch")
-                cpu.default.cache_clear()
-                assert cpu.default().products == "MKL", "the kernels call OpenBLAS"
+                cpu.default_implementation.cache_clear()
+                assert cpu.default_implementation().products == "MKL", "the kernels call OpenBLAS"
                 monkeypatch.delenv(cpu.VARIABLE)
     finally:
         monkeypatch.undo()
-        cpu.default.cache_clear()
+        cpu.default_implementation.cache_clear()
 
 
 def test_what_torch_is_asked_for_by_private_names_is_there() -> None:
@@ -279,7 +281,7 @@ def test_what_torch_is_asked_for_by_private_names_is_there() -> None:
 
 def test_auto_precision_is_bfloat16_where_the_processor_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
     for has, expected in ((True, "bf16"), (False, "fp32")):
-        monkeypatch.setattr(cpu, "multiplies_bfloat16", lambda has=has: has)
+        monkeypatch.setattr(cpu, "has_bfloat16_products", lambda has=has: has)
         assert Choice.of(precision="auto", device="cpu").precision == expected
     assert Choice.of(framework="tensorflow", precision="auto", device="cpu").precision == "fp32"
 
@@ -296,7 +298,7 @@ def test_hints_name_what_is_faster_here(monkeypatch: pytest.MonkeyPatch, tiny_co
         weights = random_weights(config, VOCABULARY, 1)
         return "\n".join(backend.build(config, weights, Choice.of(seed=1, **chosen)).hints)
 
-    monkeypatch.setattr(cpu, "multiplies_bfloat16", lambda: True)
+    monkeypatch.setattr(cpu, "has_bfloat16_products", lambda: True)
     for model in ("basic", "block_fused", "cudnn"):
         assert "--precision bf16 is faster" in hints(model, "fp32", SMALL)
         assert "bf16" not in hints(model, "fp32", SMALL.replace(hidden_size=128)), (
@@ -308,8 +310,8 @@ def test_hints_name_what_is_faster_here(monkeypatch: pytest.MonkeyPatch, tiny_co
     assert "block_fused is faster" not in hints("cudnn", "fp32"), "there they are as fast as each other"
     with_kernels = "AVX512" in torch.backends.cpu.get_cpu_capability() and cpu.trouble() is None
     assert ("block_fused is faster than basic" in hints("basic", "fp32")) == with_kernels
-    monkeypatch.setattr(cpu, "multiplies_bfloat16", lambda: False)
+    monkeypatch.setattr(cpu, "has_bfloat16_products", lambda: False)
     assert "--precision fp32 is faster" in hints("block_fused", "bf16")
     assert "fp16 is slow on a CPU: --precision fp32 is faster" in hints("block_fused", "fp16")
-    cpu.use(cpu.Implementation("torch", "MKL"))
+    cpu.set_implementation(cpu.Implementation("torch", "MKL"))
     assert "block_fused is faster" not in hints("basic", "fp32")

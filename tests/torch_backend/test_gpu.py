@@ -39,7 +39,7 @@ def says(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
         return value if callable(value) else lambda *_: value
 
     def say(available: Any, listed: list[nvidia.Gpu], **more: Any) -> None:
-        gpu._examined.cache_clear()
+        gpu._find_trouble.cache_clear()
         nvidia.warn.cache_clear()
         monkeypatch.setattr(nvidia, "gpus", lambda: listed)
         monkeypatch.setattr(torch.version, "cuda", more.pop("cuda", "13.0"))
@@ -49,7 +49,7 @@ def says(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
             monkeypatch.setattr(torch.cuda, name, answer(value))
 
     yield say
-    gpu._examined.cache_clear()
+    gpu._find_trouble.cache_clear()
     nvidia.warn.cache_clear()
 
 
@@ -153,9 +153,9 @@ def test_where_there_is_no_gpu_nothing_is_said(
     says: Callable[..., None], capsys: pytest.CaptureFixture[str]
 ) -> None:
     says(False, [])
-    assert gpu.device_for("auto").type == "cpu"
+    assert gpu.select_device("auto").type == "cpu"
     with pytest.raises(UserError, match=r"^--device cuda: torch \S+ finds no CUDA device here$"):
-        gpu.device_for("cuda")
+        gpu.select_device("cuda")
     assert capsys.readouterr() == ("", "")
 
 
@@ -164,8 +164,8 @@ def test_a_gpu_that_can_be_used_is(says: Callable[..., None], monkeypatch: pytes
     ones = torch.ones
     monkeypatch.setattr(torch, "ones", lambda *size, device: made.append(device) or ones(*size))
     says(True, [H100], **HOPPER)
-    assert gpu.usable()
-    assert [gpu.device_for(asked).type for asked in ("auto", "cuda", "cpu")] == ["cuda", "cuda", "cpu"]
+    assert gpu.is_usable()
+    assert [gpu.select_device(asked).type for asked in ("auto", "cuda", "cpu")] == ["cuda", "cuda", "cpu"]
     assert made == ["cuda"]  # one small computation, once a process
 
 
@@ -224,7 +224,7 @@ def test_the_workspaces_of_cublas_are_no_model_s_memory(monkeypatch: pytest.Monk
         def mm(self, other: object) -> None:
             held["bytes"] += next(products)
 
-    monkeypatch.setattr(gpu, "_workspaces", 0)
+    monkeypatch.setattr(gpu, "_workspace_bytes", 0)
     monkeypatch.setattr(torch, "eye", lambda *_, device: Matrix())
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda _: held["bytes"])
     monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda _: held["bytes"] + 7)

@@ -41,7 +41,7 @@ def test_large_logits_round_no_log_probability_away(kernels: str) -> None:
     weight[-1] += 1000  # the bias
     hidden_NH = torch.randint(-16, 17, (50, 4), generator=generator) / 16
     targets_N = torch.randint(300, (50,), generator=generator)
-    with cpu.using(kernels=kernels) as chosen:
+    with cpu.override_implementation(kernels=kernels) as chosen:
         if chosen.kernels != kernels:
             pytest.skip(f"this machine has no {kernels} kernels")
         layer = SoftmaxLayer(4, 300, device=torch.device("cpu"), precision=PRECISIONS["fp32"])
@@ -61,7 +61,7 @@ def test_many_unlikely_words_are_not_lost_beside_a_sure_one(kernels: str) -> Non
     weight[-1, 2] = 17  # the bias: this word has a probability of 0.99 or more
     hidden_NH = torch.randn(tokens, 4, generator=generator) / 2
     targets_N = torch.randint(words, (tokens,), generator=generator)
-    with cpu.using(kernels=kernels) as chosen:
+    with cpu.override_implementation(kernels=kernels) as chosen:
         if chosen.kernels != kernels:
             pytest.skip(f"this machine has no {kernels} kernels")
         layer = SoftmaxLayer(4, words, device=torch.device("cpu"), precision=PRECISIONS["fp32"])
@@ -79,7 +79,7 @@ def test_many_unlikely_words_are_not_lost_beside_a_sure_one(kernels: str) -> Non
 def test_the_gradient_of_a_sure_word_is_not_rounded_away(kernels: str, sure: float, precision: str) -> None:
     """Its probability is next to 1 in the precision, and what is left after 1 is subtracted counts."""
     bias_V = torch.tensor([sure, 0.0, 0.0])
-    with cpu.using(kernels=kernels) as chosen:
+    with cpu.override_implementation(kernels=kernels) as chosen:
         if chosen.kernels != kernels:
             pytest.skip(f"this machine has no {kernels} kernels")
         layer = SoftmaxLayer(1, 3, device=torch.device("cpu"), precision=PRECISIONS[precision])

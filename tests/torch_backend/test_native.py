@@ -32,7 +32,7 @@ ROUNDING = {torch.float32: 2e-6, torch.bfloat16: 2e-2}
 @pytest.fixture(autouse=True)
 def kernels_or_not() -> Iterator[None]:
     threads = torch.get_num_threads()
-    with cpu.using():
+    with cpu.override_implementation():
         yield
     torch.set_num_threads(threads)
 
@@ -54,7 +54,7 @@ def in_threads(*counts: int) -> Iterator[int]:
 @pytest.mark.parametrize("running", [(1,), (3, 3, 3, 3), (4, 3, 3, 1, 1), (21, 20)])
 def test_the_recurrence_and_its_gradients(dtype: torch.dtype, hidden: int, running: tuple[int, ...]) -> None:
     """Against the same operation in float64, whose gradient is checked by finite differences elsewhere."""
-    if dtype not in native.loaded().recurrent:
+    if dtype not in native.load().recurrent:
         pytest.skip(f"this CPU has no product of {dtype}")
     stream, width, batch, steps = torch.Generator().manual_seed(hidden), 11, running[0], sum(running)
 
@@ -78,12 +78,12 @@ def test_the_recurrence_and_its_gradients(dtype: torch.dtype, hidden: int, runni
 
     expected = computed([value.double() for value in inputs], [value.double() for value in wanted])
     for around in cpu.PRODUCTS:
-        with cpu.using(products=around) as choice:
+        with cpu.override_implementation(products=around) as choice:
             if choice.products != around:
                 continue
             by_threads = []
             for _ in in_threads(1, 2):
-                assert cpu.recurrence(inputs[0]) is not None
+                assert cpu.find_recurrence_kernels(inputs[0]) is not None
                 found = computed(inputs, wanted)
                 by_threads.append(found[:2])
                 for index, (one, other) in enumerate(zip(found, expected, strict=True)):
@@ -93,7 +93,7 @@ def test_the_recurrence_and_its_gradients(dtype: torch.dtype, hidden: int, runni
 
 
 @needs_kernels
-@pytest.mark.skipif(not native.multiplies(), reason="needs the package scipy-openblas32")
+@pytest.mark.skipif(not native.can_multiply(), reason="needs the package scipy-openblas32")
 @pytest.mark.parametrize(
     "shape", [(1, 1, 1), (1, 3, 5), (5, 3, 1), (2, 3, 200), (200, 3, 2), (33, 17, 49), (70, 301, 129)]
 )
@@ -110,10 +110,10 @@ def test_products_by_openblas(shape: tuple[int, int, int]) -> None:
             wide.T.contiguous().T[1:-1, 1:-2],
         ]
 
-    kernels = native.loaded()
+    kernels = native.load()
     for _ in in_threads(1, 2, 3, 8):
         for a, b in itertools.product(layouts(m, k), layouts(k, n)):
-            assert native.multiplies(a, b)
+            assert native.can_multiply(a, b)
             expected = a.double() @ b.double()
             assert error(kernels.multiply(a, b), expected) < 1e-6
             for out in layouts(m, n):
@@ -128,21 +128,21 @@ def test_products_by_openblas(shape: tuple[int, int, int]) -> None:
 
 
 @needs_kernels
-@pytest.mark.skipif(not native.multiplies(), reason="needs the package scipy-openblas32")
+@pytest.mark.skipif(not native.can_multiply(), reason="needs the package scipy-openblas32")
 def test_what_openblas_cannot_multiply() -> None:
     a = torch.zeros(4, 6)
     far_apart = torch.zeros(3).as_strided((1, 3), (2**32, 1))
     refused = [a.double(), a.bfloat16(), a.to("meta"), a[:, ::2], a[::2, ::3], a[:1].expand(4, 6)]
     refused += [a[0], a[:0], far_apart, torch._neg_view(a)]
-    with cpu.using(products="OpenBLAS"):
+    with cpu.override_implementation(products="OpenBLAS"):
         for other in refused:
-            assert not native.multiplies(a, other)
-            assert cpu.by_openblas(a, other) is None
-        assert cpu.by_openblas(a, a.T) is not None
+            assert not native.can_multiply(a, other)
+            assert cpu.find_openblas_kernels(a, other) is None
+        assert cpu.find_openblas_kernels(a, a.T) is not None
         torch.testing.assert_close(products.times(a[:, ::2] + 1, a[:3] + 1), torch.full((4, 6), 3.0))
     for b, out in ((a, None), (a.T, torch.zeros(6, 6)), (a.T, torch.zeros(4, 3))):
         with pytest.raises(ValueError, match="a product of"):
-            native.loaded().multiply(a, b, out)
+            native.load().multiply(a, b, out)
 
 
 @needs_kernels
@@ -158,10 +158,10 @@ def test_the_cross_entropy_and_its_gradient(dtype: torch.dtype, words: int) -> N
         (gradient,) = torch.autograd.grad(expected.sum(), leaf)
         for _ in in_threads(1, 2):
             used = logits.clone()
-            found = native.loaded().cross_entropy(used, targets, gradient=False)
+            found = native.load().cross_entropy(used, targets, gradient=False)
             torch.testing.assert_close(found.double(), expected.detach(), rtol=1e-6, atol=1e-5)
             assert torch.equal(used, logits)
-            assert torch.equal(native.loaded().cross_entropy(used, targets, gradient=True), found)
+            assert torch.equal(native.load().cross_entropy(used, targets, gradient=True), found)
             assert error(used, gradient) < ROUNDING[dtype]
 
 
@@ -171,7 +171,7 @@ def test_the_cross_entropy_and_its_gradient(dtype: torch.dtype, words: int) -> N
 def test_what_is_not_finite_stays_visible(bad: float, dtype: torch.dtype) -> None:
     logits = torch.zeros(2, 40, dtype=dtype)
     logits[1, 7] = bad
-    losses = native.loaded().cross_entropy(logits, torch.tensor([0, 0]), gradient=False)
+    losses = native.load().cross_entropy(logits, torch.tensor([0, 0]), gradient=False)
     assert losses[0].item() == pytest.approx(math.log(40))
     assert not losses[1].isfinite()
     assert not math.isfinite(global_norm([logits.new_full((3,), bad)]).item())
@@ -192,7 +192,7 @@ def test_what_is_not_finite_stays_visible(bad: float, dtype: torch.dtype) -> Non
 @needs_kernels
 def test_nothing_is_read_or_written_beyond_a_tensor() -> None:
     """What does not fit is refused before a kernel sees it."""
-    kernels, logits = native.loaded(), torch.zeros(3, 7)
+    kernels, logits = native.load(), torch.zeros(3, 7)
     for target in (-1, 7, 10**7):
         with pytest.raises(IndexError, match="a target is not one of 7 words"):
             kernels.cross_entropy(logits, torch.tensor([0, target, 0]), gradient=True)
@@ -223,8 +223,8 @@ def test_without_onednn_torch_runs_the_recurrence(
     inputs[2] = inputs[2].float()
     expected, _ = FusedSequence.apply(*(value.double() for value in inputs), running)  # type: ignore[no-untyped-call]
     monkeypatch.setattr(torch.backends.mkldnn, "enabled", False)
-    assert cpu.recurrence(inputs[0]) is None
-    assert cpu.kernels(inputs[0]) is not None
+    assert cpu.find_recurrence_kernels(inputs[0]) is None
+    assert cpu.find_kernels(inputs[0]) is not None
     found, _ = FusedSequence.apply(*inputs, running)  # type: ignore[no-untyped-call]
     assert error(found, expected) < ROUNDING[dtype]
 
@@ -236,7 +236,7 @@ def test_the_user_s_default_type_and_device_change_nothing() -> None:
 
     def computed() -> list[torch.Tensor]:
         mask = dropout._drawn(Place((7, 5), 0.5), torch.Generator("cpu").manual_seed(3), torch.float32)
-        return [native.loaded().cross_entropy(logits, targets, gradient=False), mask, global_norm([logits])]
+        return [native.load().cross_entropy(logits, targets, gradient=False), mask, global_norm([logits])]
 
     def assert_as_before(found: list[torch.Tensor]) -> None:
         for one, other in zip(found, expected, strict=True):
@@ -259,7 +259,7 @@ def test_the_user_s_default_type_and_device_change_nothing() -> None:
 def test_every_nan_stays_one_in_bfloat16() -> None:
     bits = torch.tensor([0x7FC00000, 0x7FFFFFFF, 0x7F800001, -1, -0x00400000], dtype=torch.int32)
     kept, used = bits.view(torch.float32).clone(), torch.zeros(5, dtype=torch.bfloat16)
-    native.loaded().update(kept, torch.zeros(5, dtype=torch.bfloat16), used, 1.0)
+    native.load().update(kept, torch.zeros(5, dtype=torch.bfloat16), used, 1.0)
     assert used.isnan().all()
 
 
@@ -289,10 +289,10 @@ def test_the_norm_and_the_update(dtype: torch.dtype, shape: tuple[int, ...]) -> 
 def test_masks_are_those_of_torch_to_the_bit(dtype: torch.dtype, keep_prob: float) -> None:
     masks = []
     for kernels in cpu.KERNELS:
-        with cpu.using(kernels=kernels):
+        with cpu.override_implementation(kernels=kernels):
             stream = torch.Generator().manual_seed(3)
             masks.append(dropout._drawn(Place((77, 33), keep_prob), stream, dtype))
-            assert cpu.chosen().kernels == kernels
+            assert cpu.get_implementation().kernels == kernels
     assert torch.equal(*masks)
 
 
@@ -304,7 +304,7 @@ def test_a_softmax_layer_is_the_same_with_kernels_and_without() -> None:
     for precision, by_word in (("fp32", False), ("fp32", True), ("bf16", False), ("bf16", True)):
         found = []
         for kernels in cpu.KERNELS:
-            with cpu.using(kernels=kernels):
+            with cpu.override_implementation(kernels=kernels):
                 layer = SoftmaxLayer(
                     7, 1003, device=torch.device("cpu"), precision=PRECISIONS[precision], by_word=by_word
                 )
@@ -328,8 +328,8 @@ def test_on_processors_with_narrower_vectors(march: str, lanes: int, monkeypatch
     if march == "x86-64-v3" and torch.backends.cpu.get_cpu_capability() == "DEFAULT":
         pytest.skip("this processor has no AVX2")
     monkeypatch.setattr(library, "FLAGS", (*library.FLAGS, f"-march={march}"))
-    older = native.Kernels(library.load())
-    monkeypatch.setattr(native, "loaded", lambda: older)
+    older = native.Kernels(library.load_kernels())
+    monkeypatch.setattr(native, "load", lambda: older)
     assert older.lanes == lanes
     older.recurrent &= {torch.float32}  # such a processor has no product of bfloat16
     for hidden, running in itertools.product((1, 5, 16, 37, 150), ((1,), (4, 3, 3, 1, 1), (21, 20))):
@@ -345,7 +345,9 @@ def test_on_processors_with_narrower_vectors(march: str, lanes: int, monkeypatch
     test_every_nan_stays_one_in_bfloat16()
 
 
-TROUBLE = "from ptb_lm.torch_backend import cpu, native; print(native.trouble(), cpu.chosen().kernels)"
+TROUBLE = (
+    "from ptb_lm.torch_backend import cpu, native; print(native.trouble(), cpu.get_implementation().kernels)"
+)
 NO_TROUBLE = "None native\n"
 
 
@@ -353,7 +355,7 @@ NO_TROUBLE = "None native\n"
 def quick_compiler(tmp_path: Path) -> Path:
     """A compiler that takes what the real one has made: that one takes seconds, and is run below."""
     compiler = tmp_path / "quick c++"
-    compiled = native.loaded()._library._name
+    compiled = native.load()._library._name
     compiler.write_text(
         f'#!/bin/sh\nwhile [ $# -gt 0 ]; do [ "$1" = -o ] && cp "{compiled}" "$2"; shift; done\n'
     )
@@ -481,7 +483,7 @@ TMPDIR="$XDG_CACHE_HOME" "$2" -c "$3"
 stat -c '%i %Y' "$XDG_CACHE_HOME"/ptb_lm/*
 """
     private = ["unshare", "--mount", *(["--map-root-user"] if os.geteuid() else [])]
-    compiled = native.loaded()._library._name
+    compiled = native.load()._library._name
     done = subprocess.run(
         [*private, "sh", "-c", script, "sh", compiled, sys.executable, TROUBLE],
         capture_output=True,

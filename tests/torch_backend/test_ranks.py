@@ -93,6 +93,6 @@ class Gone:
 def test_who_kept_the_store_is_named_by_one(rank: int) -> None:
     ranks = TorchRanks.__new__(TorchRanks)  # without a process group
     ranks.rank, ranks.size, ranks._store = rank, 3, Gone()
-    lost = ranks._lost("Connection closed by peer", silence=0.0)
+    lost = ranks._find_lost("Connection closed by peer", silence=0.0)
     assert str(lost) == "rank 0 of 3 has ended or does not answer"
     assert lost.speaker == (rank == 1)

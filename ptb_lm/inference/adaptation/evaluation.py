@@ -75,7 +75,7 @@ def evaluate(subject: Subject, request: Request, *, command: str) -> None:
     started = time.perf_counter()
     if request.out is not None:
         _check_free(request.out)
-    device = gpu.device_for(subject.device)
+    device = gpu.select_device(subject.device)
     model = SegmentModel(subject.run.hyperparameters, subject.weights, device=device)
     train = subject.ids[:0] if subject.corpus is None else subject.corpus.splits["train"]
     scorer = AdaptedScorer(model, train)

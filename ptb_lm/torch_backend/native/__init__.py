@@ -1,7 +1,7 @@
 """Kernels of our own for a CPU, in C++ (kernels.cpp): compiled at their first use, and kept in a cache.
 
-They need a C++ compiler, once, and a few functions that torch exports for extensions. Where either is missing
-torch's own operations compute the same, more slowly; `trouble` says what it is.
+They need a C++ compiler, once, and a few functions that torch exports for extensions. Where either is
+missing, torch's own operations compute the same, more slowly; `trouble` says why.
 """
 
 import ctypes
@@ -12,11 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ptb_lm.torch_backend.native import library, openblas
+from ptb_lm.torch_backend.native import library
 from ptb_lm.torch_backend.native.library import MissingError
 
-NAMES = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
-MULTIPLE = 32  # bfloat16 numbers that a matrix unit takes from a row at once
+TYPE_NAMES = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
+WIDTH_MULTIPLE = 32  # bfloat16 numbers that a matrix unit takes from a row at once
 
 
 class Kernels:
@@ -26,27 +26,27 @@ class Kernels:
     vocabulary; sequences are packed as ptb_lm.torch_backend.fused describes.
 
     Args:
-        loaded: The shared library.
+        kernels: The shared library.
 
     Attributes:
-        lanes: Float32 numbers in a vector of the processor that it was compiled for, at most 16.
-        recurrent: The types that `lstm_forward` and `lstm_backward` take.
+        lanes: Number of float32 values in a vector of the processor that it was compiled for, at most 16.
+        recurrent: Types that `lstm_forward` and `lstm_backward` take.
     """
 
-    def __init__(self, loaded: ctypes.CDLL) -> None:
-        self._library = loaded
-        self.lanes: int = loaded.lanes()
-        self.recurrent = {dtype for dtype, name in NAMES.items() if loaded[f"supported_{name}"]()}
-        for name in NAMES.values():
-            getattr(loaded, f"sum_of_squares_{name}").restype = ctypes.c_double
+    def __init__(self, kernels: ctypes.CDLL) -> None:
+        self._library = kernels
+        self.lanes: int = kernels.lanes()
+        self.recurrent = {dtype for dtype, name in TYPE_NAMES.items() if kernels[f"supported_{name}"]()}
+        for name in TYPE_NAMES.values():
+            getattr(kernels, f"sum_of_squares_{name}").restype = ctypes.c_double
 
     def share_float_environment(self) -> None:
-        """Let the threads that share this one's work round, and flush denormal numbers, as this one does."""
+        """Give this thread's rounding and flushing of denormal numbers to the threads that share its work."""
         self._library.share_float_environment(ctypes.c_int64(torch.get_num_threads()))
 
     def state_width(self, hidden: int, dtype: torch.dtype) -> int:
-        """Return the width of the rows of h that `lstm_forward` takes; the columns beyond H must be zero."""
-        return -(-hidden // MULTIPLE) * MULTIPLE if dtype == torch.bfloat16 else hidden
+        """Return the width of the rows of h in `lstm_forward`; the columns beyond H must be zero."""
+        return -(-hidden // WIDTH_MULTIPLE) * WIDTH_MULTIPLE if dtype == torch.bfloat16 else hidden
 
     def lstm_forward(
         self,
@@ -55,20 +55,20 @@ class Kernels:
         kernel_HG: Tensor,
         h: Tensor,
         c: Tensor,
-        running: Sequence[int],
+        batch_sizes: Sequence[int],
     ) -> None:
         """Run a layer's recurrence.
 
         Args:
-            gates_PG: The input's part of the gates, without bias; replaced by the gates' activations.
+            gates_PG: In: x @ kernel. Out: the gates' activations.
             bias_G: The bias.
             kernel_HG: The recurrent kernel.
-            h: [B + P, state_width]; the first B rows are the state before, the others are computed.
-            c: [B + P, H] in float32, likewise.
-            running: How many samples have a step, for each of T.
+            h: [B + P, state_width]. In: the first B rows are h_0. Out: the others are each step's h.
+            c: [B + P, H] in float32. In: the first B rows are c_0. Out: the others are each step's c.
+            batch_sizes: Number of samples that have a step, for each of T.
         """
         hidden, width, dtype = kernel_HG.shape[0], h.shape[1], gates_PG.dtype
-        steps, samples = sum(running), running[0]
+        steps, samples = sum(batch_sizes), batch_sizes[0]
         _check(gates_PG, dtype, steps, 4 * hidden)
         _check(bias_G, dtype, 4 * hidden)
         _check(kernel_HG, dtype, hidden, 4 * hidden)
@@ -79,7 +79,7 @@ class Kernels:
         self._call(
             "lstm_forward",
             gates_PG.dtype,
-            *(len(running), _integers(running), hidden, width),
+            *(len(batch_sizes), _integers(batch_sizes), hidden, width),
             *(gates_PG, bias_G, kernel_HG, packed, h, c),
         )
 
@@ -91,36 +91,35 @@ class Kernels:
         kernel_HG: Tensor,
         d_h_BH: Tensor,
         d_c_BH: Tensor,
-        running: Sequence[int],
+        batch_sizes: Sequence[int],
     ) -> Tensor:
-        """Return the gradient by the gates before their nonlinearities, [P, G].
+        """Return the gradient with respect to the gates before their nonlinearities, [P, G].
 
         Args:
-            gates_PG: The activations that `lstm_forward` left.
-            c: As it left them.
-            d_output_PH: The gradient by the outputs; its rows may lie apart.
+            gates_PG: The gates' activations, as `lstm_forward` left them.
+            c: [B + P, H] in float32, as `lstm_forward` left it.
+            d_output_PH: The gradient with respect to the outputs; its rows may lie apart.
             kernel_HG: The recurrent kernel.
-            d_h_BH: In float32: the gradient by the last h beyond that by the outputs; replaced by that by the
-                state before.
-            d_c_BH: Likewise of c.
-            running: As `lstm_forward`'s.
+            d_h_BH: Float32. In: dL/dh_T, without the part through the outputs. Out: dL/dh_0.
+            d_c_BH: Float32. In: dL/dc_T, without the part through the outputs. Out: dL/dc_0.
+            batch_sizes: Number of samples that have a step, for each of T.
         """
         hidden, dtype = kernel_HG.shape[0], gates_PG.dtype
-        steps, samples = sum(running), running[0]
+        steps, samples = sum(batch_sizes), batch_sizes[0]
         _check(gates_PG, dtype, steps, 4 * hidden)
         _check(kernel_HG, dtype, hidden, 4 * hidden)
         _check(c, torch.float32, samples + steps, hidden)
         for d_state_BH in (d_h_BH, d_c_BH):
             _check(d_state_BH, torch.float32, samples, hidden)
         if d_output_PH.stride(1) != 1 or (d_output_PH.dtype, d_output_PH.shape) != (dtype, (steps, hidden)):
-            raise ValueError("the gradient by the outputs does not fit them")
+            raise ValueError("the gradient with respect to the outputs does not fit them")
         blocks = -(-hidden // (2 * self.lanes))
         packed = kernel_HG.new_empty(blocks * 2 * self.lanes * 4 * hidden)
         d_gates_PG = torch.empty_like(gates_PG)
         self._call(
             "lstm_backward",
             gates_PG.dtype,
-            *(len(running), _integers(running), hidden, gates_PG, c),
+            *(len(batch_sizes), _integers(batch_sizes), hidden, gates_PG, c),
             *(_Apart(d_output_PH), d_output_PH.stride(0), kernel_HG, packed, d_gates_PG, d_h_BH, d_c_BH),
         )
         return d_gates_PG
@@ -129,9 +128,9 @@ class Kernels:
         """Return the negative log likelihood of each target [N], in nats and float32.
 
         Args:
-            logits_NV: Replaced, if asked for, by the gradient of the sum of the negative log likelihoods.
+            logits_NV: The logits. Out, with `gradient`: d(sum of the negative log likelihoods) / d(logits).
             targets_N: Word ids.
-            gradient: Whether to compute it.
+            gradient: True to replace the logits by their gradient.
 
         Raises:
             IndexError: A target is no word.
@@ -150,10 +149,12 @@ class Kernels:
     def multiply(self, a_MK: Tensor, b_KN: Tensor, out: Tensor | None = None) -> Tensor:
         """Return a @ b, by OpenBLAS, in `out` if it is given; autograd does not record it.
 
+        `can_multiply` must be true of all three.
+
         Args:
-            a_MK: The caller has asked `multiplies` about all three.
+            a_MK: The left factor.
             b_KN: The right factor.
-            out: Shares no memory with the factors.
+            out: The product's place, which shares no memory with the factors.
         """
         if out is None:
             out = torch.empty(len(a_MK), b_KN.shape[1], dtype=torch.float32, device="cpu")
@@ -162,11 +163,11 @@ class Kernels:
                 f"a product of {tuple(a_MK.shape)} and {tuple(b_KN.shape)} in {tuple(out.shape)}"
             )
         a, b, c = (a_MK, b_KN, out) if _is_plain(out) else (b_KN.T, a_MK.T, out.T)
-        factors = [argument for factor in (a, b) for argument in _laid_out(factor)]
+        factors = [argument for factor in (a, b) for argument in _describe_layout(factor)]
         self._call(
             "multiply",
             torch.float32,
-            *(ctypes.c_void_p(openblas.sgemm()), *c.shape, a.shape[1], *factors, _Apart(c), c.stride(0)),
+            *(ctypes.c_void_p(library.find_sgemm()), *c.shape, a.shape[1], *factors, _Apart(c), c.stride(0)),
         )
         return out
 
@@ -199,17 +200,17 @@ class Kernels:
 
     def _call(self, function: str, dtype: torch.dtype, *arguments: Any) -> Any:
         # Integers are as wide as pointers here: the kernels take int64_t.
-        passed = [_passed(argument) for argument in (*arguments, torch.get_num_threads())]
-        called = getattr(self._library, f"{function}_{NAMES[dtype]}")
+        c_arguments = [_to_c(argument) for argument in (*arguments, torch.get_num_threads())]
+        kernel = getattr(self._library, f"{function}_{TYPE_NAMES[dtype]}")
         if not torch.autograd.profiler._is_profiler_enabled:
-            return called(*passed)
+            return kernel(*c_arguments)
         with torch.autograd.profiler.record_function(f"ptb_lm::{function}"):
-            return called(*passed)
+            return kernel(*c_arguments)
 
 
-def multiplies(*matrices: Tensor) -> bool:
-    """Return whether `Kernels.multiply` takes such matrices: rows or columns in one piece, of float32."""
-    return openblas.sgemm() is not None and all(
+def can_multiply(*matrices: Tensor) -> bool:
+    """Return whether `Kernels.multiply` takes such matrices: float32, with rows or columns in one piece."""
+    return library.find_sgemm() is not None and all(
         matrix.dtype == torch.float32
         and matrix.device.type == "cpu"
         and matrix.ndim == 2
@@ -225,7 +226,7 @@ def _is_plain(matrix: Tensor) -> bool:
     return matrix.stride(1) == 1 and matrix.stride(0) >= matrix.shape[1]
 
 
-def _laid_out(matrix: Tensor) -> tuple[int, "_Apart", int]:
+def _describe_layout(matrix: Tensor) -> tuple[int, "_Apart", int]:
     """Return whether a matrix lies transposed, its numbers, and how far apart its rows or columns are."""
     plain = _is_plain(matrix)
     return int(not plain), _Apart(matrix), matrix.stride(0 if plain else 1)
@@ -242,7 +243,7 @@ def _integers(values: Sequence[int]) -> Any:
     return (ctypes.c_int64 * len(values))(*values)
 
 
-def _passed(argument: Any) -> Any:
+def _to_c(argument: Any) -> Any:
     if isinstance(argument, Tensor):
         return ctypes.c_void_p(argument.data_ptr())
     if isinstance(argument, _Apart):
@@ -261,25 +262,25 @@ def _check(tensor: Tensor, dtype: torch.dtype, *shape: int) -> None:
 
 
 def _is_dense(tensor: Tensor) -> bool:
-    # Of a matrix that lies transposed every number is there once, too.
+    # A transposed matrix, too, has each number once, and nothing between them.
     return tensor.is_contiguous() or (tensor.ndim == 2 and tensor.T.is_contiguous())
 
 
 @functools.cache
-def loaded() -> Kernels:
+def load() -> Kernels:
     """Return the kernels; compile them first if needed.
 
     Raises:
         MissingError: This machine has no kernels.
     """
-    return Kernels(library.load())
+    return Kernels(library.load_kernels())
 
 
 @functools.cache
 def trouble() -> str | None:
     """Return why there are no kernels; None if there are."""
     try:
-        loaded()
+        load()
     except MissingError as error:
         return str(error)
     return None

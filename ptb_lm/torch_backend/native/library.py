@@ -1,13 +1,20 @@
-"""The kernels' shared library: compiled for this machine at its first use, and kept in a cache."""
+"""The shared libraries: our kernels, compiled for this machine at their first use and cached, and OpenBLAS.
+
+OpenBLAS is that of the package scipy-openblas32. NumPy and SciPy carry it, too, but promise no way to call
+it.
+"""
 
 import ctypes
+import functools
 import hashlib
+import importlib
 import os
 import platform
 import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,43 +24,45 @@ from ptb_lm.common import files
 
 SOURCE = Path(__file__).with_name("kernels.cpp")
 FLAGS = ("-std=c++17", "-O3", "-march=native", "-fopenmp", "-fPIC", "-shared")
+OPENBLAS_THREADS = "OPENBLAS_NUM_THREADS"
+_turn = threading.Lock()  # to set this variable, and to restore it
 
 
 class MissingError(Exception):
     """This machine has no kernels; the message says why."""
 
 
-def load() -> ctypes.CDLL:
-    """Return the library; compile it first if needed.
+def load_kernels() -> ctypes.CDLL:
+    """Return the library of our kernels; compile it first if needed.
 
     Raises:
-        MissingError: This machine has no library.
+        MissingError: This machine has no kernels.
     """
     if sys.platform != "linux":
         raise MissingError("they exist only for Linux")
     try:
-        compiler = _compiler()
+        compiler = _find_compiler()
         libraries = [f"-L{Path(torch.__file__).parent / 'lib'}", "-ltorch_cpu", "-lc10"]
-        path = files.cache_folder() / f"kernels-{_key(compiler, libraries)}.so"
+        path = files.cache_folder() / f"kernels-{_cache_key(compiler, libraries)}.so"
         if path.exists():
             try:
-                return _loaded(path)
+                return _open(path)
             except OSError:  # a crash of the machine may have cut it off
                 path.unlink(missing_ok=True)
         _compile(compiler, libraries, path)
     except OSError as error:
         raise MissingError(f"the kernels cannot be compiled: {error}") from None
     try:
-        return _loaded(path)
+        return _open(path)
     except OSError as error:
         raise MissingError(f"the compiled kernels cannot be loaded: {error}") from None
 
 
-def _loaded(path: Path) -> ctypes.CDLL:
-    """Load the library: a temporary copy of it where the cache's file system is mounted noexec.
+def _open(path: Path) -> ctypes.CDLL:
+    """Load a compiled library: a temporary copy of it where the cache's file system is mounted noexec.
 
     Raises:
-        OSError: It is no library that can be loaded.
+        OSError: The file is no library that can be loaded.
         MissingError: The temporary folder's file system is mounted noexec, too.
     """
     if not _is_noexec(path):
@@ -71,36 +80,36 @@ def _is_noexec(path: Path) -> bool:
     return bool(os.statvfs(path).f_flag & os.ST_NOEXEC)
 
 
-def _compiler() -> list[str]:
-    """Return the command of the compiler: CXX may give it arguments, as in `ccache g++`."""
-    wanted = os.environ.get("CXX")
-    for command in [[wanted], wanted.split()] if wanted else [["g++"], ["clang++"], ["c++"]]:
+def _find_compiler() -> list[str]:
+    """Return the compiler's command; CXX may give it arguments, as in `ccache g++`."""
+    cxx = os.environ.get("CXX")
+    for command in [[cxx], cxx.split()] if cxx else [["g++"], ["clang++"], ["c++"]]:
         if command and (found := shutil.which(command[0])):
             return [found, *command[1:]]
-    if wanted:
-        raise MissingError(f"CXX names {(wanted.split() or [wanted])[0]}, which does not exist")
+    if cxx:
+        raise MissingError(f"CXX names {(cxx.split() or [cxx])[0]}, which does not exist")
     raise MissingError("there is no C++ compiler; install g++ or set CXX")
 
 
-def _key(compiler: Sequence[str], libraries: Sequence[str]) -> str:
-    """Return a name for what the compiler makes of the source on this machine."""
+def _cache_key(compiler: Sequence[str], libraries: Sequence[str]) -> str:
+    """Return a digest of all that decides which machine code the compiler makes of the source."""
     version = subprocess.run([*compiler, "--version"], capture_output=True, text=True, check=False)
     source, command = SOURCE.read_text(encoding="utf-8"), [*compiler, *FLAGS, *libraries]
-    facts = [source, *command, version.stdout, torch.__version__, _processor()]
+    facts = [source, *command, version.stdout, torch.__version__, _describe_processor()]
     return hashlib.sha256("\0".join(facts).encode()).hexdigest()[:16]
 
 
-def _processor() -> str:
-    """Return what -march=native depends on."""
+def _describe_processor() -> str:
+    """Return the facts about the processor that -march=native depends on."""
     lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    kept = ("vendor_id", "cpu family", "model\t", "flags", "Features", "CPU part")
-    return platform.machine() + "\n".join(dict.fromkeys(line for line in lines if line.startswith(kept)))
+    names = ("vendor_id", "cpu family", "model\t", "flags", "Features", "CPU part")
+    return platform.machine() + "\n".join(dict.fromkeys(line for line in lines if line.startswith(names)))
 
 
 def _compile(compiler: Sequence[str], libraries: Sequence[str], path: Path) -> None:
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-        made = Path(folder) / path.name
-        command = [*compiler, *FLAGS, "-o", str(made), str(SOURCE), *libraries]
+        output = Path(folder) / path.name
+        command = [*compiler, *FLAGS, "-o", str(output), str(SOURCE), *libraries]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
         except (OSError, subprocess.TimeoutExpired) as error:
@@ -108,6 +117,26 @@ def _compile(compiler: Sequence[str], libraries: Sequence[str], path: Path) -> N
         if done.returncode:
             lines = [line for line in done.stderr.splitlines() if "error" in line] or ["without a word"]
             raise MissingError(f"the C++ compiler failed: {lines[0]}")
-        with made.open("rb") as file:
+        with output.open("rb") as file:
             os.fsync(file.fileno())  # half a library would end every later process that loads it
-        made.replace(path)  # at once, whoever else compiles it now
+        output.replace(path)  # at once, whoever else compiles it now
+
+
+@functools.cache
+def find_sgemm() -> int | None:
+    """Return the address of OpenBLAS's `cblas_sgemm`, one thread a call; None where there is none."""
+    with _turn:
+        # The kernels call it from OpenMP's threads. Its own, if it started any, would take their cores.
+        before = os.environ.get(OPENBLAS_THREADS)
+        os.environ[OPENBLAS_THREADS] = "1"
+        try:
+            package = importlib.import_module("scipy_openblas32")
+            openblas = ctypes.CDLL(str(Path(package.get_lib_dir()) / package.get_library(fullname=True)))
+            return ctypes.cast(openblas.scipy_cblas_sgemm, ctypes.c_void_p).value
+        except (ImportError, OSError, AttributeError, IndexError):
+            return None
+        finally:
+            if before is None:
+                del os.environ[OPENBLAS_THREADS]
+            else:
+                os.environ[OPENBLAS_THREADS] = before

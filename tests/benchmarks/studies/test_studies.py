@@ -14,7 +14,7 @@ import torch
 from benchmarks.studies import __main__ as studies
 from benchmarks.studies import contention, scoring
 from ptb_lm.common import host
-from ptb_lm.torch_backend import cpu, gemm
+from ptb_lm.torch_backend import cpu, machine_speed
 
 
 @pytest.mark.slow  # asks git for the commit
@@ -31,7 +31,7 @@ def test_a_profile_names_the_operations_its_command_and_its_machine(
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else f"cpu ({platform.machine()}, "
     assert f"\nMeasured on {facts['processor']}, {facts['cores']} cores, {device}" in kept
     assert "aten::mm" in kept or "ptb_lm::multiply" in kept
-    if cpu.chosen().kernels == "native":
+    if cpu.get_implementation().kernels == "native":
         assert "ptb_lm::cross_entropy" in kept
     about, *rows = map(json.loads, (out / "rows.jsonl").read_text().splitlines())
     assert (about["processor"], about["commit"]) == (facts["processor"], facts["commit"])
@@ -111,8 +111,8 @@ def test_a_model_does_not_diverge_from_itself_and_a_nudge_is_seen(tmp_path: Path
 @pytest.mark.slow
 def test_scoring_is_timed_both_ways(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scoring, "SENTENCES", 30)
-    for seconds in ("SCANNED", "MEASURED"):
-        monkeypatch.setattr(gemm, seconds, 1e-9)
+    for seconds in ("SCAN_SECONDS", "MEASUREMENT_SECONDS"):
+        monkeypatch.setattr(machine_speed, seconds, 1e-9)
     out = tmp_path / "out"
     assert studies.main(["scoring", "--config", "test", "--rounds", "1", "--out", str(out)]) == 0
     facts, *rows = map(json.loads, (out / "rows.jsonl").read_text().splitlines())

@@ -358,10 +358,10 @@ def broken_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_capability", fail)
-    gpu._examined.cache_clear()
+    gpu._find_trouble.cache_clear()
     nvidia.warn.cache_clear()
     yield f"the GPU cannot be used: {problem}"
-    gpu._examined.cache_clear()
+    gpu._find_trouble.cache_clear()
     nvidia.warn.cache_clear()
 
 
