@@ -59,11 +59,22 @@ def page(driver: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
     return driver
 
 
+# Ends when each picture is that of the emulated medium, which the browser chooses a little later.
+PICTURES_FOLLOW = """
+    return Promise.all([...document.querySelectorAll("picture")].map(async picture => {
+        const image = picture.querySelector("img"), source = picture.querySelector("source");
+        const chosen = () => matchMedia(source.media).matches ? source.srcset : image.src;
+        while (image.currentSrc !== chosen()) await new Promise(wake => setTimeout(wake, 10));
+    }));
+"""
+
+
 def resize(page: Any, width: int, *, media: str = "screen", scheme: str = "light") -> None:
     metrics = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
     page.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
     features = [{"name": "prefers-color-scheme", "value": scheme}]
     page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": media, "features": features})
+    page.execute_script(PICTURES_FOLLOW)
 
 
 def rows_of(page: Any, title: str) -> dict[str, list[str]]:
