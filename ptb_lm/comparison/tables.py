@@ -18,6 +18,7 @@ HOW_TO_READ = (
     "The best epoch is chosen by validation alone. A run that has not ended, or has done more epochs since, "
     "has no test perplexity. A row of several seeds has their mean ± standard deviation."
 )
+WIDTH = 80  # of a terminal
 LAST_EPOCH = "The last epoch, where it is not the best"
 DIFFERENCES = "What differs"
 SHARED = "What is the same in all of them"
@@ -108,24 +109,25 @@ def to_text(groups: Sequence[RunGroup]) -> str:
     ]
     same = ", ".join(" ".join(map(str, row)) for row in shared(groups).rows)
     remarks = (HOW_TO_READ, f"{SHARED if len(groups) > 1 else 'Settings'}: {same}.")
-    return "\n".join([*texts, *(f"{textwrap.fill(remark, 80)}\n" for remark in remarks)]).lstrip()
+    return "\n".join([*texts, *(f"{textwrap.fill(remark, WIDTH)}\n" for remark in remarks)]).lstrip()
 
 
 def _aligned(table: str) -> str:
-    """Pad the cells of a Markdown table."""
+    """Pad the cells of a Markdown table; columns that do not fit come below, beside the first one again."""
     _, rule, *_ = rows = [line[2:-2].split(" | ") for line in table.splitlines()]
     right = [cell.endswith(":") for cell in rule]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     rule[:] = [cell.rjust(width, "-") for cell, width in zip(rule, widths, strict=True)]
-    return "".join(
-        "| "
-        + " | ".join(
-            cell.rjust(width) if numeric else cell.ljust(width)
-            for cell, width, numeric in zip(row, widths, right, strict=True)
-        )
-        + " |\n"
-        for row in rows
+    first, *others = (
+        [cell.rjust(width) if numeric else cell.ljust(width) for cell in column]
+        for column, width, numeric in zip(zip(*rows, strict=True), widths, right, strict=True)
     )
+    parts = [[first]]
+    for column in others:
+        if len(parts[-1]) > 1 and sum(len(each[0]) + 3 for each in [*parts[-1], column]) >= WIDTH:
+            parts.append([first])
+        parts[-1].append(column)
+    return "\n".join("".join(f"| {' | '.join(row)} |\n" for row in zip(*part, strict=True)) for part in parts)
 
 
 def to_csv(groups: Sequence[RunGroup]) -> str:

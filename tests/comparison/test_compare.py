@@ -49,11 +49,19 @@ def compared(capsys: pytest.CaptureFixture[str], *given: object) -> str:
 
 
 def tables(text: str) -> dict[str, list[dict[str, str]]]:
-    """Return the rows of each Markdown table, by the line above it; that of results has none."""
-    found = {}
+    """Return the rows of each Markdown table, by the line above it; that of results has none.
+
+    A table without a line above it goes on with the columns that did not fit in the one before it.
+    """
+    found: dict[str, list[dict[str, str]]] = {}
     for above, table in re.findall(r"(?:(.*):\n\n)?((?:^\|.*\n)+)", text, re.M):
         titles, _, *rows = ([cell.strip() for cell in line[1:-1].split("|")] for line in table.splitlines())
-        found[above] = [dict(zip(titles, row, strict=True)) for row in rows]
+        cells = [dict(zip(titles, row, strict=True)) for row in rows]
+        if above or not found:
+            found[above] = cells
+        else:
+            for whole, more in zip(found[next(reversed(found))], cells, strict=True):
+                whole |= more
     return found
 
 
@@ -112,13 +120,32 @@ def unlike(folder: Path, tmp_path: Path) -> Path:
     return run
 
 
+@pytest.mark.parametrize(
+    ("speed", "perplexity"), [(8_765.4, 23.456), (10_887.0, 23.456), (999_999.0, 9_999.99)]
+)
 def test_results_fit_80_columns_and_come_first(
-    folder: Path, unlike: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    speed: float,
+    perplexity: float,
+    folder: Path,
+    unlike: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """So do the differences, however many: the rows are runs or settings, of which there are more."""
-    text = compared(capsys, folder / "seeds", folder / "other", unlike)
+    seeds = shutil.copytree(folder / "seeds", tmp_path / "seeds")
+    for run, part in ((seeds / "seed-1", 1.0), (seeds / "seed-2", 0.1), (unlike, 1.0)):  # a wide spread
+        set_values(run / "result.json", test_perplexity=part * perplexity)
+        rows = [
+            {**row, "words_per_second": part * speed, "valid_perplexity": part * perplexity}
+            for row in runs.metrics(run)
+        ]
+        (run / "metrics.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    text = compared(capsys, seeds, folder / "other", unlike)
     assert max(map(len, text.splitlines())) <= 80
     assert next(iter(tables(text))) == ""
+    assert results(text)[0].keys() == {"run", "best test", "best valid", "epochs (best)", "words/s", "seeds"}
+    assert results(text)[2]["words/s"] == f"{speed:,.0f}"
+    assert results(text)[2]["best valid"] == f"{perplexity:,.2f}"
     rows = tables(text)["What differs"]
     assert len(rows) >= 15
     assert rows[0].keys() == {"setting", "seeds", "other", "unlike"}
