@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from ptb_lm.classifier import Batch, Classifier, ClassifierConfig, Scores, check_labels, check_lengths
 from ptb_lm.classifier.tensorflow_network import SequenceNetwork
@@ -41,10 +42,10 @@ class TensorFlowClassifier(Classifier):
     """An LSTM sequence classifier in TensorFlow, with Adam.
 
     Attributes:
-        train_function: The training step, as it is executed; traced once for each shape of batch.
-        forward_function: The loss alone, likewise.
-        gradients_function: The loss and its gradients, likewise.
-        predict_function: The log-probabilities; traced once for all shapes, with a loop over time.
+        train_function: Training step, traced once for each shape of batch if it is a graph.
+        forward_function: Loss alone, traced like the training step.
+        gradients_function: Loss and its gradients, traced like the training step.
+        predict_function: Log-probabilities, traced once for all shapes, with a loop over time.
     """
 
     def __init__(self, config: ClassifierConfig, weights: Mapping[str, NDArray[Any]], choice: Choice) -> None:
@@ -71,62 +72,62 @@ class TensorFlowClassifier(Classifier):
         self.load_weights(weights)
 
     @property
+    @override
     def engine(self) -> str:
-        """What computes the LSTM, for people."""
         return self.device.engine(self.choice)
 
+    @override
     def train_step(self, batch: Batch) -> tf.Tensor:
-        """Do one step of Adam with dropout and clipping."""
         with tf.device(self.device.name):
             return self.train_function(*self._tensors(batch))
 
+    @override
     def reset_optimizer(self) -> None:
-        """Let Adam begin anew."""
         self.network.adam.reset()
 
+    @override
     def forward_step(self, batch: Batch) -> tf.Tensor:
-        """Compute only the loss, without dropout, with the execution of a training step."""
         with tf.device(self.device.name):
             return self.forward_function(*self._tensors(batch))
 
+    @override
     def loss_and_gradients(self, batch: Batch) -> tuple[float, Arrays]:
-        """Return the loss and its gradient by each canonical parameter: no dropout, no clipping, no step."""
         with tf.device(self.device.name):
             loss, gradients = self.gradients_function(*self._tensors(batch))
         return float(loss), self.network.by_name([gradient.numpy() for gradient in gradients])
 
+    @override
     def predict(self, x_BTI: NDArray[np.float32], lengths_B: NDArray[np.int32] | None = None) -> Scores:
-        """Return the log-probabilities without dropout: [B, C], or [B, T, C] for CTC."""
         batch, steps, _ = x_BTI.shape
-        if lengths_B is None:  # the same graph does for both
+        if lengths_B is None:  # so that one graph computes both
             lengths_B = np.full(batch, steps, np.int32)
         check_lengths(lengths_B, batch, steps)
         with tf.device(self.device.name):
             scores = self.predict_function(tf.constant(x_BTI, self.dtype), tf.constant(lengths_B, tf.int32))
         return np.asarray(scores.numpy())
 
+    @override
     def read(self, losses: Sequence[tf.Tensor]) -> list[float]:
-        """Wait for the device and return the numbers behind some losses."""
         if not losses:
             tf.test.experimental.sync_devices()
             return []
         return [float(loss) for loss in tf.stack(losses).numpy()]
 
+    @override
     def export_weights(self) -> Arrays:
-        """Return the parameters by canonical name."""
         return self.network.canonical()
 
+    @override
     def load_weights(self, weights: Mapping[str, NDArray[Any]]) -> None:
-        """Set the parameters from canonical arrays."""
         with tf.device(self.device.name):
             self.network.load(weights)
 
+    @override
     def device_memory(self) -> int | None:
-        """Return the peak of bytes allocated on the device; None on a CPU."""
         return self.device.peak_memory()
 
+    @override
     def environment(self) -> dict[str, Any]:
-        """Return versions, device and threads."""
         return self.device.environment()
 
     def _tensors(self, batch: Batch) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor | None]:

@@ -1,4 +1,4 @@
-"""The torch sequence classifier: the contract of ptb_lm.classifier.
+"""The sequence classifier in torch: the contract of ptb_lm.classifier.
 
 Shapes: B = batch, T = time steps, I = features, H = the top layer's hidden units, K = its output width: H, or
 2H if bidirectional, C = classes, U = labels a sequence.
@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-import ptb_lm.torch_backend  # noqa: F401  (what torch reads when it is imported)
+import ptb_lm.torch_backend  # noqa: F401  (sets the variables that torch reads when it is imported)
 
 # isort: split
 import numpy as np
@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
+from typing_extensions import override
 
 from ptb_lm.classifier import Batch, Classifier, ClassifierConfig, Scores, check_labels, check_lengths
 from ptb_lm.common import host
@@ -47,7 +48,7 @@ class TorchClassifier(TorchModel, Classifier):
         if self.device.type == "cpu":
             host.keep_freed_memory()
         self.config = config
-        self.packed = False  # whether the last batch had sequences of different lengths
+        self.has_lengths = False  # whether the last batch had sequences of different lengths
         self.stack = self.build_stack(choice.model).to(device=self.device, dtype=self.dtype)
         self.executed_stack = self.stack.executed(partial(executed, execution=self.execution))
         width = config.hidden_sizes[-1] * (2 if config.bidirectional else 1)
@@ -66,11 +67,13 @@ class TorchClassifier(TorchModel, Classifier):
         )
 
     @property
+    @override
     def engine(self) -> str:
-        """What computes the LSTM; oneDNN's takes no packed sequences, and then ATen's own loop does."""
+        """The engine of the LSTM: ATen's own loop for packed sequences, which oneDNN's does not take."""
         engine = super().engine
-        return engine.replace("(oneDNN", "(ATen, for packed sequences") if self.packed else engine
+        return engine.replace("(oneDNN", "(ATen, for packed sequences") if self.has_lengths else engine
 
+    @override
     def canonical(self) -> dict[str, Canonical]:
         """Return the parameters by canonical name (ptb_lm.classifier.shapes)."""
         return {
@@ -79,9 +82,9 @@ class TorchClassifier(TorchModel, Classifier):
             "dense.bias": Canonical(self.dense.bias),
         }
 
+    @override
     @computation
     def train_step(self, batch: Batch) -> Tensor:
-        """Do one step of Adam with dropout and clipping."""
         self.optimizer.zero_grad()
         loss = self._loss(batch, self.dropout)
         loss.backward()
@@ -90,35 +93,37 @@ class TorchClassifier(TorchModel, Classifier):
         self.optimizer.step()
         return loss.detach()
 
+    @override
     def reset_optimizer(self) -> None:
-        """Let Adam begin anew."""
         self.optimizer.state.clear()
 
+    @override
     @computation
     @torch.no_grad()
     def forward_step(self, batch: Batch) -> Tensor:
-        """Compute only the loss, without dropout, with the execution of a training step."""
         return self._loss(batch, no_dropout)
 
+    @override
     @computation
     def loss_and_gradients(self, batch: Batch) -> tuple[float, Arrays]:
-        """Return the loss and its gradient by each canonical parameter: no dropout, no clipping, no step."""
         self.optimizer.zero_grad()
         loss = self._loss(batch, no_dropout)
         loss.backward()
-        gradients = {name: kept.gradient.cpu().numpy().copy() for name, kept in self.canonical().items()}
+        gradients = {
+            name: parameter.gradient.cpu().numpy().copy() for name, parameter in self.canonical().items()
+        }
         return loss.item(), gradients
 
+    @override
     @computation
     @torch.no_grad()
     def predict(self, x_BTI: NDArray[np.float32], lengths_B: NDArray[np.int32] | None = None) -> Scores:
-        """Return the log-probabilities without dropout: [B, C], or [B, T, C] for CTC."""
         log_p = self._log_probabilities(self.stack, x_BTI, lengths_B, no_dropout)
         scores: Scores = (log_p.transpose(0, 1) if self.config.loss == "ctc" else log_p).cpu().numpy()
         return scores
 
+    @override
     def read(self, losses: Sequence[Tensor]) -> list[float]:
-        """Wait for the device and return the numbers behind some losses."""
         if not losses:
             self.wait()
             return []
@@ -139,7 +144,7 @@ class TorchClassifier(TorchModel, Classifier):
             loss: Tensor = functional.nll_loss(log_p, labels)
         else:
             samples, steps, _ = batch.x_BTI.shape
-            input_lengths = _lengths(batch.lengths_B, samples, steps)
+            input_lengths = _as_tensor(batch.lengths_B, samples, steps)
             label_lengths = torch.full((samples,), labels.shape[1])
             loss = functional.ctc_loss(log_p, labels, input_lengths, label_lengths, reduction="sum") / samples
         return loss
@@ -153,16 +158,16 @@ class TorchClassifier(TorchModel, Classifier):
     ) -> Tensor:
         """Return the log-probabilities: [B, C], or [T, B, C] for CTC."""
         samples, steps, _ = x_BTI.shape
-        self.packed = lengths_B is not None
+        self.has_lengths = lengths_B is not None
         x_BTI = np.ascontiguousarray(x_BTI)  # torch refuses an array that is reversed
         x_TBI = torch.from_numpy(x_BTI).to(self.device, self.dtype, non_blocking=True).transpose(0, 1)
-        ends_B = None if lengths_B is None else _lengths(lengths_B, samples, steps)
-        output_TBK, _ = stack(x_TBI, self.stack.zero_state(samples), dropout=dropout, lengths_B=ends_B)
-        features = output_TBK if self.config.loss == "ctc" else self._final(output_TBK, ends_B)
+        lengths = None if lengths_B is None else _as_tensor(lengths_B, samples, steps)
+        output_TBK, _ = stack(x_TBI, self.stack.zero_state(samples), dropout=dropout, lengths_B=lengths)
+        features = output_TBK if self.config.loss == "ctc" else self._final_state(output_TBK, lengths)
         logits: Tensor = self.dense(features)
         return logits.log_softmax(dim=-1)
 
-    def _final(self, output_TBK: Tensor, lengths_B: Tensor | None) -> Tensor:
+    def _final_state(self, output_TBK: Tensor, lengths_B: Tensor | None) -> Tensor:
         """Return each direction's output after its last valid step, [B, K]."""
         if lengths_B is None:
             last_BK = output_TBK[-1]
@@ -176,7 +181,7 @@ class TorchClassifier(TorchModel, Classifier):
         return torch.cat([last_BK[:, :hidden], output_TBK[0, :, hidden:]], dim=1)
 
 
-def _lengths(lengths_B: NDArray[np.int32] | None, samples: int, steps: int) -> Tensor:
+def _as_tensor(lengths_B: NDArray[np.int32] | None, samples: int, steps: int) -> Tensor:
     """Return the valid steps of each sample, on the CPU."""
     if lengths_B is None:
         return torch.full((samples,), steps)

@@ -29,8 +29,8 @@ def predict(
     """Return the log-probabilities: [B, C], or [B, T, C] for CTC; in the padding, those of a zero output."""
     zero = stack_zero_state(weights, len(x_BTI))
     output_TBK, _, _ = stack_forward(weights, x_BTI.swapaxes(0, 1), zero, lengths_B=lengths_B)
-    read = _read_by_loss(config, output_TBK, _every_length(x_BTI, lengths_B))
-    log_p = log_softmax(_dense(weights, output_TBK[read]))
+    index = _output_index(config, output_TBK, _fill_lengths(x_BTI, lengths_B))
+    log_p = log_softmax(_dense(weights, output_TBK[index]))
     return log_p.swapaxes(0, 1) if config.loss == "ctc" else log_p
 
 
@@ -41,12 +41,12 @@ def loss_and_gradients(
     *,
     masks: Sequence[Array] | None = None,
 ) -> tuple[float, dict[str, Array]]:
-    """Return the loss in nats, averaged over the batch, and its gradient by every parameter.
+    """Return the loss in nats, averaged over the batch, and its gradients with respect to the parameters.
 
     Args:
-        config: Tells the loss and what it reads; nothing else of it is used.
+        config: Hyper-parameters; only the loss and the hidden sizes are used.
         weights: Canonical parameters (ptb_lm.classifier.shapes).
-        batch: Labelled sequences; what their padding holds is never read.
+        batch: Labelled sequences; their padding is never read.
         masks: Dropout masks, as stack_forward takes them. None: no dropout.
 
     Returns:
@@ -59,15 +59,15 @@ def loss_and_gradients(
     """
     check_labels(batch.labels, config)
     x_BTI = batch.x_BTI
-    lengths_B = _every_length(x_BTI, batch.lengths_B)
+    lengths_B = _fill_lengths(x_BTI, batch.lengths_B)
 
     # Forward.
     zero = stack_zero_state(weights, len(x_BTI))
     output_TBK, _, tape = stack_forward(
         weights, x_BTI.swapaxes(0, 1), zero, lengths_B=batch.lengths_B, masks=masks
     )
-    read = _read_by_loss(config, output_TBK, lengths_B)
-    features = output_TBK[read]
+    index = _output_index(config, output_TBK, lengths_B)
+    features = output_TBK[index]
     log_p = log_softmax(_dense(weights, features))
     if config.loss == "ctc":
         losses_B, d_logits = _ctc_losses(log_p, batch.labels, lengths_B)
@@ -77,7 +77,7 @@ def loss_and_gradients(
     # Backward.
     d_logits /= len(x_BTI)
     d_output_TBK = np.zeros_like(output_TBK)
-    d_output_TBK[read] = d_logits @ weights["dense.kernel"].T
+    d_output_TBK[index] = d_logits @ weights["dense.kernel"].T
     _, gradients, _ = stack_backward(weights, tape, d_output_TBK)
     leading = tuple(range(d_logits.ndim - 1))
     gradients["dense.kernel"] = np.tensordot(features, d_logits, axes=(leading, leading))
@@ -86,7 +86,7 @@ def loss_and_gradients(
 
 
 def ctc(log_p_TC: Array, labels_U: NDArray[np.integer]) -> tuple[float, Array]:
-    """Return the CTC loss of one sequence, and its gradient by the logits behind log_p_TC.
+    """Return the CTC loss of one sequence, and its gradient with respect to the logits behind log_p_TC.
 
     The forward-backward algorithm of Graves et al., "Connectionist Temporal Classification", 2006, sections
     4.1 and 4.2, on logarithms instead of rescaled probabilities; beta leaves out what step t emits.
@@ -132,7 +132,7 @@ def ctc(log_p_TC: Array, labels_U: NDArray[np.integer]) -> tuple[float, Array]:
 
 
 class AdamState(NamedTuple):
-    """What Adam carries: the number of steps, and by parameter the first and second moment estimates."""
+    """Adam's state: the number of steps, and by parameter the first and second moment estimates."""
 
     steps: int
     m: dict[str, Array]
@@ -162,12 +162,12 @@ def adam(
 
     Args:
         weights: Parameters by name.
-        gradients: The loss's gradient by each.
-        state: Of the step before, or adam_start's.
+        gradients: Gradients of the loss with respect to the parameters, by name.
+        state: State after the step before, or adam_start's.
         learning_rate: Alpha, the step size.
         clip_value: Bound on each element of the gradient, before anything else. None: no clipping.
         betas: Decay rates of the moment estimates.
-        epsilon: What keeps the division from zero.
+        epsilon: Small number that keeps the division from zero.
     """
     beta1, beta2 = betas
     steps = state.steps + 1
@@ -184,7 +184,7 @@ def adam(
     return updated, AdamState(steps, m, v)
 
 
-def _every_length(x_BTI: Array, lengths_B: NDArray[np.integer] | None) -> NDArray[np.integer]:
+def _fill_lengths(x_BTI: Array, lengths_B: NDArray[np.integer] | None) -> NDArray[np.integer]:
     return np.full(x_BTI.shape[0], x_BTI.shape[1]) if lengths_B is None else lengths_B
 
 
@@ -192,10 +192,10 @@ def _dense(weights: Mapping[str, Array], features: Array) -> Array:
     return np.asarray(features @ weights["dense.kernel"] + weights["dense.bias"])
 
 
-def _read_by_loss(config: ClassifierConfig, output_TBK: Array, lengths_B: NDArray[np.integer]) -> Any:
+def _output_index(config: ClassifierConfig, output_TBK: Array, lengths_B: NDArray[np.integer]) -> Any:
     """Return the index of the outputs that the loss reads: all [T, B, K], or the last of each unit [B, K].
 
-    Last in the order in which its direction reads: step 0 for the units of the reverse direction.
+    The last one is last in the order of its direction: step 0 for the units of the reverse direction.
     """
     if config.loss == "ctc":
         return ...
@@ -205,7 +205,7 @@ def _read_by_loss(config: ClassifierConfig, output_TBK: Array, lengths_B: NDArra
 
 
 def _cross_entropies(log_p_BC: Array, labels_B: NDArray[np.integer]) -> tuple[Array, Array]:
-    """Return each sequence's loss, and its gradient by its logits."""
+    """Return each sequence's loss, and its gradient with respect to its logits."""
     labels_B1 = labels_B[:, None]
     log_p_B1 = np.take_along_axis(log_p_BC, labels_B1, axis=-1)
     d_logits_BC = np.exp(log_p_BC)
@@ -216,7 +216,7 @@ def _cross_entropies(log_p_BC: Array, labels_B: NDArray[np.integer]) -> tuple[Ar
 def _ctc_losses(
     log_p_TBC: Array, labels_BU: NDArray[np.integer], lengths_B: NDArray[np.integer]
 ) -> tuple[Array, Array]:
-    """Return each sequence's loss, and its gradient by its logits, which is zero in the padding."""
+    """Return each sequence's loss, and its gradient with respect to its logits, zero in the padding."""
     losses_B = np.zeros_like(log_p_TBC[0, :, 0])
     d_logits_TBC = np.zeros_like(log_p_TBC)
     for row, length in enumerate(lengths_B):

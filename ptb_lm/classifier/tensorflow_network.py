@@ -1,9 +1,10 @@
-"""The whole sequence classifier: its variables, and its steps as functions to be traced, compiled or run.
+"""The sequence classifier's TensorFlow variables, its steps as functions to trace, compile or run, and Adam.
 
 Shapes: B = batch, T = time steps, I = features, K = the stack's output width, C = classes, U = labels a
 sequence.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,24 +12,77 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from ptb_lm.classifier import ClassifierConfig, shapes
-from ptb_lm.classifier.tensorflow_adam import Adam
 from ptb_lm.model.backend import Arrays
 from ptb_lm.tf_backend.cells import Layer
 from ptb_lm.tf_backend.dropout import Dropout, InvertedDropout, no_dropout
 from ptb_lm.tf_backend.stack import RecurrentStack
 
+BETA_1, BETA_2, EPSILON = 0.9, 0.999, 1e-8
+
+
+class Adam:
+    """Adam (Kingma and Ba, 2015, algorithm 1) over some variables, as one operation for each.
+
+    Keras's Adam adds epsilon to the root of the uncorrected second moment, which at the first step weighs it
+    30 times as much as in the paper and in torch.
+
+    Args:
+        variables: Variables to train.
+        learning_rate: The paper's alpha.
+    """
+
+    def __init__(self, variables: Sequence[tf.Variable], learning_rate: float) -> None:
+        self.learning_rate = learning_rate
+        self.variables = variables
+        self.moments = [
+            (tf.Variable(tf.zeros_like(variable)), tf.Variable(tf.zeros_like(variable)))
+            for variable in variables
+        ]
+        # Float64, because 1 - 0.999 has lost four digits in float32.
+        self.steps = tf.Variable(tf.zeros([], tf.float64))
+
+    def reset(self) -> None:
+        """Reset the moments and the number of steps to zero."""
+        for variable in (self.steps, *(moment for pair in self.moments for moment in pair)):
+            variable.assign(tf.zeros_like(variable))
+
+    def step(self, gradients: Sequence[tf.Tensor]) -> None:
+        """Move each variable by its gradient."""
+        steps = self.steps.assign_add(1.0)
+        # 1 - BETA ** steps, with all its digits, for the betas as the operation rounds them.
+        to_dtype = self.variables[0].dtype.as_numpy_dtype
+        correction_1 = -tf.math.expm1(steps * math.log(to_dtype(BETA_1)))
+        correction_2 = tf.sqrt(-tf.math.expm1(steps * math.log(to_dtype(BETA_2))))
+        rate = self.learning_rate * correction_2 / correction_1
+        epsilon = EPSILON * correction_2
+        for variable, (m, v), gradient in zip(self.variables, self.moments, gradients, strict=True):
+            tf.raw_ops.ResourceApplyAdam(
+                var=variable.handle,
+                m=m.handle,
+                v=v.handle,
+                # Zero, because rate and epsilon hold the correction of the bias.
+                beta1_power=tf.zeros([], variable.dtype),
+                beta2_power=tf.zeros([], variable.dtype),
+                lr=tf.cast(rate, variable.dtype),
+                beta1=tf.constant(BETA_1, variable.dtype),
+                beta2=tf.constant(BETA_2, variable.dtype),
+                epsilon=tf.cast(epsilon, variable.dtype),
+                grad=gradient,
+            )
+
 
 class SequenceNetwork:
     """LSTM layers with dropout and a dense layer, for cross-entropy or CTC; trained by Adam.
 
-    In its methods lengths_B is each sample's steps, or None for all T; a loss is [], the mean over the batch.
+    In its methods, lengths_B holds the number of each sample's steps, or is None for all T. A loss is [], the
+    mean over the batch.
 
     Args:
-        config: What to build.
+        config: The hyper-parameters.
         layer: The implementation of a layer.
-        unroll: See time_loop.
-        dtype: In which precision.
-        seed: Of dropout.
+        unroll: The way to run the loop over time; see ptb_lm.tf_backend.time_loop.
+        dtype: The type of all variables.
+        seed: The seed of dropout.
     """
 
     def __init__(
@@ -66,7 +120,7 @@ class SequenceNetwork:
     def loss_and_gradients(
         self, x_BTI: tf.Tensor, labels: tf.Tensor, lengths_B: tf.Tensor | None
     ) -> tuple[tf.Tensor, list[tf.Tensor]]:
-        """Return the loss and its gradient by each trained variable, without dropout."""
+        """Return the loss and its gradients with respect to the trained variables, without dropout."""
         return self._loss_and_gradients(x_BTI, labels, lengths_B, no_dropout)
 
     def predict(self, x_BTI: tf.Tensor, lengths_B: tf.Tensor) -> tf.Tensor:
@@ -79,9 +133,9 @@ class SequenceNetwork:
         return self.by_name([variable.numpy() for variable in self.trained])
 
     def by_name(self, arrays: Sequence[NDArray[Any]]) -> Arrays:
-        """Return by canonical name what belongs to the trained variables: their values, or gradients."""
-        *of_the_stack, kernel_KC, bias_C = arrays
-        return {**self.stack.by_name(of_the_stack), "dense.kernel": kernel_KC, "dense.bias": bias_C}
+        """Return arrays that belong to the trained variables, values or gradients, by canonical name."""
+        *stack_arrays, kernel_KC, bias_C = arrays
+        return {**self.stack.by_name(stack_arrays), "dense.kernel": kernel_KC, "dense.bias": bias_C}
 
     def load(self, canonical: Mapping[str, NDArray[Any]]) -> None:
         """Set the parameters from arrays by canonical name."""

@@ -13,8 +13,8 @@ Each line on stdin is a question in JSON; a line of JSON answers it.
 "cpu" is how torch's models compute on a CPU (cpu.facts); on a GPU it is empty.
 
 The rate of matrix multiplication is that of the best library at the best of the products, each of an [m, k]
-and a [k, n] matrix. Every library multiplies every product for a moment. The fastest pair is then measured for
-half a second, at each question.
+and a [k, n] matrix. Every library multiplies every product for a moment. The fastest pair is then measured
+for half a second, at each question.
 """
 
 import contextlib

@@ -6,7 +6,7 @@ import pytest
 tf = pytest.importorskip("tensorflow")
 
 from ptb_lm.classifier import reference  # noqa: E402
-from ptb_lm.classifier.tensorflow_adam import Adam  # noqa: E402
+from ptb_lm.classifier.tensorflow_network import Adam  # noqa: E402
 from ptb_lm.tf_backend.execution import executed  # noqa: E402
 
 # What float32 holds of 1 - 0.999.
