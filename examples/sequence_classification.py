@@ -91,7 +91,7 @@ def train(chosen: argparse.Namespace) -> int:
     )
     best_weights = classifier.initial(config, seed=chosen.seed)
     names = ("framework", "model", "execution", "device", "seed")
-    choice = Choice.of(CLASSIFIERS, **{name: getattr(chosen, name) for name in names})
+    choice = Choice.create(CLASSIFIERS, **{name: getattr(chosen, name) for name in names})
     model = classifier.build(config, best_weights, choice)
     folder = chosen.log_dir or files.home() / "checkpoints" / time.strftime("%Y%m%d-%H%M%S-turns")
     folder.mkdir(parents=True, exist_ok=True)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from ptb_lm.common import cli, flags
-from ptb_lm.model import described, frameworks
+from ptb_lm.model import frameworks, listings
 from ptb_lm.model.cells import CELLS, LSTM
 from ptb_lm.model.choice import MAX_SEED
 from ptb_lm.model.config import HYPERPARAMETERS, PRESETS, RECIPES
@@ -65,9 +65,12 @@ def _described_parser() -> cli.Parser:
     show = flags.Show
     parser.add_argument("--help-all", action=show, text=_described_help, help="describe all flags")
     parser.add_argument(
-        "--help-presets", action=show, text=described.presets, help="show the hyper-parameters of each preset"
+        "--help-presets",
+        action=show,
+        text=listings.list_presets,
+        help="show the hyper-parameters of each preset",
     )
-    parser.add_argument("--help-models", action=show, text=described.models, help="describe each model")
+    parser.add_argument("--help-models", action=show, text=listings.list_models, help="describe each model")
     # No defaults here: a resumed run must know which flags were given.
     _add_data(parser.add_argument_group("data"))
     _add_model(parser.add_argument_group("model (a flag replaces the preset's value)"))
@@ -92,8 +95,8 @@ def _add_data(group: argparse._ArgumentGroup) -> None:
 
 
 def _add_model(group: argparse._ArgumentGroup) -> None:
-    _add_choice(group, "--config", PRESETS, f"the preset: {described.one_of(PRESETS, 'small')}")
-    _add_choice(group, "--cell", CELLS, f"the recurrent cell: {described.one_of(CELLS, LSTM)}")
+    _add_choice(group, "--config", PRESETS, f"the preset: {listings.one_of(PRESETS, 'small')}")
+    _add_choice(group, "--cell", CELLS, f"the recurrent cell: {listings.one_of(CELLS, LSTM)}")
     for each in HYPERPARAMETERS:
         if each.name in OF_THE_MODEL:
             group.add_argument(each.flag, help=each.help, **each.argument)
@@ -153,16 +156,16 @@ def _add_run(group: argparse._ArgumentGroup) -> None:
 
 def _add_speed(group: argparse._ArgumentGroup) -> None:
     names, models, executions = tuple(frameworks.FRAMEWORKS), frameworks.MODELS, frameworks.EXECUTIONS
-    _add_choice(group, "--framework", names, described.one_of(names, "torch"))
+    _add_choice(group, "--framework", names, listings.one_of(names, "torch"))
     group.add_argument(
         "--model",
         choices=models,
         type=_model,
         metavar="NAME",
-        help=f"the implementation: {described.one_of(models, 'cudnn')}",
+        help=f"the implementation: {listings.one_of(models, 'cudnn')}",
     )
     _add_choice(
-        group, "--execution", executions, f"{described.one_of(executions, '')} (defaults: see --help-models)"
+        group, "--execution", executions, f"{listings.one_of(executions, '')} (defaults: see --help-models)"
     )
     _add_choice(
         group,
@@ -176,7 +179,7 @@ def _add_speed(group: argparse._ArgumentGroup) -> None:
         group,
         "--precision",
         precisions,
-        f"{described.one_of(precisions, 'fp32')}; auto: bf16 if the device can",
+        f"{listings.one_of(precisions, 'fp32')}; auto: bf16 if the device can",
     )
     group.add_argument(
         "--devices", type=cli.whole(1), metavar="N", help="devices of this machine to train on (default: 1)"

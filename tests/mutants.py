@@ -28,9 +28,9 @@ def right(config: Any, weights: Weights, *, model: str = "cudnn", precision: str
     if isinstance(config, Config):
         if config.cell not in cells.computed_by("torch", model):
             model = "basic"
-        return backend.build(config, weights, Choice.of(model=model, device="cpu", precision=precision))
+        return backend.build(config, weights, Choice.create(model=model, device="cpu", precision=precision))
     chosen = {"device": "cpu", "precision": precision}
-    return classifier.build(config, weights, Choice.of(classifier.CLASSIFIERS, model=model, **chosen))
+    return classifier.build(config, weights, Choice.create(classifier.CLASSIFIERS, model=model, **chosen))
 
 
 class Wrapped:

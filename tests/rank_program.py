@@ -90,7 +90,7 @@ def computed(case: dict[str, Any], ranks: Ranks = SINGLE_PROCESS) -> dict[str, A
         num_layers=2, hidden_size=7, num_steps=STEPS, batch_size=BATCH, max_grad_norm=2.0, **case["config"]
     )
     words = case.get("words", WORDS)
-    built = backend.build(config, random_weights(config, words, seed=1), Choice.of(**choice), ranks)
+    built = backend.build(config, random_weights(config, words, seed=1), Choice.create(**choice), ranks)
     rows_BL = np.random.default_rng(2).integers(words, size=(BATCH, WINDOWS * STEPS + 1)).astype(np.int32)
     mine = ranks.share(BATCH)
     state, losses = built.zero_state(mine.stop - mine.start), []
@@ -163,15 +163,15 @@ def late(case: dict[str, Any], ranks: Any) -> dict[str, Any]:
     The process group ends with it. "found": what this rank was told at each place; "" if nothing.
     """
     from ptb_lm.common.errors import LostRankError
-    from ptb_lm.model import timeouts
+    from ptb_lm.model import ranks as model_ranks
     from ptb_lm.torch_backend.ranks import TorchRanks
 
     seconds = case["seconds"]
-    with mock.patch.dict(os.environ, {timeouts.STEP: str(seconds)}):
+    with mock.patch.dict(os.environ, {model_ranks.STEP_TIMEOUT: str(seconds)}):
         impatient = TorchRanks(ranks._store, ranks.rank, ranks.size)
     config = SMALL.replace(num_layers=1, hidden_size=7, num_steps=STEPS, batch_size=BATCH)
     model: Any = backend.build(
-        config, random_weights(config, WORDS, seed=1), Choice.of(device="cpu"), impatient
+        config, random_weights(config, WORDS, seed=1), Choice.create(device="cpu"), impatient
     )
     x_BT = np.zeros((BATCH // ranks.size, STEPS), np.int32)
 
@@ -240,7 +240,7 @@ def _main(how: str) -> None:
     if how == "devices":
         print(json.dumps([_deed(case)(case, OneWithDevices(2)) for case in cases]))
         return
-    choice = Choice.of(framework=how)
+    choice = Choice.create(framework=how)
     found: list[Any] = []
     ranks: Any = choice.function(choice.row.join)(device="cpu", reduce_precision="fp32")
     for case in cases:

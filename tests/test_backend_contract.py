@@ -109,7 +109,7 @@ def _built_once(config: Config, choice: Choice) -> tuple[Backend, dict[str, np.n
 
 
 def _chosen(**choice: str | None) -> Choice:
-    return Choice.of(seed=3, **{"device": "cpu", "precision": "fp32", **choice})
+    return Choice.create(seed=3, **{"device": "cpu", "precision": "fp32", **choice})
 
 
 def _built(config: Config, weights: dict[str, np.ndarray], choice: Choice) -> Backend:
@@ -486,7 +486,7 @@ def test_all_models_of_torch_drop_the_same_units(
     ]
     for other in losses[1:]:
         assert other == pytest.approx(losses[0], rel=1e-5)
-    other_seed = backend.build(config, weights, Choice.of(model="basic", device="cpu", seed=4))
+    other_seed = backend.build(config, weights, Choice.create(model="basic", device="cpu", seed=4))
     assert train(other_seed, config, windows) != pytest.approx(losses[0], rel=1e-3)
 
 

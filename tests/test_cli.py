@@ -231,7 +231,11 @@ def test_a_number_that_is_too_large_is_told(value: str, capsys: pytest.CaptureFi
 def printing(length: int) -> list[str]:
     """Return a process that prints some characters, and ends as a command does."""
     body = f"lambda: print('y' * {length}) or 0"
-    return [sys.executable, "-c", f"import sys; from ptb_lm.common import cli; sys.exit(cli.run('command', {body}))"]
+    return [
+        sys.executable,
+        "-c",
+        f"import sys; from ptb_lm.common import cli; sys.exit(cli.run('command', {body}))",
+    ]
 
 
 @pytest.mark.slow
@@ -261,7 +265,9 @@ def test_output_that_cannot_be_written_is_told_once(length: int) -> None:
 @pytest.mark.parametrize("text", ["print('y')", "sys.stdout.write('y')"])
 def test_a_closed_stdout_is_no_error(text: str) -> None:
     """As after `>&-` in a shell."""
-    code = f"import sys; from ptb_lm.common import cli; sys.exit(cli.run('command', lambda: {text} and 0 or 0))"
+    code = (
+        f"import sys; from ptb_lm.common import cli; sys.exit(cli.run('command', lambda: {text} and 0 or 0))"
+    )
     ended = subprocess.run(
         [sys.executable, "-c", code], stderr=subprocess.PIPE, cwd=ROOT, preexec_fn=lambda: os.close(1)
     )

@@ -95,7 +95,7 @@ def tensorflow_stack(model: str, device: str, weights: Weights, *, bidirectional
     from ptb_lm.tf_backend.stack import RecurrentStack
 
     try:
-        chosen = choose(Choice.of(framework="tensorflow", model=model, execution="eager", device=device))
+        chosen = choose(Choice.create(framework="tensorflow", model=model, execution="eager", device=device))
     except UserError as error:
         pytest.skip(str(error))
     with tf.device(chosen.name):
@@ -313,7 +313,9 @@ def test_the_language_model_has_dropout_on_the_top_output(
     """All units are dropped: nothing but the softmax's bias is left to predict from."""
     config = tiny_config.replace(keep_prob=1e-9, num_layers=1)
     weights = random_weights(config, 11, seed=1)
-    built = backend.build(config, weights, Choice.of(framework=framework, model=model, device="cpu", seed=1))
+    built = backend.build(
+        config, weights, Choice.create(framework=framework, model=model, device="cpu", seed=1)
+    )
     ((x_BT, y_BT),) = random_windows(config, 11, 1, seed=2)
     _, loss = built.train_step(x_BT, y_BT, built.zero_state(config.batch_size), learning_rate=0.0)
     (measured,) = built.read([loss])

@@ -753,7 +753,7 @@ def test_the_preset_and_the_flags_make_the_configuration(data: Path, tmp_path: P
     assert train.main(["--config", "test", "--data", str(data), "--run-dir", str(run), *flags]) == 0
     config = RunDirectory(run).read_config()
     assert config.hyperparameters == PRESETS["test"].replace(batch_size=4, keep_prob=0.9)
-    assert (config.config, config.choice) == ("test", Choice.of())
+    assert (config.config, config.choice) == ("test", Choice.create())
 
 
 @pytest.mark.parametrize("recipe", [None, "default", "tutorial"])

@@ -117,7 +117,7 @@ def _cudnn(
 def _built(
     model: str, kind: type[TorchBackend], config: Config, weights: Weights, chosen: dict[str, Any]
 ) -> TorchBackend:
-    return kind(config, weights, Choice.of(framework="torch", **{**chosen, "model": model}))
+    return kind(config, weights, Choice.create(framework="torch", **{**chosen, "model": model}))
 
 
 def _replace(module: ModuleType, name: str, by: Any) -> None:

@@ -81,7 +81,7 @@ def kept_memory(config: Config, weights: Weights, **chosen: Any) -> TensorFlowBa
 
 def _block_fused(config: Config, weights: Weights, **chosen: Any) -> TensorFlowBackend:
     chosen = {**chosen, "model": "block_fused", "execution": "graph"}
-    return backend.build(config, weights, Choice.of(framework="tensorflow", **chosen))
+    return backend.build(config, weights, Choice.create(framework="tensorflow", **chosen))
 
 
 def _replace(module: ModuleType, name: str, by: Any) -> None:

@@ -109,7 +109,7 @@ def _steps(arguments: argparse.Namespace) -> int:
 
     config = RECIPES["default"][arguments.config]
     task = LanguageTask(config=config, vocabulary_size=PTB_VOCABULARY)
-    choice = Choice.of(model=arguments.model, device="cpu", precision=arguments.precision)
+    choice = Choice.create(model=arguments.model, device="cpu", precision=arguments.precision)
     model = backend.build(config, parameters.initial(config, PTB_VOCABULARY, seed=1), choice)
     ((x_BT, y_BT),) = corpus.windows(model.place(task.rows(1, seed=1)), config.num_steps)
     state: Any = model.zero_state(config.batch_size)

@@ -60,4 +60,4 @@ def _build(variant: str, config: Config, vocabulary_size: int) -> Any:
     if nudged:
         kernel = weights["lstm.0.kernel"]
         kernel[0, 0] = np.nextafter(kernel[0, 0], np.float32(1))
-    return backend.build(config, weights, Choice.of(model=model, device="cpu", precision=precision))
+    return backend.build(config, weights, Choice.create(model=model, device="cpu", precision=precision))

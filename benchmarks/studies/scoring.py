@@ -34,7 +34,7 @@ def measure(arguments: argparse.Namespace) -> int:
     """Print a table of words per second, and keep it with its rows in OUT; return the exit status."""
     config = RECIPES["default"][arguments.config]
     task = LanguageTask(config=config, vocabulary_size=PTB_VOCABULARY)
-    choice = Choice.of(model=arguments.model, device="cpu", precision=arguments.precision)
+    choice = Choice.create(model=arguments.model, device="cpu", precision=arguments.precision)
     words = Vocabulary([EOS, *(f"w{number}" for number in range(1, PTB_VOCABULARY))])
     model = LanguageModel(config, parameters.initial(config, PTB_VOCABULARY, seed=1), choice, words)
     gflop = 2 * task.multiply_adds / task.items / 1e9  # of a word

@@ -174,14 +174,14 @@ def four(config: Config, weights: Mapping[str, NDArray[Any]], choice: Choice) ->
 
 def _of_torch(choice: Choice) -> Choice:
     """Return the choice of the framework that computes it in each process."""
-    return Choice.of(**{**choice.to_json(), "framework": "torch"})
+    return Choice.create(**{**choice.to_json(), "framework": "torch"})
 
 
 def _main() -> None:
     """Be a rank other than the first: do what it says until it ends."""
     source = sys.stdin.buffer
     config, weights, choice = pickle.load(source)  # noqa: S301 (of our own process)
-    rank = Rank(config, weights, Choice.of(**choice))
+    rank = Rank(config, weights, Choice.create(**choice))
     while True:
         try:
             name, *arguments = pickle.load(source)  # noqa: S301 (of our own process)

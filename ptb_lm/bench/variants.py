@@ -83,7 +83,7 @@ class Variant:
         if self.base.count("/") > 3:
             raise UserError(f"{self.name}: a variant is FRAMEWORK/MODEL[/EXECUTION[/UNROLL]][@PRECISION]")
         parts = self.parts
-        choice = Choice.of(
+        choice = Choice.create(
             registry,
             framework=parts["framework"] or "",
             model=parts["model"] or "",

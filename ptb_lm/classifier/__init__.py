@@ -164,7 +164,7 @@ def build(config: ClassifierConfig, weights: Mapping[str, NDArray[Any]], choice:
     Args:
         config: The hyper-parameters.
         weights: Canonical parameters to start from; see `shapes`.
-        choice: Framework, model and execution: Choice.of(CLASSIFIERS, ...).
+        choice: Framework, model and execution: Choice.create(CLASSIFIERS, ...).
 
     Raises:
         UserError: The choice has no classifier, the framework is not installed, or there is no such device.

@@ -48,7 +48,7 @@ def load(
     directory = run_folder.find(run)
     trained = directory.read_config()
     vocabulary = directory.read_vocabulary()
-    choice = Choice.of(
+    choice = Choice.create(
         framework=framework or trained.choice.framework,
         model=model or trained.choice.model,
         device=device or trained.choice.device,

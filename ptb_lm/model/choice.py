@@ -15,7 +15,7 @@ MAX_SEED = 2**63 - 1  # of a framework's random generator
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """The choices of a run. `of` makes an object from the choices that are given and defaults for the others.
+    """The choices of a run. `create` fills in defaults for the choices that are not given.
 
     Attributes:
         framework: A name in the registry.
@@ -60,7 +60,7 @@ class Choice:
             raise UserError(f"--seed must be at least 0 and at most {MAX_SEED}, not {self.seed}")
 
     @classmethod
-    def of(
+    def create(
         cls,
         registry: Mapping[str, Framework] = FRAMEWORKS,
         *,
@@ -171,11 +171,11 @@ class Choice:
 
     def to_json(self) -> dict[str, Any]:
         """Return the choices by name, without the registry."""
-        return {name: getattr(self, name) for name in CHOSEN}
+        return {name: getattr(self, name) for name in CHOICE_NAMES}
 
 
 # The names of the choices.
-CHOSEN = tuple(field.name for field in dataclasses.fields(Choice) if field.name != "registry")
+CHOICE_NAMES = tuple(field.name for field in dataclasses.fields(Choice) if field.name != "registry")
 
 
 def _row(registry: Mapping[str, Framework], framework: str) -> Framework:

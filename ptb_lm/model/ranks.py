@@ -7,14 +7,23 @@ in the run directory) goes through these methods, which every rank calls at the 
 import socket
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
 from typing import Any, TypeVar
 
+from ptb_lm.common import cli
 from ptb_lm.common.errors import DivergenceError, UserError
 
 T = TypeVar("T")
 
 # What each process knows that must be the same on all: a name -> its value, in words.
 Facts = Mapping[str, str]
+
+# How long processes that train together wait for one that is silent: variables of the environment, and the
+# seconds where they are not set. An ended process is noticed at once.
+STEP_TIMEOUT = "PTB_LM_STEP_TIMEOUT"  # in a training step, after the first
+RANK_TIMEOUT = "PTB_LM_RANK_TIMEOUT"  # while a process imports, reads, compiles, or writes to a slow disk
+DEFAULT_TIMEOUTS = {STEP_TIMEOUT: 45.0, RANK_TIMEOUT: 300.0}
+MAX_TIMEOUT = 1e6  # timeouts of torch overflow with many more
 
 
 class Ranks:
@@ -191,3 +200,16 @@ class OneWithDevices(Ranks):
 
     def __init__(self, devices: int, *, reduce_precision: str = "fp32") -> None:
         self.devices, self.reduce_precision = devices, reduce_precision
+
+
+def timeout(variable: str) -> timedelta:
+    """Return how long to wait for a silent process, as the environment says or by default.
+
+    Args:
+        variable: The name STEP_TIMEOUT or RANK_TIMEOUT.
+
+    Raises:
+        UserError: The environment says something else than a number of seconds.
+    """
+    seconds = cli.from_environment(variable, cli.positive, DEFAULT_TIMEOUTS[variable])
+    return timedelta(seconds=min(seconds, MAX_TIMEOUT))

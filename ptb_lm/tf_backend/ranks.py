@@ -17,9 +17,8 @@ from numpy.typing import NDArray
 
 from ptb_lm.common import signals
 from ptb_lm.common.errors import LostRankError, UserError
-from ptb_lm.model.ranks import SeveralRanks
+from ptb_lm.model.ranks import RANK_TIMEOUT, SeveralRanks, timeout
 from ptb_lm.model.tf_config import TRAINING_JOBS, tf_config
-from ptb_lm.model.timeouts import ELSEWHERE, timeout
 
 T = TypeVar("T")
 
@@ -57,7 +56,7 @@ def join(*, device: str, reduce_precision: str) -> "TensorFlowRanks":
             "its own CUDA_VISIBLE_DEVICES"
         )
     try:
-        seconds = timeout(ELSEWHERE).total_seconds()
+        seconds = timeout(RANK_TIMEOUT).total_seconds()
         options = tf.distribute.experimental.CommunicationOptions(timeout_seconds=seconds)
         waits = f"this {said.job} waits for all {said.processes} processes that TF_CONFIG names"
         alone = said.processes == 1
@@ -156,7 +155,7 @@ class TensorFlowRanks(SeveralRanks):
 
     def _lost(self, error: tf.errors.OpError) -> str:
         if isinstance(error, tf.errors.DeadlineExceededError):
-            return f"a rank did not answer for {timeout(ELSEWHERE).total_seconds():.0f} seconds"
+            return f"a rank did not answer for {timeout(RANK_TIMEOUT).total_seconds():.0f} seconds"
         # TensorFlow lists the tasks whose heartbeats stopped.
         tasks = TASK.findall(error.message) if "heartbeat" in error.message else []
         missing = sorted({self._of(*task) for task in tasks} - {self.rank})

@@ -22,8 +22,7 @@ from typing_extensions import override
 
 from ptb_lm.common import signals
 from ptb_lm.common.errors import LostRankError, UserError
-from ptb_lm.model.ranks import SeveralRanks
-from ptb_lm.model.timeouts import ELSEWHERE, STEP, timeout
+from ptb_lm.model.ranks import RANK_TIMEOUT, STEP_TIMEOUT, SeveralRanks, timeout
 from ptb_lm.torch_backend import gpu
 
 T = TypeVar("T")
@@ -50,7 +49,7 @@ def join(*, device: str, reduce_precision: str) -> "TorchRanks":
     if device != "cpu" and gpu.is_seen():
         check_gpus(local + 1)
         torch.cuda.set_device(local)
-    wait = timeout(ELSEWHERE)
+    wait = timeout(RANK_TIMEOUT)
     try:
         rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         at = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
@@ -147,7 +146,7 @@ class TorchRanks(SeveralRanks):
     def __init__(self, store: Any, rank: int, size: int, *, reduce_precision: str = "fp32") -> None:
         self.rank, self.size, self.reduce_precision = rank, size, reduce_precision
         self._store = PrefixStore("ptb_lm", store)
-        self._in_step, self._elsewhere = timeout(STEP), timeout(ELSEWHERE)
+        self._in_step, self._elsewhere = timeout(STEP_TIMEOUT), timeout(RANK_TIMEOUT)
         self._steps = dist.new_group(timeout=self._in_step)  # the default group waits as elsewhere
 
     def device_group(self, device: torch.device) -> Any:

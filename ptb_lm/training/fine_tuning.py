@@ -14,7 +14,7 @@ from ptb_lm.data.preparation import NAMED, Preparation, flags, is_place, request
 from ptb_lm.data.vocabulary import Vocabulary
 from ptb_lm.model import parameters
 from ptb_lm.model.backend import Arrays
-from ptb_lm.model.choice import CHOSEN, Choice
+from ptb_lm.model.choice import CHOICE_NAMES, Choice
 from ptb_lm.model.config import HYPERPARAMETERS
 from ptb_lm.training import run_data, run_folder
 from ptb_lm.training.origins import InitFrom
@@ -81,14 +81,14 @@ class Start:
                     f"{theirs[name]}"
                 )
         choice: dict[str, Any] = {"framework": self.run.choice.framework, "model": self.run.choice.model}
-        choice |= {name: given[name] for name in CHOSEN if name in given}
+        choice |= {name: given[name] for name in CHOICE_NAMES if name in given}
         given = {**self._own_text(), **given} if "data" not in given else given
         data = given["data"]
         return RunConfig(
             config=self.run.config,
             recipe=self.run.recipe,
             data=data,
-            choice=Choice.of(**choice),
+            choice=Choice.create(**choice),
             hyperparameters=before.replace(**{"learning_rate": before.learning_rate * RATE, **changes}),
             preparation=self._preparation(given, data),
             text_column=given.get("text_column"),

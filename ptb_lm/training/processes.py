@@ -91,7 +91,7 @@ def start(arguments: argparse.Namespace, command: Sequence[str]) -> int:
     Raises:
         UserError: The framework has no such thing, or the batch cannot be shared by so many.
     """
-    choice = Choice.of(framework=_framework(vars(arguments)))
+    choice = Choice.create(framework=_framework(vars(arguments)))
     if not choice.row.start:
         raise UserError(f"--devices: {choice.framework} trains in one process here; --framework torch can")
     given = {name: value for name, value in vars(arguments).items() if value is not None}
@@ -132,7 +132,7 @@ def check_devices(given: Mapping[str, Any], batch_size: int) -> None:
         UserError: They cannot, or it is not.
     """
     devices = given.get("devices") or 1
-    on_devices = Choice.of(framework=_framework(given)).row.trains_on_devices
+    on_devices = Choice.create(framework=_framework(given)).row.trains_on_devices
     check_divisible(batch_size, devices, what="devices" if on_devices else "processes")
     _check_reduced(devices, given.get("reduce_precision") or REDUCE_PRECISIONS[0])
 
@@ -163,7 +163,7 @@ def joined(given: Mapping[str, Any]) -> Iterator[Ranks]:
         _check_reduced(devices, reduce_precision)
         yield OneWithDevices(devices, reduce_precision=reduce_precision) if devices > 1 else SINGLE_PROCESS
         return
-    choice = Choice.of(framework=_framework(given))
+    choice = Choice.create(framework=_framework(given))
     if not choice.row.join:
         raise UserError(f"{choice.framework} trains in one process here; --framework torch trains in several")
     ranks: Any = choice.function(choice.row.join)(

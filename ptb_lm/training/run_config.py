@@ -8,7 +8,7 @@ from typing import Any
 
 from ptb_lm.common.errors import UserError
 from ptb_lm.data.preparation import Preparation
-from ptb_lm.model.choice import CHOSEN, Choice
+from ptb_lm.model.choice import CHOICE_NAMES, Choice
 from ptb_lm.model.config import HYPERPARAMETERS, Config
 from ptb_lm.training.origins import InitFrom, Source
 
@@ -90,7 +90,7 @@ class RunConfig:
         Raises:
             UserError: A key is unknown or missing, or a value impossible.
         """
-        keys = ("config", "recipe", "data", *CHOSEN, "hyperparameters")
+        keys = ("config", "recipe", "data", *CHOICE_NAMES, "hyperparameters")
         values = _checked_keys(keys, values, source, optional=OPTIONAL_KEYS)
         given = {name: values.pop(name) for name in OPTIONAL_KEYS if name in values}
         names = [each.name for each in HYPERPARAMETERS]
@@ -99,7 +99,7 @@ class RunConfig:
             if type(value) is not (int if name == "seed" else str):
                 raise UserError(f"{source}: {name} cannot be {value!r}")
         try:
-            choice = Choice(**{name: values.pop(name) for name in CHOSEN})
+            choice = Choice(**{name: values.pop(name) for name in CHOICE_NAMES})
             read = {name: OPTIONAL_KEYS[name](value) for name, value in given.items()}
             return cls(choice=choice, hyperparameters=Config(**hyperparameters), **values, **read)
         except UserError as error:

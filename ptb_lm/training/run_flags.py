@@ -7,7 +7,7 @@ from typing import Any
 from ptb_lm.common.errors import UserError
 from ptb_lm.data.preparation import FIELDS, effective, requested
 from ptb_lm.model import frameworks
-from ptb_lm.model.choice import CHOSEN, Choice
+from ptb_lm.model.choice import CHOICE_NAMES, Choice
 from ptb_lm.model.config import HYPERPARAMETERS, RECIPES
 from ptb_lm.model.hyperparameter import flag_name
 from ptb_lm.training.run_config import PLACES, RESUMABLE, RESUMABLE_HYPERPARAMETERS, RunConfig
@@ -26,7 +26,7 @@ def new_config(given: dict[str, Any]) -> RunConfig:
         config=preset,
         recipe=recipe,
         data=data,
-        choice=Choice.of(**{name: given[name] for name in CHOSEN if name in given}),
+        choice=Choice.create(**{name: given[name] for name in CHOICE_NAMES if name in given}),
         hyperparameters=RECIPES[recipe][preset].replace(**changes),
         preparation=requested(given, data, is_file=Path(data).is_file()),
         text_column=given.get("text_column"),
@@ -55,7 +55,7 @@ def resumed_config(run: RunConfig, given: dict[str, Any]) -> RunConfig:
             raise UserError(
                 f"{flag_name(name)} {given[name]} differs from the run's {before[name]}; a resumed run can "
                 f"change {', '.join(map(flag_name, CHANGEABLE))} and nothing else"
-                + ("; --init-from starts a new run from its weights" if name in CHOSEN else "")
+                + ("; --init-from starts a new run from its weights" if name in CHOICE_NAMES else "")
             )
     changes = {each.name: given[each.name] for each in HYPERPARAMETERS if each.name in given}
     return dataclasses.replace(

@@ -44,7 +44,7 @@ def check(results: Path, run: Path, name: str, by: Sequence[str] = BY) -> list[d
     data = run_data.load_with_its_words(config, vocabulary)
     if difference := run_data.difference(config, data):
         raise UserError(difference)
-    own = Choice.of(**{**config.choice.to_json(), "execution": None, "unroll": None})
+    own = Choice.create(**{**config.choice.to_json(), "execution": None, "unroll": None})
     found = []
     for choice in (own, *(_choice(each, config.choice.seed) for each in by)):
         model = backend.build(config.hyperparameters, weights, choice)
@@ -71,4 +71,4 @@ def _choice(name: str, seed: int) -> Choice:
     framework, slash, model = name.partition("/")
     if not slash:
         raise UserError(f"{name!r} is not FRAMEWORK/MODEL, for example torch/cudnn")
-    return Choice.of(framework=framework, model=model, device="cpu", seed=seed)
+    return Choice.create(framework=framework, model=model, device="cpu", seed=seed)

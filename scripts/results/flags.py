@@ -9,7 +9,7 @@ from typing import Any
 
 from ptb_lm.data.preparation import PTB, Preparation, is_place
 from ptb_lm.model import frameworks
-from ptb_lm.model.choice import CHOSEN
+from ptb_lm.model.choice import CHOICE_NAMES
 from ptb_lm.model.config import HYPERPARAMETERS, RECIPES, Config
 from ptb_lm.model.hyperparameter import flag_name
 from ptb_lm.training.run_config import PLACES, RunConfig
@@ -77,7 +77,7 @@ def differences_today(run: RunConfig, flags: str) -> list[str]:
     Where it reads and computes does not count.
     """
     parser = argparse.ArgumentParser(allow_abbrev=False)
-    for name in ("config", "recipe", *CHOSEN):
+    for name in ("config", "recipe", *CHOICE_NAMES):
         parser.add_argument(flag_name(name), type=int if name == "seed" else str)
     for each in HYPERPARAMETERS:
         parser.add_argument(each.flag, **each.argument)

@@ -279,7 +279,7 @@ def test_predictions_that_are_no_numbers_end_the_run() -> None:
     config = ClassifierConfig(input_size=2, hidden_sizes=(3,), classes=2)
     weights = classifier.initial(config, seed=1)
     weights["lstm.0.bias"][0] = np.nan
-    choice = Choice.of(classifier.CLASSIFIERS, model="basic", device="cpu")
+    choice = Choice.create(classifier.CLASSIFIERS, model="basic", device="cpu")
     model = classifier.build(config, weights, choice)
     with pytest.raises(DivergenceError, match="try a smaller --learning-rate"):
         example.measure(model, example.make_data(10, seed=1))

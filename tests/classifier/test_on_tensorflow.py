@@ -65,7 +65,7 @@ def bound(config: ClassifierConfig, precision: str) -> float:
 
 def build(config: ClassifierConfig, model: str, **choice: Any) -> Any:
     defaults = {"device": "cpu", "precision": finest(model), "seed": SEED}
-    chosen = Choice.of(CLASSIFIERS, framework="tensorflow", model=model, **{**defaults, **choice})
+    chosen = Choice.create(CLASSIFIERS, framework="tensorflow", model=model, **{**defaults, **choice})
     return classifier.build(config, random_weights(config), chosen)
 
 

@@ -53,7 +53,7 @@ def random_batch(config: ClassifierConfig, lengths: np.ndarray | None = None, se
 def build(config: ClassifierConfig, weights: dict[str, np.ndarray] | None = None, **choice: Any) -> Any:
     weights = random_weights(config) if weights is None else weights
     defaults = {"precision": "fp64", "device": "cpu"}
-    return classifier.build(config, weights, Choice.of(CLASSIFIERS, **{**defaults, **choice}))
+    return classifier.build(config, weights, Choice.create(CLASSIFIERS, **{**defaults, **choice}))
 
 
 def assert_close(found: dict[str, np.ndarray], expected: dict[str, np.ndarray], *, atol: float) -> None:
@@ -350,10 +350,10 @@ def test_numbers_that_fade_away_are_zero() -> None:
 def test_a_choice_of_a_language_model_that_no_classifier_has_is_refused() -> None:
     config = configured()
     weights = random_weights(config)
-    choice = Choice.of(execution="graph", model="basic", device="cpu")
+    choice = Choice.create(execution="graph", model="basic", device="cpu")
     with pytest.raises(UserError, match="execution 'graph'"):
         classifier.build(config, weights, choice)
-    assert classifier.build(config, weights, Choice.of(execution="eager", device="cpu")).export_weights()
+    assert classifier.build(config, weights, Choice.create(execution="eager", device="cpu")).export_weights()
 
 
 def test_the_engine_is_what_really_ran() -> None:

@@ -80,7 +80,7 @@ def test_every_training_step_equals_the_reference(framework: str, execution: str
         pytest.skip("TorchScript is torch's")
     weights = random_weights(config, VOCABULARY, seed=1)
     how = None if execution == "default" else execution
-    choice = Choice.of(framework=framework, model="basic", execution=how, device="cpu", precision="fp64")
+    choice = Choice.create(framework=framework, model="basic", execution=how, device="cpu", precision="fp64")
     built = backend.build(config, weights, choice)
     assert "basic elman" in built.engine
     state, expected_state = built.zero_state(3), reference.zero_state(weights, 3)

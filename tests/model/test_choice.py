@@ -9,13 +9,13 @@ import pytest
 
 from ptb_lm.classifier import CLASSIFIERS
 from ptb_lm.common.errors import UserError
-from ptb_lm.model.choice import CHOSEN, MAX_SEED, Choice
+from ptb_lm.model.choice import CHOICE_NAMES, MAX_SEED, Choice
 from ptb_lm.model.frameworks import FRAMEWORKS
 
 
 @pytest.mark.parametrize(("framework", "execution"), [("torch", "auto"), ("tensorflow", "graph")])
 def test_what_is_not_given_is_the_framework_s_own(framework: str, execution: str) -> None:
-    assert Choice.of(framework=framework) == Choice(
+    assert Choice.create(framework=framework) == Choice(
         framework=framework,
         model="cudnn",
         execution=execution,
@@ -36,7 +36,7 @@ def test_what_is_not_given_is_the_framework_s_own(framework: str, execution: str
     ],
 )
 def test_what_a_cpu_can_have(framework: str, precision: str, has_it: bool) -> None:
-    assert Choice.of(framework=framework, device="cpu").can_have(precision) == has_it
+    assert Choice.create(framework=framework, device="cpu").can_have(precision) == has_it
 
 
 @pytest.mark.parametrize(
@@ -63,12 +63,12 @@ def test_what_a_cpu_can_have(framework: str, precision: str, has_it: bool) -> No
 )
 def test_what_the_registry_lacks_is_refused(given: dict[str, Any], problem: str) -> None:
     with pytest.raises(UserError) as caught:
-        Choice.of(**given)
+        Choice.create(**given)
     assert str(caught.value) == problem
 
 
 def test_a_changed_choice_is_checked_against_its_own_registry() -> None:
-    choice = Choice.of(CLASSIFIERS, framework="torch", model="basic")
+    choice = Choice.create(CLASSIFIERS, framework="torch", model="basic")
     assert dataclasses.replace(choice, precision="fp64").row is CLASSIFIERS["torch"]
     with pytest.raises(UserError, match="unknown precision 'bf16' for torch"):
         dataclasses.replace(choice, precision="bf16")  # which its language model has
@@ -80,19 +80,19 @@ def test_every_combination_of_the_registry_can_be_chosen(framework: str) -> None
     for model in row.models:
         for kind, names in row.options(model).items():
             for name in names:
-                assert getattr(Choice.of(framework=framework, model=model, **{kind: name}), kind) == name
+                assert getattr(Choice.create(framework=framework, model=model, **{kind: name}), kind) == name
 
 
 def test_a_choice_is_written_by_its_names() -> None:
-    choice = Choice.of(model="block", seed=9)
-    assert list(choice.to_json()) == list(CHOSEN)
+    choice = Choice.create(model="block", seed=9)
+    assert list(choice.to_json()) == list(CHOICE_NAMES)
     assert Choice(**choice.to_json()) == choice
 
 
 @pytest.mark.slow
 def test_choosing_imports_no_framework() -> None:
     code = (
-        "import sys; from ptb_lm.model.choice import Choice; Choice.of(); Choice.of(framework='tensorflow'); "
+        "import sys; from ptb_lm.model.choice import Choice; Choice.create(); Choice.create(framework='tensorflow'); "
         "assert not {'torch', 'tensorflow', 'numpy'} & sys.modules.keys()"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -113,7 +113,7 @@ def computed() -> Iterator[tuple[str, str, str]]:
 def build(config: Config, **choice: str) -> Any:
     weights = random_weights(config, VOCABULARY, seed=1)
     try:
-        return backend.build(config, weights, Choice.of(seed=3, **choice))
+        return backend.build(config, weights, Choice.create(seed=3, **choice))
     except UserError as error:
         if choice["device"] == "cuda":
             pytest.skip(str(error))
@@ -213,7 +213,7 @@ def test_masks_are_the_same_for_all_models_and_others_for_another_seed(
     streams = [drawn_by(build(config, model=model, **choice)) for model in FRAMEWORKS[framework].models]
     model = next(iter(FRAMEWORKS[framework].models))
     weights = random_weights(config, VOCABULARY, seed=1)
-    other = drawn_by(backend.build(config, weights, Choice.of(model=model, seed=4, **choice)))
+    other = drawn_by(backend.build(config, weights, Choice.create(model=model, seed=4, **choice)))
     for _ in range(3):
         first, *rest = [draw() for draw in streams]
         another = other()

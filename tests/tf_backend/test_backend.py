@@ -140,7 +140,7 @@ def build(config: Config, model: str, **choice: Any) -> Any:
     weights = random_weights(config, VOCABULARY, seed=1)
     defaults: dict[str, Any] = {"device": "cpu", "precision": "fp32", "seed": 3}
     return backend.build(
-        config, weights, Choice.of(framework="tensorflow", model=model, **{**defaults, **choice})
+        config, weights, Choice.create(framework="tensorflow", model=model, **{**defaults, **choice})
     )
 
 

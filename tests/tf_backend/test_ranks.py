@@ -13,7 +13,7 @@ import runs
 
 from ptb_lm import train
 from ptb_lm.common.errors import UserError
-from ptb_lm.model import timeouts
+from ptb_lm.model import ranks as model_ranks
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import SMALL
 
@@ -73,7 +73,7 @@ def test_who_is_lost_is_named(
     cluster: dict[str, Any], error: Any, sentence: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place(monkeypatch, cluster, next(iter(cluster)))
-    monkeypatch.setenv(timeouts.ELSEWHERE, "7")
+    monkeypatch.setenv(model_ranks.RANK_TIMEOUT, "7")
     said = "the heartbeat of these tasks stopped: /job:worker/replica:0/task:1"
     assert TensorFlowRanks(unconnected())._lost(error(None, None, said)) == sentence
 
@@ -122,7 +122,7 @@ def test_a_worker_with_several_gpus_is_refused(monkeypatch: pytest.MonkeyPatch) 
     [(WorkerBackend, {"ranks": None}, "process"), (ReplicatedBackend, {"devices": 2}, "device")],
 )
 def test_xla_does_not_train_on_several(backend: Any, more: dict[str, Any], what: str) -> None:
-    choice = Choice.of(framework="tensorflow", model="basic", device="cpu", execution="xla")
+    choice = Choice.create(framework="tensorflow", model="basic", device="cpu", execution="xla")
     with pytest.raises(UserError, match=rf"^--execution xla is for one {what}; choose graph or eager$"):
         backend(SMALL, {}, choice, **more)
 

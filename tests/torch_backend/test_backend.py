@@ -48,7 +48,7 @@ def test_an_embedding_of_its_own_width(
     built: Any = backend.build(
         config,
         weights,
-        Choice.of(model=model, execution=execution, device="cpu", precision="fp64", seed=3),
+        Choice.create(model=model, execution=execution, device="cpu", precision="fp64", seed=3),
     )
     twin = WindowDropout(config, VOCABULARY, device=torch.device("cpu"), dtype=torch.float64, seed=3)
     state, expected_state = built.zero_state(batch), reference.zero_state(weights, batch)
@@ -96,7 +96,7 @@ def test_evaluation_is_executed_for_training_s_windows_alone(execution: str, sho
             short_config,
             weights,
             # In float32 kernels compute it, unless a compiler does.
-            Choice.of(
+            Choice.create(
                 model="basic",
                 execution=execution,
                 device="cpu",
@@ -134,7 +134,7 @@ def test_what_a_cpu_cannot_do_is_refused(choice: dict[str, str], message: str, t
     weights = random_weights(tiny_config, VOCABULARY, seed=1)
     chosen: Any = {"precision": "fp32", **choice}
     with pytest.raises(UserError, match=message):
-        backend.build(tiny_config, weights, Choice.of(model="cudnn", device="cpu", seed=3, **chosen))
+        backend.build(tiny_config, weights, Choice.create(model="cudnn", device="cpu", seed=3, **chosen))
 
 
 @pytest.mark.gpu
@@ -148,7 +148,7 @@ def test_a_captured_step_does_what_an_eager_one_does(model: str, precision: str,
         backend.build(
             config,
             weights,
-            Choice.of(
+            Choice.create(
                 model=model,
                 execution=execution,
                 device="cuda",
@@ -207,7 +207,7 @@ def test_a_state_moves_to_the_other_kind_of_device(there: str, here: str, tiny_c
 
     def built(device: str, seed: int) -> Any:
         weights = random_weights(config, VOCABULARY, seed=1)
-        return backend.build(config, weights, Choice.of(device=device, seed=seed))
+        return backend.build(config, weights, Choice.create(device=device, seed=seed))
 
     seeds = []
     for seed in (3, 4, 4):
@@ -228,7 +228,7 @@ def test_a_captured_step_draws_new_masks_at_each_replay(tiny_config: Config) -> 
     built = backend.build(
         config,
         random_weights(config, VOCABULARY, seed=1),
-        Choice.of(model="cudnn", execution="graph", device="cuda", precision="fp32", seed=3),
+        Choice.create(model="cudnn", execution="graph", device="cuda", precision="fp32", seed=3),
     )
     ((x_BT, y_BT),) = random_windows(config, VOCABULARY, 1, seed=2)
     losses = [
@@ -254,7 +254,7 @@ def test_no_step_waits_for_the_device_or_copies_from_the_host(
     built: Any = backend.build(
         config,
         random_weights(config, VOCABULARY, seed=1),
-        Choice.of(model=model, execution=execution, device="cuda", precision="fp16", seed=3),
+        Choice.create(model=model, execution=execution, device="cuda", precision="fp16", seed=3),
     )
     rows_BL = np.random.default_rng(2).integers(VOCABULARY, size=(3, 7 * 5 + 1), dtype=np.int32)
     windows = list(corpus.windows(built.place(rows_BL), 5))
@@ -288,7 +288,7 @@ def test_cudnn_s_persistent_kernel_is_the_one_that_runs() -> None:
     built: Any = backend.build(
         config,
         weights,
-        Choice.of(model="persistent", execution="eager", device="cuda", precision="fp16", seed=1),
+        Choice.create(model="persistent", execution="eager", device="cuda", precision="fp16", seed=1),
     )
     (x_BT, y_BT), *_ = random_windows(config, 50, 1, seed=2)
     with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as profiled:
@@ -302,7 +302,7 @@ def test_the_persistent_model_says_that_its_kernel_is_not_the_one_that_runs(tiny
     chosen: Any = {"framework": "torch", "model": "persistent", "device": "cpu", "precision": "fp16"}
     assert (
         "its kernel needs CUDA and fp16"
-        in backend.build(tiny_config, weights, Choice.of(seed=1, **chosen)).engine
+        in backend.build(tiny_config, weights, Choice.create(seed=1, **chosen)).engine
     )
 
 
@@ -312,7 +312,7 @@ def test_a_placed_window_s_words_are_a_view_in_time_major_order(tiny_config: Con
     built: Any = backend.build(
         tiny_config,
         weights,
-        Choice.of(model="cudnn", device="cpu", seed=3),
+        Choice.create(model="cudnn", device="cpu", seed=3),
     )
     rows_BL = np.arange(3 * 11, dtype=np.int32).reshape(3, 11)
     placed = built.place(rows_BL)
@@ -330,7 +330,7 @@ def test_the_learning_rate_is_sent_to_the_device_when_it_changes(tiny_config: Co
     built: Any = backend.build(
         tiny_config,
         weights,
-        Choice.of(model="cudnn", device="cpu", seed=3),
+        Choice.create(model="cudnn", device="cpu", seed=3),
     )
     ((x_BT, y_BT),) = random_windows(tiny_config, VOCABULARY, 1, seed=2)
     sent = []
@@ -348,7 +348,7 @@ def test_the_peak_of_a_gpu_s_memory_is_known(tiny_config: Config) -> None:
     built = backend.build(
         tiny_config,
         weights,
-        Choice.of(model="cudnn", device="cuda", precision="fp32", seed=3),
+        Choice.create(model="cudnn", device="cuda", precision="fp32", seed=3),
     )
     peak = built.device_memory()
     assert peak is not None
@@ -360,7 +360,7 @@ def test_a_cpu_s_memory_is_not_asked_for(tiny_config: Config) -> None:
     built = backend.build(
         tiny_config,
         weights,
-        Choice.of(model="cudnn", device="cpu", seed=3),
+        Choice.create(model="cudnn", device="cpu", seed=3),
     )
     assert built.device_memory() is None
 
@@ -373,7 +373,7 @@ def test_compiling_without_a_compiler_is_refused(
         backend.build(
             tiny_config,
             random_weights(tiny_config, VOCABULARY, seed=1),
-            Choice.of(model="basic", execution="compile", device="cpu", seed=3),
+            Choice.create(model="basic", execution="compile", device="cpu", seed=3),
         )
 
 
@@ -438,7 +438,9 @@ def test_twenty_steps_of_small_at_its_real_size(vocabulary: int, chosen: list[st
         for name, array in parameters.initial(config, vocabulary, seed=1).items()
     }
     models = {
-        model: backend.build(config, weights, Choice.of(model=model, device="cpu", precision="fp64", seed=1))
+        model: backend.build(
+            config, weights, Choice.create(model=model, device="cpu", precision="fp64", seed=1)
+        )
         for model in chosen
     }
     states = {model: built.zero_state(config.batch_size) for model, built in models.items()}
@@ -477,7 +479,9 @@ def test_every_bit_of_a_seed_counts(tiny_config: Config) -> None:
     """torch's generator of a CPU reads the lowest 32; seeds that have no more are taken as they are."""
     config, seeds = tiny_config.replace(keep_prob=0.5), (1, 2**32 + 1, 2**62 + 1)
     weights = random_weights(config, VOCABULARY, seed=1)
-    built: list[Any] = [backend.build(config, weights, Choice.of(device="cpu", seed=seed)) for seed in seeds]
+    built: list[Any] = [
+        backend.build(config, weights, Choice.create(device="cpu", seed=seed)) for seed in seeds
+    ]
     masks = [np.concatenate([mask.ravel() for mask in each.next_masks(3, 5).units]) for each in built]
     assert len({mask.tobytes() for mask in masks}) == 3
     assert rank_state.derive_seed(2**32 - 1) == 2**32 - 1

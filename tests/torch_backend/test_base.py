@@ -37,7 +37,7 @@ def test_any_other_failure_is_left_alone() -> None:
 def test_a_step_takes_denormal_numbers_for_zero_and_no_other_work_does(tiny_config: Config) -> None:
     """A CPU computes many times slower with them, and gradients that fade over many steps end in them."""
     torch.set_flush_denormal(False)  # torch's default
-    choice = Choice.of(device="cpu", model="block_fused")
+    choice = Choice.create(device="cpu", model="block_fused")
     built: Any = backend.build(tiny_config, random_weights(tiny_config, 11, seed=1), choice)
     zeros = list[bool]()
     built.executed_stack.register_forward_hook(
@@ -59,7 +59,7 @@ def test_cudnn_finds_a_layer_s_weights_in_one_piece(precision: str, tiny_config:
     built: Any = backend.build(
         config,
         weights,
-        Choice.of(model="cudnn", device="cuda", precision=precision, seed=1),
+        Choice.create(model="cudnn", device="cuda", precision=precision, seed=1),
     )
     state = built.zero_state(3)
     for x_BT, y_BT in random_windows(config, 11, 3, seed=2):

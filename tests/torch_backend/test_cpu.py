@@ -53,7 +53,7 @@ def test_every_way_computes_what_the_reference_does(
     weights = {
         n: w.astype(np.float32).astype(np.float64) for n, w in random_weights(config, VOCABULARY, 1).items()
     }
-    built = backend.build(config, weights, Choice.of(model=model, device="cpu", seed=1))
+    built = backend.build(config, weights, Choice.create(model=model, device="cpu", seed=1))
     state, expected_state = (
         built.zero_state(config.batch_size),
         reference.zero_state(weights, config.batch_size),
@@ -150,7 +150,7 @@ print(float((found - expected).norm() / expected.norm()) < 1e-6)
 def test_a_run_goes_on_as_it_was_computed(tiny_config: Config) -> None:
     weights = random_weights(tiny_config, VOCABULARY, 1)
     chosen = {"framework": "torch", "model": "block_fused", "device": "cpu", "precision": "fp32"}
-    built = backend.build(tiny_config, weights, Choice.of(seed=1, **chosen))
+    built = backend.build(tiny_config, weights, Choice.create(seed=1, **chosen))
     for kernels in cpu.KERNELS:
         cpu.set_implementation(cpu.Implementation(kernels, "MKL"))
         saved, computed = built.export_training_state(built.zero_state(3)), cpu.get_implementation()
@@ -170,14 +170,14 @@ def test_the_way_of_a_resumed_run_is_not_that_of_the_next_one(tiny_config: Confi
     """The seeds of a command are trained in one process; some of them may be resumed."""
     weights = random_weights(tiny_config, VOCABULARY, 1)
     before = cpu.get_implementation()
-    built = backend.build(tiny_config, weights, Choice.of(model="block_fused", device="cpu", seed=1))
+    built = backend.build(tiny_config, weights, Choice.create(model="block_fused", device="cpu", seed=1))
     saved = built.export_training_state(built.zero_state(3))
     other = "torch" if before.kernels == "native" else "native"
     saved["torch.cpu"] = np.array([cpu.KERNELS.index(other), 0], np.uint8)
     built.load_training_state(saved)
     if cpu.get_implementation().kernels != other:
         pytest.skip("this machine computes in one way alone")
-    following = backend.build(tiny_config, weights, Choice.of(model="block_fused", device="cpu", seed=2))
+    following = backend.build(tiny_config, weights, Choice.create(model="block_fused", device="cpu", seed=2))
     assert cpu.get_implementation() == before
     assert following.environment()["kernels"] == before.kernels
 
@@ -228,7 +228,7 @@ def test_block_fused_is_compiled_however_a_cpu_computes(
     config = tiny_config.replace(num_layers=1)  # each is compiled by itself
     weights = random_weights(config, VOCABULARY, 1)
     chosen = {"framework": "torch", "model": "block_fused", "execution": "compile", "device": "cpu"}
-    built = backend.build(config, weights, Choice.of(precision=precision, seed=1, **chosen))
+    built = backend.build(config, weights, Choice.create(precision=precision, seed=1, **chosen))
     assert "(compile)" in built.engine
     ((x_BT, y_BT),) = random_windows(config, VOCABULARY, 1, seed=2)
     _, loss = built.train_step(x_BT, y_BT, built.zero_state(3), learning_rate=0.1)
@@ -282,21 +282,21 @@ def test_what_torch_is_asked_for_by_private_names_is_there() -> None:
 def test_auto_precision_is_bfloat16_where_the_processor_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
     for has, expected in ((True, "bf16"), (False, "fp32")):
         monkeypatch.setattr(cpu, "has_bfloat16_products", lambda has=has: has)
-        assert Choice.of(precision="auto", device="cpu").precision == expected
-    assert Choice.of(framework="tensorflow", precision="auto", device="cpu").precision == "fp32"
+        assert Choice.create(precision="auto", device="cpu").precision == expected
+    assert Choice.create(framework="tensorflow", precision="auto", device="cpu").precision == "fp32"
 
 
 @pytest.mark.gpu
 def test_auto_precision_on_a_gpu() -> None:
     expected = "bf16" if torch.cuda.get_device_capability() >= (8, 0) else "fp32"
-    assert Choice.of(precision="auto", device="cuda").precision == expected
+    assert Choice.create(precision="auto", device="cuda").precision == expected
 
 
 def test_hints_name_what_is_faster_here(monkeypatch: pytest.MonkeyPatch, tiny_config: Config) -> None:
     def hints(model: str, precision: str, config: Config = tiny_config) -> str:
         chosen = {"framework": "torch", "model": model, "device": "cpu", "precision": precision}
         weights = random_weights(config, VOCABULARY, 1)
-        return "\n".join(backend.build(config, weights, Choice.of(seed=1, **chosen)).hints)
+        return "\n".join(backend.build(config, weights, Choice.create(seed=1, **chosen)).hints)
 
     monkeypatch.setattr(cpu, "has_bfloat16_products", lambda: True)
     for model in ("basic", "block_fused", "cudnn"):

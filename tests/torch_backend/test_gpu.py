@@ -136,7 +136,7 @@ def test_a_gpu_that_cannot_be_used(
     weights = random_weights(tiny_config, 11, seed=1)
 
     def build(device: str) -> Any:
-        return backend.build(tiny_config, weights, Choice.of(device=device))
+        return backend.build(tiny_config, weights, Choice.create(device=device))
 
     with pytest.raises(UserError) as caught:
         build("cuda")

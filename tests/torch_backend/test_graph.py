@@ -53,7 +53,7 @@ def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def build(config: Config, model: str, precision_name: str, kind: type[TorchBackend] = TorchBackend) -> Any:
-    choice = Choice.of(model=model, execution="eager", device="cpu", precision=precision_name, seed=3)
+    choice = Choice.create(model=model, execution="eager", device="cpu", precision=precision_name, seed=3)
     return kind(config, random_weights(config, VOCABULARY, seed=1), choice)
 
 

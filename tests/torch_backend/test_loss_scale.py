@@ -31,7 +31,7 @@ def start_at(monkeypatch: pytest.MonkeyPatch, scale: float) -> None:
 
 
 def build(config: Config, model: str = "cudnn", **choice: Any) -> Any:
-    chosen = Choice.of(model=model, **{"device": "cpu", "precision": "fp16", "seed": 3, **choice})
+    chosen = Choice.create(model=model, **{"device": "cpu", "precision": "fp16", "seed": 3, **choice})
     return backend.build(config, random_weights(config, VOCABULARY, seed=1), chosen)
 
 

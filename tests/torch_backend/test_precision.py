@@ -59,7 +59,9 @@ def test_models_of_two_precisions_do_not_disturb_each_other(tiny_config: Config)
     weights = random_weights(tiny_config, 11, seed=1)
     built: list[Any]
     single, half = built = [
-        backend.build(tiny_config, weights, Choice.of(execution="eager", device="cuda", precision=precision))
+        backend.build(
+            tiny_config, weights, Choice.create(execution="eager", device="cuda", precision=precision)
+        )
         for precision in ("fp32", "bf16")
     ]
     ((x_BT, y_BT),) = random_windows(tiny_config, 11, 1, seed=2)

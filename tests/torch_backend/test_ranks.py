@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 
 from ptb_lm.common.errors import LostRankError
-from ptb_lm.model.timeouts import ELSEWHERE, STEP
+from ptb_lm.model.ranks import ELSEWHERE, STEP
 from ptb_lm.torch_backend import ranks as torch_ranks
 from ptb_lm.torch_backend.exchange import Exchange
 from ptb_lm.torch_backend.precision import PRECISIONS

@@ -41,7 +41,7 @@ def build(config: Config, vocabulary_size: int, framework: str, **choice: str) -
     shapes = parameters.shapes(config, vocabulary_size)
     weights = {name: np.broadcast_to(np.float32(0), shape) for name, shape in shapes.items()}
     chosen: Any = {"model": "cudnn", "device": "cpu", "precision": "fp32", **choice}
-    return backend.build(config, weights, Choice.of(framework=framework, seed=1, **chosen))
+    return backend.build(config, weights, Choice.create(framework=framework, seed=1, **chosen))
 
 
 def without_onednn() -> None:

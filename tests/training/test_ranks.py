@@ -24,7 +24,7 @@ from torch.distributed.elastic.rendezvous import RendezvousConnectionError
 
 from ptb_lm import train
 from ptb_lm.common.errors import UserError
-from ptb_lm.model import timeouts
+from ptb_lm.model import ranks as model_ranks
 from ptb_lm.torch_backend import launcher
 from ptb_lm.training import launch
 from ptb_lm.training.interrupt import StopRequest
@@ -326,7 +326,7 @@ def test_who_is_silent_is_named_and_the_same_signal_twice_ends_all(
     shutil.copytree(folder / "text", text)
     train_text = (text / "train.txt").read_text()
     (text / "train.txt").write_text(100 * train_text)  # so that the stop is in the first epoch's steps
-    monkeypatch.setenv(timeouts.STEP, "3")
+    monkeypatch.setenv(model_ranks.STEP_TIMEOUT, "3")
     process = kill_ranks.start(text, run, *DEVICES, "--log-interval", "0.1")
     wait_until_said("epoch 1/", run, process)
     ranks = kill_ranks.ranks(process.pid)
@@ -358,14 +358,14 @@ def wait_until_said(words: str, run: Path, process: "subprocess.Popen[bytes]") -
         time.sleep(0.05)
 
 
-@pytest.mark.parametrize("variable", timeouts.SECONDS)
+@pytest.mark.parametrize("variable", model_ranks.DEFAULT_TIMEOUTS)
 @pytest.mark.parametrize("given", ["0", "-1", "soon", "inf"])
 def test_a_timeout_that_is_no_number_of_seconds_is_refused(
     variable: str, given: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(variable, given)
     with pytest.raises(UserError, match=rf"^{variable} must be a number above 0, not '{given}'$"):
-        timeouts.timeout(variable)
+        model_ranks.timeout(variable)
 
 
 def test_torchrun_starts_the_killed_again_and_they_go_on(

@@ -23,7 +23,7 @@ RUN = RunConfig(
     config="small",
     recipe="default",
     data="some/folder",
-    choice=Choice.of(model="block", execution="compile", device="cpu", precision="fp64", seed=7),
+    choice=Choice.create(model="block", execution="compile", device="cpu", precision="fp64", seed=7),
     hyperparameters=SMALL.replace(hidden_size=3, lr_decay=1 / 1.15),
 )
 VOCABULARY = Vocabulary(["<eos>", "a", "ü"])

@@ -548,7 +548,7 @@ def fake_trainer(
             config="small",
             recipe="default",
             data=str(text_folder),
-            choice=Choice.of(),
+            choice=Choice.create(),
             hyperparameters=config,
         )
         data, directory = corpus.load(text_folder), RunDirectory(tmp_path / "fake")

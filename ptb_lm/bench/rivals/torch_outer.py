@@ -132,7 +132,7 @@ def build(config: Config, weights: Mapping[str, NDArray[Any]], choice: Choice) -
     """
     if config.drops:
         raise UserError("more than a layer in one graph is for configurations without dropout")
-    eager = Choice.of(
+    eager = Choice.create(
         framework="torch",
         model=choice.model,
         execution="eager",

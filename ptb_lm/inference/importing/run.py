@@ -63,7 +63,7 @@ def import_run(
         run,
         choice=run.choice
         if sizes["cell"] in cells.computed_by(run.choice.framework, run.choice.model)
-        else Choice.of(model="basic"),
+        else Choice.create(model="basic"),
         hyperparameters=run.hyperparameters.replace(**sizes),
         imported=Source(path=str(file.absolute()), sha256=hashlib.sha256(file.read_bytes()).hexdigest()),
     )

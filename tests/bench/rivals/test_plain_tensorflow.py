@@ -20,7 +20,7 @@ VOCABULARY = 11
 
 
 def built(config: Config, weights: dict[str, np.ndarray], precision: str = "fp32") -> plain.PlainLoop:
-    choice = Choice.of(
+    choice = Choice.create(
         LANGUAGE_MODELS,
         framework="plain-tensorflow",
         model="keras",

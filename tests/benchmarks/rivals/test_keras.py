@@ -111,7 +111,7 @@ def start(terminal: Path) -> None:
 
 def build(variant: Variant, config: ClassifierConfig, **choice: Any) -> Any:
     given = {name: getattr(variant, name) for name in ("framework", "model", "execution", "device")}
-    chosen = Choice.of(registries.CLASSIFIERS, **{**given, **choice})
+    chosen = Choice.create(registries.CLASSIFIERS, **{**given, **choice})
     return chosen.builder()(config, random_weights(config), chosen)
 
 

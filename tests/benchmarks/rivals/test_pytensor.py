@@ -34,7 +34,7 @@ def interpreted() -> Iterator[None]:
 
 def build(config: ClassifierConfig, **choice: Any) -> Any:
     weights = random_weights(config)
-    chosen = Choice.of(registries.CLASSIFIERS, framework="pytensor", model="scan", **choice)
+    chosen = Choice.create(registries.CLASSIFIERS, framework="pytensor", model="scan", **choice)
     return chosen.builder()(config, weights, chosen)
 
 
