@@ -251,7 +251,7 @@ def _choice(arguments: argparse.Namespace, trained: Choice) -> Choice:
     the run's precision.
     """
     choose = functools.partial(
-        Choice.of,
+        Choice.create,
         framework=arguments.framework or trained.framework,
         model=arguments.model or trained.model,
         execution=arguments.execution,
