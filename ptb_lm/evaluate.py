@@ -132,16 +132,16 @@ def _text_perplexity(
     Returns:
         (perplexity, sentences on how it was read and on the perplexity without unknown words).
     """
-    from ptb_lm.inference import batches
-    from ptb_lm.inference.sentences import perplexity, shown
+    from ptb_lm.inference.reader import score_in_pieces
+    from ptb_lm.inference.scoring import format_perplexity, perplexity
 
     x_1N, y_1N, window = text.ids[None, :-1], text.ids[None, 1:], config.batch_size * config.num_steps
     with cli.progress_bar(math.ceil(y_1N.size / window), text.name) as bar:
-        (log_p_N,), _ = batches.in_pieces(
+        (log_p_N,), _ = score_in_pieces(
             model, x_1N, y_1N, model.zero_state(1), tokens=window, on_piece=bar.update
         )
     known_N = log_p_N[~is_unknown]
-    without = shown(perplexity(math.fsum(known_N), len(known_N)), digits=4)
+    without = format_perplexity(perplexity(math.fsum(known_N), len(known_N)), digits=4)
     notes = [
         text.note,
         *[f"without the unknown words the perplexity is {without}"] * bool(is_unknown.any()),

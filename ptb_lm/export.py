@@ -70,9 +70,9 @@ def _export(arguments: argparse.Namespace) -> int:
     weights = directory.read_weights(run, vocabulary)
     if (cell := run.hyperparameters.cell) != LSTM:
         raise UserError(f"only the cell lstm can be exported, but this run has the cell {cell}")
-    from ptb_lm.inference.export import files
+    from ptb_lm.inference.export import write_model
 
-    steps = files.write(
+    steps = write_model(
         arguments.out, arguments.format, run.hyperparameters, weights, vocabulary.words, steps=arguments.steps
     )
     time = "time" if steps is None else steps

@@ -45,7 +45,7 @@ def _parser() -> cli.Parser:
 
 def _import(arguments: argparse.Namespace) -> int:
     # Imported here, because it imports torch, which takes longer than --help should take.
-    from ptb_lm.inference.importing.run import import_run
+    from ptb_lm.inference.importing import import_run
 
     path, sentences = import_run(**vars(arguments))
     run = shlex.quote(str(path))

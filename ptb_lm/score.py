@@ -81,7 +81,7 @@ def _score(arguments: argparse.Namespace) -> int:
     if arguments.n_best and (arguments.per_word or arguments.carry_state or arguments.line_buffered):
         raise UserError("--n-best cannot be combined with --per-word, --carry-state or --line-buffered")
     try:
-        sentences = _written(arguments, weights)
+        sentences = _print_scores(arguments, weights)
     except LineError as error:
         raise UserError(f"{text_file.shown(arguments.file)}, {error}") from None
     for sentence in sentences:
@@ -89,26 +89,27 @@ def _score(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _written(arguments: argparse.Namespace, weights: Mapping[str, float]) -> list[str]:
+def _print_scores(arguments: argparse.Namespace, weights: Mapping[str, float]) -> list[str]:
     """Print the scores; return sentences about them."""
     # These imports take long, so they wait until the flags are known to be right.
-    from ptb_lm.inference import batches, n_best, score_table
-    from ptb_lm.inference.sentences import Unit
+    from ptb_lm.inference import n_best
+    from ptb_lm.inference.reader import CHUNK_SENTENCES
+    from ptb_lm.inference.scoring import Unit, write_scores
 
     model, lines = command.load(arguments), text_file.lines(arguments.file, arguments.text_column)
     unit: Unit = "bits" if arguments.bits else "nats"
     as_json = arguments.format == "jsonl"
     if arguments.n_best:
-        rescored = n_best.rescored(model, lines, unit=unit, weights=n_best.Weights(**weights))
-        return [n_best.write(sys.stdout, rescored, every=arguments.all, as_json=as_json)]
+        hypotheses = n_best.rescore(model, lines, unit=unit, weights=n_best.Weights(**weights))
+        return [n_best.write(sys.stdout, hypotheses, every=arguments.all, as_json=as_json)]
     typed = arguments.file == text_file.STDIN and sys.stdin is not None and sys.stdin.isatty()
-    ahead = batches.WINDOW_SENTENCES
+    ahead = CHUNK_SENTENCES
     if arguments.line_buffered or typed:
         ahead = 1
         if isinstance(sys.stdout, io.TextIOWrapper):
             sys.stdout.reconfigure(line_buffering=True)
     scores = model.score_each(lines, unit=unit, carry_state=arguments.carry_state, ahead=ahead)
-    summary = score_table.write(sys.stdout, scores, unit=unit, per_word=arguments.per_word, as_json=as_json)
+    summary = write_scores(sys.stdout, scores, unit=unit, per_word=arguments.per_word, as_json=as_json)
     return [*summary, READ[arguments.carry_state]]
 
 

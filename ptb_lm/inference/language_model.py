@@ -1,4 +1,4 @@
-"""A trained model to use, as ptb_lm.load(RUN) returns it.
+"""A trained model in use, as ptb_lm.load(RUN) returns it.
 
 V = vocabulary, E = embedding width.
 """
@@ -16,21 +16,19 @@ from ptb_lm.common.errors import UserError
 from ptb_lm.data.text import Ids
 from ptb_lm.data.tokens import PLAIN, Treatment
 from ptb_lm.data.vocabulary import EOS, Vocabulary
-from ptb_lm.inference import batches
-from ptb_lm.inference.checks import check_count, check_text, check_whole
-from ptb_lm.inference.encoding import encode_lines, encode_prefix, split
+from ptb_lm.inference import inputs
 from ptb_lm.inference.neighbours import Neighbour, Neighbours
-from ptb_lm.inference.position import Position, checked
+from ptb_lm.inference.reader import CHUNK_SENTENCES, CHUNK_WORDS, Position, TextReader, chunk_sentences
 from ptb_lm.inference.sampling import Prediction, Sampler, likeliest
-from ptb_lm.inference.sentences import NATS, Scores, SentenceScore, Unit, perplexity
+from ptb_lm.inference.scoring import NATS_PER_UNIT, Scores, SentenceScore, Unit, perplexity
 from ptb_lm.model.backend import Backend, build, check_not_forked, max_tokens_per_call
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
 
 if TYPE_CHECKING:
-    from ptb_lm.inference.torch_module import PlainLanguageModel
+    from ptb_lm.inference.export.torch_module import PlainLanguageModel
 
-PREDICTIONS = 5  # of `predict`, unless it is told how many
+PREDICTIONS = 5  # words of `predict`, unless `k` is given
 LONGEST_SENTENCE = 10_000  # words of `generate`: the likeliest words may go in a circle that has no <eos>
 
 
@@ -47,16 +45,16 @@ class LanguageModel:
     has a `state` of its own. copy.deepcopy and pickle copy the weights, too.
 
     Attributes:
-        state: Where the last call with `carry_state` ended; None: before the first word. It can be kept, and
-            set again.
+        state: The position at which the last call with `carry_state` ended; None: before the first word. It
+            can be kept, and set again.
 
     Args:
         config: The hyper-parameters.
         weights: The trained weights, by canonical name.
-        choice: What computes.
+        choice: The framework, model, device and precision that compute.
         vocabulary: The words.
-        treatment: How a text becomes words.
-        run: The run that it is from, as it was named.
+        treatment: The way from text to words.
+        run: The run of the model, as it was named.
 
     Raises:
         UserError: As ptb_lm.model.backend.build does.
@@ -71,11 +69,14 @@ class LanguageModel:
         treatment: Treatment = PLAIN,
         run: str | Path = "",
     ) -> None:
-        self._backend = build(config, weights, choice)
         self.config, self.choice, self.run = config, choice, run
         self.vocabulary, self.treatment = vocabulary, treatment
         self.state: Position | None = None
-        self._tokens = max_tokens_per_call(len(vocabulary), max(*config.layer_sizes, config.embedding_width))
+        self._reader = TextReader(
+            build(config, weights, choice),
+            first=vocabulary.ids[EOS],
+            tokens=max_tokens_per_call(len(vocabulary), max(*config.layer_sizes, config.embedding_width)),
+        )
 
     def __repr__(self) -> str:
         facts = {
@@ -85,43 +86,48 @@ class LanguageModel:
             "layers": self.config.layer_sizes,
             "words": len(self.vocabulary),
             **{name: getattr(self.choice, name) for name in ("framework", "model", "precision")},
-            "device": self._backend.environment()["device"],
+            "device": self._reader.backend.environment()["device"],
         }
         return f"LanguageModel({', '.join(f'{name}={value!r}' for name, value in facts.items() if value)})"
 
     def __copy__(self) -> "LanguageModel":
         """Return another reader of the same weights: a model with a `state` of its own."""
-        reader = object.__new__(type(self))
-        reader.__dict__.update(self.__dict__)
-        return reader
+        model = object.__new__(type(self))
+        model.__dict__.update(self.__dict__)
+        return model
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Return how it is built again, with the same weights and the same `state`."""
+        """Return the arguments of a model with the same weights, and the same `state`, for pickle."""
         weights = self.backend.export_weights()
-        given = self.config, weights, self.choice, self.vocabulary, self.treatment, self.run
-        return type(self), given, {"state": self.state}
+        arguments = self.config, weights, self.choice, self.vocabulary, self.treatment, self.run
+        return type(self), arguments, {"state": self.state}
+
+    @property
+    def reader(self) -> TextReader:
+        """The reader of texts, on the backend that computes.
+
+        Raises:
+            UserError: The process was forked, and the backend cannot compute in it.
+        """
+        check_not_forked()
+        return self._reader
 
     @property
     def backend(self) -> Backend:
-        """What computes.
-
-        Raises:
-            UserError: It cannot, in a forked process.
-        """
-        check_not_forked()
-        return self._backend
+        """The backend that computes; see `reader`."""
+        return self.reader.backend
 
     def score(self, text: str | Iterable[str], *, unit: Unit = "nats", carry_state: bool = False) -> Scores:
         """Return the log-probability of every word of every sentence, `<eos>` at its end too.
 
         Args:
-            text: Sentences, or a text with one a line.
+            text: A list of sentences, or a text with one a line.
             unit: "nats" or "bits".
-            carry_state: Read the sentences as one text, each after all before it. Otherwise each is read for
-                itself, after an `<eos>`.
+            carry_state: True to read the sentences as one text, each after all before it. Otherwise each is
+                read for itself, after an `<eos>`.
 
         Raises:
-            UserError: It is no text, or the vocabulary lacks a word and has no `<unk>`.
+            UserError: `text` is no text, or the vocabulary lacks a word and has no `<unk>`.
         """
         return Scores(tuple(self.score_each(text, unit=unit, carry_state=carry_state)), unit)
 
@@ -131,37 +137,37 @@ class LanguageModel:
         *,
         unit: Unit = "nats",
         carry_state: bool = False,
-        ahead: int = batches.WINDOW_SENTENCES,
+        ahead: int = CHUNK_SENTENCES,
     ) -> Iterator[SentenceScore]:
         """Return the scores of `score` one after the other; at most `ahead` sentences are read at a time.
 
         With `carry_state`, `state` stands behind all sentences that were read, which may be further than the
         one that was returned last. With `ahead=1` it stands behind that one.
         """
-        check_whole(ahead, least=1, name="ahead")
-        if unit not in tuple(NATS):
-            raise UserError(f"the unit must be one of {', '.join(NATS)}, not {unit!r}")
-        encoded = encode_lines(split(text), self.vocabulary, self.treatment)
+        inputs.check_whole(ahead, least=1, name="ahead")
+        if unit not in tuple(NATS_PER_UNIT):
+            raise UserError(f"the unit must be one of {', '.join(NATS_PER_UNIT)}, not {unit!r}")
+        sentences = inputs.encode_lines(inputs.split_sentences(text), self.vocabulary, self.treatment)
         # A stream is one row: a longer one gains nothing.
-        most = self._tokens if carry_state else batches.WINDOW_WORDS
-        log_p_of = self._carried if carry_state else self._independent
+        most = self.reader.tokens if carry_state else CHUNK_WORDS
+        score = self._score_stream if carry_state else self.reader.score_independent
         return (
-            SentenceScore(sentence.words, log_p_N / NATS[unit], sentence.unknown, unit)
-            for window in batches.windows(encoded, count=ahead, words=most)
-            for sentence, log_p_N in zip(window, log_p_of([each.ids for each in window]), strict=True)
+            SentenceScore(sentence.words, log_p_N / NATS_PER_UNIT[unit], sentence.is_unknown, unit)
+            for chunk in chunk_sentences(sentences, count=ahead, words=most)
+            for sentence, log_p_N in zip(chunk, score([each.ids for each in chunk]), strict=True)
         )
 
     def perplexity(self, text: str | Iterable[str], *, carry_state: bool = True) -> float:
         """Return the perplexity of a text, every line's `<eos>` included.
 
         Args:
-            text: Sentences, or a text with one a line.
-            carry_state: Read them as one text from a first `<eos>` on, as training does. Otherwise each is
-                read for itself. Neither goes on from `state`, which stays as it is.
+            text: A list of sentences, or a text with one a line.
+            carry_state: True to read them as one text from a first `<eos>` on, as training does. Otherwise
+                each is read for itself. Neither goes on from `state`, which stays as it is.
         """
-        total, tokens, reader = 0.0, 0, copy.copy(self)
-        reader.state = None
-        for sentence in reader.score_each(text, carry_state=carry_state):
+        total, tokens, model = 0.0, 0, copy.copy(self)
+        model.state = None
+        for sentence in model.score_each(text, carry_state=carry_state):
             total, tokens = total + sentence.total, tokens + len(sentence.words)
         return perplexity(total, tokens)
 
@@ -172,16 +178,16 @@ class LanguageModel:
 
         Args:
             prefix: The words before.
-            k: How many words. None: 5, or all if the vocabulary has fewer.
-            carry_state: Go on from `state`, and move it behind the prefix.
+            k: The number of words. None: 5, or all if the vocabulary has fewer.
+            carry_state: True to go on from `state`, and to move it behind the prefix.
 
         Raises:
             UserError: The vocabulary lacks a word and has no `<unk>`, or has fewer than k words.
         """
         if k is None:
             k = min(PREDICTIONS, len(self.vocabulary))
-        check_count(k, len(self.vocabulary), name="k")
-        log_p_V, _ = self.next_words(self._read(prefix, carry_state=carry_state))
+        inputs.check_count(k, len(self.vocabulary), name="k")
+        log_p_V, _ = self.reader.next_words(self._read(prefix, carry_state=carry_state))
         return likeliest(log_p_V, self.vocabulary, k)
 
     def generate(
@@ -199,21 +205,22 @@ class LanguageModel:
         """Return words that follow a prompt. Each is computed when it is asked for, and none is stored.
 
         Args:
-            prompt: What the text begins with; it is not returned.
-            length: How many words, through the ends of sentences. None: to the end of the sentence, whose
-                `<eos>` is not returned, and 10,000 words at most.
-            temperature: Below 1 the likely words become likelier. 0: always the likeliest.
-            top_k: Only the k likeliest words are drawn from.
-            top_p: Only the fewest likeliest words that have this probability together are.
-            seed: Of the random numbers, or a NumPy generator to take them from.
-            unk: Whether `<unk>` may be drawn.
-            carry_state: Go on from `state`, and move it with every word.
+            prompt: The beginning of the text; it is not returned.
+            length: The number of words, through the ends of sentences. None: to the end of the sentence,
+                whose `<eos>` is not returned, and 10,000 words at most.
+            temperature: A divisor of log-probabilities: below 1 the likely words become likelier. 0: always
+                the likeliest.
+            top_k: The number of likeliest words that are drawn from; None: all.
+            top_p: A probability: only the fewest likeliest words that have it together are drawn from.
+            seed: The seed of the random numbers, or a NumPy generator to take them from.
+            unk: True if `<unk>` may be drawn.
+            carry_state: True to go on from `state`, and to move it with every word.
 
         Raises:
             UserError: A value is impossible, or the vocabulary lacks a word of the prompt and has no `<unk>`.
         """
         if length is not None:
-            check_whole(length, least=0, name="the length")
+            inputs.check_whole(length, least=0, name="the length")
         unknown = self.vocabulary.unknown
         sampler = Sampler(
             len(self.vocabulary),
@@ -242,15 +249,15 @@ class LanguageModel:
 
         Args:
             word: One of the vocabulary, or one that a text's treatment turns into one of the vocabulary.
-            k: How many others. None: 10, or all if the vocabulary has fewer.
+            k: The number of others. None: 10, or all if the vocabulary has fewer.
 
         Raises:
             UserError: The vocabulary lacks the word or has fewer than k others, or scikit-learn is missing.
         """
-        check_text(word, name="the word")
-        if word not in self.vocabulary.ids and len(treated := self.treatment.words(word)) == 1:
-            (word,) = treated
-        return self._neighbours.of(word, k)
+        inputs.check_text(word, name="the word")
+        if word not in self.vocabulary.ids and len(words := self.treatment.words(word)) == 1:
+            (word,) = words
+        return self._neighbours.nearest(word, k)
 
     def to_torch(self) -> "PlainLanguageModel":
         """Return the model as a plain torch.nn.Module, of torch.nn.Embedding, LSTM and Linear, on the CPU.
@@ -258,39 +265,15 @@ class LanguageModel:
         Raises:
             UserError: The cell is not torch.nn.LSTM's.
         """
-        from ptb_lm.inference.torch_module import to_torch
+        from ptb_lm.inference.export.torch_module import to_torch
 
         return to_torch(self.config, self.backend.export_weights())
 
-    def beginning(self) -> Position:
-        """Return where a text begins: after an `<eos>`."""
-        return Position(self.backend.zero_state(1), self.vocabulary.ids[EOS])
-
-    def read(self, position: Position, ids: Ids) -> Position:
-        """Return the position in a text after some more words."""
-        if not len(ids):
-            return position
-        inputs_N, state = np.concatenate([[position.last], ids[:-1]]).astype(np.int32), position.state
-        for begin in range(0, len(inputs_N), self._tokens):
-            state, _ = self.backend.next_words(inputs_N[None, begin : begin + self._tokens], state)
-        return Position(state, int(ids[-1]))
-
-    def next_words(self, position: Position) -> tuple[NDArray[np.floating], Any]:
-        """Return (log-probability of every word to come next [V] in nats, the backend's state behind it).
-
-        The text that goes on with a word stands at Position(that state, the word).
-        """
-        state, log_p_1V = self.backend.next_words(np.array([[position.last]], np.int32), position.state)
-        return log_p_1V[0], state
-
-    def _start(self, *, carry_state: bool) -> Position:
-        return (checked(self.state) if carry_state else None) or self.beginning()
-
     def _read(self, prefix: str, *, carry_state: bool) -> Position:
-        position = self._start(carry_state=carry_state)
+        position = self.reader.resume(self.state if carry_state else None)
         begins = position.last == self.vocabulary.ids[EOS]
-        encoded = encode_prefix(prefix, self.vocabulary, begins=begins, treatment=self.treatment)
-        position = self.read(position, encoded.ids)
+        prefix_words = inputs.encode_prefix(prefix, self.vocabulary, begins=begins, treatment=self.treatment)
+        position = self.reader.read(position, prefix_words.ids)
         if carry_state:
             self.state = position
         return position
@@ -298,26 +281,18 @@ class LanguageModel:
     def _generate(
         self, position: Position, sampler: Sampler, length: int | None, *, carry_state: bool
     ) -> Iterator[str]:
-        produced, most = 0, LONGEST_SENTENCE if length is None else length
-        while produced != most:
-            log_p_V, state = self.next_words(position)
+        count, most = 0, LONGEST_SENTENCE if length is None else length
+        while count != most:
+            log_p_V, state = self.reader.next_words(position)
             position = Position(state, sampler(log_p_V))
             if carry_state:
                 self.state = position
             word = self.vocabulary.words[position.last]
             if length is None and word == EOS:
                 return
-            produced += 1
+            count += 1
             yield word
 
-    def _independent(self, targets: list[Ids]) -> list[NDArray[np.float64]]:
-        first = self.vocabulary.ids[EOS]
-        return batches.independent(self.backend, targets, first=first, tokens=self._tokens)
-
-    def _carried(self, targets: list[Ids]) -> list[NDArray[np.float64]]:
-        position = self._start(carry_state=True)
-        log_p, state = batches.one_text(
-            self.backend, targets, position.state, first=position.last, tokens=self._tokens
-        )
-        self.state = Position(state, int(targets[-1][-1]))
+    def _score_stream(self, targets: list[Ids]) -> list[NDArray[np.float64]]:
+        log_p, self.state = self.reader.score_stream(targets, self.reader.resume(self.state))
         return log_p

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple, TextIO
 
 from ptb_lm.common import streams
 from ptb_lm.common.errors import LineError
-from ptb_lm.inference.sentences import Unit
+from ptb_lm.inference.scoring import Unit
 
 if TYPE_CHECKING:
     from ptb_lm.inference.language_model import LanguageModel
@@ -37,46 +37,46 @@ class Hypothesis(NamedTuple):
     id: str
     text: str
     score: float  # its own
-    log_probability: float  # the language model's
+    log_probability: float  # by the language model
     total: float  # both, weighted
     tokens: int  # its words and `<eos>`
     unknown: int  # how many of them the vocabulary lacks
 
 
-def rescored(
+def rescore(
     model: "LanguageModel", lines: Iterable[str], *, unit: Unit, weights: Weights
 ) -> Iterator[Hypothesis]:
     """Yield the scored hypotheses in their order; each is an independent sentence.
 
     Args:
-        model: Scores them.
-        lines: As they are read; some are in memory at a time.
-        unit: Of the log-probability.
-        weights: What the parts count.
+        model: The language model that scores them.
+        lines: The lines of the lists; some are in memory at a time.
+        unit: The unit of the log-probability.
+        weights: The weights of the parts of a hypothesis' score.
 
     Raises:
         LineError: A line is not a hypothesis, is of a list that ended before, or has a word that the
             vocabulary, without an `<unk>`, lacks.
     """
-    waiting = deque[tuple[str, str, float]]()  # read, and not yet scored
+    pending = deque[tuple[str, str, float]]()  # read, and not yet scored
 
     def texts() -> Iterator[str]:
         seen, last = set[str](), None
         for number, line in enumerate(lines, 1):
-            name, text, score = _parsed(line, number)
+            name, text, score = _parse(line, number)
             if name in seen and name != last:  # there would be two best hypotheses of it
                 raise LineError(f"line {number}: the lines of list {name!r} do not follow each other")
             seen.add(name)
             last = name
-            waiting.append((name, text, score))
+            pending.append((name, text, score))
             yield text
 
-    for scored in model.score_each(texts(), unit=unit):
-        name, text, score = waiting.popleft()
-        tokens = len(scored.words)
-        total = weights.score_weight * score + weights.lm_weight * scored.total
+    for sentence in model.score_each(texts(), unit=unit):
+        name, text, score = pending.popleft()
+        tokens = len(sentence.words)
+        total = weights.score_weight * score + weights.lm_weight * sentence.total
         total += weights.word_bonus * (tokens - 1)
-        yield Hypothesis(name, text, score, scored.total, total, tokens, scored.unknown)
+        yield Hypothesis(name, text, score, sentence.total, total, tokens, sentence.unknown)
 
 
 def best(hypotheses: Iterable[Hypothesis]) -> Iterator[Hypothesis]:
@@ -91,35 +91,35 @@ def write(file: TextIO, hypotheses: Iterable[Hypothesis], *, every: bool, as_jso
     Each has its new score instead of the old one.
 
     Args:
-        file: Where to.
-        hypotheses: In their order.
-        every: All, in place of the best.
-        as_json: An object a line with all its scores, in place of `ID ||| HYPOTHESIS ||| SCORE`.
+        file: The output.
+        hypotheses: The hypotheses in their order.
+        every: True for all, in place of the best.
+        as_json: True for an object a line with all its scores, in place of `ID ||| HYPOTHESIS ||| SCORE`.
     """
     count, words, unknown = 0, 0, 0
 
-    def counted() -> Iterator[Hypothesis]:
+    def count_each() -> Iterator[Hypothesis]:
         nonlocal count, words, unknown
         for hypothesis in hypotheses:
             count += 1
             words, unknown = words + hypothesis.tokens - 1, unknown + hypothesis.unknown
             yield hypothesis
 
-    for hypothesis in counted() if every else best(counted()):
+    for hypothesis in count_each() if every else best(count_each()):
         if as_json:
             line = json.dumps(hypothesis._asdict())
         else:
             name, text = (streams.shown(each, file) for each in (hypothesis.id, hypothesis.text))
             line = f" {SEPARATOR} ".join((name, text, f"{hypothesis.total:.6f}"))
         file.write(line + "\n")
-    of_words = f"{unknown:,} of their {words:,} word{'s' * (words != 1)}"
+    unknown_words = f"{unknown:,} of their {words:,} word{'s' * (words != 1)}"
     return (
-        f"{count:,} hypothes{'i' if count == 1 else 'e'}s, {of_words} not in the "
+        f"{count:,} hypothes{'i' if count == 1 else 'e'}s, {unknown_words} not in the "
         f"vocabulary{' and read as <unk>' * bool(unknown)}"
     )
 
 
-def _parsed(line: str, number: int) -> tuple[str, str, float]:
+def _parse(line: str, number: int) -> tuple[str, str, float]:
     """Return (id, hypothesis, score) of a line."""
     name, *fields = (field.strip() for field in line.split(SEPARATOR))
     if len(fields) < 2:

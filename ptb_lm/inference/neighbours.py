@@ -13,14 +13,14 @@ from numpy.typing import NDArray
 from ptb_lm.common.errors import UserError, how_to_install
 from ptb_lm.common.files import atomic_write, why_kept
 from ptb_lm.data.vocabulary import Vocabulary
-from ptb_lm.inference.checks import check_count
+from ptb_lm.inference.inputs import check_count
 
 MISSING = f"is not installed; {how_to_install('neighbours')}"
-NEIGHBOURS = 10  # of a word, unless it is said how many
+NEIGHBOURS = 10  # words near another, unless `k` is given
 
-# The files of TensorBoard's projector, and what the first of them says.
+# The files of TensorBoard's projector, and the content of the first.
 CONFIG, VECTORS, METADATA = "projector_config.pbtxt", "vectors.tsv", "metadata.tsv"
-PROJECTED = (
+PROJECTOR_CONFIG = (
     f'embeddings {{\n  tensor_name: "embedding"\n  tensor_path: "{VECTORS}"\n'
     f'  metadata_path: "{METADATA}"\n}}\n'
 )
@@ -55,12 +55,12 @@ class Neighbours:
         self.vectors_VE, self.vocabulary = embeddings_VE, vocabulary
         self.index = NearestNeighbors(metric="cosine").fit(embeddings_VE)
 
-    def of(self, word: str, k: int | None) -> list[Neighbour]:
+    def nearest(self, word: str, k: int | None) -> list[Neighbour]:
         """Return the k words nearest to a word, the nearest first.
 
         Args:
             word: One of the vocabulary.
-            k: How many others. None: 10, or all if the vocabulary has fewer.
+            k: The number of others. None: 10, or all if the vocabulary has fewer.
 
         Raises:
             UserError: The vocabulary lacks the word, or has fewer than k others.
@@ -72,7 +72,7 @@ class Neighbours:
         if k is None:
             k = min(NEIGHBOURS, others)
         else:
-            check_count(k, others, name="k", of="other words")
+            check_count(k, others, name="k", noun="other words")
         (distances,), (places,) = self.index.kneighbors(self.vectors_VE[[place]], k + 1)
         found = [(i, 1 - float(d)) for i, d in zip(places, distances, strict=True) if i != place]
         return [Neighbour(self.vocabulary.words[i], similarity) for i, similarity in found[:k]]
@@ -87,7 +87,7 @@ def draw(
         embeddings_VE: The words' vectors.
         vocabulary: The words, the commonest first.
         path: The file.
-        words: How many words.
+        words: The number of words.
         method: "pca": the plane that they spread over the most; "tsne": neighbours stay neighbours.
 
     Raises:
@@ -131,27 +131,29 @@ def draw(
 def write_projector(
     embeddings_VE: NDArray[np.floating], vocabulary: Vocabulary, folder: Path, *, overwrite: bool = False
 ) -> None:
-    """Write what TensorBoard's projector shows: `tensorboard --logdir FOLDER`, and projector.tensorflow.org.
+    """Write the embeddings for TensorBoard's projector.
+
+    `tensorboard --logdir FOLDER` shows them, and so does projector.tensorflow.org.
 
     Args:
         embeddings_VE: The embeddings, by word id.
         vocabulary: The words.
         folder: The folder of the files.
-        overwrite: Whether to replace what it wrote before.
+        overwrite: True to replace files that it wrote before.
 
     Raises:
         UserError: The folder has such files, or some of another origin, which are never replaced.
         OSError: The folder cannot be written.
     """
     config = folder / CONFIG
-    if not config.exists() or config.read_bytes() != PROJECTED.encode():
+    if not config.exists() or config.read_bytes() != PROJECTOR_CONFIG.encode():
         for name in (CONFIG, VECTORS, METADATA):
             if (folder / name).exists():
                 raise UserError(f"{folder / name} exists already, from elsewhere; nothing is overwritten")
     if problem := why_kept(config, overwrite=overwrite):
         raise UserError(problem)
     folder.mkdir(parents=True, exist_ok=True)
-    atomic_write(config, PROJECTED)  # the first: what an interrupted call leaves can be overwritten
+    atomic_write(config, PROJECTOR_CONFIG)  # the first: what an interrupted call leaves can be overwritten
     rows = ("\t".join(f"{number:.6g}" for number in vector) + "\n" for vector in embeddings_VE)
     atomic_write(folder / VECTORS, "".join(rows))
     atomic_write(folder / METADATA, "".join(f"{word}\n" for word in vocabulary.words))

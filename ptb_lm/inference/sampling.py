@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ptb_lm.common.errors import UserError
 from ptb_lm.data.vocabulary import Vocabulary
-from ptb_lm.inference.checks import check_count, check_whole, is_finite
+from ptb_lm.inference.inputs import check_count, check_whole, is_finite
 
 
 class Prediction(NamedTuple):
@@ -35,11 +35,12 @@ class Sampler:
 
     Args:
         vocabulary_size: V.
-        temperature: Log-probabilities are divided by it. 0: the likeliest word.
-        top_k: Of the words, only the k likeliest may be drawn. None: all.
-        top_p: Of those, only the fewest likeliest that have this much probability together. None: all.
+        temperature: A divisor of log-probabilities. 0: the likeliest word.
+        top_k: The number of likeliest words that may be drawn. None: all.
+        top_p: A probability: of those words, only the fewest likeliest that have it together may be drawn.
+            None: all.
         forbidden: Words that are never drawn.
-        seed: Of the random numbers, or where they come from; None: other ones each time.
+        seed: The seed of the random numbers, or their generator; None: other ones each time.
 
     Raises:
         UserError: A value is impossible.
@@ -70,14 +71,14 @@ class Sampler:
     def __call__(self, log_p_V: NDArray[np.floating]) -> int:
         """Return a word, drawn from its log-probabilities."""
         if self.temperature == 0:
-            return int(np.argmax(self._allowed(log_p_V)))
+            return int(np.argmax(self._forbid(log_p_V)))
         cumulative_V = np.cumsum(self.distribution(log_p_V))
         # The first word beyond the number drawn; one of probability 0 never is.
         return int(np.searchsorted(cumulative_V, self.generator.random() * cumulative_V[-1], side="right"))
 
     def distribution(self, log_p_V: NDArray[np.floating]) -> NDArray[np.float64]:
         """Return the probabilities [V] that words are drawn with, at a temperature above 0."""
-        log_p_V = self._allowed(log_p_V)
+        log_p_V = self._forbid(log_p_V)
         with np.errstate(over="ignore"):  # at a temperature near 0: exp(-inf) is meant
             p_V = np.exp((log_p_V - log_p_V.max()) / self.temperature)
         order_V = np.argsort(-p_V, kind="stable")
@@ -88,7 +89,7 @@ class Sampler:
             p_V[order_V[before_V >= self.top_p * p_V.sum()]] = 0
         return np.asarray(p_V / p_V.sum())
 
-    def _allowed(self, log_p_V: NDArray[np.floating]) -> NDArray[np.float64]:
+    def _forbid(self, log_p_V: NDArray[np.floating]) -> NDArray[np.float64]:
         allowed_V = log_p_V.astype(np.float64)
         allowed_V[self.forbidden] = -np.inf
         return allowed_V

@@ -19,14 +19,14 @@ import ptb_lm
 from ptb_lm import export
 from ptb_lm.common.errors import OutOfMemoryError, UserError
 from ptb_lm.data.tokens import SPACE
-from ptb_lm.inference.export import files
+from ptb_lm.inference.export import write_model
 from ptb_lm.model import parameters, reference
 from ptb_lm.model.config import SMALL
 from ptb_lm.training import tensors
 
 torch = pytest.importorskip("torch")
 
-from ptb_lm.inference.export import torch_file  # noqa: E402
+from ptb_lm.inference.export import torch_module  # noqa: E402
 
 pytestmark = pytest.mark.slow
 
@@ -74,7 +74,7 @@ def expected(run: Path, words_BT: np.ndarray, h_LBH: np.ndarray, c_LBH: np.ndarr
 
 def check(run: Path, call: Call, shapes: list[tuple[int, int]]) -> None:
     """Compare with the plain module at all shapes, and with the reference at the small ones."""
-    from ptb_lm.inference.torch_module import to_torch
+    from ptb_lm.inference.export.torch_module import to_torch
     from ptb_lm.training.run_directory import RunDirectory
 
     directory = RunDirectory(run)
@@ -233,7 +233,7 @@ def test_a_model_that_onnx_cannot_hold_is_refused_before_the_work(tmp_path: Path
     shapes = parameters.shapes(config, len(words))
     weights = {name: np.broadcast_to(np.float32(0), shape) for name, shape in shapes.items()}
     with pytest.raises(UserError) as caught:
-        files.write(tmp_path / "m.onnx", "onnx", config, weights, words, steps=None)
+        write_model(tmp_path / "m.onnx", "onnx", config, weights, words, steps=None)
     assert re.fullmatch(
         r"the model takes 2\.\d GiB, and a file of the format onnx holds less than 2 GiB; --format "
         "torchscript has no such limit",
@@ -257,7 +257,7 @@ def test_the_size_of_an_onnx_file_is_not_underestimated(layers: int, monkeypatch
 def test_a_window_that_memory_cannot_hold_is_refused_in_a_sentence(run: Path) -> None:
     model = ptb_lm.load(run)
     with pytest.raises(OutOfMemoryError, match="fewer hidden units, layers, rows a batch or time steps"):
-        torch_file.program(model.to_torch(), model.vocabulary.words, steps=10**13)
+        torch_module.to_program(model.to_torch(), model.vocabulary.words, steps=10**13)
 
 
 def test_the_run_stays_as_it_is(run: Path, tmp_path: Path) -> None:

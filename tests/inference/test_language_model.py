@@ -20,7 +20,7 @@ from support import ROOT, installed
 import ptb_lm
 from ptb_lm.common.errors import UserError
 from ptb_lm.data.tokens import SPACE
-from ptb_lm.inference import batches, language_model
+from ptb_lm.inference import language_model, reader
 from ptb_lm.inference.language_model import LanguageModel
 from ptb_lm.inference.sampling import Sampler
 from ptb_lm.model import backend, reference
@@ -92,7 +92,7 @@ class Expected:
         return np.split(scores, np.cumsum([len(sentence.split()) + 1 for sentence in sentences])[:-1])
 
 
-def check(scores: ptb_lm.inference.sentences.Scores, expected: list[np.ndarray]) -> None:
+def check(scores: ptb_lm.inference.scoring.Scores, expected: list[np.ndarray]) -> None:
     assert [sentence.words for sentence in scores] == [(*text.split(), "<eos>") for text in SENTENCES]
     assert [sentence.unknown for sentence in scores] == UNKNOWN
     for sentence in scores:
@@ -223,25 +223,27 @@ def test_only_a_window_of_sentences_is_read_ahead(
 
     for count, scored in enumerate(itertools.islice(model.score_each(endless()), 10_000), 1):
         assert len(scored.words) == count % 7 + 1
-        assert count <= read < count + batches.WINDOW_SENTENCES
-    lengths = [len(window) for window in batches.windows(model_encoded(model, ["a b c"] * 10), words=12)]
+        assert count <= read < count + reader.CHUNK_SENTENCES
+    lengths = [
+        len(window) for window in reader.chunk_sentences(model_encoded(model, ["a b c"] * 10), words=12)
+    ]
     assert lengths == [3, 3, 3, 1]
 
 
 def model_encoded(model: LanguageModel, sentences: list[str]) -> Iterator[object]:
-    from ptb_lm.inference.encoding import encode_lines
+    from ptb_lm.inference.inputs import encode_lines
 
     return encode_lines(sentences, model.vocabulary)
 
 
 def test_batches_are_of_like_lengths_and_hold_every_sentence_once() -> None:
     lengths = np.random.default_rng(0).integers(1, 40, 500).tolist()
-    grouped = list(batches.by_length(lengths, 100))
+    grouped = list(reader.batch_by_length(lengths, 100))
     assert sorted(itertools.chain(*grouped)) == list(range(500))
     padded = sum(len(places) * max(lengths[place] for place in places) for places in grouped)
     assert padded < 1.1 * sum(lengths)
     assert all(len(places) * lengths[places[0]] <= 100 for places in grouped)
-    assert list(batches.by_length([3, 200, 1], 100)) == [[1], [0, 2]]
+    assert list(reader.batch_by_length([3, 200, 1], 100)) == [[1], [0, 2]]
 
 
 def test_a_sentence_scores_alike_alone_and_among_others(model: LanguageModel) -> None:

@@ -6,7 +6,7 @@ from html import escape
 
 from ptb_lm.data.vocabulary import EOS
 from ptb_lm.inference.play.reading import Continued, ReadWord, perplexity, sentences
-from ptb_lm.inference.sentences import shown as shown_perplexity
+from ptb_lm.inference.scoring import format_perplexity
 
 # Where a word's colour changes, in bits: each is twice as unlikely as one of a bit less.
 BOUNDS = (2, 4, 6, 8, 10, 13)
@@ -159,7 +159,7 @@ def _read(words: list[ReadWord]) -> str:
     missed = ""
     if unknown:
         missed = f"; {unknown} not in the vocabulary, underlined, and read as &lt;unk&gt;"
-    found = shown_perplexity(perplexity(words), digits=1)
+    found = format_perplexity(perplexity(words), digits=1)
     return f"""<p class="words">{flow}</p>
 <p class="perplexity">Perplexity {found} ({len(words)} words, each {escape(EOS)} among them{missed}).</p>
 <p class="legend">{_legend()}</p>

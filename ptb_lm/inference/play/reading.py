@@ -12,11 +12,11 @@ from ptb_lm.common import streams
 from ptb_lm.common.errors import UserError
 from ptb_lm.data.tokens import PLAIN, Treatment
 from ptb_lm.data.vocabulary import EOS
-from ptb_lm.inference.encoding import encode, split
+from ptb_lm.inference.inputs import encode, split_sentences
 from ptb_lm.inference.language_model import LanguageModel
-from ptb_lm.inference.position import Position
+from ptb_lm.inference.reader import Position
 from ptb_lm.inference.sampling import Prediction, likeliest
-from ptb_lm.inference.sentences import perplexity as perplexity_of
+from ptb_lm.inference.scoring import perplexity as perplexity_of
 from ptb_lm.training import run_folder
 
 LIKELIEST = 5  # words that are shown beside one that was read
@@ -61,13 +61,13 @@ def read(model: LanguageModel, text: str) -> list[ReadWord]:
     """
     if not text.strip():
         raise UserError("there is no word to read: type a sentence")
-    lines = list(split(text))  # an empty one is a word, too
+    lines = list(split_sentences(text))  # an empty one is a word, too
     _check_count(sum(max(1, len(model.treatment.words(line))) for line in lines))
-    position, found = model.beginning(), list[ReadWord]()
+    position, found = model.reader.resume(), list[ReadWord]()
     for line in lines:
         encoded = encode(line, model.vocabulary, treatment=model.treatment)
         for word, identity in zip(encoded.words, encoded.ids.tolist(), strict=True):
-            log_p_V, state = model.next_words(position)
+            log_p_V, state = model.reader.next_words(position)
             found.append(
                 ReadWord(
                     word=word,

@@ -1,21 +1,27 @@
-"""A trained language model as a plain torch module that does not depend on this package.
+"""A trained model as a plain torch module that does not depend on this package, and as a torch file of it.
 
 Shapes: B = batch, T = time steps, V = vocabulary, E = embedding width, H = hidden units, L = layers.
 """
 
-from collections.abc import Mapping
+import io
+import json
+import warnings
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from typing_extensions import override
 
 from ptb_lm.common.errors import UserError
 from ptb_lm.model import parameters
 from ptb_lm.model.cells import LSTM
 from ptb_lm.model.config import Config
+from ptb_lm.torch_backend.base import enough_memory
 
 State = tuple[Tensor, Tensor]  # (h_LBH, c_LBH), as torch.nn.LSTM has them
+VOCABULARY = "vocabulary.json"  # the extra file that both formats of torch hold
 
 
 class PlainLanguageModel(nn.Module):
@@ -31,7 +37,7 @@ class PlainLanguageModel(nn.Module):
         embedding_width: E.
         hidden_size: H.
         num_layers: L.
-        tie_weights: Whether the projection's weight is the embedding's, the same tensor.
+        tie_weights: True if the projection's weight is the embedding's, the same tensor.
     """
 
     def __init__(
@@ -50,6 +56,7 @@ class PlainLanguageModel(nn.Module):
         if tie_weights:
             self.softmax.weight = self.embedding.weight
 
+    @override
     def forward(self, x_BT: Tensor, state: State | None = None) -> tuple[Tensor, State]:
         """Return (logits_BTV, state): the softmax over the last axis is the next word's distribution.
 
@@ -112,3 +119,38 @@ def state_dict(config: Config, weights: Mapping[str, NDArray[Any]]) -> dict[str,
             f"lstm.bias_hh_l{layer}": torch.zeros_like(bias),
         }
     return table
+
+
+def to_torchscript(module: PlainLanguageModel, words: Sequence[str]) -> bytes:
+    """Return a file for torch.jit.load, also in C++: for any batch and any number of steps."""
+    content = io.BytesIO()
+    with warnings.catch_warnings():
+        # torch advises torch.export instead, which fixes the number of steps.
+        warnings.filterwarnings("ignore", r"`torch\.jit\.")
+        torch.jit.save(torch.jit.script(module), content, _extra_files={VOCABULARY: json.dumps(list(words))})
+    return content.getvalue()
+
+
+@enough_memory()
+def to_program(module: PlainLanguageModel, words: Sequence[str], *, steps: int) -> bytes:
+    """Return a file for torch.export.load, for any batch; torch.export fixes an LSTM's number of steps.
+
+    Raises:
+        OutOfMemoryError: There is not enough memory for a window of so many steps.
+    """
+    content = io.BytesIO()
+    if not module.softmax.weight.is_contiguous():  # torch.export writes whole tensors, and views of such
+        module.softmax.weight = torch.nn.Parameter(module.softmax.weight.detach().contiguous())
+    batch_size = 2  # any but 1, which torch.export would take for a constant
+    words_BT = torch.zeros(batch_size, steps, dtype=torch.int64)
+    batch = torch.export.Dim("batch", min=1)
+    with warnings.catch_warnings():
+        # It finds the LSTM's list of its own weights, which is no buffer.
+        warnings.filterwarnings("ignore", message="The tensor attributes self.lstm._flat_weights")
+        program = torch.export.export(
+            module,
+            (words_BT, module.zero_state(batch_size)),
+            dynamic_shapes=({0: batch}, ({1: batch}, {1: batch})),
+        )
+    torch.export.save(program, content, extra_files={VOCABULARY: json.dumps(list(words))})
+    return content.getvalue()

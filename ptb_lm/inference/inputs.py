@@ -1,0 +1,144 @@
+"""Inputs of a trained model: numbers and texts are checked, and words become ids."""
+
+import math
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from numbers import Integral, Real
+from typing import NamedTuple
+
+import numpy as np
+
+from ptb_lm.common.errors import LineError, UserError
+from ptb_lm.data.text import Ids
+from ptb_lm.data.tokens import PLAIN, Treatment
+from ptb_lm.data.vocabulary import EOS, UNK, Vocabulary
+
+EXAMPLES = 12  # words of a vocabulary that are named where one is not in it
+
+
+class EncodedWords(NamedTuple):
+    """Words of a text as a model reads them."""
+
+    words: tuple[str, ...]  # as they were given, and `<eos>`
+    ids: Ids  # one a word
+    is_unknown: tuple[bool, ...]  # true of a word that the vocabulary lacks; `<unk>` stands for it
+
+
+def check_count(count: int, most: int, *, name: str, noun: str = "words") -> None:
+    """Check a number of words.
+
+    Raises:
+        UserError: It is no whole number, or there are not so many.
+    """
+    check_whole(count, name=name)
+    if not 1 <= count <= most:
+        raise UserError(f"{name} must be from 1 to {most:,}, the number of {noun}, not {count:,}")
+
+
+def check_whole(value: object, *, least: int | None = None, name: str) -> None:
+    """Check a whole number, which may be NumPy's.
+
+    Raises:
+        UserError: It is none, or too small.
+    """
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise UserError(f"{name} must be a whole number, not {value!r}")
+    if least is not None and value < least:
+        raise UserError(f"{name} must be at least {least}, not {value}")
+
+
+def is_finite(value: object) -> bool:
+    """Return whether it is a finite number, which may be NumPy's."""
+    return not isinstance(value, bool) and isinstance(value, Real) and math.isfinite(value)
+
+
+def check_text(text: object, *, name: str) -> None:
+    """Check that it is a string.
+
+    Raises:
+        UserError: It is not.
+    """
+    if not isinstance(text, str):
+        raise UserError(f"{name} must be a string, not {type(text).__name__}")
+
+
+def check_strings(text: object) -> None:
+    """Check that strings can be taken from it; bytes would give numbers.
+
+    Raises:
+        UserError: They cannot.
+    """
+    if isinstance(text, bytes) or not isinstance(text, Iterable):
+        raise UserError(f"the text must be a string or several, one a sentence, not {type(text).__name__}")
+
+
+def encode(sentence: str, vocabulary: Vocabulary, *, treatment: Treatment = PLAIN) -> EncodedWords:
+    """Return a sentence's words, with an `<eos>` after the last, and their ids.
+
+    Args:
+        sentence: A line of text, perhaps empty.
+        vocabulary: The model's words.
+        treatment: The way from text to words; by default white space separates them.
+
+    Raises:
+        UserError: It is no string, or the vocabulary lacks a word and has no `<unk>`.
+    """
+    check_text(sentence, name="a sentence")
+    return _encode_words((*treatment.words(sentence), EOS), vocabulary)
+
+
+def encode_prefix(
+    prefix: str, vocabulary: Vocabulary, *, begins: bool = True, treatment: Treatment = PLAIN
+) -> EncodedWords:
+    """Return the words of a text that goes on after them, and their ids.
+
+    Args:
+        prefix: A text, perhaps empty; `<eos>` stands for each newline.
+        vocabulary: The model's words.
+        begins: True if a sentence begins with the prefix.
+        treatment: The way from text to words.
+
+    Raises:
+        UserError: It is no string, or the vocabulary lacks a word and has no `<unk>`.
+    """
+    check_text(prefix, name="a sentence")
+    return _encode_words(tuple(treatment.prefix_tokens(prefix, begins=begins)), vocabulary)
+
+
+def _encode_words(words: tuple[str, ...], vocabulary: Vocabulary) -> EncodedWords:
+    is_unknown = tuple(word not in vocabulary.ids for word in words)
+    if any(is_unknown) and vocabulary.unknown is None:
+        examples = ", ".join(islice((word for word in vocabulary.words if word != EOS), EXAMPLES))
+        raise UserError(
+            f"the word {words[is_unknown.index(True)]!r} is not in the vocabulary, which has no {UNK}, but "
+            f"{len(vocabulary):,} words such as {examples}"
+        )
+    ids = [vocabulary.ids.get(word, vocabulary.unknown) for word in words]
+    return EncodedWords(words, np.array(ids, np.int32), is_unknown)
+
+
+def encode_lines(
+    lines: Iterable[str], vocabulary: Vocabulary, treatment: Treatment = PLAIN
+) -> Iterator[EncodedWords]:
+    """Encode each line as a sentence.
+
+    Raises:
+        LineError: A line is no string, or the vocabulary lacks a word of it and has no `<unk>`.
+    """
+    for number, line in enumerate(lines, 1):
+        try:
+            yield encode(line, vocabulary, treatment=treatment)
+        except UserError as error:
+            raise LineError(f"line {number}: {error}") from None
+
+
+def split_sentences(text: str | Iterable[str]) -> Iterable[str]:
+    """Return the sentences of a text, one per line, as training reads it. A list stays as it is.
+
+    Raises:
+        UserError: It is neither.
+    """
+    if isinstance(text, str):
+        return text.removesuffix("\n").split("\n")
+    check_strings(text)
+    return text

@@ -1,0 +1,168 @@
+"""A reader of text: it takes a backend from position to position, many words at a time, in bounded memory.
+
+A step must read all weights, for one sentence as for many. So sentences of like lengths are scored side by
+side, the shorter ones padded at their end, which a backend need not compute.
+
+Shapes: B = sentences of a batch, T = words of the longest, N = words of a text, V = vocabulary.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ptb_lm.common.errors import UserError
+from ptb_lm.data.text import Ids
+from ptb_lm.inference.inputs import EncodedWords
+from ptb_lm.model.backend import Backend, State
+
+# The sentences that are sorted by length together. More would pad less, and wait longer for the first result.
+CHUNK_SENTENCES, CHUNK_WORDS = 4096, 1 << 17
+
+AnyWords = TypeVar("AnyWords", bound=EncodedWords)
+
+
+@dataclass(frozen=True, eq=False)
+class Position:
+    """A position in a text: the state before its last word, and that word."""
+
+    state: Any = field(repr=False)  # the backend's
+    last: int
+
+
+class TextReader:
+    """Reads and scores the words of texts. It holds no position, so that any number of threads may use it.
+
+    Args:
+        backend: The model.
+        first: The word before a text: `<eos>`.
+        tokens: The largest number of words that are read at once.
+    """
+
+    def __init__(self, backend: Backend, *, first: int, tokens: int) -> None:
+        self.backend, self.first, self.tokens = backend, first, tokens
+
+    def resume(self, state: object = None) -> Position:
+        """Return the position at which reading goes on.
+
+        Args:
+            state: A position, which a user may have set. None: a text begins, after an `<eos>`.
+
+        Raises:
+            UserError: It is neither a position nor None.
+        """
+        if state is None:
+            return Position(self.backend.zero_state(1), self.first)
+        if not isinstance(state, Position):
+            raise UserError(f"the state must be None or an earlier model.state, not {state!r}")
+        return state
+
+    def read(self, position: Position, ids: Ids) -> Position:
+        """Return the position in a text after some more words."""
+        if not len(ids):
+            return position
+        inputs_N, state = np.concatenate([[position.last], ids[:-1]]).astype(np.int32), position.state
+        for begin in range(0, len(inputs_N), self.tokens):
+            state, _ = self.backend.next_words(inputs_N[None, begin : begin + self.tokens], state)
+        return Position(state, int(ids[-1]))
+
+    def next_words(self, position: Position) -> tuple[NDArray[np.floating], State]:
+        """Return (log-probability of every word to come next [V] in nats, the backend's state behind it).
+
+        The text that goes on with a word stands at Position(that state, the word).
+        """
+        state, log_p_1V = self.backend.next_words(np.array([[position.last]], np.int32), position.state)
+        return log_p_1V[0], state
+
+    def score_independent(self, targets: Sequence[Ids]) -> list[NDArray[np.float64]]:
+        """Return the log-probabilities of the words of each sentence, in nats; each is read for itself.
+
+        Args:
+            targets: The words of each sentence, one at least.
+        """
+        scores: list[NDArray[np.float64]] = [np.empty(0)] * len(targets)
+        for places in batch_by_length([len(ids) for ids in targets], self.tokens):
+            lengths_B = np.array([len(targets[place]) for place in places], np.int32)
+            y_BT = np.full((len(places), lengths_B[0]), self.first, np.int32)
+            for row, place in enumerate(places):
+                y_BT[row, : lengths_B[row]] = targets[place]
+            x_BT = np.roll(y_BT, 1, axis=1)
+            x_BT[:, 0] = self.first
+            state = self.backend.zero_state(len(places))
+            log_p_BT: NDArray[np.floating]
+            if lengths_B[-1] == lengths_B[0]:
+                log_p_BT, _ = score_in_pieces(self.backend, x_BT, y_BT, state, tokens=self.tokens)
+            else:
+                _, log_p_BT = self.backend.log_probabilities(x_BT, y_BT, state, lengths_B=lengths_B)
+            for row, place in enumerate(places):
+                scores[place] = log_p_BT[row, : lengths_B[row]].astype(np.float64)
+        return scores
+
+    def score_stream(
+        self, targets: Sequence[Ids], position: Position
+    ) -> tuple[list[NDArray[np.float64]], Position]:
+        """Return the log-probabilities of each sentence's words in nats, and the position after the text.
+
+        Args:
+            targets: The words of each sentence, one at least. Each goes on where the one before it ends.
+            position: The position before them all.
+        """
+        ids = np.concatenate([[position.last], *targets]).astype(np.int32)
+        x_1N, y_1N = ids[None, :-1], ids[None, 1:]
+        log_p_1N, state = score_in_pieces(self.backend, x_1N, y_1N, position.state, tokens=self.tokens)
+        ends = np.cumsum([len(sentence) for sentence in targets])
+        return np.split(log_p_1N[0], ends[:-1]), Position(state, int(ids[-1]))
+
+
+def chunk_sentences(
+    sentences: Iterable[AnyWords], *, count: int = CHUNK_SENTENCES, words: int = CHUNK_WORDS
+) -> Iterator[list[AnyWords]]:
+    """Yield lists of sentences in their order: at most `count`, and none after `words` words."""
+    chunk, size = list[AnyWords](), 0
+    for sentence in sentences:
+        chunk.append(sentence)
+        size += len(sentence.ids)
+        if len(chunk) == count or size >= words:
+            yield chunk
+            chunk, size = [], 0
+    if chunk:
+        yield chunk
+
+
+def batch_by_length(lengths: Sequence[int], tokens: int) -> Iterator[list[int]]:
+    """Yield batches of places, the longest first: padded, of at most `tokens` words, or of one place."""
+    places = sorted(range(len(lengths)), key=lambda place: -lengths[place])
+    while places:
+        batch = max(1, tokens // lengths[places[0]])
+        yield places[:batch]
+        places = places[batch:]
+
+
+def score_in_pieces(
+    backend: Backend,
+    x_BT: Ids,
+    y_BT: Ids,
+    state: State,
+    *,
+    tokens: int,
+    on_piece: Callable[[], object] = lambda: None,
+) -> tuple[NDArray[np.float64], State]:
+    """Return the log-probabilities [B, T] of targets in nats, and the state after them, in bounded memory.
+
+    Args:
+        backend: The model.
+        x_BT: The words that are read.
+        y_BT: The words after them.
+        state: The state before the first word.
+        tokens: The largest number of words that are scored at once.
+        on_piece: A function that is called after each piece.
+    """
+    batch, steps = x_BT.shape
+    piece, log_p_BT = max(1, tokens // batch), np.empty((batch, steps))
+    for begin in range(0, steps, piece):
+        part = slice(begin, begin + piece)
+        state, log_p_BT[:, part] = backend.log_probabilities(x_BT[:, part], y_BT[:, part], state)
+        on_piece()
+    return log_p_BT, state
