@@ -12,6 +12,8 @@ PACKAGE = Path(__file__).resolve().parent.parent
 
 # The variable that says how train was typed: scripts/train sets it, and train for the processes it starts.
 TYPED = "PTB_LM_TYPED"
+# The variable that names the file where the first process writes how to continue: the launcher reads it.
+CONTINUATION = "PTB_LM_CONTINUATION"
 
 
 def command_name(name: str) -> str:

@@ -1,17 +1,19 @@
 """Starts the processes of a training on this machine, as torchrun --standalone does, by the same library.
 
-It differs in one thing: a repeated signal ends all processes at once.
+It differs in two things. A repeated signal ends all processes at once. If a process has ended, and no other
+could say so, the launcher does.
 """
 
 import contextlib
 import logging
 import os
 import signal
+import tempfile
 import uuid
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from torch.distributed.elastic.agent.server.api import WorkerSpec
+from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, WorkerSpec, WorkerState
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
 from torch.distributed.elastic.multiprocessing.api import SignalException
@@ -20,7 +22,8 @@ from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
 from typing_extensions import override
 
 from ptb_lm.common import host, streams
-from ptb_lm.common.errors import UserError
+from ptb_lm.common.errors import LostRankError, UserError
+from ptb_lm.common.program import CONTINUATION
 from ptb_lm.torch_backend import gpu
 from ptb_lm.torch_backend.ranks import check_gpus
 
@@ -40,6 +43,7 @@ def start(command: Sequence[str], *, processes: int, device: str) -> int:
 
     Raises:
         UserError: They cannot be started, or this machine has fewer GPUs.
+        LostRankError: One of them ended, and none of the others could say so.
     """
     if device != "cpu" and gpu.is_seen():
         check_gpus(processes)
@@ -47,18 +51,33 @@ def start(command: Sequence[str], *, processes: int, device: str) -> int:
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, len(host.cores()) // processes)))
     os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = ",".join(_list_heeded())
     try:
-        with _without_traces():
-            exit_codes = _run(command, processes)
+        with _without_traces(), tempfile.NamedTemporaryFile("r") as continuation:
+            os.environ[CONTINUATION] = continuation.name
+            failed, ended = _run(command, processes)
+            again = continuation.read()
     except SignalException as stop:
         return 128 + stop.sigval
     except (RendezvousError, RuntimeError) as error:  # RuntimeError: of the network
         first_line = str(error).partition("\n")[0]
         raise UserError(f"the {processes} processes could not be started: {first_line}") from None
-    return _report_failures(exit_codes, processes) if exit_codes else 0
+    return _report_failures(failed, ended, processes, again=again) if failed else 0
 
 
 class _Agent(LocalElasticAgent):
-    """The library's agent, which starts the processes and waits for them."""
+    """The library's agent, which starts the processes and waits for them.
+
+    Attributes:
+        ended: The ranks that had ended by themselves when it was last looked: before the others were told to.
+    """
+
+    ended: Sequence[int] = ()
+
+    def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
+        """Look whether processes have ended; if one failed, the library ends the others before it returns."""
+        processes: Any = self._pcontext
+        handlers = processes.subprocess_handlers.items()
+        self.ended = [rank for rank, handler in handlers if handler.proc.poll() is not None]
+        return super()._monitor_workers(worker_group) if self.ended else RunResult(state=WorkerState.HEALTHY)
 
     @override
     def _shutdown(self, death_sig: signal.Signals | None = None, *arguments: Any, **keywords: Any) -> None:
@@ -79,8 +98,11 @@ class _Agent(LocalElasticAgent):
                 received.add(again.sigval)
 
 
-def _run(command: Sequence[str], processes: int) -> dict[int, int]:
-    """Run a command in several processes to their end; return the exit codes of those that failed, by rank.
+def _run(command: Sequence[str], processes: int) -> tuple[dict[int, int], Sequence[int]]:
+    """Run a command in several processes to their end.
+
+    Returns:
+        The exit codes of those that failed, by rank; and the ranks that had ended by themselves.
 
     Raises:
         SignalException: A signal ended them.
@@ -99,10 +121,11 @@ def _run(command: Sequence[str], processes: int) -> dict[int, int]:
         monitor_interval=0.1,
     )
     try:
-        result = _Agent(spec, logs_specs=DefaultLogsSpecs()).run()
+        agent = _Agent(spec, logs_specs=DefaultLogsSpecs())
+        result = agent.run()
     finally:
         rendezvous.shutdown()
-    return {rank: failure.exitcode for rank, failure in result.failures.items()}
+    return {rank: failure.exitcode for rank, failure in result.failures.items()}, agent.ended
 
 
 def _list_heeded() -> list[str]:
@@ -124,9 +147,19 @@ def _without_traces() -> Iterator[None]:
             signal.signal(getattr(signal, name), handler)
 
 
-def _report_failures(exit_codes: dict[int, int], processes: int) -> int:
-    """Return the exit status of some processes that failed; say which ones a signal ended."""
+def _report_failures(exit_codes: dict[int, int], ended: Sequence[int], processes: int, *, again: str) -> int:
+    """Return the exit status of some processes that failed; say which ones a signal ended.
+
+    Raises:
+        LostRankError: None of them could say why it ends. A process that is killed leaves others in gloo that
+            do not notice it, now and then, and wait until they are killed too.
+    """
     for rank, code in exit_codes.items():
         if code < 0 and code != -signal.SIGTERM:  # by SIGTERM the launcher ends the others
             streams.tell(f"rank {rank} of {processes} was ended by {signal.Signals(-code).name}")
+    if again and all(code < 0 for code in exit_codes.values()):
+        names = (
+            f"rank {rank} of {processes} has ended or does not answer" for rank in ended if rank in exit_codes
+        )
+        raise LostRankError("; ".join([*names, again]), speaker=True)
     return next((code for code in exit_codes.values() if code > 0), 1)

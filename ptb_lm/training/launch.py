@@ -103,6 +103,7 @@ def train(
             cli.remark(f"without --data, the text is that of {asked.start.directory.path}")
         _announce(trainer, load, parameter_count=count, resuming=asked.resuming)
         again = processes.how_to_continue(directory.path, given, ranks, framework=run.choice.framework)
+        processes.tell_launcher(again, ranks)
         try:
             result = _to_the_end(trainer, again=again, started=started)
         except Interrupted as interrupted:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from ptb_lm.common import cli, host, signals, streams
 from ptb_lm.common.errors import DivergenceError, LostRankError, UserError
-from ptb_lm.common.program import TYPED, version
+from ptb_lm.common.program import CONTINUATION, TYPED, version
 from ptb_lm.data.corpus import Corpus
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.frameworks import FRAMEWORKS, REDUCE_PRECISIONS
@@ -209,6 +209,19 @@ def how_to_continue(path: Path, given: Mapping[str, Any], ranks: Ranks, *, frame
     if ranks.reduce_precision != REDUCE_PRECISIONS[0]:  # no file of the run has it
         command += ["--reduce-precision", ranks.reduce_precision]
     return f"continue with{start}: {cli.command_name('train')} {shlex.join(command)}"
+
+
+def tell_launcher(again: str, ranks: Ranks) -> None:
+    """Tell the launcher of --devices how to continue, which it says if no process is left that can.
+
+    Args:
+        again: The clause.
+        ranks: The processes.
+    """
+    file = os.environ.get(CONTINUATION)
+    if file and ranks.first and ranks.size > 1:
+        with contextlib.suppress(OSError):  # of a full disk; the run needs no such file
+            Path(file).write_text(again)
 
 
 @contextlib.contextmanager

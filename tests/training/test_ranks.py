@@ -318,6 +318,25 @@ def test_who_is_killed_ends_all_and_is_named(folder: Path, tmp_path: Path) -> No
     assert saved.epoch >= 1  # what --resume goes on from
 
 
+def test_the_launcher_names_who_was_killed_if_no_other_can(folder: Path, tmp_path: Path) -> None:
+    """The survivor is stopped, as one that waits in gloo and does not notice; it would be killed later."""
+    run = tmp_path / "run"
+    process = kill_ranks.start(folder / "text", run, *DEVICES)
+    kill_ranks.wait_for_epoch(process, run, 1)
+    ranks = kill_ranks.ranks(process.pid)
+    os.kill(ranks[0], signal.SIGSTOP)
+    os.kill(ranks[1], signal.SIGKILL)
+    while Path(f"/proc/{ranks[1]}").exists():  # until the launcher has noticed
+        time.sleep(0.05)
+    os.kill(ranks[0], signal.SIGKILL)
+    assert process.wait() == 1
+    said = kill_ranks.log(run).read_text()
+    again = f"ptb-lm train --resume {run} --devices 2\n"
+    assert f"rank 1 of 2 has ended or does not answer; continue with: {again}" in said
+    assert said.count("continue with") == said.count("does not answer") == 1
+    assert "Traceback" not in said
+
+
 def test_who_is_silent_is_named_and_the_same_signal_twice_ends_all(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
