@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import Any
 
 from ptb_lm.bench import intervals
-from ptb_lm.bench.intervals import Ratio, Spread
+from ptb_lm.bench.intervals import LogMean, Ratio, Spread
 from ptb_lm.bench.rows import MEASURED, Row, Work
 from ptb_lm.bench.variants import original
 
@@ -39,6 +39,14 @@ class Result:
     def rate(self) -> Spread | None:
         """Items a second."""
         return self._spread(lambda row: row.rate)
+
+    @property
+    def mean_rate(self) -> LogMean | None:
+        """Items a second: the geometric mean over processes, with its interval."""
+        processes: dict[int, list[float]] = {}
+        for row in self.blocks:
+            processes.setdefault(row.process, []).append(row.rate)
+        return intervals.geometric_mean([*processes.values()]) if processes else None
 
     @property
     def gemm_fraction(self) -> Spread | None:

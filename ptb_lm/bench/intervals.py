@@ -207,7 +207,25 @@ def _t_probability(t: float, freedom: int) -> float:
     return 2 / math.pi * (angle + sine * total) if odd else sine * total
 
 
-def _ratio(logs: Sequence[float], unit: Literal["process", "round"]) -> Ratio:
+def geometric_mean(units: Sequence[Sequence[float]]) -> LogMean:
+    """Return the geometric mean of positive values.
+
+    Args:
+        units: The values of each process. The processes' means are taken as independent; of fewer than three
+            processes the values are.
+    """
+    logs = [[math.log(value) for value in unit] for unit in units]
+    if len(logs) < PROCESSES_FOR_A_UNIT:
+        return _log_mean([log for unit in logs for log in unit])
+    return _log_mean([statistics.fmean(unit) for unit in logs])
+
+
+def _log_mean(logs: Sequence[float]) -> LogMean:
     count = len(logs)
     error = statistics.stdev(logs) / math.sqrt(count) if count > 1 else None
-    return Ratio(mean=statistics.fmean(logs), error=error, freedom=count - 1, unit=unit, units=count)
+    return LogMean(mean=statistics.fmean(logs), error=error, freedom=count - 1)
+
+
+def _ratio(logs: Sequence[float], unit: Literal["process", "round"]) -> Ratio:
+    found = _log_mean(logs)
+    return Ratio(mean=found.mean, error=found.error, freedom=found.freedom, unit=unit, units=len(logs))

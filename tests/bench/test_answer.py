@@ -1,14 +1,19 @@
-"""What a report says first: what to take, in which passes, and by how much it is faster."""
+"""The answer that a report begins with: speeds by cell type, what to take, and by how much it is faster."""
 
+import math
 import re
+import statistics
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
-from bench_rows import document, rounds, row, unmeasured
+from bench_rows import WORK, document, rounds, row, unmeasured
 
 from ptb_lm.bench.findings import Group, speed_ratio
+from ptb_lm.bench.reporting import plots
+from ptb_lm.bench.reporting.document import SpeedPlot
 from ptb_lm.bench.reporting.page import to_markdown
 from ptb_lm.bench.summary import summarise
 
@@ -34,11 +39,11 @@ def broken_off(speeds: Mapping[str, float], variant: str, **changes: Any) -> lis
     return [*kept, unmeasured("failed", "killed", variant=variant, planned_rounds=5, **changes)]
 
 
-# What happened -> its rows, and what the first line says.
+# Case -> its rows, and parts of the first line.
 CASES: dict[str, tuple[list[dict[str, Any]], list[str]]] = {
     "one round": (
         [row(), row(variant="torch/cudnn", seconds=1.0)],
-        ["take torch/cudnn, 16,000 words a second.", "too few rounds to compare it with torch/basic"],
+        ["small, train: take torch/cudnn, ", "too few rounds", "torch/basic"],
     ),
     "few processes": ([{**each, "process": 1} for each in rounds(TWO)], ["faster than torch/basic", "fewer"]),
     "a second measurement came out ahead": (
@@ -51,11 +56,11 @@ CASES: dict[str, tuple[list[dict[str, Any]], list[str]]] = {
             row(seconds=9.0, process=99),
             *blocks({"torch/block": (2.0, 2.5, 2.6, 2.4), "torch/cudnn": (2.1, 2.0, 2.1, 1.9)}),
         ],
-        ["small, train: take torch/cudnn, "],
+        ["small, train: torch/cudnn and torch/block do not differ by more than "],
     ),
     "the fastest failed": (
         broken_off({**TWO, "torch/block": 1.5}, "torch/cudnn"),
-        ["small, train: take torch/block, ", "not measured to the end: torch/cudnn."],
+        ["small, train: take torch/block: ", "not measured to the end: torch/cudnn."],
     ),
     "no choice": ([row()], ["only torch/basic was measured: 8,000 words a second."]),
     "a repetition alone": (
@@ -77,7 +82,7 @@ CASES: dict[str, tuple[list[dict[str, Any]], list[str]]] = {
         ],
         ["torch/cudnn for small and medium; torch/basic for large. ", "2 of 3 passes: small and medium."],
     ),
-    # What is not shown in one of two passes.
+    # In one of two passes nothing is shown.
     "few processes in one": (
         [*rounds(TWO), *({**each, "process": 1} for each in rounds(TWO, workload="medium"))],
         FIRST_SURE,
@@ -102,7 +107,7 @@ CASES: dict[str, tuple[list[dict[str, Any]], list[str]]] = {
         ],
         FIRST_SURE,
     ),
-    # Each is first in one pass, by nothing that an interval shows.
+    # Each is first in one pass, and no interval shows it.
     "what may be the fastest in all": (
         [
             *blocks({"torch/basic": STEADY, "torch/cudnn": UNSTEADY}),
@@ -131,7 +136,7 @@ def test_the_first_line(rows: list[dict[str, Any]], told: list[str], tmp_path: P
 
 
 @pytest.mark.parametrize("rows", NOT_TOLD.values(), ids=NOT_TOLD)
-def test_what_the_first_line_does_not_say(rows: Any, tmp_path: Path) -> None:
+def test_the_first_line_leaves_out(rows: Any, tmp_path: Path) -> None:
     first = document(tmp_path, rows).lead[0]
     assert not re.search("second time|fewer|may be the fastest", first)
 
@@ -148,17 +153,28 @@ def interval(group: Group, of: str, to: str) -> tuple[float, float]:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_distances_are_the_ends_of_intervals(seed: int, tmp_path: Path) -> None:
-    """Of what is slower the lower end; of what may be as fast the end that is farther from 1."""
+    """At least the lower end for what is slower; at most the end that is farther from 1 for the others."""
     speeds = {**TWO, "torch/block": 2.0, "torch/jit": 1.2}
     report = document(tmp_path, rounds(speeds, noise=0.1, seed=seed))
     (group,) = summarise(tmp_path).groups
-    fastest, near = sorted(
-        ("torch/block", "torch/cudnn"), key=lambda each: f" take {each}," not in report.lead[0]
-    )
+    assert group.fastest is not None
+    fastest = group.fastest.variant
+    near = ({"torch/block", "torch/cudnn"} - {fastest}).pop()
     least = interval(group, fastest, "torch/jit")[0] - 1
     low, high = interval(group, fastest, near)
-    assert f"at least {100 * least:.1f} % faster than the other 2; the nearest is torch/jit" in report.lead[0]
-    assert f"{near} (at most {100 * (max(high, 1 / low) - 1):.1f} % apart)" in report.lead[0]
+    assert report.lead[0] == (
+        f"small, train: {fastest} and {near} do not differ by more than "
+        f"{100 * (max(high, 1 / low) - 1):.1f} %. {fastest} is at least {100 * least:.1f} % faster than "
+        "torch/jit, the nearest of the other 2."
+    )
+
+
+def test_one_that_is_faster_than_every_other_is_taken(tmp_path: Path) -> None:
+    report = document(tmp_path, rounds({**TWO, "torch/jit": 1.5}))
+    (group,) = summarise(tmp_path).groups
+    least = interval(group, "torch/cudnn", "torch/jit")[0] - 1
+    slower = f"at least {100 * least:.1f} % faster than torch/jit, the nearest of 2."
+    assert report.lead == [f"small, train: take torch/cudnn: it is {slower}"]
 
 
 def test_where_each_is_slower_than_some_other_distances_are_inverted(tmp_path: Path) -> None:
@@ -170,10 +186,73 @@ def test_where_each_is_slower_than_some_other_distances_are_inverted(tmp_path: P
         for n in range(3)
         for variant, seconds in ((one, 1 + n / 100), (circle[(place + 1) % 3], 1.1 + place / 100))
     ]
-    (take,) = document(tmp_path, rows).lead
+    (sentence,) = document(tmp_path, rows).lead
     (group,) = summarise(tmp_path).groups
     assert group.fastest is not None
     ahead = circle[circle.index(group.fastest.variant) - 1]
     low, high = interval(group, group.fastest.variant, ahead)
     assert high < 1
-    assert f"not shown to be faster than {ahead} (at most {100 * (1 / low - 1):.1f} % apart)" in take
+    bound = f"{100 * (1 / low - 1):.1f} %"
+    assert f"{group.fastest.variant} and {ahead} do not differ by more than {bound}" in sentence
+
+
+MIXED = {"torch/basic/jit": 1.2, "torch/basic": 1.0, "tensorflow/basic": 1.1, "mine/custom": 0.5}
+LOW = {**WORK, "precision": "bf16"}
+
+
+def test_speeds_are_by_cell_type_and_framework_the_fastest_execution_of_each(tmp_path: Path) -> None:
+    rows = [*rounds(MIXED), *rounds({"torch/cudnn": 3.0, "torch/cudnn#again": 9.0}, seed=1)]
+    medium = rounds({"torch/basic": 1.0}, workload="medium", pass_="forward")
+    report = document(tmp_path, [*rows, *medium])
+    (speeds,) = report.tables
+    assert speeds.table is not None
+    assert [line[:2] for line in speeds.table.rows] == [
+        ["basic", "torch"],
+        ["basic", "TensorFlow"],
+        ["cudnn", "torch"],
+        ["custom", "mine"],
+    ]
+    small, forward = (group for group in summarise(tmp_path).groups)
+    assert [column.title.partition(":")[0] for column in speeds.table.columns[2:]] == [
+        "small",
+        "medium, forward",
+    ]
+    results = [small.result(each) for each in ("torch/basic/jit", "tensorflow/basic", "torch/cudnn")]
+    for line, result in zip(speeds.table.rows, results, strict=False):
+        assert result is not None
+        rates = [400 * each.steps / each.seconds for each in result.blocks]
+        assert str(line[2]).startswith(f"{math.exp(statistics.fmean(map(math.log, rates))):,.0f} (")
+    assert len(speeds.remarks) == 1, "of torch/basic one execution is left out"
+    (chart,) = report.plots
+    assert isinstance(chart, SpeedPlot)
+    bars = [[bar.text for bars in panel.values() for bar in bars] for panel in chart.panels.values()]
+    assert bars == [
+        [text.partition(" ")[0] for line in speeds.table.rows if (text := str(line[place])) != "–"]
+        for place in (2, 3)
+    ]
+    assert forward.pass_name == "forward"
+
+
+def test_precisions_have_a_row_each_where_there_are_several(tmp_path: Path) -> None:
+    rows = [*rounds({"torch/cudnn": 1.0}), *rounds({"torch/cudnn@bf16": 2.0}, work=LOW)]
+    (speeds,) = document(tmp_path, rows).tables
+    assert speeds.table is not None
+    assert [line[1] for line in speeds.table.rows] == ["torch, bfloat16", "torch, float32"]
+
+
+def test_without_figures_there_is_no_table_and_no_chart(tmp_path: Path) -> None:
+    report = document(tmp_path, [unmeasured("failed", "bad luck")])
+    assert [*report.tables, *report.plots] == []
+
+
+def test_the_chart_is_a_file_for_light_and_dark_paper(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="plots need matplotlib")
+    (chart,) = document(tmp_path, rounds(MIXED)).plots
+    plots.write_svg(chart, tmp_path / "speeds.svg")
+    svg = "{http://www.w3.org/2000/svg}"
+    root = ElementTree.parse(tmp_path / "speeds.svg").getroot()
+    groups = {group.get("class"): group for group in root.iterfind(f"{svg}g")}
+    assert groups.keys() == {"light", "dark"}
+    for group in groups.values():
+        assert {"basic", "custom", "TensorFlow", "mine"} <= {text.text for text in group.iter(f"{svg}text")}
+    assert "prefers-color-scheme: dark" in str(root.findtext(f"{svg}style"))

@@ -46,6 +46,17 @@ def test_a_single_measurement_has_no_spread() -> None:
     assert (spread.low, spread.median, spread.high, spread.deviation) == (2.5, 2.5, 2.5, 0.0)
 
 
+def test_a_geometric_mean_has_the_interval_of_its_processes_by_hand() -> None:
+    """The means of three processes are 100 e^-0.1, 100 and 100 e^0.1, whatever their blocks are."""
+    units = [[100 * math.exp(mean + e) for e in (-0.3, 0.3)] for mean in (-0.1, 0, 0.1)]
+    mean = intervals.geometric_mean(units)
+    half = 4.30265 * 0.1 / math.sqrt(3)
+    assert mean.estimate == pytest.approx(100)
+    assert mean.interval == pytest.approx((100 * math.exp(-half), 100 * math.exp(half)), rel=1e-5)
+    assert intervals.geometric_mean(units[:2]).freedom == 3, "of two processes the four blocks are taken"
+    assert intervals.geometric_mean([[5.0]]).interval is None
+
+
 def test_the_interval_is_that_of_a_paired_t_test_by_hand() -> None:
     # Log ratios ln 2 + (-0.1, 0, 0.1): mean ln 2, standard error 0.1 / sqrt(3), t of 2 degrees 4.30265.
     variant = {0: 1.0, 1: 2.0, 2: 5.0}

@@ -1,4 +1,4 @@
-"""The tables that a run prints at its end."""
+"""The bars, the sentences and the tables that a run prints at its end."""
 
 import re
 from itertools import pairwise
@@ -9,6 +9,7 @@ from bench_rows import rounds, row, unmeasured, write
 
 from ptb_lm.bench.findings import speed_ratio
 from ptb_lm.bench.reporting import terminal
+from ptb_lm.bench.reporting.answer import sentences
 from ptb_lm.bench.reporting.formats import marked_ratio
 from ptb_lm.bench.summary import summarise
 
@@ -19,18 +20,35 @@ def chart(folder: Path, rows: object, *, width: int = 80, encoding: str | None =
     return terminal.chart(summarise(write(folder, rows)), width=width, encoding=encoding).splitlines()
 
 
-def bars_of(lines: list[str], block: str = "█") -> list[str]:
-    return [line for line in lines if line.startswith(f"  {block}")]
+def bars(lines: list[str], block: str = "█") -> list[int]:
+    """Return the lengths of the bars."""
+    return [line.count(block) for line in lines if block in line]
 
 
-def test_bars_are_as_long_as_the_rates_fastest_first(tmp_path: Path) -> None:
+def figures(lines: list[str]) -> list[str]:
+    """Return the lines with the figures of each variant, which follow its name."""
+    after = [line for line in lines if re.match(r"  +[\d,]+ ", line)]
+    return [line for line in after if "█" not in line]
+
+
+def test_bars_are_as_long_as_the_speeds_by_cell_type(tmp_path: Path) -> None:
     lines = chart(tmp_path, rounds(SPEEDS, noise=0.0001), width=120)
     assert lines[0] == "small on CPU, float32: basic, block and cudnn"
-    assert [line for line in lines if line in SPEEDS] == sorted(SPEEDS, key=lambda each: -SPEEDS[each])
-    lengths = [bar.count("█") for bar in bars_of(lines)]
-    assert lengths[0] > 30
-    assert lengths == pytest.approx([lengths[0] * part for part in (1, 0.95, 0.5, 0.25)], abs=1)
+    labels = [line.partition("  ")[0] for line in lines if "█" in line]
+    assert labels == ["basic, torch", "block, torch", "cudnn, torch"], "and not the second measurement"
+    basic, block, cudnn = bars(lines)
+    assert cudnn > 30
+    assert (basic, block) == pytest.approx((cudnn / 2, cudnn / 4), abs=1)
     assert all(len(line) <= 120 for line in lines)
+    names = [line for line in lines if line in SPEEDS]
+    assert names == sorted(SPEEDS, key=lambda each: -SPEEDS[each])
+
+
+def test_what_to_take_follows_the_bars(tmp_path: Path) -> None:
+    lines = chart(tmp_path, rounds(SPEEDS), width=200)
+    (sentence,) = sentences(summarise(tmp_path).groups)
+    last_bar = max(place for place, line in enumerate(lines) if "█" in line)
+    assert lines[last_bar + 1 : last_bar + 3] == ["", sentence]
 
 
 def test_each_is_compared_with_the_baseline_the_fastest_and_the_next(tmp_path: Path) -> None:
@@ -41,13 +59,12 @@ def test_each_is_compared_with_the_baseline_the_fastest_and_the_next(tmp_path: P
     baseline, fastest = group.result("torch/basic"), group.fastest
     assert baseline is not None
     assert fastest is not None
-    for bar, (result, following) in zip(
-        bars_of(lines), pairwise([*group.measured_results, None]), strict=True
-    ):
+    pairs = pairwise([*group.measured_results, None])
+    for line, (result, following) in zip(figures(lines), pairs, strict=True):
         assert result is not None
         others = [baseline, fastest, *([following] if following else [])]
         wanted = [marked_ratio(speed_ratio(result, other)) for other in others]
-        assert re.findall(r"\d\.\d+(?: \(\d\.\d+–\d\.\d+\)~?)?", bar.split(",")[-1]) == wanted
+        assert re.findall(r"\d\.\d+(?: \(\d\.\d+–\d\.\d+\)~?)?", line.split(",")[-1]) == wanted
 
 
 def test_names_are_explained_once_under_the_table(tmp_path: Path) -> None:
@@ -67,20 +84,20 @@ def test_names_are_explained_once_under_the_table(tmp_path: Path) -> None:
 
 def test_a_terminal_without_blocks_gets_number_signs(tmp_path: Path) -> None:
     lines = chart(tmp_path, rounds(SPEEDS), encoding="ascii")
-    assert len(bars_of(lines, "#")) == 4
+    assert len(bars([line for line in lines if line not in SPEEDS], "##")) == 3
     assert "█" not in "".join(lines)
 
 
 @pytest.mark.parametrize("width", [1, 40])
 def test_a_narrow_terminal_still_gets_bars(width: int, tmp_path: Path) -> None:
-    assert len(bars_of(chart(tmp_path, rounds(SPEEDS), width=width))) == 4
+    assert len(bars(chart(tmp_path, rounds(SPEEDS), width=width))) == 3
 
 
 def test_without_a_baseline_others_are_compared(tmp_path: Path) -> None:
     rows = [row(variant="torch/block"), row(variant="torch/cudnn", seconds=1.0)]
-    first, second = bars_of(chart(tmp_path, rows))
-    assert first.split()[1:] == ["16,000", "–", "1.00", "2.00"]
-    assert second.split()[1:] == ["8,000", "–", "0.50", "–"]
+    first, second = figures(chart(tmp_path, rows))
+    assert first.split() == ["16,000", "–", "1.00", "2.00"]
+    assert second.split() == ["8,000", "–", "0.50", "–"]
 
 
 def test_intervals_of_rounds_alone_are_said_so(tmp_path: Path) -> None:

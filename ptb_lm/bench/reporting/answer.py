@@ -1,44 +1,147 @@
-"""What a report says first: which implementation to take on this machine, and by how much it is faster."""
+"""The answer that a report begins with: words per second by cell type, and which implementation to take.
+
+A table and one bar chart have the speed of each cell type in each framework, with 95 % intervals. The
+sentences say which implementation to take and by how much it is faster, or by how little two may differ.
+"""
 
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
-from ptb_lm.bench.findings import Group, Result, speed_ratio
+from ptb_lm.bench.findings import Group, Result, distinct, speed_ratio
 from ptb_lm.bench.intervals import Ratio
-from ptb_lm.bench.reporting.formats import join_names, percent, significant
+from ptb_lm.bench.registries import TITLES, program
+from ptb_lm.bench.reporting import names
+from ptb_lm.bench.reporting.document import Bar, CaptionedTable, SpeedPlot
+from ptb_lm.bench.reporting.formats import NOTHING, join_names, percent, rate, significant
+from ptb_lm.bench.reporting.tables import Column, Table
 from ptb_lm.bench.rows import MEASURED
 from ptb_lm.bench.variants import original
+from ptb_lm.model.frameworks import MODELS
+
+_FASTEST_EXECUTION = "where a cell type has several executions, this is the fastest of them"
 
 
-def lead(groups: Sequence[Group]) -> Iterator[str]:
+class CellType(NamedTuple):
+    """A row of the answer: a way to compute a cell, in a framework.
+
+    Attributes:
+        model: The cell type, for example "block_fused".
+        framework: The framework's name for people, with the precision where a report has several.
+    """
+
+    model: str
+    framework: str
+
+
+def choose_groups(groups: Sequence[Group]) -> list[Group]:
+    """Return a pass of each workload with figures: train, as it is what people wait for, or else forward."""
+    chosen = {(group.suite, group.workload): group for group in groups if group.candidates and group.work}
+    return list(chosen.values())
+
+
+def speeds(groups: Sequence[Group]) -> dict[CellType, list[Result | None]]:
+    """Return the fastest result of each cell type by group, by cell type in the order of the models."""
+    several = len({precision for group in groups for precision in group.precisions}) > 1
+    found: dict[CellType, list[Result | None]] = {}
+    for place, group in enumerate(groups):
+        for result in reversed(group.candidates):  # the fastest comes last, and stays
+            found.setdefault(_cell_type(result, several), [None] * len(groups))[place] = result
+    known = [*MODELS, *sorted({key.model for key in found} - {*MODELS})]
+    frameworks = [*TITLES.values()]
+
+    def order(key: CellType) -> tuple[int, int, str]:
+        title = key.framework.partition(",")[0]
+        place = frameworks.index(title) if title in frameworks else len(frameworks)
+        return known.index(key.model), place, key.framework
+
+    return {key: found[key] for key in sorted(found, key=order)}
+
+
+def _cell_type(result: Result, with_precision: bool) -> CellType:
+    framework, model = program(result.variant)
+    title = TITLES.get(framework, framework)
+    work = result.blocks[0].work
+    return CellType(
+        model, f"{title}, {names.precision(work.precision)}" if with_precision and work else title
+    )
+
+
+def heading(group: Group, groups: Sequence[Group]) -> str:
+    """Return the heading of a group's speeds; the suite is part of it where there are several."""
+    suite = f"{group.suite}: " if len({each.suite for each in groups}) > 1 else ""
+    kind = "" if group.pass_name == "train" else f", {group.pass_name}"
+    unit = group.work.unit if group.work else "items"
+    return f"{suite}{group.workload}{kind}: {unit} a second"
+
+
+def table(groups: Sequence[Group]) -> Iterator[CaptionedTable]:
+    """Yield the table of speeds, if there are any: a row a cell type and framework, a column a workload."""
+    chosen = choose_groups(groups)
+    found = speeds(chosen)
+    columns = [
+        Column("cell type", numeric=False),
+        Column("framework", numeric=False),
+        *(Column(f"{heading(group, chosen)} (95 % interval)") for group in chosen),
+    ]
+    rows = [
+        [key.model, key.framework, *(_speed(result) for result in results)] for key, results in found.items()
+    ]
+    shown = sum(result is not None for results in found.values() for result in results)
+    left_out = shown < sum(len(group.candidates) for group in chosen)
+    if rows:
+        yield CaptionedTable(table=Table(columns, rows), remarks=[_FASTEST_EXECUTION] * left_out)
+
+
+def _speed(result: Result | None) -> str:
+    return rate(result.mean_rate) if result and result.mean_rate else NOTHING
+
+
+def plot(groups: Sequence[Group]) -> Iterator[SpeedPlot]:
+    """Yield the bar chart of the speeds, if there are any, with a panel for each workload."""
+    chosen = choose_groups(groups)
+    found = speeds(chosen)
+    panels: dict[str, dict[str, list[Bar]]] = {}
+    for place, group in enumerate(chosen):
+        panel = panels.setdefault(heading(group, chosen), {})
+        for key, results in found.items():
+            result = results[place]
+            if result and (mean := result.mean_rate):
+                low, high = mean.interval or (None, None)
+                text = significant(mean.estimate, 4)
+                bar = Bar(label=key.framework, value=mean.estimate, text=text, low=low, high=high)
+                panel.setdefault(key.model, []).append(bar)
+    if panels:
+        units = distinct(group.work.unit for group in chosen if group.work)
+        title = f"{join_names(units).capitalize()} a second by cell type, with 95 % intervals"
+        yield SpeedPlot(title=title, panels=panels)
+
+
+def sentences(groups: Sequence[Group]) -> Iterator[str]:
     """Yield a sentence or two of all passes together, if several have a choice, and of each."""
-    with_a_choice = [group for group in groups if group.candidates and _tried(group) > 1]
+    with_a_choice = [group for group in groups if group.candidates and _count_choices(group) > 1]
     if len(with_a_choice) > 1:
-        yield " ".join(_of_all(with_a_choice))
+        yield " ".join(_describe_all(with_a_choice))
     for group in groups:
-        yield f"{group.name}: {' '.join(_of_one(group))}"
+        yield f"{group.name}: {' '.join(_describe(group))}"
 
 
-def _tried(group: Group) -> int:
+def _count_choices(group: Group) -> int:
     """Return how many variants there were to choose from, measured or not."""
     return sum(not result.is_repetition for result in group.results)
 
 
-def _of_all(groups: Sequence[Group]) -> Iterator[str]:
+def _describe_all(groups: Sequence[Group]) -> Iterator[str]:
     """Say what to take in which passes, in which of them that is sure, and what may be best in all."""
     alike = len({group.pass_name for group in groups}) == 1
-    names = [group.workload if alike else f"{group.workload} ({group.pass_name})" for group in groups]
-    taken: dict[str, list[str]] = {}
-    for name, group in zip(names, groups, strict=True):
+    titles = [group.workload if alike else f"{group.workload} ({group.pass_name})" for group in groups]
+    choices: dict[str, list[str]] = {}
+    for title, group in zip(titles, groups, strict=True):
         if group.fastest:
-            taken.setdefault(group.fastest.label, []).append(name)
-    one_for_all = len(taken) == 1
-    each = (
-        next(iter(taken))
-        if one_for_all
-        else "; ".join(f"{k} for {join_names(of)}" for k, of in taken.items())
-    )
-    yield f"On this machine take {each}."
-    sure = [name for name, group in zip(names, groups, strict=True) if _is_sure(group)]
+            choices.setdefault(group.fastest.label, []).append(title)
+    one_for_all = len(choices) == 1
+    each = "; ".join(f"{label} for {join_names(where)}" for label, where in choices.items())
+    yield f"On this machine take {next(iter(choices)) if one_for_all else each}."
+    sure = [title for title, group in zip(titles, groups, strict=True) if _is_sure(group)]
     where = f": {join_names(sure)}" if 0 < len(sure) < len(groups) else ""
     yield f"That every other is slower is shown in {len(sure)} of {len(groups)} passes{where}."
     slower = {each.variant for group in groups for each, ratio in _others(group) if _is_above_1(ratio)}
@@ -59,7 +162,7 @@ def _is_sure(group: Group) -> bool:
     """
     others = _others(group)
     by_processes = all(ratio and ratio.unit == "process" for _, ratio in others)
-    return bool(others) and by_processes and not _undecided(group) and not _broken_off(group)
+    return bool(others) and by_processes and not _rivals(group) and not _broken_off(group)
 
 
 def _broken_off(group: Group) -> list[str]:
@@ -71,14 +174,12 @@ def _broken_off(group: Group) -> list[str]:
 
 def _others(group: Group) -> list[tuple[Result, Ratio | None]]:
     """Return every other candidate, and how many times as fast the fastest is."""
-    fastest = group.fastest
-    return [
-        (each, speed_ratio(fastest, each)) for each in group.candidates if fastest and each is not fastest
-    ]
+    first = group.fastest
+    return [(each, speed_ratio(first, each)) for each in group.candidates if first and each is not first]
 
 
-def _undecided(group: Group) -> list[tuple[Result, Ratio | None]]:
-    """Return what no interval shows to be slower than the fastest."""
+def _rivals(group: Group) -> list[tuple[Result, Ratio | None]]:
+    """Return the candidates that no interval shows to be slower than the fastest."""
     return [(other, ratio) for other, ratio in _others(group) if not _is_above_1(ratio)]
 
 
@@ -86,34 +187,39 @@ def _is_above_1(ratio: Ratio | None) -> bool:
     return ratio is not None and ratio.interval is not None and ratio.interval[0] > 1
 
 
-def _of_one(group: Group) -> Iterator[str]:
+def _describe(group: Group) -> Iterator[str]:
     """Say what to take in a pass, what is slower at least by how much, and what may be as fast."""
-    fastest, others, undecided = group.fastest, _others(group), _undecided(group)
+    fastest, others, rivals = group.fastest, _others(group), _rivals(group)
     if fastest is None or fastest.rate is None or group.work is None:
         yield "nothing was measured to the end."
-    else:
-        rate = f"{significant(fastest.rate.median, 4)} {group.work.unit} a second"
-        yield f"take {fastest.label}, {rate}." if others else f"only {fastest.label} was measured: {rate}."
+    elif not others:
+        yield (
+            f"only {fastest.label} was measured: {significant(fastest.rate.median, 4)} {group.work.unit} "
+            "a second."
+        )
     slower = {
         each.label: ratio.interval[0] - 1
         for each, ratio in others
         if ratio and ratio.interval and _is_above_1(ratio)
     }
-    if slower:
-        nearest = min(slower, key=lambda label: slower[label])
-        than = f"the other {len(slower)}" if undecided else "every other"
-        whom = f"{than}; the nearest is {nearest}" if len(slower) > 1 else nearest
-        yield f"It is at least {percent(slower[nearest])} faster than {whom}."
-    near = [
-        f"{each.label} (at most {percent(max(ratio.interval[1], 1 / ratio.interval[0]) - 1)} apart)"
-        for each, ratio in undecided
+    bounds = {
+        each.label: percent(max(ratio.interval[1], 1 / ratio.interval[0]) - 1)
+        for each, ratio in rivals
         if ratio and ratio.interval
-    ]
-    if near:
-        yield f"It is not shown to be faster than {join_names(near)}."
-    unknown = [each.label for each, ratio in undecided if not ratio or not ratio.interval]
-    if unknown:
-        yield f"There are too few rounds to compare it with {join_names(unknown)}."
+    }
+    if fastest and bounds:
+        (second, bound), *more = bounds.items()
+        also = "".join(f", nor {fastest.label} and {label} by more than {least}" for label, least in more)
+        yield f"{fastest.label} and {second} do not differ by more than {bound}{also}."
+    if fastest and slower:
+        nearest = min(slower, key=lambda label: slower[label])
+        start = f"{fastest.label} is" if bounds else f"take {fastest.label}: it is"
+        of = f", the nearest of {'the other ' * bool(rivals)}{len(slower)}" if len(slower) > 1 else ""
+        yield f"{start} at least {percent(slower[nearest])} faster than {nearest}{of}."
+    unknown = [each.label for each, ratio in rivals if not ratio or not ratio.interval]
+    if fastest and unknown:
+        start = "" if bounds or slower else f"take {fastest.label}, the first by its median. "
+        yield f"{start}There are too few rounds to compare it with {join_names(unknown)}."
     if any(ratio and ratio.interval and ratio.unit == "round" for _, ratio in others):
         yield "Other processes may differ by more: some had fewer than three."
     if broken_off := _broken_off(group):

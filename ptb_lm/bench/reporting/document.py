@@ -1,6 +1,6 @@
-"""What a report consists of, before it is Markdown or a page."""
+"""The parts of a report, before it is Markdown or a page."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ptb_lm.bench.reporting.tables import Table
@@ -53,7 +53,20 @@ class CurvePlot:
     lines: Sequence[Curve]
 
 
-Plot = BarPlot | RunPlot | CurvePlot
+@dataclass(frozen=True, kw_only=True)
+class SpeedPlot:
+    """Speeds by cell type, in panels that each have an axis of their own.
+
+    Attributes:
+        title: The heading.
+        panels: The bars by the heading of their panel and by cell type; a bar's label is its framework.
+    """
+
+    title: str
+    panels: Mapping[str, Mapping[str, Sequence[Bar]]]
+
+
+Plot = SpeedPlot | BarPlot | RunPlot | CurvePlot
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,11 +83,11 @@ class Section:
     """A part of a report, in this order.
 
     Attributes:
-        title: Its heading.
+        title: The heading.
         paragraphs: Text before everything else.
-        tables: What was measured.
-        plots: Drawn in the page only.
-        published: What others published.
+        tables: Tables of measured figures.
+        plots: Pictures, which are in the page only.
+        published: Tables of figures that others published.
         details: Tables for those who want to know more; folded up in the page.
     """
 
@@ -91,11 +104,13 @@ class Document:
     """A report.
 
     Attributes:
-        title: Its heading.
-        subtitle: What it is of.
-        lead: What it found, a sentence each.
-        warnings: What a reader must not miss.
-        sections: Its parts.
+        title: The heading.
+        subtitle: Commit, machine and day, or the number of runs.
+        tables: Tables that answer the reader's question.
+        plots: Pictures of that answer, which are in the page only.
+        lead: The findings, a sentence or two each.
+        sections: The parts after the answer.
+        warnings: Doubts that a reader must not miss.
         explanation: A file of templates/ that ends it; "" for none.
     """
 
@@ -103,5 +118,7 @@ class Document:
     subtitle: str
     lead: Sequence[str]
     sections: Sequence[Section]
+    tables: Sequence[CaptionedTable] = ()
+    plots: Sequence[Plot] = ()
     warnings: Sequence[str] = ()
     explanation: str = ""

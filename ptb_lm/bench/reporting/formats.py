@@ -1,9 +1,10 @@
-"""Numbers as people read them."""
+"""Numbers and labels as people read them."""
 
 import math
 from collections.abc import Sequence
 
 from ptb_lm.bench.intervals import LogMean
+from ptb_lm.common import streams
 
 NOTHING = "–"  # stands where there is no figure
 SAME = "~"  # stands behind a ratio whose interval holds 1
@@ -34,6 +35,12 @@ def marked_ratio(value: LogMean | None) -> str:
     if value is None:
         return NOTHING
     return f"{ratio(value)}{SAME if value.differs is False else ''}"
+
+
+def rate(value: LogMean) -> str:
+    """Return items a second with their interval, if it is known."""
+    ends = "" if value.interval is None else f" ({'–'.join(significant(each, 4) for each in value.interval)})"
+    return f"{significant(value.estimate, 4)}{ends}"
 
 
 def interval(value: LogMean | None) -> str:
@@ -80,3 +87,13 @@ def flops(count: float) -> str:
 def _with_prefix(count: float) -> str:
     exponent = min(4, int(math.log10(count)) // 3) if count >= 1 else 0
     return f"{significant(count / 1000**exponent)} {('', 'k', 'M', 'G', 'T')[exponent]}"
+
+
+def shorten_label(label: str, length: int = 42) -> str:
+    """Return a label that fits a plot: cut, and with an ellipsis, where it is too long.
+
+    What cannot be drawn, such as control characters and the surrogates of a path that is no UTF-8, is
+    escaped.
+    """
+    drawn = streams.visible(label)
+    return drawn if len(drawn) <= length else f"{drawn[: length - 1]}…"

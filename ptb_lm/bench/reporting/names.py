@@ -29,7 +29,7 @@ def title(groups: Sequence[Group]) -> str:
     where = [
         f"{join_names(workloads)} on {join_names([_DEVICES.get(each, each) for each in devices])}",
         *([join_names(own)] if own not in ([], ["torch"]) else []),
-        join_names([_PRECISIONS.get(each, each) for each in precisions]),
+        join_names(list(map(precision, precisions))),
     ]
     return f"{', '.join(where)}: {join_names(programs)}"
 
@@ -37,6 +37,11 @@ def title(groups: Sequence[Group]) -> str:
 def _in_order(names: set[str], known: Iterable[str]) -> list[str]:
     """Return names in the order of those that are known, others last."""
     return [*(name for name in known if name in names), *sorted(names - {*known})]
+
+
+def precision(name: str) -> str:
+    """Return the name of a precision for people."""
+    return _PRECISIONS.get(name, name)
 
 
 def legend(group: Group) -> Iterator[str]:

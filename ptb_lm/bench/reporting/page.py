@@ -16,7 +16,7 @@ from ptb_lm.bench.reporting import plots, tables
 from ptb_lm.bench.reporting.document import Document, Plot
 from ptb_lm.common import streams
 
-_LONGEST_LINE = 20  # characters of a cell that is not broken: a figure with its interval
+_LONGEST_LINE = 22  # characters of a cell that is not broken: a figure with its interval
 
 _TEMPLATES = jinja2.Environment(
     loader=jinja2.PackageLoader(__package__),
@@ -55,7 +55,7 @@ def to_html(document: Document) -> str:
 
 
 def _figure(plot: Plot) -> str:
-    drawn = {scheme: plots.data_uri(plot, scheme=scheme) for scheme in ("light", "dark")}
+    drawn = {scheme: plots.to_data_uri(plot, scheme=scheme) for scheme in ("light", "dark")}
     return _TEMPLATES.get_template("figure.html").render(title=plot.title, **drawn)
 
 

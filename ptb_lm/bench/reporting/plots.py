@@ -1,30 +1,29 @@
-"""Plots as SVG or PNG, with matplotlib: bars, and perplexities by epoch.
+"""Plots as SVG or PNG, with matplotlib: bars (bar_plot.py), and perplexities by epoch.
 
 matplotlib is an extra, imported when something is drawn. A plot is as wide as a telephone's screen. How it
 looks is in templates/*.mplstyle.
 """
 
 import base64
+import html
 import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ptb_lm.bench.reporting.document import Bar, BarPlot, CurvePlot, Plot, RunPlot
+from ptb_lm.bench.reporting import bar_plot, formats
+from ptb_lm.bench.reporting.document import BarPlot, CurvePlot, Plot, RunPlot, SpeedPlot
 from ptb_lm.common import streams
 from ptb_lm.common.errors import UserError, how_to_install
+from ptb_lm.common.files import atomic_write
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_STYLES = Path(__file__).parent / "templates"
-_WIDTH = 4.6  # inches
-_BAR_HEIGHT = 0.40  # inches, with its line of text
+_TEMPLATES = Path(__file__).parent / "templates"
+_WIDTH, _TITLE_HEIGHT = 4.6, 0.22  # inches
 _NO_METADATA = dict.fromkeys(("Creator", "Date", "Format", "Type"))  # the same figure is the same text
-_WIDE_RANGE = 6.0  # largest to smallest ratio, above which the axis is logarithmic
-_SAME = "#8a8f98"
-_LONGEST_LABEL = 42  # characters; the whole label is in the table
 # Column of metrics.jsonl -> how its line looks.
 PERPLEXITIES: Mapping[str, dict[str, Any]] = {
     "train_perplexity": {"label": "train", "color": "C1", "linestyle": "--", "marker": "s"},
@@ -35,66 +34,93 @@ PERPLEXITIES: Mapping[str, dict[str, Any]] = {
 MISSING = f"matplotlib is not installed; {how_to_install('bench')}"
 
 
-def data_uri(plot: Plot, *, scheme: str) -> str:
+def to_data_uri(plot: Plot, *, scheme: str) -> str:
     """Draw a plot as an SVG without paper, in the URI of an image.
 
     Args:
-        plot: What to draw.
+        plot: The plot.
         scheme: The paper, "light" or "dark".
 
     Raises:
         UserError: matplotlib is not installed.
     """
-    drawn = _drawn(plot, scheme, format="svg", metadata=_NO_METADATA, transparent=True)
-    return f"data:image/svg+xml;base64,{base64.b64encode(drawn).decode()}"
+    svg = _render(plot, scheme, format="svg", metadata=_NO_METADATA, transparent=True)
+    return f"data:image/svg+xml;base64,{base64.b64encode(svg).decode()}"
 
 
 def to_file(plot: Plot, *, kind: str) -> bytes:
     """Draw a plot as a file of its own.
 
     Args:
-        plot: What to draw.
-        kind: "svg" or "png".
+        plot: The plot.
+        kind: The format, "svg" or "png".
 
     Raises:
         UserError: matplotlib is not installed.
     """
-    saved: dict[str, Any] = {"metadata": _NO_METADATA} if kind == "svg" else {"dpi": 200}
-    return _drawn(plot, "light", size=1.3, with_title=True, format=kind, **saved)
+    options: dict[str, Any] = {"metadata": _NO_METADATA} if kind == "svg" else {"dpi": 200}
+    return _render(plot, "light", size=1.3, with_title=True, format=kind, **options)
+
+
+def write_svg(plot: Plot, path: Path) -> None:
+    """Draw a plot into a file that is readable on light and on dark paper, as a browser's user prefers.
+
+    Args:
+        plot: The plot.
+        path: The file, an SVG without paper that holds the plot in both schemes.
+
+    Raises:
+        UserError: matplotlib is not installed.
+        OSError: The folder is not writable, or the disk is full.
+    """
+    options = {"format": "svg", "metadata": _NO_METADATA, "transparent": True}
+    light, dark = (
+        _render(plot, scheme, size=1.3, with_title=True, **options).decode() for scheme in ("light", "dark")
+    )
+    both = {"light": light[light.index("<svg") :], "dark": dark[dark.index("<svg") :]}
+    template = (_TEMPLATES / "both_schemes.svg").read_text(encoding="utf-8")
+    size = {"width": 1.3 * _WIDTH * 72, "height": 1.3 * _height(plot) * 72}
+    atomic_write(path, template.format(title=html.escape(plot.title), **size, **both))
 
 
 def style_sheets(scheme: str) -> list[Path]:
     """Return matplotlib's style sheets for a paper, "light" or "dark"."""
-    return [_STYLES / f"{each}.mplstyle" for each in dict.fromkeys(("light", scheme))]
+    return [_TEMPLATES / f"{each}.mplstyle" for each in dict.fromkeys(("light", scheme))]
 
 
-def _drawn(plot: Plot, scheme: str, *, size: float = 1.0, with_title: bool = False, **saved: Any) -> bytes:
-    """Draw a plot as a file; `saved` is of matplotlib's savefig."""
+def _render(plot: Plot, scheme: str, *, size: float = 1.0, with_title: bool = False, **options: Any) -> bytes:
+    """Draw a plot as a file; `options` are those of matplotlib's savefig."""
     try:
         from matplotlib import style
         from matplotlib.figure import Figure
     except ModuleNotFoundError:
         raise UserError(f"there are no plots; {MISSING}") from None
     with style.context(style_sheets(scheme)):
-        figure = Figure(figsize=(size * _WIDTH, size * _height(plot)))
-        axes = _draw(figure, plot)
+        height = size * _height(plot)
+        figure = Figure(figsize=(size * _WIDTH, height))
+        _draw(figure, plot)
         if with_title:
-            axes.set_title(shorten_label(plot.title), fontsize="medium", loc="left")
+            title = formats.shorten_label(plot.title, 64)
+            figure.suptitle(title, fontsize="medium", x=0.01, y=1 - 0.05 / height, ha="left", va="top")
         figure.align_ylabels()
-        figure.tight_layout(pad=0.3)
+        legend = bar_plot.legend_height(plot) if isinstance(plot, SpeedPlot) else 0
+        top = 1 - _TITLE_HEIGHT / height if with_title else 1
+        figure.tight_layout(pad=0.3, rect=(0, legend / height, 1, top))
         buffer = io.BytesIO()
-        figure.savefig(buffer, **saved)
+        figure.savefig(buffer, **options)
     return buffer.getvalue()
 
 
 def _height(plot: Plot) -> float:
-    if isinstance(plot, BarPlot):
-        return _BAR_HEIGHT * len(plot.bars) + 0.6
+    if isinstance(plot, SpeedPlot | BarPlot):
+        return bar_plot.height(plot)
     return 3.6 if isinstance(plot, RunPlot) and plot.speeds else 2.9
 
 
-def _draw(figure: "Figure", plot: Plot) -> "Axes":
-    """Draw a plot; return the upper axes."""
+def _draw(figure: "Figure", plot: Plot) -> None:
+    if isinstance(plot, SpeedPlot):
+        bar_plot.draw_speeds(figure, plot)
+        return
     if isinstance(plot, RunPlot) and plot.speeds:
         axes: Axes
         axes, below = figure.subplots(2, 1, sharex=True, height_ratios=(2.4, 1))
@@ -102,59 +128,12 @@ def _draw(figure: "Figure", plot: Plot) -> "Axes":
     else:
         axes = figure.add_subplot()
     if isinstance(plot, BarPlot):
-        draw_bars(axes, plot)
+        bar_plot.draw_bars(axes, plot)
     elif isinstance(plot, RunPlot):
         draw_curves(axes, plot)
     else:
         draw_lines(axes, plot)
     axes.label_outer()
-    return axes
-
-
-def draw_bars(axes: "Axes", plot: BarPlot) -> None:
-    """Draw bars, the first on top; the axis is logarithmic where ratios lie far apart."""
-    from matplotlib.ticker import LogLocator, NullLocator
-
-    ends = [
-        end for bar in plot.bars for end in (bar.value, bar.low, bar.high, plot.origin) if end is not None
-    ]
-    low, high = min(ends), max(ends)
-    if plot.origin > 0 and high / low > _WIDE_RANGE:
-        axes.set_xscale("log")
-        axes.xaxis.set_major_locator(LogLocator(base=10, subs=(1, 2, 5)))
-        axes.xaxis.set_minor_locator(NullLocator())
-        axes.set_xlim(low / 1.15, high * 1.15)
-    else:
-        room = 0.06 * (high - low or 1)
-        axes.set_xlim(low - room * (plot.origin > 0), high + room)
-        axes.locator_params(axis="x", nbins=6)
-    for position, bar in enumerate(plot.bars):
-        _draw_bar(axes, bar, position, plot.origin)
-    axes.axvline(plot.origin, color="C6", linestyle="-", linewidth=0.8)
-    axes.set_ylim(len(plot.bars) - 0.42, -0.72)
-    axes.set_yticks([])
-    axes.spines["left"].set_visible(False)
-    axes.grid(axis="x")
-    factor, unit = (100, " %") if plot.percent else (1, "×")
-    axes.xaxis.set_major_formatter(lambda value, _: f"{factor * value:.4g}{unit}")
-
-
-def _draw_bar(axes: "Axes", bar: Bar, position: int, origin: float) -> None:
-    colour = _SAME if bar.value == origin else "C0" if bar.value > origin else "C1"
-    axes.barh(position, bar.value - origin, left=origin, height=0.34, color=colour)
-    if bar.value == origin:
-        axes.plot([origin], [position], marker="D", markersize=5, color=colour)
-    if bar.low is not None and bar.high is not None:
-        ends = [[bar.value - bar.low], [bar.high - bar.value]]
-        axes.errorbar(bar.value, position, xerr=ends, color="C6", elinewidth=1.1, capsize=3)
-    above: dict[str, Any] = {
-        "transform": axes.get_yaxis_transform(),
-        "va": "bottom",
-        # No line runs through a text.
-        "bbox": {"facecolor": axes.get_facecolor(), "edgecolor": "none", "pad": 0.8},
-    }
-    axes.text(0.008, position - 0.29, shorten_label(bar.label), **above)
-    axes.text(1, position - 0.29, bar.text, ha="right", **above)
 
 
 def draw_curves(axes: "Axes", plot: RunPlot) -> None:
@@ -180,7 +159,7 @@ def draw_lines(axes: "Axes", plot: CurvePlot) -> None:
     """Draw lines of perplexities by epoch, each with its spread."""
     for line in plot.lines:
         xs, ys = zip(*line.points, strict=True)
-        label = shorten_label(line.label)
+        label = formats.shorten_label(line.label)
         if label.startswith("_"):
             label = f"\u200b{label}"  # or matplotlib would leave it out of the legend
         (drawn,) = axes.plot(xs, ys, gid=streams.visible(line.label), label=label, marker="o")
@@ -199,15 +178,6 @@ def _epoch_axis(axes: "Axes", lines: Sequence[Sequence[tuple[float, float]]]) ->
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))
     axes.set_xlabel("epoch")
     axes.grid(visible=True)
-
-
-def shorten_label(label: str) -> str:
-    """Return a label that fits a plot: cut, and with an ellipsis, where it is too long.
-
-    Of what cannot be drawn (control characters, the surrogates of a path that is no UTF-8), the escape.
-    """
-    drawn = streams.visible(label)
-    return drawn if len(drawn) <= _LONGEST_LABEL else f"{drawn[: _LONGEST_LABEL - 1]}…"
 
 
 def _perplexity_axis(axes: "Axes") -> None:

@@ -84,7 +84,9 @@ def build(summary: Summary, *, runs: Sequence[Path] = ()) -> Document:
     return Document(
         title=names.title(summary.groups),
         subtitle=_subtitle(summary),
-        lead=list(answer.lead(summary.groups)),
+        tables=list(answer.table(summary.groups)),
+        plots=list(answer.plot(summary.groups)),
+        lead=list(answer.sentences(summary.groups)),
         warnings=[
             *summary.remarks,
             *_mixed(summary),
