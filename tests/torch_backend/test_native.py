@@ -30,7 +30,7 @@ ROUNDING = {torch.float32: 2e-6, torch.bfloat16: 2e-2}
 
 
 @pytest.fixture(autouse=True)
-def kernels_or_not() -> Iterator[None]:
+def implementation_is_restored() -> Iterator[None]:
     threads = torch.get_num_threads()
     with cpu.override_implementation():
         yield
@@ -58,37 +58,37 @@ def test_the_recurrence_and_its_gradients(dtype: torch.dtype, hidden: int, runni
         pytest.skip(f"this CPU has no product of {dtype}")
     stream, width, batch, steps = torch.Generator().manual_seed(hidden), 11, running[0], sum(running)
 
-    def drawn(*shape: int) -> torch.Tensor:
+    def draw(*shape: int) -> torch.Tensor:
         return (torch.randn(shape, generator=stream) * 0.7).to(dtype)
 
     inputs = [
-        drawn(steps, width),
-        drawn(batch, hidden),
-        drawn(batch, hidden).float(),
-        drawn(width, 4 * hidden),
-        drawn(hidden, 4 * hidden) * min(1, 70 / hidden),  # larger ones make rounding errors grow over time
-        drawn(4 * hidden),
+        draw(steps, width),
+        draw(batch, hidden),
+        draw(batch, hidden).float(),
+        draw(width, 4 * hidden),
+        draw(hidden, 4 * hidden) * min(1, 70 / hidden),  # larger ones make rounding errors grow over time
+        draw(4 * hidden),
     ]
-    wanted = [drawn(steps, hidden), drawn(batch, hidden).float()]
+    d_outputs = [draw(steps, hidden), draw(batch, hidden).float()]
 
-    def computed(inputs: list[torch.Tensor], wanted: list[torch.Tensor]) -> list[torch.Tensor]:
+    def compute(inputs: list[torch.Tensor], d_outputs: list[torch.Tensor]) -> list[torch.Tensor]:
         leaves = [value.clone().requires_grad_() for value in inputs]
         outputs = FusedSequence.apply(*leaves, running)  # type: ignore[no-untyped-call]
-        return [*(output.detach() for output in outputs), *torch.autograd.grad(outputs, leaves, wanted)]
+        return [*(output.detach() for output in outputs), *torch.autograd.grad(outputs, leaves, d_outputs)]
 
-    expected = computed([value.double() for value in inputs], [value.double() for value in wanted])
-    for around in cpu.PRODUCTS:
-        with cpu.override_implementation(products=around) as choice:
-            if choice.products != around:
+    expected = compute([value.double() for value in inputs], [value.double() for value in d_outputs])
+    for library_name in cpu.PRODUCTS:
+        with cpu.override_implementation(products=library_name) as choice:
+            if choice.products != library_name:
                 continue
             by_threads = []
             for _ in in_threads(1, 2):
                 assert cpu.find_recurrence_kernels(inputs[0]) is not None
-                found = computed(inputs, wanted)
+                found = compute(inputs, d_outputs)
                 by_threads.append(found[:2])
                 for index, (one, other) in enumerate(zip(found, expected, strict=True)):
-                    assert error(one, other) < ROUNDING[dtype], (around, index)
-        if around != "OpenBLAS":  # whose bits depend on how many threads there are; the kernels' do not
+                    assert error(one, other) < ROUNDING[dtype], (library_name, index)
+        if library_name != "OpenBLAS":  # whose bits depend on how many threads there are; the kernels' do not
             assert all(torch.equal(one, other) for one, other in zip(*by_threads, strict=True))
 
 
@@ -98,7 +98,7 @@ def test_the_recurrence_and_its_gradients(dtype: torch.dtype, hidden: int, runni
     "shape", [(1, 1, 1), (1, 3, 5), (5, 3, 1), (2, 3, 200), (200, 3, 2), (33, 17, 49), (70, 301, 129)]
 )
 def test_products_by_openblas(shape: tuple[int, int, int]) -> None:
-    """Of matrices that lie plain, transposed, and as a part of a wider one, in more and fewer threads."""
+    """Matrices lie plain, transposed, or as a part of a wider one; the threads are more or fewer."""
     stream, (m, k, n) = torch.Generator().manual_seed(0), shape
 
     def layouts(rows: int, columns: int) -> list[torch.Tensor]:
@@ -129,7 +129,7 @@ def test_products_by_openblas(shape: tuple[int, int, int]) -> None:
 
 @needs_kernels
 @pytest.mark.skipif(not native.can_multiply(), reason="needs the package scipy-openblas32")
-def test_what_openblas_cannot_multiply() -> None:
+def test_other_matrices_are_not_multiplied_by_openblas() -> None:
     a = torch.zeros(4, 6)
     far_apart = torch.zeros(3).as_strided((1, 3), (2**32, 1))
     refused = [a.double(), a.bfloat16(), a.to("meta"), a[:, ::2], a[::2, ::3], a[:1].expand(4, 6)]
@@ -141,7 +141,7 @@ def test_what_openblas_cannot_multiply() -> None:
         assert cpu.find_openblas_kernels(a, a.T) is not None
         torch.testing.assert_close(products.times(a[:, ::2] + 1, a[:3] + 1), torch.full((4, 6), 3.0))
     for b, out in ((a, None), (a.T, torch.zeros(6, 6)), (a.T, torch.zeros(4, 3))):
-        with pytest.raises(ValueError, match="a product of"):
+        with pytest.raises(ValueError, match="product"):
             native.load().multiply(a, b, out)
 
 
@@ -168,7 +168,7 @@ def test_the_cross_entropy_and_its_gradient(dtype: torch.dtype, words: int) -> N
 @needs_kernels
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 @pytest.mark.parametrize("dtype", TYPES)
-def test_what_is_not_finite_stays_visible(bad: float, dtype: torch.dtype) -> None:
+def test_nan_and_infinity_stay_visible(bad: float, dtype: torch.dtype) -> None:
     logits = torch.zeros(2, 40, dtype=dtype)
     logits[1, 7] = bad
     losses = native.load().cross_entropy(logits, torch.tensor([0, 0]), gradient=False)
@@ -191,21 +191,21 @@ def test_what_is_not_finite_stays_visible(bad: float, dtype: torch.dtype) -> Non
 
 @needs_kernels
 def test_nothing_is_read_or_written_beyond_a_tensor() -> None:
-    """What does not fit is refused before a kernel sees it."""
+    """A tensor that does not fit is refused before a kernel sees it."""
     kernels, logits = native.load(), torch.zeros(3, 7)
     for target in (-1, 7, 10**7):
-        with pytest.raises(IndexError, match="a target is not one of 7 words"):
+        with pytest.raises(IndexError, match="target"):
             kernels.cross_entropy(logits, torch.tensor([0, target, 0]), gradient=True)
     for targets in (torch.zeros(3, dtype=torch.int32), torch.zeros(2, dtype=torch.int64)):
-        with pytest.raises(ValueError, match="is needed"):
+        with pytest.raises(ValueError, match="needed"):
             kernels.cross_entropy(logits, targets, gradient=True)
-    with pytest.raises(ValueError, match="is needed"):
+    with pytest.raises(ValueError, match="needed"):
         kernels.cross_entropy(torch.zeros(7, 3).T, torch.zeros(3, dtype=torch.int64), gradient=True)
-    with pytest.raises(ValueError, match="do not lie alike"):
+    with pytest.raises(ValueError, match="gradient"):
         kernels.update(torch.zeros(3, 7), torch.zeros(7, 3).T, torch.zeros(3, 7), 1.0)
     inputs = [torch.zeros(shape) for shape in ((2, 3), (2, 5), (2, 5), (3, 20), (5, 20), (20,))]
     inputs[2] = inputs[2].bfloat16()  # c, which must be in float32
-    with pytest.raises(ValueError, match="is needed"):
+    with pytest.raises(ValueError, match="needed"):
         FusedSequence.apply(*inputs, (2,))  # type: ignore[no-untyped-call]
     apart = torch.arange(12.0).view(3, 4)[:, ::2]
     assert global_norm([apart]).item() == pytest.approx(apart.norm().item())
@@ -234,7 +234,7 @@ def test_the_user_s_default_type_and_device_change_nothing() -> None:
     stream = torch.Generator().manual_seed(0)
     logits, targets = torch.randn(33, 50, generator=stream), torch.randint(50, (33,), generator=stream)
 
-    def computed() -> list[torch.Tensor]:
+    def compute() -> list[torch.Tensor]:
         mask = dropout._drawn(Place((7, 5), 0.5), torch.Generator("cpu").manual_seed(3), torch.float32)
         return [native.load().cross_entropy(logits, targets, gradient=False), mask, global_norm([logits])]
 
@@ -243,15 +243,15 @@ def test_the_user_s_default_type_and_device_change_nothing() -> None:
             assert one.dtype == other.dtype
             assert torch.equal(one, other)
 
-    expected = computed()
+    expected = compute()
     try:
         torch.set_default_dtype(torch.float64)
-        in_double = computed()
+        in_double = compute()
     finally:
         torch.set_default_dtype(torch.float32)
     assert_as_before(in_double)
     with torch.device("meta"):  # a tensor without memory stands for one of a GPU
-        elsewhere = computed()
+        elsewhere = compute()
     assert_as_before(elsewhere)
 
 
@@ -338,7 +338,7 @@ def test_on_processors_with_narrower_vectors(march: str, lanes: int, monkeypatch
         for words in (2, 16, 1003):
             test_the_cross_entropy_and_its_gradient(dtype, words)
         for bad in (math.nan, math.inf):
-            test_what_is_not_finite_stays_visible(bad, dtype)
+            test_nan_and_infinity_stay_visible(bad, dtype)
         for shape in ((1,), (31, 5), (3, 4099)):
             test_the_norm_and_the_update(dtype, shape)
         test_masks_are_those_of_torch_to_the_bit(dtype, 0.3)
@@ -366,12 +366,13 @@ def quick_compiler(tmp_path: Path) -> Path:
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernels are for Linux")
 class TestWithoutKernels:
-    def test_no_compiler_is_said(self, tmp_path: Path) -> None:
+    def test_a_missing_compiler_is_reported(self, tmp_path: Path) -> None:
         done = run(TROUBLE, PATH=str(tmp_path), CXX="", XDG_CACHE_HOME=str(tmp_path))
-        assert done.stdout.strip() == "there is no C++ compiler; install g++ or set CXX torch"
+        assert "compiler" in done.stdout
+        assert done.stdout.endswith(" torch\n")
 
     def test_a_record_says_why_there_are_none(self, tmp_path: Path) -> None:
-        """Of this package's models, and not of the plain loop, which has nothing of them."""
+        """This package's models record it; the plain loop, which uses no kernels, does not."""
         program = (
             "from ptb_lm.bench.registries import LANGUAGE_MODELS\n"
             "from ptb_lm.bench.variants import Variant\n"
@@ -384,25 +385,30 @@ class TestWithoutKernels:
             "    print(facts.get('kernels'), '|', facts.get('no_kernels'))\n"
         )
         done = run(program, PATH=str(tmp_path), CXX="", XDG_CACHE_HOME=str(tmp_path))
-        assert done.stdout == "torch | there is no C++ compiler; install g++ or set CXX\nNone | None\n"
+        ours, plain = done.stdout.splitlines()
+        assert ours.startswith("torch | ")
+        assert "compiler" in ours
+        assert plain == "None | None"
         done = run(program, PTB_LM_KERNELS="torch")
         assert done.stdout == "torch | None\nNone | None\n", "as the user wants it"
 
-    def test_a_compiler_that_is_not_there_is_said(self, tmp_path: Path) -> None:
+    def test_a_compiler_that_does_not_exist_is_reported(self, tmp_path: Path) -> None:
         done = run(TROUBLE, CXX="/nonexistent", XDG_CACHE_HOME=str(tmp_path))
-        assert done.stdout.strip() == "CXX names /nonexistent, which does not exist torch"
+        assert "/nonexistent" in done.stdout
+        assert done.stdout.endswith(" torch\n")
         done = run(TROUBLE, CXX="/bin/true", XDG_CACHE_HOME=str(tmp_path))
-        assert "cannot be compiled" in done.stdout
+        assert "compiled" in done.stdout
+        assert done.stdout.endswith(" torch\n")
 
-    def test_a_compiler_that_fails_is_said(self, tmp_path: Path) -> None:
+    def test_a_compiler_that_fails_is_reported(self, tmp_path: Path) -> None:
         compiler = tmp_path / "c++"
         compiler.write_text("#!/bin/sh\necho 'kernels.cpp:1: error: no such thing' >&2\nexit 1\n")
         compiler.chmod(0o755)
         done = run(TROUBLE, CXX=str(compiler), XDG_CACHE_HOME=str(tmp_path))
-        assert done.stdout.strip() == ("the C++ compiler failed: kernels.cpp:1: error: no such thing torch")
+        assert done.stdout.endswith("kernels.cpp:1: error: no such thing torch\n")
         assert not list((tmp_path / "ptb_lm").iterdir())
 
-    def test_a_library_that_cannot_be_loaded_is_said_and_not_used(self, tmp_path: Path) -> None:
+    def test_a_library_that_cannot_be_loaded_is_reported_and_not_used(self, tmp_path: Path) -> None:
         compiler = tmp_path / "c++"
         # It leaves something that is no library, as a torch without the exported products would not load.
         compiler.write_text(
@@ -410,7 +416,7 @@ class TestWithoutKernels:
         )
         compiler.chmod(0o755)
         done = run(TROUBLE, CXX=str(compiler), XDG_CACHE_HOME=str(tmp_path))
-        assert "the compiled kernels cannot be loaded" in done.stdout
+        assert "loaded" in done.stdout
         assert done.stdout.strip().endswith(" torch")
 
     @needs_kernels
@@ -434,7 +440,7 @@ class TestWithoutKernels:
         assert not list((tmp_path / "temporary").iterdir())
 
     @needs_kernels
-    def test_a_library_that_was_cut_off_is_made_again(self, quick_compiler: Path, tmp_path: Path) -> None:
+    def test_a_truncated_library_is_compiled_again(self, quick_compiler: Path, tmp_path: Path) -> None:
         environment = {"XDG_CACHE_HOME": str(tmp_path), "CXX": str(quick_compiler)}
         assert run(TROUBLE, **environment).stdout == NO_TROUBLE
         (compiled,) = (tmp_path / "ptb_lm").iterdir()
@@ -457,7 +463,7 @@ class TestWithoutKernels:
         assert done.stdout == NO_TROUBLE
         assert not list((tmp_path / "ptb_lm").iterdir())
 
-    def test_they_can_be_switched_off(self, small_corpus: Path, tmp_path: Path) -> None:
+    def test_the_kernels_can_be_switched_off(self, small_corpus: Path, tmp_path: Path) -> None:
         """Then nothing is compiled, nor missed, by a new run or by one that goes on."""
         folder = tmp_path / "run"
         new = runs.arguments(small_corpus, folder, "--model", "block_fused", "--epochs", "1")
@@ -473,7 +479,7 @@ class TestWithoutKernels:
 @pytest.mark.slow
 @needs_kernels
 def test_where_the_cache_is_mounted_noexec_a_copy_is_loaded(tmp_path: Path) -> None:
-    """What was compiled stays as it is. Where the temporary folder is mounted so too, that is said."""
+    """The compiled file stays as it is. If the temporary folder is mounted so too, the reason names both."""
     script = """
 mount -t tmpfs -o noexec,mode=700 tmpfs "$XDG_CACHE_HOME" && echo mounted || exit
 mkdir -m 700 "$XDG_CACHE_HOME/ptb_lm" && cp "$1" "$XDG_CACHE_HOME/ptb_lm"
@@ -493,21 +499,20 @@ stat -c '%i %Y' "$XDG_CACHE_HOME"/ptb_lm/*
     )
     if not done.stdout.startswith("mounted\n"):
         pytest.skip(f"this user cannot mount a file system here: {done.stderr}")
-    _, before, copied, said, after = done.stdout.splitlines()
+    _, before, copied, reason, after = done.stdout.splitlines()
     assert copied == "None native"
-    assert said == (
-        f"{tmp_path / 'ptb_lm'} and {tmp_path} are mounted noexec; let XDG_CACHE_HOME or TMPDIR name a "
-        "folder that is not torch"
-    )
+    assert "noexec" in reason
+    assert f"{tmp_path / 'ptb_lm'} and {tmp_path} " in reason
+    assert reason.endswith(" torch")
     assert after == before
 
 
 @pytest.mark.slow
 @needs_kernels
-def test_what_is_compiled_is_kept(tmp_path: Path) -> None:
+def test_the_compiled_library_is_kept(tmp_path: Path) -> None:
     first = run(TROUBLE, XDG_CACHE_HOME=str(tmp_path))
     (library,) = (tmp_path / "ptb_lm").iterdir()
-    made = library.stat().st_mtime_ns
+    first_time = library.stat().st_mtime_ns
     second = run(TROUBLE, XDG_CACHE_HOME=str(tmp_path))
     assert first.stdout == second.stdout == NO_TROUBLE
-    assert library.stat().st_mtime_ns == made
+    assert library.stat().st_mtime_ns == first_time
