@@ -1,4 +1,4 @@
-"""How much of the cores others took while a block was timed: other processes, or other machines of the host.
+"""The part of the cores that others took while a block was timed: other processes, or other machines.
 
 Threads that share a step wait for each other hundreds of times in it. So a process that takes part of a core
 now and then can hold up a block many times over. While other programs worked, a block of 1.5 s was seen to
@@ -21,19 +21,19 @@ _BUSY = (1, 2, 3, 6, 7, 8)
 
 
 class Others:
-    """Measures what others took of this process's cores since it was made.
+    """A measurement of the part of this process's cores that others take, from its creation on.
 
     The processes of this process's session are no others: a worker has a session of its own, with what it
     starts.
     """
 
     def __init__(self) -> None:
-        self._start = time.perf_counter(), _others()
+        self._start = time.perf_counter(), _seconds_of_others()
 
     def cores(self) -> float | None:
         """Return how many cores others took, on average; None where the system does not tell."""
-        started, before = self._start
-        now, seconds = _others(), time.perf_counter() - started
+        start, before = self._start
+        now, seconds = _seconds_of_others(), time.perf_counter() - start
         if before is None or now is None or seconds <= 0:
             return None
         return max(0.0, (now - before) / seconds)
@@ -43,7 +43,7 @@ def least_disturbed(measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     """Measure a block, and again while others take too much; return the one beside which they took the least.
 
     Args:
-        measure: Returns a block, with what others took as "others".
+        measure: A function that returns a block, with the cores that others took as "others".
     """
     blocks: list[dict[str, Any]] = []
     while len(blocks) < TRIES:
@@ -54,7 +54,7 @@ def least_disturbed(measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     return min(blocks, key=lambda block: float(block["others"]))
 
 
-def _others() -> float | None:
+def _seconds_of_others() -> float | None:
     """Return the seconds of this process's cores that were not its session's; None if unknown."""
     try:
         lines = Path("/proc/stat").read_text(encoding="ascii").splitlines()
@@ -62,13 +62,13 @@ def _others() -> float | None:
         return None
     cores = {f"cpu{core}" for core in host.cores()}
     fields = [line.split() for line in lines if line.partition(" ")[0] in cores]
-    busy = sum(int(of[column]) for of in fields for column in _BUSY)
+    busy = sum(int(row[column]) for row in fields for column in _BUSY)
     # With the ticks of the children that a process has waited for.
-    ours = sum(sum(map(int, fields[11:15])) for _, fields in of_this_session())
+    ours = sum(sum(map(int, fields[11:15])) for _, fields in session_processes())
     return (busy - ours) / host.HERTZ
 
 
-def of_this_session() -> Iterator[tuple[Path, list[str]]]:
+def session_processes() -> Iterator[tuple[Path, list[str]]]:
     """Yield the folder in /proc of each process of this session, and what its stat says behind the name."""
     session = os.getsid(0)
     for path in Path("/proc").glob("[0-9]*/stat"):

@@ -1,4 +1,4 @@
-"""What a benchmark found: a result for each variant, grouped by the passes of workloads."""
+"""The findings of a benchmark: a result for each variant, grouped by the passes of workloads."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -13,17 +13,17 @@ from ptb_lm.bench.variants import original
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """What a variant did in a pass of a workload."""
+    """The result of a variant in a pass of a workload."""
 
     variant: str
     label: str
     status: str  # one of rows.STATUSES; only "wrong" hides what was measured
-    reason: str  # why it is not, or not wholly, measured
+    reason: str  # the reason why it is not, or not wholly, measured
     blocks: tuple[Row, ...]  # the measured rows, by round
     planned_rounds: int
     ratio: Ratio | None  # to the group's baseline, 1 for itself; None if they have no round in common
     notes: tuple[str, ...]
-    description: str  # what the program is; "" if nothing tells
+    description: str  # a description of the program; "" if there is none
 
     @property
     def seconds(self) -> Spread | None:
@@ -31,7 +31,7 @@ class Result:
         return self._spread(lambda row: row.seconds_per_step)
 
     @property
-    def elapsed(self) -> tuple[float, int]:
+    def total_time(self) -> tuple[float, int]:
         """Seconds of all timed blocks together, and their steps."""
         return sum(row.seconds for row in self.blocks), sum(row.steps for row in self.blocks)
 
@@ -60,22 +60,22 @@ class Result:
 
     @property
     def is_repetition(self) -> bool:
-        """Whether it is of a program that was measured a second time (variants.py)."""
+        """Whether this is the second measurement of a program (variants.py)."""
         return original(self.variant) != self.variant
 
     @property
     def rounds(self) -> int:
-        """In how many rounds it was measured: in some twice, if a run went on (runner.py)."""
+        """The number of rounds it was measured in: in some twice, if a run went on (runner.py)."""
         return len({row.round for row in self.blocks})
 
     @property
     def processes(self) -> int:
-        """By how many processes it was measured."""
+        """The number of processes that measured it."""
         return len({row.process for row in self.blocks})
 
     @property
     def engine(self) -> str:
-        """What computed the LSTM."""
+        """The libraries that computed the LSTM."""
         return "; ".join(distinct(row.engine for row in self.blocks if row.engine))
 
     def fact(self, facts: str, key: str, choose: Callable[[Iterable[float]], float]) -> float | None:
@@ -107,7 +107,7 @@ class Group:
 
     @property
     def cuts(self) -> list[str]:
-        """How the workload was smaller or larger than declared."""
+        """The ways in which the workload was smaller or larger than declared."""
         return distinct(row.cut for result in self.results for row in result.blocks if row.cut)
 
     @property
@@ -117,12 +117,12 @@ class Group:
 
     @property
     def measured_results(self) -> list[Result]:
-        """Those that have figures, in order."""
+        """The results with figures, in order."""
         return [result for result in self.results if result.blocks]
 
     @property
     def candidates(self) -> list[Result]:
-        """What was measured to its end, the fastest first, without what was measured a second time."""
+        """The results measured to their end, the fastest first, without second measurements."""
         return [
             result
             for result in self.measured_results
@@ -158,7 +158,7 @@ class Group:
         return next((result for result in self.results if result.variant == variant), None)
 
     def label(self, variant: str) -> str:
-        """Return how tables call a variant."""
+        """Return the label of a variant in tables."""
         return result.label if (result := self.result(variant)) else variant
 
 
@@ -179,18 +179,20 @@ class Summary:
         return tuple(distinct(group.suite for group in self.groups))
 
 
-def speed_ratio(of: Result, to: Result) -> Ratio | None:
+def speed_ratio(result: Result, base: Result) -> Ratio | None:
     """Return how many times as fast as another a result is; None if no round has both."""
-    if of.variant == to.variant:  # which is 1 by definition, and not by measurement
+    if result.variant == base.variant:  # which is 1 by definition, and not by measurement
         return (
-            Ratio(mean=0.0, error=None, freedom=0, unit="round", units=len(of.blocks)) if of.blocks else None
+            Ratio(mean=0.0, error=None, freedom=0, unit="round", units=len(result.blocks))
+            if result.blocks
+            else None
         )
-    base = {(row.session, row.round): row for row in to.blocks}
-    blocks = {(row.session, row.round): row for row in of.blocks}
+    base_blocks = {(row.session, row.round): row for row in base.blocks}
+    blocks = {(row.session, row.round): row for row in result.blocks}
     return intervals.ratio(
-        {key: row.seconds_per_step for key, row in base.items()},
+        {key: row.seconds_per_step for key, row in base_blocks.items()},
         {key: row.seconds_per_step for key, row in blocks.items()},
-        {key: (base[key].process, row.process) for key, row in blocks.items() if key in base},
+        {key: (base_blocks[key].process, row.process) for key, row in blocks.items() if key in base_blocks},
     )
 
 

@@ -14,7 +14,7 @@ baseline's processes draw. Below three units again, the rounds themselves are ta
 process draws. A bootstrap of five values would be too narrow; t is exact for normal errors however few they
 are.
 
-What an interval covers: what differs between processes within one session on one machine. What it does not:
+An interval covers the differences between processes within one session on one machine. It does not cover
 another machine, another build of the libraries, another day's temperature or neighbours. Each interval is a
 95 % statement by itself: of twenty, one misses on average.
 """
@@ -34,7 +34,7 @@ PROCESSES_FOR_A_UNIT = 3  # with two, one degree of freedom makes an interval of
 
 @dataclass(frozen=True, kw_only=True)
 class Spread:
-    """How some measurements of one thing are spread, in their own unit."""
+    """The spread of some measurements of one thing, in their own unit."""
 
     count: int
     median: float
@@ -50,7 +50,7 @@ class LogMean:
 
     Attributes:
         mean: The mean, in nats.
-        error: Its standard error; None for a single unit, which says nothing about its error.
+        error: The standard error of the mean; None for a single unit, which says nothing about its error.
         freedom: Degrees of freedom of the error; 0 for a single unit.
     """
 
@@ -73,22 +73,22 @@ class LogMean:
 
     @property
     def differs(self) -> bool | None:
-        """Whether the interval leaves out 1, so that the two differ; None where there is none."""
+        """Whether the interval leaves out 1, so that the two differ; None without an interval."""
         return None if self.interval is None else not self.interval[0] <= 1 <= self.interval[1]
 
     @property
     def half_width(self) -> float | None:
-        """How far the interval reaches above the estimate, as a fraction of it; None where there is none."""
+        """The part of the interval above the estimate, as a fraction of it; None without an interval."""
         return None if self.interval is None else self.interval[1] / self.estimate - 1
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ratio(LogMean):
-    """How many times as fast as the baseline a variant is.
+    """The speed of a variant over the baseline's.
 
     Attributes:
-        unit: What was taken as independent.
-        units: How many there were.
+        unit: The thing that was taken as independent.
+        units: The number of these.
     """
 
     unit: Literal["process", "round"]
@@ -138,27 +138,27 @@ def ratio(
     }
     if not logs:
         return None
-    of_both = {number: processes[number] for number in logs}
+    pairs = {number: processes[number] for number in logs}
     # Where the baseline's processes lasted longer than the variant's, all rounds may hang together.
-    of_variant = {number: (own, own) for number, (_, own) in of_both.items()}
-    for units in (_independent(of_both), _independent(of_variant)):
+    own_pairs = {number: (own, own) for number, (_, own) in pairs.items()}
+    for units in (_split_independent(pairs), _split_independent(own_pairs)):
         if len(units) >= PROCESSES_FOR_A_UNIT:
             return _ratio([statistics.fmean(logs[number] for number in unit) for unit in units], "process")
     return _ratio(list(logs.values()), "round")
 
 
-def _independent(processes: Mapping[Round, tuple[int, int]]) -> list[list[Round]]:
+def _split_independent(processes: Mapping[Round, tuple[int, int]]) -> list[list[Round]]:
     """Group rounds so that no process of either side worked in two groups."""
     groups: list[tuple[list[Round], set[int], set[int]]] = []
-    for number, (of_baseline, of_variant) in processes.items():
-        merged: tuple[list[Round], set[int], set[int]] = ([number], {of_baseline}, {of_variant})
+    for number, (base, own) in processes.items():
+        union: tuple[list[Round], set[int], set[int]] = ([number], {base}, {own})
         apart = []
         for group in groups:
-            if group[1] & merged[1] or group[2] & merged[2]:
-                merged = (group[0] + merged[0], group[1] | merged[1], group[2] | merged[2])
+            if group[1] & union[1] or group[2] & union[2]:
+                union = (group[0] + union[0], group[1] | union[1], group[2] | union[2])
             else:
                 apart.append(group)
-        groups = [*apart, merged]
+        groups = [*apart, union]
     return [rounds for rounds, _, _ in groups]
 
 

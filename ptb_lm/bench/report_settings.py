@@ -16,7 +16,7 @@ FILE = "report.json"
 
 @dataclass(frozen=True, kw_only=True)
 class ReportSettings:
-    """What a user chose for a report."""
+    """The choices of a user for a report."""
 
     baseline: str | None = None  # the variant that ratios are to; None: the one that the rows name
     runs: tuple[Path, ...] = ()  # run directories to show the learning curves of

@@ -22,40 +22,40 @@ other: a small model stays far from its roofline on a large GPU.
 
 from typing import NamedTuple
 
-# Of a number that is computed with, and of one that is kept: ptb_lm.torch_backend.precision has the types.
+# Bytes of a number that is computed with, and of one that is kept (ptb_lm.torch_backend.precision).
 BYTES = {"fp32": (4, 4), "tf32": (4, 4), "bf16": (2, 4), "fp16": (2, 4), "fp64": (8, 8)}
 
 
 class Traffic(NamedTuple):
-    """What a step must move between the device and its memory, in bytes."""
+    """The bytes that a step must move between the device and its memory."""
 
     products: int
     update: int
 
 
 def traffic(weights: int, pass_name: str, precision: str) -> Traffic:
-    """Return what a step must move.
+    """Return the bytes that a step must move.
 
     Args:
-        weights: W, how many weights every step uses.
+        weights: W, the number of weights that every step uses.
         pass_name: "forward" or "train".
         precision: A name in BYTES.
     """
-    used, kept = BYTES[precision]
+    operand, master = BYTES[precision]
     if pass_name == "forward":
-        return Traffic(products=weights * used, update=0)
-    copied = used if used != kept else 0
-    return Traffic(products=2 * weights * used, update=weights * (used + 2 * kept + copied))
+        return Traffic(products=weights * operand, update=0)
+    copy = operand if operand != master else 0
+    return Traffic(products=2 * weights * operand, update=weights * (operand + 2 * master + copy))
 
 
-def seconds(flops: float, moved: Traffic, *, gemm_gflops: float, copy_gbytes: float) -> float:
+def seconds(flops: float, bytes_moved: Traffic, *, gemm_gflops: float, copy_gbytes: float) -> float:
     """Return the seconds of a step at its roofline.
 
     Args:
         flops: Floating-point operations of the step's products.
-        moved: What it must move.
+        bytes_moved: The bytes that the step must move.
         gemm_gflops: The machine's matrix multiplication, in GFLOP/s.
         copy_gbytes: The machine's copying, read and written, in GB/s.
     """
-    products = max(flops / gemm_gflops, moved.products / copy_gbytes)
-    return (products + moved.update / copy_gbytes) / 1e9
+    products = max(flops / gemm_gflops, bytes_moved.products / copy_gbytes)
+    return (products + bytes_moved.update / copy_gbytes) / 1e9

@@ -1,4 +1,4 @@
-"""Raw rows to results: what each variant of a workload's pass needed, and its ratio to the baseline.
+"""Raw rows to results: the time of each variant in a workload's pass, and its ratio to the baseline.
 
 All variants of a pass must declare equal work. They must compute in one precision too, but for those whose
 names give another: the report says so beside their ratios.
@@ -24,7 +24,7 @@ def summarise(folder: Path, *, baseline: str | None = None) -> Summary:
     """Read a benchmark's folder and work out its results.
 
     Args:
-        folder: Holds rows.jsonl.
+        folder: The folder with rows.jsonl, or a NAME.jsonl.gz.
         baseline: The variant that ratios are to; None: the one that was chosen before
             (report_settings.py), or else the one that the rows name.
 
@@ -74,16 +74,16 @@ def _group(
 ) -> Group:
     first = members[0]
     name = f"{first.workload}, {first.pass_name}"
-    recorded = distinct(row.baseline for row in members)
-    if len(recorded) > 1 and baseline is None:
-        raise UserError(f"{source}: {name} has several baselines: {', '.join(recorded)}; choose --baseline")
-    baseline = baseline or recorded[0]
+    baselines = distinct(row.baseline for row in members)
+    if len(baselines) > 1 and baseline is None:
+        raise UserError(f"{source}: {name} has several baselines: {', '.join(baselines)}; choose --baseline")
+    baseline = baseline or baselines[0]
     measured = [row for row in members if row.status == MEASURED]
     _check_work(measured, name, source)
     by_variant: dict[str, list[Row]] = {}
     for row in members:
         by_variant.setdefault(row.variant, []).append(row)
-    results = {variant: _result(of, wrong.get(_program(of[0]))) for variant, of in by_variant.items()}
+    results = {variant: _result(own, wrong.get(_program(own[0]))) for variant, own in by_variant.items()}
     if len({row.work.precision for row in measured}) > 1:
         results = {variant: _with_precision(result) for variant, result in results.items()}
     warnings = []
@@ -117,7 +117,7 @@ def _result(members: Sequence[Row], wrong: Row | None) -> Result:
     planned = max(row.planned_rounds for row in members)
     rounds = len({row.round for row in blocks})
     command = next((row.command for row in members if row.command), "")
-    notes = list(_joined(row.note for row in members if row.note))
+    notes = list(_join_notes(row.note for row in members if row.note))
     if any(row.check.get("dropout", "").startswith(SECOND_MODEL) for row in blocks):
         notes.append("its gradients were compared in a second model without dropout")
     if blocks and trouble:
@@ -137,7 +137,7 @@ def _result(members: Sequence[Row], wrong: Row | None) -> Result:
     )
 
 
-def _joined(notes: Iterable[str]) -> Iterator[str]:
+def _join_notes(notes: Iterable[str]) -> Iterator[str]:
     """Join notes that differ in numbers alone: "4 of 80 steps", "6 of 80 steps" are "4 to 6 of 80 steps"."""
     number = re.compile(r"\d+(?:[.,]\d+)*")
     alike: dict[tuple[str, ...], list[list[str]]] = {}
@@ -190,15 +190,15 @@ def _check_work(measured: Sequence[Row], name: str, source: Path) -> None:
     for row in measured:
         if declared_precision(row.variant) not in (None, row.work.precision):
             raise UserError(f"{source}: {row.variant} of {name} was computed in {row.work.precision}")
-    _check_equal(_undeclared(measured), "precision", name, source)
+    _check_equal(_without_own_precision(measured), "precision", name, source)
 
 
 def common_precision(measured: Iterable[Row]) -> str | None:
     """Return the precision of the variants whose names give none; None where there are none."""
-    return next((row.work.precision for row in _undeclared(measured)), None)
+    return next((row.work.precision for row in _without_own_precision(measured)), None)
 
 
-def _undeclared(rows: Iterable[Row]) -> list[Row]:
+def _without_own_precision(rows: Iterable[Row]) -> list[Row]:
     return [row for row in rows if declared_precision(row.variant) is None]
 
 

@@ -224,7 +224,7 @@ def answers_apart() -> Iterator[TextIO]:
 
 def _reset_peak() -> None:
     """Let the peak of host memory begin anew, so that what the reference took is not in it; Linux can."""
-    for folder, _ in disturbance.of_this_session():
+    for folder, _ in disturbance.session_processes():
         with contextlib.suppress(OSError):
             (folder / "clear_refs").write_text("5")
 
@@ -235,7 +235,7 @@ def host_memory() -> int:
     Of a variant of several processes it is the sum of their peaks.
     """
     peaks = []
-    for folder, _ in disturbance.of_this_session():
+    for folder, _ in disturbance.session_processes():
         with contextlib.suppress(OSError):
             found = re.search(r"^VmHWM:\s*(\d+) kB$", (folder / "status").read_text(), re.MULTILINE)
             if found:

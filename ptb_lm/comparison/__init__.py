@@ -1,1 +1,1 @@
-"""What `compare` shows of runs: what they reached, what differs between them, and their curves."""
+"""The comparison of runs by `compare`: results, differences between settings, and curves."""

@@ -13,7 +13,7 @@ from ptb_lm.comparison.runs import Run, RunGroup, run_names
 def curves(groups: Sequence[RunGroup]) -> RunPlot | CurvePlot:
     """Return the validation perplexities of several runs; of one run, all perplexities and its speed."""
     runs = [run for group in groups for run in group.runs]
-    return _of_one(runs[0]) if len(runs) == 1 else _of_several(groups)
+    return _plot_run(runs[0]) if len(runs) == 1 else _plot_groups(groups)
 
 
 def picture(groups: Sequence[RunGroup], *, kind: str) -> bytes:
@@ -25,9 +25,9 @@ def picture(groups: Sequence[RunGroup], *, kind: str) -> bytes:
     return plots.to_file(curves(groups), kind=kind)
 
 
-def _of_one(run: Run) -> RunPlot:
-    planned = run.config.hyperparameters.epochs
-    so_far = "" if run.result else f", {len(run.epochs)} of {planned} epochs"
+def _plot_run(run: Run) -> RunPlot:
+    whole = run.config.hyperparameters.epochs
+    so_far = "" if run.result else f", {len(run.epochs)} of {whole} epochs"
     known = [column for column in PERPLEXITIES if column in run.epochs[0]]
     return RunPlot(
         title=f"{run.folder.resolve().name}{so_far}",
@@ -45,17 +45,17 @@ def _drawn(value: float) -> float:
     return value if math.isfinite(value) else math.nan
 
 
-def _of_several(groups: Sequence[RunGroup]) -> CurvePlot:
+def _plot_groups(groups: Sequence[RunGroup]) -> CurvePlot:
     """Return a line per group, up to its shortest run."""
     lines = []
     for group, name in zip(groups, run_names(groups), strict=True):
         epochs = [*zip(*(_points(run, "valid_perplexity") for run in group.runs), strict=False)]
-        values = [[value for _, value in of_seeds] for of_seeds in epochs]
+        values = [[value for _, value in points] for points in epochs]
         several = len(group.runs) > 1
         lines.append(
             Curve(
                 label=f"{name} ({len(group.runs)} seeds)" if several else name,
-                points=[(of_seeds[0][0], fmean(each)) for of_seeds, each in zip(epochs, values, strict=True)],
+                points=[(points[0][0], fmean(each)) for points, each in zip(epochs, values, strict=True)],
                 spread=[stdev(each) if several else 0.0 for each in values],
             )
         )

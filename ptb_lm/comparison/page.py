@@ -22,7 +22,7 @@ def to_html(groups: Sequence[RunGroup]) -> str:
     sections = [Section(title="Results", tables=results, plots=[curves(groups)])]
     if (differences := tables.differences(groups)).rows:
         sections.append(Section(title=tables.DIFFERENCES, tables=[CaptionedTable(table=differences)]))
-    same = tables.shared(groups)
+    same = tables.common_settings(groups)
     settings = (
         Section(title="Settings", details=[CaptionedTable(caption=tables.SHARED, table=same)])
         if several

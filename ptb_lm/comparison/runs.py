@@ -68,7 +68,7 @@ class Run:
         if parts[0].startswith("cpu") and "processor" in environment:
             parts, usual = [environment["processor"]], {"threads": "unknown", **usual}
         for what, alone in usual.items():
-            numbers = [number for number, _ in groupby(str(of.get(what, alone)) for of in sessions)]
+            numbers = [number for number, _ in groupby(str(session.get(what, alone)) for session in sessions)]
             if numbers != [alone]:
                 parts.append(f"{what}: {', then '.join(numbers)}")
         return ", ".join(parts)

@@ -91,7 +91,7 @@ def differences(groups: Sequence[RunGroup]) -> Table:
     return Table([Column("run", numeric=False), *columns], rows)
 
 
-def shared(groups: Sequence[RunGroup]) -> Table:
+def common_settings(groups: Sequence[RunGroup]) -> Table:
     """Return the settings that are the same in all groups."""
     others, settings = differing_settings(groups), [group.settings for group in groups]
     same = {name: value for name, value in settings[0].items() if name not in others}
@@ -105,14 +105,14 @@ def to_text(groups: Sequence[RunGroup]) -> str:
     """Write results, what differs and what is the same, in Markdown with aligned columns, for a terminal."""
     parts = [("", results(groups)), (LAST_EPOCH, last_epochs(groups)), (DIFFERENCES, differences(groups))]
     texts = [
-        f"{title and f'{title}:'}\n\n{_aligned(to_markdown(table))}" for title, table in parts if table.rows
+        f"{title and f'{title}:'}\n\n{_align(to_markdown(table))}" for title, table in parts if table.rows
     ]
-    same = ", ".join(" ".join(map(str, row)) for row in shared(groups).rows)
+    same = ", ".join(" ".join(map(str, row)) for row in common_settings(groups).rows)
     remarks = (HOW_TO_READ, f"{SHARED if len(groups) > 1 else 'Settings'}: {same}.")
     return "\n".join([*texts, *(f"{textwrap.fill(remark, WIDTH)}\n" for remark in remarks)]).lstrip()
 
 
-def _aligned(table: str) -> str:
+def _align(table: str) -> str:
     """Pad the cells of a Markdown table; columns that do not fit come below, beside the first one again."""
     _, rule, *_ = rows = [line[2:-2].split(" | ") for line in table.splitlines()]
     right = [cell.endswith(":") for cell in rule]
@@ -168,8 +168,8 @@ def _mean(group: RunGroup, figure: _Figure) -> str:
 
 
 def _epochs(run: Run) -> str:
-    done, planned = len(run.epochs), run.config.hyperparameters.epochs
-    out_of = "" if run.result and done == planned else f" of {planned}"
+    done, whole = len(run.epochs), run.config.hyperparameters.epochs
+    out_of = "" if run.result and done == whole else f" of {whole}"
     return f"{done}{out_of} ({run.best['epoch']})"
 
 

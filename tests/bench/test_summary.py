@@ -73,7 +73,7 @@ def test_times_rates_and_fractions_are_of_the_rounds(tmp_path: Path) -> None:
     assert rate.median == pytest.approx((400 * 40 / 3 + 400 * 40 / 4) / 2)
     # The machine's own rate fell as the step's did: each round's fraction is the same.
     assert (fraction.low, fraction.high) == pytest.approx([1.1e10 * 40 / 1e12] * 2)
-    assert result.elapsed == (17.0, 160)
+    assert result.total_time == (17.0, 160)
 
 
 def test_facts_are_kept(tmp_path: Path) -> None:

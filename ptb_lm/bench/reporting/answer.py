@@ -131,7 +131,7 @@ def _count_choices(group: Group) -> int:
 
 
 def _describe_all(groups: Sequence[Group]) -> Iterator[str]:
-    """Say what to take in which passes, in which of them that is sure, and what may be best in all."""
+    """Yield what to take in which passes, in which of them that is sure, and what may be best in all."""
     alike = len({group.pass_name for group in groups}) == 1
     titles = [group.workload if alike else f"{group.workload} ({group.pass_name})" for group in groups]
     choices: dict[str, list[str]] = {}
@@ -188,7 +188,7 @@ def _is_above_1(ratio: Ratio | None) -> bool:
 
 
 def _describe(group: Group) -> Iterator[str]:
-    """Say what to take in a pass, what is slower at least by how much, and what may be as fast."""
+    """Yield what to take in a pass, by how much it is faster at least, and what may be as fast."""
     fastest, others, rivals = group.fastest, _others(group), _rivals(group)
     if fastest is None or fastest.rate is None or group.work is None:
         yield "nothing was measured to the end."
@@ -214,8 +214,8 @@ def _describe(group: Group) -> Iterator[str]:
     if fastest and slower:
         nearest = min(slower, key=lambda label: slower[label])
         start = f"{fastest.label} is" if bounds else f"take {fastest.label}: it is"
-        of = f", the nearest of {'the other ' * bool(rivals)}{len(slower)}" if len(slower) > 1 else ""
-        yield f"{start} at least {percent(slower[nearest])} faster than {nearest}{of}."
+        count = f", the nearest of {'the other ' * bool(rivals)}{len(slower)}" if len(slower) > 1 else ""
+        yield f"{start} at least {percent(slower[nearest])} faster than {nearest}{count}."
     unknown = [each.label for each, ratio in rivals if not ratio or not ratio.interval]
     if fastest and unknown:
         start = "" if bounds or slower else f"take {fastest.label}, the first by its median. "

@@ -29,7 +29,7 @@ _BY_ROUNDS = (
 )
 
 # Facts of an environment that tell two benchmarks apart.
-_TELLING = ("cpu", "processor", "device", "torch", "tensorflow", "commit")
+_DISTINCTIVE_FACTS = ("cpu", "processor", "device", "torch", "tensorflow", "commit")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,10 +81,10 @@ def compare(a: Path, b: Path) -> Document:
             f"no workload of a suite is in both: {a} holds {_content(one)}; {b} holds {_content(two)}"
         )
     troubles = [(first, trouble) for first, second in common if (trouble := _incomparable(first, second))]
-    compared = [
+    comparable = [
         (first, _pairs(first, second)) for first, second in common if not _incomparable(first, second)
     ]
-    pairs = [pair for _, of_group in compared for pair in of_group]
+    pairs = [pair for _, members in comparable for pair in members]
     broken_off = "; ".join(_broken_off(common))
     left_out = [
         *(f"{group.name} is not compared: {trouble}" for group, trouble in troubles),
@@ -94,9 +94,9 @@ def compare(a: Path, b: Path) -> Document:
     sections = [
         Section(
             title=group.name,
-            tables=[CaptionedTable(table=_table(of_group, group), remarks=list(names.legend(group)))],
+            tables=[CaptionedTable(table=_table(members, group), remarks=list(names.legend(group)))],
         )
-        for group, of_group in compared
+        for group, members in comparable
     ]
     if left_out:
         sections.append(Section(title="Left out", tables=[CaptionedTable(remarks=left_out)]))
@@ -121,7 +121,7 @@ def _content(summary: Summary) -> str:
     passes: dict[str, list[str]] = {}
     for group in summary.groups:
         passes.setdefault(f"{group.suite}/{group.workload}", []).append(group.pass_name)
-    return ", ".join(f"{workload} ({' and '.join(of)})" for workload, of in passes.items())
+    return ", ".join(f"{workload} ({' and '.join(names)})" for workload, names in passes.items())
 
 
 def _incomparable(a: Group, b: Group) -> str:
@@ -132,7 +132,9 @@ def _incomparable(a: Group, b: Group) -> str:
         one, two = getattr(a.work, what), getattr(b.work, what)
         if one != two:
             return f"the work is not the same: {what} is {one} in A and {two} in B"
-    one, two = (common_precision(row for of in group.results for row in of.blocks) for group in (a, b))
+    one, two = (
+        common_precision(row for result in group.results for row in result.blocks) for group in (a, b)
+    )
     if one and two and one != two:
         return f"the work is not the same: precision is {one} in A and {two} in B"
     return ""
@@ -140,9 +142,9 @@ def _incomparable(a: Group, b: Group) -> str:
 
 def _pairs(a: Group, b: Group) -> list[_Pair]:
     return [
-        _Pair(a=of, b=other, is_baseline=of.variant == a.baseline)
-        for of in a.results
-        if of.blocks and (other := b.result(of.variant)) and other.blocks
+        _Pair(a=result, b=other, is_baseline=result.variant == a.baseline)
+        for result in a.results
+        if result.blocks and (other := b.result(result.variant)) and other.blocks
     ]
 
 
@@ -150,9 +152,9 @@ def _broken_off(common: Sequence[tuple[Group, Group]]) -> Iterator[str]:
     """Yield what one benchmark measured and the other did not, or not to the end, and why."""
     passes: dict[tuple[str, str], list[str]] = {}
     for a, b in common:
-        for name, measured, other in (("B", a, b), ("A", b, a)):
+        for name, one, other in (("B", a, b), ("A", b, a)):
             for result in other.results:
-                there = measured.result(result.variant)
+                there = one.result(result.variant)
                 if result.status != MEASURED and there and there.status == MEASURED:
                     why = f"{result.status} in {name}: {result.reason}"
                     passes.setdefault((result.label, why), []).append(other.name)
@@ -164,13 +166,13 @@ def _alone(one: Summary, other: Summary) -> Iterator[str]:
     """Yield what was measured in one benchmark and is not part of the other."""
     others = {(*_key(group), result.variant) for group in other.groups for result in group.results}
     for group in one.groups:
-        missing = [
+        alone = [
             result.variant
             for result in group.results
             if result.blocks and (*_key(group), result.variant) not in others
         ]
-        if missing:
-            yield f"{group.name}: {', '.join(missing)}"
+        if alone:
+            yield f"{group.name}: {', '.join(alone)}"
 
 
 def _verdict(pairs: Sequence[_Pair]) -> str:
@@ -183,8 +185,8 @@ def _verdict(pairs: Sequence[_Pair]) -> str:
 
 
 def _about(folder: Path, summary: Summary) -> str:
-    """Name a benchmark by its folder and by what tells machines and versions apart."""
-    facts = [f"{name} {value}" for name in _TELLING for value in summary.environment.get(name, ())]
+    """Name a benchmark by its folder and by the facts that tell machines and versions apart."""
+    facts = [f"{name} {value}" for name in _DISTINCTIVE_FACTS for value in summary.environment.get(name, ())]
     days = distinct(time[:10] for time in summary.times)
     told = ", ".join([*facts, " to ".join(days)] if days else facts)
     return f"{folder}{f' ({told})' if told else ''}"

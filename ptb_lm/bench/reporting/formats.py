@@ -92,8 +92,8 @@ def _with_prefix(count: float) -> str:
 def shorten_label(label: str, length: int = 42) -> str:
     """Return a label that fits a plot: cut, and with an ellipsis, where it is too long.
 
-    What cannot be drawn, such as control characters and the surrogates of a path that is no UTF-8, is
-    escaped.
+    Characters that cannot be drawn are escaped: control characters, and the surrogates of a path that is no
+    UTF-8.
     """
     drawn = streams.visible(label)
     return drawn if len(drawn) <= length else f"{drawn[: length - 1]}…"

@@ -1,4 +1,4 @@
-"""What was marked_ratio, in words: the title of a report, and what each name in its tables stands for."""
+"""The title of a report, in words, and the meaning of each name in its tables."""
 
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -13,7 +13,7 @@ _DEVICES = {"cpu": "CPU", "cuda": "GPU"}
 
 
 def title(groups: Sequence[Group]) -> str:
-    """Say what was compared: workloads, devices, frameworks, precisions and programs."""
+    """Return what was compared: workloads, devices, frameworks, precisions and programs."""
     results = [result for group in groups for result in group.measured_results]
     if not results:
         return "Nothing was measured"

@@ -89,8 +89,8 @@ def build(summary: Summary, *, runs: Sequence[Path] = ()) -> Document:
         lead=list(answer.sentences(summary.groups)),
         warnings=[
             *summary.remarks,
-            *_mixed(summary),
-            *_slowed(summary),
+            *_describe_mixture(summary),
+            *_describe_slowness(summary),
             *(f"{group.name}: {warning}" for group in summary.groups for warning in group.warnings),
             *(f"{group.name}: {doubt}" for group in summary.groups for doubt in _doubts(group)),
         ],
@@ -100,13 +100,13 @@ def build(summary: Summary, *, runs: Sequence[Path] = ()) -> Document:
 
 
 def _doubts(group: Group) -> Iterator[str]:
-    """Say what to doubt: too few cores, disturbed blocks, an unsteady machine, a coarse A/A test."""
+    """Yield reasons for doubt: too few cores, disturbed blocks, an unsteady machine, a coarse A/A test."""
     blocks = [row for result in group.results for row in result.blocks]
-    yield from _quota(blocks)
-    disturbed = sum(row.others is not None and row.others > DISTURBED for row in blocks)
-    if disturbed:
+    yield from _describe_quota(blocks)
+    disturbances = sum(row.others is not None and row.others > DISTURBED for row in blocks)
+    if disturbances:
         yield (
-            f"other processes took more than {DISTURBED:g} of a core beside {disturbed} of {len(blocks)} "
+            f"other processes took more than {DISTURBED:g} of a core beside {disturbances} of {len(blocks)} "
             "blocks, in all tries of these blocks. A busy process may hold up a step of several threads many "
             "times over."
         )
@@ -136,8 +136,8 @@ def _doubts(group: Group) -> Iterator[str]:
             )
 
 
-def _quota(blocks: Sequence[Row]) -> Iterator[str]:
-    """Say that a container gave fewer cores than there were threads."""
+def _describe_quota(blocks: Sequence[Row]) -> Iterator[str]:
+    """Yield a sentence if a container gave fewer cores than there were threads."""
     for quota in distinct(row.environment.get("cpu_quota") for row in blocks):
         threads = max(
             sections.threads(row) or 0 for row in blocks if row.environment.get("cpu_quota") == quota
@@ -150,7 +150,7 @@ def _quota(blocks: Sequence[Row]) -> Iterator[str]:
 
 
 def _subtitle(summary: Summary) -> str:
-    """Name suites, commit, machine and days."""
+    """Return suites, commit, machine and days."""
     commits = " and ".join(map(_short, summary.environment.get("commit", ()))) or "unknown"
     facts = ("processor", "device", "cpu")
     machine = distinct(value for name in facts for value in summary.environment.get(name, ()))
@@ -173,8 +173,8 @@ def _short(commit: str) -> str:
     return f"{digest[:7]} {changes}".rstrip()
 
 
-def _mixed(summary: Summary) -> Iterator[str]:
-    """Say what is not the same for all rows: commits, versions, sessions."""
+def _describe_mixture(summary: Summary) -> Iterator[str]:
+    """Yield what is not the same for all rows: commits, versions, sessions."""
     differ = {"commits": [_short(commit) for commit in summary.environment.get("commit", ())]}
     for name in _VERSIONS:
         differ[f"versions of {name}"] = list(summary.environment.get(name, ()))
@@ -187,7 +187,7 @@ def _mixed(summary: Summary) -> Iterator[str]:
         )
 
 
-def _slowed(summary: Summary) -> Iterator[str]:
-    """Say what the machine lacked."""
+def _describe_slowness(summary: Summary) -> Iterator[str]:
+    """Yield what the machine lacked."""
     for why in summary.environment.get("no_kernels", ()):
         yield f"This package's models for torch ran without its compiled kernels, and more slowly: {why}."

@@ -19,10 +19,10 @@ class ResultColumn:
     """A column of measured results.
 
     Attributes:
-        title: Its heading, which may name {unit}, {baseline} and {fastest}.
-        value: What is known of a result, None for nothing; or the name of an attribute of Result.
-        text: That value, for people.
-        numeric: Whether it is set flush right.
+        title: The heading, which may name {unit}, {baseline} and {fastest}.
+        value: A function of a result, None where nothing is known; or the name of an attribute of Result.
+        text: A function that writes the value for people.
+        numeric: True for a column that is set flush right.
     """
 
     title: str
@@ -39,7 +39,7 @@ class ResultColumn:
         )
 
     def cell(self, result: Result, group: Group) -> str:
-        """Return what it shows of a result."""
+        """Return the text of a result's cell."""
         known = getattr(result, self.value) if isinstance(self.value, str) else self.value(result, group)
         return NOTHING if known is None else self.text(known)
 
@@ -66,7 +66,7 @@ def _units(ratio: Ratio) -> str:
     return f"{ratio.units} {'processes' if ratio.unit == 'process' else 'rounds'}"
 
 
-def _recorded(title: str, facts: str, key: str, text: Callable[[float], str]) -> ResultColumn:
+def _fact_column(title: str, facts: str, key: str, text: Callable[[float], str]) -> ResultColumn:
     return ResultColumn(title, lambda result, _: result.fact(facts, key, max), text)
 
 
@@ -86,7 +86,7 @@ COLUMNS: Mapping[str, tuple[ResultColumn, ...]] = {
     "stacked-lm": (
         ResultColumn("wall time a batch (s)", "seconds", lambda seconds: significant(seconds.median, 4)),
         ResultColumn(
-            "elapsed (s / batches)", "elapsed", lambda elapsed: f"{significant(elapsed[0])} / {elapsed[1]}"
+            "elapsed (s / batches)", "total_time", lambda total: f"{significant(total[0])} / {total[1]}"
         ),
         _RATE,
         _SPEED_UP,
@@ -108,12 +108,12 @@ DETAILS = (
     ResultColumn("ms a step, quartiles", "seconds", _quartiles),
     _GEMM,
     _ROOFLINE,
-    _recorded("build (s)", "startup", "build_seconds", significant),
-    _recorded("warm-up (s)", "startup", "warm_up_seconds", significant),
-    _recorded("host memory", "peak_memory", "host_bytes", size),
-    _recorded("device memory", "peak_memory", "device_bytes", size),
-    _recorded("error of loss", "parity", "loss_error", "{:.0e}".format),
-    _recorded("error of gradient", "parity", "gradient_error", "{:.0e}".format),
+    _fact_column("build (s)", "startup", "build_seconds", significant),
+    _fact_column("warm-up (s)", "startup", "warm_up_seconds", significant),
+    _fact_column("host memory", "peak_memory", "host_bytes", size),
+    _fact_column("device memory", "peak_memory", "device_bytes", size),
+    _fact_column("error of loss", "parity", "loss_error", "{:.0e}".format),
+    _fact_column("error of gradient", "parity", "gradient_error", "{:.0e}".format),
     ResultColumn("engine", lambda result, _: result.engine or None, numeric=False),
 )
 
@@ -123,19 +123,19 @@ def table(groups: Sequence[Group]) -> Table | None:
     shown = COLUMNS.get(groups[0].suite, DEFAULT)
     left_out = _unavailable(groups)
     # Train decides the order, as it is what people wait for.
-    ordered = [
+    variants = [
         variant
         for variant in distinct(result.variant for group in reversed(groups) for result in group.results)
         if variant not in left_out
     ]
-    if not ordered:
+    if not variants:
         return None
     columns = [Column("", numeric=False)]
     for group in groups:
-        of = f"{group.pass_name}: " if len(groups) > 1 else ""
-        columns += [Column(f"{of}{each.heading(group)}") for each in shown]
+        prefix = f"{group.pass_name}: " if len(groups) > 1 else ""
+        columns += [Column(f"{prefix}{each.heading(group)}") for each in shown]
     rows = []
-    for variant in ordered:
+    for variant in variants:
         label = next(each.label for group in groups if (each := group.result(variant)))
         passes = [_cells(group.result(variant), group, shown) for group in groups]
         if all(cells == passes[0] and cells[-1] == "" for cells in passes):
@@ -156,23 +156,23 @@ def details(group: Group) -> Table:
 
 def pairs(group: Group) -> Table:
     """Return the table of all pairs: how many times as fast as a column's variant a row's is."""
-    measured = group.measured_results
-    columns = [Column(result.variant) for result in measured[1:]]
+    members = group.measured_results
+    columns = [Column(result.variant) for result in members[1:]]
     rows: list[list[TableCell]] = [
         [
             Name(result.label, result.variant),
             *(
-                "" if other in measured[:place] else marked_ratio(speed_ratio(result, other))
-                for other in measured[1:]
+                "" if other in members[:place] else marked_ratio(speed_ratio(result, other))
+                for other in members[1:]
             ),
         ]
-        for place, result in enumerate(measured[:-1], start=1)
+        for place, result in enumerate(members[:-1], start=1)
     ]
     return Table([Column("", numeric=False), *columns], rows)
 
 
 def unavailable(groups: Sequence[Group]) -> Iterator[str]:
-    """Yield who is not available here, a sentence a reason."""
+    """Yield which variants are not available here, a sentence a reason."""
     variants = _unavailable(groups)
     for reason in distinct(variants.values()):
         names = sorted(variant for variant, why in variants.items() if why == reason)

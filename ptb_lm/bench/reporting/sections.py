@@ -21,7 +21,7 @@ from ptb_lm.training.run_directory import RunDirectory
 
 _PROCESS_FACTS = {"started"}  # they are no machine's
 _FACTS_FIRST = ("cpu", "processor", "device", "cores", "threads", "torch", "tensorflow", "commit")
-_ONE_A_CORE = "one a core"  # what some libraries tell of their threads, at the beginning
+_ONE_A_CORE = "one a core"  # the first words of some libraries about their threads
 _SAME = f"{formats.SAME}: the interval holds 1, so that no difference is shown"
 
 
@@ -54,11 +54,11 @@ def _details(group: Group) -> Iterator[CaptionedTable]:
 
 
 def _work(groups: Sequence[Group]) -> Iterator[str]:
-    measured = [(group.pass_name, group.work) for group in groups if group.work]
-    if not measured:
+    works = [(group.pass_name, group.work) for group in groups if group.work]
+    if not works:
         return
-    work = measured[0][1]
-    steps = " and ".join(f"{formats.flops(each.flops_per_step)} ({name})" for name, each in measured)
+    work = works[0][1]
+    steps = " and ".join(f"{formats.flops(each.flops_per_step)} ({name})" for name, each in works)
     cut = "".join(
         f"Not as declared: {cut}. " for cut in distinct(cut for group in groups for cut in group.cuts)
     )
@@ -91,14 +91,14 @@ def _remarks(groups: Sequence[Group]) -> Iterator[str]:
         yield f"The variants compute in {', '.join(precisions)}: ratios here compare precisions too."
     for group in groups:
         for note in distinct(note for result in group.results for note in result.notes):
-            of = [result.label for result in group.results if note in result.notes]
-            everyone = len(of) == sum(bool(result.blocks) for result in group.results) > 1
-            yield f"{group.pass_name}, {'all' if everyone else ', '.join(of)}: {note}"
+            labels = [result.label for result in group.results if note in result.notes]
+            everyone = len(labels) == sum(bool(result.blocks) for result in group.results) > 1
+            yield f"{group.pass_name}, {'all' if everyone else ', '.join(labels)}: {note}"
     yield from result_table.unavailable(groups)
 
 
 def _describe_repetition(test: tuple[Result, Ratio]) -> str:
-    """Say what an A/A test found."""
+    """Return the finding of an A/A test."""
     result, ratio = test
     what = f"A/A test: {original(result.variant)}, measured twice by two names"
     if ratio.interval is None:
@@ -112,27 +112,27 @@ def _describe_repetition(test: tuple[Result, Ratio]) -> str:
 
 
 def _threads(groups: Sequence[Group]) -> Iterator[str]:
-    """Say who computed with how many threads, where these are not the same for all."""
+    """Yield the variants by their number of threads, where it is not the same for all."""
     by_threads: dict[str, list[str]] = {}
     for result in (result for group in groups for result in group.results):
         for told in distinct(threads(row) or row.environment.get("threads") for row in result.blocks):
             if told is not None:
                 by_threads.setdefault(str(told), []).append(result.variant)
     if len(by_threads) > 1:
-        each = "; ".join(f"{told}: {', '.join(distinct(of))}" for told, of in by_threads.items())
+        each = "; ".join(f"{count}: {', '.join(distinct(names))}" for count, names in by_threads.items())
         yield f"the variants had not the same number of threads: {each}"
 
 
 def _plots(group: Group, *, with_pass: bool) -> Iterator[BarPlot]:
     """Yield ratios to the baseline with intervals, and fractions of the GEMM rate with quartiles."""
-    of = f", {group.pass_name}" if with_pass else ""
+    suffix = f", {group.pass_name}" if with_pass else ""
     ratios = [
         _bar(result.label, ratio.estimate, ratio.interval, formats.ratio(ratio))
         for result in group.results
         if (ratio := result.ratio)
     ]
     if len(ratios) > 1:
-        yield BarPlot(title=f"Speed-up over {group.label(group.baseline)}{of}", bars=ratios, origin=1)
+        yield BarPlot(title=f"Speed-up over {group.label(group.baseline)}{suffix}", bars=ratios, origin=1)
     fractions = [
         # A bar ends at the limit, also where that was measured too low.
         _bar(
@@ -145,7 +145,7 @@ def _plots(group: Group, *, with_pass: bool) -> Iterator[BarPlot]:
         if (known := result.gemm_fraction)
     ]
     if fractions:
-        yield BarPlot(title=f"Fraction of the GEMM rate{of}", bars=fractions, origin=0, percent=True)
+        yield BarPlot(title=f"Fraction of the GEMM rate{suffix}", bars=fractions, origin=0, percent=True)
 
 
 def _bar(label: str, value: float, ends: tuple[float, float] | None, text: str) -> Bar:
@@ -154,17 +154,17 @@ def _bar(label: str, value: float, ends: tuple[float, float] | None, text: str) 
 
 
 def threads(row: Row) -> int | None:
-    """Return with how many threads a row was computed, by all of its processes; None if it is not known."""
+    """Return the number of threads of all processes of a row; None if it is not known."""
     told = str(row.environment.get("threads"))
     found = re.match(r"\d+", told.replace(_ONE_A_CORE, str(row.environment.get("cores"))))
     return int(found[0]) * int(row.environment.get("processes", 1)) if found else None
 
 
 def _limits(group: Group) -> Iterator[str]:
-    """Yield what the GEMM rate was measured on, a sentence each; rows of earlier versions do not tell."""
-    for on, measured in gemm_rates(group).items():
-        median = formats.significant(statistics.median(measured))
-        yield f"GEMM rate: {on}, blocks: {len(measured)}, median: {median} GFLOP/s"
+    """Yield a sentence for each way in which the GEMM rate was measured; some rows do not tell."""
+    for on, rates in gemm_rates(group).items():
+        median = formats.significant(statistics.median(rates))
+        yield f"GEMM rate: {on}, blocks: {len(rates)}, median: {median} GFLOP/s"
 
 
 def gemm_rates(group: Group) -> Mapping[str, Sequence[float]]:

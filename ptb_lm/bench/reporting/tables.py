@@ -10,8 +10,8 @@ class Column:
     """A column.
 
     Attributes:
-        title: Its heading.
-        numeric: Whether it is set flush right.
+        title: The heading.
+        numeric: True for a column that is set flush right.
     """
 
     title: str
@@ -20,7 +20,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Name:
-    """A cell that names something: what a person calls it, and what a program does."""
+    """A cell that names something: its label for people, and its name in programs."""
 
     label: str
     code: str = ""

@@ -33,17 +33,17 @@ def chart(summary: Summary, *, width: int, encoding: str | None) -> str:
     for sentence in answer.sentences(summary.groups):
         lines += _wrap(sentence, width, indent=2)
     lines += ["", *_wrap(_HOW_TO_READ, width)]
-    explained: set[str] = set()
+    explanations: set[str] = set()
     for group in summary.groups:
         lines += ["", *_table(group, width)]
-        missing = [result for result in group.results if not result.blocks]
-        for status, reason in distinct((result.status, result.reason) for result in missing):
-            labels = [each.label for each in missing if (each.status, each.reason) == (status, reason)]
+        unmeasured = [result for result in group.results if not result.blocks]
+        for status, reason in distinct((result.status, result.reason) for result in unmeasured):
+            labels = [each.label for each in unmeasured if (each.status, each.reason) == (status, reason)]
             lines += _wrap(f"{status}: {formats.join_names(labels)}: {reason}", width, indent=2)
         for each in names.legend(group):
-            if each not in explained:
+            if each not in explanations:
                 lines += _wrap(each, width, indent=2)
-            explained.add(each)
+            explanations.add(each)
     return "\n".join(lines)
 
 
@@ -80,8 +80,8 @@ def _bars(groups: Sequence[Group], place: int, width: int, block: str) -> Iterat
 
 def _table(group: Group, width: int) -> Iterator[str]:
     """Yield two lines a variant: its name, and its median speed with the ratios to others."""
-    measured, fastest = group.measured_results, group.fastest
-    if not measured or group.work is None:
+    members, fastest = group.measured_results, group.fastest
+    if not members or group.work is None:
         yield f"{group.name}: nothing was measured"
         return
     ratios = [
@@ -90,7 +90,7 @@ def _table(group: Group, width: int) -> Iterator[str]:
             speed_ratio(result, fastest) if fastest else None,
             speed_ratio(result, below) if below else None,
         )
-        for result, below in zip(measured, [*measured[1:], None], strict=True)
+        for result, below in zip(members, [*members[1:], None], strict=True)
     ]
     yield from _wrap(
         f"{group.name}: the baseline is {group.label(group.baseline)}"
@@ -100,11 +100,11 @@ def _table(group: Group, width: int) -> Iterator[str]:
     heads = (f"{group.work.unit}/s", "× baseline ", "× fastest ", "× next ")
     rows = [
         (formats.significant(result.rate.median, 4) if result.rate else "", *map(_align, each))
-        for result, each in zip(measured, ratios, strict=True)
+        for result, each in zip(members, ratios, strict=True)
     ]
     sizes = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
     yield _line(heads, sizes)
-    for result, cells in zip(measured, rows, strict=True):
+    for result, cells in zip(members, rows, strict=True):
         yield result.label
         yield _line(cells, sizes)
     if any(ratio and ratio.error is not None and ratio.unit == "round" for each in ratios for ratio in each):
