@@ -15,7 +15,7 @@ from ptb_lm.common import cli, streams
 from ptb_lm.common.errors import UserError
 from ptb_lm.data import SPLITS
 from ptb_lm.data.vocabulary import EOS, UNK, Vocabulary
-from ptb_lm.inference.adaptation import flags as adaptation_flags
+from ptb_lm.inference.adaptation.settings import AdaptationRequest, add_flags, read_flags
 from ptb_lm.model import backend, frameworks
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
@@ -79,12 +79,12 @@ def _parser() -> cli.Parser:
         choices=(frameworks.AUTO, *frameworks.PRECISIONS),
         help="default: as the run was trained, or fp32 if this machine does not have that precision",
     )
-    adaptation_flags.add(parser)
+    add_flags(parser)
     return parser
 
 
 def _evaluate(arguments: argparse.Namespace, command: str) -> int:
-    if (request := adaptation_flags.read(arguments)) is not None:
+    if (request := read_flags(arguments)) is not None:
         return _evaluate_adapted(arguments, request, command)
     if arguments.text is not None and arguments.data is not None:
         raise UserError(WHAT_DATA_SAYS)
@@ -150,7 +150,7 @@ def _text_perplexity(
     return perplexity(math.fsum(log_p_N), len(log_p_N)), notes
 
 
-def _evaluate_adapted(arguments: argparse.Namespace, request: adaptation_flags.Request, command: str) -> int:
+def _evaluate_adapted(arguments: argparse.Namespace, request: AdaptationRequest, command: str) -> int:
     from ptb_lm.data import corpus
     from ptb_lm.inference.adaptation import evaluation as adapted_evaluation
     from ptb_lm.training import run_folder
@@ -171,7 +171,7 @@ def _evaluate_adapted(arguments: argparse.Namespace, request: adaptation_flags.R
         name=scored.name,
         note=scored.note,
         corpus=scored.data,
-        recorded=directory.read_result() or {},
+        run_result=directory.read_result() or {},
         device=arguments.device or run.choice.device,
     )
     adapted_evaluation.evaluate(subject, request, command=command)

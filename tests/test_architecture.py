@@ -34,8 +34,7 @@ OF_A_FRAMEWORK = {
         "ptb_lm.classifier.on_torch",
         # What no backend computes: a model that changes while it reads, and a model as a plain torch module.
         "ptb_lm.inference.adaptation.evaluation",
-        "ptb_lm.inference.adaptation.scoring",
-        "ptb_lm.inference.adaptation.cache",
+        "ptb_lm.inference.adaptation.adapted_scorer",
         "ptb_lm.inference.adaptation.dynamic_evaluation",
         "ptb_lm.inference.importing.tensor_files",  # torch's own reader of its files
         "ptb_lm.inference.adaptation.segment_model",

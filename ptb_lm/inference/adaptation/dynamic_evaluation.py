@@ -6,6 +6,7 @@ Shapes: T = time steps of a segment, N = words of the text but the last, V = voc
 E = embedding width.
 """
 
+import math
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from ptb_lm.inference.adaptation.segment_model import Gradients, SegmentModel
 from ptb_lm.inference.adaptation.settings import Dynamic
+from ptb_lm.training.scoring import perplexity_of
 
 CHUNK = 1 << 17  # weights updated at a time, so that what is made on the way stays in a core's own memory
 STATIC_SEGMENT = 100  # without adaptation the length of a segment changes nothing but the speed
@@ -26,11 +28,16 @@ class ScoredText(NamedTuple):
 
     Attributes:
         log_p_N: The log-probability of each word but the first, in nats.
-        hidden_NH: The top layer's output, from which each was predicted; [N, 0] if it was not asked for.
+        hidden_NH: The top layer's output, from which each was predicted; [N, 0] unless it is kept.
     """
 
     log_p_N: Tensor
     hidden_NH: Tensor
+
+    @property
+    def perplexity(self) -> float:
+        """The perplexity of the words that were scored."""
+        return text_perplexity(self.log_p_N)
 
 
 @torch.no_grad()
@@ -50,25 +57,25 @@ def score(
     Args:
         model: The trained model.
         ids: The text's word ids, int64.
-        dynamic: How the weights follow the text. None: they stay.
-        squares: What `mean_squares` returned; the rule rms needs it.
-        keep_hidden: Whether to return the hidden states, too.
-        progress: Called with a segment's number of words, after each.
+        dynamic: The settings of dynamic evaluation. None: the weights stay.
+        squares: The result of `mean_squares`, for the rule rms.
+        keep_hidden: True to return the hidden states, too.
+        progress: A function that is called with a segment's number of words, after each.
     """
     updates = None if dynamic is None else _Updates(model, dynamic, squares)
     state, log_p, hidden = model.zero_state(), list[Tensor](), list[Tensor]()
     try:
         for x_T, y_T in _segments(ids, STATIC_SEGMENT if dynamic is None else dynamic.segment):
             if updates is None:
-                scored = model.score(x_T, y_T, state)
+                scores = model.score(x_T, y_T, state)
             else:
                 updates.prepare(x_T)
-                scored, gradients = model.score_and_gradients(x_T, y_T, state)
+                scores, gradients = model.score_and_gradients(x_T, y_T, state)
                 updates.apply(gradients)
-            state = scored.state
-            log_p.append(scored.log_p_T)
+            state = scores.state
+            log_p.append(scores.log_p_T)
             # A slice without columns would hold the memory of the whole.
-            hidden.append(scored.hidden_TH if keep_hidden else scored.hidden_TH.new_empty(len(y_T), 0))
+            hidden.append(scores.hidden_TH if keep_hidden else scores.hidden_TH.new_empty(len(y_T), 0))
             progress(len(y_T))
     finally:
         if updates is not None:
@@ -91,9 +98,9 @@ def mean_squares(
         model: The trained model; it stays as it is.
         ids: The training text's word ids, int64.
         segment: Words of a segment.
-        segments: How many to take, at most; they lie equally far apart. The state before each is that after
-            a segment just before it.
-        progress: Called with the number of words of each.
+        segments: The largest number of segments; they lie equally far apart. The state before each is that
+            after a segment just before it.
+        progress: A function that is called with the number of words of each.
     """
     squares = {name: torch.zeros_like(weight) for name, weight in model.weights.items()}
     count = max(1, min(segments, (len(ids) - 1) // (2 * segment)))
@@ -105,11 +112,17 @@ def mean_squares(
             state = model.score(piece[:segment], piece[1 : segment + 1], state).state
             piece = piece[segment:]
         _, gradients = model.score_and_gradients(piece[:-1], piece[1:], state)
-        _add_squares(squares, gradients, tied=model.tied)
+        _add_squares(squares, gradients, is_tied=model.is_tied)
         progress(len(piece) - 1)
     for total in squares.values():
         total /= count
     return squares
+
+
+def text_perplexity(log_p_N: Tensor) -> float:
+    """Return the perplexity; infinity if the steps were so large that it is not a number."""
+    perplexity = perplexity_of(-float(log_p_N.sum(dtype=torch.float64)), len(log_p_N))
+    return math.inf if math.isnan(perplexity) else perplexity
 
 
 def _segments(ids: Tensor, length: int) -> Iterator[tuple[Tensor, Tensor]]:
@@ -117,7 +130,7 @@ def _segments(ids: Tensor, length: int) -> Iterator[tuple[Tensor, Tensor]]:
     return zip(ids[:-1].split(length), ids[1:].split(length), strict=True)
 
 
-def _add_squares(squares: Squares, gradients: Gradients, *, tied: bool) -> None:
+def _add_squares(squares: Squares, gradients: Gradients, *, is_tied: bool) -> None:
     rows_VE, words_T = gradients.rows_TE, gradients.words_T
     for name, (left_TM, right_TN) in gradients.factors.items():
         if name == "embedding":  # tied: one gradient of two parts
@@ -129,13 +142,13 @@ def _add_squares(squares: Squares, gradients: Gradients, *, tied: bool) -> None:
             squares[name][rows].addcmul_(part, part)
     for name, vector in gradients.vectors.items():
         squares[name].addcmul_(vector, vector)
-    if not tied:
-        words, sums = _summed_rows(gradients)
+    if not is_tied:
+        words, sums = _sum_rows(gradients)
         squares["embedding"].index_add_(0, words, sums * sums)
 
 
-def _summed_rows(gradients: Gradients) -> tuple[Tensor, Tensor]:
-    """Return the distinct input words and the gradient by the embedding's row of each."""
+def _sum_rows(gradients: Gradients) -> tuple[Tensor, Tensor]:
+    """Return the distinct input words and the gradient with respect to the embedding's row of each."""
     words, places_T = gradients.words_T.unique(return_inverse=True)
     sums = gradients.rows_TE.new_zeros(len(words), gradients.rows_TE.shape[1])
     return words, sums.index_add_(0, places_T, gradients.rows_TE)
@@ -154,14 +167,14 @@ class _Updates:
     next, by as many steps as have gone by: that is the same, and a segment touches some rows instead of all.
 
     Args:
-        model: Whose weights are changed.
+        model: The model whose weights are changed.
         dynamic: The rule and its settings.
-        squares: For the rule rms.
+        squares: The mean squares of the gradients, for the rule rms.
     """
 
     def __init__(self, model: SegmentModel, dynamic: Dynamic, squares: Squares | None) -> None:
-        self._weights, self._tied = model.weights, model.tied
-        self._trained = {name: weight.clone() for name, weight in model.weights.items()}
+        self._weights, self._is_tied = model.weights, model.is_tied
+        self._start_weights = {name: weight.clone() for name, weight in model.weights.items()}
         self._rate, self._decay = dynamic.rate, dynamic.decay
         self._decays: Squares | None = None  # by weight, with the rates
         self._rates: Squares = {}
@@ -171,47 +184,48 @@ class _Updates:
             roots = {name: mean.sqrt() for name, mean in squares.items()}
             count = sum(root.numel() for root in roots.values())
             mean = sum(root.sum(dtype=torch.float64) for root in roots.values()) / count
-            scaled = {name: root / float(mean) for name, root in roots.items()}
-            self._rates = {name: dynamic.rate / (root + dynamic.damping) for name, root in scaled.items()}
-            self._decays = {name: (dynamic.decay * root).clamp_(max=1) for name, root in scaled.items()}
+            relative = {name: root / float(mean) for name, root in roots.items()}
+            self._rates = {name: dynamic.rate / (root + dynamic.damping) for name, root in relative.items()}
+            self._decays = {name: (dynamic.decay * root).clamp_(max=1) for name, root in relative.items()}
         embedding = self._weights["embedding"]
         self._step = 0
         self._decayed_V = torch.zeros(len(embedding), dtype=embedding.dtype, device=embedding.device)
 
     def prepare(self, x_T: Tensor) -> None:
         """Let the rows of some words decay by the number of steps since their last decay."""
-        if self._tied:
+        if self._is_tied:
             return
         words = x_T.unique()
         steps_W1 = (self._step - self._decayed_V[words])[:, None]
-        kept = (1 - self._decay if self._decays is None else 1 - self._decays["embedding"][words]) ** steps_W1
-        trained = self._trained["embedding"][words]
-        self._weights["embedding"][words] = trained + kept * (self._weights["embedding"][words] - trained)
+        decay = self._decay if self._decays is None else self._decays["embedding"][words]
+        share = (1 - decay) ** steps_W1
+        start = self._start_weights["embedding"][words]
+        self._weights["embedding"][words] = start + share * (self._weights["embedding"][words] - start)
         self._decayed_V[words] = self._step
 
     def apply(self, gradients: Gradients) -> None:
         """Change the weights by a segment's gradient."""
         self._step += 1
         for name, (left_TM, right_TN) in gradients.factors.items():
-            weight, trained = self._weights[name], self._trained[name]
+            weight, start = self._weights[name], self._start_weights[name]
             for rows in _chunks(weight):
                 part, left_MT = weight[rows], left_TM[:, rows].T
                 if self._decays is None:
-                    part.lerp_(trained[rows], self._decay).addmm_(left_MT, right_TN, alpha=-self._rate)
+                    part.lerp_(start[rows], self._decay).addmm_(left_MT, right_TN, alpha=-self._rate)
                 else:
                     change = (left_MT @ right_TN).mul_(self._rates[name][rows])
-                    part.lerp_(trained[rows], self._decays[name][rows]).sub_(change)
+                    part.lerp_(start[rows], self._decays[name][rows]).sub_(change)
         for name, vector in gradients.vectors.items():
             self._decay_all(name).sub_(vector * self._rates.get(name, self._rate))
-        words, sums = _summed_rows(gradients)
+        words, sums = _sum_rows(gradients)
         self.prepare(words)  # by this step
         sums *= self._rates["embedding"][words] if self._rates else self._rate
         self._weights["embedding"].index_add_(0, words, sums, alpha=-1)
 
     def undo(self) -> None:
         """Restore the trained weights."""
-        self._weights.update(self._trained)
+        self._weights.update(self._start_weights)
 
     def _decay_all(self, name: str) -> Tensor:
         decay = self._decay if self._decays is None else self._decays[name]
-        return self._weights[name].lerp_(self._trained[name], decay)
+        return self._weights[name].lerp_(self._start_weights[name], decay)

@@ -16,10 +16,11 @@ from ptb_lm.common import cli, host
 from ptb_lm.common.errors import DivergenceError, UserError
 from ptb_lm.data.corpus import Corpus
 from ptb_lm.data.text import Ids
-from ptb_lm.inference.adaptation.flags import Request
-from ptb_lm.inference.adaptation.scoring import AdaptedScorer, Perplexities, Trial
+from ptb_lm.inference.adaptation import tuning
+from ptb_lm.inference.adaptation.adapted_scorer import AdaptedScorer, Perplexities
 from ptb_lm.inference.adaptation.segment_model import SegmentModel
-from ptb_lm.inference.adaptation.settings import Adaptation
+from ptb_lm.inference.adaptation.settings import Adaptation, AdaptationRequest
+from ptb_lm.inference.adaptation.tuning import Trial
 from ptb_lm.model.backend import Arrays
 from ptb_lm.torch_backend import gpu
 from ptb_lm.torch_backend.base import enough_memory
@@ -33,16 +34,16 @@ _Say: TypeAlias = Callable[[str], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Subject:
-    """What is scored, and by which trained model.
+    """A text to score, and the trained model that scores it.
 
     Attributes:
         run: The run's configuration.
-        weights: Its canonical parameters, in float32.
+        weights: The run's canonical parameters, in float32.
         ids: The text to score.
-        name: What the text is called: a split, or a file.
-        note: How a text is read, to say so; "" for a split.
-        corpus: Where the train and the valid split come from; None where neither is needed.
-        recorded: What the run's result.json says; empty if it has none.
+        name: The name of the text: a split, or a file.
+        note: A sentence on how a text is read; "" for a split.
+        corpus: The corpus of the train and the valid split; None where neither is needed.
+        run_result: The content of the run's result.json; empty if it has none.
         device: "auto", "cpu" or "cuda".
     """
 
@@ -52,11 +53,11 @@ class Subject:
     name: str
     note: str
     corpus: Corpus | None
-    recorded: dict[str, Any]
+    run_result: dict[str, Any]
     device: str
 
 
-def needs_corpus(request: Request) -> bool:
+def needs_corpus(request: AdaptationRequest) -> bool:
     """Return whether the run's data are needed for any text: to tune, or for the rule rms."""
     dynamic = request.adaptation.dynamic
     return request.tune or (dynamic is not None and dynamic.rule == "rms")
@@ -64,7 +65,7 @@ def needs_corpus(request: Request) -> bool:
 
 @enough_memory()
 @flushed_denormals()
-def evaluate(subject: Subject, request: Request, *, command: str) -> None:
+def evaluate(subject: Subject, request: AdaptationRequest, *, command: str) -> None:
     """Tune if asked to, score, print the perplexity, and store the result if a folder is given.
 
     Raises:
@@ -72,7 +73,7 @@ def evaluate(subject: Subject, request: Request, *, command: str) -> None:
             not enough memory.
         DivergenceError: The steps were too large, and the perplexity is not finite.
     """
-    started = time.perf_counter()
+    start = time.perf_counter()
     if request.out is not None:
         _check_free(request.out)
     device = gpu.select_device(subject.device)
@@ -81,31 +82,31 @@ def evaluate(subject: Subject, request: Request, *, command: str) -> None:
     scorer = AdaptedScorer(model, train)
     # What a file will hold too is not lost with the reader of a pipe: a tuning takes hours.
     say = cli.say if request.out is None else cli.remark
-    tuning = _tuned(scorer, subject.corpus, request, say) if request.tune else _Tuning(request.adaptation)
-    for part in (tuning.chosen.dynamic, tuning.chosen.cache):
+    choice = _tune(scorer, subject.corpus, request, say) if request.tune else _Settings(request.adaptation)
+    for part in (choice.adaptation.dynamic, choice.adaptation.cache):
         if part is not None:
-            say(f"{'chosen: ' if request.tune else ''}{_described(part)}")
-    found = scorer.perplexities(subject.ids, tuning.chosen, description=subject.name)
-    if not math.isfinite(found.adapted):
+            say(f"{'chosen: ' if request.tune else ''}{_describe(part)}")
+    perplexities = scorer.perplexities(subject.ids, choice.adaptation, description=subject.name)
+    if not math.isfinite(perplexities.adapted):
         raise DivergenceError("the adapted perplexity is not finite; try a smaller rate")
-    _report(subject, tuning.chosen, found, say)
+    _report(subject, choice.adaptation, perplexities, say)
     say(f"computed by torch on {device.type} in fp32")
     if request.out is None:
         return
     result = {
-        "adapted_by": tuning.chosen.name,
+        "adapted_by": choice.adaptation.name,
         "text": subject.name,
         "tokens": len(subject.ids) - 1,
-        "adapted_perplexity": found.adapted,
-        "adapted_perplexity_without_cache": found.without_cache,
-        "unadapted_perplexity": _finite(found.unadapted),
-        **dataclasses.asdict(tuning.chosen),
-        **_trials(tuning),
+        "adapted_perplexity": perplexities.adapted,
+        "adapted_perplexity_without_cache": perplexities.without_cache,
+        "unadapted_perplexity": _finite(perplexities.unadapted),
+        **dataclasses.asdict(choice.adaptation),
+        **_describe_trials(choice),
         "run": subject.run.to_json(),
-        "run_command": subject.recorded.get("command"),
-        "run_commit": subject.recorded.get("environment", {}).get("commit"),
+        "run_command": subject.run_result.get("command"),
+        "run_commit": subject.run_result.get("environment", {}).get("commit"),
         "command": command,
-        "seconds": time.perf_counter() - started,
+        "seconds": time.perf_counter() - start,
         "environment": {**host.environment(), **_torch_environment(device)},
     }
     request.out.mkdir(parents=True, exist_ok=True)
@@ -113,15 +114,15 @@ def evaluate(subject: Subject, request: Request, *, command: str) -> None:
     say(f"written to {request.out / RESULT}")
 
 
-class _Tuning(NamedTuple):
-    """What was chosen: by trials on some text, or by the flags alone."""
+class _Settings(NamedTuple):
+    """Settings that trials on some text have chosen, or the flags alone."""
 
-    chosen: Adaptation
+    adaptation: Adaptation
     trials: Sequence[Trial] = ()
     text: str | None = None
 
 
-def _tuned(scorer: AdaptedScorer, corpus: Corpus | None, request: Request, say: _Say) -> _Tuning:
+def _tune(scorer: AdaptedScorer, corpus: Corpus | None, request: AdaptationRequest, say: _Say) -> _Settings:
     """Choose the settings on the valid split, and say so."""
     assert corpus is not None
     whole = corpus.splits["valid"]
@@ -130,41 +131,41 @@ def _tuned(scorer: AdaptedScorer, corpus: Corpus | None, request: Request, say: 
         raise UserError("the valid split has 1 token, but tuning needs at least 2")
     text = "valid" if len(valid) == len(whole) else f"the first {len(valid):,} words of valid"
     say(f"tuning on {text}; perplexities are adapted to the text by {request.adaptation.name}")
-    chosen, trials = scorer.tune(
-        valid, request.adaptation, held=request.held, tell=lambda trial: say(_line(trial))
+    adaptation, trials = tuning.tune(
+        scorer, valid, request.adaptation, held=request.held, tell=lambda trial: say(_trial_line(trial))
     )
     if min(trials, key=lambda trial: trial.perplexity).settings is None:  # the first trial: also of equals
         say("none of them is better than not adapting")
-    return _Tuning(chosen, trials, text)
+    return _Settings(adaptation, trials, text)
 
 
-def _report(subject: Subject, chosen: Adaptation, found: Perplexities, say: _Say) -> None:
+def _report(subject: Subject, adaptation: Adaptation, perplexities: Perplexities, say: _Say) -> None:
     tokens = len(subject.ids) - 1
     say(
-        f"{subject.name} perplexity {found.adapted:.4f}, adapted to the text by {chosen.name} "
+        f"{subject.name} perplexity {perplexities.adapted:.4f}, adapted to the text by {adaptation.name} "
         f"({tokens:,} token{'s' * (tokens != 1)} scored, each before the model adapts to it)"
     )
-    if found.without_cache is not None:
-        say(f"by dynamic evaluation alone it is {found.without_cache:.4f}")
-    say(f"not adapted it is {found.unadapted:.4f}")
+    if perplexities.without_cache is not None:
+        say(f"by dynamic evaluation alone it is {perplexities.without_cache:.4f}")
+    say(f"not adapted it is {perplexities.unadapted:.4f}")
     if subject.note:
         say(subject.note)
 
 
-def _trials(tuning: _Tuning) -> dict[str, Any]:
+def _describe_trials(choice: _Settings) -> dict[str, Any]:
     """Return the part of the result that says how the settings were chosen."""
     # The cache is tuned last, upon the best steps. What did not adapt may have been better than all.
-    last = tuning.chosen.cache or tuning.chosen.dynamic
-    there = (trial.perplexity for trial in tuning.trials if trial.settings == last)
+    last = choice.adaptation.cache or choice.adaptation.dynamic
+    there = (trial.perplexity for trial in choice.trials if trial.settings == last)
     return {
-        "tuned_on": tuning.text,
+        "tuned_on": choice.text,
         "adapted_perplexity_there": _finite(next(there, math.inf)),
         "trials": [
             {
-                "settings": None if trial.settings is None else _one(trial.settings),
+                "settings": None if trial.settings is None else _to_json(trial.settings),
                 "perplexity": _finite(trial.perplexity),
             }
-            for trial in tuning.trials
+            for trial in choice.trials
         ],
     }
 
@@ -181,12 +182,12 @@ def _check_free(out: Path) -> None:
         pass
 
 
-def _line(trial: Trial) -> str:
-    what = "not adapted" if trial.settings is None else _described(trial.settings)
+def _trial_line(trial: Trial) -> str:
+    what = "not adapted" if trial.settings is None else _describe(trial.settings)
     return f"  {trial.perplexity:8.3f}  {what}"
 
 
-def _described(settings: Any) -> str:
+def _describe(settings: Any) -> str:
     kind = type(settings).__name__.lower()
     return f"{'dynamic evaluation' if kind == 'dynamic' else 'cache'}: {settings}"
 
@@ -195,7 +196,7 @@ def _finite(perplexity: float) -> float | None:
     return perplexity if math.isfinite(perplexity) else None  # JSON has no infinity
 
 
-def _one(settings: Any) -> dict[str, Any]:
+def _to_json(settings: Any) -> dict[str, Any]:
     return {"kind": type(settings).__name__.lower(), **dataclasses.asdict(settings)}
 
 

@@ -7,7 +7,7 @@ from ptb_lm.inference.adaptation.settings import Cache
 
 torch = pytest.importorskip("torch")
 
-from ptb_lm.inference.adaptation import cache  # noqa: E402
+from ptb_lm.inference.adaptation import adapted_scorer  # noqa: E402
 
 VOCABULARY, WIDTH = 6, 5
 
@@ -47,12 +47,12 @@ def reference_mixture(
 def test_every_word_equals_the_reference(
     settings: Cache, chunk: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cache, "CHUNK", chunk)
+    monkeypatch.setattr(adapted_scorer, "CACHE_CHUNK", chunk)
     hidden_NH, p_NV, targets_N = drawn(40, seed=1)
     with np.errstate(over="ignore", invalid="ignore"):
         mixed_NV = reference_mixture(hidden_NH, p_NV, targets_N, settings)
     log_p_N = np.log(p_NV[np.arange(40), targets_N])
-    found = cache.score(
+    found = adapted_scorer.add_cache(
         torch.tensor(log_p_N), torch.tensor(hidden_NH), torch.tensor(targets_N), settings
     ).numpy()
     expected = np.log(mixed_NV[np.arange(40), targets_N])
@@ -69,7 +69,8 @@ def test_the_mixture_is_a_distribution() -> None:
     for word in range(VOCABULARY):
         last = np.append(targets_N[:-1], word)  # the last place, with each word in it
         log_p_N = torch.tensor(np.log(p_NV[np.arange(12), last]))
-        total += cache.score(log_p_N, torch.tensor(hidden_NH), torch.tensor(last), settings)[-1].exp().item()
+        mixture_N = adapted_scorer.add_cache(log_p_N, torch.tensor(hidden_NH), torch.tensor(last), settings)
+        total += mixture_N[-1].exp().item()
     assert total == pytest.approx(1)
 
 
@@ -77,9 +78,9 @@ def test_a_score_does_not_depend_on_later_words() -> None:
     hidden_NH, p_NV, targets_N = drawn(30, seed=3)
     log_p_N, hidden, targets = map(torch.tensor, (np.log(p_NV[:, 0]), hidden_NH, targets_N))
     settings = Cache(words=8, theta=1.0, weight=0.3)
-    whole = cache.score(log_p_N, hidden, targets, settings)
+    whole = adapted_scorer.add_cache(log_p_N, hidden, targets, settings)
     for known in (1, 2, 9, 29):
-        found = cache.score(log_p_N[:known], hidden[:known], targets[:known], settings)
+        found = adapted_scorer.add_cache(log_p_N[:known], hidden[:known], targets[:known], settings)
         np.testing.assert_allclose(found, whole[:known], rtol=1e-12)
 
 
@@ -91,7 +92,7 @@ def test_words_drawn_at_random_are_not_predicted() -> None:
     uniform = torch.full((4000,), -np.log(VOCABULARY), dtype=torch.float64)
     shuffled = torch.tensor(np.roll(hidden_NH, 1, axis=0))  # of the input word, as a model's is
     settings = Cache(words=500, theta=1.0, weight=0.2)
-    found = cache.score(uniform, shuffled, torch.tensor(targets_N), settings)
+    found = adapted_scorer.add_cache(uniform, shuffled, torch.tensor(targets_N), settings)
     assert -found.mean().item() > np.log(VOCABULARY) - 0.005
 
 
@@ -100,5 +101,5 @@ def test_a_weight_of_zero_is_no_cache() -> None:
     log_p_N = torch.tensor(np.log(p_NV[:, 1]))
     settings = Cache(words=3, theta=1.0, weight=0.0)
     assert torch.equal(
-        cache.score(log_p_N, torch.tensor(hidden_NH), torch.tensor(targets_N), settings), log_p_N
+        adapted_scorer.add_cache(log_p_N, torch.tensor(hidden_NH), torch.tensor(targets_N), settings), log_p_N
     )

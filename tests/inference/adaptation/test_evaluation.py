@@ -15,12 +15,11 @@ from support import ROOT
 
 from ptb_lm import evaluate
 from ptb_lm.common import nvidia
-from ptb_lm.inference.adaptation import flags as adaptation_flags
-from ptb_lm.inference.adaptation.growing_grid import FURTHER
+from ptb_lm.inference.adaptation.settings import read_flags
 
 torch = pytest.importorskip("torch")
 
-from ptb_lm.inference.adaptation import cache  # noqa: E402
+from ptb_lm.inference.adaptation import adapted_scorer, tuning  # noqa: E402
 from ptb_lm.torch_backend import gpu  # noqa: E402
 
 pytestmark = pytest.mark.slow
@@ -146,7 +145,7 @@ def check_inside(kind: str, chosen: dict[str, float], tried: list[dict[str, floa
         if name == "words":  # of the 60 words tuned on, the first is not scored
             at_limit = chosen[name] >= 59
             assert sum(value >= 59 for value in values) == 1, "larger caches hold the same"
-        assert inside or at_limit or len(values) > FURTHER, (name, values)
+        assert inside or at_limit or len(values) > tuning.FURTHER, (name, values)
 
 
 def as_flags(kind: str, settings: dict[str, object]) -> list[str]:
@@ -312,7 +311,7 @@ def test_what_makes_no_sense_is_refused(
 @pytest.mark.parametrize("flags", [["--dynamic-rule", "rms"], ["--tune"]])
 def test_damping_goes_with_whatever_tries_the_rule_rms(flags: list[str]) -> None:
     given = evaluate._parser().parse_args(["RUN", "--dynamic", "--dynamic-damping", "2", *flags])
-    request = adaptation_flags.read(given)
+    request = read_flags(given)
     assert request is not None
     assert request.adaptation.dynamic is not None
     assert request.adaptation.dynamic.damping == 2
@@ -379,7 +378,7 @@ def test_a_gpu_that_cannot_be_used_is_told(
 def test_too_little_memory_is_a_sentence(
     run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cache, "log_shares", lambda *_, **__: torch.empty(1 << 60))
+    monkeypatch.setattr(adapted_scorer, "cache_log_shares", lambda *_, **__: torch.empty(1 << 60))
     assert runs.run_command(evaluate, run, "--cache") == 2
     problem = runs.sentence(capsys.readouterr().err, evaluate)
     assert problem.startswith("there is not enough memory for a model and windows of this size")

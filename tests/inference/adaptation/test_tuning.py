@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from ptb_lm.inference.adaptation.growing_grid import FURTHER, least
+from ptb_lm.inference.adaptation.tuning import FURTHER, least
 
 
 def searched(optimum: float, values: tuple[float, ...], *, below: float = math.inf) -> list[float]:
@@ -15,7 +15,7 @@ def searched(optimum: float, values: tuple[float, ...], *, below: float = math.i
         measured.append(value)
         return (math.log2(value) - math.log2(optimum)) ** 2 if value else 1e9
 
-    found = least(distance, values, below=below)
+    found = least(distance, values, limit=below)
     assert found == min((math.log2(value) - math.log2(optimum)) ** 2 for value in measured if value)
     return measured
 

@@ -1,0 +1,161 @@
+"""Scores of a model that adapts to the text: by dynamic evaluation, by a neural cache, or by both.
+
+The cache: words that followed similar states are likely to follow again.
+
+Shapes: N = words of the text but the last, H = hidden units, C = words scored in one call, K = pairs that
+these may look at.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ptb_lm.common import cli
+from ptb_lm.data.text import Ids
+from ptb_lm.inference.adaptation import dynamic_evaluation
+from ptb_lm.inference.adaptation.dynamic_evaluation import ScoredText, Squares, text_perplexity
+from ptb_lm.inference.adaptation.segment_model import SegmentModel
+from ptb_lm.inference.adaptation.settings import Adaptation, Cache, Dynamic
+
+CACHE_CHUNK = 256  # words that a cache scores in one call
+SQUARED_SEGMENTS = 500  # segments of the training text, whose squared gradients the rule rms goes by
+
+
+class Perplexities(NamedTuple):
+    """A text's perplexity in several ways.
+
+    Attributes:
+        adapted: The perplexity by the model that adapts to the text.
+        without_cache: The perplexity by dynamic evaluation alone; None unless there is a cache too.
+        unadapted: The perplexity by the model as it was trained.
+    """
+
+    adapted: float
+    without_cache: float | None
+    unadapted: float
+
+
+class AdaptedScorer:
+    """Scores texts with one trained model, which adapts to each text separately.
+
+    Args:
+        model: The trained model.
+        train: The training text, for the rule rms; empty where it is not needed.
+    """
+
+    def __init__(self, model: SegmentModel, train: Ids) -> None:
+        self._model = model
+        self._device = model.weights["embedding"].device
+        self._train = train
+        self._squares: dict[int, Squares] = {}
+
+    def perplexities(self, ids: Ids, adaptation: Adaptation, *, description: str) -> Perplexities:
+        """Return the perplexities of every word but the first, each scored before the model adapts to it."""
+        has_cache, is_dynamic = adaptation.cache is not None, adaptation.dynamic is not None
+        text = self.score(ids, adaptation.dynamic, keep_hidden=has_cache, description=description)
+        alone = text.perplexity
+        with_cache, unadapted = alone, alone
+        if adaptation.cache is not None:
+            log_p_N = add_cache(text.log_p_N, text.hidden_NH, self._to_tensor(ids)[1:], adaptation.cache)
+            with_cache = text_perplexity(log_p_N)
+        if is_dynamic:
+            unadapted = self.score(ids, None, keep_hidden=False, description="unadapted").perplexity
+        return Perplexities(with_cache, alone if has_cache and is_dynamic else None, unadapted)
+
+    def score(self, ids: Ids, dynamic: Dynamic | None, *, keep_hidden: bool, description: str) -> ScoredText:
+        """Score every word of a text but the first, without a cache.
+
+        Args:
+            ids: The text.
+            dynamic: The settings of dynamic evaluation. None: the weights stay.
+            keep_hidden: True to return the hidden states, too.
+            description: The name of the text for the progress bar.
+        """
+        squares = None
+        if dynamic is not None and dynamic.rule == "rms":
+            squares = self._mean_squares(dynamic.segment)
+        with cli.progress_bar(len(ids) - 1, description) as bar:
+            return dynamic_evaluation.score(
+                self._model,
+                self._to_tensor(ids),
+                dynamic,
+                squares=squares,
+                keep_hidden=keep_hidden,
+                progress=bar.update,
+            )
+
+    def cache_shares(self, text: ScoredText, ids: Ids, *, words: int, theta: float) -> Tensor:
+        """Return the log of the share that a cache gives to each word but the first."""
+        return cache_log_shares(text.hidden_NH, self._to_tensor(ids)[1:], words=words, theta=theta)
+
+    def cache_perplexity(self, text: ScoredText, log_shares_N: Tensor, weight: float) -> float:
+        """Return the perplexity of a text by the model and a cache, from the cache's shares."""
+        return text_perplexity(mix_cache(text.log_p_N, log_shares_N, weight))
+
+    def _to_tensor(self, ids: Ids) -> Tensor:
+        """Return word ids on the model's device, int64."""
+        return torch.from_numpy(ids).to(self._device, torch.int64)
+
+    def _mean_squares(self, segment: int) -> Squares:
+        if segment not in self._squares:
+            with cli.progress_bar(SQUARED_SEGMENTS * segment, "squared gradients") as bar:
+                self._squares = {  # of one length at a time: they are as large as the model
+                    segment: dynamic_evaluation.mean_squares(
+                        self._model,
+                        self._to_tensor(self._train),
+                        segment,
+                        segments=SQUARED_SEGMENTS,
+                        progress=bar.update,
+                    )
+                }
+        return self._squares[segment]
+
+
+def add_cache(log_p_N: Tensor, hidden_NH: Tensor, targets_N: Tensor, cache: Cache) -> Tensor:
+    """Return the log-probability of each word by the model and its cache, in nats."""
+    shares_N = cache_log_shares(hidden_NH, targets_N, words=cache.words, theta=cache.theta)
+    return mix_cache(log_p_N, shares_N, cache.weight)
+
+
+@torch.no_grad()
+def cache_log_shares(hidden_NH: Tensor, targets_N: Tensor, *, words: int, theta: float) -> Tensor:
+    """Return the log of the share that the cache gives to each target, in nats; minus infinity for none.
+
+    When target n is scored, the cache holds the pairs (hidden i, target i) of the last `words` places before
+    n: the word after hidden i has been seen by then, and target n itself has not.
+
+    Args:
+        hidden_NH: The state from which each target is predicted.
+        targets_N: The words' ids.
+        words: The number of pairs that the cache holds.
+        theta: The factor of the likeness of two states.
+    """
+    pieces = []
+    for begin in range(0, len(targets_N), CACHE_CHUNK):
+        end = min(begin + CACHE_CHUNK, len(targets_N))
+        first = max(0, begin - words)
+        scores_CK = (theta * hidden_NH[begin:end]) @ hidden_NH[first:end].T
+        # The number of places between a pair and the target.
+        behind_CK = (
+            torch.arange(begin, end, device=targets_N.device)[:, None]
+            - torch.arange(first, end, device=targets_N.device)[None]
+        )
+        scores_CK.masked_fill_((behind_CK < 1) | (behind_CK > words), -torch.inf)
+        same_CK = targets_N[begin:end, None] == targets_N[None, first:end]
+        same_word_C = scores_CK.masked_fill(~same_CK, -torch.inf).logsumexp(1)
+        # The first word of all has no pair to look at: its sum is zero, and the difference no number.
+        pieces.append((same_word_C - scores_CK.logsumexp(1)).nan_to_num_(nan=-torch.inf, neginf=-torch.inf))
+    return torch.cat(pieces)
+
+
+@torch.no_grad()
+def mix_cache(log_p_N: Tensor, log_shares_N: Tensor, weight: float) -> Tensor:
+    """Return the log-probability of each word by the model and its cache; the first word has no cache yet."""
+    if weight == 0:
+        return log_p_N
+    mixture_N = torch.logaddexp(
+        log_p_N + torch.log1p(log_p_N.new_tensor(-weight)), log_shares_N + log_p_N.new_tensor(weight).log()
+    )
+    mixture_N[:1] = log_p_N[:1]
+    return mixture_N

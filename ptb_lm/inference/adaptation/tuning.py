@@ -1,0 +1,199 @@
+"""The search for the settings of a model that adapts to the text, by the perplexity of the valid split.
+
+A grid of values grows: its best value then does not lie where the grid happens to end.
+"""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from ptb_lm.data.text import Ids
+from ptb_lm.inference.adaptation.settings import Adaptation, Cache, Dynamic
+
+if TYPE_CHECKING:  # they import torch
+    from ptb_lm.inference.adaptation.adapted_scorer import AdaptedScorer
+    from ptb_lm.inference.adaptation.dynamic_evaluation import ScoredText
+
+# The first values of --tune: `least` goes on beyond an edge at which the best value lies. Dynamic evaluation
+# tries one setting after the other from the defaults on, each with the best of those before it.
+DYNAMIC_GRID: dict[str, dict[str, tuple[float, ...]]] = {
+    "sgd": {"rate": (0.0125, 0.025, 0.05, 0.1), "decay": (0.0, 0.002, 0.005), "segment": (5, 10, 20)},
+    "rms": {"rate": (0.05, 0.1, 0.2, 0.4), "decay": (0.0, 0.002, 0.005), "segment": (5, 10, 20)},
+}
+# The cache tries all combinations.
+CACHE_WORDS = (250, 500, 1000, 2000)
+CACHE_THETAS = (0.2, 0.4, 0.6, 0.8, 1.0)
+CACHE_WEIGHTS = (0.05, 0.1, 0.15, 0.2, 0.3)
+UPPER_LIMITS = {"decay": 1.0, "weight": 1.0}  # a setting must be less
+FURTHER = 6  # values beyond a grid, at most: 64 times less or more than its edge
+
+S = TypeVar("S", Dynamic, Cache)
+T = TypeVar("T")
+Number = TypeVar("Number", int, float)
+
+
+class Trial(NamedTuple):
+    """A setting that was tried, and the perplexity of the text that it was tried on."""
+
+    settings: Dynamic | Cache | None  # None: the model as it was trained
+    perplexity: float
+
+
+def tune(
+    scorer: "AdaptedScorer",
+    ids: Ids,
+    start: Adaptation,
+    *,
+    held: Mapping[str, Any],
+    tell: Callable[[Trial], object],
+) -> tuple[Adaptation, list[Trial]]:
+    """Search for the best settings for a text: first of dynamic evaluation, then of the cache.
+
+    Args:
+        scorer: The trained model.
+        ids: The text to tune on, which is not the one to report.
+        start: The settings to begin at; a part that is None stays so.
+        held: "dynamic.rate" -> the value that is not to be changed.
+        tell: A function that is called with every trial.
+
+    Returns:
+        (the best settings, all trials)
+    """
+    search, has_cache = _Search(scorer, ids, held, tell), start.cache is not None
+    text = scorer.score(ids, None, keep_hidden=has_cache, description="unadapted")
+    search.note(None, text.perplexity)
+    best = start
+    if start.dynamic is not None:
+        dynamic, text = search.tune_dynamic(start.dynamic, keep_hidden=has_cache)
+        best = dataclasses.replace(best, dynamic=dynamic)
+    if start.cache is not None:
+        best = dataclasses.replace(best, cache=search.tune_cache(text, start.cache))
+    return best, search.trials
+
+
+class _Search:
+    """A search on a text: its trials, and the settings that it must not change."""
+
+    def __init__(
+        self, scorer: "AdaptedScorer", ids: Ids, held: Mapping[str, Any], tell: Callable[[Trial], object]
+    ) -> None:
+        self.trials: list[Trial] = []
+        self._scorer, self._ids, self._held, self._tell = scorer, ids, held, tell
+
+    def tune_dynamic(self, start: Dynamic, *, keep_hidden: bool) -> "tuple[Dynamic, ScoredText]":
+        """Return the best settings, and the text as it is scored with them."""
+        best: tuple[float, Dynamic, ScoredText] | None = None
+
+        def measure(settings: Dynamic) -> float:
+            nonlocal best
+            text = self._scorer.score(self._ids, settings, keep_hidden=keep_hidden, description=str(settings))
+            perplexity = text.perplexity
+            if best is None or perplexity < best[0]:
+                best = perplexity, settings, text
+            return perplexity
+
+        for rule in self._values("dynamic", "rule", start.rule, tuple(DYNAMIC_GRID)):
+            begin = start if rule == start.rule else dataclasses.replace(start, rule=rule)
+            self._tune_in_turn(begin, DYNAMIC_GRID[rule], measure)
+        assert best is not None
+        return best[1], best[2]
+
+    def tune_cache(self, text: "ScoredText", start: Cache) -> Cache:
+        """Try all settings: the shares of a number of words and a theta serve for all weights."""
+        targets = len(self._ids) - 1
+        sizes = self._values("cache", "words", start.words, CACHE_WORDS)
+        thetas = self._values("cache", "theta", start.theta, CACHE_THETAS)
+        weights = self._values("cache", "weight", start.weight, CACHE_WEIGHTS)
+
+        def measure(words: int, theta: float) -> float:
+            shares_N = self._scorer.cache_shares(text, self._ids, words=words, theta=theta)
+
+            def measure_weight(weight: float) -> float:
+                perplexity = self._scorer.cache_perplexity(text, shares_N, weight)
+                return self.note(Cache(words=words, theta=theta, weight=weight), perplexity).perplexity
+
+            return least(measure_weight, weights, limit=UPPER_LIMITS["weight"])
+
+        least(
+            lambda words: least(functools.partial(measure, words), thetas),
+            distinct_sizes(sizes, targets),
+            limit=2 * targets,
+        )
+        return self._best(Cache)
+
+    def note(self, settings: Dynamic | Cache | None, perplexity: float) -> Trial:
+        """Store a trial and tell it."""
+        trial = Trial(settings, perplexity)
+        self.trials.append(trial)
+        self._tell(trial)
+        return trial
+
+    def _best(self, kind: type[S]) -> S:
+        """Return the best settings of a kind that were tried."""
+        perplexities = {t.settings: t.perplexity for t in self.trials if isinstance(t.settings, kind)}
+        return min(perplexities, key=perplexities.__getitem__)
+
+    def _values(self, kind: str, name: str, start: T, grid: Sequence[T]) -> Sequence[T]:
+        """Return the values to try for a setting."""
+        return (start,) if f"{kind}.{name}" in self._held else grid
+
+    def _tune_in_turn(
+        self, start: Dynamic, grid: Mapping[str, Sequence[float]], measure: Callable[[Dynamic], float]
+    ) -> None:
+        """Try the values of one setting after the other, each with the best of those before it."""
+        perplexities: dict[Dynamic, float] = {}
+
+        def measure_with(settings: Dynamic, name: str, value: float) -> float:
+            change: dict[str, Any] = {name: value}
+            changed = dataclasses.replace(settings, **change)
+            if changed not in perplexities:
+                perplexities[changed] = self.note(changed, measure(changed)).perplexity
+            return perplexities[changed]
+
+        best = start
+        for name, grid_values in grid.items():
+            values = self._values("dynamic", name, getattr(start, name), grid_values)
+            least(functools.partial(measure_with, best, name), values, limit=UPPER_LIMITS.get(name, math.inf))
+            best = min(perplexities, key=perplexities.__getitem__)
+
+
+def distinct_sizes(sizes: Sequence[int], words: int) -> Sequence[int]:
+    """Return the sizes of a cache that differ for a text: of those that hold all of it, one."""
+    smaller, larger = [size for size in sizes if size < words], [size for size in sizes if size >= words][:1]
+    if smaller or len(sizes) == 1:
+        return smaller + larger
+    size = larger[0]
+    while size // 2 >= words:
+        size //= 2
+    return [size // 2, size] if size > 1 else [size]
+
+
+def least(measure: Callable[[Number], float], values: Iterable[Number], *, limit: float = math.inf) -> float:
+    """Measure all values of a grid; return the least measurement.
+
+    While the best value is the smallest of those measured, its half is measured too, and while it is the
+    largest its double. This ends when the best lies inside, when no further value is possible, or after
+    `FURTHER` values. A grid of a single value does not grow.
+
+    Args:
+        measure: A function of a value, whose result is to be small. The first of equals is the best.
+        values: The grid, without negative values.
+        limit: A bound of further values: they must be less, and greater than 0.
+    """
+    results = {value: measure(value) for value in values}
+    for _ in range(FURTHER if len(results) > 1 else 0):
+        further = _beyond(results)
+        if further is None or not 0 < further < limit:
+            break
+        results[further] = measure(further)
+    return min(results.values())
+
+
+def _beyond(results: dict[Number, float]) -> Number | None:
+    """Return the value beyond the edge at which the best one lies; None if it lies inside."""
+    best = min(results, key=results.__getitem__)
+    if best == min(results):
+        return best // 2 if isinstance(best, int) else best / 2
+    return best * 2 if best == max(results) else None
