@@ -11,8 +11,8 @@ STEPS, BATCH = 9, 3
 LENGTHS = np.array([9, 2, 6], np.int32)
 
 
-def configured(**changes: Any) -> ClassifierConfig:
-    """No two of a tensor's axes have the same size."""
+def make_config(**changes: Any) -> ClassifierConfig:
+    """Return a configuration in which no two of a tensor's axes have the same size."""
     sizes: dict[str, Any] = {"input_size": 5, "hidden_sizes": (7, 6), "classes": 4, "learning_rate": 0.01}
     return ClassifierConfig(**{**sizes, **changes})
 
@@ -23,7 +23,7 @@ def random_weights(config: ClassifierConfig) -> dict[str, np.ndarray]:
 
 
 def random_batch(config: ClassifierConfig, *, lengths: bool, seed: int = 2) -> Batch:
-    """With lengths, what lies behind them is NaN."""
+    """Return a random batch; with lengths, its padding is NaN."""
     rng = np.random.default_rng(seed)
     x_BTI = rng.normal(size=(BATCH, STEPS, config.input_size)).astype(np.float32)
     labels_B = rng.integers(config.classes, size=BATCH, dtype=np.int32)

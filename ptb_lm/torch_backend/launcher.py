@@ -28,7 +28,7 @@ from ptb_lm.torch_backend import gpu
 from ptb_lm.torch_backend.ranks import check_gpus
 
 # The signals that the library takes over, unless they are ignored.
-HANDLED = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT")
+HANDLED_SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT")
 
 
 def start(command: Sequence[str], *, processes: int, device: str) -> int:
@@ -43,7 +43,7 @@ def start(command: Sequence[str], *, processes: int, device: str) -> int:
 
     Raises:
         UserError: They cannot be started, or this machine has fewer GPUs.
-        LostRankError: One of them ended, and none of the others could say so.
+        LostRankError: A process ended, and no other could say so.
     """
     if device != "cpu" and gpu.is_seen():
         check_gpus(processes)
@@ -51,27 +51,28 @@ def start(command: Sequence[str], *, processes: int, device: str) -> int:
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, len(host.cores()) // processes)))
     os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = ",".join(_list_heeded())
     try:
-        with _without_traces(), tempfile.NamedTemporaryFile("r") as continuation:
+        with _silence_library(), tempfile.NamedTemporaryFile("r") as continuation:
             os.environ[CONTINUATION] = continuation.name
-            failed, ended = _run(command, processes)
-            again = continuation.read()
+            exit_codes, ended = _run(command, processes)
+            advice = continuation.read()
     except SignalException as stop:
         return 128 + stop.sigval
     except (RendezvousError, RuntimeError) as error:  # RuntimeError: of the network
         first_line = str(error).partition("\n")[0]
         raise UserError(f"the {processes} processes could not be started: {first_line}") from None
-    return _report_failures(failed, ended, processes, again=again) if failed else 0
+    return _report_failures(exit_codes, ended, processes, advice=advice) if exit_codes else 0
 
 
 class _Agent(LocalElasticAgent):
     """The library's agent, which starts the processes and waits for them.
 
     Attributes:
-        ended: The ranks that had ended by themselves when it was last looked: before the others were told to.
+        ended: Ranks that had ended by themselves, before the others were told to end.
     """
 
     ended: Sequence[int] = ()
 
+    @override
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
         """Look whether processes have ended; if one failed, the library ends the others before it returns."""
         processes: Any = self._pcontext
@@ -130,14 +131,16 @@ def _run(command: Sequence[str], processes: int) -> tuple[dict[int, int], Sequen
 
 def _list_heeded() -> list[str]:
     """Return the names of the signals that stop this process: nohup makes it and its ranks ignore SIGHUP."""
-    present = [name for name in HANDLED if hasattr(signal, name)]
+    present = [name for name in HANDLED_SIGNALS if hasattr(signal, name)]
     return [name for name in present if signal.getsignal(getattr(signal, name)) != signal.SIG_IGN]
 
 
 @contextlib.contextmanager
-def _without_traces() -> Iterator[None]:
-    """Return a context after which signals are handled as before; the library logs nothing in it."""
-    handlers = {name: signal.getsignal(getattr(signal, name)) for name in HANDLED if hasattr(signal, name)}
+def _silence_library() -> Iterator[None]:
+    """Return a context in which the library logs nothing, and after which signals are handled as before."""
+    handlers = {
+        name: signal.getsignal(getattr(signal, name)) for name in HANDLED_SIGNALS if hasattr(signal, name)
+    }
     logging.disable(logging.CRITICAL)  # the processes say it themselves
     try:
         yield
@@ -147,19 +150,19 @@ def _without_traces() -> Iterator[None]:
             signal.signal(getattr(signal, name), handler)
 
 
-def _report_failures(exit_codes: dict[int, int], ended: Sequence[int], processes: int, *, again: str) -> int:
-    """Return the exit status of some processes that failed; say which ones a signal ended.
+def _report_failures(exit_codes: dict[int, int], ended: Sequence[int], processes: int, *, advice: str) -> int:
+    """Return the exit status of processes that failed; say which ones a signal ended.
 
     Raises:
-        LostRankError: None of them could say why it ends. A process that is killed leaves others in gloo that
-            do not notice it, now and then, and wait until they are killed too.
+        LostRankError: No process could say why it ends. Now and then a killed process leaves others in gloo
+            that do not notice it, and wait until they are killed, too.
     """
     for rank, code in exit_codes.items():
         if code < 0 and code != -signal.SIGTERM:  # by SIGTERM the launcher ends the others
             streams.tell(f"rank {rank} of {processes} was ended by {signal.Signals(-code).name}")
-    if again and all(code < 0 for code in exit_codes.values()):
+    if advice and all(code < 0 for code in exit_codes.values()):
         names = (
             f"rank {rank} of {processes} has ended or does not answer" for rank in ended if rank in exit_codes
         )
-        raise LostRankError("; ".join([*names, again]), speaker=True)
+        raise LostRankError("; ".join([*names, advice]), speaker=True)
     return next((code for code in exit_codes.values() if code > 0), 1)

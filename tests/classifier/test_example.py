@@ -1,4 +1,4 @@
-"""The example that classifies sequences: every model against the reference, its files, its refusals."""
+"""The example that classifies sequences: every model against the reference, its files, its errors."""
 
 import importlib.util
 import os
@@ -48,8 +48,8 @@ every_model = pytest.mark.parametrize(
 )
 
 
-def of_each_length(lengths_B: np.ndarray) -> Iterator[tuple[np.ndarray, int]]:
-    """The sequences of each length that there is."""
+def group_by_length(lengths_B: np.ndarray) -> Iterator[tuple[np.ndarray, int]]:
+    """Yield the rows of each length, and the length."""
     for length in np.unique(lengths_B):
         yield np.flatnonzero(lengths_B == length), length
 
@@ -57,7 +57,7 @@ def of_each_length(lengths_B: np.ndarray) -> Iterator[tuple[np.ndarray, int]]:
 class Reference:
     """The NumPy reference in float64, as a classifier that the example can train.
 
-    It sees no lengths: those of one are computed together, and cut to it.
+    It uses no lengths: sequences of one length are cut to it, and computed together.
     """
 
     engine = "NumPy"
@@ -70,12 +70,12 @@ class Reference:
     def train_step(self, batch: Batch) -> float:
         loss, gradients = 0.0, {name: np.zeros_like(array) for name, array in self.weights.items()}
         assert batch.lengths_B is not None
-        for rows, length in of_each_length(batch.lengths_B):
+        for rows, length in group_by_length(batch.lengths_B):
             cut = Batch(batch.x_BTI[rows, :length].astype(np.float64), batch.labels[rows])
-            of_cut, gradients_of_cut = reference.loss_and_gradients(self.config, self.weights, cut)
+            cut_loss, cut_gradients = reference.loss_and_gradients(self.config, self.weights, cut)
             share = len(rows) / len(batch.labels)
-            loss += share * of_cut
-            for name, gradient in gradients_of_cut.items():
+            loss += share * cut_loss
+            for name, gradient in cut_gradients.items():
                 gradients[name] += share * gradient
         self.weights, self.adam = reference.adam(
             self.weights,
@@ -88,7 +88,7 @@ class Reference:
 
     def predict(self, x_BTI: np.ndarray, lengths_B: np.ndarray) -> np.ndarray:
         log_p_BC = np.empty((len(x_BTI), self.config.classes))
-        for rows, length in of_each_length(lengths_B):
+        for rows, length in group_by_length(lengths_B):
             cut = x_BTI[rows, :length].astype(np.float64)
             log_p_BC[rows] = reference.predict(self.config, self.weights, cut)
         return log_p_BC
@@ -104,7 +104,7 @@ class Reference:
 
 
 def run(folder: Path, *arguments: str) -> Curve:
-    """Run the example; return what TensorBoard reads, by tag."""
+    """Run the example; return the scalars that TensorBoard reads, by tag."""
     assert example.main([*arguments, "--device", "cpu", "--log-dir", str(folder)]) == 0
     events = EventAccumulator(str(folder))
     events.Reload()
@@ -122,7 +122,7 @@ def last_line(capsys: pytest.CaptureFixture[str]) -> str:
 
 
 @pytest.fixture(scope="module")
-def expected(tmp_path_factory: pytest.TempPathFactory) -> Curve:
+def reference_curve(tmp_path_factory: pytest.TempPathFactory) -> Curve:
     """The learning curve of the reference."""
     row = Framework(
         build=f"{__name__}:Reference",
@@ -142,11 +142,11 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> Curve:
 @needs_sklearn
 @every_model
 def test_every_model_learns_as_the_reference_does(
-    framework: str, model: str, expected: Curve, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    framework: str, model: str, reference_curve: Curve, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     curve = run(tmp_path, "--framework", framework, "--model", model, *SHORT, "--bidirectional")
     for tag in ("train/loss", "valid/loss"):
-        np.testing.assert_allclose(curve[tag], expected[tag], rtol=1e-4, err_msg=tag)
+        np.testing.assert_allclose(curve[tag], reference_curve[tag], rtol=1e-4, err_msg=tag)
     assert curve["valid/auc"][-1] > 0.9
     assert re.fullmatch(
         r"test accuracy 0\.[89]\d{3}, AUC 0\.9\d{3} \(weights of epoch 5\)", last_line(capsys)
@@ -155,7 +155,7 @@ def test_every_model_learns_as_the_reference_does(
 
 @needs_sklearn
 @installed("torch")
-def test_by_default_it_learns_the_task(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_default_learns_the_task(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run(tmp_path)
     found = re.search(r"AUC ([\d.]+)", last_line(capsys))
     assert found is not None
@@ -177,7 +177,7 @@ def test_the_weights_of_the_best_epoch_are_scored(tmp_path: Path, capsys: pytest
 
 @needs_sklearn
 @installed("torch")
-def test_the_seed_decides_all(tmp_path: Path) -> None:
+def test_the_seed_decides_the_run(tmp_path: Path) -> None:
     flags = [*SHORT, "--epochs", "2", "--keep-prob", "0.8"]
     first, again, other = (
         run(tmp_path / str(number), *flags, "--seed", seed) for number, seed in enumerate("112")
@@ -186,8 +186,8 @@ def test_the_seed_decides_all(tmp_path: Path) -> None:
     assert first["train/loss"] != other["train/loss"]
 
 
-def test_labels_tell_the_sense_of_rotation_within_the_lengths_alone() -> None:
-    """By the signed area that neighbouring points span: positive for a point that turns counter-clockwise."""
+def test_labels_are_the_sense_of_rotation_within_the_lengths_alone() -> None:
+    """The signed area that neighbouring points span is positive for a point that turns counter-clockwise."""
     data = example.make_data(2000, seed=3)
     assert sorted(set(data.lengths_B)) == list(range(10, 31))
     assert data.labels.mean() == 0.5
@@ -244,62 +244,51 @@ def test_the_benchmark_times_the_example_s_sizes() -> None:
 
 @needs_sklearn
 @pytest.mark.parametrize(
-    ("arguments", "sentence"),
+    ("arguments", "noun"),
     [
-        (["--epochs", "0"], "argument --epochs: must be from 1 to 1,000,000, not 0 (see --help)"),
-        (["--num-layers", "two"], "argument --num-layers: invalid whole value: 'two' (see --help)"),
-        (["--sequences", "99"], "--sequences must be at least 100, not 99"),
-        (["--keep-prob", "0"], "keep_prob must be greater than 0 and at most 1, not 0.0"),
-        (["--learning-rate", "0"], "learning_rate must be greater than 0 and at most 1, not 0.0"),
-        (
-            ["--model", "gru"],
-            "unknown model 'gru' for torch; choose from basic, block, block_fused, cudnn, persistent",
-        ),
-        (
-            ["--execution", "jit"],
-            "torch has no cudnn with --execution jit: TorchScript leaves torch.nn.LSTM as it is; "
-            "choose from eager",
-        ),
-        (
-            ["--log-dir", str(FILE)],
-            f"{FILE}: a file is there already, where a folder is to be made; give another name",
-        ),
+        (["--epochs", "0"], "--epochs"),
+        (["--num-layers", "two"], "--num-layers"),
+        (["--sequences", "99"], "--sequences"),
+        (["--keep-prob", "0"], "keep_prob"),
+        (["--learning-rate", "0"], "learning_rate"),
+        (["--model", "gru"], "'gru'"),
+        (["--execution", "jit"], "--execution jit"),
+        (["--log-dir", str(FILE)], str(FILE)),
     ],
 )
 def test_bad_input_is_one_sentence(
-    arguments: list[str], sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], noun: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert runs.refusal(capsys, example, "--log-dir", tmp_path / "run", *arguments) == sentence
+    assert noun in runs.refusal(capsys, example, "--log-dir", tmp_path / "run", *arguments)
     assert not (tmp_path / "run").exists()
 
 
 @needs_sklearn
 @installed("torch")
-def test_predictions_that_are_no_numbers_end_the_run() -> None:
+def test_predictions_of_nan_end_the_run() -> None:
     config = ClassifierConfig(input_size=2, hidden_sizes=(3,), classes=2)
     weights = classifier.initial(config, seed=1)
     weights["lstm.0.bias"][0] = np.nan
     choice = Choice.create(classifier.CLASSIFIERS, model="basic", device="cpu")
     model = classifier.build(config, weights, choice)
-    with pytest.raises(DivergenceError, match="try a smaller --learning-rate"):
+    with pytest.raises(DivergenceError, match="--learning-rate"):
         example.measure(model, example.make_data(10, seed=1))
 
 
-def test_without_scikit_learn_one_sentence_says_how_to_install_it() -> None:
+def test_without_scikit_learn_the_error_says_how_to_install_it() -> None:
     code = (
         "import runpy, sys; sys.modules['sklearn'] = None; runpy.run_path(sys.argv.pop(1), None, '__main__')"
     )
     done = python("-c", code, str(FILE))
     assert done.returncode == 2
-    assert runs.sentence(done.stderr, example) == (
-        "scikit-learn is not installed; install it in the checkout with: pip install -e '.[bench]'"
-    )
+    assert "scikit-learn" in runs.sentence(done.stderr, example)
+    assert "pip install -e" in done.stderr
     assert done.stdout == ""
 
 
 @needs_sklearn
 @pytest.mark.parametrize("framework", [pytest.param(each, marks=installed(each)) for each in FRAMEWORKS])
-def test_as_a_program_it_says_nothing_but_its_lines(framework: str, tmp_path: Path) -> None:
+def test_a_program_prints_its_lines_alone(framework: str, tmp_path: Path) -> None:
     flags = ["--framework", framework, "--model", "block_fused", "--epochs", "1", "--sequences", "100"]
     done = python(str(FILE), *flags, "--log-dir", str(tmp_path))
     assert (done.returncode, done.stderr) == (0, "")

@@ -1,4 +1,4 @@
-"""torch's sequence classifier: every model, direction, loss and length, against the NumPy reference."""
+"""The sequence classifier in torch: every model, direction, loss and length, against the NumPy reference."""
 
 import functools
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ every_loss = pytest.mark.parametrize("loss", LOSSES)
 every_device = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 
 
-def configured(bidirectional: bool = True, loss: str = "ctc", **more: Any) -> ClassifierConfig:
+def make_config(bidirectional: bool = True, loss: str = "ctc", **more: Any) -> ClassifierConfig:
     """Sizes that all differ."""
     return ClassifierConfig(
         input_size=4, hidden_sizes=(7, 4, 3), classes=8, bidirectional=bidirectional, loss=loss, **more
@@ -63,8 +63,10 @@ def assert_close(found: dict[str, np.ndarray], expected: dict[str, np.ndarray], 
 
 
 @functools.cache
-def answer(config: ClassifierConfig, *, lengths: bool) -> tuple[float, dict[str, np.ndarray], np.ndarray]:
-    """The reference's loss, gradients and scores of the random batch, for all who are compared with them."""
+def expected_results(
+    config: ClassifierConfig, *, lengths: bool
+) -> tuple[float, dict[str, np.ndarray], np.ndarray]:
+    """The reference's loss, gradients and scores of the random batch, computed once for all tests."""
     weights, batch = random_weights(config), random_batch(config, LENGTHS if lengths else None)
     scores = reference.predict(config, weights, batch.x_BTI, batch.lengths_B)
     return *reference.loss_and_gradients(config, weights, batch), scores
@@ -79,11 +81,11 @@ def answer(config: ClassifierConfig, *, lengths: bool) -> tuple[float, dict[str,
 def test_loss_gradients_and_predictions_equal_the_reference(
     model: str, bidirectional: bool, loss: str, lengths: np.ndarray | None, precision: str, device: str
 ) -> None:
-    # Dropout that none of these has, and a bound that none of these gradients is cut by.
-    config = configured(bidirectional, loss, keep_prob=0.5, clip_value=1e-3)
+    # These functions must not use dropout or the bound on the gradients.
+    config = make_config(bidirectional, loss, keep_prob=0.5, clip_value=1e-3)
     weights, batch = random_weights(config), random_batch(config, lengths)
     built = build(config, weights, model=model, precision=precision, device=device)
-    expected, expected_gradients, expected_scores = answer(config, lengths=lengths is not None)
+    expected, expected_gradients, expected_scores = expected_results(config, lengths=lengths is not None)
     bound = 1e-5 if precision == "fp32" else 1e-11
     found, gradients = built.loss_and_gradients(batch)
     assert found == pytest.approx(expected, rel=bound)
@@ -91,7 +93,7 @@ def test_loss_gradients_and_predictions_equal_the_reference(
     assert built.read([built.forward_step(batch)]) == [pytest.approx(expected, rel=bound)]
     scores = built.predict(batch.x_BTI, lengths)
     np.testing.assert_allclose(scores, expected_scores, rtol=0, atol=10 * bound)
-    # None of it was a step.
+    # No function has done a step.
     assert_close(built.export_weights(), weights, atol=1e-7 if precision == "fp32" else 0)
 
 
@@ -109,9 +111,9 @@ class RecordedDropout:
 
 
 class Trajectory:
-    """Steps of the reference, each done once: with the masks of the first model that did it.
+    """Steps of the reference, each done once, with the masks of the first model that did it.
 
-    The same seed draws the same masks for every model, which is asserted.
+    The same seed must draw the same masks for every model.
     """
 
     def __init__(self, config: ClassifierConfig, lengths: np.ndarray | None) -> None:
@@ -163,18 +165,18 @@ def test_twenty_steps_equal_the_reference(
     clip_value: float | None,
     device: str,
 ) -> None:
-    """With dropout, whose masks are handed to the reference, and a bound that cuts some of the elements."""
-    config = configured(bidirectional, loss, keep_prob=0.7, clip_value=clip_value, learning_rate=0.01)
+    """The reference gets the masks of dropout; the bound cuts some of the elements."""
+    config = make_config(bidirectional, loss, keep_prob=0.7, clip_value=clip_value, learning_rate=0.01)
     built = build(config, model=model, device=device)
-    of_reference = trajectory(config, lengths=lengths is not None, device=device)
+    reference_steps = trajectory(config, lengths=lengths is not None, device=device)
     for step in range(20):
         built.dropout = RecordedDropout(built.dropout)
         measured = built.train_step(random_batch(config, lengths, seed=step))
         masks, built.dropout = built.dropout.masks, built.dropout.dropout
-        expected, weights = of_reference.step(step, masks)
+        expected, weights = reference_steps.step(step, masks)
         assert built.read([measured]) == [pytest.approx(expected, rel=1e-9)], f"step {step}"
         assert_close(built.export_weights(), weights, atol=1e-8)
-    cut = np.concatenate(of_reference.cut)
+    cut = np.concatenate(reference_steps.cut)
     assert cut.any() == (clip_value is not None)
     assert not cut.all()
 
@@ -196,10 +198,8 @@ def test_twenty_steps_equal_the_reference(
         ),
     ],
 )
-def test_what_the_padding_holds_changes_no_bit(
-    model: str, execution: str, bidirectional: bool, loss: str
-) -> None:
-    config = configured(bidirectional, loss, keep_prob=0.7)
+def test_the_padding_changes_no_bit(model: str, execution: str, bidirectional: bool, loss: str) -> None:
+    config = make_config(bidirectional, loss, keep_prob=0.7)
     batch = random_batch(config, LENGTHS)
     poisoned = Batch(batch.x_BTI.copy(), batch.labels, LENGTHS)
     poisoned.x_BTI[np.arange(STEPS) >= LENGTHS[:, None]] = np.nan
@@ -249,21 +249,19 @@ def test_other_executions_equal_the_reference(
         assert_close(built.export_weights(), weights, atol=1e-8)
 
 
-def test_lengths_are_refused_where_each_would_be_compiled() -> None:
-    config = configured()
+def test_lengths_are_refused_with_compile() -> None:
+    config = make_config()
     built = build(config, model="basic", execution="compile")
-    with pytest.raises(
-        UserError, match=r"--execution compile cannot be combined with .* choose from eager, jit"
-    ):
+    with pytest.raises(UserError, match=r"--execution compile .* eager, jit"):
         built.train_step(random_batch(config, LENGTHS))
 
 
 @pytest.mark.parametrize("lengths", [[4, 6, 0, 4, 6], [4, 6, 1, 4, 7], [4, 6]])
 @every_model
 def test_impossible_lengths_are_refused(model: str, lengths: list[int]) -> None:
-    config = configured()
+    config = make_config()
     built = build(config, model=model)
-    with pytest.raises(UserError, match="there must be 5 lengths, each from 1 to 6"):
+    with pytest.raises(UserError, match=r"5 lengths.* 1 to 6"):
         built.train_step(random_batch(config, np.array(lengths, np.int32)))
 
 
@@ -272,24 +270,24 @@ def test_impossible_lengths_are_refused(model: str, lengths: list[int]) -> None:
     [("ctc", 0, 1), ("ctc", 8, 1), ("cross_entropy", -1, 0), ("cross_entropy", 8, 0)],
 )
 def test_a_label_that_is_no_class_is_refused(loss: str, label: int, least: int) -> None:
-    """CTC's blank is none."""
-    config = configured(loss=loss)
+    """CTC's blank is no class."""
+    config = make_config(loss=loss)
     batch, built = random_batch(config), build(config)
     batch.labels[-1] = label
     for compute in (built.train_step, built.forward_step, built.loss_and_gradients):
-        with pytest.raises(UserError, match=f"^each label must be from {least} to 7$"):
+        with pytest.raises(UserError, match=f"label .*from {least} to 7$"):
             compute(batch)
 
 
 def test_reversed_sequences_are_read() -> None:
-    config = configured()
+    config = make_config()
     built, x_BTI = build(config), random_batch(config).x_BTI[:, ::-1]
     np.testing.assert_array_equal(built.predict(x_BTI), built.predict(x_BTI.copy()))
 
 
 def test_labels_that_do_not_fit_have_an_infinite_loss() -> None:
-    """As in the reference: it is not hidden."""
-    config = configured()
+    """The loss is that of the reference."""
+    config = make_config()
     batch = random_batch(config, np.array([4, 6, 1, 4, 6], np.int32))
     assert reference.loss_and_gradients(config, random_weights(config), batch)[0] == np.inf
     built = build(config)
@@ -297,7 +295,7 @@ def test_labels_that_do_not_fit_have_an_infinite_loss() -> None:
 
 
 def test_the_same_seed_drops_the_same_units_whatever_the_model() -> None:
-    config = configured(keep_prob=0.5)
+    config = make_config(keep_prob=0.5)
     batch = random_batch(config, LENGTHS)
     losses = []
     for model, seed in (
@@ -316,7 +314,7 @@ def test_the_same_seed_drops_the_same_units_whatever_the_model() -> None:
 
 
 def test_weights_of_another_model_predict_the_same() -> None:
-    config = configured()
+    config = make_config()
     batch = random_batch(config)
     trained = build(config, model="basic")
     trained.train_step(batch)
@@ -325,8 +323,8 @@ def test_weights_of_another_model_predict_the_same() -> None:
     np.testing.assert_allclose(other.predict(batch.x_BTI), trained.predict(batch.x_BTI), rtol=0, atol=1e-12)
 
 
-def test_it_tells_what_it_runs_on() -> None:
-    built = build(configured(), model="block", execution="jit")
+def test_engine_environment_and_memory_of_a_cpu() -> None:
+    built = build(make_config(), model="block", execution="jit")
     assert built.engine == "torch block on cpu (jit)"
     assert built.environment()["torch"] == torch.__version__
     assert built.device_memory() is None
@@ -335,20 +333,20 @@ def test_it_tells_what_it_runs_on() -> None:
 
 @pytest.mark.gpu
 def test_the_peak_of_a_gpu_s_memory_is_known() -> None:
-    built = build(configured(), device="cuda")
-    assert built.device_memory() >= 8 * sum(array.size for array in random_weights(configured()).values())
+    built = build(make_config(), device="cuda")
+    assert built.device_memory() >= 8 * sum(array.size for array in random_weights(make_config()).values())
 
 
-def test_numbers_that_fade_away_are_zero() -> None:
+def test_denormal_numbers_are_flushed_to_zero() -> None:
     """A CPU computes many times slower with denormal numbers; long sequences have gradients full of them."""
-    built, zeros = build(configured()), list[bool]()
+    built, zeros = build(make_config()), list[bool]()
     built.dense.register_forward_hook(lambda *_: zeros.append((torch.full((), 1e-38) * 0.01).item() == 0))
     built.train_step(random_batch(built.config))
     assert zeros == [True]
 
 
 def test_a_choice_of_a_language_model_that_no_classifier_has_is_refused() -> None:
-    config = configured()
+    config = make_config()
     weights = random_weights(config)
     choice = Choice.create(execution="graph", model="basic", device="cpu")
     with pytest.raises(UserError, match="execution 'graph'"):
@@ -356,14 +354,14 @@ def test_a_choice_of_a_language_model_that_no_classifier_has_is_refused() -> Non
     assert classifier.build(config, weights, Choice.create(execution="eager", device="cpu")).export_weights()
 
 
-def test_the_engine_is_what_really_ran() -> None:
-    """oneDNN's LSTM takes no packed sequences, which sequences of different lengths become."""
-    config = configured()
+def test_the_engine_names_the_library_that_ran() -> None:
+    """Sequences of different lengths are packed, and packed ones are ATen's."""
+    config = make_config()
     built = build(config, classifier.initial(config, seed=1), precision="fp32")
     alike, batch = random_batch(config), random_batch(config, LENGTHS)
-    for given, name in ((alike, "oneDNN"), (batch, "ATen, for packed sequences"), (alike, "oneDNN")):
+    for given, name in ((alike, "oneDNN"), (batch, "ATen"), (alike, "oneDNN")):
         with torch.profiler.profile(acc_events=True) as profile:
             built.read([built.train_step(given)])
         ran_onednn = any("mkldnn_rnn_layer" in event.name for event in profile.events())
         assert ran_onednn == (name == "oneDNN")
-        assert built.engine == f"torch.nn.LSTM on cpu ({name})"
+        assert built.engine.startswith(f"torch.nn.LSTM on cpu ({name}")

@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 
 from ptb_lm.common.errors import LostRankError
-from ptb_lm.model.ranks import ELSEWHERE, STEP
+from ptb_lm.model.ranks import RANK_TIMEOUT, STEP_TIMEOUT
 from ptb_lm.torch_backend import ranks as torch_ranks
 from ptb_lm.torch_backend.exchange import Exchange
 from ptb_lm.torch_backend.precision import PRECISIONS
@@ -21,12 +21,12 @@ def exchange(ranks: TorchRanks) -> Exchange:
 
 # Where ranks wait for each other, and which variable says how long.
 PLACES: dict[str, tuple[str, Callable[[TorchRanks], Any]]] = {
-    "gather": (ELSEWHERE, lambda ranks: ranks.gather(0)),
-    "broadcast": (ELSEWHERE, lambda ranks: ranks.broadcast(0)),
-    "sum": (ELSEWHERE, lambda ranks: ranks.sum_over_ranks(0.0)),
-    "barrier": (ELSEWHERE, lambda ranks: ranks.barrier()),
-    "after a step": (STEP, lambda ranks: ranks.max_over_ranks([0], after_step=True)),
-    "exchange": (STEP, lambda ranks: exchange(ranks).agreed(torch.zeros([]))),
+    "gather": (RANK_TIMEOUT, lambda ranks: ranks.gather(0)),
+    "broadcast": (RANK_TIMEOUT, lambda ranks: ranks.broadcast(0)),
+    "sum": (RANK_TIMEOUT, lambda ranks: ranks.sum_over_ranks(0.0)),
+    "barrier": (RANK_TIMEOUT, lambda ranks: ranks.barrier()),
+    "after a step": (STEP_TIMEOUT, lambda ranks: ranks.max_over_ranks([0], after_step=True)),
+    "exchange": (STEP_TIMEOUT, lambda ranks: exchange(ranks).agreed(torch.zeros([]))),
 }
 
 
@@ -64,7 +64,7 @@ def test_a_rank_is_called_silent_only_after_the_whole_timeout(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     variable, wait = PLACES[place]
-    for each in (STEP, ELSEWHERE):
+    for each in (STEP_TIMEOUT, RANK_TIMEOUT):
         monkeypatch.setenv(each, "50" if each == variable else str(other_limit))
     ranks, clock = first_of_two(), Clock()
     monkeypatch.setattr(torch_ranks, "time", clock)

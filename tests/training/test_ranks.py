@@ -56,26 +56,26 @@ def arguments(folder: Path, run: str, *more: str, text: str = "text") -> list[st
     return runs.arguments(folder / text, folder / run, *PLAIN, *more)
 
 
-def resumed(folder: Path, run: str) -> list[str]:
+def resume_arguments(folder: Path, run: str) -> list[str]:
     return ["--resume", str(folder / run)]
 
 
 @pytest.fixture(scope="session")
 def found(folder: Path) -> dict[str, list[dict[str, Any]]]:
-    """What each of two processes found in each case; the runs of one process that they need are trained."""
+    """The results of each case in two processes; the runs of one process that they need are trained."""
     assert train.main(arguments(folder, "one")) == 0
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(launch, "StopRequest", lambda **_: rank_program.StopAfter(STOP))
         assert train.main(arguments(folder, "one stopped")) == 143
     cases: dict[str, dict[str, Any]] = {
         "two": {"arguments": arguments(folder, "two")},
-        "one stopped": {"arguments": resumed(folder, "one stopped")},
+        "one stopped": {"arguments": resume_arguments(folder, "one stopped")},
         "two stopped": {"arguments": arguments(folder, "two stopped"), "stop": (1, STOP)},
         "dropped": {"arguments": arguments(folder, "dropped", *DROPPED)},
         "dropped, stopped": {"arguments": arguments(folder, "again", *DROPPED), "stop": (1, STOP)},
-        "dropped, resumed": {"arguments": resumed(folder, "again")},
+        "dropped, resumed": {"arguments": resume_arguments(folder, "again")},
         "in validation": {"arguments": arguments(folder, "valid", *DROPPED), "stop": (0, 36)},
-        "in validation, resumed": {"arguments": resumed(folder, "valid")},
+        "in validation, resumed": {"arguments": resume_arguments(folder, "valid")},
         "to one": {"arguments": arguments(folder, "to one", *DROPPED), "stop": (0, STOP)},
         "indivisible": {"arguments": arguments(folder, "no", "--batch-size", "5")},
         "other text": {"arguments": [arguments(folder, "no", text=text) for text in ("text", "other")]},
@@ -113,16 +113,16 @@ def found(folder: Path) -> dict[str, list[dict[str, Any]]]:
     cases["restarted on one"]["stop"] = (0, 10)
     cases["restarted, overwritten"]["stop"] = (0, 10)
     cases["late"] = {"seconds": 0.4}  # the last: the group ends with it
-    of_ranks = together.done_together(2, "torch", list(cases.values()))
-    return {name: list(of_case) for name, of_case in zip(cases, zip(*of_ranks, strict=True), strict=True)}
+    results = together.done_together(2, "torch", list(cases.values()))
+    return {name: list(pair) for name, pair in zip(cases, zip(*results, strict=True), strict=True)}
 
 
-def statuses(of_case: list[dict[str, Any]]) -> list[int]:
-    return [each["status"] for each in of_case]
+def statuses(results: list[dict[str, Any]]) -> list[int]:
+    return [each["status"] for each in results]
 
 
 def assert_same_numbers(run: Path, expected: Path) -> None:
-    """Rows, result and weights: as of one process, but for the order of sums."""
+    """Rows, result and weights equal those of one process, but for the order of sums."""
     for row, expected_row in zip(untimed_rows(run), untimed_rows(expected), strict=True):
         assert row == pytest.approx(expected_row, rel=1e-10)
     for key in ("test_perplexity", "valid_perplexity", "final_test_perplexity", "best_epoch"):
@@ -132,33 +132,35 @@ def assert_same_numbers(run: Path, expected: Path) -> None:
         np.testing.assert_allclose(state[name], expected_state[name], atol=1e-10, err_msg=name)
 
 
-def test_two_train_what_one_trains(folder: Path, found: dict[str, list[dict[str, Any]]]) -> None:
+def test_two_processes_train_what_one_trains(folder: Path, found: dict[str, list[dict[str, Any]]]) -> None:
     assert statuses(found["two"]) == [0, 0]
     assert_same_numbers(folder / "two", folder / "one")
     assert runs.result(folder / "two")["environment"]["processes"] == 2
     assert len(RunDirectory(folder / "two").event_files()) == 1  # only the first one writes
 
 
-def test_a_run_of_one_goes_on_with_two(folder: Path, found: dict[str, list[dict[str, Any]]]) -> None:
+def test_two_processes_resume_a_run_of_one(folder: Path, found: dict[str, list[dict[str, Any]]]) -> None:
     assert statuses(found["one stopped"]) == [0, 0]
-    assert "the number of processes changed from" in found["one stopped"][0]["out"]
+    assert "processes changed" in found["one stopped"][0]["out"]
     assert_same_numbers(folder / "one stopped", folder / "one")
 
 
-def test_a_run_of_two_goes_on_with_one(folder: Path, found: dict[str, list[dict[str, Any]]]) -> None:
-    """A signal that the second one alone hears stops both at the same step; the state is of both."""
+def test_one_process_resumes_a_run_of_two(folder: Path, found: dict[str, list[dict[str, Any]]]) -> None:
+    """A signal to the second process alone stops both at the same step; the state is that of both."""
     assert statuses(found["two stopped"]) == [143, 143]
-    again = f"python -m ptb_lm.train --resume '{folder / 'two stopped'}'"
-    assert f"SIGTERM: saved; continue with the same launcher: {again}\n" in found["two stopped"][0]["out"]
+    command = f"python -m ptb_lm.train --resume '{folder / 'two stopped'}'"
+    assert re.search(f"SIGTERM: .* launcher: {re.escape(command)}\n", found["two stopped"][0]["out"])
     saved = RunDirectory(folder / "two stopped").read_state()
     assert saved.training["h"].shape[1] == 4
     assert saved.progress.epoch * STEPS + saved.progress.step == STOP + 1 - EVALUATED
-    assert train.main(resumed(folder, "two stopped")) == 0
+    assert train.main(resume_arguments(folder, "two stopped")) == 0
     assert_same_numbers(folder / "two stopped", folder / "one")
 
 
-def test_the_same_number_goes_on_exactly(folder: Path, found: dict[str, list[dict[str, Any]]]) -> None:
-    """With dropout in all its places: to the bit, in training and in validation."""
+def test_the_same_number_of_processes_resumes_to_the_bit(
+    folder: Path, found: dict[str, list[dict[str, Any]]]
+) -> None:
+    """Dropout is in all its places; the stop is in training and in validation."""
     for stopped in ("dropped, stopped", "in validation"):
         assert statuses(found[stopped]) == [143, 143]
     for whole in ("dropped", "dropped, resumed", "in validation, resumed"):
@@ -167,116 +169,112 @@ def test_the_same_number_goes_on_exactly(folder: Path, found: dict[str, list[dic
         assert_equal_runs(folder / run, folder / "dropped")
 
 
-def test_each_draws_masks_of_its_own(folder: Path, found: dict[str, list[dict[str, Any]]]) -> None:
+def test_each_rank_has_its_own_stream_of_masks(folder: Path, found: dict[str, list[dict[str, Any]]]) -> None:
     first, second = final_state(folder / "dropped")["training.torch.generator"]
     assert (first != second).any()
-    assert train.main(resumed(folder, "to one")) == 0
+    assert train.main(resume_arguments(folder, "to one")) == 0
     assert final_state(folder / "to one")["training.torch.generator"].ndim == 1
 
 
 @pytest.mark.parametrize(
-    ("case", "sentence"),
+    ("case", "parts"),
     [
-        ("indivisible", r"--batch-size 5 is not divisible by 2 processes \(5 = 2 x 2 \+ 1\); use 4 or 6"),
-        ("other text", r"rank 1 of 2 \(on .*\) has another corpus .* than rank 0"),
-        ("no text", r"rank 1 of 2 \(on .*\): .*missing"),
-        ("other rate", r"rank 1 of 2 \(on .*\) has another learning_rate than rank 0 .*: 0.5, not 1.0"),
-        ("other sums", r"rank 1 of 2 \(on .*\) has another reduce_precision than .*: bf16, not fp32"),
-        ("other commit", r"rank 1 of 2 \(on .*\) has another commit than .*: 0123abc, not the same"),
-        ("there already", r"the run directory .* exists"),
+        ("indivisible", ["--batch-size 5", "2 processes", "use 4 or 6"]),
+        ("other text", ["rank 1 of 2", "corpus", "rank 0"]),
+        ("no text", ["rank 1 of 2", "missing"]),
+        ("other rate", ["rank 1 of 2", "learning_rate", "rank 0", ": 0.5, not 1.0"]),
+        ("other sums", ["rank 1 of 2", "reduce_precision", ": bf16, not fp32"]),
+        ("other commit", ["rank 1 of 2", "commit", ": 0123abc, not the same"]),
+        ("there already", ["run directory"]),
     ],
 )
-def test_what_cannot_be_trained_together_is_refused_on_all(
-    case: str, sentence: str, folder: Path, found: dict[str, list[dict[str, Any]]]
+def test_a_contradiction_between_ranks_is_refused_on_all(
+    case: str, parts: list[str], folder: Path, found: dict[str, list[dict[str, Any]]]
 ) -> None:
     first, second = found[case]
     assert statuses([first, second]) == [2, 2]
-    assert re.search(sentence, first["error"])
+    assert [part for part in parts if part not in first["error"]] == []
     if case != "no text":
         assert second["error"] == first["error"]
     assert not (folder / "no").exists()
 
 
-def test_a_batch_for_each_device(folder: Path, found: dict[str, list[dict[str, Any]]]) -> None:
+def test_a_batch_size_per_device_is_multiplied(folder: Path, found: dict[str, list[dict[str, Any]]]) -> None:
     first, _ = found["per device"]
-    assert "--batch-size-per-device 2 on 2 devices is --batch-size 4" in first["out"]
-    assert "--learning-rate stays as it is" in first["out"]
+    assert "--batch-size-per-device 2" in first["out"]
+    assert "--batch-size 4" in first["out"]
+    assert "--learning-rate" in first["out"]
     assert RunDirectory(folder / "per device").read_config().hyperparameters.batch_size == 4
 
 
-def test_who_is_started_again_goes_on_with_the_run_that_its_torchrun_began(
+def test_a_restart_resumes_the_run_of_the_same_torchrun(
     found: dict[str, list[dict[str, Any]]],
 ) -> None:
-    """Though one of the two does not count the restart; and never with a run of an earlier torchrun."""
+    """Even if one of the two does not count the restart; a run of an earlier torchrun is never resumed."""
     assert statuses(found["begun"]) == statuses(found["restarted on one"]) == [143, 143]
-    assert "continues in epoch 1, step 12" in found["restarted on one"][0]["out"]
+    assert "epoch 1, step 12" in found["restarted on one"][0]["out"]
     assert statuses(found["restarted by another"]) == [2, 2]
-    assert re.search("the run directory .* exists", found["restarted by another"][0]["error"])
+    assert "run directory" in found["restarted by another"][0]["error"]
     assert statuses(found["restarted, overwritten"]) == [143, 143]
-    assert "continues in" not in found["restarted, overwritten"][0]["out"]
+    assert "continues" not in found["restarted, overwritten"][0]["out"]
 
 
-def test_who_is_late_is_waited_for_except_in_a_step(found: dict[str, list[dict[str, Any]]]) -> None:
+def test_ranks_wait_for_a_late_one_except_in_a_step(found: dict[str, list[dict[str, Any]]]) -> None:
     first, _ = found["late"]
     assert first["folder"] == first["first step"] == ""
-    assert first["second step"]  # what was noticed
+    assert first["second step"]  # an error
 
 
-@pytest.mark.parametrize(
-    ("number", "said"), [(signal.SIGTERM, ""), (signal.SIGINT, "\nSIGINT: finishing the step and saving\n")]
-)
-def test_a_signal_that_comes_twice_does_not_end_one_of_several(
-    number: signal.Signals, said: str, capfd: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(("number", "message"), [(signal.SIGTERM, ""), (signal.SIGINT, "SIGINT: ")])
+def test_a_repeated_signal_does_not_end_one_of_several_processes(
+    number: signal.Signals, message: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """The launcher hands on what each has heard already; SIGTERM may mean that another process failed."""
+    """The launcher hands on signals that each process has had; SIGTERM may mean that another one failed."""
     with StopRequest(together=True) as stop:
         for each in (number, number, signal.SIGTERM):
             signal.raise_signal(each)
         assert stop.signal_number == number
-    assert capfd.readouterr().err == said
+    err = capfd.readouterr().err
+    assert err.strip().startswith(message)
+    assert len(err.splitlines()) == (2 if message else 0)  # an empty line, and once the message
 
 
 @pytest.mark.parametrize(
-    ("flags", "sentence"),
-    [
-        (("--devices", "1000"), "--batch-size 20 is too small for 1000 processes; use at most 20 of them"),
-        (
-            ("--devices", "3"),
-            "--batch-size 20 is not divisible by 3 processes (20 = 3 x 6 + 2); use 18 or 21",
-        ),
-    ],
+    ("devices", "parts"),
+    [("1000", ["--batch-size 20", "1000 processes"]), ("3", ["--batch-size 20", "3 processes", "18 or 21"])],
 )
-def test_a_batch_that_cannot_be_shared_is_refused_before_anything_is_started(
-    flags: tuple[str, ...],
-    sentence: str,
+def test_an_indivisible_batch_is_refused_before_processes_start(
+    devices: str,
+    parts: list[str],
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(launcher, "start", lambda *_, **__: pytest.fail("something was started"))
-    assert train.main(["--data", "synthetic", "--config", "small", *flags]) == 2
-    assert sentence in capsys.readouterr().err
+    monkeypatch.setattr(launcher, "start", lambda *_, **__: pytest.fail("a process was started"))
+    assert train.main(["--data", "synthetic", "--config", "small", "--devices", devices]) == 2
+    err = capsys.readouterr().err
+    assert [part for part in parts if part not in err] == []
 
 
-def test_the_launcher_leaves_signals_as_they_were() -> None:
+def test_the_launcher_restores_signal_handlers() -> None:
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     command = [sys.executable, "-S", "-c", "raise SystemExit(3)"]
     assert launcher.start(command, processes=1, device="cpu") == 3
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
 
 
-def test_a_rendezvous_that_fails_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(_: Any) -> Any:
+def test_a_failed_rendezvous_is_a_user_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: Any) -> Any:
         raise RendezvousConnectionError("no connection\nof any kind")
 
-    monkeypatch.setattr(launcher, "get_rendezvous_handler", refused)
-    with pytest.raises(UserError, match=r"^the 2 processes could not be started: no connection$"):
+    monkeypatch.setattr(launcher, "get_rendezvous_handler", refuse)
+    with pytest.raises(UserError, match=r"processes.*: no connection$"):
         launcher.start(["true"], processes=2, device="cpu")
 
 
 @pytest.mark.parametrize(
     ("first", "more", "sent"),
     [
-        ([], ["SIGTERM"], ["SIGTERM", "SIGTERM"]),  # a process failed; nobody has asked for anything before
+        ([], ["SIGTERM"], ["SIGTERM", "SIGTERM"]),  # a process failed; no signal came before
         ([], ["SIGTERM", "SIGTERM"], ["SIGTERM", "SIGTERM", "SIGKILL"]),
         (["SIGTERM"], ["SIGTERM"], ["SIGTERM", "SIGKILL"]),
         (["SIGINT"], ["SIGTERM", "SIGINT"], ["SIGINT", "SIGINT", "SIGKILL"]),
@@ -285,15 +283,15 @@ def test_a_rendezvous_that_fails_is_a_sentence(monkeypatch: pytest.MonkeyPatch) 
 def test_the_launcher_kills_only_at_a_repeated_signal(
     first: list[str], more: list[str], sent: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Signals come while it waits for the processes; this stands in for the wait."""
+    """Signals come while it waits for the processes; `wait` stands in for that."""
     coming, found = iter(more), []
 
-    def waited_for(_: Any, number: signal.Signals, **__: Any) -> None:
+    def wait(_: Any, number: signal.Signals, **__: Any) -> None:
         found.append(number.name)
         for name in coming:
             raise SignalException("again", sigval=signal.Signals[name])
 
-    monkeypatch.setattr(LocalElasticAgent, "_shutdown", waited_for)
+    monkeypatch.setattr(LocalElasticAgent, "_shutdown", wait)
     agent = launcher._Agent.__new__(launcher._Agent)  # without processes
     agent._shutdown(*(signal.Signals[name] for name in first), timeout=30)
     assert found == sent
@@ -304,21 +302,21 @@ def test_the_launcher_kills_only_at_a_repeated_signal(
 DEVICES = (sys.executable, str(Path(sys.executable).with_name("ptb-lm")), "train", "--devices", "2")
 
 
-def test_who_is_killed_ends_all_and_is_named(folder: Path, tmp_path: Path) -> None:
+def test_a_killed_rank_ends_all_and_is_named(folder: Path, tmp_path: Path) -> None:
     text, run = folder / "text", tmp_path / "run"
     status, killed_after = kill_ranks.trained_and_killed(text, run, *DEVICES, rank=1, epoch=2.5)
     said = kill_ranks.log(run).read_text()
     assert status == 1, said
     assert killed_after % 1 == 0.5
-    again = f"ptb-lm train --resume {run} --devices 2\n"
-    assert f"rank 1 of 2 has ended or does not answer; continue with: {again}" in said
-    assert "rank 1 of 2 was ended by SIGKILL" in said
+    command = f"ptb-lm train --resume {run} --devices 2\n"
+    assert re.search(f"rank 1 of 2 .*: {re.escape(command)}", said)
+    assert re.search("rank 1 of 2 .*SIGKILL", said)
     assert "Traceback" not in said
     saved = RunDirectory(run).read_state().progress
     assert saved.epoch >= 1  # what --resume goes on from
 
 
-def test_the_launcher_names_who_was_killed_if_no_other_can(folder: Path, tmp_path: Path) -> None:
+def test_the_launcher_names_a_killed_rank_if_no_other_can(folder: Path, tmp_path: Path) -> None:
     """The survivor is stopped, as one that waits in gloo and does not notice; it would be killed later."""
     run = tmp_path / "run"
     process = kill_ranks.start(folder / "text", run, *DEVICES)
@@ -331,13 +329,13 @@ def test_the_launcher_names_who_was_killed_if_no_other_can(folder: Path, tmp_pat
     os.kill(ranks[0], signal.SIGKILL)
     assert process.wait() == 1
     said = kill_ranks.log(run).read_text()
-    again = f"ptb-lm train --resume {run} --devices 2\n"
-    assert f"rank 1 of 2 has ended or does not answer; continue with: {again}" in said
-    assert said.count("continue with") == said.count("does not answer") == 1
+    command = f"ptb-lm train --resume {run} --devices 2\n"
+    assert re.search(f"rank 1 of 2 .*: {re.escape(command)}", said)
+    assert said.count(command) == said.count("does not answer") == 1
     assert "Traceback" not in said
 
 
-def test_who_is_silent_is_named_and_the_same_signal_twice_ends_all(
+def test_a_silent_rank_is_named_and_a_repeated_signal_ends_all(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A stopped process does not react to SIGTERM, so the launcher still waits when the signals arrive."""
@@ -350,7 +348,7 @@ def test_who_is_silent_is_named_and_the_same_signal_twice_ends_all(
     wait_until_said("epoch 1/", run, process)
     ranks = kill_ranks.ranks(process.pid)
     os.kill(ranks[1], signal.SIGSTOP)
-    wait_until_said("rank 1 of 2 did not answer for", run, process)
+    wait_until_said("rank 1 of 2 did not answer", run, process)
     for number in (signal.SIGINT, signal.SIGTERM):  # another signal changes nothing
         process.send_signal(number)
         with pytest.raises(subprocess.TimeoutExpired):
@@ -360,12 +358,12 @@ def test_who_is_silent_is_named_and_the_same_signal_twice_ends_all(
     assert process.wait() in (128 + signal.SIGINT, 1)
     assert not any(Path(f"/proc/{pid}").exists() for pid in ranks.values())
     said = kill_ranks.log(run).read_text()
-    assert re.search(r"for \d+ seconds; continue with: ptb-lm train --resume", said)
+    assert re.search(r"\d+ seconds; .*: ptb-lm train --resume", said)
     assert "Traceback" not in said
-    assert_goes_on(run, monkeypatch)
+    assert_resumes(run, monkeypatch)
 
 
-def assert_goes_on(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def assert_resumes(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Continue a run with one process, for a few steps."""
     monkeypatch.setattr(launch, "StopRequest", lambda **_: rank_program.StopAfter(3))
     assert train.main(["--resume", str(run)]) == 143
@@ -378,16 +376,16 @@ def wait_until_said(words: str, run: Path, process: "subprocess.Popen[bytes]") -
 
 
 @pytest.mark.parametrize("variable", model_ranks.DEFAULT_TIMEOUTS)
-@pytest.mark.parametrize("given", ["0", "-1", "soon", "inf"])
+@pytest.mark.parametrize("value", ["0", "-1", "soon", "inf"])
 def test_a_timeout_that_is_no_number_of_seconds_is_refused(
-    variable: str, given: str, monkeypatch: pytest.MonkeyPatch
+    variable: str, value: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(variable, given)
-    with pytest.raises(UserError, match=rf"^{variable} must be a number above 0, not '{given}'$"):
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(UserError, match=rf"^{variable} .*number.* '{value}'$"):
         model_ranks.timeout(variable)
 
 
-def test_torchrun_starts_the_killed_again_and_they_go_on(
+def test_torchrun_restarts_killed_processes_and_they_resume(
     folder: Path,
     found: dict[str, list[dict[str, Any]]],
     tmp_path: Path,
@@ -403,12 +401,12 @@ def test_torchrun_starts_the_killed_again_and_they_go_on(
     statuses_of_agents = [agent.wait() for agent in agents]
     said = kill_ranks.log(run).read_text()
     assert statuses_of_agents == [0, 0], said
-    assert "continues in epoch" in said
+    assert "continues" in said
     assert statuses(found["in peace"]) == [0, 0]
     assert_equal_runs(run, folder / "in peace")
 
 
-def test_nohup_protects_all_from_sighup_and_another_signal_to_all_saves_once(
+def test_nohup_protects_all_from_sighup_and_sigterm_to_all_saves_once(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text, run = folder / "text", tmp_path / "run"
@@ -424,7 +422,7 @@ def test_nohup_protects_all_from_sighup_and_another_signal_to_all_saves_once(
         os.kill(pid, signal.SIGTERM)
     assert process.wait() == 128 + signal.SIGTERM
     said = kill_ranks.log(run).read_text()
-    assert said.count("SIGTERM: saved; continue with:") == 1
+    assert said.count("SIGTERM: saved") == 1
     assert said.count("SIGTERM") == 1
     assert not (run / "result.json").exists()
-    assert_goes_on(run, monkeypatch)
+    assert_resumes(run, monkeypatch)

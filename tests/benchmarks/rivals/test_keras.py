@@ -15,7 +15,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from small_classifiers import configured, random_batch, random_weights
+from small_classifiers import make_config, random_batch, random_weights
 
 from ptb_lm.bench import registries
 from ptb_lm.classifier import Batch, ClassifierConfig, reference
@@ -38,7 +38,7 @@ class Variant(NamedTuple):
         """What it is: that of both directions clips, and XLA compiles a single layer."""
         changes: dict[str, Any] = {"hidden_sizes": (7,)} if self.execution == "xla" else {}
         clip_value = 0.01 if self.bidirectional else None
-        return configured(bidirectional=self.bidirectional, clip_value=clip_value, **changes)
+        return make_config(bidirectional=self.bidirectional, clip_value=clip_value, **changes)
 
     @property
     def drops(self) -> bool:
@@ -287,7 +287,7 @@ def test_the_terminal_stays_quiet(
 def refusal(variant: Variant, **changes: Any) -> str:
     """The sentence with which a variant is refused, in this process."""
     lengths = changes.pop("lengths", False)
-    config = configured(**changes)
+    config = make_config(**changes)
     try:
         build(variant, config).train_step(random_batch(config, lengths=lengths))
     except UserError as error:
@@ -321,7 +321,7 @@ def absent_device(framework: str) -> str | None:
     """Refusal of a GPU; None where there is one."""
     variant = Variant(framework, "lstm", None, False)
     return (
-        None if build(variant, configured(), device="auto").gpu else refusal(variant._replace(device="cuda"))
+        None if build(variant, make_config(), device="auto").gpu else refusal(variant._replace(device="cuda"))
     )
 
 

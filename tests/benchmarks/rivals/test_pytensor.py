@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from small_classifiers import configured, random_batch, random_weights
+from small_classifiers import make_config, random_batch, random_weights
 from support import ROOT, pytensor_interpreted
 
 from ptb_lm.bench import registries
@@ -62,7 +62,7 @@ def test_loss_gradients_and_scores_are_the_references(lengths: bool, precision: 
 
     None of these drops what a training step would.
     """
-    config, bound = configured(keep_prob=0.5), BOUND[precision]
+    config, bound = make_config(keep_prob=0.5), BOUND[precision]
     built, batch = build(config, precision=precision), random_batch(config, lengths=lengths)
     expected_loss, expected = reference.loss_and_gradients(config, random_weights(config), batch)
     loss, gradients = built.loss_and_gradients(batch)
@@ -79,7 +79,7 @@ def test_loss_gradients_and_scores_are_the_references(lengths: bool, precision: 
 @pytest.mark.parametrize(("changes", "kinds"), [({}, [False]), ({"clip_value": 0.01}, [False, True])])
 def test_training_is_the_references_adam(changes: dict[str, Any], kinds: list[bool]) -> None:
     """Clipped, whole batches and those with lengths in turn: two functions, with one optimiser."""
-    config = configured(**changes)
+    config = make_config(**changes)
     batches = [random_batch(config, lengths=kinds[step % len(kinds)], seed=10 + step) for step in range(10)]
     losses, weights = trained_by_reference(config, batches)
     built = build(config, precision="fp64")
@@ -91,10 +91,10 @@ def test_training_is_the_references_adam(changes: dict[str, Any], kinds: list[bo
 
 COMPILED = """
 import json, pathlib, sys
-from small_classifiers import configured, random_batch, random_weights
+from small_classifiers import make_config, random_batch, random_weights
 from ptb_lm.bench import registries
 from ptb_lm.bench.variants import Variant
-config = configured(hidden_sizes=(7,))
+config = make_config(hidden_sizes=(7,))
 build = Variant("pytensor/scan", "").builder(registries.CLASSIFIERS, device="cpu", precision="fp32", seed=1)
 built = build(config, random_weights(config))
 losses = [built.train_step(random_batch(config, lengths=False, seed=10 + step)) for step in range(10)]
@@ -113,14 +113,14 @@ def test_what_is_compiled_by_default_trains_as_the_reference_and_says_nothing(tm
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     engine, found = json.loads((tmp_path / "found").read_text())
     assert engine == "pytensor.scan on cpu (numba)"
-    config = configured(hidden_sizes=(7,))
+    config = make_config(hidden_sizes=(7,))
     batches = [random_batch(config, lengths=False, seed=10 + step) for step in range(10)]
     losses, _ = trained_by_reference(config, batches)
     np.testing.assert_allclose(found, losses, rtol=1e-5)
 
 
 def test_each_training_step_drops_others_and_the_seed_decides_which() -> None:
-    config = configured(keep_prob=0.5, learning_rate=1e-30)
+    config = make_config(keep_prob=0.5, learning_rate=1e-30)
     batch, built = random_batch(config, lengths=True), build(config, precision="fp64", seed=3)
     losses = [built.train_step(batch) for _ in range(20)]
     assert len({*losses}) == 20, "each step drops others"
@@ -141,7 +141,7 @@ def test_dropout_keeps_values_at_its_rate_and_the_mean() -> None:
 
 
 def test_weights_come_back_as_they_were_loaded() -> None:
-    config = configured()
+    config = make_config()
     weights = random_weights(config)
     exported = build(config).export_weights()
     assert list(exported) == list(weights)
@@ -151,7 +151,7 @@ def test_weights_come_back_as_they_were_loaded() -> None:
 
 
 def test_it_says_what_computes() -> None:
-    built = build(configured())
+    built = build(make_config())
     assert {"pytensor", "device", "threads"} == built.environment().keys()
     assert built.device_memory() is None
 
@@ -168,5 +168,5 @@ def test_what_it_does_not_do_is_refused(
     changes: dict[str, Any], choice: dict[str, Any], sentence: str
 ) -> None:
     with pytest.raises(UserError) as refusal:
-        build(configured(**changes), **choice)
+        build(make_config(**changes), **choice)
     assert str(refusal.value) == sentence
