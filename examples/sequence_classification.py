@@ -95,7 +95,7 @@ def train(chosen: argparse.Namespace) -> int:
     model = classifier.build(config, best_weights, choice)
     folder = chosen.log_dir or files.home() / "checkpoints" / time.strftime("%Y%m%d-%H%M%S-turns")
     folder.mkdir(parents=True, exist_ok=True)
-    print(f"{parameters.count(best_weights):,} parameters; tensorboard --logdir {folder}")
+    print(f"{parameters.count_scalars(best_weights):,} parameters; tensorboard --logdir {folder}")
 
     best_loss, best_epoch = math.inf, 0
     rng = np.random.default_rng(chosen.seed)

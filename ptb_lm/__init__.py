@@ -42,7 +42,7 @@ if _is_our_command():
     from ptb_lm.common import signals, streams
 
     streams.prepare()
-    signals.heard_from_the_start()
+    signals.handle_from_start()
 
 
 def __getattr__(name: str) -> "Any":

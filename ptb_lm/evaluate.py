@@ -99,7 +99,7 @@ def _evaluate(arguments: argparse.Namespace, command: str) -> int:
     batch_size = scoring.batch_size(scored.split, run.hyperparameters)
     corpus.check_evaluation(scored.ids, batch_size=batch_size, split=scored.name)
     choice = _choice(arguments, run.choice)
-    choice.check_cell(run.hyperparameters.cell, trained=True)
+    choice.check_cell(run.hyperparameters.cell, has_weights=True)
     model = backend.build(run.hyperparameters, weights, choice)
     notes = list[str]()
     if scored.is_unknown is None:
@@ -219,10 +219,10 @@ def _scored(
     ids, is_unknown = text.encode(part, vocabulary)
     # What stands before the first word of a text, which is then scored too.
     ids = np.concatenate([[vocabulary.ids[EOS]], ids]).astype(np.int32)
-    name = text_file.shown(arguments.text)
+    name = text_file.display_name(arguments.text)
     notes = [
         f"the text is one stream after {EOS}{_missed(int(is_unknown.sum()))}",
-        text_file.described(marks),
+        text_file.describe_marks(marks),
     ]
     return _Scored(ids, "test", name, "\n".join(filter(None, notes)), loaded, is_unknown)
 

@@ -47,7 +47,7 @@ def _parser() -> cli.Parser:
     )
     parser.add_argument(
         "--steps",
-        type=cli.whole(1, LARGEST[int]),
+        type=cli.whole_number(1, LARGEST[int]),
         metavar="N",
         help="fix the length of the axis time (default: any length; 1 for torch-export)",
     )

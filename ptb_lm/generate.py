@@ -33,7 +33,7 @@ def _parser() -> cli.Parser:
     )
     add(
         "--length",
-        type=cli.whole(1),
+        type=cli.whole_number(1),
         metavar="N",
         help="number of words, over several sentences (default: one sentence, of 10,000 words at most)",
     )
@@ -53,14 +53,14 @@ def _parser() -> cli.Parser:
     )
     add(
         "--seed",
-        type=cli.whole(0),
+        type=cli.whole_number(0),
         metavar="N",
         help="the same seed gives the same text (default: a new text each time)",
     )
     add("--unk", action="store_true", help="allow <unk> in the text")
     add(
         "--count",
-        type=cli.whole(1),
+        type=cli.whole_number(1),
         default=1,
         metavar="N",
         help="number of texts, with an empty line between them (default: 1)",
@@ -99,7 +99,7 @@ def _print(prompt: str, words: Iterable[str], treatment: "Treatment") -> None:
     space, ended = treatment.gap if prompt and not prompt[-1].isspace() else "", False
     for word in words:
         ended = word == EOS
-        print("\n" if ended else space + streams.shown(treatment.joined([word])), end="", flush=True)
+        print("\n" if ended else space + streams.escape_for(treatment.join([word])), end="", flush=True)
         space = "" if ended else treatment.gap
     if not ended:
         print(flush=True)

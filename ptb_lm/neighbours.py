@@ -29,7 +29,7 @@ def _parser() -> cli.Parser:
     add("word", nargs="?", metavar="WORD", help="a word of the vocabulary")
     add(
         "-k",
-        type=cli.whole(1),
+        type=cli.whole_number(1),
         metavar="K",
         help="number of words to print (default: 10, or all if there are fewer)",
     )
@@ -40,7 +40,7 @@ def _parser() -> cli.Parser:
     )
     add(
         "--words",
-        type=cli.whole(3),
+        type=cli.whole_number(3),
         metavar="N",
         help=f"number of words in the map (default: {WORDS})",
     )
@@ -61,7 +61,7 @@ def _neighbours(arguments: argparse.Namespace) -> int:
 
     if arguments.word:
         for word, similarity in model.nearest(arguments.word, arguments.k):
-            print(f"{similarity:.6f}\t{streams.shown(word)}")
+            print(f"{similarity:.6f}\t{streams.escape_for(word)}")
     if arguments.picture:
         words = min(arguments.words or WORDS, len(model.vocabulary))
         method = arguments.method or METHOD

@@ -26,7 +26,11 @@ def _parser() -> cli.Parser:
     )
     command.add_run(parser)
     parser.add_argument(
-        "--port", type=cli.whole(0), default=PORT, metavar="N", help=f"0: any free port (default: {PORT})"
+        "--port",
+        type=cli.whole_number(0),
+        default=PORT,
+        metavar="N",
+        help=f"0: any free port (default: {PORT})",
     )
     return parser
 

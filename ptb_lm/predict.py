@@ -25,7 +25,7 @@ def _parser() -> cli.Parser:
     )
     parser.add_argument(
         "-k",
-        type=cli.whole(1),
+        type=cli.whole_number(1),
         metavar="K",
         help="number of words to print (default: 5, or all if there are fewer)",
     )
@@ -38,7 +38,7 @@ def _predict(arguments: argparse.Namespace) -> int:
     predictions = model.predict(prefix, arguments.k)
     command.tell_unknown(PROG, model, prefix)
     for word, probability in predictions:
-        print(f"{probability:.6f}\t{streams.shown(word)}")
+        print(f"{probability:.6f}\t{streams.escape_for(word)}")
     return 0
 
 

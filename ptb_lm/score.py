@@ -83,7 +83,7 @@ def _score(arguments: argparse.Namespace) -> int:
     try:
         sentences = _print_scores(arguments, weights)
     except LineError as error:
-        raise UserError(f"{text_file.shown(arguments.file)}, {error}") from None
+        raise UserError(f"{text_file.display_name(arguments.file)}, {error}") from None
     for sentence in sentences:
         streams.tell(f"{PROG}: {sentence}")
     return 0

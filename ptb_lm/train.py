@@ -54,7 +54,7 @@ def _train(arguments: list[str], started: float) -> int:
 
 def _parser() -> cli.Parser:
     parser = _described_parser()
-    flags.name_only(parser, SELDOM_GIVEN, described_by="--help-all")
+    flags.list_names_only(parser, SELDOM_GIVEN, described_by="--help-all")
     return parser
 
 
@@ -62,7 +62,7 @@ def _described_parser() -> cli.Parser:
     about = "Train an LSTM language model and report its perplexity."
     parser = cli.Parser(prog=PROG, description=f"{about} Without flags: small, on Penn Treebank.")
     parser.usage = f"{PROG} [FLAG ...]"
-    show = flags.Show
+    show = flags.ShowText
     parser.add_argument("--help-all", action=show, text=_described_help, help="describe all flags")
     parser.add_argument(
         "--help-presets",
@@ -112,7 +112,7 @@ def _add_training(group: argparse._ArgumentGroup) -> None:
         if each.name == "batch_size":
             group.add_argument(
                 "--batch-size-per-device",
-                type=cli.whole(1),
+                type=cli.whole_number(1),
                 metavar="N",
                 help="rows of each of --devices, instead of --batch-size",
             )
@@ -120,19 +120,22 @@ def _add_training(group: argparse._ArgumentGroup) -> None:
     seed = group.add_mutually_exclusive_group()
     seed.add_argument(
         "--seed",
-        type=cli.whole(0, MAX_SEED),
+        type=cli.whole_number(0, MAX_SEED),
         metavar="N",
         help="seed of the initial weights and of dropout (default: 1)",
     )
     seed.add_argument(
         "--seeds",
-        type=cli.whole(0, MAX_SEED),
+        type=cli.whole_number(0, MAX_SEED),
         nargs="+",
         metavar="N",
         help="train one run per seed, in DIR/seed-N, and print their mean",
     )
     group.add_argument(
-        "--jobs", type=cli.whole(1), metavar="N", help="number of --seeds to train at a time (default: 1)"
+        "--jobs",
+        type=cli.whole_number(1),
+        metavar="N",
+        help="number of --seeds to train at a time (default: 1)",
     )
 
 
@@ -148,7 +151,7 @@ def _add_run(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--overwrite", action="store_true", help="replace the run in --run-dir")
     group.add_argument(
         "--log-interval",
-        type=cli.positive,
+        type=cli.positive_number,
         metavar="SECONDS",
         help="time between progress lines if there is no terminal (default: 30)",
     )
@@ -182,7 +185,10 @@ def _add_speed(group: argparse._ArgumentGroup) -> None:
         f"{listings.one_of(precisions, 'fp32')}; auto: bf16 if the device can",
     )
     group.add_argument(
-        "--devices", type=cli.whole(1), metavar="N", help="devices of this machine to train on (default: 1)"
+        "--devices",
+        type=cli.whole_number(1),
+        metavar="N",
+        help="devices of this machine to train on (default: 1)",
     )
     _add_choice(
         group,

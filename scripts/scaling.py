@@ -91,15 +91,15 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--config", choices=RATES, help="a preset (default: all)")
-    parser.add_argument("--ranks", type=cli.whole(1), default=8, help="how many (default: 8)")
+    parser.add_argument("--ranks", type=cli.whole_number(1), default=8, help="how many (default: 8)")
     parser.add_argument(
-        "--gigabytes", type=cli.positive, help="a second that a device sends (default: a table)"
+        "--gigabytes", type=cli.positive_number, help="a second that a device sends (default: a table)"
     )
     parser.add_argument(
-        "--step-milliseconds", type=cli.positive, help="of one device (default: published rates)"
+        "--step-milliseconds", type=cli.positive_number, help="of one device (default: published rates)"
     )
     parser.add_argument(
-        "--faster", type=cli.positive, default=1.0, help="a device, in units of the published rates"
+        "--faster", type=cli.positive_number, default=1.0, help="a device, in units of the published rates"
     )
     asked = parser.parse_args(argv)
     links = {f"{asked.gigabytes} GB/s": asked.gigabytes} if asked.gigabytes else LINKS

@@ -14,7 +14,7 @@ from ptb_lm.classifier import Batch
 from ptb_lm.model import backend, cells
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
-from ptb_lm.model.dropout import Masks
+from ptb_lm.model.dropout_places import Masks
 from ptb_lm.torch_backend.cells import Layer, LayerState
 from ptb_lm.torch_backend.dropout import no_dropout
 
@@ -26,7 +26,7 @@ Mutant: TypeAlias = Callable[[Any, Weights], Model]
 def right(config: Any, weights: Weights, *, model: str = "cudnn", precision: str = "fp32") -> Model:
     """Build a model as it should be; `basic` where the one asked for lacks the cell."""
     if isinstance(config, Config):
-        if config.cell not in cells.computed_by("torch", model):
+        if config.cell not in cells.names_for("torch", model):
             model = "basic"
         return backend.build(config, weights, Choice.create(model=model, device="cpu", precision=precision))
     chosen = {"device": "cpu", "precision": precision}

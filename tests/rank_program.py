@@ -64,7 +64,7 @@ def other_norms(framework: str, ranks: Ranks) -> Iterator[None]:
         from ptb_lm.torch_backend import backend as place
 
         def is_first() -> bool:
-            return ranks.first
+            return ranks.is_first
 
     else:
         import tensorflow as tf
@@ -242,7 +242,7 @@ def _main(how: str) -> None:
         return
     choice = Choice.create(framework=how)
     found: list[Any] = []
-    ranks: Any = choice.function(choice.row.join)(device="cpu", reduce_precision="fp32")
+    ranks: Any = choice.import_function(choice.framework_row.join)(device="cpu", reduce_precision="fp32")
     for case in cases:
         ranks.reduce_precision = case.get("reduce_precision", "fp32")
         try:

@@ -169,7 +169,7 @@ def test_twenty_training_steps_equal_the_reference(
                 array, weights[name], rtol=0, atol=10 * bound, err_msg=f"step {step}, {name}"
             )
         carried = built.export_training_state(state)
-        for name, array in zip(cells.get(cell).carried, expected_state, strict=True):
+        for name, array in zip(cells.get(cell).state_names, expected_state, strict=True):
             np.testing.assert_allclose(carried[name], array, rtol=0, atol=10 * bound, err_msg=f"step {step}")
     assert any(clipped)
     assert not all(clipped)
@@ -288,7 +288,7 @@ def test_every_word_s_log_probability_equals_the_reference(
             second, log_p_BV = built.next_words(x_BT, state)
             np.testing.assert_allclose(log_p_BV, expected_BTV[:, -1], **bound)
             for carried in (built.export_training_state(first), built.export_training_state(second)):
-                for name, array in zip(cells.get(cell).carried, after, strict=True):
+                for name, array in zip(cells.get(cell).state_names, after, strict=True):
                     np.testing.assert_allclose(carried[name], array, **bound)
             state, expected_state = first, after
 
@@ -543,7 +543,7 @@ def test_every_training_step_equals_torch_s(
                 built.export_training_state(state)
                 for built, state in zip((first, second), states, strict=True)
             ]
-            carried = [{name: arrays[name] for name in cells.get(cell).carried} for arrays in saved]
+            carried = [{name: arrays[name] for name in cells.get(cell).state_names} for arrays in saved]
             first.load_weights(exported[1])
             second.load_weights(exported[0])
             states = [
@@ -614,7 +614,7 @@ def test_the_tables_of_cells_and_models_agree() -> None:
     assert computed == {(framework, model) for framework, row in FRAMEWORKS.items() for model in row.models}
     for name in CELLS:
         assert cells.get(name).name == name
-        assert cells.get(name).carried[0] == "h"
+        assert cells.get(name).state_names[0] == "h"
 
 
 @pytest.mark.parametrize(

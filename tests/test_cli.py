@@ -54,7 +54,7 @@ def interrupt() -> int:
         (
             not_enough_memory,
             2,
-            f"there is not enough memory ({memory.needed(2**59, 'the last allocation was')})",
+            f"there is not enough memory ({memory.describe_need(2**59, 'the last allocation was')})",
         ),
         (interrupt, 130, "interrupted"),
     ],
@@ -118,7 +118,7 @@ def test_all_that_is_wrong_is_told_in_one_message(capsys: pytest.CaptureFixture[
     built = cli.Parser(prog="command", description="A command.")
     below = built.add_subparsers().add_parser("walk", prog="command walk", description="Walk.")
     below.add_argument("where")
-    below.add_argument("--steps", type=cli.whole(1))
+    below.add_argument("--steps", type=cli.whole_number(1))
     below.add_argument("--pace", choices=("slow", "fast"))
     below.add_argument("--days", type=int, nargs="+")
     group = below.add_mutually_exclusive_group()
@@ -190,9 +190,9 @@ def test_what_looks_like_a_flag_and_is_a_value_is_taken() -> None:
 
 def numbers() -> cli.Parser:
     built = cli.Parser(prog="command", description="A command.")
-    built.add_argument("--steps", type=cli.whole(1))
-    built.add_argument("--seconds", type=cli.positive)
-    built.add_argument("--words", type=cli.whole(1, 2**31 - 1))
+    built.add_argument("--steps", type=cli.whole_number(1))
+    built.add_argument("--seconds", type=cli.positive_number)
+    built.add_argument("--words", type=cli.whole_number(1, 2**31 - 1))
     return built
 
 

@@ -150,7 +150,7 @@ def test_no_mirror_has_the_files(server: Server, folder: Path, dead: str) -> Non
 def test_a_mirror_that_answers_wrongly(
     kind: str, answer: Answer, problem: str, server: Server, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ptb_lm.data.penn_treebank.MOST_PACKED", 2**18)
+    monkeypatch.setattr("ptb_lm.data.penn_treebank.MAX_PACKED", 2**18)
     if kind == "folder":
         assert problem in failure(folder, server.folder("bad", FILES | {TRAIN: answer}))
     else:
@@ -181,7 +181,7 @@ def test_a_mirror_that_answers_wrongly(
 def test_an_archive_that_lacks_the_files(
     packed: bytes, server: Server, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ptb_lm.data.penn_treebank.MOST_UNPACKED", 2**24)
+    monkeypatch.setattr("ptb_lm.data.penn_treebank.MAX_UNPACKED", 2**24)
     failure(folder, server.archive("bad", packed))
 
 

@@ -40,7 +40,7 @@ def test_a_learning_rate_beyond_a_float_is_refused() -> None:
     [{"num_layers": 1000, "hidden_size": 60_000}, {"hidden_size": 2**31 - 1}],
 )
 def test_a_model_beyond_the_memory_is_refused_before_anything_is_built(sizes: dict[str, int]) -> None:
-    there_is = f"and there are {memory.shown(memory.limit())}"
+    there_is = f"and there are {memory.format_size(memory.limit())}"
     with pytest.raises(OutOfMemoryError, match=rf"\(the weights alone need \d.*iB, {there_is}\)"):
         parameters.check_fits(SMALL.replace(**sizes), 10_000)
 
@@ -49,7 +49,7 @@ def test_a_model_beyond_the_memory_is_refused_before_anything_is_built(sizes: di
 @pytest.mark.parametrize("layers", [1, 2, 3, 7])
 def test_what_is_counted_is_what_is_built(layers: int, tied: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     config = SMALL.replace(num_layers=layers, hidden_size=300, tie_weights=tied)
-    needed = 4 * parameters.count(parameters.initial(config, 99, seed=1))
+    needed = 4 * parameters.count_scalars(parameters.draw_initial(config, 99, seed=1))
     monkeypatch.setattr(memory, "limit", lambda: needed)
     parameters.check_fits(config, 99)
     monkeypatch.setattr(memory, "limit", lambda: needed - 1)
@@ -103,8 +103,8 @@ def test_a_text_without_a_space_is_read_in_linear_time(
             copied += len(found)
             return found
 
-    decoded = text_file._decoded
-    monkeypatch.setattr(text_file, "_decoded", lambda path: map(Counted, decoded(path)))
+    decoded = text_file._decode
+    monkeypatch.setattr(text_file, "_decode", lambda path: map(Counted, decoded(path)))
     vocabulary, ids = text.build_vocabulary(path)
     assert [vocabulary.words[index] for index in ids] == ["a", "b", "<eos>", "c" * 400_000, "d", "<eos>"]
     assert copied < 3 * 400_000
@@ -160,7 +160,7 @@ def test_the_bound_of_the_synthetic_corpus_is_verified_when_it_is_read(by: str, 
 def test_what_would_steer_a_terminal_is_made_visible(
     said: str, shown: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert streams.visible(said) == shown
+    assert streams.escape_controls(said) == shown
     streams.tell(said)
     assert capsys.readouterr().err == f"{shown}\n"
 
@@ -206,5 +206,5 @@ def test_no_model_is_built_of_a_config_json_that_is_not_the_runs(
 ) -> None:
     run = shutil.copytree(plain_run, tmp_path / "run")
     runs.change(run / "config.json", lambda config: config["hyperparameters"].update(sizes))
-    monkeypatch.setattr(parameters, "initial", lambda *_, **__: pytest.fail("weights are drawn"))
+    monkeypatch.setattr(parameters, "draw_initial", lambda *_, **__: pytest.fail("weights are drawn"))
     assert problem in runs.refusal(capsys, train, "--resume", run)

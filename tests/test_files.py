@@ -8,7 +8,7 @@ import pytest
 from runs import disk_with_room_for, files
 
 from ptb_lm.common.errors import UserError
-from ptb_lm.common.files import atomic_path, atomic_write, cache_folder, locked
+from ptb_lm.common.files import atomic_path, atomic_write, cache_folder, lock
 
 
 def test_the_new_content_replaces_the_old(tmp_path: Path) -> None:
@@ -95,15 +95,15 @@ def test_a_file_is_as_readable_as_the_users_others(mask: int, mode: int, tmp_pat
 
 def test_a_lock_is_for_one_and_what_blocks_within_it_is_another_error(tmp_path: Path) -> None:
     def write_to_a_full_pipe() -> None:
-        with locked(tmp_path):
+        with lock(tmp_path):
             raise BlockingIOError
 
     with pytest.raises(BlockingIOError):
         write_to_a_full_pipe()
     with (
-        locked(tmp_path),
+        lock(tmp_path),
         pytest.raises(UserError, match=f"^another process is using {tmp_path}$"),
-        locked(tmp_path),
+        lock(tmp_path),
     ):
         pass
 

@@ -85,7 +85,7 @@ def test_a_gpu_that_is_hidden_is_none(hidden: str, smi: Path, monkeypatch: pytes
 def test_a_driver_that_does_not_answer_is_none(smi: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     says(smi, "NVIDIA-SMI has failed", status=9)
     assert nvidia.gpus() == []
-    monkeypatch.setattr(nvidia, "SECONDS", 0.05)
+    monkeypatch.setattr(nvidia, "DRIVER_TIMEOUT", 0.05)
     says(smi, OLD, instead="exec sleep 5")
     assert nvidia.gpus() == []
     smi.write_bytes(b"\x7fELF, but no program")

@@ -23,10 +23,10 @@ from ptb_lm.common import errors, files, program
 def test_a_command_is_named_as_the_one_at_work_was_typed(
     started: str, named: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv(program.TYPED, raising=False)
+    monkeypatch.delenv(program.TYPED_COMMAND, raising=False)
     monkeypatch.setattr(sys, "argv", [started, "train"])
     assert program.command_name("train") == named
-    monkeypatch.setenv(program.TYPED, "scripts/train")
+    monkeypatch.setenv(program.TYPED_COMMAND, "scripts/train")
     assert program.command_name("train") == "scripts/train"
     assert program.command_name("download") == named.replace("train", "download")
 

@@ -16,7 +16,7 @@ import runs
 from support import installed
 
 from ptb_lm import train
-from ptb_lm.common.files import locked
+from ptb_lm.common.files import lock
 from ptb_lm.data.vocabulary import Vocabulary
 from ptb_lm.training import launch, run_flags, run_folder
 from ptb_lm.training.run_directory import RunDirectory
@@ -315,7 +315,7 @@ def test_the_result_is_written_under_the_lock(
 
     def look_and_write(self: RunDirectory, result: Any) -> None:
         try:
-            with locked(run / "state"):
+            with lock(run / "state"):
                 free.append(True)
         except launch.UserError:
             free.append(False)

@@ -22,7 +22,7 @@ from torch.nn import functional
 from ptb_lm.common import host
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
-from ptb_lm.model.dropout import Place
+from ptb_lm.model.dropout_places import Place
 from ptb_lm.torch_backend import cpu, dropout, loss, network
 from ptb_lm.torch_backend.backend import TorchBackend
 

@@ -57,7 +57,7 @@ def _profile_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--recipe", choices=tuple(RECIPES), default="default", help="default: %(default)s")
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     _add_precision(parser)
-    parser.add_argument("--steps", type=cli.whole(1), default=5, help="steps to profile (default: 5)")
+    parser.add_argument("--steps", type=cli.whole_number(1), default=5, help="steps to profile (default: 5)")
     _add_out(parser, "profile.txt and OUT/rows.jsonl")
     parser.add_argument("--trace", action="store_true", help="write OUT/trace.json too, for Perfetto")
 
@@ -68,11 +68,11 @@ def _contention_flags(parser: argparse.ArgumentParser) -> None:
     _add_precision(parser)
     parser.add_argument(
         "--seconds",
-        type=cli.positive,
+        type=cli.positive_number,
         default=4.0,
         help="seconds that a block is timed (default: %(default)g)",
     )
-    parser.add_argument("--rounds", type=cli.whole(1), default=3, help="default: %(default)s")
+    parser.add_argument("--rounds", type=cli.whole_number(1), default=3, help="default: %(default)s")
     _add_out(parser, "table.md and OUT/rows.jsonl")
     parser.add_argument("--step", action="store_true", help=argparse.SUPPRESS)  # what it starts itself
 
@@ -86,7 +86,7 @@ def _divergence_flags(parser: argparse.ArgumentParser) -> None:
     )
     _add_config(parser, default="small")
     parser.add_argument("--data", default="ptb", help="as of python -m ptb_lm.train")
-    parser.add_argument("--steps", type=cli.whole(1), default=151, help="default: %(default)s")
+    parser.add_argument("--steps", type=cli.whole_number(1), default=151, help="default: %(default)s")
     _add_out(parser, "result.json")
 
 
@@ -94,7 +94,7 @@ def _scoring_flags(parser: argparse.ArgumentParser) -> None:
     _add_config(parser, default="medium")
     parser.add_argument("--model", default="block_fused", choices=tuple(FRAMEWORKS["torch"].models))
     _add_precision(parser)
-    parser.add_argument("--rounds", type=cli.whole(1), default=5, help="default: %(default)s")
+    parser.add_argument("--rounds", type=cli.whole_number(1), default=5, help="default: %(default)s")
     _add_out(parser, "table.md and OUT/rows.jsonl")
 
 
@@ -104,7 +104,7 @@ def _coverage_flags(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--repetitions",
-        type=cli.whole(1),
+        type=cli.whole_number(1),
         default=20,
         help="studies that the rounds are divided into (default: %(default)s)",
     )

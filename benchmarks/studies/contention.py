@@ -110,7 +110,7 @@ def _steps(arguments: argparse.Namespace) -> int:
     config = RECIPES["default"][arguments.config]
     task = LanguageTask(config=config, vocabulary_size=PTB_VOCABULARY)
     choice = Choice.create(model=arguments.model, device="cpu", precision=arguments.precision)
-    model = backend.build(config, parameters.initial(config, PTB_VOCABULARY, seed=1), choice)
+    model = backend.build(config, parameters.draw_initial(config, PTB_VOCABULARY, seed=1), choice)
     ((x_BT, y_BT),) = corpus.windows(model.place(task.rows(1, seed=1)), config.num_steps)
     state: Any = model.zero_state(config.batch_size)
     done, start = -3, time.perf_counter()

@@ -56,7 +56,7 @@ def _build(variant: str, config: Config, vocabulary_size: int) -> Any:
     if len(parts) < 2 or parts[2:] not in ([], ["nudged"]):
         raise UserError(f"{variant}: a variant is MODEL/PRECISION or MODEL/PRECISION/nudged")
     model, precision, *nudged = parts
-    weights = parameters.initial(config, vocabulary_size, seed=1)
+    weights = parameters.draw_initial(config, vocabulary_size, seed=1)
     if nudged:
         kernel = weights["lstm.0.kernel"]
         kernel[0, 0] = np.nextafter(kernel[0, 0], np.float32(1))

@@ -43,7 +43,7 @@ def profile(arguments: argparse.Namespace) -> int:
     build = Variant(arguments.variant, "").builder(
         LANGUAGE_MODELS, device=arguments.device, precision=arguments.precision, seed=1
     )
-    model = build(task.config, parameters.initial(task.config, task.vocabulary_size, seed=1))
+    model = build(task.config, parameters.draw_initial(task.config, task.vocabulary_size, seed=1))
     rows_BL = model.place(task.rows(WARM_UP + arguments.steps, seed=1))
     windows = list(corpus.windows(rows_BL, task.config.num_steps))
     state = model.zero_state(task.config.batch_size)

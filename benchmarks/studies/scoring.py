@@ -36,7 +36,7 @@ def measure(arguments: argparse.Namespace) -> int:
     task = LanguageTask(config=config, vocabulary_size=PTB_VOCABULARY)
     choice = Choice.create(model=arguments.model, device="cpu", precision=arguments.precision)
     words = Vocabulary([EOS, *(f"w{number}" for number in range(1, PTB_VOCABULARY))])
-    model = LanguageModel(config, parameters.initial(config, PTB_VOCABULARY, seed=1), choice, words)
+    model = LanguageModel(config, parameters.draw_initial(config, PTB_VOCABULARY, seed=1), choice, words)
     gflop = 2 * task.multiply_adds / task.items / 1e9  # of a word
     rows = []
     for longest in LONGEST:

@@ -115,7 +115,7 @@ def _add_choice(parser: cli.Parser, verb: str) -> None:
     )
     parser.add_argument(
         "--batch-size",
-        type=cli.whole(1),
+        type=cli.whole_number(1),
         metavar="N",
         help="rows of a batch (default: as the workload declares)",
     )
@@ -130,7 +130,7 @@ def _add_choice(parser: cli.Parser, verb: str) -> None:
     )
     parser.add_argument(
         "--seed",
-        type=cli.whole(0),
+        type=cli.whole_number(0),
         default=1,
         metavar="N",
         help="random seed of weights and inputs (default: %(default)s)",
@@ -145,19 +145,19 @@ def _add_how_it_is_measured(run: cli.Parser) -> None:
     )
     run.add_argument(
         "--rounds",
-        type=cli.whole(1),
+        type=cli.whole_number(1),
         metavar="N",
         help="blocks of steps of each variant (default: as the workload declares; list SUITE)",
     )
     run.add_argument(
         "--processes",
-        type=cli.whole(1),
+        type=cli.whole_number(1),
         metavar="N",
         help="processes per variant; they share the rounds (default: as the workload declares, which is 5)",
     )
     run.add_argument(
         "--row-limit",
-        type=cli.positive,
+        type=cli.positive_number,
         default=600.0,
         metavar="SECONDS",
         help="how long all timed blocks of a variant in a pass may take, those not counted that are "

@@ -58,7 +58,7 @@ def _run(arguments: argparse.Namespace) -> int:
     sources = user_variants.check(options.added)
     out = arguments.out or files.home() / "bench" / options.suite
     command = shlex.join(["python", "-m", "ptb_lm.bench", *arguments.given])
-    with files.locked(out), contextlib.closing(Machine(options.device)) as machine:
+    with files.lock(out), contextlib.closing(Machine(options.device)) as machine:
         settings = provenance.settings(options, gpu=machine.gpu, cpu=machine.cpu, added=sources)
         record = Record(out, settings)
         try:

@@ -64,7 +64,7 @@ class Pool:
             taken = [worker.memory for worker in self._workers.values()]
             available, total = _memory()
             # A container may have less than its machine, and tells of all that is taken in it, caches too.
-            limit = min(total, memory.of_the_container())
+            limit = min(total, memory.container_limit())
             if min(available, limit - sum(taken)) - max(taken) > FREE * limit:
                 return
             self.drop(next(iter(self._workers)))

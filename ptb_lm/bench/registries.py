@@ -31,7 +31,7 @@ def _program(
         executions=executions,
         unrolls=("static",),
         precisions=precisions,
-        missing=FRAMEWORKS[framework].missing,
+        install_hint=FRAMEWORKS[framework].install_hint,
         refusals={},
     )
 
@@ -45,7 +45,7 @@ def _declared(about: Mapping[str, Any]) -> Framework:
         executions=tuple(about["executions"]),
         unrolls=tuple(about["unrolls"]),
         precisions=tuple(about["precisions"]),
-        missing=FRAMEWORKS[needs].missing if needs in FRAMEWORKS else how_to_install(needs),
+        install_hint=FRAMEWORKS[needs].install_hint if needs in FRAMEWORKS else how_to_install(needs),
         refusals={(model, option): why for model, option, why in about.get("refusals", ())},
     )
 

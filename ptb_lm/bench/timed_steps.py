@@ -103,7 +103,7 @@ class LanguageSteps:
             yield from corpus.windows(rows_BL, self.task.config.num_steps)
 
     def _initial(self) -> parameters.Weights:
-        return parameters.initial(self.task.config, self.task.vocabulary_size, seed=self.seed)
+        return parameters.draw_initial(self.task.config, self.task.vocabulary_size, seed=self.seed)
 
 
 class ClassifierSteps:

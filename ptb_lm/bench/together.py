@@ -24,7 +24,7 @@ from ptb_lm.model import backend
 from ptb_lm.model.backend import Arrays, Loss, State
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
-from ptb_lm.model.dropout import Masks
+from ptb_lm.model.dropout_places import Masks
 from ptb_lm.model.ranks import Ranks
 
 
@@ -41,7 +41,7 @@ class Rank:
         import torch  # only where it computes
 
         torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))  # it may have counted them already
-        join = choice.function(choice.row.join)
+        join = choice.import_function(choice.framework_row.join)
         self.ranks: Ranks = join(device=choice.device, reduce_precision="fp32")
         self.rows = self.ranks.share(config.batch_size)
         self.model: Any = backend.build(config, weights, choice, self.ranks)

@@ -97,7 +97,7 @@ class Variant:
 
         def build(config: Any, weights: Any) -> Any:
             choice.check_cell(getattr(config, "cell", LSTM))  # a classifier's is no hyper-parameter
-            if choice.row.takes_keywords:
+            if choice.framework_row.takes_keywords:
                 chosen = choice.to_json()
                 del chosen["framework"]
                 return function(config, weights, **chosen)
@@ -130,7 +130,7 @@ def add(name_and_build: str) -> Variant:
         executions=("eager",),
         unrolls=("static",),
         precisions=PRECISIONS,
-        missing=f"{build} cannot be imported; is it on PYTHONPATH?",
+        install_hint=f"{build} cannot be imported; is it on PYTHONPATH?",
         refusals={},
         takes_keywords=True,
     )

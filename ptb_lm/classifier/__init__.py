@@ -155,7 +155,7 @@ def shapes(config: ClassifierConfig) -> parameters.Shapes:
 
 def initial(config: ClassifierConfig, *, seed: int, scale: float = 0.1) -> parameters.Weights:
     """Draw initial weights: uniform in [-scale, scale], float32, with LSTM biases zero."""
-    return parameters.uniform(shapes(config), scale=scale, seed=seed)
+    return parameters.draw_uniform(shapes(config), scale=scale, seed=seed)
 
 
 def build(config: ClassifierConfig, weights: Mapping[str, NDArray[Any]], choice: Choice) -> Classifier:

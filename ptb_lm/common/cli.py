@@ -81,12 +81,12 @@ class Parser(argparse.ArgumentParser):
             parsed = (self.parse_intermixed_args if between else super().parse_args)(given)
             if output := getattr(parsed, "output", None):
                 path = getattr(parsed, output.dest)
-                if problem := files.why_kept(path, overwrite=parsed.overwrite):
+                if problem := files.output_problem(path, overwrite=parsed.overwrite):
                     self.error(f"argument {output.option_strings[0]}: {problem}")
             return parsed
         except UserError as error:
             wrong.append(str(error))
-            rest = flags.without(str(error), given)
+            rest = flags.drop_argument(str(error), given)
             return self._parse(rest, wrong) if rest != given else None
 
     def error(self, message: str) -> NoReturn:
@@ -94,7 +94,7 @@ class Parser(argparse.ArgumentParser):
         raise UserError(message)
 
 
-def whole(least: int, most: float = math.inf) -> Callable[[str], int]:
+def whole_number(least: int, most: float = math.inf) -> Callable[[str], int]:
     """Return the type of a flag whose value is a whole number.
 
     Args:
@@ -116,7 +116,7 @@ def whole(least: int, most: float = math.inf) -> Callable[[str], int]:
     return parse
 
 
-def positive(value: str) -> float:
+def positive_number(value: str) -> float:
     """Return a flag's value, which is a finite number above 0."""
     try:
         number = float(value)
@@ -147,7 +147,7 @@ def say(line: str) -> None:
     """
     from tqdm import tqdm
 
-    lines = (streams.wrapped(streams.shown(each), sys.stdout) for each in line.split("\n"))
+    lines = (streams.wrap(streams.escape_for(each), sys.stdout) for each in line.split("\n"))
     tqdm.write("\n".join(lines), file=sys.stdout)
     sys.stdout.flush()
 
@@ -192,7 +192,7 @@ def run(name: str, body: Callable[[], int]) -> int:
     """
     streams.prepare()
     try:
-        with signals.heard(name), _flushed_stdout():
+        with signals.handle_signals(name), _flushed_stdout():
             return body()
     except UserError as error:
         return _fail(name, str(error), EXIT_USAGE)
@@ -209,7 +209,7 @@ def run(name: str, body: Callable[[], int]) -> int:
         what = IN_THE_WAY if error.errno == errno.EEXIST else error.strerror
         return _fail(name, f"{where}{what}{hint}", status)
     except MemoryError as error:
-        numbers = memory.asked(error)
+        numbers = memory.describe_failure(error)
         return _fail(name, f"there is not enough memory{numbers and f' ({numbers})'}", EXIT_USAGE)
     except signals.Stopped as stopped:
         return _fail(name, str(stopped), stopped.exit_status)

@@ -28,8 +28,8 @@ def home() -> Path:
 
 def penn_treebank_folder() -> Path:
     """Return the folder where Penn Treebank is, or is downloaded to: $PTB_LM_DATA, or else data/ptb."""
-    named = os.environ.get("PTB_LM_DATA")
-    return Path(named) if named else home() / "data" / "ptb"
+    name_in_errors = os.environ.get("PTB_LM_DATA")
+    return Path(name_in_errors) if name_in_errors else home() / "data" / "ptb"
 
 
 def cache_folder() -> Path:
@@ -102,7 +102,7 @@ def atomic_write(path: Path, content: str | bytes) -> None:
         temporary.write_bytes(encoded)
 
 
-def why_kept(path: Path | None, *, overwrite: bool) -> str:
+def output_problem(path: Path | None, *, overwrite: bool) -> str:
     """Return why a path may not be written to, for people; "" if it may.
 
     Args:
@@ -117,7 +117,7 @@ def why_kept(path: Path | None, *, overwrite: bool) -> str:
 
 
 @contextlib.contextmanager
-def named(path: Path) -> Iterator[None]:
+def name_in_errors(path: Path) -> Iterator[None]:
     """Make an error of reading or writing a file name the file, as an error of opening it does."""
     try:
         yield
@@ -133,7 +133,7 @@ def leftovers(path: Path) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def locked(folder: Path, *, name: Path | None = None) -> Iterator[None]:
+def lock(folder: Path, *, name: Path | None = None) -> Iterator[None]:
     """Lock a folder against other processes that ask for the same lock; make it if it does not exist.
 
     Args:

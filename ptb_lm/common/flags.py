@@ -16,7 +16,7 @@ NEGATIVE_NUMBER = re.compile(r"-\.?\d")  # how one begins, which is a value and 
 
 # What pytorch/examples' word_language_model, awd-lstm-lm and TensorFlow's tutorial call our flags of train.
 # docs/configurations.md has the same list.
-ELSEWHERE = {
+FOREIGN_FLAGS = {
     "--lr": "--learning-rate, for a loss summed over the time steps",
     "--dropout": "--keep-prob, which is 1 - dropout",
     "--dropoute": "--embedding-keep-prob, which is 1 - dropoute",
@@ -60,7 +60,7 @@ class HelpFormatter(argparse.HelpFormatter):
         return textwrap.fill(words, width, initial_indent=indent, subsequent_indent=indent, **_WHOLE_WORDS)
 
 
-class Show(argparse.Action):
+class ShowText(argparse.Action):
     """A flag that prints a text and ends the command, like --help."""
 
     def __init__(self, option_strings: Sequence[str], *, text: Callable[[], str], **given: Any) -> None:
@@ -70,11 +70,11 @@ class Show(argparse.Action):
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any, **__: Any) -> None:
         """Print it."""
-        print("\n".join(streams.wrapped(line, sys.stdout) for line in self.text().split("\n")))
+        print("\n".join(streams.wrap(line, sys.stdout) for line in self.text().split("\n")))
         parser.exit()
 
 
-def name_only(parser: argparse.ArgumentParser, names: Container[str], *, described_by: str) -> None:
+def list_names_only(parser: argparse.ArgumentParser, names: Container[str], *, described_by: str) -> None:
     """Take the descriptions of some flags out of the help text; it ends in a list of these flags.
 
     Args:
@@ -94,7 +94,7 @@ def did_you_mean(given: str, known: Iterable[str]) -> str:
     import difflib
 
     known = tuple(known)
-    ours = ELSEWHERE.get(given, "")
+    ours = FOREIGN_FLAGS.get(given, "")
     if not set(re.split(r"[ ,]", ours)).isdisjoint(known):
         return f"; here it is {ours}"
     bare = {name.lstrip("-"): name for name in known}  # dashes would make all flags alike
@@ -126,7 +126,7 @@ def unknown_flags(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> 
     return [f"unknown flag {flag}{did_you_mean(flag, names)}" for flag in unknown]
 
 
-def without(problem: str, arguments: list[str]) -> list[str]:
+def drop_argument(problem: str, arguments: list[str]) -> list[str]:
     """Return a command line without the argument that a problem of argparse names, and its values."""
     names = problem.removeprefix("argument ").partition(":")[0].split("/")
     wrong = (each.partition("=")[0] in names or f": {each!r}" in problem for each in arguments)

@@ -17,7 +17,7 @@ from ptb_lm.common import streams
 from ptb_lm.common.program import PACKAGE, version
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8  # malloc.h
-LARGEST = 2**30
+LARGEST_KEPT = 2**30
 # The files that hold a container's quota and its period, by version 2 and by version 1 of control groups.
 _QUOTAS = (
     ("/sys/fs/cgroup/cpu.max",),
@@ -54,15 +54,15 @@ def keep_freed_memory() -> None:
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         # Older versions accept at most 32 MiB. Below the size of a tensor the other settings do harm.
-        if mallopt(M_MMAP_THRESHOLD, LARGEST) or mallopt(M_MMAP_THRESHOLD, 2**25):
-            mallopt(M_TRIM_THRESHOLD, LARGEST)
+        if mallopt(M_MMAP_THRESHOLD, LARGEST_KEPT) or mallopt(M_MMAP_THRESHOLD, 2**25):
+            mallopt(M_TRIM_THRESHOLD, LARGEST_KEPT)
         # TensorFlow's operations run on threads of its own. The heaps that such threads get hold 64 MiB, and
         # one that has become empty is given back all the same; the process's first heap is not.
         mallopt(M_ARENA_MAX, 1)
 
 
 @contextlib.contextmanager
-def held_back_stderr() -> Iterator[None]:
+def hold_back_stderr() -> Iterator[None]:
     """Hold back what the body writes to file descriptor 2, and show it only if the body fails.
 
     TensorFlow's libraries write notices while they are loaded, before they read TF_CPP_MIN_LOG_LEVEL
@@ -92,12 +92,12 @@ class Load:
     """
 
     def __init__(self) -> None:
-        self._start = time.perf_counter(), _others()
+        self._start = time.perf_counter(), _seconds_of_others()
 
     def busy_cores(self) -> float:
         """Return how many cores other processes kept busy, on average; 0 where that is not known."""
         started, before = self._start
-        now, seconds = _others(), time.perf_counter() - started
+        now, seconds = _seconds_of_others(), time.perf_counter() - started
         if before is None or now is None or seconds <= 0:
             return 0.0
         return max(0.0, (now - before) / seconds)
@@ -132,7 +132,7 @@ def cpu_quota() -> float | None:
     return None
 
 
-def _others() -> float | None:
+def _seconds_of_others() -> float | None:
     """Return the seconds that these cores have spent on other processes; None if the system does not tell."""
     try:
         lines = Path("/proc/stat").read_text(encoding="ascii").splitlines()
@@ -180,12 +180,12 @@ def _git_commit() -> str | None:
 
 def _processor() -> str:
     with contextlib.suppress(OSError):
-        if known := _of_cpuinfo(Path("/proc/cpuinfo").read_text()):
+        if known := _cpu_name(Path("/proc/cpuinfo").read_text()):
             return known
     return platform.processor() or platform.machine()
 
 
-def _of_cpuinfo(text: str) -> str:
+def _cpu_name(text: str) -> str:
     """Return what Linux calls its first processor; "" where it gives no name."""
     facts: dict[str, str] = {}
     for name, _, value in (line.partition(":") for line in text.splitlines()):

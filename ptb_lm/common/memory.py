@@ -7,38 +7,38 @@ from pathlib import Path
 
 # What NumPy, torch and CUDA say: "Unable to allocate 7.28 TiB for an array", "you tried to allocate 64
 # bytes", "Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.10 GiB of which 1.00 GiB is free".
-_ASKED = re.compile(r"allocate (\d+(?:\.\d*)?) ?(bytes|[KMGTPE]iB)")
-_OF_A_GPU = re.compile(r"total capacity of (\d+(?:\.\d*)? ?[KMGT]iB)")
+_ALLOCATION = re.compile(r"allocate (\d+(?:\.\d*)?) ?(bytes|[KMGTPE]iB)")
+_GPU_CAPACITY = re.compile(r"total capacity of (\d+(?:\.\d*)? ?[KMGT]iB)")
 # The limits of a container, by version 2 and by version 1 of Linux's control groups.
-_CONTAINERS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+_CONTAINER_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
 
 def limit() -> float:
     """Return how many bytes this process may have: of the machine, its container, its ulimit; or infinity."""
-    return min(_of_the_machine(), of_the_container(), _of_the_process())
+    return min(_machine_limit(), container_limit(), _process_limit())
 
 
-def of_the_container() -> float:
+def container_limit() -> float:
     """Return how many bytes all processes of this container may have together; infinity without a limit."""
-    return min(map(_of_a_container, _CONTAINERS))
+    return min(map(_read_limit, _CONTAINER_LIMITS))
 
 
-def _of_the_machine() -> float:
+def _machine_limit() -> float:
     try:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, OSError, ValueError):
         return math.inf
 
 
-def _of_a_container(file: str) -> float:
+def _read_limit(file: str) -> float:
     try:
         return int(Path(file).read_text())
     except (OSError, ValueError):  # no such file, or "max"
         return math.inf
 
 
-def _of_the_process() -> float:
+def _process_limit() -> float:
     try:
         import resource
     except ImportError:  # Windows has none
@@ -47,23 +47,23 @@ def _of_the_process() -> float:
     return math.inf if soft == resource.RLIM_INFINITY else soft
 
 
-def needed(size: float, what: str) -> str:
+def describe_need(size: float, what: str) -> str:
     """Return a clause: what needs so many bytes, and how many this process may have."""
-    return f"{what} {shown(size)}, and there are {shown(limit())}"
+    return f"{what} {format_size(size)}, and there are {format_size(limit())}"
 
 
-def asked(error: BaseException) -> str:
+def describe_failure(error: BaseException) -> str:
     """Return a clause about the allocation that an error says has failed; "" if it does not say its size."""
-    found, gpu = _ASKED.search(str(error)), _OF_A_GPU.search(str(error))
+    found, gpu = _ALLOCATION.search(str(error)), _GPU_CAPACITY.search(str(error))
     if not found:
         return ""
     size = float(found[1]) * 1024 ** _UNITS.index(found[2])
     if gpu:
-        return f"the last allocation was {shown(size)}, and the GPU has {gpu[1]}"
-    return needed(size, "the last allocation was")
+        return f"the last allocation was {format_size(size)}, and the GPU has {gpu[1]}"
+    return describe_need(size, "the last allocation was")
 
 
-def shown(size: float) -> str:
+def format_size(size: float) -> str:
     """Return a number of bytes in the unit that people read best."""
     if not math.isfinite(size):
         return "an unknown amount"

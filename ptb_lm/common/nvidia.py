@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 Version = tuple[int, ...]
 
-SECONDS = 20  # how long a driver may take to answer
+DRIVER_TIMEOUT = 20  # how long a driver may take to answer
 
 PAGE = "docs/gpu.md"
 INDEX = "PTB_LM_TORCH_INDEX"  # names PyTorch's package index, which has a folder a build
@@ -71,11 +71,11 @@ def gpus() -> list[Gpu]:
     for fields in ("driver_version,name,compute_cap", "driver_version,name"):  # old ones know no compute_cap
         try:
             asked = [command, f"--query-gpu={fields}", "--format=csv,noheader"]
-            done = subprocess.run(asked, capture_output=True, text=True, timeout=SECONDS, check=False)
+            done = subprocess.run(asked, capture_output=True, text=True, timeout=DRIVER_TIMEOUT, check=False)
         except (OSError, subprocess.SubprocessError, UnicodeDecodeError):
             return []
         if done.returncode == 0:
-            return [_parsed(line) for line in done.stdout.splitlines() if line.strip()]
+            return [_parse_gpu(line) for line in done.stdout.splitlines() if line.strip()]
     return []
 
 
@@ -102,22 +102,23 @@ def _obstacle(gpu: Gpu, build: Build) -> str:
     """Return why a build cannot use a GPU, as far as the two are known; "" if it can."""
     first, beyond = build.capabilities
     if gpu.driver and gpu.driver < build.driver:
-        return f"its driver {_written(gpu.driver)} is older than {_written(build.driver)}"
+        return f"its driver {_format_version(gpu.driver)} is older than {_format_version(build.driver)}"
     if gpu.capability and not first <= gpu.capability < beyond:
-        return f"its compute capability {_written(gpu.capability)} is one that this build has no kernels for"
+        capability = _format_version(gpu.capability)
+        return f"its compute capability {capability} is one that this build has no kernels for"
     return ""
 
 
-def _written(version: Version) -> str:
+def _format_version(version: Version) -> str:
     return ".".join(map(str, version))
 
 
-def _parsed(line: str) -> Gpu:
+def _parse_gpu(line: str) -> Gpu:
     driver, name, capability = (*(part.strip() for part in line.split(",")), "")[:3]
-    return Gpu(name, _version(driver), _version(capability))
+    return Gpu(name, _parse_version(driver), _parse_version(capability))
 
 
-def _version(text: str) -> Version:
+def _parse_version(text: str) -> Version:
     return tuple(map(int, re.findall(r"\d+", text)))
 
 

@@ -11,7 +11,7 @@ NAME = "ptb-lm"
 PACKAGE = Path(__file__).resolve().parent.parent
 
 # The variable that says how train was typed: scripts/train sets it, and train for the processes it starts.
-TYPED = "PTB_LM_TYPED"
+TYPED_COMMAND = "PTB_LM_TYPED"
 # The variable that names the file where the first process writes how to continue: the launcher reads it.
 CONTINUATION = "PTB_LM_CONTINUATION"
 
@@ -26,7 +26,7 @@ def command_name(name: str) -> str:
         `ptb-lm train`, `python -m ptb_lm train` or `python -m ptb_lm.train`; the last one also in a program
         that imports this package.
     """
-    if name == "train" and (typed := os.environ.get(TYPED)):
+    if name == "train" and (typed := os.environ.get(TYPED_COMMAND)):
         return typed
     started = Path("".join(sys.argv[:1])).parts[-2:]
     if started[-1:] == ("ptb-lm",):

@@ -18,18 +18,18 @@ SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP"
 PATIENCE_SECONDS = 5.0  # before it is said whom a process waits for
 
 _command = ""  # which is at work, to open the sentence with
-_answered: int | None = None  # the signal that the command has already stopped for
+_answered_signal: int | None = None  # the signal that the command has already stopped for
 
 
 class Stopped(KeyboardInterrupt):
     """A signal asked the process to stop; a KeyboardInterrupt, because it is treated as one."""
 
     def __init__(self, number: int) -> None:
-        super().__init__(said(number))
+        super().__init__(describe_signal(number))
         self.exit_status = 128 + number
 
 
-def said(number: int) -> str:
+def describe_signal(number: int) -> str:
     """Return a sentence about a process that a signal ended."""
     if number == signal.SIGINT:
         return "interrupted"
@@ -37,7 +37,7 @@ def said(number: int) -> str:
     return f"ended by {names.get(number, f'signal {number}')}"
 
 
-def listened_to() -> list[int]:
+def handled_signals() -> list[int]:
     """Return the signals to handle here: none that was ignored from the start (nohup, a shell's `&`)."""
     if threading.current_thread() is not threading.main_thread():  # only that one may set handlers
         return []
@@ -45,15 +45,15 @@ def listened_to() -> list[int]:
 
 
 @contextlib.contextmanager
-def heard(command: str) -> Iterator[None]:
+def handle_signals(command: str) -> Iterator[None]:
     """Inside this context a signal raises Stopped. The same signal again ends the process at once.
 
     Args:
         command: As the user typed it.
     """
-    global _command, _answered
-    before, _command, _answered = _command, command, None
-    previous = {number: signal.signal(number, _stop) for number in listened_to()}
+    global _command, _answered_signal
+    before, _command, _answered_signal = _command, command, None
+    previous = {number: signal.signal(number, _stop) for number in handled_signals()}
     try:
         yield
     finally:
@@ -63,7 +63,7 @@ def heard(command: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def heard_in_libraries(waits: str = "", *, deaf: bool = False) -> Iterator[None]:
+def handle_in_libraries(waits: str = "", *, deaf: bool = False) -> Iterator[None]:
     """Inside this context a signal ends the command while a library in C++ waits for other processes.
 
     Python's handlers run only when the library returns. Nothing changes where a signal is remembered until
@@ -74,7 +74,7 @@ def heard_in_libraries(waits: str = "", *, deaf: bool = False) -> Iterator[None]
         deaf: Whether the library lets no thread of Python run. Then the sentence is said at once, and a
             signal ends the process without another one.
     """
-    numbers = [number for number in listened_to() if signal.getsignal(number) is _stop]
+    numbers = [number for number in handled_signals() if signal.getsignal(number) is _stop]
     if not numbers or not hasattr(signal, "sigtimedwait"):
         yield
         return
@@ -107,31 +107,31 @@ def heard_in_libraries(waits: str = "", *, deaf: bool = False) -> Iterator[None]
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def heard_from_the_start() -> None:
+def handle_from_start() -> None:
     """Let a signal end a command with a line while it imports, and as it exits."""
     global _command
     modules = sys.argv[0] == "-m"  # Python looks for the module
     _command = " ".join(["python", *sys.orig_argv[1:3]]) if modules else command_name(*sys.argv[1:2] or [""])
-    for number in listened_to():
+    for number in handled_signals():
         signal.signal(number, lambda number, _: _end(number))
 
 
-def answered(number: int) -> None:
+def set_answered_signal(number: int) -> None:
     """Remember the signal that stopped the command. Signals that come while it ends change nothing."""
-    global _answered
-    _answered = number
+    global _answered_signal
+    _answered_signal = number
 
 
-def was_answered() -> int | None:
+def answered_signal() -> int | None:
     """Return the signal that the command has already stopped for, if there is one."""
-    return _answered
+    return _answered_signal
 
 
 def _stop(number: int, frame: FrameType | None) -> None:
-    if _answered is not None:
+    if _answered_signal is not None:
         return
     signal.signal(number, signal.SIG_DFL)
-    if _importing(frame):
+    if _is_importing(frame):
         # Modules in C make other errors of an exception, or lose it. Commands import before they begin.
         _end(number)
     raise Stopped(number)
@@ -140,12 +140,12 @@ def _stop(number: int, frame: FrameType | None) -> None:
 def _end(number: int) -> NoReturn:
     with contextlib.suppress(Exception):  # RuntimeError: the signal came in the middle of a write
         sys.stdout.flush()
-    if _answered is None:
-        streams.tell_at_once(f"{_command}: {said(number)}")
-    os._exit(128 + (_answered or number))
+    if _answered_signal is None:
+        streams.tell_at_once(f"{_command}: {describe_signal(number)}")
+    os._exit(128 + (_answered_signal or number))
 
 
-def _importing(frame: FrameType | None) -> bool:
+def _is_importing(frame: FrameType | None) -> bool:
     while frame is not None:
         if frame.f_code.co_filename.startswith("<frozen importlib"):
             return True

@@ -11,7 +11,7 @@ import textwrap
 from typing import TextIO
 
 # Control characters of ASCII and Latin-1, those that turn the direction of what follows, and surrogates.
-_INVISIBLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+_CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 _COMMAND = re.compile("(?<=: )(ptb-lm|python -m|pip|tensorboard|scripts/train) .+")
 
@@ -41,7 +41,7 @@ def prepare() -> None:
 def tell(line: str) -> None:
     """Print a line on stderr; do nothing if that fails."""
     try:
-        print(wrapped(visible(line), sys.stderr), file=sys.stderr, flush=True)
+        print(wrap(escape_controls(line), sys.stderr), file=sys.stderr, flush=True)
     except (OSError, ValueError):  # ValueError: it is closed
         mute(sys.stderr)
 
@@ -53,7 +53,7 @@ def tell_at_once(line: str) -> None:
             os.write(terminal, f"{line}\n".encode(errors="backslashreplace"))
 
 
-def wrapped(line: str, stream: TextIO) -> str:
+def wrap(line: str, stream: TextIO) -> str:
     """Return a line with breaks between words where a terminal would break it within one.
 
     A row of a table stays whole. So does a command at the end of a sentence, and can be copied.
@@ -91,19 +91,19 @@ def mute(stream: TextIO | None) -> None:
             os.close(null)
 
 
-def visible(text: str) -> str:
+def escape_controls(text: str) -> str:
     r"""Return a text with its control characters as escapes (`\x1b`), so that it cannot steer a terminal.
 
     So are surrogates, of a path that is no UTF-8: what is returned can be encoded, and drawn.
     """
-    return _INVISIBLE.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+    return _CONTROLS.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
-def shown(text: str, stream: TextIO | None = None) -> str:
+def escape_for(text: str, stream: TextIO | None = None) -> str:
     """Return what to write of a text from a file: `visible` on a terminal, and as it is for a program.
 
     Args:
         text: The text.
         stream: Where to; by default stdout.
     """
-    return visible(text) if (stream or sys.stdout).isatty() else text
+    return escape_controls(text) if (stream or sys.stdout).isatty() else text

@@ -14,8 +14,8 @@ from typing import Any
 
 from ptb_lm.common import streams
 from ptb_lm.common.errors import UserError
-from ptb_lm.data.corpus import PENN_TREEBANK
-from ptb_lm.data.preparation import PTB, is_place
+from ptb_lm.data.corpus import PENN_TREEBANK_SHA256
+from ptb_lm.data.preparation import PTB, is_path
 from ptb_lm.training import run_folder
 from ptb_lm.training.run_config import RunConfig
 from ptb_lm.training.run_directory import NoEpochError
@@ -80,10 +80,10 @@ class Run:
         Several texts may have the name. Penn Treebank and synthetic have no digest.
         """
         data, source = self.config.data, self.config.source
-        name = Path(data).name if is_place(data) else data
+        name = Path(data).name if is_path(data) else data
         if source is None:
             return name
-        return PTB if source.sha256 == PENN_TREEBANK else f"{name} (SHA-256 {source.sha256[:DIGITS]}…)"
+        return PTB if source.sha256 == PENN_TREEBANK_SHA256 else f"{name} (SHA-256 {source.sha256[:DIGITS]}…)"
 
 
 def read_run(folder: Path) -> Run:

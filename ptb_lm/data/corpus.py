@@ -25,7 +25,7 @@ from ptb_lm.data.text_file import Part
 from ptb_lm.data.vocabulary import EOS, UNK, Vocabulary
 
 # `Corpus.sha256` of Penn Treebank, wherever its files lie.
-PENN_TREEBANK = "7b2a69b6f7bf27400cccca8ccc3993728b83cd70d81ed2907c69d36759f39a28"
+PENN_TREEBANK_SHA256 = "7b2a69b6f7bf27400cccca8ccc3993728b83cd70d81ed2907c69d36759f39a28"
 
 LONG_LINE = 10_000  # words of a split of one line, which may have lost its line ends
 
@@ -55,14 +55,14 @@ class Corpus:
         vocabulary: The words of the training split.
         splits: "train", "valid", "test" -> ids [length].
         bounds: Split -> the best perplexity that any model can reach, where it is known.
-        missed: Split -> number of unknown words, for all splits from which the vocabulary was not made.
+        unknown_counts: Split -> number of unknown words, but for the split that the vocabulary was made of.
         notes: Sentences about how the text was read, where that may not be what was meant.
     """
 
     vocabulary: Vocabulary
     splits: dict[str, Ids]
     bounds: dict[str, float] = field(default_factory=dict)
-    missed: dict[str, int] = field(default_factory=dict)
+    unknown_counts: dict[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
     @cached_property
@@ -107,13 +107,18 @@ def load(
     if vocabulary is None:
         vocabulary, encoded["train"] = text.build_vocabulary(parts["train"], limit)
     elif extend:
-        vocabulary = _extended(vocabulary, found["train"], limit)
-    missed = {}
+        vocabulary = _extend(vocabulary, found["train"], limit)
+    unknown_counts = {}
     for split in SPLITS:
         if split not in encoded:
             encoded[split], is_unknown = text.encode(parts[split], vocabulary)
-            missed[split] = int(is_unknown.sum())
-    return Corpus(vocabulary, encoded, missed=missed, notes=tuple(_notes(parts, encoded, vocabulary, marks)))
+            unknown_counts[split] = int(is_unknown.sum())
+    return Corpus(
+        vocabulary,
+        encoded,
+        unknown_counts=unknown_counts,
+        notes=tuple(_notes(parts, encoded, vocabulary, marks)),
+    )
 
 
 def load_named(
@@ -163,11 +168,11 @@ def _notes(
             f"{parts['train'].path} has too few lines to hold out some: its words are split instead, into "
             f"{', '.join(SPLITS)} in this order, and no {EOS} is added"
         )
-    if text := text_file.described(marks):
+    if text := text_file.describe_marks(marks):
         yield text
 
 
-def _extended(known: Vocabulary, train: Part, limit: text.Limit | None) -> Vocabulary:
+def _extend(known: Vocabulary, train: Part, limit: text.Limit | None) -> Vocabulary:
     """Return a vocabulary with the new words of a text appended, the most frequent first."""
     room = limit.size - len(known) if limit and limit.size else None
     if room is not None and room < 1:

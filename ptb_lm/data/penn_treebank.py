@@ -36,7 +36,7 @@ MIRRORS = (
     "https://raw.githubusercontent.com/tomsercu/lstm/master/data",
     "http://www.fit.vutbr.cz/~imikolov/rnnlm/simple-examples.tgz",
 )
-MOST_PACKED, MOST_UNPACKED = 128 * 2**20, 512 * 2**20  # bytes of an archive; only to stop an endless one
+MAX_PACKED, MAX_UNPACKED = 128 * 2**20, 512 * 2**20  # bytes of an archive; only to stop an endless one
 # What a broken or hostile mirror makes the standard library raise; tarfile follows chains by calling itself.
 _BROKEN = (OSError, EOFError, ValueError, RecursionError, HTTPException, tarfile.TarError, zlib.error)
 
@@ -109,7 +109,7 @@ def _read(mirror: str, wanted: Sequence[str], timeout: float, deadline: float) -
     """Return those of the wanted files that a mirror has, by name."""
     if not mirror.endswith((".tgz", ".tar.gz")):
         return {name: _get(f"{mirror.rstrip('/')}/{name}", timeout, deadline) for name in wanted}
-    unpacked = gzip.GzipFile(fileobj=io.BytesIO(_get(mirror, timeout, deadline))).read(MOST_UNPACKED)
+    unpacked = gzip.GzipFile(fileobj=io.BytesIO(_get(mirror, timeout, deadline))).read(MAX_UNPACKED)
     with tarfile.open(fileobj=io.BytesIO(unpacked)) as archive:
         paths = {PurePosixPath(member.name): member for member in archive if member.isfile()}
         files = {
@@ -137,7 +137,7 @@ def _get(url: str, timeout: float, deadline: float) -> bytes:
             bar.update(len(block))
             if time.monotonic() > end:
                 raise TimeoutError(f"it takes longer than {deadline:g} s")
-            if len(content) > MOST_PACKED:
+            if len(content) > MAX_PACKED:
                 raise ValueError("it sends more than the files can be")
     return bytes(content)
 

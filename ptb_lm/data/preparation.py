@@ -11,9 +11,9 @@ from ptb_lm.data.tables import HUB
 from ptb_lm.data.tokens import Treatment
 
 PTB = "ptb"  # Penn Treebank, as --data names it
-NAMED = (PTB, "synthetic")  # corpora that --data names
-LEAST_COUNT = 2  # of a word that is kept, where the flags do not say
-SHARE = 0.1  # of the lines for valid, and for test
+BUILT_IN = (PTB, "synthetic")  # corpora that --data names
+DEFAULT_MIN_COUNT = 2  # of a word that is kept, where the flags do not say
+DEFAULT_FRACTION = 0.1  # of the lines for valid, and for test
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,8 +39,8 @@ class Preparation:
     numbers: bool = False
     min_count: int | None = None
     vocab_size: int | None = None
-    valid_fraction: float = SHARE
-    test_fraction: float = SHARE
+    valid_fraction: float = DEFAULT_FRACTION
+    test_fraction: float = DEFAULT_FRACTION
 
     def __post_init__(self) -> None:
         Treatment(tokenize=self.tokenize)  # refuses an unknown name
@@ -70,7 +70,7 @@ class Preparation:
     @property
     def least_count(self) -> int:
         """The count below which a word is not kept."""
-        return self.min_count or (1 if self.vocab_size else LEAST_COUNT)
+        return self.min_count or (1 if self.vocab_size else DEFAULT_MIN_COUNT)
 
     def to_json(self) -> dict[str, Any]:
         """Return the attributes by name."""
@@ -92,7 +92,7 @@ class Preparation:
         return cls(**values)
 
 
-def effective(preparation: Preparation | None) -> dict[str, Any]:
+def effective_settings(preparation: Preparation | None) -> dict[str, Any]:
     """Return what a preparation does to a text, by the names of the flags.
 
     Args:
@@ -105,7 +105,7 @@ def effective(preparation: Preparation | None) -> dict[str, Any]:
 FIELDS = tuple(each.name for each in dataclasses.fields(Preparation))
 
 
-def requested(given: Mapping[str, Any], data: str, *, is_file: bool) -> Preparation | None:
+def from_flags(given: Mapping[str, Any], data: str, *, is_file: bool) -> Preparation | None:
     """Return the preparation that the flags ask for; None if the text is already prepared.
 
     Args:
@@ -117,21 +117,23 @@ def requested(given: Mapping[str, Any], data: str, *, is_file: bool) -> Preparat
         UserError: A value is impossible, or the text is prepared already.
     """
     asked = {name: given[name] for name in FIELDS if name in given}
-    if data in NAMED:
+    if data in BUILT_IN:
         if asked:
-            raise UserError(f"{flags(asked)} cannot be used with --data {data}, which is already prepared")
+            raise UserError(
+                f"{flag_list(asked)} cannot be used with --data {data}, which is already prepared"
+            )
         return None
     held_out = [name for name in asked if name.endswith("_fraction")]
     if held_out and not is_file:
-        raise UserError(f"{flags(held_out)} is for a single file; a folder {data} has its own splits")
+        raise UserError(f"{flag_list(held_out)} is for a single file; a folder {data} has its own splits")
     return Preparation(**asked) if asked or is_file else None
 
 
-def is_place(data: str) -> bool:
+def is_path(data: str) -> bool:
     """Return whether --data names a file or folder, not a corpus or data set."""
-    return data not in NAMED and not data.startswith(HUB)
+    return data not in BUILT_IN and not data.startswith(HUB)
 
 
-def flags(names: Any) -> str:
+def flag_list(names: Any) -> str:
     """Return flags of these names, as a person types them."""
     return ", ".join("--" + name.replace("_", "-") for name in names)

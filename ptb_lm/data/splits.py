@@ -15,14 +15,14 @@ from ptb_lm.data.text_file import Blocks, Part
 from ptb_lm.data.tokens import PLAIN
 
 ALIASES = {"train": ("train",), "valid": ("valid", "validation", "val", "dev"), "test": ("test",)}
-PREPARED = "ptb."
+PREPARED_PREFIX = "ptb."
 # How the files of a folder may be named, the first first: a prefix, {} for the split, what the file holds.
 # -* stands for the numbers of one of several files. The last is a folder of tables.
 NAMES = [
     *map(
         "".join,
         itertools.product(
-            (PREPARED, "", "wiki."),
+            (PREPARED_PREFIX, "", "wiki."),
             ("{}",),
             ("", "-*"),
             (".txt", ".tokens", ".raw", "", *tables.TABLES),
@@ -56,7 +56,7 @@ def find(path: Path, preparation: Preparation | None, column: str | None = None)
             raise UserError(f"{path} lacks the {lacking[0]} split; it has {', '.join(loaded)}")
     elif path.is_dir():
         name, paths = _files(path)
-        if preparation and name.startswith(PREPARED):
+        if preparation and name.startswith(PREPARED_PREFIX):
             raise UserError(
                 f"{paths['train'][0]} is prepared text; what is for raw text cannot be used on it: neither "
                 "its flags, nor the preparation of a run that had raw text"
@@ -77,7 +77,7 @@ def find(path: Path, preparation: Preparation | None, column: str | None = None)
 
 def is_complete(folder: Path) -> bool:
     """Return whether a folder has a file of each split, all named in one way."""
-    return folder.is_dir() and any(len(found) == len(SPLITS) for found in _named(folder).values())
+    return folder.is_dir() and any(len(found) == len(SPLITS) for found in _files_by_name(folder).values())
 
 
 def _by_split(files: dict[str, list[Path]]) -> _Files:
@@ -85,7 +85,7 @@ def _by_split(files: dict[str, list[Path]]) -> _Files:
     return {split: files[each] for split in SPLITS for each in reversed(ALIASES[split]) if each in files}
 
 
-def _named(folder: Path) -> dict[str, _Files]:
+def _files_by_name(folder: Path) -> dict[str, _Files]:
     """Return the files of each split by how they are named, in the order of NAMES."""
     found: dict[str, dict[str, list[Path]]] = defaultdict(lambda: defaultdict(list))
     for path in sorted(folder.iterdir()):
@@ -106,7 +106,7 @@ def _files(folder: Path) -> tuple[str, _Files]:
     Raises:
         UserError: A split is missing, or is there only by another kind of name; or one of its files is.
     """
-    named = _named(folder)
+    named = _files_by_name(folder)
     for split in SPLITS:
         if not any(split in found for found in named.values()):
             names = ", ".join(name.format(split) for name in USUAL)

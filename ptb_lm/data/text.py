@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ptb_lm.common.errors import UserError
-from ptb_lm.data.text_file import Part, chunks, shown
+from ptb_lm.data.text_file import Part, chunks, display_name
 from ptb_lm.data.vocabulary import EOS, UNK, Vocabulary
 
 Ids = NDArray[np.int32]
@@ -58,10 +58,10 @@ def build_vocabulary(text: Path | Part, limit: Limit | None = None) -> tuple[Voc
         common = [i for i in kept if counts[i] >= limit.least_count and i not in special]
         if not common:
             if all(i in special for i in kept):
-                raise UserError(f"{shown(_part(text).path)} has no words but {EOS} and {UNK}")
+                raise UserError(f"{display_name(_part(text).path)} has no words but {EOS} and {UNK}")
             hint = f"; {NO_SPACES}" if len(ids) < 3 * counts[provisional[EOS]] else ""
             raise UserError(
-                f"{shown(_part(text).path)} has no word that occurs {limit.least_count} times, as "
+                f"{display_name(_part(text).path)} has no word that occurs {limit.least_count} times, as "
                 f"--min-count requires{hint}"
             )
         kept = [*special, *(ordered(common)[: limit.size - len(special)] if limit.size else common)]
@@ -125,12 +125,12 @@ def _encode_chunks(part: Part, table: dict[str, int]) -> Ids:
             found = (n for n, text in numbered if word in part.treatment.prefix_tokens(f"{text}\n"))
             number = next(found, line)  # a space before the rest of a line is in none of them
             others = f" and its {len(part.shards)} other files" if part.shards else ""
-            where = f"{shown(part.path)}{others}, line {part.line(number)}"
+            where = f"{display_name(part.path)}{others}, line {part.line(number)}"
             raise UnknownWordError(
                 f"{where}: the word {word!r} is not in the vocabulary, which has no {UNK}"
             ) from None
     if not pieces:
-        raise UserError(f"{shown(part.path)} is empty")
+        raise UserError(f"{display_name(part.path)} is empty")
     return np.concatenate(pieces)
 
 

@@ -94,7 +94,7 @@ def lines(path: Path, column: str | None = None) -> Iterator[str]:
         found = True
         yield line
     if not found:
-        raise UserError(f"{shown(path)} is empty")
+        raise UserError(f"{display_name(path)} is empty")
 
 
 def chunks(part: Part) -> Iterator[tuple[int, str]]:
@@ -106,14 +106,14 @@ def chunks(part: Part) -> Iterator[tuple[int, str]]:
     line = 1
     paths = (part.path, *part.shards)
     pieces = itertools.chain.from_iterable(_pieces(path, part.column) for path in paths)
-    for chunk in _cut(pieces if part.blocks is None else _only(pieces, part.blocks), part.treatment.cut):
+    for chunk in _cut(pieces if part.blocks is None else _select(pieces, part.blocks), part.treatment.cut):
         if part.marks is not None:
             part.marks.update({mark: chunk.count(mark) for mark in MARKS})
         yield line, chunk
         line += chunk.count("\n")
 
 
-def described(marks: Counter[str]) -> str:
+def describe_marks(marks: Counter[str]) -> str:
     """Return a sentence about characters that end no line here, but may have been meant to; "" if none."""
     found = " and ".join(f"{count:,} {MARKS[mark]}" for mark, count in marks.items() if count)
     return found and f"within lines there is white space of other kinds, which ends no line here: {found}"
@@ -134,7 +134,7 @@ def check_file(path: Path) -> None:
         raise UserError(f"{path} is {'a folder, not a text file' if path.is_dir() else pipe}")
 
 
-def shown(path: Path) -> str:
+def display_name(path: Path) -> str:
     """Return what people call a text: its path, or standard input."""
     return "standard input" if path == STDIN else str(path)
 
@@ -142,17 +142,17 @@ def shown(path: Path) -> str:
 def _pieces(path: Path, column: str | None) -> Iterator[str]:
     """Yield the text of a file in pieces; each line ends in a newline, the last one too."""
     if tables.format_of(path) in tables.BINARY:
-        with _opened(path) as file:
+        with _open(path) as file:
             yield from tables.as_lines(path, tables.binary_values(path, file, column))
     elif tables.format_of(path) in tables.TABLES:
-        yield from tables.as_lines(path, tables.line_values(path, _lines(_decoded(path)), column))
+        yield from tables.as_lines(path, tables.line_values(path, _lines(_decode(path)), column))
     elif column is not None:
-        raise UserError(f"{shown(path)} is plain text, which has no --text-column")
+        raise UserError(f"{display_name(path)} is plain text, which has no --text-column")
     else:
-        yield from _checked(_decoded(path), path)
+        yield from _refuse_json(_decode(path), path)
 
 
-def _checked(pieces: Iterator[str], path: Path) -> Iterator[str]:
+def _refuse_json(pieces: Iterator[str], path: Path) -> Iterator[str]:
     """Yield a text unchanged, unless its lines are JSON objects."""
     first = next(pieces, "")
     pieces = itertools.chain([first], pieces)
@@ -161,8 +161,8 @@ def _checked(pieces: Iterator[str], path: Path) -> Iterator[str]:
         written = (line for line in _lines(head) if line.strip())
         if all(tables.json_object(line) is not None for line in itertools.islice(written, _JSON_LINES)):
             raise UserError(
-                f"{shown(path)} has a JSON object in each line: name it FILE.jsonl, and the column that has "
-                "the text is read (--text-column)"
+                f"{display_name(path)} has a JSON object in each line: name it FILE.jsonl, and the column "
+                "that has the text is read (--text-column)"
             )
     yield from pieces
 
@@ -184,7 +184,7 @@ def _cut(pieces: Iterable[str], cut: Callable[[str], int]) -> Iterator[str]:
         yield rest
 
 
-def _only(pieces: Iterable[str], wanted: Blocks) -> Iterator[str]:
+def _select(pieces: Iterable[str], wanted: Blocks) -> Iterator[str]:
     """Yield the text of some lines; none of the pieces is empty."""
     line = 0
     for piece in pieces:
@@ -197,12 +197,12 @@ def _only(pieces: Iterable[str], wanted: Blocks) -> Iterator[str]:
             yield "".join(kept)
 
 
-def _decoded(path: Path) -> Iterator[str]:
+def _decode(path: Path) -> Iterator[str]:
     """Yield the text of a file; what comes before a byte that is wrong is yielded before the error."""
     line, last = 1, "\n"
     decoder = codecs.getincrementaldecoder("utf-8-sig")()
     ends = io.IncrementalNewlineDecoder(None, translate=True)  # as Python's text files have
-    with _opened(path) as file:
+    with _open(path) as file:
         read: Callable[[int], bytes] = file.read1  # type: ignore[attr-defined] # all opened here have it
         for block in itertools.chain(iter(lambda: read(CHUNK_BYTES), b""), [b""]):
             wrong = None
@@ -218,8 +218,8 @@ def _decoded(path: Path) -> Iterator[str]:
             line += text.count("\n")
             if wrong is not None:
                 raise UserError(
-                    f"{shown(path)}, line {line}: byte 0x{wrong:02x} is not UTF-8 text; it is binary or has "
-                    "another encoding"
+                    f"{display_name(path)}, line {line}: byte 0x{wrong:02x} is not UTF-8 text; it is "
+                    "binary or has another encoding"
                 )
     if last != "\n":  # the last line ends here, even without a newline
         yield "\n"
@@ -238,7 +238,7 @@ _OPENERS: dict[str, Callable[[Path, str], Any]] = {
 
 
 @contextlib.contextmanager
-def _opened(path: Path) -> Iterator[IO[bytes]]:
+def _open(path: Path) -> Iterator[IO[bytes]]:
     """Open a text, unpacked; it is standard input where the path is STDIN."""
     if path == STDIN:
         if sys.stdin is None:  # the shell closed it
@@ -246,7 +246,7 @@ def _opened(path: Path) -> Iterator[IO[bytes]]:
         yield sys.stdin.buffer
         return
     try:
-        with files.named(path), _OPENERS.get(path.suffix.lower(), Path.open)(path, "rb") as file:
+        with files.name_in_errors(path), _OPENERS.get(path.suffix.lower(), Path.open)(path, "rb") as file:
             yield file
     except (FileNotFoundError, IsADirectoryError):
         check_file(path)

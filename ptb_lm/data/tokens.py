@@ -51,7 +51,7 @@ class Treatment:
         Raises:
             UserError: NLTK is needed, and is not installed.
         """
-        return self._changed(self._find(text))
+        return self._normalize(self._find(text))
 
     def prefix(self, text: str, *, begins: bool = True) -> list[str]:
         """Return the words of a sentence that goes on after them.
@@ -70,7 +70,7 @@ class Treatment:
             return self.words(text)
         if self.tokenize == "words":
             return self.words(text + _NEXT)[:-1]
-        return self._changed(list(_WHITE.sub(SPACE, text.lstrip() if begins else text)))
+        return self._normalize(list(_WHITE.sub(SPACE, text.lstrip() if begins else text)))
 
     def cut(self, text: str) -> int:
         """Return where a text that goes on can be cut without changing its words; 0: nowhere."""
@@ -90,7 +90,7 @@ class Treatment:
             UserError: NLTK is needed, and is not installed.
         """
         if self.tokenize == "whitespace":
-            return self._changed(text.replace("\n", f" {EOS} ").split())
+            return self._normalize(text.replace("\n", f" {EOS} ").split())
         tokens = list[str]()
         *lines, last = text.split("\n")
         for line in lines:
@@ -100,7 +100,7 @@ class Treatment:
             begins = True
         return tokens + self.prefix(last, begins=begins)
 
-    def joined(self, words: Iterable[str]) -> str:
+    def join(self, words: Iterable[str]) -> str:
         """Return words as a person reads them."""
         text = self.gap.join(words)
         return text if self.gap else text.replace(SPACE, " ")
@@ -118,7 +118,7 @@ class Treatment:
             return lambda text: list(SPACE.join(text.split()))
         return _treebank()
 
-    def _changed(self, words: list[str]) -> list[str]:
+    def _normalize(self, words: list[str]) -> list[str]:
         if self.lowercase:
             # What stands for a number stays, so that text that was treated before is not changed.
             kept = NUMBER if self.numbers else None

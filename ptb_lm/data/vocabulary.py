@@ -6,7 +6,7 @@ from functools import cached_property
 from pathlib import Path
 
 from ptb_lm.common.errors import UserError
-from ptb_lm.common.files import atomic_write, named
+from ptb_lm.common.files import atomic_write, name_in_errors
 
 EOS = "<eos>"
 UNK = "<unk>"
@@ -53,7 +53,7 @@ class Vocabulary:
             UserError: The file is missing or is not a vocabulary.
         """
         try:
-            with named(path):
+            with name_in_errors(path):
                 content = path.read_bytes()
             return cls(content.decode("utf-8").removesuffix("\n").split("\n"))
         except FileNotFoundError:

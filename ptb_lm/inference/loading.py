@@ -55,6 +55,6 @@ def load(
         precision=precision or "fp32",
         seed=trained.choice.seed,
     )
-    choice.check_cell(trained.hyperparameters.cell, trained=True)
+    choice.check_cell(trained.hyperparameters.cell, has_weights=True)
     weights, treatment = directory.read_weights(trained, vocabulary), run_data.treatment(trained)
     return LanguageModel(trained.hyperparameters, weights, choice, vocabulary, treatment, run)

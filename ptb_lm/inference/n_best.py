@@ -109,7 +109,7 @@ def write(file: TextIO, hypotheses: Iterable[Hypothesis], *, every: bool, as_jso
         if as_json:
             line = json.dumps(hypothesis._asdict())
         else:
-            name, text = (streams.shown(each, file) for each in (hypothesis.id, hypothesis.text))
+            name, text = (streams.escape_for(each, file) for each in (hypothesis.id, hypothesis.text))
             line = f" {SEPARATOR} ".join((name, text, f"{hypothesis.total:.6f}"))
         file.write(line + "\n")
     unknown_words = f"{unknown:,} of their {words:,} word{'s' * (words != 1)}"

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ptb_lm.common.errors import UserError, how_to_install
-from ptb_lm.common.files import atomic_write, why_kept
+from ptb_lm.common.files import atomic_write, output_problem
 from ptb_lm.data.vocabulary import Vocabulary
 from ptb_lm.inference.inputs import check_count
 
@@ -150,7 +150,7 @@ def write_projector(
         for name in (CONFIG, VECTORS, METADATA):
             if (folder / name).exists():
                 raise UserError(f"{folder / name} exists already, from elsewhere; nothing is overwritten")
-    if problem := why_kept(config, overwrite=overwrite):
+    if problem := output_problem(config, overwrite=overwrite):
         raise UserError(problem)
     folder.mkdir(parents=True, exist_ok=True)
     atomic_write(config, PROJECTOR_CONFIG)  # the first: what an interrupted call leaves can be overwritten

@@ -175,11 +175,11 @@ def write_scores(
             file.write(_to_json(score, per_word=per_word) + "\n")
         elif per_word:
             file.writelines(
-                f"{count}\t{streams.shown(word, file)}\t{log_p:.6f}\t{unknown_word:d}\n"
+                f"{count}\t{streams.escape_for(word, file)}\t{log_p:.6f}\t{unknown_word:d}\n"
                 for word, log_p, unknown_word in _words(score)
             )
         else:
-            sentence = streams.shown(" ".join(score.words[:-1]), file)
+            sentence = streams.escape_for(" ".join(score.words[:-1]), file)
             file.write(f"{score.total:.6f}\t{len(score.words)}\t{score.unknown}\t{sentence}\n")
         total, known_total = total + score.total, known_total + score.known_total
         tokens, unknown = tokens + len(score.words), unknown + score.unknown

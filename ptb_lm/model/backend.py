@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from ptb_lm.data.corpus import Words
     from ptb_lm.data.text import Ids
-    from ptb_lm.model.dropout import Masks
+    from ptb_lm.model.dropout_places import Masks
 
 Arrays: TypeAlias = "dict[str, NDArray[Any]]"
 State = Any  # opaque to the trainer: the carried h and c, in the framework's own tensors
@@ -222,7 +222,7 @@ def build(
     """
     check_not_forked()
     choice.check_cell(config.cell)
-    if ranks.size > 1 and not choice.row.join:
+    if ranks.size > 1 and not choice.framework_row.join:
         raise UserError(f"{choice.framework} trains in one process here; --framework torch trains in several")
     together = {"ranks": ranks} if ranks.size * ranks.devices > 1 else {}
     backend: Backend = choice.builder()(config, weights, choice, **together)

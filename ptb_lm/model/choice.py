@@ -43,7 +43,7 @@ class Choice:
     )
 
     def __post_init__(self) -> None:
-        row = self.row
+        row = self.framework_row
         available = {"model": tuple(row.models), "device": DEVICES, **row.options(self.model)}
         for kind, names in available.items():
             name = getattr(self, kind)
@@ -90,7 +90,7 @@ class Choice:
         row = _row(registry, framework)
         if precision == AUTO:
             fastest = row.auto_precision
-            precision = _imported(fastest, framework, row)(device) if fastest else "fp32"
+            precision = _import_function(fastest, framework, row)(device) if fastest else "fp32"
         return cls(
             framework=framework,
             model=model,
@@ -103,21 +103,21 @@ class Choice:
         )
 
     @property
-    def row(self) -> Framework:
+    def framework_row(self) -> Framework:
         """The framework's row of the registry."""
         return _row(self.registry, self.framework)
 
-    def check_cell(self, cell: str, *, trained: bool = False) -> None:
+    def check_cell(self, cell: str, *, has_weights: bool = False) -> None:
         """Check that the framework's model computes a cell.
 
         Args:
             cell: A name in CELLS.
-            trained: Whether weights are of that cell, so that no other one can be chosen.
+            has_weights: Whether weights are of that cell, so that no other one can be chosen.
 
         Raises:
             UserError: It does not compute the cell. The message says which models do.
         """
-        computed = cells.computed_by(self.framework, self.model)
+        computed = cells.names_for(self.framework, self.model)
         if cell in computed:
             return
         models = {name: f"--model {' or '.join(row)}" for name, row in cells.CELLS[cell].layers.items()}
@@ -126,7 +126,7 @@ class Choice:
         else:
             what = self.framework
             others = " or ".join(f"--framework {name} {flags}" for name, flags in models.items())
-        if not trained:
+        if not has_weights:
             others += f", or --cell {' or '.join(computed)}"
         raise UserError(f"{what} does not compute the cell {cell}; choose {others}")
 
@@ -138,9 +138,10 @@ class Choice:
         Raises:
             UserError: The framework is not installed, or there is no such device.
         """
-        if precision in self.row.needs_cuda and not self.function(self.row.uses_cuda)(self.device):
+        row = self.framework_row
+        if precision in row.needs_cuda and not self.import_function(row.uses_cuda)(self.device):
             return False
-        return precision in self.row.options(self.model)["precision"]
+        return precision in row.options(self.model)["precision"]
 
     def check_device(self) -> None:
         """Check that the framework is installed, and has a device for its execution and precision.
@@ -149,9 +150,10 @@ class Choice:
             UserError: It is not installed, there is no such device, or it cannot do what was chosen.
         """
         self.builder()
-        if not self.row.uses_cuda or self.function(self.row.uses_cuda)(self.device):
+        row = self.framework_row
+        if not row.uses_cuda or self.import_function(row.uses_cuda)(self.device):
             return
-        self.row.check_on_cpu(execution=self.execution, precision=self.precision)
+        row.check_on_cpu(execution=self.execution, precision=self.precision)
 
     def builder(self) -> Callable[..., Any]:
         """Return the framework's function of (config, weights, choice); this imports the framework.
@@ -159,15 +161,15 @@ class Choice:
         Raises:
             UserError: The framework is not installed.
         """
-        return self.function(self.row.build)
+        return self.import_function(self.framework_row.build)
 
-    def function(self, name: str) -> Callable[..., Any]:
+    def import_function(self, name: str) -> Callable[..., Any]:
         """Return a function of the framework that its row names as "module:function"; this imports it.
 
         Raises:
             UserError: The framework is not installed.
         """
-        return _imported(name, self.framework, self.row)
+        return _import_function(name, self.framework, self.framework_row)
 
     def to_json(self) -> dict[str, Any]:
         """Return the choices by name, without the registry."""
@@ -184,7 +186,7 @@ def _row(registry: Mapping[str, Framework], framework: str) -> Framework:
     return registry[framework]
 
 
-def _imported(name: str, framework: str, row: Framework) -> Callable[..., Any]:
+def _import_function(name: str, framework: str, row: Framework) -> Callable[..., Any]:
     """Return the function of a framework that "module:function" names.
 
     Raises:
@@ -196,5 +198,5 @@ def _imported(name: str, framework: str, row: Framework) -> Callable[..., Any]:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith("ptb_lm"):
             raise
-        raise UserError(f"{framework} is not installed; {row.missing}") from None
+        raise UserError(f"{framework} is not installed; {row.install_hint}") from None
     return function

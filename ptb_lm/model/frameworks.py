@@ -15,7 +15,7 @@ class Framework:
     executions: tuple[str, ...]  # how the operations are run; the first is the default
     unrolls: tuple[str, ...]  # how a loop over time enters the graph; the first is the default
     precisions: tuple[str, ...]
-    missing: str  # what to do if the module cannot be imported
+    install_hint: str  # what to do if the module cannot be imported
     refusals: Mapping[tuple[str, str], str]  # (model, one of the above) -> why they cannot be combined
     needs_cuda: tuple[str, ...] = ()  # of the above, what a CPU cannot do
     uses_cuda: str = ""  # "module:function" of a device's name: whether it is a CUDA device here
@@ -58,7 +58,7 @@ FRAMEWORKS: dict[str, Framework] = {
         executions=("auto", "eager", "graph", "compile", "jit"),
         unrolls=("static",),
         precisions=("fp32", "tf32", "bf16", "fp16", "fp64"),
-        missing="install it with: pip install torch",
+        install_hint="install it with: pip install torch",
         refusals={
             ("block_fused", "jit"): "TorchScript leaves an autograd function as it is",
             ("cudnn", "compile"): "torch.compile leaves torch.nn.LSTM as it is",
@@ -85,7 +85,7 @@ FRAMEWORKS: dict[str, Framework] = {
         executions=("graph", "eager", "xla"),
         unrolls=("static", "loop"),
         precisions=("fp32", "fp64"),
-        missing=how_to_install("tensorflow"),
+        install_hint=how_to_install("tensorflow"),
         refusals={
             ("block", "xla"): "XLA cannot compile LSTMBlockCell",
             ("block", "fp64"): "LSTMBlockCell computes in float32 at most",

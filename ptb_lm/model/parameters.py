@@ -92,15 +92,15 @@ def check_fits(config: Config, vocabulary_size: int) -> None:
     """
     size = 4 * sum(map(math.prod, shapes(config, vocabulary_size).values()))
     if size > memory.limit():
-        raise OutOfMemoryError(memory.needed(size, "the weights alone need"))
+        raise OutOfMemoryError(memory.describe_need(size, "the weights alone need"))
 
 
-def initial(config: Config, vocabulary_size: int, *, seed: int) -> Weights:
+def draw_initial(config: Config, vocabulary_size: int, *, seed: int) -> Weights:
     """Draw a language model's initial weights, as the tutorial does; see `uniform`."""
-    return uniform(shapes(config, vocabulary_size), scale=config.init_scale, seed=seed)
+    return draw_uniform(shapes(config, vocabulary_size), scale=config.init_scale, seed=seed)
 
 
-def uniform(shapes: Mapping[str, tuple[int, ...]], *, scale: float, seed: int) -> Weights:
+def draw_uniform(shapes: Mapping[str, tuple[int, ...]], *, scale: float, seed: int) -> Weights:
     """Draw float32 weights uniformly from [-scale, scale], except those that a cell sets to a constant."""
     rng = np.random.default_rng(seed)
     weights: Weights = {}
@@ -114,7 +114,7 @@ def uniform(shapes: Mapping[str, tuple[int, ...]], *, scale: float, seed: int) -
     return weights
 
 
-def count(weights: Mapping[str, NDArray[np.floating]]) -> int:
+def count_scalars(weights: Mapping[str, NDArray[np.floating]]) -> int:
     """Return the number of trainable scalars."""
     return sum(math.prod(array.shape) for array in weights.values())
 

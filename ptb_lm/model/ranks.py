@@ -42,7 +42,7 @@ class Ranks:
     reduce_precision = "fp32"
 
     @property
-    def first(self) -> bool:
+    def is_first(self) -> bool:
         """Whether this process writes the files and speaks for all."""
         return self.rank == 0
 
@@ -128,7 +128,7 @@ class SeveralRanks(Ranks):
     def run_on_first(self, make: Callable[[], T]) -> T:
         """Return what `make` returns on the first rank."""
         outcome: Any = None
-        if self.first:
+        if self.is_first:
             try:
                 outcome = make(), None
             except (UserError, DivergenceError, OSError) as error:
@@ -211,5 +211,5 @@ def timeout(variable: str) -> timedelta:
     Raises:
         UserError: The environment says something else than a number of seconds.
     """
-    seconds = cli.from_environment(variable, cli.positive, DEFAULT_TIMEOUTS[variable])
+    seconds = cli.from_environment(variable, cli.positive_number, DEFAULT_TIMEOUTS[variable])
     return timedelta(seconds=min(seconds, MAX_TIMEOUT))

@@ -34,7 +34,7 @@ Tape = list[_Piece]
 
 def stack_zero_state(weights: Mapping[str, Array], batch: int) -> StackState:
     """Return a stack's zero state for a batch."""
-    carried = parameters.cell_of(weights).carried
+    carried = parameters.cell_of(weights).state_names
     kernels = [weights[prefix + "recurrent_kernel"] for layer in _layers(weights) for prefix in layer]
     return [tuple(np.zeros((batch, len(kernel)), kernel.dtype) for _ in carried) for kernel in kernels]
 

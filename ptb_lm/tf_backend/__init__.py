@@ -3,7 +3,7 @@
 import os
 from contextlib import nullcontext
 
-from ptb_lm.common.host import held_back_stderr
+from ptb_lm.common.host import hold_back_stderr
 
 # The carried state and the variables are TensorFlow's, even if Keras uses another backend elsewhere.
 os.environ["KERAS_BACKEND"] = "tensorflow"
@@ -17,7 +17,7 @@ if _quiet:
 _chosen = "TF_USE_LEGACY_KERAS" in os.environ
 os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
 try:
-    with held_back_stderr() if _quiet else nullcontext():
+    with hold_back_stderr() if _quiet else nullcontext():
         import tensorflow  # noqa: F401
 finally:
     if not _chosen:

@@ -19,7 +19,7 @@ from ptb_lm.model import cells
 from ptb_lm.model.backend import Arrays, Backend, StepMetrics
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
-from ptb_lm.model.dropout import Masks
+from ptb_lm.model.dropout_places import Masks
 from ptb_lm.model.ranks import SINGLE_PROCESS, Ranks
 from ptb_lm.tf_backend import streams
 from ptb_lm.tf_backend.cells import layer_type
@@ -69,7 +69,7 @@ class TensorFlowBackend(Backend):
         self.choice = choice
         self.device = choose(choice)
         self.dtype = DTYPES[choice.precision]
-        self.carried = cells.get(config.cell).carried
+        self.carried = cells.get(config.cell).state_names
         with tf.device(self.device.name):
             self.network = self.new_network(len(weights["embedding"]), seed=choice.seed)
         window = tf.TensorSpec([None, None], tf.int32)

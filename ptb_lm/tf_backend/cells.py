@@ -107,5 +107,5 @@ class CanonicalLayer(Layer):
 
 def layer_type(model: str, *, cell: str = cells.LSTM, gpu: bool) -> type[Layer]:
     """Return the class that computes layers of a cell by a model's name."""
-    named: type[Layer] = cells.layer(cell, "tensorflow", model)
+    named: type[Layer] = cells.layer_class(cell, "tensorflow", model)
     return named.on(gpu=gpu)

@@ -100,4 +100,4 @@ def enough_memory() -> Iterator[None]:
     try:
         yield
     except (MemoryError, tf.errors.ResourceExhaustedError) as error:
-        raise OutOfMemoryError(memory.asked(error)) from None
+        raise OutOfMemoryError(memory.describe_failure(error)) from None

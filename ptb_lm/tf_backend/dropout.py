@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import tensorflow as tf
 
 from ptb_lm.model.config import Config
-from ptb_lm.model.dropout import Masks, places
+from ptb_lm.model.dropout_places import Masks, places
 from ptb_lm.tf_backend import streams
 
 Dropout = Callable[[tf.Tensor], tf.Tensor]
@@ -51,7 +51,7 @@ class WindowDropout:
         self.generator = streams.new(seed)
 
     def draw(self, batch: int, steps: int) -> Masks[tf.Tensor]:
-        """Return the next window's masks; see ptb_lm.model.dropout.
+        """Return the next window's masks; see ptb_lm.model.dropout_places.
 
         Args:
             batch: B.

@@ -60,7 +60,7 @@ def join(*, device: str, reduce_precision: str) -> "TensorFlowRanks":
         options = tf.distribute.experimental.CommunicationOptions(timeout_seconds=seconds)
         waits = f"this {said.job} waits for all {said.processes} processes that TF_CONFIG names"
         alone = said.processes == 1
-        with contextlib.nullcontext() if alone else signals.heard_in_libraries(waits, deaf=True):
+        with contextlib.nullcontext() if alone else signals.handle_in_libraries(waits, deaf=True):
             strategy = tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
         return TensorFlowRanks(strategy)
     except (*LOST, tf.errors.UnknownError, ValueError) as error:
@@ -99,7 +99,7 @@ class TensorFlowRanks(SeveralRanks):
 
     def broadcast(self, outcome: T) -> T:
         """Return what the first rank gives here."""
-        message = pickle.dumps(outcome) if self.first else b""
+        message = pickle.dumps(outcome) if self.is_first else b""
         (length,) = self._sums(np.array([len(message)]))
         first: T = pickle.loads(self._sums(_as_numbers(message, length)).tobytes())  # noqa: S301 (a rank's)
         return first
@@ -148,7 +148,7 @@ class TensorFlowRanks(SeveralRanks):
             LostRankError: Another rank has ended, or is silent.
         """
         try:
-            with signals.heard_in_libraries():
+            with signals.handle_in_libraries():
                 yield
         except LOST as error:
             raise LostRankError(self._lost(error), speaker=True) from error

@@ -96,7 +96,7 @@ class RecurrentStack:
     def zero_state(self, batch_size: int | tf.Tensor) -> list[LayerState]:
         """Return the zero state for a batch."""
         shapes = [(batch_size, layer.hidden_size) for layer in self._by_prefix.values()]
-        return [tuple(tf.zeros(shape, self.dtype) for _ in self.cell.carried) for shape in shapes]
+        return [tuple(tf.zeros(shape, self.dtype) for _ in self.cell.state_names) for shape in shapes]
 
     def canonical(self) -> Arrays:
         """Return the parameters by canonical name (ptb_lm.model.parameters.stack_shapes)."""

@@ -17,7 +17,7 @@ from ptb_lm.model import cells
 from ptb_lm.model.backend import Arrays, Backend, StepMetrics
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
-from ptb_lm.model.dropout import Masks
+from ptb_lm.model.dropout_places import Masks
 from ptb_lm.model.ranks import SINGLE_PROCESS, Ranks
 from ptb_lm.torch_backend import cpu, rank_state
 from ptb_lm.torch_backend.base import computation, enough_memory
@@ -65,7 +65,7 @@ class TorchBackend(Network, Backend):
             config, of_ranks(choice, ranks), vocabulary_size=size, rows=config.batch_size // ranks.size
         )
         self.ranks = ranks
-        self.carried = cells.get(config.cell).carried
+        self.carried = cells.get(config.cell).state_names
         self.trained = self.stack.trained()
         self.dropout = WindowDropout(
             config,

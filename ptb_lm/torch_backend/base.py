@@ -172,7 +172,7 @@ def enough_memory() -> Iterator[None]:
         failed = failed_allocation(error)
         if failed is None:
             raise
-        raise OutOfMemoryError(memory.asked(failed)) from None
+        raise OutOfMemoryError(memory.describe_failure(failed)) from None
 
 
 def computation(

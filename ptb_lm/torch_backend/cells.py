@@ -69,7 +69,7 @@ class Layer(nn.Module, ABC):
     def zero_state(self, batch_size: int) -> LayerState:
         """Return the zero state for a batch."""
         zeros = next(self.parameters()).new_zeros
-        return tuple(zeros(batch_size, self.hidden_size) for _ in cells.get(self.cell_name).carried)
+        return tuple(zeros(batch_size, self.hidden_size) for _ in cells.get(self.cell_name).state_names)
 
     @abstractmethod
     def forward(self, x_TBI: Tensor, state: Any) -> tuple[Tensor, Any]:

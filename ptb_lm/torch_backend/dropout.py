@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ptb_lm.model.config import Config
-from ptb_lm.model.dropout import Masks, Place, places
+from ptb_lm.model.dropout_places import Masks, Place, places
 from ptb_lm.torch_backend import cpu
 
 # A rarer unit would be kept at a rate that 16 bits miss by more than a thousandth.
@@ -64,7 +64,7 @@ class WindowDropout:
         self.generator.manual_seed(seed)
 
     def draw(self, batch: int, steps: int) -> Masks[Tensor]:
-        """Return the next window's masks; see ptb_lm.model.dropout.
+        """Return the next window's masks; see ptb_lm.model.dropout_places.
 
         Args:
             batch: B.

@@ -143,7 +143,7 @@ class LibraryLayer(StackLayer):
     def zero_state(self, batch_size: int) -> list[LayerState]:
         """Return each direction's zero state for a batch."""
         zeros, shape = next(self.parameters()).new_zeros, (batch_size, self.module.hidden_size)
-        carried = cells.get(self.cell_name).carried
+        carried = cells.get(self.cell_name).state_names
         return [tuple(zeros(shape) for _ in carried) for _ in self.suffixes]
 
     def forward(
@@ -198,7 +198,7 @@ def built(
         hidden_size: H.
         bidirectional: Whether it reads the sequence in both directions.
     """
-    layer_type = cells.layer(cell, "torch", model)
+    layer_type = cells.layer_class(cell, "torch", model)
     if issubclass(layer_type, StackLayer):
         layer: StackLayer = layer_type(input_size, hidden_size, bidirectional=bidirectional)
         return layer

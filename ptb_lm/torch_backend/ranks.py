@@ -53,7 +53,7 @@ def join(*, device: str, reduce_precision: str) -> "TorchRanks":
     try:
         rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         at = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
-        with signals.heard_in_libraries(f"rank {rank} of {size} waits for the others at {at}"):
+        with signals.handle_in_libraries(f"rank {rank} of {size} waits for the others at {at}"):
             store: Any = _open_store(rank, wait)
             store = PrefixStore(_agree_on_session(store, rank, size, seconds=wait.total_seconds()), store)
             dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=wait)
@@ -197,7 +197,7 @@ class TorchRanks(SeveralRanks):
         """
         start = time.monotonic()
         try:
-            with contextlib.nullcontext() if after_step else signals.heard_in_libraries():
+            with contextlib.nullcontext() if after_step else signals.handle_in_libraries():
                 yield
         except RuntimeError as error:
             waited = time.monotonic() - start
@@ -255,7 +255,7 @@ class TorchRanks(SeveralRanks):
         """Tell the others why this process ends; return whether it is the one that tells the user."""
         try:
             self._store.set(f"failed/{self.rank}", problem)
-            if self.first:
+            if self.is_first:
                 return True
             end = time.monotonic() + REPORT_SECONDS
             while time.monotonic() < end:

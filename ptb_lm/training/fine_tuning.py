@@ -10,7 +10,7 @@ import numpy as np
 
 from ptb_lm.common.errors import UserError
 from ptb_lm.data.corpus import Corpus
-from ptb_lm.data.preparation import NAMED, Preparation, flags, is_place, requested
+from ptb_lm.data.preparation import BUILT_IN, Preparation, flag_list, from_flags, is_path
 from ptb_lm.data.vocabulary import Vocabulary
 from ptb_lm.model import parameters
 from ptb_lm.model.backend import Arrays
@@ -77,7 +77,7 @@ class Start:
         for name, value in {**given, **changes}.items():
             if name in theirs and name in {"config", "recipe", *changes} and value != theirs[name]:
                 raise UserError(
-                    f"{flags([name])} {value} contradicts the run {self.directory.path}, which has "
+                    f"{flag_list([name])} {value} contradicts the run {self.directory.path}, which has "
                     f"{theirs[name]}"
                 )
         choice: dict[str, Any] = {"framework": self.run.choice.framework, "model": self.run.choice.model}
@@ -97,7 +97,7 @@ class Start:
     def _own_text(self) -> dict[str, Any]:
         """Return the flags that name this run's text, and hold out the same lines of it."""
         data = run_data.place(self.run)
-        if is_place(data) and not Path(data).exists():
+        if is_path(data) and not Path(data).exists():
             raise UserError(
                 f"there is no file or folder {data}, the text of {self.directory.path}; "
                 "name a text with --data"
@@ -110,21 +110,21 @@ class Start:
         limits = [name for name in ("min_count", "vocab_size") if name in given]
         if limits and "extend_vocabulary" not in given:
             raise UserError(
-                f"{flags(limits)} selects new words, but --init-from keeps the words of its run; "
+                f"{flag_list(limits)} selects new words, but --init-from keeps the words of its run; "
                 "add --extend-vocabulary to get new ones"
             )
-        asked = requested(given, data, is_file=Path(data).is_file())
+        asked = from_flags(given, data, is_file=Path(data).is_file())
         theirs = self.run.preparation
-        if theirs is not None and theirs.tokenize == "characters" and data in NAMED:
+        if theirs is not None and theirs.tokenize == "characters" and data in BUILT_IN:
             raise UserError(
                 f"the run {self.directory.path} reads characters, and --data {data} is a text of words"
             )
-        if theirs is None or data in NAMED:
+        if theirs is None or data in BUILT_IN:
             return asked
         for name in TREATMENT:
             if name in given and given[name] != getattr(theirs, name):
                 raise UserError(
-                    f"{flags([name])} contradicts the run {self.directory.path}, whose text was prepared "
+                    f"{flag_list([name])} contradicts the run {self.directory.path}, whose text was prepared "
                     f"with {name} = {getattr(theirs, name)}; leave the flag out"
                 )
         treatment = {name: getattr(theirs, name) for name in TREATMENT}
@@ -145,7 +145,7 @@ class Start:
         weights: parameters.Weights = dict(self.weights)
         if (known := len(self.vocabulary)) == words:
             return weights
-        drawn = parameters.initial(run.hyperparameters, words, seed=run.choice.seed)
+        drawn = parameters.draw_initial(run.hyperparameters, words, seed=run.choice.seed)
         for name in VOCABULARY_AXES.keys() & weights.keys():
             axis = VOCABULARY_AXES[name]
             _, new = np.split(drawn[name], [known], axis=axis)

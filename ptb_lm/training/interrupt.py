@@ -33,14 +33,14 @@ class StopRequest:
         self._previous: dict[int, Any] = {}
 
     def __enter__(self) -> "StopRequest":
-        self._previous = {number: signal.signal(number, self._handle) for number in signals.listened_to()}
+        self._previous = {number: signal.signal(number, self._handle) for number in signals.handled_signals()}
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self.signal_number is not None:
-            signals.answered(self.signal_number)
+            signals.set_answered_signal(self.signal_number)
         for number, handler in self._previous.items():
             signal.signal(number, handler)
 

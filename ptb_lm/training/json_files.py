@@ -62,7 +62,7 @@ def _values(content: bytes, source: str | Path) -> Any:
 def _content(path: Path) -> bytes:
     folder = path.parent
     try:
-        with files.named(path):
+        with files.name_in_errors(path):
             return path.read_bytes()
     except FileNotFoundError:
         if not folder.is_dir():

@@ -126,7 +126,7 @@ def _built(asked: _Asked, ranks: Ranks) -> tuple[RunConfig, Corpus, backend.Back
     weights = draw(run, len(corpus.vocabulary))
     model = backend.build(run.hyperparameters, weights, run.choice, ranks)
     ranks.barrier()  # one machine may have compiled what another one had already
-    return run, corpus, model, parameters.count(weights)
+    return run, corpus, model, parameters.count_scalars(weights)
 
 
 def _made(asked: _Asked, ranks: Ranks) -> RunDirectory:
@@ -249,7 +249,7 @@ def _with_text(asked: _Asked) -> tuple[RunConfig, Corpus]:
 
 
 def _drawn(run: RunConfig, words: int) -> parameters.Weights:
-    return parameters.initial(run.hyperparameters, words, seed=run.choice.seed)
+    return parameters.draw_initial(run.hyperparameters, words, seed=run.choice.seed)
 
 
 def _directory(path: Path, ranks: Ranks) -> RunDirectory:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from ptb_lm.common import cli, host, signals, streams
 from ptb_lm.common.errors import DivergenceError, LostRankError, UserError
-from ptb_lm.common.program import CONTINUATION, TYPED, version
+from ptb_lm.common.program import CONTINUATION, TYPED_COMMAND, version
 from ptb_lm.data.corpus import Corpus
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.frameworks import FRAMEWORKS, REDUCE_PRECISIONS
@@ -59,10 +59,10 @@ def launched() -> Launched:
 def _world_size() -> int:
     if not all(os.environ.get(name) for name in PLACE):
         return 1
-    size = cli.from_environment("WORLD_SIZE", cli.whole(1), 1)
-    here = cli.from_environment("LOCAL_WORLD_SIZE", cli.whole(1, size), size)
+    size = cli.from_environment("WORLD_SIZE", cli.whole_number(1), 1)
+    here = cli.from_environment("LOCAL_WORLD_SIZE", cli.whole_number(1, size), size)
     for name, least, most in (("RANK", 0, size - 1), ("LOCAL_RANK", 0, here - 1), ("MASTER_PORT", 1, 65535)):
-        cli.from_environment(name, cli.whole(least, most), least)
+        cli.from_environment(name, cli.whole_number(least, most), least)
     return size
 
 
@@ -92,13 +92,13 @@ def start(arguments: argparse.Namespace, command: Sequence[str]) -> int:
         UserError: The framework has no such thing, or the batch cannot be shared by so many.
     """
     choice = Choice.create(framework=_framework(vars(arguments)))
-    if not choice.row.start:
+    if not choice.framework_row.start:
         raise UserError(f"--devices: {choice.framework} trains in one process here; --framework torch can")
     given = {name: value for name, value in vars(arguments).items() if value is not None}
     if "batch_size_per_device" not in given:
         check_divisible(_batch_size(given), arguments.devices)
-    os.environ[TYPED] = cli.command_name("train")  # which they name
-    status: int = choice.function(choice.row.start)(
+    os.environ[TYPED_COMMAND] = cli.command_name("train")  # which they name
+    status: int = choice.import_function(choice.framework_row.start)(
         [sys.executable, *cli.TRAIN.split()[1:], *command],
         processes=arguments.devices,
         device=given.get("device", "auto"),
@@ -132,7 +132,7 @@ def check_devices(given: Mapping[str, Any], batch_size: int) -> None:
         UserError: They cannot, or it is not.
     """
     devices = given.get("devices") or 1
-    on_devices = Choice.create(framework=_framework(given)).row.trains_on_devices
+    on_devices = Choice.create(framework=_framework(given)).framework_row.trains_on_devices
     check_divisible(batch_size, devices, what="devices" if on_devices else "processes")
     _check_reduced(devices, given.get("reduce_precision") or REDUCE_PRECISIONS[0])
 
@@ -164,9 +164,9 @@ def joined(given: Mapping[str, Any]) -> Iterator[Ranks]:
         yield OneWithDevices(devices, reduce_precision=reduce_precision) if devices > 1 else SINGLE_PROCESS
         return
     choice = Choice.create(framework=_framework(given))
-    if not choice.row.join:
+    if not choice.framework_row.join:
         raise UserError(f"{choice.framework} trains in one process here; --framework torch trains in several")
-    ranks: Any = choice.function(choice.row.join)(
+    ranks: Any = choice.import_function(choice.framework_row.join)(
         device=given.get("device", "auto"), reduce_precision=reduce_precision
     )
     try:
@@ -175,15 +175,15 @@ def joined(given: Mapping[str, Any]) -> Iterator[Ranks]:
                 f"{here.by} names {here.size} processes, but those of {choice.framework} are {ranks.size}; "
                 "unset the variables of torchrun, or TF_CONFIG"
             )
-        with contextlib.nullcontext() if ranks.first else _silent():
+        with contextlib.nullcontext() if ranks.is_first else _silent():
             yield ranks
     except (UserError, DivergenceError, OSError, LostRankError) as error:
-        signals.answered(signal.SIGTERM)  # the launcher sends it to all, because one has ended
+        signals.set_answered_signal(signal.SIGTERM)  # the launcher sends it to all, because one has ended
         if not ranks.report_failure(str(error)) or (isinstance(error, LostRankError) and not error.speaker):
             raise SystemExit(cli.EXIT_USAGE if isinstance(error, UserError) else cli.EXIT_FAILED) from None
         raise
     except signals.Stopped as stopped:
-        if ranks.first:
+        if ranks.is_first:
             raise
         raise SystemExit(stopped.exit_status) from None
     finally:
@@ -219,7 +219,7 @@ def tell_launcher(again: str, ranks: Ranks) -> None:
         ranks: The processes.
     """
     file = os.environ.get(CONTINUATION)
-    if file and ranks.first and ranks.size > 1:
+    if file and ranks.is_first and ranks.size > 1:
         with contextlib.suppress(OSError):  # of a full disk; the run needs no such file
             Path(file).write_text(again)
 

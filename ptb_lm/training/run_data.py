@@ -8,7 +8,7 @@ from ptb_lm.common.errors import UserError
 from ptb_lm.common.files import penn_treebank_folder
 from ptb_lm.data import corpus, tables
 from ptb_lm.data.corpus import Corpus
-from ptb_lm.data.preparation import PTB, Preparation, is_place
+from ptb_lm.data.preparation import PTB, Preparation, is_path
 from ptb_lm.data.text import NO_SPACES, Ids, UnknownWordError
 from ptb_lm.data.tokens import PLAIN, Treatment
 from ptb_lm.data.vocabulary import EOS, UNK, Vocabulary
@@ -35,7 +35,7 @@ def with_source(run: RunConfig, data: Corpus, *, own_words: bool) -> RunConfig:
     """
     where = place(run)
     path = penn_treebank_folder() if where == PTB else Path(where)
-    name = str(path.absolute()) if is_place(where) or where == PTB else tables.absolute_name(where)
+    name = str(path.absolute()) if is_path(where) or where == PTB else tables.absolute_name(where)
     if run.data == "synthetic" or (run.data == PTB and _is_penn_treebank(path, data, own_words=own_words)):
         return dataclasses.replace(run, source=None)
     return dataclasses.replace(run, source=Source(path=name, sha256=data.sha256))
@@ -43,7 +43,7 @@ def with_source(run: RunConfig, data: Corpus, *, own_words: bool) -> RunConfig:
 
 def _is_penn_treebank(folder: Path, data: Corpus, *, own_words: bool) -> bool:
     # The digest is of the vocabulary, too.
-    return (data if own_words else corpus.load(folder)).sha256 == corpus.PENN_TREEBANK
+    return (data if own_words else corpus.load(folder)).sha256 == corpus.PENN_TREEBANK_SHA256
 
 
 def place(run: RunConfig) -> str:
@@ -96,7 +96,7 @@ def load_again(run: RunConfig, vocabulary: Vocabulary, *, named: str | None = No
         UserError: The text is not there or cannot be read.
     """
     data = place(run) if named is None else named
-    if named is None and run.source is not None and is_place(data) and not Path(data).exists():
+    if named is None and run.source is not None and is_path(data) and not Path(data).exists():
         raise UserError(f"there is no file or folder {data}; name the text with --data")
     if run.preparation is None and run.init_from is None and run.imported is None:
         return corpus.load_named(data, column=run.text_column)  # its words tell whether it is the same text
@@ -138,7 +138,7 @@ def difference(run: RunConfig, data: Corpus) -> str | None:
     """Return a sentence if a text is not the one that config.json names; None if it is, or nothing tells."""
     if run.source is None:
         # With the words of another run, Penn Treebank has another digest.
-        if run.data == PTB and run.init_from is None and data.sha256 != corpus.PENN_TREEBANK:
+        if run.data == PTB and run.init_from is None and data.sha256 != corpus.PENN_TREEBANK_SHA256:
             return "the text is not Penn Treebank, which the run's config.json names"
         return None
     if run.source.sha256 == data.sha256:
@@ -199,4 +199,4 @@ def _share(data: Corpus, split: str) -> float:
 
 
 def _missed(data: Corpus) -> str:
-    return ", ".join(f"{split} {count:,}" for split, count in data.missed.items())
+    return ", ".join(f"{split} {count:,}" for split, count in data.unknown_counts.items())

@@ -75,7 +75,7 @@ class RunDirectory:
         Raises:
             UserError: Another process is at work in it.
         """
-        with files.locked(self.state.parent, name=self.path):
+        with files.lock(self.state.parent, name=self.path):
             yield
 
     def never_began(self) -> bool:

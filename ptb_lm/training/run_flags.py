@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from ptb_lm.common.errors import UserError
-from ptb_lm.data.preparation import FIELDS, effective, requested
+from ptb_lm.data.preparation import FIELDS, effective_settings, from_flags
 from ptb_lm.model import frameworks
 from ptb_lm.model.choice import CHOICE_NAMES, Choice
 from ptb_lm.model.config import HYPERPARAMETERS, RECIPES
@@ -28,7 +28,7 @@ def new_config(given: dict[str, Any]) -> RunConfig:
         data=data,
         choice=Choice.create(**{name: given[name] for name in CHOICE_NAMES if name in given}),
         hyperparameters=RECIPES[recipe][preset].replace(**changes),
-        preparation=requested(given, data, is_file=Path(data).is_file()),
+        preparation=from_flags(given, data, is_file=Path(data).is_file()),
         text_column=given.get("text_column"),
     )
 
@@ -43,7 +43,10 @@ def resumed_config(run: RunConfig, given: dict[str, Any]) -> RunConfig:
     before = {**run.to_json(), **run.to_json()["hyperparameters"]}
     if "init_from" in given:
         raise UserError("--init-from starts a new run and cannot be combined with --resume")
-    prepared = {**(effective(run.preparation) if run.preparation else {}), "text_column": run.text_column}
+    prepared = {
+        **(effective_settings(run.preparation) if run.preparation else {}),
+        "text_column": run.text_column,
+    }
     for name in (*FIELDS, "text_column"):
         if name in given and given[name] != prepared.get(name):
             raise UserError(

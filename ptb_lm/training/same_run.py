@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from ptb_lm.data.corpus import PENN_TREEBANK
-from ptb_lm.data.preparation import PTB, effective
+from ptb_lm.data.corpus import PENN_TREEBANK_SHA256
+from ptb_lm.data.preparation import PTB, effective_settings
 from ptb_lm.training.run_config import PLACES, RunConfig
 
 
@@ -23,7 +23,7 @@ def differences(there: RunConfig, here: RunConfig) -> list[str]:
 
 
 def _of_preparation(there: RunConfig, here: RunConfig) -> Iterator[str]:
-    theirs, ours = effective(there.preparation), effective(here.preparation)
+    theirs, ours = effective_settings(there.preparation), effective_settings(here.preparation)
     for name, value in theirs.items():
         if value != ours[name]:
             yield f"{name} {value!r} there, {ours[name]!r} here"
@@ -59,7 +59,7 @@ def _digest(run: RunConfig) -> str | None:
     if run.source:
         return run.source.sha256
     # With another run's words it would be another.
-    return PENN_TREEBANK if run.data == PTB and run.init_from is None else None
+    return PENN_TREEBANK_SHA256 if run.data == PTB and run.init_from is None else None
 
 
 def _place(run: RunConfig) -> str:

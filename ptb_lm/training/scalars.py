@@ -63,10 +63,10 @@ class Scalars:
 
     def close(self) -> None:
         """Close the file."""
-        with files.named(self._path):  # what a full disk refused is tried again
+        with files.name_in_errors(self._path):  # what a full disk refused is tried again
             self._file.close()
 
     def _write(self, event: Event) -> None:
-        with files.named(self._path):
+        with files.name_in_errors(self._path):
             self._records.write(event.SerializeToString())
             self._file.flush()

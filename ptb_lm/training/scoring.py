@@ -66,7 +66,7 @@ def perplexity(
         nlls += [measured.nll for measured in backend.read(pending)]
     nll = math.fsum(nlls)  # at once: the clock decides which of them were read together
     # Where each has scored all rows it is the first one's sum that counts, so that no two ranks disagree.
-    nll = ranks.sum_over_ranks(nll if ranks.first or ranks.can_share(batch_size) else 0.0)
+    nll = ranks.sum_over_ranks(nll if ranks.is_first or ranks.can_share(batch_size) else 0.0)
     return perplexity_of(nll, batch_size * targets)
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from ptb_lm.common import cli, signals, streams
 from ptb_lm.common.errors import DivergenceError, UserError
-from ptb_lm.common.program import TYPED
+from ptb_lm.common.program import TYPED_COMMAND
 from ptb_lm.training import processes, run_data, run_folder, seed_commands
 from ptb_lm.training.fine_tuning import Start
 from ptb_lm.training.interrupt import StopRequest
@@ -131,7 +131,7 @@ def _one_after_the_other(commands: dict[int, list[str]], train_one: TrainOne) ->
         if statuses[seed] > 128:
             break
         # A signal in a run's last moments lets it end, and is for those that are left.
-        if number < len(commands) and (heard := signals.was_answered()):
+        if number < len(commands) and (heard := signals.answered_signal()):
             raise signals.Stopped(heard)
     return statuses
 
@@ -180,7 +180,7 @@ class _Children:
                 text=True,
                 errors="replace",
                 start_new_session=True,
-                env={**os.environ, TYPED: cli.command_name("train")},
+                env={**os.environ, TYPED_COMMAND: cli.command_name("train")},
             )
             self._running.add(child)
         with child:
@@ -192,7 +192,7 @@ class _Children:
         if child.returncode >= 0:
             return child.returncode
         if not self.stop.signal_number:  # a crash, or the system had no memory left
-            streams.tell(f"seed {seed}: {signals.said(-child.returncode)}")
+            streams.tell(f"seed {seed}: {signals.describe_signal(-child.returncode)}")
         return 128 - child.returncode
 
     def hand_on(self, working: set[concurrent.futures.Future[int]]) -> None:

@@ -66,7 +66,7 @@ class SharedRunDirectory(RunDirectory):
 
     def scalars(self, *, purge_step: int | None = None) -> "Scalars | NoScalars":  # type: ignore[override]
         """Return a new file of scalars for TensorBoard; of the others nothing is written."""
-        return self.plain.scalars(purge_step=purge_step) if self.ranks.first else NoScalars()
+        return self.plain.scalars(purge_step=purge_step) if self.ranks.is_first else NoScalars()
 
 
 class NoScalars:

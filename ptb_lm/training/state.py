@@ -98,6 +98,6 @@ def _check_finite(arrays: Arrays) -> None:
 
 def _check_carried(training: Mapping[str, NDArray[Any]], config: Config) -> None:
     carried = (config.num_layers, config.batch_size, config.hidden_size)
-    for name in cells.get(config.cell).carried:
+    for name in cells.get(config.cell).state_names:
         if training[name].shape != carried:
             raise UserError(f"the tensor {name!r} has shape {training[name].shape}, not {carried}")

@@ -41,7 +41,7 @@ def session_start(config: Mapping[str, Any], seconds: float) -> Summary.Value:
         elif isinstance(value, int | float):
             info.hparams[name].number_value = value
         else:
-            info.hparams[name].string_value = streams.visible(str(value))  # a path may be no UTF-8
+            info.hparams[name].string_value = streams.escape_controls(str(value))  # a path may be no UTF-8
     data = HParamsPluginData(session_start_info=info)
     return _of_hparams(of_hparams.SESSION_START_INFO_TAG, data)
 

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 
 from ptb_lm.common import cli
-from ptb_lm.data.preparation import LEAST_COUNT, SHARE
+from ptb_lm.data.preparation import DEFAULT_FRACTION, DEFAULT_MIN_COUNT
 from ptb_lm.data.tokens import TOKENIZERS
 
 RATE = 0.5  # a run with --init-from has this part of the other run's learning rate
@@ -28,13 +28,16 @@ def add_text(group: argparse._ArgumentGroup) -> None:
     add("--numbers", action="store_true", default=None, help="replace each number by N, as in Penn Treebank")
     add(
         "--min-count",
-        type=cli.whole(1),
+        type=cli.whole_number(1),
         metavar="N",
-        help=f"replace words that occur fewer times by <unk> (default: {LEAST_COUNT}); not with --vocab-size",
+        help=(
+            f"replace words that occur fewer times by <unk> (default: {DEFAULT_MIN_COUNT}); "
+            "not with --vocab-size"
+        ),
     )
     add(
         "--vocab-size",
-        type=cli.whole(3),
+        type=cli.whole_number(3),
         metavar="N",
         help="keep the N most frequent words, <eos> and <unk> included",
     )
@@ -43,7 +46,7 @@ def add_text(group: argparse._ArgumentGroup) -> None:
             f"--{split}-fraction",
             type=float,
             metavar="X",
-            help=f"fraction of a file's lines that is held out as {split} (default: {SHARE:g})",
+            help=f"fraction of a file's lines that is held out as {split} (default: {DEFAULT_FRACTION:g})",
         )
 
 

@@ -218,7 +218,7 @@ class Trainer:
             test_perplexity=test,
             final_test_perplexity=test if final is None else final,
             best_possible_perplexity=self.corpus.bounds.get("test"),
-            parameters=parameters.count(weights),
+            parameters=parameters.count_scalars(weights),
             engine=self.backend.engine,
             seconds=self._run_seconds(),
         )

@@ -155,7 +155,7 @@ def _work(work: Callable[[], int], log: Path, trace_path: Path) -> NoReturn:
         os.dup2(file, 1)
         os.dup2(file, 2)
         open_streams()
-        signals.heard_from_the_start()  # as a command has it that was not forked
+        signals.handle_from_start()  # as a command has it that was not forked
         signal.pthread_sigmask(signal.SIG_UNBLOCK, signals.SIGNALS)
         trainer.READ_SECONDS = 0.0
         saves.SAVE_SECONDS = 0.02

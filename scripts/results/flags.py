@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ptb_lm.data.preparation import PTB, Preparation, is_place
+from ptb_lm.data.preparation import PTB, Preparation, is_path
 from ptb_lm.model import frameworks
 from ptb_lm.model.choice import CHOICE_NAMES
 from ptb_lm.model.config import HYPERPARAMETERS, RECIPES, Config
@@ -29,10 +29,10 @@ def has_one_recipe(preset: str) -> bool:
 def others(config: RunConfig, environment: dict[str, Any]) -> str:
     """Return the flags of a run that have no column of their own in runs.csv."""
     choice, flags = config.choice, []
-    usual = {choice.row.executions[0], *(["eager"] if "cuda" not in environment else [])}
+    usual = {choice.framework_row.executions[0], *(["eager"] if "cuda" not in environment else [])}
     if choice.execution not in usual:
         flags += ["--execution", choice.execution]
-    if choice.unroll != choice.row.unrolls[0]:
+    if choice.unroll != choice.framework_row.unrolls[0]:
         flags += ["--unroll", choice.unroll]
     if (devices := environment.get("processes", environment.get("devices", 1))) != 1:
         flags += ["--devices", str(devices)]
@@ -44,7 +44,7 @@ def others(config: RunConfig, environment: dict[str, Any]) -> str:
 def _text(config: RunConfig) -> Iterator[str]:
     """Yield the flags for the text, its preparation, and the run whose weights a run began with."""
     if config.init_from or Path(config.data).name != PTB:
-        yield from ("--data", Path(config.data).name if is_place(config.data) else config.data)
+        yield from ("--data", Path(config.data).name if is_path(config.data) else config.data)
     if config.text_column:
         yield from ("--text-column", config.text_column)
     if config.preparation:

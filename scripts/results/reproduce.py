@@ -68,7 +68,7 @@ class _Work:
         self._listen()
 
     def _listen(self) -> None:
-        for number in signals.listened_to():
+        for number in signals.handled_signals():
             signal.signal(number, self._hear)
 
     def _said(self, body: Callable[[], int]) -> int:

@@ -36,7 +36,7 @@ from ptb_lm.classifier import ClassifierConfig
 from ptb_lm.common import files
 from ptb_lm.common.errors import UserError
 from ptb_lm.model.config import Config
-from ptb_lm.model.dropout import Masks, places
+from ptb_lm.model.dropout_places import Masks, places
 from ptb_lm.model.frameworks import FRAMEWORKS
 
 LANGUAGE = LanguageTask(

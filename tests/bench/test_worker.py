@@ -118,7 +118,7 @@ def test_what_was_compared_is_timed_from_a_run_s_initial_weights(monkeypatch: py
     (model,) = compared
     assert model is timed.model
     assert isinstance(timed, LanguageSteps)
-    initial = parameters.initial(timed.task.config, timed.task.vocabulary_size, seed=1)
+    initial = parameters.draw_initial(timed.task.config, timed.task.vocabulary_size, seed=1)
     for name, array in timed.export_weights().items():
         np.testing.assert_array_equal(array, initial[name])
     assert all((h_BH == 0).all() and (c_BH == 0).all() for h_BH, c_BH in timed.state)

@@ -130,7 +130,7 @@ def reference_curve(tmp_path_factory: pytest.TempPathFactory) -> Curve:
         executions=("eager",),
         unrolls=("static",),
         precisions=("fp32",),
-        missing="",
+        install_hint="",
         refusals={},
     )
     with pytest.MonkeyPatch.context() as patch:

@@ -248,7 +248,7 @@ def test_penn_treebank_is_one_text_wherever_it_lies(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     seeds = shutil.copytree(folder / "seeds", tmp_path / "seeds")
-    source = {"path": "/elsewhere/treebank", "sha256": corpus.PENN_TREEBANK}
+    source = {"path": "/elsewhere/treebank", "sha256": corpus.PENN_TREEBANK_SHA256}
     set_values(seeds / "seed-1" / "config.json", data="/elsewhere/treebank", source=source)
     set_values(seeds / "seed-2" / "config.json", data="ptb")
     runs.change(seeds / "seed-2" / "config.json", lambda config: config.pop("source"))

@@ -12,7 +12,7 @@ from support import installed
 
 from ptb_lm.common.errors import UserError
 from ptb_lm.data import corpus, splits, text, text_file
-from ptb_lm.data.preparation import Preparation, requested
+from ptb_lm.data.preparation import Preparation, from_flags
 from ptb_lm.data.text import Limit
 from ptb_lm.data.text_file import Part
 from ptb_lm.data.tokens import SPACE, TOKENIZERS, Treatment
@@ -47,7 +47,7 @@ def decoded(loaded: corpus.Corpus, split: str) -> list[str]:
 def test_penn_treebank_is_read_as_ever(penn_treebank: Path) -> None:
     loaded = corpus.load(penn_treebank)
     assert loaded.vocabulary.sha256 == PTB_VOCABULARY
-    assert loaded.sha256 == PTB_CORPUS == corpus.PENN_TREEBANK
+    assert loaded.sha256 == PTB_CORPUS == corpus.PENN_TREEBANK_SHA256
 
 
 def test_a_prepared_folder_is_read_as_ever(tmp_path: Path) -> None:
@@ -326,17 +326,17 @@ def test_fractions_that_leave_no_line_are_refused(tmp_path: Path) -> None:
 )
 def test_impossible_values_are_refused(given: dict[str, float], problem: str) -> None:
     with pytest.raises(UserError, match=problem):
-        requested(given, "file.txt", is_file=True)
+        from_flags(given, "file.txt", is_file=True)
 
 
 def test_prepared_text_is_not_prepared_again(tmp_path: Path) -> None:
     for data in ("ptb", "synthetic"):
         with pytest.raises(UserError, match=f"--lowercase cannot be used with --data {data}, which is"):
-            requested({"lowercase": True}, data, is_file=False)
-        assert requested({}, data, is_file=False) is None
-        assert requested({}, data, is_file=True) is None, "a file of that name is not meant"
+            from_flags({"lowercase": True}, data, is_file=False)
+        assert from_flags({}, data, is_file=False) is None
+        assert from_flags({}, data, is_file=True) is None, "a file of that name is not meant"
     with pytest.raises(UserError, match="--test-fraction is for a single file; a folder x has its own"):
-        requested({"test_fraction": 0.2}, "x", is_file=False)
+        from_flags({"test_fraction": 0.2}, "x", is_file=False)
     for split in splits.SPLITS:
         write(tmp_path / f"ptb.{split}.txt", "a a\n")
     with pytest.raises(UserError, match=r"ptb\.train\.txt is prepared text"):

@@ -28,9 +28,9 @@ def test_configurations_names_every_flag_of_another_program_and_ours_exist() -> 
         for row in re.findall(r"^\| (`--[^|]+) \|", page, re.MULTILINE)
         for flag in re.findall(r"--\w+", row)
     }
-    assert set(flags.ELSEWHERE) <= theirs
+    assert set(flags.FOREIGN_FLAGS) <= theirs
     known = {flag for action in train._parser()._actions for flag in action.option_strings}
-    assert all({*re.split("[ ,]", ours)} & known for ours in flags.ELSEWHERE.values())
+    assert all({*re.split("[ ,]", ours)} & known for ours in flags.FOREIGN_FLAGS.values())
 
 
 def test_adaptation_s_table_has_every_setting_and_its_default() -> None:

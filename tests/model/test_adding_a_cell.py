@@ -42,7 +42,7 @@ def elman(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
             patch.setattr(package, "__path__", [*package.__path__, str(folder / place)])
             name = f"{package.__name__}.elman"
             patch.delitem(sys.modules, name, raising=False)
-        for name, row in eval(f"{{{ROW}}}", {"Row": cells.Row}).items():
+        for name, row in eval(f"{{{ROW}}}", {"CellRow": cells.CellRow}).items():
             patch.setitem(cells.CELLS, name, row)
         yield
     for place in PLACES:

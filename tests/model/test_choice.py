@@ -69,7 +69,7 @@ def test_what_the_registry_lacks_is_refused(given: dict[str, Any], problem: str)
 
 def test_a_changed_choice_is_checked_against_its_own_registry() -> None:
     choice = Choice.create(CLASSIFIERS, framework="torch", model="basic")
-    assert dataclasses.replace(choice, precision="fp64").row is CLASSIFIERS["torch"]
+    assert dataclasses.replace(choice, precision="fp64").framework_row is CLASSIFIERS["torch"]
     with pytest.raises(UserError, match="unknown precision 'bf16' for torch"):
         dataclasses.replace(choice, precision="bf16")  # which its language model has
 

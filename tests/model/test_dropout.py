@@ -15,7 +15,7 @@ from ptb_lm.model import backend, reference
 from ptb_lm.model.cells import CELLS, LSTM
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
-from ptb_lm.model.dropout import Masks, Place, places
+from ptb_lm.model.dropout_places import Masks, Place, places
 from ptb_lm.model.frameworks import FRAMEWORKS
 
 VOCABULARY = 11

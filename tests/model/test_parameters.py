@@ -13,7 +13,7 @@ from ptb_lm.model.config import PRESETS
 )
 def test_parameter_counts_of_the_tutorial(preset: str, count: int) -> None:
     zeros = {name: np.empty(shape) for name, shape in parameters.shapes(PRESETS[preset], 10_000).items()}
-    assert parameters.count(zeros) == count
+    assert parameters.count_scalars(zeros) == count
 
 
 def test_tied_weights_have_no_kernel_of_the_softmax() -> None:
@@ -21,8 +21,8 @@ def test_tied_weights_have_no_kernel_of_the_softmax() -> None:
     tied, untied = (parameters.shapes(medium.replace(tie_weights=tie), 10_000) for tie in (True, False))
     assert untied.keys() - tied.keys() == {"softmax.kernel"}
     assert tied == {name: untied[name] for name in tied}
-    initial = parameters.initial(medium.replace(tie_weights=True), 10_000, seed=1)
-    assert parameters.count(initial) == 13_275_200
+    initial = parameters.draw_initial(medium.replace(tie_weights=True), 10_000, seed=1)
+    assert parameters.count_scalars(initial) == 13_275_200
     parameters.check(initial, medium.replace(tie_weights=True), 10_000)
     with pytest.raises(UserError, match=r"'softmax\.kernel' is missing"):
         parameters.check(initial, medium, 10_000)
@@ -30,7 +30,7 @@ def test_tied_weights_have_no_kernel_of_the_softmax() -> None:
 
 def test_initial_weights_are_uniform_in_the_scale_with_lstm_biases_zero() -> None:
     config = PRESETS["small"].replace(init_scale=0.04)
-    weights = parameters.initial(config, 1000, seed=5)
+    weights = parameters.draw_initial(config, 1000, seed=5)
     for name, weight in weights.items():
         assert weight.dtype == np.float32
         if name.startswith("lstm.") and name.endswith(".bias"):
@@ -39,9 +39,9 @@ def test_initial_weights_are_uniform_in_the_scale_with_lstm_biases_zero() -> Non
             assert abs(weight).max() <= np.float32(0.04)
             assert weight.mean() == pytest.approx(0, abs=5 * 0.04 / (3 * weight.size) ** 0.5)
             assert weight.std() == pytest.approx(0.04 / 3**0.5, rel=5 / weight.size**0.5)
-    again = parameters.initial(config, 1000, seed=5)
+    again = parameters.draw_initial(config, 1000, seed=5)
     assert all((again[name] == weights[name]).all() for name in weights)
-    assert (parameters.initial(config, 1000, seed=6)["embedding"] != weights["embedding"]).any()
+    assert (parameters.draw_initial(config, 1000, seed=6)["embedding"] != weights["embedding"]).any()
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_initial_weights_are_uniform_in_the_scale_with_lstm_biases_zero() -> Non
 )
 def test_gains_begin_at_one_and_biases_at_zero(cell: str, constants: dict[str, float]) -> None:
     config = PRESETS["test"].replace(cell=cell)
-    weights = parameters.initial(config, 9, seed=5)
+    weights = parameters.draw_initial(config, 9, seed=5)
     assert {name.split(".")[0] for name in weights} == {"embedding", cell, "softmax"}
     for name, weight in weights.items():
         if name.startswith(f"{cell}.0.") and name.split(".")[2] in constants:
@@ -69,7 +69,7 @@ def test_gains_begin_at_one_and_biases_at_zero(cell: str, constants: dict[str, f
 
 def test_check_names_what_does_not_fit() -> None:
     config = PRESETS["small"].replace(hidden_size=4)
-    weights = parameters.initial(config, 9, seed=0)
+    weights = parameters.draw_initial(config, 9, seed=0)
     parameters.check(weights, config, 9)
     with pytest.raises(UserError, match=r"'embedding' has shape \(9, 4\), not \(10, 4\)"):
         parameters.check(weights, config, 10)

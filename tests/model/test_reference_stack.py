@@ -33,7 +33,7 @@ class Example:
         self.x_TBI = rng.normal(size=(STEPS, BATCH, FEATURES))
         self.state, self.d_state = (
             [
-                tuple(rng.uniform(-1, 1, (BATCH, hidden)) for _ in cells.get(cell).carried)
+                tuple(rng.uniform(-1, 1, (BATCH, hidden)) for _ in cells.get(cell).state_names)
                 for hidden in hidden_sizes
                 for _ in range(directions)
             ]

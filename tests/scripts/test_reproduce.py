@@ -38,7 +38,7 @@ def checkout(tmp_path: Path) -> Path:
     # Penn Treebank is this text, or there would be neither rows of README.md nor records.
     text = corpus.load(runs.write_corpus(tmp_path / "ptb")).sha256
     code = copy / "ptb_lm" / "data" / "corpus.py"
-    code.write_text(code.read_text().replace(corpus.PENN_TREEBANK, text))
+    code.write_text(code.read_text().replace(corpus.PENN_TREEBANK_SHA256, text))
     return copy
 
 

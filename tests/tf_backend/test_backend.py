@@ -17,7 +17,7 @@ from support import random_weights, random_windows
 from ptb_lm import evaluate, train
 from ptb_lm.common import nvidia
 from ptb_lm.common.errors import UserError
-from ptb_lm.common.host import held_back_stderr
+from ptb_lm.common.host import hold_back_stderr
 from ptb_lm.model import backend, reference
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
@@ -462,10 +462,10 @@ def test_without_tensorflow_one_sentence_says_how_to_install_it(data: Path, tmp_
 
 
 def test_notices_are_held_back_unless_the_body_fails(capfd: pytest.CaptureFixture[str]) -> None:
-    with held_back_stderr():
+    with hold_back_stderr():
         os.write(2, b"a notice\n")
     assert capfd.readouterr().err == ""
-    with pytest.raises(ZeroDivisionError), held_back_stderr():
+    with pytest.raises(ZeroDivisionError), hold_back_stderr():
         os.write(2, b"a reason\n") / 0
     assert capfd.readouterr().err == "a reason\n"
     os.write(2, b"after\n")

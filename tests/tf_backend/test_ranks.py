@@ -58,7 +58,7 @@ def test_the_chief_is_the_first_rank(
 ) -> None:
     place(monkeypatch, cluster, job, index)
     ranks = TensorFlowRanks(unconnected())
-    assert (ranks.rank, ranks.size, ranks.first) == (rank, 3, rank == 0)
+    assert (ranks.rank, ranks.size, ranks.is_first) == (rank, 3, rank == 0)
 
 
 @pytest.mark.parametrize(

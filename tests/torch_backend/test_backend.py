@@ -284,7 +284,7 @@ def test_no_step_waits_for_the_device_or_copies_from_the_host(
 def test_cudnn_s_persistent_kernel_is_the_one_that_runs() -> None:
     """At medium's sizes, which are padded to those that it takes: by its name in a profile."""
     config = PRESETS["medium"].replace(num_steps=5)
-    weights = parameters.initial(config, 50, seed=1)
+    weights = parameters.draw_initial(config, 50, seed=1)
     built: Any = backend.build(
         config,
         weights,
@@ -435,7 +435,7 @@ def test_twenty_steps_of_small_at_its_real_size(vocabulary: int, chosen: list[st
     config = SMALL
     weights = {
         name: array.astype(np.float64)
-        for name, array in parameters.initial(config, vocabulary, seed=1).items()
+        for name, array in parameters.draw_initial(config, vocabulary, seed=1).items()
     }
     models = {
         model: backend.build(

@@ -16,7 +16,7 @@ torch = pytest.importorskip("torch")
 import runs  # noqa: E402
 from forked import python as run  # noqa: E402
 
-from ptb_lm.model.dropout import Place  # noqa: E402
+from ptb_lm.model.dropout_places import Place  # noqa: E402
 from ptb_lm.torch_backend import cpu, dropout, native, products  # noqa: E402
 from ptb_lm.torch_backend.fused import FusedSequence  # noqa: E402
 from ptb_lm.torch_backend.loss import SoftmaxLayer, global_norm  # noqa: E402
@@ -381,7 +381,7 @@ class TestWithoutKernels:
             "config = Config(hidden_size=2, batch_size=2, num_steps=2)\n"
             "for name in ('torch/cudnn', 'plain-torch/cudnn'):\n"
             "    build = Variant(name, '').builder(LANGUAGE_MODELS, device='cpu', precision='fp32', seed=1)\n"
-            "    facts = build(config, parameters.initial(config, 5, seed=1)).environment()\n"
+            "    facts = build(config, parameters.draw_initial(config, 5, seed=1)).environment()\n"
             "    print(facts.get('kernels'), '|', facts.get('no_kernels'))\n"
         )
         done = run(program, PATH=str(tmp_path), CXX="", XDG_CACHE_HOME=str(tmp_path))

@@ -45,7 +45,7 @@ def test_a_run_holds_its_cell(run: Path) -> None:
     cell = run.name
     assert json.loads((run / "config.json").read_text())["hyperparameters"]["cell"] == cell
     carried = {name for name in saved(run) if name in ("training.h", "training.c")}
-    assert carried == {f"training.{name}" for name in cells.get(cell).carried}
+    assert carried == {f"training.{name}" for name in cells.get(cell).state_names}
     weights = tensors.load(run / "weights.safetensors")[0]
     assert {name.partition(".")[0] for name in weights} == {"embedding", cell, "softmax"}
 

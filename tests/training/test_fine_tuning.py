@@ -125,7 +125,7 @@ def test_new_words_are_drawn_as_initial_ones(flags: tuple[str, ...], texts: Path
     config = start.config({"seed": 7})
     weights = start.initial(config, len(data.vocabulary))
     parameters.check(weights, config.hyperparameters, len(data.vocabulary))
-    drawn = parameters.initial(config.hyperparameters, len(data.vocabulary), seed=7)
+    drawn = parameters.draw_initial(config.hyperparameters, len(data.vocabulary), seed=7)
     for name, array in weights.items():
         if name in start.weights and array.shape == start.weights[name].shape:
             np.testing.assert_array_equal(array, start.weights[name])

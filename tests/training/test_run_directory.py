@@ -34,7 +34,7 @@ def directory(tmp_path: Path) -> RunDirectory:
     """A run whose first epoch is done."""
     created = RunDirectory(tmp_path / "run")
     created.create(RUN, VOCABULARY)
-    save_weights(created, parameters.initial(RUN.hyperparameters, len(VOCABULARY), seed=7))
+    save_weights(created, parameters.draw_initial(RUN.hyperparameters, len(VOCABULARY), seed=7))
     return created
 
 
@@ -48,7 +48,7 @@ def save_weights(
 def test_what_is_written_comes_back(directory: RunDirectory) -> None:
     assert directory.read_config() == RUN
     assert directory.read_vocabulary().words == VOCABULARY.words
-    expected = parameters.initial(RUN.hyperparameters, len(VOCABULARY), seed=7)
+    expected = parameters.draw_initial(RUN.hyperparameters, len(VOCABULARY), seed=7)
     weights = directory.read_weights(RUN, VOCABULARY)
     assert weights.keys() == expected.keys()
     for name, array in weights.items():
@@ -304,7 +304,7 @@ def test_a_configuration_that_is_not_that_of_the_weights_is_refused(
     name: str, value: object, directory: RunDirectory
 ) -> None:
     """Each is a value that the flags would take."""
-    weights = parameters.initial(RUN.hyperparameters, len(VOCABULARY), seed=7)
+    weights = parameters.draw_initial(RUN.hyperparameters, len(VOCABULARY), seed=7)
     directory.write_weights(weights, RUN, VOCABULARY, best={"epoch": 1, "valid_perplexity": 2.0})
     assert directory.read_weights(directory.read_config(), VOCABULARY).keys() == weights.keys()
     changed_config(

@@ -369,7 +369,7 @@ def test_nothing_is_cleared_for_runs_that_cannot_begin(
     before = runs.files(both)
     given = runs.arguments(data, both, "--seeds", "1", "2", "--overwrite", *flags)
     assert refused(capsys, *given).startswith(problem)
-    with files.locked(both / "seed-2" / "state"):
+    with files.lock(both / "seed-2" / "state"):
         problem = refused(capsys, *runs.arguments(data, both, "--seeds", "1", "2", "--overwrite"))
     assert problem == f"another process is using {both / 'seed-2'}"
     assert runs.files(both) == before
@@ -386,7 +386,7 @@ def test_the_exit_status_is_of_the_signal(
         return 0
 
     arguments = train._parser().parse_args(["--seeds", "1", "--run-dir", str(tmp_path / "run")])
-    with signals.heard("train"):
+    with signals.handle_signals("train"):
         assert seeds.train(arguments, train_one) == 128 + number
     assert capsys.readouterr().err.startswith("all seeds continue with: ")
 
@@ -407,7 +407,7 @@ def test_a_signal_at_the_end_of_a_run_is_for_those_that_are_left(
     def run(*seed_numbers: str) -> int:
         trained.clear()
         given = ["--seeds", *seed_numbers, "--run-dir", str(tmp_path / "run")]
-        with signals.heard("train"):
+        with signals.handle_signals("train"):
             return seeds.train(train._parser().parse_args(given), train_one)
 
     assert run("1", "2", "3") == 143
@@ -492,5 +492,5 @@ def test_nothing_is_made_before_the_framework_is_imported(
 
 
 def test_a_signal_without_a_name_is_told_by_its_number() -> None:
-    assert signals.said(signal.SIGKILL) == "ended by SIGKILL"
-    assert signals.said(127) == "ended by signal 127"
+    assert signals.describe_signal(signal.SIGKILL) == "ended by SIGKILL"
+    assert signals.describe_signal(127) == "ended by signal 127"

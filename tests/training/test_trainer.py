@@ -84,7 +84,7 @@ def test_a_whole_run_equals_the_reference(horizon: float, text_folder: Path, tmp
     data = corpus.load(text_folder)
     weights = {
         name: array.astype(np.float64)
-        for name, array in parameters.initial(config, len(data.vocabulary), seed=1).items()
+        for name, array in parameters.draw_initial(config, len(data.vocabulary), seed=1).items()
     }
 
     averages, updates, every = dict[str, np.ndarray](), 0, 10

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ptb_lm.classifier import ClassifierConfig, check_lengths
-from ptb_lm.common.host import held_back_stderr
+from ptb_lm.common.host import hold_back_stderr
 from ptb_lm.model import parameters
 
 
@@ -97,5 +97,5 @@ def _layer(config: ClassifierConfig, index: int, *, cudnn: bool) -> Any:
     if not config.bidirectional:
         return lstm
     # It saves and restores the layer, for which Keras loads TensorFlow where there is one, and its notices.
-    with held_back_stderr():
+    with hold_back_stderr():
         return keras.layers.Bidirectional(lstm)

@@ -26,7 +26,7 @@ from ptb_lm.bench.workloads import LanguageTask
 from ptb_lm.data.text import Ids
 from ptb_lm.model import reference, reference_stack
 from ptb_lm.model.backend import Backend
-from ptb_lm.model.dropout import Place, places
+from ptb_lm.model.dropout_places import Place, places
 
 WINDOWS = 4  # with masks of their own, of the variant and of the reference
 DEVIATIONS = 7.0  # standard deviations of chance that are believed

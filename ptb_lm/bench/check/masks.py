@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from ptb_lm.bench.check.errors import WrongError
 from ptb_lm.bench.workloads import LanguageTask
 from ptb_lm.model.config import Config
-from ptb_lm.model.dropout import Masks, Place, places
+from ptb_lm.model.dropout_places import Masks, Place, places
 
 Kept: TypeAlias = Masks[NDArray[np.bool_]]  # what a window's masks keep
 

@@ -95,5 +95,5 @@ def shorten_label(label: str, length: int = 42) -> str:
     Characters that cannot be drawn are escaped: control characters, and the surrogates of a path that is no
     UTF-8.
     """
-    drawn = streams.visible(label)
+    drawn = streams.escape_controls(label)
     return drawn if len(drawn) <= length else f"{drawn[: length - 1]}…"

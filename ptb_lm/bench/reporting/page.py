@@ -37,7 +37,7 @@ def to_markdown(document: Document, *, figure: Callable[[Plot], str] | None = No
     """
     written = _TEMPLATES.get_template("report.md").render(document=document, figure=figure)
     # Nothing in it steers a terminal on which it is looked at.
-    lines = [streams.visible(line) for line in written.split("\n")]
+    lines = [streams.escape_controls(line) for line in written.split("\n")]
     # An empty line between two parts, whichever of them there are.
     return "\n".join(line for line, before in zip(lines, ["", *lines], strict=False) if line or before) + "\n"
 

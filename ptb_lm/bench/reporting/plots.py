@@ -162,7 +162,7 @@ def draw_lines(axes: "Axes", plot: CurvePlot) -> None:
         label = formats.shorten_label(line.label)
         if label.startswith("_"):
             label = f"\u200b{label}"  # or matplotlib would leave it out of the legend
-        (drawn,) = axes.plot(xs, ys, gid=streams.visible(line.label), label=label, marker="o")
+        (drawn,) = axes.plot(xs, ys, gid=streams.escape_controls(line.label), label=label, marker="o")
         if any(line.spread):
             low = [max(y - spread, 1.0) for y, spread in zip(ys, line.spread, strict=True)]
             high = [y + spread for y, spread in zip(ys, line.spread, strict=True)]

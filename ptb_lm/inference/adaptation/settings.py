@@ -164,7 +164,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "each trial",
     )
     group.add_argument(
-        "--tune-words", type=cli.whole(2), metavar="N", help="tune on the first N words (default: all)"
+        "--tune-words", type=cli.whole_number(2), metavar="N", help="tune on the first N words (default: all)"
     )
     group.add_argument("--out", type=Path, metavar="DIR", help="write the result to DIR/result.json")
 
@@ -214,7 +214,7 @@ def read_flags(arguments: argparse.Namespace) -> AdaptationRequest | None:
 
 
 def _value_parser(setting: Any) -> Any:
-    return cli.whole(1, LARGEST[int]) if setting.type is int else _parse_not_negative
+    return cli.whole_number(1, LARGEST[int]) if setting.type is int else _parse_not_negative
 
 
 def _parse_not_negative(value: str) -> float:

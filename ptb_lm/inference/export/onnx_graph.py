@@ -67,8 +67,8 @@ def _check_size(config: Config, weights: Mapping[str, NDArray[Any]], vocabulary:
     numbers = sum(array.nbytes for array in weights.values()) + biases
     if numbers + len(vocabulary) + (config.num_layers + 1) * OF_A_LAYER > LARGEST_FILE:
         raise UserError(
-            f"the model takes {memory.shown(numbers)}, and a file of the format onnx holds less than 2 GiB; "
-            "--format torchscript has no such limit"
+            f"the model takes {memory.format_size(numbers)}, and a file of the format onnx holds less than "
+            "2 GiB; --format torchscript has no such limit"
         )
 
 

@@ -62,7 +62,7 @@ def import_run(
     run = dataclasses.replace(
         run,
         choice=run.choice
-        if sizes["cell"] in cells.computed_by(run.choice.framework, run.choice.model)
+        if sizes["cell"] in cells.names_for(run.choice.framework, run.choice.model)
         else Choice.create(model="basic"),
         hyperparameters=run.hyperparameters.replace(**sizes),
         imported=Source(path=str(file.absolute()), sha256=hashlib.sha256(file.read_bytes()).hexdigest()),

@@ -81,7 +81,7 @@ def recognize(tensors: Arrays, vocabulary_size: int) -> tuple[dict[str, Any], Ar
     sentence = (
         f"tensors of {kind}: {vocabulary_size:,} words, embedding {width:,}, {cell} layers of "
         f"{', '.join(f'{each:,}' for each in units)} units, softmax {'' if tied else 'not '}tied to the "
-        f"embedding; {parameters.count(weights):,} parameters"
+        f"embedding; {parameters.count_scalars(weights):,} parameters"
     )
     if len({*units}) > 1:
         sentence += f"; each layer is widened to {hidden:,} by weights of zero, which change no score"

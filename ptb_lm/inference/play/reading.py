@@ -89,7 +89,7 @@ def description(model: LanguageModel) -> str:
     directory = run_folder.find(model.run)
     result = directory.read_result() if directory.has_ended() else None
     reached = f", test perplexity {result['test_perplexity']:.2f}" if result else ""
-    line = f"{streams.visible(str(model.run))}: {len(model.vocabulary):,} words{reached}"
+    line = f"{streams.escape_controls(str(model.run))}: {len(model.vocabulary):,} words{reached}"
     if model.vocabulary.unknown is not None:
         return line
     common = [word for word in model.vocabulary.words[:COMMON] if word != EOS]
@@ -105,7 +105,7 @@ def opening(model: LanguageModel) -> str:
     """
     drafts = (model.generate(temperature=0.8, seed=seed) for seed in range(1, DRAFTS + 1))
     cut = (tuple(itertools.islice(draft, MOST_DRAFTED)) for draft in drafts)
-    return model.treatment.joined(next((each for each in cut if len(each) >= LEAST_DRAFTED), ()))
+    return model.treatment.join(next((each for each in cut if len(each) >= LEAST_DRAFTED), ()))
 
 
 def go_on(model: LanguageModel, fields: Mapping[str, str]) -> Continued:
@@ -144,7 +144,7 @@ def sentences(words: tuple[str, ...], treatment: Treatment = PLAIN) -> list[str]
             lines.append([])
         else:
             lines[-1].append(word)
-    return [treatment.joined(line) for line in lines]
+    return [treatment.join(line) for line in lines]
 
 
 def _check_count(count: int) -> None:

@@ -19,23 +19,23 @@ LSTM = "lstm"  # what --cell means by default, and what a program computes that 
 
 
 @dataclass(frozen=True)
-class Row:
+class CellRow:
     """A row of the table: data only, so that reading it imports nothing.
 
     Attributes:
-        declared: "module:class" of the declaration, a Cell.
+        declaration: "module:class" of the declaration, a Cell.
         about: What the cell is, for people.
         layers: By framework and model, "module:class" of what computes a layer of such cells.
     """
 
-    declared: str
+    declaration: str
     about: str
     layers: Mapping[str, Mapping[str, str]]
 
 
-CELLS: dict[str, Row] = {
-    LSTM: Row(
-        declared="ptb_lm.model.cells.lstm:LSTM",
+CELLS: dict[str, CellRow] = {
+    LSTM: CellRow(
+        declaration="ptb_lm.model.cells.lstm:LSTM",
         about="long short-term memory",
         layers={
             "torch": {
@@ -53,16 +53,16 @@ CELLS: dict[str, Row] = {
             },
         },
     ),
-    "layer_norm_lstm": Row(
-        declared="ptb_lm.model.cells.layer_norm_lstm:LayerNormLSTM",
+    "layer_norm_lstm": CellRow(
+        declaration="ptb_lm.model.cells.layer_norm_lstm:LayerNormLSTM",
         about="the LSTM with layer normalisation",
         layers={
             "torch": {"basic": "ptb_lm.torch_backend.layer_norm_lstm:BasicLayer"},
             "tensorflow": {"basic": "ptb_lm.tf_backend.layer_norm_lstm:BasicLayer"},
         },
     ),
-    "gru": Row(
-        declared="ptb_lm.model.cells.gru:GRU",
+    "gru": CellRow(
+        declaration="ptb_lm.model.cells.gru:GRU",
         about="gated recurrent unit",
         layers={
             "torch": {
@@ -75,8 +75,8 @@ CELLS: dict[str, Row] = {
 
 
 @functools.cache
-def _declaration(declared: str) -> Cell:
-    cell: Cell = pkgutil.resolve_name(declared)()
+def _create(declaration: str) -> Cell:
+    cell: Cell = pkgutil.resolve_name(declaration)()
     return cell
 
 
@@ -86,15 +86,15 @@ def get(name: str) -> Cell:
     Args:
         name: A name in CELLS.
     """
-    return _declaration(CELLS[name].declared)
+    return _create(CELLS[name].declaration)
 
 
-def computed_by(framework: str, model: str) -> tuple[str, ...]:
+def names_for(framework: str, model: str) -> tuple[str, ...]:
     """Return the names of the cells that a framework's model computes."""
     names = tuple(name for name, row in CELLS.items() if model in row.layers.get(framework, {}))
     return names or (LSTM,)
 
 
-def layer(name: str, framework: str, model: str) -> Any:
+def layer_class(name: str, framework: str, model: str) -> Any:
     """Return the class behind a cell, a framework and a model; its module is imported."""
     return pkgutil.resolve_name(CELLS[name].layers[framework][model])

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[np.floating]
-LayerState = tuple[Array, ...]  # what a layer carries from step to step, as Cell.carried names it
+LayerState = tuple[Array, ...]  # what a layer carries from step to step, as Cell.state_names names it
 
 
 class MemoryGates(NamedTuple):
@@ -46,7 +46,7 @@ class Cell(ABC):
     """
 
     name: ClassVar[str]
-    carried: ClassVar[tuple[str, ...]]
+    state_names: ClassVar[tuple[str, ...]]
     constants: ClassVar[Mapping[str, float]]
     memory: ClassVar[MemoryGates | None] = None
 

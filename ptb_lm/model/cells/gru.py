@@ -27,7 +27,7 @@ class GRU(Cell):
     """The GRU; it carries h alone."""
 
     name = "gru"
-    carried = ("h",)
+    state_names = ("h",)
     constants: ClassVar[Mapping[str, float]] = {"bias": 0.0, "recurrent_bias": 0.0}
 
     def shapes(self, input_size: int, hidden_size: int) -> dict[str, tuple[int, ...]]:

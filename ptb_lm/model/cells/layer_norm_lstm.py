@@ -28,7 +28,7 @@ class LayerNormLSTM(Cell):
     """The LSTM with layer normalisation."""
 
     name = "layer_norm_lstm"
-    carried = ("h", "c")
+    state_names = ("h", "c")
     constants: ClassVar[Mapping[str, float]] = {
         "bias": 0.0,
         "kernel_gain": 1.0,

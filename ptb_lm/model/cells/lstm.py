@@ -22,7 +22,7 @@ class LSTM(Cell):
     """The LSTM."""
 
     name = "lstm"
-    carried = ("h", "c")
+    state_names = ("h", "c")
     # As in TensorFlow's tutorial: its variable scope initialises all but the cells' biases, which
     # TensorFlow's cells set to zero (and forget_bias is 0).
     constants: ClassVar[Mapping[str, float]] = {"bias": 0.0}

@@ -37,7 +37,7 @@ def builder(name: str, *, device: str = "cpu") -> check.Build:
 
 
 def built(name: str, config: Config = TASK.config) -> PlainLoop:
-    loop: PlainLoop = builder(name)(config, parameters.initial(config, TASK.vocabulary_size, seed=1))
+    loop: PlainLoop = builder(name)(config, parameters.draw_initial(config, TASK.vocabulary_size, seed=1))
     return loop
 
 
@@ -214,7 +214,7 @@ from ptb_lm.bench.variants import Variant
 from ptb_lm.model.config import PRESETS
 config = PRESETS["test"]
 build = Variant("plain-torch/{}", "").builder(LANGUAGE_MODELS, device="cpu", precision="fp32", seed=1)
-loop = build(config, parameters.initial(config, 50, seed=1))
+loop = build(config, parameters.draw_initial(config, 50, seed=1))
 def use():
     torch.ones(2**23)
 for _ in range(20):

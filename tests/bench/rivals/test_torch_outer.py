@@ -26,7 +26,7 @@ def builder(name: str) -> check.Build:
 
 
 def built(name: str, config: Config = TASK.config) -> Any:
-    return builder(name)(config, parameters.initial(config, TASK.vocabulary_size, seed=1))
+    return builder(name)(config, parameters.draw_initial(config, TASK.vocabulary_size, seed=1))
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,7 @@ def test_a_model_without_an_optimisation_equals_the_reference(what: str, undone:
         registries.LANGUAGE_MODELS, device="cpu", precision="fp32", seed=1
     )
     check.check(task, build, precision="fp32", seed=3)
-    model = build(task.config, parameters.initial(task.config, 50, seed=1))
+    model = build(task.config, parameters.draw_initial(task.config, 50, seed=1))
     x_BT, y_BT = task.window(seed=1)
     model.train_step(x_BT, y_BT, model.zero_state(20), learning_rate=0.5)
     assert replaced or what.endswith(":sparse_embedding")
