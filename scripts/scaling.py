@@ -18,6 +18,7 @@ from typing import NamedTuple
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from ptb_lm.common import cli
+from ptb_lm.common.tables import write_markdown
 from ptb_lm.model import parameters
 from ptb_lm.model.config import PRESETS, Config
 
@@ -36,6 +37,10 @@ LINKS = {
 # Published words a second of one device (benchmarks/published/figures.csv): cudnn on a Titan X.
 RATES = {"small": 49_000, "medium": 24_200, "large": 10_500}
 BYTES = {"fp32": 4, "bf16": 2}
+SENT = (
+    *("MB a rank sends in a step", "softmax", "layers"),
+    *("embedding, rows", "embedding, matrix", "total, rows"),
+)
 
 
 class Sent(NamedTuple):
@@ -104,10 +109,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     asked = parser.parse_args(argv)
     links = {f"{asked.gigabytes} GB/s": asked.gigabytes} if asked.gigabytes else LINKS
     presets = [asked.config] if asked.config else list(RATES)
-    print(
-        "| MB a rank sends in a step | softmax | layers | embedding, rows | embedding, matrix | total, rows |"
-    )
-    print("|---|---|---|---|---|---|")
+    lines = []
     for name in presets:
         for precision, number in BYTES.items():
             # Weak scaling: each rank has the preset's batch.
@@ -115,10 +117,9 @@ def main(argv: Sequence[str] | None = None) -> None:
             rows = sent(config, asked.ranks, number=number, rows=True)
             whole = sent(config, asked.ranks, number=number, rows=False)
             cells = (rows.softmax, rows.layers, rows.embedding, whole.embedding, rows.total)
-            print(f"| {name}, {precision} | " + " | ".join(f"{size / 1e6:.1f}" for size in cells) + " |")
-    print()
-    print("| times one device | " + " | ".join(links) + " |")
-    print("|---|" + "---|" * len(links))
+            lines.append([f"{name}, {precision}", *(f"{size / 1e6:.1f}" for size in cells)])
+    print(write_markdown(SENT, lines))
+    lines = []
     for name in presets:
         config = PRESETS[name].replace(batch_size=PRESETS[name].batch_size * asked.ranks)
         step = PRESETS[name].batch_size * PRESETS[name].num_steps / RATES[name] / asked.faster
@@ -130,7 +131,8 @@ def main(argv: Sequence[str] | None = None) -> None:
                 gains = (
                     gain(config, asked.ranks, what, step=step, gigabytes=wire) for wire in links.values()
                 )
-                print(f"| {name}, {precision}, {how} | " + " | ".join(f"{g:.1f}" for g in gains) + " |")
+                lines.append([f"{name}, {precision}, {how}", *(f"{each:.1f}" for each in gains)])
+    print(write_markdown(["times one device", *links], lines), end="")
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from ptb_lm.bench.intervals import Ratio
 from ptb_lm.bench.reporting import formats
 from ptb_lm.bench.reporting.document import CaptionedTable
 from ptb_lm.bench.reporting.formats import NOTHING, significant, times
-from ptb_lm.bench.reporting.tables import Column, Name, Table, TableCell
+from ptb_lm.common.tables import Column, Name, Table, TableCell
 
 _T = TypeVar("_T")
 

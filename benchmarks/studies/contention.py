@@ -15,12 +15,13 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ptb_lm.common import cli, host
 from ptb_lm.common.errors import UserError
 from ptb_lm.common.files import atomic_write
+from ptb_lm.common.tables import write_markdown
 from ptb_lm.model.config import RECIPES
 
 BUSY = [sys.executable, "-c", "while True: pass"]
@@ -42,14 +43,14 @@ def measure(arguments: argparse.Namespace) -> int:
                 with _running(command):
                     rate = _measured(arguments.command, waits)
                 rows.append({"way": name, "neighbour": neighbour, "words_per_second": rate})
-    text = _table(rows)
+    text = table(rows)
     cli.say(text)
     if arguments.out:
         arguments.out.mkdir(parents=True, exist_ok=True)
         facts = {"command": arguments.command, **host.environment()}
         lines = [json.dumps(row) + "\n" for row in (facts, *rows)]
         atomic_write(arguments.out / "rows.jsonl", "".join(lines))
-        atomic_write(arguments.out / "table.md", text + "\n")
+        atomic_write(arguments.out / "table.md", text)
     return 0
 
 
@@ -124,15 +125,15 @@ def _steps(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _table(rows: list[dict[str, Any]]) -> str:
-    lines = [
-        f"| words a second: median (lowest to highest) | {' | '.join(NEIGHBOURS)} |",
-        f"|---|{'--:|' * len(NEIGHBOURS)}",
-    ]
-    for way in dict.fromkeys(row["way"] for row in rows):
-        cells = []
-        for neighbour in NEIGHBOURS:
-            rates = [r["words_per_second"] for r in rows if (r["way"], r["neighbour"]) == (way, neighbour)]
-            cells.append(f"{statistics.median(rates):,.0f} ({min(rates):,.0f} to {max(rates):,.0f})")
-        lines.append(f"| {way} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+def table(rows: Sequence[Mapping[Any, Any]]) -> str:
+    """Return the table of some rows: a line for each way to wait, a column for each neighbour."""
+    rates: dict[str, dict[str, list[float]]] = {}
+    for row in rows:
+        rates.setdefault(row["way"], {}).setdefault(row["neighbour"], []).append(row["words_per_second"])
+    neighbours = dict.fromkeys(row["neighbour"] for row in rows)
+    lines = (
+        [way, *(f"{statistics.median(r):,.0f} ({min(r):,.0f} to {max(r):,.0f})" for r in columns.values())]
+        for way, columns in rates.items()
+    )
+    titles = ("words a second: median (lowest to highest)", *(f"{each}:" for each in neighbours))
+    return write_markdown(titles, lines)

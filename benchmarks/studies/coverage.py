@@ -22,6 +22,7 @@ from ptb_lm.bench.intervals import Ratio
 from ptb_lm.bench.reporting import formats
 from ptb_lm.bench.variants import original
 from ptb_lm.common.errors import UserError
+from ptb_lm.common.tables import write_markdown
 
 CLAIMED = 0.95
 PLURALS = {"process": "processes", "round": "rounds"}
@@ -76,8 +77,12 @@ def repeated(group: Group, repetitions: int) -> list[Ratio]:
 
 def coverage(ratios: Sequence[Ratio]) -> Coverage:
     """Return how many of some intervals contain 1."""
-    held = [low <= 1 <= high for low, high in (ratio.interval or (math.nan, math.nan) for ratio in ratios)]
-    return Coverage(sum(held), len(held))
+    return Coverage(sum(map(holds, ratios)), len(ratios))
+
+
+def holds(ratio: Ratio) -> bool:
+    """Return whether the interval of a ratio contains 1."""
+    return ratio.differs is False
 
 
 def page(groups: Sequence[Group], repetitions: int) -> Iterator[str]:
@@ -93,11 +98,11 @@ def page(groups: Sequence[Group], repetitions: int) -> Iterator[str]:
             f"{found.held} of {found.repetitions} intervals of {CLAIMED:.0%} contain 1, each of {units}; "
             f"of right ones so few or fewer would be found in {few}.{alone}\n"
         )
-        yield "| repetition | ratio | 95 % interval | holds |\n| --: | --: | --- | --- |"
-        for number, ratio in enumerate(ratios, 1):
-            holds = "yes" if coverage([ratio]).held else "no"
-            yield f"| {number} | {ratio.estimate:.3f} | {formats.interval(ratio)} | {holds} |"
-        yield ""
+        rows = [
+            [str(number), f"{ratio.estimate:.3f}", formats.interval(ratio), "yes" if holds(ratio) else "no"]
+            for number, ratio in enumerate(ratios, 1)
+        ]
+        yield write_markdown(["repetition:", "ratio:", "95 % interval", "holds"], rows)
 
 
 def _parts(rounds: Sequence[int], repetitions: int) -> Iterator[frozenset[int]]:

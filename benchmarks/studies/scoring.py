@@ -20,6 +20,7 @@ from ptb_lm.bench.language_workloads import PTB_VOCABULARY
 from ptb_lm.bench.workloads import LanguageTask
 from ptb_lm.common import cli, host
 from ptb_lm.common.files import atomic_write
+from ptb_lm.common.tables import write_markdown
 from ptb_lm.data.vocabulary import EOS, Vocabulary
 from ptb_lm.inference.language_model import LanguageModel
 from ptb_lm.model import parameters
@@ -27,6 +28,10 @@ from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import RECIPES
 
 SENTENCES, ALONE = 1000, 20  # side by side, and one after the other
+TITLES = (
+    *("words of a sentence", "one after the other:", "side by side:", "ratio (lowest to highest round):"),
+    *("of the fastest products:", "ratio at their rate:"),
+)
 LONGEST = (10, 40)  # words of a sentence; its length is any up to this, each as likely
 
 
@@ -56,7 +61,7 @@ def measure(arguments: argparse.Namespace) -> int:
         arguments.out.mkdir(parents=True, exist_ok=True)
         facts = {"command": arguments.command, **host.environment(), **model.backend.environment()}
         atomic_write(arguments.out / "rows.jsonl", "".join(json.dumps(row) + "\n" for row in (facts, *rows)))
-        atomic_write(arguments.out / "table.md", text + "\n")
+        atomic_write(arguments.out / "table.md", text)
     return 0
 
 
@@ -92,19 +97,14 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
         rows: Words per second of a round: alone, batched, and what the fastest products allow; and the
             longest sentence that there was.
     """
-    lines = [
-        "| words of a sentence | one after the other | side by side | ratio (lowest to highest round) | "
-        "of the fastest products | ratio at their rate |",
-        "|---|--:|--:|--:|--:|--:|",
-    ]
+    lines = []
     for longest in LONGEST:
-        of = [row for row in rows if row["longest"] == longest]
-        ratios = [row["batched"] / row["alone"] for row in of]
-        alone, batched = (statistics.median(row[way] for row in of) for way in ("alone", "batched"))
-        share = statistics.median(row["batched"] / row["limit"] for row in of)
-        at_limit = statistics.median(row["limit"] / row["alone"] for row in of)
-        lines.append(
-            f"| 1 to {longest} | {alone:,.0f} | {batched:,.0f} | {statistics.median(ratios):.1f} "
-            f"({min(ratios):.1f} to {max(ratios):.1f}) | {share:.0%} | {at_limit:.1f} |"
-        )
-    return "\n".join(lines)
+        some = [row for row in rows if row["longest"] == longest]
+        ratios = [row["batched"] / row["alone"] for row in some]
+        alone, batched = (statistics.median(row[way] for row in some) for way in ("alone", "batched"))
+        share = statistics.median(row["batched"] / row["limit"] for row in some)
+        at_limit = statistics.median(row["limit"] / row["alone"] for row in some)
+        ratio = f"{statistics.median(ratios):.1f} ({min(ratios):.1f} to {max(ratios):.1f})"
+        numbers = (f"{alone:,.0f}", f"{batched:,.0f}", ratio, f"{share:.0%}", f"{at_limit:.1f}")
+        lines.append([f"1 to {longest}", *numbers])
+    return write_markdown(TITLES, lines)

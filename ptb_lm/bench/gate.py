@@ -15,13 +15,13 @@ from ptb_lm.bench.check.bounds import Bound
 from ptb_lm.bench.findings import distinct
 from ptb_lm.bench.machine import Machine
 from ptb_lm.bench.process import Worker, WorkerError
-from ptb_lm.bench.reporting.tables import Column, Table, to_markdown
 from ptb_lm.bench.rows import WRONG
 from ptb_lm.bench.selection import Options
 from ptb_lm.bench.variants import Variant, original
 from ptb_lm.bench.worker import Order
 from ptb_lm.bench.workloads import Workload
 from ptb_lm.common import cli, files, host, streams
+from ptb_lm.common.tables import Column, Table, to_markdown
 
 AGREES = "agrees"
 

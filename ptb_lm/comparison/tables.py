@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ptb_lm.bench.reporting.formats import NOTHING
-from ptb_lm.bench.reporting.tables import Column, Name, Table, TableCell, to_markdown
+from ptb_lm.common.tables import Column, Name, Table, TableCell, to_markdown
 from ptb_lm.comparison.runs import UNKNOWN, Run, RunGroup, differing_settings, run_names
 
 HOW_TO_READ = (

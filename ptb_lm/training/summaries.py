@@ -14,12 +14,12 @@ from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData, Sessi
 from tensorboard.plugins.text import metadata as of_text
 
 from ptb_lm.common import streams
+from ptb_lm.common.tables import write_markdown
 
 
 def text(tag: str, config: Mapping[str, Any]) -> Summary.Value:
     """Return a configuration as a table in Markdown, which is how TensorBoard shows a text."""
-    rows = "".join(f"| {name} | {json.dumps(value)} |\n" for name, value in _flat(config))
-    table = f"| name | value |\n| --- | --- |\n{rows}"
+    table = write_markdown(["name", "value"], ([name, json.dumps(value)] for name, value in _flat(config)))
     return Summary.Value(
         tag=tag,
         metadata=of_text.create_summary_metadata(display_name="", description=""),

@@ -17,9 +17,10 @@ from ptb_lm.bench.findings import Group, Result, Summary, distinct, speed_ratio
 from ptb_lm.bench.intervals import Ratio
 from ptb_lm.bench.reporting import formats
 from ptb_lm.bench.summary import summarise
+from ptb_lm.common.tables import write_markdown
 from results import store
 from results.expand import expanded
-from results.markdown import interval, ratio, table
+from results.markdown import interval, ratio
 
 QUOTED = 5  # processes of a variant in a suite that pages quote
 ALL_TITLES = (
@@ -80,9 +81,9 @@ def build(results: Path, spec: Mapping[str, Any], titles: Mapping[str, str]) -> 
         for name, bench in sources.items()
     }
     if "" in lines:
-        return f"{table([column['title'] for column in columns], rows)}\nMeasured on {lines['']}.\n"
+        return f"{write_markdown([column['title'] for column in columns], rows)}\nMeasured on {lines['']}.\n"
     listed = "".join(f"- {name}: {line}\n" for name, line in lines.items())
-    return f"{table([column['title'] for column in columns], rows)}\nMeasured on:\n\n{listed}"
+    return f"{write_markdown([column['title'] for column in columns], rows)}\nMeasured on:\n\n{listed}"
 
 
 def _cell(results: Path, keys: Mapping[str, Any]) -> str:
@@ -161,9 +162,11 @@ def all_of_them(results: Path) -> str:
     ]
     tests = {name: _tests(summary) for name, summary in found}
     rows = [_row(name, summary, tests[name]) for name, summary in found if summary.times]
-    every = [each for of_one in tests.values() for each in of_one]
-    listed = table(ALL_TITLES, sorted(rows, key=lambda row: row[3], reverse=True))
-    return f"{listed}\nOf all A/A tests, {_held(every)} intervals contain 1.\n"
+    newest_first = sorted(rows, key=lambda row: row[3], reverse=True)  # by day
+    every = [each for own in tests.values() for each in own]
+    return (
+        f"{write_markdown(ALL_TITLES, newest_first)}\nOf all A/A tests, {_held(every)} intervals contain 1.\n"
+    )
 
 
 def _tests(summary: Summary) -> list[Ratio]:

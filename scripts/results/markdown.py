@@ -1,8 +1,8 @@
-"""Markdown: tables, figures in their cells, and the parts of a page that a command writes."""
+"""Markdown: figures in the cells of tables, and the parts of a page that a command writes."""
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from ptb_lm.bench.intervals import LogMean
@@ -12,12 +12,6 @@ from ptb_lm.common.files import atomic_write
 
 PART = re.compile(r"(?ms)^(<!-- (.+?): .*?-->\n)(.*?)^(<!-- end of \2 -->)$")
 _NAME = re.compile(r"(?m)^<!-- (?:end of )?(.+?)(?:: .*)? -->$")
-
-
-def table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a table; a title with a colon at its end is of a column of numbers, flush right."""
-    lines = [[title.rstrip(":") for title in titles], ["--:" if t.endswith(":") else "---" for t in titles]]
-    return "".join(f"| {' | '.join(cells)} |\n" for cells in [*lines, *rows])
 
 
 def perplexity(values: Iterable[float | None], *, strong: bool = False) -> str:

@@ -14,8 +14,8 @@ import pandas as pd
 from benchmarks.published import SOURCES, Figure
 from ptb_lm.bench.reporting import formats
 from ptb_lm.common.errors import UserError
+from ptb_lm.common.tables import write_markdown
 from results import benchmarks
-from results.markdown import table
 
 FILE = Path(__file__).resolve().parent / "published.csv"
 TITLES = ("row", "published", "here: command", "here: measured")
@@ -32,7 +32,8 @@ def build(results: Path) -> dict[str, str]:
         cells = [_cells(results, row) for row in rows.to_dict("records")]
         quoted = (name for name in dict.fromkeys(rows["bench"]) if name)
         places = (f"- {name}: {benchmarks.where(benchmarks.read(results, name))}\n" for name in quoted)
-        parts[f"published by {source}"] = f"{table(TITLES, cells)}\nMeasured on:\n\n{''.join(places)}"
+        shown = write_markdown(TITLES, cells)
+        parts[f"published by {source}"] = f"{shown}\nMeasured on:\n\n{''.join(places)}"
     return parts
 
 

@@ -8,10 +8,11 @@ from pathlib import Path
 import pandas as pd
 
 from ptb_lm.common import cli
+from ptb_lm.common.tables import write_markdown
 from ptb_lm.data.preparation import PTB
 from ptb_lm.model.config import PRESETS, Config
 from results import flags, store
-from results.markdown import perplexity, table
+from results.markdown import perplexity
 
 Cell = Callable[[pd.DataFrame], str]
 # Train, valid and test of a last epoch, from the docstring of TensorFlow's tutorial (ptb_word_lm.py).
@@ -96,7 +97,7 @@ def _of_a_curve(epochs: pd.DataFrame) -> pd.Series:
 def show(runs: pd.DataFrame, columns: Mapping[str, Cell], by: list[str]) -> str:
     """Return a table with a row for the runs that are equal in some columns, in the order of the runs."""
     groups = runs.groupby(by, sort=False, dropna=False) if len(runs) else []
-    return table(list(columns), ([cell(group) for cell in columns.values()] for _, group in groups))
+    return write_markdown(list(columns), ([cell(group) for cell in columns.values()] for _, group in groups))
 
 
 def _mean(column: str, *, strong: bool = False, ended: bool = False) -> Cell:

@@ -6,9 +6,10 @@ from typing import Any
 
 import pandas as pd
 
-from benchmarks.studies import scoring as study
+from benchmarks.studies import contention as contention_study
+from benchmarks.studies import scoring as scoring_study
+from ptb_lm.common.tables import write_markdown
 from results import store
-from results.markdown import table
 
 PROFILES = {
     "plain loop": "profile-medium-plain-torch-cudnn-cpu",
@@ -56,7 +57,7 @@ def build(results: Path, spec: Mapping[str, Any]) -> str:
     frame = frame.eval(spec["compute"]) if "compute" in spec else frame
     found = ({k: _Blank() if pd.isna(v) else v for k, v in row.items()} for row in frame.to_dict("records"))
     titles, texts = list(spec["columns"]), spec["columns"].values()
-    return table(titles, ([text.format_map(row) for text in texts] for row in found))
+    return write_markdown(titles, ([text.format_map(row) for text in texts] for row in found))
 
 
 def profile(results: Path) -> str:
@@ -79,7 +80,7 @@ def profile(results: Path) -> str:
         for name, study in PROFILES.items()
     ]
     titles = ["ms per step", *(f"{name}:" for name in PROFILES)]
-    return f"{table(titles, rows)}\nMeasured on:\n\n{''.join(lines)}"
+    return f"{write_markdown(titles, rows)}\nMeasured on:\n\n{''.join(lines)}"
 
 
 def _facts(results: Path) -> pd.DataFrame:
@@ -102,9 +103,9 @@ def scoring(results: Path) -> str:
             f"{'reached' if value >= GOAL else 'missed'} for sentences of 1 to {longest} words"
             for longest, value in ratios.items()
         ]
-        shown = study.table(rows.to_dict("records"))
+        shown = scoring_study.table(rows.to_dict("records"))
         goal = f"The goal, {GOAL} times as fast, is {', and '.join(goals)}."
-        parts.append(f"In {precision} ({_where(results, name)}):\n\n{shown}\n\n{goal}")
+        parts.append(f"In {precision} ({_where(results, name)}):\n\n{shown}\n{goal}")
     return "\n\n".join(parts)
 
 
@@ -112,15 +113,9 @@ def contention(results: Path) -> str:
     """Return what a busy process costs a training, by how threads wait."""
     found = store.read(results, "studies/contention.csv")
     found = found[found["id"] == CONTENTION]
-    rates = found.groupby(["way", "neighbour"], sort=False)["words_per_second"].agg(["median", "min", "max"])
-    neighbours = list(dict.fromkeys(found["neighbour"]))
-    rows = []
-    for way in dict.fromkeys(found["way"]):
-        cells = [rates.loc[(way, neighbour)] for neighbour in neighbours]
-        rows.append([way, *(f"{c['median']:,.0f} ({c['min']:,.0f} to {c['max']:,.0f})" for c in cells)])
-    titles = ["words a second: median (lowest to highest)", *(f"{each}:" for each in neighbours)]
+    shown = contention_study.table(found.to_dict("records"))
     command = _facts(results).loc[CONTENTION, "command"]
-    return f"{table(titles, rows)}\nMeasured on {_where(results, CONTENTION)}, by `{command}`.\n"
+    return f"{shown}\nMeasured on {_where(results, CONTENTION)}, by `{command}`.\n"
 
 
 def gate(results: Path) -> str:
@@ -128,12 +123,12 @@ def gate(results: Path) -> str:
     found = store.read(results, "studies/gate.csv")
     columns = [name for name in ("loss", "norm", "gradient", "bias", "length") if name in found]
     rows = []
-    for (name, precision), of in found[found["result"] == "agrees"].groupby(["id", "precision"], sort=False):
-        cells = [max(of[kind].dropna(), key=_error, default="–") for kind in columns]
-        rows.append([name.removeprefix("gate-"), precision, str(len(of)), *cells])
-    return table(
-        ["suite", "precision", "variants that agree:", *(f"largest {kind} error:" for kind in columns)], rows
-    )
+    agreeing = found[found["result"] == "agrees"]
+    for (name, precision), part in agreeing.groupby(["id", "precision"], sort=False):
+        cells = [max(part[kind].dropna(), key=_error, default="–") for kind in columns]
+        rows.append([name.removeprefix("gate-"), precision, str(len(part)), *cells])
+    errors = [f"largest {kind} error:" for kind in columns]
+    return write_markdown(["suite", "precision", "variants that agree:", *errors], rows)
 
 
 def _error(cell: str) -> float:

@@ -27,9 +27,9 @@ from ptb_lm.bench.reporting import plots
 from ptb_lm.bench.reporting.document import BarPlot, Document
 from ptb_lm.bench.reporting.page import to_markdown
 from ptb_lm.bench.reporting.report import build, write_report
-from ptb_lm.bench.reporting.tables import Name
 from ptb_lm.bench.summary import summarise
 from ptb_lm.common.errors import UserError
+from ptb_lm.common.tables import Name
 
 
 def remarks(report: Document, title: str = "small") -> list[str]:

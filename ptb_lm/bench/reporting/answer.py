@@ -13,9 +13,9 @@ from ptb_lm.bench.registries import TITLES, program
 from ptb_lm.bench.reporting import names
 from ptb_lm.bench.reporting.document import Bar, CaptionedTable, SpeedPlot
 from ptb_lm.bench.reporting.formats import NOTHING, join_names, percent, rate, significant
-from ptb_lm.bench.reporting.tables import Column, Table
 from ptb_lm.bench.rows import MEASURED
 from ptb_lm.bench.variants import original
+from ptb_lm.common.tables import Column, Table
 from ptb_lm.model.frameworks import MODELS
 
 _FASTEST_EXECUTION = "where a cell type has several executions, this is the fastest of them"

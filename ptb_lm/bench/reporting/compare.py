@@ -10,10 +10,10 @@ from ptb_lm.bench.intervals import LogMean
 from ptb_lm.bench.reporting import formats, names
 from ptb_lm.bench.reporting.document import CaptionedTable, Document, Section
 from ptb_lm.bench.reporting.formats import NOTHING
-from ptb_lm.bench.reporting.tables import Column, Name, Table, TableCell
 from ptb_lm.bench.rows import MEASURED
 from ptb_lm.bench.summary import EQUAL_WORK, common_precision, summarise
 from ptb_lm.common.errors import UserError
+from ptb_lm.common.tables import Column, Name, Table, TableCell
 
 _CAVEATS = (
     "Ratios are to the baseline of the workload. Two agree if the 95 % interval of B's ratio over A's, which "

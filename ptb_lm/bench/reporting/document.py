@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ptb_lm.bench.reporting.tables import Table
+from ptb_lm.common.tables import Table
 
 
 @dataclass(frozen=True, kw_only=True)

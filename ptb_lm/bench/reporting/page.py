@@ -12,9 +12,9 @@ from markdown.extensions import Extension
 from markdown.treeprocessors import Treeprocessor
 from markupsafe import Markup
 
-from ptb_lm.bench.reporting import plots, tables
+from ptb_lm.bench.reporting import plots
 from ptb_lm.bench.reporting.document import Document, Plot
-from ptb_lm.common import streams
+from ptb_lm.common import streams, tables
 
 _LONGEST_LINE = 22  # characters of a cell that is not broken: a figure with its interval
 

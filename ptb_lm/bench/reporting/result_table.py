@@ -11,7 +11,7 @@ from typing import Any
 from ptb_lm.bench.findings import Group, Result, distinct, speed_ratio
 from ptb_lm.bench.intervals import Ratio, Spread
 from ptb_lm.bench.reporting.formats import NOTHING, limit_percent, marked_ratio, percent, significant, size
-from ptb_lm.bench.reporting.tables import Column, Name, Table, TableCell
+from ptb_lm.common.tables import Column, Name, Table, TableCell
 
 
 @dataclass(frozen=True)

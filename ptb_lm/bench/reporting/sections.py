@@ -13,9 +13,9 @@ from ptb_lm.bench.intervals import Ratio
 from ptb_lm.bench.reporting import formats, names, result_table
 from ptb_lm.bench.reporting.document import Bar, BarPlot, CaptionedTable, RunPlot, Section
 from ptb_lm.bench.reporting.formats import NOTHING
-from ptb_lm.bench.reporting.tables import Column, Name, Table, TableCell
 from ptb_lm.bench.rows import Row
 from ptb_lm.bench.variants import original
+from ptb_lm.common.tables import Column, Name, Table, TableCell
 from ptb_lm.training.run_config import RunConfig
 from ptb_lm.training.run_directory import RunDirectory
 

@@ -1,4 +1,4 @@
-"""Tables, and how they are written in Markdown."""
+"""Tables, and their form in Markdown."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -39,12 +39,20 @@ class Table:
 
 def to_markdown(table: Table) -> str:
     """Write a table in Markdown."""
-    lines = [
-        _line(markdown_text(column.title) for column in table.columns),
-        _line("--:" if column.numeric else "---" for column in table.columns),
-        *(_line(map(_markdown_cell, row)) for row in table.rows),
-    ]
-    return "\n".join(lines) + "\n"
+    titles = [f"{markdown_text(column.title)}{':' * column.numeric}" for column in table.columns]
+    return write_markdown(titles, ([_markdown_cell(cell) for cell in row] for row in table.rows))
+
+
+def write_markdown(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Write a table whose texts are Markdown already.
+
+    Args:
+        titles: The headings; a colon at the end stands for a column of numbers, flush right.
+        rows: The cells of each row.
+    """
+    heads = [title.removesuffix(":") for title in titles]
+    rule = ["--:" if title.endswith(":") else "---" for title in titles]
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in (heads, rule, *rows))
 
 
 def markdown_text(text: str) -> str:
@@ -58,10 +66,6 @@ def markdown_code(text: str) -> str:
     """Return a name as Markdown code; a backtick, which would end it, becomes an apostrophe."""
     text = " ".join(text.split()).replace("`", "'").replace("|", "\\|")
     return f"`{text}`" if text else ""
-
-
-def _line(cells: Iterable[str]) -> str:
-    return f"| {' | '.join(cells)} |"
 
 
 def _markdown_cell(cell: TableCell) -> str:
