@@ -47,7 +47,7 @@ OF_A_FRAMEWORK = {
         "ptb_lm.classifier.on_tensorflow",
         "ptb_lm.classifier.tensorflow_network",
     ),
-    "keras": ("ptb_lm.tf_backend.keras_lstm", "ptb_lm.bench.rivals", "benchmarks.rivals"),
+    "keras": ("ptb_lm.bench.rivals", "benchmarks.rivals"),
     "jax": ("benchmarks.rivals",),
     "pytensor": ("benchmarks.rivals",),
 }

@@ -90,12 +90,14 @@ def tensorflow_stack(model: str, device: str, weights: Weights, *, bidirectional
     import tensorflow as tf
 
     from ptb_lm.tf_backend.cells import layer_type
-    from ptb_lm.tf_backend.device import choose
+    from ptb_lm.tf_backend.device import choose_device
     from ptb_lm.tf_backend.dropout import no_dropout
     from ptb_lm.tf_backend.stack import RecurrentStack
 
     try:
-        chosen = choose(Choice.create(framework="tensorflow", model=model, execution="eager", device=device))
+        chosen = choose_device(
+            Choice.create(framework="tensorflow", model=model, execution="eager", device=device)
+        )
     except UserError as error:
         pytest.skip(str(error))
     with tf.device(chosen.name):

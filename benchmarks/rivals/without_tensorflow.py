@@ -18,7 +18,7 @@ from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
 from ptb_lm.tf_backend import backend, block_ops, loss
 from ptb_lm.tf_backend.backend import TensorFlowBackend
-from ptb_lm.tf_backend.sequence_gradient import Activations
+from ptb_lm.tf_backend.block_ops import Activations
 
 Weights = Mapping[str, NDArray[Any]]
 

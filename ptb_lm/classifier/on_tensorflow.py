@@ -21,8 +21,7 @@ from ptb_lm.common.errors import UserError
 from ptb_lm.model.backend import Arrays
 from ptb_lm.model.choice import Choice
 from ptb_lm.tf_backend.cells import layer_type
-from ptb_lm.tf_backend.device import DTYPES, choose
-from ptb_lm.tf_backend.execution import executed
+from ptb_lm.tf_backend.device import DTYPES, apply_execution, choose_device
 
 
 def build(
@@ -51,7 +50,7 @@ class TensorFlowClassifier(Classifier):
     def __init__(self, config: ClassifierConfig, weights: Mapping[str, NDArray[Any]], choice: Choice) -> None:
         host.keep_freed_memory()
         self.choice = choice
-        self.device = choose(choice)
+        self.device = choose_device(choice)
         self.dtype = DTYPES[choice.precision]
         with tf.device(self.device.name):
             self.network = SequenceNetwork(
@@ -65,10 +64,10 @@ class TensorFlowClassifier(Classifier):
             tf.TensorSpec([None, None, config.input_size], self.dtype),
             tf.TensorSpec([None], tf.int32),
         ]
-        self.train_function = executed(self.network.train, choice.execution)
-        self.forward_function = executed(self.network.loss, choice.execution)
-        self.gradients_function = executed(self.network.loss_and_gradients, choice.execution)
-        self.predict_function = executed(self.network.predict, choice.execution, signature)
+        self.train_function = apply_execution(self.network.train, choice.execution)
+        self.forward_function = apply_execution(self.network.loss, choice.execution)
+        self.gradients_function = apply_execution(self.network.loss_and_gradients, choice.execution)
+        self.predict_function = apply_execution(self.network.predict, choice.execution, signature)
         self.load_weights(weights)
 
     @property

@@ -80,7 +80,7 @@ class SequenceNetwork:
     Args:
         config: The hyper-parameters.
         layer: The implementation of a layer.
-        unroll: The way to run the loop over time; see ptb_lm.tf_backend.time_loop.
+        unroll: The form of the loop over time; see ptb_lm.tf_backend.cells.run_over_time.
         dtype: The type of all variables.
         seed: The seed of dropout.
     """
@@ -100,7 +100,7 @@ class SequenceNetwork:
         )
         self.kernel_KC = tf.Variable(tf.zeros(shapes(config)["dense.kernel"], dtype))
         self.bias_C = tf.Variable(tf.zeros([config.classes], dtype))
-        self.trained = [*self.stack.trained, self.kernel_KC, self.bias_C]
+        self.trained = [*self.stack.variables, self.kernel_KC, self.bias_C]
         self.adam = Adam(self.trained, config.learning_rate)
         self.dropout = InvertedDropout(config.keep_prob, seed=seed)
 
@@ -135,7 +135,7 @@ class SequenceNetwork:
     def by_name(self, arrays: Sequence[NDArray[Any]]) -> Arrays:
         """Return arrays that belong to the trained variables, values or gradients, by canonical name."""
         *stack_arrays, kernel_KC, bias_C = arrays
-        return {**self.stack.by_name(stack_arrays), "dense.kernel": kernel_KC, "dense.bias": bias_C}
+        return {**self.stack.to_canonical(stack_arrays), "dense.kernel": kernel_KC, "dense.bias": bias_C}
 
     def load(self, canonical: Mapping[str, NDArray[Any]]) -> None:
         """Set the parameters from arrays by canonical name."""

@@ -10,11 +10,11 @@ TRAINING_JOBS = ("chief", "worker")  # the others serve or watch
 
 
 class TfConfig(NamedTuple):
-    """What TF_CONFIG says.
+    """The content of TF_CONFIG.
 
     Attributes:
-        processes: How many train together; 0 if it lists none.
-        job: What this one is: of TRAINING_JOBS, or another; "" if it does not say.
+        processes: The number of processes that train together; 0 if it lists none.
+        job: The job of this process: one of TRAINING_JOBS, or another; "" if it does not say.
     """
 
     processes: int
@@ -22,14 +22,14 @@ class TfConfig(NamedTuple):
 
 
 def tf_config() -> TfConfig:
-    """Return what TF_CONFIG says; nothing if it is not set.
+    """Return the content of TF_CONFIG, which is empty if the variable is not set.
 
     Raises:
         UserError: It is malformed.
     """
     try:
-        said = json.loads(os.environ.get("TF_CONFIG") or "{}")
-        cluster, task = _part(said, "cluster", dict), _part(said, "task", dict)
+        whole = json.loads(os.environ.get("TF_CONFIG") or "{}")
+        cluster, task = _part(whole, "cluster", dict), _part(whole, "task", dict)
         job, index = task.get("type"), int(task["index"]) if "type" in task else 0
         processes = sum(len(_part(cluster, job, list)) for job in TRAINING_JOBS)
         if processes and job in TRAINING_JOBS and not 0 <= index < len(_part(cluster, job, list)):

@@ -1,37 +1,44 @@
-"""One layer over a sequence: what it is, and how most cells run over time. Each cell has a file of its own.
+"""One layer over a sequence: its contract, and the loop over time of most cells. Each cell has its own file.
 
 Shapes: T = time steps, B = batch, I = input width, H = hidden units.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar
 
 import tensorflow as tf
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from ptb_lm.model import cells
 from ptb_lm.model.backend import Arrays
-from ptb_lm.tf_backend.time_loop import LayerState, over_time
+
+LayerState = tuple[
+    tf.Tensor, ...
+]  # the carried tensors of a layer, each [B, H]; the first is h_BH, its output
+Step = Callable[[tf.Tensor, LayerState], LayerState]  # (x_BI, state) -> state
+TimedStep = Callable[[Any, tf.Tensor, LayerState], LayerState]  # (t, x_BI, state) -> state
 
 
 class Layer(ABC):
     """One layer over a sequence.
 
     Attributes:
-        cell_name: What its cells are, a name in ptb_lm.model.cells.CELLS.
-        trained: The variables to train.
+        cell_name: The kind of its cells, a name in ptb_lm.model.cells.CELLS.
+        variables: The variables to train.
 
     Args:
         input_size: I.
         hidden_size: H.
-        dtype: In which precision.
-        unroll: How the layer's own loop over time, if it has one, enters the graph; see time_loop.
+        dtype: The precision.
+        unroll: The form in which the layer's own loop over time, if it has one, enters the graph; see
+            `run_over_time`.
     """
 
     cell_name: ClassVar[str] = cells.LSTM
-    trained: list[tf.Variable]
+    variables: list[tf.Variable]
 
     @abstractmethod
     def __init__(self, input_size: int, hidden_size: int, *, dtype: tf.DType, unroll: str) -> None:
@@ -40,17 +47,21 @@ class Layer(ABC):
         self.unroll = unroll
 
     @classmethod
-    def on(cls, *, gpu: bool) -> "type[Layer]":
+    def for_device(cls, *, gpu: bool) -> "type[Layer]":
         """Return the class that computes this on a GPU, or on a CPU."""
         return cls
 
     @abstractmethod
-    def by_name(self, arrays: Sequence[NDArray[Any]]) -> Arrays:
-        """Return what belongs to the trained variables (their values, or gradients) by their cell's names."""
+    def to_canonical(self, arrays: Sequence[NDArray[Any]]) -> Arrays:
+        """Return by their cell's names arrays that are given in the order and layout of `variables`.
+
+        Args:
+            arrays: The variables' values, or their gradients.
+        """
 
     @abstractmethod
     def recurrent_factors(self, mask_HG: tf.Tensor) -> list[tf.Tensor | None]:
-        """Return a mask of the recurrent kernel as a factor of each trained variable; None: of 1."""
+        """Return a mask of the recurrent kernel [H, 4H] as a factor of each variable; None stands for 1."""
 
     @abstractmethod
     def load(self, canonical: Mapping[str, NDArray[Any]]) -> None:
@@ -64,7 +75,7 @@ class Layer(ABC):
 
         Args:
             x_TBI: The input, finite everywhere.
-            state: Before the first step.
+            state: The state before the first step.
             lengths_B: Steps of each sample, 1 to T; beyond them the output is finite but
                 undefined. None: all T.
         """
@@ -77,18 +88,18 @@ class CanonicalLayer(Layer):
         super().__init__(input_size, hidden_size, dtype=dtype, unroll=unroll)
         shapes = cells.get(self.cell_name).shapes(input_size, hidden_size)
         self.weights = {name: tf.Variable(tf.zeros(shape, dtype)) for name, shape in shapes.items()}
-        self.trained = list(self.weights.values())
+        self.variables = list(self.weights.values())
 
-    def by_name(self, arrays: Sequence[NDArray[Any]]) -> Arrays:
-        """Return what belongs to the trained variables by their cell's names."""
+    @override
+    def to_canonical(self, arrays: Sequence[NDArray[Any]]) -> Arrays:
         return dict(zip(self.weights, arrays, strict=True))
 
+    @override
     def recurrent_factors(self, mask_HG: tf.Tensor) -> list[tf.Tensor | None]:
-        """Return a mask of the recurrent kernel as a factor of each trained variable."""
         return [mask_HG if name == "recurrent_kernel" else None for name in self.weights]
 
+    @override
     def load(self, canonical: Mapping[str, NDArray[Any]]) -> None:
-        """Set the parameters from arrays by their cell's names."""
         for name, variable in self.weights.items():
             variable.assign(canonical[name])
 
@@ -96,16 +107,71 @@ class CanonicalLayer(Layer):
     def step(self, weights: Mapping[str, tf.Tensor], x_BI: tf.Tensor, state: Any) -> LayerState:
         """Return the state after a step; `weights` are `self.weights`, read once for all steps."""
 
+    @override
     def __call__(
         self, x_TBI: tf.Tensor, state: LayerState, lengths_B: tf.Tensor | None = None
     ) -> tuple[tf.Tensor, LayerState]:
-        """Return the output [T, B, H] and the state after each sample's last step."""
         weights = {name: tf.convert_to_tensor(variable) for name, variable in self.weights.items()}
         step = partial(self.step, weights)
-        return over_time(step, x_TBI, state, unroll=self.unroll, lengths_B=lengths_B)
+        return run_over_time(step, x_TBI, state, unroll=self.unroll, lengths_B=lengths_B)
 
 
 def layer_type(model: str, *, cell: str = cells.LSTM, gpu: bool) -> type[Layer]:
     """Return the class that computes layers of a cell by a model's name."""
-    named: type[Layer] = cells.layer_class(cell, "tensorflow", model)
-    return named.on(gpu=gpu)
+    row: type[Layer] = cells.layer_class(cell, "tensorflow", model)
+    return row.for_device(gpu=gpu)
+
+
+def run_over_time(
+    step: Step, x_TBI: tf.Tensor, state: LayerState, *, unroll: str, lengths_B: tf.Tensor | None = None
+) -> tuple[tf.Tensor, LayerState]:
+    """Return the h of every step [T, B, H] and the state after the last.
+
+    Args:
+        step: The recurrence.
+        x_TBI: The input.
+        state: The state before the first step.
+        unroll: "static": the graph holds every step, where T is known when it is traced. In training it is;
+            the one graph for windows of any length loops. "loop": the graph holds one step.
+        lengths_B: Steps of each sample; from there on its state stays as it is. None: all T.
+    """
+
+    def step_or_hold(t: Any, x_BI: tf.Tensor, state: LayerState) -> LayerState:
+        after = step(x_BI, state)
+        if lengths_B is None:
+            return after
+        valid_B1 = (t < lengths_B)[:, None]
+        return tuple(tf.where(valid_B1, new, old) for new, old in zip(after, state, strict=True))
+
+    if unroll == "static" and x_TBI.shape[0] is not None:
+        return _unroll(step_or_hold, x_TBI, state)
+    return _loop(step_or_hold, x_TBI, state)
+
+
+def _unroll(step: TimedStep, x_TBI: tf.Tensor, state: LayerState) -> tuple[tf.Tensor, LayerState]:
+    outputs = []
+    for t, x_BI in enumerate(tf.unstack(x_TBI)):
+        state = step(t, x_BI, state)
+        outputs.append(state[0])
+    return tf.stack(outputs), state
+
+
+def _loop(step: TimedStep, x_TBI: tf.Tensor, state: LayerState) -> tuple[tf.Tensor, LayerState]:
+    steps = tf.shape(x_TBI)[0]
+    inputs = tf.TensorArray(x_TBI.dtype, size=steps).unstack(x_TBI)
+    outputs = tf.TensorArray(x_TBI.dtype, size=steps, element_shape=state[0].shape)
+
+    def body(
+        t: tf.Tensor, outputs: tf.TensorArray, state: LayerState
+    ) -> tuple[tf.Tensor, tf.TensorArray, LayerState]:
+        state = step(t, inputs.read(t), state)
+        return t + 1, outputs.write(t, state[0]), state
+
+    _, outputs, state = tf.while_loop(
+        lambda t, *_: t < steps,
+        body,
+        (tf.constant(0), outputs, state),
+        # XLA sizes the stacks that the gradient pops from by this bound.
+        maximum_iterations=steps,
+    )
+    return outputs.stack(), state

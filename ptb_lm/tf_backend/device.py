@@ -1,9 +1,9 @@
-"""TensorFlow's device: which one it is, its precision, and its description."""
+"""TensorFlow's device: which one it is, its precision, its description, and how operations are run on it."""
 
 import contextlib
 import os
 import platform
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,18 +22,18 @@ class Device:
     """The device of one model.
 
     Attributes:
-        gpu: Whether it is a CUDA device; otherwise it is the CPU.
+        gpu: True for a CUDA device, False for the CPU.
     """
 
     gpu: bool
 
     @property
     def name(self) -> str:
-        """What tf.device takes."""
+        """Its name for tf.device."""
         return "GPU:0" if self.gpu else "CPU:0"
 
     def engine(self, choice: Choice, cell: str = LSTM) -> str:
-        """Return what computes the layers here, for people."""
+        """Return the description of what computes the layers here, for people."""
         if cell != LSTM:
             return f"tensorflow {choice.model} {cell} on {'cuda' if self.gpu else 'cpu'} ({choice.execution})"
         if choice.model != "cudnn":
@@ -67,7 +67,7 @@ class Device:
         return facts
 
 
-def choose(choice: Choice) -> Device:
+def choose_device(choice: Choice) -> Device:
     """Return the device that was chosen, and hold it to IEEE float32.
 
     Raises:
@@ -101,3 +101,24 @@ def enough_memory() -> Iterator[None]:
         yield
     except (MemoryError, tf.errors.ResourceExhaustedError) as error:
         raise OutOfMemoryError(memory.describe_failure(error)) from None
+
+
+def apply_execution(
+    function: Callable[..., Any], execution: str, signature: Sequence[Any] | None = None
+) -> Callable[..., Any]:
+    """Return a function that runs as --execution says.
+
+    Args:
+        function: The function to run.
+        execution: "graph", "eager" or "xla".
+        signature: The TensorSpecs of one graph for all shapes. None: a graph for each shape.
+    """
+    if execution == "eager":
+        return function
+    graph: Callable[..., Any] = tf.function(
+        function,
+        input_signature=signature,
+        jit_compile=execution == "xla",
+        autograph=False,  # loops say themselves whether they unroll
+    )
+    return graph

@@ -1,18 +1,26 @@
-"""Inverted dropout in TensorFlow, with its own random stream.
+"""Inverted dropout in TensorFlow, with a random stream of its own on each device.
 
 Its own stream makes the masks the same for every layer implementation, and a run resumable. XLA makes other
-masks of the same stream than TensorFlow's own operation does.
+masks of the same stream than TensorFlow's own operation does. The streams of all devices differ, and each is
+saved with a run's state.
 """
 
+import hashlib
 from collections.abc import Callable, Sequence
+from typing import Any
 
+import numpy as np
 import tensorflow as tf
+from numpy.typing import NDArray
 
 from ptb_lm.model.config import Config
 from ptb_lm.model.dropout_places import Masks, places
-from ptb_lm.tf_backend import streams
+from ptb_lm.model.ranks import SINGLE_PROCESS, Ranks
 
 Dropout = Callable[[tf.Tensor], tf.Tensor]
+
+STREAMS = "tensorflow.generator"  # in a run's state: [numbers] of one device, [devices, numbers] of several
+COUNTER = (0, 0)  # where the numbers of a key begin
 
 
 class InvertedDropout:
@@ -20,18 +28,18 @@ class InvertedDropout:
 
     Args:
         keep_prob: Probability that a unit is kept; kept units are divided by it.
-        seed: Of the stream.
+        seed: Seed of the stream.
     """
 
     def __init__(self, keep_prob: float, *, seed: int) -> None:
         self.keep_prob = keep_prob
-        self.generator = streams.new(seed)
+        self.generator = new_stream(seed)
 
     def __call__(self, x: tf.Tensor) -> tf.Tensor:
         """Return x with a fresh mask applied."""
         if self.keep_prob == 1:
             return x
-        return x * _mask(self.generator, tf.shape(x), self.keep_prob, x.dtype)
+        return x * _draw_mask(self.generator, tf.shape(x), self.keep_prob, x.dtype)
 
 
 class WindowDropout:
@@ -40,15 +48,15 @@ class WindowDropout:
     Args:
         config: The hyper-parameters.
         vocabulary_size: V.
-        dtype: Of the masks.
-        seed: Of the stream.
+        dtype: The precision of the masks.
+        seed: Seed of the stream.
     """
 
     def __init__(self, config: Config, vocabulary_size: int, *, dtype: tf.DType, seed: int) -> None:
         self.config = config
         self.vocabulary_size = vocabulary_size
         self.dtype = dtype
-        self.generator = streams.new(seed)
+        self.generator = new_stream(seed)
 
     def draw(self, batch: int, steps: int) -> Masks[tf.Tensor]:
         """Return the next window's masks; see ptb_lm.model.dropout_places.
@@ -59,8 +67,8 @@ class WindowDropout:
         """
         drawn = places(self.config, self.vocabulary_size, batch=batch, steps=steps)
         return Masks(
-            {name: _mask(self.generator, *place, self.dtype) for name, place in drawn.weights.items()},
-            [_mask(self.generator, *place, self.dtype) for place in drawn.units],
+            {name: _draw_mask(self.generator, *place, self.dtype) for name, place in drawn.weights.items()},
+            [_draw_mask(self.generator, *place, self.dtype) for place in drawn.units],
         )
 
 
@@ -69,16 +77,62 @@ def no_dropout(x: tf.Tensor) -> tf.Tensor:
     return x
 
 
-def one_after_another(masks: Sequence[tf.Tensor]) -> Dropout:
+def apply_in_order(masks: Sequence[tf.Tensor]) -> Dropout:
     """Return a function that applies one mask per call; without masks it changes nothing."""
     if not masks:
         return no_dropout
-    remaining = iter(masks)
-    return lambda x: x * next(remaining)
+    iterator = iter(masks)
+    return lambda x: x * next(iterator)
 
 
-def _mask(
+def _draw_mask(
     generator: tf.random.Generator, shape: Sequence[int] | tf.Tensor, keep_prob: float, dtype: tf.DType
 ) -> tf.Tensor:
     kept = generator.uniform(shape) < keep_prob
     return tf.cast(kept, dtype) / keep_prob
+
+
+def device_seed(seed: int, device: int) -> int:
+    """Return the seed of a device's stream, from that of the run, which the first device has itself."""
+    return seed if device == 0 else _derive_seed(str(seed).encode(), device)
+
+
+def new_stream(seed: int) -> tf.random.Generator:
+    """Return the stream of a seed."""
+    # The seed is the key. from_seed makes it the counter: the streams of neighbouring seeds would then be one
+    # stream, a few numbers apart.
+    return tf.random.Generator.from_key_counter(seed, COUNTER, alg="philox")
+
+
+def export_streams(streams: Sequence[tf.random.Generator]) -> NDArray[Any]:
+    """Return the state of each device's stream."""
+    states = [stream.state.numpy() for stream in streams]
+    return states[0] if len(states) == 1 else np.stack(states)
+
+
+def load_streams(
+    streams: Sequence[tf.random.Generator], states: NDArray[Any], ranks: Ranks = SINGLE_PROCESS
+) -> None:
+    """Go on with exported streams; if they are of another number of devices, begin anew.
+
+    New streams depend on those that were saved, so that no masks of before come again.
+
+    Args:
+        streams: The streams of the devices of this process.
+        states: The states of all devices, [numbers] or [devices, numbers].
+        ranks: The processes, each with as many devices.
+
+    Raises:
+        ValueError: They are not of such a generator.
+    """
+    by_device = np.atleast_2d(states)
+    for device, stream in enumerate(streams, start=ranks.rank * len(streams)):
+        stream.reset(by_device[device % len(by_device)])
+        if len(by_device) != ranks.size * len(streams):
+            seed = _derive_seed(np.ascontiguousarray(states).tobytes(), device)
+            stream.reset_from_key_counter(seed, COUNTER)
+
+
+def _derive_seed(origin: bytes, device: int) -> int:
+    digest = hashlib.sha256(origin + f" {device}".encode()).digest()
+    return int.from_bytes(digest[:8], "big") >> 1

@@ -1,8 +1,11 @@
-"""The ends of the network by hand: the projection onto the vocabulary, and the embedding's gradient.
+"""The ends of the network by hand: the softmax with its cross-entropy, and the embedding's gradient.
 
 Between them lies the gradient tape. The two ends touch every word of the vocabulary, so that passes over it
 that the tape would add (a scale on the logits' gradient, a sum for the bias, dense embedding gradients) cost
 as much as the LSTM itself on a CPU.
+
+The logits are the largest tensors of a step, and bound by memory: there are as few passes over them as
+possible. TensorFlow's own operation (SparseSoftmaxCrossEntropyWithLogits) takes twice as long on a CPU.
 
 Shapes: N = tokens of a window, H = hidden units, V = vocabulary, E = embedding width.
 """
@@ -15,7 +18,41 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from ptb_lm.model.backend import Arrays
-from ptb_lm.tf_backend.cross_entropy import SoftmaxCrossEntropy
+
+
+class SoftmaxCrossEntropy:
+    """The loss of some logits, and on request its gradient.
+
+    The exponentials are not divided by their sums: that would be a pass over [N, V]. Their users can
+    divide something narrow instead.
+
+    Attributes:
+        nll_N: The negative log likelihood of each target, in nats; finite for the least likely ones too.
+
+    Args:
+        logits_NV: The logits. In a graph, the exponentials take their place if nobody else reads them.
+        targets_N: Target ids.
+    """
+
+    def __init__(self, logits_NV: tf.Tensor, targets_N: tf.Tensor) -> None:
+        shifted_NV = logits_NV - tf.reduce_max(logits_NV, 1, keepdims=True)
+        self._places_N2 = tf.stack([tf.range(tf.size(targets_N), dtype=targets_N.dtype), targets_N], 1)
+        target_logits_N = tf.gather_nd(shifted_NV, self._places_N2)
+        # Read this before the exponentials overwrite it; otherwise they would need new memory.
+        with tf.control_dependencies([target_logits_N]):
+            self._exp_NV = tf.exp(shifted_NV)
+        self._sum_N = tf.reduce_sum(self._exp_NV, 1)
+        # The target's own logit, not the logarithm of its probability, which may have become zero.
+        self.nll_N = tf.math.log(self._sum_N) - target_logits_N
+
+    def gradient(self, scale: float) -> tuple[tf.Tensor, tf.Tensor]:
+        """Return (d_NV, factor_N1), whose product is the gradient of scale * sum(nll_N).
+
+        The gradient is with respect to the logits.
+        """
+        # This copies. XLA does not know the operation that does not copy (ScatterNdNonAliasingAdd).
+        d_NV = tf.tensor_scatter_nd_sub(self._exp_NV, self._places_N2, self._sum_N)
+        return d_NV, (scale / self._sum_N)[:, None]
 
 
 class SoftmaxLayer:
@@ -25,18 +62,18 @@ class SoftmaxLayer:
     the bias and its gradient on the way, and no pass over the logits is spent on either.
 
     Attributes:
-        weight: [H + 1, V].
-        trained: The variables to train, by whoever owns this object.
+        weight: The kernel above the bias, [H + 1, V].
+        variables: The variables to train, by whoever owns this object.
 
     Args:
         hidden_size: H.
         vocabulary_size: V.
-        dtype: In which precision.
+        dtype: The precision.
     """
 
     def __init__(self, hidden_size: int, vocabulary_size: int, *, dtype: tf.DType) -> None:
         self.weight = tf.Variable(tf.zeros([hidden_size + 1, vocabulary_size], dtype))
-        self.trained = [self.weight]
+        self.variables = [self.weight]
 
     def canonical(self) -> Arrays:
         """Return the parameters by canonical name."""
@@ -58,12 +95,12 @@ class SoftmaxLayer:
     def loss_and_gradients(
         self, hidden_NH: tf.Tensor, targets_N: tf.Tensor, scale: float
     ) -> tuple[tf.Tensor, tf.Tensor, list[tf.Tensor]]:
-        """Return (negative log likelihoods [N], gradient by hidden_NH, gradients by the `trained`).
+        """Return (negative log likelihoods [N], d_hidden_NH, gradients with respect to the `variables`).
 
         Args:
             hidden_NH: The top layer's output.
             targets_N: Target word ids.
-            scale: The gradients are those of scale * sum of the negative log likelihoods.
+            scale: Factor of the loss: scale * sum of the negative log likelihoods.
         """
         inputs = _with_ones(hidden_NH)
         softmax = SoftmaxCrossEntropy(inputs @ self.weight, targets_N)
@@ -80,7 +117,7 @@ class TiedSoftmaxLayer:
     """The projection onto the vocabulary by the embedding itself, with softmax and cross-entropy.
 
     Attributes:
-        trained: The variables to train: the embedding and the bias.
+        variables: The variables to train: the embedding and the bias.
 
     Args:
         embedding_VE: The embedding, E = H.
@@ -89,7 +126,7 @@ class TiedSoftmaxLayer:
     def __init__(self, embedding_VE: tf.Variable) -> None:
         self.embedding_VE = embedding_VE
         self.bias_V = tf.Variable(tf.zeros([embedding_VE.shape[0]], embedding_VE.dtype))
-        self.trained = [embedding_VE, self.bias_V]
+        self.variables = [embedding_VE, self.bias_V]
 
     def canonical(self) -> Arrays:
         """Return the parameters by canonical name, without the embedding."""

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from ptb_lm.model.backend import Arrays
 from ptb_lm.tf_backend.block_ops import block_cell, block_lstm
-from ptb_lm.tf_backend.cells import Layer
-from ptb_lm.tf_backend.time_loop import LayerState, over_time
+from ptb_lm.tf_backend.cells import Layer, LayerState, run_over_time
 
 
 class LSTMLayer(Layer):
@@ -30,33 +30,30 @@ class LSTMLayer(Layer):
         super().__init__(input_size, hidden_size, dtype=dtype, unroll=unroll)
         self.weight = tf.Variable(tf.zeros([input_size + hidden_size, 4 * hidden_size], dtype))
         self.bias = tf.Variable(tf.zeros([4 * hidden_size], dtype))
-        self.trained = [self.weight, self.bias]
+        self.variables = [self.weight, self.bias]
 
-    def by_name(self, arrays: Sequence[NDArray[Any]]) -> Arrays:
-        """Return what belongs to the trained variables (their values, or gradients) by canonical name.
-
-        The names are kernel, recurrent_kernel, bias.
-        """
-        weight, bias = (self._reordered(array) for array in arrays)
+    @override
+    def to_canonical(self, arrays: Sequence[NDArray[Any]]) -> Arrays:
+        weight, bias = (self._reorder(array) for array in arrays)
         return {
             "kernel": weight[: self.input_size],
             "recurrent_kernel": weight[self.input_size :],
             "bias": bias,
         }
 
+    @override
     def recurrent_factors(self, mask_HG: tf.Tensor) -> list[tf.Tensor | None]:
-        """Return a mask of the recurrent kernel [H, 4H] as a factor of each trained variable; None: of 1."""
         gates = tf.split(mask_HG, 4, axis=1)
         mask = tf.concat([gates[gate] for gate in self.GATES], 1)
         return [tf.concat([tf.ones([self.input_size, 4 * self.hidden_size], mask.dtype), mask], 0), None]
 
+    @override
     def load(self, canonical: Mapping[str, NDArray[Any]]) -> None:
-        """Set the parameters from arrays by canonical name."""
         weight = np.concatenate([canonical["kernel"], canonical["recurrent_kernel"]])
-        self.weight.assign(self._reordered(weight))
-        self.bias.assign(self._reordered(canonical["bias"]))
+        self.weight.assign(self._reorder(weight))
+        self.bias.assign(self._reorder(canonical["bias"]))
 
-    def _reordered(self, array: NDArray[Any]) -> NDArray[Any]:
+    def _reorder(self, array: NDArray[Any]) -> NDArray[Any]:
         gates = np.split(array, 4, axis=-1)
         return np.concatenate([gates[gate] for gate in self.GATES], axis=-1)
 
@@ -64,10 +61,10 @@ class LSTMLayer(Layer):
 class BasicLayer(LSTMLayer):
     """Gates written out of elementary operations."""
 
+    @override
     def __call__(
         self, x_TBI: tf.Tensor, state: LayerState, lengths_B: tf.Tensor | None = None
     ) -> tuple[tf.Tensor, LayerState]:
-        """Return the output [T, B, H] and the state after each sample's last step."""
         # Read once, outside of any loop.
         weight, bias = tf.convert_to_tensor(self.weight), tf.convert_to_tensor(self.bias)
 
@@ -77,7 +74,7 @@ class BasicLayer(LSTMLayer):
             c_BH = tf.sigmoid(f) * c_BH + tf.sigmoid(i) * tf.tanh(g)
             return tf.sigmoid(o) * tf.tanh(c_BH), c_BH
 
-        return over_time(step, x_TBI, state, unroll=self.unroll, lengths_B=lengths_B)
+        return run_over_time(step, x_TBI, state, unroll=self.unroll, lengths_B=lengths_B)
 
 
 class BlockLayer(LSTMLayer):
@@ -85,26 +82,26 @@ class BlockLayer(LSTMLayer):
 
     GATES = (0, 2, 1, 3)
 
+    @override
     def __call__(
         self, x_TBI: tf.Tensor, state: LayerState, lengths_B: tf.Tensor | None = None
     ) -> tuple[tf.Tensor, LayerState]:
-        """Return the output [T, B, H] and the state after each sample's last step."""
         weight, bias = tf.convert_to_tensor(self.weight), tf.convert_to_tensor(self.bias)
 
         def step(x_BI: tf.Tensor, state: LayerState) -> LayerState:
             h_BH, c_BH = state
             return block_cell(x_BI, h_BH, c_BH, weight, bias)
 
-        return over_time(step, x_TBI, state, unroll=self.unroll, lengths_B=lengths_B)
+        return run_over_time(step, x_TBI, state, unroll=self.unroll, lengths_B=lengths_B)
 
 
 class BlockFusedLayer(LSTMLayer):
     """BlockLSTMV2: one operation for the sequence."""
 
+    @override
     def __call__(
         self, x_TBI: tf.Tensor, state: LayerState, lengths_B: tf.Tensor | None = None
     ) -> tuple[tf.Tensor, LayerState]:
-        """Return the output [T, B, H] and the state after each sample's last step."""
         h_BH, c_BH = state
         h_TBH, c_TBH = block_lstm(
             x_TBI, h_BH, c_BH, tf.convert_to_tensor(self.weight), tf.convert_to_tensor(self.bias)
@@ -119,31 +116,67 @@ class CudnnLayer(LSTMLayer):
     """CudnnRNNV3: cuDNN's LSTM on a GPU. On a CPU it is KerasLayer."""
 
     @classmethod
-    def on(cls, *, gpu: bool) -> type[Layer]:
-        """Return the class that computes this on a GPU, or on a CPU."""
-        if gpu:
-            return cls
-        from ptb_lm.tf_backend.keras_lstm import KerasLayer  # the one that imports Keras, which takes seconds
+    @override
+    def for_device(cls, *, gpu: bool) -> type[Layer]:
+        return cls if gpu else KerasLayer
 
-        return KerasLayer
-
+    @override
     def __call__(
         self, x_TBI: tf.Tensor, state: LayerState, lengths_B: tf.Tensor | None = None
     ) -> tuple[tf.Tensor, LayerState]:
-        """Return the output [T, B, H] and the state after each sample's last step."""
         h_BH, c_BH = state
         steps, batch = tf.unstack(tf.shape(x_TBI)[:2])
         kernel, recurrent_kernel = tf.split(self.weight, [self.input_size, self.hidden_size])
         # cuDNN keeps each gate's matrix transposed, and two biases where the canonical model has one. The
         # second stays zero: trained as well, the pair would move twice as fast under SGD as the one.
-        packed = [tf.transpose(kernel), tf.transpose(recurrent_kernel), self.bias, tf.zeros_like(self.bias)]
+        parts = [tf.transpose(kernel), tf.transpose(recurrent_kernel), self.bias, tf.zeros_like(self.bias)]
         after = tf.raw_ops.CudnnRNNV3(
             input=x_TBI,
             input_h=h_BH[None],
             input_c=c_BH[None],
-            params=tf.concat([tf.reshape(part, [-1]) for part in packed], 0),
+            params=tf.concat([tf.reshape(part, [-1]) for part in parts], 0),
             sequence_lengths=tf.fill([batch], steps) if lengths_B is None else lengths_B,
             rnn_mode="lstm",
             time_major=True,
         )
         return after.output, (after.output_h[0], after.output_c[0])
+
+
+class KerasLayer(Layer):
+    """keras.layers.LSTM as its users write it: on a CPU, Keras's own loop over elementary operations."""
+
+    NAMES = ("kernel", "recurrent_kernel", "bias")
+
+    def __init__(self, input_size: int, hidden_size: int, *, dtype: tf.DType, unroll: str) -> None:
+        import keras  # here, because it takes seconds and no other layer needs it
+
+        super().__init__(input_size, hidden_size, dtype=dtype, unroll=unroll)
+        # Where there is a GPU, Keras would try cuDNN on the CPU too.
+        self.lstm = keras.layers.LSTM(
+            hidden_size, return_sequences=True, return_state=True, use_cudnn=False, dtype=dtype.name
+        )
+        self.lstm.build((None, None, input_size))
+        self.variables = [variable.value for variable in self.lstm.trainable_variables]
+
+    @override
+    def to_canonical(self, arrays: Sequence[NDArray[Any]]) -> Arrays:
+        return dict(zip(self.NAMES, arrays, strict=True))
+
+    @override
+    def recurrent_factors(self, mask_HG: tf.Tensor) -> list[tf.Tensor | None]:
+        return [None, mask_HG, None]
+
+    @override
+    def load(self, canonical: Mapping[str, NDArray[Any]]) -> None:
+        self.lstm.set_weights([canonical[name] for name in self.NAMES])
+
+    @override
+    def __call__(
+        self, x_TBI: tf.Tensor, state: LayerState, lengths_B: tf.Tensor | None = None
+    ) -> tuple[tf.Tensor, LayerState]:
+        # Keras holds the state where the mask is false.
+        mask_BT = None if lengths_B is None else tf.sequence_mask(lengths_B, tf.shape(x_TBI)[0])
+        output_BTH, h_BH, c_BH = self.lstm(
+            tf.transpose(x_TBI, [1, 0, 2]), initial_state=list(state), mask=mask_BT
+        )
+        return tf.transpose(output_BTH, [1, 0, 2]), (h_BH, c_BH)

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from ptb_lm.common import signals
 from ptb_lm.common.errors import LostRankError, UserError
@@ -35,14 +36,14 @@ def join(*, device: str, reduce_precision: str) -> "TensorFlowRanks":
     """Return the ranks that this process is one of, once all of them are there.
 
     Args:
-        device: What --device says.
-        reduce_precision: What --reduce-precision says.
+        device: The value of --device.
+        reduce_precision: The value of --reduce-precision.
 
     Raises:
         UserError: Some did not come; or this process has several GPUs, or is to round gradients.
     """
-    said = tf_config()
-    if not said.processes or said.job not in TRAINING_JOBS:
+    config = tf_config()
+    if not config.processes or config.job not in TRAINING_JOBS:
         raise UserError(
             "TF_CONFIG must name this process as a worker or the chief; torchrun starts the processes of "
             "--framework torch"
@@ -58,8 +59,8 @@ def join(*, device: str, reduce_precision: str) -> "TensorFlowRanks":
     try:
         seconds = timeout(RANK_TIMEOUT).total_seconds()
         options = tf.distribute.experimental.CommunicationOptions(timeout_seconds=seconds)
-        waits = f"this {said.job} waits for all {said.processes} processes that TF_CONFIG names"
-        alone = said.processes == 1
+        waits = f"this {config.job} waits for all {config.processes} processes that TF_CONFIG names"
+        alone = config.processes == 1
         with contextlib.nullcontext() if alone else signals.handle_in_libraries(waits, deaf=True):
             strategy = tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
         return TensorFlowRanks(strategy)
@@ -82,67 +83,71 @@ class TensorFlowRanks(SeveralRanks):
     """The workers of a strategy.
 
     Args:
-        strategy: It has one replica in each worker.
+        strategy: The strategy, with one replica in each worker.
     """
 
     def __init__(self, strategy: tf.distribute.MultiWorkerMirroredStrategy) -> None:
         self.strategy = strategy
         resolver = strategy.cluster_resolver
         self._chiefs = len(resolver.cluster_spec().as_dict().get("chief", []))
-        self.rank = self._of(resolver.task_type, resolver.task_id)
+        self.rank = self._task_rank(resolver.task_type, resolver.task_id)
         self.size = strategy.num_replicas_in_sync
-        self._summed = tf.function(self._sum_of_replicas, autograph=False)
+        self._all_reduce_function = tf.function(self._all_reduce_replicas, autograph=False)
 
-    def _of(self, task_type: str, task: str | int) -> int:
-        """Return which rank a task of the cluster is: the chief is the first."""
+    def _task_rank(self, task_type: str, task: str | int) -> int:
+        """Return the rank of a task of the cluster: the chief is the first."""
         return int(task) + (self._chiefs if task_type == "worker" else 0)
 
+    @override
     def broadcast(self, outcome: T) -> T:
-        """Return what the first rank gives here."""
         message = pickle.dumps(outcome) if self.is_first else b""
-        (length,) = self._sums(np.array([len(message)]))
-        first: T = pickle.loads(self._sums(_as_numbers(message, length)).tobytes())  # noqa: S301 (a rank's)
+        (length,) = self._all_reduce(np.array([len(message)]))
+        numbers = self._all_reduce(_pack(message, length))
+        first: T = pickle.loads(numbers.tobytes())  # noqa: S301 (a rank's)
         return first
 
+    @override
     def gather(self, value: T) -> list[T]:
-        """Return the value of each rank, in their order."""
         message = pickle.dumps(value)
-        length = max(self._of_each(np.array([len(message)])))[0]
-        found = self._of_each(_as_numbers(message, length))
-        return [pickle.loads(each.tobytes()) for each in found]  # noqa: S301 (a rank's)
+        length = max(self._all_gather(np.array([len(message)])))[0]
+        rows = self._all_gather(_pack(message, length))
+        return [pickle.loads(row.tobytes()) for row in rows]  # noqa: S301 (a rank's)
 
+    @override
     def sum_over_ranks(self, number: float) -> float:
-        """Return the sum of a number over the ranks."""
-        return float(self._sums(np.array([number], np.float64))[0])
+        return float(self._all_reduce(np.array([number], np.float64))[0])
 
+    @override
     def max_over_ranks(self, numbers: Sequence[int], *, after_step: bool = False) -> list[int]:
-        """Return the greatest over the ranks, of each number."""
-        greatest: list[int] = self._of_each(np.array(numbers, np.int64)).max(axis=0).tolist()
+        greatest: list[int] = self._all_gather(np.array(numbers, np.int64)).max(axis=0).tolist()
         return greatest
 
-    def _of_each(self, numbers: NDArray[Any]) -> NDArray[Any]:
+    def _all_gather(self, numbers: NDArray[Any]) -> NDArray[Any]:
         """Return the numbers of each rank, [ranks, numbers]."""
-        everywhere = np.zeros([self.size, len(numbers)], numbers.dtype)
-        everywhere[self.rank] = numbers
-        return self._sums(everywhere)
+        rows = np.zeros([self.size, len(numbers)], numbers.dtype)
+        rows[self.rank] = numbers
+        return self._all_reduce(rows)
 
-    def _sums(self, numbers: NDArray[Any]) -> NDArray[Any]:
-        with self.heard():
+    def _all_reduce(self, numbers: NDArray[Any]) -> NDArray[Any]:
+        """Return the sums over the ranks."""
+        with self.collective():
             # Not by a call of the function, which warns of its many shapes.
-            summed = self._summed.get_concrete_function(tf.TensorSpec(numbers.shape, numbers.dtype))
-            sums: NDArray[Any] = summed(tf.constant(numbers)).numpy()
+            graph = self._all_reduce_function.get_concrete_function(
+                tf.TensorSpec(numbers.shape, numbers.dtype)
+            )
+            sums: NDArray[Any] = graph(tf.constant(numbers)).numpy()
         return sums
 
-    def _sum_of_replicas(self, numbers: tf.Tensor) -> tf.Tensor:
-        def of_one() -> tf.Tensor:
+    def _all_reduce_replicas(self, numbers: tf.Tensor) -> tf.Tensor:
+        def all_reduce() -> tf.Tensor:
             context = tf.distribute.get_replica_context()
             return context.all_reduce(tf.distribute.ReduceOp.SUM, tf.identity(numbers))
 
-        return self.strategy.run(of_one)
+        return self.strategy.run(all_reduce)
 
     @contextlib.contextmanager
-    def heard(self) -> Iterator[None]:
-        """Return a context of a collective operation.
+    def collective(self) -> Iterator[None]:
+        """Return the context of a collective operation.
 
         Raises:
             LostRankError: Another rank has ended, or is silent.
@@ -151,16 +156,18 @@ class TensorFlowRanks(SeveralRanks):
             with signals.handle_in_libraries():
                 yield
         except LOST as error:
-            raise LostRankError(self._lost(error), speaker=True) from error
+            raise self._find_lost(error) from error
 
-    def _lost(self, error: tf.errors.OpError) -> str:
+    def _find_lost(self, error: tf.errors.OpError) -> LostRankError:
+        """Return the error that names the ranks that TensorFlow misses."""
         if isinstance(error, tf.errors.DeadlineExceededError):
-            return f"a rank did not answer for {timeout(RANK_TIMEOUT).total_seconds():.0f} seconds"
+            seconds = timeout(RANK_TIMEOUT).total_seconds()
+            return LostRankError(f"a rank did not answer for {seconds:.0f} seconds", speaker=True)
         # TensorFlow lists the tasks whose heartbeats stopped.
         tasks = TASK.findall(error.message) if "heartbeat" in error.message else []
-        missing = sorted({self._of(*task) for task in tasks} - {self.rank})
+        missing = sorted({self._task_rank(*task) for task in tasks} - {self.rank})
         names = ", ".join(f"rank {rank} of {self.size}" for rank in missing) or "a rank"
-        return f"{names} has ended or does not answer"
+        return LostRankError(f"{names} has ended or does not answer", speaker=True)
 
     def report_failure(self, problem: str) -> bool:
         """Return whether this process tells the user why it ends: each has a terminal of its own."""
@@ -170,14 +177,14 @@ class TensorFlowRanks(SeveralRanks):
         """Close nothing: TensorFlow closes its connections as the process ends."""
 
 
-def _as_numbers(message: bytes, length: int) -> NDArray[np.int64]:
+def _pack(message: bytes, length: int) -> NDArray[np.int64]:
     """Return a message as numbers, for a sum, with zeros behind it.
 
     Their count is rounded up to a power of two: each count needs a graph of its own, so there are few.
 
     Args:
-        message: Or nothing, from a rank that only listens.
-        length: Of the message that is sent, in bytes.
+        message: The message, or nothing from a rank that only listens.
+        length: The bytes of the message that is sent.
     """
     numbers = np.zeros(1 << (max(1, int(length) - 1) // 8).bit_length(), np.int64)
     numbers.view(np.uint8)[: len(message)] = np.frombuffer(message, np.uint8)

@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 
 from ptb_lm.model import cells, parameters
 from ptb_lm.model.backend import Arrays
-from ptb_lm.tf_backend.cells import Layer
+from ptb_lm.tf_backend.cells import Layer, LayerState
 from ptb_lm.tf_backend.dropout import Dropout
-from ptb_lm.tf_backend.time_loop import LayerState
 
 
 class RecurrentStack:
@@ -25,16 +24,16 @@ class RecurrentStack:
     carried of each layer and direction: layer 0 forward, layer 0 reverse if there is one, layer 1 forward ...
 
     Attributes:
-        layers: Of each layer, its directions.
-        trained: The variables to train.
+        layers: The layers, each as the list of its directions.
+        variables: The variables to train.
 
     Args:
         layer_type: The implementation of a layer.
         input_size: I of the bottom layer.
         hidden_sizes: H of each layer, from the bottom to the top.
-        bidirectional: Whether each layer reads the sequence in both directions.
-        unroll: See time_loop.
-        dtype: In which precision.
+        bidirectional: True if each layer reads the sequence in both directions.
+        unroll: The form of a loop over time; see ptb_lm.tf_backend.cells.run_over_time.
+        dtype: The precision.
     """
 
     def __init__(
@@ -50,14 +49,14 @@ class RecurrentStack:
         self.dtype = dtype
         self.cell = cells.get(layer_type.cell_name)
         self.layers: list[list[Layer]] = []
-        self._by_prefix: dict[str, Layer] = {}  # of the parameters' canonical names
+        self._by_prefix: dict[str, Layer] = {}  # prefixes of the parameters' canonical names
         for index, hidden in enumerate(hidden_sizes):
             prefixes = parameters.directions(index, bidirectional=bidirectional, cell=layer_type.cell_name)
             directions = [layer_type(input_size, hidden, dtype=dtype, unroll=unroll) for _ in prefixes]
             self.layers.append(directions)
             self._by_prefix.update(zip(prefixes, directions, strict=True))
             input_size = hidden * len(prefixes)
-        self.trained = [variable for layer in self._by_prefix.values() for variable in layer.trained]
+        self.variables = [variable for layer in self._by_prefix.values() for variable in layer.variables]
 
     def __call__(
         self,
@@ -71,8 +70,8 @@ class RecurrentStack:
 
         Args:
             x_TBI: The input. Beyond a sample's length it may hold anything, NaN too: nothing depends on it.
-            state: Before each layer's and direction's first step.
-            dropout: Applied to the input of each layer; the top output is the caller's to drop.
+            state: The state before each layer's and direction's first step.
+            dropout: A function of the input of each layer; the top output is the caller's to drop.
             lengths_B: Steps of each sample, 1 to T. The output beyond them is zero. A state after is the one
                 after the last valid step, or, of a reverse direction, after it has read from there down to
                 step 0. None: all T.
@@ -83,9 +82,9 @@ class RecurrentStack:
         for directions in self.layers:
             x_TBI = dropout(x_TBI)
             outputs = []
-            for layer, turned in zip(directions, (_as_it_is, _turned), strict=False):
-                output_TBH, layer_state = layer(turned(x_TBI, lengths_B), next(before), lengths_B)
-                outputs.append(turned(output_TBH, lengths_B))
+            for layer, in_order in zip(directions, (_keep, _reverse), strict=False):
+                output_TBH, layer_state = layer(in_order(x_TBI, lengths_B), next(before), lengths_B)
+                outputs.append(in_order(output_TBH, lengths_B))
                 after.append(layer_state)
             # What it holds beyond a sample's length is finite, and no valid step of the next layer reads it.
             x_TBI = outputs[0] if len(outputs) == 1 else tf.concat(outputs, 2)
@@ -100,27 +99,31 @@ class RecurrentStack:
 
     def canonical(self) -> Arrays:
         """Return the parameters by canonical name (ptb_lm.model.parameters.stack_shapes)."""
-        return self.by_name([variable.numpy() for variable in self.trained])
+        return self.to_canonical([variable.numpy() for variable in self.variables])
 
-    def by_name(self, arrays: Sequence[NDArray[Any]]) -> Arrays:
-        """Return by canonical name what belongs to the trained variables: their values, or gradients."""
-        remaining = iter(arrays)
+    def to_canonical(self, arrays: Sequence[NDArray[Any]]) -> Arrays:
+        """Return by canonical name arrays that are given in the order and layout of `variables`.
+
+        Args:
+            arrays: The variables' values, or their gradients.
+        """
+        iterator = iter(arrays)
         return {
             prefix + name: array
             for prefix, layer in self._by_prefix.items()
-            for name, array in layer.by_name(list(islice(remaining, len(layer.trained)))).items()
+            for name, array in layer.to_canonical(list(islice(iterator, len(layer.variables)))).items()
         }
 
     def recurrent_factors(self, masks: Mapping[str, tf.Tensor]) -> list[tf.Tensor | None]:
-        """Return the factor of each trained variable that drops recurrent weights; None: of 1.
+        """Return the factor of each variable that drops recurrent weights; None stands for 1.
 
         Args:
-            masks: Of some recurrent kernels by canonical name; other names are left alone.
+            masks: Masks of recurrent kernels by canonical name; other names are left alone.
         """
         factors: list[tf.Tensor | None] = []
         for prefix, layer in self._by_prefix.items():
             mask = masks.get(prefix + "recurrent_kernel")
-            factors += [None] * len(layer.trained) if mask is None else layer.recurrent_factors(mask)
+            factors += [None] * len(layer.variables) if mask is None else layer.recurrent_factors(mask)
         return factors
 
     def load(self, canonical: Mapping[str, NDArray[Any]]) -> None:
@@ -136,11 +139,11 @@ def _zero_padding(x_TBI: tf.Tensor, lengths_B: tf.Tensor) -> tf.Tensor:
     return tf.where(valid_TB1, x_TBI, tf.zeros([], x_TBI.dtype))
 
 
-def _as_it_is(x_TBI: tf.Tensor, lengths_B: tf.Tensor | None) -> tf.Tensor:
+def _keep(x_TBI: tf.Tensor, lengths_B: tf.Tensor | None) -> tf.Tensor:
     return x_TBI
 
 
-def _turned(x_TBI: tf.Tensor, lengths_B: tf.Tensor | None) -> tf.Tensor:
+def _reverse(x_TBI: tf.Tensor, lengths_B: tf.Tensor | None) -> tf.Tensor:
     """Reverse the valid steps of each sample in time; the padding stays where it is."""
     if lengths_B is None:
         return tf.reverse(x_TBI, [0])

@@ -14,8 +14,8 @@ from ptb_lm.model.frameworks import FRAMEWORKS
 tf = pytest.importorskip("tensorflow")
 
 from ptb_lm.classifier.tensorflow_network import Adam  # noqa: E402
+from ptb_lm.tf_backend.device import apply_execution  # noqa: E402
 from ptb_lm.tf_backend.dropout import InvertedDropout  # noqa: E402
-from ptb_lm.tf_backend.execution import executed  # noqa: E402
 
 # No two of a tensor's axes have the same size.
 STEPS, BATCH, LABELS = 6, 4, 2
@@ -281,7 +281,7 @@ def test_every_step_of_adam_equals_the_reference(execution: str, dtype: str) -> 
     state = reference.adam_start(weights)
     variables = [tf.Variable(weight, dtype=dtype) for weight in weights.values()]
     adam = Adam(variables, 0.01)
-    step = executed(adam.step, execution)
+    step = apply_execution(adam.step, execution)
     for _ in range(12):
         gradients = {
             name: rng.normal(size=weight.shape) * 10.0 ** rng.integers(-9, 3, weight.shape)

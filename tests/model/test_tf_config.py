@@ -61,5 +61,5 @@ def test_a_place_that_the_cluster_lacks_is_refused(monkeypatch: pytest.MonkeyPat
 )
 def test_a_malformed_one_is_refused(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TF_CONFIG", value)
-    with pytest.raises(UserError, match=r"^TF_CONFIG is malformed; it should look like"):
+    with pytest.raises(UserError, match="malformed"):
         tf_config()

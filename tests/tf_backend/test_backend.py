@@ -1,11 +1,10 @@
-"""What is TensorFlow's own: the Block operations, the graph, dropout's places, its silence."""
+"""TensorFlow's own side of the backend: the graph, random streams, the softmax, its devices, its silence."""
 
 import itertools
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,97 +26,12 @@ from ptb_lm.training.run_directory import RunDirectory
 
 tf = pytest.importorskip("tensorflow")
 
-from ptb_lm.tf_backend import streams  # noqa: E402
-from ptb_lm.tf_backend.block_ops import block_cell, block_lstm  # noqa: E402
-from ptb_lm.tf_backend.dropout import InvertedDropout  # noqa: E402
+from ptb_lm.tf_backend.cells import run_over_time  # noqa: E402
+from ptb_lm.tf_backend.dropout import InvertedDropout, device_seed, load_streams, new_stream  # noqa: E402
 from ptb_lm.tf_backend.loss import SoftmaxLayer, TiedSoftmaxLayer, sum_by_word  # noqa: E402
-from ptb_lm.tf_backend.lstm import BasicLayer  # noqa: E402
-from ptb_lm.tf_backend.time_loop import over_time  # noqa: E402
 
 VOCABULARY = 11
 MODELS = sorted(FRAMEWORKS["tensorflow"].models)
-
-STEPS, BATCH, WIDTH, HIDDEN = 4, 3, 5, 2
-
-
-def random_layer() -> tuple[Any, ...]:
-    """Random (x_TBI, h_BH, c_BH, weight, bias) in float32, gates in the order i, f, g, o."""
-    rng = np.random.default_rng(0)
-    shapes = [
-        (STEPS, BATCH, WIDTH),
-        (BATCH, HIDDEN),
-        (BATCH, HIDDEN),
-        (WIDTH + HIDDEN, 4 * HIDDEN),
-        (4 * HIDDEN,),
-    ]
-    return tuple(tf.constant(rng.normal(size=shape), tf.float32) for shape in shapes)
-
-
-def elementary(x_TBI: Any, h_BH: Any, c_BH: Any, weight: Any, bias: Any) -> tuple[Any, Any]:
-    """What BasicLayer computes, as a function of its parameters: (h_TBH, the last c_BH)."""
-    layer = BasicLayer(WIDTH, HIDDEN, dtype=tf.float32, unroll="static")
-    layer.weight, layer.bias = weight, bias
-    h_TBH, (_, c_BH) = layer(x_TBI, (h_BH, c_BH))
-    return h_TBH, c_BH
-
-
-def by_cell(x_TBI: Any, h_BH: Any, c_BH: Any, weight: Any, bias: Any) -> tuple[Any, Any]:
-    weight, bias = (
-        tf.concat([tf.split(a, 4, -1)[gate] for gate in (0, 2, 1, 3)], -1) for a in (weight, bias)
-    )
-    outputs = []
-    for x_BI in x_TBI:
-        h_BH, c_BH = block_cell(x_BI, h_BH, c_BH, weight, bias)
-        outputs.append(h_BH)
-    return tf.stack(outputs), c_BH
-
-
-def by_layer(*inputs: Any) -> tuple[Any, Any]:
-    h_TBH, c_TBH = block_lstm(*inputs)
-    return h_TBH, c_TBH[-1]
-
-
-def outputs_and_gradients(layer: Callable[..., tuple[Any, Any]]) -> list[np.ndarray]:
-    """Outputs, and the gradients of a random mixture of them by every input."""
-    inputs, rng = random_layer(), np.random.default_rng(1)
-    with tf.GradientTape() as tape:
-        tape.watch(inputs)
-        outputs = layer(*inputs)
-        mixture = sum(tf.reduce_sum(rng.normal(size=output.shape) * output) for output in outputs)
-    return [array.numpy() for array in (*outputs, *tape.gradient(mixture, inputs))]
-
-
-@pytest.mark.parametrize("layer", [by_cell, by_layer])
-def test_block_operations_equal_elementary_ones(layer: Callable[..., tuple[Any, Any]]) -> None:
-    """Random weights and states: two swapped gates, in the output or a gradient, would not pass."""
-    for array, expected in zip(outputs_and_gradients(layer), outputs_and_gradients(elementary), strict=True):
-        np.testing.assert_allclose(array, expected, rtol=0, atol=3e-6)
-
-
-def test_the_gradient_that_tensorflow_registers_for_block_lstm_v2_is_wrong() -> None:
-    """When this fails, TensorFlow has mended it, and block_ops may use the registered one."""
-
-    def registered(x_TBI: Any, h_BH: Any, c_BH: Any, weight: Any, bias: Any) -> tuple[Any, Any]:
-        after = tf.raw_ops.BlockLSTMV2(
-            seq_len_max=STEPS,
-            x=x_TBI,
-            cs_prev=c_BH,
-            h_prev=h_BH,
-            w=weight,
-            wci=tf.zeros(HIDDEN),
-            wcf=tf.zeros(HIDDEN),
-            wco=tf.zeros(HIDDEN),
-            b=bias,
-            cell_clip=-1.0,
-            use_peephole=False,
-        )
-        return after.h, after.cs[-1]
-
-    h_TBH, c_BH, d_x_TBI, *_ = outputs_and_gradients(registered)
-    expected_h_TBH, expected_c_BH, expected_d_x_TBI, *_ = outputs_and_gradients(elementary)
-    np.testing.assert_allclose(h_TBH, expected_h_TBH, atol=3e-6)
-    np.testing.assert_allclose(c_BH, expected_c_BH, atol=3e-6)
-    assert np.abs(d_x_TBI - expected_d_x_TBI).max() > 0.1
 
 
 @pytest.mark.parametrize(("unroll", "steps"), [("static", 6), ("loop", 1)])
@@ -128,7 +42,7 @@ def test_the_graph_holds_every_step_or_one(unroll: str, steps: int) -> None:
         traced.append(x_BI)
         return x_BI + state[0], state[1]
 
-    function = tf.function(lambda x_TBI, state: over_time(step, x_TBI, state, unroll=unroll))
+    function = tf.function(lambda x_TBI, state: run_over_time(step, x_TBI, state, unroll=unroll))
     x_TBI, zeros_BH = tf.ones([6, 2, 3]), tf.zeros([2, 3])
     h_TBH, (h_BH, _) = function(x_TBI, (zeros_BH, zeros_BH))
     assert len(traced) == steps
@@ -144,6 +58,17 @@ def build(config: Config, model: str, **choice: Any) -> Any:
     )
 
 
+def test_a_model_that_only_scores_has_nothing_that_trains(tiny_config: Config) -> None:
+    built = build(tiny_config, "block")
+    ((x_BT, y_BT),) = random_windows(tiny_config, VOCABULARY, 1, seed=2)
+    built.read([built.evaluate_step(x_BT, y_BT, built.zero_state(3))[1]])
+    built.log_probabilities(x_BT, y_BT, built.zero_state(3))
+    built.load_weights(built.export_weights())
+    assert built._training is None
+    built.train_step(x_BT, y_BT, built.zero_state(3), learning_rate=0.5)
+    assert built._training is not None
+
+
 @pytest.mark.parametrize("model", MODELS)
 def test_only_the_first_step_is_traced(model: str, tiny_config: Config) -> None:
     """Whatever the learning rate, and in evaluation whatever the window."""
@@ -152,7 +77,7 @@ def test_only_the_first_step_is_traced(model: str, tiny_config: Config) -> None:
     for step, (x_BT, y_BT) in enumerate(random_windows(tiny_config, VOCABULARY, 5, seed=2)):
         state, _ = built.train_step(x_BT, y_BT, state, learning_rate=0.5**step)
     built.load_training_state(built.export_training_state(state))
-    assert built.train_function.experimental_get_tracing_count() == 1
+    assert built.training.function.experimental_get_tracing_count() == 1
     for batch, steps in ((1, 1), (1, 9), (3, 5), (4, 2), (3, 5)):
         sizes = tiny_config.replace(batch_size=batch, num_steps=steps)
         ((x_BT, y_BT),) = random_windows(sizes, VOCABULARY, 1, seed=2)
@@ -212,7 +137,7 @@ def test_dropout_keeps_units_at_its_rate_and_the_mean(keep_prob: float) -> None:
 
 def test_streams_of_different_seeds_do_not_overlap() -> None:
     """Whatever their distance; of neighbouring seeds, of a second device, and of the greatest seed."""
-    seeds = (1, 2, streams.seed(1, device=1), 2**63 - 1)
+    seeds = (1, 2, device_seed(1, device=1), 2**63 - 1)
     masks = [InvertedDropout(0.5, seed=seed)(tf.ones([1000])).numpy() for seed in seeds]
     for (one, other), shift in itertools.product(itertools.permutations(masks, 2), range(100)):
         alike = (one[shift:] == other[: 1000 - shift]).mean()
@@ -224,12 +149,12 @@ def test_a_stream_goes_on_where_it_was_saved_and_on_other_devices_begins_anew() 
     before = tf.random.Generator.from_seed(3, alg="philox")
     before.uniform([5])
     saved, expected = before.state.numpy(), before.uniform([5])
-    stream = streams.new(1)
-    streams.load([stream], saved)
+    stream = new_stream(1)
+    load_streams([stream], saved)
     np.testing.assert_array_equal(stream.uniform([5]), expected)
-    of_two = [streams.new(1), streams.new(2)]
-    streams.load(of_two, saved)
-    assert len({int(each.key) for each in (before, *of_two)}) == 3
+    two_streams = [new_stream(1), new_stream(2)]
+    load_streams(two_streams, saved)
+    assert len({int(each.key) for each in (before, *two_streams)}) == 3
 
 
 def test_a_bound_near_the_greatest_float_clips_nothing(tiny_config: Config) -> None:
@@ -314,19 +239,20 @@ def test_words_outside_the_window_keep_their_embedding(tiny_config: Config) -> N
 def test_the_stream_of_another_framework_is_refused(tiny_config: Config) -> None:
     built = build(tiny_config, "basic")
     arrays = built.export_training_state(built.zero_state(3))
-    with pytest.raises(UserError, match="random stream of dropout"):
+    with pytest.raises(UserError, match="stream"):
         built.load_training_state({**arrays, "tensorflow.generator": np.zeros(2, np.int64)})
 
 
 def test_the_engine_says_what_runs(tiny_config: Config) -> None:
-    assert build(tiny_config, "cudnn").engine == "keras.layers.LSTM on cpu (graph; cuDNN needs a GPU)"
+    engine = build(tiny_config, "cudnn").engine
+    assert engine.startswith("keras.layers.LSTM on cpu (graph")
     assert build(tiny_config, "block", execution="eager").engine == "tensorflow block on cpu (eager)"
 
 
 def test_a_missing_device_is_one_sentence(tiny_config: Config) -> None:
     if tf.config.list_physical_devices("GPU"):
         pytest.skip("there is a CUDA device")
-    with pytest.raises(UserError, match=r"--device cuda: tensorflow [\d.]+ finds no CUDA device here"):
+    with pytest.raises(UserError, match="--device cuda"):
         build(tiny_config, "basic", device="cuda")
 
 
@@ -337,17 +263,15 @@ def test_a_gpu_that_tensorflow_does_not_find_wants_an_environment_of_its_own(
         pytest.skip("there is a CUDA device")
     monkeypatch.setattr(nvidia, "gpus", lambda: [nvidia.Gpu("NVIDIA H100", (580, 65), (9, 0))])
     nvidia.warn.cache_clear()
-    trouble = (
-        f"tensorflow {tf.__version__} finds no CUDA device here; for the NVIDIA H100 it needs an environment "
-        "of its own, as docs/gpu.md says"
-    )
     build(tiny_config, "basic", device="cpu")
     assert capsys.readouterr().err == ""
     build(tiny_config, "basic", device="auto")
-    assert capsys.readouterr().err == f"warning: computing on the CPU: {trouble}\n"
-    with pytest.raises(UserError) as caught:
+    (warning,) = capsys.readouterr().err.splitlines()
+    with pytest.raises(UserError, match="--device cuda") as caught:
         build(tiny_config, "basic", device="cuda")
-    assert str(caught.value) == f"--device cuda: {trouble}"
+    for sentence in (warning, str(caught.value)):
+        assert "NVIDIA H100" in sentence
+        assert nvidia.PAGE in sentence
 
 
 def test_a_cpu_s_memory_is_not_measured(tiny_config: Config) -> None:
@@ -357,7 +281,7 @@ def test_a_cpu_s_memory_is_not_measured(tiny_config: Config) -> None:
 @pytest.mark.gpu
 def test_a_gpu_s_memory_is_measured_at_its_peak(tiny_config: Config) -> None:
     if not tf.config.list_physical_devices("GPU"):
-        pytest.skip("tensorflow finds no CUDA device")
+        pytest.skip("there is no CUDA device")
     built = build(tiny_config, "basic", device="cuda")
     before = built.device_memory()
     with tf.device("GPU:0"):
@@ -367,7 +291,7 @@ def test_a_gpu_s_memory_is_measured_at_its_peak(tiny_config: Config) -> None:
 
 @pytest.mark.gpu
 def test_xla_refuses_cudnn(tiny_config: Config) -> None:
-    with pytest.raises(UserError, match="XLA cannot compile CudnnRNNV3"):
+    with pytest.raises(UserError, match="CudnnRNNV3"):
         build(tiny_config, "cudnn", device="cuda", execution="xla")
 
 
@@ -380,8 +304,7 @@ def test_a_refused_execution_leaves_nothing_behind(
     data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     more = ("--framework", "tensorflow", "--model", "block_fused", "--execution", "xla")
-    refused = runs.refusal(capsys, train, *runs.arguments(data, tmp_path / "run", *more))
-    assert refused.startswith("tensorflow has no block_fused with --execution xla")
+    assert "xla" in runs.refusal(capsys, train, *runs.arguments(data, tmp_path / "run", *more))
     assert not (tmp_path / "run").exists()
 
 
@@ -455,9 +378,7 @@ def test_without_tensorflow_one_sentence_says_how_to_install_it(data: Path, tmp_
     code += "from ptb_lm import train; sys.exit(train.main(sys.argv[1:]))"
     done = python(code, *runs.arguments(data, tmp_path / "run", "--framework", "tensorflow"))
     assert done.returncode == 2
-    assert runs.sentence(done.stderr, train) == (
-        "tensorflow is not installed; install it in the checkout with: pip install -e '.[tensorflow]'"
-    )
+    assert "pip install -e '.[tensorflow]'" in runs.sentence(done.stderr, train)
     assert not (tmp_path / "run").exists()
 
 

@@ -1,6 +1,6 @@
-"""TF_CONFIG's workers, in one process: which rank each is, whom an error names, what is refused.
+"""TF_CONFIG's workers, in one process: the rank of each, whom an error names, all that is refused.
 
-How they train together is in test_replicas.py.
+How they train together is in test_distribution.py.
 """
 
 import json
@@ -12,16 +12,16 @@ import pytest
 import runs
 
 from ptb_lm import train
-from ptb_lm.common.errors import UserError
+from ptb_lm.common.errors import LostRankError, UserError
+from ptb_lm.model import backend
 from ptb_lm.model import ranks as model_ranks
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import SMALL
+from ptb_lm.model.ranks import OneWithDevices
 
 tf = pytest.importorskip("tensorflow")
 
 from ptb_lm.tf_backend.ranks import TensorFlowRanks, join  # noqa: E402
-from ptb_lm.tf_backend.replicas import ReplicatedBackend  # noqa: E402
-from ptb_lm.tf_backend.workers import WorkerBackend  # noqa: E402
 
 pytestmark = pytest.mark.slow
 
@@ -36,8 +36,8 @@ def place(
     monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster, "task": task}))
 
 
-def unconnected(**_: Any) -> Any:
-    """What TensorFlowRanks asks of a strategy, which would wait for the other workers."""
+def fake_strategy(**_: Any) -> Any:
+    """The part of a strategy that TensorFlowRanks needs; a whole one would wait for the other workers."""
     resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
     count = sum(map(len, resolver.cluster_spec().as_dict().values()))
     return SimpleNamespace(cluster_resolver=resolver, num_replicas_in_sync=count)
@@ -57,25 +57,27 @@ def test_the_chief_is_the_first_rank(
     cluster: dict[str, Any], job: str, index: int, rank: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place(monkeypatch, cluster, job, index)
-    ranks = TensorFlowRanks(unconnected())
+    ranks = TensorFlowRanks(fake_strategy())
     assert (ranks.rank, ranks.size, ranks.is_first) == (rank, 3, rank == 0)
 
 
 @pytest.mark.parametrize(
-    ("cluster", "error", "sentence"),
+    ("cluster", "error", "noun"),
     [
-        (WORKERS, tf.errors.UnavailableError, "rank 1 of 3 has ended or does not answer"),
-        (WITH_CHIEF, tf.errors.UnavailableError, "rank 2 of 3 has ended or does not answer"),
-        (WORKERS, tf.errors.DeadlineExceededError, "a rank did not answer for 7 seconds"),
+        (WORKERS, tf.errors.UnavailableError, "rank 1 of 3"),
+        (WITH_CHIEF, tf.errors.UnavailableError, "rank 2 of 3"),
+        (WORKERS, tf.errors.DeadlineExceededError, "7 seconds"),
     ],
 )
-def test_who_is_lost_is_named(
-    cluster: dict[str, Any], error: Any, sentence: str, monkeypatch: pytest.MonkeyPatch
+def test_a_lost_rank_is_named(
+    cluster: dict[str, Any], error: Any, noun: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place(monkeypatch, cluster, next(iter(cluster)))
     monkeypatch.setenv(model_ranks.RANK_TIMEOUT, "7")
-    said = "the heartbeat of these tasks stopped: /job:worker/replica:0/task:1"
-    assert TensorFlowRanks(unconnected())._lost(error(None, None, said)) == sentence
+    message = "the heartbeat of these tasks stopped: /job:worker/replica:0/task:1"
+    ranks = TensorFlowRanks(fake_strategy())
+    with pytest.raises(LostRankError, match=noun), ranks.collective():
+        raise error(None, None, message)
 
 
 @pytest.mark.parametrize(
@@ -88,15 +90,15 @@ def test_who_is_lost_is_named(
         {"task": {"type": "worker", "index": 0}},
     ],
 )
-def test_who_is_no_worker_is_refused(value: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_is_no_worker_is_refused(value: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TF_CONFIG", json.dumps(value) if value else "")
-    with pytest.raises(UserError, match=r"^TF_CONFIG must name this process as a worker or the chief;"):
+    with pytest.raises(UserError, match="chief"):
         join(device="cpu", reduce_precision="fp32")
 
 
 def test_gradients_are_not_rounded(monkeypatch: pytest.MonkeyPatch) -> None:
     place(monkeypatch, WORKERS)
-    with pytest.raises(UserError, match=r"^--reduce-precision bf16: TensorFlow sends gradients as they are$"):
+    with pytest.raises(UserError, match="--reduce-precision"):
         join(device="cpu", reduce_precision="bf16")
 
 
@@ -105,26 +107,25 @@ def test_gradients_of_a_process_s_devices_are_not_rounded(
 ) -> None:
     data = runs.write_corpus(tmp_path / "data")
     more = ("--framework", "tensorflow", "--devices", "2", "--reduce-precision", "bf16")
-    refused = runs.refusal(capsys, train, *runs.arguments(data, tmp_path / "run", *more))
-    assert refused == "--reduce-precision bf16: TensorFlow sends gradients as they are"
+    refusal = runs.refusal(capsys, train, *runs.arguments(data, tmp_path / "run", *more))
+    assert "--reduce-precision" in refusal
     assert not (tmp_path / "run").exists()
 
 
 def test_a_worker_with_several_gpus_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     place(monkeypatch, WORKERS)
     monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: [kind, kind])
-    with pytest.raises(UserError, match="trains on one GPU, and this one sees 2; start one for each"):
+    with pytest.raises(UserError, match="sees 2"):
         join(device="auto", reduce_precision="fp32")
 
 
-@pytest.mark.parametrize(
-    ("backend", "more", "what"),
-    [(WorkerBackend, {"ranks": None}, "process"), (ReplicatedBackend, {"devices": 2}, "device")],
-)
-def test_xla_does_not_train_on_several(backend: Any, more: dict[str, Any], what: str) -> None:
+@pytest.mark.parametrize(("several", "noun"), [("processes", "process"), ("devices", "device")])
+def test_xla_does_not_train_on_several(several: str, noun: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    place(monkeypatch, WORKERS)
+    ranks = OneWithDevices(2) if several == "devices" else TensorFlowRanks(fake_strategy())
     choice = Choice.create(framework="tensorflow", model="basic", device="cpu", execution="xla")
-    with pytest.raises(UserError, match=rf"^--execution xla is for one {what}; choose graph or eager$"):
-        backend(SMALL, {}, choice, **more)
+    with pytest.raises(UserError, match=rf"--execution xla .* one {noun}\b"):
+        backend.build(SMALL, {}, choice, ranks)
 
 
 def test_a_process_of_torchrun_is_not_the_only_worker(
@@ -133,9 +134,8 @@ def test_a_process_of_torchrun_is_not_the_only_worker(
     place(monkeypatch, {"worker": ["a:1"]})
     for name, value in {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "a", "MASTER_PORT": "1"}.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(tf.distribute, "MultiWorkerMirroredStrategy", unconnected)
+    monkeypatch.setattr(tf.distribute, "MultiWorkerMirroredStrategy", fake_strategy)
     monkeypatch.setattr(tf.config, "list_physical_devices", lambda _: [])
-    assert runs.refusal(capsys, train, "--data", "synthetic", "--framework", "tensorflow") == (
-        "torchrun names 2 processes, but those of tensorflow are 1; unset the variables of torchrun, "
-        "or TF_CONFIG"
-    )
+    refusal = runs.refusal(capsys, train, "--data", "synthetic", "--framework", "tensorflow")
+    assert "torchrun" in refusal
+    assert "TF_CONFIG" in refusal

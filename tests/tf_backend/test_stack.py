@@ -11,10 +11,10 @@ from ptb_lm.model.reference_stack import stack_backward, stack_forward
 
 tf = pytest.importorskip("tensorflow")
 
+
 from ptb_lm.tf_backend.cells import Layer, layer_type  # noqa: E402
-from ptb_lm.tf_backend.device import DTYPES  # noqa: E402
+from ptb_lm.tf_backend.device import DTYPES, apply_execution  # noqa: E402
 from ptb_lm.tf_backend.dropout import no_dropout  # noqa: E402
-from ptb_lm.tf_backend.execution import executed  # noqa: E402
 from ptb_lm.tf_backend.stack import RecurrentStack  # noqa: E402
 
 # No two of a tensor's axes have the same size.
@@ -96,11 +96,11 @@ def measure(stack: RecurrentStack, inputs: Inputs, execution: str, xs_TBI: list[
                 x_TBI, state, dropout=lambda x: x * next(remaining), lengths_B=lengths_B
             )
         gradients = tape.gradient(
-            [output_TBK, after], [x_TBI, state, *stack.trained], output_gradients=[d_output_TBK, d_state]
+            [output_TBK, after], [x_TBI, state, *stack.variables], output_gradients=[d_output_TBK, d_state]
         )
         return output_TBK, after, gradients
 
-    function = executed(run, execution)
+    function = apply_execution(run, execution)
     state = tf.nest.map_structure(lambda array: tf.constant(array, stack.dtype), inputs.state)
     measured = []
     for x_TBI in xs_TBI:
@@ -108,7 +108,7 @@ def measure(stack: RecurrentStack, inputs: Inputs, execution: str, xs_TBI: list[
         output_TBK, after, (d_x_TBI, d_before, *by_variable) = tf.nest.map_structure(
             lambda tensor: tensor.numpy(), result
         )
-        gradients = stack.by_name(by_variable)
+        gradients = stack.to_canonical(by_variable)
         measured.append(
             {"output": output_TBK, "x": d_x_TBI, **gradients, **named(after), **named(d_before, "d_")}
         )

@@ -21,7 +21,7 @@ from ptb_lm.data.text import Ids
 from ptb_lm.model.backend import Arrays, StepMetrics
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
-from ptb_lm.tf_backend.device import choose
+from ptb_lm.tf_backend.device import choose_device
 from ptb_lm.tf_backend.loss import sum_by_word
 
 State = Sequence[Sequence[tf.Tensor]]  # (h_BH, c_BH) of each layer
@@ -66,7 +66,7 @@ class PlainLoop:
 
     def __init__(self, config: Config, weights: Mapping[str, NDArray[Any]], choice: Choice) -> None:
         keras.utils.set_random_seed(choice.seed)
-        self.config, self.device = config, choose(choice)
+        self.config, self.device = config, choose_device(choice)
         self.engine = f"Keras layers on {'cuda' if self.device.gpu else 'cpu'} (graph)"
         with tf.device(self.device.name):
             self.model = PlainModel(

@@ -1,4 +1,4 @@
-"""Two logical devices of TensorFlow train what one trains, and so do a chief and a worker of TF_CONFIG."""
+"""Two devices of TensorFlow compute and train as one does; so do a chief and a worker of TF_CONFIG."""
 
 import functools
 from pathlib import Path
@@ -33,7 +33,7 @@ CASES = {
 }
 # Devices share the variables, which a model's layers make. Processes have their own and exchange gradients,
 # a list whatever the model: two models are enough for them.
-OF_DEVICES = ("block", "cudnn")
+DEVICE_CASES = ("block", "cudnn")
 
 
 DROPPED = ("--keep-prob", "0.7", "--embedding-keep-prob", "0.8", "--recurrent-keep-prob", "0.8")
@@ -57,7 +57,7 @@ def arguments(folder: Path, run: str, *more: str) -> list[str]:
 
 @pytest.fixture(scope="module", params=["devices", "processes"])
 def way(request: pytest.FixtureRequest) -> str:
-    """What trains together."""
+    """The kind of several: devices or processes."""
     return str(request.param)
 
 
@@ -83,10 +83,10 @@ def one(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def of_each(way: str, folder: Path) -> list[dict[str, Any]]:
-    """What two devices measured of each case, in a process that begins with two; or each of two processes."""
+def each_process(way: str, folder: Path) -> list[dict[str, Any]]:
+    """The measurements of each case: of two devices of one process, or of each of two processes."""
     cases = {
-        **{name: each for name, each in CASES.items() if way == "devices" or name not in OF_DEVICES},
+        **{name: each for name, each in CASES.items() if way == "devices" or name not in DEVICE_CASES},
         "plain": {"arguments": arguments(folder, "plain")},
         "whole": {"arguments": arguments(folder, "whole", *DROPPED)},
         "stopped": {"arguments": arguments(folder, "stopped", *DROPPED), "stop": (0, 70)},
@@ -95,41 +95,41 @@ def of_each(way: str, folder: Path) -> list[dict[str, Any]]:
         "indivisible": {"arguments": arguments(folder, "no", "--batch-size", "5")},
     }
     if way == "devices":
-        of_processes = together.done_together(1, "devices", list(cases.values()))
+        processes = together.done_together(1, "devices", list(cases.values()))
     else:
         rates = [arguments(folder, "no", "--learning-rate", rate) for rate in ("1.0", "0.5")]
         # The last: one of both ends with it.
         cases |= {"other rate": {"arguments": rates}, "abandoned": {"abandoned": True}}
-        of_processes = together.done_together(2, "tensorflow", list(cases.values()))
-    return [dict(zip(cases, of_cases, strict=True)) for of_cases in of_processes]
+        processes = together.done_together(2, "tensorflow", list(cases.values()))
+    return [dict(zip(cases, each, strict=True)) for each in processes]
 
 
 @pytest.fixture(scope="module")
-def found(of_each: list[dict[str, Any]]) -> dict[str, Any]:
-    """What the first process measured of each case."""
-    return of_each[0]
+def found(each_process: list[dict[str, Any]]) -> dict[str, Any]:
+    """The measurements of the first process."""
+    return each_process[0]
 
 
-@pytest.mark.parametrize("name", [name for name in CASES if name not in OF_DEVICES])
-def test_two_compute_what_one_does(name: str, of_each: list[dict[str, Any]]) -> None:
-    assert_two_compute_what_one_does(name, of_each)
+@pytest.mark.parametrize("name", [name for name in CASES if name not in DEVICE_CASES])
+def test_two_compute_what_one_does(name: str, each_process: list[dict[str, Any]]) -> None:
+    assert_two_compute_what_one_does(name, each_process)
 
 
 @pytest.mark.parametrize("way", ["devices"], indirect=True)
-@pytest.mark.parametrize("name", OF_DEVICES)
-def test_two_devices_compute_what_one_does(name: str, of_each: list[dict[str, Any]]) -> None:
-    assert_two_compute_what_one_does(name, of_each)
+@pytest.mark.parametrize("name", DEVICE_CASES)
+def test_two_devices_compute_what_one_does(name: str, each_process: list[dict[str, Any]]) -> None:
+    assert_two_compute_what_one_does(name, each_process)
 
 
-def assert_two_compute_what_one_does(name: str, of_each: list[dict[str, Any]]) -> None:
-    alone, two = computed_by_one(name), of_each[0][name]
+def assert_two_compute_what_one_does(name: str, each_process: list[dict[str, Any]]) -> None:
+    alone, two = computed_by_one(name), each_process[0][name]
     bound = BOUNDS[CASES[name]["choice"]["precision"]]
     for quantity in ("nll", "gradient_norm", "evaluated"):
         np.testing.assert_allclose(two[quantity], alone[quantity], rtol=bound, err_msg=quantity)
     np.testing.assert_allclose(two["carried"], alone["carried"], atol=bound)
     for weight, array in alone["weights"].items():
         np.testing.assert_allclose(two["weights"][weight], array, atol=bound, err_msg=weight)
-    assert all(other[name] == two for other in of_each)  # no process drifts from the others
+    assert all(other[name] == two for other in each_process)  # no process drifts from the others
 
 
 def test_a_run_is_that_of_one(way: str, folder: Path, found: dict[str, Any], one: Path) -> None:
@@ -156,13 +156,13 @@ def test_an_indivisible_batch_is_refused(way: str, found: dict[str, Any]) -> Non
 
 
 @pytest.mark.parametrize("way", ["processes"], indirect=True)
-def test_processes_with_other_settings_are_refused_on_all(of_each: list[dict[str, Any]]) -> None:
-    first, second = (each["other rate"] for each in of_each)
+def test_processes_with_other_settings_are_refused_on_all(each_process: list[dict[str, Any]]) -> None:
+    first, second = (each["other rate"] for each in each_process)
     assert [first["status"], second["status"]] == [2, 2]
     assert "has another learning_rate than rank 0" in first["error"]
     assert first["error"] == second["error"]
 
 
 @pytest.mark.parametrize("way", ["processes"], indirect=True)
-def test_who_ended_is_named(found: dict[str, Any]) -> None:
-    assert found["abandoned"].startswith("rank 1 of 2 has ended or does not answer")
+def test_an_ended_rank_is_named(found: dict[str, Any]) -> None:
+    assert found["abandoned"].startswith("rank 1 of 2 ")

@@ -1,0 +1,257 @@
+"""The devices that train a model together: one, several of this process, or one in each of several processes.
+
+Each device has a network of its own. In a training step it computes with its share of the batch's rows, the
+devices add up their gradients, and each moves its weights alike: as one device would, with all rows. All
+that is not training happens on the first device of a process, and there lies, whole, what its rows carry from
+window to window.
+
+Shapes: B = batch, T = time steps, N = tokens of a device's window, E = embedding width.
+"""
+
+import contextlib
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from typing_extensions import override
+
+from ptb_lm.common.errors import UserError
+from ptb_lm.model.backend import Arrays
+from ptb_lm.model.choice import Choice
+from ptb_lm.model.ranks import SINGLE_PROCESS, Ranks
+from ptb_lm.tf_backend.device import Device, choose_device
+from ptb_lm.tf_backend.dropout import STREAMS
+from ptb_lm.tf_backend.network import Loss, State
+from ptb_lm.tf_backend.ranks import TensorFlowRanks, check_reduce_precision
+
+# (index of a device in this process, x_BT, y_BT, state, learning rate) -> (state, loss)
+Step = Callable[[int, tf.Tensor, tf.Tensor, State, tf.Tensor], tuple[State, Loss]]
+
+
+class Distribution:
+    """The devices that train a model together; as it is here, one.
+
+    Attributes:
+        ranks: The processes.
+        strategy: The strategy of tf.distribute that connects the devices. None: there is one device.
+        device: The first device of this process.
+        names: Names of the devices of this process, for tf.device.
+    """
+
+    ranks: Ranks = SINGLE_PROCESS
+    strategy: tf.distribute.Strategy | None = None
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+        self.names = [device.name]
+
+    def run(
+        self, step: Step, x_BT: tf.Tensor, y_BT: tf.Tensor, state: State, rate: tf.Tensor
+    ) -> tuple[State, Loss]:
+        """Do a training step on each device of this process, with its share of the process's rows."""
+        return step(0, x_BT, y_BT, state, rate)
+
+    def exchange(
+        self, nll_N: tf.Tensor, ids_N: tf.Tensor, d_embedded_NE: tf.Tensor, gradients: Sequence[tf.Tensor]
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, Sequence[tf.Tensor]]:
+        """Return of all devices what each has computed; called on each at the same place of its step.
+
+        Args:
+            nll_N: The negative log likelihoods; only their sum is what it is on all devices.
+            ids_N: The window's words. Those of all devices are returned.
+            d_embedded_NE: The gradient with respect to each word's embedding. Likewise, of the mean of the
+                devices' losses.
+            gradients: The other gradients. Their sum is returned, of the mean of the devices' losses.
+        """
+        if self.strategy is None:
+            return nll_N, ids_N, d_embedded_NE, gradients
+        context = tf.distribute.get_replica_context()
+        count = context.num_replicas_in_sync
+        nll = context.all_reduce(tf.distribute.ReduceOp.SUM, tf.reduce_sum(tf.cast(nll_N, tf.float64)))
+        sums = context.all_reduce(tf.distribute.ReduceOp.SUM, [gradient / count for gradient in gradients])
+        return nll, context.all_gather(ids_N, 0), context.all_gather(d_embedded_NE, 0) / count, list(sums)
+
+    def first_norm(self, norm: tf.Tensor) -> tf.Tensor:
+        """Return the first device's norm of the gradient, so that all clip alike.
+
+        All have the same gradients. But a norm is a sum, and another device may add in another order.
+        """
+        if self.strategy is None:
+            return norm
+        context = tf.distribute.get_replica_context()
+        first = int(tf.get_static_value(context.replica_id_in_sync_group)) == 0
+        return context.all_reduce(tf.distribute.ReduceOp.SUM, norm if first else tf.zeros_like(norm))
+
+    def collective(self) -> AbstractContextManager[None]:
+        """Return the context of an operation that waits for other processes.
+
+        Raises:
+            LostRankError: One of them has ended, or is silent.
+        """
+        return contextlib.nullcontext()
+
+    def wait(self) -> None:
+        """Wait for the devices of this process."""
+        tf.test.experimental.sync_devices()
+
+    def gather_state(self, state: Arrays) -> Arrays:
+        """Return the training state of all processes together.
+
+        Args:
+            state: The state of this process: each array that its rows carry, [L, B, H], and STREAMS.
+        """
+        return state
+
+    def share_state(self, state: Arrays) -> Arrays:
+        """Return this process's part of what `gather_state` returned; the streams stay together."""
+        return state
+
+    def environment(self) -> dict[str, Any]:
+        """Return how many devices or processes there are, if there are several."""
+        return {}
+
+
+class MirroredDevices(Distribution):
+    """Several devices of this process, by tf.distribute.MirroredStrategy.
+
+    Args:
+        choice: The choices of the run.
+        count: The number of devices, which share the rows evenly.
+
+    Raises:
+        UserError: There are fewer, or XLA is to compile the step.
+    """
+
+    def __init__(self, choice: Choice, count: int) -> None:
+        _check_execution(choice, "device")
+        if choice.device == "cpu" or not tf.config.list_physical_devices("GPU"):
+            _divide_cpu(count)
+        super().__init__(choose_device(choice))
+        self.names = _device_names(self.device, count)
+        self.strategy = tf.distribute.MirroredStrategy(
+            self.names, cross_device_ops=None if self.device.gpu else tf.distribute.ReductionToOneDevice()
+        )
+
+    @override
+    def run(
+        self, step: Step, x_BT: tf.Tensor, y_BT: tf.Tensor, state: State, rate: tf.Tensor
+    ) -> tuple[State, Loss]:
+        def run_on_one(x_bT: tf.Tensor, y_bT: tf.Tensor, state: State) -> tuple[State, Loss]:
+            index = tf.distribute.get_replica_context().replica_id_in_sync_group
+            return step(int(tf.get_static_value(index)), x_bT, y_bT, state, rate)
+
+        assert self.strategy is not None
+        shares = tuple(tf.nest.map_structure(self._share_rows, [x_BT, y_BT, state]))
+        states, loss = self.strategy.run(run_on_one, args=shares)
+        flat = [self.strategy.experimental_local_results(part) for part in tf.nest.flatten(states)]
+        whole = tf.nest.pack_sequence_as(states, [tf.concat(parts, axis=0) for parts in flat])
+        return whole, self.strategy.experimental_local_results(loss)[0]
+
+    def _share_rows(self, tensor: tf.Tensor) -> Any:
+        """Return a tensor of all rows as the devices have it: the same rows of each tensor."""
+        assert self.strategy is not None
+        parts = tf.split(tensor, len(self.names))
+        return self.strategy.experimental_distribute_values_from_function(
+            lambda context: parts[context.replica_id_in_sync_group]
+        )
+
+    @override
+    def environment(self) -> dict[str, Any]:
+        return {"devices": len(self.names)}
+
+
+class Workers(Distribution):
+    """A device in each of several processes, by tf.distribute.MultiWorkerMirroredStrategy.
+
+    Args:
+        choice: The choices of the run.
+        ranks: The processes.
+
+    Raises:
+        UserError: There is no such device, or XLA is to compile the step.
+    """
+
+    ranks: TensorFlowRanks
+
+    def __init__(self, choice: Choice, ranks: TensorFlowRanks) -> None:
+        _check_execution(choice, "process")
+        super().__init__(choose_device(choice))
+        self.ranks, self.strategy = ranks, ranks.strategy
+
+    @override
+    def run(
+        self, step: Step, x_BT: tf.Tensor, y_BT: tf.Tensor, state: State, rate: tf.Tensor
+    ) -> tuple[State, Loss]:
+        after: tuple[State, Loss] = self.ranks.strategy.run(lambda: step(0, x_BT, y_BT, state, rate))
+        return after
+
+    @override
+    def collective(self) -> AbstractContextManager[None]:
+        return self.ranks.collective()
+
+    @override
+    def wait(self) -> None:
+        tf.zeros([]).numpy()  # sync_devices would also ask the other processes' devices, and fail
+
+    @override
+    def gather_state(self, state: Arrays) -> Arrays:
+        states = self.ranks.gather(state)
+        return {
+            name: np.stack([each[name] for each in states])
+            if name == STREAMS
+            else np.concatenate([each[name] for each in states], axis=1)
+            for name in state
+        }
+
+    @override
+    def share_state(self, state: Arrays) -> Arrays:
+        return {
+            name: array if name == STREAMS else array[:, self.ranks.share(array.shape[1])]
+            for name, array in state.items()
+        }
+
+    @override
+    def environment(self) -> dict[str, Any]:
+        return {"processes": self.ranks.size}
+
+
+def distribute(choice: Choice, ranks: Ranks) -> Distribution:
+    """Return the devices that were chosen.
+
+    Args:
+        choice: The choices of the run.
+        ranks: The processes and their devices.
+
+    Raises:
+        UserError: There are no such devices, XLA cannot compile the model on them, or gradients are to be
+            rounded.
+    """
+    if ranks.devices > 1:
+        check_reduce_precision(ranks.reduce_precision)
+        return MirroredDevices(choice, ranks.devices)
+    if ranks.size > 1:
+        assert isinstance(ranks, TensorFlowRanks)
+        return Workers(choice, ranks)
+    return Distribution(choose_device(choice))
+
+
+def _check_execution(choice: Choice, what: str) -> None:
+    if choice.execution == "xla":
+        raise UserError(f"--execution xla is for one {what}; choose graph or eager")
+
+
+def _device_names(device: Device, count: int) -> list[str]:
+    kind = "GPU" if device.gpu else "CPU"
+    found = len(tf.config.list_logical_devices(kind))
+    if found < count:
+        raise UserError(f"--devices {count}: TensorFlow finds {found} {kind}{'s' * (found > 1)} here")
+    return [f"{kind}:{index}" for index in range(count)]
+
+
+def _divide_cpu(count: int) -> None:
+    """Let the CPU be so many devices, of which TensorFlow makes one by default."""
+    (cpu,) = tf.config.list_physical_devices("CPU")
+    with contextlib.suppress(RuntimeError):  # it is in use already, and _device_names counts
+        tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * count)
