@@ -30,7 +30,7 @@ from ptb_lm.common import cli, files
 from ptb_lm.common.errors import DivergenceError, UserError, how_to_install
 from ptb_lm.model import frameworks, parameters
 from ptb_lm.model.choice import Choice
-from ptb_lm.training.scalars import Scalars
+from ptb_lm.training.tensorboard import Scalars
 
 try:
     from sklearn import metrics, model_selection

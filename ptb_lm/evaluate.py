@@ -19,7 +19,7 @@ from ptb_lm.inference.adaptation.settings import AdaptationRequest, add_flags, r
 from ptb_lm.model import backend, frameworks
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
-from ptb_lm.training import text_flags
+from ptb_lm.training import run_flags
 from ptb_lm.training.run_config import RunConfig
 
 # What brings in NumPy or torch is imported when the flags are known to be right: it takes longer than --help
@@ -62,7 +62,7 @@ def _parser() -> cli.Parser:
         help="a text file, or - for standard input. It is scored as one stream after an <eos>; each line "
         f"follows all lines before it ({cli.command_name('score')} scores each line independently)",
     )
-    text_flags.add_column(parser)
+    run_flags.add_column(parser)
     parser.add_argument("--data", help="where the run's data are now (default: where they were in training)")
     parser.add_argument("--model", choices=frameworks.MODELS, help="score with another LSTM implementation")
     parser.add_argument(
@@ -89,26 +89,26 @@ def _evaluate(arguments: argparse.Namespace, command: str) -> int:
     if arguments.text is not None and arguments.data is not None:
         raise UserError(WHAT_DATA_SAYS)
     from ptb_lm.data import corpus
-    from ptb_lm.training import run_folder, scoring
+    from ptb_lm.training import evaluation, run_paths
 
-    directory = run_folder.find(arguments.run)
+    directory = run_paths.find(arguments.run)
     run = directory.read_config()
     vocabulary = directory.read_vocabulary()
     weights = directory.read_weights(run, vocabulary)
     scored = _scored(arguments, run, vocabulary)
-    batch_size = scoring.batch_size(scored.split, run.hyperparameters)
+    batch_size = evaluation.batch_size(scored.split, run.hyperparameters)
     corpus.check_evaluation(scored.ids, batch_size=batch_size, split=scored.name)
     choice = _choice(arguments, run.choice)
     choice.check_cell(run.hyperparameters.cell, has_weights=True)
     model = backend.build(run.hyperparameters, weights, choice)
     notes = list[str]()
     if scored.is_unknown is None:
-        found = scoring.perplexity(
+        found = evaluation.perplexity(
             model, scored.ids, run.hyperparameters, batch_size=batch_size, description=scored.name
         )
     else:
         found, notes = _text_perplexity(model, scored, scored.is_unknown, run.hyperparameters)
-    perplexity = scoring.checked(found, scored.name)
+    perplexity = evaluation.check_finite(found, scored.name)
     tokens = len(scored.ids) // batch_size * batch_size - batch_size
     unknown = 0 if arguments.text is None else int((scored.ids[1:] == vocabulary.unknown).sum())
     of_them = f", {unknown:,} of them {UNK}" if unknown else ""
@@ -153,9 +153,9 @@ def _text_perplexity(
 def _evaluate_adapted(arguments: argparse.Namespace, request: AdaptationRequest, command: str) -> int:
     from ptb_lm.data import corpus
     from ptb_lm.inference.adaptation import evaluation as adapted_evaluation
-    from ptb_lm.training import run_folder
+    from ptb_lm.training import run_paths
 
-    directory = run_folder.find(arguments.run)
+    directory = run_paths.find(arguments.run)
     run = directory.read_config()
     vocabulary = directory.read_vocabulary()
     weights = directory.read_weights(run, vocabulary)

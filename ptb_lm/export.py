@@ -62,9 +62,9 @@ def _export(arguments: argparse.Namespace) -> int:
             "--steps cannot be combined with --format torchscript: its model takes any number of steps"
         )
     # Imported here, because what they import takes longer than --help should take.
-    from ptb_lm.training import run_folder
+    from ptb_lm.training import run_paths
 
-    directory = run_folder.find(arguments.run)
+    directory = run_paths.find(arguments.run)
     run = directory.read_config()
     vocabulary = directory.read_vocabulary()
     weights = directory.read_weights(run, vocabulary)

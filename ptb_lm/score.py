@@ -11,7 +11,7 @@ from ptb_lm.common import cli, streams
 from ptb_lm.common.errors import LineError, UserError
 from ptb_lm.data import text_file
 from ptb_lm.inference import command
-from ptb_lm.training import text_flags
+from ptb_lm.training import run_flags
 
 PROG = cli.command_name("score")
 # How the sentences were read, with --carry-state or without.
@@ -37,7 +37,7 @@ def _parser() -> cli.Parser:
     command.add_run(parser)
     add = parser.add_argument
     add("file", type=Path, nargs="?", default=Path("-"), metavar="FILE", help="default: - (standard input)")
-    text_flags.add_column(parser)
+    run_flags.add_column(parser)
     add("--format", choices=("tsv", "jsonl"), default="tsv", help="default: tsv, with a header line")
     add("--per-word", action="store_true", help="print each word's log-probability, and if it is unknown")
     add("--bits", action="store_true", help="print bits instead of nats; --lm-weight then weights bits")

@@ -12,7 +12,7 @@ from ptb_lm.model import frameworks, listings
 from ptb_lm.model.cells import CELLS, LSTM
 from ptb_lm.model.choice import MAX_SEED
 from ptb_lm.model.config import HYPERPARAMETERS, PRESETS, RECIPES
-from ptb_lm.training import text_flags
+from ptb_lm.training import run_flags
 
 PROG = cli.command_name("train")
 # These hyper-parameters define the model. The others define its training.
@@ -36,20 +36,20 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _train(arguments: list[str], started: float) -> int:
     parsed = _parser().parse_args(arguments)
     # These imports take long, so they wait until the flags are known to be right.
-    from ptb_lm.training import processes, run_folder
+    from ptb_lm.training import processes, run_paths
 
-    run_folder.refuse_demo(parsed.resume)
-    to_start = processes.to_start(parsed)
+    run_paths.refuse_demo(parsed.resume)
+    should_start = processes.should_start(parsed)
     if parsed.seeds is not None or parsed.jobs is not None:
         from ptb_lm.training import seeds
 
         return seeds.train(parsed, lambda given: _train(given, time.perf_counter()))
-    if to_start:
+    if should_start:
         return processes.start(parsed, arguments)
-    with processes.joined(vars(parsed)) as ranks:
+    with processes.join(vars(parsed)) as ranks:
         from ptb_lm.training import launch
 
-        return launch.train(parsed, shlex.join(arguments), started=started, ranks=ranks)
+        return launch.train(parsed, shlex.join(arguments), command_start=started, ranks=ranks)
 
 
 def _parser() -> cli.Parser:
@@ -91,7 +91,7 @@ def _add_data(group: argparse._ArgumentGroup) -> None:
         "--data",
         help="ptb (default), synthetic (preset: demo), a folder, a file or hf:NAME",
     )
-    text_flags.add_text(group)
+    run_flags.add_text(group)
 
 
 def _add_model(group: argparse._ArgumentGroup) -> None:
@@ -116,7 +116,7 @@ def _add_training(group: argparse._ArgumentGroup) -> None:
                 metavar="N",
                 help="rows of each of --devices, instead of --batch-size",
             )
-    text_flags.add_start(group)
+    run_flags.add_start(group)
     seed = group.add_mutually_exclusive_group()
     seed.add_argument(
         "--seed",

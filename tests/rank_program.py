@@ -151,7 +151,7 @@ def trained(case: dict[str, Any], ranks: Ranks) -> dict[str, Any]:
         contextlib.redirect_stderr(out),
     ):
         try:
-            status = launch.train(train._parser().parse_args(mine), "", started=0.0, ranks=ranks)
+            status = launch.train(train._parser().parse_args(mine), "", command_start=0.0, ranks=ranks)
         except UserError as error:
             status, said = 2, str(error)
     return {"status": status, "error": said, "out": out.getvalue()}

@@ -17,7 +17,7 @@ from ptb_lm.data import corpus
 from ptb_lm.model import backend, reference
 from ptb_lm.model.backend import Backend
 from ptb_lm.model.frameworks import FRAMEWORKS
-from ptb_lm.training import scoring, tensors
+from ptb_lm.training import evaluation, tensors
 from ptb_lm.training.run_directory import RunDirectory
 
 pytestmark = pytest.mark.slow
@@ -83,11 +83,11 @@ def perplexity(
     run: Path, data: Path, split: str = "test", model: str | None = None, window: int | None = None
 ) -> float:
     config = RunDirectory(run).read_config().hyperparameters
-    return scoring.perplexity(
+    return evaluation.perplexity(
         loaded(run, model),
         corpus.load(data).splits[split],
         config,
-        batch_size=scoring.batch_size(split, config),
+        batch_size=evaluation.batch_size(split, config),
         description=split,
         window=window,
     )
@@ -108,7 +108,7 @@ def test_no_bit_depends_on_how_often_the_device_is_waited_for(
     """A clock decides it. In float64 each sum of windows rounds; in float32 so few may not."""
     found: dict[float, list[float]] = {}
     for seconds in (-1.0, math.inf):
-        monkeypatch.setattr(scoring, "READ_SECONDS", seconds)
+        monkeypatch.setattr(evaluation, "READ_SECONDS", seconds)
         found[seconds] = [
             perplexity(run_fp64, data, split, window=window)
             for split in ("valid", "test")

@@ -19,7 +19,7 @@ from ptb_lm.data import synthetic, text, text_file
 from ptb_lm.data.vocabulary import Vocabulary
 from ptb_lm.model import parameters
 from ptb_lm.model.config import SMALL
-from ptb_lm.training import scoring, tensors
+from ptb_lm.training import evaluation, tensors
 from ptb_lm.training.run_directory import RunDirectory
 
 
@@ -60,8 +60,8 @@ def test_what_is_counted_is_what_is_built(layers: int, tied: bool, monkeypatch: 
 @pytest.mark.parametrize(("value", "problem"), [(np.nan, "is not a number"), (np.inf, "overflows")])
 def test_a_perplexity_that_is_not_finite_is_no_result(value: float, problem: str) -> None:
     with pytest.raises(DivergenceError, match=f"the perplexity of x {problem}"):
-        scoring.checked(value, "x")
-    assert scoring.checked(3.0, "x") == 3.0
+        evaluation.check_finite(value, "x")
+    assert evaluation.check_finite(3.0, "x") == 3.0
 
 
 @pytest.mark.slow

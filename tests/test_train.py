@@ -269,7 +269,7 @@ def test_an_empty_folder_is_no_run_that_exists(data: Path, tmp_path: Path) -> No
 
 def test_two_processes_do_not_work_in_one_folder(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = runs.files(run)
-    with RunDirectory(run).locked():
+    with RunDirectory(run).lock():
         problem = runs.refusal(capsys, train, "--resume", run, "--epochs", "3")
     assert problem == f"another process is using {run}"
     assert runs.files(run) == before

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ptb_lm.bench import roofline, row_archive
-from ptb_lm.common import checksums, json_fields
+from ptb_lm.common import json_fields, json_files
 from ptb_lm.common.errors import UserError
 from ptb_lm.common.json_fields import Check
 
@@ -220,7 +220,7 @@ def read_lines(path: Path) -> Lines:
 def to_line(row: Row) -> bytes:
     """Write a row as a line, without its newline: what is not known is null; only blocks have their keys."""
     values = to_values(row)
-    text = json.dumps(checksums.sealed(values, checksums.LINE), ensure_ascii=False, allow_nan=False)
+    text = json.dumps(json_files.with_checksum(values, json_files.LINE), ensure_ascii=False, allow_nan=False)
     return text.encode(errors="backslashreplace")  # of a path that is no UTF-8: an escape of JSON's, too
 
 
@@ -265,7 +265,7 @@ def _parsed(text: bytes, source: str) -> Row:
         values = json.loads(text)
     except (ValueError, RecursionError):
         raise UserError(f"{source}: not valid JSON") from None
-    return _row(checksums.opened(values, checksums.LINE, source, remedy=REMEDY), source)
+    return _row(json_files.verify_checksum(values, json_files.LINE, source, remedy=REMEDY), source)
 
 
 def _row(values: Any, source: str) -> Row:

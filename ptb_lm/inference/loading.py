@@ -4,7 +4,7 @@ from pathlib import Path
 
 from ptb_lm.inference.language_model import LanguageModel
 from ptb_lm.model.choice import Choice
-from ptb_lm.training import run_data, run_folder
+from ptb_lm.training import run_data, run_paths
 
 
 def load(
@@ -45,7 +45,7 @@ def load(
     Raises:
         UserError: It is not a run directory, has no weights, or cannot be computed so here.
     """
-    directory = run_folder.find(run)
+    directory = run_paths.find(run)
     trained = directory.read_config()
     vocabulary = directory.read_vocabulary()
     choice = Choice.create(

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ptb_lm.common import streams
-from ptb_lm.training.scoring import perplexity_of
+from ptb_lm.training.evaluation import perplexity_of
 
 Unit = Literal["nats", "bits"]
 NATS_PER_UNIT = {"nats": 1.0, "bits": math.log(2)}

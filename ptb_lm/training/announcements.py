@@ -1,44 +1,49 @@
-"""What a training prints when it begins and when it ends."""
+"""Announcements of a training, when it begins and when it ends."""
 
-from collections.abc import Sequence
+import math
 from typing import Any
 
-from ptb_lm.common import cli
-from ptb_lm.data.corpus import Corpus
-from ptb_lm.model import backend
+from ptb_lm.common import cli, host
+from ptb_lm.model import parameters
 from ptb_lm.training import run_data
 from ptb_lm.training.progress import Progress
-from ptb_lm.training.run_config import RunConfig
 from ptb_lm.training.run_directory import RunDirectory
+from ptb_lm.training.trainer import Trainer
 
-# What of an environment affects the last digits of numbers.
+# Facts of an environment that affect the last digits of numbers.
 ROUNDING = ("torch", "tensorflow", "device", "kernels", "float32_products", "reduce_precision", "threads")
 
 
-def announce(
-    run: RunConfig,
-    corpus: Corpus,
-    model: backend.Backend,
-    directory: RunDirectory,
-    parameter_count: int,
-    *,
-    hints: Sequence[str],
-) -> None:
-    """Say what is trained, on what, and where."""
-    tokens = ", ".join(f"{split} {len(ids):,}" for split, ids in corpus.splits.items())
-    cli.remark(f"data {run.data}: {tokens} tokens, {len(corpus.vocabulary):,} words")
-    for line in run_data.report(run, corpus):
+def announce(trainer: Trainer, load: host.Load, *, is_resumed: bool) -> None:
+    """Say what is trained, on what, and where; how it could be faster; how a resumed run is not as before.
+
+    Args:
+        trainer: Trainer of the run, before its first step.
+        load: Load of the machine since the command started.
+        is_resumed: Whether the run continues from a state.
+    """
+    run, data, model = trainer.run, trainer.corpus, trainer.backend
+    tokens = ", ".join(f"{split} {len(ids):,}" for split, ids in data.splits.items())
+    cli.remark(f"data {run.data}: {tokens} tokens, {len(data.vocabulary):,} words")
+    for line in run_data.report(run, data):
         cli.remark(line)
+    shapes = parameters.shapes(run.hyperparameters, len(data.vocabulary)).values()
     cli.remark(
-        f"model {run.choice.model}, config {run.config}, recipe {run.recipe}: {parameter_count:,} "
-        f"parameters, {model.engine}; precision {run.choice.precision}"
+        f"model {run.choice.model}, config {run.config}, recipe {run.recipe}: "
+        f"{sum(map(math.prod, shapes)):,} parameters, {model.engine}; precision {run.choice.precision}"
     )
     if model.ranks.size > 1:
-        each = run.hyperparameters.batch_size // model.ranks.size
-        cli.remark(f"{model.ranks.size} processes, {each} rows of the batch each")
-    cli.remark(f"run directory {directory.path}")
-    for hint in hints:
+        rows = run.hyperparameters.batch_size // model.ranks.size
+        cli.remark(f"{model.ranks.size} processes, {rows} rows of the batch each")
+    cli.remark(f"run directory {trainer.directory.path}")
+    threads = trainer.environment.get("threads")
+    busy = load.hint(threads) if isinstance(threads, int) and trainer.ranks.size == 1 else None
+    for hint in [*model.hints, *filter(None, [busy])]:
         cli.remark(f"hint: {hint}")
+    if is_resumed:
+        tell_where(trainer.progress, epochs=run.hyperparameters.epochs)
+        before, now = trainer.progress.environments[-2:]
+        tell_what_changed(before, now, drops=run.hyperparameters.drops)
 
 
 def tell_where(progress: Progress, *, epochs: int) -> None:
@@ -53,12 +58,12 @@ def tell_what_changed(before: dict[str, Any], now: dict[str, Any], *, drops: boo
     """Print changes since the run stopped that affect the masks of dropout, or the last digits of numbers.
 
     Args:
-        before: The environment of the session before.
-        now: Of this one.
-        drops: Whether the run has dropout.
+        before: Environment of the session before.
+        now: Environment of this session.
+        drops: True if the run has dropout.
     """
-    moved = ("cuda" in before) != ("cuda" in now)
-    changed = [
+    has_moved = ("cuda" in before) != ("cuda" in now)
+    differences = [
         f"{name.replace('_', ' ')} {before[name]} before, {now[name]} now"
         for name in ROUNDING
         if name in before and name in now and before[name] != now[name]
@@ -70,13 +75,20 @@ def tell_what_changed(before: dict[str, Any], now: dict[str, Any], *, drops: boo
                 f"the number of {name} changed from {before.get(name, 1)} to {now.get(name, 1)}{masks}"
             )
     # TensorFlow's stream goes on where it was, on every device.
-    if moved and "torch" in now:
+    if has_moved and "torch" in now:
         where = ("a CPU", "a GPU") if "cuda" in now else ("a GPU", "a CPU")
         cli.remark(f"the run moved from {where[0]} to {where[1]}{masks}")
-    if changed:
+    if differences:
         cli.remark(
-            f"from now on the numbers round differently from a run that never stopped: {'; '.join(changed)}"
+            f"from now on the numbers round differently from a run that never stopped: "
+            f"{'; '.join(differences)}"
         )
+
+
+def tell_finished(result: dict[str, Any], directory: RunDirectory) -> None:
+    """Say that there is nothing to resume, and what the run has reached."""
+    cli.remark(f"the run in {directory.path} is finished; to train it further, give more --epochs")
+    report(result, directory)
 
 
 def report(result: dict[str, Any], directory: RunDirectory) -> None:

@@ -16,11 +16,10 @@ from ptb_lm.model import parameters
 from ptb_lm.model.backend import Arrays
 from ptb_lm.model.choice import CHOICE_NAMES, Choice
 from ptb_lm.model.config import HYPERPARAMETERS
-from ptb_lm.training import run_data, run_folder
-from ptb_lm.training.origins import InitFrom
-from ptb_lm.training.run_config import RunConfig
+from ptb_lm.training import run_data, run_paths, tensors
+from ptb_lm.training.run_config import InitFrom, RunConfig
 from ptb_lm.training.run_directory import RunDirectory
-from ptb_lm.training.text_flags import RATE
+from ptb_lm.training.run_flags import INIT_FROM_RATE
 
 HELD_OUT = ("valid_fraction", "test_fraction")
 SIZES = ("cell", "num_layers", "hidden_size", "embedding_size", "tie_weights")
@@ -33,11 +32,11 @@ class Start:
     """The run whose weights a new run starts from.
 
     Attributes:
-        directory: Its files.
-        run: Its configuration.
-        vocabulary: Its words.
-        weights: Its best weights, by canonical name.
-        weights_sha256: Of the file that they are from.
+        directory: Files of the run.
+        run: Configuration of the run.
+        vocabulary: Words of the run.
+        weights: Best weights of the run, by canonical name.
+        weights_sha256: Digest of the file that the weights are from.
     """
 
     directory: RunDirectory
@@ -53,9 +52,9 @@ class Start:
         Raises:
             UserError: It is not a run directory, or has no weights.
         """
-        directory = run_folder.find(path)
-        run, vocabulary = directory.read_config(), directory.read_vocabulary()
-        return cls(directory, run, vocabulary, *directory.read_weights_and_digest(run, vocabulary))
+        directory = run_paths.find(path)
+        model, digest = tensors.with_digest(directory.weights, directory.read_model)
+        return cls(directory, *model, weights_sha256=digest)
 
     def config(self, given: Mapping[str, Any]) -> RunConfig:
         """Return the configuration of a new run that starts from this one, from the given flags by name.
@@ -89,7 +88,9 @@ class Start:
             recipe=self.run.recipe,
             data=data,
             choice=Choice.create(**choice),
-            hyperparameters=before.replace(**{"learning_rate": before.learning_rate * RATE, **changes}),
+            hyperparameters=before.replace(
+                **{"learning_rate": before.learning_rate * INIT_FROM_RATE, **changes}
+            ),
             preparation=self._preparation(given, data),
             text_column=given.get("text_column"),
         )
@@ -113,14 +114,14 @@ class Start:
                 f"{flag_list(limits)} selects new words, but --init-from keeps the words of its run; "
                 "add --extend-vocabulary to get new ones"
             )
-        asked = from_flags(given, data, is_file=Path(data).is_file())
+        preparation = from_flags(given, data, is_file=Path(data).is_file())
         theirs = self.run.preparation
         if theirs is not None and theirs.tokenize == "characters" and data in BUILT_IN:
             raise UserError(
                 f"the run {self.directory.path} reads characters, and --data {data} is a text of words"
             )
         if theirs is None or data in BUILT_IN:
-            return asked
+            return preparation
         for name in TREATMENT:
             if name in given and given[name] != getattr(theirs, name):
                 raise UserError(
@@ -128,7 +129,7 @@ class Start:
                     f"with {name} = {getattr(theirs, name)}; leave the flag out"
                 )
         treatment = {name: getattr(theirs, name) for name in TREATMENT}
-        return dataclasses.replace(asked or Preparation(), **treatment)
+        return dataclasses.replace(preparation or Preparation(), **treatment)
 
     def record(self, data: Corpus) -> InitFrom:
         """Return where the weights came from, for the record."""

@@ -22,13 +22,13 @@ class StopRequest:
     A signal that is ignored stays so.
 
     Args:
-        together: Whether this is one of several processes. A launcher hands on a signal that the process may
-            have heard already, so a repeated one changes nothing; the launcher kills a process that takes too
-            long. It also sends SIGTERM when another process has failed, so nothing is said of SIGTERM.
+        is_one_of_several: True for one of several processes. A launcher hands on a signal that the process
+            may have heard already, so a repeated one changes nothing; the launcher kills a process that takes
+            too long. It also sends SIGTERM when another process has failed, so nothing is said of SIGTERM.
     """
 
-    def __init__(self, *, together: bool = False) -> None:
-        self.together = together
+    def __init__(self, *, is_one_of_several: bool = False) -> None:
+        self.is_one_of_several = is_one_of_several
         self.signal_number: int | None = None
         self._previous: dict[int, Any] = {}
 
@@ -45,12 +45,12 @@ class StopRequest:
             signal.signal(number, handler)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        if not self.together:
+        if not self.is_one_of_several:
             signal.signal(number, self._previous[number])
         if self.signal_number is None:
             self.signal_number = number
-            said = f"\n{signal.Signals(number).name}: finishing the step and saving"
-            if not self.together:
-                streams.tell_at_once(f"{said}; once more stops at once")
+            message = f"\n{signal.Signals(number).name}: finishing the step and saving"
+            if not self.is_one_of_several:
+                streams.tell_at_once(f"{message}; once more stops at once")
             elif number != signal.SIGTERM:
-                streams.tell_at_once(said)
+                streams.tell_at_once(message)

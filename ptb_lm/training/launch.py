@@ -1,4 +1,4 @@
-"""Training as the flags say: a new run or a resumed one, its folder, its result.
+"""A training from its flags to its result, in three steps: `parse_request`, `prepare`, `run`.
 
 This is not in ptb_lm.train, because its imports take longer than --help may.
 """
@@ -16,241 +16,252 @@ from ptb_lm.common.errors import LostRankError, UserError
 from ptb_lm.data.corpus import Corpus
 from ptb_lm.data.vocabulary import Vocabulary
 from ptb_lm.model import backend, parameters
+from ptb_lm.model.backend import Backend
 from ptb_lm.model.ranks import SINGLE_PROCESS, Ranks
-from ptb_lm.training import announcements, processes, restarts, run_data, run_folder
+from ptb_lm.training import announcements, processes, run_data, run_paths
 from ptb_lm.training.fine_tuning import Start
 from ptb_lm.training.interrupt import Interrupted, StopRequest
 from ptb_lm.training.progress_display import LOG_SECONDS
 from ptb_lm.training.run_config import RunConfig
 from ptb_lm.training.run_directory import RunDirectory
-from ptb_lm.training.run_flags import OF_A_NEW_RUN, new_config, resumed_config
-from ptb_lm.training.schemas import Row
+from ptb_lm.training.run_flags import NEW_RUN_FLAGS, new_config, resumed_config, with_global_batch
 from ptb_lm.training.shared_directory import SharedRunDirectory
 from ptb_lm.training.trainer import Trainer
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Asked:
-    """What the flags ask for.
+class TrainRequest:
+    """A training that the flags ask for.
 
     Attributes:
-        given: The flags that were given, by name.
-        run: The run's configuration.
-        directory: Its folder.
-        found: The configuration of a run that is resumed, as its folder has it.
-        vocabulary: The words, if an earlier run has them.
-        start: The run whose weights it begins with.
+        command: Command line, for the record.
+        given: Flags that were given, by name.
+        run: Configuration of the run.
+        directory: Folder of the run; RunDirectory or, for several processes, SharedRunDirectory.
+        ranks: Processes that train the run together.
+        found: Configuration in the folder of a run that is resumed; None: the run is new.
+        vocabulary: Words of the run, if an earlier run has them.
+        start: Run whose weights it begins with.
     """
 
+    command: str
     given: Mapping[str, Any]
     run: RunConfig
     directory: RunDirectory
+    ranks: Ranks
     found: RunConfig | None = None
     vocabulary: Vocabulary | None = None
     start: Start | None = None
 
-    @property
-    def resuming(self) -> bool:
-        return self.found is not None
-
-    @property
-    def overwrite(self) -> bool:
-        return bool(self.given.get("overwrite"))
-
 
 def train(
-    arguments: argparse.Namespace, command_line: str, *, started: float, ranks: Ranks = SINGLE_PROCESS
+    arguments: argparse.Namespace, command_line: str, *, command_start: float, ranks: Ranks = SINGLE_PROCESS
 ) -> int:
     """Train as the flags say; return the exit status.
 
     Args:
-        arguments: Of ptb_lm.train's parser; None where a flag was not given.
-        command_line: As it was typed, for the record.
-        started: When the command was, by time.perf_counter.
-        ranks: The processes that train this run together.
+        arguments: Flags from ptb_lm.train's parser; None where a flag was not given.
+        command_line: Command line as it was typed, for the record.
+        command_start: Time when the command started, by time.perf_counter.
+        ranks: Processes that train this run together.
 
     Raises:
         UserError: Something is wrong with the flags, the data or the run directory, and nothing was written;
             or there is not enough memory for a step, and the run directory has the newest state.
         LostRankError: Another process ended; the run directory has the newest state.
     """
-    command, load = f"{cli.TRAIN} {command_line}".strip(), host.Load()
+    load = host.Load()
     given = {name: value for name, value in vars(arguments).items() if value is not None}
-    given = processes.with_global_batch(given, ranks.size * ranks.devices)
-    asked = _asked(given, command, ranks)
+    given = with_global_batch(given, ranks.size * ranks.devices)
+    request = parse_request(given, f"{cli.TRAIN} {command_line}".strip(), ranks)
     # Everything that can be wrong is found out before anything is written.
-    run, corpus, model, count = _built(asked, ranks)
-    directory = _made(asked, ranks)
-    with directory.locked(), StopRequest(together=ranks.size > 1) as stop:
-        _check_again(asked, directory, ranks)
-        trainer = Trainer(
-            run,
-            corpus,
-            model,
-            directory,
-            stop=stop,
-            command=command,
-            started=started,
-            log_seconds=given.get("log_interval", LOG_SECONDS),
-        )
-        trainer.environment |= restarts.job()
-        if not asked.resuming:
-            directory.create(run, corpus.vocabulary)
-        elif result := _resumed(trainer, command):
-            announcements.report(result, directory)
-            return 0
-        if asked.start and "data" not in given:
-            cli.remark(f"without --data, the text is that of {asked.start.directory.path}")
-        _announce(trainer, load, parameter_count=count, resuming=asked.resuming)
-        again = processes.how_to_continue(directory.path, given, ranks, framework=run.choice.framework)
-        processes.tell_launcher(again, ranks)
-        try:
-            result = _to_the_end(trainer, again=again, started=started)
-        except Interrupted as interrupted:
-            return interrupted.exit_status
-    announcements.report(result, directory)
-    return 0
+    request, corpus, model = prepare(request)
+    return run(request, corpus, model, load=load, command_start=command_start)
 
 
-def _built(asked: _Asked, ranks: Ranks) -> tuple[RunConfig, Corpus, backend.Backend, int]:
-    """Return the run's configuration, its text, its model with the first weights, and how many these are."""
-    ranks.check_divisible(asked.run.hyperparameters.batch_size)
-    run, corpus = ranks.same_on_all(lambda: _with_text(asked), lambda made: processes.facts(*made, ranks))
-    start = asked.start
-    if start:
-        run = dataclasses.replace(run, init_from=ranks.run_on_first(lambda: start.record(corpus)))
-    if asked.resuming:  # before a model is built of a config.json that somebody has changed
-        ranks.run_on_first(lambda: bool(RunDirectory(asked.directory.path).read_state(run=run)))
-    parameters.check_fits(run.hyperparameters, len(corpus.vocabulary))
-    draw = start.initial if start else _drawn
-    weights = draw(run, len(corpus.vocabulary))
-    model = backend.build(run.hyperparameters, weights, run.choice, ranks)
-    ranks.barrier()  # one machine may have compiled what another one had already
-    return run, corpus, model, parameters.count_scalars(weights)
-
-
-def _made(asked: _Asked, ranks: Ranks) -> RunDirectory:
-    """Return the run's folder; if no flag names one, it is made."""
-    if asked.resuming or "run_dir" in asked.given:
-        return asked.directory
-    path = asked.directory.path
-    return _directory(ranks.run_on_first(lambda: run_folder.made_first(path)), ranks)
-
-
-def _check_again(asked: _Asked, directory: RunDirectory, ranks: Ranks) -> None:
-    """Check that no other process has been at work in the folder since this one looked at it."""
-    if not asked.resuming:
-        path, overwrite = directory.path, asked.overwrite
-        ranks.run_on_first(lambda: run_folder.refuse_existing(path, overwrite=overwrite))
-    elif directory.read_config() != asked.found:
-        raise UserError(f"another process has changed {directory.config}; try again")
-
-
-def _resumed(trainer: Trainer, command: str) -> Row | None:
-    """Continue from the newest state; return the result if there is nothing left to train or to test."""
-    directory = trainer.directory
-    trainer.resume(command)
-    result = directory.read_result()
-    # A run that went on and has not been tested since still has the result of its earlier end.
-    if result and trainer.progress.epoch == trainer.config.epochs == result["epochs"]:
-        directory.restore_metrics(trainer.progress.rows)
-        cli.remark(f"the run in {directory.path} is finished; to train it further, give more --epochs")
-        return result
-    directory.remove_leftovers()
-    directory.write_config(trainer.run)
-    return None
-
-
-def _announce(trainer: Trainer, load: host.Load, *, parameter_count: int, resuming: bool) -> None:
-    """Say what is trained, how it could be faster, and what is not as it was before a resumed run stopped."""
-    model, threads = trainer.backend, trainer.environment.get("threads")
-    busy = load.hint(threads) if isinstance(threads, int) and trainer.ranks.size == 1 else None
-    hints = [*model.hints, *filter(None, [busy])]
-    announcements.announce(
-        trainer.run, trainer.corpus, model, trainer.directory, parameter_count, hints=hints
-    )
-    if resuming:
-        announcements.tell_where(trainer.progress, epochs=trainer.run.hyperparameters.epochs)
-        before, now = trainer.progress.environments[-2:]
-        announcements.tell_what_changed(before, now, drops=trainer.run.hyperparameters.drops)
-
-
-def _to_the_end(trainer: Trainer, *, again: str, started: float) -> Row:
-    """Train, write result.json and return it; say how to continue if that does not end.
+def parse_request(given: dict[str, Any], command: str, ranks: Ranks) -> TrainRequest:
+    """Return the training that the flags ask for, checked as far as that is possible without the text.
 
     Args:
-        trainer: Of the run.
-        again: How to continue.
-        started: When the command was, by time.perf_counter.
+        given: Flags that were given, by name.
+        command: Command line, for the record.
+        ranks: Processes that train the run together.
 
     Raises:
-        Interrupted: A signal asked to stop; the state is saved.
-        LostRankError: Another process ended; the run directory has the newest state.
+        UserError: The flags contradict each other, the run or the folder.
     """
-    try:
-        result = trainer.train()
-    except Interrupted as interrupted:
-        streams.tell(f"{interrupted}: saved; {again}")
-        raise
-    except LostRankError as error:
-        raise LostRankError(f"{error}; {again}", speaker=error.speaker) from None
-    result["command_seconds"] = time.perf_counter() - started  # of this process: all but starting Python
-    if trainer.run.init_from:
-        result["init_from"] = trainer.run.init_from.to_json()
-    trainer.directory.write_result(result)
-    return result
-
-
-def _asked(given: dict[str, Any], command: str, ranks: Ranks) -> _Asked:
-    """Return what the flags ask for, checked as far as that is possible without the text."""
     if "extend_vocabulary" in given and "init_from" not in given:
         raise UserError("--extend-vocabulary needs --init-from")
     if given.get("overwrite") and "run_dir" not in given:
         raise UserError("--overwrite needs --run-dir")
-    where = given.get("resume")
-    if where is None and restarts.goes_on(given.get("run_dir"), command, ranks):
-        where = given["run_dir"]
-        given = {name: value for name, value in given.items() if name not in OF_A_NEW_RUN}
-    if where is not None:
-        directory = _directory(where, ranks)
+    resume = given.get("resume")
+    if resume is None and processes.is_restarted(given.get("run_dir"), command, ranks):
+        resume = given["run_dir"]
+        given = {name: value for name, value in given.items() if name not in NEW_RUN_FLAGS}
+    if resume is not None:
+        directory = _run_directory(resume, ranks)
         found = directory.read_config()
-        run, vocabulary = resumed_config(found, given), directory.read_vocabulary()
-        return _Asked(given=given, run=run, directory=directory, found=found, vocabulary=vocabulary)
+        return TrainRequest(
+            command=command,
+            given=given,
+            run=resumed_config(found, given),
+            directory=directory,
+            ranks=ranks,
+            found=found,
+            vocabulary=directory.read_vocabulary(),
+        )
     start = ranks.run_on_first(lambda: Start.read(given["init_from"])) if "init_from" in given else None
-    run = start.config(given) if start else new_config(given)
-    path = given.get("run_dir") or ranks.run_on_first(lambda: run_folder.default_path(run))
+    config = start.config(given) if start else new_config(given)
+    path = given.get("run_dir") or ranks.run_on_first(lambda: run_paths.default_path(config))
     if "run_dir" in given:
         overwrite, init_from = bool(given.get("overwrite")), start.directory.path if start else None
-        ranks.run_on_first(lambda: run_folder.refuse_existing(path, overwrite=overwrite, init_from=init_from))
-    words = start.vocabulary if start else None
-    return _Asked(given=given, run=run, directory=_directory(path, ranks), vocabulary=words, start=start)
+        ranks.run_on_first(lambda: run_paths.refuse_existing(path, overwrite=overwrite, init_from=init_from))
+    return TrainRequest(
+        command=command,
+        given=given,
+        run=config,
+        directory=_run_directory(path, ranks),
+        ranks=ranks,
+        vocabulary=start.vocabulary if start else None,
+        start=start,
+    )
 
 
-def _with_text(asked: _Asked) -> tuple[RunConfig, Corpus]:
+def prepare(request: TrainRequest) -> tuple[TrainRequest, Corpus, Backend]:
+    """Load the text and build the model with its first weights; nothing is written.
+
+    Returns:
+        The request, whose configuration knows its text now; the text; the model.
+
+    Raises:
+        UserError: The text or the model is impossible, or they are not those of the run that is resumed.
+    """
+    start, ranks, directory = request.start, request.ranks, request.directory
+    ranks.check_divisible(request.run.hyperparameters.batch_size)
+    config, corpus = ranks.same_on_all(
+        lambda: _load_text(request), lambda loaded: processes.facts(*loaded, ranks)
+    )
+    if start:
+        config = dataclasses.replace(config, init_from=ranks.run_on_first(lambda: start.record(corpus)))
+    if request.found is not None:  # before a model is built of a config.json that somebody has changed
+        ranks.run_on_first(lambda: bool(RunDirectory(directory.path).read_state(run=config)))
+    words = len(corpus.vocabulary)
+    parameters.check_fits(config.hyperparameters, words)
+    weights = (
+        start.initial(config, words)
+        if start
+        else parameters.draw_initial(config.hyperparameters, words, seed=config.choice.seed)
+    )
+    model = backend.build(config.hyperparameters, weights, config.choice, ranks)
+    ranks.barrier()  # one machine may have compiled what another one had already
+    return dataclasses.replace(request, run=config), corpus, model
+
+
+def run(
+    request: TrainRequest, corpus: Corpus, model: Backend, *, load: host.Load, command_start: float
+) -> int:
+    """Create or continue the run directory, train to the end, write result.json; return the exit status.
+
+    Args:
+        request: Request that `prepare` returned.
+        corpus: Text of the run.
+        model: Model with its first weights.
+        load: Load of the machine since the command started.
+        command_start: Time when the command started, by time.perf_counter.
+
+    Raises:
+        UserError: Another process uses the run directory, or there is not enough memory for a step.
+        LostRankError: Another process ended; the run directory has the newest state.
+    """
+    given, ranks, config = request.given, request.ranks, request.run
+    directory = create_run_dir(request)
+    with directory.lock(), StopRequest(is_one_of_several=ranks.size > 1) as stop:
+        _check_unchanged(request, directory)
+        log_seconds = given.get("log_interval", LOG_SECONDS)
+        trainer = Trainer(
+            config,
+            corpus,
+            model,
+            directory,
+            stop=stop,
+            command=request.command,
+            command_start=command_start,
+            log_seconds=log_seconds,
+        )
+        trainer.environment |= processes.torchrun_job()
+        if request.found is None:
+            directory.create(config, corpus.vocabulary)
+        else:
+            trainer.resume(request.command)
+            result = directory.read_result()
+            # A run that went on and has not been tested since still has the result of its earlier end.
+            if result and trainer.progress.epoch == trainer.config.epochs == result["epochs"]:
+                directory.restore_metrics(trainer.progress.rows)
+                announcements.tell_finished(result, directory)
+                return 0
+            directory.remove_leftovers()
+            directory.write_config(config)
+        if request.start and "data" not in given:
+            cli.remark(f"without --data, the text is that of {request.start.directory.path}")
+        announcements.announce(trainer, load, is_resumed=request.found is not None)
+        how_to_continue = processes.how_to_continue(
+            directory.path, given, ranks, framework=config.choice.framework
+        )
+        processes.tell_launcher(how_to_continue, ranks)
+        try:
+            result = trainer.train()
+        except Interrupted as interrupted:
+            streams.tell(f"{interrupted}: saved; {how_to_continue}")
+            return interrupted.exit_status
+        except LostRankError as error:
+            raise LostRankError(f"{error}; {how_to_continue}", speaker=error.speaker) from None
+        # The seconds of this process: all but starting Python.
+        result["command_seconds"] = time.perf_counter() - command_start
+        if config.init_from:
+            result["init_from"] = config.init_from.to_json()
+        directory.write_result(result)
+    announcements.report(result, directory)
+    return 0
+
+
+def create_run_dir(request: TrainRequest) -> RunDirectory:
+    """Return the run's folder; create a new one if no flag names it."""
+    if request.found is not None or "run_dir" in request.given:
+        return request.directory
+    path = request.directory.path
+    return _run_directory(request.ranks.run_on_first(lambda: run_paths.create_folder(path)), request.ranks)
+
+
+def _check_unchanged(request: TrainRequest, directory: RunDirectory) -> None:
+    """Check that no other process has been at work in the folder since this one looked at it."""
+    if request.found is None:
+        path, overwrite = directory.path, bool(request.given.get("overwrite"))
+        request.ranks.run_on_first(lambda: run_paths.refuse_existing(path, overwrite=overwrite))
+    elif directory.read_config() != request.found:
+        raise UserError(f"another process has changed {directory.config}; try again")
+
+
+def _load_text(request: TrainRequest) -> tuple[RunConfig, Corpus]:
     """Return the run's configuration with the place of its text, and the text.
 
     Raises:
         UserError: It cannot be read, is too short, or is not the one that a resumed run was trained on.
     """
-    run, words = asked.run, asked.vocabulary
-    if asked.resuming:
+    config, words = request.run, request.vocabulary
+    if request.found is not None:
         assert words is not None
-        corpus = run_data.load_again(run, words)
+        corpus = run_data.load_again(config, words)
     else:
-        corpus = run_data.load_first(run, words, extend=bool(asked.given.get("extend_vocabulary")))
-    run_data.count_steps(corpus, run.hyperparameters)  # refuses a split that is too short
-    if asked.resuming and words is not None and words.sha256 != corpus.vocabulary.sha256:
+        corpus = run_data.load_first(config, words, extend=bool(request.given.get("extend_vocabulary")))
+    run_data.count_steps(corpus, config.hyperparameters)  # refuses a split that is too short
+    if request.found is not None and words is not None and words.sha256 != corpus.vocabulary.sha256:
         raise UserError(
             f"the vocabulary of the data ({len(corpus.vocabulary):,} words) is not the one in "
-            f"{asked.directory.vocabulary}"
+            f"{request.directory.vocabulary}"
         )
-    own_words = asked.start is None and run.init_from is None
-    return run_data.with_source(run, corpus, own_words=own_words), corpus
+    own_words = request.start is None and config.init_from is None
+    return run_data.with_source(config, corpus, own_words=own_words), corpus
 
 
-def _drawn(run: RunConfig, words: int) -> parameters.Weights:
-    return parameters.draw_initial(run.hyperparameters, words, seed=run.choice.seed)
-
-
-def _directory(path: Path, ranks: Ranks) -> RunDirectory:
+def _run_directory(path: Path, ranks: Ranks) -> RunDirectory:
     return RunDirectory(path) if ranks.size == 1 else SharedRunDirectory(path, ranks)

@@ -3,12 +3,12 @@
 from typing import NamedTuple
 
 from ptb_lm.model.config import Config
+from ptb_lm.training.evaluation import perplexity_of
 from ptb_lm.training.progress import Progress
-from ptb_lm.training.schemas import Row
-from ptb_lm.training.scoring import perplexity_of
+from ptb_lm.training.schemas import Record
 
 # TensorBoard tag -> column of metrics.jsonl, which may be missing.
-SCALARS = {
+EPOCH_SCALARS = {
     "perplexity/train": "train_perplexity",
     "perplexity/valid": "valid_perplexity",
     "perplexity/valid_unaveraged": "unaveraged_valid_perplexity",
@@ -17,7 +17,10 @@ SCALARS = {
     "gradient_norm": "gradient_norm",
 }
 # TensorBoard tag -> key of result.json.
-AT_THE_END = {"perplexity/test": "test_perplexity", "perplexity/test_of_last_epoch": "final_test_perplexity"}
+RESULT_SCALARS = {
+    "perplexity/test": "test_perplexity",
+    "perplexity/test_of_last_epoch": "final_test_perplexity",
+}
 
 
 class Sums(NamedTuple):
@@ -30,7 +33,7 @@ class Sums(NamedTuple):
     seconds: float
 
     @classmethod
-    def of(cls, progress: Progress) -> "Sums":
+    def from_progress(cls, progress: Progress) -> "Sums":
         """Return the sums of the epoch so far."""
         return cls(
             progress.step,
@@ -64,19 +67,19 @@ def point(before: Sums, now: Sums, config: Config, *, rate: float) -> dict[str, 
     return values
 
 
-def scalars(row: Row) -> dict[str, float]:
+def epoch_scalars(row: Record) -> dict[str, float]:
     """Return what TensorBoard shows of an epoch's row, by tag."""
-    return {tag: row[column] for tag, column in SCALARS.items() if column in row}
+    return {tag: row[column] for tag, column in EPOCH_SCALARS.items() if column in row}
 
 
-def scalars_at_the_end(result: Row) -> dict[str, float]:
+def result_scalars(result: Record) -> dict[str, float]:
     """Return what TensorBoard shows of a result, by tag."""
-    return {tag: result[key] for tag, key in AT_THE_END.items()}
+    return {tag: result[key] for tag, key in RESULT_SCALARS.items()}
 
 
 def epoch_row(
     progress: Progress, config: Config, *, valid_perplexity: float, unaveraged_valid_perplexity: float
-) -> Row:
+) -> Record:
     """Return the row of metrics.jsonl of an epoch whose training steps are all done.
 
     Args:
@@ -98,7 +101,7 @@ def epoch_row(
     }
 
 
-def epoch_line(row: Row, config: Config) -> str:
+def epoch_line(row: Record, config: Config) -> str:
     """Return an epoch's row as a line for people."""
     return (
         f"epoch {row['epoch']:>2}/{config.epochs}  lr {row['learning_rate']:.4g}  perplexity: "
@@ -116,7 +119,7 @@ def result(
     parameters: int,
     engine: str,
     seconds: float,
-) -> Row:
+) -> Record:
     """Return what result.json holds.
 
     Args:

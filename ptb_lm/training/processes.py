@@ -1,4 +1,4 @@
-"""The processes of a training: whether there are others, how this one joins them, who speaks for all.
+"""The processes of a training: whether there are others, how this one joins them, how they are restarted.
 
 torchrun and launchers like it tell a process its place by environment variables; TensorFlow has TF_CONFIG.
 --devices starts such processes on this machine.
@@ -22,42 +22,42 @@ from ptb_lm.model.choice import Choice
 from ptb_lm.model.frameworks import FRAMEWORKS, REDUCE_PRECISIONS
 from ptb_lm.model.ranks import SINGLE_PROCESS, Facts, OneWithDevices, Ranks, check_divisible
 from ptb_lm.model.tf_config import tf_config
-from ptb_lm.training import run_folder
+from ptb_lm.training import run_paths
 from ptb_lm.training.fine_tuning import Start
 from ptb_lm.training.run_config import RunConfig
 from ptb_lm.training.run_directory import RunDirectory
 from ptb_lm.training.run_flags import new_config, resumed_config
 
 DEFAULT = next(iter(FRAMEWORKS))  # where no flag names a framework, and no run that can be seen here
-PLACE = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # what a launcher of torch's processes sets
-# What may differ between machines: where the text lies. What a run begins with, the first reads for all.
-OF_A_MACHINE = ("data", "source", "init_from", "hyperparameters")
+TORCHRUN_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # set by any launcher of torch
+# Settings that may differ between machines: the place of the text. The first process reads the first weights.
+MAY_DIFFER_PER_HOST = ("data", "source", "init_from", "hyperparameters")
 
 
-class Launched(NamedTuple):
-    """How this process was started.
+class Launcher(NamedTuple):
+    """The launcher that started this process.
 
     Attributes:
-        size: Of how many processes it is one; 1 if it is alone.
-        by: Who says so: "TF_CONFIG", or "torchrun", also where another launcher sets the same variables.
+        name: "TF_CONFIG", or "torchrun", also where another launcher sets the same variables.
+        size: Number of processes that it started; 1 if this one is alone.
     """
 
+    name: str
     size: int
-    by: str
 
 
-def launched() -> Launched:
-    """Return how this process was started. Of what torchrun and TF_CONFIG say, the greater number counts.
+def find_launcher() -> Launcher:
+    """Return the launcher of this process: torchrun or TF_CONFIG, whichever names more processes.
 
     Raises:
-        UserError: What they say makes no sense.
+        UserError: Their variables make no sense.
     """
     processes, workers = _world_size(), tf_config().processes
-    return Launched(workers, "TF_CONFIG") if workers > processes else Launched(processes, "torchrun")
+    return Launcher("TF_CONFIG", workers) if workers > processes else Launcher("torchrun", processes)
 
 
 def _world_size() -> int:
-    if not all(os.environ.get(name) for name in PLACE):
+    if not all(os.environ.get(name) for name in TORCHRUN_VARIABLES):
         return 1
     size = cli.from_environment("WORLD_SIZE", cli.whole_number(1), 1)
     here = cli.from_environment("LOCAL_WORLD_SIZE", cli.whole_number(1, size), size)
@@ -66,27 +66,27 @@ def _world_size() -> int:
     return size
 
 
-def to_start(arguments: argparse.Namespace) -> bool:
+def should_start(arguments: argparse.Namespace) -> bool:
     """Return whether --devices asks for processes that are still to be started.
 
     Raises:
         UserError: A launcher has started another number of them, or --seeds asks it for several runs.
     """
-    (here, by), asked = launched(), arguments.devices or 1
-    if here > 1 and arguments.seeds:
-        raise UserError(f"--seeds does not go with {by}; --devices trains each seed on several devices")
-    if here > 1 and asked not in (1, here):
-        raise UserError(f"--devices {asked} does not match the {here} processes that {by} names")
+    (name, size), devices = find_launcher(), arguments.devices or 1
+    if size > 1 and arguments.seeds:
+        raise UserError(f"--seeds does not go with {name}; --devices trains each seed on several devices")
+    if size > 1 and devices not in (1, size):
+        raise UserError(f"--devices {devices} does not match the {size} processes that {name} names")
     row = FRAMEWORKS[_framework(vars(arguments))]
-    return asked > here and not row.trains_on_devices
+    return devices > size and not row.trains_on_devices
 
 
 def start(arguments: argparse.Namespace, command: Sequence[str]) -> int:
     """Start processes on this machine that train together, and wait for them; return the exit status.
 
     Args:
-        arguments: Of ptb_lm.train's parser, with --devices.
-        command: Its command line.
+        arguments: Flags from ptb_lm.train's parser, with --devices.
+        command: Command line of ptb_lm.train.
 
     Raises:
         UserError: The framework has no such thing, or the batch cannot be shared by so many.
@@ -126,7 +126,7 @@ def check_devices(given: Mapping[str, Any], batch_size: int) -> None:
 
     Args:
         given: The flags, by name.
-        batch_size: Of all devices together.
+        batch_size: Rows of all devices together.
 
     Raises:
         UserError: They cannot, or it is not.
@@ -134,10 +134,10 @@ def check_devices(given: Mapping[str, Any], batch_size: int) -> None:
     devices = given.get("devices") or 1
     on_devices = Choice.create(framework=_framework(given)).framework_row.trains_on_devices
     check_divisible(batch_size, devices, what="devices" if on_devices else "processes")
-    _check_reduced(devices, given.get("reduce_precision") or REDUCE_PRECISIONS[0])
+    _check_reduce_precision(devices, given.get("reduce_precision") or REDUCE_PRECISIONS[0])
 
 
-def _check_reduced(devices: int, reduce_precision: str) -> None:
+def _check_reduce_precision(devices: int, reduce_precision: str) -> None:
     if devices == 1 and reduce_precision != REDUCE_PRECISIONS[0]:
         raise UserError(
             f"--reduce-precision {reduce_precision} is for several devices, and there is one; "
@@ -146,8 +146,8 @@ def _check_reduced(devices: int, reduce_precision: str) -> None:
 
 
 @contextlib.contextmanager
-def joined(given: Mapping[str, Any]) -> Iterator[Ranks]:
-    """Return the processes of this training, once all of them are there; of the others' errors one speaks.
+def join(given: Mapping[str, Any]) -> Iterator[Ranks]:
+    """Yield the processes of this training, once all of them are there; one alone reports an error of all.
 
     Args:
         given: The flags, by name.
@@ -157,10 +157,10 @@ def joined(given: Mapping[str, Any]) -> Iterator[Ranks]:
             alone, and what is sent between devices is to be rounded.
         LostRankError: One of them ended.
     """
-    here, reduce_precision = launched(), given.get("reduce_precision") or REDUCE_PRECISIONS[0]
-    if here.size == 1:
+    launcher, reduce_precision = find_launcher(), given.get("reduce_precision") or REDUCE_PRECISIONS[0]
+    if launcher.size == 1:
         devices = given.get("devices") or 1
-        _check_reduced(devices, reduce_precision)
+        _check_reduce_precision(devices, reduce_precision)
         yield OneWithDevices(devices, reduce_precision=reduce_precision) if devices > 1 else SINGLE_PROCESS
         return
     choice = Choice.create(framework=_framework(given))
@@ -170,10 +170,10 @@ def joined(given: Mapping[str, Any]) -> Iterator[Ranks]:
         device=given.get("device", "auto"), reduce_precision=reduce_precision
     )
     try:
-        if ranks.size != here.size:
+        if ranks.size != launcher.size:
             raise UserError(
-                f"{here.by} names {here.size} processes, but those of {choice.framework} are {ranks.size}; "
-                "unset the variables of torchrun, or TF_CONFIG"
+                f"{launcher.name} names {launcher.size} processes, but those of {choice.framework} are "
+                f"{ranks.size}; unset the variables of torchrun, or TF_CONFIG"
             )
         with contextlib.nullcontext() if ranks.is_first else _silent():
             yield ranks
@@ -194,16 +194,16 @@ def how_to_continue(path: Path, given: Mapping[str, Any], ranks: Ranks, *, frame
     """Return the clause that says how to continue a run on as many devices, with the same numbers.
 
     Args:
-        path: The run's folder.
-        given: The flags, by name.
-        ranks: The processes.
-        framework: The run's.
+        path: Folder of the run.
+        given: Flags by name.
+        ranks: Processes that train the run.
+        framework: Framework of the run.
     """
     command, start = ["--resume", str(path)], ""
     if (devices := given.get("devices") or 1) > 1:
         command += ["--devices", str(devices)]
     elif ranks.size > 1:
-        start = " the same TF_CONFIG" if launched().by == "TF_CONFIG" else " the same launcher"
+        start = " the same TF_CONFIG" if find_launcher().name == "TF_CONFIG" else " the same launcher"
     if ranks.size > 1 and framework != DEFAULT:  # a machine that does not see the folder cannot look it up
         command += ["--framework", framework]
     if ranks.reduce_precision != REDUCE_PRECISIONS[0]:  # no file of the run has it
@@ -226,7 +226,7 @@ def tell_launcher(again: str, ranks: Ranks) -> None:
 
 @contextlib.contextmanager
 def _silent() -> Iterator[None]:
-    """Return a context in which nothing is said; what ends it can be."""
+    """Print nothing in this context; a process may still print why it ends."""
     terminal = streams.terminal
     with (
         open(os.devnull, "w") as null,  # noqa: PTH123
@@ -245,36 +245,12 @@ def _framework(given: Mapping[str, Any]) -> str:
     for name in ("resume", "init_from"):
         if run := given.get(name):
             with contextlib.suppress(UserError):  # which is said later, by all
-                return run_folder.find(run).read_config().choice.framework
+                return run_paths.find(run).read_config().choice.framework
     return given.get("framework") or DEFAULT
 
 
-def with_global_batch(given: dict[str, Any], devices: int) -> dict[str, Any]:
-    """Return the flags with --batch-size in place of --batch-size-per-device, and say so.
-
-    Args:
-        given: The flags, by name.
-        devices: How many train the run, those of all processes.
-
-    Raises:
-        UserError: Both were given.
-    """
-    if "batch_size_per_device" not in given:
-        return given
-    given = {**given}
-    each = given.pop("batch_size_per_device")
-    if "batch_size" in given:
-        raise UserError("give --batch-size or --batch-size-per-device, not both")
-    given["batch_size"] = each * devices
-    cli.remark(
-        f"--batch-size-per-device {each} on {devices} device{'s' * (devices > 1)} is --batch-size "
-        f"{given['batch_size']}; --learning-rate stays as it is, and such a batch may need another"
-    )
-    return given
-
-
 def facts(run: RunConfig, corpus: Corpus, ranks: Ranks) -> Facts:
-    """Return what must be the same in all processes: program, text, configuration, what is sent."""
+    """Return the facts that must be the same in all processes: program, text, configuration, precision."""
     values = run.to_json()
     settings = {**values, **values["hyperparameters"]}
     return {
@@ -282,5 +258,48 @@ def facts(run: RunConfig, corpus: Corpus, ranks: Ranks) -> Facts:
         "commit": str(host.environment()["commit"]),
         "corpus (SHA-256)": corpus.sha256[:12],
         "reduce_precision": ranks.reduce_precision,
-        **{name: str(value) for name, value in settings.items() if name not in OF_A_MACHINE},
+        **{name: str(value) for name, value in settings.items() if name not in MAY_DIFFER_PER_HOST},
     }
+
+
+def is_restarted(path: Path | None, command: str, ranks: Ranks) -> bool:
+    """Return whether torchrun --max-restarts started this process again, for a run of the same command.
+
+    Args:
+        path: Folder that --run-dir names.
+        command: Command line; a run that another one began is refused as ever.
+        ranks: All processes, which were all started again.
+
+    Raises:
+        UserError: Such processes could not find their run.
+    """
+    if path is None:
+        if _count("TORCHELASTIC_MAX_RESTARTS") > 0:
+            raise UserError(
+                "torchrun --max-restarts needs --run-dir DIR, so that restarted processes can find the run"
+            )
+        return False
+    # An agent does not count a restart that another machine caused, so the numbers may differ.
+    (restarts,) = ranks.max_over_ranks([_count("TORCHELASTIC_RESTART_COUNT")])
+    return restarts > 0 and ranks.run_on_first(lambda: _is_of_this_job(path, command))
+
+
+def torchrun_job() -> dict[str, Any]:
+    """Return the name of the torchrun that restarts this run's processes, for the run's record."""
+    name = os.environ.get("TORCHELASTIC_RUN_ID", "")
+    return {"torchrun_id": name} if name and _count("TORCHELASTIC_MAX_RESTARTS") else {}
+
+
+def _is_of_this_job(path: Path, command: str) -> bool:
+    """Return whether this torchrun began the run; an earlier one may have run the same command."""
+    directory = RunDirectory(path)
+    if not directory.state.exists():
+        return False
+    progress = directory.read_state().progress
+    torchrun_id = progress.environments[-1].get("torchrun_id")
+    return progress.commands[-1] == command and torchrun_id == torchrun_job().get("torchrun_id")
+
+
+def _count(variable: str) -> int:
+    value = os.environ.get(variable, "")
+    return int(value) if value.isdigit() else 0

@@ -1,16 +1,74 @@
 """Everything that determines a run, and its form in config.json."""
 
 import dataclasses
+import re
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ptb_lm.common.errors import UserError
 from ptb_lm.data.preparation import Preparation
 from ptb_lm.model.choice import CHOICE_NAMES, Choice
 from ptb_lm.model.config import HYPERPARAMETERS, Config
-from ptb_lm.training.origins import InitFrom, Source
+
+_SHA256 = re.compile("[0-9a-f]{64}")
+AnyOrigin = TypeVar("AnyOrigin", bound="_Origin")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Origin:
+    """A place that something of a run came from, as config.json keeps it."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the attributes by name."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls: type[AnyOrigin], values: Any) -> AnyOrigin:
+        """Read what `to_json` returned.
+
+        Raises:
+            UserError: The values are no such JSON.
+        """
+        types: dict[str, Any] = {each.name: each.type for each in dataclasses.fields(cls)}
+        if not isinstance(values, dict) or values.keys() != types.keys():
+            raise UserError(f"{cls.__name__} must have the keys {', '.join(types)}")
+        for name, value in values.items():
+            if not isinstance(value, types[name]) or ("sha256" in name and not _SHA256.fullmatch(value)):
+                raise UserError(f"{name} cannot be {value!r}")
+        return cls(**values)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source(_Origin):
+    """A text that --data named by its path, or another text in Penn Treebank's folder.
+
+    Attributes:
+        path: Absolute path, so that the text is found from any folder.
+        sha256: Digest of the corpus as it was read: its words and their order.
+    """
+
+    path: str
+    sha256: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class InitFrom(_Origin):
+    """The run whose weights a run began with.
+
+    Attributes:
+        run: Absolute path of its folder.
+        weights_sha256: Digest of its file of weights.
+        test_perplexity: Perplexity on its own text; None if the run had not ended.
+        new_words: Number of words that were added to its vocabulary.
+    """
+
+    run: str
+    weights_sha256: str
+    test_perplexity: float | None
+    new_words: int
+
 
 # Keys of config.json that a run lacks where the attribute is None, and how each is read.
 OPTIONAL_KEYS: dict[str, Callable[[Any], Any]] = {
@@ -32,16 +90,16 @@ class RunConfig:
     """Everything that determines a run.
 
     Attributes:
-        config: The preset's name.
-        recipe: How it is trained, a name in ptb_lm.model.config.RECIPES.
-        data: What --data named; "" if the run was imported without its text.
-        choice: What computes it.
-        hyperparameters: The preset's, with what was given in their place.
-        preparation: What is done to the text; None: it was prepared before.
-        source: Where the text was; None: it is the synthetic corpus, or Penn Treebank by the name ptb.
-        init_from: Whose weights it began with; None: with random ones.
-        imported: The file that its weights are from; None: it was trained.
-        text_column: The column that has the text, if that is a table; None: the usual or the only one.
+        config: Name of the preset.
+        recipe: Name of the recipe in ptb_lm.model.config.RECIPES.
+        data: Value of --data; "" if the run was imported without its text.
+        choice: Choice of framework, model, device, precision and seed.
+        hyperparameters: Hyper-parameters of the preset, with the given ones in their place.
+        preparation: Preparation of the text; None: it was prepared before.
+        source: Place of the text; None: it is the synthetic corpus, or Penn Treebank by the name ptb.
+        init_from: Run whose weights it began with; None: it began with random ones.
+        imported: File that its weights are from; None: it was trained.
+        text_column: Column that has the text, if that is a table; None: the usual or the only one.
     """
 
     config: str
@@ -70,18 +128,18 @@ class RunConfig:
             },
         }
 
-    def differences(self, other: "RunConfig", *, allowed: Collection[str]) -> list[str]:
-        """Return what differs from another configuration, with both values; some names may."""
+    def differences(self, other: "RunConfig", *, ignore: Collection[str]) -> list[str]:
+        """Return the differences from another configuration, with both values; some names do not count."""
         ours, others = ({**c.to_json(), **c.to_json()["hyperparameters"]} for c in (self, other))
         return [
             f"{name} {value!r} there, {others[name]!r} here"
             for name, value in ours.items()
-            if name not in (*allowed, *OPTIONAL_KEYS, "hyperparameters") and value != others[name]
+            if name not in (*ignore, *OPTIONAL_KEYS, "hyperparameters") and value != others[name]
         ]
 
     def fixed_differences(self, other: "RunConfig") -> list[str]:
-        """Return the differences of two configurations that one run may not have, with both values."""
-        return self.differences(other, allowed=RESUMABLE)
+        """Return the differences that a resumed run may not have, with both values."""
+        return self.differences(other, ignore=RESUMABLE)
 
     @classmethod
     def from_json(cls, values: Any, source: Path) -> "RunConfig":
@@ -91,10 +149,10 @@ class RunConfig:
             UserError: A key is unknown or missing, or a value impossible.
         """
         keys = ("config", "recipe", "data", *CHOICE_NAMES, "hyperparameters")
-        values = _checked_keys(keys, values, source, optional=OPTIONAL_KEYS)
+        values = _check_keys(keys, values, source, optional=OPTIONAL_KEYS)
         given = {name: values.pop(name) for name in OPTIONAL_KEYS if name in values}
         names = [each.name for each in HYPERPARAMETERS]
-        hyperparameters = _checked_keys(names, values.pop("hyperparameters"), source)
+        hyperparameters = _check_keys(names, values.pop("hyperparameters"), source)
         for name, value in values.items():
             if type(value) is not (int if name == "seed" else str):
                 raise UserError(f"{source}: {name} cannot be {value!r}")
@@ -106,13 +164,13 @@ class RunConfig:
             raise UserError(f"{source}: {error}") from None
 
 
-def _checked_keys(
-    expected: Sequence[str], values: Any, source: Path, *, optional: Collection[str] = ()
+def _check_keys(
+    required: Sequence[str], values: Any, source: Path, *, optional: Collection[str] = ()
 ) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise UserError(f"{source} is not a run's configuration")
-    for name in sorted(values.keys() - {*expected, *optional}):
+    for name in sorted(values.keys() - {*required, *optional}):
         raise UserError(f"{source}: unknown key {name!r}")
-    for name in sorted(set(expected) - values.keys()):
+    for name in sorted(set(required) - values.keys()):
         raise UserError(f"{source}: the key {name!r} is missing")
     return dict(values)

@@ -13,9 +13,8 @@ from ptb_lm.data.text import NO_SPACES, Ids, UnknownWordError
 from ptb_lm.data.tokens import PLAIN, Treatment
 from ptb_lm.data.vocabulary import EOS, UNK, Vocabulary
 from ptb_lm.model.config import Config
-from ptb_lm.training import scoring
-from ptb_lm.training.origins import Source
-from ptb_lm.training.run_config import RunConfig
+from ptb_lm.training import evaluation
+from ptb_lm.training.run_config import RunConfig, Source
 
 
 def treatment(run: RunConfig) -> Treatment:
@@ -127,7 +126,7 @@ def count_steps(data: Corpus, config: Config) -> int:
         UserError: A split is too short.
     """
     for split in ("valid", "test"):
-        rows = scoring.batch_size(split, config)
+        rows = evaluation.batch_size(split, config)
         corpus.check_evaluation(data.splits[split], batch_size=rows, split=split)
     return corpus.count_windows(
         data.splits["train"], batch_size=config.batch_size, num_steps=config.num_steps

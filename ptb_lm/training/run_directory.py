@@ -4,32 +4,26 @@ import contextlib
 import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from ptb_lm.common import files
+from ptb_lm.common import files, json_files
 from ptb_lm.common.errors import UserError
 from ptb_lm.data.corpus import Corpus
 from ptb_lm.data.vocabulary import Vocabulary
 from ptb_lm.model import parameters
 from ptb_lm.model.backend import Arrays
-from ptb_lm.training import json_files, saved_state, schemas, tensors
-from ptb_lm.training.progress import Progress
+from ptb_lm.training import schemas, tensors
+from ptb_lm.training.progress import SavedState
 from ptb_lm.training.run_config import RunConfig
-from ptb_lm.training.saved_state import SavedState
-from ptb_lm.training.schemas import Row
+from ptb_lm.training.schemas import Record
 
-if TYPE_CHECKING:
-    from ptb_lm.training.scalars import Scalars
-
-# What the metadata of the files of tensors may have.
+# Keys that the metadata of the weights may have.
 WEIGHTS_METADATA = ("config", "vocabulary_sha256", "best")
-STATE_METADATA = ("config", "progress", "corpus_sha256")
 COLUMNS = tuple(schemas.EPOCH)
-# What to do about files that have changed since they were written.
+# Advice for a config.json that has changed since it was written.
 CONFIG_REMEDY = "restore it, and change settings with flags of --resume"
-RESULT_REMEDY = "restore it, or remove result.json and make both files again with --resume"
 
 
 class NoEpochError(UserError):
@@ -39,8 +33,8 @@ class NoEpochError(UserError):
 class RunDirectory:
     """The files of a run.
 
-    Attributes:
-        config: The file's path, and so on: for errors and for people. Its methods read and write it.
+    The attributes `config`, `metrics` and so on are the paths of the files, for errors and for people. The
+    methods read and write the files.
 
     Args:
         path: The folder; it need not exist.
@@ -69,7 +63,7 @@ class RunDirectory:
             stale.unlink(missing_ok=True)
 
     @contextlib.contextmanager
-    def locked(self) -> Iterator[None]:
+    def lock(self) -> Iterator[None]:
         """Lock this folder against other training processes; make it if it does not exist.
 
         Raises:
@@ -78,15 +72,15 @@ class RunDirectory:
         with files.lock(self.state.parent, name=self.path):
             yield
 
-    def never_began(self) -> bool:
+    def is_expendable(self) -> bool:
         """Return whether a run failed here before it wrote a state, so that nothing would be lost.
 
-        What a killed process was writing is nothing.
+        The temporary files of a killed process do not count.
         """
         leftovers = set(self._leftovers())
-        ours = {self.config, self.vocabulary, self.state.parent, *self.event_files()}
+        early_files = {self.config, self.vocabulary, self.state.parent, *self.event_files()}
         entries = set(self.path.iterdir()) - leftovers
-        if not entries <= ours or set(self.state.parent.glob("*")) - leftovers:
+        if not entries <= early_files or set(self.state.parent.glob("*")) - leftovers:
             return False
         try:
             self.read_config()
@@ -113,7 +107,9 @@ class RunDirectory:
         Raises:
             UserError: It is missing, not a configuration, or has changed since it was written.
         """
-        return RunConfig.from_json(json_files.read(self.config, remedy=CONFIG_REMEDY), self.config)
+        with _explain_missing(self.config):
+            values = json_files.read(self.config, remedy=CONFIG_REMEDY)
+        return RunConfig.from_json(values, self.config)
 
     def read_vocabulary(self) -> Vocabulary:
         """Read vocabulary.txt.
@@ -123,16 +119,16 @@ class RunDirectory:
         """
         return Vocabulary.load(self.vocabulary)
 
-    def write_metrics(self, rows: Sequence[Row]) -> None:
+    def write_metrics(self, rows: Sequence[Record]) -> None:
         """Write metrics.jsonl, one row per epoch, whole and atomically, so that no row is ever incomplete."""
         json_files.write_lines(self.metrics, rows)
 
-    def restore_metrics(self, rows: Sequence[Row]) -> None:
+    def restore_metrics(self, rows: Sequence[Record]) -> None:
         """Write metrics.jsonl if it is missing."""
         if not self.metrics.exists():
             self.write_metrics(rows)
 
-    def read_metrics(self) -> list[Row]:
+    def read_metrics(self) -> list[Record]:
         """Read metrics.jsonl: one row per epoch, at least one.
 
         Raises:
@@ -140,47 +136,31 @@ class RunDirectory:
             UserError: The file is missing or broken, or a line has changed since it was written.
         """
         if self.config.is_file() and not self.metrics.exists():
-            kind = NoEpochError if self.never_began() else UserError
+            kind = NoEpochError if self.is_expendable() else UserError
             raise kind(f"{self.metrics} is missing")
-        rows: list[Row] = []
-        for source, values in json_files.read_lines(self.metrics, remedy=RESULT_REMEDY):
-            try:
-                rows.append(schemas.epoch(values, number=len(rows) + 1))
-            except ValueError as error:
-                raise UserError(f"{source}: not an epoch's metrics: {error}") from None
+        with _explain_missing(self.metrics):
+            rows = schemas.read_epochs(self.metrics)
         if not rows:
             raise NoEpochError(f"{self.metrics} holds no epochs yet")
         return rows
 
-    def scalars(self, *, purge_step: int | None = None) -> "Scalars":
-        """Return a new file of scalars for TensorBoard; see Scalars."""
-        # Imported here, because TensorBoard takes a second, and what only reads a run has no use for it.
-        from ptb_lm.training.scalars import Scalars
-
-        return Scalars(self.path, purge_step=purge_step)
-
-    def write_result(self, result: Row) -> None:
+    def write_result(self, result: Record) -> None:
         """Write result.json."""
         json_files.write(self.result, result)
 
-    def read_result(self) -> Row | None:
+    def read_result(self) -> Record | None:
         """Read result.json; None if the run is not finished.
 
         Raises:
             UserError: It is not a run's result, or has changed since it was written.
         """
-        if not self.result.exists():
-            return None
-        try:
-            return schemas.result(json_files.read(self.result, remedy=RESULT_REMEDY))
-        except ValueError as error:
-            raise UserError(f"{self.result} is not a run's result: {error}") from None
+        return schemas.read_result(self.result) if self.result.exists() else None
 
-    def read_end(self, epochs: int) -> Row:
+    def read_end(self, epochs: int) -> Record:
         """Read result.json, if it is of the run as it is.
 
         Args:
-            epochs: How many are in metrics.jsonl.
+            epochs: Number of epochs in metrics.jsonl.
 
         Returns:
             The result; empty if the run has not ended, or was resumed and has done more epochs since.
@@ -227,13 +207,14 @@ class RunDirectory:
             raise UserError(f"{self.weights} does not fit {self.config}: {error}; {remedy}") from None
         return arrays
 
-    def read_weights_and_digest(self, run: RunConfig, vocabulary: Vocabulary) -> tuple[Arrays, str]:
-        """Return what `read_weights` does, and the SHA-256 of the file that it is from.
+    def read_model(self) -> tuple[RunConfig, Vocabulary, Arrays]:
+        """Read the trained model: configuration, vocabulary, and the best weights by canonical name.
 
         Raises:
-            UserError: As for `read_weights`.
+            UserError: As for `read_config`, `read_vocabulary` and `read_weights`.
         """
-        return tensors.with_digest(self.weights, lambda: self.read_weights(run, vocabulary))
+        run, vocabulary = self.read_config(), self.read_vocabulary()
+        return run, vocabulary, self.read_weights(run, vocabulary)
 
     def read_best(self) -> dict[str, Any] | None:
         """Return the epoch and valid_perplexity of the best weights; None before the first epoch has ended.
@@ -244,7 +225,7 @@ class RunDirectory:
         if not self.weights.exists():
             return None
         try:
-            return schemas.best(tensors.load(self.weights, known=WEIGHTS_METADATA)[1].get("best"))
+            return schemas.check_best(tensors.load(self.weights, known=WEIGHTS_METADATA)[1].get("best"))
         except ValueError as error:
             raise UserError(f"{self.weights} does not name the epoch of its weights: {error}") from None
 
@@ -256,7 +237,7 @@ class RunDirectory:
         Args:
             weights: Canonical parameters.
             run: The run's configuration.
-            vocabulary: Its words.
+            vocabulary: The run's words.
             best: The epoch of the weights and its valid_perplexity; None: the run was imported.
         """
         metadata = {
@@ -274,33 +255,22 @@ class RunDirectory:
             UserError: The file is missing, truncated, damaged or foreign, or was saved with another corpus or
                 by another run than these.
         """
-        arrays, metadata = tensors.load(self.state)
-        try:
-            progress = Progress.from_json(metadata.get("progress"))
-        except ValueError as error:
-            raise UserError(f"{self.state} does not hold a training state: {error}") from None
-        if others := sorted(metadata.keys() - set(STATE_METADATA)):
-            raise UserError(f"{self.state} has an unknown key {others[0]!r} in its metadata")
+        state, metadata = SavedState.load(self.state)
         if run is not None:
             self._check_config(run, metadata, self.state)
         if corpus is not None and metadata.get("corpus_sha256") != corpus.sha256:
             raise UserError(f"the data differ from those that {self.state} was trained on")
-        return saved_state.of(arrays, progress)
+        return state
 
     def write_state(self, state: SavedState, *, corpus: Corpus, run: RunConfig) -> None:
         """Write the newest training state, in the precision of the model.
 
         Its folder is made again if somebody removed it while the run was trained.
         """
-        metadata = {
-            "config": run.to_json(),
-            "progress": state.progress.to_json(),
-            "corpus_sha256": corpus.sha256,
-        }
         self.state.parent.mkdir(exist_ok=True)
-        tensors.save(self.state, state.arrays(), metadata)
+        state.save(self.state, config=run.to_json(), corpus_sha256=corpus.sha256)
 
-    def _check_config(self, run: RunConfig, metadata: Row, path: Path) -> None:
+    def _check_config(self, run: RunConfig, metadata: Record, path: Path) -> None:
         """Check that config.json and a file of tensors agree on all values that may not change."""
         if "config" not in metadata:
             raise UserError(f"{path} does not name the configuration of its run")
@@ -311,3 +281,19 @@ class RunDirectory:
     def event_files(self) -> list[Path]:
         """Return TensorBoard's files."""
         return sorted(self.path.glob("events.out.tfevents*"))
+
+
+@contextlib.contextmanager
+def _explain_missing(path: Path) -> Iterator[None]:
+    """Make the error of a missing file say whether its folder is a run directory."""
+    folder = path.parent
+    try:
+        yield
+    except FileNotFoundError:
+        if not folder.is_dir():
+            raise UserError(f"the run directory {folder} does not exist") from None
+        inside = sorted(found.parent for found in folder.glob(f"*/{path.name}"))
+        hint = f"; it holds runs: name one, such as {inside[0]}" if inside else ""
+        raise UserError(f"{folder} is not a run directory: {path.name} is missing{hint}") from None
+    except NotADirectoryError:
+        raise UserError(f"{folder} is not a run directory") from None

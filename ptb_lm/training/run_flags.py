@@ -1,11 +1,23 @@
-"""From the flags of ptb_lm.train to the configuration of a run, new or resumed."""
+"""Flags of ptb_lm.train: those of the text and of the first weights, and the configuration of a run.
 
+No flag has a default here, so that a resumed run knows which were given. This module imports nothing slow.
+"""
+
+import argparse
 import dataclasses
 from pathlib import Path
 from typing import Any
 
+from ptb_lm.common import cli
 from ptb_lm.common.errors import UserError
-from ptb_lm.data.preparation import FIELDS, effective_settings, from_flags
+from ptb_lm.data.preparation import (
+    DEFAULT_FRACTION,
+    DEFAULT_MIN_COUNT,
+    FIELDS,
+    effective_settings,
+    from_flags,
+)
+from ptb_lm.data.tokens import TOKENIZERS
 from ptb_lm.model import frameworks
 from ptb_lm.model.choice import CHOICE_NAMES, Choice
 from ptb_lm.model.config import HYPERPARAMETERS, RECIPES
@@ -13,7 +25,8 @@ from ptb_lm.model.hyperparameter import flag_name
 from ptb_lm.training.run_config import PLACES, RESUMABLE, RESUMABLE_HYPERPARAMETERS, RunConfig
 
 CHANGEABLE = (*PLACES, "devices", *RESUMABLE_HYPERPARAMETERS)  # flags that --resume allows to differ
-OF_A_NEW_RUN = ("overwrite", "init_from", "extend_vocabulary")  # flags that --resume refuses
+NEW_RUN_FLAGS = ("overwrite", "init_from", "extend_vocabulary")  # flags that --resume refuses
+INIT_FROM_RATE = 0.5  # share of the other run's learning rate that a run with --init-from has
 
 
 def new_config(given: dict[str, Any]) -> RunConfig:
@@ -43,18 +56,18 @@ def resumed_config(run: RunConfig, given: dict[str, Any]) -> RunConfig:
     before = {**run.to_json(), **run.to_json()["hyperparameters"]}
     if "init_from" in given:
         raise UserError("--init-from starts a new run and cannot be combined with --resume")
-    prepared = {
+    preparation = {
         **(effective_settings(run.preparation) if run.preparation else {}),
         "text_column": run.text_column,
     }
     for name in (*FIELDS, "text_column"):
-        if name in given and given[name] != prepared.get(name):
+        if name in given and given[name] != preparation.get(name):
             raise UserError(
                 f"{flag_name(name)} would change the text of the run; a resumed run cannot do that"
             )
     for name in given:
-        kept = name in RESUMABLE or (name, given[name]) == ("precision", frameworks.AUTO)
-        if name in before and not kept and given[name] != before[name]:
+        may_change = name in RESUMABLE or (name, given[name]) == ("precision", frameworks.AUTO)
+        if name in before and not may_change and given[name] != before[name]:
             raise UserError(
                 f"{flag_name(name)} {given[name]} differs from the run's {before[name]}; a resumed run can "
                 f"change {', '.join(map(flag_name, CHANGEABLE))} and nothing else"
@@ -67,4 +80,93 @@ def resumed_config(run: RunConfig, given: dict[str, Any]) -> RunConfig:
         source=None if "data" in given else run.source,
         choice=dataclasses.replace(run.choice, device=given.get("device", run.choice.device)),
         hyperparameters=run.hyperparameters.replace(**changes),
+    )
+
+
+def with_global_batch(given: dict[str, Any], devices: int) -> dict[str, Any]:
+    """Return the flags with --batch-size in place of --batch-size-per-device, and say so.
+
+    Args:
+        given: Flags by name.
+        devices: Number of devices that train the run, those of all processes.
+
+    Raises:
+        UserError: Both were given.
+    """
+    if "batch_size_per_device" not in given:
+        return given
+    given = {**given}
+    rows = given.pop("batch_size_per_device")
+    if "batch_size" in given:
+        raise UserError("give --batch-size or --batch-size-per-device, not both")
+    given["batch_size"] = rows * devices
+    cli.remark(
+        f"--batch-size-per-device {rows} on {devices} device{'s' * (devices > 1)} is --batch-size "
+        f"{given['batch_size']}; --learning-rate stays as it is, and such a batch may need another"
+    )
+    return given
+
+
+def add_text(group: argparse._ArgumentGroup) -> None:
+    """Add the flags for raw text: a file, some lines of which are held out, or a folder.
+
+    Without them a folder is read as prepared text.
+    """
+    add_column(group)
+    add = group.add_argument
+    add(
+        "--tokenize",
+        choices=TOKENIZERS,
+        metavar="NAME",
+        help="whitespace (default), words (NLTK, as in Penn Treebank) or characters",
+    )
+    add("--lowercase", action="store_true", default=None, help="put words into lower case")
+    add("--numbers", action="store_true", default=None, help="replace each number by N, as in Penn Treebank")
+    add(
+        "--min-count",
+        type=cli.whole_number(1),
+        metavar="N",
+        help=(
+            f"replace words that occur fewer times by <unk> (default: {DEFAULT_MIN_COUNT}); "
+            "not with --vocab-size"
+        ),
+    )
+    add(
+        "--vocab-size",
+        type=cli.whole_number(3),
+        metavar="N",
+        help="keep the N most frequent words, <eos> and <unk> included",
+    )
+    for split in ("valid", "test"):
+        add(
+            f"--{split}-fraction",
+            type=float,
+            metavar="X",
+            help=f"fraction of a file's lines that is held out as {split} (default: {DEFAULT_FRACTION:g})",
+        )
+
+
+def add_column(group: argparse._ActionsContainer) -> None:
+    """Add the flag for a text that is a column of a table."""
+    group.add_argument(
+        "--text-column",
+        metavar="NAME",
+        help="the column of a JSONL, CSV, TSV or Parquet file that has the text (default: text, sentence, or "
+        "the only one with text)",
+    )
+
+
+def add_start(group: argparse._ArgumentGroup) -> None:
+    """Add the flags for fine-tuning."""
+    group.add_argument(
+        "--init-from",
+        type=Path,
+        metavar="RUN",
+        help=f"start from this run's weights (and text), at {INIT_FROM_RATE:g} of its learning rate",
+    )
+    group.add_argument(
+        "--extend-vocabulary",
+        action="store_true",
+        default=None,
+        help="add words of the training text to the vocabulary of --init-from",
     )

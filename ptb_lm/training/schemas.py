@@ -1,15 +1,19 @@
-"""What the JSON files of a run must hold to be believed: result.json and the rows of metrics.jsonl.
+"""Records of a run, result.json and metrics.jsonl: what they must hold, and their reading.
 
 Unknown keys are left alone: a later version may say more.
 """
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
-from ptb_lm.common import json_fields
+from ptb_lm.common import json_fields, json_files
+from ptb_lm.common.errors import UserError
 from ptb_lm.common.json_fields import Check
 
-Row = dict[str, Any]
+Record = dict[str, Any]  # a JSON object that a run writes: a row of metrics.jsonl, a result, an environment
+# Advice for a file that has changed since it was written.
+REMEDY = "restore it, or remove result.json and make both files again with --resume"
 # The columns of metrics.jsonl.
 EPOCH: Mapping[str, Check] = {
     "epoch": json_fields.whole(1),
@@ -20,11 +24,11 @@ EPOCH: Mapping[str, Check] = {
     "seconds": json_fields.least(0),
     "gradient_norm": json_fields.least(0),
 }
-OPTIONAL_OF_EPOCH: Mapping[str, Check] = {"unaveraged_valid_perplexity": json_fields.positive}
+EPOCH_OPTIONAL: Mapping[str, Check] = {"unaveraged_valid_perplexity": json_fields.positive}
 BEST: Mapping[str, Check] = {"epoch": json_fields.whole(1), "valid_perplexity": json_fields.positive}
 
 
-def _environment(value: Any) -> Row:
+def _check_environment(value: Any) -> Record:
     texts = ("commit", "processor", "platform", "python", "started", "device")
     known = {"cores": json_fields.whole(1), **dict.fromkeys(texts, json_fields.text)}
     try:
@@ -47,50 +51,79 @@ RESULT: Mapping[str, Check] = {
     "engine": json_fields.text,
     "command": json_fields.text,
     "command_seconds": json_fields.least(0),
-    "environment": _environment,
-    "earlier_environments": json_fields.list_of(_environment),
+    "environment": _check_environment,
+    "earlier_environments": json_fields.list_of(_check_environment),
 }
-OPTIONAL_OF_RESULT: Mapping[str, Check] = {"best_possible_perplexity": json_fields.positive}
+RESULT_OPTIONAL: Mapping[str, Check] = {"best_possible_perplexity": json_fields.positive}
 
 
-def epoch(values: Any, *, number: int | None = None) -> Row:
+def check_epoch(values: Any, *, number: int | None = None) -> Record:
     """Check a row of metrics.jsonl.
 
     Args:
         values: The row.
-        number: Of the epoch that must be in this place; None: any.
+        number: Number of the epoch that must be in this place; None: any.
 
     Raises:
-        ValueError: It is none; says why.
+        ValueError: It is no such row; says why.
     """
-    json_fields.fields(values, required=EPOCH, optional=OPTIONAL_OF_EPOCH)
+    json_fields.fields(values, required=EPOCH, optional=EPOCH_OPTIONAL)
     if number not in (None, values["epoch"]):
         raise ValueError(f"it is of epoch {values['epoch']}, where epoch {number} should be")
     return dict(values)
 
 
-def epochs(value: Any) -> list[Row]:
+def check_epochs(value: Any) -> list[Record]:
     """Check a list of such rows."""
     try:
-        return [epoch(row) for row in json_fields.list_of(json_fields.mapping)(value)]
+        return [check_epoch(row) for row in json_fields.list_of(json_fields.mapping)(value)]
     except ValueError as error:
         raise json_fields.UnfitError(f"a list of epochs' metrics ({error})") from None
 
 
-def result(values: Any) -> Row:
-    """Check what result.json holds.
+def check_result(values: Any) -> Record:
+    """Check the values of result.json.
 
     Raises:
         ValueError: It is no result; says why.
     """
-    json_fields.fields(values, required=RESULT, optional=OPTIONAL_OF_RESULT)
+    json_fields.fields(values, required=RESULT, optional=RESULT_OPTIONAL)
     return dict(values)
 
 
-def best(values: Any) -> Row:
+def check_best(values: Any) -> Record:
     """Check the named epoch of the best weights.
 
     Raises:
-        ValueError: It does not say.
+        ValueError: The epoch or its perplexity is missing or impossible.
     """
     return json_fields.fields(values, required=BEST, optional={})
+
+
+def read_epochs(path: Path) -> list[Record]:
+    """Read metrics.jsonl.
+
+    Raises:
+        UserError: A line is not the next epoch's metrics, or has changed since it was written.
+        OSError: The file cannot be read.
+    """
+    rows: list[Record] = []
+    for source, values in json_files.read_lines(path, remedy=REMEDY):
+        try:
+            rows.append(check_epoch(values, number=len(rows) + 1))
+        except ValueError as error:
+            raise UserError(f"{source}: not an epoch's metrics: {error}") from None
+    return rows
+
+
+def read_result(path: Path) -> Record:
+    """Read result.json.
+
+    Raises:
+        UserError: It is not a run's result, or has changed since it was written.
+        OSError: The file cannot be read.
+    """
+    try:
+        return check_result(json_files.read(path, remedy=REMEDY))
+    except ValueError as error:
+        raise UserError(f"{path} is not a run's result: {error}") from None

@@ -17,16 +17,16 @@ from typing import Any
 from ptb_lm.common import cli, signals, streams
 from ptb_lm.common.errors import DivergenceError, UserError
 from ptb_lm.common.program import TYPED_COMMAND
-from ptb_lm.training import processes, run_data, run_folder, seed_commands
+from ptb_lm.training import run_data, run_paths, seed_runs
 from ptb_lm.training.fine_tuning import Start
 from ptb_lm.training.interrupt import StopRequest
 from ptb_lm.training.run_config import RunConfig
 from ptb_lm.training.run_directory import RunDirectory
-from ptb_lm.training.run_flags import new_config
+from ptb_lm.training.run_flags import new_config, with_global_batch
 
 WATCH_SECONDS = 0.2  # how often a stop is looked for while others work
 DIVERGED = cli.EXIT_FAILED
-EXTEND = "extend_vocabulary"  # draws the weights of new words
+EXTEND = "extend_vocabulary"  # the flag that draws the weights of new words
 
 TrainOne = Callable[[list[str]], int]  # of ptb_lm.train's arguments; returns the exit status
 
@@ -37,20 +37,20 @@ def train(arguments: argparse.Namespace, train_one: TrainOne) -> int:
     Existing runs continue where they stopped. Finished runs stay as they are.
 
     Args:
-        arguments: Of ptb_lm.train's parser, with --seeds.
-        train_one: Trains a run in this process.
+        arguments: Flags from ptb_lm.train's parser, with --seeds.
+        train_one: Function that trains a run in this process.
 
     Raises:
         UserError: Something is wrong with the flags, the data or a run directory.
     """
     given = {name: value for name, value in vars(arguments).items() if value is not None}
-    seeds, jobs = _checked(given)
-    given = processes.with_global_batch(given, given.get("devices", 1))
+    seeds, jobs = _parse(given)
+    given = with_global_batch(given, given.get("devices", 1))
     start = Start.read(arguments.init_from) if "init_from" in given else None
-    configured = start.config if start else new_config
-    configs = {seed: configured({**given, "seed": seed}) for seed in seeds}  # refuses what is impossible
+    make_config = start.config if start else new_config
+    configs = {seed: make_config({**given, "seed": seed}) for seed in seeds}  # refuses what is impossible
     extend = bool(given.get(EXTEND))
-    if start and len(seeds) > 1 and not _draws(configs[seeds[0]], start, extend=extend):
+    if start and len(seeds) > 1 and not _is_random(configs[seeds[0]], start, extend=extend):
         raise UserError(
             "--seeds would train the same run for each seed: the weights are those of --init-from, and "
             f"without dropout{' or new words' * extend} nothing else is drawn"
@@ -58,34 +58,34 @@ def train(arguments: argparse.Namespace, train_one: TrainOne) -> int:
     if jobs == 1:
         # Imported before there is a folder: meanwhile a signal ends the process at once.
         configs[seeds[0]].choice.builder()
-    folder = arguments.run_dir or run_folder.made_first(run_folder.default_path(configs[seeds[0]]))
-    continued = shlex.join(seed_commands.flags({**given, "run_dir": folder, "overwrite": False}))
-    again = f"{cli.command_name('train')} {continued}"
+    folder = arguments.run_dir or run_paths.create_folder(run_paths.default_path(configs[seeds[0]]))
+    command = shlex.join(seed_runs.command_line({**given, "run_dir": folder, "overwrite": False}))
+    again = f"{cli.command_name('train')} {command}"
     runs = {seed: RunDirectory(folder / f"seed-{seed}") for seed in seeds}
-    left = seed_commands.left(runs, configs, start, given)
-    stopped = 0
+    commands = seed_runs.remaining_commands(runs, configs, start, given)
+    stop_status = 0
     try:
         if jobs == 1:
-            statuses = _one_after_the_other(left, train_one)
-            stopped = next((status for status in statuses.values() if status > 128), 0)
+            statuses = _train_in_turn(commands, train_one)
+            stop_status = next((status for status in statuses.values() if status > 128), 0)
         else:
-            statuses = _side_by_side(left, jobs)
+            statuses = _train_in_parallel(commands, jobs)
     except signals.Stopped as stop:  # between two runs, while one is built, or for the second time
-        stopped = stop.exit_status
+        stop_status = stop.exit_status
     finally:
         if "run_dir" not in given:
             _remove_if_empty(folder)  # something was wrong, and no run came into it
-    if stopped:
+    if stop_status:
         streams.tell(f"all seeds continue with: {again}")
-        return stopped
-    failed = [seed for seed, status in statuses.items() if status]
-    _report([run for seed, run in runs.items() if seed not in failed], failed, folder)
+        return stop_status
+    failures = [seed for seed, status in statuses.items() if status]
+    _report([run for seed, run in runs.items() if seed not in failures], failures, folder)
     if any(status > 128 for status in statuses.values()):  # of a run that was killed
         streams.tell(f"all seeds continue with: {again}")
     return max((cli.EXIT_FAILED if status > 128 else status for status in statuses.values()), default=0)
 
 
-def _draws(config: RunConfig, start: Start, *, extend: bool) -> bool:
+def _is_random(config: RunConfig, start: Start, *, extend: bool) -> bool:
     """Return whether a run from another's weights draws anything: masks, or weights of new words."""
     if config.hyperparameters.drops or not extend:
         return config.hyperparameters.drops
@@ -98,7 +98,8 @@ def _remove_if_empty(folder: Path) -> None:
         folder.rmdir()
 
 
-def _checked(given: dict[str, Any]) -> tuple[list[int], int]:
+def _parse(given: dict[str, Any]) -> tuple[list[int], int]:
+    """Return --seeds and --jobs, after checking that the other flags go with them."""
     if "seeds" not in given:
         raise UserError("--jobs needs --seeds")
     seeds: list[int] = given["seeds"]
@@ -118,7 +119,7 @@ def _checked(given: dict[str, Any]) -> tuple[list[int], int]:
     return seeds, given.get("jobs", 1)
 
 
-def _one_after_the_other(commands: dict[int, list[str]], train_one: TrainOne) -> dict[int, int]:
+def _train_in_turn(commands: dict[int, list[str]], train_one: TrainOne) -> dict[int, int]:
     """Train in this process; return the exit statuses by seed, to the first that was stopped."""
     statuses = {}
     for number, (seed, command) in enumerate(commands.items(), start=1):
@@ -136,7 +137,7 @@ def _one_after_the_other(commands: dict[int, list[str]], train_one: TrainOne) ->
     return statuses
 
 
-def _side_by_side(commands: dict[int, list[str]], jobs: int) -> dict[int, int]:
+def _train_in_parallel(commands: dict[int, list[str]], jobs: int) -> dict[int, int]:
     """Train each run in its own process, `jobs` at a time; return the exit statuses by seed.
 
     Their output is printed with the seed before each line. A signal to stop is passed to them. A run that is
@@ -147,13 +148,13 @@ def _side_by_side(commands: dict[int, list[str]], jobs: int) -> dict[int, int]:
     """
     with StopRequest() as stop, concurrent.futures.ThreadPoolExecutor(jobs) as pool:
         children = _Children(stop)
-        working = {pool.submit(children.train, seed, command): seed for seed, command in commands.items()}
+        pending = {pool.submit(children.train, seed, command): seed for seed, command in commands.items()}
         try:
-            children.hand_on(set(working))
+            children.hand_on(set(pending))
         except signals.Stopped as again:
             children.signal(again.exit_status - 128)  # for the second time: it stops them at once
             raise
-        statuses = {seed: future.result() for future, seed in working.items()}
+        statuses = {seed: future.result() for future, seed in pending.items()}
         if stop.signal_number and any(status > 128 for status in statuses.values()):
             raise signals.Stopped(stop.signal_number)
         return statuses
@@ -195,14 +196,14 @@ class _Children:
             streams.tell(f"seed {seed}: {signals.describe_signal(-child.returncode)}")
         return 128 - child.returncode
 
-    def hand_on(self, working: set[concurrent.futures.Future[int]]) -> None:
+    def hand_on(self, pending: set[concurrent.futures.Future[int]]) -> None:
         """Wait for all to end, and hand on a signal to stop."""
-        handed_on = False
-        while working:
-            _, working = concurrent.futures.wait(working, timeout=WATCH_SECONDS)
-            if self.stop.signal_number and not handed_on:
+        is_handed_on = False
+        while pending:
+            _, pending = concurrent.futures.wait(pending, timeout=WATCH_SECONDS)
+            if self.stop.signal_number and not is_handed_on:
                 self.signal(self.stop.signal_number)
-                handed_on = True
+                is_handed_on = True
 
     def signal(self, number: int) -> None:
         """Send a signal to all that run."""
@@ -211,11 +212,11 @@ class _Children:
                 child.send_signal(signal.Signals(number))
 
 
-def _report(runs: Sequence[RunDirectory], failed: Sequence[int], folder: Path) -> None:
+def _report(runs: Sequence[RunDirectory], failures: Sequence[int], folder: Path) -> None:
     results = [result for run in runs if (result := run.read_result())]
-    if failed:
-        which = f"seed{'s' * (len(failed) > 1)} {', '.join(map(str, failed))}"
-        cli.remark(f"{which} failed and {'is' if len(failed) == 1 else 'are'} not included below")
+    if failures:
+        which = f"seed{'s' * (len(failures) > 1)} {', '.join(map(str, failures))}"
+        cli.remark(f"{which} failed and {'is' if len(failures) == 1 else 'are'} not included below")
     for line in _lines(results):
         cli.remark(line)
     cli.remark(f"the runs are in {folder}")

@@ -2,24 +2,23 @@
 
 import math
 import time
+from collections.abc import Sequence
 
 from ptb_lm.common import cli, host
 from ptb_lm.data import corpus
 from ptb_lm.data.corpus import Corpus, Words
 from ptb_lm.model import parameters
 from ptb_lm.model.backend import Backend, Loss, State
-from ptb_lm.training import metrics, run_data, scoring
-from ptb_lm.training.averaging_schedule import Averages
+from ptb_lm.training import evaluation, metrics, run_data
+from ptb_lm.training.averaging import Averages
+from ptb_lm.training.checkpoint import Checkpoints, divergence_error
 from ptb_lm.training.interrupt import Interrupted, StopRequest
 from ptb_lm.training.progress import Progress
-from ptb_lm.training.progress_display import LOG_SECONDS, Log, Watch
+from ptb_lm.training.progress_display import LOG_SECONDS, EpochDisplay, LogTimer
 from ptb_lm.training.run_config import RunConfig
 from ptb_lm.training.run_directory import RunDirectory
-from ptb_lm.training.saves import Saves
-from ptb_lm.training.scalars import Scalars
-from ptb_lm.training.schemas import Row
-from ptb_lm.training.state import diverged, restore
-from ptb_lm.training.step_sums import StepSums
+from ptb_lm.training.schemas import Record
+from ptb_lm.training.tensorboard import NoScalars, Scalars
 
 READ_SECONDS = 0.5  # how often the device is waited for: to move the bar, and to notice divergence
 
@@ -34,10 +33,10 @@ class Trainer:
         run: The resolved configuration.
         corpus: The data.
         backend: The model, holding its initial weights.
-        directory: Where the run's files are; it exists.
-        stop: Asked before every step.
+        directory: Files of the run; the folder exists.
+        stop: Request to stop, which is looked at after every step.
         command: The command line, for the record.
-        started: When the command was, by time.perf_counter.
+        command_start: Time when the command started, by time.perf_counter.
         log_seconds: Seconds between two progress lines if there is no terminal.
     """
 
@@ -50,29 +49,26 @@ class Trainer:
         *,
         stop: StopRequest,
         command: str,
-        started: float,
+        command_start: float,
         log_seconds: float = LOG_SECONDS,
     ) -> None:
-        self.run = run
-        self.config = run.hyperparameters
+        self.run, self.config = run, run.hyperparameters
         self.corpus = corpus
         self.backend, self.ranks = backend, backend.ranks
         self.directory = directory
-        self.stop = stop
+        self.stop, self.command_start = stop, command_start
         # Taken now: at the end of a long run the checkout may be another.
-        self.environment = {**host.environment(), **backend.environment()}
+        self.environment: Record = {**host.environment(), **backend.environment()}
         self.progress = Progress(commands=[command], environments=[self.environment])
         self.rows = self.ranks.share(self.config.batch_size)  # those of the batch that this process trains
         self.state: State = self._zero_state()
         self.steps = run_data.count_steps(corpus, self.config)
-        self.averages = Averages(backend, self.config, steps_an_epoch=self.steps)
-        self._sums = StepSums(
-            backend, directory, self.config, self.environment, steps=self.steps, started=started
-        )
-        self._log = Log(log_seconds)
-        self._validation_seconds = 0.0  # of the newest epoch's; 0 before there was one
-        self._entered = time.perf_counter()
-        self._saves = Saves(
+        self.averages = Averages(backend, self.config, steps_per_epoch=self.steps)
+        self._first_read: tuple[int, float] | None = None  # its tokens and seconds, which are not clocked
+        self._log = LogTimer(log_seconds)
+        self._validation_seconds = 0.0  # duration of the newest validation; 0 before there was one
+        self._trainer_start = time.perf_counter()
+        self.checkpoints = Checkpoints(
             directory, backend, self.averages, run=run, corpus=corpus, run_seconds=self._run_seconds
         )
 
@@ -82,15 +78,13 @@ class Trainer:
         Raises:
             UserError: There is no such state, or it belongs to another model or vocabulary.
         """
-        self.state, self.progress = restore(
-            self.directory, self.backend, self.averages, run=self.run, corpus=self.corpus
-        )
+        self.state, self.progress = self.checkpoints.restore()
         self.progress.commands.append(command)
         # A state may say how to compute.
         self.environment |= self.backend.environment()
         self.progress.environments.append(self.environment)
 
-    def train(self) -> Row:
+    def train(self) -> Record:
         """Train to the last epoch, score the test split with the best weights, and return the result.
 
         Raises:
@@ -100,30 +94,31 @@ class Trainer:
             OSError: A file cannot be written.
         """
         progress = self.progress
-        done = self._steps_done()
-        resumed = len(progress.environments) > 1
-        scalars = self.directory.scalars(purge_step=done + 1 if resumed else None)
+        steps_done = self._steps_done()
+        is_resumed = len(progress.environments) > 1
+        purge_step = steps_done + 1 if is_resumed else None
+        scalars = Scalars(self.directory.path, purge_step=purge_step) if self.ranks.is_first else NoScalars()
         try:
             self._save()  # before any work: a folder that cannot be written is noticed now
             self.directory.write_metrics(progress.rows)
-            scalars.begin(self.run.to_json(), step=done)
+            scalars.begin(self.run.to_json(), step=steps_done)
             all_BL = corpus.rows(self.corpus.splits["train"], self.config.batch_size)
             rows_BL = self.backend.place(all_BL[self.rows])
             while progress.epoch < self.config.epochs:
                 self._train_epoch(rows_BL, scalars)
                 row = self._finish_epoch()
-                scalars.add(metrics.scalars(row), step=self._steps_done())
+                scalars.add(metrics.epoch_scalars(row), step=self._steps_done())
             result = self._test()
-            scalars.add(metrics.scalars_at_the_end(result), step=self._steps_done())
+            scalars.add(metrics.result_scalars(result), step=self._steps_done())
             scalars.end(step=self._steps_done())
             return result
         finally:
             scalars.close()
 
-    def _train_epoch(self, rows_BL: Words, scalars: Scalars) -> None:
+    def _train_epoch(self, rows_BL: Words, scalars: Scalars | NoScalars) -> None:
         progress, rate = self.progress, self.config.learning_rate_in(self.progress.epoch)
-        pending: list[Loss] = []
-        watch = Watch(
+        unread: list[Loss] = []
+        display = EpochDisplay(
             progress,
             self.config,
             steps=self.steps,
@@ -131,38 +126,70 @@ class Trainer:
             scalars=scalars,
             validation_seconds=self._validation_seconds,
         )
-        with watch:
+        with display:
             self.backend.read([])
             start = time.perf_counter()
             windows = corpus.windows(rows_BL, self.config.num_steps, start=progress.step)
             for step, (x_BT, y_BT) in enumerate(windows, start=progress.step + 1):
                 self.state, loss = self.backend.train_step(x_BT, y_BT, self.state, learning_rate=rate)
-                self.averages.move(progress.epoch * self.steps + step)
-                pending.append(loss)
+                unread.append(loss)
+                if self.config.average_epochs:
+                    self.averages.update_if_due(progress.epoch * self.steps + step)
                 now = time.perf_counter()
-                # One clock may be ahead of the others, and one process alone may hear a signal.
-                due, signal_number, to_save = self.ranks.max_over_ranks(
-                    [
-                        now - start > READ_SECONDS or not self._sums.warm,
-                        self.stop.signal_number or 0,
-                        now > self._saves.next_at,
-                    ],
-                    after_step=True,
-                )
-                if due or signal_number:
-                    self._sums.read(pending, progress, start=start)
-                    watch.update()
-                    pending = []
-                    if to_save or signal_number:
+                requests: Sequence[int] = [
+                    now - start > READ_SECONDS or not self._first_read,
+                    self.stop.signal_number or 0,
+                    now > self.checkpoints.next_at,
+                ]
+                if self.ranks.size > 1:
+                    # One clock may be ahead of the others, and one process alone may hear a signal.
+                    requests = self.ranks.max_over_ranks(requests, after_step=True)
+                should_read, signal_number, should_save = requests
+                if should_read or signal_number:
+                    self._read(unread, start=start)
+                    display.update()
+                    unread = []
+                    if should_save or signal_number:
                         self._save()
                     if signal_number:
                         raise Interrupted(signal_number)
                     start = time.perf_counter()  # bar and files are outside the clock
-            if pending:
-                self._sums.read(pending, progress, start=start)
-                watch.update()
+            if unread:
+                self._read(unread, start=start)
+                display.update()
 
-    def _finish_epoch(self) -> Row:
+    def _read(self, losses: Sequence[Loss], *, start: float) -> None:
+        """Wait for some steps, which began at `start`; stop the clock, and add up what they measured.
+
+        Raises:
+            DivergenceError: A loss or gradient is not finite.
+        """
+        progress = self.progress
+        measurements = self.backend.read(losses)
+        seconds = time.perf_counter() - start
+        tokens = len(losses) * self.config.batch_size * self.config.num_steps
+        if self._first_read:
+            progress.clocked_seconds += seconds
+            progress.clocked_tokens += tokens
+        else:  # the first step of a process compiles
+            # How long a user waits for it: imports, the text, the model, compilation.
+            self.environment["seconds_to_first_step"] = start + seconds - self.command_start
+            self._first_read = tokens, seconds
+        for nll, gradient_norm, new_loss_scale in measurements:
+            progress.step += 1
+            when = f"in epoch {progress.epoch + 1}, step {progress.step} of {self.steps}"
+            if new_loss_scale and math.isfinite(nll):
+                cli.remark(
+                    f"{when}, a gradient overflowed float16: the step is skipped, and the loss scale is "
+                    f"{new_loss_scale:g} from here on"
+                )
+                gradient_norm = 0.0  # it moved nothing
+            if not (math.isfinite(nll) and math.isfinite(gradient_norm)):
+                raise divergence_error(self.directory, when)
+            progress.nll += nll
+            progress.gradient_norms += gradient_norm
+
+    def _finish_epoch(self) -> Record:
         """Validate, keep the weights if they are the best, and write the epoch's row."""
         progress, start = self.progress, time.perf_counter()
         try:
@@ -174,28 +201,29 @@ class Trainer:
             self._save()  # validation is done again, training is not
             raise
         self._validation_seconds = time.perf_counter() - start
-        self._sums.end_epoch(progress)
+        if not progress.clocked_tokens and self._first_read:  # the first step is the epoch's only one
+            progress.clocked_tokens, progress.clocked_seconds = self._first_read
         row = metrics.epoch_row(
             progress, self.config, valid_perplexity=valid, unaveraged_valid_perplexity=unaveraged
         )
-        found = (row["train_perplexity"], valid, unaveraged)
-        if not all(map(math.isfinite, found)):
-            what = [] if any(map(math.isnan, found)) else ["a perplexity overflowed"]
-            raise diverged(self.directory, f"at the end of epoch {row['epoch']}", *what)
+        perplexities = (row["train_perplexity"], valid, unaveraged)
+        if not all(map(math.isfinite, perplexities)):
+            what = [] if any(map(math.isnan, perplexities)) else ["a perplexity overflowed"]
+            raise divergence_error(self.directory, f"at the end of epoch {row['epoch']}", *what)
         if valid < progress.best_perplexity:
             progress.best_perplexity, progress.best_epoch = valid, row["epoch"]
-            self._saves.keep_best(progress)
+            self.checkpoints.keep_best(progress)
         progress.rows.append(row)
         progress.next_epoch()
         self.state = self._zero_state()
         self.directory.write_metrics(progress.rows)
-        (due,) = self.ranks.max_over_ranks([self._saves.due_after_an_epoch()])
-        if due or progress.epoch == self.config.epochs:
+        (is_due,) = self.ranks.max_over_ranks([self.checkpoints.is_due_after_epoch()])
+        if is_due or progress.epoch == self.config.epochs:
             self._save()
         cli.remark(metrics.epoch_line(row, self.config))
         return row
 
-    def _test(self) -> Row:
+    def _test(self) -> Record:
         """Score the test split with the best weights, and with those of the last epoch, as the tutorial does.
 
         Nothing is saved any more: an interrupted test is done again from the state at the last epoch's end.
@@ -208,11 +236,11 @@ class Trainer:
         last = progress.epoch, progress.rows[-1]["valid_perplexity"]
         if last != (progress.best_epoch, progress.best_perplexity):
             with self.averages.in_place(progress):
-                final = scoring.checked(
+                final = evaluation.check_finite(
                     self._perplexity("test"), "the test split by the last epoch's weights"
                 )
         self.backend.load_weights(weights)
-        test = scoring.checked(self._perplexity("test"), "the test split")
+        test = evaluation.check_finite(self._perplexity("test"), "the test split")
         return metrics.result(
             progress,
             test_perplexity=test,
@@ -224,19 +252,19 @@ class Trainer:
         )
 
     def _perplexity(self, split: str) -> float:
-        return scoring.perplexity(
+        return evaluation.perplexity(
             self.backend,
             self.corpus.splits[split],
             self.config,
-            batch_size=scoring.batch_size(split, self.config),
+            batch_size=evaluation.batch_size(split, self.config),
             description=split,
-            check_stop=self._stop_if_asked,
+            check_stop=self._check_stop,
         )
 
     def _save(self) -> None:
-        self._saves.save(self.state, self.progress)
+        self.checkpoints.save(self.state, self.progress)
 
-    def _stop_if_asked(self) -> None:
+    def _check_stop(self) -> None:
         (signal_number,) = self.ranks.max_over_ranks([self.stop.signal_number or 0])
         if signal_number:
             raise Interrupted(signal_number)
@@ -249,4 +277,4 @@ class Trainer:
         return self.progress.epoch * self.steps + self.progress.step
 
     def _run_seconds(self) -> float:
-        return self.progress.run_seconds + time.perf_counter() - self._entered
+        return self.progress.run_seconds + time.perf_counter() - self._trainer_start

@@ -13,7 +13,7 @@ from faults.fault import Outcomes, flaw
 from faults.subject import Ended, Subject, fingerprint, kill_after, open_streams
 from faults.table import AS_PROMISED
 from ptb_lm import train
-from ptb_lm.training import run_folder, saves
+from ptb_lm.training import checkpoint, run_paths
 from ptb_lm.training.run_directory import RunDirectory
 
 SELDOM = 1e9  # seconds between two saves: what is saved was saved for the signal
@@ -50,7 +50,7 @@ def _stopped(
 
     def work() -> int:
         before()
-        saves.SAVE_SECONDS = SELDOM
+        checkpoint.SAVE_SECONDS = SELDOM
         return train.main(subject.arguments(run))
 
     def meanwhile(child: int) -> None:
@@ -157,7 +157,7 @@ def two_in_default_folders(subject: Subject, rng: random.Random) -> Iterator[str
         home = subject.new()
 
         def work(home: Path = home) -> int:
-            run_folder.home = lambda: home
+            run_paths.home = lambda: home
             flags = subject.arguments(home)
             at = flags.index("--run-dir")
             return train.main(flags[:at] + flags[at + 2 :])

@@ -14,7 +14,7 @@ import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import runs
 
@@ -22,15 +22,14 @@ from faults.table import AS_PROMISED
 from ptb_lm import train
 from ptb_lm.common import signals
 from ptb_lm.common.errors import UserError
-from ptb_lm.training import saves, tensors, trainer
-from ptb_lm.training.averaging_schedule import Averages
+from ptb_lm.training import checkpoint, tensors, trainer
 from ptb_lm.training.run_directory import RunDirectory
 
 FLAGS = ("--epochs", "3", "--decay-after", "2", "--keep-prob", "0.7", "--average-epochs", "0.5")
 
 
 # What each process would import.
-IMPORTED_ONCE = ("ptb_lm.training.launch", "ptb_lm.training.scalars", "ptb_lm.torch_backend.backend")
+IMPORTED_ONCE = ("ptb_lm.training.launch", "ptb_lm.training.tensorboard", "ptb_lm.torch_backend.backend")
 
 
 class Ended(NamedTuple):
@@ -135,13 +134,20 @@ class Subject:
 
 def _count(steps: "memoryview[int]") -> None:
     """Count the steps of training that this process does, before any of them is saved."""
-    move = Averages.move
+    train_run = trainer.Trainer.train
 
-    def counted(self: Averages, steps_done: int) -> None:
-        move(self, steps_done)
-        steps[0] += 1
+    def counting(self: trainer.Trainer) -> dict[str, Any]:
+        step = self.backend.train_step
 
-    Averages.move = counted  # type: ignore[method-assign]
+        def counted(*arguments: Any, **keywords: Any) -> Any:
+            after = step(*arguments, **keywords)
+            steps[0] += 1
+            return after
+
+        self.backend.train_step = counted  # type: ignore[method-assign]
+        return train_run(self)
+
+    trainer.Trainer.train = counting  # type: ignore[method-assign]
 
 
 def _work(work: Callable[[], int], log: Path, trace_path: Path) -> NoReturn:
@@ -158,7 +164,7 @@ def _work(work: Callable[[], int], log: Path, trace_path: Path) -> NoReturn:
         signals.handle_from_start()  # as a command has it that was not forked
         signal.pthread_sigmask(signal.SIG_UNBLOCK, signals.SIGNALS)
         trainer.READ_SECONDS = 0.0
-        saves.SAVE_SECONDS = 0.02
+        checkpoint.SAVE_SECONDS = 0.02
         try:
             status = work()
         except SystemExit as end:

@@ -8,7 +8,7 @@ from ptb_lm.common import host
 from ptb_lm.common.errors import UserError
 from ptb_lm.model import backend
 from ptb_lm.model.choice import Choice
-from ptb_lm.training import run_data, scoring
+from ptb_lm.training import evaluation, run_data
 from ptb_lm.training.run_directory import RunDirectory
 from results import store
 
@@ -48,9 +48,9 @@ def check(results: Path, run: Path, name: str, by: Sequence[str] = BY) -> list[d
     found = []
     for choice in (own, *(_choice(each, config.choice.seed) for each in by)):
         model = backend.build(config.hyperparameters, weights, choice)
-        rows = scoring.batch_size("test", config.hyperparameters)
+        rows = evaluation.batch_size("test", config.hyperparameters)
         asked = f"{choice.framework}/{choice.model}"
-        perplexity = scoring.perplexity(
+        perplexity = evaluation.perplexity(
             model, data.splits["test"], config.hyperparameters, batch_size=rows, description=asked
         )
         found.append(
@@ -59,7 +59,7 @@ def check(results: Path, run: Path, name: str, by: Sequence[str] = BY) -> list[d
                 "by": asked,
                 "precision": choice.precision,
                 "engine": model.engine,
-                "test_perplexity": scoring.checked(perplexity, "the test split"),
+                "test_perplexity": evaluation.check_finite(perplexity, "the test split"),
                 "commit": str(host.environment().get("commit") or ""),
             }
         )

@@ -85,4 +85,4 @@ def differences_today(run: RunConfig, flags: str) -> list[str]:
     given = {name: value for name, value in vars(parsed).items() if value is not None}
     if given.get("precision") == frameworks.AUTO:
         given["precision"] = run.choice.precision  # it was chosen when the run began
-    return run.differences(new_config(given), allowed=PLACES)
+    return run.differences(new_config(given), ignore=PLACES)

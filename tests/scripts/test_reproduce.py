@@ -148,7 +148,7 @@ def test_a_full_disk_leaves_what_was_kept(checkout: Path) -> None:
 def test_a_run_that_another_process_is_at_is_not_kept(checkout: Path) -> None:
     folder = ended(checkout)
     (folder / "result.json").unlink()
-    with RunDirectory(folder).locked():
+    with RunDirectory(folder).lock():
         done = run(checkout, "small")
     assert (done.returncode, "another process" in done.stderr) == (2, True)
     assert kept(checkout) is None

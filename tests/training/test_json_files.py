@@ -13,10 +13,10 @@ import pytest
 import runs
 
 from ptb_lm import evaluate, train
-from ptb_lm.common import checksums
+from ptb_lm.common import json_files
 from ptb_lm.common.errors import UserError
 from ptb_lm.comparison import runs as results
-from ptb_lm.training import json_files, run_flags
+from ptb_lm.training import run_flags
 from ptb_lm.training.run_directory import COLUMNS, RunDirectory
 
 RUN = run_flags.new_config({"hidden_size": 7, "learning_rate": 0.1 + 0.2, "data": "ü", "device": "cpu"})
@@ -140,9 +140,9 @@ def test_later_versions_can_read_what_this_one_writes() -> None:
     values = {"b": "ü", "a": [0.1, None, {"d": -0.0, "c": True}]}
     content = rb'{"a": [0.1, null, {"c": true, "d": -0.0}], "b": "\u00fc"}'
     line = f"{zlib.crc32(content):08x}"
-    assert checksums.sealed(values, "crc32") == {**values, "crc32": line}
+    assert json_files.with_checksum(values, "crc32") == {**values, "crc32": line}
     file = hashlib.sha256(content).hexdigest()
-    assert checksums.sealed(values, "sha256") == {**values, "sha256": file}
+    assert json_files.with_checksum(values, "sha256") == {**values, "sha256": file}
 
 
 def test_whatever_json_says_comes_back(tmp_path: Path) -> None:

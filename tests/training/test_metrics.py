@@ -9,7 +9,7 @@ import pytest
 import runs
 
 from ptb_lm import train
-from ptb_lm.training.scoring import perplexity_of
+from ptb_lm.training.evaluation import perplexity_of
 
 # The columns that every row has.
 COLUMNS = {"epoch", "learning_rate", "train_perplexity", "valid_perplexity", "words_per_second", "seconds"}

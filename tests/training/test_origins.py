@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from ptb_lm.common.errors import UserError
-from ptb_lm.training.origins import InitFrom, Source
+from ptb_lm.training.run_config import InitFrom, Source
 
 HASH = hashlib.sha256(b"a text").hexdigest()
 SOURCE = Source(path="/text", sha256=HASH)

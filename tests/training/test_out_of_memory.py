@@ -122,7 +122,7 @@ def refuse_a_window(framework: str, execution: str, device: str, words: int) -> 
 LIMITED = """
 import resource, sys
 from pathlib import Path
-import ptb_lm.training.scalars, ptb_lm.training.launch, ptb_lm.torch_backend.backend
+import ptb_lm.training.tensorboard, ptb_lm.training.launch, ptb_lm.torch_backend.backend
 from ptb_lm.train import main
 
 pages = int(Path("/proc/self/statm").read_text().split()[0])

@@ -24,7 +24,7 @@ def config(workers: int) -> str:
 
 def launch(monkeypatch: pytest.MonkeyPatch, *, torchrun: int = 0, tf_config: int = 0) -> None:
     """Set the variables of so many processes; 0: none of them."""
-    for name in (*processes.PLACE, "LOCAL_RANK", "LOCAL_WORLD_SIZE", "TF_CONFIG"):
+    for name in (*processes.TORCHRUN_VARIABLES, "LOCAL_RANK", "LOCAL_WORLD_SIZE", "TF_CONFIG"):
         monkeypatch.delenv(name, raising=False)
     if torchrun:
         (port,) = together.free_ports(1)
@@ -51,7 +51,7 @@ def test_who_names_more_processes_counts(
     torchrun: int, tf_config: int, expected: tuple[int, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     launch(monkeypatch, torchrun=torchrun, tf_config=tf_config)
-    assert processes.launched() == expected
+    assert processes.find_launcher()[::-1] == expected
 
 
 @pytest.mark.parametrize(

@@ -230,7 +230,7 @@ def test_a_repeated_signal_does_not_end_one_of_several_processes(
     number: signal.Signals, message: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """The launcher hands on signals that each process has had; SIGTERM may mean that another one failed."""
-    with StopRequest(together=True) as stop:
+    with StopRequest(is_one_of_several=True) as stop:
         for each in (number, number, signal.SIGTERM):
             signal.raise_signal(each)
         assert stop.signal_number == number

@@ -18,7 +18,7 @@ from ptb_lm import train
 from ptb_lm.common import files, signals
 from ptb_lm.common.errors import UserError
 from ptb_lm.model.choice import MAX_SEED, Choice
-from ptb_lm.training import run_folder, seed_commands, seeds, trainer
+from ptb_lm.training import run_paths, seed_runs, seeds, trainer
 from ptb_lm.training.interrupt import StopRequest
 from ptb_lm.training.run_directory import RunDirectory
 
@@ -158,7 +158,7 @@ def test_two_commands_that_start_together_have_two_folders(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The second starts before the first one has trained anything. What stays empty is removed."""
-    monkeypatch.setattr(run_folder, "default_path", lambda run: tmp_path / "runs")
+    monkeypatch.setattr(run_paths, "default_path", lambda run: tmp_path / "runs")
     arguments, trained = train._parser().parse_args(["--seeds", "1"]), list[str]()
 
     def train_one(command: list[str]) -> int:
@@ -173,13 +173,13 @@ def test_two_commands_that_start_together_have_two_folders(
 def test_a_seed_that_diverges_does_not_stop_the_others(
     data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from ptb_lm.training.state import diverged
+    from ptb_lm.training.checkpoint import divergence_error
 
     whole = trainer.Trainer._finish_epoch
 
     def finish_or_diverge(self: trainer.Trainer) -> dict[str, object]:
         if self.run.choice.seed == 1:
-            raise diverged(self.directory, "in a test")
+            raise divergence_error(self.directory, "in a test")
         return whole(self)
 
     monkeypatch.setattr(trainer.Trainer, "_finish_epoch", finish_or_diverge)
@@ -448,7 +448,7 @@ def test_a_finished_run_needs_no_state(
     ],
 )
 def test_values_become_the_flags_that_give_them(given: dict[str, object], line: list[str]) -> None:
-    assert seed_commands.flags(given) == line
+    assert seed_runs.command_line(given) == line
     parsed = vars(train._parser().parse_args(line))
     assert {name: parsed[name] for name in given} == given
 

@@ -23,12 +23,11 @@ from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import SMALL
 from ptb_lm.model.ranks import SINGLE_PROCESS
 from ptb_lm.train import main
-from ptb_lm.training import saves, step_sums, trainer
+from ptb_lm.training import checkpoint, trainer
 from ptb_lm.training.interrupt import StopRequest
-from ptb_lm.training.progress import Progress
+from ptb_lm.training.progress import Progress, SavedState
 from ptb_lm.training.run_config import RunConfig
 from ptb_lm.training.run_directory import RunDirectory
-from ptb_lm.training.saved_state import SavedState
 
 pytestmark = pytest.mark.slow
 
@@ -319,7 +318,7 @@ def test_a_killed_run_goes_on_from_its_newest_state(
     """Killed at any time, the files of the last save are whole; here between two saves."""
     run, expected = tmp_path / "run", tmp_path / "expected"
     assert main(arguments(text_folder, expected)) == 0
-    monkeypatch.setattr(saves, "SAVE_SECONDS", 0.0)
+    monkeypatch.setattr(checkpoint, "SAVE_SECONDS", 0.0)
     monkeypatch.setattr(trainer, "READ_SECONDS", 0.0)
 
     allowed = iter(range(30))
@@ -343,8 +342,8 @@ class Killed(BaseException):
 
 
 def saves_at_the_end_only(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(saves, "CHEAP_SECONDS", 0.0)
-    patch.setattr(saves, "SHARE_OF_SAVES", 0.0)
+    patch.setattr(checkpoint, "CHEAP_SECONDS", 0.0)
+    patch.setattr(checkpoint, "SHARE_OF_SAVES", 0.0)
 
 
 def die_before_epoch(number: int, patch: pytest.MonkeyPatch) -> None:
@@ -540,7 +539,7 @@ def fake_trainer(
 ) -> Callable[..., tuple[trainer.Trainer, FakeClock]]:
     def make(**changes: Any) -> tuple[trainer.Trainer, FakeClock]:
         clock = FakeClock()
-        for module in (trainer, saves, step_sums):
+        for module in (trainer, checkpoint):
             monkeypatch.setattr(module, "time", clock)
         monkeypatch.setattr(trainer, "READ_SECONDS", 3.5)  # every four steps
         config = SMALL.replace(batch_size=3, num_steps=4, epochs=2)
@@ -581,15 +580,15 @@ def test_the_clock_has_the_steps_in_it_and_nothing_else(
 def test_saving_within_an_epoch_is_outside_the_clock(
     fake_trainer: Callable[..., tuple[trainer.Trainer, FakeClock]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(saves, "SAVE_SECONDS", 5.0)
+    monkeypatch.setattr(checkpoint, "SAVE_SECONDS", 5.0)
     built, _ = fake_trainer()
-    saved_at, save = list[int](), built._saves.save
+    saved_at, save = list[int](), built.checkpoints.save
 
     def noted(state: Any, progress: Progress) -> None:
         saved_at.append(progress.epoch * built.steps + progress.step)
         save(state, progress)
 
-    monkeypatch.setattr(built._saves, "save", noted)
+    monkeypatch.setattr(built.checkpoints, "save", noted)
     built.train()
     assert [row["seconds"] for row in built.progress.rows] == [21.0, 22.0]
     # Not more often than every five seconds, each a step; and at the end.

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ptb_lm.inference.adaptation.segment_model import Gradients, SegmentModel
 from ptb_lm.inference.adaptation.settings import Dynamic
-from ptb_lm.training.scoring import perplexity_of
+from ptb_lm.training.evaluation import perplexity_of
 
 CHUNK = 1 << 17  # weights updated at a time, so that what is made on the way stays in a core's own memory
 STATIC_SEGMENT = 100  # without adaptation the length of a segment changes nothing but the speed

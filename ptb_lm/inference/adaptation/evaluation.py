@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import torch
 
-from ptb_lm.common import cli, host
+from ptb_lm.common import cli, host, json_files
 from ptb_lm.common.errors import DivergenceError, UserError
 from ptb_lm.data.corpus import Corpus
 from ptb_lm.data.text import Ids
@@ -25,7 +25,6 @@ from ptb_lm.model.backend import Arrays
 from ptb_lm.torch_backend import gpu
 from ptb_lm.torch_backend.base import enough_memory
 from ptb_lm.torch_backend.settings import flushed_denormals
-from ptb_lm.training import json_files
 from ptb_lm.training.run_config import RunConfig
 
 RESULT = "result.json"

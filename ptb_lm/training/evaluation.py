@@ -43,43 +43,51 @@ def perplexity(
         ids: The split [length].
         config: The hyper-parameters.
         batch_size: Rows to cut the split into; words that do not fill a row are dropped.
-        description: For the progress bar.
+        description: Label of the progress bar.
         window: Time steps scored in one call; only speed depends on it. The default makes as many tokens a
             call as a training step has, so that the same buffers serve.
-        check_stop: Called between windows; may raise.
+        check_stop: Function that is called between windows; it may raise.
     """
     window = window or max(1, config.batch_size * config.num_steps // batch_size)
-    ranks, mine = backend.ranks, backend.ranks.share(batch_size)
-    rows_BL = backend.place(corpus.rows(ids, batch_size)[mine])
+    ranks, rows = backend.ranks, backend.ranks.share(batch_size)
+    rows_BL = backend.place(corpus.rows(ids, batch_size)[rows])
     targets = rows_BL.shape[1] - 1
-    state = backend.zero_state(mine.stop - mine.start)
-    nlls, pending, last_read = list[float](), list[Loss](), time.perf_counter()
+    state = backend.zero_state(rows.stop - rows.start)
+    nlls, unread, last_read = list[float](), list[Loss](), time.perf_counter()
     with cli.progress_bar(math.ceil(targets / window), description) as bar:
         for x_BT, y_BT in corpus.windows(rows_BL, window, partial=True):
             check_stop()
             state, loss = backend.evaluate_step(x_BT, y_BT, state)
-            pending.append(loss)
+            unread.append(loss)
             if time.perf_counter() - last_read > READ_SECONDS:
-                nlls += [measured.nll for measured in backend.read(pending)]
-                bar.update(len(pending))
-                pending, last_read = [], time.perf_counter()
-        nlls += [measured.nll for measured in backend.read(pending)]
+                nlls += [measurement.nll for measurement in backend.read(unread)]
+                bar.update(len(unread))
+                unread, last_read = [], time.perf_counter()
+        nlls += [measurement.nll for measurement in backend.read(unread)]
     nll = math.fsum(nlls)  # at once: the clock decides which of them were read together
     # Where each has scored all rows it is the first one's sum that counts, so that no two ranks disagree.
     nll = ranks.sum_over_ranks(nll if ranks.is_first or ranks.can_share(batch_size) else 0.0)
     return perplexity_of(nll, batch_size * targets)
 
 
-def checked(perplexity: float, of: str) -> float:
+def check_finite(perplexity: float, scored_text: str) -> float:
     """Return a perplexity that may be reported.
 
+    Args:
+        perplexity: The perplexity.
+        scored_text: Description of the text, for the error.
+
     Raises:
-        DivergenceError: It is not finite.
+        DivergenceError: The perplexity is not finite.
     """
     if math.isnan(perplexity):
-        raise DivergenceError(f"the perplexity of {of} is not a number: the model's weights are unusable")
+        raise DivergenceError(
+            f"the perplexity of {scored_text} is not a number: the model's weights are unusable"
+        )
     if math.isinf(perplexity):
-        raise DivergenceError(f"the perplexity of {of} overflows: it is larger than the largest float")
+        raise DivergenceError(
+            f"the perplexity of {scored_text} overflows: it is larger than the largest float"
+        )
     return perplexity
 
 

@@ -19,40 +19,40 @@ AVERAGE_EVERY = 10  # training steps; a pass over all weights at each step would
 DECAY = 3
 
 
-def interval(steps_an_epoch: int) -> int:
+def interval(steps_per_epoch: int) -> int:
     """Return the training steps between two updates; fewer in a short epoch, so that each epoch has one."""
-    return min(AVERAGE_EVERY, steps_an_epoch)
+    return min(AVERAGE_EVERY, steps_per_epoch)
 
 
-def weight(horizon: float, *, update: int, steps_an_epoch: int) -> float:
+def weight(horizon: float, *, update: int, steps_per_epoch: int) -> float:
     """Return the weight w of an update, `average += w * (weights - average)`.
 
     Args:
         horizon: Epochs after which a step counts 1 / e as much.
-        update: Its number, counted from 1, where the average is set to the weights.
-        steps_an_epoch: Training steps of an epoch.
+        update: Number of the update. The first one, 1, sets the average to the weights.
+        steps_per_epoch: Training steps of an epoch.
     """
     early = (1 + DECAY) / (update + DECAY)
-    return max(early, -math.expm1(-interval(steps_an_epoch) / (horizon * steps_an_epoch)))
+    return max(early, -math.expm1(-interval(steps_per_epoch) / (horizon * steps_per_epoch)))
 
 
 class Averages:
     """The averages of a backend's weights, if they are to be averaged.
 
     Args:
-        backend: Keeps them.
-        config: The hyper-parameters.
-        steps_an_epoch: Training steps of an epoch.
+        backend: Model that keeps the averages.
+        config: Hyper-parameters of the run.
+        steps_per_epoch: Training steps of an epoch.
     """
 
-    def __init__(self, backend: Backend, config: Config, *, steps_an_epoch: int) -> None:
-        self.backend, self.horizon, self.steps = backend, config.average_epochs, steps_an_epoch
+    def __init__(self, backend: Backend, config: Config, *, steps_per_epoch: int) -> None:
+        self.backend, self.horizon, self.steps = backend, config.average_epochs, steps_per_epoch
 
-    def move(self, steps_done: int) -> None:
+    def update_if_due(self, steps_done: int) -> None:
         """Update the averages if an update is due after this many training steps of the whole run."""
-        update, since = divmod(steps_done, interval(self.steps))
-        if self.horizon and not since:
-            self.backend.average(weight(self.horizon, update=update, steps_an_epoch=self.steps))
+        update, steps_since = divmod(steps_done, interval(self.steps))
+        if self.horizon and not steps_since:
+            self.backend.average(weight(self.horizon, update=update, steps_per_epoch=self.steps))
 
     def exist(self, progress: Progress) -> bool:
         """Return whether there are averages: from the first update on, which is in the first epoch."""
@@ -70,8 +70,8 @@ class Averages:
             return self.backend.export_weights()
 
     def load(self, arrays: Arrays, progress: Progress) -> None:
-        """Set what `export` returned."""
+        """Set the averages that `export` returned."""
         if self.exist(progress):
-            self.backend.average(1.0)  # makes room for them
+            self.backend.average(1.0)  # makes room for the arrays
             with self.backend.use_averages():
                 self.backend.load_weights(arrays)

@@ -14,7 +14,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
 from ptb_lm import train
-from ptb_lm.training.scalars import Scalars
+from ptb_lm.training.tensorboard import Scalars
 
 pytestmark = pytest.mark.slow
 
@@ -199,7 +199,7 @@ def test_tensorflow_is_not_imported(tmp_path: Path) -> None:
             "import sys",
             f"sys.path.insert(0, {str(tmp_path)!r})",
             "from pathlib import Path",
-            "from ptb_lm.training.scalars import Scalars",
+            "from ptb_lm.training.tensorboard import Scalars",
             f"scalars = Scalars(Path({str(tmp_path)!r}))",
             "scalars.add({'x': 1.0}, 1)",
             "scalars.close()",

@@ -1,4 +1,4 @@
-"""Where a run's folder is: that of a name, the default, and what of another run may not be overwritten."""
+"""Paths of run folders: the folder of a name, the default of a new run, and the check that it is free."""
 
 import contextlib
 import itertools
@@ -33,7 +33,7 @@ def default_path(run: RunConfig) -> Path:
     return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
 
 
-def made_first(path: Path) -> Path:
+def create_folder(path: Path) -> Path:
     """Make a new folder of this name, or with a number after it if the name is taken."""
     path.parent.mkdir(parents=True, exist_ok=True)
     for number in itertools.count(1):  # runs that start within one second
@@ -44,16 +44,16 @@ def made_first(path: Path) -> Path:
     raise AssertionError("numbers do not end")
 
 
-def refuse_demo(resumed: Path | None) -> None:
+def refuse_demo(resume: Path | None) -> None:
     """Check that the run to resume is not the one that the package holds.
 
     Raises:
         UserError: It is: what is installed stays as it is.
     """
-    if resumed is not None and find(resumed).path.resolve() == DEMO:
+    if resume is not None and find(resume).path.resolve() == DEMO:
         raise UserError(
-            f"--resume {resumed}: this run is a part of the package, which is not changed; "
-            f"--init-from {resumed} starts a new run from its weights"
+            f"--resume {resume}: this run is a part of the package, which is not changed; "
+            f"--init-from {resume} starts a new run from its weights"
         )
 
 
@@ -62,8 +62,8 @@ def refuse_existing(path: Path, *, overwrite: bool, init_from: Path | None = Non
 
     Args:
         path: The folder.
-        overwrite: Whether the run in it may be replaced.
-        init_from: The run that the new one starts from, which may not be replaced.
+        overwrite: True if the run in it may be replaced.
+        init_from: Run that the new one starts from, which may not be replaced.
 
     Raises:
         UserError: It holds another run that may not be replaced, or files of something else; or it is a file.
@@ -71,7 +71,7 @@ def refuse_existing(path: Path, *, overwrite: bool, init_from: Path | None = Non
     directory = RunDirectory(path)
     if path.exists() and not path.is_dir():
         raise UserError(f"{path} is a file, not a run directory")
-    if not path.is_dir() or not any(path.iterdir()) or directory.never_began():
+    if not path.is_dir() or not any(path.iterdir()) or directory.is_expendable():
         return
     if not directory.config.exists():
         raise UserError(f"{path} has files but no run; give --run-dir a new folder")

@@ -1,0 +1,120 @@
+"""JSON files with checksums: a file of one object, or of an object a line.
+
+The checksum of an object is a field of the object itself: a process that is killed cannot leave the two
+apart. It finds damage and edits by hand, not forgery. A person who means an edit removes the checksum: an
+object without one is taken as it is.
+"""
+
+import hashlib
+import json
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ptb_lm.common import files
+from ptb_lm.common.errors import UserError
+
+FILE = "sha256"  # the field of an object that is a file of its own
+# The field of a line among many, which people read: 8 characters. It finds every change of up to four
+# adjacent characters, and of all other changes all but one in four billion.
+LINE = "crc32"
+
+_CHECKSUMS: Mapping[str, Callable[[bytes], str]] = {
+    FILE: lambda content: hashlib.sha256(content).hexdigest(),
+    LINE: lambda content: f"{zlib.crc32(content):08x}",
+}
+
+
+def write(path: Path, values: Mapping[str, Any]) -> None:
+    """Write an object to a file, atomically."""
+    files.atomic_write(path, json.dumps(with_checksum(values, FILE), indent=2) + "\n")
+
+
+def read(path: Path, *, remedy: str) -> Any:
+    """Read an object that `write` wrote.
+
+    Args:
+        path: The file.
+        remedy: Advice for a person whose file has changed, for the error.
+
+    Raises:
+        UserError: The file is no valid JSON, or has changed since it was written.
+        OSError: It cannot be read.
+    """
+    return verify_checksum(_parse(_content(path), path), FILE, path, remedy=remedy)
+
+
+def write_lines(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Write an object a line to a file, whole and atomically, so that no line is ever incomplete."""
+    lines = (json.dumps(with_checksum(row, LINE)) for row in rows)
+    files.atomic_write(path, "".join(f"{line}\n" for line in lines))
+
+
+def read_lines(path: Path, *, remedy: str) -> Iterator[tuple[str, Any]]:
+    """Read the objects that `write_lines` wrote.
+
+    Args:
+        path: The file.
+        remedy: Advice for a person whose file has changed, for the error.
+
+    Yields:
+        (source, values) of each line; the source names it in errors.
+
+    Raises:
+        UserError: A line is no valid JSON or has changed since it was written.
+        OSError: The file cannot be read.
+    """
+    for number, line in enumerate(_content(path).splitlines(), start=1):
+        source = f"{path}, line {number}"
+        yield source, verify_checksum(_parse(line, source), LINE, source, remedy=remedy)
+
+
+def with_checksum(values: Mapping[str, Any], field: str) -> dict[str, Any]:
+    """Return an object with its checksum as the last field.
+
+    Args:
+        values: Values of JSON, without such a field.
+        field: FILE or LINE.
+    """
+    return {**values, field: _checksum(values, field)}
+
+
+def verify_checksum(values: Any, field: str, source: object, *, remedy: str = "restore it") -> Any:
+    """Return an object without its checksum, after comparing them.
+
+    Args:
+        values: JSON as it was read. An object without a checksum, or another value, is returned as it is.
+        field: FILE or LINE.
+        source: Place where it was read, for the error.
+        remedy: Advice for a change that nobody wanted, for the error.
+
+    Raises:
+        UserError: The checksum is not that of the other fields.
+    """
+    if not isinstance(values, dict) or field not in values:
+        return values
+    others = {name: value for name, value in values.items() if name != field}
+    if values[field] != _checksum(others, field):
+        raise UserError(
+            f"{source} has changed since it was written (its {field} does not fit): {remedy}, or, if the "
+            f"change is right, remove its field {field}"
+        )
+    return others
+
+
+def _checksum(values: Mapping[str, Any], field: str) -> str:
+    # Of the values, not of the text: a program that formats a file anew has changed nothing.
+    return _CHECKSUMS[field](json.dumps(values, sort_keys=True).encode())
+
+
+def _parse(content: bytes, source: str | Path) -> Any:
+    try:
+        return json.loads(content)
+    except (ValueError, RecursionError):  # of 100,000 brackets
+        raise UserError(f"{source} is not valid JSON") from None
+
+
+def _content(path: Path) -> bytes:
+    with files.name_in_errors(path):
+        return path.read_bytes()

@@ -1,0 +1,170 @@
+"""Checkpoints of a run: when they are written, what is in them, and how a run continues from one."""
+
+import dataclasses
+import shlex
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ptb_lm.common.errors import DivergenceError, OutOfMemoryError, UserError
+from ptb_lm.data.corpus import Corpus
+from ptb_lm.model import cells, parameters
+from ptb_lm.model.backend import Arrays, Backend, State
+from ptb_lm.model.config import Config
+from ptb_lm.training.averaging import Averages
+from ptb_lm.training.progress import Progress, SavedState
+from ptb_lm.training.run_config import RunConfig
+from ptb_lm.training.run_directory import RunDirectory
+
+SAVE_SECONDS = 300.0  # the most work that a lost process may lose
+# On a GPU an epoch may take two seconds, and saving one. So the ends of epochs save in a tenth of the time.
+SHARE_OF_SAVES = 0.1
+CHEAP_SECONDS = 0.2  # a save that takes no longer is done at the end of each epoch
+
+
+class Checkpoints:
+    """Saves and restores one run: its best weights, and its newest training state.
+
+    Attributes:
+        next_at: Time when a save within an epoch is due, by time.perf_counter.
+
+    Args:
+        directory: Files of the run; the folder exists.
+        backend: Model with the weights.
+        averages: Moving averages of the weights.
+        run: Configuration of the run.
+        corpus: Data of the run.
+        run_seconds: Function that returns for how long the run has been trained, by all of its processes.
+    """
+
+    def __init__(
+        self,
+        directory: RunDirectory,
+        backend: Backend,
+        averages: Averages,
+        *,
+        run: RunConfig,
+        corpus: Corpus,
+        run_seconds: Callable[[], float],
+    ) -> None:
+        self.directory, self.backend, self.averages = directory, backend, averages
+        self.run, self.corpus, self.run_seconds = run, corpus, run_seconds
+        self._best: Arrays | None = None  # the best weights, where they are not on disk yet
+        self._seconds = 0.0  # duration of the newest save
+        self._newest = time.perf_counter()  # when the newest save ended
+        self.next_at = self._newest + SAVE_SECONDS
+
+    def is_due_after_epoch(self) -> bool:
+        """Return whether the end of an epoch saves."""
+        age = time.perf_counter() - self._newest
+        return self._seconds <= max(CHEAP_SECONDS, SHARE_OF_SAVES * age)
+
+    def keep_best(self, progress: Progress) -> None:
+        """Keep the weights as they are now; the next save writes them as the best ones."""
+        with self.averages.in_place(progress):
+            self._best = self.backend.export_weights()
+
+    def save(self, state: State, progress: Progress) -> None:
+        """Write the newest training state, and the best weights of the epochs until then.
+
+        The best weights come first: a run that dies between the two files is continued from the older state,
+        and finds that its best weights are better than that state says.
+
+        Args:
+            state: Carried state after the newest step.
+            progress: Progress of the run.
+
+        Raises:
+            DivergenceError: A weight is not finite; nothing was written.
+            OSError: A file cannot be written.
+        """
+        start = time.perf_counter()
+        weights = self.backend.export_weights()
+        if not all(np.isfinite(array).all() for array in weights.values()):
+            raise divergence_error(self.directory, f"by epoch {progress.epoch + 1}, step {progress.step}")
+        training = self.backend.export_training_state(state)
+        averages = self.averages.export(progress)
+        if self._best is not None:
+            self._write_best(self._best, progress)
+            self._best = None
+        progress = dataclasses.replace(progress, run_seconds=self.run_seconds())
+        self.directory.write_state(
+            SavedState(weights, training, progress, averages), corpus=self.corpus, run=self.run
+        )
+        self._newest = time.perf_counter()
+        self.next_at = self._newest + SAVE_SECONDS
+        self._seconds = self._newest - start
+
+    def restore(self) -> tuple[State, Progress]:
+        """Load the newest state into the backend; return the carried state and the progress.
+
+        Raises:
+            UserError: There is no such state, or it belongs to another model, corpus or length of training.
+        """
+        config = self.run.hyperparameters
+        saved = self.directory.read_state(self.corpus, self.run)
+        progress, dtype = saved.progress, np.float64 if self.run.choice.precision == "fp64" else np.float32
+        kinds = (saved.weights, saved.averages) if self.averages.exist(progress) else (saved.weights,)
+        try:
+            for weights in kinds:
+                parameters.check(weights, config, len(self.corpus.vocabulary), dtype=dtype)
+                _check_finite(weights)
+            _check_carried(saved.training, config)
+            self.backend.load_weights(saved.weights)
+            self.averages.load(saved.averages, progress)
+            state = self.backend.load_training_state(saved.training)
+        except OutOfMemoryError:
+            raise
+        except (UserError, KeyError) as error:
+            raise UserError(f"{self.directory.state} does not fit this run: {error}") from None
+        self._compare_with_best(progress, epochs=config.epochs)
+        return state, progress
+
+    def _compare_with_best(self, progress: Progress, *, epochs: int) -> None:
+        """Check that the state and the best weights can be continued to so many epochs; update the best."""
+        best = self.directory.read_best()
+        done = max(progress.epoch, best["epoch"] if best else 0)
+        if done > epochs:
+            raise UserError(f"--epochs {epochs}: the run has already done {done} epochs")
+        if progress.epoch == epochs and progress.step:
+            # The weights are no longer those of the last epoch's end.
+            raise UserError(f"--epochs {epochs}: the run is already in epoch {progress.epoch + 1}")
+        if progress.best_epoch and not best:
+            raise UserError(f"{self.directory.weights} is missing; it holds the best weights so far")
+        if best and best["valid_perplexity"] < progress.best_perplexity:
+            # The process died after it wrote these weights and before it wrote the state of their epoch.
+            progress.best_epoch, progress.best_perplexity = best["epoch"], best["valid_perplexity"]
+
+    def _write_best(self, weights: Arrays, progress: Progress) -> None:
+        best = {"epoch": progress.best_epoch, "valid_perplexity": progress.best_perplexity}
+        # A result that was reported before the run went on is not true of these weights.
+        self.directory.remove_result()
+        self.directory.write_weights(weights, self.run, self.corpus.vocabulary, best=best)
+
+
+def divergence_error(
+    directory: RunDirectory, when: str, what: str = "the loss, a gradient or a weight is not finite"
+) -> DivergenceError:
+    """Return the error that training diverged; it says how to continue from the saved state."""
+    return DivergenceError(
+        f"training diverged {when}: {what}; the last good state is kept; "
+        f"{shlex.join(['--resume', str(directory.path)])} with a smaller --learning-rate continues from it; "
+        "if that diverges too, a new run needs a smaller --learning-rate, or smaller initial weights "
+        "(--init-scale)"
+    )
+
+
+def _check_finite(arrays: Arrays) -> None:
+    for name, array in arrays.items():
+        if not np.isfinite(array).all():
+            raise UserError(f"the tensor {name!r} has a number that is not finite")
+
+
+def _check_carried(training: Mapping[str, NDArray[Any]], config: Config) -> None:
+    shape = (config.num_layers, config.batch_size, config.hidden_size)
+    for name in cells.get(config.cell).state_names:
+        if training[name].shape != shape:
+            raise UserError(f"the tensor {name!r} has shape {training[name].shape}, not {shape}")

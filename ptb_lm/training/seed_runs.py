@@ -1,0 +1,197 @@
+"""The runs of several seeds: which exist, whether the flags are theirs, and what is left to train."""
+
+import contextlib
+import dataclasses
+from collections.abc import Collection, Iterator
+from typing import Any
+
+from ptb_lm.common import cli
+from ptb_lm.common.errors import UserError
+from ptb_lm.data.corpus import PENN_TREEBANK_SHA256, Corpus
+from ptb_lm.data.preparation import PTB, effective_settings
+from ptb_lm.model import parameters
+from ptb_lm.model.config import HYPERPARAMETERS
+from ptb_lm.model.hyperparameter import flag_name
+from ptb_lm.training import processes, run_data, run_paths
+from ptb_lm.training.fine_tuning import Start
+from ptb_lm.training.run_config import PLACES, RunConfig
+from ptb_lm.training.run_directory import RunDirectory
+from ptb_lm.training.run_flags import NEW_RUN_FLAGS
+
+_HYPERPARAMETER_NAMES = {each.name for each in HYPERPARAMETERS}
+
+
+def remaining_commands(
+    runs: dict[int, RunDirectory], configs: dict[int, RunConfig], start: Start | None, given: dict[str, Any]
+) -> dict[int, list[str]]:
+    """Return the arguments that start or continue the runs that are not finished, by seed.
+
+    Runs to overwrite are cleared here, before the first seed trains: if it is stopped, the next command takes
+    none of them for a new one.
+
+    Args:
+        runs: Folders of the runs, by seed.
+        configs: Configurations that the flags ask for, by seed.
+        start: Run whose weights they start from.
+        given: Flags by name.
+
+    Raises:
+        UserError: A folder has a run of other flags, or something else; the text cannot be read; or the runs
+            that replace others cannot begin.
+    """
+    trained = {seed: run for seed, run in runs.items() if _has_trained(run)}
+    overwrite, init_from = bool(given.get("overwrite")), given.get("init_from")
+    if trained:
+        config = next(iter(configs.values()))  # all read the same text
+        words, extend = start.vocabulary if start else None, bool(given.get("extend_vocabulary"))
+        corpus = run_data.load_first(config, words, extend=extend)
+        configs = {seed: _with_origins(each, corpus, start) for seed, each in configs.items()}
+    flags = {name: value for name, value in given.items() if name not in ("seeds", "jobs", "run_dir")}
+    commands = {}
+    for seed, run in runs.items():
+        if seed in trained and not overwrite:
+            command = _resume_command(run, configs[seed], flags)
+        else:
+            run_paths.refuse_existing(run.path, overwrite=overwrite, init_from=init_from)
+            command = command_line({**flags, "seed": seed, "run_dir": run.path})
+        if command is not None:
+            commands[seed] = command
+    if trained and overwrite:
+        _check_begins(config, corpus, given)
+        _clear(trained.values())
+    return commands
+
+
+def command_line(given: dict[str, Any]) -> list[str]:
+    """Return the command line that gives these values by name."""
+    line: list[str] = []
+    for name, value in given.items():
+        flag = flag_name(name)
+        if isinstance(value, bool):
+            if value:
+                line.append(flag)
+            elif name in _HYPERPARAMETER_NAMES:  # only hyper-parameters have a --no- flag
+                line.append(flag.replace("--", "--no-", 1))
+        elif isinstance(value, list | tuple):
+            line += [flag, *map(str, value)]
+        else:
+            line += [flag, str(value)]
+    return line
+
+
+def _has_trained(directory: RunDirectory) -> bool:
+    """Return whether there is a run that has trained."""
+    return directory.config.exists() and not directory.is_expendable()
+
+
+def _with_origins(config: RunConfig, corpus: Corpus, start: Start | None) -> RunConfig:
+    """Return a configuration as a new run records it: with the origins of its text and of its weights."""
+    config = run_data.with_source(config, corpus, own_words=start is None)
+    return dataclasses.replace(config, init_from=start.record(corpus)) if start else config
+
+
+def _check_begins(config: RunConfig, corpus: Corpus, given: dict[str, Any]) -> None:
+    """Check that a run can begin, as far as that can be known before its model is built.
+
+    Raises:
+        UserError: It cannot.
+    """
+    run_data.count_steps(corpus, config.hyperparameters)
+    parameters.check_fits(config.hyperparameters, len(corpus.vocabulary))
+    processes.check_devices(given, config.hyperparameters.batch_size)
+    config.choice.check_cell(config.hyperparameters.cell)
+    config.choice.check_device()
+
+
+def _resume_command(directory: RunDirectory, config: RunConfig, flags: dict[str, Any]) -> list[str] | None:
+    """Return the arguments that continue a run; None if it is finished.
+
+    Raises:
+        UserError: It is not a run of these flags, or its state is gone.
+    """
+    path, epochs = directory.path, config.hyperparameters.epochs
+    found = differences(directory.read_config(), config)
+    result = directory.read_result()
+    if result and result["epochs"] > epochs:
+        found.append(f"epochs {result['epochs']} there, {epochs} here")
+    if found:
+        raise UserError(
+            f"{path} is a run with other settings ({'; '.join(found)}); give its flags, another --run-dir "
+            "or --overwrite"
+        )
+    if result and result["epochs"] == epochs:
+        cli.remark(f"seed {config.choice.seed} has ended, in {path}")
+        return None
+    if not directory.state.exists():
+        raise UserError(
+            f"{directory.state} is missing, and the run cannot continue to epoch {epochs} without it"
+        )
+    kept = {name: value for name, value in flags.items() if name not in NEW_RUN_FLAGS}
+    return command_line({**kept, "seed": config.choice.seed, "epochs": epochs, "resume": path})
+
+
+def _clear(directories: Collection[RunDirectory]) -> None:
+    with contextlib.ExitStack() as locks:
+        for directory in directories:
+            locks.enter_context(directory.lock())
+        for directory in directories:
+            directory.clear()
+
+
+def differences(there: RunConfig, here: RunConfig) -> list[str]:
+    """Return the differences of a run from the one that flags would make, with both values.
+
+    Its device, the place of its text and its epochs do not count.
+
+    Args:
+        there: Configuration of the run.
+        here: Configuration of the flags, with the digests of the text and of the weights to start from.
+    """
+    found = there.differences(here, ignore=(*PLACES, "epochs"))
+    words = [*_preparation_differences(there, here), *_weights_differences(there, here)]
+    # Prepared otherwise, or with another vocabulary, any text has another digest.
+    return [*found, *(words or _text_differences(there, here))]
+
+
+def _preparation_differences(there: RunConfig, here: RunConfig) -> Iterator[str]:
+    theirs, ours = effective_settings(there.preparation), effective_settings(here.preparation)
+    for name, value in theirs.items():
+        if value != ours[name]:
+            yield f"{name} {value!r} there, {ours[name]!r} here"
+
+
+def _weights_differences(there: RunConfig, here: RunConfig) -> Iterator[str]:
+    theirs, ours = (
+        run.init_from and (run.init_from.weights_sha256, run.init_from.new_words) for run in (there, here)
+    )
+    if theirs != ours:
+        yield f"init_from {_describe_start(there)} there, {_describe_start(here)} here"
+
+
+def _describe_start(run: RunConfig) -> str:
+    start = run.init_from
+    if start is None:
+        return "none"
+    return f"{start.run} (SHA-256 {start.weights_sha256[:12]}…, {start.new_words:,} new words)"
+
+
+def _text_differences(there: RunConfig, here: RunConfig) -> Iterator[str]:
+    theirs, ours = _digest(there), _digest(here)
+    if theirs and ours:
+        same = theirs == ours
+    else:  # A synthetic corpus has no digest, nor has ptb with another run's words.
+        one_is_other_text = here.data == PTB and there.source != here.source
+        same = there.data == here.data and not one_is_other_text
+    if not same:
+        yield f"data {_describe_text(there)} there, {_describe_text(here)} here"
+
+
+def _digest(run: RunConfig) -> str | None:
+    if run.source:
+        return run.source.sha256
+    # With another run's words it would be another.
+    return PENN_TREEBANK_SHA256 if run.data == PTB and run.init_from is None else None
+
+
+def _describe_text(run: RunConfig) -> str:
+    return f"{run.source.path} (SHA-256 {run.source.sha256[:12]}…)" if run.source else run.data
