@@ -183,16 +183,16 @@ def test_lines_that_are_missing_or_elsewhere_are_noticed(
 
 
 def test_a_last_line_that_is_missing_is_noticed_beside_the_result(directory: RunDirectory) -> None:
-    assert results.read(directory.path).epochs == ROWS
+    assert results.read_run(directory.path).epochs == ROWS
     directory.write_metrics([*ROWS, {**ROWS[0], "epoch": 3}])  # as a run does that goes on after its result
-    assert len(results.read(directory.path).epochs) == 3
+    assert len(results.read_run(directory.path).epochs) == 3
     directory.write_metrics(ROWS[:1])
     with pytest.raises(UserError) as caught:
-        results.read(directory.path)
+        results.read_run(directory.path)
     problem = f"{directory.metrics} ends before epoch 2, the last in {directory.result}"
     assert str(caught.value) == problem
     directory.remove_result()  # of a run that has not ended, the epochs so far
-    assert results.read(directory.path).epochs == ROWS[:1]
+    assert results.read_run(directory.path).epochs == ROWS[:1]
 
 
 @pytest.mark.slow
@@ -202,7 +202,7 @@ def test_what_the_errors_say_to_do_helps(tmp_path: Path, capsys: pytest.CaptureF
     for path in (run.metrics, run.result):
         path.write_text(re.sub(r'(_perplexity": \d)', r"\g<1>1", path.read_text()))
     with pytest.raises(UserError, match=r"metrics\.jsonl, line 1 has changed since it was written"):
-        results.read(run.path)
+        results.read_run(run.path)
     assert "result.json has changed since" in runs.refusal(capsys, train, "--resume", run.path)
     run.remove_result()
     assert train.main(["--resume", str(run.path)]) == 0
