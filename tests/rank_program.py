@@ -1,6 +1,6 @@
-"""What one of several processes that train together does, for tests: `python -m rank_program HOW`.
+"""The program of one of several processes that train together, for tests: `python -m rank_program HOW`.
 
-It reads cases on stdin, does each of them by a function of this file, and prints what it measured.
+It reads cases on stdin, does each of them by a function of this file, and prints the results.
 """
 
 import contextlib
@@ -29,8 +29,8 @@ WORDS, BATCH, STEPS, WINDOWS = 23, 8, 3, 6
 
 
 @contextlib.contextmanager
-def counted(size: int) -> Iterator[list[float]]:
-    """Yield the bytes that this rank sends meanwhile, of each call of torch.distributed."""
+def count_sent_bytes(size: int) -> Iterator[list[float]]:
+    """Yield the bytes that this rank sends in the context, by each call of torch.distributed."""
     import torch.distributed as dist
 
     found: list[float] = []
@@ -40,25 +40,25 @@ def counted(size: int) -> Iterator[list[float]]:
         found.append(2 * (size - 1) / size * tensor.nbytes)
         return all_reduce(tensor, *arguments, **more)
 
-    def count_gathered(tensors: Any, tensor: Any, *arguments: Any, **more: Any) -> Any:
+    def count_gather(tensors: Any, tensor: Any, *arguments: Any, **more: Any) -> Any:
         found.append((size - 1) * tensor.nbytes)
         return all_gather(tensors, tensor, *arguments, **more)
 
-    def count_told(tensor: Any, *arguments: Any, **more: Any) -> Any:
+    def count_broadcast(tensor: Any, *arguments: Any, **more: Any) -> Any:
         found.append((size - 1) / size * tensor.nbytes)  # one rank sends it, and that is its part
         return broadcast(tensor, *arguments, **more)
 
     with (
-        mock.patch.object(dist, "broadcast", count_told),
+        mock.patch.object(dist, "broadcast", count_broadcast),
         mock.patch.object(dist, "all_reduce", count_sum),
-        mock.patch.object(dist, "all_gather", count_gathered),
+        mock.patch.object(dist, "all_gather", count_gather),
     ):
         yield found
 
 
 @contextlib.contextmanager
-def other_norms(framework: str, ranks: Ranks) -> Iterator[None]:
-    """Let all but the first rank, or device, find that no gradient's norm is finite."""
+def infinite_norms(framework: str, ranks: Ranks) -> Iterator[None]:
+    """Make each gradient's norm infinite on all ranks, or devices, but the first."""
     place: Any
     if framework == "torch":
         from ptb_lm.torch_backend import backend as place
@@ -76,14 +76,14 @@ def other_norms(framework: str, ranks: Ranks) -> Iterator[None]:
 
     norm = place.global_norm
 
-    def found(gradients: Any) -> Any:
+    def global_norm(gradients: Any) -> Any:
         return norm(gradients) if is_first() else norm(gradients) * math.inf
 
-    with mock.patch.object(place, "global_norm", found):
+    with mock.patch.object(place, "global_norm", global_norm):
         yield
 
 
-def computed(case: dict[str, Any], ranks: Ranks = SINGLE_PROCESS) -> dict[str, Any]:
+def compute(case: dict[str, Any], ranks: Ranks = SINGLE_PROCESS) -> dict[str, Any]:
     """Train a few windows from random weights, on this rank's rows, and score one."""
     choice = {"device": "cpu", **case["choice"]}
     config = SMALL.replace(
@@ -98,9 +98,9 @@ def computed(case: dict[str, Any], ranks: Ranks = SINGLE_PROCESS) -> dict[str, A
         sent: list[float] = []
         framework = case["choice"].get("framework", "torch")
         if framework == "torch":
-            sent = stack.enter_context(counted(ranks.size))
+            sent = stack.enter_context(count_sent_bytes(ranks.size))
         if case.get("other_norms"):
-            stack.enter_context(other_norms(framework, ranks))
+            stack.enter_context(infinite_norms(framework, ranks))
         for window in range(WINDOWS):
             x_BT = rows_BL[mine, window * STEPS : (window + 1) * STEPS]
             y_BT = rows_BL[mine, window * STEPS + 1 : (window + 1) * STEPS + 1]
@@ -121,13 +121,13 @@ def computed(case: dict[str, Any], ranks: Ranks = SINGLE_PROCESS) -> dict[str, A
     }
 
 
-def trained(case: dict[str, Any], ranks: Ranks) -> dict[str, Any]:
-    """Train as a command line says.
+def run_command(case: dict[str, Any], ranks: Ranks) -> dict[str, Any]:
+    """Train by a command line.
 
     Args:
-        case: "arguments": of all ranks, or a list of each one's; "stop": a rank, and at which request it
-            stops (the trainer asks at each step); "commit" and "sends": of a rank, where it is
-            another; "environment": of each rank.
+        case: Keys: "arguments": of all ranks, or a list of each one's; "stop": a rank, and the number of the
+            trainer's question at which it stops (one at each step); "commit" and "sends": a rank's own
+            commit and precision of sums; "environment": each rank's variables.
         ranks: The processes.
     """
 
@@ -136,12 +136,12 @@ def trained(case: dict[str, Any], ranks: Ranks) -> dict[str, Any]:
 
     arguments = case["arguments"]
     mine = arguments[ranks.rank] if isinstance(arguments[0], list) else arguments
-    rank, asked = case.get("stop", (None, 0))
+    rank, question = case.get("stop", (None, 0))
     commit = case.get("commit", {}).get(str(ranks.rank), "the same")
     sent = case.get("sends", {}).get(str(ranks.rank), ranks.reduce_precision)
-    after = asked if rank == ranks.rank else 10**9
+    after = question if rank == ranks.rank else 10**9
     environment = case.get("environment", [{}] * ranks.size)[ranks.rank]
-    out, said = io.StringIO(), ""
+    out, problem = io.StringIO(), ""
     with (
         mock.patch.dict(os.environ, environment),
         mock.patch.object(ranks, "reduce_precision", sent),
@@ -153,14 +153,14 @@ def trained(case: dict[str, Any], ranks: Ranks) -> dict[str, Any]:
         try:
             status = launch.train(train._parser().parse_args(mine), "", command_start=0.0, ranks=ranks)
         except UserError as error:
-            status, said = 2, str(error)
-    return {"status": status, "error": said, "out": out.getvalue()}
+            status, problem = 2, str(error)
+    return {"status": status, "error": problem, "out": out.getvalue()}
 
 
-def late(case: dict[str, Any], ranks: Any) -> dict[str, Any]:
+def be_late(case: dict[str, Any], ranks: Any) -> dict[str, Any]:
     """Be late where others must be patient, and then where they must not be, when this is the second rank.
 
-    The process group ends with it. "found": what this rank was told at each place; "" if nothing.
+    The process group ends with it. The result has the error that this rank got at each place; "" if none.
     """
     from ptb_lm.common.errors import LostRankError
     from ptb_lm.model import ranks as model_ranks
@@ -194,17 +194,17 @@ def late(case: dict[str, Any], ranks: Any) -> dict[str, Any]:
     return found
 
 
-def _deed(case: dict[str, Any]) -> Callable[[dict[str, Any], Any], Any]:
+def _find_function(case: dict[str, Any]) -> Callable[[dict[str, Any], Any], Any]:
     """Return the function of this file that does a case."""
-    by_key = {"arguments": trained, "choice": computed, "seconds": late, "abandoned": abandoned}
+    by_key = {"arguments": run_command, "choice": compute, "seconds": be_late, "abandoned": lose_last_rank}
     return next(do for key, do in by_key.items() if key in case)
 
 
 class StopAfter(StopRequest):
-    """A stop request that arrives at the n-th time the trainer asks."""
+    """A stop request that comes when the trainer has asked for it so many times."""
 
-    def __init__(self, asked: int) -> None:
-        self._left = asked
+    def __init__(self, questions: int) -> None:
+        self._left = questions
         super().__init__()
 
     @property
@@ -218,11 +218,11 @@ class StopAfter(StopRequest):
 
 
 class EndedError(Exception):
-    """This rank is to end here, and to tell the others nothing."""
+    """This rank must end here, without a word to the others."""
 
 
-def abandoned(_: dict[str, Any], ranks: Any) -> str:
-    """Return what a rank is told after the last one has ended. That one never returns."""
+def lose_last_rank(_: dict[str, Any], ranks: Any) -> str:
+    """End the last rank; return the error that another rank gets."""
     from ptb_lm.common.errors import LostRankError
 
     if ranks.rank == ranks.size - 1:
@@ -238,7 +238,7 @@ def abandoned(_: dict[str, Any], ranks: Any) -> str:
 def _main(how: str) -> None:
     cases = json.loads(sys.stdin.read())
     if how == "devices":
-        print(json.dumps([_deed(case)(case, OneWithDevices(2)) for case in cases]))
+        print(json.dumps([_find_function(case)(case, OneWithDevices(2)) for case in cases]))
         return
     choice = Choice.create(framework=how)
     found: list[Any] = []
@@ -246,7 +246,7 @@ def _main(how: str) -> None:
     for case in cases:
         ranks.reduce_precision = case.get("reduce_precision", "fp32")
         try:
-            found.append(_deed(case)(case, ranks))
+            found.append(_find_function(case)(case, ranks))
         except EndedError:
             print(json.dumps([*found, None]), flush=True)
             os._exit(0)

@@ -70,7 +70,7 @@ def folder(way: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @functools.cache
 def computed_by_one(name: str) -> dict[str, Any]:
-    return rank_program.computed(CASES[name])
+    return rank_program.compute(CASES[name])
 
 
 @pytest.fixture(scope="module")

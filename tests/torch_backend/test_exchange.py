@@ -72,7 +72,7 @@ def found(size: int) -> list[dict[str, dict[str, Any]]]:
 
 @functools.cache
 def computed_by_one(name: str) -> dict[str, Any]:
-    return rank_program.computed(CASES[name])
+    return rank_program.compute(CASES[name])
 
 
 @pytest.mark.parametrize(
