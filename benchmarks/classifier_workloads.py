@@ -5,7 +5,8 @@ Sizes and protocols are those of the tables that a suite makes again; benchmarks
 
 from collections.abc import Mapping
 
-from ptb_lm.bench.variants import MODELS, named
+from ptb_lm.bench.language_workloads import MODELS
+from ptb_lm.bench.variants import named
 from ptb_lm.bench.workloads import ClassifierTask, Workload
 from ptb_lm.classifier import ClassifierConfig
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ptb_lm.bench import check, timed_steps
+from ptb_lm.bench import check
+from ptb_lm.bench.run import timed_steps
 from ptb_lm.bench.workloads import Task
 from ptb_lm.data import corpus
 from ptb_lm.model import parameters

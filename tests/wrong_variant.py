@@ -6,7 +6,7 @@ from typing import Any
 
 import mutants
 
-from ptb_lm.bench.check import language_question
+from ptb_lm.bench.check import problem
 from ptb_lm.common.errors import OutOfMemoryError
 
 
@@ -42,7 +42,7 @@ def build_greedy(config: Any, weights: mutants.Weights, **chosen: Any) -> Any:
 def build_failing(config: Any, weights: mutants.Weights, **chosen: Any) -> Any:
     """Build a right model that dies when it is timed, after the steps that are compared."""
     model = build_right(config, weights)
-    step, calls = model.train_step, iter(range(language_question.STEPS))
+    step, calls = model.train_step, iter(range(problem.STEPS))
 
     def train_step(*arguments: Any, **more: Any) -> Any:
         if next(calls, None) is None:

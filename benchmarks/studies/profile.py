@@ -16,8 +16,7 @@ from torch import profiler
 from torch._C._autograd import DeviceType
 
 from ptb_lm.bench.language_workloads import PTB_VOCABULARY
-from ptb_lm.bench.registries import LANGUAGE_MODELS
-from ptb_lm.bench.variants import Variant
+from ptb_lm.bench.variants import LANGUAGE_MODELS, Variant
 from ptb_lm.bench.workloads import LanguageTask
 from ptb_lm.common import host
 from ptb_lm.common.errors import UserError

@@ -1,12 +1,9 @@
 """The benchmark: how fast each LSTM implementation is, on the machine at hand.
 
-What is measured: workloads.py and language_workloads.py declare workloads, suites.py puts them together,
-variants.py, registries.py and user_variants.py say who computes them, and selection.py what a run asked for.
-The check: check/ compares a variant with the NumPy reference before the clock starts. The processes:
-runner.py interleaves rounds of variants, measurement.py and block_plan.py measure a block, worker.py is a
-variant's process and timed_steps.py what it times; process.py and pool.py are its other end. The machine:
-machine.py measures its rates, roofline.py estimates a step by them. The rows: rows.py declares, reads and
-writes a line of rows.jsonl, row_log.py adds lines; summary.py makes results (findings.py) of them with the
-statistics of intervals.py; reporting/ shows them. rivals/ holds what people write without this package, to
-compare with. checkout.py finds what benchmarks/ beside the package adds to all this.
+workloads.py and language_workloads.py declare workloads, suites.py groups them, variants.py names the
+implementations, and selection.py chooses from these for a run. run/ measures; before the clock starts,
+check/ compares a variant with the NumPy reference, which gate.py does without any timing. rows.py declares a
+row and reads and writes it, in a folder or in one small file (row_archive.py). roofline.py estimates the
+least time of a step. summary.py makes results (findings.py) of rows with the statistics of intervals.py, and
+reporting/ shows them. rivals/ holds plain loops that people write without this package, to compare with.
 """

@@ -8,8 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from ptb_lm.bench import checkout
-from ptb_lm.bench.suites import DEFAULT_SUITE, SUITES
+from ptb_lm.bench.suites import DEFAULT_SUITE, HAS_CHECKOUT, SUITES
 from ptb_lm.common import cli
 from ptb_lm.model import frameworks
 
@@ -69,7 +68,7 @@ def _parser() -> cli.Parser:
 
 
 def _suite(name: str) -> str:
-    if name in SUITES or checkout.IS_THERE:
+    if name in SUITES or HAS_CHECKOUT:
         return name  # argparse lists what there is
     known = ", ".join(SUITES)
     raise argparse.ArgumentTypeError(

@@ -1,4 +1,4 @@
-"""What the commands of python -m ptb_lm.bench do, once their flags are known to be right."""
+"""The commands of python -m ptb_lm.bench, after their flags were parsed."""
 
 import argparse
 import contextlib
@@ -9,10 +9,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ptb_lm.bench import gate, provenance, row_archive, rows, runner, selection, user_variants, variants
-from ptb_lm.bench.machine import Machine
+from ptb_lm.bench import gate, row_archive, rows, selection, variants
 from ptb_lm.bench.reporting import compare, page, report, terminal
-from ptb_lm.bench.row_log import Record
+from ptb_lm.bench.run import runner
+from ptb_lm.bench.run.machine import Machine
+from ptb_lm.bench.run.process import WORKER, Process, WorkerError
+from ptb_lm.bench.run.record import Record, run_settings
 from ptb_lm.bench.suites import SUITES
 from ptb_lm.bench.workloads import Workload
 from ptb_lm.common import cli, files
@@ -54,12 +56,12 @@ def _run(arguments: argparse.Namespace) -> int:
         processes=arguments.processes,
         row_limit=arguments.row_limit,
     )
-    workloads = selection.selected(options, own)
-    sources = user_variants.check(options.added)
+    workloads = selection.select_workloads(options, own)
+    sources = _import_added(options.added)
     out = arguments.out or files.home() / "bench" / options.suite
     command = shlex.join(["python", "-m", "ptb_lm.bench", *arguments.given])
     with files.lock(out), contextlib.closing(Machine(options.device)) as machine:
-        settings = provenance.settings(options, gpu=machine.gpu, cpu=machine.cpu, added=sources)
+        settings = run_settings(options, gpu=machine.gpu, cpu=machine.cpu, added=sources)
         record = Record(out, settings)
         try:
             runner.run(options, workloads, record, machine, command=command)
@@ -72,8 +74,32 @@ def _run(arguments: argparse.Namespace) -> int:
     return 0 if record.measured() else cli.EXIT_FAILED
 
 
+def _import_added(added: Sequence[str]) -> dict[str, str]:
+    """Import each NAME=MODULE:FUNCTION in a worker, because the module may import a framework.
+
+    Returns:
+        A digest of each module's source; "" where it has none.
+
+    Raises:
+        UserError: A module cannot be imported, or has no such function.
+    """
+    digests = {}
+    for given in added:
+        with contextlib.closing(Process(WORKER)) as process:
+            try:
+                digests[given] = process.ask(**{"import": given.partition("=")[2]})["digest"]
+            except WorkerError as error:
+                raise UserError(f"--add {given}: {error}") from None
+    return digests
+
+
 def _options(arguments: argparse.Namespace, **timing: Any) -> selection.Options:
-    """Return what was asked for; how it is timed only where it is."""
+    """Return the options of the flags.
+
+    Args:
+        arguments: Parsed flags.
+        timing: Options that say how variants are timed, if they are.
+    """
     return selection.Options(
         suite=arguments.suite,
         workloads=_patterns("--workloads", arguments.workloads),
@@ -127,8 +153,8 @@ def _compare(arguments: argparse.Namespace) -> int:
 def _check(arguments: argparse.Namespace) -> int:
     own = [variants.add(given) for given in arguments.add]
     options = _options(arguments)
-    workloads = selection.selected(options, own, with_baseline=False)
-    user_variants.check(options.added)
+    workloads = selection.select_workloads(options, own, with_baseline=False)
+    _import_added(options.added)
     command = shlex.join(["python", "-m", "ptb_lm.bench", *arguments.given])
     with contextlib.closing(Machine(options.device)) as machine:
         return gate.run(options, workloads, machine, command=command, out=arguments.out)

@@ -4,14 +4,30 @@ Sizes and protocols are those of the tables that a suite makes again; benchmarks
 """
 
 import dataclasses
+from collections.abc import Iterator
 
-from ptb_lm.bench.variants import MODELS, Variant, every, named
+from ptb_lm.bench.variants import Variant, named
 from ptb_lm.bench.workloads import LanguageTask, Workload
 from ptb_lm.model import cells
 from ptb_lm.model.config import PRESETS, RECIPES, Config
+from ptb_lm.model.frameworks import FRAMEWORKS
 
 PTB_VOCABULARY = 10_000
 PLAIN_TORCH = "plain-torch/cudnn"
+
+# The models that both frameworks have.
+MODELS = named(
+    {
+        "torch/basic": "PyTorch basic",
+        "torch/block": "PyTorch block (LSTMCell)",
+        "torch/block_fused": "PyTorch block_fused",
+        "torch/cudnn": "PyTorch cudnn (nn.LSTM)",
+        "tensorflow/basic": "TensorFlow basic",
+        "tensorflow/block": "TensorFlow block (LSTMBlockCell)",
+        "tensorflow/block_fused": "TensorFlow block_fused (BlockLSTM)",
+        "tensorflow/cudnn": "TensorFlow cudnn (on a CPU: Keras's loop)",
+    }
+)
 
 # The loop that people write, and what they add to make it faster.
 _PLAIN_TORCH = named(
@@ -86,10 +102,32 @@ QUICK = (
     ),
 )
 
+
+def _every_execution(framework: str) -> Iterator[Variant]:
+    """Yield every model × execution × unroll of a framework, except "auto", which is one of the others."""
+    row = FRAMEWORKS[framework]
+    for model in row.models:
+        options = row.options(model)
+        for execution in options["execution"]:
+            if execution == "auto":
+                continue
+            for unroll in options["unroll"]:
+                # Eager has no graph to unroll into.
+                if execution == "eager" and unroll != row.unrolls[0]:
+                    continue
+                parts = [framework, model, execution, unroll]
+                if unroll == row.unrolls[0]:
+                    parts.pop()
+                    if execution == row.executions[0]:
+                        parts.pop()
+                name = "/".join(parts)
+                yield Variant(name, name)
+
+
 _EVERY = (
     *(Variant(plain.name, plain.name) for plain in (*_PLAIN_TORCH, _PLAIN_TENSORFLOW)),
-    *every("torch"),
-    *every("tensorflow"),
+    *_every_execution("torch"),
+    *_every_execution("tensorflow"),
 )
 EXECUTIONS = tuple(
     dataclasses.replace(

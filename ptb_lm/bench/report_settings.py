@@ -2,10 +2,9 @@
 
 import json
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+
+import msgspec
 
 from ptb_lm.common import json_fields
 from ptb_lm.common.errors import UserError
@@ -14,16 +13,20 @@ from ptb_lm.common.files import atomic_write
 FILE = "report.json"
 
 
-@dataclass(frozen=True, kw_only=True)
-class ReportSettings:
+class ReportSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The choices of a user for a report."""
 
     baseline: str | None = None  # the variant that ratios are to; None: the one that the rows name
     runs: tuple[Path, ...] = ()  # run directories to show the learning curves of
 
 
+class _Kept(msgspec.Struct):
+    baseline: str | None = None
+    runs: list[str] = []
+
+
 def read(folder: Path) -> ReportSettings:
-    """Return what was chosen for a benchmark's report; nothing, where nothing was.
+    """Return the settings of a benchmark's report; defaults, if none were kept.
 
     Raises:
         UserError: The file is broken.
@@ -31,14 +34,13 @@ def read(folder: Path) -> ReportSettings:
     path = folder / FILE
     if not path.exists():
         return ReportSettings()
-    optional = {"baseline": json_fields.text, "runs": _texts}
     try:
-        found = json_fields.fields(json.loads(path.read_bytes()), required={}, optional=optional)
+        kept = json_fields.convert(json.loads(path.read_bytes()), _Kept)
     except ValueError as error:
         broken = "not valid JSON" if isinstance(error, json.JSONDecodeError | UnicodeDecodeError) else error
         raise UserError(f"{path}: {broken}") from None
-    runs = (Path(os.path.normpath(folder / run)) for run in found.pop("runs", ()))
-    return ReportSettings(runs=tuple(runs), **found)
+    runs = (Path(os.path.normpath(folder / run)) for run in kept.runs)
+    return ReportSettings(baseline=kept.baseline, runs=tuple(runs))
 
 
 def write(folder: Path, settings: ReportSettings) -> None:
@@ -50,9 +52,3 @@ def write(folder: Path, settings: ReportSettings) -> None:
     runs = [os.path.relpath(run, folder) for run in settings.runs]
     kept = {"baseline": settings.baseline, "runs": runs}
     atomic_write(folder / FILE, json.dumps(kept, indent=1, ensure_ascii=False) + "\n")
-
-
-def _texts(value: Any) -> Sequence[str]:
-    if not isinstance(value, list):
-        raise json_fields.UnfitError("a list")
-    return [json_fields.text(each) for each in value]

@@ -20,17 +20,19 @@ Activations and logits are left out, which may stay on the chip, and so is that 
 other: a small model stays far from its roofline on a large GPU.
 """
 
-from typing import NamedTuple
+from typing import Annotated
+
+import msgspec
 
 # Bytes of a number that is computed with, and of one that is kept (ptb_lm.torch_backend.precision).
 BYTES = {"fp32": (4, 4), "tf32": (4, 4), "bf16": (2, 4), "fp16": (2, 4), "fp64": (8, 8)}
 
 
-class Traffic(NamedTuple):
-    """The bytes that a step must move between the device and its memory."""
+class Traffic(msgspec.Struct, frozen=True):
+    """Bytes that a step must move between the device and its memory."""
 
-    products: int
-    update: int
+    products: Annotated[int, msgspec.Meta(ge=0)]
+    update: Annotated[int, msgspec.Meta(ge=0)]
 
 
 def traffic(weights: int, pass_name: str, precision: str) -> Traffic:

@@ -1,125 +1,90 @@
 """The benchmark's raw rows: rows.jsonl, a line for each block that was timed, or that could not be.
 
-`Row` declares every key of a line, once: its type, and what stands for null. `read` alone reads
-lines, and `to_line` alone writes one. Unknown keys are left alone: a later version may record more.
+`Row` declares every key of a line, once: its type, its bounds, and its value where the line has null. `read`
+alone reads lines, and `to_line` alone writes one. Unknown keys are ignored: a later version may record more.
 """
 
-import dataclasses
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
+
+import msgspec
+from msgspec import Meta
 
 from ptb_lm.bench import roofline, row_archive
 from ptb_lm.common import json_fields, json_files
 from ptb_lm.common.errors import UserError
-from ptb_lm.common.json_fields import Check
+from ptb_lm.common.json_fields import Count, Finite, PositiveCount, Quantity
 
 FILE = "rows.jsonl"
 MEASURED = "measured"
 WRONG = "wrong"
 STATUSES = (MEASURED, "unavailable", "failed", WRONG)
 PASSES = ("forward", "train")
+# Keys that a measured row has, and that another row lacks.
+BLOCK_KEYS = ("round", "process", "steps", "seconds")
 # How a row's check["dropout"] begins if the gradients that were compared are those of a second model.
 SECOND_MODEL = "in a second model without it"
 REMEDY = "restore it, or remove the line and measure it again"
 
-
-def _required(check: Check, **metadata: Any) -> Any:
-    """Declare a key that every row has, and that is not null."""
-    return dataclasses.field(metadata={"check": check, **metadata})
+_NUMBERS = ("parity", "startup", "peak_memory")  # keys that hold an object of numbers
 
 
-def _nullable(check: Check, default: Any, **metadata: Any) -> Any:
-    """Declare a key that is null where there is nothing to say; `default` stands for it then."""
-    return dataclasses.field(default=default, metadata={"check": check, **metadata})
-
-
-def _facts(check: Check) -> Any:
-    """Declare a key that holds an object, empty where nothing was measured."""
-    return dataclasses.field(default_factory=dict, metadata={"check": check})
-
-
-def _of_block(check: Check, missing: Any) -> Any:
-    """Declare a key that a measured row has, and that another row lacks."""
-    return _nullable(check, missing, of_block=True)
-
-
-def _finite_numbers(value: Any) -> dict[str, float]:
-    return {
-        key: json_fields.finite(each) for key, each in json_fields.mapping(value).items() if each is not None
-    }
-
-
-def _traffic(value: Any) -> roofline.Traffic:
-    required = dict.fromkeys(roofline.Traffic._fields, json_fields.whole(0))
-    return roofline.Traffic(**json_fields.fields(json_fields.mapping(value), required=required, optional={}))
-
-
-def _work(value: Any) -> "Work":
-    return Work(**_checked(Work, json_fields.mapping(value)))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Work:
-    """What a step does: equal for all variants of a workload's pass.
+class Work(msgspec.Struct, frozen=True, kw_only=True):
+    """The work of a step: equal for all variants of a workload's pass.
 
     The device may differ, and a precision that a variant's name gives (variants.declared_precision).
     """
 
-    parameters: int = _required(json_fields.whole(0))
-    flops_per_step: float = _required(json_fields.quantity)
-    items_per_step: float = _required(json_fields.quantity)
-    unit: str = _required(json_fields.text)  # of the items, in the plural: words, sequences
-    precision: str = _required(json_fields.text)
-    device: str = _required(json_fields.text)
-    description: str = _nullable(json_fields.text, "")
-    clock: str = _nullable(json_fields.text, "")  # what is inside the timed part
-    # None where no roofline is declared.
-    bytes_per_step: roofline.Traffic | None = _nullable(_traffic, None)  # noqa: RUF009 - it is a field
+    parameters: Count
+    flops_per_step: Quantity
+    items_per_step: Quantity
+    unit: str  # of the items, in the plural: words, sequences
+    precision: str
+    device: str
+    description: str = ""
+    clock: str = ""  # the parts of a step that are timed
+    bytes_per_step: roofline.Traffic | None = None  # None where no roofline is declared
 
 
-@dataclass(frozen=True, kw_only=True)
-class Row:
+class Row(msgspec.Struct, frozen=True, kw_only=True):
     """A line of rows.jsonl: a timed block of steps, or why there is none."""
 
-    suite: str = _required(json_fields.text)
-    workload: str = _required(json_fields.text)
-    pass_name: str = _required(json_fields.one_of(PASSES), key="pass")
-    session: str = _required(json_fields.text)  # when the run began: only rounds of one session are paired
-    variant: str = _required(json_fields.text)
-    label: str = _required(json_fields.text)  # how a table calls the variant
-    baseline: str = _required(json_fields.text)  # the variant that ratios are to
-    status: str = _required(json_fields.one_of(STATUSES))
-    reason: str = _nullable(json_fields.text, "")  # why it is not measured
-    planned_rounds: int = _required(json_fields.whole(1))
-    cut: str = _nullable(json_fields.text, "")  # how the workload is smaller or larger than declared
-    work: Work = _required(_work)  # noqa: RUF009 - it is a field
-    round: int = _of_block(json_fields.whole(0), 0)
-    process: int = _of_block(
-        json_fields.whole(0), 0
-    )  # rows with the same number were measured by one process
-    steps: int = _of_block(json_fields.whole(1), 1)
-    seconds: float = _of_block(json_fields.quantity, math.nan)  # wall time of all the steps
-    others: float | None = _nullable(json_fields.least(0), None)  # cores that others took meanwhile
-    note: str = _nullable(json_fields.text, "")
-    loss: float | None = _nullable(json_fields.finite, None)  # the first that was compared with the reference
-    parity: Mapping[str, float] = _facts(_finite_numbers)  # errors beside the NumPy reference, and bounds
-    check: Mapping[str, Any] = _facts(json_fields.mapping)  # what was compared, in words
-    startup: Mapping[str, float] = _facts(_finite_numbers)  # seconds before the first block
-    peak_memory: Mapping[str, float] = _facts(_finite_numbers)  # bytes
-    # Of the machine, measured beside the block.
-    gemm_gflops: float | None = _nullable(json_fields.quantity, None)
-    gemm_library: str = _nullable(json_fields.text, "")
-    gemm_shape: str = _nullable(json_fields.text, "")
-    gemm_threads: int | None = _nullable(json_fields.whole(1), None)
-    copy_gbytes: float | None = _nullable(json_fields.quantity, None)
-    engine: str = _nullable(json_fields.text, "")
-    environment: Mapping[str, Any] = _facts(json_fields.mapping)
-    command: str = _nullable(json_fields.text, "")
-    time: str = _nullable(json_fields.text, "")
+    suite: str
+    workload: str
+    pass_name: Annotated[str, Meta(pattern=f"^({'|'.join(PASSES)})$")] = msgspec.field(name="pass")
+    session: str  # when the run began: only rounds of one session are paired
+    variant: str
+    label: str  # the variant's name in tables
+    baseline: str  # the variant that ratios are to
+    status: Annotated[str, Meta(pattern=f"^({'|'.join(STATUSES)})$")]
+    reason: str = ""  # why it is not measured
+    planned_rounds: PositiveCount
+    cut: str = ""  # how the workload is smaller or larger than declared
+    work: Work
+    round: Count = 0
+    process: Count = 0  # rows with the same number were measured by one process
+    steps: PositiveCount = 1
+    seconds: Quantity = math.nan  # wall time of all the steps
+    others: Annotated[float, Meta(ge=0, le=1e30)] | None = None  # cores that others took meanwhile
+    note: str = ""
+    loss: Finite | None = None  # the first that was compared with the reference
+    parity: Mapping[str, Finite] = {}  # errors beside the NumPy reference, and bounds
+    check: Mapping[str, Any] = {}  # description of the comparison
+    startup: Mapping[str, Finite] = {}  # seconds before the first block
+    peak_memory: Mapping[str, Finite] = {}  # bytes
+    # Rates of the machine, measured beside the block.
+    gemm_gflops: Quantity | None = None
+    gemm_library: str = ""
+    gemm_shape: str = ""
+    gemm_threads: PositiveCount | None = None
+    copy_gbytes: Quantity | None = None
+    engine: str = ""
+    environment: Mapping[str, Any] = {}
+    command: str = ""
+    time: str = ""
 
     @property
     def is_measured(self) -> bool:
@@ -161,7 +126,7 @@ class Row:
 
 
 class Lines(NamedTuple):
-    """What rows.jsonl holds: rows with the text of their lines, and whether a last line was cut off."""
+    """The rows of rows.jsonl with the texts of their lines, and whether a last line was cut off."""
 
     rows: list[Row]
     texts: list[bytes]
@@ -226,38 +191,13 @@ def to_line(row: Row) -> bytes:
 
 def to_values(row: Row) -> dict[str, Any]:
     """Return a row as an object of JSON."""
-    return {
-        _key(field): _to_json(getattr(row, field.name))
-        for field in dataclasses.fields(row)
-        if row.is_measured or not field.metadata.get("of_block")
-    }
+    values = _with_nulls(msgspec.to_builtins(row))
+    values["work"] = _with_nulls(values["work"])
+    return values if row.is_measured else {key: values[key] for key in values if key not in BLOCK_KEYS}
 
 
-def _to_json(value: Any) -> Any:
-    if isinstance(value, Work):
-        return {_key(field): _to_json(getattr(value, field.name)) for field in dataclasses.fields(value)}
-    if isinstance(value, roofline.Traffic):
-        return value._asdict()
-    return None if value == "" else value
-
-
-def _key(field: "dataclasses.Field[Any]") -> str:
-    return str(field.metadata.get("key", field.name))
-
-
-def _checked(of: type, values: Any) -> dict[str, Any]:
-    """Return the fields of a dataclass from an object of JSON.
-
-    Raises:
-        ValueError: It is no object, a required key is missing, or a value is not what it must be.
-    """
-    required: dict[str, Check] = {}
-    optional: dict[str, Check] = {}
-    for field in dataclasses.fields(of):
-        is_required = field.default is field.default_factory is dataclasses.MISSING
-        (required if is_required else optional)[_key(field)] = field.metadata["check"]
-    found = json_fields.fields(values, required=required, optional=optional)
-    return {field.name: found[_key(field)] for field in dataclasses.fields(of) if _key(field) in found}
+def _with_nulls(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: None if value == "" else value for key, value in values.items()}
 
 
 def _parsed(text: bytes, source: str) -> Row:
@@ -269,17 +209,20 @@ def _parsed(text: bytes, source: str) -> Row:
 
 
 def _row(values: Any, source: str) -> Row:
+    if isinstance(values, dict):
+        parts = {key: values[key] for key in ("work", *_NUMBERS) if isinstance(values.get(key), dict)}
+        values = {**values, **{key: json_fields.without_nulls(part) for key, part in parts.items()}}
     try:
-        found = _checked(Row, values)
-        if found["status"] == MEASURED:
-            blocks = (f.name for f in dataclasses.fields(Row) if f.metadata.get("of_block"))
-            if missing := [name for name in blocks if name not in found]:
-                raise ValueError(f"the key {missing[0]!r} is missing")
-        elif "reason" not in found:
-            raise ValueError(f"{found['status']}, but no reason is given")
+        row = json_fields.convert(values, Row)
+        if row.is_measured:
+            for key in BLOCK_KEYS:
+                if values.get(key) is None:
+                    raise ValueError(f"the key {key!r} is missing")
+        elif not row.reason:
+            raise ValueError(f"{row.status}, but no reason is given")
     except ValueError as error:
         raise UserError(f"{source}: {error}") from None
-    return Row(**found)
+    return row
 
 
 def _is_json(text: bytes) -> bool:

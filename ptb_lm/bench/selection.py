@@ -49,7 +49,7 @@ class Options:
     added: tuple[str, ...] = ()
 
 
-def selected(
+def select_workloads(
     options: Options, added: Sequence[Variant] = (), *, with_baseline: bool = True
 ) -> list[Workload]:
     """Return the workloads to run, with the variants to run.

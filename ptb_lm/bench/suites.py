@@ -1,25 +1,59 @@
-"""The suites: a table's worth of workloads each. A checkout has more, in benchmarks/suites.toml."""
+"""Suites: the tables that a benchmark makes, each of some workloads.
+
+A checkout has more, in benchmarks/ beside the package: suites, programs and other people's published figures.
+TOML files declare its suites and programs, so that listing them imports nothing.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import importlib
+import importlib.util
+import sys
+import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-from ptb_lm.bench import checkout
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # --help wants the suites' names, and NumPy takes longer to import
     from ptb_lm.bench.workloads import Workload
 
 
+FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
+
+
+def _has_checkout() -> bool:
+    """Return whether `import benchmarks` finds the checkout's, and no package of the user's own."""
+    if not (FOLDER.parent / "setup.py").is_file():
+        return False
+    if str(FOLDER.parent) not in sys.path:
+        sys.path.append(str(FOLDER.parent))  # behind the user's own
+    found = importlib.util.find_spec(FOLDER.name)
+    return found is not None and Path(str(found.origin)).resolve().parent == FOLDER
+
+
+HAS_CHECKOUT = _has_checkout()
+
+
+def declared(kind: str) -> Mapping[str, Any]:
+    """Return what benchmarks/KIND.toml declares, by name; nothing where only the package is installed."""
+    return tomllib.loads((FOLDER / f"{kind}.toml").read_text(encoding="utf-8")) if HAS_CHECKOUT else {}
+
+
+def load(where: str) -> Any:
+    """Return what MODULE:NAME names in benchmarks/; None where only the package is installed."""
+    module, _, name = where.partition(":")
+    return getattr(importlib.import_module(f"{FOLDER.name}.{module}"), name) if HAS_CHECKOUT else None
+
+
 @dataclass(frozen=True)
 class Suite:
-    """A table's worth of workloads.
+    """Workloads that are measured together, and reported in one table.
 
     Attributes:
-        description: For people.
-        declared: Where its workloads are declared, MODULE:NAME.
+        description: Sentence for people.
+        declared: Place of the workloads, MODULE:NAME.
     """
 
     description: str
@@ -58,6 +92,6 @@ SUITES: dict[str, Suite] = {
         "the fastest on a CUDA device: CUDA graphs and lower precisions against a plain loop in TF32",
         "ptb_lm.bench.language_workloads:PEAK",
     ),
-    **{name: Suite(**about) for name, about in checkout.declared("suites").items()},
+    **{name: Suite(**about) for name, about in declared("suites").items()},
 }
 DEFAULT_SUITE = "quick"

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from ptb_lm.bench import registries, report_settings, rows
+from ptb_lm.bench import report_settings, rows, variants
 from ptb_lm.bench.findings import Group, Result, Summary, distinct, speed_ratio
 from ptb_lm.bench.rows import MEASURED, SECOND_MODEL, WRONG, Row
 from ptb_lm.bench.selection import instead_of
@@ -133,7 +133,7 @@ def _result(members: Sequence[Row], wrong: Row | None) -> Result:
         planned_rounds=planned,
         ratio=None,
         notes=tuple(notes),
-        description=registries.description(original(members[0].variant), command),
+        description=variants.description(original(members[0].variant), command),
     )
 
 

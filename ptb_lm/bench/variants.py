@@ -1,18 +1,24 @@
-"""Who computes it: a variant is a name of a program, behind which is a row of registries.py.
+"""Variants: the named implementations that a benchmark compares.
 
-A variant, FRAMEWORK/MODEL[/EXECUTION[/UNROLL]][@PRECISION], is what a program can be asked for,
-`torch/cudnn`, `tensorflow/basic/graph/loop` or `torch/cudnn/graph@bf16`; or a program that people write
-without this package, kept here to be compared with: `plain-torch/cudnn`. `torch/cudnn#again` is the same
-program as `torch/cudnn`, measured a second time: the ratio of the two is 1, and what a benchmark says of it
-shows how far its other ratios can be trusted (an A/A test).
+A name is FRAMEWORK/MODEL[/EXECUTION[/UNROLL]][@PRECISION]. It names one of this package's models
+(`torch/cudnn`, `tensorflow/basic/graph/loop`, `torch/cudnn/graph@bf16`), or a program that people write
+without this package (`plain-torch/cudnn`). `torch/cudnn#again` is the program of `torch/cudnn`, measured a
+second time: the ratio of the two is 1, and the measured ratio shows how far the others can be trusted (an A/A
+test).
+
+A registry has a row for each framework and program: where it is built, and its options. A checkout has more
+rows, in benchmarks/programs.toml. A program of the user's own is added while a process runs (`add`).
 """
 
-from collections.abc import Callable, Iterator, Mapping
+import dataclasses
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ptb_lm.bench import registries
-from ptb_lm.common.errors import UserError
+from ptb_lm import classifier
+from ptb_lm.bench import suites
+from ptb_lm.common.errors import UserError, how_to_install
 from ptb_lm.model.cells import LSTM
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.frameworks import FRAMEWORKS, PRECISIONS, Framework
@@ -20,14 +26,138 @@ from ptb_lm.model.frameworks import FRAMEWORKS, PRECISIONS, Framework
 AGAIN = "#again"
 
 
+def _program(
+    framework: str,
+    build: str,
+    models: Mapping[str, str],
+    *,
+    executions: tuple[str, ...],
+    precisions: tuple[str, ...] = ("fp32",),
+) -> Framework:
+    """Return the row of a framework's program that people write."""
+    return Framework(
+        build=build,
+        models=models,
+        executions=executions,
+        unrolls=("static",),
+        precisions=precisions,
+        install_hint=FRAMEWORKS[framework].install_hint,
+        refusals={},
+    )
+
+
+def _declared(about: Mapping[str, Any]) -> Framework:
+    """Return the row of a program that benchmarks/programs.toml declares."""
+    needs = about["needs"]
+    return Framework(
+        build=about["build"],
+        models=about["models"],
+        executions=tuple(about["executions"]),
+        unrolls=tuple(about["unrolls"]),
+        precisions=tuple(about["precisions"]),
+        install_hint=FRAMEWORKS[needs].install_hint if needs in FRAMEWORKS else how_to_install(needs),
+        refusals={(model, option): why for model, option, why in about.get("refusals", ())},
+    )
+
+
+LANGUAGE_MODELS: dict[str, Framework] = {
+    **FRAMEWORKS,
+    "plain-torch": _program(
+        "torch",
+        "ptb_lm.bench.rivals.plain_torch:build",
+        {
+            "cudnn": "nn.Embedding, nn.LSTM, nn.Linear, cross_entropy, clip_grad_norm_, SGD",
+            "cudnn-kept-memory": "the loop of plain-torch/cudnn in a process that keeps freed memory",
+        },
+        executions=("eager", "compile"),
+        precisions=("fp32", "tf32", "bf16"),
+    ),
+    "outer-torch": dataclasses.replace(
+        _program(
+            "torch",
+            "ptb_lm.bench.rivals.torch_outer:build",
+            {
+                "basic": "elementary operations in a loop over time",
+                "block": "torch.nn.LSTMCell at each time step",
+                "cudnn": "torch.nn.LSTM",
+            },
+            executions=("jit", "compile"),
+        ),
+        refusals={("cudnn", "jit"): "TorchScript leaves torch.nn.LSTM as it is"},
+    ),
+    "plain-tensorflow": _program(
+        "tensorflow",
+        "ptb_lm.bench.rivals.plain_tensorflow:build",
+        {"keras": "Keras's Embedding, LSTM, Dense, cross-entropy and SGD, tf.clip_by_global_norm"},
+        executions=("graph",),
+        precisions=("fp32", "bf16"),
+    ),
+    **{
+        f"torch-{count}-processes": _program(
+            "torch",
+            f"ptb_lm.bench.run.together:{build}",
+            FRAMEWORKS["torch"].models,
+            executions=("auto", "eager"),
+            precisions=("fp32", "tf32", "bf16"),
+        )
+        for count, build in ((2, "two"), (4, "four"))
+    },
+}
+CLASSIFIERS: dict[str, Framework] = {**classifier.CLASSIFIERS}
+
+# Names in titles. A program that is missing here has the name that --add gave it.
+TITLES = {
+    "torch": "torch",
+    "tensorflow": "TensorFlow",
+    "plain-torch": "the plain torch loop",
+    "plain-tensorflow": "the plain Keras loop",
+    "outer-torch": "torch's modules compiled as a whole",
+    "torch-2-processes": "2 processes of torch",
+    "torch-4-processes": "4 processes of torch",
+}
+_IN_CHECKOUT = suites.declared("programs")
+for _kind, _registry in (("language_models", LANGUAGE_MODELS), ("classifiers", CLASSIFIERS)):
+    for _name, _about in _IN_CHECKOUT.get(_kind, {}).items():
+        _registry[_name], TITLES[_name] = _declared(_about), _about["title"]
+
+
+def program(variant: str) -> tuple[str, str]:
+    """Return the framework and the model of a variant's name; "" where it names no model."""
+    framework, model = [*re.split("[/@#]", variant), ""][:2]
+    return framework, model
+
+
+def description(variant: str, command: str) -> str:
+    """Return what a variant is, as it is declared: in a row above, or by --add; "" where nothing says so.
+
+    Args:
+        variant: FRAMEWORK/MODEL[/EXECUTION[/UNROLL]][@PRECISION], of a program's first measurement.
+        command: The command that measured it, which names what was added.
+    """
+    framework, model = program(variant)
+    for registry in (LANGUAGE_MODELS, CLASSIFIERS):
+        if framework in registry and (known := registry[framework].models.get(model)):
+            return _described(known)
+    added = re.search(rf"(?<![^\s']){re.escape(framework)}=([^\s']+)", command)
+    return _described(added[1]) if added else ""
+
+
+def _described(known: str) -> str:
+    """Return what a function is that --add names, where benchmarks/ says it; else its name."""
+    # In rows of earlier commits it is of ptb_lm.bench.
+    found = re.fullmatch(r"(?:benchmarks|ptb_lm\.bench)\.rivals\.(.*)", known)
+    about: str = _IN_CHECKOUT.get("added", {}).get(found[1] if found else "", known)
+    return about
+
+
 @dataclass(frozen=True)
 class Variant:
-    """Somebody who computes a workload.
+    """An implementation that computes a workload.
 
     Attributes:
-        name: FRAMEWORK/MODEL[/EXECUTION[/UNROLL]][#again][@PRECISION]; what is left out is the framework's
-            default, and the run's precision.
-        label: How a table calls it; a precision that the name gives is not repeated, but a report names it
+        name: Name, FRAMEWORK/MODEL[/EXECUTION[/UNROLL]][#again][@PRECISION]. A part that is left out is the
+            framework's default, or the run's precision.
+        label: Name in tables. It does not repeat the precision of the name; a report names the precision
             where a table has several (summary.py).
     """
 
@@ -72,10 +202,10 @@ class Variant:
         """Return the function of (config, weights) that builds it; imports the framework.
 
         Args:
-            registry: Who there is.
+            registry: Rows of the frameworks and programs, by name.
             device: "auto", "cpu" or "cuda".
-            precision: Holds where the name gives none.
-            seed: Of dropout.
+            precision: Precision, if the name gives none.
+            seed: Seed of dropout.
 
         Raises:
             UserError: There is no such framework, model or combination here, and why.
@@ -122,7 +252,7 @@ def add(name_and_build: str) -> Variant:
     module, _, function = build.partition(":")
     if not name or {"/", "@", "#"} & set(name) or not module or not function or ":" in function:
         raise UserError(f"--add {name_and_build}: give it as NAME=MODULE:FUNCTION")
-    if name in registries.LANGUAGE_MODELS or name in registries.CLASSIFIERS:
+    if name in LANGUAGE_MODELS or name in CLASSIFIERS:
         raise UserError(f"--add {name_and_build}: the name {name!r} is taken")
     row = Framework(
         build=build,
@@ -134,32 +264,8 @@ def add(name_and_build: str) -> Variant:
         refusals={},
         takes_keywords=True,
     )
-    registries.LANGUAGE_MODELS[name] = registries.CLASSIFIERS[name] = row
+    LANGUAGE_MODELS[name] = CLASSIFIERS[name] = row
     return Variant(f"{name}/custom", name)
-
-
-def every(framework: str) -> Iterator[Variant]:
-    """Yield every model × execution × unroll of a framework that go together.
-
-    Not "auto", which is one of the others.
-    """
-    row = FRAMEWORKS[framework]
-    for model in row.models:
-        options = row.options(model)
-        for execution in options["execution"]:
-            if execution == "auto":
-                continue
-            for unroll in options["unroll"]:
-                # Eager has no graph to unroll into.
-                if execution == "eager" and unroll != row.unrolls[0]:
-                    continue
-                parts = [framework, model, execution, unroll]
-                if unroll == row.unrolls[0]:
-                    parts.pop()
-                    if execution == row.executions[0]:
-                        parts.pop()
-                name = "/".join(parts)
-                yield Variant(name, name)
 
 
 def original(variant: str) -> str:
@@ -175,18 +281,3 @@ def declared_precision(variant: str) -> str | None:
 def named(table: Mapping[str, str]) -> tuple[Variant, ...]:
     """Return variants by name and label."""
     return tuple(Variant(name, label) for name, label in table.items())
-
-
-# The models that both frameworks have.
-MODELS = named(
-    {
-        "torch/basic": "PyTorch basic",
-        "torch/block": "PyTorch block (LSTMCell)",
-        "torch/block_fused": "PyTorch block_fused",
-        "torch/cudnn": "PyTorch cudnn (nn.LSTM)",
-        "tensorflow/basic": "TensorFlow basic",
-        "tensorflow/block": "TensorFlow block (LSTMBlockCell)",
-        "tensorflow/block_fused": "TensorFlow block_fused (BlockLSTM)",
-        "tensorflow/cudnn": "TensorFlow cudnn (on a CPU: Keras's loop)",
-    }
-)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ptb_lm import classifier
-from ptb_lm.bench import registries, roofline
+from ptb_lm.bench import roofline, variants
 from ptb_lm.bench.rows import Work
 from ptb_lm.bench.variants import Variant
 from ptb_lm.classifier import Batch, ClassifierConfig
@@ -48,7 +48,7 @@ class LanguageTask:
     @property
     def registry(self) -> Mapping[str, Framework]:
         """Who can do it."""
-        return registries.LANGUAGE_MODELS
+        return variants.LANGUAGE_MODELS
 
     @property
     def shapes(self) -> parameters.Shapes:
@@ -141,7 +141,7 @@ class ClassifierTask:
     @property
     def registry(self) -> Mapping[str, Framework]:
         """Who can do it."""
-        return registries.CLASSIFIERS
+        return variants.CLASSIFIERS
 
     @property
     def shapes(self) -> parameters.Shapes:

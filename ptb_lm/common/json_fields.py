@@ -1,20 +1,66 @@
 """Checks of values from JSON. Each returns the value or raises an error that says what it must be."""
 
 import math
+import re
 import reprlib
+import sys
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Annotated, Any, TypeAlias, TypeVar
+
+import msgspec
+from msgspec import Meta
+
+T = TypeVar("T")
 
 _SHORT = reprlib.Repr()  # of what is said of a value
 _SHORT.maxstring = _SHORT.maxother = 80
 
 MOST = 2**53  # what a float holds exactly: nothing that is counted here comes near
 
+# Types of the fields of a struct that `convert` checks.
+Count: TypeAlias = Annotated[int, Meta(ge=0, le=MOST)]
+PositiveCount: TypeAlias = Annotated[int, Meta(ge=1, le=MOST)]
+Finite: TypeAlias = Annotated[float, Meta(ge=-sys.float_info.max, le=sys.float_info.max)]
+# Products and ratios of such numbers are finite, and not 0.
+Quantity: TypeAlias = Annotated[float, Meta(ge=1e-30, le=1e30)]
+
 Check = Callable[[Any], Any]  # returns the value; raises UnfitError
 
 
 class UnfitError(Exception):
     """A value is not what it must be; the message says what that is."""
+
+
+def convert(values: Any, struct: type[T]) -> T:
+    """Return values of JSON as a struct, without conversions between types. null counts as missing.
+
+    Raises:
+        ValueError: A value is not as the struct declares it; one sentence names the key.
+    """
+    if not isinstance(values, dict):
+        raise ValueError("not a JSON object")
+    values = without_nulls(values)
+    try:
+        return msgspec.convert(values, struct)
+    except msgspec.ValidationError as error:
+        raise ValueError(_sentence(str(error), values)) from None
+
+
+def without_nulls(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an object of JSON without the keys that have null."""
+    return {key: value for key, value in values.items() if value is not None}
+
+
+def _sentence(error: str, values: Any) -> str:
+    """Return msgspec's error as a sentence; it ends in the path of the value, $.work.unit or $.runs[0]."""
+    problem, _, path = error.partition(" - at `$.")
+    if missing := re.search("missing required field `(.*)`", problem):
+        return f"the key {missing[1]!r} is missing"
+    names = re.findall(r"[^.\[\]`]+", path)
+    for name in names:
+        if name in values:  # of a list, or of an object of any keys, msgspec does not tell which
+            values, key = values[name], name
+    return f"{key} cannot be {_SHORT.repr(values)}: {problem[0].lower()}{problem[1:]}"
 
 
 def fields(values: Any, *, required: Mapping[str, Check], optional: Mapping[str, Check]) -> dict[str, Any]:

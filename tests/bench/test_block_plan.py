@@ -4,8 +4,8 @@ import dataclasses
 
 import pytest
 
-from ptb_lm.bench.block_plan import Plan, plan
-from ptb_lm.bench.process import WarmUp
+from ptb_lm.bench.run.measurement import Plan, plan_blocks
+from ptb_lm.bench.run.process import WarmUp
 from ptb_lm.bench.suites import SUITES
 
 (SMALL,) = SUITES["quick"].workloads  # 5 rounds of at least 5 steps, 3 to warm up
@@ -28,23 +28,23 @@ def warm(step_seconds: float, *, steps: int = 3) -> WarmUp:
 def test_a_block_is_more_than_a_second_and_all_fit_the_limit(
     step_seconds: float, limit: float, steps: int, rounds: int
 ) -> None:
-    planned = plan(SMALL, step_seconds=step_seconds, limit=limit)
+    planned = plan_blocks(SMALL, step_seconds=step_seconds, limit=limit)
     assert (planned.steps, planned.rounds, planned.limit) == (steps, rounds, limit)
 
 
 def test_a_run_that_goes_on_keeps_the_length_of_its_blocks() -> None:
-    planned = plan(SMALL, step_seconds=0.001, limit=600, steps=7)
-    assert planned == Plan(steps=7, wanted=1500, rounds=5, limit=600)
+    planned = plan_blocks(SMALL, step_seconds=0.001, limit=600, steps=7)
+    assert planned == Plan(steps=7, full_steps=1500, rounds=5, limit=600)
 
 
 def test_a_cut_is_said_and_nothing_else() -> None:
-    whole = Plan(steps=5, wanted=5, rounds=5, limit=60)
+    whole = Plan(steps=5, full_steps=5, rounds=5, limit=60)
     assert whole.note(warm(0.1), SMALL) is None
     cut = dataclasses.replace(whole, steps=2)
     fewer = dataclasses.replace(whole, rounds=4)
     assert fewer.note(warm(0.1), SMALL) == "4 of 5 rounds, to keep within 60 s"
     assert cut.note(warm(0.1), SMALL) == "2 of 5 steps a round, to keep within 60 s"
-    short = plan(SMALL, step_seconds=0.0625, limit=3)  # more than the workload's 5, but not a second
+    short = plan_blocks(SMALL, step_seconds=0.0625, limit=3)  # more than the workload's 5, but not a second
     assert short.note(warm(0.0625), SMALL) == "9 of 24 steps a round, to keep within 3 s"
     more = dataclasses.replace(SMALL, warm_up=9)
     assert whole.note(warm(0.1), more) == "3 of 9 steps to warm up, to keep within 60 s"

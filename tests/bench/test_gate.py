@@ -6,7 +6,7 @@ import pytest
 
 from ptb_lm.bench import gate
 from ptb_lm.bench.gate import Verdict, document
-from ptb_lm.bench.machine import Machine
+from ptb_lm.bench.run.machine import Machine
 from ptb_lm.bench.selection import Options
 from ptb_lm.common import host
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from ptb_lm.bench import machine as module
-from ptb_lm.bench.machine import Machine, Product
+from ptb_lm.bench.run import machine as module
+from ptb_lm.bench.run.machine import Machine, Product
 from ptb_lm.common.errors import UserError
 from ptb_lm.model.frameworks import FRAMEWORKS
 from ptb_lm.torch_backend import cpu, machine_speed, native

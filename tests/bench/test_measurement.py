@@ -1,20 +1,20 @@
 """What a measurement says of a row beside its figures."""
 
 import dataclasses
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 
-from ptb_lm.bench import process
-from ptb_lm.bench.machine import Gemm, Product, products
-from ptb_lm.bench.measurement import Measurement
-from ptb_lm.bench.process import WarmUp, WorkerError
-from ptb_lm.bench.row_log import Record
 from ptb_lm.bench.rows import Row
+from ptb_lm.bench.run import process
+from ptb_lm.bench.run.machine import Gemm, Product, products
+from ptb_lm.bench.run.measurement import Measurement
+from ptb_lm.bench.run.process import WarmUp, WorkerError
+from ptb_lm.bench.run.record import Record
 from ptb_lm.bench.selection import Options
 from ptb_lm.bench.suites import SUITES
 from ptb_lm.bench.variants import Variant
@@ -88,7 +88,7 @@ def test_a_block_may_take_all_of_a_long_limit(tmp_path: Path, monkeypatch: pytes
         def __init__(self, *arguments: str, timeout: float, environment: Mapping[str, str]) -> None:
             asked.append(timeout)
 
-        def ask(self, line: str) -> dict[str, Any]:
+        def ask(self, **question: Any) -> dict[str, Any]:
             return {}
 
         def close(self) -> None:
@@ -111,11 +111,13 @@ def test_what_fails_beside_others_is_tried_again_alone(
         def __init__(self, *arguments: str, **more: Any) -> None:
             self.variant = ""
 
-        def ask(self, line: str) -> dict[str, Any]:
-            self.variant = json.loads(line)["variant"]
+        def ask(self, **question: Any) -> dict[str, Any]:
+            self.variant = question["order"]["variant"]
             alive.append(self.variant)
             fails = self.variant == "torch/block" and (len(alive) > 1 or not enough_alone)
-            return {"status": "failed", "reason": "no memory"} if fails else {}
+            if fails:
+                raise WorkerError("failed", "no memory")
+            return {}
 
         def stderr(self) -> str:
             return "what it wrote"
@@ -166,30 +168,32 @@ def test_what_was_wrong_is_final_and_what_failed_is_tried_again(tmp_path: Path) 
         ("torch/block", "failed"),
         ("torch/basic", "unavailable"),
     ):
-        record.add(dataclasses.replace(row(0, 1.0), variant=variant, status=status, reason=f"of {variant}"))
+        record.add(
+            msgspec.structs.replace(row(0, 1.0), variant=variant, status=status, reason=f"of {variant}")
+        )
     options = Options(suite="quick")
     found = Measurement(options, SMALL, record, MACHINE, session="", command="")
     both = ("torch/cudnn", "torch/cudnn#again")
     assert found.wrong == dict.fromkeys(both, "of torch/cudnn#again"), "they are one program"
-    assert all(found.is_over(name, "train", index) for name in both for index in range(5))
-    assert not found.is_over("torch/block", "train", 0)
+    assert all(found.should_skip(name, "train", index) for name in both for index in range(5))
+    assert not found.should_skip("torch/block", "train", 0)
     assert record.wrong("another workload") == {}
 
 
 def test_a_failure_stays_until_the_same_is_measured_or_fails_otherwise(tmp_path: Path) -> None:
     """A run that is interrupted before it tries again must not lose what is known."""
-    failed = dataclasses.replace(row(0, 1.0), status="failed", reason="killed", session="1")
+    failed = msgspec.structs.replace(row(0, 1.0), status="failed", reason="killed", session="1")
     record = Record(tmp_path, {})
-    for each in (row(0, 1.0), failed, dataclasses.replace(failed, pass_name="forward")):
+    for each in (row(0, 1.0), failed, msgspec.structs.replace(failed, pass_name="forward")):
         record.add(each)
     as_before = record.path.read_bytes()
-    record.add(dataclasses.replace(failed, session="2"))
+    record.add(msgspec.structs.replace(failed, session="2"))
     assert record.path.read_bytes() == as_before
-    record.add(dataclasses.replace(failed, session="2", reason="no compiler"))
+    record.add(msgspec.structs.replace(failed, session="2", reason="no compiler"))
     assert [each.reason for each in record.rows] == ["", "killed", "no compiler"]
-    record.add(dataclasses.replace(row(0, 1.0), session="3"))
+    record.add(msgspec.structs.replace(row(0, 1.0), session="3"))
     assert "no compiler" in [each.reason for each in record.rows], "that round was measured before"
-    record.add(dataclasses.replace(row(1, 1.0), session="3"))
+    record.add(msgspec.structs.replace(row(1, 1.0), session="3"))
     for of in (record, Record(tmp_path, {})):
         assert [(each.pass_name, each.status) for each in of.rows] == [
             ("train", "measured"),
@@ -210,9 +214,9 @@ def test_a_pass_that_is_complete_stays_so_and_what_is_wrong_is_wrong_by_both_nam
         found._give_up(variant, "train", WorkerError("failed", "killed"))
     assert [each.variant for each in record.rows if not each.is_measured] == ["torch/cudnn#again"]
     found = Measurement(Options(suite="quick"), workload, record, MACHINE, session="3", command="")
-    assert not found.is_over("torch/cudnn#again", "train", 0)
+    assert not found.should_skip("torch/cudnn#again", "train", 0)
     found._give_up(both[0], "train", WorkerError("wrong", "its loss is off"))
-    assert all(found.is_over(each.name, "train", 0) for each in both)
+    assert all(found.should_skip(each.name, "train", 0) for each in both)
     assert [each.variant for each in record.rows if each.status == "wrong"] == ["torch/cudnn"]
 
 
@@ -227,5 +231,5 @@ def test_what_a_block_took_does_not_change_how_many_there_are(seconds: float, tm
     warm_up = WarmUp(first_step_seconds=1.0, warm_up_seconds=3.0, warm_up_steps=3, step_seconds=seconds)
     planned = found._plan(Variant("torch/cudnn", ""), "train", warm_up)
     assert (planned.steps, planned.rounds) == (1, 4)
-    over = [found.is_over("torch/cudnn", "train", index) for index in range(5)]
+    over = [found.should_skip("torch/cudnn", "train", index) for index in range(5)]
     assert over == [False] * 4 + [True]

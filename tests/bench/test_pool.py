@@ -6,9 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from ptb_lm.bench import pool
-from ptb_lm.bench.selection import Options
-from ptb_lm.bench.worker import Order
+from ptb_lm.bench.run import process
 from ptb_lm.common import memory
 
 GIB = 2**30
@@ -23,9 +21,11 @@ def test_a_container_s_limit_counts(
     """Beside two workers of 2 GiB a third leaves 4 GiB of 10, and 2 of 8, which is less than 0.3."""
     (tmp_path / "memory.max").write_text(f"{limit}\n")
     monkeypatch.setattr(memory, "_CONTAINER_LIMITS", [str(tmp_path / "memory.max")])
-    monkeypatch.setattr(pool, "_memory", lambda: (60 * GIB, 64 * GIB))
-    monkeypatch.setattr(pool, "Worker", lambda *_, **__: SimpleNamespace(memory=2 * GIB, close=lambda: None))
-    workers = pool.Pool(itertools.count(), environment={})
+    monkeypatch.setattr(process, "_host_memory", lambda: (60 * GIB, 64 * GIB))
+    monkeypatch.setattr(
+        process, "Worker", lambda *_, **__: SimpleNamespace(memory=2 * GIB, close=lambda: None)
+    )
+    workers = process.Pool(itertools.count(), environment={})
     for variant in ("a", "b", "c"):
-        workers.get(Order.of(Options(suite="quick"), "small", variant, device="cpu"), log=tmp_path / "log")
+        workers.get({"variant": variant}, log=tmp_path / "log")
     assert list(workers._workers) == kept

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ptb_lm.bench.process import Process, Worker, WorkerError
+from ptb_lm.bench.run.process import Process, Worker, WorkerError
 
 pytestmark = pytest.mark.slow
 
@@ -21,11 +21,11 @@ def test_a_line_is_answered_by_a_line(tmp_path: Path, monkeypatch: pytest.Monkey
     program = """
         import json, sys
         for line in sys.stdin:
-            print(json.dumps({"asked": line.strip(), "argument": sys.argv[1]}), flush=True)
+            print(json.dumps({"asked": json.loads(line), "argument": sys.argv[1]}), flush=True)
     """
     answering = process(tmp_path, monkeypatch, program)
-    assert answering.ask("one") == {"asked": "one", "argument": "an argument"}
-    assert answering.ask("two")["asked"] == "two"
+    assert answering.ask(what="one") == {"asked": {"what": "one"}, "argument": "an argument"}
+    assert answering.ask(what="two")["asked"] == {"what": "two"}
     answering.close()
 
 
@@ -47,7 +47,7 @@ def test_a_death_or_nonsense_is_told(
 ) -> None:
     answering = process(tmp_path, monkeypatch, program)
     with pytest.raises(WorkerError) as error:
-        answering.ask("hello")
+        answering.ask(what="hello")
     assert str(error.value) == reason
     assert error.value.status == "failed"
     answering.close()
@@ -65,7 +65,7 @@ def test_a_process_that_hangs_is_ended_with_those_it_started(
     """
     answering = process(tmp_path, monkeypatch, program, timeout=3)
     with pytest.raises(WorkerError, match="did not answer within 3 s"):
-        answering.ask("hello")
+        answering.ask(what="hello")
     answering.close()
     state = Path(f"/proc/{child.read_text()}/stat")
     deadline = time.monotonic() + 30
@@ -85,11 +85,11 @@ def test_a_step_takes_what_the_least_of_the_warm_up_took(seconds: tuple[float, .
     worker, blocks = Worker.__new__(Worker), iter(seconds)
     worker._warm_ups = {}
     worker._block = lambda pass_name, steps: {"seconds": next(blocks)}  # type: ignore[method-assign]
-    asked: list[str] = []
-    worker._ask = lambda line: asked.append(line) or {}  # type: ignore[method-assign, func-returns-value]
+    asked: list[dict[str, str]] = []
+    worker._ask = lambda **question: asked.append(question) or {}  # type: ignore[method-assign, func-returns-value]
     warm_up = worker.warm_up("train", steps=5, limit=1.0 if len(seconds) == 2 else 100.0)
     assert next(blocks, None) is None
-    assert asked == ['{"compare": "again"}']
+    assert asked == [{"compare": "again"}]
     assert worker.warm_up("train", steps=5, limit=1.0) is warm_up
     assert len(asked) == 1, "once"
     assert (warm_up.step_seconds, warm_up.warm_up_seconds) == (a_step, sum(seconds))
@@ -98,7 +98,7 @@ def test_a_step_takes_what_the_least_of_the_warm_up_took(seconds: tuple[float, .
 def test_its_memory_is_that_of_its_largest_pass() -> None:
     worker, peaks = Worker.__new__(Worker), iter([500, 900, 300])
     worker.memory = 0
-    worker._ask = lambda line: {"peak_memory": {"host_bytes": next(peaks)}}  # type: ignore[method-assign]
+    worker._ask = lambda **question: {"peak_memory": {"host_bytes": next(peaks)}}  # type: ignore[method-assign]
     found = []
     for pass_name in ("forward", "train", "forward"):
         worker.block(pass_name, 1)

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from ptb_lm.bench.machine import products
+from ptb_lm.bench.run.machine import products
 from ptb_lm.bench.suites import SUITES
 from ptb_lm.bench.workloads import ClassifierTask, LanguageTask
 from ptb_lm.classifier import ClassifierConfig

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from support import ROOT
 
-from ptb_lm.bench import provenance
-from ptb_lm.bench.row_log import SETTINGS, Record
+from ptb_lm.bench.run import record
+from ptb_lm.bench.run.record import SETTINGS, Record
 from ptb_lm.bench.selection import Options
 from ptb_lm.common import host
 from ptb_lm.common.errors import UserError
@@ -27,54 +27,54 @@ def package(tmp_path: Path) -> Path:
 
 
 def test_a_digest_tells_every_source_and_nothing_else(package: Path) -> None:
-    seen = {provenance.digest(package)}
+    seen = {record.sources_digest(package)}
     (package / "__pycache__").mkdir()
     (package / "__pycache__" / "one.pyc").write_bytes(b"anything")
     (package / "notes.md").write_text("anything")
-    assert provenance.digest(package) in seen
+    assert record.sources_digest(package) in seen
     (package / "native" / "kernels.cpp").write_text("int d;\n")
-    seen.add(provenance.digest(package))
+    seen.add(record.sources_digest(package))
     (package / "two.py").rename(package / "three.py")
-    seen.add(provenance.digest(package))
+    seen.add(record.sources_digest(package))
     (package / "native" / "new.py").touch()
-    seen.add(provenance.digest(package))
+    seen.add(record.sources_digest(package))
     one, three = package / "one.py", package / "three.py"  # the texts of two files change places
     texts = one.read_text(), three.read_text()
     three.write_text(texts[0])
     one.write_text(texts[1])
-    seen.add(provenance.digest(package))
+    seen.add(record.sources_digest(package))
     assert len(seen) == 5
 
 
 def test_versions_are_those_of_the_packages() -> None:
-    assert provenance.versions()["numpy"] == np.__version__
+    assert record.versions()["numpy"] == np.__version__
 
 
 def test_variables_are_those_that_may_change_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = provenance.variables()
+    before = record.variables()
     new = ("ATEN_CPU_CAPABILITY", "CXX", "OMP_WAIT_POLICY", "PTB_LM_BEFORE", "PTB_LM_KERNELS", "XLA_FLAGS")
     for name in (*new, "PTB_LM_DATA", "TF_CPP_MIN_LOG_LEVEL", "HOME"):
         monkeypatch.setenv(name, "x")
-    assert provenance.variables() == {**before, **dict.fromkeys(new, "x")}
+    assert record.variables() == {**before, **dict.fromkeys(new, "x")}
 
 
 def settings(**changes: Any) -> dict[str, Any]:
     cpu = {"kernels": "native", "float32_products": "MKL", "no_kernels": "of no use here"}
     added = {"mine=own:build": "a digest"}
-    found = provenance.settings(Options(suite="quick"), gpu=None, cpu=cpu, added=added)
+    found = record.run_settings(Options(suite="quick"), gpu=None, cpu=cpu, added=added)
     return {**found, **changes}
 
 
 @pytest.mark.slow  # asks git for the commit
 def test_a_record_takes_no_rows_of_another_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in provenance.variables():
+    for name in record.variables():
         monkeypatch.delenv(name)
     Record(tmp_path, settings())
     bench_rows.write(tmp_path, bench_rows.rounds({"torch/basic": 1.0}))
     Record(tmp_path, settings())
     kept = json.loads((tmp_path / SETTINGS).read_text())
     sources = (ROOT / "ptb_lm", ROOT / "benchmarks")
-    assert kept["source"].split() == [provenance.digest(folder) for folder in sources]
+    assert kept["source"].split() == [record.sources_digest(folder) for folder in sources]
     for name, other in (
         ("torch", "1.0"),
         ("source", "another digest"),

@@ -32,7 +32,7 @@ def test_the_bytes_of_a_step_counted_by_hand(
 ) -> None:
     config = Config(num_layers=2, hidden_size=5, embedding_size=3, num_steps=4, batch_size=2)
     task = LanguageTask(config=config, vocabulary_size=7)
-    assert task.traffic(pass_name, precision) == (products, update)
+    assert task.traffic(pass_name, precision) == Traffic(products=products, update=update)
 
 
 def test_a_tied_embedding_is_read_as_the_softmax_s_kernel() -> None:

@@ -11,8 +11,8 @@ from bench_rows import WORK, row, unmeasured, write
 from runs import unsealed
 
 from ptb_lm.bench import rows
-from ptb_lm.bench.row_log import Record
 from ptb_lm.bench.rows import Row
+from ptb_lm.bench.run.record import Record
 from ptb_lm.bench.suites import SUITES
 from ptb_lm.common.errors import UserError
 
@@ -135,45 +135,50 @@ def refusal(folder: Path) -> str:
     return str(caught.value)
 
 
+# A change that breaks a row, and the key with its value as the error names them.
 BROKEN: list[tuple[dict[str, Any], str]] = [
-    ({"seconds": 0}, "seconds cannot be 0: it must be a number above 0"),
+    ({"seconds": 0}, "seconds cannot be 0"),
     ({"seconds": float("nan")}, "seconds cannot be nan"),
     ({"seconds": "2"}, "seconds cannot be '2'"),
-    ({"seconds": None}, "the key 'seconds' is missing"),
-    ({"label": None}, "the key 'label' is missing"),
-    ({"steps": 0}, "steps cannot be 0: it must be a whole number of at least 1"),
+    ({"seconds": True}, "seconds cannot be True"),
+    ({"seconds": 10**400}, "seconds cannot be 1"),
+    ({"seconds": 1e-100}, "seconds cannot be 1e-100"),
+    ({"seconds": None}, "'seconds' is missing"),
+    ({"label": None}, "'label' is missing"),
+    ({"label": 3}, "label cannot be 3"),
+    ({"steps": 0}, "steps cannot be 0"),
     ({"steps": True}, "steps cannot be True"),
+    ({"steps": 10**400}, "steps cannot be 1"),
     ({"round": 1.5}, "round cannot be 1.5"),
-    ({"status": "fine"}, "status cannot be 'fine': it must be one of measured, unavailable, failed, wrong"),
-    ({"pass_": "backward"}, "pass cannot be 'backward': it must be one of forward, train"),
-    ({"work": {**WORK, "unit": None}}, "the key 'unit' is missing"),
+    ({"round": 2.0}, "round cannot be 2.0"),
+    ({"status": "fine"}, "status cannot be 'fine'"),
+    ({"status": "failed"}, "no reason"),
+    ({"pass_": "backward"}, "pass cannot be 'backward'"),
+    ({"work": {**WORK, "unit": None}}, "'unit' is missing"),
+    ({"work": {**WORK, "unit": 3}}, "unit cannot be 3"),
     ({"work": []}, "work cannot be []"),
-    ({"gemm_gflops": -1}, "gemm_gflops cannot be -1"),
-    ({"gemm_library": 3}, "gemm_library cannot be 3: it must be a text"),
-    ({"gemm_threads": 0}, "gemm_threads cannot be 0: it must be a whole number of at least 1"),
-    ({"copy_gbytes": 0}, "copy_gbytes cannot be 0"),
-    ({"work": {**WORK, "bytes_per_step": {"products": 1}}}, "the key 'update' is missing"),
+    ({"work": {**WORK, "bytes_per_step": {"products": 1}}}, "'update' is missing"),
     ({"work": {**WORK, "bytes_per_step": {"products": 1, "update": -1}}}, "update cannot be -1"),
+    ({"gemm_gflops": -1}, "gemm_gflops cannot be -1"),
+    ({"gemm_library": 3}, "gemm_library cannot be 3"),
+    ({"gemm_threads": 0}, "gemm_threads cannot be 0"),
+    ({"copy_gbytes": 0}, "copy_gbytes cannot be 0"),
+    ({"others": -0.1}, "others cannot be -0.1"),
     ({"startup": {"build_seconds": "long"}}, "startup cannot be"),
-    ({"environment": "here"}, "environment cannot be 'here': it must be a JSON object"),
-    ({"status": "failed"}, "failed, but no reason is given"),
-    ({"label": 3}, "label cannot be 3: it must be a text"),
-    ({"loss": float("inf")}, "loss cannot be inf: it must be a finite number"),
-    ({"parity": {"loss_error": float("nan")}}, "parity cannot be {'loss_error': nan}: it must be a finite"),
-    ({"seconds": 10**400}, "it must be a number above 0"),
-    ({"seconds": 1e-100}, "seconds cannot be 1e-100: it must be a number between 1e-30 and 1e30"),
-    ({"steps": 10**400}, "it must be a whole number of at most 9007199254740992"),
+    ({"environment": "here"}, "environment cannot be 'here'"),
+    ({"loss": float("inf")}, "loss cannot be inf"),
+    ({"parity": {"loss_error": float("nan")}}, "parity cannot be {'loss_error': nan}"),
 ]
 
 
-@pytest.mark.parametrize(("changes", "sentence"), BROKEN)
+@pytest.mark.parametrize(("changes", "noun"), BROKEN)
 def test_a_broken_row_is_one_sentence_with_file_and_line(
-    changes: dict[str, Any], sentence: str, tmp_path: Path
+    changes: dict[str, Any], noun: str, tmp_path: Path
 ) -> None:
     path = write(tmp_path, [row(), row(**{"round": 1, **changes}), row(round=2)]) / "rows.jsonl"
     said = refusal(tmp_path)
     assert said.startswith(f"{path}, line 2: ")
-    assert sentence in said
+    assert noun in said
 
 
 @pytest.mark.parametrize("line", ['{"suite": "qui', "", "[1]", "null", "words", "[" * 100_000])

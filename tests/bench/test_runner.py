@@ -1,7 +1,6 @@
 """Whole runs of the benchmark, with real workers: what is recorded, resumed, refused and cleaned up."""
 
 import contextlib
-import dataclasses
 import json
 import os
 import re
@@ -20,12 +19,13 @@ import pytest
 from runs import refusal, run_command, unsealed
 
 from ptb_lm.bench import __main__ as bench
-from ptb_lm.bench import block_plan, commands, disturbance, provenance, registries, runner
-from ptb_lm.bench import machine as bench_machine
-from ptb_lm.bench import process as bench_process
+from ptb_lm.bench import commands, disturbance, variants
 from ptb_lm.bench import rows as bench_rows
 from ptb_lm.bench.check.bounds import BOUNDS
-from ptb_lm.bench.machine import THREADS, Gemm, Machine, Product
+from ptb_lm.bench.run import machine as bench_machine
+from ptb_lm.bench.run import measurement, record, runner
+from ptb_lm.bench.run import process as bench_process
+from ptb_lm.bench.run.machine import THREADS, Gemm, Machine, Product
 from ptb_lm.bench.suites import SUITES
 from ptb_lm.torch_backend import cpu, machine_speed
 
@@ -34,7 +34,7 @@ pytestmark = pytest.mark.slow
 TESTS = Path(__file__).resolve().parents[1]
 # Two variants of the smallest workload, made smaller still.
 SMALL = ["--batch-size", "2", "--device", "cpu"]
-KEYS = {field.metadata.get("key", field.name) for field in dataclasses.fields(bench_rows.Row)}
+KEYS = {*bench_rows.Row.__struct_encode_fields__}
 QUICK = ["run", "quick", "--variants", "torch/cudnn", "--rounds", "2", *SMALL]
 # For what a single round shows.
 BRIEF = ["--rounds", "1", "--row-limit", "0.5"]
@@ -66,7 +66,7 @@ class KeptMachine(Machine):
 def _variables() -> Iterator[None]:
     """Without variables that another test's import of a framework has set: a record keeps them."""
     with pytest.MonkeyPatch.context() as patch:
-        for name in set(provenance.variables()) - set(THREADS):
+        for name in set(record.variables()) - set(THREADS):
             patch.delenv(name)
         yield
 
@@ -98,7 +98,7 @@ def _brief(machine: Machine) -> Iterator[None]:
         patch.setattr(commands, "Machine", lambda device: {"cpu": machine}[device])
         patch.setitem(bench_machine.WIDTH, "cpu", 256)
         patch.setattr(disturbance, "TRIES", 1)
-        patch.setattr(block_plan, "BLOCK_SECONDS", 0.1)
+        patch.setattr(measurement, "BLOCK_SECONDS", 0.1)
         yield
 
 
@@ -107,7 +107,7 @@ def _added(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let workers find this folder's modules, and forget added variants."""
     monkeypatch.setenv("PYTHONPATH", str(TESTS))
     for table in ("LANGUAGE_MODELS", "CLASSIFIERS"):
-        monkeypatch.setattr(registries, table, dict(getattr(registries, table)))
+        monkeypatch.setattr(variants, table, dict(getattr(variants, table)))
 
 
 @pytest.fixture(scope="module")
@@ -272,7 +272,7 @@ def test_what_is_wrong_in_one_process_of_several_stays_wrong(
     assert asked.read_text() == "xx", "two processes"
     assert "not measured again" not in capsys.readouterr().out
 
-    for table in (registries.LANGUAGE_MODELS, registries.CLASSIFIERS):
+    for table in (variants.LANGUAGE_MODELS, variants.CLASSIFIERS):
         table.pop("turning")  # as in a process of its own
     run_command(bench, "run", "quick", *flags, "--out", out)
     assert (out / "rows.jsonl").read_text() == recorded
@@ -523,7 +523,7 @@ def _has_begun(command: int, out: Path, *, with_a_row: bool) -> bool:
     recorded = out / "rows.jsonl"
     if with_a_row:
         return recorded.exists() and recorded.read_text() != ""
-    return any("ptb_lm.bench.worker" in _arguments(child) for child in _children(command))
+    return any("ptb_lm.bench.run.worker" in _arguments(child) for child in _children(command))
 
 
 def _arguments(pid: int) -> list[str]:

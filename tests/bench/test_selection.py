@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from ptb_lm.bench import registries, variants
-from ptb_lm.bench.selection import Options, selected
+from ptb_lm.bench import variants
+from ptb_lm.bench.selection import Options, select_workloads
 from ptb_lm.bench.variants import Variant
 from ptb_lm.common.errors import UserError
 
@@ -14,7 +14,7 @@ from ptb_lm.common.errors import UserError
 def _mine(monkeypatch: pytest.MonkeyPatch) -> None:
     """A variant of the user's own, forgotten afterwards."""
     for table in ("LANGUAGE_MODELS", "CLASSIFIERS"):
-        monkeypatch.setattr(registries, table, dict(getattr(registries, table)))
+        monkeypatch.setattr(variants, table, dict(getattr(variants, table)))
     assert variants.add("mine=anywhere:build") == MINE
 
 
@@ -22,7 +22,7 @@ MINE = Variant("mine/custom", "mine")
 
 
 def chosen(suite: str, **options: Any) -> dict[str, list[str]]:
-    workloads = selected(Options(suite=suite, **options), [MINE])  # type: ignore[arg-type]
+    workloads = select_workloads(Options(suite=suite, **options), [MINE])  # type: ignore[arg-type]
     return {workload.name: [variant.name for variant in workload.variants] for workload in workloads}
 
 
@@ -35,14 +35,14 @@ def test_patterns_choose_workloads_and_variants_and_the_baseline_stays() -> None
 
 def test_what_is_checked_alone_needs_no_baseline() -> None:
     options = Options(suite="ptb", workloads=("medium",), variants=("torch/cudnn",))
-    (workload,) = selected(options, with_baseline=False)
+    (workload,) = select_workloads(options, with_baseline=False)
     assert [variant.name for variant in workload.variants] == ["torch/cudnn"]
 
 
 def test_another_baseline_is_measured_and_the_declared_one_only_if_asked_for() -> None:
     options = {"workloads": ("small",), "variants": ("torch/block",), "baseline": "plain-torch/cudnn"}
     assert chosen("ptb", **options) == {"small": ["plain-torch/cudnn", "torch/block"]}
-    (workload,) = selected(Options(suite="quick", baseline="torch/basic"))
+    (workload,) = select_workloads(Options(suite="quick", baseline="torch/basic"))
     assert workload.baseline == "torch/basic"
 
 
@@ -73,17 +73,17 @@ def test_another_baseline_is_measured_and_the_declared_one_only_if_asked_for() -
 def test_a_pattern_with_a_precision_selects_at_that_precision(
     suite: str, patterns: tuple[str, ...], names: tuple[str, ...]
 ) -> None:
-    workload, *_ = selected(Options(suite=suite, variants=patterns), [MINE])
+    workload, *_ = select_workloads(Options(suite=suite, variants=patterns), [MINE])
     assert tuple(variant.name for variant in workload.variants) == (workload.baseline, *names)
 
 
 def test_the_label_stays_and_the_report_tells_the_precision() -> None:
-    (workload,) = selected(Options(suite="quick", variants=("torch/cudnn@bf16",)))
+    (workload,) = select_workloads(Options(suite="quick", variants=("torch/cudnn@bf16",)))
     assert workload.variants[1] == Variant("torch/cudnn@bf16", "PyTorch cudnn (nn.LSTM)")
 
 
 def test_a_baseline_may_name_a_precision() -> None:
-    (workload,) = selected(
+    (workload,) = select_workloads(
         Options(suite="quick", variants=("torch/*@bf16",), baseline="plain-torch/cudnn@bf16")
     )
     assert workload.baseline == "plain-torch/cudnn@bf16"
@@ -179,7 +179,7 @@ def test_a_baseline_must_be_one_of_every_workload() -> None:
     ],
 )
 def test_processes_share_the_rounds(options: dict[str, int], rounds: int, processes: int) -> None:
-    (workload,) = selected(Options(suite="quick", **options))  # type: ignore[arg-type]
+    (workload,) = select_workloads(Options(suite="quick", **options))  # type: ignore[arg-type]
     assert (workload.rounds, workload.processes) == (rounds, processes)
     ends = [index for index in range(rounds) if workload.process_ends(index)]
     assert len(ends) == processes
@@ -190,4 +190,4 @@ def test_processes_share_the_rounds(options: dict[str, int], rounds: int, proces
 
 def test_more_processes_than_rounds_are_refused() -> None:
     with pytest.raises(UserError, match=r"^--processes 3 is more than the 2 rounds; each needs one$"):
-        selected(Options(suite="quick", rounds=2, processes=3))
+        select_workloads(Options(suite="quick", rounds=2, processes=3))

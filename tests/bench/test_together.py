@@ -11,7 +11,7 @@ from support import ROOT
 PROGRAM = """
 import sys
 import numpy as np
-from ptb_lm.bench.registries import LANGUAGE_MODELS
+from ptb_lm.bench.variants import LANGUAGE_MODELS
 from ptb_lm.bench.variants import Variant
 from ptb_lm.bench.workloads import LanguageTask
 from ptb_lm.model.config import Config

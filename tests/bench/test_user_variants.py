@@ -8,7 +8,7 @@ import pytest
 from runs import refusal
 
 from ptb_lm.bench import __main__ as bench
-from ptb_lm.bench import registries, user_variants
+from ptb_lm.bench import commands, variants
 
 pytestmark = pytest.mark.slow
 
@@ -38,13 +38,13 @@ def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (folder / "leaving.py").write_text("raise SystemExit('no GPU, no module')\n")
     monkeypatch.setenv("PYTHONPATH", str(folder))
     for table in ("LANGUAGE_MODELS", "CLASSIFIERS"):
-        monkeypatch.setattr(registries, table, dict(getattr(registries, table)))
+        monkeypatch.setattr(variants, table, dict(getattr(variants, table)))
     return folder
 
 
 def test_what_is_there_is_imported_elsewhere_and_its_text_is_known(modules: Path) -> None:
     (modules / "own.py").write_text(f"{MODULE}# another text\n")
-    digests = user_variants.check(["one=own:build", "two=own:build"])
+    digests = commands._import_added(["one=own:build", "two=own:build"])
     assert not {"own", "package"} & sys.modules.keys()
     own = hashlib.sha256((modules / "own.py").read_bytes()).hexdigest()
     assert digests == {"one=own:build": own, "two=own:build": own}
@@ -55,14 +55,14 @@ def test_the_text_of_a_package_is_all_of_its_sources(init: bool, modules: Path) 
     if not init:
         (modules / "package" / "__init__.py").unlink()
     given = "mine=package.own:build"
-    before = user_variants.check([given])
+    before = commands._import_added([given])
     (modules / "package" / "inner").mkdir()
     (modules / "package" / "inner" / "helper.py").write_text("a = 1\n")
-    of_one = user_variants.check([given])
+    of_one = commands._import_added([given])
     (modules / "package" / "inner" / "helper.py").write_text("a = 2\n")
-    of_two = user_variants.check([given])
+    of_two = commands._import_added([given])
     assert len({found[given] for found in (before, of_one, of_two)}) == 3
-    assert user_variants.check([given]) == of_two
+    assert commands._import_added([given]) == of_two
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 from support import ROOT, random_weights, random_windows
 
-from ptb_lm.bench import registries, variants
+from ptb_lm.bench import variants
+from ptb_lm.bench.language_workloads import _every_execution
 from ptb_lm.bench.suites import SUITES
-from ptb_lm.bench.variants import Variant, every, original
+from ptb_lm.bench.variants import Variant, original
 from ptb_lm.common.errors import UserError
 from ptb_lm.model import reference
 from ptb_lm.model.config import Config
@@ -72,7 +73,7 @@ def test_what_is_measured_again_is_the_same_program(name: str, again: str) -> No
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_every_combination_is_named_once_and_none_that_is_refused(framework: str) -> None:
     row = FRAMEWORKS[framework]
-    names = [variant.name for variant in every(framework)]
+    names = [variant.name for variant in _every_execution(framework)]
     assert len(set(names)) == len(names)
     seen = set()
     for name in names:
@@ -108,23 +109,23 @@ def test_a_taken_name_is_refused() -> None:
 
 
 def test_an_added_module_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    for table in (registries.LANGUAGE_MODELS, registries.CLASSIFIERS):
+    for table in (variants.LANGUAGE_MODELS, variants.CLASSIFIERS):
         monkeypatch.delitem(table, "mine", raising=False)
     variant = variants.add("mine=nowhere_to_be_found:build")
     assert variant.name == "mine/custom"
     with pytest.raises(UserError, match="nowhere_to_be_found:build cannot be imported"):
-        variant.builder(registries.LANGUAGE_MODELS, device="cpu", precision="fp32", seed=1)
-    del registries.LANGUAGE_MODELS["mine"], registries.CLASSIFIERS["mine"]
+        variant.builder(variants.LANGUAGE_MODELS, device="cpu", precision="fp32", seed=1)
+    del variants.LANGUAGE_MODELS["mine"], variants.CLASSIFIERS["mine"]
 
 
 def test_a_builder_passes_on_what_was_chosen() -> None:
     build = Variant("plain-torch/cudnn", "").builder(
-        registries.LANGUAGE_MODELS, device="cpu", precision="fp32", seed=1
+        variants.LANGUAGE_MODELS, device="cpu", precision="fp32", seed=1
     )
     assert callable(build)
     with pytest.raises(UserError, match="unknown precision 'fp64'"):
         Variant("plain-torch/cudnn", "").builder(
-            registries.LANGUAGE_MODELS, device="cpu", precision="fp64", seed=1
+            variants.LANGUAGE_MODELS, device="cpu", precision="fp64", seed=1
         )
 
 
@@ -132,7 +133,7 @@ def test_a_builder_passes_on_what_was_chosen() -> None:
     ("name", "precision"), [("torch/cudnn", "torch.float32"), ("torch/cudnn@bf16", "torch.bfloat16")]
 )
 def test_the_name_s_precision_comes_before_the_run_s(name: str, precision: str, tiny_config: Config) -> None:
-    build = Variant(name, "").builder(registries.LANGUAGE_MODELS, device="cpu", precision="fp32", seed=1)
+    build = Variant(name, "").builder(variants.LANGUAGE_MODELS, device="cpu", precision="fp32", seed=1)
     assert str(build(tiny_config, random_weights(tiny_config, 11, 1)).dtype) == precision
 
 
@@ -160,24 +161,22 @@ def test_a_variant_at_another_precision(variant: Variant, expected: Variant) -> 
     ],
 )
 def test_which_precisions_are_offered(name: str, precision: str, offered: bool) -> None:
-    assert Variant(name, "").offers(precision, registries.LANGUAGE_MODELS) is offered
+    assert Variant(name, "").offers(precision, variants.LANGUAGE_MODELS) is offered
 
 
 def test_a_precision_that_a_program_lacks_is_refused() -> None:
     with pytest.raises(UserError, match="unknown precision 'fp16' for plain-torch; choose from"):
         Variant("plain-torch/cudnn@fp16", "").builder(
-            registries.LANGUAGE_MODELS, device="cpu", precision="fp32", seed=1
+            variants.LANGUAGE_MODELS, device="cpu", precision="fp32", seed=1
         )
 
 
 def built_by(added: str, config: Config, weights: dict, monkeypatch: pytest.MonkeyPatch) -> Any:
     """What a function that --add names builds."""
     for table in ("LANGUAGE_MODELS", "CLASSIFIERS"):
-        monkeypatch.setattr(registries, table, dict(getattr(registries, table)))
+        monkeypatch.setattr(variants, table, dict(getattr(variants, table)))
     variant = variants.add(added)
-    return variant.builder(registries.LANGUAGE_MODELS, device="cpu", precision="fp64", seed=5)(
-        config, weights
-    )
+    return variant.builder(variants.LANGUAGE_MODELS, device="cpu", precision="fp64", seed=5)(config, weights)
 
 
 def test_an_added_function_is_called_with_keywords(

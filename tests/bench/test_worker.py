@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ptb_lm.bench import check, worker
+from ptb_lm.bench import check
 from ptb_lm.bench.check.bounds import BOUNDS
-from ptb_lm.bench.timed_steps import WINDOWS, LanguageSteps
-from ptb_lm.bench.worker import Order, Peaks
+from ptb_lm.bench.run import worker
+from ptb_lm.bench.run.timed_steps import WINDOWS, LanguageSteps
+from ptb_lm.bench.run.worker import Order, Peaks
+from ptb_lm.bench.selection import Options
 from ptb_lm.bench.workloads import LanguageTask
 from ptb_lm.common.errors import UserError
 from ptb_lm.data import corpus
@@ -21,7 +23,7 @@ from ptb_lm.model.config import Config
 
 MEMORY = """
 import subprocess, sys
-from ptb_lm.bench import worker
+from ptb_lm.bench.run import worker
 code = "import sys; kept = bytearray({}); print(flush=True); sys.stdin.read()"
 def start(bytes):
     other = subprocess.Popen(
@@ -48,7 +50,7 @@ def test_memory_is_that_of_all_processes_of_a_variant() -> None:
 
 
 PASSES = """
-from ptb_lm.bench.worker import Blocks
+from ptb_lm.bench.run.worker import Blocks
 
 class Steps:
     def block(self, pass_name, steps, *, untimed):
@@ -76,16 +78,7 @@ def test_each_pass_has_its_own_peak_of_host_memory() -> None:
 
 
 def order(variant: str) -> Order:
-    return Order(
-        suite="quick",
-        workload="small",
-        variant=variant,
-        batch_size=2,
-        device="cpu",
-        precision="fp32",
-        seed=1,
-        added=(),
-    )
+    return Order(Options(suite="quick", batch_size=2, device="cpu"), "small", variant)
 
 
 @pytest.mark.slow  # the reference is asked in a process of its own
@@ -162,12 +155,12 @@ def test_a_precision_that_a_cpu_lacks_is_told() -> None:
 
 def test_each_pass_has_its_own_peak_from_its_first_step_on() -> None:
     peaks = Peaks()
-    assert peaks.after("train", 900) == 900  # the warm-up, in which libraries allocate
-    assert peaks.after("forward", 300) == 300
-    assert peaks.after("train", 700) == 900
-    assert peaks.after("forward", 400) == 400
+    assert peaks.update("train", 900) == 900  # the warm-up, in which libraries allocate
+    assert peaks.update("forward", 300) == 300
+    assert peaks.update("train", 700) == 900
+    assert peaks.update("forward", 400) == 400
 
 
 def test_a_cpu_has_no_memory_of_a_device() -> None:
     peaks = Peaks()
-    assert peaks.after("train", None) is None
+    assert peaks.update("train", None) is None

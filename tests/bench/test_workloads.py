@@ -144,7 +144,7 @@ def test_peak_is_the_other_suites_work_in_words() -> None:
     assert work("peak", "large") == work("ptb", "large")
     words, sequences = work("peak", "3x256-words"), work("stacked-lm", "3x256")
     assert (words.items_per_step, words.unit) == (128 * 50, "words")
-    assert {n for n, value in vars(words).items() if value != vars(sequences)[n]} == {
+    assert {n for n in words.__struct_fields__ if getattr(words, n) != getattr(sequences, n)} == {
         "items_per_step",
         "unit",
     }

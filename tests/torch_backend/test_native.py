@@ -374,7 +374,7 @@ class TestWithoutKernels:
     def test_a_record_says_why_there_are_none(self, tmp_path: Path) -> None:
         """This package's models record it; the plain loop, which uses no kernels, does not."""
         program = (
-            "from ptb_lm.bench.registries import LANGUAGE_MODELS\n"
+            "from ptb_lm.bench.variants import LANGUAGE_MODELS\n"
             "from ptb_lm.bench.variants import Variant\n"
             "from ptb_lm.model import parameters\n"
             "from ptb_lm.model.config import Config\n"

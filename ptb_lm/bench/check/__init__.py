@@ -16,7 +16,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from ptb_lm.bench.check import classification, language
-from ptb_lm.bench.check.errors import Checked, WrongError
+from ptb_lm.bench.check.bounds import Checked, WrongError
 from ptb_lm.bench.workloads import LanguageTask, Task
 
 __all__ = ["Build", "Checked", "WrongError", "check", "check_again"]

@@ -37,7 +37,11 @@ which are compared with the reference's by themselves.
 """
 
 import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import NamedTuple
+
+from ptb_lm.model.backend import Arrays
 
 
 class Bound(NamedTuple):
@@ -141,3 +145,62 @@ BOUNDS = {
 # in float32, one after the other, on a CPU. Of 2, 15 and 52 million normal numbers it is low by 3e-5, 6e-4
 # and 4e-3; that of large's gradient by 1.4e-3, where 3e-3 are allowed.
 NAIVE_SUM = 2e-10
+
+
+class WrongError(Exception):
+    """A variant computes something else than the reference."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checked:
+    """What a comparison compared, and what it found.
+
+    Attributes:
+        loss: First loss at the weights of the comparison, from the variant, in nats per word or sequence.
+        errors: Largest relative error of each kind, and its bound.
+        what: Description of what was compared: the shape, the precision, how dropout was met.
+        first_step_seconds: Seconds of the first training step of the timed model, which traces and compiles.
+        begun: Training state before the check. Restoring it repeats the dropout masks, so the cached answer
+            can be reused. Empty if the model does not report masks.
+    """
+
+    loss: float
+    errors: Mapping[str, float]
+    what: Mapping[str, str]
+    first_step_seconds: float
+    begun: Arrays = field(default_factory=dict)
+
+
+class Errors:
+    """Relative errors, held to a bound one by one.
+
+    Args:
+        bound: Bounds for the variant's precision and the sizes of the task.
+    """
+
+    def __init__(self, bound: Bound) -> None:
+        self.bound = bound
+        self.largest: dict[str, float] = {}
+
+    def add(self, kind: str, what: str, error: float, *, beside: str = "the NumPy reference's") -> None:
+        """Add an error to the largest of its kind.
+
+        Args:
+            kind: A field of Bound.
+            what: Name of the quantity, for people.
+            error: Relative error.
+            beside: Name of the value that it should be, for people.
+
+        Raises:
+            WrongError: It exceeds the bound of its kind.
+        """
+        bound = getattr(self.bound, kind)
+        if not error <= bound:  # NaN is wrong, too
+            raise WrongError(f"its {what} is off by {error:.1e} from {beside}, more than {bound:.0e}")
+        self.largest[kind] = max(error, self.largest.get(kind, 0.0))
+
+    def numbers(self) -> dict[str, float]:
+        """Return the largest error of each kind and its bound, as a row records them."""
+        found = {f"{kind}_error": error for kind, error in self.largest.items()}
+        bounds = {f"{kind}_bound": getattr(self.bound, kind) for kind in self.largest}
+        return {**found, **bounds, "bound": self.bound.gradient}

@@ -30,10 +30,8 @@ from numpy.typing import NDArray
 
 from ptb_lm.bench import rows
 from ptb_lm.bench.check import expected, problem
-from ptb_lm.bench.check.bounds import BOUNDS, CTC
-from ptb_lm.bench.check.errors import Checked, Errors
-from ptb_lm.bench.check.expected import Answer
-from ptb_lm.bench.check.fingerprint import fingerprint
+from ptb_lm.bench.check.bounds import BOUNDS, CTC, Checked, Errors
+from ptb_lm.bench.check.expected import Answer, fingerprint
 from ptb_lm.bench.workloads import ClassifierTask
 from ptb_lm.classifier import Batch, Classifier
 from ptb_lm.classifier import reference as reference_classifier

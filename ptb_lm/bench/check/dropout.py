@@ -1,35 +1,139 @@
-"""Whether a model that does not tell its masks drops and trains, seen in its training losses and one step.
+"""Dropout, seen from outside: the masks that a model reports, or the losses of a model that reports none.
 
-Without dropout on the top output, the loss at the weights of a comparison is lower by 28 % (keep probability
-0.5, as in medium) to 35 % (0.35, as in large), which is 25 standard deviations of one window's and more. What
-is left out further down moves a mean over one window by no more than chance does, and is not seen here.
+Masks that are reported must be where the configuration wants them, and the reference takes the same.
 
-The losses of the same window differ, unless the same masks are used again. A step moves the weights by as
-much as its gradient is long after clipping: that it has the right direction, too, is not seen here.
+A model that does not report its masks is judged by its training losses and one step. Without dropout on the
+top output, the loss at the weights of a comparison is lower by 28 % (keep probability 0.5, as in medium) to
+35 % (0.35, as in large), which is 25 standard deviations of one window's and more. Dropout that is left out
+further down moves a mean over one window by no more than chance does, and is not seen here. The losses of the
+same window differ, unless the same masks are used again. A step moves the weights by as much as its gradient
+is long after clipping: that it has the right direction, too, is not seen here.
 
-Shapes: B = batch, T = time steps, H = the top layer's hidden units.
+Shapes: B = batch, T = time steps, H = hidden units of a layer.
 """
 
+import itertools
 import math
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ptb_lm.bench.check import expected, problem
-from ptb_lm.bench.check.errors import Errors, WrongError
+from ptb_lm.bench.check.bounds import Errors, WrongError
 from ptb_lm.bench.check.expected import Answer
-from ptb_lm.bench.check.language_question import UPDATES
 from ptb_lm.bench.workloads import LanguageTask
 from ptb_lm.data.text import Ids
 from ptb_lm.model import reference, reference_stack
 from ptb_lm.model.backend import Backend
-from ptb_lm.model.dropout_places import Place, places
+from ptb_lm.model.config import Config
+from ptb_lm.model.dropout_places import Masks, Place, places
 
+Kept: TypeAlias = Masks[NDArray[np.bool_]]  # the entries of a window's masks that are kept
+
+SHARE_DEVIATIONS = 7.0  # by how many standard deviations a share of a mask's entries may be off
 WINDOWS = 4  # with masks of their own, of the variant and of the reference
 DEVIATIONS = 7.0  # standard deviations of chance that are believed
+
+
+class _Mask(NamedTuple):
+    """A mask, and with which probability each of its entries is kept."""
+
+    kept: NDArray[np.bool_]
+    keep_prob: float
+
+
+def undropped(config: Config) -> Config:
+    """Return the configuration without dropout of any kind."""
+    return config.replace(keep_prob=1.0, embedding_keep_prob=1.0, recurrent_keep_prob=1.0)
+
+
+def reports_masks(model: Any) -> bool:
+    """Return whether a model reports its next masks, as every Backend does and few rivals do."""
+    return getattr(model, "next_masks", None) is not None
+
+
+def check_masks(task: LanguageTask, windows: Sequence[Kept]) -> None:
+    """Check that the masks of consecutive windows are where the configuration wants them, and drop as much.
+
+    And that each of them is drawn by itself: two that are the same, of two windows or layers, or for all rows
+    or time steps, would be an easier problem, with the same answer as the reference's.
+
+    Raises:
+        WrongError: They do not, or are not.
+    """
+    for kept in windows:
+        _check_places(_places(task), kept)
+        _check_each_is_drawn(_masks(task, kept))
+    for before, after in itertools.pairwise(windows):
+        for one, other in zip(_masks(task, before), _masks(task, after), strict=True):
+            _check_apart("the next window", one, other)
+
+
+def _check_places(place: Masks[Place], reported: Kept) -> None:
+    """Check that masks have the right shapes, and keep the right share."""
+    if reported.weights.keys() != place.weights.keys() or len(reported.units) != len(place.units):
+        raise WrongError("there is no dropout where there should be, or there is where there should not")
+    pairs = [*zip(reported.units, place.units, strict=True)]
+    pairs += [(reported.weights[name], place.weights[name]) for name in place.weights]
+    for kept, (shape, keep_prob) in pairs:
+        if kept.shape != shape:
+            raise WrongError(f"there is no dropout of the shape {shape}, but of {kept.shape}")
+        share = float(kept.mean())
+        if abs(share - keep_prob) > SHARE_DEVIATIONS * math.sqrt(keep_prob * (1 - keep_prob) / kept.size):
+            raise WrongError(f"its dropout keeps {share:.3f} of {shape}, not {keep_prob:g}")
+
+
+def _check_each_is_drawn(masks: Sequence[_Mask]) -> None:
+    """Check that a window's masks differ from each other, and in time and from row to row."""
+    for one, other in itertools.combinations(masks, 2):
+        if one.kept.ndim == other.kept.ndim:
+            _check_apart("another layer", one, other)
+    for mask in masks:
+        if mask.kept.ndim == 3:  # of units: [T or 1, B, H]
+            for axis, what in enumerate(("the later time steps", "the other rows")):
+                half = mask.kept.shape[axis] // 2
+                first, second, *_ = np.split(mask.kept, [half, 2 * half], axis=axis)
+                _check_apart(what, mask._replace(kept=first), mask._replace(kept=second))
+
+
+def _check_apart(what: str, one: _Mask, other: _Mask) -> None:
+    """Check that two masks differ in as many entries as two that were drawn differ, where both have some."""
+    common = tuple(map(slice, np.minimum(one.kept.shape, other.kept.shape)))
+    differs = one.kept[common] != other.kept[common]
+    if not differs.size:
+        return
+    share = float(differs.mean())
+    drawn = one.keep_prob + other.keep_prob - 2 * one.keep_prob * other.keep_prob
+    if abs(share - drawn) > SHARE_DEVIATIONS * math.sqrt(drawn * (1 - drawn) / differs.size):
+        raise WrongError(
+            f"its dropout draws no masks of its own for {what}: {share:.3f} of the entries differ, not "
+            f"{drawn:.3f}"
+        )
+
+
+def scaled_masks(task: LanguageTask, kept: Kept) -> dict[str, Any]:
+    """Return masks as the reference takes them: 1 / keep_prob where something is kept, else 0."""
+    place = _places(task)
+    units = [np.divide(mask, each.keep_prob) for mask, each in zip(kept.units, place.units, strict=True)]
+    weights = {name: np.divide(kept.weights[name], each.keep_prob) for name, each in place.weights.items()}
+    return {"masks": units or None, "weight_masks": weights}
+
+
+def _masks(task: LanguageTask, kept: Kept) -> list[_Mask]:
+    """Return all masks of a window."""
+    place = _places(task)
+    weights = [_Mask(kept.weights[name], each.keep_prob) for name, each in place.weights.items()]
+    units = [_Mask(mask, each.keep_prob) for mask, each in zip(kept.units, place.units, strict=True)]
+    return weights + units
+
+
+def _places(task: LanguageTask) -> Masks[Place]:
+    config = task.config
+    return places(config, task.vocabulary_size, batch=config.batch_size, steps=config.num_steps)
 
 
 @dataclass(frozen=True)
@@ -67,10 +171,10 @@ class Losses:
         place = places(config, self.task.vocabulary_size, batch=batch, steps=steps)
         losses = []
         for _ in range(WINDOWS):
-            dropped = {name: weights[name] * _mask(each, rng) for name, each in place.weights.items()}
+            dropped = {name: weights[name] * _drawn_mask(each, rng) for name, each in place.weights.items()}
             x_TBE = (weights | dropped)["embedding"][x_BT.T]
             zero = reference_stack.stack_zero_state(weights, batch)
-            masks = [_mask(each, rng) for each in place.units] or None
+            masks = [_drawn_mask(each, rng) for each in place.units] or None
             output_TBH, _, _ = reference_stack.stack_forward(weights | dropped, x_TBE, zero, masks=masks)
             losses.append(self._row_losses(weights, output_TBH, y_BT))
         losses_WB = np.array(losses)
@@ -92,7 +196,7 @@ class Losses:
         return losses_B
 
 
-def check(task: LanguageTask, model: Backend, errors: Errors, *, seed: int) -> tuple[float, float]:
+def check_losses(task: LanguageTask, model: Backend, errors: Errors, *, seed: int) -> tuple[float, float]:
     """Compare the mean loss of training steps that move nothing with the reference's, and do one that moves.
 
     Args:
@@ -135,7 +239,7 @@ def check(task: LanguageTask, model: Backend, errors: Errors, *, seed: int) -> t
 def _check_update(task: LanguageTask, model: Backend, errors: Errors, x_BT: Ids, y_BT: Ids) -> None:
     """Check that a training step moves every tensor, and all together by their clipped gradient."""
     clip = task.config.max_grad_norm
-    rate = UPDATES[-1] / clip  # by which the weights' own rounding is no part of what is moved
+    rate = problem.UPDATES[-1] / clip  # so large that the weights' own rounding does not count
     before = model.export_weights()
     _, loss = model.train_step(x_BT, y_BT, model.zero_state(task.batch_size), learning_rate=rate)
     (measured,) = model.read([loss])
@@ -150,5 +254,5 @@ def _check_update(task: LanguageTask, model: Backend, errors: Errors, x_BT: Ids,
     errors.add("norm", what, off, beside="its gradient after clipping")
 
 
-def _mask(place: Place, rng: np.random.Generator) -> NDArray[np.floating]:
+def _drawn_mask(place: Place, rng: np.random.Generator) -> NDArray[np.floating]:
     return np.asarray((rng.random(place.shape) < place.keep_prob) / place.keep_prob)

@@ -1,12 +1,16 @@
-"""What the reference answers to a question, in float64: computed once for all variants, and kept in a cache.
+"""The reference's answers, in float64: each is computed once for all variants, and kept in a cache.
 
 An answer is some named arrays: losses and norms, and the fingerprints of gradients, which are small enough to
-keep. A question of any size is computed in a process of its own, whose memory goes with it: what it leaves
-behind would count as the variant's.
+keep. A large question is computed in a process of its own, because the memory that it leaves behind would
+count as the variant's.
 """
 
+import base64
+import contextlib
 import hashlib
 import io
+import pickle
+import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
@@ -14,13 +18,14 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ptb_lm.bench.check import apart
-from ptb_lm.bench.check.fingerprint import fingerprint
+from ptb_lm.bench.run.process import WORKER, Process
 from ptb_lm.common import files
 
 Answer = dict[str, NDArray[np.float64]]
 
 INLINE = 1e8  # multiply-adds of a forward pass that are computed here
+# Sums of a fingerprint. It is prime, so that no row or column of a matrix falls into a few sums.
+WIDTH = 16_381
 KEPT = 64  # answers in the cache, the newest; one is 4 MB as a rule, 9 of four layers of two directions
 DIGEST = hashlib.sha256().digest_size
 # What an answer depends on beside its question: the files that compute it.
@@ -31,11 +36,11 @@ SOURCES = (
 
 
 class Question(Protocol):
-    """What is asked of the reference; it can be pickled."""
+    """A question to the reference; it can be pickled."""
 
     @property
     def multiply_adds(self) -> float:
-        """Of a forward pass."""
+        """Multiply-adds of a forward pass."""
 
     def facts(self) -> Iterable[bytes]:
         """Return all that the answer depends on: the configuration, the weights, the data, the masks."""
@@ -52,6 +57,31 @@ def answer(question: Question) -> Answer:
         found = _computed(question)
         _write(path, found)
     return found
+
+
+def fingerprint(tensor: NDArray[np.floating]) -> NDArray[np.float64]:
+    """Return a small linear image of a tensor, by which the norm of a difference is found.
+
+    The gradients of a large model fill a gigabyte, which is too much to keep for every workload. The image is
+    a count sketch (Charikar, Chen and Farach-Colton, "Finding Frequent Items in Data Streams", 2002): each
+    element is added to, or subtracted from, one of WIDTH sums. It is linear, so the image of a difference is
+    the difference of the images. The squares of an image sum up to those of its tensor, within a per cent or
+    so, wherever the differences are.
+
+    Returns:
+        The image in float64, at most [WIDTH]. A tensor that is no larger is its own image.
+    """
+    flat = np.ravel(tensor)
+    if flat.size <= WIDTH:
+        return flat.astype(np.float64)
+    # The same signs for all tensors of a size.
+    bits = np.unpackbits(np.frombuffer(np.random.default_rng(flat.size).bytes(-(-flat.size // 8)), np.uint8))
+    sums = np.zeros(WIDTH)
+    for begin in range(0, flat.size, WIDTH):
+        part = flat[begin : begin + WIDTH]
+        sign = 1.0 - 2.0 * bits[begin : begin + part.size]
+        sums[: part.size] += sign * part
+    return sums
 
 
 def gradients(prefix: str, gradients: Mapping[str, NDArray[np.floating]]) -> Answer:
@@ -130,8 +160,18 @@ def _key(question: Question) -> str:
 def _computed(question: Question) -> Answer:
     if question.multiply_adds <= INLINE:
         return question.answer()
-    answered: Answer = apart.answer(question)
-    return answered
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        contextlib.closing(Process(WORKER, own_session=False)) as process,
+    ):
+        path = Path(folder) / "answer.npz"
+        process.ask(reference=base64.b64encode(pickle.dumps(question)).decode(), path=str(path))
+        return _arrays(path.read_bytes())
+
+
+def write_answer(pickled: bytes, path: Path) -> None:
+    """Compute the answer to a pickled question of this program's own, and write it to a file."""
+    path.write_bytes(_body(pickle.loads(pickled).answer()))  # noqa: S301
 
 
 def _read(path: Path) -> Answer | None:
@@ -143,15 +183,23 @@ def _read(path: Path) -> Answer | None:
     digest, body = content[:DIGEST], content[DIGEST:]
     if hashlib.sha256(path.name.encode() + body).digest() != digest:
         return None
+    return _arrays(body)
+
+
+def _arrays(body: bytes) -> Answer:
     with np.load(io.BytesIO(body), allow_pickle=False) as arrays:
         return dict(arrays)
 
 
-def _write(path: Path, answered: Answer) -> None:
+def _body(answered: Answer) -> bytes:
     body = io.BytesIO()
     arrays: dict[str, Any] = answered
     np.savez(body, **arrays)
-    content = body.getvalue()
+    return body.getvalue()
+
+
+def _write(path: Path, answered: Answer) -> None:
+    content = _body(answered)
     try:
         files.atomic_write(path, hashlib.sha256(path.name.encode() + content).digest() + content)
         kept = sorted(path.parent.glob("reference-*.npz"), key=lambda each: each.stat().st_mtime)

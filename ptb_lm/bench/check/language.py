@@ -34,13 +34,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ptb_lm.bench import rows
-from ptb_lm.bench.check import dropout, expected, language_question, masks, problem
-from ptb_lm.bench.check.bounds import BOUNDS
-from ptb_lm.bench.check.errors import Checked, Errors, WrongError
-from ptb_lm.bench.check.expected import Answer
-from ptb_lm.bench.check.fingerprint import fingerprint
-from ptb_lm.bench.check.language_question import STEPS, Steps
-from ptb_lm.bench.check.masks import Kept
+from ptb_lm.bench.check import dropout, expected, language_question, problem
+from ptb_lm.bench.check.bounds import BOUNDS, Checked, Errors, WrongError
+from ptb_lm.bench.check.dropout import Kept
+from ptb_lm.bench.check.expected import Answer, fingerprint
+from ptb_lm.bench.check.language_question import Steps
+from ptb_lm.bench.check.problem import STEPS
 from ptb_lm.bench.workloads import LanguageTask
 from ptb_lm.data import corpus
 from ptb_lm.model.backend import Arrays, Backend
@@ -63,19 +62,19 @@ def check(
     begun = _training_state(model, task)
     if not task.config.drops:
         first, how = _compare(model, question, errors), "there is none"
-    elif masks.told_by(model):
+    elif dropout.reports_masks(model):
         first, how = _compare(model, question, errors), "the reference had the same masks"
     else:
         question = _undropped(question)
         if without := _without_dropout(model):
             with without():
                 first, how = _compare(model, question, errors), "it was switched off"
-            deviations, _ = dropout.check(task, model, errors, seed=seed)
+            deviations, _ = dropout.check_losses(task, model, errors, seed=seed)
         else:
             second = build(question.task.config, question.weights)
             first, how = _compare(second, question, errors), rows.SECOND_MODEL
             _compare(second, question, errors)  # its later steps, too: `check_again` does not see this model
-            deviations, seconds = dropout.check(task, model, errors, seed=seed)
+            deviations, seconds = dropout.check_losses(task, model, errors, seed=seed)
             first = first._replace(seconds=seconds)
         how = (
             f"{how}; with it, the mean of {dropout.WINDOWS} losses is off by "
@@ -108,18 +107,18 @@ def check_again(
     if begun:
         model.load_training_state(begun)
     question = _question(task, passes, seed)
-    if not task.config.drops or masks.told_by(model):
+    if not task.config.drops or dropout.reports_masks(model):
         _compare(model, question, errors)
         return
     if without := _without_dropout(model):
         with without():
             _compare(model, _undropped(question), errors)
-    dropout.check(task, model, errors, seed=seed)
+    dropout.check_losses(task, model, errors, seed=seed)
 
 
 def _training_state(model: Backend, task: LanguageTask) -> Arrays:
     """Return what the next masks hang on; nothing of a model that has none, or does not tell them."""
-    if not (task.config.drops and masks.told_by(model)):
+    if not (task.config.drops and dropout.reports_masks(model)):
         return {}
     return model.export_training_state(model.zero_state(task.batch_size))
 
@@ -136,7 +135,7 @@ def _without_dropout(model: Backend) -> Callable[[], contextlib.AbstractContextM
 
 def _undropped(question: Steps) -> Steps:
     """Return the question without dropout."""
-    task = dataclasses.replace(question.task, config=masks.undropped(question.task.config))
+    task = dataclasses.replace(question.task, config=dropout.undropped(question.task.config))
     return dataclasses.replace(question, task=task, distinct=problem.distinct_rows(task))
 
 
@@ -181,7 +180,7 @@ def _compare(model: Backend, question: Steps, errors: Errors) -> _Step:
     else:
         raise WrongError("its gradient overflows float16 however its loss is scaled")
     question = dataclasses.replace(question, masks=tuple(step.masks for step in steps if step.masks))
-    masks.check(question.task, question.masks)
+    dropout.check_masks(question.task, question.masks)
     answered = expected.answer(question)
     for index, loss in enumerate(scored):
         what = f"loss of window {index + 1}"

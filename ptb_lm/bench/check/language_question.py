@@ -13,9 +13,10 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from ptb_lm.bench.check import expected, masks, problem
+from ptb_lm.bench.check import dropout, expected, problem
+from ptb_lm.bench.check.dropout import Kept
 from ptb_lm.bench.check.expected import Answer
-from ptb_lm.bench.check.masks import Kept
+from ptb_lm.bench.check.problem import STEPS, UPDATES
 from ptb_lm.bench.workloads import LanguageTask
 from ptb_lm.data import corpus
 from ptb_lm.data.text import Ids
@@ -23,12 +24,6 @@ from ptb_lm.model import reference
 
 Window: TypeAlias = tuple[Ids, Ids]  # x_BT, y_BT
 
-# How far each training step moves the weights, as the norm of all of them, where the gradient is clipped. The
-# first goes as far as the second can still be foreseen: after a step of 20, what bfloat16 had rounded in the
-# first showed ten times as large in the second. The second goes far enough that the rounding of the weights
-# is no part of a gradient that is read off them.
-UPDATES = (1.0, 20.0)
-STEPS = len(UPDATES)
 # By how much of itself the first update is made longer, to see what the second step makes of that.
 STRETCH = 1e-3
 _BY_STRETCH = "by stretch: "
@@ -132,7 +127,7 @@ class Steps:
         state: reference.State,
     ) -> tuple[Answer, Mapping[str, NDArray[np.floating]], reference.State]:
         """Return what is kept of a step, its gradients, and the state after it."""
-        dropped = masks.scaled(self.task, self.masks[index]) if self.masks else {}
+        dropped = dropout.scaled_masks(self.task, self.masks[index]) if self.masks else {}
         loss, gradients, state = reference.loss_and_gradients(weights, *window, state, **dropped)
         kept = expected.gradients(f"{index}", gradients)
         norm = math.sqrt(sum(float(kept[f"{index}.norm of {name}"]) ** 2 for name in gradients))

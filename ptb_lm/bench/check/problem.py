@@ -41,6 +41,12 @@ LOGITS = 8.0
 # relative error of the probability. Of 1000 steps of logits 8 apart CTC's own gradient in float32, by torch
 # or TensorFlow, is off by 2e-3 to 1e-2 of its norm, and 1 apart by 5e-4 to 3e-3. Each step counts even so.
 LOGITS_OF_CTC = 1.0
+# How far each training step moves the weights, as the norm of all of them, where the gradient is clipped. The
+# first goes as far as the second can still be foreseen: after a step of 20, what bfloat16 had rounded in the
+# first showed ten times as large in the second. The second goes far enough that the rounding of the weights
+# is no part of a gradient that is read off them.
+UPDATES = (1.0, 20.0)
+STEPS = len(UPDATES)
 # Multiply-adds of a forward pass that the reference is asked for: some seconds on a core. Of a larger task
 # some rows are distinct, and the others copies of them: the variant computes them all, at its own batch size,
 # and loss and gradients, which are means over the rows, are those of the distinct ones.

@@ -9,12 +9,11 @@ from typing import NamedTuple
 
 from ptb_lm.bench.findings import Group, Result, distinct, speed_ratio
 from ptb_lm.bench.intervals import Ratio
-from ptb_lm.bench.registries import TITLES, program
 from ptb_lm.bench.reporting import names
 from ptb_lm.bench.reporting.document import Bar, CaptionedTable, SpeedPlot
 from ptb_lm.bench.reporting.formats import NOTHING, join_names, percent, rate, significant
 from ptb_lm.bench.rows import MEASURED
-from ptb_lm.bench.variants import original
+from ptb_lm.bench.variants import TITLES, original, program
 from ptb_lm.common.tables import Column, Table
 from ptb_lm.model.frameworks import MODELS
 

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Iterator, Sequence
 
 from ptb_lm.bench.findings import Group, distinct
-from ptb_lm.bench.registries import TITLES, program
 from ptb_lm.bench.reporting.formats import join_names
+from ptb_lm.bench.variants import TITLES, program
 from ptb_lm.model.frameworks import FRAMEWORKS, MODELS
 
 _PRECISIONS = {"fp32": "float32", "tf32": "TF32", "bf16": "bfloat16", "fp16": "float16", "fp64": "float64"}

@@ -7,12 +7,12 @@ from ptb_lm.bench import report_settings
 from ptb_lm.bench.disturbance import DISTURBED
 from ptb_lm.bench.findings import Group, Summary, distinct
 from ptb_lm.bench.intervals import spread
-from ptb_lm.bench.provenance import PACKAGES
 from ptb_lm.bench.report_settings import ReportSettings
 from ptb_lm.bench.reporting import answer, formats, names, page, sections
 from ptb_lm.bench.reporting.document import Document
 from ptb_lm.bench.reporting.plots import MISSING
 from ptb_lm.bench.rows import Row
+from ptb_lm.bench.run.record import PACKAGES
 from ptb_lm.bench.summary import summarise
 from ptb_lm.bench.variants import original
 from ptb_lm.common import cli

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ptb_lm.bench import checkout
+from ptb_lm.bench import suites
 from ptb_lm.bench.findings import Group, Result, Summary, distinct
 from ptb_lm.bench.intervals import Ratio
 from ptb_lm.bench.reporting import formats, names, result_table
@@ -27,7 +27,7 @@ _SAME = f"{formats.SAME}: the interval holds 1, so that no difference is shown"
 
 def workload(groups: Sequence[Group], *, with_suite: bool) -> Section:
     """Describe a workload, given its passes; the title names its suite if asked to."""
-    several, published_tables = len(groups) > 1, checkout.load("published.tables:tables")
+    several, published_tables = len(groups) > 1, suites.load("published.tables:tables")
     suite, name = groups[0].suite, groups[0].workload
     return Section(
         title=f"{suite}: {name}" if with_suite else name,

@@ -15,7 +15,7 @@ import keras
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from ptb_lm.bench.rivals import refusals
+from ptb_lm.bench.rivals import check_config
 from ptb_lm.data.corpus import Words
 from ptb_lm.data.text import Ids
 from ptb_lm.model.backend import Arrays, StepMetrics
@@ -179,5 +179,5 @@ def build(config: Config, weights: Mapping[str, NDArray[Any]], choice: Choice) -
     Raises:
         UserError: There is no such device, or the configuration asks for what the loop lacks.
     """
-    refusals.check(config, "Keras's layers")
+    check_config(config, "Keras's layers")
     return PlainLoop(config, weights, choice)

@@ -26,7 +26,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from ptb_lm.bench.rivals import refusals
+from ptb_lm.bench.rivals import check_config
 from ptb_lm.common import host
 from ptb_lm.common.errors import UserError
 from ptb_lm.data.corpus import Words
@@ -72,7 +72,7 @@ class PlainLoop(TorchModel):
     """Trains a PlainModel; as much of ptb_lm.model.backend.Backend as the benchmark asks for."""
 
     def __init__(self, config: Config, weights: Mapping[str, NDArray[Any]], choice: Choice) -> None:
-        refusals.check(config, "torch's own modules")
+        check_config(config, "torch's own modules")
         super().__init__(dataclasses.replace(choice, model="cudnn"))
         torch.set_flush_denormal(False)  # torch's default
         if self.device.type == "cuda":  # for good: the process computes with nothing else

@@ -9,8 +9,8 @@ tf = pytest.importorskip("tensorflow", reason="tensorflow is not installed")
 
 from support import random_weights, random_windows  # noqa: E402
 
-from ptb_lm.bench.registries import LANGUAGE_MODELS  # noqa: E402
 from ptb_lm.bench.rivals import plain_tensorflow as plain  # noqa: E402
+from ptb_lm.bench.variants import LANGUAGE_MODELS  # noqa: E402
 from ptb_lm.common.errors import UserError  # noqa: E402
 from ptb_lm.model import reference  # noqa: E402
 from ptb_lm.model.choice import Choice  # noqa: E402

@@ -13,9 +13,8 @@ import torch
 from support import checked_twice
 
 from ptb_lm.bench import check
-from ptb_lm.bench.registries import LANGUAGE_MODELS
 from ptb_lm.bench.rivals.plain_torch import KEPT_MEMORY, PlainLoop
-from ptb_lm.bench.variants import Variant
+from ptb_lm.bench.variants import LANGUAGE_MODELS, Variant
 from ptb_lm.bench.workloads import LanguageTask
 from ptb_lm.common.errors import UserError
 from ptb_lm.model import parameters
@@ -161,7 +160,7 @@ SPINNING = """
 import sys
 {}
 try:
-    import ptb_lm.bench.worker, {}
+    import ptb_lm.bench.run.worker, {}
 except ModuleNotFoundError as error:
     if error.name != "torch._C":
         raise
@@ -209,7 +208,7 @@ def test_openmp_s_threads_spin_as_the_package_sets_it_in_its_own_models_alone(
 FAULTS = """
 import resource, torch
 from ptb_lm.model import parameters
-from ptb_lm.bench.registries import LANGUAGE_MODELS
+from ptb_lm.bench.variants import LANGUAGE_MODELS
 from ptb_lm.bench.variants import Variant
 from ptb_lm.model.config import PRESETS
 config = PRESETS["test"]

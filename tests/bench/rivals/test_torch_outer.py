@@ -7,8 +7,7 @@ import torch
 from support import checked_twice
 
 from ptb_lm.bench import check
-from ptb_lm.bench.registries import LANGUAGE_MODELS
-from ptb_lm.bench.variants import Variant
+from ptb_lm.bench.variants import LANGUAGE_MODELS, Variant
 from ptb_lm.bench.workloads import LanguageTask
 from ptb_lm.common.errors import UserError
 from ptb_lm.model import parameters

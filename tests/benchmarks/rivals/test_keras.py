@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from small_classifiers import make_config, random_batch, random_weights
 
-from ptb_lm.bench import registries
+from ptb_lm.bench.variants import CLASSIFIERS
 from ptb_lm.classifier import Batch, ClassifierConfig, reference
 from ptb_lm.common.errors import UserError
 from ptb_lm.model.choice import Choice
@@ -111,7 +111,7 @@ def start(terminal: Path) -> None:
 
 def build(variant: Variant, config: ClassifierConfig, **choice: Any) -> Any:
     given = {name: getattr(variant, name) for name in ("framework", "model", "execution", "device")}
-    chosen = Choice.create(registries.CLASSIFIERS, **{**given, **choice})
+    chosen = Choice.create(CLASSIFIERS, **{**given, **choice})
     return chosen.builder()(config, random_weights(config), chosen)
 
 
@@ -340,11 +340,11 @@ def python(program: str) -> subprocess.CompletedProcess[str]:
 
 def test_listing_the_classifiers_imports_no_library() -> None:
     program = (
-        "import sys; from ptb_lm.bench import registries; from benchmarks.rivals import keras, pytensor; "
+        "import sys; from ptb_lm.bench import variants; from benchmarks.rivals import keras, pytensor; "
         "print(*sys.modules)"
     )
     modules = python(program).stdout.split()
-    assert "ptb_lm.bench.registries" in modules
+    assert "ptb_lm.bench.variants" in modules
     assert not {"torch", "tensorflow", "keras", "jax", "pytensor"} & set(modules)
 
 

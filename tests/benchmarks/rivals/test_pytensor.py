@@ -13,7 +13,7 @@ import pytest
 from small_classifiers import make_config, random_batch, random_weights
 from support import ROOT, pytensor_interpreted
 
-from ptb_lm.bench import registries
+from ptb_lm.bench import variants
 from ptb_lm.classifier import Batch, ClassifierConfig, reference
 from ptb_lm.common.errors import UserError
 from ptb_lm.model.choice import Choice
@@ -34,7 +34,7 @@ def interpreted() -> Iterator[None]:
 
 def build(config: ClassifierConfig, **choice: Any) -> Any:
     weights = random_weights(config)
-    chosen = Choice.create(registries.CLASSIFIERS, framework="pytensor", model="scan", **choice)
+    chosen = Choice.create(variants.CLASSIFIERS, framework="pytensor", model="scan", **choice)
     return chosen.builder()(config, weights, chosen)
 
 
@@ -55,7 +55,7 @@ def trained_by_reference(
 # Each case is compiled, which takes seconds. Whole batches in float32 are trained on below.
 @pytest.mark.parametrize(
     ("lengths", "precision"),
-    [(False, "fp64"), *((True, precision) for precision in registries.CLASSIFIERS["pytensor"].precisions)],
+    [(False, "fp64"), *((True, precision) for precision in variants.CLASSIFIERS["pytensor"].precisions)],
 )
 def test_loss_gradients_and_scores_are_the_references(lengths: bool, precision: str) -> None:
     """With lengths too, whatever the padding holds; a forward step and predict agree with them.
@@ -92,10 +92,10 @@ def test_training_is_the_references_adam(changes: dict[str, Any], kinds: list[bo
 COMPILED = """
 import json, pathlib, sys
 from small_classifiers import make_config, random_batch, random_weights
-from ptb_lm.bench import registries
+from ptb_lm.bench import variants
 from ptb_lm.bench.variants import Variant
 config = make_config(hidden_sizes=(7,))
-build = Variant("pytensor/scan", "").builder(registries.CLASSIFIERS, device="cpu", precision="fp32", seed=1)
+build = Variant("pytensor/scan", "").builder(variants.CLASSIFIERS, device="cpu", precision="fp32", seed=1)
 built = build(config, random_weights(config))
 losses = [built.train_step(random_batch(config, lengths=False, seed=10 + step)) for step in range(10)]
 pathlib.Path(sys.argv[1]).write_text(json.dumps([built.engine, list(map(float, losses))]))

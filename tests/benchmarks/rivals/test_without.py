@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from support import installed
 
-from ptb_lm.bench import check, registries, variants
+from ptb_lm.bench import check, variants
 from ptb_lm.bench.workloads import LanguageTask
 from ptb_lm.model import parameters
 from ptb_lm.model.config import Config
@@ -27,7 +27,7 @@ TENSORFLOW = [
 def undone(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """What is registered, and what is replaced for the rest of a process, is so until the test ends."""
     for table in ("LANGUAGE_MODELS", "CLASSIFIERS"):
-        monkeypatch.setattr(registries, table, {**getattr(registries, table)})
+        monkeypatch.setattr(variants, table, {**getattr(variants, table)})
     return monkeypatch
 
 
@@ -47,7 +47,7 @@ def test_a_model_without_an_optimisation_equals_the_reference(what: str, undone:
     undone.setattr(module, "_replace", replace_for_now)
     task = LanguageTask(config=Config(hidden_size=7, keep_prob=0.5), vocabulary_size=50)
     build = variants.add(f"mine={what}").builder(
-        registries.LANGUAGE_MODELS, device="cpu", precision="fp32", seed=1
+        variants.LANGUAGE_MODELS, device="cpu", precision="fp32", seed=1
     )
     check.check(task, build, precision="fp32", seed=3)
     model = build(task.config, parameters.draw_initial(task.config, 50, seed=1))

@@ -2,23 +2,84 @@
 
 import dataclasses
 import itertools
+import math
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from ptb_lm.bench import rows
-from ptb_lm.bench.block_plan import Plan, plan
 from ptb_lm.bench.disturbance import least_disturbed
-from ptb_lm.bench.machine import Machine, products
-from ptb_lm.bench.pool import Pool
-from ptb_lm.bench.process import TIMEOUT, WarmUp, Worker, WorkerError
-from ptb_lm.bench.row_log import Record
 from ptb_lm.bench.rows import Row
+from ptb_lm.bench.run.machine import Machine, products
+from ptb_lm.bench.run.process import TIMEOUT, Pool, WarmUp, Worker, WorkerError
+from ptb_lm.bench.run.record import Record
+from ptb_lm.bench.run.worker import Order
 from ptb_lm.bench.selection import Options
 from ptb_lm.bench.suites import SUITES
 from ptb_lm.bench.variants import Variant, original
-from ptb_lm.bench.worker import Order
 from ptb_lm.bench.workloads import Workload
+
+# About how long a timed block is at least, so that the clock's own grain and the last synchronisation do not
+# count.
+BLOCK_SECONDS = 1.0
+# Longer than that is planned by this factor: a processor that speeds up after the warm-up makes a block
+# shorter than planned, at times by half.
+ROOM = 1.5
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The number of steps and rounds by which a variant's pass is timed.
+
+    Both numbers are fixed before the first block, by the time of a step in the warm-up. The time of a block
+    changes neither, so that no variant is measured more often because it came out slow or fast.
+
+    Attributes:
+        steps: Steps of a block.
+        full_steps: Steps that would fill a block.
+        rounds: Number of blocks.
+        limit: Seconds for all blocks together.
+    """
+
+    steps: int
+    full_steps: int
+    rounds: int
+    limit: float
+
+    def note(self, warm_up: WarmUp, workload: Workload) -> str | None:
+        """Say what was cut to keep within the limit."""
+        cuts = [
+            f"{done} of {wanted} {what}"
+            for done, wanted, what in (
+                (self.rounds, workload.rounds, "rounds"),
+                (self.steps, self.full_steps, "steps a round"),
+                (warm_up.warm_up_steps, workload.warm_up, "steps to warm up"),
+            )
+            if done < wanted
+        ]
+        return f"{', '.join(cuts)}, to keep within {self.limit:g} s" if cuts else None
+
+
+def plan_blocks(workload: Workload, *, step_seconds: float, limit: float, steps: int | None = None) -> Plan:
+    """Return the plan for a variant's pass.
+
+    Args:
+        workload: Workload with its number of rounds, and its least number of steps.
+        step_seconds: Seconds of a step in the warm-up of the first process.
+        limit: Seconds for all blocks together. One step of one round is done whatever it takes.
+        steps: Steps of the blocks that an interrupted run has measured; None if there are none.
+    """
+    affordable = int(limit / step_seconds)  # steps, in all rounds
+    full = max(workload.steps, math.ceil(ROOM * BLOCK_SECONDS / step_seconds))
+    return Plan(
+        steps=steps or max(1, min(full, affordable // workload.rounds)),
+        full_steps=full,
+        rounds=max(1, min(workload.rounds, affordable)),
+        limit=limit,
+    )
 
 
 class Measurement:
@@ -72,17 +133,19 @@ class Measurement:
                 key = (row.variant, row.pass_name)
                 if key not in self._plans:
                     step_seconds, limit = row.startup["step_seconds"], options.row_limit
-                    self._plans[key] = plan(workload, step_seconds=step_seconds, limit=limit, steps=row.steps)
+                    self._plans[key] = plan_blocks(
+                        workload, step_seconds=step_seconds, limit=limit, steps=row.steps
+                    )
         wrong = record.wrong(workload.name)
         names = [variant.name for variant in workload.variants]
         self.wrong = {name: wrong[original(name)] for name in names if original(name) in wrong}
         # Variants and passes.
         self._impossible = {(name, pass_name) for name in self.wrong for pass_name in workload.passes}
 
-    def is_over(self, variant: str, pass_name: str, index: int) -> bool:
+    def should_skip(self, variant: str, pass_name: str, round_: int) -> bool:
         """Return whether a variant's pass cannot be measured, or has no such round in its plan."""
         planned = self._plans.get((variant, pass_name))
-        return (variant, pass_name) in self._impossible or (planned is not None and index >= planned.rounds)
+        return (variant, pass_name) in self._impossible or (planned is not None and round_ >= planned.rounds)
 
     def measure(self, variant: Variant, pass_name: str, index: int) -> None:
         """Measure a block of a round, or record why that is not possible."""
@@ -100,7 +163,7 @@ class Measurement:
             self._give_up(variant, pass_name, error)
             return
         self.record.add(
-            dataclasses.replace(
+            msgspec.structs.replace(
                 row,
                 status=rows.MEASURED,
                 round=index,
@@ -154,7 +217,8 @@ class Measurement:
         """
         if self.workload.needs_cuda and self.machine.device != "cuda":
             raise WorkerError("unavailable", self.workload.needs_cuda)
-        order = Order.of(self.options, self.workload.name, variant.name, device=self.machine.device)
+        options = dataclasses.replace(self.options, device=self.machine.device)
+        order = Order(options, self.workload.name, variant.name).to_json()
         log = self._log(variant)
         try:
             return self.pool.get(order, log=log)
@@ -183,7 +247,7 @@ class Measurement:
         }
         if wrong or not self._is_complete(variant.name, pass_name):
             row = self._row(variant, pass_name)
-            self.record.add(dataclasses.replace(row, status=error.status, reason=str(error)))
+            self.record.add(msgspec.structs.replace(row, status=error.status, reason=str(error)))
 
     def _is_complete(self, variant: str, pass_name: str) -> bool:
         planned = self._plans.get((variant, pass_name))
@@ -213,7 +277,7 @@ class Measurement:
     def _plan(self, variant: Variant, pass_name: str, warm_up: WarmUp) -> Plan:
         key, limit = (variant.name, pass_name), self.options.row_limit
         if key not in self._plans:
-            self._plans[key] = plan(self.workload, step_seconds=warm_up.step_seconds, limit=limit)
+            self._plans[key] = plan_blocks(self.workload, step_seconds=warm_up.step_seconds, limit=limit)
         return self._plans[key]
 
     def _row(self, variant: Variant, pass_name: str) -> Row:

@@ -102,7 +102,7 @@ class Together:
         # They end with the worker: its stdin is a pipe, and theirs are its own.
         self.others = [
             subprocess.Popen(
-                [sys.executable, "-m", "ptb_lm.bench.together"],
+                [sys.executable, "-m", "ptb_lm.bench.run.together"],
                 stdin=subprocess.PIPE,
                 env={**os.environ, "RANK": str(rank), "LOCAL_RANK": str(rank)},
             )

@@ -1,29 +1,61 @@
-"""The record of a run of the benchmark: OUT/rows.jsonl, to which rows are added, and OUT/bench.json."""
+"""The record of a run of the benchmark: OUT/rows.jsonl, to which rows are added, and OUT/bench.json.
 
+bench.json has the settings that must not change while rows are added: those of the request, the program and
+the machine.
+"""
+
+import hashlib
 import json
 import os
 from collections.abc import Mapping
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from ptb_lm.bench import rows
 from ptb_lm.bench.rows import Row
+from ptb_lm.bench.selection import Options
+from ptb_lm.bench.suites import FOLDER, HAS_CHECKOUT
 from ptb_lm.bench.variants import original
+from ptb_lm.common import host
 from ptb_lm.common.errors import UserError
 from ptb_lm.common.files import atomic_write
 
 SETTINGS = "bench.json"
 _REMEDY = "choose another --out, or remove that folder"
 
+PACKAGES = (
+    *("torch", "tensorflow", "tensorflow-cpu", "keras", "numpy"),
+    *("jax", "jaxlib", "pytensor", "numba", "scipy-openblas32"),
+)
+# A program's text: Python, the kernels that are compiled, and what benchmarks/ declares.
+SOURCES = ("*.py", "*.cpp", "*.toml")
+# Variables that begin so change what is computed, by which kernels, or with which threads and memory.
+PREFIXES = (
+    *("ATEN_", "CUBLAS", "CUDA_", "CUDNN_", "CXX", "DNNL_", "GLIBC_TUNABLES", "GOMP_", "JAX_", "KMP_"),
+    *("LD_PRELOAD", "MALLOC_", "MKL_", "NUMBA_", "NVIDIA_TF32", "OMP_", "ONEDNN_", "OPENBLAS_"),
+    *("PTB_LM_BEFORE", "PTB_LM_KERNELS", "PYTENSOR_", "PYTORCH_", "TF_", "TORCH", "XLA_"),
+)
+# Of these, what only changes messages; the TensorFlow backend sets it itself.
+MESSAGES = "TF_CPP_"
+
+_REQUEST_KEYS = (
+    *("suite", "baseline", "rounds", "processes", "batch_size"),
+    *("row_limit", "device", "precision", "seed"),
+)
+_CPU_KEYS = ("kernels", "float32_products")
+# Not the commit: a commit of results changes no source. Each row has its own.
+_MACHINE_KEYS = ("ptb_lm", "python", "processor", "cores")
+
 Key = tuple[str, str, str, int]  # workload, pass, variant, round
 
 
 class Record:
-    """Rows, added one by one; a run that was interrupted finds its own again.
+    """Rows, added one by one; an interrupted run finds its own rows again.
 
     Args:
-        folder: OUT; it exists.
-        settings: What must be the same for rows to stand in one table: kept in bench.json.
+        folder: Folder OUT, which exists.
+        settings: Settings that all rows must share (run_settings), kept in bench.json.
 
     Raises:
         UserError: The folder holds figures of other settings, or a line of it is broken.
@@ -54,7 +86,7 @@ class Record:
         only that again, or is of a round that was measured before, the earlier one stays. What was wrong
         stays in any case: who tried until it passed would time it in the end.
         """
-        earlier = [each for each in self.rows if _is_trouble_before(each, row)]
+        earlier = [each for each in self.rows if _is_earlier_refusal(each, row)]
         if earlier and row.is_measured and _key(row) in self.measured():
             earlier = []
         if any((each.status, each.reason) == (row.status, row.reason) for each in earlier):
@@ -90,11 +122,7 @@ class Record:
 
 
 def _disagreement(path: Path, settings: Mapping[str, Any]) -> str:
-    """Say what is not as settings that were kept have it; "" if all is.
-
-    Raises:
-        UserError: They are none.
-    """
+    """Describe the first difference from the settings that were kept; "" if there is none."""
     if not path.exists():
         return f"has rows, but no {path.name}"
     try:
@@ -115,7 +143,68 @@ def _key(row: Row) -> Key:
     return row.workload, row.pass_name, row.variant, row.round
 
 
-def _is_trouble_before(row: Row, now: Row) -> bool:
+def _is_earlier_refusal(row: Row, now: Row) -> bool:
     """Return whether a row says why what another one is about was not possible in an earlier session."""
     same = (row.workload, row.variant, row.pass_name) == (now.workload, now.variant, now.pass_name)
     return same and row.session != now.session and not row.is_measured and row.status != rows.WRONG
+
+
+def run_settings(
+    options: Options, *, gpu: str | None, cpu: Mapping[str, str], added: Mapping[str, str]
+) -> dict[str, Any]:
+    """Return the settings that all rows of a record share: the request, the program and the machine.
+
+    Nothing is imported to find them out: a framework that is measured is loaded by its workers alone.
+
+    Args:
+        options: Options of the run.
+        gpu: Name of the CUDA device; None on a CPU.
+        cpu: Kernels and library by which torch's models compute on a CPU: a compiler may have come or gone.
+        added: Digest of the source of each NAME=MODULE:FUNCTION in `options.added`.
+    """
+    environment = host.environment()
+    sources = [Path(__file__).resolve().parents[2], *[FOLDER] * HAS_CHECKOUT]
+    return {
+        **{name: getattr(options, name) for name in _REQUEST_KEYS},
+        **{name: environment[name] for name in _MACHINE_KEYS},
+        "gpu": gpu,
+        **versions(),
+        "source": " ".join(map(sources_digest, sources)),
+        **{f"--add {given}": found for given, found in added.items()},
+        **variables(),
+        **{name: cpu.get(name) for name in _CPU_KEYS},
+    }
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of the packages that compute, by name; of those that are installed."""
+    found = {}
+    for name in PACKAGES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def variables() -> dict[str, str]:
+    """Return the variables of this process that may change what is measured."""
+    return {
+        name: value
+        for name, value in sorted(os.environ.items())
+        if name.startswith(PREFIXES) and not name.startswith(MESSAGES)
+    }
+
+
+def sources_digest(folder: Path) -> str:
+    """Return a SHA-256 of the names and the text of all sources in a folder."""
+    total = hashlib.sha256()
+    for path in sorted(path for pattern in SOURCES for path in folder.rglob(pattern)):
+        total.update(f"{path.relative_to(folder).as_posix()}\n".encode(errors="backslashreplace"))
+        total.update(f"{file_digest(path)}\n".encode())
+    return total.hexdigest()
+
+
+def file_digest(path: Path) -> str:
+    """Return the SHA-256 of a file."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()

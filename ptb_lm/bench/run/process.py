@@ -1,4 +1,4 @@
-"""The processes that the benchmark speaks to, in lines of JSON."""
+"""The processes that the benchmark speaks to, in lines of JSON: a Worker for each variant, kept in a Pool."""
 
 import contextlib
 import json
@@ -8,14 +8,17 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ptb_lm.bench.worker import Order
+from ptb_lm.common import memory
 
 # Far above what a compilation takes: a process that is silent for so long hangs.
 TIMEOUT = 1800.0
+WORKER = "ptb_lm.bench.run.worker"
+# Workers are ended, the least recently used first, until this share of the memory is free.
+FREE_SHARE = 0.3
 
 
 class WorkerError(Exception):
@@ -43,16 +46,23 @@ class Process:
     """A Python module in a process of its own, which answers each line with a line.
 
     Args:
-        arguments: Of `python -m`.
-        environment: Variables that it gets beside ours.
+        arguments: The module's name, and its arguments.
+        environment: Variables that the process gets beside ours.
         timeout: Seconds after which a process that does not answer is ended.
+        own_session: Whether it gets a session of its own. A Ctrl-C at the terminal then does not reach it,
+            and the processes that it started are ended with it. A worker's own processes stay in its session.
     """
 
     def __init__(
-        self, *arguments: str, timeout: float = TIMEOUT, environment: Mapping[str, str] | None = None
+        self,
+        *arguments: str,
+        timeout: float = TIMEOUT,
+        environment: Mapping[str, str] | None = None,
+        own_session: bool = True,
     ) -> None:
         self._timeout = min(timeout, threading.TIMEOUT_MAX)
-        self._silent = False  # for longer than that
+        self._is_silent = False  # for longer than that
+        self._own_session = own_session
         # Not a pipe, which nobody would empty.
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close()
         self._process = subprocess.Popen(
@@ -62,15 +72,14 @@ class Process:
             stderr=self._stderr,
             text=True,
             env={**os.environ, **(environment or {})},
-            # A Ctrl-C at the terminal is the runner's to handle, and a group is ended with all its compilers.
-            start_new_session=True,
+            start_new_session=own_session,
         )
 
-    def ask(self, line: str) -> dict[str, Any]:
-        """Send a line and return the answer.
+    def ask(self, **question: Any) -> dict[str, Any]:
+        """Send a question as a line of JSON, and return the answer.
 
         Raises:
-            WorkerError: There is none, or none that can be read; with what the process wrote last.
+            WorkerError: The answer is a refusal, is missing, or cannot be read.
         """
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -78,20 +87,22 @@ class Process:
         timer.daemon = True  # a Ctrl-C right after its start must not wait for it
         timer.start()
         try:
-            self._process.stdin.write(line + "\n")
+            self._process.stdin.write(json.dumps(question) + "\n")
             self._process.stdin.flush()
-            answer = self._process.stdout.readline()
+            line = self._process.stdout.readline()
         except BrokenPipeError:
-            answer = ""
+            line = ""
         finally:
             timer.cancel()
-        if not answer.endswith("\n"):
+        if not line.endswith("\n"):
             raise WorkerError("failed", self._death())
         try:
-            parsed: dict[str, Any] = json.loads(answer)
+            answer: dict[str, Any] = json.loads(line)
         except ValueError:
-            raise WorkerError("failed", f"its process answered {answer.strip()[:80]!r}") from None
-        return parsed
+            raise WorkerError("failed", f"its process answered {line.strip()[:80]!r}") from None
+        if "reason" in answer:
+            raise WorkerError(answer["status"], answer["reason"])
+        return answer
 
     def close(self) -> None:
         """End the process and those that it started."""
@@ -105,11 +116,11 @@ class Process:
         return self._stderr.read().decode(errors="replace")
 
     def _give_up(self) -> None:
-        self._silent = True
+        self._is_silent = True
         self._kill()
 
     def _kill(self) -> None:
-        if sys.platform == "win32":
+        if sys.platform == "win32" or not self._own_session:
             self._process.kill()
             return
         with contextlib.suppress(ProcessLookupError):  # none of the group is left
@@ -117,7 +128,7 @@ class Process:
 
     def _death(self) -> str:
         status = self._process.wait()
-        if self._silent:
+        if self._is_silent:
             return f"its process did not answer within {self._timeout:g} s"
         if status < 0:
             memory = "; perhaps for want of memory" if status == -9 else ""
@@ -130,16 +141,16 @@ class Worker:
     """A variant's process: started, compared with the reference, warmed up, ready to be timed.
 
     Attributes:
-        id: A number of its own in this record.
-        facts: What the worker said of itself.
-        memory: The peak of its host memory, in bytes.
+        id: Number that no other worker of this record has.
+        facts: The worker's description of itself.
+        memory: Peak of its host memory, in bytes.
 
     Args:
-        order: What it is to be.
+        order: The variant, the workload, and the options, as worker.Order has them.
         identity: The id.
-        log: Where to keep what it wrote on stderr, if it fails.
+        log: File for the worker's stderr, if it fails.
         environment: Variables that its process gets beside ours.
-        timeout: Seconds after which it is ended if it does not answer.
+        timeout: Seconds after which a worker that does not answer is ended.
 
     Raises:
         WorkerError: It cannot do the workload.
@@ -147,7 +158,7 @@ class Worker:
 
     def __init__(
         self,
-        order: Order,
+        order: Mapping[str, Any],
         *,
         identity: int,
         log: Path,
@@ -158,27 +169,27 @@ class Worker:
         self.memory = 0
         self._log = log
         self._warm_ups: dict[str, WarmUp] = {}
-        self._process = Process("ptb_lm.bench.worker", environment=environment, timeout=timeout)
+        self._process = Process(WORKER, environment=environment, timeout=timeout)
         try:
-            self.facts = self._ask(order.to_json())
+            self.facts = self._ask(order=order)
         except BaseException:
             self.close()
             raise
 
     def warm_up(self, pass_name: str, *, steps: int, limit: float) -> WarmUp:
-        """Do steps that are not counted, once; compilation is in the first. Then it is compared again.
+        """Do steps that are not counted, once per pass, and then repeat the check.
 
         Args:
             pass_name: "forward" or "train".
-            steps: How many, at least 3.
-            limit: Seconds; the first two steps are done whatever they take, of the others as many as fit, one
-                at least unless the second took longer by itself.
+            steps: Number of steps, at least 3.
+            limit: Seconds for the steps. The first two are done whatever they take. A third follows unless
+                the second alone exceeds the limit, and then as many as fit.
 
         Raises:
             WorkerError: It failed, or is wrong by now.
         """
         if pass_name not in self._warm_ups:
-            # What a compiler does more than once, it does in the first two steps.
+            # A compiler that compiles more than once does so in the first two steps.
             first, second = (self._block(pass_name, 1)["seconds"] for _ in range(2))
             total, done, last = first + second, 2, second
             if second <= limit:
@@ -188,7 +199,7 @@ class Worker:
                 if more > 0:
                     rest = self._block(pass_name, more)["seconds"]
                     total, done, last = total + rest, done + more, rest / more
-            self._ask(json.dumps({"compare": "again"}))
+            self._ask(compare="again")
             self._warm_ups[pass_name] = WarmUp(
                 first_step_seconds=first,
                 warm_up_seconds=total,
@@ -206,7 +217,7 @@ class Worker:
         return self._block(pass_name, steps, untimed=1)
 
     def _block(self, pass_name: str, steps: int, *, untimed: int = 0) -> dict[str, Any]:
-        answer = self._ask(json.dumps({"pass": pass_name, "steps": steps, "untimed": untimed}))
+        answer = self._ask(**{"pass": pass_name}, steps=steps, untimed=untimed)
         self.memory = max(self.memory, answer["peak_memory"]["host_bytes"])
         return answer
 
@@ -214,14 +225,80 @@ class Worker:
         """End the process."""
         self._process.close()
 
-    def _ask(self, line: str) -> dict[str, Any]:
+    def _ask(self, **question: Any) -> dict[str, Any]:
         try:
-            answer = self._process.ask(line)
-            if answer.get("status", "ready") != "ready":
-                raise WorkerError(answer["status"], answer["reason"])
+            return self._process.ask(**question)
         except WorkerError as error:
             if error.status == "failed":
                 self._log.parent.mkdir(parents=True, exist_ok=True)
                 self._log.write_text(self._process.stderr())
             raise
-        return answer
+
+
+class Pool:
+    """Workers by variant, kept between rounds while there is memory for them.
+
+    Args:
+        identities: Numbers for workers.
+        environment: Variables that their processes get beside ours.
+        timeout: Seconds after which a worker that does not answer is ended.
+    """
+
+    def __init__(
+        self, identities: Iterator[int], *, environment: Mapping[str, str], timeout: float = TIMEOUT
+    ) -> None:
+        self._identities = identities
+        self._environment = environment
+        self._timeout = timeout
+        self._workers: dict[str, Worker] = {}  # least recently used first
+
+    def get(self, order: Mapping[str, Any], *, log: Path) -> Worker:
+        """Return the variant's worker, started if there is none.
+
+        Raises:
+            WorkerError: It cannot do the workload.
+        """
+        worker = self._workers.pop(order["variant"], None)
+        if worker is None:
+            self._make_room()
+            number = next(self._identities)
+            worker = Worker(
+                order, identity=number, log=log, environment=self._environment, timeout=self._timeout
+            )
+        self._workers[order["variant"]] = worker
+        return worker
+
+    def holds_others(self, variant: str) -> bool:
+        """Return whether workers of other variants are kept."""
+        return any(name != variant for name in self._workers)
+
+    def drop(self, variant: str) -> None:
+        """End a variant's worker, if there is one."""
+        worker = self._workers.pop(variant, None)
+        if worker is not None:
+            worker.close()
+
+    def close(self) -> None:
+        """End all workers."""
+        for variant in list(self._workers):
+            self.drop(variant)
+
+    def _make_room(self) -> None:
+        while self._workers:
+            taken = [worker.memory for worker in self._workers.values()]
+            available, total = _host_memory()
+            # A container may have less than its machine, and tells of all that is taken in it, caches too.
+            limit = min(total, memory.container_limit())
+            if min(available, limit - sum(taken)) - max(taken) > FREE_SHARE * limit:
+                return
+            self.drop(next(iter(self._workers)))
+
+
+def _host_memory() -> tuple[int, int]:
+    """Return the machine's (available, total) memory in bytes; nothing available where that is unknown."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return 0, 1
+    kibibytes = {name: int(rest.split()[0]) for name, _, rest in (line.partition(":") for line in lines)}
+    return kibibytes["MemAvailable"] * 1024, kibibytes["MemTotal"] * 1024

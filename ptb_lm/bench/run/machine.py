@@ -4,12 +4,11 @@ Its limit in matrix multiplication is looked for among large square matrices and
 step. A product is of an [m, k] and a [k, n] matrix.
 """
 
-import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ptb_lm.bench.process import Process, WorkerError
+from ptb_lm.bench.run.process import Process, WorkerError
 from ptb_lm.bench.workloads import LanguageTask, Task
 from ptb_lm.common.errors import UserError
 
@@ -104,7 +103,7 @@ class Machine:
 
     def _ask(self, **question: Any) -> dict[str, Any]:
         try:
-            return self._process.ask(json.dumps(question))
+            return self._process.ask(**question)
         except WorkerError as error:
             self.close()
             raise UserError(f"cannot measure the machine's rates: {error}") from None

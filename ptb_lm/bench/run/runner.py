@@ -5,9 +5,9 @@ import random
 import time
 from collections.abc import Iterator, Sequence
 
-from ptb_lm.bench.machine import Machine
-from ptb_lm.bench.measurement import Measurement
-from ptb_lm.bench.row_log import Record
+from ptb_lm.bench.run.machine import Machine
+from ptb_lm.bench.run.measurement import Measurement
+from ptb_lm.bench.run.record import Record
 from ptb_lm.bench.selection import Options
 from ptb_lm.bench.workloads import Workload
 from ptb_lm.common import cli, streams
@@ -52,7 +52,7 @@ def _rounds(measurement: Measurement) -> Iterator[str]:
         todo = _todo(measurement, index)
         for variant in random.sample(workload.variants, len(workload.variants)):
             for pass_name in random.sample(workload.passes, len(workload.passes)):
-                if (variant.name, pass_name) in todo and not measurement.is_over(
+                if (variant.name, pass_name) in todo and not measurement.should_skip(
                     variant.name, pass_name, index
                 ):
                     measurement.measure(variant, pass_name, index)
@@ -72,12 +72,12 @@ def _todo(measurement: Measurement, index: int) -> set[tuple[str, str]]:
     workload = measurement.workload
     every = {(variant.name, pass_name) for variant in workload.variants for pass_name in workload.passes}
     found = {(variant, of) for _, of, variant, round_ in measurement.measured if round_ == index}
-    lacking = {key for key in every - found if not measurement.is_over(*key, index)}
+    lacking = {key for key in every - found if not measurement.should_skip(*key, index)}
     if found:
         for variant in workload.variants:
             if any(name == variant.name for name, _ in lacking):
                 measurement.prepare(variant)
-        lacking = {key for key in lacking if not measurement.is_over(*key, index)}
+        lacking = {key for key in lacking if not measurement.should_skip(*key, index)}
     without_baseline = {pass_name for variant, pass_name in lacking if variant == workload.baseline}
     return (
         lacking

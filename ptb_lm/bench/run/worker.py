@@ -1,0 +1,282 @@
+"""A process that the benchmark asks in lines of JSON: `python -m ptb_lm.bench.run.worker`.
+
+A line of stdin is a question, and each is answered with a line; an answer with a "status" and a "reason" is a
+refusal, and the last. The questions are:
+
+- {"import": "MODULE:FUNCTION"}: whether --add can use it. The answer has a digest of its source.
+- {"reference": a pickled question, "path": a file}: the reference's answer to it, which goes to the file.
+- {"order": an Order}: build the variant, and compare it with the reference. The answer has its facts.
+- {"compare": "again"}: repeat the comparison.
+- {"pass": ..., "steps": ..., "untimed": ...}: time a block of steps.
+"""
+
+import base64
+import contextlib
+import gc
+import importlib
+import json
+import math
+import os
+import re
+import resource
+import sys
+import time
+import traceback
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, TextIO
+
+from ptb_lm.bench import check, disturbance, variants
+from ptb_lm.bench.check import expected
+from ptb_lm.bench.run import record, timed_steps
+from ptb_lm.bench.run.process import WorkerError
+from ptb_lm.bench.run.timed_steps import TimedSteps
+from ptb_lm.bench.selection import Options
+from ptb_lm.bench.suites import SUITES
+from ptb_lm.bench.workloads import Task, Workload
+from ptb_lm.common import host
+from ptb_lm.common.errors import OutOfMemoryError, UserError
+
+
+@dataclass(frozen=True)
+class Order:
+    """The variant that a worker is to be.
+
+    Attributes:
+        options: Options of the run, with "cpu" or "cuda" as the device.
+        workload: Name of a workload of the suite.
+        variant: Name of the variant.
+    """
+
+    options: Options
+    workload: str
+    variant: str
+
+    @property
+    def task(self) -> Task:
+        """The workload's task, at the batch size of the options."""
+        task, batch_size = self._declared.task, self.options.batch_size
+        return task if batch_size is None else task.with_batch_size(batch_size)
+
+    @property
+    def precision(self) -> str:
+        """The variant's precision: that of its name, or else of the options."""
+        return variants.declared_precision(self.variant) or self.options.precision
+
+    @property
+    def passes(self) -> tuple[str, ...]:
+        """The passes that are timed."""
+        return self._declared.passes
+
+    @property
+    def _declared(self) -> Workload:
+        (found,) = (each for each in SUITES[self.options.suite].workloads if each.name == self.workload)
+        return found
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the order as an object of JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> "Order":
+        """Return the order of an object that `to_json` returned."""
+        return cls(Options(**values["options"]), values["workload"], values["variant"])
+
+
+class Peaks:
+    """Peaks of a memory, by pass, from its first step on: warm-up allocates, too."""
+
+    def __init__(self) -> None:
+        self._by_pass: dict[str, int] = {}
+
+    def update(self, pass_name: str, peak: int | None) -> int | None:
+        """Add the peak of a block, and return the pass's peak so far; None where there is no such memory."""
+        if peak is not None:
+            self._by_pass[pass_name] = max(peak, self._by_pass.get(pass_name, 0))
+        return self._by_pass.get(pass_name)
+
+
+class Blocks:
+    """Times a variant's blocks of steps, and measures memory and disturbance beside them."""
+
+    def __init__(self, steps: TimedSteps) -> None:
+        self._steps = steps
+        self._host, self._device = Peaks(), Peaks()
+
+    def block(self, pass_name: str, steps: int, *, untimed: int) -> dict[str, Any]:
+        """Do steps of a pass; return their "seconds", "others" in cores, and "peak_memory" of the pass."""
+        _reset_peak()
+        others = disturbance.Others()
+        seconds = self._steps.block(pass_name, steps, untimed=untimed)
+        cores = others.cores()
+        memory = {
+            "host_bytes": self._host.update(pass_name, host_memory()),
+            "device_bytes": self._device.update(pass_name, self._steps.device_memory()),
+        }
+        return {"seconds": seconds, "others": cores, "peak_memory": memory}
+
+
+def main() -> int:
+    """Answer until stdin ends, or a question is refused; return the exit status."""
+    with separate_answers() as answers:
+        try:
+            for answer in _answers(map(json.loads, sys.stdin)):
+                _write(answers, answer)
+        except OutOfMemoryError as error:
+            # Perhaps there is enough without the other variants: a failure is tried again alone.
+            _write(answers, {"status": "failed", "reason": str(error)})
+        except UserError as error:
+            _write(answers, {"status": "unavailable", "reason": str(error)})
+        except check.WrongError as error:
+            _write(answers, {"status": "wrong", "reason": str(error)})
+        except WorkerError as error:  # of the process that was asked for the reference's answer
+            _write(answers, {"status": error.status, "reason": str(error)})
+        except Exception as error:
+            # Whatever it is, it becomes this variant's row; the others go on.
+            traceback.print_exc()
+            reason = f"{type(error).__name__}: {error}".split("\n")[0]
+            _write(answers, {"status": "failed", "reason": reason})
+    return 0
+
+
+def _answers(questions: Iterator[dict[str, Any]]) -> Iterator[Mapping[str, Any]]:
+    """Yield the answer to each question: to one about a module or the reference, or to an order and on."""
+    first = next(questions)
+    if "import" in first:
+        yield _imported(*first["import"].split(":"))
+    elif "reference" in first:
+        expected.write_answer(base64.b64decode(first["reference"]), Path(first["path"]))
+        yield {}
+    else:
+        order = Order.from_json(first["order"])
+        steps, checked, facts = _ready(order)
+        yield facts
+        blocks = Blocks(steps)
+        for question in questions:
+            if "pass" in question:
+                yield blocks.block(question["pass"], question["steps"], untimed=question["untimed"])
+            else:
+                _compare_again(order, steps, checked)
+                yield {}
+
+
+def _imported(module: str, function: str) -> dict[str, str]:
+    """Import a function of the user's own.
+
+    Returns:
+        A digest of the module's file, or of all sources of its package; "" where it has none.
+
+    Raises:
+        UserError: The module cannot be imported, or has no such function.
+    """
+    try:
+        importlib.import_module(module)
+    except Exception as error:
+        # Whatever it is, it is the user's own code that cannot be imported.
+        if isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}."):
+            raise UserError(f"there is no module {error.name}; is it on PYTHONPATH?") from None
+        reason = f"{type(error).__name__}: {error}".split("\n")[0]
+        raise UserError(f"the module {module} cannot be imported: {reason}") from None
+    if not callable(getattr(sys.modules[module], function, None)):
+        raise UserError(f"the module {module} has no function {function}")
+    package = sys.modules[module.partition(".")[0]]
+    if folders := getattr(package, "__path__", None):
+        return {"digest": " ".join(record.sources_digest(Path(folder)) for folder in folders)}
+    source = getattr(package, "__file__", None)
+    return {"digest": record.file_digest(Path(source)) if source else ""}
+
+
+def _ready(order: Order) -> tuple[TimedSteps, check.Checked, dict[str, Any]]:
+    """Build and check a variant; return it, what the check found, and the facts for its rows."""
+    for added in order.options.added:
+        variants.add(added)
+    task, seed = order.task, order.options.seed
+    start = time.perf_counter()
+    variant = variants.Variant(order.variant, "")
+    precision = order.precision
+    build = variant.builder(task.registry, device=order.options.device, precision=precision, seed=seed)
+    steps = timed_steps.prepare(task, build, seed=seed)
+    built = time.perf_counter()
+    checked = check.check(task, build, precision=precision, seed=seed, passes=order.passes, model=steps.model)
+    _begin(steps)
+    parameters = sum(weights.size for weights in steps.export_weights().values())
+    declared = sum(math.prod(shape) for shape in task.shapes.values())
+    if parameters != declared:
+        raise check.WrongError(f"it has {parameters:,} parameters, the workload {declared:,}")
+    facts = {
+        "engine": steps.engine,
+        "environment": {**host.environment(), **steps.environment()},
+        "parity": checked.errors,
+        "check": {**checked.what, "variant": order.variant, "engine": steps.engine},
+        "loss": checked.loss,
+        "check_seconds": time.perf_counter() - built,
+        "build_seconds": built - start,
+        "first_step_seconds": checked.first_step_seconds,
+    }
+    return steps, checked, facts
+
+
+def _compare_again(order: Order, steps: TimedSteps, checked: check.Checked) -> None:
+    """Repeat the comparison, now that the variant has done other steps."""
+    try:
+        check.check_again(
+            order.task,
+            steps.model,
+            checked,
+            precision=order.precision,
+            seed=order.options.seed,
+            passes=order.passes,
+        )
+    except check.WrongError as error:
+        raise check.WrongError(f"after its warm-up {error}") from None
+    _begin(steps)
+
+
+def _begin(steps: TimedSteps) -> None:
+    """Restart at a training run's initial weights, and drop the comparison's memory and its peaks."""
+    steps.restart()
+    gc.collect()
+    _reset_peak()
+    steps.device_memory()
+
+
+def _write(answers: TextIO, answer: Mapping[str, Any]) -> None:
+    answers.write(json.dumps(answer) + "\n")
+    answers.flush()
+
+
+@contextlib.contextmanager
+def separate_answers() -> Iterator[TextIO]:
+    """Yield the process's stdout; anything else that prints to stdout goes to stderr from now on."""
+    with os.fdopen(os.dup(1), "w", encoding="utf-8") as answers:
+        os.dup2(2, 1)
+        yield answers
+
+
+def _reset_peak() -> None:
+    """Reset the peak of host memory, where the system can: Linux."""
+    for folder, _ in disturbance.session_processes():
+        with contextlib.suppress(OSError):
+            (folder / "clear_refs").write_text("5")
+
+
+def host_memory() -> int:
+    """Return the peak of the host memory in bytes, since `_reset_peak` where that is possible.
+
+    The peaks of all processes of a variant are added.
+    """
+    peaks = []
+    for folder, _ in disturbance.session_processes():
+        with contextlib.suppress(OSError):
+            found = re.search(r"^VmHWM:\s*(\d+) kB$", (folder / "status").read_text(), re.MULTILINE)
+            if found:
+                peaks.append(int(found[1]) * 1024)
+    if peaks:
+        return sum(peaks)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024  # Linux counts KiB
+
+
+if __name__ == "__main__":
+    sys.exit(main())
