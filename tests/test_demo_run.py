@@ -10,7 +10,7 @@ from support import installed
 
 import ptb_lm
 from ptb_lm import compare, evaluate, export, generate, neighbours, predict, score, train
-from ptb_lm.data.newswire import newswire
+from ptb_lm.data.synthetic import newswire
 from ptb_lm.training import run_flags
 from ptb_lm.training.run_directory import RunDirectory
 from ptb_lm.training.run_paths import DEMO

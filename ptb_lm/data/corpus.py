@@ -148,7 +148,7 @@ def load_named(
     if data == "synthetic":
         path = home() / "data" / "synthetic"
         synthetic.ensure(path)
-        bounds = synthetic.bound(path)
+        bounds = synthetic.best_perplexities(path)
     elif data == "ptb":
         path = _penn_treebank()
     loaded = load(path, preparation, column=column, vocabulary=vocabulary, extend=extend)

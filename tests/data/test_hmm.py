@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from ptb_lm.data import hmm
-from ptb_lm.data.hmm import HiddenMarkovModel
+from ptb_lm.data import synthetic
+from ptb_lm.data.synthetic import HiddenMarkovModel
 
 
 def random_model(seed, states=3, words=4):
@@ -91,8 +91,8 @@ def test_no_draw_falls_beyond_the_last_possible_outcome():
     tenths = np.array([0.1] * 10 + [0.0, 0.0])
     largest_draw = 1 - 2.0**-53
     assert list(itertools.accumulate(tenths.tolist()))[9] <= largest_draw  # rounding has lost it
-    assert bisect.bisect_right(hmm._bounds(tenths), largest_draw) == 9
-    assert hmm._bounds(np.array([0.0, 1.0, 0.0])) == [0.0]
+    assert bisect.bisect_right(synthetic._bounds(tenths), largest_draw) == 9
+    assert synthetic._bounds(np.array([0.0, 1.0, 0.0])) == [0.0]
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 from ptb_lm.common.errors import UserError
-from ptb_lm.data import newswire, synthetic
-from ptb_lm.data.hmm import HiddenMarkovModel
-from ptb_lm.data.synthetic import SPLITS
+from ptb_lm.data import synthetic
+from ptb_lm.data.synthetic import SPLITS, HiddenMarkovModel
 
 FILES = ("train.txt", "valid.txt", "test.txt", "perplexity.json")
 
@@ -39,7 +38,7 @@ def small(monkeypatch):
 
 
 def read_ids(path):
-    ids = {word: i for i, word in enumerate(newswire.newswire()[1])}
+    ids = {word: i for i, word in enumerate(synthetic.newswire()[1])}
     return [ids[word] for line in path.read_text().splitlines() for word in [*line.split(" "), "<eos>"]]
 
 
@@ -54,8 +53,8 @@ def test_golden_bytes(corpus):
 
 
 def test_bound_is_the_perplexity_of_the_text_on_disk(corpus):
-    model, _ = newswire.newswire()
-    bound = synthetic.bound(corpus)
+    model, _ = synthetic.newswire()
+    bound = synthetic.best_perplexities(corpus)
     assert bound == pytest.approx(GOLDEN_PERPLEXITY, rel=1e-9)
     for split in ("valid", "test"):
         assert model.perplexity(read_ids(corpus / f"{split}.txt")) == pytest.approx(bound[split], rel=1e-9)
@@ -73,12 +72,12 @@ def test_a_sentence_a_line(corpus, split):
 
 def test_every_word_occurs_in_train(corpus):
     # The corpus has no <unk>: a word that train lacks could not be scored.
-    assert set(read_ids(corpus / "train.txt")) == set(range(len(newswire.newswire()[1])))
+    assert set(read_ids(corpus / "train.txt")) == set(range(len(synthetic.newswire()[1])))
 
 
 @pytest.mark.parametrize("split", ["valid", "test"])
 def test_no_model_of_counts_beats_the_bound(corpus, split):
-    vocabulary = len(newswire.newswire()[1])
+    vocabulary = len(synthetic.newswire()[1])
     train, ids = np.array(read_ids(corpus / "train.txt")), np.array(read_ids(corpus / f"{split}.txt"))
     unigram = (np.bincount(train, minlength=vocabulary) + 1) / (len(train) + vocabulary)
     counts = np.zeros((vocabulary, vocabulary))
@@ -88,18 +87,18 @@ def test_no_model_of_counts_beats_the_bound(corpus, split):
     bigram = (counts + kinds * unigram) / (counts.sum(-1, keepdims=True) + kinds)
 
     scored = len(ids) - 1
-    best = scored * math.log(synthetic.bound(corpus)[split])
+    best = scored * math.log(synthetic.best_perplexities(corpus)[split])
     for nll in (-np.log(unigram[ids[1:]]).sum(), -np.log(bigram[ids[:-1], ids[1:]]).sum()):
         # For every model q that has not seen the split, P(log q(x) - log p(x) > t) <= exp(-t) (Markov).
         assert nll >= best - math.log(1e9)
         # And there must be something to learn beyond neighbours: a model has to carry the topic.
-        assert math.exp(nll / scored) > 1.5 * synthetic.bound(corpus)[split]
+        assert math.exp(nll / scored) > 1.5 * synthetic.best_perplexities(corpus)[split]
 
 
 @pytest.mark.parametrize("part", ["transition", "emission"])
 def test_the_process_fits_its_text_better_than_a_neighbour(corpus, part):
     # Were the text not a draw from this very process, a slightly different one could come out ahead.
-    model, _ = newswire.newswire()
+    model, _ = synthetic.newswire()
     ids = read_ids(corpus / "valid.txt")
     parts = {name: getattr(model, name) for name in ("initial", "transition", "emission")}
     parts[part] = 0.95 * parts[part] + 0.05 / parts[part].shape[-1]
@@ -186,7 +185,7 @@ def test_bound_without_a_record(tmp_path, record):
     if record is not None:
         (tmp_path / "perplexity.json").write_text(record)
     with pytest.raises(UserError, match=r"perplexity\.json"):
-        synthetic.bound(tmp_path)
+        synthetic.best_perplexities(tmp_path)
 
 
 @pytest.mark.slow
@@ -195,3 +194,28 @@ def test_needs_no_framework():
         "import ptb_lm.data.synthetic, sys; sys.exit('torch' in sys.modules or 'tensorflow' in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_rows_of_the_newswire_process_are_distributions():
+    model, words = synthetic.newswire()
+    assert model.emission.shape == (len(model.initial), len(words))
+    for rows in (model.initial, model.transition, model.emission):
+        assert (rows >= 0).all()
+        np.testing.assert_allclose(rows.sum(-1), 1, rtol=0, atol=1e-12)
+
+
+def test_every_state_is_reached_and_every_word_emitted():
+    model, _ = synthetic.newswire()
+    assert (np.linalg.matrix_power(model.transition, 500) > 0).all()
+    assert (model.emission > 0).any(0).all()
+
+
+def test_words_are_plain_and_distinct():
+    _, words = synthetic.newswire()
+    assert len(set(words)) == len(words) > 500
+    assert [word for word in words if not (word.isascii() and word.isalpha() and word.islower())] == ["<eos>"]
+
+
+def test_no_word_stands_twice_in_a_list():
+    for name, words in synthetic._WORDS.items():
+        assert len(set(words.split())) == len(words.split()), name
