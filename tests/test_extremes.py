@@ -135,13 +135,13 @@ def test_the_bound_of_the_synthetic_corpus_is_verified_when_it_is_read(by: str, 
     record = {"valid": 2.5, "test": 2.25}
     path = tmp_path / "perplexity.json"
     path.write_text(json.dumps({**record, "record_sha256": synthetic._digest(record)}))
-    assert synthetic.bound(tmp_path) == record
+    assert synthetic.best_perplexities(tmp_path) == record
     if by == "another number":
         path.write_text(path.read_text().replace("2.25", "2.26"))
     else:
         path.write_text(json.dumps(record) if by == "no hash" else "[" * 100_000)
     with pytest.raises(UserError, match="does not hold the perplexities of the synthetic corpus"):
-        synthetic.bound(tmp_path)
+        synthetic.best_perplexities(tmp_path)
 
 
 # What is said.
