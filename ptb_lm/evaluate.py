@@ -230,7 +230,7 @@ def _scored(
 def _data(run: RunConfig, vocabulary: Vocabulary, named: str | None) -> "Corpus":
     from ptb_lm.training import run_data
 
-    data = run_data.load_with_its_words(run, vocabulary, named=named)
+    data = run_data.load_with_its_words(run, vocabulary, moved_to=named)
     if difference := run_data.difference(run, data):
         streams.tell(f"{PROG}: {difference}")
     return data

@@ -16,9 +16,9 @@ from ptb_lm.training import run_flags
 
 PROG = cli.command_name("train")
 # These hyper-parameters define the model. The others define its training.
-OF_THE_MODEL = ("num_layers", "hidden_size", "embedding_size", "tie_weights")
+MODEL_FLAGS = ("num_layers", "hidden_size", "embedding_size", "tie_weights")
 # Most runs need none of these: --help names them, --help-all says what they are.
-SELDOM_GIVEN = (
+RARE_FLAGS = (
     *("text_column", "lowercase", "numbers", "min_count", "valid_fraction", "test_fraction"),
     *("embedding_size", "num_steps", "decay_after", "lr_decay", "max_grad_norm", "init_scale"),
     *("variational", "embedding_keep_prob", "recurrent_keep_prob", "average_epochs"),
@@ -28,33 +28,33 @@ SELDOM_GIVEN = (
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit status."""
-    started = time.perf_counter()
+    command_start = time.perf_counter()
     arguments = list(sys.argv[1:] if argv is None else argv)
-    return cli.run(PROG, lambda: _train(arguments, started))
+    return cli.run(PROG, lambda: _train(arguments, command_start))
 
 
-def _train(arguments: list[str], started: float) -> int:
-    parsed = _parser().parse_args(arguments)
+def _train(argv: list[str], command_start: float) -> int:
+    arguments = _parser().parse_args(argv)
     # These imports take long, so they wait until the flags are known to be right.
     from ptb_lm.training import processes, run_paths
 
-    run_paths.refuse_demo(parsed.resume)
-    should_start = processes.should_start(parsed)
-    if parsed.seeds is not None or parsed.jobs is not None:
+    run_paths.refuse_demo(arguments.resume)
+    should_start = processes.should_start(arguments)
+    if arguments.seeds is not None or arguments.jobs is not None:
         from ptb_lm.training import seeds
 
-        return seeds.train(parsed, lambda given: _train(given, time.perf_counter()))
+        return seeds.train(arguments, lambda given: _train(given, time.perf_counter()))
     if should_start:
-        return processes.start(parsed, arguments)
-    with processes.join(vars(parsed)) as ranks:
+        return processes.start(arguments, argv)
+    with processes.join(vars(arguments)) as ranks:
         from ptb_lm.training import launch
 
-        return launch.train(parsed, shlex.join(arguments), command_start=started, ranks=ranks)
+        return launch.train(arguments, shlex.join(argv), command_start=command_start, ranks=ranks)
 
 
 def _parser() -> cli.Parser:
     parser = _described_parser()
-    flags.list_names_only(parser, SELDOM_GIVEN, described_by="--help-all")
+    flags.list_names_only(parser, RARE_FLAGS, described_by="--help-all")
     return parser
 
 
@@ -98,7 +98,7 @@ def _add_model(group: argparse._ArgumentGroup) -> None:
     _add_choice(group, "--config", PRESETS, f"the preset: {listings.one_of(PRESETS, 'small')}")
     _add_choice(group, "--cell", CELLS, f"the recurrent cell: {listings.one_of(CELLS, LSTM)}")
     for each in HYPERPARAMETERS:
-        if each.name in OF_THE_MODEL:
+        if each.name in MODEL_FLAGS:
             group.add_argument(each.flag, help=each.help, **each.argument)
 
 
@@ -107,7 +107,7 @@ def _add_training(group: argparse._ArgumentGroup) -> None:
         group, "--recipe", RECIPES, "default (lower perplexity) or tutorial (as TensorFlow's tutorial)"
     )
     for each in HYPERPARAMETERS:
-        if each.name not in (*OF_THE_MODEL, "cell"):
+        if each.name not in (*MODEL_FLAGS, "cell"):
             group.add_argument(each.flag, help=each.help, **each.argument)
         if each.name == "batch_size":
             group.add_argument(

@@ -882,7 +882,7 @@ def test_help_fits_a_screen(capsys: pytest.CaptureFixture[str], monkeypatch: pyt
     groups_of_flags, _, named = text.partition("\nMore flags, ")
     for action in train._parser()._actions:
         flag = action.option_strings[-1 if action.dest == "help" else 0]
-        seldom = action.dest in train.SELDOM_GIVEN
+        seldom = action.dest in train.RARE_FLAGS
         assert bool(re.search(rf"\s{flag}[,.]", named)) == seldom, flag
         assert described(flag, groups_of_flags) != seldom, flag
     groups = re.findall(r"^(\w+).*:$", groups_of_flags, re.M)

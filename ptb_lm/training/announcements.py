@@ -20,7 +20,7 @@ def announce(trainer: Trainer, load: host.Load, *, is_resumed: bool) -> None:
     Args:
         trainer: Trainer of the run, before its first step.
         load: Load of the machine since the command started.
-        is_resumed: Whether the run continues from a state.
+        is_resumed: True if the run continues from a state.
     """
     run, data, model = trainer.run, trainer.corpus, trainer.backend
     tokens = ", ".join(f"{split} {len(ids):,}" for split, ids in data.splits.items())

@@ -105,17 +105,20 @@ class Checkpoints:
             UserError: There is no such state, or it belongs to another model, corpus or length of training.
         """
         config = self.run.hyperparameters
-        saved = self.directory.read_state(self.corpus, self.run)
-        progress, dtype = saved.progress, np.float64 if self.run.choice.precision == "fp64" else np.float32
-        kinds = (saved.weights, saved.averages) if self.averages.exist(progress) else (saved.weights,)
+        newest = self.directory.read_state(self.corpus, self.run)
+        progress, dtype = (
+            newest.progress,
+            np.float64 if self.run.choice.precision == "fp64" else np.float32,
+        )
+        kinds = (newest.weights, newest.averages) if self.averages.exist(progress) else (newest.weights,)
         try:
             for weights in kinds:
                 parameters.check(weights, config, len(self.corpus.vocabulary), dtype=dtype)
                 _check_finite(weights)
-            _check_carried(saved.training, config)
-            self.backend.load_weights(saved.weights)
-            self.averages.load(saved.averages, progress)
-            state = self.backend.load_training_state(saved.training)
+            _check_carried(newest.training, config)
+            self.backend.load_weights(newest.weights)
+            self.averages.load(newest.averages, progress)
+            state = self.backend.load_training_state(newest.training)
         except OutOfMemoryError:
             raise
         except (UserError, KeyError) as error:

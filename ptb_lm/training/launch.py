@@ -139,7 +139,7 @@ def prepare(request: TrainRequest) -> tuple[TrainRequest, Corpus, Backend]:
     start, ranks, directory = request.start, request.ranks, request.directory
     ranks.check_divisible(request.run.hyperparameters.batch_size)
     config, corpus = ranks.same_on_all(
-        lambda: _load_text(request), lambda loaded: processes.facts(*loaded, ranks)
+        lambda: _load_text(request), lambda text: processes.facts(*text, ranks)
     )
     if start:
         config = dataclasses.replace(config, init_from=ranks.run_on_first(lambda: start.record(corpus)))

@@ -1,4 +1,4 @@
-"""What a run reports: within an epoch, at the end of an epoch, and as its result."""
+"""Metrics of a run: within an epoch, at the end of an epoch, and in its result."""
 
 from typing import NamedTuple
 
@@ -45,7 +45,7 @@ class Sums(NamedTuple):
 
 
 def point(before: Sums, now: Sums, config: Config, *, rate: float) -> dict[str, float]:
-    """Return what TensorBoard shows of the steps between two moments of an epoch, by tag.
+    """Return TensorBoard's values of the steps between two moments of an epoch, by tag.
 
     Args:
         before: The sums at the first moment.
@@ -68,12 +68,12 @@ def point(before: Sums, now: Sums, config: Config, *, rate: float) -> dict[str, 
 
 
 def epoch_scalars(row: Record) -> dict[str, float]:
-    """Return what TensorBoard shows of an epoch's row, by tag."""
+    """Return TensorBoard's values of an epoch's row, by tag."""
     return {tag: row[column] for tag, column in EPOCH_SCALARS.items() if column in row}
 
 
 def result_scalars(result: Record) -> dict[str, float]:
-    """Return what TensorBoard shows of a result, by tag."""
+    """Return TensorBoard's values of a result, by tag."""
     return {tag: result[key] for tag, key in RESULT_SCALARS.items()}
 
 
@@ -83,18 +83,19 @@ def epoch_row(
     """Return the row of metrics.jsonl of an epoch whose training steps are all done.
 
     Args:
-        progress: Of the run.
+        progress: Progress of the run.
         config: The hyper-parameters.
-        valid_perplexity: Of the kept weights: their moving average if there is one.
-        unaveraged_valid_perplexity: Of the weights. It has a column only in a run that averages them.
+        valid_perplexity: Perplexity of the kept weights: of their moving average if there is one.
+        unaveraged_valid_perplexity: Perplexity of the weights. It has a column only in a run that averages
+            them.
     """
-    unaveraged = {"unaveraged_valid_perplexity": unaveraged_valid_perplexity}
+    average_only = {"unaveraged_valid_perplexity": unaveraged_valid_perplexity}
     return {
         "epoch": progress.epoch + 1,
         "learning_rate": config.learning_rate_in(progress.epoch),
         "train_perplexity": progress.train_perplexity(config.batch_size * config.num_steps),
         "valid_perplexity": valid_perplexity,
-        **(unaveraged if config.average_epochs else {}),
+        **(average_only if config.average_epochs else {}),
         "words_per_second": progress.words_per_second,
         "seconds": progress.clocked_seconds,
         "gradient_norm": progress.gradient_norms / progress.step,
@@ -120,16 +121,17 @@ def result(
     engine: str,
     seconds: float,
 ) -> Record:
-    """Return what result.json holds.
+    """Return the values of result.json.
 
     Args:
-        progress: Of the run, which has ended.
-        test_perplexity: Of the best epoch's weights.
-        final_test_perplexity: Of the last epoch's, as the tutorial has it.
-        best_possible_perplexity: The least that any model can reach on the test split, where it is known.
-        parameters: How many there are.
-        engine: What computed the LSTM.
-        seconds: Of all processes that worked on the run.
+        progress: Progress of the run, which has ended.
+        test_perplexity: Perplexity of the best epoch's weights.
+        final_test_perplexity: Perplexity of the last epoch's weights, as the tutorial has it.
+        best_possible_perplexity: Least perplexity that any model can reach on the test split,
+            where it is known.
+        parameters: Number of parameters.
+        engine: Name of the engine that computed the LSTM.
+        seconds: Training time of all processes that worked on the run.
     """
     rows = progress.rows
     tokens = sum(row["words_per_second"] * row["seconds"] for row in rows)

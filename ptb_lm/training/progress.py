@@ -114,6 +114,6 @@ class SavedState(NamedTuple):
     def save(self, path: Path, *, config: Record, corpus_sha256: str) -> None:
         """Write the state, and the configuration and the data that it belongs to, to a file of tensors."""
         kinds = {"weights": self.weights, "training": self.training, "averages": self.averages}
-        arrays = {f"{kind}.{name}": array for kind, named in kinds.items() for name, array in named.items()}
+        arrays = {f"{kind}.{name}": array for kind, group in kinds.items() for name, array in group.items()}
         metadata = {"config": config, "progress": self.progress.to_json(), "corpus_sha256": corpus_sha256}
         tensors.save(path, arrays, metadata)

@@ -18,7 +18,7 @@ from ptb_lm.training.run_config import RunConfig, Source
 
 
 def treatment(run: RunConfig) -> Treatment:
-    """Return how a run's text became words."""
+    """Return the treatment by which a run's text became words."""
     return run.preparation.treatment if run.preparation else PLAIN
 
 
@@ -30,7 +30,7 @@ def with_source(run: RunConfig, data: Corpus, *, own_words: bool) -> RunConfig:
     Args:
         run: The configuration.
         data: The text.
-        own_words: Whether its vocabulary is that of its own training split, not that of another run.
+        own_words: True if its vocabulary is that of its own training split, not that of another run.
     """
     where = place(run)
     path = penn_treebank_folder() if where == PTB else Path(where)
@@ -65,9 +65,9 @@ def load_first(run: RunConfig, vocabulary: Vocabulary | None, *, extend: bool) -
     """Load the text of a new run.
 
     Args:
-        run: Its configuration.
-        vocabulary: The words of the run that it starts from; None: those of its text.
-        extend: Whether new words of its text follow them.
+        run: Configuration of the run.
+        vocabulary: Words of the run that it starts from; None: those of its text.
+        extend: True if new words of its text follow them.
 
     Raises:
         UserError: The text is not there or cannot be read, or it has a word that cannot be encoded.
@@ -83,39 +83,39 @@ def load_first(run: RunConfig, vocabulary: Vocabulary | None, *, extend: bool) -
         raise UserError(f"{error}; {hint}") from None
 
 
-def load_again(run: RunConfig, vocabulary: Vocabulary, *, named: str | None = None) -> Corpus:
+def load_again(run: RunConfig, vocabulary: Vocabulary, *, moved_to: str | None = None) -> Corpus:
     """Load the text of a run that has a vocabulary, prepared as it was then.
 
     Args:
-        run: Its configuration.
-        vocabulary: Its words.
-        named: Where the text is now; None: where it was.
+        run: Configuration of the run.
+        vocabulary: Words of the run.
+        moved_to: Place of the text now; None: the place where it was.
 
     Raises:
         UserError: The text is not there or cannot be read.
     """
-    data = place(run) if named is None else named
-    if named is None and run.source is not None and is_path(data) and not Path(data).exists():
+    data = place(run) if moved_to is None else moved_to
+    if moved_to is None and run.source is not None and is_path(data) and not Path(data).exists():
         raise UserError(f"there is no file or folder {data}; name the text with --data")
     if run.preparation is None and run.init_from is None and run.imported is None:
         return corpus.load_named(data, column=run.text_column)  # its words tell whether it is the same text
     return corpus.load_named(data, run.preparation, column=run.text_column, vocabulary=vocabulary)
 
 
-def load_with_its_words(run: RunConfig, vocabulary: Vocabulary, *, named: str | None = None) -> Corpus:
+def load_with_its_words(run: RunConfig, vocabulary: Vocabulary, *, moved_to: str | None = None) -> Corpus:
     """Load the text of a run again, which must have the run's words.
 
     Args:
-        run: Its configuration.
-        vocabulary: Its words.
-        named: Where the text is now; None: where it was.
+        run: Configuration of the run.
+        vocabulary: Words of the run.
+        moved_to: Place of the text now; None: the place where it was.
 
     Raises:
         UserError: As for `load_again`, or the text has other words.
     """
-    data = load_again(run, vocabulary, named=named)
+    data = load_again(run, vocabulary, moved_to=moved_to)
     if data.vocabulary.sha256 != vocabulary.sha256:
-        raise UserError(f"the data {named or place(run)} have a different vocabulary from the run")
+        raise UserError(f"the data {moved_to or place(run)} have a different vocabulary from the run")
     return data
 
 
@@ -149,7 +149,7 @@ def difference(run: RunConfig, data: Corpus) -> str | None:
 
 
 def report(run: RunConfig, data: Corpus) -> Iterator[str]:
-    """Yield what a run says of its text: that it is not what its name says, and how it was prepared."""
+    """Yield sentences about a run's text: a warning if its name is wrong, and how it was prepared."""
     if run.data == PTB and run.source:
         yield (
             f"warning: the files in {run.source.path} are not those of Penn Treebank, so perplexities cannot "
@@ -157,32 +157,34 @@ def report(run: RunConfig, data: Corpus) -> Iterator[str]:
         )
     yield from data.notes
     if run.preparation:
-        yield _done(run.preparation, data, limited=run.init_from is None or run.init_from.new_words > 0)
+        yield _describe_preparation(
+            run.preparation, data, has_limit=run.init_from is None or run.init_from.new_words > 0
+        )
         yield f"words read as {UNK}: {_shares(data)}"
     if run.init_from:
         count = run.init_from.new_words
-        added = f", {count:,} new ones among them" if count else ""
+        new_ones = f", {count:,} new ones among them" if count else ""
         yield (
-            f"weights and vocabulary of {run.init_from.run}: {len(data.vocabulary):,} words{added}; "
-            f"tokens that it lacks, read as {UNK}: {_missed(data)}"
+            f"weights and vocabulary of {run.init_from.run}: {len(data.vocabulary):,} words{new_ones}; "
+            f"tokens that it lacks, read as {UNK}: {_unknown_counts(data)}"
         )
 
 
-def _done(preparation: Preparation, data: Corpus, *, limited: bool) -> str:
+def _describe_preparation(preparation: Preparation, data: Corpus, *, has_limit: bool) -> str:
     parts = [f"tokenized by {preparation.tokenize}"]
     if preparation.lowercase:
         parts.append("lower case")
     if preparation.numbers:
         parts.append("N for numbers")
-    if limited:
+    if has_limit:
         parts.append(
             f"the {preparation.vocab_size:,} most frequent words"
             if preparation.vocab_size
             else f"every word seen {preparation.least_count} times or more"
         )
-    covered = 1 - _share(data, "train")
-    hint = f"; {NO_SPACES}" if covered < 0.5 else ""
-    return f"text: {', '.join(parts)}; the vocabulary covers {covered:.2%} of the training text{hint}"
+    coverage = 1 - _share(data, "train")
+    hint = f"; {NO_SPACES}" if coverage < 0.5 else ""
+    return f"text: {', '.join(parts)}; the vocabulary covers {coverage:.2%} of the training text{hint}"
 
 
 def _shares(data: Corpus) -> str:
@@ -197,5 +199,5 @@ def _share(data: Corpus, split: str) -> float:
     return int((ids == unknown).sum()) / words if unknown is not None and words else 0.0
 
 
-def _missed(data: Corpus) -> str:
+def _unknown_counts(data: Corpus) -> str:
     return ", ".join(f"{split} {count:,}" for split, count in data.unknown_counts.items())

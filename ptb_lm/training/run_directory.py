@@ -275,8 +275,8 @@ class RunDirectory:
         if "config" not in metadata:
             raise UserError(f"{path} does not name the configuration of its run")
         written = RunConfig.from_json(metadata["config"], path)
-        if changed := written.fixed_differences(run):
-            raise UserError(f"{self.config} and {path} differ: {', '.join(changed)}")
+        if differences := written.fixed_differences(run):
+            raise UserError(f"{self.config} and {path} differ: {', '.join(differences)}")
 
     def event_files(self) -> list[Path]:
         """Return TensorBoard's files."""

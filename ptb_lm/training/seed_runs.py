@@ -39,9 +39,9 @@ def remaining_commands(
         UserError: A folder has a run of other flags, or something else; the text cannot be read; or the runs
             that replace others cannot begin.
     """
-    trained = {seed: run for seed, run in runs.items() if _has_trained(run)}
+    existing = {seed: run for seed, run in runs.items() if _has_trained(run)}
     overwrite, init_from = bool(given.get("overwrite")), given.get("init_from")
-    if trained:
+    if existing:
         config = next(iter(configs.values()))  # all read the same text
         words, extend = start.vocabulary if start else None, bool(given.get("extend_vocabulary"))
         corpus = run_data.load_first(config, words, extend=extend)
@@ -49,16 +49,16 @@ def remaining_commands(
     flags = {name: value for name, value in given.items() if name not in ("seeds", "jobs", "run_dir")}
     commands = {}
     for seed, run in runs.items():
-        if seed in trained and not overwrite:
+        if seed in existing and not overwrite:
             command = _resume_command(run, configs[seed], flags)
         else:
             run_paths.refuse_existing(run.path, overwrite=overwrite, init_from=init_from)
             command = command_line({**flags, "seed": seed, "run_dir": run.path})
         if command is not None:
             commands[seed] = command
-    if trained and overwrite:
+    if existing and overwrite:
         _check_begins(config, corpus, given)
-        _clear(trained.values())
+        _clear(existing.values())
     return commands
 
 
@@ -80,7 +80,7 @@ def command_line(given: dict[str, Any]) -> list[str]:
 
 
 def _has_trained(directory: RunDirectory) -> bool:
-    """Return whether there is a run that has trained."""
+    """Return whether there is a run that has existing."""
     return directory.config.exists() and not directory.is_expendable()
 
 

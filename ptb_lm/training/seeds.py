@@ -148,13 +148,13 @@ def _train_in_parallel(commands: dict[int, list[str]], jobs: int) -> dict[int, i
     """
     with StopRequest() as stop, concurrent.futures.ThreadPoolExecutor(jobs) as pool:
         children = _Children(stop)
-        pending = {pool.submit(children.train, seed, command): seed for seed, command in commands.items()}
+        futures = {pool.submit(children.train, seed, command): seed for seed, command in commands.items()}
         try:
-            children.hand_on(set(pending))
+            children.hand_on(set(futures))
         except signals.Stopped as again:
             children.signal(again.exit_status - 128)  # for the second time: it stops them at once
             raise
-        statuses = {seed: future.result() for future, seed in pending.items()}
+        statuses = {seed: future.result() for future, seed in futures.items()}
         if stop.signal_number and any(status > 128 for status in statuses.values()):
             raise signals.Stopped(stop.signal_number)
         return statuses
@@ -196,11 +196,11 @@ class _Children:
             streams.tell(f"seed {seed}: {signals.describe_signal(-child.returncode)}")
         return 128 - child.returncode
 
-    def hand_on(self, pending: set[concurrent.futures.Future[int]]) -> None:
+    def hand_on(self, futures: set[concurrent.futures.Future[int]]) -> None:
         """Wait for all to end, and hand on a signal to stop."""
         is_handed_on = False
-        while pending:
-            _, pending = concurrent.futures.wait(pending, timeout=WATCH_SECONDS)
+        while futures:
+            _, futures = concurrent.futures.wait(futures, timeout=WATCH_SECONDS)
             if self.stop.signal_number and not is_handed_on:
                 self.signal(self.stop.signal_number)
                 is_handed_on = True

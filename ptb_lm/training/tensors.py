@@ -36,12 +36,12 @@ def save(path: Path, arrays: Arrays, metadata: Mapping[str, Any]) -> None:
 def load(
     path: Path, *, known: Collection[str] | None = None, remedy: str = "restore it"
 ) -> tuple[Arrays, dict[str, Any]]:
-    """Read what `save` wrote: (arrays, metadata).
+    """Read a file that `save` wrote: (arrays, metadata).
 
     Args:
         path: The file.
-        known: The keys that the metadata may have; None: any. A hash with a damaged name is not a known key.
-        remedy: What to do about a file that another program wrote or changed, for the error.
+        known: Keys that the metadata may have; None: any. A hash with a damaged name is not a known key.
+        remedy: Advice for a file that another program wrote or changed, for the error.
 
     Raises:
         UserError: The file is missing, truncated, changed, or was not written by `save`.
@@ -72,7 +72,7 @@ def load(
 
 
 def with_digest(path: Path, read: Callable[[], Read]) -> tuple[Read, str]:
-    """Return what `read` makes of a file, and the SHA-256 of that same file.
+    """Read a file; return the result and the SHA-256 of that same file.
 
     A run that still trains may replace the file between the two looks at it.
     """
@@ -85,7 +85,7 @@ def with_digest(path: Path, read: Callable[[], Read]) -> tuple[Read, str]:
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
-    """Return what another file in this place would not have; None if there is none."""
+    """Return numbers that another file in this place would not have; None if there is none."""
     try:
         found = path.stat()
     except OSError:

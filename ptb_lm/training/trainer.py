@@ -196,7 +196,7 @@ class Trainer:
             with self.averages.in_place(progress):
                 valid = self._perplexity("valid")
             # What the average gains or, early on, costs.
-            unaveraged = self._perplexity("valid") if self.averages.exist(progress) else valid
+            without_average = self._perplexity("valid") if self.averages.exist(progress) else valid
         except Interrupted:
             self._save()  # validation is done again, training is not
             raise
@@ -204,9 +204,9 @@ class Trainer:
         if not progress.clocked_tokens and self._first_read:  # the first step is the epoch's only one
             progress.clocked_tokens, progress.clocked_seconds = self._first_read
         row = metrics.epoch_row(
-            progress, self.config, valid_perplexity=valid, unaveraged_valid_perplexity=unaveraged
+            progress, self.config, valid_perplexity=valid, unaveraged_valid_perplexity=without_average
         )
-        perplexities = (row["train_perplexity"], valid, unaveraged)
+        perplexities = (row["train_perplexity"], valid, without_average)
         if not all(map(math.isfinite, perplexities)):
             what = [] if any(map(math.isnan, perplexities)) else ["a perplexity overflowed"]
             raise divergence_error(self.directory, f"at the end of epoch {row['epoch']}", *what)
