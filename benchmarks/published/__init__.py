@@ -1,4 +1,4 @@
-"""Figures that others published: sources.toml has the sources, figures.csv what they measured.
+"""Figures that others published: sources.toml has the publications, figures.csv their figures.
 
 Speeds of other years and machines are no measure of ours; what compares are the ratios within one source.
 """
@@ -17,15 +17,15 @@ class Figure:
     """A published measurement.
 
     Attributes:
-        workload: Ours that it answers to.
+        workload: The workload of ours that it answers to.
         pass_name: "forward" or "train".
-        variant: Ours that it answers to; "" if there is none.
-        name: How its source calls it.
-        hardware: What it was measured on.
+        variant: The variant of ours that it answers to; "" if there is none.
+        name: The variant's name in the source.
+        hardware: The hardware that it was measured on.
         seconds_per_step: Time of a batch, if published.
         elapsed: Seconds of all the batches that were timed, if published.
         rate: Items a second, if published.
-        remark: What is to be known of this figure; "" for nothing.
+        remark: A caution about this figure; "" for none.
     """
 
     workload: str
@@ -41,7 +41,7 @@ class Figure:
     def times_as_fast_as(self, other: "Figure") -> float | None:
         """Return how many times as fast as another this is; None if they have no measure in common.
 
-        By their times where there are such: a rate is worked out of a time, and may be a slip.
+        Their times decide where there are such: a rate is worked out of a time, and may be a slip.
         """
         if self.seconds_per_step and other.seconds_per_step:
             return other.seconds_per_step / self.seconds_per_step
@@ -51,17 +51,17 @@ class Figure:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Source:
+class Publication:
     """A publication.
 
     Attributes:
-        name: Who or what, and when.
-        url: Where it is.
-        suite: Ours that makes its measurements again.
+        name: The authors or the title, and the year.
+        url: The address.
+        suite: The suite of ours that makes its measurements again.
         protocol: Versions and how it was measured.
         references: The variant that its ratios are to, by workload.
-        figures: What it reports; empty if it shows pictures only.
-        remark: What a reader should know before comparing; "" for nothing.
+        figures: The figures; none if it shows pictures only.
+        remark: A caution for comparisons; "" for none.
     """
 
     name: str
@@ -74,25 +74,25 @@ class Source:
 
     def reference(self, figure: Figure) -> Figure | None:
         """Return the figure of the same workload, pass and hardware that a figure's ratio is to."""
-        wanted = (
+        key = (
             figure.workload,
             figure.pass_name,
             figure.hardware,
             self.references.get(figure.workload),
         )
         for each in self.figures:
-            if (each.workload, each.pass_name, each.hardware, each.variant) == wanted:
+            if (each.workload, each.pass_name, each.hardware, each.variant) == key:
                 return each
         return None
 
 
-def _read() -> Iterator[tuple[str, Source]]:
+def _read() -> Iterator[tuple[str, Publication]]:
     sources = tomllib.loads((FOLDER / "sources.toml").read_text(encoding="utf-8"))
     with (FOLDER / "figures.csv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     for key, about in sources.items():
         figures = tuple(_figure(row) for row in rows if row["source"] == key)
-        yield key, Source(**about, figures=figures)
+        yield key, Publication(**about, figures=figures)
 
 
 def _figure(row: Mapping[str, str]) -> Figure:
@@ -107,15 +107,15 @@ def _figure(row: Mapping[str, str]) -> Figure:
     )
 
 
-SOURCES = dict(_read())
+PUBLICATIONS = dict(_read())
 
 
-def for_workload(suite: str, workload: str) -> Iterator[tuple[Source, tuple[Figure, ...]]]:
+def for_workload(suite: str, workload: str) -> Iterator[tuple[Publication, tuple[Figure, ...]]]:
     """Yield the sources that have figures of a workload, whichever suite it is part of, with these figures.
 
     A source without figures goes with every workload of its own suite.
     """
-    for source in SOURCES.values():
+    for source in PUBLICATIONS.values():
         figures = tuple(figure for figure in source.figures if figure.workload == workload)
         if figures or (source.suite == suite and not source.figures):
             yield source, figures

@@ -1,9 +1,9 @@
-"""Published figures beside ours: what a source says of a variant, and what was measured here."""
+"""Published figures beside ours, in tables for a report."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
-from benchmarks.published import Figure, Source, for_workload
+from benchmarks.published import Figure, Publication, for_workload
 from ptb_lm.bench.findings import Group, Result, distinct, speed_ratio
 from ptb_lm.bench.intervals import Ratio
 from ptb_lm.bench.reporting import formats
@@ -23,27 +23,27 @@ def tables(groups: Sequence[Group]) -> Iterator[CaptionedTable]:
     if cuts := distinct(cut for group in groups for cut in group.cuts):
         yield CaptionedTable(caption=f"Published figures are of the whole size; this is {'; '.join(cuts)}.")
         return
-    measured = {result.variant for group in groups for result in group.results if result.blocks}
+    variants = {result.variant for group in groups for result in group.results if result.blocks}
     for source, figures in for_workload(first.suite, first.workload):
-        if source.suite != first.suite and measured.isdisjoint(figure.variant for figure in figures):
+        if source.suite != first.suite and variants.isdisjoint(figure.variant for figure in figures):
             continue
         about = " ".join(f"{text[0].upper()}{text[1:]}." for text in (source.protocol, source.remark) if text)
         caption = f"{source.name} ({source.url}). {about}"
         if not figures:
             yield CaptionedTable(caption=caption)
         for group in groups:
-            of = [figure for figure in figures if figure.pass_name == group.pass_name]
-            if of:
-                of_the_pass = caption if len(groups) == 1 else f"{group.name}: {caption}"
-                yield _table(source, of, group, caption=of_the_pass)
+            own = [figure for figure in figures if figure.pass_name == group.pass_name]
+            if own:
+                title = caption if len(groups) == 1 else f"{group.name}: {caption}"
+                yield _table(source, own, group, caption=title)
 
 
-def _table(source: Source, figures: Sequence[Figure], group: Group, *, caption: str) -> CaptionedTable:
+def _table(source: Publication, figures: Sequence[Figure], group: Group, *, caption: str) -> CaptionedTable:
     reference = source.references.get(group.workload, "")
     over = next((figure.name for figure in figures if figure.variant == reference), "")
     unit = group.work.unit if group.work else "items"
-    # What a source tells, by the heading of its column; and what we have beside it.
-    told: dict[str, Callable[[Figure], str]] = {
+    # The columns of a source by their headings; and ours beside them.
+    theirs: dict[str, Callable[[Figure], str]] = {
         "ms a batch": lambda figure: _as_published(figure.seconds_per_step and figure.seconds_per_step * 1e3),
         "elapsed (s)": lambda figure: _as_published(figure.elapsed),
         f"{unit} a second": lambda figure: _as_published(figure.rate),
@@ -56,17 +56,17 @@ def _table(source: Source, figures: Sequence[Figure], group: Group, *, caption: 
         "95 % interval": lambda ours: formats.interval(_ratio(ours, group, reference)),
         "engine": lambda ours: ours.engine or NOTHING,
     }
-    # What a source does not tell is no column of its table, nor what we have beside it.
-    told = {title: show for title, show in told.items() if any(show(f) != NOTHING for f in figures)}
+    # A column that a source lacks is left out, and ours beside it.
+    theirs = {title: show for title, show in theirs.items() if any(show(f) != NOTHING for f in figures)}
     # cuDNN's figures stand beside another library's where there is no GPU: then the table says which.
-    beside = [title for title in here if title in told or title == "95 % interval"]
+    beside = [title for title in here if title in theirs or title == "95 % interval"]
     beside += ["engine"] * _stands_beside_another_library(group, figures)
     results = {figure.variant: group.result(figure.variant) for figure in figures}
     rows: list[list[TableCell]] = [
         [
             Name(figure.name, figure.variant),
             figure.hardware,
-            *(show(figure) for show in told.values()),
+            *(show(figure) for show in theirs.values()),
             *(_shown(results[figure.variant], here[title]) for title in beside),
         ]
         for figure in figures
@@ -74,7 +74,7 @@ def _table(source: Source, figures: Sequence[Figure], group: Group, *, caption: 
     heads = [
         Column("", numeric=False),
         Column("hardware", numeric=False),
-        *(Column(f"published: {title}") for title in told),
+        *(Column(f"published: {title}") for title in theirs),
         *(Column(f"here: {title}", numeric=title != "engine") for title in beside),
     ]
     remarks = [f"{f.name}, {f.hardware}: {f.remark}." for f in figures if f.remark]
@@ -90,7 +90,7 @@ def _as_published(value: float | None) -> str:
     return _shown(value, lambda known: f"{known:,.6g}")
 
 
-def _published_ratio(source: Source, figure: Figure) -> float | None:
+def _published_ratio(source: Publication, figure: Figure) -> float | None:
     reference = source.reference(figure)
     return figure.times_as_fast_as(reference) if reference else None
 

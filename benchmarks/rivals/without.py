@@ -48,8 +48,8 @@ def own_softmax(config: Config, weights: Weights, **chosen: Any) -> TorchBackend
         softmax: AutogradSoftmax
 
         def _update(self, ids_N: Tensor, d_embedded_NE: Tensor, gradients: Sequence[Tensor]) -> Tensor:
-            of_words = loss.sum_by_word(d_embedded_NE, ids_N)
-            norm = loss.global_norm([of_words, *self.softmax.gradients, *gradients])
+            word_gradients = loss.sum_by_word(d_embedded_NE, ids_N)
+            norm = loss.global_norm([word_gradients, *self.softmax.gradients, *gradients])
             scale = self._scale(norm)
             self.embedding_VE.index_add_(0, ids_N, d_embedded_NE * scale)
             for parameter, gradient in zip(

@@ -1,1 +1,1 @@
-"""Measurements that are no suite: what the benchmark's numbers are made of, and what disturbs them."""
+"""Measurements that are no suite: profiles, disturbances and the reliability of the benchmark's numbers."""

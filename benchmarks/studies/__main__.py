@@ -1,4 +1,4 @@
-"""What no suite measures: python -m benchmarks.studies profile, contention, divergence and so on."""
+"""Studies that are no suite: python -m benchmarks.studies profile, contention, divergence and so on."""
 
 import argparse
 import shlex

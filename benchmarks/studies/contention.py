@@ -40,8 +40,8 @@ def measure(arguments: argparse.Namespace) -> int:
     for _ in range(arguments.rounds):
         for name, waits in _ways().items():
             for neighbour, command in NEIGHBOURS.items():
-                with _running(command):
-                    rate = _measured(arguments.command, waits)
+                with _run_beside(command):
+                    rate = _measure_rate(arguments.command, waits)
                 rows.append({"way": name, "neighbour": neighbour, "words_per_second": rate})
     text = table(rows)
     cli.say(text)
@@ -68,7 +68,7 @@ def _ways() -> dict[str, dict[str, str]]:
 
 
 @contextlib.contextmanager
-def _running(command: list[str] | None) -> Iterator[None]:
+def _run_beside(command: list[str] | None) -> Iterator[None]:
     if command is None:
         yield
         return
@@ -79,7 +79,7 @@ def _running(command: list[str] | None) -> Iterator[None]:
             process.kill()
 
 
-def _measured(command: str, waits: dict[str, str]) -> float:
+def _measure_rate(command: str, waits: dict[str, str]) -> float:
     """Return the words per second that a process of its own does.
 
     Raises:

@@ -35,8 +35,8 @@ class Coverage(NamedTuple):
     """How often intervals held.
 
     Attributes:
-        held: How many contained the true ratio, 1.
-        repetitions: How many there were.
+        held: The number that contained the true ratio, 1.
+        repetitions: The number of intervals.
     """
 
     held: int
@@ -51,12 +51,12 @@ class Coverage(NamedTuple):
         )
 
 
-def repeated(group: Group, repetitions: int) -> list[Ratio]:
+def repetition_ratios(group: Group, repetitions: int) -> list[Ratio]:
     """Return the ratio of a program to itself in each repetition.
 
     Args:
         group: A pass, with one variant that was measured twice.
-        repetitions: Into how many parts its rounds are cut.
+        repetitions: The number of parts that its rounds are cut into.
 
     Raises:
         UserError: There is no such variant, or a part is too small for an interval.
@@ -88,7 +88,7 @@ def holds(ratio: Ratio) -> bool:
 def page(groups: Sequence[Group], repetitions: int) -> Iterator[str]:
     """Yield the lines of a page: a table of each pass, and what it says."""
     for group in groups:
-        ratios = repeated(group, repetitions)
+        ratios = repetition_ratios(group, repetitions)
         found = coverage(ratios)
         few = f"{100 * found.believable:.0f} of 100 such studies"
         units = " or ".join(distinct(f"{ratio.units} {PLURALS[ratio.unit]}" for ratio in ratios))

@@ -55,7 +55,7 @@ def _parser() -> cli.Parser:
     text = "Make the measured results again, and keep them in results/."
     reproduce = commands.add_parser("reproduce", prog=NAMES["reproduce"], description=text, help=text)
     reproduce.formatter_class = argparse.RawDescriptionHelpFormatter
-    reproduce.epilog = _listed()
+    reproduce.epilog = _list_results()
     reproduce.add_argument("names", nargs="*", metavar="RESULT", help="what to make, in this order")
     flag = "print the commands for this machine, of all results if none is named, and run nothing"
     reproduce.add_argument("--dry-run", action="store_true", help=flag)
@@ -76,7 +76,7 @@ def _parser() -> cli.Parser:
     return parser
 
 
-def _listed() -> str:
+def _list_results() -> str:
     results = {name: result.text for name, result in plan.read().items()}
     results["all"] = "the usual results that this machine can make"
     lines = (

@@ -19,7 +19,7 @@ from ptb_lm.bench.reporting import formats
 from ptb_lm.bench.summary import summarise
 from ptb_lm.common.tables import write_markdown
 from results import store
-from results.expand import expanded
+from results.expand import expand_entries
 from results.markdown import interval, ratio
 
 QUOTED = 5  # processes of a variant in a suite that pages quote
@@ -59,14 +59,14 @@ def build(results: Path, spec: Mapping[str, Any], titles: Mapping[str, str]) -> 
 
     Args:
         results: The folder.
-        spec: Of tables.toml.
-        titles: What a reader calls a variant, for rows without a title.
+        spec: A table of tables.toml.
+        titles: The names of variants for people, for rows without a title.
 
     Raises:
         UserError: A benchmark is missing or broken.
     """
     columns, rows = spec["columns"], []
-    for row in expanded(spec["rows"]):
+    for row in expand_entries(spec["rows"]):
         row.setdefault("title", titles.get(row.get("variant", ""), ""))
         cells = [
             row[column["text"]] if "text" in column else _cell(results, {**spec, **row, **column})
@@ -177,7 +177,7 @@ def _tests(summary: Summary) -> list[Ratio]:
         for each in repetitions:
             parts = each.units // QUOTED
             many = parts > 1 and each.unit == "process" and len(repetitions) == 1 and each.units % QUOTED == 0
-            found += coverage.repeated(group, parts) if many else [each]
+            found += coverage.repetition_ratios(group, parts) if many else [each]
     return [each for each in found if each.interval and each.unit == "process"]
 
 

@@ -18,16 +18,16 @@ BY = ("torch/cudnn", "tensorflow/block_fused")  # what checks by default, each i
 def check(results: Path, run: Path, name: str, by: Sequence[str] = BY) -> list[dict[str, Any]]:
     """Compute the test perplexity of a run again, and keep what was found.
 
-    The run's own model is asked first, in the run's own precision.
+    The run's own model comes first, in the run's own precision.
 
     Args:
-        results: Where the run is kept.
+        results: The folder in which the run is kept.
         run: The run's folder, which has its weights.
-        name: Its id in results.
+        name: The run's id in results.
         by: FRAMEWORK/MODEL of each model that computes it in float32.
 
     Returns:
-        What was found by each: `by`, `precision`, `engine`, `test_perplexity` and `commit`.
+        A row of each model: `by`, `precision`, `engine`, `test_perplexity` and `commit`.
 
     Raises:
         UserError: The run has not ended or is not kept under that id, its data are gone or have changed, or a
@@ -49,14 +49,14 @@ def check(results: Path, run: Path, name: str, by: Sequence[str] = BY) -> list[d
     for choice in (own, *(_choice(each, config.choice.seed) for each in by)):
         model = backend.build(config.hyperparameters, weights, choice)
         rows = evaluation.batch_size("test", config.hyperparameters)
-        asked = f"{choice.framework}/{choice.model}"
+        model_name = f"{choice.framework}/{choice.model}"
         perplexity = evaluation.perplexity(
-            model, data.splits["test"], config.hyperparameters, batch_size=rows, description=asked
+            model, data.splits["test"], config.hyperparameters, batch_size=rows, description=model_name
         )
         found.append(
             {
                 "id": name,
-                "by": asked,
+                "by": model_name,
                 "precision": choice.precision,
                 "engine": model.engine,
                 "test_perplexity": evaluation.check_finite(perplexity, "the test split"),

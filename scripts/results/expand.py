@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 
-def expanded(
+def expand_entries(
     entries: Iterable[Mapping[str, Any]], shared: Mapping[str, list[Any]] | None = None
 ) -> Iterator[dict[str, Any]]:
     """Yield an entry for each combination of what its `for` lists, the last name changing fastest.
@@ -30,10 +30,10 @@ def expanded(
             for name, value in zip(choices, values, strict=True):
                 chosen |= value if isinstance(value, dict) else {name: value}
             whole = {**chosen, **{key: value for key, value in entry.items() if key != "for"}}
-            yield {key: _filled(value, chosen) for key, value in whole.items()}
+            yield {key: _fill(value, chosen) for key, value in whole.items()}
 
 
-def _filled(value: Any, chosen: Mapping[str, Any]) -> Any:
+def _fill(value: Any, chosen: Mapping[str, Any]) -> Any:
     if isinstance(value, str):
         for name, text in chosen.items():
             value = value.replace(f"{{{name}}}", str(text))

@@ -25,12 +25,12 @@ def run(
     """Keep what a run has done so far.
 
     Args:
-        results: Where.
+        results: The folder of results.
         folder: The run directory.
-        name: What it is called there.
-        result: Which result of scripts/reproduce it is; "": none.
-        record: What changed since the record before, of a run that is in the table of records.
-        replace: Whether it takes the place of another run of this name.
+        name: The run's id there.
+        result: The result of scripts/reproduce that it is; "": none.
+        record: The change since the record before, for a run that is in the table of records.
+        replace: True for a run that takes the place of another of this name.
 
     Returns:
         Whether there was anything to keep: no epoch, or a run that has not ended where one had, is not.
@@ -97,9 +97,9 @@ def adaptation(results: Path, file: Path, name: str, of: str) -> None:
     """Keep the test of a run that adapts to the text: a row of runs.csv, its details, and all trials.
 
     Args:
-        results: Where.
+        results: The folder of results.
         file: The JSON that python -m ptb_lm.evaluate --out wrote.
-        name: What it is called.
+        name: The id there.
         of: The run's id.
 
     Raises:
@@ -165,11 +165,11 @@ def study(results: Path, path: Path, kind: str, name: str, *, command: str = "")
     """Keep what a study wrote: rows of studies/KIND.csv, and a row of studies.csv about it.
 
     Args:
-        results: Where.
-        path: What the study wrote: its folder, or the file of what it printed.
+        results: The folder of results.
+        path: The study's folder, or the file of its output.
         kind: A key of `STUDIES`.
-        name: What this one is called.
-        command: What made it, for a kind that does not say it itself.
+        name: The id there.
+        command: The command that made it, for a kind that does not say it itself.
 
     Raises:
         UserError: It is none of that kind.
@@ -220,7 +220,7 @@ def _template(file: Path) -> Iterator[dict[str, Any]]:
     yield {"epoch": int(best), "test/accuracy": float(accuracy), "test/auc": float(auc)}
 
 
-def _printed(file: Path) -> Iterator[dict[str, Any]]:
+def _read_printed(file: Path) -> Iterator[dict[str, Any]]:
     yield {"command": ""}
     yield from ({"line": line} for line in file.read_text(encoding="utf-8").splitlines())
 
@@ -232,5 +232,5 @@ STUDIES = {
     "profiles": _lines,
     "gate": _gate,
     "templates": _template,
-    "using": _printed,
+    "using": _read_printed,
 }

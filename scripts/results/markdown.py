@@ -37,7 +37,7 @@ def interval(ends: tuple[float, float]) -> str:
     return " to ".join(map(formats.end, ends))
 
 
-def filled(page: Path, parts: Mapping[str, str]) -> str:
+def fill_parts(page: Path, parts: Mapping[str, str]) -> str:
     """Return a page's text with other parts: each is between `<!-- NAME: … -->` and `<!-- end of NAME -->`.
 
     Raises:
@@ -62,7 +62,7 @@ def write_part(page: Path, name: str, content: str) -> None:
     Raises:
         UserError: The page is missing, or has not this part exactly once.
     """
-    changed = filled(page, {name: content})
+    changed = fill_parts(page, {name: content})
     if f"<!-- end of {name} -->" not in changed:
         raise UserError(f"{page} has no part {name}")
     atomic_write(page, changed)

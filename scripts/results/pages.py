@@ -12,7 +12,7 @@ from typing import Any
 from ptb_lm.common import files
 from ptb_lm.common.errors import UserError
 from results import benchmarks, published, records, run_tables, study_tables
-from results.markdown import PART, filled
+from results.markdown import PART, fill_parts
 
 HERE = Path(__file__).resolve().parent
 SPECIFICATION = HERE / "tables.toml"
@@ -61,10 +61,10 @@ def made(root: Path) -> Iterator[tuple[Path, str]]:
     content, shown = parts(root / "results"), set()
     pages = {root / "results" / path.name: path for path in sorted(TEMPLATES.glob("*.md"))}
     for page, source in {**pages, **{root / name: root / name for name in OTHERS}}.items():
-        linked = {
+        with_links = {
             name: LINK.sub(partial(_relative, root, page.parent), part) for name, part in content.items()
         }
-        yield page, filled(source, linked)
+        yield page, fill_parts(source, with_links)
         shown |= {
             name for head, name, _, _ in PART.findall(source.read_text(encoding="utf-8")) if MADE_HERE in head
         }

@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 
 from ptb_lm.common.errors import UserError
-from results.expand import expanded
+from results.expand import expand_entries
 
 FILE = Path(__file__).resolve().parent / "plan.toml"
 RUN, BENCHMARK, ADAPTATION = "run", "benchmark", "adaptation"
@@ -30,15 +30,15 @@ class Step:
 
     Attributes:
         run: The command, without the flags that `KINDS` adds. Behind " > " the file that gets what it prints.
-        id: What its result is called in results/.
-        result: Which result a training is, whatever made it; by default the name in the plan.
-        keep: What the result is: one of `KINDS`, or a study (keep.py); "" if nothing is kept.
+        id: The id of its result in results/.
+        result: The result that a training is, whatever made it; by default the name in the plan.
+        keep: The kind of the result: one of `KINDS`, or a study (keep.py); "" if nothing is kept.
         on: The only device that it is for; "" for any.
         needs: A module without which it is left out; "" for none.
         after: The id of a training that it uses, which is made first unless it has ended.
         unless: A result that is made unless results/ has a finished run of it; then there is no command.
-        record: What the table of records says of it, unless WHAT says something else; "" if it is no race.
-        alone: Whether the next steps are run even if it fails.
+        record: The words in the table of records, unless WHAT has others; "" if it is no race.
+        alone: True for a step whose failure does not stop the next ones.
     """
 
     run: str = ""
@@ -64,35 +64,35 @@ class Step:
         added = next((flags for kind, flags in KINDS.values() if kind == self.keep), "")
         text = f"{self.run} {added}".rstrip().replace("OUT", "bench/reproduce-ID")
         text = text.replace("RUN", f"checkpoints/reproduce-{self.after}").replace("ID", self.id)
-        return named(text, device, commit)
+        return fill_placeholders(text, device, commit)
 
 
 @dataclass(frozen=True)
-class Result:
-    """What may be asked for by name: what it is, and its steps in their order."""
+class PlannedResult:
+    """A result that can be made by name: its description, and its steps in their order."""
 
     text: str
     steps: tuple[Step, ...]
 
 
-def named(text: str, device: str, commit: str = "COMMIT") -> str:
+def fill_placeholders(text: str, device: str, commit: str = "COMMIT") -> str:
     """Return a text of the plan for a device and a commit."""
     return text.replace("DEVICE", device).replace("COMMIT", commit)
 
 
 @cache
-def read(path: Path = FILE) -> dict[str, Result]:
+def read(path: Path = FILE) -> dict[str, PlannedResult]:
     """Return what can be made, by name."""
     plan = tomllib.loads(path.read_text(encoding="utf-8"))
     known = {field.name for field in fields(Step)}
     found = {}
     for name, entry in plan["results"].items():
         steps = []
-        for values in expanded(entry["steps"], plan["choices"]):
+        for values in expand_entries(entry["steps"], plan["choices"]):
             kinds = (kind for start, (kind, _) in KINDS.items() if values.get("run", "").startswith(start))
             usual = {"keep": next(kinds, ""), "result": name}
             steps.append(Step(**{**usual, **{key: value for key, value in values.items() if key in known}}))
-        found[name] = Result(entry["text"], tuple(steps))
+        found[name] = PlannedResult(entry["text"], tuple(steps))
     return found
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pandas as pd
 
-from benchmarks.published import SOURCES, Figure
+from benchmarks.published import PUBLICATIONS, Figure
 from ptb_lm.bench.reporting import formats
 from ptb_lm.common.errors import UserError
 from ptb_lm.common.tables import write_markdown
@@ -38,26 +38,28 @@ def build(results: Path) -> dict[str, str]:
 
 
 def _cells(results: Path, row: dict[str, Any]) -> list[str]:
-    row["published"] = row["published"] or "; ".join(map(_published, _figures(row)))
+    row["published"] = row["published"] or "; ".join(map(_format_published, _figures(row)))
     command = f"`{row['command']}`" if row["command"] else formats.NOTHING
     measured = (
-        f"[{_measured(results, row)}](/{benchmarks.file(row['bench'])})" if row["bench"] else row["measured"]
+        f"[{_format_ours(results, row)}](/{benchmarks.file(row['bench'])})"
+        if row["bench"]
+        else row["measured"]
     )
     return [row["row"], row["published"], command, measured]
 
 
 def _figures(row: dict[str, Any]) -> list[Figure]:
-    found = SOURCES[row["source"]].figures
+    found = PUBLICATIONS[row["source"]].figures
     return [each for each in found if f"{each.workload}, {each.pass_name}: {each.name}" == row["row"]]
 
 
-def _published(figure: Figure) -> str:
+def _format_published(figure: Figure) -> str:
     if figure.seconds_per_step is None:
         return f"{figure.rate:,.0f} words a second ({figure.hardware})"
     return f"{figure.seconds_per_step * 1e3:,.1f}".removesuffix(".0") + f" ms ({figure.hardware})"
 
 
-def _measured(results: Path, row: dict[str, Any]) -> str:
+def _format_ours(results: Path, row: dict[str, Any]) -> str:
     """Return our figure in the unit of the published one; and what computed it, if not what the row names."""
     group, result = benchmarks.find(results, row)
     if group is None or group.work is None or result is None or result.rate is None:

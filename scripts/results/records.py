@@ -11,11 +11,11 @@ from ptb_lm.comparison import runs as trained
 from ptb_lm.comparison.runs import Run
 from ptb_lm.data.preparation import PTB
 from results import keep, store
-from results.run_tables import Cell, first, short_commit, show
+from results.run_tables import CellWriter, first, short_commit, show
 
 BOUND = 78.3
 CORES, UNITS = 2, (2, 650)  # of the lists of a CPU: at most, and layers × units
-# Of a table of records: how its runs are told from others, and which seconds count.
+# Table of records -> the marks of its runs, and the seconds that count.
 TABLES = {
     "records": ("cuda", None, "seconds"),
     "records of two CPU cores": ("cpu", False, "command_seconds"),
@@ -63,12 +63,12 @@ def add(results: Path, folder: Path, name: str, what: str, *, usual: str = "", r
     """Put a run into the table of its list.
 
     Args:
-        results: Where it is kept.
+        results: The folder of results.
         folder: The run directory.
-        name: Its id.
-        what: What changed since the record before; "": what is kept of it, or else `usual`.
-        usual: As `what`, of a run that nothing is kept of.
-        result: Which result of scripts/reproduce it is; "": none.
+        name: The run's id.
+        what: The change since the record before; "": the words that are kept, or else `usual`.
+        usual: The words for a run that nothing is kept of.
+        result: The result of scripts/reproduce that it is; "": none.
 
     Raises:
         UserError: It does not count, or is there with other words.
@@ -120,7 +120,7 @@ def table(runs: pd.DataFrame, name: str) -> str:
     device, tied, clock = TABLES[name]
     listed = runs[(runs["record"] != "") & (runs["machine"].map(_device) == device)]
     listed = listed[listed["tied"] == tied] if tied is not None else listed
-    columns: dict[str, Cell] = {
+    columns: dict[str, CellWriter] = {
         "date": lambda run: run["started"].iloc[0][:10],
         "commit": short_commit,
         "what changed": first("record"),

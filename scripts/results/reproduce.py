@@ -13,7 +13,7 @@ from ptb_lm.common import cli, files, signals, streams
 from ptb_lm.common.errors import UserError
 from ptb_lm.training.run_directory import RunDirectory
 from results import flags, keep, pages, plan, records, run_tables
-from results.plan import Step, named, results_of, steps_of
+from results.plan import Step, fill_placeholders, results_of, steps_of
 
 PROG = "scripts/reproduce"
 
@@ -22,7 +22,7 @@ def reproduce(names: Sequence[str], root: Path) -> int:
     """Make results one after the other; one that fails does not stop those after it.
 
     Args:
-        names: Of plan.toml, or "all".
+        names: Names of plan.toml, or "all".
         root: The checkout.
 
     Returns:
@@ -71,14 +71,14 @@ class _Work:
         for number in signals.handled_signals():
             signal.signal(number, self._hear)
 
-    def _said(self, body: Callable[[], int]) -> int:
+    def _call_with_errors_printed(self, body: Callable[[], int]) -> int:
         """Call a function and print its errors as one sentence. Signals are only remembered, as before."""
 
-        def listening() -> int:
+        def listen_and_call() -> int:
             self._listen()  # in place of what a command does with them
             return body()
 
-        return cli.run(PROG, listening)
+        return cli.run(PROG, listen_and_call)
 
     def _hear(self, number: int, frame: FrameType | None) -> None:
         self.stopped = number
@@ -86,12 +86,12 @@ class _Work:
     def make(self, name: str) -> int:
         """Make a result and write the pages; return the exit status.
 
-        What fails in keeping a run that failed hinders nothing else, and no status but success.
+        A failure to keep a failed run hinders nothing else, and changes no status but success.
         """
-        status = self._said(lambda: self._make(name))
+        status = self._call_with_errors_printed(lambda: self._make(name))
         if self.running:
-            self._said(self._keep_run)
-        written = self._said(self._write_pages)
+            self._call_with_errors_printed(self._keep_run)
+        written = self._call_with_errors_printed(self._write_pages)
         return status or written
 
     def _make(self, name: str) -> int:
@@ -120,16 +120,16 @@ class _Work:
             return self._train(step)
         if step.after and (status := self._train(plan.training(step.after))):
             return status
-        out = self.root / "bench" / f"reproduce-{self._named(step.id)}"
+        out = self.root / "bench" / f"reproduce-{self._fill(step.id)}"
         command = step.command(self.device)
         is_there = step.keep == plan.ADAPTATION and (out / "result.json").exists()
         if not is_there and (status := self._run(command, out)):
             return status
-        name = self._named(step.id)
+        name = self._fill(step.id)
         if step.keep == plan.BENCHMARK:
             keep.benchmark(self.results, out, name)
         elif step.keep == plan.ADAPTATION:
-            keep.adaptation(self.results, out / "result.json", name, self._named(step.after))
+            keep.adaptation(self.results, out / "result.json", name, self._fill(step.after))
         elif step.keep:
             keep.study(self.results, out, step.keep, name, command=command)
         return 0
@@ -142,7 +142,7 @@ class _Work:
     def _train(self, step: Step) -> int:
         if step.record:
             self.commit = records.clean_commit(step.result)
-        folder = f"checkpoints/reproduce-{self._named(step.id)}"
+        folder = f"checkpoints/reproduce-{self._fill(step.id)}"
         run = RunDirectory(self.root / folder)
         ended, going_on = run.has_ended(), run.state.exists() and not step.record
         if (ended or going_on) and (changed := flags.differences_today(run.read_config(), step.run)):
@@ -162,7 +162,7 @@ class _Work:
     def _keep_run(self) -> int:
         step, self.running = self.running, None
         assert step is not None, "or there is nothing to keep"
-        name = self._named(step.id)
+        name = self._fill(step.id)
         folder = self.root / "checkpoints" / f"reproduce-{name}"
         keep.run(self.results, folder, name, result=step.result, replace=True)
         if step.record and RunDirectory(folder).has_ended():
@@ -185,8 +185,8 @@ class _Work:
                 streams.tell(line)
         return done.returncode if done.returncode >= 0 else 128 - done.returncode
 
-    def _named(self, text: str) -> str:
-        return named(text, self.device, self.commit)
+    def _fill(self, text: str) -> str:
+        return fill_placeholders(text, self.device, self.commit)
 
     def _write_pages(self) -> int:
         pages.write(self.root)

@@ -14,7 +14,7 @@ from ptb_lm.model.config import PRESETS, Config
 from results import flags, store
 from results.markdown import perplexity
 
-Cell = Callable[[pd.DataFrame], str]
+CellWriter = Callable[[pd.DataFrame], str]
 # Train, valid and test of a last epoch, from the docstring of TensorFlow's tutorial (ptb_word_lm.py).
 PUBLISHED = {
     "small": (37.99, 121.39, 115.91),
@@ -66,7 +66,7 @@ def read(results: Path) -> pd.DataFrame:
     runs["has_ended"] = runs["test"].notna()
     runs["flags"] = runs.apply(_flags, axis=1)
     epochs = pd.concat([store.read(results, store.curves(preset)) for preset in runs["preset"].unique()])
-    return runs.join(epochs.groupby("id").apply(_of_a_curve, include_groups=False), on="id")
+    return runs.join(epochs.groupby("id").apply(_summarise_curve, include_groups=False), on="id")
 
 
 def _flags(run: pd.Series) -> str:
@@ -80,7 +80,7 @@ def _flags(run: pd.Series) -> str:
     return " ".join(filter(None, [*parts, run["other_flags"], run["overrides"]]))
 
 
-def _of_a_curve(epochs: pd.DataFrame) -> pd.Series:
+def _summarise_curve(epochs: pd.DataFrame) -> pd.Series:
     best, last = epochs.loc[epochs["valid_perplexity"].idxmin()], epochs.iloc[-1]
     other = epochs.get("unaveraged_valid_perplexity", pd.Series(math.nan, epochs.index))
     return pd.Series(
@@ -94,19 +94,19 @@ def _of_a_curve(epochs: pd.DataFrame) -> pd.Series:
     )
 
 
-def show(runs: pd.DataFrame, columns: Mapping[str, Cell], by: list[str]) -> str:
+def show(runs: pd.DataFrame, columns: Mapping[str, CellWriter], by: list[str]) -> str:
     """Return a table with a row for the runs that are equal in some columns, in the order of the runs."""
     groups = runs.groupby(by, sort=False, dropna=False) if len(runs) else []
     return write_markdown(list(columns), ([cell(group) for cell in columns.values()] for _, group in groups))
 
 
-def _mean(column: str, *, strong: bool = False, ended: bool = False) -> Cell:
+def _mean(column: str, *, strong: bool = False, ended: bool = False) -> CellWriter:
     return lambda runs: (
         perplexity(runs[column].astype(float), strong=strong) if not ended or runs["has_ended"].all() else ""
     )
 
 
-def first(column: str) -> Cell:
+def first(column: str) -> CellWriter:
     """Return a cell with a column's value of the first run."""
     return lambda runs: str(runs[column].iloc[0])
 
@@ -131,7 +131,7 @@ def short_commit(runs: pd.DataFrame) -> str:
     return f"{commit[:7]} {changes}".rstrip()
 
 
-_ROWS: dict[str, Cell] = {
+_ROWS: dict[str, CellWriter] = {
     f"`{cli.TRAIN}` …": lambda runs: f"`{runs['flags'].iloc[0]}`",
     "seeds": lambda runs: _distinct(runs, "seed", ", "),
     "epochs (best):": _epochs,
@@ -161,12 +161,12 @@ def all_of_them(runs: pd.DataFrame) -> str:
         ["place", "fewer", "changes", "overrides", "label", "machine", "flags", "seed", "id"]
     )
     parts = []
-    for preset, of_preset in ours.groupby("preset", sort=False):
+    for preset, own in ours.groupby("preset", sort=False):
         published = ""
         if preset in PUBLISHED:
             train, valid, test = PUBLISHED[preset]
             published = f"The tutorial's docstring has train {train}, valid {valid}, test {test}.\n\n"
-        parts.append(f"### {preset}\n\n{published}{show(of_preset, _ROWS, ['machine', 'alone', 'flags'])}")
+        parts.append(f"### {preset}\n\n{published}{show(own, _ROWS, ['machine', 'alone', 'flags'])}")
     return "\n".join(parts)
 
 
@@ -174,7 +174,7 @@ def _range(values: pd.Series) -> str:
     return " to ".join(dict.fromkeys(f"{bound:.0f}" for bound in (values.min(), values.max())))
 
 
-_SHORT: dict[str, Cell] = {
+_SHORT: dict[str, CellWriter] = {
     "configuration": lambda runs: runs["title"].iloc[0],
     "test perplexity, best epoch:": _mean("test", strong=True),
     "last epoch:": _mean("last_test"),
@@ -191,8 +191,8 @@ _SHORT: dict[str, Cell] = {
 def perplexities(runs: pd.DataFrame) -> str:
     """Return the short table: finished runs of the tutorial's configurations by either recipe.
 
-    Of runs with changed hyper-parameters it has those with tied weights. Whatever computed them, runs of one
-    recipe and the same hyper-parameters are one row.
+    Runs with changed hyper-parameters are in it only if they have tied weights. Runs of one recipe and the
+    same hyper-parameters are one row, whatever computed them.
     """
     full = runs[(runs["data"] == PTB) & runs["last_test"].notna() & runs["preset"].isin([*PUBLISHED])].copy()
     full = full[full["tied"] | (full["overrides"] == "")]
@@ -228,7 +228,7 @@ def ablation(runs: pd.DataFrame, preset: str) -> str:
     best = steps["valid"].where(steps["has_ended"])
     steps["gained"] = best.shift() - best
     steps["within"] = steps["weights"] - steps["average"]
-    columns: dict[str, Cell] = {
+    columns: dict[str, CellWriter] = {
         "step": first("step"),
         "beside the tutorial's": lambda run: (
             f"`{flags}`" if (flags := run["beside_tutorial"].iloc[0]) else ""
@@ -236,8 +236,8 @@ def ablation(runs: pd.DataFrame, preset: str) -> str:
         "epochs (best):": _epochs,
         "best valid: weights:": _mean("weights", strong=True),
         "best valid: average:": _mean("average", strong=True),
-        "gained on the row above:": lambda run: _signed(run["gained"].iloc[0]),
-        "average: gained within the run:": lambda run: _signed(run["within"].iloc[0]),
+        "gained on the row above:": lambda run: _format_signed(run["gained"].iloc[0]),
+        "average: gained within the run:": lambda run: _format_signed(run["within"].iloc[0]),
         "last valid: weights:": _mean("last_weights", ended=True),
         "last valid: average:": _mean("last_average", ended=True),
         "model": _model,
@@ -248,7 +248,7 @@ def ablation(runs: pd.DataFrame, preset: str) -> str:
     return show(steps, columns, ["id"])
 
 
-def _signed(value: float) -> str:
+def _format_signed(value: float) -> str:
     return "" if pd.isna(value) else f"{value:+.2f}"
 
 
@@ -260,7 +260,7 @@ def _model(runs: pd.DataFrame) -> str:
 
 def fine_tuning(runs: pd.DataFrame) -> str:
     """Return the table of the runs on other texts."""
-    columns: dict[str, Cell] = {
+    columns: dict[str, CellWriter] = {
         "id": lambda run: f"`{run['id'].iloc[0]}`",
         "flags": lambda run: f"`{run['flags'].iloc[0]}`",
         "learning rate:": lambda run: f"{run['config'].iloc[0].learning_rate:g}",

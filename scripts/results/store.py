@@ -68,8 +68,8 @@ def put(
 
     Args:
         results: The folder.
-        name: The table's file in it.
-        rows: By column; the key is the same in all.
+        name: The table's file in the folder.
+        rows: The values by column; the key is the same in all.
         key: The column that says what they are of.
         sort: Columns to sort the table by; none: rows stay in their order, and new ones come last.
     """

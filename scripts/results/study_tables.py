@@ -47,8 +47,9 @@ def build(results: Path, spec: Mapping[str, Any]) -> str:
 
     Args:
         results: The folder.
-        spec: Of tables.toml: the `file`, and another to `join` by id; `where` and `compute`, which pandas
-            evaluates; and the `columns`, a text for each title in which {NAME} stands for a column's value.
+        spec: A table of tables.toml: the `file`, and another to `join` by id; `where` and `compute`, which
+            pandas evaluates; and the `columns`, a text for each title in which {NAME} stands for a column's
+            value.
     """
     frame = store.read(results, spec["file"])
     if "join" in spec:

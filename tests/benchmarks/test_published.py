@@ -2,18 +2,18 @@
 
 import pytest
 
-from benchmarks.published import SOURCES, Figure, Source, for_workload
+from benchmarks.published import PUBLICATIONS, Figure, Publication, for_workload
 from ptb_lm.bench.suites import SUITES
 
-FIGURES = [(source, figure) for source in SOURCES.values() for figure in source.figures]
+FIGURES = [(source, figure) for source in PUBLICATIONS.values() for figure in source.figures]
 
 
-def source_of(suite: str, part: str) -> Source:
-    (source,) = (each for each in SOURCES.values() if each.suite == suite and part in each.name)
+def source_of(suite: str, part: str) -> Publication:
+    (source,) = (each for each in PUBLICATIONS.values() if each.suite == suite and part in each.name)
     return source
 
 
-def figure_of(source: Source, workload: str, variant: str, hardware: str) -> Figure:
+def figure_of(source: Publication, workload: str, variant: str, hardware: str) -> Figure:
     (figure,) = (
         each
         for each in source.figures
@@ -23,7 +23,7 @@ def figure_of(source: Source, workload: str, variant: str, hardware: str) -> Fig
     return figure
 
 
-def ratio_of(source: Source, figure: Figure) -> float:
+def ratio_of(source: Publication, figure: Figure) -> float:
     reference = source.reference(figure)
     assert reference is not None
     ratio = figure.times_as_fast_as(reference)
@@ -31,8 +31,8 @@ def ratio_of(source: Source, figure: Figure) -> float:
     return ratio
 
 
-@pytest.mark.parametrize("source", SOURCES.values(), ids=lambda source: source.name)
-def test_a_source_answers_to_a_suite_and_its_workloads(source: Source) -> None:
+@pytest.mark.parametrize("source", PUBLICATIONS.values(), ids=lambda source: source.name)
+def test_a_source_answers_to_a_suite_and_its_workloads(source: Publication) -> None:
     workloads = {workload.name: workload for workload in SUITES[source.suite].workloads}
     for figure in source.figures:
         assert figure.pass_name in workloads[figure.workload].passes
@@ -43,7 +43,7 @@ def test_a_source_answers_to_a_suite_and_its_workloads(source: Source) -> None:
 
 
 @pytest.mark.parametrize(("source", "figure"), FIGURES, ids=lambda each: each.name)
-def test_a_figure_answers_to_a_variant_once(source: Source, figure: Figure) -> None:
+def test_a_figure_answers_to_a_variant_once(source: Publication, figure: Figure) -> None:
     key = (figure.workload, figure.pass_name, figure.hardware, figure.variant)
     others = [(f.workload, f.pass_name, f.hardware, f.variant) for f in source.figures]
     assert others.count(key) == 1

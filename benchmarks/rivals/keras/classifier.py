@@ -71,13 +71,13 @@ class KerasClassifier(Classifier):
         with self._device():
             self.network = network(config, self.adam)
             # A training step is where Keras takes gradients, whatever it computes with.
-            undropped = dataclasses.replace(config, keep_prob=1.0)
-            self.gradient_network = network(undropped, GradientForWeight(1.0))
+            without_dropout = dataclasses.replace(config, keep_prob=1.0)
+            self.gradient_network = network(without_dropout, GradientForWeight(1.0))
         self.load_weights(weights)
 
     @property
     def engine(self) -> str:
-        """What computes the LSTM, for people."""
+        """The library that computes the LSTM, for people."""
         how = "a loop"
         if self.choice.model == "cudnn":
             how = "cuDNN" if self.gpu else "a loop after one product"
@@ -100,7 +100,7 @@ class KerasClassifier(Classifier):
         return self._on_batch("test_on_batch", self.network, batch)
 
     def loss_and_gradients(self, batch: Batch) -> tuple[float, Arrays]:
-        """Return the loss and its gradient by each canonical parameter."""
+        """Return the loss and its gradient with respect to each canonical parameter."""
         self._load(self.gradient_network, self.export_weights())
         loss = self._on_batch("train_on_batch", self.gradient_network, batch)
         return loss, self._export(self.gradient_network)

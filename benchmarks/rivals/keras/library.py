@@ -1,4 +1,4 @@
-"""What the classifier asks of the library that Keras computes with, because Keras does not tell."""
+"""The facts about the library under Keras that the classifier needs, because Keras does not tell them."""
 
 from typing import Any, Protocol
 

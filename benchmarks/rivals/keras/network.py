@@ -21,9 +21,9 @@ class Network:
     Args:
         config: The sizes, and how much is dropped.
         optimizer: One of Keras's.
-        cudnn: Whether the layers shall use cuDNN, or Keras's own loop.
-        jit_compile: Whether XLA shall compile the steps.
-        seed: Of dropout.
+        cudnn: True for layers that use cuDNN, False for Keras's own loop.
+        jit_compile: True for steps that XLA compiles.
+        seed: The seed of dropout.
 
     Attributes:
         variables: Keras's variables by canonical name: its gates stand in the canonical order, and its
@@ -46,7 +46,7 @@ class Network:
         self.variables = self._variables()
 
     @functools.cached_property
-    def masked(self) -> Any:
+    def model_with_mask(self) -> Any:
         """The model of [x_BTI, valid_BT]: the same layers and optimiser, another graph."""
         x_BTI, valid_BT = keras.Input((None, self.config.input_size)), keras.Input((None,), dtype="bool")
         return self._model([x_BTI, valid_BT], x_BTI, valid_BT)
@@ -60,27 +60,27 @@ class Network:
         check_lengths(lengths_B, *x_BTI.shape[:2])
         valid_BT = np.arange(x_BTI.shape[1]) < lengths_B[:, None]
         # Keras computes on masked steps too, and drops the result: of NaN the gradient would be NaN.
-        return self.masked, [np.where(valid_BT[..., None], x_BTI, np.float32(0)), valid_BT]
+        return self.model_with_mask, [np.where(valid_BT[..., None], x_BTI, np.float32(0)), valid_BT]
 
     def _model(self, inputs: Any, x_BTI: Any, valid_BT: Any) -> Any:
-        output = self._dropped(0, x_BTI)
+        output = self._drop(0, x_BTI)
         for index, layer in enumerate(self.layers):
-            output = self._dropped(index + 1, layer(output, mask=valid_BT))
+            output = self._drop(index + 1, layer(output, mask=valid_BT))
         model = keras.Model(inputs, self.dense(output))
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
         model.compile(optimizer=self.optimizer, loss=loss, jit_compile=self.jit_compile)
         return model
 
-    def _dropped(self, place: int, values: Any) -> Any:
+    def _drop(self, place: int, values: Any) -> Any:
         return self.dropouts[place](values) if self.dropouts else values
 
     def _variables(self) -> dict[str, Any]:
         variables = {}
         bidirectional = self.config.bidirectional
         for index, layer in enumerate(self.layers):
-            directed = (layer.forward_layer, layer.backward_layer) if bidirectional else (layer,)
+            layers = (layer.forward_layer, layer.backward_layer) if bidirectional else (layer,)
             prefixes = parameters.directions(index, bidirectional=bidirectional)
-            for prefix, lstm in zip(prefixes, directed, strict=True):
+            for prefix, lstm in zip(prefixes, layers, strict=True):
                 variables[prefix + "kernel"] = lstm.cell.kernel
                 variables[prefix + "recurrent_kernel"] = lstm.cell.recurrent_kernel
                 variables[prefix + "bias"] = lstm.cell.bias

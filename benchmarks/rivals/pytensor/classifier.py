@@ -65,7 +65,7 @@ class PyTensorClassifier(Classifier):
 
     @property
     def engine(self) -> str:
-        """What computes the LSTM, for people: its compiler too."""
+        """The library that computes the LSTM, and its compiler, for people."""
         compiler = type(get_default_mode().linker).__name__.removesuffix("Linker").lower()
         return f"pytensor.scan on cpu ({compiler})"
 
@@ -84,7 +84,7 @@ class PyTensorClassifier(Classifier):
         return float(loss)
 
     def loss_and_gradients(self, batch: Batch) -> tuple[float, Arrays]:
-        """Return the loss and its gradient by each canonical parameter."""
+        """Return the loss and its gradient with respect to each canonical parameter."""
         loss, *gradients = self._call("gradients", batch.x_BTI, batch.lengths_B, batch.labels)
         return float(loss), dict(zip(self.network.variables, gradients, strict=True))
 

@@ -14,7 +14,7 @@ class InvertedDropout:
         generator: A shared variable with a random generator.
 
     Attributes:
-        updates: What the generator is after all that was dropped so far: for pytensor.function.
+        updates: The generator's next states after all masks so far, for pytensor.function.
     """
 
     def __init__(self, keep_prob: float, generator: Any) -> None:

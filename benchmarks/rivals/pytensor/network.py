@@ -38,14 +38,14 @@ class Network:
 
         Args:
             x_BTI: The sequences.
-            valid_BT: Which of their steps are no padding; None: all.
-            dropout: What is done to the input, between the layers, and to the top one's output.
+            valid_BT: True for steps that are no padding; None if none is.
+            dropout: The dropout of the input, between the layers, and of the top one's output.
         """
         values_TBI = dropout(x_BTI.transpose(1, 0, 2))
         valid_TB1 = None if valid_BT is None else valid_BT.T[:, :, None]
         for layer in self.layers:
             h_TBH = self._layer(layer, values_TBI, valid_TB1)
-            # Of the top layer the last step alone is read.
+            # Only the last step of the top layer is read.
             values_TBI = dropout(h_TBH if layer < self.layers[-1] else h_TBH[-1])
         return values_TBI @ self.variables["dense.kernel"] + self.variables["dense.bias"]
 

@@ -20,7 +20,7 @@ def repeated(folder: Path, repetitions: int, *, again: float = 1.0, count: int) 
     speeds = {**TWICE, "torch/basic#again": again}
     bench_rows.write(folder, bench_rows.rounds(speeds, count=count, noise=0.05, seed=3))
     (group,) = summarise(folder).groups
-    return coverage.repeated(group, repetitions)
+    return coverage.repetition_ratios(group, repetitions)
 
 
 def test_each_repetition_is_what_its_rounds_alone_would_be(tmp_path: Path) -> None:
