@@ -15,6 +15,7 @@ import ptb_lm.torch_backend  # noqa: F401  (what torch reads when it is imported
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from typing_extensions import override
 
 from ptb_lm.classifier import ClassifierConfig
 from ptb_lm.classifier.on_torch import TorchClassifier
@@ -42,28 +43,29 @@ class OneCallStack(RecurrentStack):
         for layer in range(layers):
             freeze_second_bias(self.lstm.get_parameter(f"bias_hh_l{layer}"))
 
+    @override
     def executed(self, execute: Callable[[Layer], Layer]) -> RecurrentStack:
         """Return itself: there are no single layers."""
         return self
 
+    @override
     def canonical(self) -> dict[str, Canonical]:
-        """Return the trained parameters by canonical name."""
         return {
             f"lstm.{layer}.{name}": Canonical(self.lstm.get_parameter(f"{kept}_l{layer}"), name != "bias")
             for layer in range(self.lstm.num_layers)
             for name, kept in WEIGHTS.items()
         }
 
+    @override
     def zero_state(self, batch_size: int) -> list[LayerState]:
-        """Return the zero state for a batch."""
         zeros = next(self.parameters()).new_zeros
         shape = (batch_size, self.lstm.hidden_size)
         return [(zeros(shape), zeros(shape)) for _ in range(self.lstm.num_layers)]
 
+    @override
     def forward(
         self, x_TBI: Tensor, state: State, *, dropout: Dropout, lengths_B: Tensor | None = None
     ) -> tuple[Tensor, list[LayerState]]:
-        """Return the output [T, B, H], and the state after the sequence."""
         assert lengths_B is None, "all of T"
         h_LBH, c_LBH = (torch.stack(parts) for parts in zip(*state, strict=True))
         output_TBH, (h_LBH, c_LBH) = self.lstm(x_TBI, (h_LBH, c_LBH))
@@ -73,8 +75,8 @@ class OneCallStack(RecurrentStack):
 class OneCallClassifier(TorchClassifier):
     """A torch classifier whose layers are one call."""
 
+    @override
     def build_stack(self, model: str) -> RecurrentStack:
-        """Return the LSTM layers; their parameters are still to be loaded."""
         config = self.config
         return OneCallStack(config.input_size, config.hidden_sizes[0], len(config.hidden_sizes))
 

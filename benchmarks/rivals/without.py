@@ -18,6 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
+from typing_extensions import override
 
 from ptb_lm.common import host
 from ptb_lm.model.choice import Choice
@@ -33,6 +34,7 @@ def own_softmax(config: Config, weights: Weights, **chosen: Any) -> TorchBackend
     """Return the model with the loss in autograd: fresh logits, log-softmax, and their gradients."""
 
     class AutogradSoftmax(loss.SoftmaxLayer):
+        @override
         def loss_and_gradients(
             self, hidden_NH: Tensor, targets_N: Tensor, scale: float, *, part: Tensor | None = None
         ) -> tuple[Tensor, Tensor]:
@@ -47,6 +49,7 @@ def own_softmax(config: Config, weights: Weights, **chosen: Any) -> TorchBackend
     class AutogradEnds(TorchBackend):
         softmax: AutogradSoftmax
 
+        @override
         def _update(self, ids_N: Tensor, d_embedded_NE: Tensor, gradients: Sequence[Tensor]) -> Tensor:
             word_gradients = loss.sum_by_word(d_embedded_NE, ids_N)
             norm = loss.global_norm([word_gradients, *self.softmax.gradients, *gradients])
@@ -67,6 +70,7 @@ def sparse_embedding(config: Config, weights: Weights, **chosen: Any) -> TorchBa
     """Return the model with an embedding's gradient for every word: filled, summed into, normed and added."""
 
     class DenseEmbedding(TorchBackend):
+        @override
         def _update(self, ids_N: Tensor, d_embedded_NE: Tensor, gradients: Sequence[Tensor]) -> Tensor:
             dense_VE = torch.zeros_like(self.embedding_VE).index_add_(0, ids_N, d_embedded_NE)
             norm = loss.global_norm([dense_VE, self.softmax.gradient, *gradients])

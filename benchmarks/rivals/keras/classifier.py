@@ -12,6 +12,7 @@ from typing import Any
 import keras
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from benchmarks.rivals.keras.library import Library
 from benchmarks.rivals.keras.network import Network
@@ -76,37 +77,37 @@ class KerasClassifier(Classifier):
         self.load_weights(weights)
 
     @property
+    @override
     def engine(self) -> str:
-        """The library that computes the LSTM, for people."""
         how = "a loop"
         if self.choice.model == "cudnn":
             how = "cuDNN" if self.gpu else "a loop after one product"
         where = "cuda" if self.gpu else "cpu"
         return f"keras.layers.LSTM of {self.library.name} on {where} ({how}, {self.choice.execution})"
 
+    @override
     def train_step(self, batch: Batch) -> float:
-        """Do one step of Adam with dropout and clipping."""
         return self._on_batch("train_on_batch", self.network, batch)
 
+    @override
     def reset_optimizer(self) -> None:
-        """Let Adam begin anew."""
         with self._device():
             for variable in self.adam.variables:
                 if variable.name != "learning_rate":
                     variable.assign(keras.ops.zeros(variable.shape, variable.dtype))
 
+    @override
     def forward_step(self, batch: Batch) -> float:
-        """Compute the loss alone, without dropout."""
         return self._on_batch("test_on_batch", self.network, batch)
 
+    @override
     def loss_and_gradients(self, batch: Batch) -> tuple[float, Arrays]:
-        """Return the loss and its gradient with respect to each canonical parameter."""
         self._load(self.gradient_network, self.export_weights())
         loss = self._on_batch("train_on_batch", self.gradient_network, batch)
         return loss, self._export(self.gradient_network)
 
+    @override
     def predict(self, x_BTI: NDArray[np.float32], lengths_B: NDArray[np.int32] | None = None) -> Scores:
-        """Return the log-probabilities without dropout, [B, C]."""
         self._check(lengths_B)
         with self._device():
             model, inputs = self.network.model_and_inputs(x_BTI, lengths_B)
@@ -114,24 +115,25 @@ class KerasClassifier(Classifier):
             scores: Scores = keras.ops.convert_to_numpy(log_p_BC)
         return scores
 
+    @override
     def read(self, losses: Sequence[float]) -> list[float]:
         """Return the losses: Keras has waited for them."""
         return list(losses)
 
+    @override
     def export_weights(self) -> Arrays:
-        """Return the parameters by canonical name."""
         return self._export(self.network)
 
+    @override
     def load_weights(self, weights: Mapping[str, NDArray[Any]]) -> None:
-        """Set the parameters from canonical arrays."""
         self._load(self.network, weights)
 
+    @override
     def device_memory(self) -> int | None:
-        """Return the peak of the bytes taken on the GPU; None on a CPU."""
         return self.library.peak_memory() if self.gpu else None
 
+    @override
     def environment(self) -> dict[str, Any]:
-        """Return versions, device and threads."""
         facts = {"keras": keras.__version__, "device": f"cpu ({platform.machine()})"}
         return facts | self.library.environment(gpu=self.gpu)
 

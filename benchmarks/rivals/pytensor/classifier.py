@@ -14,6 +14,7 @@ import pytensor
 import pytensor.tensor as pt
 from numpy.typing import NDArray
 from pytensor.compile.mode import get_default_mode
+from typing_extensions import override
 
 from benchmarks.rivals.pytensor.adam import Adam
 from benchmarks.rivals.pytensor.dropout import InvertedDropout
@@ -64,54 +65,56 @@ class PyTensorClassifier(Classifier):
         self.load_weights(weights)
 
     @property
+    @override
     def engine(self) -> str:
-        """The library that computes the LSTM, and its compiler, for people."""
         compiler = type(get_default_mode().linker).__name__.removesuffix("Linker").lower()
         return f"pytensor.scan on cpu ({compiler})"
 
+    @override
     def train_step(self, batch: Batch) -> float:
-        """Do one step of Adam with dropout and clipping."""
         (loss,) = self._call("train", batch.x_BTI, batch.lengths_B, batch.labels)
         return float(loss)
 
+    @override
     def reset_optimizer(self) -> None:
-        """Let Adam begin anew."""
         self.adam.reset()
 
+    @override
     def forward_step(self, batch: Batch) -> float:
-        """Compute the loss alone, without dropout."""
         (loss,) = self._call("loss", batch.x_BTI, batch.lengths_B, batch.labels)
         return float(loss)
 
+    @override
     def loss_and_gradients(self, batch: Batch) -> tuple[float, Arrays]:
-        """Return the loss and its gradient with respect to each canonical parameter."""
         loss, *gradients = self._call("gradients", batch.x_BTI, batch.lengths_B, batch.labels)
         return float(loss), dict(zip(self.network.variables, gradients, strict=True))
 
+    @override
     def predict(self, x_BTI: NDArray[np.float32], lengths_B: NDArray[np.int32] | None = None) -> Scores:
-        """Return the log-probabilities without dropout, [B, C]."""
         (scores,) = self._call("predict", x_BTI, lengths_B)
         return np.asarray(scores)
 
+    @override
     def read(self, losses: Sequence[float]) -> list[float]:
-        """Return the losses: they have been waited for."""
+        """Return the losses: PyTensor has waited for them."""
         return list(losses)
 
+    @override
     def export_weights(self) -> Arrays:
         """Return the parameters by canonical name, in the precision of the model."""
         return {name: variable.get_value() for name, variable in self.network.variables.items()}
 
+    @override
     def load_weights(self, weights: Mapping[str, NDArray[Any]]) -> None:
-        """Set the parameters from canonical arrays."""
         for name, variable in self.network.variables.items():
             variable.set_value(weights[name].astype(self.dtype))
 
+    @override
     def device_memory(self) -> int | None:
-        """Return None: it computes on the CPU."""
         return None
 
+    @override
     def environment(self) -> dict[str, Any]:
-        """Return versions, device and threads."""
         return {
             "pytensor": pytensor.__version__,
             "device": f"cpu ({platform.machine()})",
