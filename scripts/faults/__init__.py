@@ -1,1 +1,1 @@
-"""What befalls a run, done to real runs, and what comes of it: docs/reliability.md is written from it."""
+"""Faults that are done to real runs, and their outcomes, from which docs/reliability.md is written."""

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from faults import page
+from faults import table
 from faults.table import AS_PROMISED, FAULTS
 from ptb_lm.common import host
 
@@ -25,12 +25,12 @@ QUICK = 2  # tries of each
 
 
 def main() -> int:
-    """Do what the flags say; the status is 1 if something did not end as promised."""
+    """Do the faults of the flags; the status is 1 if a promise was broken."""
     given = _parser().parse_args()
-    # A shell makes what it starts in the background deaf to it, and so what that starts.
+    # A process in the background of a shell ignores it, and so do its children.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     tries = QUICK if given.quick else given.tries
-    wanted = [
+    faults = [
         (framework, name)
         for framework in given.framework
         for name in given.fault
@@ -38,12 +38,12 @@ def main() -> int:
     ]
     environment = host.environment()
     with tempfile.TemporaryDirectory(prefix="ptb_lm-faults-", ignore_cleanup_errors=True) as folder:
-        found = _counted(wanted, tries, 60 * given.minutes, given.seed, Path(folder))
+        found = _count_outcomes(faults, tries, 60 * given.minutes, given.seed, Path(folder))
     if given.write:
         where = {name: environment[name] for name in ("processor", "python", "started")}
         kept = {**where, "seed": given.seed, "counts": found}
-        page.COUNTS.write_text(json.dumps(kept, indent=1) + "\n")
-        page.PAGE.write_text(page.with_table(page.PAGE.read_text(), kept))
+        table.COUNTS.write_text(json.dumps(kept, indent=1) + "\n")
+        table.PAGE.write_text(table.with_table(table.PAGE.read_text(), kept))
     broken = any(set(each["outcomes"]) - {AS_PROMISED} for each in found)
     return int(broken)
 
@@ -67,23 +67,23 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _counted(
-    wanted: Sequence[tuple[str, str]], tries: int, seconds: float, seed: int, folder: Path
+def _count_outcomes(
+    faults: Sequence[tuple[str, str]], tries: int, seconds: float, seed: int, folder: Path
 ) -> list[dict[str, Any]]:
-    """Return how many tries of each fault ended how. Each has its share of the time, and at least one try."""
+    """Return the number of tries of each fault by outcome. Each has its share of the time, and a try."""
     # Imported here, because --help is asked for before torch is installed.
     from faults.outcomes import OUTCOMES
     from faults.subject import Subject
 
     end, found, subjects = time.monotonic() + seconds, [], {}
-    for number, (framework, name) in enumerate(wanted):
+    for number, (framework, name) in enumerate(faults):
         if framework not in subjects:
             subjects[framework] = Subject(folder / framework, framework)
         subject = subjects[framework]
         start = time.monotonic()
-        until = start + max(0.0, end - start) / (len(wanted) - number)
+        until = start + max(0.0, end - start) / (len(faults) - number)
         outcomes = OUTCOMES[name](subject, random.Random(f"{seed} {name}"))
-        counts = _tried(name, subject, outcomes, tries, until)
+        counts = _count_tries(name, subject, outcomes, tries, until)
         print(f"{framework}, {name}: {dict(counts)}", flush=True)
         found.append(
             {"framework": framework, "fault": name, "tries": counts.total(), "outcomes": dict(counts)}
@@ -91,7 +91,7 @@ def _counted(
     return found
 
 
-def _tried(
+def _count_tries(
     name: str, subject: "Subject", outcomes: Iterator[str], tries: int, until: float
 ) -> "collections.Counter[str]":
     counts: collections.Counter[str] = collections.Counter()
@@ -99,7 +99,11 @@ def _tried(
         for outcome in outcomes:
             counts[outcome] += 1
             if outcome != AS_PROMISED:
-                print(f"{subject.framework}, {name}: {outcome}\n{subject.said}", file=sys.stderr, flush=True)
+                print(
+                    f"{subject.framework}, {name}: {outcome}\n{subject.last_output}",
+                    file=sys.stderr,
+                    flush=True,
+                )
             if counts.total() == tries or time.monotonic() > until:
                 break
     return counts

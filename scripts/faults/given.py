@@ -8,8 +8,7 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
-from faults.fault import flaw, refused_or_done
-from faults.subject import Subject, stop_after
+from faults.subject import Subject, flaw, refused_or_done, stop_after
 from faults.table import AS_PROMISED
 from ptb_lm import evaluate, score, train
 
@@ -18,7 +17,7 @@ NUMBERS = (
     *("0", "1", "2", "3", "-1", "0.5", "1.5", "1e30", "1e-320", "1e400", "nan", "inf", "-inf", "-0", "0x10"),
     *("3000000", "99999999999999999999", "1_0", "٣", "", " ", "x", "\x1b[2J", "é", "\udc80", "a b", "--"),
 )
-ANSWER_SECONDS = 60.0  # in which a command must have ended, or ends when it is asked to
+ANSWER_SECONDS = 60.0  # in which a command must end, by itself or by a signal
 NO_PERPLEXITY = re.compile(r"\b(train|valid|test|perplexity) (nan|inf)\b")  # as train prints them
 
 
@@ -29,12 +28,12 @@ def flag_sets(subject: Subject, rng: random.Random) -> Iterator[str]:
     while True:
         run = subject.new()
         flags = [word for action in rng.sample(actions, rng.randint(1, 4)) for word in _flag(action, rng)]
-        ended = subject.process(
+        end = subject.process(
             lambda flags=flags, run=run: train.main([*subject.arguments(run), *flags]),  # type: ignore[misc]
             meanwhile=stop_after(3.0, ANSWER_SECONDS),
         )
-        stopped = ended.status == 128 + signal.SIGTERM and flaw(ended, ended.status) is None
-        outcome = AS_PROMISED if stopped else refused_or_done(ended)
+        was_stopped = end.status == 128 + signal.SIGTERM and flaw(end, end.status) is None
+        outcome = AS_PROMISED if was_stopped else refused_or_done(end)
         yield outcome if outcome == AS_PROMISED else f"{outcome}: {' '.join(flags)!a}"
         shutil.rmtree(run, ignore_errors=True)
 
@@ -60,8 +59,8 @@ def texts(subject: Subject, rng: random.Random) -> Iterator[str]:
             lambda: evaluate.main([str(subject.expected), "--text", str(path)]),  # noqa: B023
             lambda: score.main([str(subject.expected), str(path)]),  # noqa: B023
         ):
-            ended = subject.process(work, meanwhile=stop_after(20.0, ANSWER_SECONDS))
-            if (outcome := refused_or_done(ended)) != AS_PROMISED:
+            end = subject.process(work, meanwhile=stop_after(20.0, ANSWER_SECONDS))
+            if (outcome := refused_or_done(end)) != AS_PROMISED:
                 break
         yield outcome
         for each in (folder, run):
@@ -111,12 +110,12 @@ def extremes(subject: Subject, rng: random.Random) -> Iterator[str]:
     while True:
         run = subject.new()
         flags = [word for flag in rng.sample(list(ends), 2) for word in (flag, rng.choice(ends[flag]))]
-        ended = subject.process(
+        end = subject.process(
             lambda flags=flags, run=run: train.main([*subject.arguments(run), *flags]),  # type: ignore[misc]
             meanwhile=stop_after(20.0, ANSWER_SECONDS),
         )
-        outcome = refused_or_done(ended)
-        if ended.status == 0 and NO_PERPLEXITY.search(ended.said):
+        outcome = refused_or_done(end)
+        if end.status == 0 and NO_PERPLEXITY.search(end.output):
             outcome = "a perplexity of nan or inf"
         yield outcome if outcome == AS_PROMISED else f"{outcome}: {' '.join(flags)}"
         shutil.rmtree(run, ignore_errors=True)

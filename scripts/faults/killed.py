@@ -10,12 +10,11 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from faults.fault import flaw
-from faults.subject import Ended, Subject, fingerprint, kill_after
+from faults.subject import ProcessEnd, Subject, fingerprint, flaw, kill_after
 from faults.table import AS_PROMISED
 from ptb_lm import train
 
-# What Python tells of a process's files before it does it: writing shows between opening and renaming.
+# The events of Python before it uses a process's files: writing shows between opening and renaming.
 OPERATIONS = {"open", "os.rename", "os.remove", "os.mkdir", "os.chmod", "os.listdir", "os.truncate"}
 
 
@@ -41,10 +40,10 @@ def errors_at_operations(subject: Subject, rng: random.Random) -> Iterator[str]:
         number = rng.choice([errno.ENOSPC, errno.EIO, errno.EDQUOT])
         raise OSError(number, os.strerror(number))
 
-    for run, ended in _at_operations(subject, rng, fail):
-        if found := flaw(ended, 0, 1):
+    for run, end in _at_operations(subject, rng, fail):
+        if found := flaw(end, 0, 1):
             yield found
-        elif ended.status:
+        elif end.status:
             yield subject.finish(run)
         else:  # it was an operation that may fail
             yield AS_PROMISED if fingerprint(run) == fingerprint(subject.expected) else "another result"
@@ -66,16 +65,16 @@ def full_disks(subject: Subject, rng: random.Random) -> Iterator[str]:
         yield flaw(subject.process(work), 1) or subject.finish(run)
 
 
-def stopped_half_way(subject: Subject) -> Path:
+def kill_half_way(subject: Subject) -> Path:
     """Return a run that was killed in the middle."""
     run, middle = subject.new(), _count_operations(subject) // 2
-    subject.process(_acting(subject, run, lambda at: _kill() if at == middle else None))
+    subject.process(_train_with_hook(subject, run, lambda at: _kill() if at == middle else None))
     return run
 
 
 def _at_operations(
     subject: Subject, rng: random.Random, act: Callable[[], None]
-) -> Iterator[tuple[Path, Ended]]:
+) -> Iterator[tuple[Path, ProcessEnd]]:
     """Do something before an operation on a run's files, each once, in random order; yield how it ended."""
     total = _count_operations(subject)
     for number in rng.sample(range(1, total + 1), total):
@@ -85,24 +84,24 @@ def _at_operations(
             if at == number:
                 act()
 
-        yield run, subject.process(_acting(subject, run, act_once))
+        yield run, subject.process(_train_with_hook(subject, run, act_once))
 
 
 def _count_operations(subject: Subject) -> int:
-    run, counted = subject.new(), subject.folder / "count"
+    run, count_file = subject.new(), subject.folder / "count"
 
     def work() -> int:
         counts: list[int] = []
-        status = _acting(subject, run, counts.append)()
-        counted.write_text(str(len(counts)))
+        status = _train_with_hook(subject, run, counts.append)()
+        count_file.write_text(str(len(counts)))
         return status
 
     assert subject.process(work).status == 0
-    return int(counted.read_text())
+    return int(count_file.read_text())
 
 
-def _acting(subject: Subject, run: Path, act: Callable[[int], None]) -> Callable[[], int]:
-    """Return what trains, and calls a function with the number of each operation before it is done."""
+def _train_with_hook(subject: Subject, run: Path, act: Callable[[int], None]) -> Callable[[], int]:
+    """Return a function that trains, and calls `act` with the number of each operation before it is done."""
     count, inside = 0, os.fspath(run)
 
     def hook(event: str, arguments: tuple[object, ...]) -> None:

@@ -60,7 +60,7 @@ def answers(subject: Subject, rng: random.Random) -> Iterator[str]:
 def _folder(server: Server, rng: random.Random) -> str:
     files: dict[str, Answer] = dict(FILES)
     name = rng.choice(list(FILES))
-    files[name] = rng.choice([_damaged(FILES[name], rng), _rude(rng)])
+    files[name] = rng.choice([_damage(FILES[name], rng), _rude(rng)])
     return server.folder("folder", files)
 
 
@@ -78,16 +78,18 @@ def _archive(server: Server, rng: random.Random) -> str:
             ),
         ]
     )
-    packed = pack(rng.choice([MEMBERS, members_with(name, strange), members_with(name), [*MEMBERS, strange]]))
-    inside = gzip.compress(_damaged(gzip.decompress(packed), rng))
-    return server.archive("archive", rng.choice([packed, _damaged(packed, rng), inside, _rude(rng)]))
+    archive = pack(
+        rng.choice([MEMBERS, members_with(name, strange), members_with(name), [*MEMBERS, strange]])
+    )
+    inside = gzip.compress(_damage(gzip.decompress(archive), rng))
+    return server.archive("archive", rng.choice([archive, _damage(archive, rng), inside, _rude(rng)]))
 
 
-def _damaged(content: bytes, rng: random.Random) -> bytes:
+def _damage(content: bytes, rng: random.Random) -> bytes:
     at = rng.randrange(len(content))
-    flipped = bytearray(content)
-    flipped[at] ^= 1 << rng.randrange(8)
-    return rng.choice([bytes(flipped), content[:at], content + content, content[at:], b"", rng.randbytes(at)])
+    copy = bytearray(content)
+    copy[at] ^= 1 << rng.randrange(8)
+    return rng.choice([bytes(copy), content[:at], content + content, content[at:], b"", rng.randbytes(at)])
 
 
 def _rude(rng: random.Random) -> Callable[[Handler], None]:
@@ -106,7 +108,7 @@ def _length(value: str, handler: Handler) -> None:
 
 def _status(status: int, handler: Handler) -> None:
     handler.send_response(status)
-    handler.send_header("Location", handler.path)  # of itself: without end
+    handler.send_header("Location", handler.path)  # to itself: without end
     handler.end_headers()
 
 

@@ -1,11 +1,11 @@
-"""How each fault of the table is done, by name."""
+"""The functions that do the faults of the table, by name."""
 
 import signal
 from collections.abc import Mapping
 
-from faults import damaged, given, killed, measured, mirrors, stopped
+from faults import damaged, given, killed, mirrors, stopped
 from faults.damaged import OBJECTS, TENSORS, TEXTS
-from faults.fault import Outcomes
+from faults.subject import Outcomes
 
 INT, TERM, HUP = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
 
@@ -23,15 +23,15 @@ OUTCOMES: Mapping[str, Outcomes] = {
     "signal at start": stopped.signals_at_start,
     "one folder": stopped.two_in_one_folder,
     "default folders": stopped.two_in_default_folders,
-    "bits of tensors": damaged.damaged(*TENSORS, by=damaged.flipped_in_tensors),
-    "bits of headers": damaged.damaged(*TENSORS, by=damaged.flipped_in_header),
-    "bits of text": damaged.damaged(*TEXTS, by=damaged.flipped),
-    "digits": damaged.damaged(*OBJECTS, by=damaged.with_another_digit),
-    "cut files": damaged.damaged(*TENSORS, *TEXTS, by=damaged.cut),
-    "other shapes": damaged.damaged(*OBJECTS, by=damaged.reshaped),
+    "bits of tensors": damaged.damage_files(*TENSORS, by=damaged.flip_bit_in_tensors),
+    "bits of headers": damaged.damage_files(*TENSORS, by=damaged.flip_bit_in_header),
+    "bits of text": damaged.damage_files(*TEXTS, by=damaged.flip_bit),
+    "digits": damaged.damage_files(*OBJECTS, by=damaged.change_digit),
+    "cut files": damaged.damage_files(*TENSORS, *TEXTS, by=damaged.truncate),
+    "other shapes": damaged.damage_files(*OBJECTS, by=damaged.replace_value),
     "flags": given.flag_sets,
     "texts": given.texts,
     "extremes": given.extremes,
     "mirrors": mirrors.answers,
-    "benchmarks": measured.folders,
+    "benchmarks": damaged.damage_benchmark,
 }

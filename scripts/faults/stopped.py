@@ -9,23 +9,22 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from faults.fault import Outcomes, flaw
-from faults.subject import Ended, Subject, fingerprint, kill_after, open_streams
+from faults.subject import Outcomes, ProcessEnd, Subject, fingerprint, flaw, kill_after, open_streams
 from faults.table import AS_PROMISED
 from ptb_lm import train
 from ptb_lm.training import checkpoint, run_paths
 from ptb_lm.training.run_directory import RunDirectory
 
-SELDOM = 1e9  # seconds between two saves: what is saved was saved for the signal
+NEVER_SAVE = 1e9  # seconds between two saves: every save is for the signal
 
 
 def signals(*numbers: signal.Signals) -> Outcomes:
-    """Return what sends signals, one right after the other: after a random step, or before the first."""
+    """Return the fault that sends signals in a row, after a random step or before the first."""
 
     def outcomes(subject: Subject, rng: random.Random) -> Iterator[str]:
         while True:
             run = subject.new()
-            yield _stopped(subject, run, rng, *numbers) or subject.finish(run)
+            yield _stop(subject, run, rng, *numbers) or subject.finish(run)
 
     return outcomes
 
@@ -34,23 +33,23 @@ def deaf_streams(subject: Subject, rng: random.Random) -> Iterator[str]:
     """Send SIGINT to a run whose stdout and stderr are a pipe without a reader, closed, or a full disk."""
     while True:
         run, how = subject.new(), rng.choice(["pipe", "closed", "full disk"])
-        found = _stopped(subject, run, rng, signal.SIGINT, before=lambda how=how: _break_streams(how))  # type: ignore[misc]
+        found = _stop(subject, run, rng, signal.SIGINT, before=lambda how=how: _break_streams(how))  # type: ignore[misc]
         yield f"{found} ({how})" if found else subject.finish(run)
 
 
-def _stopped(
+def _stop(
     subject: Subject,
     run: Path,
     rng: random.Random,
     *numbers: signal.Signals,
     before: Callable[[], None] = lambda: None,
 ) -> str | None:
-    """Send signals to a run that saves only if it is told to, and return what is wrong with its end."""
+    """Send signals to a run that saves only for a signal; return the flaw of its end."""
     at, later, sent_after = rng.randrange(subject.steps), rng.uniform(0, 1) * subject.seconds, []
 
     def work() -> int:
         before()
-        checkpoint.SAVE_SECONDS = SELDOM
+        checkpoint.SAVE_SECONDS = NEVER_SAVE
         return train.main(subject.arguments(run))
 
     def meanwhile(child: int) -> None:
@@ -61,18 +60,18 @@ def _stopped(
         sent_after.append(subject.steps_done())
         kill_after(0, *numbers)(child)
 
-    ended = subject.process(work, meanwhile=meanwhile)
-    allowed = {128 + number for number in numbers}
+    end = subject.process(work, meanwhile=meanwhile)
+    statuses = {128 + number for number in numbers}
     if len(set(numbers)) < len(numbers):
-        allowed |= {-number for number in numbers}  # the same one again ends it at once
+        statuses |= {-number for number in numbers}  # the same one again ends it at once
     if sent_after[0] == subject.steps:
-        allowed.add(0)  # it came while the trained model was tested, or too late
-    if found := flaw(ended, *allowed):
+        statuses.add(0)  # it came while the trained model was tested, or too late
+    if found := flaw(end, *statuses):
         return found
-    if not sent_after[0] or len(set(numbers)) < len(numbers) or not ended.status:
+    if not sent_after[0] or len(set(numbers)) < len(numbers) or not end.status:
         return None
-    saved = _saved_steps(subject, run)
-    return None if saved >= ended.steps else f"step {saved} was saved and step {ended.steps} was done"
+    step = _saved_steps(subject, run)
+    return None if step >= end.steps else f"step {step} was saved and step {end.steps} was done"
 
 
 def _wait_for_step(subject: Subject, step: int, child: int) -> None:
@@ -107,7 +106,7 @@ def _break_streams(how: str) -> None:
 
 def signals_at_start(subject: Subject, rng: random.Random) -> Iterator[str]:
     """Send a signal to a command that was just started, in a process that imports everything."""
-    commands = [  # and what each says at its end
+    commands = [  # with words that each prints at its end
         ("evaluate", [str(subject.expected)], "computed by"),
         ("bench", ["list"], "1024-1024-512"),
         ("score", [str(subject.expected), str(subject.data / "test.txt")], "sentences, "),
@@ -120,35 +119,35 @@ def signals_at_start(subject: Subject, rng: random.Random) -> Iterator[str]:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         time.sleep(rng.uniform(0.1, 2))
         process.send_signal(number)
-        said, _ = process.communicate()
-        subject.said = f"{name}: {number.name}\n{said}"
-        ended = Ended(process.returncode, said, 0, 0)
-        too_late = last_words in said and {0, -number}  # Python's exit takes our handlers away
+        output, _ = process.communicate()
+        subject.last_output = f"{name}: {number.name}\n{output}"
+        end = ProcessEnd(process.returncode, output, 0, 0)
+        too_late = last_words in output and {0, -number}  # Python's exit takes our handlers away
         # 2: the run of an earlier try is there.
         also = (too_late or set()) | ({2} if name == "train" else set())
-        yield _flaw_at_start(number, ended, also) or AS_PROMISED
+        yield _flaw_at_start(number, end, also) or AS_PROMISED
 
 
-def _flaw_at_start(number: signal.Signals, ended: Ended, also: set[int]) -> str | None:
-    """Return what is wrong with how a command ended that got a signal as it started."""
-    pythons_own = "KeyboardInterrupt" in ended.said and number == signal.SIGINT
-    ours = "/ptb_lm/" in ended.said or "ptb_lm." in ended.said
-    if ours or (ended.said and not pythons_own):
-        return flaw(ended, 128 + number, *also)
+def _flaw_at_start(number: signal.Signals, end: ProcessEnd, also: set[int]) -> str | None:
+    """Return the flaw of the end of a command that got a signal as it started."""
+    pythons_own = "KeyboardInterrupt" in end.output and number == signal.SIGINT
+    ours = "/ptb_lm/" in end.output or "ptb_lm." in end.output
+    if ours or (end.output and not pythons_own):
+        return flaw(end, 128 + number, *also)
     # Python itself was starting: none of our code had run.
-    allowed = {-number, *((1, 130) if pythons_own else ())}
-    return None if ended.status in allowed else f"status {ended.status}, without a word"
+    statuses = {-number, *((1, 130) if pythons_own else ())}
+    return None if end.status in statuses else f"status {end.status}, without a word"
 
 
 def two_in_one_folder(subject: Subject, rng: random.Random) -> Iterator[str]:
     """Start two runs into one folder."""
     while True:
         run = subject.new()
-        first, second = _two(subject, rng, subject.training(run))
+        first, second = _run_twice(subject, rng, subject.training(run))
         found = flaw(first, 0, 2) or flaw(second, 0, 2)
         if not found and sorted([first.status, second.status]) != [0, 2]:
             found = f"statuses {first.status} and {second.status}"
-        yield found or _same(subject, run)
+        yield found or _compare(subject, run)
 
 
 def two_in_default_folders(subject: Subject, rng: random.Random) -> Iterator[str]:
@@ -162,17 +161,17 @@ def two_in_default_folders(subject: Subject, rng: random.Random) -> Iterator[str
             at = flags.index("--run-dir")
             return train.main(flags[:at] + flags[at + 2 :])
 
-        first, second = _two(subject, rng, work)
+        first, second = _run_twice(subject, rng, work)
         runs = list((home / "checkpoints").iterdir())
         found = flaw(first, 0) or flaw(second, 0) or (len(runs) != 2 and f"{len(runs)} folders")
         yield found or next(
-            (each for run in runs if (each := _same(subject, run)) != AS_PROMISED), AS_PROMISED
+            (each for run in runs if (each := _compare(subject, run)) != AS_PROMISED), AS_PROMISED
         )
 
 
-def _two(subject: Subject, rng: random.Random, work: Callable[[], int]) -> list[Ended]:
-    """Do some work twice, the second time a little later; return how each ended."""
-    later: list[Ended] = []
+def _run_twice(subject: Subject, rng: random.Random, work: Callable[[], int]) -> list[ProcessEnd]:
+    """Do some work twice, the second time a little later; return both ends."""
+    later: list[ProcessEnd] = []
 
     def meanwhile(_: int) -> None:
         time.sleep(rng.uniform(0, 0.3) * subject.seconds)
@@ -181,5 +180,5 @@ def _two(subject: Subject, rng: random.Random, work: Callable[[], int]) -> list[
     return [subject.process(work, meanwhile=meanwhile), *later]
 
 
-def _same(subject: Subject, run: Path) -> str:
+def _compare(subject: Subject, run: Path) -> str:
     return AS_PROMISED if fingerprint(run) == fingerprint(subject.expected) else "another result"

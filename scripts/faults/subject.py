@@ -1,4 +1,4 @@
-"""The run that everything is done to: small, with dropout and averages, so that a lost bit shows."""
+"""The run that all faults are done to: small, with dropout and averages, so that a lost bit shows."""
 
 import contextlib
 import hashlib
@@ -7,12 +7,13 @@ import io
 import json
 import mmap
 import os
+import random
 import shutil
 import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
@@ -28,38 +29,38 @@ from ptb_lm.training.run_directory import RunDirectory
 FLAGS = ("--epochs", "3", "--decay-after", "2", "--keep-prob", "0.7", "--average-epochs", "0.5")
 
 
-# What each process would import.
+# The modules that each process would import.
 IMPORTED_ONCE = ("ptb_lm.training.launch", "ptb_lm.training.tensorboard", "ptb_lm.torch_backend.backend")
 
 
-class Ended(NamedTuple):
-    """How a process ended."""
+class ProcessEnd(NamedTuple):
+    """The end of a process."""
 
-    status: int  # negative: by that signal
-    said: str  # on stdout and stderr
+    status: int  # negative: the signal that ended it
+    output: str  # on stdout and stderr
     seconds: float
     steps: int  # of training that it did
 
 
 class Subject:
-    """A corpus, a run on it that nothing befell, and processes that make the same run again.
+    """A corpus, a run on it without a fault, and processes that make the same run again.
 
     Args:
-        folder: An empty one, for all files.
-        framework: What computes.
+        folder: An empty folder, for all files.
+        framework: The framework of the runs.
     """
 
     def __init__(self, folder: Path, framework: str) -> None:
         self.folder, self.framework, self.count = folder, framework, 0
-        self.said = ""  # how the last process ended
+        self.last_output = ""  # of the last process, with its status
         self._steps = memoryview(bytes(8)).cast("Q")
         for name in IMPORTED_ONCE if framework == "torch" else ():
             importlib.import_module(name)
         self.data = runs.write_corpus(folder / "data")
         self.expected = folder / "expected"
-        ended = self.process(lambda: train.main(self.arguments(self.expected)))
-        assert ended.status == 0, ended.said
-        # Again, now that everything is imported and on the disk's way.
+        end = self.process(lambda: train.main(self.arguments(self.expected)))
+        assert end.status == 0, end.output
+        # Once more, now that everything is imported and in the disk's cache.
         again = self.arguments(self.new())
         _, _, self.seconds, self.steps = self.process(lambda: train.main(again))
 
@@ -68,7 +69,7 @@ class Subject:
         return runs.arguments(data or self.data, run, *FLAGS, "--framework", self.framework)
 
     def training(self, run: Path) -> Callable[[], int]:
-        """Return what makes the run, in a folder."""
+        """Return a function that makes the run in a folder."""
         return lambda: train.main(self.arguments(run))
 
     def new(self) -> Path:
@@ -90,7 +91,7 @@ class Subject:
         *,
         meanwhile: Callable[[int], None] = lambda _: None,
         name: str = "first",
-    ) -> Ended:
+    ) -> ProcessEnd:
         """Do some work in a process of its own; `meanwhile` gets its number.
 
         It is forked, so that torch need not be imported each time. TensorFlow, whose threads a fork loses, is
@@ -112,18 +113,18 @@ class Subject:
             meanwhile(child)
         finally:
             _, code = os.waitpid(child, 0)
-        said = "".join(path.read_text(errors="replace") for path in (log, trace_path))
-        self.said = f"{name}: status {os.waitstatus_to_exitcode(code)}\n{said[-2000:]}"
-        return Ended(os.waitstatus_to_exitcode(code), said, time.monotonic() - start, steps[0])
+        output = "".join(path.read_text(errors="replace") for path in (log, trace_path))
+        self.last_output = f"{name}: status {os.waitstatus_to_exitcode(code)}\n{output[-2000:]}"
+        return ProcessEnd(os.waitstatus_to_exitcode(code), output, time.monotonic() - start, steps[0])
 
     def finish(self, run: Path) -> str:
-        """Do what a person does whose run was ended: go on with it, or begin again; return the outcome."""
+        """Resume a run that was ended, or begin it again where nothing was saved; return the outcome."""
         resume = ["--resume", str(run)]
         there = RunDirectory(run).state.exists()
-        ended = self.process(lambda: train.main(resume if there else self.arguments(run)))
-        if "Traceback" in ended.said:
+        end = self.process(lambda: train.main(resume if there else self.arguments(run)))
+        if "Traceback" in end.output:
             return "a traceback"
-        if ended.status:
+        if end.status:
             return "cannot go on"
         if list(run.rglob("*.tmp")):
             return "leaves temporary files"
@@ -132,27 +133,31 @@ class Subject:
         return outcome
 
 
+# The outcome of each try, in words; endless, or until everything was tried once.
+Outcomes = Callable[[Subject, random.Random], Iterator[str]]
+
+
 def _count(steps: "memoryview[int]") -> None:
     """Count the steps of training that this process does, before any of them is saved."""
     train_run = trainer.Trainer.train
 
-    def counting(self: trainer.Trainer) -> dict[str, Any]:
+    def train_and_count(self: trainer.Trainer) -> dict[str, Any]:
         step = self.backend.train_step
 
-        def counted(*arguments: Any, **keywords: Any) -> Any:
+        def step_and_count(*arguments: Any, **keywords: Any) -> Any:
             after = step(*arguments, **keywords)
             steps[0] += 1
             return after
 
-        self.backend.train_step = counted  # type: ignore[method-assign]
+        self.backend.train_step = step_and_count  # type: ignore[method-assign]
         return train_run(self)
 
-    trainer.Trainer.train = counting  # type: ignore[method-assign]
+    trainer.Trainer.train = train_and_count  # type: ignore[method-assign]
 
 
 def _work(work: Callable[[], int], log: Path, trace_path: Path) -> NoReturn:
-    """Do some work as a process's first and last deed."""
-    status = 70  # of a traceback
+    """Do some work in a new process, and end it."""
+    status = 70  # with a traceback
     try:
         for number in signals.SIGNALS:  # a shell's `&` and nohup make some ignored
             signal.signal(number, signal.SIG_DFL)
@@ -169,7 +174,7 @@ def _work(work: Callable[[], int], log: Path, trace_path: Path) -> NoReturn:
             status = work()
         except SystemExit as end:
             status = int(end.code or 0)
-        except BaseException:  # what would be a traceback
+        except BaseException:  # it would be a traceback
             traceback.print_exc(file=trace)
         for stream in (sys.stdout, sys.stderr, trace):
             with contextlib.suppress(OSError, ValueError, AttributeError):
@@ -191,11 +196,11 @@ def open_streams() -> None:
 
 
 def fingerprint(run: Path, *, tensors_only: bool = False) -> str:
-    """Return a digest of all that a run computed; that of its clocks is left out.
+    """Return a digest of all that a run computed, without its times.
 
     Args:
-        run: Its folder.
-        tensors_only: Leave metrics.jsonl and result.json out.
+        run: The run's folder.
+        tensors_only: True to leave metrics.jsonl and result.json out.
     """
     directory, digest = RunDirectory(run), hashlib.sha256()
     for path in (directory.state, directory.weights):
@@ -214,7 +219,7 @@ def fingerprint(run: Path, *, tensors_only: bool = False) -> str:
 
 
 def kill_after(seconds: float, *numbers: signal.Signals) -> Callable[[int], None]:
-    """Return what sends a process signals, one right after the other, after some time."""
+    """Return a function that sends a process signals after some time, one right after the other."""
 
     def meanwhile(child: int) -> None:
         time.sleep(seconds)
@@ -227,7 +232,7 @@ def kill_after(seconds: float, *numbers: signal.Signals) -> Callable[[int], None
 
 
 def stop_after(seconds: float, patience: float) -> Callable[[int], None]:
-    """Return what sends SIGTERM to a process that works longer than that, and SIGKILL if it goes on."""
+    """Return a function that sends SIGTERM to a process after some time, and SIGKILL if it continues."""
 
     def meanwhile(child: int) -> None:
         for number, until in ((signal.SIGTERM, seconds), (signal.SIGKILL, patience)):
@@ -240,3 +245,21 @@ def stop_after(seconds: float, patience: float) -> Callable[[int], None]:
             os.kill(child, number)
 
     return meanwhile
+
+
+def flaw(end: ProcessEnd, *statuses: int) -> str | None:
+    """Return the flaw of a command's end; None if it has one of these statuses and no traceback."""
+    for sign in ("Traceback", "Exception ignored", "Fatal Python error"):
+        if sign in end.output:
+            return "a traceback"
+    return None if end.status in statuses else f"status {end.status}"
+
+
+def refused_or_done(end: ProcessEnd) -> str:
+    """Return the outcome of a command that may do its work, or refuse it in one sentence."""
+    found = flaw(end, 0, 1, 2)
+    if found is None and end.status:
+        *_, last = end.output.rstrip("\n").split("\n")
+        if not last.startswith("python -m ptb_lm.") or any(ord(c) < 32 for c in last):
+            found = "refused, but not in a sentence"
+    return found or AS_PROMISED

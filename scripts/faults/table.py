@@ -1,20 +1,29 @@
-"""All faults, by name: what is done, what is promised, and what came of it before.
+"""All faults by name, what is promised of each, and the table of docs/reliability.md.
 
-How each is done is in outcomes.py: this table is read where torch is not installed.
+outcomes.py does the faults: this file is read where torch is not installed. The table is written from the
+counts that scripts/reliability --write keeps.
 """
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ptb_lm.common.tables import write_markdown
 
 AS_PROMISED = "as promised"
+
+ROOT = Path(__file__).resolve().parents[2]
+COUNTS, PAGE = ROOT / "docs" / "reliability.json", ROOT / "docs" / "reliability.md"
+BEGIN, END = "<!-- counts: written by scripts/reliability --write -->\n", "<!-- end of counts -->\n"
+TITLES = ("fault", "what is promised", "framework", "tries", "as promised", "before")
 
 
 class Fault(NamedTuple):
     """A kind of fault."""
 
-    what: str  # is done, for people
-    promise: str  # what should come of it
-    before: str  # what came of it at commit 7c1d749, before anything was mended
+    description: str
+    promise: str  # the outcome that it should have
+    before: str  # the outcomes at commit 7c1d749, before anything was mended
     frameworks: tuple[str, ...] = ("torch", "tensorflow")  # that it is tried with
 
 
@@ -159,3 +168,22 @@ FAULTS: Mapping[str, Fault] = {
         TORCH,
     ),
 }
+
+
+def with_table(text: str, kept: dict[str, Any]) -> str:
+    """Return the page's text with the table of these counts in it."""
+    before, _, rest = text.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    day, where = kept["started"][:10], f"{kept['processor']}, Python {kept['python']}"
+    source = f"Counted on {day} on {where}, with --seed {kept['seed']}."
+    table = write_markdown(TITLES, map(_row, kept["counts"]))
+    return f"{before}{BEGIN}\n{source}\n\n{table}\n{END}{after}"
+
+
+def _row(counts: dict[str, Any]) -> list[str]:
+    fault, outcomes = FAULTS[counts["fault"]], counts["outcomes"]
+    others = "".join(f"; {n}: {outcome}" for outcome, n in outcomes.items() if outcome != AS_PROMISED)
+    # What was found before was found with torch.
+    before = fault.before if counts["framework"] == fault.frameworks[0] else "not tried"
+    about = [fault.description, fault.promise, counts["framework"], str(counts["tries"])]
+    return [*about, f"{outcomes.get(AS_PROMISED, 0)}{others}", before]

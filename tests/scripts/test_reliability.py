@@ -1,4 +1,4 @@
-"""scripts/reliability: kills and full disks, what it counts of a run that breaks a promise, and its page."""
+"""scripts/reliability: kills and full disks, what it counts of a run that breaks a promise, and its table."""
 
 import json
 import os
@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("matplotlib")  # what reads damaged files draws their curves
 
-from faults import page
+from faults import table
 from faults.outcomes import OUTCOMES
 from faults.subject import fingerprint
 from faults.table import FAULTS
@@ -53,14 +53,14 @@ ONCE = ["kill at files", "error at files", "full disk", "one folder"]
 ONCE += ["other shapes", "flags", "texts", "mirrors", "benchmarks"]
 
 
-def test_what_befalls_a_run_ends_as_promised() -> None:
+def test_every_fault_ends_as_promised() -> None:
     """Without time there is one try of each."""
     assert OUTCOMES.keys() == FAULTS.keys()
     status, said = count("--minutes", "0", "--seed", "2", "--fault", *ONCE)
     assert (status, said.count("{'as promised': 1}")) == (0, len(ONCE)), said
 
 
-def test_what_is_not_as_promised_is_counted_as_such() -> None:
+def test_a_broken_promise_is_counted() -> None:
     status, said = count("--tries", "3", "--fault", *BROKEN, first="\n".join(BROKEN.values()))
     assert status == 1, said
     for fault in BROKEN:
@@ -68,8 +68,8 @@ def test_what_is_not_as_promised_is_counted_as_such() -> None:
         assert f"torch, {fault}: {{'as promised': 3}}" not in said
 
 
-def test_a_lost_bit_is_seen(plain_run: Path, tmp_path: Path) -> None:
-    """What is counted as promised is equal to the last bit."""
+def test_a_flipped_bit_changes_the_fingerprint(plain_run: Path, tmp_path: Path) -> None:
+    """A run counts as promised only if it is equal to the bit."""
     other = Path(shutil.copytree(plain_run, tmp_path / "other"))
     assert fingerprint(other) == fingerprint(plain_run)
     arrays, metadata = tensors.load(other / "weights.safetensors")
@@ -79,5 +79,5 @@ def test_a_lost_bit_is_seen(plain_run: Path, tmp_path: Path) -> None:
 
 
 def test_the_page_s_table_is_that_of_its_counts() -> None:
-    text, kept = page.PAGE.read_text(), json.loads(page.COUNTS.read_text())
-    assert text == page.with_table(text, kept)
+    text, kept = table.PAGE.read_text(), json.loads(table.COUNTS.read_text())
+    assert text == table.with_table(text, kept)
