@@ -95,38 +95,38 @@ def _evaluate(arguments: argparse.Namespace, command: str) -> int:
     run = directory.read_config()
     vocabulary = directory.read_vocabulary()
     weights = directory.read_weights(run, vocabulary)
-    scored = _scored(arguments, run, vocabulary)
-    batch_size = evaluation.batch_size(scored.split, run.hyperparameters)
-    corpus.check_evaluation(scored.ids, batch_size=batch_size, split=scored.name)
+    text = _load_text(arguments, run, vocabulary)
+    batch_size = evaluation.batch_size(text.split, run.hyperparameters)
+    corpus.check_evaluation(text.ids, batch_size=batch_size, split=text.name)
     choice = _choice(arguments, run.choice)
     choice.check_cell(run.hyperparameters.cell, has_weights=True)
     model = backend.build(run.hyperparameters, weights, choice)
     notes = list[str]()
-    if scored.is_unknown is None:
+    if text.is_unknown is None:
         found = evaluation.perplexity(
-            model, scored.ids, run.hyperparameters, batch_size=batch_size, description=scored.name
+            model, text.ids, run.hyperparameters, batch_size=batch_size, description=text.name
         )
     else:
-        found, notes = _text_perplexity(model, scored, scored.is_unknown, run.hyperparameters)
-    perplexity = evaluation.check_finite(found, scored.name)
-    tokens = len(scored.ids) // batch_size * batch_size - batch_size
-    unknown = 0 if arguments.text is None else int((scored.ids[1:] == vocabulary.unknown).sum())
-    of_them = f", {unknown:,} of them {UNK}" if unknown else ""
-    counted = f"{tokens:,} token{'s' * (tokens != 1)} scored{of_them}"
-    cli.say("\n".join([f"{scored.name} perplexity {perplexity:.4f} ({counted})", *notes]))
+        found, notes = _text_perplexity(model, text, text.is_unknown, run.hyperparameters)
+    perplexity = evaluation.check_finite(found, text.name)
+    tokens = len(text.ids) // batch_size * batch_size - batch_size
+    unknown = 0 if arguments.text is None else int((text.ids[1:] == vocabulary.unknown).sum())
+    unknown_words = f", {unknown:,} of them {UNK}" if unknown else ""
+    token_count = f"{tokens:,} token{'s' * (tokens != 1)} scored{unknown_words}"
+    cli.say("\n".join([f"{text.name} perplexity {perplexity:.4f} ({token_count})", *notes]))
     cli.say(f"computed by {choice.framework} {choice.model} in {choice.precision}: {model.engine}")
     return 0
 
 
 def _text_perplexity(
-    model: backend.Backend, text: "_Scored", is_unknown: "NDArray[np.bool_]", config: Config
+    model: backend.Backend, text: "_Text", is_unknown: "NDArray[np.bool_]", config: Config
 ) -> tuple[float, list[str]]:
     """Score a text as one row.
 
     Args:
         model: The model.
         text: The text.
-        is_unknown: Which of its words the vocabulary lacks.
+        is_unknown: Flags: true of a word that the vocabulary lacks.
         config: The hyper-parameters.
 
     Returns:
@@ -162,15 +162,15 @@ def _evaluate_adapted(arguments: argparse.Namespace, request: AdaptationRequest,
     needs_corpus = adapted_evaluation.needs_corpus(request)
     if arguments.text is not None and arguments.data is not None and not needs_corpus:
         raise UserError(WHAT_DATA_SAYS)
-    scored = _scored(arguments, run, vocabulary, data=needs_corpus)
-    corpus.check_evaluation(scored.ids, batch_size=1, split=scored.name)
+    text = _load_text(arguments, run, vocabulary, data=needs_corpus)
+    corpus.check_evaluation(text.ids, batch_size=1, split=text.name)
     subject = adapted_evaluation.Subject(
         run=run,
         weights=weights,
-        ids=scored.ids,
-        name=scored.name,
-        note=scored.note,
-        corpus=scored.data,
+        ids=text.ids,
+        name=text.name,
+        note=text.note,
+        corpus=text.data,
         run_result=directory.read_result() or {},
         device=arguments.device or run.choice.device,
     )
@@ -178,16 +178,17 @@ def _evaluate_adapted(arguments: argparse.Namespace, request: AdaptationRequest,
     return 0
 
 
-class _Scored(NamedTuple):
-    """What is scored.
+class _Text(NamedTuple):
+    """A text to score.
 
     Attributes:
-        ids: Its words, after an `<eos>` if it is a text.
+        ids: The words, after an `<eos>` if it is no split.
         split: The split that it is scored as.
-        name: What it is called.
-        note: How it is read; "" for a split.
+        name: The name of the split or file.
+        note: A sentence on how it is read; "" for a split.
         data: The run's data.
-        is_unknown: Which words of a text, without the first `<eos>`, the vocabulary lacks; None for a split.
+        is_unknown: Flags of a text's words, without the first `<eos>`: true of one that the vocabulary
+            lacks. None for a split.
     """
 
     ids: "Ids"
@@ -198,10 +199,10 @@ class _Scored(NamedTuple):
     is_unknown: "NDArray[np.bool_] | None" = None
 
 
-def _scored(
+def _load_text(
     arguments: argparse.Namespace, run: RunConfig, vocabulary: Vocabulary, *, data: bool = False
-) -> _Scored:
-    """Return what is scored; the run's data come with a split, and with a text if they are asked for."""
+) -> _Text:
+    """Return the text to score; the run's data come with a split, and with a text if they are asked for."""
     import numpy as np
 
     from ptb_lm.data import text, text_file
@@ -209,10 +210,10 @@ def _scored(
 
     if arguments.text is None and arguments.text_column is not None:
         run = dataclasses.replace(run, text_column=arguments.text_column)
-    loaded = _data(run, vocabulary, arguments.data) if data or arguments.text is None else None
+    corpus = _data(run, vocabulary, arguments.data) if data or arguments.text is None else None
     if arguments.text is None:
-        assert loaded is not None
-        return _Scored(loaded.splits[arguments.split], arguments.split, arguments.split, "", loaded)
+        assert corpus is not None
+        return _Text(corpus.splits[arguments.split], arguments.split, arguments.split, "", corpus)
     marks = Counter[str]()
     treatment = run_data.treatment(run)
     part = text_file.Part(arguments.text, treatment=treatment, column=arguments.text_column, marks=marks)
@@ -221,22 +222,22 @@ def _scored(
     ids = np.concatenate([[vocabulary.ids[EOS]], ids]).astype(np.int32)
     name = text_file.display_name(arguments.text)
     notes = [
-        f"the text is one stream after {EOS}{_missed(int(is_unknown.sum()))}",
+        f"the text is one stream after {EOS}{_count_unknown(int(is_unknown.sum()))}",
         text_file.describe_marks(marks),
     ]
-    return _Scored(ids, "test", name, "\n".join(filter(None, notes)), loaded, is_unknown)
+    return _Text(ids, "test", name, "\n".join(filter(None, notes)), corpus, is_unknown)
 
 
-def _data(run: RunConfig, vocabulary: Vocabulary, named: str | None) -> "Corpus":
+def _data(run: RunConfig, vocabulary: Vocabulary, folder: str | None) -> "Corpus":
     from ptb_lm.training import run_data
 
-    data = run_data.load_with_its_words(run, vocabulary, moved_to=named)
+    data = run_data.load_with_its_words(run, vocabulary, moved_to=folder)
     if difference := run_data.difference(run, data):
         streams.tell(f"{PROG}: {difference}")
     return data
 
 
-def _missed(words: int) -> str:
+def _count_unknown(words: int) -> str:
     """Return a sentence about the unknown words of a text."""
     if not words:
         return "; the vocabulary has all of its words"
@@ -244,7 +245,7 @@ def _missed(words: int) -> str:
     return f"; {words:,} of its words {verb} not in the vocabulary, and read as {UNK}"
 
 
-def _choice(arguments: argparse.Namespace, trained: Choice) -> Choice:
+def _choice(arguments: argparse.Namespace, default: Choice) -> Choice:
     """Return the choices for scoring: those of training, changed by the flags, with the default execution.
 
     The weights are always stored in float32. So they can be scored in fp32 if this machine does not have
@@ -252,18 +253,18 @@ def _choice(arguments: argparse.Namespace, trained: Choice) -> Choice:
     """
     choose = functools.partial(
         Choice.create,
-        framework=arguments.framework or trained.framework,
-        model=arguments.model or trained.model,
+        framework=arguments.framework or default.framework,
+        model=arguments.model or default.model,
         execution=arguments.execution,
-        device=arguments.device or trained.device,
-        seed=trained.seed,
+        device=arguments.device or default.device,
+        seed=default.seed,
     )
     if arguments.precision:
         return choose(precision=arguments.precision)
     in_float32 = choose(precision="fp32")
-    if not in_float32.can_have(trained.precision):
+    if not in_float32.can_have(default.precision):
         return in_float32
-    return dataclasses.replace(in_float32, precision=trained.precision)
+    return dataclasses.replace(in_float32, precision=default.precision)
 
 
 if __name__ == "__main__":

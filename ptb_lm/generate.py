@@ -96,12 +96,12 @@ def _print(prompt: str, words: Iterable[str], treatment: "Treatment") -> None:
     from ptb_lm.data.vocabulary import EOS
 
     print(prompt, end="", flush=True)
-    space, ended = treatment.gap if prompt and not prompt[-1].isspace() else "", False
+    space, is_end = treatment.gap if prompt and not prompt[-1].isspace() else "", False
     for word in words:
-        ended = word == EOS
-        print("\n" if ended else space + streams.escape_for(treatment.join([word])), end="", flush=True)
-        space = "" if ended else treatment.gap
-    if not ended:
+        is_end = word == EOS
+        print("\n" if is_end else space + streams.escape_for(treatment.join([word])), end="", flush=True)
+        space = "" if is_end else treatment.gap
+    if not is_end:
         print(flush=True)
 
 

@@ -102,9 +102,9 @@ def _print_scores(arguments: argparse.Namespace, weights: Mapping[str, float]) -
     if arguments.n_best:
         hypotheses = n_best.rescore(model, lines, unit=unit, weights=n_best.Weights(**weights))
         return [n_best.write(sys.stdout, hypotheses, every=arguments.all, as_json=as_json)]
-    typed = arguments.file == text_file.STDIN and sys.stdin is not None and sys.stdin.isatty()
+    is_typed = arguments.file == text_file.STDIN and sys.stdin is not None and sys.stdin.isatty()
     ahead = CHUNK_SENTENCES
-    if arguments.line_buffered or typed:
+    if arguments.line_buffered or is_typed:
         ahead = 1
         if isinstance(sys.stdout, io.TextIOWrapper):
             sys.stdout.reconfigure(line_buffering=True)

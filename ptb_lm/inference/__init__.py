@@ -1,1 +1,1 @@
-"""What a trained model is used for: scores, next words, text, neighbours, a module to export."""
+"""Uses of a trained model: scores, next words, text, neighbours, a module to export."""

@@ -1,4 +1,4 @@
-"""From a run to a model that can be used: ptb_lm.load(RUN)."""
+"""Load a trained model from a run: ptb_lm.load(RUN)."""
 
 from pathlib import Path
 
@@ -32,11 +32,11 @@ def load(
 
     Args:
         run: The run directory. "demo": the package's own run, unless a folder of this name is a run.
-        framework: What computes; None: what the run was trained with. The numbers are the same.
-        model: How the LSTM is computed; None: as it was trained.
-        device: None: as the run was trained.
-        precision: None: float32, in which the weights are kept, whatever they were trained in. "auto": the
-            fastest of the device.
+        framework: The framework that computes; None: that of the training. The numbers are the same.
+        model: The way to compute the LSTM; None: that of the training.
+        device: The device; None: that of the training.
+        precision: The precision; None: float32, in which the weights are kept, whatever they were trained in.
+            "auto": the fastest of the device.
 
     Returns:
         The model: score, perplexity, predict, generate, nearest, embeddings, to_torch; help(model) describes
@@ -46,15 +46,15 @@ def load(
         UserError: It is not a run directory, has no weights, or cannot be computed so here.
     """
     directory = run_paths.find(run)
-    trained = directory.read_config()
+    config = directory.read_config()
     vocabulary = directory.read_vocabulary()
     choice = Choice.create(
-        framework=framework or trained.choice.framework,
-        model=model or trained.choice.model,
-        device=device or trained.choice.device,
+        framework=framework or config.choice.framework,
+        model=model or config.choice.model,
+        device=device or config.choice.device,
         precision=precision or "fp32",
-        seed=trained.choice.seed,
+        seed=config.choice.seed,
     )
-    choice.check_cell(trained.hyperparameters.cell, has_weights=True)
-    weights, treatment = directory.read_weights(trained, vocabulary), run_data.treatment(trained)
-    return LanguageModel(trained.hyperparameters, weights, choice, vocabulary, treatment, run)
+    choice.check_cell(config.hyperparameters.cell, has_weights=True)
+    weights, treatment = directory.read_weights(config, vocabulary), run_data.treatment(config)
+    return LanguageModel(config.hyperparameters, weights, choice, vocabulary, treatment, run)

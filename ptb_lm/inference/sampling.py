@@ -71,14 +71,14 @@ class Sampler:
     def __call__(self, log_p_V: NDArray[np.floating]) -> int:
         """Return a word, drawn from its log-probabilities."""
         if self.temperature == 0:
-            return int(np.argmax(self._forbid(log_p_V)))
+            return int(np.argmax(self._without_forbidden(log_p_V)))
         cumulative_V = np.cumsum(self.distribution(log_p_V))
         # The first word beyond the number drawn; one of probability 0 never is.
         return int(np.searchsorted(cumulative_V, self.generator.random() * cumulative_V[-1], side="right"))
 
     def distribution(self, log_p_V: NDArray[np.floating]) -> NDArray[np.float64]:
         """Return the probabilities [V] that words are drawn with, at a temperature above 0."""
-        log_p_V = self._forbid(log_p_V)
+        log_p_V = self._without_forbidden(log_p_V)
         with np.errstate(over="ignore"):  # at a temperature near 0: exp(-inf) is meant
             p_V = np.exp((log_p_V - log_p_V.max()) / self.temperature)
         order_V = np.argsort(-p_V, kind="stable")
@@ -89,7 +89,7 @@ class Sampler:
             p_V[order_V[before_V >= self.top_p * p_V.sum()]] = 0
         return np.asarray(p_V / p_V.sum())
 
-    def _forbid(self, log_p_V: NDArray[np.floating]) -> NDArray[np.float64]:
+    def _without_forbidden(self, log_p_V: NDArray[np.floating]) -> NDArray[np.float64]:
         allowed_V = log_p_V.astype(np.float64)
         allowed_V[self.forbidden] = -np.inf
         return allowed_V

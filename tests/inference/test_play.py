@@ -155,14 +155,16 @@ def test_the_space_after_a_prompt_is_read_among_characters(tmp_path: Path) -> No
     fields = {"prompt": "ab ", "length": "1", "temperature": "0"}
     spaced = dict(model.predict("ab ", 5))
     del spaced["<unk>"]  # it is not drawn
-    assert reading.go_on(model, fields).words == (max(spaced, key=spaced.__getitem__),)
+    assert reading.continue_prompt(model, fields).words == (max(spaced, key=spaced.__getitem__),)
     without = ptb_lm.load(
         runs.write_run(tmp_path / "without", words[:-1], data="text", tokenize="characters")
     )
-    assert reading.go_on(without, fields).unknown == (SPACE,)
-    assert reading.go_on(without, {**fields, "prompt": "ab\na"}).unknown == ()  # between is an <eos>
+    assert reading.continue_prompt(without, fields).unknown == (SPACE,)
+    assert (
+        reading.continue_prompt(without, {**fields, "prompt": "ab\na"}).unknown == ()
+    )  # between is an <eos>
     with pytest.raises(UserError, match="501 words are too many at once"):
-        reading.go_on(model, {**fields, "prompt": "ab" * 250 + " "})
+        reading.continue_prompt(model, {**fields, "prompt": "ab" * 250 + " "})
 
 
 def test_it_opens_with_a_sentence_that_is_read_already(port: int, run: Path, model: Any) -> None:

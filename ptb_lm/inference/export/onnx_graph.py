@@ -20,10 +20,10 @@ from ptb_lm.common.errors import UserError
 from ptb_lm.model.config import Config
 
 OPSET = 17
-IR_VERSION = 8  # which runtimes read that know this opset
+IR_VERSION = 8  # the one of runtimes that know this opset
 INPUTS, OUTPUTS = ("words", "h", "c"), ("logits", "h_after", "c_after")
-LARGEST_FILE = (1 << 31) - 1  # bytes, of protobuf, which counts them in 32 bits
-OF_A_LAYER = 1 << 12  # bytes that the description of a layer takes besides its numbers, at most
+LARGEST_FILE = (1 << 31) - 1  # bytes: protobuf counts them in 32 bits
+LAYER_BYTES = 1 << 12  # largest description of a layer, besides its numbers
 
 
 def model(
@@ -49,15 +49,15 @@ def model(
         *_values(config, len(words), "time" if steps is None else steps),
         [numpy_helper.from_array(np.ascontiguousarray(array), name) for name, array in arrays.items()],
     )
-    built = helper.make_model(
+    onnx_model = helper.make_model(
         graph,
         opset_imports=[helper.make_opsetid("", OPSET)],
         ir_version=IR_VERSION,
         producer_name="ptb_lm",
     )
-    helper.set_model_props(built, {"vocabulary": vocabulary})
-    onnx.checker.check_model(built, full_check=True)
-    return built
+    helper.set_model_props(onnx_model, {"vocabulary": vocabulary})
+    onnx.checker.check_model(onnx_model, full_check=True)
+    return onnx_model
 
 
 def _check_size(config: Config, weights: Mapping[str, NDArray[Any]], vocabulary: str) -> None:
@@ -65,7 +65,7 @@ def _check_size(config: Config, weights: Mapping[str, NDArray[Any]], vocabulary:
     # A layer has two biases in ONNX. The two ends of the network are described in less than a layer's room.
     biases = sum(array.nbytes for name, array in weights.items() if name.endswith(".bias"))
     numbers = sum(array.nbytes for array in weights.values()) + biases
-    if numbers + len(vocabulary) + (config.num_layers + 1) * OF_A_LAYER > LARGEST_FILE:
+    if numbers + len(vocabulary) + (config.num_layers + 1) * LAYER_BYTES > LARGEST_FILE:
         raise UserError(
             f"the model takes {memory.format_size(numbers)}, and a file of the format onnx holds less than "
             "2 GiB; --format torchscript has no such limit"
@@ -90,9 +90,9 @@ def _network(
     ]
     top = "output_TBE"
     for layer in layers:
-        found, added, top = _layer(layer, top, weights)
-        arrays |= found
-        nodes += added
+        layer_arrays, layer_nodes, top = _layer(layer, top, weights)
+        arrays |= layer_arrays
+        nodes += layer_nodes
     kernel = "softmax.kernel"
     if config.tie_weights:
         nodes.append(helper.make_node("Transpose", ["embedding"], [kernel], perm=[1, 0]))

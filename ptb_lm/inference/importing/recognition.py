@@ -19,7 +19,7 @@ from ptb_lm.model import cells, parameters
 from ptb_lm.model.backend import Arrays
 from ptb_lm.model.config import Config
 
-# What a layer's parameters are called: kernel, recurrent kernel and biases. Keras' GRU has two biases in one
+# The names of a layer's parameters: kernel, recurrent kernel and biases. Keras' GRU has two biases in one
 # tensor. Keras 3 numbers a layer's parameters in HDF5.
 TORCH, KERAS = "torch.nn", "Keras"
 NAMES = {
@@ -43,7 +43,7 @@ _EMBEDDING = re.compile("emb|encoder|lookup|wte", re.IGNORECASE)
 
 
 def recognize(tensors: Arrays, vocabulary_size: int) -> tuple[dict[str, Any], Arrays, str]:
-    """Return a model from elsewhere as a run keeps it.
+    """Return a model from elsewhere in a run's form.
 
     All layers of a run are equally wide. A layer with fewer units gets further ones, whose weights are zero:
     their state stays zero, and so does the gradient with respect to these weights.
@@ -61,35 +61,35 @@ def recognize(tensors: Arrays, vocabulary_size: int) -> tuple[dict[str, Any], Ar
     """
     is_canonical = "embedding" in tensors and any(map(parameters.owner, tensors))
     kind, weights = ("ptb_lm", tensors) if is_canonical else _translate(tensors, vocabulary_size)
-    cell, tied = parameters.cell_of(weights).name, "softmax.kernel" not in weights
+    cell, is_tied = parameters.cell_of(weights).name, "softmax.kernel" not in weights
     units = [
         len(weights[name])
         for number in range(len(weights))
         if (name := f"{cell}.{number}.recurrent_kernel") in weights
     ] or [1]
-    hidden, width = max(units), units[-1] if tied else weights["embedding"].shape[-1]
+    hidden, width = max(units), units[-1] if is_tied else weights["embedding"].shape[-1]
     parameters.check_shapes(
-        weights, parameters.shapes_of_sizes(vocabulary_size, width, units, cell=cell, tie_weights=tied)
+        weights, parameters.shapes_of_sizes(vocabulary_size, width, units, cell=cell, tie_weights=is_tied)
     )
     sizes: dict[str, Any] = {
         "cell": cell,
         "num_layers": len(units),
         "hidden_size": hidden,
-        "embedding_size": 0 if tied or width == hidden else width,
-        "tie_weights": tied,
+        "embedding_size": 0 if is_tied or width == hidden else width,
+        "tie_weights": is_tied,
     }
     sentence = (
         f"tensors of {kind}: {vocabulary_size:,} words, embedding {width:,}, {cell} layers of "
-        f"{', '.join(f'{each:,}' for each in units)} units, softmax {'' if tied else 'not '}tied to the "
+        f"{', '.join(f'{each:,}' for each in units)} units, softmax {'' if is_tied else 'not '}tied to the "
         f"embedding; {parameters.count_scalars(weights):,} parameters"
     )
     if len({*units}) > 1:
         sentence += f"; each layer is widened to {hidden:,} by weights of zero, which change no score"
-    widened = {
+    wide = {
         name: _widen(weights[name], shape, gates=shape[-1] // hidden if parameters.owner(name) else 1)
         for name, shape in parameters.shapes(Config(**sizes), vocabulary_size).items()
     }
-    return sizes, widened, sentence
+    return sizes, wide, sentence
 
 
 def _widen(array: NDArray[Any], shape: tuple[int, ...], *, gates: int) -> NDArray[Any]:

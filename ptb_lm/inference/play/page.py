@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from html import escape
 
 from ptb_lm.data.vocabulary import EOS
-from ptb_lm.inference.play.reading import Continued, ReadWord, perplexity, sentences
+from ptb_lm.inference.play.reading import Continuation, ReadWord, perplexity, sentences
 from ptb_lm.inference.scoring import format_perplexity
 
 # Where a word's colour changes, in bits: each is twice as unlikely as one of a bit less.
@@ -58,18 +58,18 @@ td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; }
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """What was typed and what came of it; a field that does not apply is None.
+    """A form as it was typed, and the answer to it; a field that does not apply is None.
 
     Attributes:
         text: The text to read, as it was typed.
         prompt: The prompt to continue.
-        length: How many words, as it was typed.
-        temperature: Likewise.
+        length: The number of words, as it was typed.
+        temperature: The temperature, as it was typed.
         words: The text's words, as they were read.
-        continued: The prompt with what followed.
-        problem: What was wrong, a sentence; of the form that has `text` or, if `of_prompt`, of the other.
-        of_prompt: Which form was sent.
-        is_opening: Whether nobody typed it: the server's `use` chose the text.
+        continuation: The prompt with the words that follow it.
+        problem: A sentence about an error in the form that has `text` or, if `is_prompt`, in the other.
+        is_prompt: True if the form with the prompt was sent.
+        is_opening: True if nobody typed it: the server's `use` chose the text.
     """
 
     text: str = ""
@@ -77,9 +77,9 @@ class Answer:
     length: str = "40"
     temperature: str = "0.8"
     words: list[ReadWord] | None = None
-    continued: Continued | None = None
+    continuation: Continuation | None = None
     problem: str = ""
-    of_prompt: bool = False
+    is_prompt: bool = False
     is_opening: bool = False
 
 
@@ -87,15 +87,15 @@ def page(answer: Answer, *, model: str) -> str:
     """Return the page.
 
     Args:
-        answer: What it shows.
+        answer: The content of the page.
         model: A line that says which model answers.
     """
     problem = f'<p class="wrong" role="alert">{escape(answer.problem)}</p>' if answer.problem else ""
     read = _read(answer.words) if answer.words else ""
-    chosen = OPENING if answer.is_opening else ""
-    continued = _continued(answer.continued) if answer.continued else ""
-    if answer.of_prompt:
-        continued = problem or continued
+    opening = OPENING if answer.is_opening else ""
+    continuation = _continuation(answer.continuation) if answer.continuation else ""
+    if answer.is_prompt:
+        continuation = problem or continuation
     else:
         read = problem or read
     return f"""<!DOCTYPE html>
@@ -116,7 +116,7 @@ def page(answer: Answer, *, model: str) -> str:
 <form method="post" action="/read">
 <p><label for="text">A text, which is read from its beginning; each line ends in {escape(EOS)}:</label></p>
 <p><textarea id="text" name="text" rows="3" autofocus>\n{escape(answer.text)}</textarea></p>
-{chosen}
+{opening}
 <p><button>Read</button></p>
 </form>
 {read}
@@ -132,7 +132,7 @@ def page(answer: Answer, *, model: str) -> str:
 <p class="faint">At a temperature of 1 words come as often as the model says, below 1 likely ones more
 often, at 0 always the likeliest.</p>
 </form>
-{continued}
+{continuation}
 </section>
 </main>
 </body>
@@ -156,12 +156,12 @@ def _read(words: list[ReadWord]) -> str:
     flow = "".join(_word(word) + ("<br>" if word.word == EOS else " ") for word in words)
     rows = "".join(_row(word) for word in words)
     unknown = len({word.word for word in words if word.unknown})
-    missed = ""
+    rest = ""
     if unknown:
-        missed = f"; {unknown} not in the vocabulary, underlined, and read as &lt;unk&gt;"
-    found = format_perplexity(perplexity(words), digits=1)
+        rest = f"; {unknown} not in the vocabulary, underlined, and read as &lt;unk&gt;"
+    value = format_perplexity(perplexity(words), digits=1)
     return f"""<p class="words">{flow}</p>
-<p class="perplexity">Perplexity {found} ({len(words)} words, each {escape(EOS)} among them{missed}).</p>
+<p class="perplexity">Perplexity {value} ({len(words)} words, each {escape(EOS)} among them{rest}).</p>
 <p class="legend">{_legend()}</p>
 <div class="scroll"><table>
 <thead><tr><th>word</th><th class="number">bits</th><th>the likeliest words in its place</th></tr></thead>
@@ -195,16 +195,13 @@ def _legend() -> str:
     return f"Surprise in bits: {scale}"
 
 
-def _continued(continued: Continued) -> str:
-    first, *others = sentences(continued.words, continued.treatment)
-    space = (
-        continued.treatment.gap if continued.prompt and first and not continued.prompt[-1].isspace() else ""
-    )
-    written = "\n".join(
-        [f"<strong>{escape(continued.prompt)}</strong>{space}{escape(first)}", *map(escape, others)]
-    )
+def _continuation(continuation: Continuation) -> str:
+    first, *others = sentences(continuation.words, continuation.treatment)
+    prompt = continuation.prompt
+    space = continuation.treatment.gap if prompt and first and not prompt[-1].isspace() else ""
+    written = "\n".join([f"<strong>{escape(prompt)}</strong>{space}{escape(first)}", *map(escape, others)])
     unknown = ""
-    if continued.unknown:
-        words = escape(", ".join(continued.unknown))
+    if continuation.unknown:
+        words = escape(", ".join(continuation.unknown))
         unknown = f'<p class="faint">Not in the vocabulary, and read as &lt;unk&gt;: {words}.</p>'
     return f'<p class="written">{written}</p>{unknown}'

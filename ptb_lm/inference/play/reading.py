@@ -1,4 +1,4 @@
-"""What a model thinks of a text, word by word, and how it continues one; what was typed is checked here.
+"""A model's surprise at each word of a text, and its continuation of a prompt; typed fields are checked here.
 
 V = vocabulary.
 """
@@ -23,17 +23,21 @@ LIKELIEST = 5  # words that are shown beside one that was read
 MOST_WORDS = 500  # read or continued from: a word takes some milliseconds
 MOST_WRITTEN = 300
 COMMON, SHOWN = 200, 12  # words, some of which are shown where the model refuses all that it does not know
-DRAFTS, LEAST_DRAFTED, MOST_DRAFTED = 8, 5, 40  # sentences for `opening`, and how many words it may have
+DRAFTS, LEAST_DRAFTED, MOST_DRAFTED = (
+    8,
+    5,
+    40,
+)  # sentences of `write_opening`, and their words
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReadWord:
-    """A word, and what the model expected in its place.
+    """A word, and the words that the model expected in its place.
 
     Attributes:
-        word: As it was typed, or `<eos>` at the end of a line.
-        unknown: Whether the vocabulary lacks it, so that it is read as `<unk>`.
-        bits: Its surprise: minus the logarithm of its probability, to the base 2.
+        word: The word as it was typed, or `<eos>` at the end of a line.
+        unknown: True if the vocabulary lacks it, so that it is read as `<unk>`.
+        bits: The model's surprise: minus the logarithm of its probability, to the base 2.
         likeliest: The words that were likeliest, the first the most.
     """
 
@@ -44,7 +48,7 @@ class ReadWord:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Continued:
+class Continuation:
     """A prompt, and the words with which the model continued it."""
 
     prompt: str
@@ -65,8 +69,8 @@ def read(model: LanguageModel, text: str) -> list[ReadWord]:
     _check_count(sum(max(1, len(model.treatment.words(line))) for line in lines))
     position, found = model.reader.resume(), list[ReadWord]()
     for line in lines:
-        encoded = encode(line, model.vocabulary, treatment=model.treatment)
-        for word, identity in zip(encoded.words, encoded.ids.tolist(), strict=True):
+        sentence = encode(line, model.vocabulary, treatment=model.treatment)
+        for word, identity in zip(sentence.words, sentence.ids.tolist(), strict=True):
             log_p_V, state = model.reader.next_words(position)
             found.append(
                 ReadWord(
@@ -88,8 +92,8 @@ def description(model: LanguageModel) -> str:
     """
     directory = run_paths.find(model.run)
     result = directory.read_result() if directory.has_ended() else None
-    reached = f", test perplexity {result['test_perplexity']:.2f}" if result else ""
-    line = f"{streams.escape_controls(str(model.run))}: {len(model.vocabulary):,} words{reached}"
+    test = f", test perplexity {result['test_perplexity']:.2f}" if result else ""
+    line = f"{streams.escape_controls(str(model.run))}: {len(model.vocabulary):,} words{test}"
     if model.vocabulary.unknown is not None:
         return line
     common = [word for word in model.vocabulary.words[:COMMON] if word != EOS]
@@ -98,7 +102,7 @@ def description(model: LanguageModel) -> str:
     )
 
 
-def opening(model: LanguageModel) -> str:
+def write_opening(model: LanguageModel) -> str:
     """Return a sentence to show first, which the model writes: the same one each time.
 
     It is empty if the model writes very short sentences only.
@@ -108,7 +112,7 @@ def opening(model: LanguageModel) -> str:
     return model.treatment.join(next((each for each in cut if len(each) >= LEAST_DRAFTED), ()))
 
 
-def go_on(model: LanguageModel, fields: Mapping[str, str]) -> Continued:
+def continue_prompt(model: LanguageModel, fields: Mapping[str, str]) -> Continuation:
     """Continue a prompt.
 
     Args:
@@ -122,13 +126,15 @@ def go_on(model: LanguageModel, fields: Mapping[str, str]) -> Continued:
     prompt = fields.get("prompt", "")
     words = model.treatment.prefix_tokens(prompt)
     _check_count(len(words))
-    length = _number(fields, "length", "how many words")
+    length = _parse_number(fields, "length", "how many words")
     if not (length.is_integer() and 1 <= length <= MOST_WRITTEN):
         raise UserError(f"how many words: it must be a whole number from 1 to {MOST_WRITTEN}")
-    temperature = _number(fields, "temperature", "temperature")
+    temperature = _parse_number(fields, "temperature", "temperature")
     written = model.generate(prompt, int(length), temperature=temperature)
     unknown = dict.fromkeys(word for word in words if word not in model.vocabulary.ids)
-    return Continued(prompt=prompt, words=tuple(written), unknown=tuple(unknown), treatment=model.treatment)
+    return Continuation(
+        prompt=prompt, words=tuple(written), unknown=tuple(unknown), treatment=model.treatment
+    )
 
 
 def perplexity(words: list[ReadWord]) -> float:
@@ -153,12 +159,12 @@ def _check_count(count: int) -> None:
         raise UserError(f"{count:,} words are too many at once: at most {MOST_WORDS}")
 
 
-def _number(fields: Mapping[str, str], name: str, called: str) -> float:
-    typed = fields.get(name, "")
+def _parse_number(fields: Mapping[str, str], name: str, label: str) -> float:
+    text = fields.get(name, "")
     try:
-        number = float(typed)
+        number = float(text)
     except ValueError:
         number = math.nan
     if not math.isfinite(number):
-        raise UserError(f"{called}: {typed!r} is not a number")
+        raise UserError(f"{label}: {text!r} is not a number")
     return number

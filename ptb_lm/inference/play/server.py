@@ -11,6 +11,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs
 
+from typing_extensions import override
+
 from ptb_lm.common.errors import UserError
 from ptb_lm.inference.language_model import LanguageModel
 from ptb_lm.inference.play import reading
@@ -49,7 +51,7 @@ class Server(ThreadingHTTPServer):
     daemon_threads = True  # a request that is not answered yet does not hold up the end
     model: LanguageModel
     description: str
-    opening: Answer
+    first_answer: Answer
 
     def __init__(self, port: int) -> None:
         self.turn = threading.Lock()
@@ -67,31 +69,32 @@ class Server(ThreadingHTTPServer):
     def use(self, model: LanguageModel) -> None:
         """Answer with a model from now on, and show a sentence that it has read already."""
         self.model, self.description = model, reading.description(model)
-        text = reading.opening(model)
-        opening, _ = self.answer("/read", {"text": text}) if text else (Answer(), None)
-        self.opening = dataclasses.replace(opening, is_opening=bool(text))
+        text = reading.write_opening(model)
+        answer, _ = self.answer("/read", {"text": text}) if text else (Answer(), None)
+        self.first_answer = dataclasses.replace(answer, is_opening=bool(text))
 
     def answer(self, path: str, fields: dict[str, str]) -> tuple[Answer, HTTPStatus]:
         """Return the answer to a form that was sent to one of FORMS."""
-        typed: dict[str, Any] = {
+        shown: dict[str, Any] = {
             name: fields[name] for name in ("text", "prompt", "length", "temperature") if name in fields
         }
-        of_prompt = path == "/continue"
+        is_prompt = path == "/continue"
         try:
             with self.turn:
-                if of_prompt:
-                    typed["continued"] = reading.go_on(self.model, fields)
+                if is_prompt:
+                    shown["continuation"] = reading.continue_prompt(self.model, fields)
                 else:
-                    typed["words"] = reading.read(self.model, fields.get("text", ""))
+                    shown["words"] = reading.read(self.model, fields.get("text", ""))
         except UserError as error:
-            return Answer(**typed, of_prompt=of_prompt, problem=str(error)), HTTPStatus.BAD_REQUEST
-        return Answer(**typed, of_prompt=of_prompt), HTTPStatus.OK
+            return Answer(**shown, is_prompt=is_prompt, problem=str(error)), HTTPStatus.BAD_REQUEST
+        return Answer(**shown, is_prompt=is_prompt), HTTPStatus.OK
 
     @property
     def port(self) -> int:
         """The port that it listens on."""
         return int(self.server_address[1])
 
+    @override
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Ignore a browser that went away. Any other error is a bug and keeps its traceback."""
         if not isinstance(sys.exc_info()[1], (ConnectionError, TimeoutError)):
@@ -102,10 +105,12 @@ class _Handler(BaseHTTPRequestHandler):
     server: Server
     timeout = SECONDS
 
+    @override
     def version_string(self) -> str:
         return "ptb_lm"
 
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
+    @override
+    def log_message(self, format: str, *args: Any) -> None:
         """Keep typed text out of the terminal."""
 
     def do_GET(self) -> None:
@@ -113,7 +118,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         # A form leaves its address in the browser's line, where Enter asks for it again.
         if self.path.partition("?")[0] in {"/", *FORMS}:
-            self._show(self.server.opening)
+            self._show(self.server.first_answer)
         else:
             self._show(Answer(problem=f"there is no page {self.path}"), HTTPStatus.NOT_FOUND)
 
