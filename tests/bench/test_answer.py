@@ -20,8 +20,8 @@ from ptb_lm.bench.summary import summarise
 TWO = {"torch/basic": 1.0, "torch/cudnn": 2.0}
 OVER_ALL = [*rounds(TWO), *rounds(TWO, workload="medium")]
 STEADY, UNSTEADY = (2.0,) * 5, (2.0, 3.0, 2.0, 3.0, 2.0)
-SURE = ["take torch/cudnn. That every other is slower is shown in 2 of 2 passes."]
-FIRST_SURE = ["take torch/cudnn. ", "is shown in 1 of 2 passes: small."]
+SURE = ["take torch/cudnn. ", " in 2 of 2 passes"]
+FIRST_SURE = ["take torch/cudnn. ", " in 1 of 2 passes: small."]
 
 
 def blocks(seconds: Mapping[str, tuple[float, ...]], **changes: Any) -> list[dict[str, Any]]:
@@ -48,7 +48,7 @@ CASES: dict[str, tuple[list[dict[str, Any]], list[str]]] = {
     "few processes": ([{**each, "process": 1} for each in rounds(TWO)], ["faster than torch/basic", "fewer"]),
     "a second measurement came out ahead": (
         [*rounds({"torch/basic": 1.9, "torch/cudnn": 1.0, "torch/cudnn#again": 2.0})],
-        ["take torch/basic", "Measured a second time, torch/cudnn"],
+        ["take torch/basic", "second time, torch/cudnn"],
     ),
     # A baseline of one round puts a variant first that was slower in all the others.
     "rounds in common": (
@@ -56,11 +56,11 @@ CASES: dict[str, tuple[list[dict[str, Any]], list[str]]] = {
             row(seconds=9.0, process=99),
             *blocks({"torch/block": (2.0, 2.5, 2.6, 2.4), "torch/cudnn": (2.1, 2.0, 2.1, 1.9)}),
         ],
-        ["small, train: torch/cudnn and torch/block do not differ by more than "],
+        ["small, train: torch/cudnn and torch/block do not differ"],
     ),
     "the fastest failed": (
         broken_off({**TWO, "torch/block": 1.5}, "torch/cudnn"),
-        ["small, train: take torch/block: ", "not measured to the end: torch/cudnn."],
+        ["small, train: take torch/block: ", "to the end: torch/cudnn."],
     ),
     "no choice": ([row()], ["only torch/basic was measured: 8,000 words a second."]),
     "a repetition alone": (
@@ -116,7 +116,7 @@ CASES: dict[str, tuple[list[dict[str, Any]], list[str]]] = {
         [
             "torch/basic for small; torch/cudnn for medium.",
             "in 0 of 2",
-            "torch/basic may be the fastest in all",
+            "torch/basic may be",
         ],
     ),
 }
@@ -138,7 +138,7 @@ def test_the_first_line(rows: list[dict[str, Any]], told: list[str], tmp_path: P
 @pytest.mark.parametrize("rows", NOT_TOLD.values(), ids=NOT_TOLD)
 def test_the_first_line_leaves_out(rows: Any, tmp_path: Path) -> None:
     first = document(tmp_path, rows).lead[0]
-    assert not re.search("second time|fewer|may be the fastest", first)
+    assert not re.search("second time|fewer|may be", first)
 
 
 def interval(group: Group, of: str, to: str) -> tuple[float, float]:
@@ -162,19 +162,19 @@ def test_distances_are_the_ends_of_intervals(seed: int, tmp_path: Path) -> None:
     near = ({"torch/block", "torch/cudnn"} - {fastest}).pop()
     least = interval(group, fastest, "torch/jit")[0] - 1
     low, high = interval(group, fastest, near)
-    assert report.lead[0] == (
-        f"small, train: {fastest} and {near} do not differ by more than "
-        f"{100 * (max(high, 1 / low) - 1):.1f} %. {fastest} is at least {100 * least:.1f} % faster than "
-        "torch/jit, the nearest of the other 2."
-    )
+    (sentence,) = report.lead
+    numbers = re.findall(r"[\d.]+ %", sentence)
+    assert numbers == [f"{100 * bound:.1f} %" for bound in (max(high, 1 / low) - 1, least)]
+    assert re.findall("torch/[a-z]+", sentence) == [fastest, near, fastest, "torch/jit"]
 
 
 def test_one_that_is_faster_than_every_other_is_taken(tmp_path: Path) -> None:
     report = document(tmp_path, rounds({**TWO, "torch/jit": 1.5}))
     (group,) = summarise(tmp_path).groups
     least = interval(group, "torch/cudnn", "torch/jit")[0] - 1
-    slower = f"at least {100 * least:.1f} % faster than torch/jit, the nearest of 2."
-    assert report.lead == [f"small, train: take torch/cudnn: it is {slower}"]
+    (sentence,) = report.lead
+    assert sentence.startswith("small, train: take torch/cudnn: ")
+    assert f" {100 * least:.1f} % faster than torch/jit" in sentence
 
 
 def test_where_each_is_slower_than_some_other_distances_are_inverted(tmp_path: Path) -> None:
@@ -193,7 +193,8 @@ def test_where_each_is_slower_than_some_other_distances_are_inverted(tmp_path: P
     low, high = interval(group, group.fastest.variant, ahead)
     assert high < 1
     bound = f"{100 * (1 / low - 1):.1f} %"
-    assert f"{group.fastest.variant} and {ahead} do not differ by more than {bound}" in sentence
+    assert sentence.startswith(f"small, train: {group.fastest.variant} and {ahead} ")
+    assert f" {bound}" in sentence
 
 
 MIXED = {"torch/basic/jit": 1.2, "torch/basic": 1.0, "tensorflow/basic": 1.1, "mine/custom": 0.5}

@@ -13,7 +13,7 @@ from ptb_lm.common.errors import UserError
 SPEEDS = {"torch/basic": 1.0, "torch/block": 0.7, "torch/cudnn": 2.0}
 
 
-def compared(folder: Path, a: Any, b: Any) -> tuple[Document, dict[str, dict[str, str]]]:
+def comparison(folder: Path, a: Any, b: Any) -> tuple[Document, dict[str, dict[str, str]]]:
     """Return the comparison and the cells of small by variant; none where it is not compared."""
     found = compare(write(folder / "a", a), write(folder / "b", b))
     titles = [each.title for each in found.sections]
@@ -26,7 +26,7 @@ def left_out(found: Document) -> list[str]:
 
 def test_the_title_is_the_verdict(tmp_path: Path) -> None:
     a, b = rounds(SPEEDS, seed=1), rounds({**SPEEDS, "torch/cudnn": 2.5}, seed=2)
-    found, small = compared(tmp_path, a, b)
+    found, small = comparison(tmp_path, a, b)
     assert found.title.startswith("1 of 2 ratios agree")
     assert found.subtitle == "small on CPU, float32: basic, block and cudnn"
     verdicts = {variant: line["verdict"] for variant, line in small.items()}
@@ -38,7 +38,7 @@ def test_the_title_is_the_verdict(tmp_path: Path) -> None:
 def test_a_machine_that_is_twice_as_slow_has_the_same_ratios(tmp_path: Path) -> None:
     a = list(rounds(SPEEDS, seed=1))
     other = {**ENVIRONMENT, "cpu": "Slow"}
-    found, small = compared(
+    found, small = comparison(
         tmp_path, a, [{**each, "seconds": 2 * each["seconds"], "environment": other} for each in a]
     )
     assert found.title.startswith("2 of 2 ratios agree")
@@ -52,10 +52,10 @@ def test_a_verdict_by_rounds_alone_says_so(tmp_path: Path) -> None:
     a = list(rounds(SPEEDS, seed=1))
     processes = {variant: number for number, variant in enumerate(SPEEDS)}
     b = [{**each, "process": processes[each["variant"]]} for each in rounds(SPEEDS, seed=2)]
-    found, small = compared(tmp_path, a, b)
+    found, small = comparison(tmp_path, a, b)
     assert small["torch/block"]["verdict"] == "agree, by rounds"
     assert "by rounds" in section(found, "How to read this").paragraphs[-1]
-    found, small = compared(tmp_path, a, list(rounds(SPEEDS, seed=2)))
+    found, small = comparison(tmp_path, a, list(rounds(SPEEDS, seed=2)))
     assert small["torch/block"]["verdict"] == "agree"
     assert "by rounds" not in section(found, "How to read this").paragraphs[-1]
 
@@ -65,18 +65,18 @@ def test_how_often_the_same_is_called_different(tmp_path: Path) -> None:
     differ = 0
     for seed in range(300):
         a, b = rounds(SPEEDS, seed=2 * seed), rounds(SPEEDS, seed=2 * seed + 1, count=7)
-        _, small = compared(tmp_path, a, b)
+        _, small = comparison(tmp_path, a, b)
         differ += sum(line["verdict"] == "differ" for line in small.values())
     assert 0.02 < differ / 600 < 0.08
 
 
-def test_what_is_in_one_only_is_listed(tmp_path: Path) -> None:
+def test_variants_of_one_benchmark_alone_are_listed(tmp_path: Path) -> None:
     a = [*rounds(SPEEDS), row(workload="medium")]
     b = [
         *rounds({"torch/basic": 1.0, "torch/block": 0.7, "tensorflow/basic": 0.9}),
         unmeasured("failed", "killed", variant="torch/cudnn"),
     ]
-    found, _ = compared(tmp_path, a, b)
+    found, _ = comparison(tmp_path, a, b)
     assert found.warnings[0].endswith("torch/cudnn of small, train (failed in B: killed)")
     assert left_out(found) == [
         "only in A: medium, train: torch/basic",
@@ -85,8 +85,9 @@ def test_what_is_in_one_only_is_listed(tmp_path: Path) -> None:
 
 
 def test_one_round_tells_nothing(tmp_path: Path) -> None:
-    found, small = compared(tmp_path, rounds(SPEEDS, count=1), rounds(SPEEDS))
-    assert found.title == "No ratio can be compared, for want of an interval."
+    found, small = comparison(tmp_path, rounds(SPEEDS, count=1), rounds(SPEEDS))
+    assert found.title.startswith("No ratio")
+    assert "interval" in found.title
     assert small["torch/cudnn"]["verdict"] == "no interval"
 
 
@@ -97,9 +98,11 @@ def test_one_round_tells_nothing(tmp_path: Path) -> None:
         ({"work": {**WORK, "precision": "bf16"}}, "precision is fp32 in A and bf16 in B"),
     ],
 )
-def test_what_cannot_be_compared_says_why(changes: dict[str, Any], why: str, tmp_path: Path) -> None:
-    found, _ = compared(tmp_path, rounds(SPEEDS), rounds(SPEEDS, **changes))
-    assert found.title == "No ratio can be compared."
+def test_the_reason_is_given_where_ratios_do_not_compare(
+    changes: dict[str, Any], why: str, tmp_path: Path
+) -> None:
+    found, _ = comparison(tmp_path, rounds(SPEEDS), rounds(SPEEDS, **changes))
+    assert found.title.startswith("No ratio")
     (told,) = left_out(found)
     assert told.endswith(why)
 
@@ -110,7 +113,7 @@ def test_variants_of_their_own_precision_are_compared_each_with_itself(tmp_path:
         {**each, "work": {**WORK, "precision": precisions[each["variant"]]}}
         for each in rounds({"torch/basic": 1.0, "torch/cudnn@bf16": 2.0})
     ]
-    found, small = compared(tmp_path, rows, rows)
+    found, small = comparison(tmp_path, rows, rows)
     assert found.title.startswith("1 of 1 ratios agree")
     assert small["torch/cudnn@bf16"]["verdict"] == "agree"
 
@@ -120,7 +123,7 @@ def test_nothing_in_common_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(
         UserError, match=r"holds quick/small \(train\); .* quick/medium \(forward and train\)"
     ):
-        compared(tmp_path, a, b)
+        comparison(tmp_path, a, b)
 
 
 def test_a_folder_that_is_none_is_an_error(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What others take of the cores beside a block, and which block counts then."""
+"""The part of the cores that others take beside a block, and the block that counts then."""
 
 import json
 import subprocess

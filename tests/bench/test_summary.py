@@ -55,9 +55,7 @@ def test_another_baseline(tmp_path: Path) -> None:
 
 
 def test_a_baseline_that_nobody_is(tmp_path: Path) -> None:
-    with pytest.raises(
-        UserError, match=r"--baseline torch/none: no such variant in .*; there is .*torch/block"
-    ):
+    with pytest.raises(UserError, match=r"--baseline torch/none: .*torch/block"):
         summary_of(tmp_path, rounds(SPEEDS), baseline="torch/none")
 
 
@@ -118,7 +116,7 @@ def test_the_passes_of_a_workload_stand_together_forward_first(tmp_path: Path) -
     assert names == ["small, forward", "small, train", "medium, train"]
 
 
-def test_who_could_not_be_measured_is_there_with_the_reason(tmp_path: Path) -> None:
+def test_variants_without_a_measurement_have_the_reason(tmp_path: Path) -> None:
     rows = [unmeasured("unavailable", "no GPU", variant="tensorflow/cudnn"), *rounds(SPEEDS)]
     result = group_of(tmp_path, rows).results[-1]
     assert (result.variant, result.status, result.reason) == ("tensorflow/cudnn", "unavailable", "no GPU")
@@ -150,7 +148,7 @@ def test_a_program_that_is_wrong_by_one_name_is_wrong_by_both(tmp_path: Path) ->
         assert found == {"torch/basic": ("measured", 5), **both}
 
 
-def test_what_is_wrong_in_one_pass_has_no_figures_in_the_other(tmp_path: Path) -> None:
+def test_a_variant_wrong_in_one_pass_has_no_figures_in_the_other(tmp_path: Path) -> None:
     blocks = [*rounds(SPEEDS), *rounds(SPEEDS, **{"pass": "forward"})]
     rows = [*blocks, unmeasured("wrong", "after its warm-up it is off", variant="torch/cudnn")]
     forward, train = summary_of(tmp_path, rows).groups
@@ -219,7 +217,7 @@ def test_unequal_work_is_an_error(what: str, tmp_path: Path) -> None:
 MIXED = {"plain-torch/cudnn@tf32": "tf32", "torch/cudnn/graph@bf16": "bf16", "tensorflow/cudnn": "fp32"}
 
 
-def mixed(**changes: Any) -> list[dict[str, Any]]:
+def with_precisions(**changes: Any) -> list[dict[str, Any]]:
     work = {name: {**WORK, "precision": precision} for name, precision in MIXED.items()}
     baseline = "plain-torch/cudnn@tf32"
     return [
@@ -230,7 +228,7 @@ def mixed(**changes: Any) -> list[dict[str, Any]]:
 
 def test_a_precision_that_the_name_gives_is_no_unequal_work_but_is_shown(tmp_path: Path) -> None:
     none = unmeasured("unavailable", "no GPU", variant="torch/cudnn@fp16", label="An LSTM")
-    group = group_of(tmp_path, [*mixed(), {**none, "baseline": "plain-torch/cudnn@tf32"}])
+    group = group_of(tmp_path, [*with_precisions(), {**none, "baseline": "plain-torch/cudnn@tf32"}])
     assert sorted(group.precisions) == ["bf16", "fp32", "tf32"]
     labels = {result.variant: result.label for result in group.results}
     assert labels == {
@@ -247,18 +245,18 @@ def test_a_label_that_is_the_name_has_its_precision_once(tmp_path: Path) -> None
 
 
 def test_one_precision_is_in_no_label(tmp_path: Path) -> None:
-    assert [result.label for result in group_of(tmp_path, mixed()[:1]).results] == ["An LSTM"]
+    assert [result.label for result in group_of(tmp_path, with_precisions()[:1]).results] == ["An LSTM"]
 
 
 def test_a_precision_that_the_name_does_not_give_is_unequal_work(tmp_path: Path) -> None:
     other = row(variant="torch/basic", work={**WORK, "precision": "bf16"}, baseline="plain-torch/cudnn@tf32")
     with pytest.raises(UserError, match="precision is fp32 for tensorflow/cudnn and bf16 for torch/basic"):
-        summary_of(tmp_path, [*mixed(), other])
+        summary_of(tmp_path, [*with_precisions(), other])
 
 
 def test_a_row_of_another_precision_than_its_name_s_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="plain-torch/cudnn@tf32 of small, train was computed in fp32"):
-        summary_of(tmp_path, mixed(work=WORK))
+        summary_of(tmp_path, with_precisions(work=WORK))
 
 
 def test_another_device_is_no_other_work(tmp_path: Path) -> None:
@@ -335,7 +333,7 @@ def test_the_interval_of_an_a_a_test_holds_1_as_often_as_it_says(
     assert 87 <= hits <= 100
 
 
-def test_what_was_measured_again_is_no_candidate(tmp_path: Path) -> None:
+def test_a_second_measurement_is_no_candidate(tmp_path: Path) -> None:
     group = group_of(tmp_path, rounds({"torch/basic": 1.0, "torch/basic#again": 1.1, "torch/block": 0.5}))
     assert [result.variant for result in group.candidates] == ["torch/basic", "torch/block"]
     assert [result.variant for result, _ in group.repetitions] == ["torch/basic#again"]

@@ -460,42 +460,34 @@ def test_without_matplotlib_there_is_a_table(
 
 
 @pytest.mark.parametrize(
-    ("given", "problem"),
+    ("given", "words"),
     [
-        (["missing"], "the run directory missing does not exist"),
-        (["{folder}/other", "{folder}/other"], "the run {folder}/other is named twice"),
-        (["{folder}/seeds", "{folder}/seeds/seed-1"], "the run {folder}/seeds/seed-1 is named twice"),
-        (["{folder}/data"], "{folder}/data is not a run directory: config.json is missing"),
-        (["{folder}/other", "--picture", "curves.pdf"], "--picture curves.pdf must end in .svg or .png"),
-        (
-            ["{folder}/other", "--format", "json"],
-            "argument --format: invalid choice: 'json' (choose from 'markdown', 'csv', 'page') (see --help)",
-        ),
-        ([], "the following arguments are required: RUN (see --help)"),
-        (
-            ["{folder}/other", "--picture", "/missing/curves.svg"],
-            "/missing/curves.svg: No such file or directory",
-        ),
+        (["missing"], ["missing", "exist"]),
+        (["{folder}/other", "{folder}/other"], ["{folder}/other", "twice"]),
+        (["{folder}/seeds", "{folder}/seeds/seed-1"], ["{folder}/seeds/seed-1", "twice"]),
+        (["{folder}/data"], ["{folder}/data", "config.json"]),
+        (["{folder}/other", "--picture", "curves.pdf"], ["--picture curves.pdf", ".svg", ".png"]),
+        (["{folder}/other", "--format", "json"], ["--format", "json", "markdown", "csv", "page"]),
+        ([], ["RUN", "--help"]),
+        (["{folder}/other", "--picture", "/missing/curves.svg"], ["/missing/curves.svg"]),
     ],
 )
-def test_what_cannot_be_is_refused(
-    given: list[str], problem: str, folder: Path, capsys: pytest.CaptureFixture[str]
+def test_impossible_requests_are_refused(
+    given: list[str], words: list[str], folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    said = runs.refusal(capsys, compare, *(each.format(folder=folder) for each in given))
-    assert said.replace("choose from markdown, csv, page", "choose from 'markdown', 'csv', 'page'") == (
-        problem.format(folder=folder)
-    )
+    sentence = runs.refusal(capsys, compare, *(each.format(folder=folder) for each in given))
+    assert all(word.format(folder=folder) in sentence for word in words), sentence
 
 
 def test_a_run_without_an_epoch_is_refused(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = runs.write_run(tmp_path / "run", ["a", "b"])
-    assert runs.refusal(capsys, compare, run) == f"{run}/metrics.jsonl is missing"
+    assert runs.refusal(capsys, compare, run).startswith(f"{run}/metrics.jsonl ")
     (run / "metrics.jsonl").write_text("")
-    assert runs.refusal(capsys, compare, run, run) == f"the run {run} is named twice"
+    assert "twice" in runs.refusal(capsys, compare, run, run)
     other = shutil.copytree(run, tmp_path / "other")
-    assert runs.refusal(capsys, compare, run, other) == f"{run}/metrics.jsonl holds no epochs yet"
+    assert runs.refusal(capsys, compare, run, other).startswith(f"{run}/metrics.jsonl ")
 
 
 def test_runs_without_an_epoch_are_named_and_left_out(
@@ -511,7 +503,5 @@ def test_runs_without_an_epoch_are_named_and_left_out(
     assert runs.run_command(compare, seeds, young, folder / "other") == 0
     out, err = capsys.readouterr()
     assert out.replace("`seeds`", "`seed-1`") == expected
-    assert err == (
-        f"{seeds}/seed-2/metrics.jsonl holds no epochs yet; the run is left out\n"
-        f"{young}/metrics.jsonl is missing; the run is left out\n"
-    )
+    left_out = [line.partition(" ")[0] for line in err.splitlines()]
+    assert left_out == [f"{seeds}/seed-2/metrics.jsonl", f"{young}/metrics.jsonl"]

@@ -30,7 +30,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """What the command writes to: a copy of the data and the pages."""
+    """The folder that the command writes to: a copy of the data and the pages."""
     copy = tmp_path / "checkout"
     for folder in ("results", "docs"):
         shutil.copytree(ROOT / folder, copy / folder)

@@ -43,7 +43,7 @@ def checkout(tmp_path: Path) -> Path:
 
 
 def environment(checkout: Path) -> dict[str, str]:
-    """What lets it find Penn Treebank, this Python, what a test puts into modules/, and no GPU."""
+    """The environment in which it finds Penn Treebank, this Python, a test's modules/ and no GPU."""
     changes = {
         "PTB_LM_DATA": str(checkout.parent / "ptb"),
         "PYTHON": sys.executable,
@@ -162,7 +162,7 @@ def test_a_run_of_other_settings_than_today_s_is_refused(checkout: Path) -> None
     assert kept(checkout) is None
 
 
-def test_what_fails_does_not_stop_the_others(checkout: Path) -> None:
+def test_a_failure_does_not_stop_the_others(checkout: Path) -> None:
     done = run(checkout, "gpu-tests", "small")  # this copy has no tests
     assert (done.returncode, done.stderr.splitlines()[-1]) == (1, "scripts/reproduce: failed: gpu-tests")
     assert kept(checkout) is not None
@@ -194,7 +194,7 @@ def test_a_dry_run_says_what_would_be_run(checkout: Path) -> None:
     ("results", "noun"),
     [(["small", "smal"], "unknown result 'smal'"), ([], "all"), (["small", "race"], "a clean commit")],
 )
-def test_what_cannot_be_made_is_refused_before_anything_is(
+def test_an_impossible_result_is_refused_before_anything_is_made(
     checkout: Path, results: list[str], noun: str
 ) -> None:
     done = run(checkout, *results)

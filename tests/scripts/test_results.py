@@ -37,7 +37,7 @@ def test_each_command_of_the_plan_parses(command: str, monkeypatch: pytest.Monke
         runs.check_parses(commands, [module.removeprefix("ptb_lm."), *arguments], monkeypatch)
 
 
-def test_what_the_plan_names_is_there() -> None:
+def test_the_names_of_the_plan_exist() -> None:
     results = plan.read()
     steps = [step for result in results.values() for step in result.steps]
     assert {name for device in ("cpu", "cuda") for name in plan.results_of(["all"], device)} <= {*results}

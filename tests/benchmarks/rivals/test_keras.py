@@ -116,7 +116,7 @@ def build(variant: Variant, config: ClassifierConfig, **choice: Any) -> Any:
 
 
 def measure(variant: Variant) -> dict[str, Any]:
-    """What a variant computes, in this process."""
+    """The results of a variant, in this process."""
     config = variant.config
     built = trained = build(variant, config)
     if variant.drops:
@@ -149,7 +149,7 @@ def measure(variant: Variant) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def terminals(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """What each library's process writes on stdout and stderr."""
+    """The output of each library's process on stdout and stderr."""
     folder = tmp_path_factory.mktemp("terminals")
     return {framework: folder / framework for framework in FRAMEWORKS}
 
@@ -296,16 +296,16 @@ def refusal(variant: Variant, **changes: Any) -> str:
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_what_keras_does_not_do_is_refused(framework: str, processes: dict[str, ProcessPoolExecutor]) -> None:
+def test_keras_refuses_what_it_does_not_do(framework: str, processes: dict[str, ProcessPoolExecutor]) -> None:
     def refused(model: str, **changes: Any) -> str:
         variant = Variant(framework, model, None, False, changes.pop("device", "cpu"))
         return within(processes, framework).submit(refusal, variant, **changes).result()
 
     others = {"keras-jax": "torch", "keras-torch": "tensorflow", "keras-tensorflow": "jax"}
     if framework == "keras-torch":
-        assert "no cudnn for sequences of different lengths" in refused("cudnn", lengths=True)
+        assert "different lengths" in refused("cudnn", lengths=True)
     else:
-        assert "no cudnn on a CPU" in refused("cudnn")
+        assert "CPU" in refused("cudnn")
     assert "cross_entropy alone, not with ctc" in refused("lstm", loss="ctc")
     other = Variant(f"keras-{others[framework]}", "lstm", None, False)
     if installed(other.framework):

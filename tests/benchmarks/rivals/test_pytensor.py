@@ -102,7 +102,7 @@ pathlib.Path(sys.argv[1]).write_text(json.dumps([built.engine, list(map(float, l
 """
 
 
-def test_what_is_compiled_by_default_trains_as_the_reference_and_says_nothing(tmp_path: Path) -> None:
+def test_the_default_compiler_trains_as_the_reference_and_prints_nothing(tmp_path: Path) -> None:
     """As users run it: PyTensor's own choice of compiler, float32, and one layer, to be compiled sooner."""
     done = subprocess.run(
         [sys.executable, "-c", COMPILED, str(tmp_path / "found")],
@@ -164,7 +164,7 @@ def test_it_says_what_computes() -> None:
         ({}, {"device": "cuda"}, "--device cuda: pytensor compiles for the CPU"),
     ],
 )
-def test_what_it_does_not_do_is_refused(
+def test_pytensor_refuses_what_it_does_not_do(
     changes: dict[str, Any], choice: dict[str, Any], sentence: str
 ) -> None:
     with pytest.raises(UserError) as refusal:

@@ -25,7 +25,7 @@ TENSORFLOW = [
 
 @pytest.fixture
 def undone(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    """What is registered, and what is replaced for the rest of a process, is so until the test ends."""
+    """Registrations and replacements, which last as long as a process, end with the test."""
     for table in ("LANGUAGE_MODELS", "CLASSIFIERS"):
         monkeypatch.setattr(variants, table, {**getattr(variants, table)})
     return monkeypatch

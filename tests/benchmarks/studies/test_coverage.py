@@ -60,7 +60,7 @@ def test_the_command_says_how_many_hold(tmp_path: Path, capsys: pytest.CaptureFi
     assert "100 rounds are too few for 60 intervals" in capsys.readouterr().err
 
 
-def test_what_was_measured_among_others_is_named_and_not_said_to_be_alone(
+def test_a_program_measured_among_others_is_named_and_not_said_to_be_alone(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     speeds = {"torch/basic": 1.0, "torch/cudnn@bf16": 2.0, "torch/cudnn#again@bf16": 2.0}
