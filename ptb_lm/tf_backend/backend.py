@@ -98,7 +98,7 @@ class TensorFlowBackend(Backend):
 
     @property
     def training(self) -> TrainingStep:
-        """All that training needs besides the network; made when something trains."""
+        """The object that trains, which a model that only scores never makes."""
         if self._training is None:
             copies = [self._new_network(name) for name in self.distribution.names[1:]]
             networks = [self.network, *copies]

@@ -2,8 +2,8 @@
 
 Each device has a network of its own. In a training step it computes with its share of the batch's rows, the
 devices add up their gradients, and each moves its weights alike: as one device would, with all rows. All
-that is not training happens on the first device of a process, and there lies, whole, what its rows carry from
-window to window.
+that is not training happens on the first device of a process. The state that its rows carry from window to
+window lies there, whole.
 
 Shapes: B = batch, T = time steps, N = tokens of a device's window, E = embedding width.
 """
@@ -56,14 +56,16 @@ class Distribution:
     def exchange(
         self, nll_N: tf.Tensor, ids_N: tf.Tensor, d_embedded_NE: tf.Tensor, gradients: Sequence[tf.Tensor]
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, Sequence[tf.Tensor]]:
-        """Return of all devices what each has computed; called on each at the same place of its step.
+        """Return the four results of all devices together, with gradients of the mean of the devices' losses.
+
+        Each device calls this at the same place of its step. The rows of ids_N and d_embedded_NE are those of
+        all devices, one after the other; nll_N and the other gradients are summed.
 
         Args:
-            nll_N: The negative log likelihoods; only their sum is what it is on all devices.
-            ids_N: The window's words. Those of all devices are returned.
-            d_embedded_NE: The gradient with respect to each word's embedding. Likewise, of the mean of the
-                devices' losses.
-            gradients: The other gradients. Their sum is returned, of the mean of the devices' losses.
+            nll_N: This device's negative log likelihoods.
+            ids_N: The words of its window.
+            d_embedded_NE: The gradient with respect to the embedding of each of these words.
+            gradients: The gradients with respect to the other variables.
         """
         if self.strategy is None:
             return nll_N, ids_N, d_embedded_NE, gradients

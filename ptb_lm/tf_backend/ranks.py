@@ -165,8 +165,8 @@ class TensorFlowRanks(SeveralRanks):
             return LostRankError(f"a rank did not answer for {seconds:.0f} seconds", speaker=True)
         # TensorFlow lists the tasks whose heartbeats stopped.
         tasks = TASK.findall(error.message) if "heartbeat" in error.message else []
-        missing = sorted({self._task_rank(*task) for task in tasks} - {self.rank})
-        names = ", ".join(f"rank {rank} of {self.size}" for rank in missing) or "a rank"
+        lost = sorted({self._task_rank(*task) for task in tasks} - {self.rank})
+        names = ", ".join(f"rank {rank} of {self.size}" for rank in lost) or "a rank"
         return LostRankError(f"{names} has ended or does not answer", speaker=True)
 
     def report_failure(self, problem: str) -> bool:

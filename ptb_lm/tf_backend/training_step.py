@@ -1,4 +1,4 @@
-"""What training needs besides the network: the step with dropout and clipped SGD, and the averages.
+"""The training step: dropout, gradients, and SGD with clipping; and the averages of the parameters.
 
 Shapes: B = batch, T = time steps, N = T * B tokens, E = embedding width, V = vocabulary.
 """
@@ -22,7 +22,7 @@ from ptb_lm.tf_backend.network import Loss, Network, State, time_major, window_l
 
 
 class TrainingStep:
-    """A step of SGD with dropout and clipping, on each device of this process.
+    """A step of SGD with dropout and clipping, on each device of this process; made when something trains.
 
     Attributes:
         function: The step as it is executed, of (x_BT, y_BT, state, learning rate); traced once for each

@@ -44,7 +44,7 @@ def random_inputs(steps: int, dtype: Any) -> list[Any]:
 
 
 def random_output_gradients(steps: int, dtype: Any) -> list[Any]:
-    """Random gradients with respect to the output and the cell at every step."""
+    """Random gradients of the output and the cell at every step."""
     rng = np.random.default_rng(1)
     return [tf.constant(rng.normal(size=(steps, BATCH, HIDDEN)), dtype) for _ in range(2)]
 

@@ -11,7 +11,6 @@ from ptb_lm.model.reference_stack import stack_backward, stack_forward
 
 tf = pytest.importorskip("tensorflow")
 
-
 from ptb_lm.tf_backend.cells import Layer, layer_type  # noqa: E402
 from ptb_lm.tf_backend.device import DTYPES, apply_execution  # noqa: E402
 from ptb_lm.tf_backend.dropout import no_dropout  # noqa: E402
@@ -32,7 +31,7 @@ BOUND = {"fp32": 1e-5, "fp64": 1e-11}
 def variants() -> list[Any]:
     """Every model by default with and without directions and lengths, and otherwise with both.
 
-    What a stack does with directions does not depend on the model: one is enough for each without the other.
+    Directions do not depend on the model: one model is enough for each of both without the other.
     """
     rows = [("basic", "graph", "static", True, False), ("basic", "graph", "static", False, True)]
     for model in TENSORFLOW.models:
@@ -45,7 +44,7 @@ def variants() -> list[Any]:
 
 
 class Inputs:
-    """Random inputs of a stack, and the gradient of a random mixture of its outputs by all of them."""
+    """Random inputs of a stack, and gradients of a random mixture of its outputs with respect to them."""
 
     def __init__(
         self, bidirectional: bool, with_lengths: bool, hidden_sizes: tuple[int, ...] = HIDDEN
@@ -63,16 +62,22 @@ class Inputs:
         self.d_state = [tuple(rng.normal(size=shape)) for shape in state_shapes]
         self.lengths_B = LENGTHS if with_lengths else None
 
-    def expected(self) -> dict[str, Any]:
+    def compute_reference(self) -> dict[str, Any]:
         masks = [*self.masks, np.ones_like(self.d_output_TBK)]  # the top output is the caller's to drop
         output_TBK, after, tape = stack_forward(
             self.weights, self.x_TBI, self.state, lengths_B=self.lengths_B, masks=masks
         )
         d_x_TBI, gradients, d_before = stack_backward(self.weights, tape, self.d_output_TBK, self.d_state)
-        return {"output": output_TBK, "x": d_x_TBI, **gradients, **named(after), **named(d_before, "d_")}
+        return {
+            "output": output_TBK,
+            "x": d_x_TBI,
+            **gradients,
+            **name_state(after),
+            **name_state(d_before, "d_"),
+        }
 
 
-def named(state: Any, prefix: str = "") -> dict[str, Any]:
+def name_state(state: Any, prefix: str = "") -> dict[str, Any]:
     return {
         f"{prefix}{name}.{index}": array
         for index, pair in enumerate(state)
@@ -110,7 +115,13 @@ def measure(stack: RecurrentStack, inputs: Inputs, execution: str, xs_TBI: list[
         )
         gradients = stack.to_canonical(by_variable)
         measured.append(
-            {"output": output_TBK, "x": d_x_TBI, **gradients, **named(after), **named(d_before, "d_")}
+            {
+                "output": output_TBK,
+                "x": d_x_TBI,
+                **gradients,
+                **name_state(after),
+                **name_state(d_before, "d_"),
+            }
         )
     return measured
 
@@ -132,7 +143,7 @@ def check(
     stack.load(inputs.weights)
     poisoned_TBI = np.where(VALID_TB1, inputs.x_TBI, np.nan) if lengths else inputs.x_TBI
     clean, poisoned = measure(stack, inputs, execution, [inputs.x_TBI, poisoned_TBI])
-    expected = inputs.expected()
+    expected = inputs.compute_reference()
     assert clean.keys() == expected.keys()
     for name, array in expected.items():
         np.testing.assert_allclose(clean[name], array, rtol=0, atol=10 * BOUND[precision], err_msg=name)
@@ -155,9 +166,9 @@ def test_outputs_states_and_gradients_equal_the_reference(
 @pytest.mark.parametrize("bidirectional", [False, True])
 @pytest.mark.parametrize("lengths", [False, True])
 @pytest.mark.parametrize("model", TENSORFLOW.models)
-def test_they_do_on_a_gpu(model: str, lengths: bool, bidirectional: bool) -> None:
+def test_a_gpu_equals_the_reference(model: str, lengths: bool, bidirectional: bool) -> None:
     if not tf.config.list_physical_devices("GPU"):
-        pytest.skip("tensorflow finds no CUDA device")
+        pytest.skip("there is no CUDA device")
     tf.config.experimental.enable_tensor_float_32_execution(False)
     with tf.device("GPU:0"):
         check(model, "graph", "static", bidirectional=bidirectional, lengths=lengths, gpu=True)
