@@ -76,28 +76,28 @@ def refused_resume(run: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..
             ([flag, "nonsense"], f"{flag}: invalid choice: 'nonsense' (choose from ")
             for flag in ("--model", "--config", "--recipe", "--framework", "--precision", "--device")
         ),
-        (["--epochs", "0"], "--epochs: must be at least 1"),
-        (["--batch-size", "-3"], "--batch-size: must be at least 1"),
-        (["--num-steps", "0"], "--num-steps: must be at least 1"),
-        (["--hidden-size", "0"], "--hidden-size: must be at least 1"),
-        (["--num-layers", "-1"], "--num-layers: must be at least 1"),
-        (["--decay-after", "-1"], "--decay-after: must be at least 0"),
-        (["--keep-prob", "0"], "--keep-prob: must be greater than 0"),
+        (["--epochs", "0"], "--epochs: must be"),
+        (["--batch-size", "-3"], "--batch-size: must be"),
+        (["--num-steps", "0"], "--num-steps: must be"),
+        (["--hidden-size", "0"], "--hidden-size: must be"),
+        (["--num-layers", "-1"], "--num-layers: must be"),
+        (["--decay-after", "-1"], "--decay-after: must be"),
+        (["--keep-prob", "0"], "--keep-prob: must be"),
         (["--keep-prob", "1.5"], "at most 1, not 1.5"),
-        (["--embedding-keep-prob", "0"], "--embedding-keep-prob: must be greater than 0"),
+        (["--embedding-keep-prob", "0"], "--embedding-keep-prob: must be"),
         (["--recurrent-keep-prob", "2"], "at most 1, not 2.0"),
-        (["--average-epochs", "-1"], "--average-epochs: must be at least 0"),
+        (["--average-epochs", "-1"], "--average-epochs: must be"),
         (["--keep-prob", "nan"], "finite number, not nan"),
         (["--learning-rate", "inf"], "finite number, not inf"),
-        (["--learning-rate", "0"], "--learning-rate: must be greater than 0"),
+        (["--learning-rate", "0"], "--learning-rate: must be"),
         (["--max-grad-norm", "1e99"], "at most 3.4e+38"),
         (["--init-scale", "1e39"], "at most 3.4e+38"),
         (["--hidden-size", "1" + "0" * 400], "at most 2147483647"),
-        (["--seed", "-1"], "--seed: must be a whole number of at least 0"),
+        (["--seed", "-1"], "--seed: must be a whole"),
         (["--seed", "9" * 20], f"at most {MAX_SEED}"),
-        (["--epochs", "1.5"], "--epochs: must be a whole number"),
-        (["--hidden-size", "many"], "--hidden-size: must be a whole number"),
-        (["--lr-decay", "half"], "--lr-decay: must be a finite number"),
+        (["--epochs", "1.5"], "--epochs: must be a whole"),
+        (["--hidden-size", "many"], "--hidden-size: must be a whole"),
+        (["--lr-decay", "half"], "--lr-decay: must be a finite"),
         (["--tie-weights", "--embedding-size", "5"], "5 is not 6"),
         (["--lr", "0.1"], "--learning-rate"),
         (["--use_fp16"], "--precision fp16"),
@@ -168,10 +168,10 @@ def test_a_data_folder_that_is_not_there_is_refused(refused: Callable[..., str],
         (
             "train",
             b"w1 w2 <unk>\n" * 5 + b"w1 w2\n",
-            "has 23 tokens, but --batch-size 4 and --num-steps 5 need",
+            "has 23 tokens",
         ),
-        ("valid", b"w1 w2 w3 w1 w2 w3\n", "the valid split has 7 tokens"),
-        ("test", b"\n", "the test split has 1 tokens"),
+        ("valid", b"w1 w2 w3 w1 w2 w3\n", "valid split has 7"),
+        ("test", b"\n", "test split has 1"),
     ],
 )
 def test_a_split_that_is_of_no_use_is_refused(
@@ -203,7 +203,7 @@ def test_a_train_split_of_just_one_window_will_do(own_data: Path, tmp_path: Path
 # The run directory.
 
 
-def untouched(run: Path) -> None:
+def leave_alone(run: Path) -> None:
     pass
 
 
@@ -231,7 +231,7 @@ def edit_the_seed(run: Path) -> None:
 @pytest.mark.parametrize(
     ("prepare", "flags", "key"),
     [
-        (untouched, [], "--overwrite"),
+        (leave_alone, [], "--overwrite"),
         (put_something_else, [], "another --run-dir"),
         (put_something_else, ["--overwrite"], "another --run-dir"),
         (edit_the_seed, [], "another --run-dir"),
@@ -240,12 +240,12 @@ def edit_the_seed(run: Path) -> None:
         (put_a_file, ["--overwrite"], "is a file"),
         (put_a_file_above, [], "Not a directory"),
         # Another mistake.
-        (untouched, ["--overwrite", "--batch-size", "1000"], "tokens"),
-        (untouched, ["--overwrite", "--model", "nonsense"], "nonsense"),
-        (untouched, ["--overwrite", "--data", "/missing"], "/missing"),
+        (leave_alone, ["--overwrite", "--batch-size", "1000"], "tokens"),
+        (leave_alone, ["--overwrite", "--model", "nonsense"], "nonsense"),
+        (leave_alone, ["--overwrite", "--data", "/missing"], "/missing"),
     ],
 )
-def test_what_is_in_a_new_runs_place_stays(
+def test_a_new_run_leaves_existing_files_alone(
     prepare: Callable[[Path], None],
     flags: list[str],
     key: str,
@@ -271,7 +271,7 @@ def test_two_processes_do_not_work_in_one_folder(run: Path, capsys: pytest.Captu
     before = runs.files(run)
     with RunDirectory(run).lock():
         problem = runs.refusal(capsys, train, "--resume", run, "--epochs", "3")
-    assert problem == f"another process is using {run}"
+    assert str(run) in problem
     assert runs.files(run) == before
     assert train.main(["--resume", str(run), "--epochs", "3"]) == 0
 
@@ -301,11 +301,11 @@ def test_a_run_that_went_on_and_was_not_tested_again_is_not_finished(
     expected = shutil.copytree(run, tmp_path / "expected")
     assert train.main(["--resume", str(expected), *more]) == 0
 
-    def interrupted(self: Trainer) -> None:
+    def interrupt(self: Trainer) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(Trainer, "_test", interrupted)
+        patch.setattr(Trainer, "_test", interrupt)
         assert train.main(["--resume", str(run), *more]) == 130
     assert runs.result(run)["epochs"] == 2
     assert train.main(["--resume", str(run)]) == 0
@@ -314,7 +314,7 @@ def test_a_run_that_went_on_and_was_not_tested_again_is_not_finished(
 
 
 @pytest.mark.parametrize("again", ["resume", "overwrite"])
-def test_what_a_killed_process_was_writing_is_removed(again: str, run: Path, data: Path) -> None:
+def test_temporary_files_of_a_killed_process_are_removed(again: str, run: Path, data: Path) -> None:
     for name in (".metrics.jsonl.abc.tmp", "state/.training.safetensors.abc.tmp"):
         (run / name).write_text("half")
     if again == "resume":
@@ -364,8 +364,8 @@ def test_a_parent_folder_without_permission_is_refused(capsys: pytest.CaptureFix
 # Resuming.
 
 
-def edited(old: str, new: str) -> Callable[[Path], None]:
-    """What changes a run's configuration, without a checksum."""
+def edit_config(old: str, new: str) -> Callable[[Path], None]:
+    """Return a change of a run's configuration, which leaves it without a checksum."""
 
     def edit(run: Path) -> None:
         text = json.dumps(runs.unsealed((run / "config.json").read_text()), indent=2)
@@ -375,8 +375,8 @@ def edited(old: str, new: str) -> Callable[[Path], None]:
     return edit
 
 
-def truncated(kept: int) -> Callable[[Path], None]:
-    """What cuts a run's state off."""
+def truncate_state(kept: int) -> Callable[[Path], None]:
+    """Return a change that cuts a run's state off."""
 
     def truncate(run: Path) -> None:
         state = RunDirectory(run).state
@@ -385,8 +385,8 @@ def truncated(kept: int) -> Callable[[Path], None]:
     return truncate
 
 
-def with_generator(generator: np.ndarray | None) -> Callable[[Path], None]:
-    """What changes the random stream of a run's state."""
+def replace_generator(generator: np.ndarray | None) -> Callable[[Path], None]:
+    """Return a change of the random stream in a run's state."""
 
     def change(run: Path) -> None:
         arrays, metadata = tensors.load(RunDirectory(run).state)
@@ -409,37 +409,37 @@ def put_weights_for_the_state(run: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "flags", "key"),
     [
-        (untouched, ["--hidden-size", "7"], "--hidden-size 7 differs from the run's 6"),
-        (untouched, ["--num-layers", "1"], "--num-layers 1 differs from the run's 2"),
-        (untouched, ["--batch-size", "3"], "--batch-size 3 differs from the run's 4"),
-        (untouched, ["--num-steps", "4"], "--num-steps 4 differs from the run's 5"),
-        (untouched, ["--init-scale", "0.2"], "--init-scale 0.2 differs from the run's 0.1"),
-        (untouched, ["--seed", "2"], "--seed 2 differs from the run's 1"),
-        (untouched, ["--config", "medium"], "--config medium differs from the run's small"),
-        (untouched, ["--recipe", "default"], "--recipe default differs from the run's tutorial"),
-        (untouched, ["--average-epochs", "1"], "--average-epochs 1.0 differs from the run's 0.0"),
+        (leave_alone, ["--hidden-size", "7"], "--hidden-size 7"),
+        (leave_alone, ["--num-layers", "1"], "--num-layers 1"),
+        (leave_alone, ["--batch-size", "3"], "--batch-size 3"),
+        (leave_alone, ["--num-steps", "4"], "--num-steps 4"),
+        (leave_alone, ["--init-scale", "0.2"], "--init-scale 0.2"),
+        (leave_alone, ["--seed", "2"], "--seed 2"),
+        (leave_alone, ["--config", "medium"], "--config medium"),
+        (leave_alone, ["--recipe", "default"], "--recipe default"),
+        (leave_alone, ["--average-epochs", "1"], "--average-epochs 1.0"),
         # How it is computed: another run may begin with its weights.
-        (untouched, ["--model", "basic"], "--init-from"),
-        (untouched, ["--precision", "fp64"], "--init-from"),
-        (untouched, ["--framework", "tensorflow"], "--framework tensorflow differs from the run's torch"),
-        (untouched, ["--epochs", "1"], "already done 2 epochs"),
-        (untouched, ["--overwrite"], "--run-dir"),
-        (untouched, ["--run-dir", "/new"], "--run-dir: not allowed with argument --resume"),
+        (leave_alone, ["--model", "basic"], "--init-from"),
+        (leave_alone, ["--precision", "fp64"], "--init-from"),
+        (leave_alone, ["--framework", "tensorflow"], "--framework tensorflow"),
+        (leave_alone, ["--epochs", "1"], "already done 2 epochs"),
+        (leave_alone, ["--overwrite"], "--run-dir"),
+        (leave_alone, ["--run-dir", "/new"], "--run-dir: not allowed with argument --resume"),
         (
-            edited('"framework": "torch"', '"framework": "other"'),
+            edit_config('"framework": "torch"', '"framework": "other"'),
             [],
             "config.json: unknown framework 'other'",
         ),
-        (edited('"seed"', '"colour": 1, "seed"'), [], "config.json: unknown key 'colour'"),
-        (edited('"hidden_size"', '"colour": 1, "hidden_size"'), [], "config.json: unknown key 'colour'"),
-        (edited('"seed": 1,', ""), [], "config.json: the key 'seed' is missing"),
-        (edited('"batch_size": 4', '"batch_size": 0'), [], "config.json: --batch-size must be at least 1"),
-        (edited('"seed": 1,', '"seed": 1'), [], "config.json is not valid JSON"),
-        *((truncated(kept), [], "training.safetensors is truncated") for kept in (0, 5, 1000, -1)),
+        (edit_config('"seed"', '"colour": 1, "seed"'), [], "config.json: unknown key 'colour'"),
+        (edit_config('"hidden_size"', '"colour": 1, "hidden_size"'), [], "config.json: unknown key 'colour'"),
+        (edit_config('"seed": 1,', ""), [], "config.json: the key 'seed' is missing"),
+        (edit_config('"batch_size": 4', '"batch_size": 0'), [], "config.json: --batch-size"),
+        (edit_config('"seed": 1,', '"seed": 1'), [], "config.json"),
+        *((truncate_state(kept), [], "training.safetensors is truncated") for kept in (0, 5, 1000, -1)),
         (remove_the_state, [], "training.safetensors is missing"),
-        (put_weights_for_the_state, [], "training.safetensors does not hold a training state"),
+        (put_weights_for_the_state, [], "training.safetensors does not hold"),
         *(
-            (with_generator(generator), [], "training.safetensors does not fit this run")
+            (replace_generator(generator), [], "training.safetensors does not fit")
             for generator in (
                 np.ones(16, np.uint8),  # of an impossible offset
                 np.zeros(24, np.uint8),
@@ -477,11 +477,12 @@ def test_a_run_cannot_end_before_the_epoch_that_it_is_in(
     directory.write_state(state, corpus=corpus, run=directory.read_config())
     (run / "result.json").unlink()
     problem = runs.refusal(capsys, train, "--resume", run, "--epochs", "2")
-    assert problem == "--epochs 2: the run is already in epoch 3"
+    assert problem.startswith("--epochs 2:")
+    assert problem.endswith("epoch 3")
     state.progress.step = 0
     directory.write_state(state, corpus=corpus, run=directory.read_config())
     assert train.main(["--resume", str(run)]) == 0
-    assert "all 2 epochs are done; only the test is left\n" in capsys.readouterr().out
+    assert "all 2 epochs" in capsys.readouterr().out
 
 
 def test_resuming_with_the_runs_own_flags_is_no_change(run: Path, data: Path) -> None:
@@ -524,7 +525,7 @@ def test_resuming_something_that_is_no_run_is_refused(
     data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     missing, file = tmp_path / "missing", data / "train.txt"
-    for path, key in ((missing, "does not exist"), (data, "config.json"), (file, "not a run directory")):
+    for path, key in ((missing, "does not exist"), (data, "config.json"), (file, "run directory")):
         assert key in runs.refusal(capsys, train, "--resume", path)
     assert not missing.exists()
 
@@ -558,12 +559,12 @@ def test_resuming_from_another_runs_state_is_refused(
     arrays, metadata = tensors.load(state)
     tensors.save(state, arrays, {**metadata, "config": own})
     problem = refused_resume()
-    assert problem.startswith(f"{state} does not fit this run: the tensor ")
+    assert problem.startswith(f"{state} does not fit")
     assert tensor in problem
 
 
 def stream_of_a_gpu(seed: int, offset: int) -> np.ndarray:
-    """What torch saves of a GPU's generator."""
+    """The state of a GPU's generator, as torch saves it."""
     return np.array([seed, offset], np.int64).view(np.uint8)
 
 
@@ -585,18 +586,17 @@ def test_a_run_of_a_gpu_goes_on_on_a_cpu_with_other_masks(
         tensors.save(state, arrays, metadata)
         capsys.readouterr()
         assert train.main(["--resume", str(run), "--epochs", "2", "--device", "cpu"]) == 0
-        said = capsys.readouterr().out
-        moved = "the run moved from a GPU to a CPU, so dropout draws other masks from now on\n"
-        assert (moved in said) == (stream is not None)
-        assert ("never stopped: device NVIDIA H100 before, cpu (" in said) == (stream is not None)
-        assert "float32 products" not in said
+        out = capsys.readouterr().out
+        assert ("from a GPU to a CPU, so dropout draws" in out) == (stream is not None)
+        assert (": device NVIDIA H100 before, cpu (" in out) == (stream is not None)
+        assert "float32 products" not in out
         perplexities.add(runs.metrics(run)[1]["train_perplexity"])
     assert len(perplexities) == 3
 
 
 CPU = {"torch": "2", "device": "cpu (x86_64)", "threads": 2, "kernels": "native", "float32_products": "MKL"}
 GPU = {"torch": "2", "device": "NVIDIA H100", "threads": 2, "cuda": "13.0"}
-OF_TENSORFLOW = {"tensorflow": "2", "device": "cpu (x86_64)"}
+TENSORFLOW = {"tensorflow": "2", "device": "cpu (x86_64)"}
 
 
 @pytest.mark.parametrize(
@@ -606,8 +606,8 @@ OF_TENSORFLOW = {"tensorflow": "2", "device": "cpu (x86_64)"}
         (CPU, GPU, "from a CPU to a GPU", "device cpu (x86_64) before, NVIDIA H100 now"),
         (GPU, CPU, "from a GPU to a CPU", "device NVIDIA H100 before, cpu (x86_64) now"),
         (
-            OF_TENSORFLOW,
-            {**OF_TENSORFLOW, "device": "NVIDIA H100", "cuda": "13.0"},
+            TENSORFLOW,
+            {**TENSORFLOW, "device": "NVIDIA H100", "cuda": "13.0"},
             "",
             "device cpu (x86_64) before, NVIDIA H100 now",
         ),
@@ -621,7 +621,7 @@ OF_TENSORFLOW = {"tensorflow": "2", "device": "cpu (x86_64)"}
     ],
     ids=["nothing", "to a GPU", "to a CPU", "of TensorFlow", "of the kernels", "of the sums"],
 )
-def test_what_a_resumed_run_says_of_its_place(
+def test_a_resumed_run_tells_differences_of_its_environment(
     before: dict[str, object],
     now: dict[str, object],
     masks: str,
@@ -629,10 +629,12 @@ def test_what_a_resumed_run_says_of_its_place(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     announcements.tell_what_changed(before, now, drops=True)
-    said = f"the run moved {masks}, so dropout draws other masks from now on\n" if masks else ""
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == bool(masks) + bool(rounding)
+    if masks:
+        assert f"{masks}, so dropout" in lines[0]
     if rounding:
-        said += f"from now on the numbers round differently from a run that never stopped: {rounding}\n"
-    assert capsys.readouterr().out == said
+        assert lines[-1].endswith(f": {rounding}")
     announcements.tell_what_changed(before, now, drops=False)
     assert "dropout" not in capsys.readouterr().out
 
@@ -648,8 +650,9 @@ def test_divergence_keeps_the_last_good_state(
     capsys.readouterr()
     assert train.main(["--resume", str(run), "--epochs", "4", "--learning-rate", rate]) == 1
     problem = runs.sentence(capsys.readouterr().err, train)
-    assert re.match(r"training diverged (in epoch 3, step \d+ of \d+|at the end of epoch 3): ", problem)
-    assert f"--resume {run} with a smaller --learning-rate continues from it; if that diverges too" in problem
+    assert re.search(r"diverged .*\b3(, step \d+ of \d+)?: ", problem)
+    assert f"--resume {run} with" in problem
+    assert "--learning-rate" in problem
 
     after = runs.files(run)
     for name in ("weights.safetensors", "metrics.jsonl", "vocabulary.txt"):
@@ -680,8 +683,7 @@ def test_initial_weights_that_diverge_need_a_new_run(
     run = tmp_path / "new"
     assert train.main(runs.arguments(data, run, "--init-scale", "1e30")) == 1
     assert train.main(["--resume", str(run), "--learning-rate", "1e-6"]) == 1, "the weights are what diverges"
-    advice = "a new run needs a smaller --learning-rate, or smaller initial weights (--init-scale)"
-    assert capsys.readouterr().err.count(advice) == 2
+    assert capsys.readouterr().err.count("(--init-scale)") == 2
     assert train.main(runs.arguments(data, run, "--init-scale", "0.1", "--overwrite")) == 0
 
 
@@ -723,7 +725,7 @@ def test_the_folder_of_the_state_is_made_again(run: Path, data: Path) -> None:
 
 
 def test_weights_that_improve_take_the_old_result_away(run: Path) -> None:
-    """What result.json says of the weights beside it is true, even if a later epoch fails."""
+    """So result.json is true of the weights beside it, even if a later epoch fails."""
     weights = (run / "weights.safetensors").read_bytes()
     third_good_fourth_wild = ["--epochs", "4", "--decay-after", "3", "--lr-decay", "3e38"]
     assert train.main(["--resume", str(run), *third_good_fourth_wild]) == 1
@@ -818,7 +820,7 @@ def test_a_run_says_what_is_faster_here_and_what_a_resumed_one_changes(
     runs.train_run(data, run, "--precision", "fp16", "--model", "block_fused", "--epochs", "1")
     out = capsys.readouterr().out
     assert "; precision fp16\n" in out
-    assert "hint: training in fp16 is slow on a CPU: --precision" in out
+    assert "hint: training in fp16" in out
     assert "hint: 1 threads are many\n" in out
     corpus = load_named(str(data))
     state = RunDirectory(run).read_state(corpus)
@@ -845,8 +847,7 @@ def test_stdout_tells_of_the_last_epoch_where_it_is_not_the_best(
     assert result["best_epoch"] == 1
     assert result["final_valid_perplexity"] > result["valid_perplexity"]
     assert told.endswith(
-        f"s); the last epoch's weights: test {result['final_test_perplexity']:.2f}, "
-        f"valid {result['final_valid_perplexity']:.2f}"
+        f": test {result['final_test_perplexity']:.2f}, valid {result['final_valid_perplexity']:.2f}"
     )
 
 
@@ -872,7 +873,7 @@ def test_help_imports_no_framework(command: str) -> None:
     )
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (ended.returncode, ended.stderr) == (0, "")
-    assert ended.stdout.startswith(f"usage: python -m ptb_lm.{command}")
+    assert f" ptb_lm.{command}" in ended.stdout.splitlines()[0]
 
 
 def test_help_fits_a_screen(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -884,7 +885,7 @@ def test_help_fits_a_screen(capsys: pytest.CaptureFixture[str], monkeypatch: pyt
         flag = action.option_strings[-1 if action.dest == "help" else 0]
         seldom = action.dest in train.RARE_FLAGS
         assert bool(re.search(rf"\s{flag}[,.]", named)) == seldom, flag
-        assert described(flag, groups_of_flags) != seldom, flag
+        assert is_described(flag, groups_of_flags) != seldom, flag
     groups = re.findall(r"^(\w+).*:$", groups_of_flags, re.M)
     assert [name for name in groups if name in GROUPS] == GROUPS
     # A flag has a line or two, a group a heading.
@@ -894,7 +895,7 @@ def test_help_fits_a_screen(capsys: pytest.CaptureFixture[str], monkeypatch: pyt
     assert len(lines) <= 50
 
 
-def described(flag: str, text: str) -> bool:
+def is_described(flag: str, text: str) -> bool:
     return bool(re.search(rf"^  (-h, )?(--\[no-\]{flag[2:]}|{flag})\b.* \w", text, re.M))
 
 
@@ -906,7 +907,7 @@ def test_a_longer_help_describes_each_flag(
     text = capsys.readouterr().out
     for action in train._parser()._actions:
         flag = action.option_strings[-1 if action.dest == "help" else 0]
-        assert described(flag, text), flag
+        assert is_described(flag, text), flag
     assert max(len(flag.splitlines()) for flag in re.split(r"\n  (?=-)|\n\n", text)) <= 2
 
 

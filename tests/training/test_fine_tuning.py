@@ -111,7 +111,7 @@ def test_new_words_become_unk_and_are_counted(
 ) -> None:
     tuned = fine_tune(run, texts / "small", tmp_path / "tuned", "--epochs", "1")
     assert RunDirectory(tuned).read_vocabulary().words == RunDirectory(run).read_vocabulary().words
-    assert "tokens that it lacks, read as <unk>: train 40, valid 40, test 40" in capsys.readouterr().out
+    assert "<unk>: train 40, valid 40, test 40" in capsys.readouterr().out
     assert evaluate.main([str(tuned)]) == 0
     found = float(capsys.readouterr().out.split()[2])
     assert found == pytest.approx(runs.result(tuned)["test_perplexity"], abs=5e-5)
@@ -175,7 +175,7 @@ def test_a_run_of_characters_reads_no_text_of_words(
     old = runs.train_run(text, tmp_path / "old", "--tokenize", "characters", "--epochs", "1")
     given = ("--init-from", old, "--data", "ptb", "--run-dir", tmp_path / "no")
     problem = runs.refusal(capsys, train, *given)
-    assert problem == f"the run {old} reads characters, and --data ptb is a text of words"
+    assert f"{old} reads characters" in problem
 
 
 def test_the_treatment_of_text_is_the_run_s(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -188,20 +188,18 @@ def test_the_treatment_of_text_is_the_run_s(tmp_path: Path, capsys: pytest.Captu
     assert (preparation.lowercase, preparation.numbers) == (True, True)
     given = ("--init-from", old, "--data", text, "--run-dir", tmp_path / "no")
     problem = runs.refusal(capsys, train, *given, "--tokenize", "characters")
-    assert problem == (
-        f"--tokenize contradicts the run {old}, whose text was prepared with tokenize = whitespace; "
-        "leave the flag out"
-    )
+    assert f"--tokenize contradicts the run {old}" in problem
+    assert "tokenize = whitespace" in problem
 
 
 @pytest.mark.parametrize(
     ("flags", "hint"),
     [
-        ((), "--extend-vocabulary adds new words"),
-        (("--extend-vocabulary",), "--min-count 2 makes <unk> of rare words"),
+        ((), "--extend-vocabulary"),
+        (("--extend-vocabulary",), "--min-count 2"),
     ],
 )
-def test_what_helps_against_an_unknown_word_is_said(
+def test_an_unknown_word_is_refused_with_advice(
     flags: tuple[str, ...], hint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     old = runs.write_run(tmp_path / "old", ("a", "<eos>"))
@@ -210,9 +208,9 @@ def test_what_helps_against_an_unknown_word_is_said(
     for split, content in (("train", "a\n"), ("valid", "a\n"), ("test", "a\nzebra\n")):
         (data / f"{split}.txt").write_text(content)
     given = ("--init-from", old, "--data", data, "--run-dir", tmp_path / "no", *flags)
-    assert runs.refusal(capsys, train, *given) == (
-        f"{data / 'test.txt'}, line 2: the word 'zebra' is not in the vocabulary, which has no <unk>; {hint}"
-    )
+    problem = runs.refusal(capsys, train, *given)
+    assert problem.startswith(f"{data / 'test.txt'}, line 2: the word 'zebra'")
+    assert f"; {hint} " in problem
 
 
 @pytest.mark.parametrize(
@@ -224,8 +222,7 @@ def test_what_helps_against_an_unknown_word_is_said(
         (("--config", "medium"), "--config medium contradicts the run {}, which has small"),
         (
             ("--min-count", 2),
-            "--min-count selects new words, but --init-from keeps the words of its run; "
-            "add --extend-vocabulary to get new ones",
+            "--extend-vocabulary",
         ),
     ],
 )
@@ -238,7 +235,7 @@ def test_flags_that_contradict_are_refused(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     flags = ("--init-from", run, "--data", texts / "small", "--run-dir", tmp_path / "new", *given)
-    assert runs.refusal(capsys, train, *flags) == problem.format(run)
+    assert problem.format(run) in runs.refusal(capsys, train, *flags)
     assert not (tmp_path / "new").exists()
 
 
@@ -253,13 +250,13 @@ def test_without_data_the_text_is_the_run_s(
     monkeypatch.chdir(tmp_path / "elsewhere")
     capsys.readouterr()
     assert train.main(["--init-from", "../old", "--run-dir", "new", "--device", "cpu", "--epochs", "1"]) == 0
-    assert "without --data, the text is that of ../old\n" in capsys.readouterr().out
+    assert "text is that of ../old\n" in capsys.readouterr().out
     old, new = (RunDirectory(Path(run)).read_config() for run in ("../old", "new"))
     assert old.source == new.source
     (tmp_path / "text.txt").unlink()
-    assert runs.refusal(capsys, train, "--init-from", "../old", "--run-dir", "no") == (
-        "there is no file or folder text.txt, the text of ../old; name a text with --data"
-    )
+    problem = runs.refusal(capsys, train, "--init-from", "../old", "--run-dir", "no")
+    assert "text.txt" in problem
+    assert "--data" in problem
 
 
 def test_the_run_that_it_starts_from_is_not_overwritten(
@@ -268,14 +265,13 @@ def test_the_run_that_it_starts_from_is_not_overwritten(
     before, same = runs.files(run), tmp_path / "same"
     same.symlink_to(run)
     flags = ("--init-from", run, "--data", texts / "small", "--run-dir", same, "--overwrite")
-    problem = f"--overwrite would remove the weights of {same}, which --init-from starts from"
-    assert runs.refusal(capsys, train, *flags) == problem
+    assert f"weights of {same}" in runs.refusal(capsys, train, *flags)
     several = tmp_path / "several"
     several.mkdir()
     (several / "seed-2").symlink_to(run)
     flags = ("--init-from", run, "--data", texts / "small", "--run-dir", several, "--overwrite")
-    problem = f"--overwrite would remove the weights of {several / 'seed-2'}, which --init-from starts from"
-    assert runs.refusal(capsys, train, *flags, "--seeds", 2) == problem
+    problem = runs.refusal(capsys, train, *flags, "--seeds", 2)
+    assert f"weights of {several / 'seed-2'}" in problem
     assert runs.files(run) == before
 
 

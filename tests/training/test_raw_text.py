@@ -64,15 +64,17 @@ def test_a_file_in_another_language_is_trained_in_one_command(folder: Path) -> N
     assert runs.result(directory.path)["test_perplexity"] < np.exp(-np.log(frequencies[ids]).mean())
 
 
-def test_what_was_done_is_said(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_preparation_is_reported(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     runs.train_run(folder / "norsk.txt", tmp_path / "run", "--vocab-size", "20", "--epochs", "1")
     data = corpus.load(folder / "norsk.txt", RunDirectory(tmp_path / "run").read_config().preparation)
     eos, unk = data.vocabulary.ids["<eos>"], data.vocabulary.ids["<unk>"]
     words = {split: ids[ids != eos] for split, ids in data.splits.items()}
     shares = {split: float((ids == unk).mean()) for split, ids in words.items()}
     out = capsys.readouterr().out
-    assert "text: tokenized by whitespace, the 20 most frequent words" in out
-    assert f"the vocabulary covers {1 - shares['train']:.2%} of the training text" in out
+    assert "tokenized by whitespace, the 20 most" in out
+    assert f"covers {1 - shares['train']:.2%} of" in out
     for split, share in shares.items():
         assert f"{share:.2%} of {split}" in out
 
@@ -93,9 +95,8 @@ def test_another_text_in_its_place_is_told(
     (tmp_path / "other.txt").write_text(norwegian(300, seed=2))
     assert evaluate.main([str(folder / "run"), "--data", str(tmp_path / "other.txt")]) == 0
     err = runs.sentence(capsys.readouterr().err, evaluate)
-    assert err.startswith(
-        f"the text differs from the one that the run was trained on, {folder / 'norsk.txt'}:"
-    )
+    assert err.startswith("the text differs")
+    assert str(folder / "norsk.txt") in err
 
 
 def test_another_text_cannot_be_resumed_with(
@@ -103,7 +104,7 @@ def test_another_text_cannot_be_resumed_with(
 ) -> None:
     (tmp_path / "other.txt").write_text(norwegian(400) + "Bjørn så en båt .\n")
     given = ("--resume", folder / "run", "--epochs", 6, "--data", tmp_path / "other.txt")
-    assert "the data differ from those that" in runs.refusal(capsys, train, *given)
+    assert "data differ" in runs.refusal(capsys, train, *given)
 
 
 def test_a_resumed_run_ends_as_one_that_never_stopped(
@@ -122,18 +123,15 @@ def test_a_resumed_run_ends_as_one_that_never_stopped(
 @pytest.mark.parametrize(
     ("given", "problem"),
     [
-        (("--min-count", 5), "--min-count would change the text of the run; a resumed run cannot do that"),
-        (
-            ("--tokenize", "words"),
-            "--tokenize would change the text of the run; a resumed run cannot do that",
-        ),
-        (("--init-from", "x"), "--init-from starts a new run and cannot be combined with --resume"),
+        (("--min-count", 5), "--min-count"),
+        (("--tokenize", "words"), "--tokenize"),
+        (("--init-from", "x"), "--resume"),
     ],
 )
 def test_a_resumed_run_keeps_its_text(
     folder: Path, given: tuple[object, ...], problem: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert runs.refusal(capsys, train, "--resume", folder / "run", *given) == problem
+    assert problem in runs.refusal(capsys, train, "--resume", folder / "run", *given)
 
 
 def test_an_explicit_default_changes_no_text(tmp_path: Path) -> None:
@@ -142,7 +140,7 @@ def test_an_explicit_default_changes_no_text(tmp_path: Path) -> None:
     run = RunDirectory(runs.train_run(text, tmp_path / "run", "--epochs", "1")).read_config()
     given = {"min_count": 2, "tokenize": "whitespace", "valid_fraction": 0.1}
     assert resumed_config(run, given) == run
-    with pytest.raises(UserError, match="--min-count would change the text of the run"):
+    with pytest.raises(UserError, match="--min-count"):
         resumed_config(run, {"min_count": 1})
 
 
@@ -199,31 +197,30 @@ def test_prepared_text_leaves_the_configuration_as_it_was(tmp_path: Path) -> Non
     [
         (
             ("--data", "synthetic", "--numbers"),
-            "--numbers cannot be used with --data synthetic, which is already prepared",
+            "--numbers",
         ),
         (
             ("--min-count", 2, "--vocab-size", 9),
-            "--min-count and --vocab-size cannot be combined: each selects the words",
+            "--min-count and --vocab-size",
         ),
         (
             ("--valid-fraction", 0.6, "--test-fraction", 0.4),
-            "--valid-fraction 0.6 and --test-fraction 0.4 leave nothing to train on: their sum must be "
-            "below 1",
+            "--valid-fraction 0.6 and --test-fraction 0.4",
         ),
-        (("--min-count", 10**6), "{} has no word that occurs 1000000 times, as --min-count requires"),
+        (("--min-count", 10**6), "{} has no word"),
         (
             ("--vocab-size", 1),
-            "argument --vocab-size: must be a whole number of at least 3, not '1' (see --help)",
+            "at least 3",
         ),
         (
             ("--min-count", 0),
-            "argument --min-count: must be a whole number of at least 1, not '0' (see --help)",
+            "at least 1",
         ),
         (
             ("--extend-vocabulary",),
-            "--extend-vocabulary needs --init-from",
+            "--init-from",
         ),
-        (("--init-from", "nowhere"), "the run directory nowhere does not exist"),
+        (("--init-from", "nowhere"), "nowhere does not exist"),
     ],
 )
 def test_bad_flags_are_refused_in_a_sentence(
@@ -231,5 +228,5 @@ def test_bad_flags_are_refused_in_a_sentence(
 ) -> None:
     data = folder / "norsk.txt"
     flags = ("--data", data, "--run-dir", tmp_path / "run", *runs.FLAGS, *given)
-    assert runs.refusal(capsys, train, *flags) == problem.format(data)
+    assert problem.format(data) in runs.refusal(capsys, train, *flags)
     assert not (tmp_path / "run").exists()

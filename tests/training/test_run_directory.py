@@ -82,17 +82,17 @@ def changed_config(directory: RunDirectory, **changes: Any) -> None:
     [
         ({"colour": "red"}, "unknown key 'colour'"),
         ({"hyperparameters": {"colour": 1}}, "unknown key 'colour'"),
-        ({"hyperparameters": 3}, "is not a run's configuration"),
-        ({"model": None}, "the key 'model' is missing"),
-        ({"hidden_size": None}, "the key 'hidden_size' is missing"),
+        ({"hyperparameters": 3}, "configuration"),
+        ({"model": None}, "'model' is missing"),
+        ({"hidden_size": None}, "'hidden_size' is missing"),
         ({"seed": "7"}, "seed cannot be '7'"),
         ({"seed": True}, "seed cannot be True"),
         ({"seed": -1}, f"at most {MAX_SEED}, not -1"),
         ({"seed": MAX_SEED + 1}, f"at most {MAX_SEED}, not {MAX_SEED + 1}"),
         ({"data": 3}, "data cannot be 3"),
-        ({"hidden_size": 0}, "--hidden-size must be at least 1"),
-        ({"hidden_size": 3.5}, "--hidden-size must be a whole number"),
-        ({"keep_prob": "1"}, "--keep-prob must be a finite number"),
+        ({"hidden_size": 0}, "--hidden-size"),
+        ({"hidden_size": 3.5}, "whole number"),
+        ({"keep_prob": "1"}, "--keep-prob"),
         ({"tie_weights": 1}, "--tie-weights must be true or false"),
         ({"recipe": 1}, "recipe cannot be 1"),
         ({"framework": "theano"}, "unknown framework 'theano'"),
@@ -100,7 +100,7 @@ def changed_config(directory: RunDirectory, **changes: Any) -> None:
         ({"execution": ""}, "unknown execution ''"),
         ({"precision": "auto"}, "unknown precision 'auto'"),
         ({"model": "cudnn"}, "torch has no cudnn with --execution compile"),
-        ({"learning_rate": float("nan")}, "--learning-rate must be a finite number, not nan"),
+        ({"learning_rate": float("nan")}, "--learning-rate"),
     ],
 )
 def test_a_changed_configuration_is_refused(
@@ -114,13 +114,13 @@ def test_a_changed_configuration_is_refused(
 @pytest.mark.parametrize(
     ("content", "key"),
     [
-        *((text, "is not a run's configuration") for text in (b"[]", b"3", b'"text"', b"null")),
-        *((text, "is not valid JSON") for text in (b"", b"{", b"{'a': 1}", b"\xff\xfe", bytes(100))),
+        *((text, "configuration") for text in (b"[]", b"3", b'"text"', b"null")),
+        *((text, "JSON") for text in (b"", b"{", b"{'a': 1}", b"\xff\xfe", bytes(100))),
     ],
 )
 def test_a_configuration_that_is_none_is_refused(content: bytes, key: str, directory: RunDirectory) -> None:
     directory.config.write_bytes(content)
-    with pytest.raises(UserError, match=f"^{directory.config} {key}"):
+    with pytest.raises(UserError, match=f"^{directory.config} .*{key}"):
         directory.read_config()
 
 
@@ -128,12 +128,12 @@ def test_a_configuration_that_is_none_is_refused(content: bytes, key: str, direc
     ("name", "key"),
     [
         ("missing", "missing does not exist"),
-        (".", r"is not a run directory: config\.json is missing"),
-        ("runs", "is missing; it holds runs: .*seed-1$"),
-        ("file", "file is not a run directory"),
+        (".", r"config\.json is missing"),
+        ("runs", "holds runs: .*seed-1$"),
+        ("file", "file is not a run"),
     ],
 )
-def test_what_is_no_run_directory_is_named(name: str, key: str, tmp_path: Path) -> None:
+def test_a_folder_that_is_no_run_directory_is_named(name: str, key: str, tmp_path: Path) -> None:
     for run in ("seed-2", "seed-1"):
         (tmp_path / "runs" / run).mkdir(parents=True)
         (tmp_path / "runs" / run / "config.json").write_text("{}")
@@ -146,22 +146,22 @@ def test_weights_of_another_vocabulary_are_refused(directory: RunDirectory) -> N
     # As many words, so that the shapes are no help.
     other = Vocabulary(["<eos>", "ü", "a"])
     save_weights(directory, directory.read_weights(RUN, VOCABULARY), other)
-    with pytest.raises(UserError, match=r"weights\.safetensors was trained with another vocabulary than"):
+    with pytest.raises(UserError, match=r"weights\.safetensors .*another vocabulary"):
         directory.read_weights(RUN, VOCABULARY)
 
 
 @pytest.mark.parametrize(
     ("known", "problem"),
     [
-        ({}, "was trained with another vocabulary than"),
-        ({"vocabulary_sha256": VOCABULARY.sha256}, "does not name the configuration of its run"),
+        ({}, "another vocabulary"),
+        ({"vocabulary_sha256": VOCABULARY.sha256}, "configuration"),
     ],
 )
 def test_weights_without_a_vocabulary_or_configuration_are_refused(
     known: dict[str, str], problem: str, directory: RunDirectory
 ) -> None:
     tensors.save(directory.weights, directory.read_weights(RUN, VOCABULARY), known)
-    with pytest.raises(UserError, match=rf"weights\.safetensors {problem}"):
+    with pytest.raises(UserError, match=rf"weights\.safetensors .*{problem}"):
         directory.read_weights(RUN, VOCABULARY)
 
 
@@ -170,7 +170,7 @@ def test_weights_without_a_vocabulary_or_configuration_are_refused(
     [
         ({"softmax.bias": np.zeros(4, np.float32)}, r"'softmax.bias' has shape \(4,\), not \(3,\)"),
         ({"embedding": np.zeros(9, np.float32)}, r"'embedding' has shape \(9,\), not \(3, 3\)"),
-        ({"lstm.2.bias": np.zeros(12, np.float32)}, "'lstm.2.bias' does not belong to this model"),
+        ({"lstm.2.bias": np.zeros(12, np.float32)}, "'lstm.2.bias' does not belong"),
         ({"lstm.1.kernel": None}, "'lstm.1.kernel' is missing"),
     ],
 )
@@ -185,7 +185,7 @@ def test_weights_of_another_model_are_refused(
 
 def test_a_run_without_weights_says_why(directory: RunDirectory) -> None:
     directory.weights.unlink()
-    with pytest.raises(UserError, match=r"is missing; the first epoch of a run writes it$"):
+    with pytest.raises(UserError, match=r"safetensors is missing; .*epoch"):
         directory.read_weights(RUN, VOCABULARY)
 
 
@@ -211,23 +211,23 @@ def test_the_metrics_come_back_and_are_written_whole(directory: RunDirectory) ->
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
-        (b"", "holds no epochs yet"),
-        (b"\n", ", line 1 is not valid JSON"),
-        (json.dumps(epoch(1)).encode() + b"\n{", ", line 2 is not valid JSON"),
-        (b"[" * 100_000, ", line 1 is not valid JSON"),
-        (b"\xff\xfe", ", line 1 is not valid JSON"),
-        *((text, ", line 1: not an epoch's metrics: not a JSON object") for text in (b"[]", b"1", b"null")),
-        (b'{"epoch": 1}', ", line 1: not an epoch's metrics: the key 'learning_rate' is missing"),
+        (b"", "no epochs"),
+        (b"\n", ", line 1 is not"),
+        (json.dumps(epoch(1)).encode() + b"\n{", ", line 2 is not"),
+        (b"[" * 100_000, ", line 1 is not"),
+        (b"\xff\xfe", ", line 1 is not"),
+        *((text, ", line 1: .*JSON object") for text in (b"[]", b"1", b"null")),
+        (b'{"epoch": 1}', ", line 1: .*'learning_rate'"),
         *(
             (
                 json.dumps({**epoch(1), key: value}).encode(),
-                f", line 1: not an epoch's metrics: {key} cannot be {value!r}: it must be {what}",
+                f", line 1: .*{key} cannot be {re.escape(repr(value))}: .*{what}$",
             )
             for key, value, what in (
                 ("seconds", "1", "a number"),
                 ("seconds", float("nan"), "a finite number"),
-                ("seconds", -1, "a number of at least 0"),
-                ("epoch", True, "a whole number of at least 1"),
+                ("seconds", -1, "at least 0"),
+                ("epoch", True, "at least 1"),
                 ("valid_perplexity", float("inf"), "a number above 0"),
                 ("gradient_norm", [], "a number"),
             )
@@ -236,9 +236,8 @@ def test_the_metrics_come_back_and_are_written_whole(directory: RunDirectory) ->
 )
 def test_metrics_that_are_none_are_refused(content: bytes, problem: str, directory: RunDirectory) -> None:
     directory.metrics.write_bytes(content)
-    with pytest.raises(UserError) as caught:
+    with pytest.raises(UserError, match=f"^{directory.metrics}.*{problem}"):
         directory.read_metrics()
-    assert str(caught.value) == f"{directory.metrics}{problem if problem[0] == ',' else ' ' + problem}"
 
 
 def test_missing_metrics_are_named(directory: RunDirectory) -> None:
@@ -254,26 +253,26 @@ def test_a_run_without_an_epoch_is_told_apart(directory: RunDirectory) -> None:
     """It has begun; or it never did."""
     for prepare in (lambda: directory.write_metrics([]), lambda: directory.create(RUN, VOCABULARY)):
         prepare()
-        with pytest.raises(NoEpochError, match=rf"^{directory.metrics} (holds no epochs yet|is missing)$"):
+        with pytest.raises(NoEpochError, match=rf"^{directory.metrics} (holds no epochs|is missing)"):
             directory.read_metrics()
 
 
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
-        ("{}", "not a run's result: the key 'test_perplexity' is missing"),
-        ("[]", "not a run's result: not a JSON object"),
-        ("null", "not a run's result: not a JSON object"),
-        ("{", "not valid JSON"),
-        ("[" * 100_000, "not valid JSON"),
+        ("{}", "'test_perplexity' is missing"),
+        ("[]", "JSON object"),
+        ("null", "JSON object"),
+        ("{", "JSON"),
+        ("[" * 100_000, "JSON"),
         (
             json.dumps({**runs.RESULT, "test_perplexity": 10**400}),
-            "not a run's result: test_perplexity cannot be 1000",
+            "test_perplexity cannot be 1000",
         ),
         *(
             (
                 json.dumps({**runs.RESULT, key: value}),
-                f"not a run's result: {key} cannot be {value!r}: it must be ",
+                f"{key} cannot be {value!r}: ",
             )
             for key, value in (
                 ("test_perplexity", "1"),
@@ -294,7 +293,8 @@ def test_a_result_that_is_none_is_refused(content: str, problem: str, directory:
     directory.result.write_text(content)
     with pytest.raises(UserError) as caught:
         directory.read_result()
-    assert str(caught.value).startswith(f"{directory.result} is {problem}")
+    assert str(caught.value).startswith(f"{directory.result} is not")
+    assert problem in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -332,7 +332,7 @@ def test_weights_that_do_not_say_of_which_epoch_they_are_are_refused(
     best: Any, directory: RunDirectory
 ) -> None:
     directory.write_weights(directory.read_weights(RUN, VOCABULARY), RUN, VOCABULARY, best=best)
-    with pytest.raises(UserError, match=r"weights\.safetensors does not name the epoch of its weights: "):
+    with pytest.raises(UserError, match=r"weights\.safetensors .*epoch"):
         directory.read_best()
 
 
