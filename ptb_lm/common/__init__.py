@@ -1,1 +1,1 @@
-"""What knows nothing of language models: command line, files, errors, the host, memory, signals."""
+"""Command line, files, errors, the host, memory, signals: no knowledge of language models."""

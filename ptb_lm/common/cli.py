@@ -62,15 +62,15 @@ class Parser(argparse.ArgumentParser):
         """Parse a command line; an unknown flag is answered with the nearest one."""
         given = sys.argv[1:] if args is None else list(args)
         wrong = flags.unknown_flags(self, given)
-        parsed = self._parse(given, wrong)
-        if parsed and not wrong:
-            return parsed
-        # What else is wrong may follow from the first problem, unless it is a flag's.
-        told = wrong[:1] + [each for each in wrong[1:] if each.startswith(("unknown", "argument -"))]
-        *_, named = flags.named_parsers(self, given)
-        *others, last = dict.fromkeys(told)
+        values = self._parse(given, wrong)
+        if values and not wrong:
+            return values
+        # The other problems may follow from the first one, unless they are a flag's.
+        problems = wrong[:1] + [each for each in wrong[1:] if each.startswith(("unknown", "argument -"))]
+        *_, parser = flags.named_parsers(self, given)
+        *others, last = dict.fromkeys(problems)
         for problem in (*others, f"{last} (see --help)"):
-            streams.tell(f"{named.prog}: {problem}")
+            streams.tell(f"{parser.prog}: {problem}")
         sys.exit(EXIT_USAGE)
 
     def _parse(self, given: list[str], wrong: list[str]) -> argparse.Namespace | None:
@@ -78,12 +78,12 @@ class Parser(argparse.ArgumentParser):
         # With positionals that may be left out, flags may stand between them, too: RUN --bits FILE.
         between = any(action.nargs in ("?", "*") for action in self._get_positional_actions())
         try:
-            parsed = (self.parse_intermixed_args if between else super().parse_args)(given)
-            if output := getattr(parsed, "output", None):
-                path = getattr(parsed, output.dest)
-                if problem := files.output_problem(path, overwrite=parsed.overwrite):
+            values = (self.parse_intermixed_args if between else super().parse_args)(given)
+            if output := getattr(values, "output", None):
+                path = getattr(values, output.dest)
+                if problem := files.output_problem(path, overwrite=values.overwrite):
                     self.error(f"argument {output.option_strings[0]}: {problem}")
-            return parsed
+            return values
         except UserError as error:
             wrong.append(str(error))
             rest = flags.drop_argument(str(error), given)

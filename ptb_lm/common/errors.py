@@ -45,7 +45,7 @@ class LostRankError(Exception):
     """Another process of the training has ended. Commands exit with status 1.
 
     Attributes:
-        speaker: Whether it is this process that tells the user.
+        speaker: True if this process tells the user.
     """
 
     def __init__(self, problem: str, *, speaker: bool) -> None:

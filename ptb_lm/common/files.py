@@ -1,4 +1,4 @@
-"""Where files are (the checkout, Penn Treebank, a cache), atomic writing, and locks.
+"""The places of files (the checkout, Penn Treebank, a cache), atomic writing, and locks.
 
 A reader sees the old file or the new one, never half of either.
 """
@@ -28,8 +28,8 @@ def home() -> Path:
 
 def penn_treebank_folder() -> Path:
     """Return the folder where Penn Treebank is, or is downloaded to: $PTB_LM_DATA, or else data/ptb."""
-    name_in_errors = os.environ.get("PTB_LM_DATA")
-    return Path(name_in_errors) if name_in_errors else home() / "data" / "ptb"
+    folder = os.environ.get("PTB_LM_DATA")
+    return Path(folder) if folder else home() / "data" / "ptb"
 
 
 def cache_folder() -> Path:
@@ -92,14 +92,14 @@ def atomic_path(path: Path) -> Iterator[Path]:
 def atomic_write(path: Path, content: str | bytes) -> None:
     """Write text (as UTF-8, with newlines as they are) or bytes to `path` atomically.
 
-    What UTF-8 lacks, the surrogates of a path that is no text, is written as its escape.
+    The surrogates of a path that is no text, which UTF-8 lacks, are written as escapes.
 
     Raises:
         OSError: The folder is not writable, or the disk is full.
     """
     with atomic_path(path) as temporary:
-        encoded = content.encode(errors="backslashreplace") if isinstance(content, str) else content
-        temporary.write_bytes(encoded)
+        data = content.encode(errors="backslashreplace") if isinstance(content, str) else content
+        temporary.write_bytes(data)
 
 
 def output_problem(path: Path | None, *, overwrite: bool) -> str:
@@ -107,7 +107,7 @@ def output_problem(path: Path | None, *, overwrite: bool) -> str:
 
     Args:
         path: The path; None: nothing is written.
-        overwrite: Whether a file there may be replaced.
+        overwrite: True if a file there may be replaced.
     """
     if path is None or not path.exists():
         return ""
@@ -137,8 +137,8 @@ def lock(folder: Path, *, name: Path | None = None) -> Iterator[None]:
     """Lock a folder against other processes that ask for the same lock; make it if it does not exist.
 
     Args:
-        folder: What is locked.
-        name: What the error calls it; None: as it is.
+        folder: The folder to lock.
+        name: The name of the folder in the error; None: its own.
 
     Raises:
         UserError: Another process is at work in it.

@@ -7,6 +7,8 @@ import textwrap
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from typing import Any
 
+from typing_extensions import override
+
 from ptb_lm.common import streams
 
 HELP_COLUMN = 30  # the column of the help texts; a longer flag has its own line
@@ -14,7 +16,7 @@ _HELP = {"-h", "--help"}
 _WHOLE_WORDS: Any = {"break_on_hyphens": False, "break_long_words": False}  # as the names of flags are
 NEGATIVE_NUMBER = re.compile(r"-\.?\d")  # how one begins, which is a value and no flag
 
-# What pytorch/examples' word_language_model, awd-lstm-lm and TensorFlow's tutorial call our flags of train.
+# Flags of pytorch/examples' word_language_model, awd-lstm-lm and TensorFlow's tutorial -> ours of train.
 # docs/configurations.md has the same list.
 FOREIGN_FLAGS = {
     "--lr": "--learning-rate, for a loss summed over the time steps",
@@ -45,16 +47,19 @@ class HelpFormatter(argparse.HelpFormatter):
     def __init__(self, prog: str, indent_increment: int = 2, width: int | None = None) -> None:
         super().__init__(prog, indent_increment, HELP_COLUMN, width)
 
+    @override
     def _format_action_invocation(self, action: argparse.Action) -> str:
         if isinstance(action, argparse.BooleanOptionalAction):
             return action.option_strings[0].replace("--", "--[no-]", 1)
         return super()._format_action_invocation(action)
 
+    @override
     def _format_usage(self, *arguments: Any) -> str:
         # argparse does not break a list of choices, and indents by the command's name.
         words = super()._format_usage(*arguments).split()
         return textwrap.fill(" ".join(words), self._width, subsequent_indent=" " * 7, **_WHOLE_WORDS) + "\n\n"
 
+    @override
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         words = " ".join(text.split())
         return textwrap.fill(words, width, initial_indent=indent, subsequent_indent=indent, **_WHOLE_WORDS)
@@ -78,15 +83,15 @@ def list_names_only(parser: argparse.ArgumentParser, names: Container[str], *, d
     """Take the descriptions of some flags out of the help text; it ends in a list of these flags.
 
     Args:
-        parser: Has the flags.
+        parser: The parser that has the flags.
         names: The `dest` of each flag.
         described_by: The flag that shows the descriptions.
     """
     left_out = [action for action in parser._actions if action.dest in names]
     for action in left_out:
         action.help = argparse.SUPPRESS
-    listed = ", ".join(action.option_strings[0] for action in left_out)
-    parser.epilog = f"More flags, which {described_by} describes: {listed}."
+    names_only = ", ".join(action.option_strings[0] for action in left_out)
+    parser.epilog = f"More flags, which {described_by} describes: {names_only}."
 
 
 def did_you_mean(given: str, known: Iterable[str]) -> str:

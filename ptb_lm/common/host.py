@@ -63,7 +63,7 @@ def keep_freed_memory() -> None:
 
 @contextlib.contextmanager
 def hold_back_stderr() -> Iterator[None]:
-    """Hold back what the body writes to file descriptor 2, and show it only if the body fails.
+    """Hold back the body's output on file descriptor 2, and show it only if the body fails.
 
     TensorFlow's libraries write notices while they are loaded, before they read TF_CPP_MIN_LOG_LEVEL
     (https://github.com/tensorflow/tensorflow/issues/100442).
@@ -96,14 +96,14 @@ class Load:
 
     def busy_cores(self) -> float:
         """Return how many cores other processes kept busy, on average; 0 where that is not known."""
-        started, before = self._start
-        now, seconds = _seconds_of_others(), time.perf_counter() - started
+        start, before = self._start
+        now, seconds = _seconds_of_others(), time.perf_counter() - start
         if before is None or now is None or seconds <= 0:
             return 0.0
         return max(0.0, (now - before) / seconds)
 
     def hint(self, threads: int) -> str | None:
-        """Return what to tell who trains with so many threads; None if they have a core each.
+        """Return advice for a training with so many threads; None if they have a core each.
 
         The threads wait for each other many times a step. One that has to share its core holds up all.
         """
@@ -140,9 +140,9 @@ def _seconds_of_others() -> float | None:
         return None
     ours = {f"cpu{core}" for core in cores()}
     fields = [line.split() for line in lines if line.partition(" ")[0] in ours]
-    own = os.times()  # with what this process has started and waited for: a compiler
+    own = os.times()  # with children that this process has waited for: a compiler
     # user, nice, system, ...
-    spent = sum(int(of[1]) + int(of[3]) for of in fields) / HERTZ
+    spent = sum(int(times[1]) + int(times[3]) for times in fields) / HERTZ
     return spent - own.user - own.system - own.children_user - own.children_system
 
 
@@ -151,7 +151,7 @@ def _git_commit() -> str | None:
 
     Code is Python and C++; in the package a file that git does not know counts too.
 
-    A copy of a checkout without its .git has the commit that whoever made it put into PTB_LM_COMMIT.
+    A copy of a checkout without its .git has the commit in PTB_LM_COMMIT.
     """
     checkout = PACKAGE.parent
     if not (checkout / ".git").exists():  # installed, perhaps inside another project's checkout
@@ -161,7 +161,7 @@ def _git_commit() -> str | None:
     try:
         commit = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, timeout=10)
         status = subprocess.run(
-            # Of the code: results that a script has just written change nothing of what it ran.
+            # Code only: results that a script has just written change nothing of the code that it ran.
             [*git, "status", "--porcelain", "--untracked-files=all", "--", "*.py", "*.cpp"],
             capture_output=True,
             text=True,
@@ -171,11 +171,11 @@ def _git_commit() -> str | None:
         return None
     if commit.returncode:
         return None
-    changed = any(
+    has_changes = any(
         not line.startswith("??") or line.startswith(f"?? {PACKAGE.name}/")
         for line in status.stdout.splitlines()
     )
-    return commit.stdout.strip() + (" with uncommitted changes" if changed else "")
+    return commit.stdout.strip() + (" with uncommitted changes" if has_changes else "")
 
 
 def _processor() -> str:
@@ -186,12 +186,12 @@ def _processor() -> str:
 
 
 def _cpu_name(text: str) -> str:
-    """Return what Linux calls its first processor; "" where it gives no name."""
+    """Return the name of the first processor in /proc/cpuinfo; "" if it has none."""
     facts: dict[str, str] = {}
     for name, _, value in (line.partition(":") for line in text.splitlines()):
         facts.setdefault(name.strip(), value.strip())
     if "model name" in facts:
         return facts["model name"]
-    # An ARM processor has numbers: of who designed it, and of its cores.
+    # An ARM processor has numbers: of its designer, and of its kind of core.
     numbers = [f"{name} {facts[f'CPU {name}']}" for name in ("implementer", "part") if f"CPU {name}" in facts]
     return " ".join(["ARM", *numbers]) if numbers else ""

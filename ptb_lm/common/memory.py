@@ -1,11 +1,11 @@
-"""How much memory there is, and how much was asked for when there was too little."""
+"""The memory that this process may have, and clauses about a failed allocation."""
 
 import math
 import os
 import re
 from pathlib import Path
 
-# What NumPy, torch and CUDA say: "Unable to allocate 7.28 TiB for an array", "you tried to allocate 64
+# Messages of NumPy, torch and CUDA: "Unable to allocate 7.28 TiB for an array", "you tried to allocate 64
 # bytes", "Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.10 GiB of which 1.00 GiB is free".
 _ALLOCATION = re.compile(r"allocate (\d+(?:\.\d*)?) ?(bytes|[KMGTPE]iB)")
 _GPU_CAPACITY = re.compile(r"total capacity of (\d+(?:\.\d*)? ?[KMGT]iB)")
@@ -48,7 +48,7 @@ def _process_limit() -> float:
 
 
 def describe_need(size: float, what: str) -> str:
-    """Return a clause: what needs so many bytes, and how many this process may have."""
+    """Return a clause: the need for so many bytes, and how many this process may have."""
     return f"{what} {format_size(size)}, and there are {format_size(limit())}"
 
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 Version = tuple[int, ...]
 
-DRIVER_TIMEOUT = 20  # how long a driver may take to answer
+DRIVER_TIMEOUT = 20  # seconds that a driver may take to answer
 
 PAGE = "docs/gpu.md"
 INDEX = "PTB_LM_TORCH_INDEX"  # names PyTorch's package index, which has a folder a build
@@ -24,7 +24,7 @@ class Gpu(NamedTuple):
     """A GPU.
 
     Attributes:
-        name: As NVIDIA calls it.
+        name: The name that NVIDIA gives it.
         driver: The version of the driver; empty if it does not say.
         capability: The compute capability; empty if a driver is too old to say.
     """
@@ -70,8 +70,8 @@ def gpus() -> list[Gpu]:
         return []
     for fields in ("driver_version,name,compute_cap", "driver_version,name"):  # old ones know no compute_cap
         try:
-            asked = [command, f"--query-gpu={fields}", "--format=csv,noheader"]
-            done = subprocess.run(asked, capture_output=True, text=True, timeout=DRIVER_TIMEOUT, check=False)
+            query = [command, f"--query-gpu={fields}", "--format=csv,noheader"]
+            done = subprocess.run(query, capture_output=True, text=True, timeout=DRIVER_TIMEOUT, check=False)
         except (OSError, subprocess.SubprocessError, UnicodeDecodeError):
             return []
         if done.returncode == 0:
@@ -81,8 +81,8 @@ def gpus() -> list[Gpu]:
 
 def build_for(found: list[Gpu]) -> Build | None:
     """Return the build of torch that can use all the given GPUs, or None."""
-    fitting = (build for build in BUILDS if all(not _obstacle(gpu, build) for gpu in found))
-    return next(fitting, None)
+    usable = (build for build in BUILDS if all(not _obstacle(gpu, build) for gpu in found))
+    return next(usable, None)
 
 
 def trouble(found: list[Gpu]) -> str:

@@ -1,4 +1,4 @@
-"""This program: its version, where it lies, and how it was started, which is how messages name commands."""
+"""This program: its version, its place, and the form in which it was started, for messages about commands."""
 
 import functools
 import keyword
@@ -10,14 +10,14 @@ from pathlib import Path
 NAME = "ptb-lm"
 PACKAGE = Path(__file__).resolve().parent.parent
 
-# The variable that says how train was typed: scripts/train sets it, and train for the processes it starts.
+# The variable with the command as typed: scripts/train sets it, and train for the processes that it starts.
 TYPED_COMMAND = "PTB_LM_TYPED"
 # The variable that names the file where the first process writes how to continue: the launcher reads it.
 CONTINUATION = "PTB_LM_CONTINUATION"
 
 
 def command_name(name: str) -> str:
-    """Return what to type for a command of ours, in the form in which this process was started.
+    """Return the words to type for a command of ours, in the form in which this process was started.
 
     Args:
         name: The command, such as "train".
@@ -26,12 +26,12 @@ def command_name(name: str) -> str:
         `ptb-lm train`, `python -m ptb_lm train` or `python -m ptb_lm.train`; the last one also in a program
         that imports this package.
     """
-    if name == "train" and (typed := os.environ.get(TYPED_COMMAND)):
-        return typed
-    started = Path("".join(sys.argv[:1])).parts[-2:]
-    if started[-1:] == ("ptb-lm",):
+    if name == "train" and (command := os.environ.get(TYPED_COMMAND)):
+        return command
+    program = Path("".join(sys.argv[:1])).parts[-2:]
+    if program[-1:] == ("ptb-lm",):
         return f"ptb-lm {name}"
-    if started == ("ptb_lm", "__main__.py"):
+    if program == ("ptb_lm", "__main__.py"):
         return f"python -m ptb_lm {name}"
     return f"python -m ptb_lm.{module_name(name)}"
 
@@ -55,10 +55,10 @@ def version() -> str:
     """
     pyproject = PACKAGE.parent / "pyproject.toml"
     try:
-        declared = pyproject.read_text(encoding="utf-8")
+        project = pyproject.read_text(encoding="utf-8")
     except OSError:
-        declared = ""
-    if f'\nname = "{NAME}"\n' in declared and (match := re.search(r'^version = "(.+)"$', declared, re.M)):
+        project = ""
+    if f'\nname = "{NAME}"\n' in project and (match := re.search(r'^version = "(.+)"$', project, re.M)):
         return match[1]
     # Imported here, because it takes a while.
     from importlib import metadata

@@ -12,12 +12,12 @@ from typing import NoReturn
 from ptb_lm.common import streams
 from ptb_lm.common.program import command_name
 
-# Those that ask a process to stop: of Ctrl-C, of kill, and of a terminal that is closed.
+# The signals that ask a process to stop: Ctrl-C, kill, and a terminal that is closed.
 SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 
-PATIENCE_SECONDS = 5.0  # before it is said whom a process waits for
+PATIENCE_SECONDS = 5.0  # until a line says what a process waits for
 
-_command = ""  # which is at work, to open the sentence with
+_command = ""  # the running command, which opens the line
 _answered_signal: int | None = None  # the signal that the command has already stopped for
 
 
@@ -38,7 +38,7 @@ def describe_signal(number: int) -> str:
 
 
 def handled_signals() -> list[int]:
-    """Return the signals to handle here: none that was ignored from the start (nohup, a shell's `&`)."""
+    """Return the signals to handle here: not those ignored from the start (nohup, a shell's `&`)."""
     if threading.current_thread() is not threading.main_thread():  # only that one may set handlers
         return []
     return [number for number in SIGNALS if signal.getsignal(number) not in (signal.SIG_IGN, None)]
@@ -49,7 +49,7 @@ def handle_signals(command: str) -> Iterator[None]:
     """Inside this context a signal raises Stopped. The same signal again ends the process at once.
 
     Args:
-        command: As the user typed it.
+        command: The command as the user typed it.
     """
     global _command, _answered_signal
     before, _command, _answered_signal = _command, command, None
@@ -70,8 +70,8 @@ def handle_in_libraries(waits: str = "", *, deaf: bool = False) -> Iterator[None
     the state is saved.
 
     Args:
-        waits: A sentence about whom it waits for, which is said if they do not come soon.
-        deaf: Whether the library lets no thread of Python run. Then the sentence is said at once, and a
+        waits: A sentence about the processes that it waits for, printed if they do not come soon.
+        deaf: True if the library lets no thread of Python run. Then the sentence is printed at once, and a
             signal ends the process without another one.
     """
     numbers = [number for number in handled_signals() if signal.getsignal(number) is _stop]
@@ -89,7 +89,7 @@ def handle_in_libraries(waits: str = "", *, deaf: bool = False) -> Iterator[None
     done = threading.Event()
 
     def listen() -> None:
-        # Of a process, the main thread gets a signal, unless it blocks it.
+        # The main thread of a process gets a signal, unless it blocks it.
         found = signal.sigtimedwait(numbers, PATIENCE_SECONDS)
         if waits and not found and not done.is_set():
             streams.tell(f"{_command}: {waits}")

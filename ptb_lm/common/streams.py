@@ -15,15 +15,15 @@ _CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u206
 
 _COMMAND = re.compile("(?<=: )(ptb-lm|python -m|pip|tensorboard|scripts/train) .+")
 
-terminal = 2  # where stderr goes, also while file descriptor 2 is held back (host.held_back_stderr)
+terminal = 2  # where stderr goes, also while file descriptor 2 is held back (host.hold_back_stderr)
 
 
 def prepare() -> None:
     """Make the standard streams safe to write to.
 
     A stream that the shell closed (`>&-`) is opened on the null device: the next file to be opened would
-    otherwise get its number, and what a library writes on stderr. Python has None in its place. What an
-    encoding lacks is written as its escape, as Python does on stderr by itself.
+    otherwise get its number, and a library's notices on stderr. Python has None in its place. Characters that
+    an encoding lacks are written as escapes, as Python does on stderr by itself.
     """
     for number in range(3):
         try:
@@ -59,8 +59,8 @@ def wrap(line: str, stream: TextIO) -> str:
     A row of a table stays whole. So does a command at the end of a sentence, and can be copied.
 
     Args:
-        line: What is written.
-        stream: Where to; if it is no terminal, the line stays as it is.
+        line: The line to write.
+        stream: The stream to write to; if it is no terminal, the line stays as it is.
     """
     if not stream.isatty() or line.startswith("|"):
         return line
@@ -100,10 +100,10 @@ def escape_controls(text: str) -> str:
 
 
 def escape_for(text: str, stream: TextIO | None = None) -> str:
-    """Return what to write of a text from a file: `visible` on a terminal, and as it is for a program.
+    """Return a text as it is for a program, and by `escape_controls` for a terminal.
 
     Args:
         text: The text.
-        stream: Where to; by default stdout.
+        stream: The stream to write to; by default stdout.
     """
     return escape_controls(text) if (stream or sys.stdout).isatty() else text

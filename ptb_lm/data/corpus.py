@@ -35,8 +35,8 @@ AnyWords = TypeVar("AnyWords", bound="Words")
 class Words(Protocol):
     """The words of a split in rows [B, L], or a window of them [B, T].
 
-    NumPy's, or what a backend's `place` returned, which only that backend can read. Either can be sliced, and
-    nothing else is done with it outside of the backend.
+    They are NumPy's, or the result of a backend's `place`, which only that backend can read. Both can be
+    sliced; only the backend does anything else with them.
     """
 
     @property
@@ -87,10 +87,10 @@ def load(
 
     Args:
         path: The folder, or the file, or "hf:" and the name of a data set.
-        preparation: What is done to the text; None: it is read as it is, and is a folder.
+        preparation: The preparation of raw text; None: the text is a folder, and is read as it is.
         column: The column that has the text, if it is a table; None: the usual or the only one.
         vocabulary: The words, where they are known; None: those of the training split.
-        extend: Whether the training split's other words follow those of `vocabulary`.
+        extend: True if the training split's other words are appended to `vocabulary`.
 
     Raises:
         UnknownWordError: A split has a word that the vocabulary lacks while it lacks `<unk>` too.
@@ -134,10 +134,10 @@ def load_named(
     Args:
         data: "ptb" (the folder $PTB_LM_DATA or data/ptb, downloaded if missing), "synthetic" (generated in
             data/synthetic), "hf:" and the name of a data set, a folder, or a file.
-        preparation: As in `load`; so are the others.
-        column: The column.
-        vocabulary: The words.
-        extend: Whether others follow.
+        preparation: The preparation, as in `load`.
+        column: The column of a table, as in `load`.
+        vocabulary: The words, as in `load`.
+        extend: True if others are appended, as in `load`.
 
     Raises:
         UnknownWordError: As in `load`.
@@ -151,9 +151,9 @@ def load_named(
         bounds = synthetic.best_perplexities(path)
     elif data == "ptb":
         path = _penn_treebank()
-    loaded = load(path, preparation, column=column, vocabulary=vocabulary, extend=extend)
+    corpus = load(path, preparation, column=column, vocabulary=vocabulary, extend=extend)
     # They hold for the corpus with words of its own.
-    return dataclasses.replace(loaded, bounds=bounds if vocabulary is None else {})
+    return dataclasses.replace(corpus, bounds=bounds if vocabulary is None else {})
 
 
 def _notes(
@@ -179,8 +179,8 @@ def _extend(known: Vocabulary, train: Part, limit: text.Limit | None) -> Vocabul
         raise UserError(
             f"--vocab-size must be more than the {len(known):,} words of the vocabulary that it extends"
         )
-    of_text, _ = text.build_vocabulary(train, limit and limit._replace(size=None))
-    new = [word for word in of_text.words if word not in known.ids]
+    found, _ = text.build_vocabulary(train, limit and limit._replace(size=None))
+    new = [word for word in found.words if word not in known.ids]
     new.sort(key=lambda word: word != UNK)  # without it no other word could be left out
     return Vocabulary((*known.words, *new[:room]))
 
@@ -197,7 +197,7 @@ def windows(
     """Yield the windows (x_BT, y_BT) of rows in their order, as slices of them; y is x shifted by one.
 
     Args:
-        rows_BL: What `rows` returns, or a backend's `place` of it.
+        rows_BL: The result of `rows`, or of a backend's `place`.
         num_steps: T, time steps of a window.
         start: The first window's number, to go on where an earlier pass stopped.
         partial: Yield the last, shorter window too, so that every token but the rows' first is a target.

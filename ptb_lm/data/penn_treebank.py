@@ -59,10 +59,10 @@ def fetch(
     A correct file is kept as it is.
 
     Args:
-        folder: Where the files go.
+        folder: The folder for the files.
         mirrors: The URLs to try, in this order.
         expected: The files and their digests.
-        overwrite: Whether files with other content are replaced.
+        overwrite: True if files with other content are replaced.
         timeout: Seconds that a server may be silent.
         deadline: Seconds that it may take for an answer's content.
 
@@ -72,11 +72,11 @@ def fetch(
         OSError: A file cannot be read or written.
     """
     there = {name: (folder / name).read_bytes() for name in expected if (folder / name).exists()}
-    wanted = [name for name in expected if name not in there or _sha256(there[name]) != expected[name]]
-    if not overwrite and (others := [name for name in wanted if name in there]):
+    names = [name for name in expected if name not in there or _sha256(there[name]) != expected[name]]
+    if not overwrite and (others := [name for name in names if name in there]):
         what = f"{folder} already holds {', '.join(others)} with other content (its SHA-256 differs)"
         raise UserError(f"{what}; move it away, or replace it with {command_name('download')} --overwrite")
-    if not wanted:
+    if not names:
         return []
     nearest = next(path for path in (folder, *folder.parents) if path.exists())
     if not (nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)):
@@ -84,20 +84,20 @@ def fetch(
     answers = []
     for mirror in mirrors:
         try:
-            contents = _read(mirror, wanted, timeout, deadline)
+            contents = _read(mirror, names, timeout, deadline)
         except _BROKEN as error:
             if isinstance(error, HTTPError):
                 error.close()  # it holds the response
             answers.append(f"{mirror}: {' '.join(str(error).split()) or type(error).__name__}")
             continue
-        if wrong := [name for name in wanted if _sha256(contents.get(name, b"")) != expected[name]]:
+        if wrong := [name for name in names if _sha256(contents.get(name, b"")) != expected[name]]:
             answers.append(f"{mirror}: {', '.join(wrong)} missing or damaged (SHA-256 differs)")
             continue
         folder.mkdir(parents=True, exist_ok=True)
         with contextlib.ExitStack() as renames:  # all at the end, after every file is written
-            for name in wanted:
+            for name in names:
                 renames.enter_context(atomic_path(folder / name)).write_bytes(contents[name])
-        return wanted
+        return names
     raise DownloadError(
         f"Penn Treebank is not in {folder} and cannot be downloaded ({'; '.join(answers) or 'no mirror'}); "
         f"run {command_name('download')} on a machine with a network and copy the files, or train with "
@@ -105,17 +105,17 @@ def fetch(
     )
 
 
-def _read(mirror: str, wanted: Sequence[str], timeout: float, deadline: float) -> dict[str, bytes]:
-    """Return those of the wanted files that a mirror has, by name."""
+def _read(mirror: str, names: Sequence[str], timeout: float, deadline: float) -> dict[str, bytes]:
+    """Return those of the names files that a mirror has, by name."""
     if not mirror.endswith((".tgz", ".tar.gz")):
-        return {name: _get(f"{mirror.rstrip('/')}/{name}", timeout, deadline) for name in wanted}
-    unpacked = gzip.GzipFile(fileobj=io.BytesIO(_get(mirror, timeout, deadline))).read(MAX_UNPACKED)
-    with tarfile.open(fileobj=io.BytesIO(unpacked)) as archive:
+        return {name: _get(f"{mirror.rstrip('/')}/{name}", timeout, deadline) for name in names}
+    content = gzip.GzipFile(fileobj=io.BytesIO(_get(mirror, timeout, deadline))).read(MAX_UNPACKED)
+    with tarfile.open(fileobj=io.BytesIO(content)) as archive:
         paths = {PurePosixPath(member.name): member for member in archive if member.isfile()}
         files = {
             path.name: archive.extractfile(member)
             for path, member in paths.items()
-            if path.parent.name == "data" and path.name in wanted
+            if path.parent.name == "data" and path.name in names
         }
         return {name: file.read() for name, file in files.items() if file}
 

@@ -1,4 +1,7 @@
-"""The preparation of raw text. A run stores it, and prepares other text in the same way."""
+"""The preparation of raw text: its words, the vocabulary and the lines that are held out.
+
+A run stores it, and prepares other text in the same way.
+"""
 
 import dataclasses
 from collections.abc import Mapping
@@ -11,21 +14,22 @@ from ptb_lm.data.tables import HUB
 from ptb_lm.data.tokens import Treatment
 
 PTB = "ptb"  # Penn Treebank, as --data names it
-BUILT_IN = (PTB, "synthetic")  # corpora that --data names
-DEFAULT_MIN_COUNT = 2  # of a word that is kept, where the flags do not say
-DEFAULT_FRACTION = 0.1  # of the lines for valid, and for test
+BUILT_IN = (PTB, "synthetic")  # the corpora that --data knows by name
+DEFAULT_MIN_COUNT = 2  # the least count of a word that is kept
+DEFAULT_FRACTION = 0.1  # the part of the lines that is held out for valid, and for test
 
 
 @dataclass(frozen=True, kw_only=True)
 class Preparation:
-    """How raw text is tokenized, which of its words are kept, and which lines are held out.
+    """The tokenizer of raw text, the limits of its vocabulary, and the parts that are held out.
 
     Attributes:
-        tokenize: As in Treatment; so are the next two.
-        lowercase: Whether words are put into lower case.
-        numbers: Whether a word that is a number becomes N.
-        min_count: A rarer word of the training text becomes `<unk>`; None: `vocab_size` decides.
-        vocab_size: The words that are kept, the most frequent, `<eos>` and `<unk>` among them; None:
+        tokenize: The tokenizer, as in Treatment.
+        lowercase: True if words are put into lower case.
+        numbers: True if a word that is a number becomes N.
+        min_count: The least count of a word of the training text; a rarer one becomes `<unk>`. None:
+            `vocab_size` decides.
+        vocab_size: The number of words that are kept, the most frequent, with `<eos>` and `<unk>`. None:
             `min_count` decides.
         valid_fraction: The part of a single file's lines that is held out for validation.
         test_fraction: The part that is held out for the test.
@@ -64,7 +68,7 @@ class Preparation:
 
     @cached_property
     def treatment(self) -> Treatment:
-        """How the text becomes words."""
+        """The treatment that turns the text into words."""
         return Treatment(tokenize=self.tokenize, lowercase=self.lowercase, numbers=self.numbers)
 
     @property
@@ -93,13 +97,13 @@ class Preparation:
 
 
 def effective_settings(preparation: Preparation | None) -> dict[str, Any]:
-    """Return what a preparation does to a text, by the names of the flags.
+    """Return the settings that take effect, by the names of the flags.
 
     Args:
-        preparation: None: the text is prepared already, and every word is kept.
+        preparation: The preparation; None: the text is prepared already, and every word is kept.
     """
-    done = preparation or Preparation(min_count=1)
-    return {**done.to_json(), "min_count": done.least_count}
+    preparation = preparation or Preparation(min_count=1)
+    return {**preparation.to_json(), "min_count": preparation.least_count}
 
 
 FIELDS = tuple(each.name for each in dataclasses.fields(Preparation))
@@ -110,23 +114,23 @@ def from_flags(given: Mapping[str, Any], data: str, *, is_file: bool) -> Prepara
 
     Args:
         given: The flags that were given, by name.
-        data: What --data names.
-        is_file: Whether there is a single file of that name, which has no splits.
+        data: The value of --data.
+        is_file: True if it is a single file, which has no splits.
 
     Raises:
         UserError: A value is impossible, or the text is prepared already.
     """
-    asked = {name: given[name] for name in FIELDS if name in given}
+    values = {name: given[name] for name in FIELDS if name in given}
     if data in BUILT_IN:
-        if asked:
+        if values:
             raise UserError(
-                f"{flag_list(asked)} cannot be used with --data {data}, which is already prepared"
+                f"{flag_list(values)} cannot be used with --data {data}, which is already prepared"
             )
         return None
-    held_out = [name for name in asked if name.endswith("_fraction")]
+    held_out = [name for name in values if name.endswith("_fraction")]
     if held_out and not is_file:
         raise UserError(f"{flag_list(held_out)} is for a single file; a folder {data} has its own splits")
-    return Preparation(**asked) if asked or is_file else None
+    return Preparation(**values) if values or is_file else None
 
 
 def is_path(data: str) -> bool:
@@ -135,5 +139,5 @@ def is_path(data: str) -> bool:
 
 
 def flag_list(names: Any) -> str:
-    """Return flags of these names, as a person types them."""
+    """Return the flags of some fields, as a person types them: "--min-count, --lowercase"."""
     return ", ".join("--" + name.replace("_", "-") for name in names)

@@ -1,4 +1,4 @@
-"""Which text is a corpus's train, valid and test split: files of a folder, or parts of one file."""
+"""The train, valid and test split of a corpus: files of a folder, or parts of one file."""
 
 import itertools
 import math
@@ -16,7 +16,7 @@ from ptb_lm.data.tokens import PLAIN
 
 ALIASES = {"train": ("train",), "valid": ("valid", "validation", "val", "dev"), "test": ("test",)}
 PREPARED_PREFIX = "ptb."
-# How the files of a folder may be named, the first first: a prefix, {} for the split, what the file holds.
+# The patterns of file names in a folder, the preferred first: a prefix, {} for the split, a suffix.
 # -* stands for the numbers of one of several files. The last is a folder of tables.
 NAMES = [
     *map(
@@ -31,10 +31,10 @@ NAMES = [
     ),
     "{}/",
 ]
-USUAL = ("ptb.{}.txt", "{}.txt", "wiki.{}.tokens", "{}.jsonl", "{}-*.parquet")  # what a message names
-BLOCKS = 200  # that a file is cut into: the lines of one are neighbours and stay together
+USUAL = ("ptb.{}.txt", "{}.txt", "wiki.{}.tokens", "{}.jsonl", "{}-*.parquet")  # the names in a message
+BLOCKS = 200  # the number of blocks that a file is cut into: the lines of a block stay together
 
-_SEED = 1  # of what is held out, the same for all seeds of a run
+_SEED = 1  # chooses the lines that are held out; the same for all seeds of a run
 _NAME = re.compile(
     rf"(ptb\.|wiki\.)?({'|'.join(itertools.chain(*ALIASES.values()))})(-\d+-of-\d+(?:-\w+)?)?((?:\.\w+)*)"
 )
@@ -50,10 +50,10 @@ def find(path: Path, preparation: Preparation | None, column: str | None = None)
     """
     treatment = preparation.treatment if preparation else PLAIN
     if str(path).startswith(tables.HUB):
-        loaded = tables.hub_files(str(path).removeprefix(tables.HUB))
-        paths = _by_split(loaded)
-        if lacking := [split for split in SPLITS if split not in paths]:
-            raise UserError(f"{path} lacks the {lacking[0]} split; it has {', '.join(loaded)}")
+        files = tables.hub_files(str(path).removeprefix(tables.HUB))
+        paths = _by_split(files)
+        if absent := [split for split in SPLITS if split not in paths]:
+            raise UserError(f"{path} lacks the {absent[0]} split; it has {', '.join(files)}")
     elif path.is_dir():
         name, paths = _files(path)
         if preparation and name.startswith(PREPARED_PREFIX):
@@ -86,7 +86,7 @@ def _by_split(files: dict[str, list[Path]]) -> _Files:
 
 
 def _files_by_name(folder: Path) -> dict[str, _Files]:
-    """Return the files of each split by how they are named, in the order of NAMES."""
+    """Return the files of each split by the pattern of their names, in the order of NAMES."""
     found: dict[str, dict[str, list[Path]]] = defaultdict(lambda: defaultdict(list))
     for path in sorted(folder.iterdir()):
         if match := _NAME.fullmatch(path.name):
@@ -101,31 +101,31 @@ def _files_by_name(folder: Path) -> dict[str, _Files]:
 
 
 def _files(folder: Path) -> tuple[str, _Files]:
-    """Return how the files of all splits are named, and the files; those of two names may be of two corpora.
+    """Return the pattern of the files of all splits, and the files; two patterns may be of two corpora.
 
     Raises:
         UserError: A split is missing, or is there only by another kind of name; or one of its files is.
     """
-    named = _files_by_name(folder)
+    by_name = _files_by_name(folder)
     for split in SPLITS:
-        if not any(split in found for found in named.values()):
+        if not any(split in found for found in by_name.values()):
             names = ", ".join(name.format(split) for name in USUAL)
             raise UserError(f"the folder {folder} lacks the {split} split: none of {names} is there")
-    name = max(named, key=lambda each: len(named[each]))
-    found = named[name]
-    if lacking := [split for split in SPLITS if split not in found]:
-        missing = ", ".join(name.format(split) for split in lacking)
+    name = max(by_name, key=lambda each: len(by_name[each]))
+    found = by_name[name]
+    if absent := [split for split in SPLITS if split not in found]:
+        names = ", ".join(name.format(split) for split in absent)
         raise UserError(
             f"the folder {folder} has files of different names, which may be of different texts: beside "
-            f"{next(iter(found.values()))[0].name} it lacks {missing}"
+            f"{next(iter(found.values()))[0].name} it lacks {names}"
         )
     for paths in found.values():
         for path in paths:
             text_file.check_file(path)
-        of = re.search(r"-of-(\d+)[-.]", paths[0].name)
-        if of and int(of[1]) != len(paths):
+        total = re.search(r"-of-(\d+)[-.]", paths[0].name)
+        if total and int(total[1]) != len(paths):
             raise UserError(
-                f"the folder {folder} has {len(paths)} of the {int(of[1])} files {paths[0].name} …"
+                f"the folder {folder} has {len(paths)} of the {int(total[1])} files {paths[0].name} …"
             )
     return name, found
 
@@ -137,7 +137,7 @@ def _parts_of_file(whole: Part, preparation: Preparation) -> dict[str, Part]:
         raise UserError(f"{whole.path} is empty")
     by_words = lines < len(SPLITS)
     size = 1 if by_words else max(1, lines // BLOCKS)
-    # Of the words, the one that stands for the end of the last line is left out.
+    # The word that stands for the end of the last line is left out.
     count = text.count_words(whole) - 1 if by_words else math.ceil(lines / size)
     valid, test = (
         max(1, round(count * share)) for share in (preparation.valid_fraction, preparation.test_fraction)

@@ -1,4 +1,4 @@
-"""A column of a table as text: JSON Lines, CSV, TSV, Parquet, Arrow; and what `datasets` loads."""
+"""A column of a table as text: JSON Lines, CSV, TSV, Parquet, Arrow; and data sets of `datasets`."""
 
 import csv
 import importlib
@@ -23,7 +23,7 @@ _HEAD = 100  # rows that tell which column it is
 
 
 def format_of(path: Path) -> str:
-    """Return the suffix that says what a file holds; that of a compression does not count."""
+    """Return the suffix that tells the format of a file; that of a compression does not count."""
     return Path(path.stem if path.suffix.lower() in COMPRESSED else path.name).suffix.lower()
 
 
@@ -32,7 +32,7 @@ def line_values(path: Path, lines: Iterator[str], column: str | None) -> Iterato
 
     Args:
         path: The file, whose name says what it holds.
-        lines: Its lines, without their ends.
+        lines: The lines of the file, without their ends.
         column: The column; None: the one that has the text.
 
     Raises:
@@ -59,8 +59,8 @@ def binary_values(path: Path, file: IO[bytes], column: str | None) -> Iterator[A
             table = pa.ipc.open_stream(file)
             schema, only = table.schema, None
         else:  # which is read from its end, as no compressed file can be
-            packed = path.suffix.lower() in COMPRESSED
-            table = parquet.ParquetFile(io.BytesIO(file.read()) if packed else file)
+            is_packed = path.suffix.lower() in COMPRESSED
+            table = parquet.ParquetFile(io.BytesIO(file.read()) if is_packed else file)
             schema, only = table.schema_arrow, table.iter_batches
         is_text = {each.name: _TEXT.match(str(each.type)) is not None for each in schema}
         chosen = _choose(is_text, column, path)
@@ -110,14 +110,14 @@ def hub_files(name: str) -> dict[str, list[Path]]:
     if sys.stderr is None or not sys.stderr.isatty():
         datasets.disable_progress_bars()
     try:
-        loaded = datasets.load_dataset(place, config)
+        splits = datasets.load_dataset(place, config)
     except Exception as error:  # of many kinds: of the network, of names, of formats
         raise UserError(f"--data {HUB}{name}: {one_line(error)}") from None
-    return {split: [Path(each["filename"]) for each in part.cache_files] for split, part in loaded.items()}
+    return {split: [Path(each["filename"]) for each in part.cache_files] for split, part in splits.items()}
 
 
 def absolute_name(data: str) -> str:
-    """Return what names the same data set from any folder."""
+    """Return a name that means the same data set from any folder."""
     name = data.removeprefix(HUB)
     return f"{HUB}{Path(name).absolute()}" if Path(_place(name)[0]).is_dir() else data
 
@@ -130,7 +130,7 @@ def _place(name: str) -> tuple[str, str | None]:
 
 
 def one_line(error: BaseException) -> str:
-    """Return what an error says, which may have been several lines."""
+    """Return an error's message on one line."""
     return " ".join(str(error).split())
 
 
@@ -139,7 +139,7 @@ def import_extra(name: str, subject: object) -> Any:
 
     Args:
         name: The module, datasets or one of pyarrow, which comes with it.
-        subject: What needs it, for the error.
+        subject: The file or the flag that needs it, for the error.
 
     Raises:
         UserError: It is not installed.

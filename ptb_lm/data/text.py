@@ -1,6 +1,6 @@
-"""Text files to word ids: the words of the whole file are never a Python list.
+"""Text files as word ids: the words of the whole file are never a Python list.
 
-Words are what a Treatment finds, which is `str.split` by default; every line ends in `<eos>`, as in
+A Treatment finds the words, with `str.split` by default; every line ends in `<eos>`, as in
 TensorFlow's ptb_word_lm tutorial.
 """
 
@@ -22,7 +22,7 @@ NO_SPACES = "text without spaces between words, such as Chinese, needs --tokeniz
 
 
 class Limit(NamedTuple):
-    """Which words a vocabulary keeps; all others become `<unk>`."""
+    """The limits of a vocabulary; all other words become `<unk>`."""
 
     least_count: int
     size: int | None = None  # of the vocabulary, with `<eos>` and `<unk>`
@@ -36,8 +36,8 @@ def build_vocabulary(text: Path | Part, limit: Limit | None = None) -> tuple[Voc
     """Read a text once; return its vocabulary, by descending count and then word, and its ids [length].
 
     Args:
-        text: What is read.
-        limit: Which words are kept, and `<eos>` and `<unk>` with them; None: those that the text has.
+        text: The text to read.
+        limit: The limit on the words that are kept, with `<eos>` and `<unk>`; None: all words of the text.
 
     Raises:
         UserError: The file is missing, empty, binary or not UTF-8, or the limit leaves no word.
@@ -50,7 +50,7 @@ def build_vocabulary(text: Path | Part, limit: Limit | None = None) -> tuple[Voc
     words = list(provisional)
     counts = np.bincount(ids, minlength=len(words))
 
-    def ordered(indices: Iterable[int]) -> list[int]:
+    def by_count(indices: Iterable[int]) -> list[int]:
         return sorted(indices, key=lambda index: (-counts[index], words[index]))
 
     kept: Iterable[int] = range(len(words))
@@ -64,9 +64,9 @@ def build_vocabulary(text: Path | Part, limit: Limit | None = None) -> tuple[Voc
                 f"{display_name(_part(text).path)} has no word that occurs {limit.least_count} times, as "
                 f"--min-count requires{hint}"
             )
-        kept = [*special, *(ordered(common)[: limit.size - len(special)] if limit.size else common)]
+        kept = [*special, *(by_count(common)[: limit.size - len(special)] if limit.size else common)]
         counts[unknown] = len(ids) - counts[[i for i in kept if i != unknown]].sum()
-    order = ordered(kept)
+    order = by_count(kept)
     final = np.full(len(words), order.index(unknown) if limit else 0, np.int32)
     final[order] = np.arange(len(order), dtype=np.int32)
     return Vocabulary(words[index] for index in order), final[ids]
@@ -121,8 +121,8 @@ def _encode_chunks(part: Part, table: dict[str, int]) -> Ids:
         except KeyError as error:
             (word,) = error.args
             # Counted by newlines: <eos> may also be a word of the text.
-            numbered = enumerate(chunk.split("\n"), line)
-            found = (n for n, text in numbered if word in part.treatment.prefix_tokens(f"{text}\n"))
+            lines = enumerate(chunk.split("\n"), line)
+            found = (n for n, text in lines if word in part.treatment.prefix_tokens(f"{text}\n"))
             number = next(found, line)  # a space before the rest of a line is in none of them
             others = f" and its {len(part.shards)} other files" if part.shards else ""
             where = f"{display_name(part.path)}{others}, line {part.line(number)}"

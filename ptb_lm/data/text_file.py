@@ -22,7 +22,7 @@ from ptb_lm.data.tokens import PLAIN, Treatment
 
 STDIN = Path("-")
 CHUNK_BYTES = 1 << 20  # large enough that Python's overhead a chunk does not count
-# What some programs take for the end of a line; here each is white space.
+# Characters that some programs take for the end of a line; here each is white space.
 MARKS = {"\u2028": "U+2028", "\u2029": "U+2029", "\x85": "NEL", "\f": "form feed", "\v": "vertical tab"}
 
 _JSON_LINES = 100  # as many JSON objects, a line each, are no text
@@ -45,12 +45,12 @@ class Blocks(NamedTuple):
 
 
 class Part(NamedTuple):
-    """A text, or some lines or words of it, and how it becomes words.
+    """A text, or some lines or words of it, and the treatment that finds its words.
 
     Attributes:
         path: The file, or the first of several.
         blocks: The lines that are read; None: all.
-        treatment: How they become words.
+        treatment: The treatment that finds the words.
         column: The column of a table; None: the one that has the text.
         shards: The files that follow the first.
         span: The first word that is read, and the one after the last; None: all.
@@ -135,7 +135,7 @@ def check_file(path: Path) -> None:
 
 
 def display_name(path: Path) -> str:
-    """Return what people call a text: its path, or standard input."""
+    """Return the name of a text for people: its path, or "standard input"."""
     return "standard input" if path == STDIN else str(path)
 
 
@@ -173,7 +173,7 @@ def _lines(pieces: Iterable[str]) -> Iterator[str]:
 
 
 def _cut(pieces: Iterable[str], cut: Callable[[str], int]) -> Iterator[str]:
-    """Yield a text in other pieces, which end only where `cut` says of a piece."""
+    """Yield a text in other pieces, which end only at the places that `cut` returns."""
     begun: list[str] = []  # of a chunk: joined once, however long it is without a place to cut
     for piece in pieces:
         if place := cut(piece):
@@ -184,14 +184,14 @@ def _cut(pieces: Iterable[str], cut: Callable[[str], int]) -> Iterator[str]:
         yield rest
 
 
-def _select(pieces: Iterable[str], wanted: Blocks) -> Iterator[str]:
-    """Yield the text of some lines; none of the pieces is empty."""
+def _select(pieces: Iterable[str], blocks: Blocks) -> Iterator[str]:
+    """Yield the text of the lines in some blocks; none of the pieces is empty."""
     line = 0
     for piece in pieces:
         *whole, rest = piece.split("\n")  # splitlines would split at other characters too
-        kept = [f"{text}\n" for number, text in enumerate(whole, line) if number in wanted]
+        kept = [f"{text}\n" for number, text in enumerate(whole, line) if number in blocks]
         line += len(whole)
-        if rest and line in wanted:
+        if rest and line in blocks:
             kept.append(rest)
         if kept:
             yield "".join(kept)

@@ -25,13 +25,13 @@ _ABBREVIATIONS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Treatment:
-    """How a text becomes words. By default white space separates them, and they stay unchanged.
+    """The way a text becomes words. By default white space separates them, and they stay unchanged.
 
     Attributes:
         tokenize: "whitespace"; "words", Penn Treebank's as NLTK finds them; or "characters", Unicode's code
             points, with SPACE for white space between words.
-        lowercase: Whether words are put into lower case.
-        numbers: Whether a word that is a number becomes N.
+        lowercase: True if words are put into lower case.
+        numbers: True if a word that is a number becomes N.
 
     Raises:
         UserError: There is no such tokenizer.
@@ -61,7 +61,7 @@ class Treatment:
 
         Args:
             text: The sentence so far.
-            begins: Whether the sentence begins with it.
+            begins: True if the sentence begins with it.
 
         Raises:
             UserError: NLTK is needed, and is not installed.
@@ -84,7 +84,7 @@ class Treatment:
 
         Args:
             text: The text so far; its last line is a `prefix`.
-            begins: Whether a sentence begins with it.
+            begins: True if a sentence begins with it.
 
         Raises:
             UserError: NLTK is needed, and is not installed.
@@ -107,7 +107,7 @@ class Treatment:
 
     @property
     def gap(self) -> str:
-        """What stands between two words."""
+        """The text between two words."""
         return "" if self.tokenize == "characters" else " "
 
     @cached_property
@@ -120,7 +120,7 @@ class Treatment:
 
     def _normalize(self, words: list[str]) -> list[str]:
         if self.lowercase:
-            # What stands for a number stays, so that text that was treated before is not changed.
+            # N for a number stays, so that treating a text again does not change it.
             kept = NUMBER if self.numbers else None
             words = [word if word == kept else word.lower() for word in words]
         if self.numbers:

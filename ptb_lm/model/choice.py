@@ -20,11 +20,11 @@ class Choice:
     Attributes:
         framework: A name in the registry.
         model: The LSTM implementation, a name in the framework's row.
-        execution: How the operations of a training step are run, a name in the row.
-        unroll: How a loop over time enters the graph, a name in the row.
+        execution: The way that a training step's operations are run, a name in the row.
+        unroll: The way that a loop over time enters the graph, a name in the row.
         device: "cpu", "cuda", or "auto", which is cuda if there is one.
         precision: A name in the row.
-        seed: Of the initial weights and of dropout.
+        seed: The seed of the initial weights and of dropout.
         registry: The frameworks to choose from.
 
     Raises:
@@ -78,11 +78,12 @@ class Choice:
             registry: The frameworks to choose from.
             framework: A name in the registry.
             model: A name in the framework's row.
-            execution: None: the first of the row.
-            unroll: None: the first of the row.
+            execution: A name in the row; None: the first.
+            unroll: A name in the row; None: the first.
             device: "cpu", "cuda", or "auto".
-            precision: "auto": the fastest that the device computes in by itself. This imports the framework.
-            seed: Of the initial weights and of dropout.
+            precision: A name in the row, or "auto": the fastest one that the device computes in by itself.
+                "auto" imports the framework.
+            seed: The seed of the initial weights and of dropout.
 
         Raises:
             UserError: As for the class; or "auto" asks a framework that is not installed.
@@ -112,7 +113,7 @@ class Choice:
 
         Args:
             cell: A name in CELLS.
-            has_weights: Whether weights are of that cell, so that no other one can be chosen.
+            has_weights: True for a trained model: its weights are of that cell, which cannot be changed.
 
         Raises:
             UserError: It does not compute the cell. The message says which models do.
@@ -131,9 +132,9 @@ class Choice:
         raise UserError(f"{what} does not compute the cell {cell}; choose {others}")
 
     def can_have(self, precision: str) -> bool:
-        """Return whether its framework and model have a precision on its device.
+        """Return whether the framework and the model have a precision on the device.
 
-        For what only a CUDA device has, this imports the framework.
+        For a precision of CUDA devices this imports the framework.
 
         Raises:
             UserError: The framework is not installed, or there is no such device.

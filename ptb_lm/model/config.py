@@ -10,7 +10,7 @@ from ptb_lm.model.cells import CELLS, LSTM
 from ptb_lm.model.hyperparameter import LARGEST, hyperparameters
 from ptb_lm.model.hyperparameter import hyperparameter as setting
 
-# Of a keep probability: 0 would keep nothing.
+# The bounds of a keep probability: 0 would keep nothing.
 _SHARE: dict[str, Any] = {"above": 0, "maximum": 1}
 
 

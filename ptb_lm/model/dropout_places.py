@@ -1,4 +1,4 @@
-"""Where a language model drops what: its masks' places, shapes and probabilities, one truth for all backends.
+"""The places of dropout in a language model: the shapes and probabilities of its masks, for all backends.
 
 A mask is 0 where something is dropped and 1 / keep_prob where it is kept (inverted dropout), so that nothing
 is scaled in evaluation. All masks are drawn anew for each window.
@@ -17,7 +17,7 @@ Mask = TypeVar("Mask")
 
 
 class Place(NamedTuple):
-    """What a mask is drawn from."""
+    """The shape of a mask, and the probability that it keeps an element."""
 
     shape: tuple[int, ...]
     keep_prob: float
@@ -28,11 +28,11 @@ class Masks(Generic[Mask]):
     """A window's masks, or the places that they are drawn from.
 
     Attributes:
-        weights: Of parameters by canonical name: [V, 1] of `embedding`, so that all occurrences of a word
-            share their fate; of each layer's recurrent kernel, [H, 4H] for an LSTM. None of a parameter that
-            is all kept.
-        units: L + 1, of the embedding's output [T, B, E] and of each layer's [T, B, H]; [1, B, ...] if they
-            hold for all time steps. Empty if no units are dropped.
+        weights: Masks of parameters by canonical name: [V, 1] for `embedding`, so that all occurrences of a
+            word share their fate; for each layer's recurrent kernel, [H, 4H] in an LSTM. A parameter without
+            dropout has none.
+        units: L + 1 masks: of the embedding's output [T, B, E] and of each layer's [T, B, H]; [1, B, ...] if
+            they hold for all time steps. Empty if no units are dropped.
     """
 
     weights: Mapping[str, Mask]

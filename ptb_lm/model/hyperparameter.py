@@ -1,4 +1,4 @@
-"""A hyper-parameter: what its line in a configuration declares."""
+"""A hyper-parameter, as its line in a configuration declares it."""
 
 import argparse
 import contextlib
@@ -11,7 +11,7 @@ from typing import Any
 
 from ptb_lm.common.errors import UserError
 
-# What a 32-bit integer and a float32 hold.
+# The greatest numbers that 32 bits hold.
 LARGEST: dict[type, float] = {int: 2**31 - 1, float: 3.4e38}
 
 KINDS: dict[type, str] = {
@@ -32,14 +32,14 @@ class Hyperparameter:
     """A field of a configuration.
 
     Attributes:
-        name: The field's.
+        name: The name of the field.
         kind: int, float, bool or str.
-        help: What it is, for people.
+        help: The meaning, for people.
         minimum: The least value.
-        above: What the value must be greater than.
+        above: A bound that the value must be greater than.
         maximum: The greatest value. Without one it is the greatest that 32 bits hold.
         choices: The values that a text may have; empty: any.
-        resumable: Whether it may change when a run is resumed.
+        resumable: True if the value may change when a run is resumed.
     """
 
     name: str
@@ -58,7 +58,7 @@ class Hyperparameter:
 
     @property
     def argument(self) -> dict[str, Any]:
-        """How argparse takes the flag; None if it is not given."""
+        """The arguments of `add_argument` for the flag, whose value is None if it is not given."""
         if self.kind is bool:
             return {"action": argparse.BooleanOptionalAction, "default": None}
         if self.kind is str:

@@ -1,7 +1,7 @@
 """Canonical parameters: names, shapes and initial values in NumPy, the same for all backends.
 
-V = vocabulary, E = embedding width, I = a layer's input width, H = hidden units. Those of a layer are
-its cell's (ptb_lm.model.cells).
+V = vocabulary, E = embedding width, I = a layer's input width, H = hidden units. A layer's
+parameters are those of its cell (ptb_lm.model.cells).
 """
 
 import math
@@ -32,7 +32,7 @@ def shapes(config: Config, vocabulary_size: int) -> Shapes:
 def shapes_of_sizes(
     vocabulary_size: int, embedding_width: int, hidden_sizes: Sequence[int], *, cell: str, tie_weights: bool
 ) -> Shapes:
-    """Return what `shapes` does, also for layers of different sizes."""
+    """Return the same as `shapes`, also for layers of different sizes."""
     table = {
         "embedding": (vocabulary_size, embedding_width),
         **stack_shapes(embedding_width, hidden_sizes, cell=cell),
@@ -56,13 +56,13 @@ def stack_shapes(
         input_size: I of the bottom layer.
         hidden_sizes: H of each layer, from the bottom to the top.
         cell: A name in CELLS.
-        bidirectional: Whether each layer reads the sequence in both directions.
+        bidirectional: True if each layer reads the sequence in both directions.
     """
     table: Shapes = {}
     for layer, hidden in enumerate(hidden_sizes):
         for prefix in directions(layer, bidirectional=bidirectional, cell=cell):
-            of_layer = cells.get(cell).shapes(input_size, hidden)
-            table |= {prefix + name: shape for name, shape in of_layer.items()}
+            layer_shapes = cells.get(cell).shapes(input_size, hidden)
+            table |= {prefix + name: shape for name, shape in layer_shapes.items()}
         input_size = 2 * hidden if bidirectional else hidden
     return table
 
@@ -129,10 +129,10 @@ def check(
     """Check that weights have exactly the names and shapes of this configuration.
 
     Args:
-        weights: By canonical name.
+        weights: The arrays by canonical name.
         config: The hyper-parameters.
         vocabulary_size: The number of words.
-        dtype: What all of them must be of; None: anything.
+        dtype: The type that all of them must have; None: any.
 
     Raises:
         UserError: A tensor is missing, unknown, or of another shape or type.
@@ -143,7 +143,7 @@ def check(
 def check_shapes(
     weights: Mapping[str, NDArray[np.floating]], expected: Shapes, *, dtype: DTypeLike | None = None
 ) -> None:
-    """Check what `check` does, against a table of names and shapes.
+    """Check weights as `check` does, against a table of names and shapes.
 
     Raises:
         UserError: As for `check`.

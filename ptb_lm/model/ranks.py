@@ -1,4 +1,4 @@
-"""The processes that train one model together, a rank each; as it is here, one process alone.
+"""The processes that train one model together, a rank each; by default one process alone.
 
 Each rank trains on its share of the batch's rows. What the ranks must agree on (numbers, decisions, what is
 in the run directory) goes through these methods, which every rank calls at the same place of its program.
@@ -10,12 +10,14 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, TypeVar
 
+from typing_extensions import override
+
 from ptb_lm.common import cli
 from ptb_lm.common.errors import DivergenceError, UserError
 
 T = TypeVar("T")
 
-# What each process knows that must be the same on all: a name -> its value, in words.
+# Values that must be the same on all processes: name -> value, in words.
 Facts = Mapping[str, str]
 
 # How long processes that train together wait for one that is silent: variables of the environment, and the
@@ -30,10 +32,10 @@ class Ranks:
     """One process alone; a framework's own class connects it to others.
 
     Attributes:
-        rank: Which one this process is, counted from 0. The first one writes the files and speaks.
-        size: How many there are.
-        devices: On how many each of them trains.
-        reduce_precision: What gradients are sent and summed in, as --reduce-precision says.
+        rank: The number of this process, counted from 0. The first one writes the files and speaks.
+        size: The number of processes.
+        devices: The number of devices that each of them trains on.
+        reduce_precision: The precision that gradients are sent and summed in, as --reduce-precision says.
     """
 
     rank = 0
@@ -55,11 +57,11 @@ class Ranks:
         check_divisible(rows, self.size * self.devices, what="processes" if self.devices == 1 else "devices")
 
     def can_share(self, rows: int) -> bool:
-        """Return whether the ranks get a part of so many rows each; otherwise each takes all of them."""
+        """Return whether so many rows can be divided among the ranks; if not, each takes all of them."""
         return rows % self.size == 0
 
     def share(self, rows: int) -> slice:
-        """Return which of so many rows are this rank's: as many as any other's, side by side."""
+        """Return this rank's share of some rows: as many as any other's, side by side."""
         if not self.can_share(rows):
             return slice(0, rows)
         each = rows // self.size
@@ -77,8 +79,8 @@ class Ranks:
         """Return what `make` returns on each rank, where that is the same on all.
 
         Args:
-            make: What each does for itself.
-            facts: Of what it made, those that must be the same.
+            make: A function that each rank calls for itself.
+            facts: A function that returns the facts about its result that must be the same.
 
         Raises:
             UserError: It was raised on a rank, which is named; or the facts differ, and which.
@@ -94,11 +96,11 @@ class Ranks:
         return number
 
     def max_over_ranks(self, numbers: Sequence[int], *, after_step: bool = False) -> Sequence[int]:
-        """Return the greatest over the ranks, of each number.
+        """Return the greatest value over the ranks, of each number.
 
         Args:
-            numbers: This rank's.
-            after_step: Whether all ranks have just done a step, so that none is late without a fault.
+            numbers: The numbers of this rank.
+            after_step: Use the short step timeout: all ranks finished a step.
         """
         return numbers
 
@@ -107,40 +109,40 @@ class Ranks:
 
 
 class SeveralRanks(Ranks):
-    """Connected processes; a framework's class says how a number or an object travels between them."""
+    """Connected processes; a framework's class carries numbers and objects between them."""
 
     @abstractmethod
     def broadcast(self, outcome: T) -> T:
-        """Return what the first rank gives here."""
+        """Return the outcome of the first rank, on all ranks."""
 
+    @override
     @abstractmethod
-    def gather(self, value: T) -> list[T]:
-        """Return the value of each rank, in their order."""
+    def gather(self, value: T) -> list[T]: ...
 
+    @override
     @abstractmethod
-    def sum_over_ranks(self, number: float) -> float:
-        """Return the sum of a number over the ranks."""
+    def sum_over_ranks(self, number: float) -> float: ...
 
+    @override
     @abstractmethod
-    def max_over_ranks(self, numbers: Sequence[int], *, after_step: bool = False) -> Sequence[int]:
-        """Return the greatest over the ranks, of each number."""
+    def max_over_ranks(self, numbers: Sequence[int], *, after_step: bool = False) -> Sequence[int]: ...
 
+    @override
     def run_on_first(self, make: Callable[[], T]) -> T:
-        """Return what `make` returns on the first rank."""
         outcome: Any = None
         if self.is_first:
             try:
                 outcome = make(), None
             except (UserError, DivergenceError, OSError) as error:
                 outcome = None, error
-        value, raised = self.broadcast(outcome)
-        if raised is not None:
-            raise raised
+        value, failure = self.broadcast(outcome)
+        if failure is not None:
+            raise failure
         result: T = value
         return result
 
+    @override
     def same_on_all(self, make: Callable[[], T], facts: Callable[[T], Facts]) -> T:
-        """Return what `make` returns on each rank, where that is the same on all."""
         problem, found = "", dict[str, str]()
         try:
             made = make()
@@ -161,8 +163,8 @@ class SeveralRanks(Ranks):
                     )
         return made
 
+    @override
     def barrier(self) -> None:
-        """Wait for all ranks to come here."""
         self.max_over_ranks([0])
 
 
@@ -170,9 +172,9 @@ def check_divisible(rows: int, among: int, *, what: str = "processes") -> None:
     """Check that so many processes or devices get equal parts of a batch.
 
     Args:
-        rows: Of the batch.
-        among: How many processes or devices there are.
-        what: Which of both.
+        rows: The rows of the batch.
+        among: The number of processes or devices.
+        what: The word for them, "processes" or "devices".
 
     Raises:
         UserError: They do not.
@@ -194,7 +196,7 @@ class OneWithDevices(Ranks):
     """One process that trains on several devices.
 
     Args:
-        devices: How many.
+        devices: The number of devices.
         reduce_precision: See Ranks.
     """
 

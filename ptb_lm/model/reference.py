@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from ptb_lm.model.reference_stack import StackState, stack_backward, stack_forward, stack_zero_state
 
 Array = NDArray[np.floating]
-# Of each array that the cell carries, that of each layer: h_BH of each, for the LSTM then c_BH of each.
+# One sequence for each array that the cell carries, which holds that of each layer: the h_BH of all layers,
+# then, for the LSTM, the c_BH of all layers.
 State = Sequence[Sequence[Array]]
 
 
@@ -25,12 +26,12 @@ def zero_state(weights: Mapping[str, Array], batch: int) -> State:
 def log_probabilities(
     weights: Mapping[str, Array], x_BT: NDArray[np.integer], state: State
 ) -> tuple[Array, State]:
-    """Return the log-probabilities [B, T, V] of every word to follow each one, in nats, and the state after.
+    """Return the log-probabilities [B, T, V] of every word after each one, in nats, and the state after.
 
     Args:
-        weights: Canonical parameters, as of `loss_and_gradients`.
+        weights: Canonical parameters, as in `loss_and_gradients`.
         x_BT: Input word ids.
-        state: The one before the window.
+        state: The state before the window.
     """
     kernel_HV = weights["softmax.kernel"] if "softmax.kernel" in weights else weights["embedding"].T
     before = list(zip(*state, strict=True))
@@ -48,14 +49,14 @@ def loss_and_gradients(
     masks: Sequence[Array] | None = None,
     weight_masks: Mapping[str, Array] | None = None,
 ) -> tuple[float, dict[str, Array], State]:
-    """Return the language model's loss, its gradient by every parameter, and the state after the window.
+    """Return the loss L, its gradient with respect to every parameter, and the state after the window.
 
     Args:
         weights: Canonical parameters (parameters.shapes), whose names tell the cell. Without a
             `softmax.kernel` the weights are tied: it is the embedding, transposed.
         x_BT: Input word ids.
         y_BT: Target word ids.
-        state: The one before the window; no gradient flows into it.
+        state: The state before the window; no gradient flows into it.
         masks: L + 1 dropout masks, 0 or 1 / keep_prob: [T, B, E] for the embedding's output, then [T, B, H]
             for the output of each layer; [1, B, ...] where one holds for all time steps. None: no dropout.
         weight_masks: Masks of parameters by canonical name, which broadcast to their shapes: [V, 1] for the

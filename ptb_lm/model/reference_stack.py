@@ -1,6 +1,6 @@
-"""A stack of recurrent layers in NumPy, forward and backward: what the other references stand on.
+"""A stack of recurrent layers in NumPy, forward and backward, under the references of whole models.
 
-The cell is that of the weights' names; its own steps are in ptb_lm.model.cells. Written to be read and
+The names of the weights tell the cell, whose steps are in ptb_lm.model.cells. Written to be read and
 checked, not to be fast. It computes in the precision of the weights it is given.
 
 Shapes: B = batch, T = time steps, I = input width, H = hidden units, L = layers, K = the stack's output width
@@ -21,7 +21,7 @@ StackState = Sequence[LayerState]
 
 
 class _Piece(NamedTuple):
-    """What the backward pass needs of some rows of the batch, cut to the steps that they have in common."""
+    """The tape of some rows of the batch, cut to the steps that they have in common."""
 
     rows: slice
     steps: int
@@ -53,7 +53,8 @@ def stack_forward(
         weights: Canonical parameters (parameters.stack_shapes), which tell the cell, the sizes and the
             directions.
         x_TBI: Inputs; what lies beyond a sequence's length is never read.
-        state: Where each layer and direction begins: a reverse one at the sequence's last valid step.
+        state: The state that each layer and direction begins with. A reverse one begins at the last valid
+            step of the sequence.
         lengths_B: Steps of each sequence, 1 to T. None: all T.
         masks: L + 1 dropout masks, 0 or 1 / keep_prob: [T, B, I] for the input, then [T, B, its output
             width] for the output of each layer; [1, B, ...] where one holds for all steps. None: no dropout.
@@ -91,14 +92,14 @@ def stack_backward(
     """Take the gradient of some loss back through stack_forward.
 
     Args:
-        weights: Those of the forward pass.
-        tape: What the forward pass returned.
-        d_output_TBK: The loss's gradient by the output; beyond a sequence's length it is never read.
-        d_state: The loss's gradient by the state after. None: zero.
+        weights: The canonical parameters, as in the forward pass.
+        tape: The tape that the forward pass returned.
+        d_output_TBK: dL/doutput; beyond a sequence's length it is never read.
+        d_state: dL/dstate, with respect to the state after. None: zero.
 
     Returns:
-        (d_x_TBI, gradients, d_state): the gradient by the input, which is zero beyond a sequence's length, by
-        each of the stack's parameters, and by the state before.
+        (d_x_TBI, gradients, d_state): dL/dx, which is zero beyond a sequence's length; the gradient with
+        respect to each of the stack's parameters; dL/dstate, with respect to the state before.
     """
     steps, batch, _ = d_output_TBK.shape
     d_state = stack_zero_state(weights, batch) if d_state is None else d_state
@@ -181,7 +182,7 @@ def _piece_backward(
     d_state: StackState,
     gradients: dict[str, Array],
 ) -> tuple[Array, StackState]:
-    """Return (d_x_TBI, the gradient by the state before); add to the gradients by the parameters."""
+    """Return dL/dx [T, B, I] and dL/dstate before the piece; add to the gradients of the parameters."""
     cell, layers = parameters.cell_of(weights), _layers(weights)
     d_before = list(d_state)
     for layer in reversed(range(len(layers))):
@@ -219,7 +220,10 @@ def _layer_forward(
 def _layer_backward(
     cell: Cell, weights: Mapping[str, Array], tapes: Sequence[Any], d_output_TBH: Array, d_state: LayerState
 ) -> tuple[Array, LayerState, dict[str, Array]]:
-    """Return (d_x_TBI, the gradient by the state before, by each parameter); d_state is by the one after."""
+    """Return (dL/dx, dL/dstate before the layer's first step, the gradients of its parameters).
+
+    d_state is dL/dstate after its last step.
+    """
     gradients = {name: np.zeros_like(array) for name, array in weights.items()}
     d_inputs = []
     for tape, d_output_BH in zip(reversed(tapes), reversed(d_output_TBH), strict=True):

@@ -1,4 +1,4 @@
-"""Which recurrent cells there are, and where each is computed: the table behind --cell.
+"""The table of recurrent cells behind --cell, and where each is computed.
 
 A cell is declared in a file of this folder: its parameters, its state, and how it is computed in NumPy
 (ptb_lm.model.cells.cell). CONTRIBUTING.md walks through adding one.
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:  # --help wants the names alone, and NumPy takes longer to import
     from ptb_lm.model.cells.cell import Cell
 
-LSTM = "lstm"  # what --cell means by default, and what a program computes that the table does not name
+LSTM = "lstm"  # the default of --cell, and the cell of programs that the table does not name
 
 
 @dataclass(frozen=True)
@@ -24,8 +24,8 @@ class CellRow:
 
     Attributes:
         declaration: "module:class" of the declaration, a Cell.
-        about: What the cell is, for people.
-        layers: By framework and model, "module:class" of what computes a layer of such cells.
+        about: The cell in words, for people.
+        layers: The "module:class" that computes a layer of such cells, by framework and model.
     """
 
     declaration: str

@@ -1,4 +1,4 @@
-"""What a recurrent cell is: the declaration that all backends follow, and the oracle that they are tested by.
+"""The declaration of a recurrent cell: all backends follow it, and are tested against it.
 
 Shapes: B = batch, I = input width, H = hidden units.
 """
@@ -15,11 +15,11 @@ LayerState = tuple[Array, ...]  # what a layer carries from step to step, as Cel
 
 
 class MemoryGates(NamedTuple):
-    """The part of a bias that says for how long units remember, and how much they take in.
+    """The gates of a bias that decide how long units remember, and how much they take in.
 
     Attributes:
         bias: The parameter, [gates * H]. A gate's H values lie side by side.
-        gates: How many gates it is of.
+        gates: The number of gates in it.
         forget: The index of the gate that keeps the memory.
         input: The index of the gate that lets the input into it.
     """
@@ -34,11 +34,11 @@ class Cell(ABC):
     """A recurrent cell: its parameters, what it carries from step to step, and a step of it in NumPy.
 
     Within a layer a parameter has a plain name; in layer 0 its canonical name is `lstm.0.kernel`.
-    What all cells share: a `recurrent_kernel` [H, ...], which multiplies h, and which --recurrent-keep-prob
-    drops weights of.
+    Every cell has a `recurrent_kernel` [H, ...], which multiplies h; --recurrent-keep-prob drops some of its
+    weights.
 
     Attributes:
-        name: As --cell calls it. It opens the canonical names.
+        name: The value of --cell. It opens the canonical names.
         carried: The names of the arrays that are carried, each [B, H]. The first is "h", a layer's output.
         constants: The initial value of each parameter that is not drawn at random.
         memory: The gates that the benchmark's check sets to remember for long, so that the first steps of a
@@ -61,10 +61,10 @@ class Cell(ABC):
         Args:
             weights: A layer's parameters.
             x_BI: The step's input.
-            state: What is carried into the step.
+            state: The state before the step.
 
         Returns:
-            (state, tape): what is carried out of it, and what step_back needs of it.
+            (state, tape): the state after the step, and the values that step_back needs.
         """
 
     @abstractmethod
@@ -74,17 +74,17 @@ class Cell(ABC):
         """Take the gradient of some loss back through a step.
 
         Args:
-            weights: Those of the step.
-            tape: What the step returned.
-            d_state: The loss's gradient by the state after the step; that of h has the output's in it.
+            weights: The layer's parameters, as in `step`.
+            tape: The second value that `step` returned.
+            d_state: dL/dstate, with respect to the state after the step; dL/dh includes the output's part.
 
         Returns:
-            (d_x_BI, d_state, gradients): the gradient by the input, by the state before, and by each of the
-            parameters.
+            (d_x_BI, d_state, gradients): dL/dx, dL/dstate with respect to the state before the step, and the
+            gradient with respect to each parameter.
         """
 
 
 def sigmoid(x: Array) -> Array:
     """Return 1 / (1 + exp(-x)), in the precision of x."""
-    # By tanh, because exp(-x) overflows for large negative x.
+    # With tanh, because exp(-x) overflows for large negative x.
     return np.asarray(0.5 * (1 + np.tanh(0.5 * x)), x.dtype)

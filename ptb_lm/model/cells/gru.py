@@ -19,6 +19,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
+from typing_extensions import override
 
 from ptb_lm.model.cells.cell import Array, Cell, LayerState, sigmoid
 
@@ -30,8 +31,8 @@ class GRU(Cell):
     state_names = ("h",)
     constants: ClassVar[Mapping[str, float]] = {"bias": 0.0, "recurrent_bias": 0.0}
 
+    @override
     def shapes(self, input_size: int, hidden_size: int) -> dict[str, tuple[int, ...]]:
-        """Return the shape of each parameter of a layer."""
         return {
             "kernel": (input_size, 3 * hidden_size),
             "recurrent_kernel": (hidden_size, 3 * hidden_size),
@@ -39,8 +40,8 @@ class GRU(Cell):
             "recurrent_bias": (hidden_size,),
         }
 
+    @override
     def step(self, weights: Mapping[str, Array], x_BI: Array, state: LayerState) -> tuple[LayerState, Any]:
-        """Do a step."""
         (h_BH,) = state
         a_r, a_z, a_n = np.split(x_BI @ weights["kernel"] + weights["bias"], 3, axis=-1)
         b_r, b_z, b_n = np.split(h_BH @ weights["recurrent_kernel"], 3, axis=-1)
@@ -49,13 +50,13 @@ class GRU(Cell):
         n = np.tanh(a_n + r * b_n)
         return ((1 - z) * n + z * h_BH,), (x_BI, h_BH, r, z, n, b_n)
 
+    @override
     def step_back(
         self, weights: Mapping[str, Array], tape: Any, d_state: LayerState
     ) -> tuple[Array, LayerState, dict[str, Array]]:
-        """Take the gradient of some loss back through a step."""
         x_BI, h_BH, r, z, n, b_n = tape
         (d_h_BH,) = d_state
-        # By what the nonlinearities are of.
+        # With respect to the arguments of the nonlinearities.
         d_n = d_h_BH * (1 - z) * (1 - n**2)
         d_z = d_h_BH * (h_BH - n) * z * (1 - z)
         d_r = d_n * b_n * r * (1 - r)

@@ -6,7 +6,7 @@
     h' = sigmoid(o) * tanh(norm(c') * cell_gain + cell_bias)
 
 norm takes from each row its mean and divides by its standard deviation: over all 4H of a product, and over
-the H units of the cell. What is carried is c' itself. The publication gives each product's normalisation a
+the H units of the cell. The carried state is c' itself. The publication gives each product's normalisation a
 bias as well. Together with the gates' own there would be three that add up to one, which SGD would move three
 times as fast: they are one here.
 
@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
+from typing_extensions import override
 
 from ptb_lm.model.cells.cell import Array, Cell, LayerState, sigmoid
 
@@ -37,8 +38,8 @@ class LayerNormLSTM(Cell):
         "cell_bias": 0.0,
     }
 
+    @override
     def shapes(self, input_size: int, hidden_size: int) -> dict[str, tuple[int, ...]]:
-        """Return the shape of each parameter of a layer."""
         return {
             "kernel": (input_size, 4 * hidden_size),
             "recurrent_kernel": (hidden_size, 4 * hidden_size),
@@ -49,8 +50,8 @@ class LayerNormLSTM(Cell):
             "cell_bias": (hidden_size,),
         }
 
+    @override
     def step(self, weights: Mapping[str, Array], x_BI: Array, state: LayerState) -> tuple[LayerState, Any]:
-        """Do a step."""
         h_BH, c_BH = state
         from_x, tape_x = _norm(x_BI @ weights["kernel"])
         from_h, tape_h = _norm(h_BH @ weights["recurrent_kernel"])
@@ -62,10 +63,10 @@ class LayerNormLSTM(Cell):
         tanh_c = np.tanh(from_c * weights["cell_gain"] + weights["cell_bias"])
         return (o * tanh_c, c_next_BH), (x_BI, h_BH, c_BH, i, f, g, o, tanh_c, tape_x, tape_h, tape_c)
 
+    @override
     def step_back(
         self, weights: Mapping[str, Array], tape: Any, d_state: LayerState
     ) -> tuple[Array, LayerState, dict[str, Array]]:
-        """Take the gradient of some loss back through a step."""
         x_BI, h_BH, c_BH, i, f, g, o, tanh_c, tape_x, tape_h, tape_c = tape
         d_h_BH, d_c_BH = d_state
         d_scaled_c = d_h_BH * o * (1 - tanh_c**2)
@@ -98,7 +99,7 @@ class LayerNormLSTM(Cell):
 
 
 def _norm(x: Array) -> tuple[Array, tuple[Array, Array]]:
-    """Return each row with mean 0 and variance 1, and what _norm_back needs."""
+    """Return each row with mean 0 and variance 1, and the tape for _norm_back."""
     centred = x - x.mean(axis=-1, keepdims=True)
     scale = 1 / np.sqrt((centred**2).mean(axis=-1, keepdims=True) + EPSILON)
     normed = (centred * scale).astype(x.dtype)
@@ -106,7 +107,7 @@ def _norm(x: Array) -> tuple[Array, tuple[Array, Array]]:
 
 
 def _norm_back(tape: tuple[Array, Array], d_normed: Array) -> Array:
-    """Return the gradient by what was normed."""
+    """Return the gradient with respect to the argument of _norm."""
     normed, scale = tape
     along_mean = d_normed.mean(axis=-1, keepdims=True)
     along_normed = (d_normed * normed).mean(axis=-1, keepdims=True)

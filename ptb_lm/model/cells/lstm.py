@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
+from typing_extensions import override
 
 from ptb_lm.model.cells.cell import Array, Cell, LayerState, MemoryGates, sigmoid
 
@@ -28,16 +29,16 @@ class LSTM(Cell):
     constants: ClassVar[Mapping[str, float]] = {"bias": 0.0}
     memory = MemoryGates("bias", gates=4, forget=1, input=0)
 
+    @override
     def shapes(self, input_size: int, hidden_size: int) -> dict[str, tuple[int, ...]]:
-        """Return the shape of each parameter of a layer."""
         return {
             "kernel": (input_size, 4 * hidden_size),
             "recurrent_kernel": (hidden_size, 4 * hidden_size),
             "bias": (4 * hidden_size,),
         }
 
+    @override
     def step(self, weights: Mapping[str, Array], x_BI: Array, state: LayerState) -> tuple[LayerState, Any]:
-        """Do a step."""
         h_BH, c_BH = state
         gates = x_BI @ weights["kernel"] + h_BH @ weights["recurrent_kernel"] + weights["bias"]
         before_i, before_f, before_g, before_o = np.split(gates, 4, axis=-1)
@@ -46,10 +47,10 @@ class LSTM(Cell):
         tanh_c = np.tanh(c_next_BH)
         return (o * tanh_c, c_next_BH), (x_BI, h_BH, c_BH, i, f, g, o, tanh_c)
 
+    @override
     def step_back(
         self, weights: Mapping[str, Array], tape: Any, d_state: LayerState
     ) -> tuple[Array, LayerState, dict[str, Array]]:
-        """Take the gradient of some loss back through a step."""
         x_BI, h_BH, c_BH, i, f, g, o, tanh_c = tape
         d_h_BH, d_c_BH = d_state
         d_c_BH = d_c_BH + d_h_BH * o * (1 - tanh_c**2)
