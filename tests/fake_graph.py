@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
-from ptb_lm.torch_backend.graph import no_garbage
+from ptb_lm.torch_backend.graph import pause_garbage_collection
 
 # Of an operation whose result Python reads, or whose size depends on numbers.
 WAITS = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
@@ -35,16 +35,16 @@ class FakeGraph:
         self.events: list[str] = []
 
     @contextlib.contextmanager
-    def apart(self) -> Iterator[None]:
-        self.events.append("apart")
+    def on_own_stream(self) -> Iterator[None]:
+        self.events.append("on its own stream")
         yield
         self.events.append("together")
 
     @contextlib.contextmanager
-    def recording(self) -> Iterator[None]:
-        assert self.events == ["apart"], "recorded elsewhere than the steps before it ran"
+    def record(self) -> Iterator[None]:
+        assert self.events == ["on its own stream"], "recorded elsewhere than the steps before it ran"
         recorder, stream_state = _Recorder(), self.generator.get_state()
-        with no_garbage(), recorder:
+        with pause_garbage_collection(), recorder:
             assert not gc.isenabled()
             yield
         self.generator.set_state(stream_state)

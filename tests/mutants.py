@@ -16,7 +16,7 @@ from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
 from ptb_lm.model.dropout_places import Masks
 from ptb_lm.torch_backend.cells import Layer, LayerState
-from ptb_lm.torch_backend.dropout import no_dropout
+from ptb_lm.torch_backend.stack import no_dropout
 
 Weights: TypeAlias = Mapping[str, np.ndarray]
 Model: TypeAlias = Any  # a Backend or a Classifier
@@ -321,7 +321,7 @@ class BackwardCut(Wrapped):
 
     def train_step(self, batch: Batch) -> Any:
         whole = self.model.executed_stack
-        self.model.executed_stack = self.model.stack.executed(WithoutGradientOfTheFirstStep)
+        self.model.executed_stack = self.model.stack.with_execution(WithoutGradientOfTheFirstStep)
         taken = self.model.train_step(batch)
         self.model.executed_stack = whole
         return taken
@@ -363,7 +363,7 @@ class WithoutRecurrence(nn.Module):
 def recurrence_cut(config: Any, weights: Weights) -> Model:
     """Build a model of layers without recurrence."""
     model = right(config, weights, model="basic")
-    model.executed_stack = model.stack.executed(WithoutRecurrence)
+    model.executed_stack = model.stack.with_execution(WithoutRecurrence)
     return model
 
 
@@ -402,14 +402,14 @@ def redrawn(change: Callable[[Masks[Tensor]], object]) -> Mutant:
 
     def build(config: Any, weights: Weights) -> Model:
         model = right(config, weights)
-        draw = model.dropout.draw
+        draw = model.training.dropout.draw
 
         def drawn(batch: int, steps: int) -> Any:
             masks = draw(batch, steps)
             change(masks)
             return masks
 
-        model.dropout.draw = drawn
+        model.training.dropout.draw = drawn
         return model
 
     return build
@@ -418,7 +418,7 @@ def redrawn(change: Callable[[Masks[Tensor]], object]) -> Mutant:
 def masks_reused(config: Any, weights: Weights) -> Model:
     """Build a language model that draws the masks of its first window, uses them for ever, and tells so."""
     model = right(config, weights)
-    model.dropout.draw = functools.cache(model.dropout.draw)
+    model.training.dropout.draw = functools.cache(model.training.dropout.draw)
     return model
 
 

@@ -61,7 +61,7 @@ def infinite_norms(framework: str, ranks: Ranks) -> Iterator[None]:
     """Make each gradient's norm infinite on all ranks, or devices, but the first."""
     place: Any
     if framework == "torch":
-        from ptb_lm.torch_backend import backend as place
+        from ptb_lm.torch_backend import training_step as place
 
         def is_first() -> bool:
             return ranks.is_first

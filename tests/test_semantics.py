@@ -58,10 +58,9 @@ def stack(framework: str, model: str, device: str, weights: Weights, *, bidirect
 
 
 def torch_stack(model: str, device: str, weights: Weights, *, bidirectional: bool) -> Run:
-    from ptb_lm.torch_backend.dropout import no_dropout
-    from ptb_lm.torch_backend.precision import PRECISIONS, settings_of
-    from ptb_lm.torch_backend.settings import held
-    from ptb_lm.torch_backend.stack import RecurrentStack
+    from ptb_lm.torch_backend.precision import PRECISIONS, gpu_settings
+    from ptb_lm.torch_backend.settings import hold_settings
+    from ptb_lm.torch_backend.stack import RecurrentStack, no_dropout
 
     precision = PRECISIONS["fp32" if device == "cpu" else "fp64"]
     built = RecurrentStack.build(model, *sizes(weights), bidirectional=bidirectional)
@@ -78,7 +77,7 @@ def torch_stack(model: str, device: str, weights: Weights, *, bidirectional: boo
         if state is not None:
             before = [(tensor(h_BH), tensor(c_BH)) for h_BH, c_BH in state]
         # Not by torch.backends.cudnn.flags, which switches cuDNN off unless it is told not to.
-        with held(settings_of(precision)):
+        with hold_settings(gpu_settings(precision)):
             assert torch.backends.cudnn.enabled
             y, after = built(tensor(x_TBI), before, dropout=dropout)
         return Result(y.cpu().numpy(), [(h_BH.cpu().numpy(), c_BH.cpu().numpy()) for h_BH, c_BH in after])

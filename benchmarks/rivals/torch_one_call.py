@@ -21,9 +21,9 @@ from ptb_lm.classifier import ClassifierConfig
 from ptb_lm.classifier.on_torch import TorchClassifier
 from ptb_lm.common.errors import UserError
 from ptb_lm.model.choice import Choice
-from ptb_lm.torch_backend.cells import Canonical, Layer, LayerState, freeze_second_bias
-from ptb_lm.torch_backend.dropout import Dropout
-from ptb_lm.torch_backend.stack import RecurrentStack, State
+from ptb_lm.torch_backend.cells import Canonical, Layer, LayerState
+from ptb_lm.torch_backend.lstm import freeze_second_bias
+from ptb_lm.torch_backend.stack import Dropout, RecurrentStack, State
 
 WEIGHTS = {"kernel": "weight_ih", "recurrent_kernel": "weight_hh", "bias": "bias_ih"}
 
@@ -43,8 +43,7 @@ class OneCallStack(RecurrentStack):
         for layer in range(layers):
             freeze_second_bias(self.lstm.get_parameter(f"bias_hh_l{layer}"))
 
-    @override
-    def executed(self, execute: Callable[[Layer], Layer]) -> RecurrentStack:
+    def with_execution(self, execute: Callable[[Layer], Layer]) -> RecurrentStack:
         """Return itself: there are no single layers."""
         return self
 

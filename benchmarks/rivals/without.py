@@ -24,8 +24,9 @@ from ptb_lm.common import host
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
 from ptb_lm.model.dropout_places import Place
-from ptb_lm.torch_backend import cpu, dropout, loss, network
+from ptb_lm.torch_backend import backend, cpu, loss, stack
 from ptb_lm.torch_backend.backend import TorchBackend
+from ptb_lm.torch_backend.training_step import TrainingStep, add_scaled
 
 Weights = Mapping[str, NDArray[Any]]
 
@@ -36,48 +37,44 @@ def own_softmax(config: Config, weights: Weights, **chosen: Any) -> TorchBackend
     class AutogradSoftmax(loss.SoftmaxLayer):
         @override
         def loss_and_gradients(
-            self, hidden_NH: Tensor, targets_N: Tensor, scale: float, *, part: Tensor | None = None
+            self, hidden_NH: Tensor, targets_N: Tensor, scale: float, *, fraction: Tensor | None = None
         ) -> tuple[Tensor, Tensor]:
             leaves = [part.detach().requires_grad_() for part in (hidden_NH, self.kernel, self.bias)]
             hidden_NH, kernel, bias = leaves
             logits_NV = torch.addmm(bias, hidden_NH, kernel)  # as nn.Linear does
             nll_N = functional.cross_entropy(logits_NV, targets_N, reduction="none")
-            scaled = scale * nll_N.sum() * (1 if part is None else part)
+            scaled = scale * nll_N.sum() * (1 if fraction is None else fraction)
             d_hidden_NH, *self.gradients = torch.autograd.grad(scaled, leaves)
             return nll_N.detach(), d_hidden_NH
 
-    class AutogradEnds(TorchBackend):
-        softmax: AutogradSoftmax
-
-        @override
-        def _update(self, ids_N: Tensor, d_embedded_NE: Tensor, gradients: Sequence[Tensor]) -> Tensor:
-            word_gradients = loss.sum_by_word(d_embedded_NE, ids_N)
-            norm = loss.global_norm([word_gradients, *self.softmax.gradients, *gradients])
-            scale = self._scale(norm)
-            self.embedding_VE.index_add_(0, ids_N, d_embedded_NE * scale)
-            for parameter, gradient in zip(
-                (self.softmax.kernel, self.softmax.bias), self.softmax.gradients, strict=True
-            ):
+    class AutogradEnds(TrainingStep):
+        def update(self, ids_N: Tensor, d_embedded_NE: Tensor, gradients: Sequence[Tensor]) -> Tensor:
+            softmax: Any = self.model.softmax
+            word_gradient = loss.sum_by_word(d_embedded_NE, ids_N)
+            norm = loss.global_norm([word_gradient, *softmax.gradients, *gradients])
+            scale = self.scale_of_update(norm)
+            self.model.embedding_VE.index_add_(0, ids_N, d_embedded_NE * scale)
+            for parameter, gradient in zip((softmax.kernel, softmax.bias), softmax.gradients, strict=True):
                 parameter.addcmul_(gradient, scale)
-            self.masters.add(gradients, scale)
+            add_scaled(self.model.masters.pairs, gradients, scale)
             return norm
 
-    _replace(network, "SoftmaxLayer", AutogradSoftmax)
+    _replace(backend, "SoftmaxLayer", AutogradSoftmax)
     return _cudnn(config, weights, kind=AutogradEnds, **chosen)
 
 
 def sparse_embedding(config: Config, weights: Weights, **chosen: Any) -> TorchBackend:
     """Return the model with an embedding's gradient for every word: filled, summed into, normed and added."""
 
-    class DenseEmbedding(TorchBackend):
-        @override
-        def _update(self, ids_N: Tensor, d_embedded_NE: Tensor, gradients: Sequence[Tensor]) -> Tensor:
-            dense_VE = torch.zeros_like(self.embedding_VE).index_add_(0, ids_N, d_embedded_NE)
-            norm = loss.global_norm([dense_VE, self.softmax.gradient, *gradients])
-            scale = self._scale(norm)
-            self.embedding_VE.addcmul_(dense_VE, scale)
-            self.softmax.update(scale)
-            self.masters.add(gradients, scale)
+    class DenseEmbedding(TrainingStep):
+        def update(self, ids_N: Tensor, d_embedded_NE: Tensor, gradients: Sequence[Tensor]) -> Tensor:
+            model = self.model
+            dense_VE = torch.zeros_like(model.embedding_VE).index_add_(0, ids_N, d_embedded_NE)
+            norm = loss.global_norm([dense_VE, model.softmax.gradient, *gradients])
+            scale = self.scale_of_update(norm)
+            model.embedding_VE.addcmul_(dense_VE, scale)
+            add_scaled(model.softmax.masters.pairs, [model.softmax.gradient], scale)
+            add_scaled(model.masters.pairs, gradients, scale)
             return norm
 
     return _cudnn(config, weights, kind=DenseEmbedding, **chosen)
@@ -92,36 +89,38 @@ def kept_memory(config: Config, weights: Weights, **chosen: Any) -> TorchBackend
 def fast_masks(config: Config, weights: Weights, **chosen: Any) -> TorchBackend:
     """Return the model with masks from bernoulli_."""
 
-    def drawn(place: Place, generator: torch.Generator, dtype: torch.dtype) -> Tensor:
+    def draw_mask(place: Place, generator: torch.Generator, dtype: torch.dtype) -> Tensor:
         mask = torch.empty(place.shape, dtype=dtype)
         return mask.bernoulli_(place.keep_prob, generator=generator).div_(place.keep_prob)
 
-    _replace(dropout, "_drawn", drawn)
+    _replace(stack, "draw_mask", draw_mask)
     return _cudnn(config, weights, **chosen)
 
 
 def own_kernels(config: Config, weights: Weights, **chosen: Any) -> TorchBackend:
     """Return `block_fused` by torch's operations alone."""
     cpu.set_implementation(cpu.Implementation("torch", cpu.default_implementation().products))
-    return _built("block_fused", TorchBackend, config, weights, chosen)
+    return _built("block_fused", TrainingStep, config, weights, chosen)
 
 
 def chosen_library(config: Config, weights: Weights, **chosen: Any) -> TorchBackend:
     """Return `block_fused` with torch's own float32 products, whichever library is this machine's choice."""
     cpu.set_implementation(cpu.Implementation(cpu.default_implementation().kernels, "MKL"))
-    return _built("block_fused", TorchBackend, config, weights, chosen)
+    return _built("block_fused", TrainingStep, config, weights, chosen)
 
 
 def _cudnn(
-    config: Config, weights: Weights, *, kind: type[TorchBackend] = TorchBackend, **chosen: Any
+    config: Config, weights: Weights, *, kind: type[TrainingStep] = TrainingStep, **chosen: Any
 ) -> TorchBackend:
     return _built("cudnn", kind, config, weights, chosen)
 
 
 def _built(
-    model: str, kind: type[TorchBackend], config: Config, weights: Weights, chosen: dict[str, Any]
+    model: str, kind: type[TrainingStep], config: Config, weights: Weights, chosen: dict[str, Any]
 ) -> TorchBackend:
-    return kind(config, weights, Choice.create(framework="torch", **{**chosen, "model": model}))
+    built = TorchBackend(config, weights, Choice.create(framework="torch", **{**chosen, "model": model}))
+    built.training = kind(built)
+    return built
 
 
 def _replace(module: ModuleType, name: str, by: Any) -> None:

@@ -24,11 +24,10 @@ from ptb_lm.common.errors import UserError
 from ptb_lm.model.backend import Arrays
 from ptb_lm.model.choice import Choice
 from ptb_lm.torch_backend import rank_state
-from ptb_lm.torch_backend.base import TorchModel, computation
-from ptb_lm.torch_backend.cells import Canonical
-from ptb_lm.torch_backend.dropout import Dropout, InvertedDropout, no_dropout
-from ptb_lm.torch_backend.execution import executed
-from ptb_lm.torch_backend.stack import RecurrentStack
+from ptb_lm.torch_backend.cells import Canonical, export_arrays, load_arrays
+from ptb_lm.torch_backend.runtime import Runtime, apply_execution
+from ptb_lm.torch_backend.settings import computation
+from ptb_lm.torch_backend.stack import Dropout, InvertedDropout, RecurrentStack, no_dropout
 
 
 def build(config: ClassifierConfig, weights: Mapping[str, NDArray[Any]], choice: Choice) -> "TorchClassifier":
@@ -40,22 +39,26 @@ def build(config: ClassifierConfig, weights: Mapping[str, NDArray[Any]], choice:
     return TorchClassifier(config, weights, choice)
 
 
-class TorchClassifier(TorchModel, Classifier):
+class TorchClassifier(Classifier):
     """A sequence classifier in torch, with Adam."""
 
     def __init__(self, config: ClassifierConfig, weights: Mapping[str, NDArray[Any]], choice: Choice) -> None:
-        super().__init__(choice)
+        self.runtime = Runtime(choice)
+        self.device, self.dtype = self.runtime.device, self.runtime.dtype
+        self.settings = self.runtime.settings
         if self.device.type == "cpu":
             host.keep_freed_memory()
         self.config = config
         self.has_lengths = False  # whether the last batch had sequences of different lengths
         self.stack = self.build_stack(choice.model).to(device=self.device, dtype=self.dtype)
-        self.executed_stack = self.stack.executed(partial(executed, execution=self.execution))
+        self.executed_stack = self.stack.with_execution(
+            partial(apply_execution, execution=self.runtime.execution)
+        )
         width = config.hidden_sizes[-1] * (2 if config.bidirectional else 1)
         self.dense = nn.Linear(width, config.classes, device=self.device, dtype=self.dtype)
         seed = rank_state.derive_seed(choice.seed)
         self.dropout = InvertedDropout(config.keep_prob, device=self.device, seed=seed)
-        self.trained = [*self.stack.trained(), *self.dense.parameters()]
+        self.trained = [*self.stack.trained_parameters(), *self.dense.parameters()]
         self.optimizer = torch.optim.Adam(self.trained, config.learning_rate, betas=(0.9, 0.999), eps=1e-8)
         self.load_weights(weights)
 
@@ -70,10 +73,25 @@ class TorchClassifier(TorchModel, Classifier):
     @override
     def engine(self) -> str:
         """The engine of the LSTM: ATen's own loop for packed sequences, which oneDNN's does not take."""
-        engine = super().engine
+        engine = self.runtime.engine
         return engine.replace("(oneDNN", "(ATen, for packed sequences") if self.has_lengths else engine
 
     @override
+    def device_memory(self) -> int | None:
+        return self.runtime.peak_memory()
+
+    @override
+    def environment(self) -> dict[str, Any]:
+        return self.runtime.environment()
+
+    @override
+    def export_weights(self) -> Arrays:
+        return export_arrays(self.canonical())
+
+    @override
+    def load_weights(self, weights: Mapping[str, NDArray[Any]]) -> None:
+        load_arrays(self.canonical(), weights)
+
     def canonical(self) -> dict[str, Canonical]:
         """Return the parameters by canonical name (ptb_lm.classifier.shapes)."""
         return {
@@ -125,14 +143,14 @@ class TorchClassifier(TorchModel, Classifier):
     @override
     def read(self, losses: Sequence[Tensor]) -> list[float]:
         if not losses:
-            self.wait()
+            self.runtime.wait()
             return []
         numbers: list[float] = torch.stack(list(losses)).tolist()
         return numbers
 
     def _loss(self, batch: Batch, dropout: Dropout) -> Tensor:
         """Return the loss averaged over the batch, []."""
-        if batch.lengths_B is not None and self.execution == "compile":
+        if batch.lengths_B is not None and self.runtime.execution == "compile":
             raise UserError(
                 "--execution compile cannot be combined with sequences of different lengths: "
                 "it would compile every batch again; choose from eager, jit"

@@ -68,7 +68,7 @@ FRAMEWORKS: dict[str, Framework] = {
         },
         needs_cuda=("graph", "tf32"),
         uses_cuda="ptb_lm.torch_backend.gpu:is_selected",
-        auto_precision="ptb_lm.torch_backend.base:auto_precision",
+        auto_precision="ptb_lm.torch_backend.runtime:auto_precision",
         join="ptb_lm.torch_backend.ranks:join",
         start="ptb_lm.torch_backend.launcher:start",
     ),

@@ -1,57 +1,76 @@
-"""The torch backend: the contract of ptb_lm.model.backend, and the training step.
+"""The language model in torch: the contract of ptb_lm.model.backend, the parameters, and scores.
 
-Shapes: B = batch, T = time steps, N = T * B tokens, E = embedding width, H = hidden units, V = vocabulary.
+ptb_lm.torch_backend.training_step holds what trains it.
+
+Shapes: B = batch, T = time steps, N = T * B tokens, L = length of a row, E = embedding width,
+H = hidden units, V = vocabulary.
 """
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from functools import cached_property, partial
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from typing_extensions import override
 
+from ptb_lm.common import host
 from ptb_lm.data.corpus import Words
-from ptb_lm.model import cells
+from ptb_lm.data.text import Ids
 from ptb_lm.model.backend import Arrays, Backend, StepMetrics
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
 from ptb_lm.model.dropout_places import Masks
 from ptb_lm.model.ranks import SINGLE_PROCESS, Ranks
-from ptb_lm.torch_backend import cpu, rank_state
-from ptb_lm.torch_backend.base import computation, enough_memory
-from ptb_lm.torch_backend.dropout import WindowDropout, multiplied, one_after_another
-from ptb_lm.torch_backend.execution import of_ranks
-from ptb_lm.torch_backend.graph import CudaGraph, Graph, GraphedStep, Step
-from ptb_lm.torch_backend.loss import add_by_word, global_norm, of_known_gradient, sum_by_word
-from ptb_lm.torch_backend.loss_scale import LossScale, zeroed
-from ptb_lm.torch_backend.moving_average import MovingAverage
-from ptb_lm.torch_backend.network import Loss, Network, loss_of
-from ptb_lm.torch_backend.settings import flushed_denormals
-from ptb_lm.torch_backend.stack import State
-from ptb_lm.torch_backend.window import Window, exchange_of
+from ptb_lm.torch_backend import cpu
+from ptb_lm.torch_backend.cells import Canonical, export_arrays, load_arrays
+from ptb_lm.torch_backend.loss import Loss, SoftmaxLayer, pack_loss
+from ptb_lm.torch_backend.precision import Masters
+from ptb_lm.torch_backend.runtime import Runtime, apply_execution, choose_execution
+from ptb_lm.torch_backend.settings import computation, enough_memory, flush_denormals
+from ptb_lm.torch_backend.stack import RecurrentStack, State, no_dropout
+from ptb_lm.torch_backend.training_step import TrainingStep
 
 
 @enough_memory()
-@flushed_denormals()  # the threads that are started meanwhile inherit it
+@flush_denormals()  # the threads that are started meanwhile inherit it
 def build(
     config: Config, weights: Mapping[str, NDArray[Any]], choice: Choice, ranks: Ranks = SINGLE_PROCESS
 ) -> "TorchBackend":
     """Build the backend; see ptb_lm.model.backend.build.
 
     Raises:
-        UserError: There is no such device, it cannot do what is asked for, or it has not enough memory; or
+        UserError: There is no such device, it cannot compute what was chosen, or it has not enough memory; or
             there is no compiler.
     """
     cpu.forget_restored()
     return TorchBackend(config, weights, choice, ranks)
 
 
-class TorchBackend(Network, Backend):
-    """An LSTM language model in torch, with SGD."""
+class TorchBackend(Backend):
+    """A language model in torch: embedding, recurrent layers, softmax.
 
-    preferred: ClassVar[Mapping[str, str]] = {"cpu": "eager", "cuda": "graph"}
+    Attributes:
+        runtime: Device, precision and execution.
+        stack: Layers for windows of any shape.
+        executed_stack: The same layers as --execution runs them, for windows of training's shape.
+        window: Shape of training's windows, (B, T).
+        masters: Stored parameters of the layers.
+        softmax: Projection onto the vocabulary.
+        embedding_VE: Stored embedding.
+
+    Args:
+        config: Hyper-parameters.
+        weights: Canonical parameters to start from.
+        choice: Choice of model, execution, device and precision.
+        ranks: Processes that train the model together.
+
+    Raises:
+        UserError: There is no such device, it cannot compute what was chosen, or there is no compiler.
+    """
 
     def __init__(
         self,
@@ -60,47 +79,125 @@ class TorchBackend(Network, Backend):
         choice: Choice,
         ranks: Ranks = SINGLE_PROCESS,
     ) -> None:
-        size = len(weights["embedding"])
-        super().__init__(
-            config, of_ranks(choice, ranks), vocabulary_size=size, rows=config.batch_size // ranks.size
+        choice = choose_execution(choice, ranks)
+        self.runtime = Runtime(choice, cell=config.cell, gpu_execution="graph")
+        self.device, self.settings = self.runtime.device, self.runtime.settings
+        self.precision, self.dtype = self.runtime.precision, self.runtime.dtype
+        self.config, self.ranks, self.seed = config, ranks, choice.seed
+        if self.device.type == "cpu":
+            host.keep_freed_memory()
+            cpu.get_implementation()  # now: kernels that must be compiled are not left to the first call
+        self.window = (config.batch_size // ranks.size, config.num_steps)
+        self.stack = RecurrentStack.build(
+            choice.model, config.embedding_width, config.layer_sizes, cell=config.cell
         )
-        self.ranks = ranks
-        self.carried = cells.get(config.cell).state_names
-        self.trained = self.stack.trained()
-        self.dropout = WindowDropout(
-            config,
-            size,
+        self.stack.to(self.device, self.precision.compute)
+        self.executed_stack = self.stack.with_execution(
+            partial(apply_execution, execution=self.runtime.execution, window=self.window)
+        )
+        self.masters = Masters(self.stack.trained_parameters(), self.precision.master)
+        vocabulary_size = len(weights["embedding"])
+        self.softmax = SoftmaxLayer(
+            config.layer_sizes[-1],
+            vocabulary_size,
             device=self.device,
-            dtype=self.dtype,
-            seed=rank_state.derive_seed(choice.seed, ranks),
+            precision=self.precision,
+            by_word=config.tie_weights,
         )
-        self.exchange = exchange_of(ranks, device=self.device, precision=self.precision, vocabulary_size=size)
-        self.loss_scale: LossScale | None = None
-        if self.precision.loss_scale != 1:
-            self.loss_scale = LossScale(self.precision.loss_scale, device=self.device)
-        self.rate = torch.zeros((), device=self.device, dtype=torch.float64)
-        self.learning_rate = 0.0  # what `rate` holds
-        self.moving_average: MovingAverage | None = None
-        self.step: Step = self._step
-        if self.execution == "graph":
-            self.step = self.graphed(CudaGraph(self.device, self.dropout.generator))
+        if config.tie_weights:
+            self.embedding_VE = self.softmax.kernel.T
+        else:
+            place: dict[str, Any] = {"device": self.device, "dtype": self.precision.master}
+            self.embedding_VE = torch.zeros(vocabulary_size, config.embedding_width, **place)
         self.load_weights(weights)
 
-    def environment(self) -> dict[str, Any]:
-        """Return versions, device, threads, and how many processes there are if there are several."""
-        return {**super().environment(), **self.exchange.environment()}
+    @cached_property
+    def training(self) -> TrainingStep:
+        """The training step and its state, made when it is first used."""
+        return TrainingStep(self)
 
+    @property
+    @override
+    def engine(self) -> str:
+        on_cpu = f"; {cpu.describe_implementation(self.dtype)}" if self.device.type == "cpu" else ""
+        return self.runtime.engine + on_cpu
+
+    @property
+    @override
+    def hints(self) -> list[str]:
+        return self.runtime.hints(self.config.layer_sizes)
+
+    @override
+    def device_memory(self) -> int | None:
+        return self.runtime.peak_memory()
+
+    @override
+    def environment(self) -> dict[str, Any]:
+        exchange = self.training.exchange if self.ranks.size > 1 else None
+        return {**self.runtime.environment(), **(exchange.environment() if exchange else {})}
+
+    def canonical(self) -> dict[str, Canonical]:
+        """Return the stored parameters by canonical name (ptb_lm.model.parameters)."""
+        layers = self.stack.canonical().items()
+        table = {
+            "embedding": Canonical(self.embedding_VE),
+            **{name: place._replace(parameter=self.masters[place.parameter]) for name, place in layers},
+            "softmax.kernel": Canonical(self.softmax.kernel),
+            "softmax.bias": Canonical(self.softmax.bias),
+        }
+        if self.config.tie_weights:
+            del table["softmax.kernel"]
+        return table
+
+    @override
+    def export_weights(self) -> Arrays:
+        return export_arrays(self.canonical())
+
+    @override
+    def load_weights(self, weights: Mapping[str, NDArray[Any]]) -> None:
+        load_arrays(self.canonical(), weights)
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Copy the stored parameters, after they were set, to the copies that are computed with."""
+        self.masters.refresh()
+        self.softmax.masters.refresh()
+
+    @override
+    def zero_state(self, batch_size: int) -> State:
+        return self.stack.zero_state(batch_size)
+
+    @override
+    @enough_memory()
+    def place(self, rows_BL: Ids) -> Tensor:
+        """Return the rows on the device, laid out so that a window's words in time-major order are a view."""
+        return place_rows(rows_BL, self.device)
+
+    @override
+    @computation
+    def train_step(
+        self, x_BT: Words, y_BT: Words, state: State, *, learning_rate: float
+    ) -> tuple[State, Loss]:
+        ids_N, targets_N = (to_time_major(words_BT, self.device).flatten() for words_BT in (x_BT, y_BT))
+        return self.training(ids_N, targets_N, state, learning_rate=learning_rate)
+
+    @override
+    def next_masks(self, batch: int, steps: int) -> Masks[NDArray[np.bool_]]:
+        """Return the parts that dropout will keep in the next training window.
+
+        The masks are drawn outside of compiled code. A CUDA graph's replay draws what the stream would give
+        to the same operations outside of it.
+        """
+        return self.training.dropout.preview(batch, steps)
+
+    @override
     @computation
     def average(self, weight: float) -> None:
-        """Move the averages of the parameters towards them."""
-        if self.moving_average is None:
-            self.moving_average = MovingAverage([kept.value for kept in self.canonical().values()])
-        else:
-            self.moving_average.update(weight)
+        self.training.average(weight)
 
+    @override
     @contextlib.contextmanager
     def use_averages(self) -> Iterator[None]:
-        """Return a context in which the averages are the parameters."""
         self._swap_averages()
         try:
             yield
@@ -109,127 +206,85 @@ class TorchBackend(Network, Backend):
 
     @computation
     def _swap_averages(self) -> None:
-        assert self.moving_average is not None
-        self.moving_average.swap()
-        self.refresh()
+        self.training.swap_averages()
 
+    @override
+    def export_training_state(self, state: State) -> Arrays:
+        return self.training.export_state(state)
+
+    @override
+    def load_training_state(self, arrays: Mapping[str, NDArray[Any]]) -> State:
+        return self.training.load_state(arrays)
+
+    @override
     @computation
-    def train_step(
-        self, x_BT: Words, y_BT: Words, state: State, *, learning_rate: float
-    ) -> tuple[State, Loss]:
-        """Do one step of SGD with dropout and clipping."""
-        if learning_rate != self.learning_rate:
-            self.rate.fill_(learning_rate)
-            self.learning_rate = learning_rate
-        return self.step(self._time_major(x_BT), self._time_major(y_BT), state)
+    @torch.no_grad()
+    def evaluate_step(self, x_BT: Words, y_BT: Words, state: State) -> tuple[State, Loss]:
+        ids_N, targets_N = (to_time_major(words_BT, self.device).flatten() for words_BT in (x_BT, y_BT))
+        # Compiled for one shape only: it would compile again for each of many other shapes.
+        stack = self.executed_stack if x_BT.shape == self.window else self.stack
+        output_TBH, state = stack(self.embed(ids_N, x_BT.shape[0]), state, dropout=no_dropout)
+        nll_N = self.softmax.losses(output_TBH.flatten(0, 1), targets_N)
+        zero = nll_N.new_zeros((), dtype=torch.float64)
+        return state, pack_loss(nll_N, *([zero] if self.precision.loss_scale == 1 else [zero, zero]))
 
-    def next_masks(self, batch: int, steps: int) -> Masks[NDArray[np.bool_]]:
-        """Return what dropout will keep in the next training window; it is drawn outside of what is compiled.
+    @override
+    @computation
+    @torch.no_grad()
+    def log_probabilities(
+        self, x_BT: Words, y_BT: Words, state: State, *, lengths_B: Ids | None = None
+    ) -> tuple[State, NDArray[Any]]:
+        hidden, state = self._compute_outputs(x_BT, state, lengths_B)
+        hidden_NH, targets_N = hidden.flatten(0, 1), to_time_major(y_BT, self.device).flatten()
+        batch, steps = x_BT.shape
+        if lengths_B is None:
+            log_p_N = -self.softmax.losses_of_any_number(hidden_NH, targets_N)
+        else:  # without the padding, because the softmax is the larger part of the work
+            step_TB = np.arange(steps)[:, None]
+            (valid,) = torch.from_numpy((step_TB < lengths_B).ravel()).to(self.device).nonzero(as_tuple=True)
+            log_p_N = hidden_NH.new_zeros(len(targets_N), dtype=self.softmax.weight.dtype)
+            log_p_N[valid] = -self.softmax.losses_of_any_number(hidden_NH[valid], targets_N[valid])
+        return state, log_p_N.view(steps, batch).T.cpu().numpy()
 
-        A CUDA graph's replay draws what the stream would give to the same operations outside of it.
-        """
-        return self.dropout.next_kept(batch, steps)
+    @override
+    @computation
+    @torch.no_grad()
+    def next_words(self, x_BT: Words, state: State) -> tuple[State, NDArray[Any]]:
+        output_TBH, state = self._compute_outputs(x_BT, state)
+        return state, self.softmax.log_probabilities(output_TBH[-1]).cpu().numpy()
 
+    @override
     def read(self, losses: Sequence[Loss]) -> list[StepMetrics]:
-        """Wait for the device and return the numbers behind some losses."""
         if not losses:
-            self.wait()
+            self.runtime.wait()
             return []
         return [StepMetrics(*numbers) for numbers in torch.stack(list(losses)).tolist()]
 
-    def export_training_state(self, state: State) -> Arrays:
-        """Return the carried state, the state of the dropout stream, and in float16 the loss scale."""
-        carried = rank_state.export_carried(state, self.carried, self.precision.master)
-        return {
-            **rank_state.gather_state(carried, self.dropout.generator, self.ranks),
-            # A run continues with its own way to compute, even if this machine would choose another.
-            **({"torch.cpu": cpu.export_implementation()} if self.device.type == "cpu" else {}),
-            **(self.loss_scale.export() if self.loss_scale else {}),
-        }
+    def embed(self, ids_N: Tensor, batch: int) -> Tensor:
+        """Return the words' embeddings, [T, B, E]."""
+        return self.embedding_VE[ids_N].to(self.dtype).view(-1, batch, self.embedding_VE.shape[1])
 
-    def load_training_state(self, arrays: Mapping[str, NDArray[Any]]) -> State:
-        """Set what `export_training_state` returned, and return the carried state."""
-        rank_state.restore_generator(self.dropout.generator, arrays[rank_state.GENERATOR], self.ranks)
-        if self.device.type == "cpu" and "torch.cpu" in arrays:
-            cpu.restore_implementation(arrays["torch.cpu"])
-        if self.loss_scale:
-            self.loss_scale.load(arrays)
-        return rank_state.restore_carried(arrays, self.carried, self.zero_state, self.ranks)
+    def _compute_outputs(
+        self, x_BT: Words, state: State, lengths_B: Ids | None = None
+    ) -> tuple[Tensor, State]:
+        """Return the top layer's output [T, B, H] without dropout, and the state after."""
+        embedded_TBE = self.embed(to_time_major(x_BT, self.device).flatten(), x_BT.shape[0])
+        lengths = None if lengths_B is None else torch.from_numpy(lengths_B.astype(np.int64))
+        # All products of the layers, some of which are torch's own: the setting is there, or not, for every
+        # thread of the process, so that other calls would decide which library computes them.
+        with cpu.use_float32_library(embedded_TBE):
+            output_TBH, after = self.stack(embedded_TBE, state, dropout=no_dropout, lengths_B=lengths)
+        return output_TBH, after
 
-    def graphed(self, graph: Graph) -> GraphedStep:
-        """Return the training step as a graph that is captured at its first call."""
-        kept = [self.loss_scale.state] if self.loss_scale else []
-        return GraphedStep(
-            self._step, rate=self.rate, kept=kept, generator=self.dropout.generator, graph=graph
-        )
 
-    def _step(self, ids_N: Tensor, targets_N: Tensor, state: State) -> tuple[State, Loss]:
-        """Do a training step at the learning rate in `rate`; nothing here waits for the device."""
-        batch = len(state[0][0])
-        masks = self.dropout.draw(batch, len(ids_N) // batch)
-        factors = self.stack.factors(masks.weights)
-        embedded_TBE = self._embedded(ids_N, batch).requires_grad_()
-        x_TBE = embedded_TBE
-        if "embedding" in masks.weights:
-            x_TBE = x_TBE * masks.weights["embedding"][ids_N].view(-1, batch, 1)
-        with multiplied(factors):
-            output_TBH, state = self.executed_stack(x_TBE, state, dropout=one_after_another(masks.units))
-            scale = self.precision.loss_scale / (batch * self.exchange.size)
-            part = self.loss_scale.part if self.loss_scale else None
-            nll_N, d_output_NH = self.softmax.loss_and_gradients(
-                output_TBH.detach().flatten(0, 1), targets_N, scale, part=part
-            )
-            self.exchange.begin(self.softmax.gradient)
-            d_embedded_TBE, *gradients = torch.autograd.grad(
-                of_known_gradient(output_TBH, d_output_NH.view_as(output_TBH)), [embedded_TBE, *self.trained]
-            )
-        gradients = [
-            gradient * factors[parameter] if parameter in factors else gradient
-            for parameter, gradient in zip(self.trained, gradients, strict=True)
-        ]
-        window = self.exchange.finish(Window(nll_N, ids_N, d_embedded_TBE.flatten(0, 1), gradients))
-        measured = [self._update(window.ids, window.d_embedded, window.gradients)]
-        if self.loss_scale:
-            measured.append(self.loss_scale.move(measured[0].isfinite()))
-        return [tuple([part.detach() for part in layer]) for layer in state], loss_of(window.nll, *measured)
+def place_rows(rows_BL: Ids, device: torch.device) -> Tensor:
+    """Return rows [B, L] on a device, laid out so that a window's words in time-major order are a view."""
+    return torch.from_numpy(rows_BL.T.astype(np.int64, order="C")).to(device).T
 
-    def _update(self, ids_N: Tensor, d_embedded_NE: Tensor, gradients: Sequence[Tensor]) -> Tensor:
-        """Clip by the global norm, move the parameters, and return the norm before clipping, [].
 
-        In float16 nothing moves where the norm is not finite.
-
-        Args:
-            ids_N: The window's words.
-            d_embedded_NE: The gradient by each one's embedding, as the bottom layer's input. It has rows for
-                the words of the window only; the other rows stay, unless the softmax uses them all.
-            gradients: By the stack's parameters.
-        """
-        of_words: list[Tensor] = []
-        if self.config.tie_weights:
-            add_by_word(self.softmax.kernel_gradient.T, ids_N, d_embedded_NE)
-        else:
-            d_embedded_NE = d_embedded_NE.to(self.embedding_VE.dtype)
-            of_words = [sum_by_word(d_embedded_NE, ids_N)]
-        scaled_norm = global_norm([*of_words, self.softmax.gradient, *gradients])
-        norm = self.exchange.agreed(scaled_norm / self._loss_scale())
-        scale = self._scale(norm)
-        if self.loss_scale:
-            finite = norm.isfinite()
-            self.softmax.gradient.masked_fill_(~finite, 0)
-            scale, d_embedded_NE, *gradients = zeroed(finite, [scale, d_embedded_NE, *gradients])
-        if not self.config.tie_weights:
-            self.embedding_VE.index_add_(0, ids_N, d_embedded_NE * scale)
-        self.softmax.update(scale)
-        self.masters.add(gradients, scale)
-        return norm
-
-    def _scale(self, norm: Tensor) -> Tensor:
-        """Return what a gradient is multiplied by, to be added to its parameter, []."""
-        bound = self.config.max_grad_norm
-        # Tensors, not numbers: the device's step is not waited for.
-        scale = -self.rate * bound / (norm.clamp(min=bound) * self._loss_scale())
-        return scale.to(self.precision.master)
-
-    def _loss_scale(self) -> Tensor | float:
-        """Return what the gradients of this step are multiplied by."""
-        return self.loss_scale.scale if self.loss_scale else self.precision.loss_scale
+def to_time_major(ids_BT: Words, device: torch.device) -> Tensor:
+    """Return a window's words on a device, contiguous [T, B]; of placed rows nothing is copied."""
+    if isinstance(ids_BT, Tensor):
+        return ids_BT.T
+    assert isinstance(ids_BT, np.ndarray)
+    return torch.from_numpy(ids_BT.T.astype(np.int64, order="C")).to(device, non_blocking=True)

@@ -23,7 +23,7 @@ from torch import Tensor
 from ptb_lm.common.errors import UserError
 from ptb_lm.torch_backend import native
 from ptb_lm.torch_backend.native import library
-from ptb_lm.torch_backend.settings import held
+from ptb_lm.torch_backend.settings import hold_settings
 
 KERNELS = ("native", "torch")
 PRODUCTS = ("MKL", "oneDNN", "OpenBLAS")
@@ -201,7 +201,7 @@ def use_onednn() -> contextlib.AbstractContextManager[None]:
 
     Afterwards torch's setting is what it was; one that was inherited is then set to that value.
     """
-    return held({(torch.backends.mkldnn.matmul, "fp32_precision"): "bf16"})  # type: ignore[attr-defined]
+    return hold_settings({(torch.backends.mkldnn.matmul, "fp32_precision"): "bf16"})  # type: ignore[attr-defined]
 
 
 def name_float32_library() -> str:
@@ -262,3 +262,18 @@ def find_recurrence_kernels(x: Tensor) -> native.Kernels | None:
     # process.
     runs = found is not None and x.dtype in found.recurrent and torch.backends.mkldnn.enabled
     return found if runs else None
+
+
+def multiply(a_MK: Tensor, b_KN: Tensor, *, out: Tensor | None = None) -> Tensor:
+    """Return a @ b, in `out`, of its shape, if it is given; on a GPU the product is torch's own."""
+    if (kernels := find_openblas_kernels(a_MK, b_KN, *([] if out is None else [out]))) is not None:
+        return kernels.multiply(a_MK, b_KN, out)
+    with use_float32_library(a_MK):
+        return torch.mm(a_MK, b_KN) if out is None else torch.mm(a_MK, b_KN, out=out)
+
+
+def multiply_transposed(a_KM: Tensor, b_KN: Tensor, *, out: Tensor | None = None) -> Tensor:
+    """Return a.T @ b, in `out` if it is given; `a` is the narrower one."""
+    # In bfloat16 oneDNN takes two to three times as long for a product whose first factor lies transposed.
+    copied = a_KM.dtype == torch.bfloat16 and a_KM.device.type == "cpu"
+    return multiply(a_KM.T.contiguous() if copied else a_KM.T, b_KN, out=out)

@@ -1,27 +1,37 @@
-"""What the ranks exchange in a training step, so that each then moves its weights as one rank would.
+"""The exchange of gradients between ranks in a training step: each then moves its weights as one rank would.
 
 The softmax's gradient is ready before the backward pass through the layers, and is on its way
-meanwhile. The layers' gradients follow in one piece. The embedding's go as they are, a row for each word of
-the window, unless the whole matrix is less; with them go the words and the loss.
+meanwhile. The layers' gradients follow in one piece. The embedding's gradient goes as it is, a row for each
+word of the window, unless the whole matrix is smaller; with it go the words and the loss.
 
 Shapes: N = tokens of this rank's window, E = embedding width, V = vocabulary, R = ranks, M = tokens of all
 ranks' windows, or V.
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ptb_lm.model.ranks import Ranks
 from ptb_lm.torch_backend.precision import Precision
-from ptb_lm.torch_backend.ranks import TorchRanks
-from ptb_lm.torch_backend.window import NoExchange, Window
+
+if TYPE_CHECKING:
+    # Not every build of torch has the library that this module imports.
+    from ptb_lm.torch_backend.ranks import TorchRanks
 
 
-class _Begun(NamedTuple):
+class WindowGradients(NamedTuple):
+    """The losses and gradients of a rank's window, or of all ranks' windows together."""
+
+    nll: Tensor  # [N], or [R] in float64, whose sum is the loss
+    ids: Tensor  # word ids [N] or [M]
+    d_embedded: Tensor  # gradients [N, E] or [M, E] with respect to the embedding of each of the ids
+    layers: Sequence[Tensor]  # gradients with respect to the layers' parameters
+
+
+class _Reduction(NamedTuple):
     """A sum over the ranks that is under way."""
 
     work: Any
@@ -29,35 +39,34 @@ class _Begun(NamedTuple):
     gradient: Tensor
 
 
-class Exchange(NoExchange):
-    """Sums gradients over ranks.
+class GradientExchange:
+    """The sums of gradients over ranks.
 
     Args:
         ranks: This process and the others.
-        device: Where the gradients are.
-        precision: Of the model; numbers are sent and summed as its weights are kept, unless the ranks were
-            told otherwise.
+        device: Device of the gradients.
+        precision: Precision of the model. Numbers are sent and summed in the type of its stored weights,
+            unless the ranks have another reduce precision.
         vocabulary_size: V.
     """
 
     def __init__(
-        self, ranks: Ranks, *, device: torch.device, precision: Precision, vocabulary_size: int
+        self, ranks: "TorchRanks", *, device: torch.device, precision: Precision, vocabulary_size: int
     ) -> None:
-        assert isinstance(ranks, TorchRanks)
         self.size = ranks.size
         self._ranks, self._vocabulary_size = ranks, vocabulary_size
         self._wire = torch.bfloat16 if ranks.reduce_precision == "bf16" else precision.master
         self._device, self._group = device, ranks.device_group(device)
-        self._begun: list[_Begun] = []
+        self._under_way: list[_Reduction] = []
         self._waiting: list[Tensor] | None = []  # for the other ranks' first step; None after it
         self._buffers: dict[str, Tensor] = {}
 
     def environment(self) -> dict[str, Any]:
-        """Return how many processes there are, and what their gradients are sent and summed in."""
+        """Return the number of processes, and the type in which their gradients are sent and summed."""
         return {"processes": self.size, "reduce_precision": str(self._wire).removeprefix("torch.")}
 
-    def begin(self, gradient: Tensor) -> None:
-        """Begin to sum a gradient over the ranks, in place."""
+    def start_reduce(self, gradient: Tensor) -> None:
+        """Start to sum a gradient over the ranks, in place."""
         if self._waiting is not None:
             self._waiting.append(gradient)
             return
@@ -65,30 +74,30 @@ class Exchange(NoExchange):
         if wire.dtype != self._wire:
             wire = self._buffer("softmax", wire.numel()).view(wire.shape).copy_(wire)
         work = self._sum(wire, wait=False)
-        self._begun.append(_Begun(work, wire, gradient))
+        self._under_way.append(_Reduction(work, wire, gradient))
 
-    def finish(self, window: Window) -> Window:
-        """Return what the windows of all ranks are together."""
-        self._meet()
+    def wait_and_merge(self, window: WindowGradients) -> WindowGradients:
+        """Wait for the sums that were started, and return the gradients of all ranks' windows together."""
+        self._wait_before_first()
         nll = window.nll.sum(dtype=torch.float64)[None]
-        if rows_are_less(self.size * len(window.ids), window.d_embedded.shape[1], self._vocabulary_size):
-            nll, ids, d_embedded = self._gathered(nll, window.ids, self._sent(window.d_embedded))
+        if are_rows_smaller(self.size * len(window.ids), window.d_embedded.shape[1], self._vocabulary_size):
+            nll, ids, d_embedded = self._gather(nll, window.ids, self._narrow(window.d_embedded))
             d_embedded = d_embedded.to(window.d_embedded.dtype)
         else:
-            (nll,) = self._gathered(nll)
+            (nll,) = self._gather(nll)
             ids = torch.arange(self._vocabulary_size, device=window.ids.device)
-            d_embedded = self._whole(window)
-        gradients = self._summed(window.gradients)
-        for begun in self._begun:
+            d_embedded = self._sum_embedding_gradient(window)
+        gradients = self._sum_in_one_piece(window.layers)
+        for reduction in self._under_way:
             with self._ranks.collective(after_step=True):
-                begun.work.wait()
-            if begun.wire.dtype != begun.gradient.dtype:
-                back = begun.gradient if begun.gradient.is_contiguous() else begun.gradient.T
-                back.copy_(begun.wire)
-        self._begun = []
-        return Window(nll, ids, d_embedded, gradients)
+                reduction.work.wait()
+            if reduction.wire.dtype != reduction.gradient.dtype:
+                back = reduction.gradient if reduction.gradient.is_contiguous() else reduction.gradient.T
+                back.copy_(reduction.wire)
+        self._under_way = []
+        return WindowGradients(nll, ids, d_embedded, gradients)
 
-    def agreed(self, norm: Tensor) -> Tensor:
+    def broadcast_norm(self, norm: Tensor) -> Tensor:
         """Return the first rank's norm, so that all clip alike, and no rank skips a step or diverges alone.
 
         Ranks with the same gradients may find norms that differ in the last bits: a GPU adds in any order.
@@ -97,23 +106,23 @@ class Exchange(NoExchange):
             dist.broadcast(norm, src=0, group=self._group)
         return norm
 
-    def _meet(self) -> None:
+    def _wait_before_first(self) -> None:
         """Wait for all ranks before the first exchange: one of them may compile much longer than another."""
         if self._waiting is not None:
             self._ranks.barrier()
             waiting, self._waiting = self._waiting, None
             for gradient in waiting:
-                self.begin(gradient)
+                self.start_reduce(gradient)
 
-    def _sent(self, rows_NE: Tensor) -> Tensor:
-        """Return rows in the narrower of their own precision and that of the wire: nothing is summed."""
+    def _narrow(self, rows_NE: Tensor) -> Tensor:
+        """Return rows in the narrower of their own type and the wire's: rows are sent, not summed."""
         return rows_NE if rows_NE.dtype.itemsize <= self._wire.itemsize else rows_NE.to(self._wire)
 
-    def _whole(self, window: Window) -> Tensor:
+    def _sum_embedding_gradient(self, window: WindowGradients) -> Tensor:
         """Return the embedding's whole gradient, summed over the ranks, [V, E].
 
-        It keeps the precision of the sum, which may be more than that of its terms. What the occurrences of a
-        word add on one rank is rounded to the wire's precision once.
+        It keeps the precision of the sum, which may be more than that of its terms. The sum over a word's
+        occurrences on one rank is rounded to the wire's precision once.
         """
         d_embedded = window.d_embedded
         kept, width = torch.promote_types(self._wire, d_embedded.dtype), d_embedded.shape[1]
@@ -127,7 +136,7 @@ class Exchange(NoExchange):
         self._sum(sums_VE)
         return sums_VE.to(kept)
 
-    def _summed(self, gradients: Sequence[Tensor]) -> list[Tensor]:
+    def _sum_in_one_piece(self, gradients: Sequence[Tensor]) -> list[Tensor]:
         """Return gradients summed over the ranks, sent in one piece."""
         bucket = self._buffer("layers", sum(gradient.numel() for gradient in gradients))
         parts = bucket.split([gradient.numel() for gradient in gradients])
@@ -140,10 +149,10 @@ class Exchange(NoExchange):
             for view, gradient in zip(views, gradients, strict=True)
         ]
 
-    def _gathered(self, *tensors: Tensor) -> list[Tensor]:
+    def _gather(self, *tensors: Tensor) -> list[Tensor]:
         """Return tensors with those of the other ranks behind each other, in the order of ranks.
 
-        They go as the bytes of one message; the longer numbers come first, so that all lie where they may.
+        They are sent as the bytes of one message; the longer numbers come first, so that all are aligned.
         """
         pieces = [tensor.contiguous().view(-1).view(torch.uint8) for tensor in tensors]
         sent = torch.cat(pieces)
@@ -166,13 +175,13 @@ class Exchange(NoExchange):
         return self._buffers[name][:numbers]
 
 
-def rows_are_less(tokens: int, width: int, vocabulary_size: int) -> bool:
-    """Return whether an embedding's gradient is less to send as a row for each token than as a matrix.
+def are_rows_smaller(tokens: int, width: int, vocabulary_size: int) -> bool:
+    """Return whether an embedding's gradient has fewer bytes to send as rows for the tokens than as a matrix.
 
     A sum over R ranks sends each number 2 (R - 1) / R times, and a row goes to all others: (R - 1) / R times.
 
     Args:
-        tokens: Of the windows of all ranks, M.
+        tokens: Number of tokens in the windows of all ranks, M.
         width: E.
         vocabulary_size: V.
     """

@@ -19,29 +19,29 @@ from torch import Tensor
 
 from ptb_lm.common.errors import UserError
 from ptb_lm.torch_backend import gpu
-from ptb_lm.torch_backend.base import failed_allocation
 from ptb_lm.torch_backend.cells import LayerState
+from ptb_lm.torch_backend.settings import find_failed_allocation
 
 Step = Callable[[Tensor, Tensor, Sequence[LayerState]], tuple[Sequence[LayerState], Tensor]]
 
 WARM_UP = 3  # steps before the capture, in which libraries choose kernels and allocate workspaces
 
-# Why this process captures no more: after a capture that failed neither the random stream nor the memory of
-# the device can be trusted to one.
+# Reason for which this process captures no more. After a capture that failed, neither the random stream nor
+# the memory of the device is as a capture needs it.
 _failure: str | None = None
 
 
 class Graph(Protocol):
-    """What records a step's work and replays it: a `CudaGraph`, or what stands for one without a GPU."""
+    """A recorder of a step's work that replays it: a `CudaGraph`, or a substitute for one without a GPU."""
 
-    def apart(self) -> AbstractContextManager[None]:
-        """Return a context in which work runs where it will be recorded, after all that was begun before."""
+    def on_own_stream(self) -> AbstractContextManager[None]:
+        """Return a context in which work runs on the stream of the recording, after all work begun before."""
 
-    def recording(self) -> AbstractContextManager[None]:
-        """Return a context, entered within `apart`, in which work is recorded and not done."""
+    def record(self) -> AbstractContextManager[None]:
+        """Return a context, entered within `on_own_stream`, in which work is recorded and not done."""
 
     def replay(self) -> None:
-        """Do what was recorded, on the same tensors."""
+        """Do the recorded work, on the same tensors."""
 
 
 class CudaGraph:
@@ -57,7 +57,7 @@ class CudaGraph:
         self._generator = generator
 
     @contextlib.contextmanager
-    def apart(self) -> Iterator[None]:
+    def on_own_stream(self) -> Iterator[None]:
         """Return a context in which work runs on its own stream.
 
         cuBLAS has a workspace a stream: what is recorded finds the one of the steps before it.
@@ -73,15 +73,15 @@ class CudaGraph:
             current.wait_stream(self._stream)
 
     @contextlib.contextmanager
-    def recording(self) -> Iterator[None]:
+    def record(self) -> Iterator[None]:
         """Return a context in which work is recorded."""
         self._graph = torch.cuda.CUDAGraph()
         self._graph.register_generator_state(self._generator)
-        with no_garbage(), torch.cuda.graph(self._graph, stream=self._stream):
+        with pause_garbage_collection(), torch.cuda.graph(self._graph, stream=self._stream):
             yield
 
     def replay(self) -> None:
-        """Do what was recorded."""
+        """Do the recorded work."""
         self._graph.replay()
 
 
@@ -92,17 +92,17 @@ class GraphedStep:
         step: (ids_N, targets_N, state) -> (state, loss); it may only launch work on the device. With a
             learning rate of 0 it must leave the weights as they are.
         rate: The learning rate that `step` reads, a tensor on the device.
-        kept: Other tensors that `step` changes, at any learning rate.
+        others: Other tensors that `step` changes, at any learning rate.
         generator: The random stream that `step` draws from.
-        graph: What records it.
+        graph: Recorder of the step.
     """
 
     def __init__(
-        self, step: Step, *, rate: Tensor, kept: Sequence[Tensor], generator: torch.Generator, graph: Graph
+        self, step: Step, *, rate: Tensor, others: Sequence[Tensor], generator: torch.Generator, graph: Graph
     ) -> None:
         self._step = step
         self._rate = rate
-        self._kept = kept
+        self._others = others
         self._generator = generator
         self._graph = graph
         self._captured = False
@@ -138,8 +138,8 @@ class GraphedStep:
         self._ids_N, self._targets_N = ids_N.to(device, copy=True), targets_N.to(device, copy=True)
         self._state = [tuple(part_BH.clone() for part_BH in layer) for layer in state]
         rate, stream_state = self._rate.clone(), self._generator.get_state()
-        kept = [tensor.clone() for tensor in self._kept]
-        with self._graph.apart():
+        others = [tensor.clone() for tensor in self._others]
+        with self._graph.on_own_stream():
             try:
                 self._rate.zero_()
                 for _ in range(WARM_UP):
@@ -147,17 +147,17 @@ class GraphedStep:
             finally:  # memory may have run out, and a smaller step be tried
                 self._generator.set_state(stream_state)
                 self._rate.copy_(rate)
-                for tensor, before in zip(self._kept, kept, strict=True):
+                for tensor, before in zip(self._others, others, strict=True):
                     tensor.copy_(before)
-            with _final(), self._graph.recording():
+            with _forbid_further_captures(), self._graph.record():
                 after, self._loss = self._step(self._ids_N, self._targets_N, self._state)
                 _copy(self._state, after)
         self._captured = True
 
 
 @contextlib.contextmanager
-def no_garbage() -> Iterator[None]:
-    """Return a context in which Python collects no garbage, after it collected all that there was.
+def pause_garbage_collection() -> Iterator[None]:
+    """Return a context in which Python collects no garbage; all garbage is collected before it.
 
     A tensor or graph that died in a circle and is collected during a capture ends the capture.
     """
@@ -172,8 +172,8 @@ def no_garbage() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _final() -> Iterator[None]:
-    """Return a context whose failure is the last of this process.
+def _forbid_further_captures() -> Iterator[None]:
+    """Return a context after whose failure this process can capture no step any more.
 
     Raises:
         UserError: The capture within failed, but not because there is too little memory.
@@ -183,7 +183,7 @@ def _final() -> Iterator[None]:
         yield
     except Exception as error:
         _failure = str(error).strip().partition("\n")[0].rstrip(".") or type(error).__name__
-        if isinstance(error, UserError) or failed_allocation(error):
+        if isinstance(error, UserError) or find_failed_allocation(error):
             raise
         raise UserError(
             f"this training step cannot be captured as a CUDA graph ({_failure}); --execution eager trains "

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from ptb_lm.torch_backend.cells import Canonical, CanonicalLayer
 from ptb_lm.torch_backend.layers import LibraryLayer
@@ -21,8 +22,8 @@ class BasicLayer(CanonicalLayer):
     bias: Tensor
     recurrent_bias: Tensor
 
+    @override
     def forward(self, x_TBI: Tensor, state: tuple[Tensor]) -> tuple[Tensor, tuple[Tensor]]:
-        """Return the output [T, B, H] and the state after the last step."""
         (h_BH,) = state
         outputs = []
         for x_BI in x_TBI.unbind():
@@ -46,10 +47,10 @@ class CudnnLayer(LibraryLayer):
         for suffix in self.suffixes:
             bias = self.module.get_parameter(f"bias_hh_{suffix}")
             nn.init.zeros_(bias)
-            bias.register_hook(self._of_the_candidate)
+            bias.register_hook(self._keep_candidate)
 
-    def canonical_of(self, suffix: str) -> dict[str, Canonical]:
-        """Return a direction's trained parameters by their cell's names."""
+    @override
+    def direction_parameters(self, suffix: str) -> dict[str, Canonical]:
         candidate = slice(2 * self.module.hidden_size, None)
         return {
             "kernel": Canonical(self.module.get_parameter(f"weight_ih_{suffix}"), True),
@@ -58,16 +59,17 @@ class CudnnLayer(LibraryLayer):
             "recurrent_bias": Canonical(self.module.get_parameter(f"bias_hh_{suffix}"), part=candidate),
         }
 
+    @override
     def run(self, inputs: Any, before: tuple[Tensor, ...]) -> tuple[Any, tuple[Tensor, ...]]:
-        """Call torch's module."""
         (h_DBH,) = before
         output, h_DBH = self.module(inputs, h_DBH)
         return output, (h_DBH,)
 
-    def _of_the_candidate(self, gradient: Tensor) -> Tensor:
-        """Return a second bias's gradient for the candidate alone; the other gates' stay at zero.
+    def _keep_candidate(self, gradient: Tensor) -> Tensor:
+        """Return the gradient with respect to a second bias, with zeros for all gates but the candidate.
 
-        Those add up with the first bias. Trained, the pair would move twice as fast under SGD as the one.
+        A second bias adds up with the first one: a trained pair would move twice as fast under SGD as the
+        one.
         """
         kept = torch.zeros_like(gradient)
         kept[2 * self.module.hidden_size :] = gradient[2 * self.module.hidden_size :]

@@ -6,6 +6,7 @@ Shapes: T = time steps, B = batch, I = input width, H = hidden units.
 import torch
 from torch import Tensor
 from torch.nn import functional
+from typing_extensions import override
 
 from ptb_lm.model.cells.layer_norm_lstm import EPSILON
 from ptb_lm.torch_backend.cells import CanonicalLayer, LayerState, LSTMState
@@ -27,28 +28,28 @@ class BasicLayer(CanonicalLayer):
     cell_gain: Tensor
     cell_bias: Tensor
 
+    @override
     def zero_state(self, batch_size: int) -> LayerState:
-        """Return the zero state for a batch."""
         h_BH, c_BH = super().zero_state(batch_size)
         return h_BH, c_BH.to(torch.promote_types(c_BH.dtype, torch.float32))
 
+    @override
     def forward(self, x_TBI: Tensor, state: LSTMState) -> tuple[Tensor, LSTMState]:
-        """Return the output [T, B, H] and the state after the last step."""
         h_BH, c_BH = state
         outputs = []
         for x_BI in x_TBI.unbind():
-            from_x = _norm(x_BI @ self.kernel, self.kernel_gain, self.bias)
-            from_h = _norm(h_BH @ self.recurrent_kernel, self.recurrent_gain, None)
+            from_x = _normalise(x_BI @ self.kernel, self.kernel_gain, self.bias)
+            from_h = _normalise(h_BH @ self.recurrent_kernel, self.recurrent_gain, None)
             gates = from_x + from_h
             i, f, g, o = gates.chunk(4, dim=-1)
             c_BH = torch.sigmoid(f) * c_BH + torch.sigmoid(i) * torch.tanh(g)
-            h_BH = torch.sigmoid(o) * torch.tanh(_norm(c_BH, self.cell_gain, self.cell_bias))
+            h_BH = torch.sigmoid(o) * torch.tanh(_normalise(c_BH, self.cell_gain, self.cell_bias))
             h_BH = h_BH.to(x_TBI.dtype)
             outputs.append(h_BH)
         return torch.stack(outputs), (h_BH, c_BH)
 
 
-def _norm(x: Tensor, gain: Tensor, bias: Tensor | None, epsilon: float = EPSILON) -> Tensor:
+def _normalise(x: Tensor, gain: Tensor, bias: Tensor | None, epsilon: float = EPSILON) -> Tensor:
     """Return each row with mean 0 and variance 1, times the gain, plus the bias; in float32 at least."""
     wide = torch.promote_types(x.dtype, torch.float32)
     wide_bias = None if bias is None else bias.to(wide)

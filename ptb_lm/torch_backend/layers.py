@@ -1,25 +1,111 @@
-"""One layer of a stack: it reads the sequence in one direction or in both, and may be told lengths.
+"""Layers that read in both directions, or sequences of different lengths.
 
-Shapes: T = time steps, B = batch, I = input width, H = hidden units, D = directions, K = D * H.
+A layer that does not support lengths is run over the valid steps alone, in the order of torch's packed
+sequences: the longest sample first, the batch narrower wherever samples end. What the padding holds is never
+read.
+
+Shapes: T = time steps, B = batch, P = valid steps of all samples together, I = input width, H = hidden units,
+D = directions, K = D * H.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
+from typing_extensions import override
 
 from ptb_lm.model import cells
-from ptb_lm.torch_backend.cells import Canonical, Layer, LayerState, freeze_second_bias
-from ptb_lm.torch_backend.lengths import Lengths
+from ptb_lm.torch_backend.cells import Canonical, Layer, LayerState, PackedLayer
 
 PREFIXES = ("", "reverse.")  # of each direction's canonical names
 
 
+class Lengths:
+    """The valid steps of each sample, for layers that do not support lengths.
+
+    Args:
+        lengths_B: Valid steps of each sample, from 1 to T; on the CPU, so that no device is waited for.
+        steps: T.
+        device: Device of the samples.
+    """
+
+    def __init__(self, lengths_B: Tensor, steps: int, device: torch.device) -> None:
+        self.lengths_B = lengths_B
+        self.steps = steps
+        self.device = device
+
+    def run(
+        self, layer: Layer, x_TBI: Tensor, state: LayerState, *, backwards: bool = False
+    ) -> tuple[Tensor, LayerState]:
+        """Run a layer over the valid steps of each sample.
+
+        Args:
+            layer: Any layer.
+            x_TBI: Its input.
+            state: State before the first step that it reads.
+            backwards: Truth of "it reads from the last valid step down to step 0".
+
+        Returns:
+            (output, state): the output [T, B, H], zero beyond a sample's length; and each sample's state
+            after the last of its steps that was read.
+        """
+        packed = self._packed
+        assert packed.sorted_indices is not None
+        assert packed.unsorted_indices is not None
+        position_P = self._backward_positions if backwards else packed.data
+        x_PI = x_TBI.flatten(0, 1).index_select(0, position_P)
+        state = tuple(part_BH[packed.sorted_indices] for part_BH in state)
+        last: LayerState
+        if isinstance(layer, PackedLayer):
+            output_PH, last = layer.forward_packed(x_PI, state, tuple(packed.batch_sizes.tolist()))
+        else:
+            output_PH, last = self._run_in_pieces(layer, x_PI, state)
+        output = output_PH.new_zeros(self.steps * len(self.lengths_B), output_PH.shape[1])
+        output = output.index_copy(0, position_P, output_PH)
+        last = tuple(part_BH[packed.unsorted_indices] for part_BH in last)
+        return output.view(self.steps, len(self.lengths_B), -1), last
+
+    def _run_in_pieces(self, layer: Layer, x_PI: Tensor, state: LayerState) -> tuple[Tensor, LayerState]:
+        """Run a layer that needs rectangular input, one rectangle at a time; the samples stay sorted."""
+        outputs, ended = [], []
+        for (running, steps), (going_on, _) in zip(self._pieces, [*self._pieces[1:], (0, 0)], strict=True):
+            piece_PI, x_PI = x_PI.tensor_split([running * steps])
+            before = tuple(part_BH[:running] for part_BH in state)
+            output, state = layer(piece_PI.view(steps, running, -1), before)
+            outputs.append(output.flatten(0, 1))
+            ended.append(tuple(part_BH[going_on:] for part_BH in state))
+        # The shortest samples ended first, and are last in the order.
+        return torch.cat(outputs), tuple(torch.cat(parts[::-1]) for parts in zip(*ended, strict=True))
+
+    @cached_property
+    def _packed(self) -> PackedSequence:
+        """The position of each valid step in the flattened [T * B], in the order of reading."""
+        return self._pack(torch.arange(self.steps)[:, None].expand(-1, len(self.lengths_B)))
+
+    @cached_property
+    def _backward_positions(self) -> Tensor:
+        """The positions, each sample read from its last valid step, [P]."""
+        return self._pack(self.lengths_B - 1 - torch.arange(self.steps)[:, None]).data
+
+    @cached_property
+    def _pieces(self) -> list[tuple[int, int]]:
+        """(samples, steps) of each run of steps in which no sample ends."""
+        running, steps = self._packed.batch_sizes.unique_consecutive(return_counts=True)
+        return list(zip(running.tolist(), steps.tolist(), strict=True))
+
+    def _pack(self, step_TB: Tensor) -> PackedSequence:
+        batch = len(self.lengths_B)
+        position_TB = step_TB * batch + torch.arange(batch)
+        packed = pack_padded_sequence(position_TB, self.lengths_B, enforce_sorted=False)
+        return packed.to(self.device)  # type: ignore[arg-type] # torch declares a dtype alone
+
+
 class StackLayer(nn.Module, ABC):
-    """One layer of a stack.
+    """A layer of a stack that knows directions and lengths itself.
 
     Attributes:
         direction_count: 1, or 2 if it reads the sequence in both directions.
@@ -35,7 +121,7 @@ class StackLayer(nn.Module, ABC):
     def zero_state(self, batch_size: int) -> list[LayerState]:
         """Return each direction's zero state for a batch."""
 
-    def executed(self, execute: Callable[[Layer], Layer]) -> "StackLayer":
+    def with_execution(self, execute: Callable[[Layer], Layer]) -> "StackLayer":
         """Return a layer with the same parameters whose `Layer`s, if it has any, run in another way."""
         return self
 
@@ -52,63 +138,61 @@ class StackLayer(nn.Module, ABC):
         """
 
 
-class DirectedLayers(StackLayer):
-    """A `Layer` for each direction.
+class BothDirections(StackLayer):
+    """Two layers that read the same sequence, one forward and one backward.
 
     Args:
-        directions: The one that reads forward, and the one, if any, that reads backward.
+        layers: The layer that reads forward, and the one that reads backward.
     """
 
-    def __init__(self, directions: Iterable[Layer]) -> None:
-        super().__init__()
-        self.directions: Sequence[Layer] = nn.ModuleList(directions)  # type: ignore[assignment]
-        self.direction_count = len(self.directions)
+    direction_count = 2
 
+    def __init__(self, layers: Iterable[Layer]) -> None:
+        super().__init__()
+        self.directions: Sequence[Layer] = nn.ModuleList(layers)  # type: ignore[assignment]
+
+    @override
     def zero_state(self, batch_size: int) -> list[LayerState]:
-        """Return each direction's zero state for a batch."""
         return [layer.zero_state(batch_size) for layer in self.directions]
 
+    @override
     def canonical(self) -> dict[str, Canonical]:
-        """Return the trained parameters by canonical name."""
         return {
             prefix + name: parameter
-            for prefix, layer in zip(PREFIXES, self.directions, strict=False)
+            for prefix, layer in zip(PREFIXES, self.directions, strict=True)
             for name, parameter in layer.canonical().items()
         }
 
-    def executed(self, execute: Callable[[Layer], Layer]) -> StackLayer:
-        """Return a layer with the same parameters whose `Layer`s run in another way."""
-        return DirectedLayers(execute(layer) for layer in self.directions)
+    @override
+    def with_execution(self, execute: Callable[[Layer], Layer]) -> StackLayer:
+        return BothDirections(map(execute, self.directions))
 
+    @override
     def forward(
         self, x_TBI: Tensor, state: Sequence[LayerState], lengths: Lengths | None = None
     ) -> tuple[Tensor, list[LayerState]]:
-        """Return the output [T, B, K] and each direction's state after it has read the sequence."""
-        outputs, after = [], []
-        for direction, (layer, before) in enumerate(zip(self.directions, state, strict=True)):
-            if lengths is not None:
-                output_TBH, last = lengths.run(layer, x_TBI, before, backwards=direction == 1)
-            elif direction == 1:
-                output_TBH, last = layer(x_TBI.flip(0), before)
-                output_TBH = output_TBH.flip(0)
-            else:
-                output_TBH, last = layer(x_TBI, before)
-            outputs.append(output_TBH)
-            after.append(last)
-        return outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=2), after
+        (forward, backward), (before, before_backward) = self.directions, state
+        if lengths is None:
+            output_TBH, after = forward(x_TBI, before)
+            reverse_TBH, after_backward = backward(x_TBI.flip(0), before_backward)
+            reverse_TBH = reverse_TBH.flip(0)
+        else:
+            output_TBH, after = lengths.run(forward, x_TBI, before)
+            reverse_TBH, after_backward = lengths.run(backward, x_TBI, before_backward, backwards=True)
+        return torch.cat([output_TBH, reverse_TBH], dim=2), [after, after_backward]
 
 
 class LibraryLayer(StackLayer):
     """One of torch's layers: one operation for the sequence, by the library that torch uses on a device.
 
     Attributes:
-        cell_name: What its cells are, a name in ptb_lm.model.cells.CELLS.
-        module_type: torch's module.
+        cell_name: Name of its cell in ptb_lm.model.cells.CELLS.
+        module_type: Class of torch's module.
 
     Args:
         input_size: I.
         hidden_size: H.
-        bidirectional: Whether it reads the sequence in both directions.
+        bidirectional: Truth of "it reads the sequence in both directions".
     """
 
     cell_name: ClassVar[str]
@@ -121,37 +205,37 @@ class LibraryLayer(StackLayer):
         self.direction_count = len(self.suffixes)
 
     @abstractmethod
-    def canonical_of(self, suffix: str) -> dict[str, Canonical]:
-        """Return a direction's trained parameters by their cell's names.
+    def direction_parameters(self, suffix: str) -> dict[str, Canonical]:
+        """Return a direction's trained parameters by the names that the cell declares.
 
         Args:
-            suffix: What ends torch's names of them.
+            suffix: End of torch's names of them.
         """
 
     @abstractmethod
     def run(self, inputs: Any, before: tuple[Tensor, ...]) -> tuple[Any, tuple[Tensor, ...]]:
-        """Call torch's module; a state is of the arrays [D, B, H] that its cell carries."""
+        """Call torch's module; a state is made of the arrays [D, B, H] that its cell carries."""
 
+    @override
     def canonical(self) -> dict[str, Canonical]:
-        """Return the trained parameters by canonical name."""
         return {
-            prefix + name: kept
+            prefix + name: place
             for prefix, suffix in zip(PREFIXES, self.suffixes, strict=False)
-            for name, kept in self.canonical_of(suffix).items()
+            for name, place in self.direction_parameters(suffix).items()
         }
 
+    @override
     def zero_state(self, batch_size: int) -> list[LayerState]:
-        """Return each direction's zero state for a batch."""
         zeros, shape = next(self.parameters()).new_zeros, (batch_size, self.module.hidden_size)
         carried = cells.get(self.cell_name).state_names
         return [tuple(zeros(shape) for _ in carried) for _ in self.suffixes]
 
+    @override
     def forward(
         self, x_TBI: Tensor, state: Sequence[LayerState], lengths: Lengths | None = None
     ) -> tuple[Tensor, list[LayerState]]:
-        """Return the output [T, B, K] and each direction's state after it has read the sequence."""
         self.module.train(torch.is_grad_enabled())  # without a gradient, nothing is kept for one
-        before = tuple(_stacked(parts) for parts in zip(*state, strict=True))
+        before = tuple(_stack_directions(parts) for parts in zip(*state, strict=True))
         if lengths is None:
             output_TBK, after = self.run(x_TBI, before)
         else:
@@ -161,50 +245,6 @@ class LibraryLayer(StackLayer):
         return output_TBK, list(zip(*(part_DBH.unbind() for part_DBH in after), strict=True))
 
 
-class CudnnLayer(LibraryLayer):
-    """torch.nn.LSTM: cuDNN on a GPU, oneDNN or ATen on a CPU."""
-
-    cell_name = cells.LSTM
-    module_type = nn.LSTM
-
-    def __init__(self, input_size: int, hidden_size: int, *, bidirectional: bool) -> None:
-        super().__init__(input_size, hidden_size, bidirectional=bidirectional)
-        for suffix in self.suffixes:
-            freeze_second_bias(self.module.get_parameter(f"bias_hh_{suffix}"))
-
-    def canonical_of(self, suffix: str) -> dict[str, Canonical]:
-        """Return a direction's trained parameters by their cell's names."""
-        return {
-            "kernel": Canonical(self.module.get_parameter(f"weight_ih_{suffix}"), True),
-            "recurrent_kernel": Canonical(self.module.get_parameter(f"weight_hh_{suffix}"), True),
-            "bias": Canonical(self.module.get_parameter(f"bias_ih_{suffix}")),
-        }
-
-    def run(self, inputs: Any, before: tuple[Tensor, ...]) -> tuple[Any, tuple[Tensor, ...]]:
-        """Call torch's module."""
-        output, after = self.module(inputs, before)
-        return output, after
-
-
-def built(
-    cell: str, model: str, input_size: int, hidden_size: int, *, bidirectional: bool = False
-) -> StackLayer:
-    """Return a layer of a stack; its parameters are still to be loaded.
-
-    Args:
-        cell: A name in CELLS.
-        model: How it is computed, one that the table has for the cell.
-        input_size: I.
-        hidden_size: H.
-        bidirectional: Whether it reads the sequence in both directions.
-    """
-    layer_type = cells.layer_class(cell, "torch", model)
-    if issubclass(layer_type, StackLayer):
-        layer: StackLayer = layer_type(input_size, hidden_size, bidirectional=bidirectional)
-        return layer
-    return DirectedLayers(layer_type(input_size, hidden_size) for _ in range(2 if bidirectional else 1))
-
-
-def _stacked(parts: Sequence[Tensor]) -> Tensor:
+def _stack_directions(parts: Sequence[Tensor]) -> Tensor:
     # A view if possible: nothing is copied.
     return parts[0][None] if len(parts) == 1 else torch.stack(tuple(parts))

@@ -1,7 +1,7 @@
 """The ends of the network by hand: softmax cross-entropy, the embedding's gradient, and the global norm.
 
-Between them lies autograd. The two ends touch every word of the vocabulary, so that what autograd allocates
-and passes over there (fresh logits, a separate log-softmax, dense embedding gradients) costs as much as the
+Between them lies autograd. The two ends touch every word of the vocabulary: there, autograd's own tensors and
+passes over memory (fresh logits, a separate log-softmax, dense embedding gradients) would cost as much as the
 LSTM itself on a CPU.
 
 Shapes: N = tokens of a window, H = hidden units, V = vocabulary, E = embedding width.
@@ -18,11 +18,14 @@ from torch import Tensor
 from ptb_lm.model.backend import max_tokens_per_call
 from ptb_lm.torch_backend import cpu
 from ptb_lm.torch_backend.precision import Masters, Precision
-from ptb_lm.torch_backend.products import times, times_transposed, transposed_times
+
+# [2]: negative log likelihood, gradient norm; in float64, as their sums over a split must be. In float16 [3]:
+# and the loss scale of the next step if this one was skipped, else 0.
+Loss = Tensor
 
 
 class _Buffers(NamedTuple):
-    """What a number of tokens is computed in."""
+    """The tensors in which a number of tokens is computed."""
 
     inputs: Tensor  # [N, H + 1], in the compute precision
     logits_NV: Tensor  # in the compute precision
@@ -31,23 +34,25 @@ class _Buffers(NamedTuple):
 class SoftmaxLayer:
     """The projection onto the vocabulary with softmax and cross-entropy, over reused buffers.
 
-    Those of training are one call's at a time: `losses` and `loss_and_gradients` are for one thread. Any
-    number of threads may call `losses_of_any_number` and `log_probabilities`: each call has its own.
+    `losses` and `loss_and_gradients` share training's buffers and are for one thread. Any number of threads
+    may call `losses_of_any_number` and `log_probabilities`: each call has buffers of its own.
 
     The bias is the row after the kernel's, and the input has a column of ones there: the products compute
     the bias and its gradient on the way, and no pass over the logits is spent on either.
 
     Attributes:
-        weight: [H + 1, V], as it is kept; more rows on a GPU, of zeros, which stay zeros.
-        gradient: As `weight`, in the compute precision; what the last `loss_and_gradients` computed.
+        weight: The stored weight, [H + 1, V]; more rows on a GPU, of zeros, which stay zeros.
+        gradient: Gradient of the last `loss_and_gradients`, in the shape of `weight` and the compute
+            precision.
+        masters: The stored weight, with the copy that is computed with.
 
     Args:
         hidden_size: H.
         vocabulary_size: V.
-        device: Where to compute.
-        precision: In what.
-        by_word: Whether the weights of a word lie side by side, as an embedding's do: the kernel, transposed,
-            may then be one.
+        device: Device to compute on.
+        precision: Types of the stored weight and of its products.
+        by_word: Truth of "the weights of a word lie side by side", as an embedding's do: the kernel,
+            transposed, may then be one.
     """
 
     def __init__(
@@ -68,20 +73,20 @@ class SoftmaxLayer:
             self._used = torch.zeros(vocabulary_size, rows, **place).T
         else:
             self._used = torch.zeros(rows, vocabulary_size, **place)
-        self._masters = Masters([self._used], precision.master)
-        self.weight = self._masters[self._used]
+        self.masters = Masters([self._used], precision.master)
+        self.weight = self.masters[self._used]
         self.gradient = torch.zeros_like(self._used)
         self._buffers: dict[int, _Buffers] = {}
         self._free: dict[int, list[_Buffers]] = {}  # by a GPU's stream, whose work is done in order
 
     @property
     def kernel(self) -> Tensor:
-        """The kernel as it is kept, [H, V]."""
+        """The stored kernel, [H, V]."""
         return self.weight[: self.hidden_size]
 
     @property
     def bias(self) -> Tensor:
-        """The bias as it is kept, [V]."""
+        """The stored bias, [V]."""
         return self.weight[self.hidden_size]
 
     @property
@@ -91,11 +96,7 @@ class SoftmaxLayer:
 
     def refresh(self) -> None:
         """Use the new value of `weight` after it was set from outside."""
-        self._masters.refresh()
-
-    def update(self, scale: Tensor) -> None:
-        """Add scale * `gradient` to the weight."""
-        self._masters.add([self.gradient], scale)
+        self.masters.refresh()
 
     def losses(self, hidden_NH: Tensor, targets_N: Tensor) -> Tensor:
         """Return the negative log likelihood of each target [N], in nats."""
@@ -103,11 +104,11 @@ class SoftmaxLayer:
 
     def losses_of_any_number(self, hidden_NH: Tensor, targets_N: Tensor) -> Tensor:
         """Return the same as `losses`, for a rare number of tokens, which gets no buffers of its own."""
-        with self._own_buffers(len(hidden_NH)) as buffers:
+        with self._borrow_buffers(len(hidden_NH)) as buffers:
             return self._losses(self._logits(hidden_NH, buffers), targets_N)
 
     def _losses(self, buffers: _Buffers, targets_N: Tensor) -> Tensor:
-        """Return the negative log likelihoods [N] where nothing is trained; the logits are used up."""
+        """Return the negative log likelihoods [N] without gradients; the logits are used up."""
         logits_NV = buffers.logits_NV
         if logits_NV.device.type != "cpu" or cpu.find_kernels(logits_NV) is not None:
             return self._cross_entropy(logits_NV, targets_N, gradient=False)
@@ -120,39 +121,39 @@ class SoftmaxLayer:
 
     def log_probabilities(self, hidden_NH: Tensor) -> Tensor:
         """Return the log-probability of every word [N, V], in nats, in float64."""
-        with self._own_buffers(len(hidden_NH)) as buffers:
+        with self._borrow_buffers(len(hidden_NH)) as buffers:
             return torch.log_softmax(self._logits(hidden_NH, buffers).logits_NV, 1, dtype=torch.float64)
 
     def loss_and_gradients(
-        self, hidden_NH: Tensor, targets_N: Tensor, scale: float, *, part: Tensor | None = None
+        self, hidden_NH: Tensor, targets_N: Tensor, scale: float, *, fraction: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Return (negative log likelihoods [N], gradient by hidden_NH); set `gradient`.
+        """Return (negative log likelihoods [N], gradient with respect to hidden_NH); set `gradient`.
 
         Args:
             hidden_NH: The top layer's output.
             targets_N: Target word ids.
-            scale: The gradients are those of scale * sum of the negative log likelihoods.
-            part: A power of two that multiplies the scale, [], on the device.
+            scale: Factor of the sum of the negative log likelihoods, whose gradients are computed.
+            fraction: A power of two that multiplies the scale, [], on the device.
         """
         inputs, logits_NV = self._logits(hidden_NH)
         nll_N = self._cross_entropy(logits_NV, targets_N, gradient=True)
         # The scale goes into the narrow factor of each product rather than into the wide one.
-        scaled, d_hidden_NH = inputs * scale, times_transposed(logits_NV, self._used[: self.hidden_size])
+        scaled, d_hidden_NH = inputs * scale, cpu.multiply(logits_NV, self._used[: self.hidden_size].T)
         d_hidden_NH.mul_(scale)
-        if part is not None:  # by itself, because float16 would round the scale as a tensor
-            scaled.mul_(part)
-            d_hidden_NH.mul_(part)
-        transposed_times(scaled, logits_NV, out=self.gradient)
+        if fraction is not None:  # by itself, because float16 would round the scale as a tensor
+            scaled.mul_(fraction)
+            d_hidden_NH.mul_(fraction)
+        cpu.multiply_transposed(scaled, logits_NV, out=self.gradient)
         return nll_N, d_hidden_NH
 
     def _logits(self, hidden_NH: Tensor, buffers: _Buffers | None = None) -> _Buffers:
-        buffers = buffers or self._buffers_for(len(hidden_NH))
+        buffers = buffers or self._reuse_buffers(len(hidden_NH))
         buffers.inputs[:, : self.hidden_size] = hidden_NH
-        times(buffers.inputs, self._used, out=buffers.logits_NV)
+        cpu.multiply(buffers.inputs, self._used, out=buffers.logits_NV)
         return buffers
 
     def _cross_entropy(self, logits_NV: Tensor, targets_N: Tensor, *, gradient: bool) -> Tensor:
-        """Return the negative log likelihoods [N]; replace the logits, if asked to, by their gradient."""
+        """Return the negative log likelihoods [N]; if `gradient`, replace the logits by their gradient."""
         if (kernels := cpu.find_kernels(logits_NV)) is not None:
             return kernels.cross_entropy(logits_NV, targets_N, gradient=gradient)
         if self.weight.dtype == self._used.dtype:
@@ -164,11 +165,11 @@ class SoftmaxLayer:
         if gradient:
             torch.exp(log_p_NV, out=logits_NV)
             # Not the probability less 1: it is next to 1 where the model is sure, and rounded there.
-            of_targets_N = torch.expm1(-nll_N).to(logits_NV.dtype)
-            logits_NV.scatter_(1, targets_N[:, None], of_targets_N[:, None])
+            at_targets_N = torch.expm1(-nll_N).to(logits_NV.dtype)
+            logits_NV.scatter_(1, targets_N[:, None], at_targets_N[:, None])
         return nll_N
 
-    def _buffers_for(self, tokens: int) -> _Buffers:
+    def _reuse_buffers(self, tokens: int) -> _Buffers:
         """Return the first rows of the smallest buffers that have enough; none is ever given up.
 
         Logits are the largest tensors of a step; fresh ones would be page-faulted in at every step. A CUDA
@@ -182,7 +183,7 @@ class SoftmaxLayer:
         return _Buffers(inputs[:tokens], logits_NV[:tokens])
 
     @contextlib.contextmanager
-    def _own_buffers(self, tokens: int) -> Iterator[_Buffers]:
+    def _borrow_buffers(self, tokens: int) -> Iterator[_Buffers]:
         """Return a context with buffers that no other call has: new ones, or those of a call that ended."""
         device = self._used.device
         stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
@@ -209,29 +210,15 @@ class SoftmaxLayer:
         return _Buffers(inputs, self._used.new_empty(tokens, width))
 
 
-class _OfKnownGradient(torch.autograd.Function):
-    """(output, its gradient) -> a scalar that has this gradient by the output, and no value."""
+def pack_loss(nll_N: Tensor, *measured: Tensor) -> Loss:
+    """Return a window's loss.
 
-    @staticmethod
-    def forward(ctx: Any, output: Tensor, gradient: Tensor) -> Tensor:
-        """Return the scalar."""
-        ctx.gradient = gradient
-        return output.new_empty(())
-
-    @staticmethod
-    def backward(ctx: Any, *_: Tensor) -> tuple[Tensor, None]:
-        """Return the gradient by the output."""
-        return ctx.gradient, None
-
-
-def of_known_gradient(output: Tensor, gradient: Tensor) -> Tensor:
-    """Return a scalar for `torch.autograd.grad` that has this gradient by an output, and no value.
-
-    That takes an output and its gradient, too, but imports SymPy to compare their shapes: half a second of
-    every start.
+    Args:
+        nll_N: Negative log likelihood of each target.
+        measured: The other numbers of a loss, each [].
     """
-    scalar: Tensor = _OfKnownGradient.apply(output, gradient)  # type: ignore[no-untyped-call]
-    return scalar
+    # Summed in float64: the total over a split must not depend on how it was cut into windows.
+    return torch.stack([nll_N.sum(dtype=torch.float64), *measured])
 
 
 def global_norm(gradients: Sequence[Tensor]) -> Tensor:
@@ -269,9 +256,9 @@ def add_by_word(sums_VE: Tensor, ids_N: Tensor, gradient_NE: Tensor) -> None:
         sums_VE.index_add_(0, ids_N, gradient_NE)
         return
     row_N, gradient_NE = _row_of_word(ids_N), gradient_NE.float()
-    of_words_NE = torch.zeros_like(gradient_NE).index_add_(0, row_N, gradient_NE)
+    sums_NE = torch.zeros_like(gradient_NE).index_add_(0, row_N, gradient_NE)
     # Every occurrence of a word brings the same row: which one is copied last makes no difference.
-    rows_NE = sums_VE[ids_N].float() + of_words_NE[row_N]
+    rows_NE = sums_VE[ids_N].float() + sums_NE[row_N]
     sums_VE.index_copy_(0, ids_N, rows_NE.to(sums_VE.dtype))
 
 

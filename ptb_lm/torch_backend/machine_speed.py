@@ -33,8 +33,8 @@ import torch
 from torch import Tensor
 
 from ptb_lm.torch_backend import cpu, gpu, native
-from ptb_lm.torch_backend.precision import PRECISIONS, settings_of
-from ptb_lm.torch_backend.settings import held
+from ptb_lm.torch_backend.precision import PRECISIONS, gpu_settings
+from ptb_lm.torch_backend.settings import hold_settings
 
 SCAN_SECONDS, MEASUREMENT_SECONDS = 0.05, 0.5  # at least
 SCANS = 2
@@ -127,7 +127,7 @@ def measure_products(device: str, precision: str, products: tuple[Product, ...])
         precision: A name in PRECISIONS.
         products: The products to choose from.
     """
-    with held(settings_of(PRECISIONS[precision])):
+    with hold_settings(gpu_settings(PRECISIONS[precision])):
         library, place = _find_fastest(device, precision, products)
         with library.context():
             gflops = _gflops(

@@ -1,29 +1,40 @@
-"""What --precision means in torch: what the weights are kept in, and what the layers compute in.
+"""The precisions in torch: the types of stored weights and of the computation, and the scale of the loss.
 
 Half precision is mixed: the weights are kept, clipped and moved in float32, and the layers and the softmax's
 products compute with copies of them. Losses, the softmax and the global norm are of float32 or better.
+
+float16 ends at 65,504, and loses digits below 6e-5. The loss is multiplied by a number before the backward
+pass, so that gradients lie between the two. If one overflows all the same the step is skipped, as in
+torch.amp's GradScaler, and the next ones are scaled by half as much. Unlike there the scale never exceeds its
+first value: if nothing overflows it has no influence on the numbers of a run. All is done on the device, and
+nothing waits for it: a step as a CUDA graph has no other way.
 """
 
 import functools
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from ptb_lm.torch_backend import cpu
+from ptb_lm.common.errors import UserError
 from ptb_lm.torch_backend.settings import Setting
+
+GROWTH_STEPS = 2000  # steps without an overflow after which a halved scale is doubled
+SMALLEST_FRACTION = 2.0**-10  # of the first scale; a step that overflows even with this one has diverged
+LOSS_SCALE_NAME = "torch.loss_scale"  # in a run's state
 
 
 class Precision(NamedTuple):
     """A row of PRECISIONS."""
 
-    master: torch.dtype  # what the weights are kept in
-    compute: torch.dtype  # what the layers and the products of the softmax compute in
+    master: torch.dtype  # type that the weights are kept in
+    compute: torch.dtype  # type that the layers and the products of the softmax compute in
     tf32: bool = False  # whether a GPU may round the factors of float32 products to TF32
-    # What the loss is multiplied by before the backward pass, at first (ptb_lm.torch_backend.loss_scale), so
-    # that its numbers lie well within a format: medium's first steps on Penn Treebank are far from both ends
-    # of float16.
+    # First factor of the loss before the backward pass. The gradients then lie well within a format: those of
+    # medium's first steps on Penn Treebank are far from both ends of float16.
     loss_scale: float = 1.0
 
 
@@ -37,21 +48,22 @@ PRECISIONS = {
 
 
 @functools.cache
-def settings_of(precision: Precision) -> Mapping[Setting, object]:
-    """Return what a GPU computes a precision with: the values of settings of the whole process.
+def gpu_settings(precision: Precision) -> Mapping[Setting, object]:
+    """Return the settings of the whole process, with their values, by which a GPU computes in a precision.
 
     fp32 means IEEE float32, where torch's default would let cuDNN round to TF32. In the other precisions
     cuDNN keeps that default: "ieee" would have its LSTM do without tensor cores in bfloat16, too
     (CUDNN_FMA_MATH in torch's ATen/cudnn/Descriptors.h), and nothing of float32 is left for it to round.
 
-    It is torch's newer interface. The older one (allow_tf32, and torch.backends.cudnn.flags) fails after it.
+    They belong to torch's newer interface. The older one (allow_tf32, and torch.backends.cudnn.flags) fails
+    after it.
     """
     products, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
     ieee = precision.compute == torch.float32 and not precision.tf32
-    of_cudnn: list[Any] = [cudnn.rnn, cudnn.conv]  # type: ignore[attr-defined]
+    cudnn_operations: list[Any] = [cudnn.rnn, cudnn.conv]  # type: ignore[attr-defined]
     return {
         (products, "fp32_precision"): "tf32" if precision.tf32 else "ieee",
-        **{(operation, "fp32_precision"): "ieee" if ieee else "tf32" for operation in of_cudnn},
+        **{(operation, "fp32_precision"): "ieee" if ieee else "tf32" for operation in cudnn_operations},
         # Half precision rounds factors, and sums in float32.
         (products, "allow_fp16_reduced_precision_reduction"): False,
         (products, "allow_bf16_reduced_precision_reduction"): False,
@@ -61,44 +73,88 @@ def settings_of(precision: Precision) -> Mapping[Setting, object]:
 class Masters:
     """The stored parameters, with the copies that the computation uses.
 
-    Where both are of one precision they are the same tensors.
+    If both are of one precision they are the same tensors.
+
+    Attributes:
+        pairs: Stored tensor and used tensor of each parameter.
 
     Args:
-        parameters: What is computed with.
-        dtype: What to keep.
+        parameters: Tensors that the model computes with.
+        dtype: Type of the stored ones.
     """
 
     def __init__(self, parameters: Sequence[Tensor], dtype: torch.dtype) -> None:
-        self._kept = {p: p.detach() if p.dtype == dtype else p.detach().to(dtype) for p in parameters}
+        self._stored = {p: p.detach() if p.dtype == dtype else p.detach().to(dtype) for p in parameters}
+        self.pairs = [(stored, used) for used, stored in self._stored.items()]
 
     def __getitem__(self, parameter: Tensor) -> Tensor:
-        """Return what is kept of a parameter."""
-        return self._kept[parameter]
+        """Return the stored tensor of a parameter."""
+        return self._stored[parameter]
 
-    def add(self, gradients: Sequence[Tensor], scale: Tensor) -> None:
-        """Add scale * gradient to each parameter, in their order."""
-        kernels = cpu.find_kernels(*gradients)
-        for (used, kept), gradient in zip(self._kept.items(), gradients, strict=True):
-            if kernels is not None and kept.dtype == torch.float32:
-                kernels.update(kept, _laid_out_as(kept, gradient), used.detach(), scale.item())
-                continue
-            kept.addcmul_(gradient, scale)
-            _refresh(used, kept)
-
+    @torch.no_grad()
     def refresh(self) -> None:
         """Copy the stored parameters to the copies that the computation uses."""
-        for used, kept in self._kept.items():
-            _refresh(used, kept)
+        for stored, used in self.pairs:
+            if used.dtype != stored.dtype:
+                used.copy_(stored)
 
 
-def _laid_out_as(kept: Tensor, gradient: Tensor) -> Tensor:
-    """Return the gradient with its numbers in the order in memory of those that it moves."""
-    if gradient.stride() == kept.stride():
-        return gradient
-    return torch.empty_like(kept, dtype=gradient.dtype).copy_(gradient)
+class LossScale:
+    """The scale of a loss: its first value times a power of two, at most 1.
 
+    Attributes:
+        state: [2]: the fraction that is left of the first scale, and the steps since that changed.
 
-@torch.no_grad()
-def _refresh(used: Tensor, kept: Tensor) -> None:
-    if used.dtype != kept.dtype:
-        used.copy_(kept)
+    Args:
+        start: First scale, and the largest.
+        device: Device of the model.
+    """
+
+    def __init__(self, start: float, *, device: torch.device) -> None:
+        self.start = start
+        self.state = torch.tensor([1.0, 0.0], device=device, dtype=torch.float64)
+
+    @property
+    def fraction(self) -> Tensor:
+        """The fraction that is left of the first scale, a power of two, []; exact in float16."""
+        return self.state[0]
+
+    @property
+    def scale(self) -> Tensor:
+        """The scale, [], in float64."""
+        return self.start * self.fraction
+
+    def adjust(self, finite: Tensor) -> Tensor:
+        """Halve the scale if a gradient overflowed, else count the step.
+
+        Args:
+            finite: Truth of "the gradient's norm is finite", [].
+
+        Returns:
+            The new scale if it was halved, []; 0 if nothing overflowed, or the scale is the smallest already.
+        """
+        fraction, steps = self.state.unbind()
+        halved = ~finite & (fraction > SMALLEST_FRACTION)
+        due = steps + 1 >= GROWTH_STEPS
+        grown = torch.where(due, (2 * fraction).clamp(max=1), fraction)
+        fraction = torch.where(finite, grown, torch.where(halved, fraction / 2, fraction))
+        steps = torch.where(finite & ~due, steps + 1, 0)
+        self.state.copy_(torch.stack([fraction, steps]))
+        return torch.where(halved, self.start * fraction, 0)
+
+    def export(self) -> dict[str, NDArray[Any]]:
+        """Return the state, for `load`."""
+        return {LOSS_SCALE_NAME: self.state.cpu().numpy().copy()}
+
+    def load(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Set a state that `export` returned.
+
+        Raises:
+            UserError: The array is not a scale.
+        """
+        saved = arrays[LOSS_SCALE_NAME].tolist()
+        if not (np.shape(saved) == (2,) and SMALLEST_FRACTION <= saved[0] <= 1 and saved[1] >= 0):
+            raise UserError(
+                f"the tensor {LOSS_SCALE_NAME!r} holds {saved}, not a loss scale with its number of steps"
+            )
+        self.state.copy_(torch.tensor(saved, dtype=torch.float64))

@@ -1,80 +1,142 @@
-"""Settings of torch for as long as something is computed, by any number of threads, and no longer."""
+"""Contexts of a computation: settings of torch while it lasts, in any number of threads; lack of memory."""
 
 import contextlib
+import functools
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast
 
 import torch
 
+from ptb_lm.common import memory
+from ptb_lm.common.errors import OutOfMemoryError
 from ptb_lm.torch_backend import native
 
 Setting = tuple[Any, str]  # an object of torch's, and the name of an attribute of the whole process
+
+# Parts of torch's messages of a failed allocation: its allocator's on a CPU, CUDA's, and its libraries'.
+NO_MEMORY = ("DefaultCPUAllocator", "out of memory", "_STATUS_ALLOC_FAILED")
+
+
+class Computing(Protocol):
+    """A model whose methods compute within its own settings.
+
+    Attributes:
+        settings: Function that returns a context with the settings of torch that the model computes with.
+    """
+
+    settings: Callable[[], AbstractContextManager[None]]
+
+
+_Model = TypeVar("_Model", bound=Computing)
+_Given = ParamSpec("_Given")
+_Result = TypeVar("_Result")
 
 
 @dataclass(slots=True)
 class _Hold:
     value: object
     before: object
-    count: int = 0  # of those who are computing with it
+    count: int = 0  # threads that compute with it
 
 
 _holds: dict[Setting, _Hold] = {}
 _changed = threading.Condition()
-_turn = threading.Lock()  # of who waits; whoever comes later waits behind it
+_turn = threading.Lock()  # held by the thread that waits; a thread that comes later waits behind it
 _own = threading.local()  # its `count`: holds of this thread, which may hold more before it is done
 
 
 @contextlib.contextmanager
-def held(values: Mapping[Setting, object]) -> Iterator[None]:
+def hold_settings(values: Mapping[Setting, object]) -> Iterator[None]:
     """Return a context in which settings of the process have some values.
 
-    Those who want the same values compute at the same time: the first sets them, and the last restores what
-    was there before. Whoever wants others waits for that, and nobody who comes later goes first.
+    Threads that need the same values compute at the same time: the first sets them, and the last restores the
+    values of before. A thread that needs other values waits for that, and no later one overtakes it.
+
+    Args:
+        values: Value of each setting.
     """
     nested = getattr(_own, "count", 0)
     with contextlib.nullcontext() if nested else _turn, _changed:
-        while any(of in _holds and _holds[of].value != value for of, value in values.items()):
+        while any(each in _holds and _holds[each].value != value for each, value in values.items()):
             _changed.wait()
-        for of, value in values.items():
-            if of not in _holds:
-                _holds[of] = _Hold(value, before=getattr(*of))
-                setattr(*of, value)
-            _holds[of].count += 1
+        for setting, value in values.items():
+            if setting not in _holds:
+                _holds[setting] = _Hold(value, before=getattr(*setting))
+                setattr(*setting, value)
+            _holds[setting].count += 1
         _own.count = nested + 1
     try:
         yield
     finally:
         with _changed:
             _own.count -= 1
-            for of in values:
-                hold = _holds[of]
+            for setting in values:
+                hold = _holds[setting]
                 hold.count -= 1
                 if not hold.count:
-                    setattr(*of, _holds.pop(of).before)
+                    setattr(*setting, _holds.pop(setting).before)
             _changed.notify_all()
 
 
 @contextlib.contextmanager
-def flushed_denormals() -> Iterator[None]:
+def flush_denormals() -> Iterator[None]:
     """Return a context in which this thread, and those that share its work, take denormal numbers for zero.
 
-    As TensorFlow's threads do. A gradient that fades over a thousand steps ends in such numbers, with which a
-    CPU computes many times slower.
+    TensorFlow's threads do so, too. A gradient that fades over a thousand steps ends in such numbers, with
+    which a CPU computes many times slower.
     """
-    before = sys.float_info.min / 2 == 0  # torch does not tell
-    _flush_denormals(True)
+    before = sys.float_info.min / 2 == 0  # torch has no function that tells
+    _set_flush(True)
     try:
         yield
     finally:
-        _flush_denormals(before)
+        _set_flush(before)
 
 
-def _flush_denormals(flushed: bool) -> None:
+def _set_flush(flushed: bool) -> None:
     torch.set_flush_denormal(flushed)
-    # It is a thread's. Those of OpenMP, of which each thread has its own, begin with their parent's and keep
-    # it. Without our own kernels they cannot be told of another.
+    # The setting is a thread's. Each thread has OpenMP threads of its own, which begin with their parent's
+    # setting and keep it. Only our own kernels can change it there.
     if native.load.cache_info().currsize and torch.get_num_threads() > 1:
         native.load().share_float_environment()
+
+
+@contextlib.contextmanager
+def enough_memory() -> Iterator[None]:
+    """Return a context, or a decorator, that turns a failed allocation into one sentence for the user.
+
+    Raises:
+        OutOfMemoryError: An allocation failed, on either device.
+    """
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        failed = find_failed_allocation(error)
+        if failed is None:
+            raise
+        raise OutOfMemoryError(memory.describe_failure(failed)) from None
+
+
+def find_failed_allocation(error: BaseException | None) -> BaseException | None:
+    """Return the error of an allocation: this one, or one that failed before it; None if there is none."""
+    if error is None or isinstance(error, MemoryError) or any(sign in str(error) for sign in NO_MEMORY):
+        return error
+    # A failed allocation makes other calls fail: the end of a graph's capture, for one.
+    return find_failed_allocation(error.__context__)
+
+
+def computation(
+    method: Callable[Concatenate[_Model, _Given], _Result],
+) -> Callable[Concatenate[_Model, _Given], _Result]:
+    """Return a method that computes with its model's settings, and raises a sentence if memory runs out."""
+
+    @functools.wraps(method)
+    def compute(self: _Model, *given: _Given.args, **named: _Given.kwargs) -> _Result:
+        with enough_memory(), self.settings():
+            return method(self, *given, **named)
+
+    return cast("Callable[Concatenate[_Model, _Given], _Result]", compute)

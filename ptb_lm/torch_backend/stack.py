@@ -1,35 +1,47 @@
-"""The middle of a network: a stack of recurrent layers with dropout in all its places.
+"""The middle of a network: a stack of recurrent layers with inverted dropout in all its places.
+
+Dropout has its own random stream. So the masks are the same for every layer implementation, and a run is
+resumable. Masks are drawn on the device, by nothing that waits for it.
 
 Shapes: T = time steps, B = batch, I = input width, H = a layer's hidden units, K = the top layer's output
-width: H, or 2H where each layer reads the sequence in both directions.
+width: H, or 2H if each layer reads the sequence in both directions.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 
+import numpy as np
+import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from ptb_lm.model.cells import LSTM
+from ptb_lm.model import cells
+from ptb_lm.model.config import Config
+from ptb_lm.model.dropout_places import Masks, Place, places
+from ptb_lm.torch_backend import cpu
 from ptb_lm.torch_backend.cells import Canonical, Layer, LayerState
-from ptb_lm.torch_backend.dropout import Dropout
-from ptb_lm.torch_backend.layers import StackLayer, built
-from ptb_lm.torch_backend.lengths import Lengths
+from ptb_lm.torch_backend.layers import BothDirections, Lengths, StackLayer
 
 State = Sequence[LayerState]  # of each layer and direction: layer 0 forward, layer 0 reverse, layer 1 ...
+Dropout = Callable[[Tensor], Tensor]
+
+# Smallest probability that 16 random bits meet to a thousandth of itself.
+MIN_KEEP_PROB_OF_16_BITS = 0.01
 
 
 class RecurrentStack(nn.Module):
     """Recurrent layers with dropout on the input, between the layers and on the top output.
 
     Args:
-        layers: From the bottom to the top.
-        cell: What their cells are, a name in ptb_lm.model.cells.CELLS.
+        layers: Layers from the bottom to the top.
+        cell: Name of their cell in ptb_lm.model.cells.CELLS.
     """
 
-    def __init__(self, layers: Iterable[StackLayer], *, cell: str = LSTM) -> None:
+    def __init__(self, layers: Iterable[Layer | StackLayer], *, cell: str = cells.LSTM) -> None:
         super().__init__()
         self.cell = cell
-        self.layers: Sequence[StackLayer] = nn.ModuleList(layers)  # type: ignore[assignment]
+        self.layers: Sequence[Layer | StackLayer] = nn.ModuleList(layers)  # type: ignore[assignment]
 
     @classmethod
     def build(
@@ -38,61 +50,72 @@ class RecurrentStack(nn.Module):
         input_size: int,
         hidden_sizes: Sequence[int],
         *,
-        cell: str = LSTM,
+        cell: str = cells.LSTM,
         bidirectional: bool = False,
     ) -> "RecurrentStack":
         """Return a stack; its parameters are still to be loaded.
 
         Args:
-            model: How the layers are computed.
+            model: Name of the way in which the layers are computed.
             input_size: I of the bottom layer.
             hidden_sizes: H of each layer, from the bottom to the top; they may differ.
-            cell: What their cells are, one that the model computes.
-            bidirectional: Whether each layer reads the sequence in both directions.
+            cell: Name of a cell that the model computes.
+            bidirectional: Truth of "each layer reads the sequence in both directions".
         """
         directions = 2 if bidirectional else 1
         input_sizes = [input_size, *(directions * hidden for hidden in hidden_sizes[:-1])]
-        layers = [
-            built(cell, model, *sizes, bidirectional=bidirectional)
-            for sizes in zip(input_sizes, hidden_sizes, strict=True)
-        ]
-        return cls(layers, cell=cell)
+        sizes = zip(input_sizes, hidden_sizes, strict=True)
+        return cls(
+            [build_layer(cell, model, *each, bidirectional=bidirectional) for each in sizes], cell=cell
+        )
 
-    def executed(self, execute: Callable[[Layer], Layer]) -> "RecurrentStack":
+    def with_execution(self, execute: Callable[[Layer], Layer]) -> "RecurrentStack":
         """Return a stack with the same parameters whose single layers run in another way.
 
         Args:
-            execute: Returns a layer as it is to be run; see ptb_lm.torch_backend.execution.
+            execute: Function that returns the layer to run; see ptb_lm.torch_backend.runtime.
         """
-        return RecurrentStack([layer.executed(execute) for layer in self.layers], cell=self.cell)
+        return RecurrentStack(
+            [
+                layer.with_execution(execute) if isinstance(layer, StackLayer) else execute(layer)
+                for layer in self.layers
+            ],
+            cell=self.cell,
+        )
 
     def canonical(self) -> dict[str, Canonical]:
-        """Return the trained parameters by canonical name, as ptb_lm.model.parameters.stack_shapes does."""
+        """Return the trained parameters by canonical name, in the order of ptb_lm.model.parameters."""
         return {
             f"{self.cell}.{index}.{name}": parameter
             for index, layer in enumerate(self.layers)
             for name, parameter in layer.canonical().items()
         }
 
-    def factors(self, masks: Mapping[str, Tensor]) -> dict[Tensor, Tensor]:
-        """Return masks of trained parameters by the parameter, as it lies; other names are left alone.
+    def masks_by_parameter(self, masks: Mapping[str, Tensor]) -> dict[Tensor, Tensor]:
+        """Return masks of trained parameters, each by its parameter and in its shape.
 
         Args:
-            masks: By canonical name, in canonical shape.
+            masks: Masks by canonical name, in canonical shape; those of other names are left out.
         """
-        kept = {name: where for name, where in self.canonical().items() if name in masks}
+        if not masks:
+            return {}
+        places = {name: place for name, place in self.canonical().items() if name in masks}
         return {
-            where.parameter: masks[name].T if where.transposed else masks[name]
-            for name, where in kept.items()
+            place.parameter: masks[name].T if place.transposed else masks[name]
+            for name, place in places.items()
         }
 
-    def trained(self) -> list[nn.Parameter]:
+    def trained_parameters(self) -> list[nn.Parameter]:
         """Return the parameters that are trained; torch's second biases are not."""
         return [parameter for parameter in self.parameters() if parameter.requires_grad]
 
     def zero_state(self, batch_size: int) -> list[LayerState]:
         """Return the zero state for a batch."""
-        return [state for layer in self.layers for state in layer.zero_state(batch_size)]
+        states = list[LayerState]()
+        for layer in self.layers:
+            zeros = layer.zero_state(batch_size)
+            states.extend(zeros if isinstance(layer, StackLayer) else [zeros])  # type: ignore[arg-type, list-item]
+        return states
 
     def forward(
         self, x_TBI: Tensor, state: State, *, dropout: Dropout, lengths_B: Tensor | None = None
@@ -102,16 +125,165 @@ class RecurrentStack(nn.Module):
         Args:
             x_TBI: The input.
             state: The state before the sequence.
-            dropout: What is done to the input, between the layers and to the top output.
-            lengths_B: Valid steps of each sample, from 1 to T, on the CPU; None: all. What follows them is
-                padding and influences nothing: a layer that reads backward begins at the last valid step,
-                the output is zero beyond it, and so is the input's gradient.
+            dropout: Function that is applied to the input, between the layers and to the top output.
+            lengths_B: Valid steps of each sample, from 1 to T, on the CPU; None: all. The steps after them
+                are padding and influence nothing: a layer that reads backward begins at the last valid step,
+                the output is zero beyond it, and so is the gradient with respect to the input.
         """
         lengths = None if lengths_B is None else Lengths(lengths_B, len(x_TBI), x_TBI.device)
         before, after = iter(state), list[LayerState]()
         output = dropout(x_TBI)
         for layer in self.layers:
-            output, layer_after = layer(output, list(islice(before, layer.direction_count)), lengths)
-            after.extend(layer_after)
+            if isinstance(layer, StackLayer):
+                output, layer_after = layer(output, list(islice(before, layer.direction_count)), lengths)
+                after.extend(layer_after)
+            else:
+                layer_before = next(before)
+                output, last = (
+                    layer(output, layer_before)
+                    if lengths is None
+                    else lengths.run(layer, output, layer_before)
+                )
+                after.append(last)
             output = dropout(output)
         return output, after
+
+
+def build_layer(
+    cell: str, model: str, input_size: int, hidden_size: int, *, bidirectional: bool = False
+) -> Layer | StackLayer:
+    """Return a layer of a stack; its parameters are still to be loaded.
+
+    Args:
+        cell: Name of a cell in CELLS.
+        model: Name of a way to compute it, one that the table has for the cell.
+        input_size: I.
+        hidden_size: H.
+        bidirectional: Truth of "it reads the sequence in both directions".
+    """
+    layer_type = cells.layer_class(cell, "torch", model)
+    if issubclass(layer_type, StackLayer):
+        stack_layer: StackLayer = layer_type(input_size, hidden_size, bidirectional=bidirectional)
+        return stack_layer
+    if bidirectional:
+        return BothDirections(layer_type(input_size, hidden_size) for _ in range(2))
+    layer: Layer = layer_type(input_size, hidden_size)
+    return layer
+
+
+class InvertedDropout:
+    """Dropout with a fresh mask at each call.
+
+    Args:
+        keep_prob: Probability that a unit is kept; kept units are divided by it.
+        device: Device on which the masks are drawn.
+        seed: Seed of the stream.
+    """
+
+    def __init__(self, keep_prob: float, *, device: torch.device, seed: int) -> None:
+        self.keep_prob = keep_prob
+        self.generator = torch.Generator(device)
+        self.generator.manual_seed(seed)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Return x with a fresh mask applied."""
+        if self.keep_prob == 1:
+            return x
+        return x * draw_mask(Place(tuple(x.shape), self.keep_prob), self.generator, x.dtype)
+
+
+class WindowDropout:
+    """The masks of a language model, drawn window by window.
+
+    Args:
+        config: Hyper-parameters.
+        vocabulary_size: V.
+        device: Device on which the masks are drawn.
+        dtype: Type of the masks.
+        seed: Seed of the stream.
+    """
+
+    def __init__(
+        self, config: Config, vocabulary_size: int, *, device: torch.device, dtype: torch.dtype, seed: int
+    ) -> None:
+        self.config = config
+        self.vocabulary_size = vocabulary_size
+        self.dtype = dtype
+        self.generator = torch.Generator(device)
+        self.generator.manual_seed(seed)
+        self._places: dict[tuple[int, int], Masks[Place]] = {}
+
+    def draw(self, batch: int, steps: int) -> Masks[Tensor]:
+        """Return the next window's masks; see ptb_lm.model.dropout_places.
+
+        Args:
+            batch: B.
+            steps: T.
+        """
+        if (batch, steps) not in self._places:
+            self._places[batch, steps] = places(self.config, self.vocabulary_size, batch=batch, steps=steps)
+        masks = self._places[batch, steps]
+        return Masks(
+            {name: draw_mask(place, self.generator, self.dtype) for name, place in masks.weights.items()},
+            [draw_mask(place, self.generator, self.dtype) for place in masks.units],
+        )
+
+    def preview(self, batch: int, steps: int) -> Masks[NDArray[np.bool_]]:
+        """Return the parts that the next window's masks will keep, without advancing the random stream."""
+        state = self.generator.get_state()
+        masks = self.draw(batch, steps)
+        self.generator.set_state(state)
+        return Masks(
+            {name: (mask != 0).cpu().numpy() for name, mask in masks.weights.items()},
+            [(mask != 0).cpu().numpy() for mask in masks.units],
+        )
+
+
+def no_dropout(x: Tensor) -> Tensor:
+    """Return x unchanged; evaluation uses this."""
+    return x
+
+
+def apply_in_order(masks: Sequence[Tensor]) -> Dropout:
+    """Return a function that applies one mask per call; without masks it changes nothing."""
+    if not masks:
+        return no_dropout
+    remaining = iter(masks)
+    return lambda x: x * next(remaining)
+
+
+@contextlib.contextmanager
+def mask_weights(masks: Mapping[Tensor, Tensor]) -> Iterator[None]:
+    """Multiply parameters by masks inside this context. After it they have their old values, to the bit.
+
+    In place, so that every layer computes with its weights as they lie, cuDNN's too, whatever runs it.
+    """
+    kept = {parameter: parameter.detach().clone() for parameter in masks}
+    with torch.no_grad():
+        for parameter, mask in masks.items():
+            parameter.mul_(mask)
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for parameter, value in kept.items():
+                parameter.copy_(value)
+
+
+def draw_mask(place: Place, generator: torch.Generator, dtype: torch.dtype) -> Tensor:
+    """Return a mask: 0 with probability 1 - keep_prob, else 1 / keep_prob."""
+    mask = torch.empty(place.shape, device=generator.device, dtype=dtype)
+    if generator.device.type != "cpu" or place.keep_prob < MIN_KEEP_PROB_OF_16_BITS:
+        return mask.bernoulli_(place.keep_prob, generator=generator).div_(place.keep_prob)
+    # bernoulli_ draws in double precision, one number after the other. Here a random word serves four units,
+    # 16 bits for each: the probability is right to 2^-17.
+    words = torch.empty(-(-mask.numel() // 4), device="cpu", dtype=torch.int64)
+    words.random_(-(2**63), None, generator=generator)
+    most = round(place.keep_prob * 2**16) - 1
+    random = words.view(torch.uint16)[: mask.numel()].view(mask.shape)
+    if (kernels := cpu.find_kernels(mask)) is not None:
+        kernels.mask(mask, random, most, mask.new_ones(()).div_(place.keep_prob).item())
+        return mask
+    # Of such words torch can compare signed ones alone.
+    kept = (random.view(torch.int16) ^ -(2**15)) <= most - 2**15
+    return mask.copy_(kept).div_(place.keep_prob)

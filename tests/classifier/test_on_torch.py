@@ -13,7 +13,7 @@ from ptb_lm import classifier
 from ptb_lm.classifier import CLASSIFIERS, LOSSES, Batch, ClassifierConfig, reference
 from ptb_lm.common.errors import UserError
 from ptb_lm.model.choice import Choice
-from ptb_lm.torch_backend.dropout import InvertedDropout
+from ptb_lm.torch_backend.stack import InvertedDropout
 
 BATCH, STEPS = 5, 6
 # Some end together, some alone; between two ends lies one step, or several.

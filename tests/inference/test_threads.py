@@ -24,7 +24,7 @@ from ptb_lm.inference.language_model import LanguageModel  # noqa: E402
 from ptb_lm.model import backend  # noqa: E402
 from ptb_lm.model.config import SMALL  # noqa: E402
 from ptb_lm.torch_backend import cpu, native  # noqa: E402
-from ptb_lm.torch_backend.settings import held  # noqa: E402
+from ptb_lm.torch_backend.settings import hold_settings  # noqa: E402
 
 WORDS = ["<eos>", "<unk>", *(f"w{number}" for number in range(300))]
 RANDOM = np.random.default_rng(0)
@@ -137,10 +137,10 @@ def test_settings_are_held_until_the_last_has_ended(threads: futures.ThreadPoolE
     before = settings()
 
     def precision(wanted: str) -> str:
-        with held({(products, "fp32_precision"): wanted}), cpu.use_onednn():
+        with hold_settings({(products, "fp32_precision"): wanted}), cpu.use_onednn():
             return str(products.fp32_precision)
 
-    first, second = (held({(products, "fp32_precision"): "tf32"}) for _ in range(2))
+    first, second = (hold_settings({(products, "fp32_precision"): "tf32"}) for _ in range(2))
     first.__enter__()
     second.__enter__()
     assert not first.__exit__(*(error := (ZeroDivisionError, ZeroDivisionError(), None)))
@@ -159,7 +159,7 @@ def test_who_wants_other_settings_gets_a_turn(threads: futures.ThreadPoolExecuto
     begun, ended = threading.Barrier(8), threading.Event()
 
     def wanted(precision: str) -> AbstractContextManager[None]:
-        return held({(torch.backends.cuda.matmul, "fp32_precision"): precision})
+        return hold_settings({(torch.backends.cuda.matmul, "fp32_precision"): precision})
 
     def compute() -> None:
         with wanted("tf32"):

@@ -120,12 +120,17 @@ def build(config: Config, **choice: str) -> Any:
         raise
 
 
+def stream_of(built: Any) -> Any:
+    """A backend's random stream of masks."""
+    return getattr(built, "training", built).dropout
+
+
 def drawn_by(built: Any, *, execution: str = "eager") -> Callable[[], Masks[np.ndarray]]:
     """What returns a backend's next masks, without anything being trained."""
     size = {"batch": built.config.batch_size, "steps": built.config.num_steps}
 
     def draw() -> Any:
-        masks = built.dropout.draw(**size)
+        masks = stream_of(built).draw(**size)
         return dict(masks.weights), list(masks.units)
 
     if execution == "xla":  # it makes other masks of the stream
@@ -245,7 +250,7 @@ def test_masks_keep_at_their_rate_and_the_mean_and_are_fresh_each_window(
     )
     model = "cudnn"
     built = build(config, framework=framework, model=model, device="cpu", precision="fp32")
-    built.dropout.vocabulary_size = 10_000
+    stream_of(built).vocabulary_size = 10_000
     draw = drawn_by(built)
     windows = [draw(), draw()]
     expected = places(config, 10_000, batch=20, steps=35)

@@ -17,12 +17,14 @@ from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import PRESETS, SMALL, Config
 from ptb_lm.model.frameworks import FRAMEWORKS
 from ptb_lm.torch_backend import rank_state
-from ptb_lm.torch_backend.cells import BasicLayer, BlockFusedLayer
-from ptb_lm.torch_backend.dropout import InvertedDropout, WindowDropout, multiplied
-from ptb_lm.torch_backend.execution import executed
-from ptb_lm.torch_backend.fused import FusedSequence, last_of_each
+from ptb_lm.torch_backend.backend import to_time_major
 from ptb_lm.torch_backend.loss import SoftmaxLayer, global_norm, sum_by_word
+from ptb_lm.torch_backend.lstm import BasicLayer
+from ptb_lm.torch_backend.lstm_fused import BlockFusedLayer, FusedSequence, take_last_steps
 from ptb_lm.torch_backend.precision import PRECISIONS
+from ptb_lm.torch_backend.runtime import apply_execution
+from ptb_lm.torch_backend.stack import InvertedDropout, WindowDropout, mask_weights
+from ptb_lm.torch_backend.training_step import add_scaled
 
 VOCABULARY = 11
 
@@ -215,9 +217,9 @@ def test_a_state_moves_to_the_other_kind_of_device(there: str, here: str, tiny_c
         state, _ = before.train_step(x_BT, y_BT, before.zero_state(3), learning_rate=0.0)
         saved = before.export_training_state(state)
         carried = after.export_training_state(after.load_training_state(saved))
-        for name in before.carried:
+        for name in before.training.carried:
             np.testing.assert_array_equal(carried[name], saved[name])
-        seeds.append(after.dropout.generator.initial_seed())
+        seeds.append(after.training.dropout.generator.initial_seed())
     assert seeds[1] == seeds[2]
     assert len({*seeds, 3, 4}) == 4
 
@@ -318,7 +320,7 @@ def test_a_placed_window_s_words_are_a_view_in_time_major_order(tiny_config: Con
     placed = built.place(rows_BL)
     for (x_BT, y_BT), expected in zip(corpus.windows(placed, 5), corpus.windows(rows_BL, 5), strict=True):
         for ids_BT, numbers_BT in zip((x_BT, y_BT), expected, strict=True):
-            words_N = built._time_major(ids_BT)
+            words_N = to_time_major(ids_BT, built.device).flatten()
             assert words_N.tolist() == numbers_BT.T.flatten().tolist()
             assert words_N.untyped_storage().data_ptr() == placed.untyped_storage().data_ptr()
             assert words_N.is_contiguous()
@@ -335,10 +337,10 @@ def test_the_learning_rate_is_sent_to_the_device_when_it_changes(tiny_config: Co
     ((x_BT, y_BT),) = random_windows(tiny_config, VOCABULARY, 1, seed=2)
     sent = []
     for rate in (0.7, 0.7, 0.5, 0.5, 0.7):
-        before = built.rate._version
+        before = built.training.rate._version
         built.train_step(x_BT, y_BT, built.zero_state(3), learning_rate=rate)
-        sent.append(built.rate._version - before)
-        assert built.rate.item() == rate
+        sent.append(built.training.rate._version - before)
+        assert built.training.rate.item() == rate
     assert sent == [1, 0, 1, 0, 1]
 
 
@@ -380,7 +382,7 @@ def test_compiling_without_a_compiler_is_refused(
 @pytest.mark.parametrize("execution", EAGER_OR_PER_LAYER)
 def test_the_layers_as_executed_share_the_parameters(execution: str, tiny_config: Config) -> None:
     layer = BasicLayer(7, 7)
-    ours = executed(layer, execution, window=(3, 5))
+    ours = apply_execution(layer, execution, window=(3, 5))
     assert [p.data_ptr() for p in ours.parameters()] == [p.data_ptr() for p in layer.parameters()]
     assert all(p.grad is None for p in layer.parameters())
 
@@ -397,7 +399,7 @@ def test_the_fused_sequence_has_the_gradient_of_every_input(running: tuple[int, 
 
     def every_output(*inputs: Tensor) -> tuple[Tensor, ...]:
         output_PH, c_BH = FusedSequence.apply(*inputs, running)  # type: ignore[no-untyped-call]
-        return output_PH, last_of_each(output_PH, running), c_BH
+        return output_PH, take_last_steps(output_PH, running), c_BH
 
     assert torch.autograd.gradcheck(every_output, inputs)
 
@@ -415,7 +417,7 @@ def test_the_fused_sequence_equals_torch_s_packed_one(running: tuple[int, ...]) 
         theirs.bias_hh_l0.zero_()
     x_PI = torch.randn(sum(running), 5, generator=generator)
     h_BH, c_BH = torch.randn(2, running[0], 3, generator=generator)
-    output_PH, (h_last_BH, c_last_BH) = ours.packed(x_PI, (h_BH, c_BH), running)
+    output_PH, (h_last_BH, c_last_BH) = ours.forward_packed(x_PI, (h_BH, c_BH), running)
     packed = torch.nn.utils.rnn.PackedSequence(x_PI, torch.tensor(running))
     expected, (h_1BH, c_1BH) = theirs(packed, (h_BH[None], c_BH[None]))
     torch.testing.assert_close(output_PH, expected.data)
@@ -496,17 +498,17 @@ def test_units_that_are_hardly_ever_kept_are_kept_at_their_rate() -> None:
     assert mask.unique().tolist() == pytest.approx([0, 1 / keep_prob])
 
 
-def test_a_multiplied_parameter_is_what_it_was_to_the_bit() -> None:
+def test_a_masked_parameter_is_what_it_was_to_the_bit() -> None:
     """After a failure too; and a gradient taken within is that of the product."""
     generator = torch.Generator().manual_seed(0)
     parameter = torch.nn.Parameter(torch.randn(3, 4, generator=generator))
     before, factor = parameter.detach().clone(), torch.tensor([0.0, 3.0, 1.0, 1 / 3])
-    with multiplied({parameter: factor}):
+    with mask_weights({parameter: factor}):
         assert torch.equal(parameter, before * factor)
         (gradient,) = torch.autograd.grad((parameter**2).sum(), parameter)
     assert torch.equal(gradient, 2 * before * factor)
     assert torch.equal(parameter, before)
-    with pytest.raises(RuntimeError, match="out of memory"), multiplied({parameter: factor}):
+    with pytest.raises(RuntimeError, match="out of memory"), mask_weights({parameter: factor}):
         raise RuntimeError("out of memory")
     assert torch.equal(parameter, before)
 
@@ -549,7 +551,7 @@ def test_the_loss_in_half_precision_keeps_its_weight_in_single(precision: str) -
             hidden.double() @ used[:-1] + used[-1], targets, reduction="none"
         )
         torch.testing.assert_close(nll_N.double(), expected_N, rtol=0, atol=0.02)
-        layer.update(torch.tensor(1e-5))
+        add_scaled(layer.masters.pairs, [layer.gradient], torch.tensor(1e-5))
         moved += 1e-5 * layer.gradient.double()
     torch.testing.assert_close(layer.weight.double() - before, moved, rtol=1e-2, atol=1e-5)
     assert layer.losses(hidden, targets).dtype == torch.float32

@@ -16,7 +16,7 @@ from ptb_lm.common.errors import UserError  # noqa: E402
 from ptb_lm.model import backend, reference  # noqa: E402
 from ptb_lm.model.choice import Choice  # noqa: E402
 from ptb_lm.model.config import SMALL, Config  # noqa: E402
-from ptb_lm.torch_backend import cpu, native, products  # noqa: E402
+from ptb_lm.torch_backend import cpu, native  # noqa: E402
 from ptb_lm.torch_backend.native import library  # noqa: E402
 
 VOCABULARY = 31
@@ -75,10 +75,10 @@ def test_products_equal_those_in_float64(choice: cpu.Implementation, dtype: torc
     bound = {torch.float32: 1e-6, torch.bfloat16: 4e-3, torch.float64: 1e-14}[dtype]
     a, b, c = (torch.randn(shape, generator=stream).to(dtype) for shape in ((33, 70), (70, 41), (41, 70)))
     for found, expected in (
-        (products.times(a, b), a.double() @ b.double()),
-        (products.transposed_times(a.T, b), a.double() @ b.double()),
-        (products.times_transposed(a, c), a.double() @ c.double().T),
-        (products.times(a, b, out=torch.empty(33, 41, dtype=dtype)), a.double() @ b.double()),
+        (cpu.multiply(a, b), a.double() @ b.double()),
+        (cpu.multiply_transposed(a.T, b), a.double() @ b.double()),
+        (cpu.multiply(a, c.T), a.double() @ c.double().T),
+        (cpu.multiply(a, b, out=torch.empty(33, 41, dtype=dtype)), a.double() @ b.double()),
     ):
         assert ((found.double() - expected).norm() / expected.norm()).item() < bound
 
@@ -89,7 +89,7 @@ def test_a_product_that_autograd_records_has_its_gradient(choice: cpu.Implementa
     stream = torch.Generator().manual_seed(0)
     a, b = (torch.randn(shape, generator=stream) for shape in ((3, 5), (5, 4)))
     a.requires_grad_()
-    (found,) = torch.autograd.grad(products.times(a, b).sum(), a)
+    (found,) = torch.autograd.grad(cpu.multiply(a, b).sum(), a)
     torch.testing.assert_close(found, b.sum(1).expand(3, 5))
 
 

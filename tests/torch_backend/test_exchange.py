@@ -12,10 +12,9 @@ import torch
 import torch.distributed as dist
 
 from ptb_lm.model.config import SMALL
-from ptb_lm.torch_backend.exchange import Exchange
+from ptb_lm.torch_backend.exchange import GradientExchange, WindowGradients
 from ptb_lm.torch_backend.precision import PRECISIONS
 from ptb_lm.torch_backend.ranks import TorchRanks
-from ptb_lm.torch_backend.window import Window
 
 pytestmark = pytest.mark.slow
 
@@ -98,11 +97,11 @@ def test_what_a_frequent_word_adds_is_rounded_once() -> None:
     dist.init_process_group("gloo", store=store, rank=0, world_size=1)
     try:
         ranks = TorchRanks(store, 0, 1, reduce_precision="bf16")
-        exchange = Exchange(ranks, device=device, precision=PRECISIONS["fp32"], vocabulary_size=5)
+        exchange = GradientExchange(ranks, device=device, precision=PRECISIONS["fp32"], vocabulary_size=5)
         generator = torch.Generator().manual_seed(1)
         d_embedded = torch.randint(1024, (1000, 300), generator=generator) / 1024
-        window = Window(torch.zeros(1000), torch.full((1000,), 2), d_embedded, [])
-        whole_VE = exchange._whole(window).numpy()
+        window = WindowGradients(torch.zeros(1000), torch.full((1000,), 2), d_embedded, [])
+        whole_VE = exchange._sum_embedding_gradient(window).numpy()
     finally:
         dist.destroy_process_group()
     np.testing.assert_array_equal(whole_VE[2], d_embedded.double().sum(0).bfloat16().float())

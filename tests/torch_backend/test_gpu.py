@@ -17,9 +17,8 @@ from ptb_lm.model import backend
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
 from ptb_lm.torch_backend import gpu
-from ptb_lm.torch_backend.base import auto_precision
-from ptb_lm.torch_backend.cells import BasicLayer
-from ptb_lm.torch_backend.execution import executed
+from ptb_lm.torch_backend.lstm import BasicLayer
+from ptb_lm.torch_backend.runtime import apply_execution, auto_precision
 
 DRIVER = (
     "CUDA initialization: The NVIDIA driver on your system is too old (found version 12020). Please update "
@@ -252,6 +251,6 @@ def test_compiling_in_fp32_on_an_ampere_gives_no_warning_of_tf32(monkeypatch: py
         compile_fx._warn_tf32_disabled.cache_clear()
         with pytest.raises(UserWarning, match="TensorFloat32"):
             compile_fx._warn_tf32_disabled()
-        executed(BasicLayer(3, 3), "compile")
+        apply_execution(BasicLayer(3, 3), "compile")
         compile_fx._warn_tf32_disabled()
     compile_fx._warn_tf32_disabled.cache_clear()

@@ -22,7 +22,8 @@ from ptb_lm.model.config import Config
 from ptb_lm.model.frameworks import FRAMEWORKS
 from ptb_lm.torch_backend import cpu, graph, precision
 from ptb_lm.torch_backend.backend import TorchBackend
-from ptb_lm.torch_backend.base import enough_memory
+from ptb_lm.torch_backend.settings import enough_memory
+from ptb_lm.torch_backend.training_step import TrainingStep
 
 VOCABULARY = 11
 MODELS = list(FRAMEWORKS["torch"].models)
@@ -52,16 +53,19 @@ def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
 
 
-def build(config: Config, model: str, precision_name: str, kind: type[TorchBackend] = TorchBackend) -> Any:
+def build(config: Config, model: str, precision_name: str, kind: type[TrainingStep] = TrainingStep) -> Any:
     choice = Choice.create(model=model, execution="eager", device="cpu", precision=precision_name, seed=3)
-    return kind(config, random_weights(config, VOCABULARY, seed=1), choice)
+    built = TorchBackend(config, random_weights(config, VOCABULARY, seed=1), choice)
+    built.training = kind(built)
+    return built
 
 
 def captured(built: Any, module: ModuleType = graph) -> Any:
     """The model with its step as a graph, and the class that captures it from a module."""
-    step = built.graphed(FakeGraph(built.dropout.generator))
-    built.step = module.GraphedStep(
-        built._step, rate=step._rate, kept=step._kept, generator=step._generator, graph=step._graph
+    training = built.training
+    step = training.capture(FakeGraph(training.dropout.generator))
+    training.run = module.GraphedStep(
+        training.compute, rate=step._rate, others=step._others, generator=step._generator, graph=step._graph
     )
     return built
 
@@ -133,7 +137,7 @@ def test_a_captured_step_equals_the_eager_one_to_the_bit(
     expected = life(build(config, model, precision_name))
     found = captured(build(config, model, precision_name))
     assert_equal(life(found), expected)
-    assert found.step._graph.events == ["apart", "together"]
+    assert found.training.run._graph.events == ["on its own stream", "together"]
     if precision_name == "fp16":
         assert any(measured.new_loss_scale for measured in expected[0])
 
@@ -202,58 +206,58 @@ def test_a_copy_that_is_forgotten_is_noticed(
         assert_equal(life(found), eager_life)
 
 
-class NumberForRate(TorchBackend):
+class NumberForRate(TrainingStep):
     """Its update reads the rate as a number, which a capture would keep."""
 
-    def _scale(self, norm: torch.Tensor) -> torch.Tensor:
-        bound = self.config.max_grad_norm
-        scale = -self.learning_rate * bound / (norm.clamp(min=bound) * self._loss_scale())
-        return scale.to(self.precision.master)
+    def scale_of_update(self, norm: torch.Tensor) -> torch.Tensor:
+        bound = self.model.config.max_grad_norm
+        scale = -self._rate_on_device * bound / (norm.clamp(min=bound) * self.scale_of_loss())
+        return scale.to(self.model.precision.master)
 
 
-class RateNotSent(TorchBackend):
+class RateNotSent(TrainingStep):
     """The rate on the device stays as it was at first."""
 
-    def train_step(self, *window: Any, learning_rate: float) -> Any:
-        return super().train_step(*window, learning_rate=self.learning_rate or learning_rate)
+    def __call__(self, *window: Any, learning_rate: float) -> Any:
+        return super().__call__(*window, learning_rate=self._rate_on_device or learning_rate)
 
 
-class SameMasks(TorchBackend):
+class SameMasks(TrainingStep):
     """Its masks are drawn once."""
 
-    def _step(self, *window: Any) -> Any:
+    def compute(self, *window: Any) -> Any:
         if not hasattr(self, "masks"):
             self.masks = self.dropout.draw(3, 5)
             self.dropout.draw = lambda *_: self.masks  # type: ignore[method-assign]
-        return super()._step(*window)
+        return super().compute(*window)
 
 
 @pytest.mark.parametrize("kind", [NumberForRate, RateNotSent, SameMasks])
 def test_a_number_that_a_capture_would_keep_is_noticed(
-    kind: type[TorchBackend], small: Config, eager_life: list[Any]
+    kind: type[TrainingStep], small: Config, eager_life: list[Any]
 ) -> None:
     found = captured(build(small.replace(**DROPOUTS["all"]), "block_fused", "fp16", kind))
     with pytest.raises(AssertionError):
         assert_equal(life(found), eager_life)
 
 
-class Waits(TorchBackend):
+class Waits(TrainingStep):
     """A step that reads a number of the device's."""
 
-    def _update(self, *of_step: Any) -> torch.Tensor:
-        norm = super()._update(*of_step)
+    def update(self, *of_step: Any) -> torch.Tensor:
+        norm = super().update(*of_step)
         return norm * norm.item()
 
 
-class FromHost(TorchBackend):
+class FromHost(TrainingStep):
     """A step that sends a number to the device."""
 
-    def _update(self, *of_step: Any) -> torch.Tensor:
-        return super()._update(*of_step) * torch.tensor(1.0)
+    def update(self, *of_step: Any) -> torch.Tensor:
+        return super().update(*of_step) * torch.tensor(1.0)
 
 
 @pytest.mark.parametrize("kind", [Waits, FromHost])
-def test_a_capture_that_fails_is_the_last_of_the_process(kind: type[TorchBackend], small: Config) -> None:
+def test_a_capture_that_fails_is_the_last_of_the_process(kind: type[TrainingStep], small: Config) -> None:
     broken, sound = captured(build(small, "basic", "fp32", kind)), captured(build(small, "basic", "fp32"))
     x_BT, y_BT = np.zeros((3, 5), np.int32), np.ones((3, 5), np.int32)
     assert gc.isenabled()
@@ -276,7 +280,7 @@ def test_memory_that_runs_out_before_the_capture_is_not_the_end(small: Config) -
     config = small.replace(keep_prob=0.5)
     built, eager = captured(build(config, "basic", "fp16")), build(config, "basic", "fp16")
     before = everything(built, built.zero_state(3))
-    step, calls = built.step._step, []
+    step, calls = built.training.run._step, []
 
     def second_is_too_large(*window: Any) -> Any:
         calls.append(step(*window))
@@ -284,13 +288,13 @@ def test_memory_that_runs_out_before_the_capture_is_not_the_end(small: Config) -
             torch.empty(2**60)
         return calls[-1]
 
-    built.step._step = second_is_too_large
+    built.training.run._step = second_is_too_large
     x_BT, y_BT = np.zeros((3, 5), np.int32), np.ones((3, 5), np.int32)
     with pytest.raises(OutOfMemoryError):
         built.train_step(x_BT, y_BT, built.zero_state(3), learning_rate=0.5)
     for name, array in everything(built, built.zero_state(3)).items():
         np.testing.assert_array_equal(array, before[name], err_msg=name)
-    built.step._graph.events.clear()
+    built.training.run._graph.events.clear()
     losses = [
         each.read([each.train_step(x_BT, y_BT, each.zero_state(3), learning_rate=0.5)[1]])
         for each in (built, eager)
@@ -303,7 +307,7 @@ def test_memory_that_runs_out_in_the_capture_is_said_as_such(small: Config) -> N
 
     @enough_memory()
     def capture() -> None:
-        with graph._final():
+        with graph._forbid_further_captures():
             torch.empty(2**60)
 
     with pytest.raises(OutOfMemoryError):
@@ -328,19 +332,21 @@ def test_no_node_that_accumulates_gradients_outlives_a_step(
 
     def mark(*arguments: Any) -> Any:
         nonlocal marked
-        for parameter in built.trained:
+        for parameter in built.training.parameters:
             node(parameter).metadata["of"] = "the step"
             marked += 1
         found = gradients(*arguments)
-        assert all(node(parameter).metadata for parameter in built.trained), "the marks do not hold"
+        assert all(node(parameter).metadata for parameter in built.training.parameters), (
+            "the marks do not hold"
+        )
         return found
 
     monkeypatch.setattr(torch.autograd, "grad", mark)
     x_BT = np.zeros((3, 5), np.int32)
-    with graph.no_garbage():
+    with graph.pause_garbage_collection():
         state, loss = built.train_step(x_BT, x_BT, built.zero_state(3), learning_rate=0.5)
-        assert marked == len(built.trained)
-        alive = [parameter for parameter in built.trained if node(parameter).metadata]
+        assert marked == len(built.training.parameters)
+        alive = [parameter for parameter in built.training.parameters if node(parameter).metadata]
         assert not alive
         assert state[0][0].grad_fn is None
         assert loss.grad_fn is None

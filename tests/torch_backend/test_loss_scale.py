@@ -16,8 +16,8 @@ from ptb_lm.model import backend, reference
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
 from ptb_lm.model.frameworks import FRAMEWORKS
-from ptb_lm.torch_backend import loss_scale, precision
-from ptb_lm.torch_backend.loss_scale import NAME, LossScale
+from ptb_lm.torch_backend import precision
+from ptb_lm.torch_backend.precision import LOSS_SCALE_NAME, LossScale
 from ptb_lm.training.run_directory import RunDirectory
 
 VOCABULARY = 11
@@ -49,7 +49,7 @@ def test_steps_that_overflow_move_nothing_and_the_others_equal_the_reference(
     skipped = []
     for x_BT, y_BT in random_windows(config, VOCABULARY, 14, seed=2):
         before = built.export_weights()
-        scale = built.loss_scale.scale.item()
+        scale = built.training.loss_scale.scale.item()
         state, loss = built.train_step(x_BT, y_BT, state, learning_rate=0.7)
         (measured,) = built.read([loss])
         after = built.export_weights()
@@ -60,7 +60,7 @@ def test_steps_that_overflow_move_nothing_and_the_others_equal_the_reference(
         skipped.append(measured.new_loss_scale > 0)
         if skipped[-1]:
             assert not math.isfinite(measured.gradient_norm)
-            assert measured.new_loss_scale == scale / 2 == built.loss_scale.scale.item()
+            assert measured.new_loss_scale == scale / 2 == built.training.loss_scale.scale.item()
             assert all((after[name] == before[name]).all() for name in before)
             continue
         weights, norm = reference.sgd_update(weights, gradients, learning_rate=0.7, max_grad_norm=1.8)
@@ -78,18 +78,18 @@ def test_where_nothing_overflows_the_scale_stays(tiny_config: Config) -> None:
     for x_BT, y_BT in random_windows(tiny_config, VOCABULARY, 3, seed=2):
         state, loss = built.train_step(x_BT, y_BT, state, learning_rate=0.7)
         assert built.read([loss])[0].new_loss_scale == 0
-    assert built.loss_scale.scale.item() == precision.PRECISIONS["fp16"].loss_scale == 16
-    assert built.loss_scale.state.tolist() == [1, 3]
+    assert built.training.loss_scale.scale.item() == precision.PRECISIONS["fp16"].loss_scale == 16
+    assert built.training.loss_scale.state.tolist() == [1, 3]
 
 
 def test_the_scale_is_halved_and_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """As torch.amp's GradScaler does, but for its upper end."""
-    monkeypatch.setattr(loss_scale, "GROWTH_STEPS", 3)
+    monkeypatch.setattr(precision, "GROWTH_STEPS", 3)
     ours = LossScale(16.0, device=torch.device("cpu"))
     theirs, steps = torch.tensor(16.0), torch.tensor(0, dtype=torch.int32)
     finite = [True] * 7 + [False, False, True, True, False] + [True] * 6 + [False] + [True] * 4
     for each in finite:
-        returned = ours.move(torch.tensor(each))
+        returned = ours.adjust(torch.tensor(each))
         torch._amp_update_scale_(theirs, steps, torch.tensor(float(not each)), 2.0, 0.5, 3)
         theirs.clamp_(max=16.0)
         assert ours.scale == theirs
@@ -100,9 +100,9 @@ def test_the_scale_is_halved_and_given_back(monkeypatch: pytest.MonkeyPatch) -> 
 def test_the_least_scale_is_not_halved() -> None:
     """What overflows even there is no matter of the scale: the norm tells the trainer that it diverged."""
     scale = LossScale(16.0, device=torch.device("cpu"))
-    returned = [scale.move(torch.tensor(False)).item() for _ in range(12)]
+    returned = [scale.adjust(torch.tensor(False)).item() for _ in range(12)]
     assert returned == [2.0**power for power in range(3, -7, -1)] + [0, 0]
-    assert scale.scale == 16 * loss_scale.LEAST
+    assert scale.scale == 16 * precision.SMALLEST_FRACTION
 
 
 @pytest.mark.parametrize("stop", [0, 2, 7, 11])
@@ -111,7 +111,7 @@ def test_a_resumed_run_goes_on_with_the_scale(
 ) -> None:
     """To the bit, whether it stops between skipped steps, before the scale is given back, or after."""
     start_at(monkeypatch, HUGE)
-    monkeypatch.setattr(loss_scale, "GROWTH_STEPS", 3)
+    monkeypatch.setattr(precision, "GROWTH_STEPS", 3)
     config = tiny_config.replace(keep_prob=0.6)
     windows = random_windows(config, VOCABULARY, 14, seed=2)
 
@@ -142,7 +142,7 @@ def test_a_resumed_run_goes_on_with_the_scale(
 def test_only_float16_has_a_scale_in_its_state(tiny_config: Config) -> None:
     for precision_name in ("fp32", "bf16"):
         other = build(tiny_config, precision=precision_name)
-        assert NAME not in other.export_training_state(other.zero_state(3))
+        assert LOSS_SCALE_NAME not in other.export_training_state(other.zero_state(3))
 
 
 @pytest.mark.parametrize(
@@ -151,8 +151,8 @@ def test_only_float16_has_a_scale_in_its_state(tiny_config: Config) -> None:
 def test_a_scale_that_is_none_is_refused(wrong: list[float], tiny_config: Config) -> None:
     built = build(tiny_config)
     arrays = built.export_training_state(built.zero_state(3))
-    with pytest.raises(UserError, match=f"the tensor '{NAME}' holds"):
-        built.load_training_state({**arrays, NAME: np.array(wrong)})
+    with pytest.raises(UserError, match=f"the tensor '{LOSS_SCALE_NAME}' holds"):
+        built.load_training_state({**arrays, LOSS_SCALE_NAME: np.array(wrong)})
 
 
 @pytest.mark.slow
@@ -170,5 +170,5 @@ def test_a_run_says_that_steps_are_skipped_and_ends(
     )
     assert 2 <= len(said) <= 10
     directory = RunDirectory(run)
-    assert directory.read_state().training[NAME][0] == 0.5 ** len(said)
+    assert directory.read_state().training[LOSS_SCALE_NAME][0] == 0.5 ** len(said)
     assert math.isfinite(directory.read_result()["test_perplexity"])

@@ -17,11 +17,12 @@ import runs  # noqa: E402
 from forked import python as run  # noqa: E402
 
 from ptb_lm.model.dropout_places import Place  # noqa: E402
-from ptb_lm.torch_backend import cpu, dropout, native, products  # noqa: E402
-from ptb_lm.torch_backend.fused import FusedSequence  # noqa: E402
+from ptb_lm.torch_backend import cpu, native, stack  # noqa: E402
 from ptb_lm.torch_backend.loss import SoftmaxLayer, global_norm  # noqa: E402
+from ptb_lm.torch_backend.lstm_fused import FusedSequence  # noqa: E402
 from ptb_lm.torch_backend.native import library  # noqa: E402
 from ptb_lm.torch_backend.precision import PRECISIONS, Masters  # noqa: E402
+from ptb_lm.torch_backend.training_step import add_scaled  # noqa: E402
 
 needs_kernels = pytest.mark.skipif(native.trouble() is not None, reason=f"no kernels: {native.trouble()}")
 TYPES = [torch.float32, torch.bfloat16]
@@ -139,7 +140,7 @@ def test_other_matrices_are_not_multiplied_by_openblas() -> None:
             assert not native.can_multiply(a, other)
             assert cpu.find_openblas_kernels(a, other) is None
         assert cpu.find_openblas_kernels(a, a.T) is not None
-        torch.testing.assert_close(products.times(a[:, ::2] + 1, a[:3] + 1), torch.full((4, 6), 3.0))
+        torch.testing.assert_close(cpu.multiply(a[:, ::2] + 1, a[:3] + 1), torch.full((4, 6), 3.0))
     for b, out in ((a, None), (a.T, torch.zeros(6, 6)), (a.T, torch.zeros(4, 3))):
         with pytest.raises(ValueError, match="product"):
             native.load().multiply(a, b, out)
@@ -235,7 +236,7 @@ def test_the_user_s_default_type_and_device_change_nothing() -> None:
     logits, targets = torch.randn(33, 50, generator=stream), torch.randint(50, (33,), generator=stream)
 
     def compute() -> list[torch.Tensor]:
-        mask = dropout._drawn(Place((7, 5), 0.5), torch.Generator("cpu").manual_seed(3), torch.float32)
+        mask = stack.draw_mask(Place((7, 5), 0.5), torch.Generator("cpu").manual_seed(3), torch.float32)
         return [native.load().cross_entropy(logits, targets, gradient=False), mask, global_norm([logits])]
 
     def assert_as_before(found: list[torch.Tensor]) -> None:
@@ -278,7 +279,7 @@ def test_the_norm_and_the_update(dtype: torch.dtype, shape: tuple[int, ...]) -> 
         expected = kept.double() - 0.25 * gradient.double()
         for _ in in_threads(1, 2):
             assert global_norm([gradient]).item() == pytest.approx(gradient.double().norm().item(), rel=1e-6)
-        masters.add([gradient], torch.tensor(-0.25))
+        add_scaled(masters.pairs, [gradient], torch.tensor(-0.25))
         torch.testing.assert_close(kept.double(), expected, rtol=1e-6, atol=1e-6)
         assert torch.equal(used, kept.to(dtype))
 
@@ -291,7 +292,7 @@ def test_masks_are_those_of_torch_to_the_bit(dtype: torch.dtype, keep_prob: floa
     for kernels in cpu.KERNELS:
         with cpu.override_implementation(kernels=kernels):
             stream = torch.Generator().manual_seed(3)
-            masks.append(dropout._drawn(Place((77, 33), keep_prob), stream, dtype))
+            masks.append(stack.draw_mask(Place((77, 33), keep_prob), stream, dtype))
             assert cpu.get_implementation().kernels == kernels
     assert torch.equal(*masks)
 
@@ -312,7 +313,7 @@ def test_a_softmax_layer_is_the_same_with_kernels_and_without() -> None:
                 layer.refresh()
                 dtype = PRECISIONS[precision].compute
                 nll_N, d_hidden_NH = layer.loss_and_gradients(hidden.to(dtype), targets, 0.3)
-                layer.update(torch.tensor(-0.5))
+                add_scaled(layer.masters.pairs, [layer.gradient], torch.tensor(-0.5))
                 found.append((nll_N, d_hidden_NH.float(), layer.weight.clone()))
         bound = 1e-5 if precision == "fp32" else 2e-2
         for one, other in zip(*found, strict=True):

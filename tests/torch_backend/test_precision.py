@@ -11,8 +11,8 @@ from ptb_lm.model import backend
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
 from ptb_lm.model.frameworks import FRAMEWORKS
-from ptb_lm.torch_backend.precision import PRECISIONS, settings_of
-from ptb_lm.torch_backend.settings import held
+from ptb_lm.torch_backend.precision import PRECISIONS, gpu_settings
+from ptb_lm.torch_backend.settings import hold_settings
 
 SETTINGS: dict[str, Any] = {
     "matmul": torch.backends.cuda.matmul,
@@ -47,9 +47,9 @@ def as_before() -> Iterator[None]:
 def test_what_float32_products_round_to(precision: str, products: str, lstm: str, earlier: str) -> None:
     """Whatever was held before; torch keeps these settings without a GPU, too."""
     assert list(PRECISIONS) == list(FRAMEWORKS["torch"].precisions)
-    with held(settings_of(PRECISIONS[earlier])):
+    with hold_settings(gpu_settings(PRECISIONS[earlier])):
         pass
-    with held(settings_of(PRECISIONS[precision])):
+    with hold_settings(gpu_settings(PRECISIONS[precision])):
         assert now() == {"matmul": products, "rnn": lstm, "conv": lstm}
         assert torch.backends.cudnn.enabled
 
@@ -67,8 +67,8 @@ def test_models_of_two_precisions_do_not_disturb_each_other(tiny_config: Config)
     ((x_BT, y_BT),) = random_windows(tiny_config, 11, 1, seed=2)
     roundings = []
     for model in built:
-        step: Any = model.step
-        model.step = lambda *given, step=step: (roundings.append(now()["rnn"]), step(*given))[1]
+        step: Any = model.training.run
+        model.training.run = lambda *given, step=step: (roundings.append(now()["rnn"]), step(*given))[1]
     for model in (single, half, single):
         model.train_step(x_BT, y_BT, model.zero_state(3), learning_rate=0.1)
     assert roundings == ["ieee", "tf32", "ieee"]

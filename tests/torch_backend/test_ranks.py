@@ -10,13 +10,15 @@ import torch.distributed as dist
 from ptb_lm.common.errors import LostRankError
 from ptb_lm.model.ranks import RANK_TIMEOUT, STEP_TIMEOUT
 from ptb_lm.torch_backend import ranks as torch_ranks
-from ptb_lm.torch_backend.exchange import Exchange
+from ptb_lm.torch_backend.exchange import GradientExchange
 from ptb_lm.torch_backend.precision import PRECISIONS
 from ptb_lm.torch_backend.ranks import TorchRanks
 
 
-def exchange(ranks: TorchRanks) -> Exchange:
-    return Exchange(ranks, device=torch.device("cpu"), precision=PRECISIONS["fp32"], vocabulary_size=5)
+def exchange(ranks: TorchRanks) -> GradientExchange:
+    return GradientExchange(
+        ranks, device=torch.device("cpu"), precision=PRECISIONS["fp32"], vocabulary_size=5
+    )
 
 
 # Where ranks wait for each other, and which variable says how long.
@@ -26,7 +28,7 @@ PLACES: dict[str, tuple[str, Callable[[TorchRanks], Any]]] = {
     "sum": (RANK_TIMEOUT, lambda ranks: ranks.sum_over_ranks(0.0)),
     "barrier": (RANK_TIMEOUT, lambda ranks: ranks.barrier()),
     "after a step": (STEP_TIMEOUT, lambda ranks: ranks.max_over_ranks([0], after_step=True)),
-    "exchange": (STEP_TIMEOUT, lambda ranks: exchange(ranks).agreed(torch.zeros([]))),
+    "exchange": (STEP_TIMEOUT, lambda ranks: exchange(ranks).broadcast_norm(torch.zeros([]))),
 }
 
 

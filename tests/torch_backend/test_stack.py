@@ -14,11 +14,9 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from ptb_lm.model import parameters, reference_stack
 from ptb_lm.model.cells import CELLS
 from ptb_lm.torch_backend.cells import Layer
-from ptb_lm.torch_backend.dropout import InvertedDropout, no_dropout
-from ptb_lm.torch_backend.execution import executed
-from ptb_lm.torch_backend.layers import StackLayer
-from ptb_lm.torch_backend.lengths import Lengths
-from ptb_lm.torch_backend.stack import RecurrentStack, State
+from ptb_lm.torch_backend.layers import Lengths, StackLayer
+from ptb_lm.torch_backend.runtime import apply_execution
+from ptb_lm.torch_backend.stack import InvertedDropout, RecurrentStack, State, no_dropout
 
 STEPS, BATCH, INPUTS, HIDDEN = 9, 6, 4, (7, 5, 3)
 LENGTHS = [4, 9, 6, 1, 6, 9]  # some equal, out of order, the least and the most
@@ -228,7 +226,11 @@ def test_cudnn_s_float32_activations_are_within_a_hundred_thousandth(
 @every_model
 def test_what_the_padding_holds_changes_no_bit(model: str, bidirectional: bool, execution: str) -> None:
     stack = build(model, bidirectional)
-    run = stack.executed(partial(executed, execution=execution)) if model in ("basic", "block") else stack
+    run = (
+        stack.with_execution(partial(apply_execution, execution=execution))
+        if model in ("basic", "block")
+        else stack
+    )
     x_TBI, _ = tensors(2, bidirectional)
     padding_TB = torch.arange(STEPS)[:, None] >= torch.tensor(LENGTHS)
     expected = measured(stack, bidirectional, x_TBI, LENGTHS)
@@ -253,7 +255,7 @@ def test_lengths_that_are_all_full_are_as_none(model: str, bidirectional: bool) 
 def test_scripted_layers_compute_the_same_in_both_directions(model: str) -> None:
     x_TBI, _ = tensors(2, True)
     stack = build(model, True)
-    run = stack.executed(partial(executed, execution="jit"))
+    run = stack.with_execution(partial(apply_execution, execution="jit"))
     assert [p.data_ptr() for p in run.parameters()] == [p.data_ptr() for p in stack.parameters()]
     for _ in range(3):
         found = measured(stack, True, x_TBI, None, run=run)
@@ -291,7 +293,7 @@ def test_dropout_is_in_every_place_the_reference_has_it(
 @every_model
 def test_the_second_biases_are_zero_and_not_trained(model: str, bidirectional: bool) -> None:
     stack = build(model, bidirectional)
-    trained = {id(parameter) for parameter in stack.trained()}
+    trained = {id(parameter) for parameter in stack.trained_parameters()}
     assert trained == {id(kept.parameter) for kept in stack.canonical().values()}
     others = [parameter for parameter in stack.parameters() if id(parameter) not in trained]
     assert not any(parameter.any() for parameter in others)
@@ -311,7 +313,7 @@ def test_the_zero_state_is_one_pair_for_each_layer_and_direction(bidirectional: 
 def test_no_padded_step_is_computed() -> None:
     """The layer is given the valid steps alone, and never a batch wider than the samples that go on."""
     given: list[tuple[int, ...]] = []
-    layer = build("basic", False).layers[0].directions[0]  # type: ignore[attr-defined]
+    layer = build("basic", False).layers[0]
 
     def counted(x_TBI: Tensor, state: Sequence[Tensor]) -> Any:
         given.append(tuple(x_TBI.shape[:2]))

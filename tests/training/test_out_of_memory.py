@@ -24,7 +24,7 @@ from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import SMALL, Config
 from ptb_lm.model.frameworks import FRAMEWORKS
 from ptb_lm.torch_backend.backend import TorchBackend
-from ptb_lm.torch_backend.base import enough_memory
+from ptb_lm.torch_backend.settings import enough_memory
 from ptb_lm.training.run_directory import RunDirectory
 
 pytestmark = pytest.mark.slow

@@ -31,14 +31,15 @@ from ptb_lm.common import host
 from ptb_lm.common.errors import UserError
 from ptb_lm.data.corpus import Words
 from ptb_lm.data.text import Ids
-from ptb_lm.model.backend import StepMetrics
+from ptb_lm.model.backend import Arrays, Model, StepMetrics
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
-from ptb_lm.torch_backend import cpu, words
-from ptb_lm.torch_backend.base import TorchModel
-from ptb_lm.torch_backend.cells import Canonical, freeze_second_bias
-from ptb_lm.torch_backend.execution import check_compiler
-from ptb_lm.torch_backend.precision import settings_of
+from ptb_lm.torch_backend import cpu
+from ptb_lm.torch_backend.backend import place_rows, to_time_major
+from ptb_lm.torch_backend.cells import Canonical, export_arrays, load_arrays
+from ptb_lm.torch_backend.lstm import freeze_second_bias
+from ptb_lm.torch_backend.precision import gpu_settings
+from ptb_lm.torch_backend.runtime import Runtime, check_compiler
 
 State = tuple[Tensor, Tensor]  # h_LBH, c_LBH
 Loss = tuple[Tensor, Tensor]  # negative log likelihood [], gradient norm []
@@ -68,15 +69,16 @@ class PlainModel(nn.Module):
         return self.linear(output_TBH), state
 
 
-class PlainLoop(TorchModel):
+class PlainLoop(Model):
     """Trains a PlainModel; as much of ptb_lm.model.backend.Backend as the benchmark asks for."""
 
     def __init__(self, config: Config, weights: Mapping[str, NDArray[Any]], choice: Choice) -> None:
         check_config(config, "torch's own modules")
-        super().__init__(dataclasses.replace(choice, model="cudnn"))
+        self.runtime = Runtime(dataclasses.replace(choice, model="cudnn"))
+        self.device, self.precision = self.runtime.device, self.runtime.precision
         torch.set_flush_denormal(False)  # torch's default
         if self.device.type == "cuda":  # for good: the process computes with nothing else
-            for setting, value in settings_of(self.precision).items():
+            for setting, value in gpu_settings(self.precision).items():
                 setattr(*setting, value)
         if self.device.type == "cpu" and choice.precision == "bf16" and not cpu.has_bfloat16_lstm():
             raise UserError("torch.autocast cannot run torch.nn.LSTM in bfloat16 on this processor")
@@ -85,7 +87,7 @@ class PlainLoop(TorchModel):
         torch.manual_seed(choice.seed)
         self.config = config
         self.network = PlainModel(config, len(weights["embedding"])).to(self.device, self.precision.master)
-        self.executed = _compiled(self.network) if self.execution == "compile" else self.network
+        self.executed = _compiled(self.network) if self.runtime.execution == "compile" else self.network
         self.trained = [parameter for parameter in self.network.parameters() if parameter.requires_grad]
         self.optimizer = torch.optim.SGD(self.trained, lr=1.0)
         self.load_weights(weights)
@@ -93,18 +95,18 @@ class PlainLoop(TorchModel):
     @property
     def engine(self) -> str:
         """What computes the LSTM."""
-        where = "; torch.compile stops at the LSTM" if self.execution == "compile" else ""
-        return f"{super().engine}{where}"
+        where = "; torch.compile stops at the LSTM" if self.runtime.execution == "compile" else ""
+        return f"{self.runtime.engine}{where}"
 
     def environment(self) -> dict[str, Any]:
         """Return versions, device and threads; what this package chooses of a CPU is nothing to the loop."""
-        facts, ours = super().environment(), cpu.facts()
+        facts, ours = self.runtime.environment(), cpu.facts()
         return {name: fact for name, fact in facts.items() if name not in ours}
 
     @property
     def without_dropout(self) -> Callable[[], AbstractContextManager[None]] | None:
         """What makes a context in which it computes without dropout; None if that would compile it anew."""
-        return None if self.execution == "compile" else self._without_dropout
+        return None if self.runtime.execution == "compile" else self._without_dropout
 
     @contextlib.contextmanager
     def _without_dropout(self) -> Iterator[None]:
@@ -115,6 +117,18 @@ class PlainLoop(TorchModel):
             yield
         finally:
             dropout.p, lstm.dropout = before
+
+    def device_memory(self) -> int | None:
+        """Return the peak of bytes allocated on the device since the last call; None on a CPU."""
+        return self.runtime.peak_memory()
+
+    def export_weights(self) -> Arrays:
+        """Return the parameters by canonical name."""
+        return export_arrays(self.canonical())
+
+    def load_weights(self, weights: Mapping[str, NDArray[Any]]) -> None:
+        """Set the parameters from canonical arrays."""
+        load_arrays(self.canonical(), weights)
 
     def canonical(self) -> dict[str, Canonical]:
         """Return the trained parameters by canonical name."""
@@ -140,7 +154,7 @@ class PlainLoop(TorchModel):
 
     def place(self, rows_BL: Ids) -> Tensor:
         """Return the rows on the device, where the example keeps its data."""
-        return words.placed(rows_BL, self.device)
+        return place_rows(rows_BL, self.device)
 
     def train_step(
         self, x_BT: Words, y_BT: Words, state: State, *, learning_rate: float
@@ -167,20 +181,20 @@ class PlainLoop(TorchModel):
     def read(self, losses: Sequence[Loss]) -> list[StepMetrics]:
         """Wait for the device and return the numbers behind some losses."""
         if not losses:
-            self.wait()
+            self.runtime.wait()
             return []
         return [StepMetrics(*pair) for pair in torch.stack([torch.stack(loss) for loss in losses]).tolist()]
 
     def _forward(self, x_BT: Words, y_BT: Words, state: State) -> tuple[Tensor, State]:
         """Return the mean loss of a target, [], and the state."""
-        half = self.dtype != self.precision.master
-        with torch.autocast(self.device.type, dtype=self.dtype if half else None, enabled=half):
+        half = self.runtime.dtype != self.precision.master
+        with torch.autocast(self.device.type, dtype=self.runtime.dtype if half else None, enabled=half):
             logits_TBV, state = self.executed(self._time_major(x_BT), state)
             mean = nn.functional.cross_entropy(logits_TBV.flatten(0, 1), self._time_major(y_BT).flatten())
         return mean, state
 
     def _time_major(self, ids_BT: Words) -> Tensor:
-        return words.time_major(ids_BT, self.device)
+        return to_time_major(ids_BT, self.device)
 
 
 def _compiled(model: PlainModel) -> PlainModel:

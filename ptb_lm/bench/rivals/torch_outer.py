@@ -24,14 +24,13 @@ from ptb_lm.common.errors import UserError
 from ptb_lm.data.corpus import Words
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
-from ptb_lm.torch_backend.backend import TorchBackend
-from ptb_lm.torch_backend.base import computation
+from ptb_lm.torch_backend.backend import TorchBackend, to_time_major
 from ptb_lm.torch_backend.cells import Layer, LSTMState
-from ptb_lm.torch_backend.dropout import Dropout, no_dropout
-from ptb_lm.torch_backend.execution import check_compiler, executed
-from ptb_lm.torch_backend.layers import DirectedLayers
-from ptb_lm.torch_backend.network import Loss
-from ptb_lm.torch_backend.stack import RecurrentStack, State
+from ptb_lm.torch_backend.layers import StackLayer
+from ptb_lm.torch_backend.loss import Loss
+from ptb_lm.torch_backend.runtime import apply_execution, check_compiler
+from ptb_lm.torch_backend.settings import computation
+from ptb_lm.torch_backend.stack import Dropout, RecurrentStack, State, no_dropout
 
 # Returns the output and each layer's state, of the input and each layer's state.
 Run: TypeAlias = Callable[[Tensor, list[Any]], tuple[Tensor, list[Any]]]
@@ -73,9 +72,8 @@ class Scripted(TorchBackend):
     def __init__(self, config: Config, weights: Mapping[str, NDArray[Any]], choice: Choice) -> None:
         super().__init__(config, weights, choice)
         # Of one direction, and none torch.nn.LSTM: the registry has no such model.
-        directed = cast("list[DirectedLayers]", list(self.stack.layers))
-        layers = Layers([layer.directions[0] for layer in directed])
-        self.executed_stack = Stack(executed(cast(Layer, layers), "jit"))
+        layers = Layers(cast("list[Layer]", list(self.stack.layers)))
+        self.executed_stack = Stack(apply_execution(cast(Layer, layers), "jit"))
 
     @property
     def engine(self) -> str:
@@ -93,7 +91,7 @@ class Compiled(TorchBackend):
         torch._dynamo.config.trace_autograd_ops = True
         torch._dynamo.config.allow_rnn = True
         self.executed_stack = Stack(self._one_after_another)
-        self.step = torch.compile(self._step, fullgraph=True, dynamic=False)
+        self.training.run = torch.compile(self.training.compute, fullgraph=True, dynamic=False)
         self._scored = torch.compile(self._losses, fullgraph=True, dynamic=False)
 
     @property
@@ -105,10 +103,12 @@ class Compiled(TorchBackend):
     @torch.no_grad()
     def evaluate_step(self, x_BT: Words, y_BT: Words, state: State) -> tuple[State, Loss]:
         """Score a window."""
-        return self._scored(self._time_major(x_BT), self._time_major(y_BT), state)
+        return self._scored(
+            to_time_major(x_BT, self.device).flatten(), to_time_major(y_BT, self.device).flatten(), state
+        )
 
     def _losses(self, ids_N: Tensor, targets_N: Tensor, state: State) -> tuple[State, Loss]:
-        embedded_TBE = self._embedded(ids_N, len(state[0][0]))
+        embedded_TBE = self.embed(ids_N, len(state[0][0]))
         output_TBH, state = self.executed_stack(embedded_TBE, state, dropout=no_dropout)
         nll = self.softmax.losses(output_TBH.flatten(0, 1), targets_N).sum(dtype=torch.float64)
         return state, torch.stack([nll, torch.zeros_like(nll)])
@@ -116,8 +116,12 @@ class Compiled(TorchBackend):
     def _one_after_another(self, x_TBI: Tensor, state: list[Any]) -> tuple[Tensor, list[Any]]:
         after: list[Any] = []
         for layer, before in zip(self.stack.layers, state, strict=True):
-            x_TBI, last = layer(x_TBI, [before])
-            after += last
+            if isinstance(layer, StackLayer):
+                x_TBI, last = layer(x_TBI, [before])
+                after += last
+            else:
+                x_TBI, last = layer(x_TBI, before)
+                after.append(last)
         return x_TBI, after
 
 

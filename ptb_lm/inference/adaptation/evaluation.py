@@ -23,8 +23,7 @@ from ptb_lm.inference.adaptation.settings import Adaptation, AdaptationRequest
 from ptb_lm.inference.adaptation.tuning import Trial
 from ptb_lm.model.backend import Arrays
 from ptb_lm.torch_backend import gpu
-from ptb_lm.torch_backend.base import enough_memory
-from ptb_lm.torch_backend.settings import flushed_denormals
+from ptb_lm.torch_backend.settings import enough_memory, flush_denormals
 from ptb_lm.training.run_config import RunConfig
 
 RESULT = "result.json"
@@ -63,7 +62,7 @@ def needs_corpus(request: AdaptationRequest) -> bool:
 
 
 @enough_memory()
-@flushed_denormals()
+@flush_denormals()
 def evaluate(subject: Subject, request: AdaptationRequest, *, command: str) -> None:
     """Tune if asked to, score, print the perplexity, and store the result if a folder is given.
 

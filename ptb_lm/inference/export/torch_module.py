@@ -18,7 +18,7 @@ from ptb_lm.common.errors import UserError
 from ptb_lm.model import parameters
 from ptb_lm.model.cells import LSTM
 from ptb_lm.model.config import Config
-from ptb_lm.torch_backend.base import enough_memory
+from ptb_lm.torch_backend.settings import enough_memory
 
 State = tuple[Tensor, Tensor]  # (h_LBH, c_LBH), as torch.nn.LSTM has them
 VOCABULARY = "vocabulary.json"  # the extra file that both formats of torch hold

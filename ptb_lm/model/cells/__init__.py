@@ -39,11 +39,11 @@ CELLS: dict[str, CellRow] = {
         about="long short-term memory",
         layers={
             "torch": {
-                "basic": "ptb_lm.torch_backend.cells:BasicLayer",
-                "block": "ptb_lm.torch_backend.cells:BlockLayer",
-                "block_fused": "ptb_lm.torch_backend.cells:BlockFusedLayer",
-                "cudnn": "ptb_lm.torch_backend.layers:CudnnLayer",
-                "persistent": "ptb_lm.torch_backend.persistent:PersistentLayer",
+                "basic": "ptb_lm.torch_backend.lstm:BasicLayer",
+                "block": "ptb_lm.torch_backend.lstm:BlockLayer",
+                "block_fused": "ptb_lm.torch_backend.lstm_fused:BlockFusedLayer",
+                "cudnn": "ptb_lm.torch_backend.lstm:CudnnLayer",
+                "persistent": "ptb_lm.torch_backend.lstm:PersistentLayer",
             },
             "tensorflow": {
                 "basic": "ptb_lm.tf_backend.lstm:BasicLayer",

@@ -23,7 +23,7 @@ class Kernels:
     """The compiled kernels, for tensors on a CPU.
 
     Shapes: T = time steps, B = batch, P = steps of all samples, H = hidden units, G = 4 H, N = tokens, V =
-    vocabulary; sequences are packed as ptb_lm.torch_backend.fused describes.
+    vocabulary; sequences are packed as ptb_lm.torch_backend.lstm_fused describes.
 
     Args:
         kernels: The shared library.

@@ -1,14 +1,13 @@
-"""A whole LSTM layer as one operation for autograd.
+"""The LSTM (ptb_lm.model.cells.lstm) in torch, block_fused: a whole layer as one operation for autograd.
 
-What does not depend on the step before is done for all steps in one product: the input projection, and in
-the backward pass the gradients of the kernels and of the input. The loop over time keeps one small product
-and the pointwise work, in place.
+One product for all steps computes what does not depend on the step before: the input projection, and in the
+backward pass the gradients with respect to the kernels and the input. The loop over time keeps one small
+product and the pointwise work, in place. On a CPU the loop itself is a kernel of our own
+(ptb_lm.torch_backend.native), if there is one.
 
-On a CPU the loop itself is a kernel of our own (ptb_lm.torch_backend.native), where there is one.
-
-The steps lie one after the other, as in torch's packed sequences: first the first step of each sample, then
-the second of each that has one. Samples are sorted by length, the longest first; where all are of one length
-that is the flattened [T, B].
+Packed sequences are as torch's: first the first step of each sample, then the second of each that has one,
+and so on. Samples are sorted by length, the longest first. If all are of one length that is the flattened [T,
+B].
 
 Shapes: T = time steps, B = batch, P = steps of all samples, I = input width, H = hidden units; gates in the
 order i, f, g, o along G = 4H.
@@ -20,16 +19,48 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from ptb_lm.torch_backend import cpu
+from ptb_lm.torch_backend.cells import LayerState, LSTMState, PackedLayer
 from ptb_lm.torch_backend.native import Kernels
-from ptb_lm.torch_backend.products import times, times_transposed, transposed_times
+
+
+class BlockFusedLayer(PackedLayer):
+    """One operation for the sequence, with its own gradient.
+
+    In half precision the carried c, a sum that grows at every step, is of float32.
+    """
+
+    kernel: Tensor
+    recurrent_kernel: Tensor
+    bias: Tensor
+
+    @override
+    def zero_state(self, batch_size: int) -> LayerState:
+        h_BH, c_BH = super().zero_state(batch_size)
+        return h_BH, c_BH.to(torch.promote_types(c_BH.dtype, torch.float32))
+
+    @override
+    def forward(self, x_TBI: Tensor, state: LSTMState) -> tuple[Tensor, LSTMState]:
+        steps, batch, _ = x_TBI.shape
+        output_PH, last = self.forward_packed(x_TBI.flatten(0, 1), state, (batch,) * steps)
+        return output_PH.view(steps, batch, -1), last
+
+    @override
+    def forward_packed(
+        self, x_PI: Tensor, state: LayerState, running: tuple[int, ...]
+    ) -> tuple[Tensor, LSTMState]:
+        output_PH, c_BH = FusedSequence.apply(  # type: ignore[no-untyped-call]
+            x_PI, *state, self.kernel, self.recurrent_kernel, self.bias, running
+        )
+        return output_PH, (take_last_steps(output_PH, running), c_BH)
 
 
 class FusedSequence(torch.autograd.Function):
     """(x_PI, h_BH, c_BH, kernel, recurrent_kernel, bias, running) -> (output_PH, each sample's last c_BH).
 
-    `running` is how many samples have a step, for each of T. c is of float32 at least.
+    `running` is the number of samples that have a step, for each of T. c is of float32 at least.
     """
 
     @staticmethod
@@ -51,20 +82,20 @@ class FusedSequence(torch.autograd.Function):
         c_all[:batch] = c_BH
         ctx.running, ctx.kernels = running, kernels
         if kernels is not None:
-            gates_PG = times(x_PI, kernel)
+            gates_PG = cpu.multiply(x_PI, kernel)
             padded = h_BH.new_zeros(batch + len(x_PI), kernels.state_width(hidden, h_BH.dtype))
             h_all = padded[:, :hidden]
             h_all[:batch] = h_BH
             kernels.lstm_forward(gates_PG, bias, recurrent_kernel, padded, c_all, running)
             ctx.save_for_backward(x_PI, kernel, recurrent_kernel, gates_PG, h_all, c_all)
-            return h_all[batch:], last_of_each(c_all[batch:], running).clone()
+            return h_all[batch:], take_last_steps(c_all[batch:], running).clone()
         with cpu.use_float32_library(x_PI):
             gates_PG = torch.addmm(bias, x_PI, kernel)
         h_all = h_BH.new_empty(batch + len(x_PI), hidden)
         h_all[:batch] = h_BH
         tanh_c_PH = h_BH.new_empty(len(x_PI), hidden)
         # Views are made for all steps at once: in a small layer, one at a time costs as much as the products.
-        (h_before, h_after), (c_before, c_after) = (_steps(every, running) for every in (h_all, c_all))
+        (h_before, h_after), (c_before, c_after) = (_split_steps(every, running) for every in (h_all, c_all))
         through_sigmoid = gates_PG[:, : 2 * hidden].split(running)
         i, f, g, o = (gate_PH.split(running) for gate_PH in gates_PG.split(hidden, dim=1))
         tanh_c = tanh_c_PH.split(running)
@@ -78,31 +109,31 @@ class FusedSequence(torch.autograd.Function):
                 torch.tanh(c_after[t], out=tanh_c[t])
                 torch.mul(o[t], tanh_c[t], out=h_after[t])
         ctx.save_for_backward(x_PI, kernel, recurrent_kernel, gates_PG, h_all, c_all, tanh_c_PH)
-        return h_all[batch:], last_of_each(c_all[batch:], running).clone()
+        return h_all[batch:], take_last_steps(c_all[batch:], running).clone()
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
-        """Return the gradients of the inputs; None for one that wants none."""
+        """Return the gradient with respect to each input; None if it is not needed."""
         x_PI, kernel, _, _, h_all, *_ = ctx.saved_tensors
-        back = _back_by_kernels if ctx.kernels is not None else _back_by_operations
-        d_gates_PG, d_h_BH, d_c_BH = back(ctx, *grad_outputs)
+        backward = _backward_by_kernels if ctx.kernels is not None else _backward_by_operations
+        d_gates_PG, d_h_BH, d_c_BH = backward(ctx, *grad_outputs)
         return (
-            # Nobody wants that of the data.
-            times_transposed(d_gates_PG, kernel) if ctx.needs_input_grad[0] else None,
+            # Not needed with respect to data.
+            cpu.multiply(d_gates_PG, kernel.T) if ctx.needs_input_grad[0] else None,
             d_h_BH,
             d_c_BH,
-            transposed_times(x_PI, d_gates_PG),
-            transposed_times(_together(h_all, ctx.running), d_gates_PG),
+            cpu.multiply_transposed(x_PI, d_gates_PG),
+            cpu.multiply_transposed(_states_before(h_all, ctx.running), d_gates_PG),
             d_gates_PG.sum(0),
             None,
         )
 
 
-def _back_by_kernels(ctx: Any, d_output_PH: Tensor, d_c_last_BH: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the gradients by the gates before their nonlinearities, and by the first state."""
+def _backward_by_kernels(ctx: Any, d_output_PH: Tensor, d_c_last_BH: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the gradients with respect to the gates before their nonlinearities, h_0 and c_0."""
     kernels: Kernels = ctx.kernels
     _, _, recurrent_kernel, gates_PG, _, c_all = ctx.saved_tensors
-    # The last h is among the outputs, and its gradient with theirs.
+    # The last h is among the outputs, and its gradient among theirs.
     d_h_BH, d_c_BH = torch.zeros_like(d_c_last_BH), d_c_last_BH.clone(memory_format=torch.contiguous_format)
     if d_output_PH.stride(1) != 1:
         d_output_PH = d_output_PH.contiguous()
@@ -112,12 +143,14 @@ def _back_by_kernels(ctx: Any, d_output_PH: Tensor, d_c_last_BH: Tensor) -> tupl
     return d_gates_PG, d_h_BH.to(gates_PG.dtype), d_c_BH
 
 
-def _back_by_operations(ctx: Any, d_output_PH: Tensor, d_c_last_BH: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the same by torch's operations."""
+def _backward_by_operations(
+    ctx: Any, d_output_PH: Tensor, d_c_last_BH: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the same gradients, by torch's operations."""
     x_PI, _, recurrent_kernel, gates_PG, h_all, c_all, tanh_c_PH = ctx.saved_tensors
     running: tuple[int, ...] = ctx.running
     batch, hidden = d_c_last_BH.shape
-    c_before_PH = _together(c_all, running)
+    c_before_PH = _states_before(c_all, running)
     i, f, g, o = gates_PG.split(hidden, dim=1)
     # Everything but the gradient that flows back through time, for all steps at once: the gradient of a
     # gate before its nonlinearity is its factor times d_c, or for o times d_h. With h = o tanh(c):
@@ -152,12 +185,12 @@ def _back_by_operations(ctx: Any, d_output_PH: Tensor, d_c_last_BH: Tensor) -> t
     return d_gates_PG, d_h_BH, d_c_BH
 
 
-def last_of_each(every_PH: Tensor, running: Sequence[int]) -> Tensor:
+def take_last_steps(every_PH: Tensor, running: Sequence[int]) -> Tensor:
     """Return the rows of each sample's last step, [B, H].
 
     Args:
-        every_PH: Of all steps.
-        running: How many samples have a step, for each of T.
+        every_PH: Rows of all steps.
+        running: Number of samples that have a step, for each of T.
     """
     starts = [0, *accumulate(running)]
     if running[-1] == running[0]:
@@ -168,14 +201,14 @@ def last_of_each(every_PH: Tensor, running: Sequence[int]) -> Tensor:
     return every_PH[torch.tensor([rows[sample] for sample in sorted(rows)], device=every_PH.device)]
 
 
-def _steps(every: Tensor, running: tuple[int, ...]) -> tuple[list[Tensor], list[Tensor]]:
+def _split_steps(every: Tensor, running: tuple[int, ...]) -> tuple[list[Tensor], list[Tensor]]:
     """Return views of a state [B + P, H]: before each step of those that have it, and after each."""
     parts = every.split([running[0], *running])
     return [part[:samples] for part, samples in zip(parts, running, strict=False)], list(parts[1:])
 
 
-def _together(every: Tensor, running: tuple[int, ...]) -> Tensor:
+def _states_before(every: Tensor, running: tuple[int, ...]) -> Tensor:
     """Return a state [B + P, H] before each step, [P, H]."""
     if running[-1] == running[0]:
         return every[: -running[0]]
-    return torch.cat(_steps(every, running)[0])
+    return torch.cat(_split_steps(every, running)[0])

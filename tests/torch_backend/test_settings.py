@@ -1,4 +1,4 @@
-"""What language models and classifiers in torch share: failed allocations, weights in one piece."""
+"""Contexts of a computation: failed allocations, denormal numbers; and weights in one piece."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from ptb_lm.model import backend
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
 from ptb_lm.model.frameworks import FRAMEWORKS
-from ptb_lm.torch_backend.base import enough_memory
+from ptb_lm.torch_backend.settings import enough_memory
 
 
 def test_a_failed_allocation_is_known_by_what_it_led_to() -> None:

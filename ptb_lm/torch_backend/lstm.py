@@ -1,0 +1,162 @@
+"""The LSTM (ptb_lm.model.cells.lstm) in torch, four ways: basic, block, cudnn and persistent.
+
+The fifth, block_fused, is in ptb_lm.torch_backend.lstm_fused.
+
+Shapes: T = time steps, B = batch, I = input width, H = hidden units, D = directions.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from typing_extensions import override
+
+from ptb_lm.model import cells
+from ptb_lm.torch_backend.cells import Canonical, CanonicalLayer, Layer, LSTMState
+from ptb_lm.torch_backend.layers import LibraryLayer
+
+UNITS, ROWS = 128, 8  # factors of H and I, and of B, for cuDNN's persistent kernel
+
+
+class BasicLayer(CanonicalLayer):
+    """Gates written out of elementary operations; a Python loop over time."""
+
+    kernel: Tensor
+    recurrent_kernel: Tensor
+    bias: Tensor
+
+    @override
+    def forward(self, x_TBI: Tensor, state: LSTMState) -> tuple[Tensor, LSTMState]:
+        h_BH, c_BH = state
+        outputs = []
+        for x_BI in x_TBI.unbind():
+            gates = x_BI @ self.kernel + h_BH @ self.recurrent_kernel + self.bias
+            i, f, g, o = gates.chunk(4, dim=-1)
+            c_BH = torch.sigmoid(f) * c_BH + torch.sigmoid(i) * torch.tanh(g)
+            h_BH = torch.sigmoid(o) * torch.tanh(c_BH)
+            outputs.append(h_BH)
+        return torch.stack(outputs), (h_BH, c_BH)
+
+
+class BlockLayer(Layer):
+    """torch.nn.LSTMCell: one fused operation a time step, in a Python loop."""
+
+    def __init__(self, input_size: int, hidden_size: int) -> None:
+        super().__init__(input_size, hidden_size)
+        self.cell = nn.LSTMCell(input_size, hidden_size)
+        freeze_second_bias(self.cell.bias_hh)
+
+    @override
+    def canonical(self) -> dict[str, Canonical]:
+        return {
+            "kernel": Canonical(self.cell.weight_ih, True),
+            "recurrent_kernel": Canonical(self.cell.weight_hh, True),
+            "bias": Canonical(self.cell.bias_ih),
+        }
+
+    @override
+    def forward(self, x_TBI: Tensor, state: LSTMState) -> tuple[Tensor, LSTMState]:
+        outputs = []
+        for x_BI in x_TBI.unbind():
+            state = self.cell(x_BI, state)
+            outputs.append(state[0])
+        return torch.stack(outputs), state
+
+
+class CudnnLayer(LibraryLayer):
+    """torch.nn.LSTM: cuDNN on a GPU, oneDNN or ATen on a CPU."""
+
+    cell_name = cells.LSTM
+    module_type = nn.LSTM
+
+    def __init__(self, input_size: int, hidden_size: int, *, bidirectional: bool) -> None:
+        super().__init__(input_size, hidden_size, bidirectional=bidirectional)
+        for suffix in self.suffixes:
+            freeze_second_bias(self.module.get_parameter(f"bias_hh_{suffix}"))
+
+    @override
+    def direction_parameters(self, suffix: str) -> dict[str, Canonical]:
+        return {
+            "kernel": Canonical(self.module.get_parameter(f"weight_ih_{suffix}"), True),
+            "recurrent_kernel": Canonical(self.module.get_parameter(f"weight_hh_{suffix}"), True),
+            "bias": Canonical(self.module.get_parameter(f"bias_ih_{suffix}")),
+        }
+
+    @override
+    def run(self, inputs: Any, before: tuple[Tensor, ...]) -> tuple[Any, tuple[Tensor, ...]]:
+        output, after = self.module(inputs, before)
+        return output, after
+
+
+class PersistentLayer(Layer):
+    """One LSTM layer, padded to the sizes that cuDNN's persistent kernel takes, and computed by torch's own.
+
+    That kernel keeps the recurrent weights on the chip for the whole sequence, and cuDNN's standard one reads
+    them again at every step. torch asks for it in float16 alone, for one layer a call, in one direction, with
+    H and I divisible by 128 and B by 8, H at most 1024 and B at most 128, on a GPU of 98 multiprocessors or
+    more (aten/src/ATen/native/cudnn/RNN.cpp, use_persist_common_heuristics and its neighbours). Zeros make up
+    the difference in size: a unit whose weights are all zero stays zero and hands on no gradient, and a row
+    of the batch has no influence on the others. So the numbers are those of the layer as it is.
+    """
+
+    def __init__(self, input_size: int, hidden_size: int) -> None:
+        super().__init__(input_size, hidden_size)
+        self.weight_ih = nn.Parameter(torch.zeros(4 * hidden_size, input_size))
+        self.weight_hh = nn.Parameter(torch.zeros(4 * hidden_size, hidden_size))
+        self.bias_ih = nn.Parameter(torch.zeros(4 * hidden_size))
+
+    @override
+    def canonical(self) -> dict[str, Canonical]:
+        return {
+            "kernel": Canonical(self.weight_ih, True),
+            "recurrent_kernel": Canonical(self.weight_hh, True),
+            "bias": Canonical(self.bias_ih),
+        }
+
+    @override
+    def forward(self, x_TBI: Tensor, state: LSTMState) -> tuple[Tensor, LSTMState]:
+        batch, hidden = state[0].shape
+        rows, units = _padding(batch, ROWS), _padding(hidden, UNITS)
+        inputs = _padding(self.input_size, UNITS)
+        bias = functional.pad(self.bias_ih.view(4, hidden), (0, units)).flatten()
+        weights = _place_side_by_side(
+            functional.pad(self.weight_ih.view(4, hidden, -1), (0, inputs, 0, units)).flatten(0, 1),
+            functional.pad(self.weight_hh.view(4, hidden, -1), (0, units, 0, units)).flatten(0, 1),
+            bias,
+            torch.zeros_like(bias),  # of torch's two biases the model has one
+        )
+        before = [functional.pad(part, (0, units, 0, rows))[None] for part in state]
+        output, h, c = torch.lstm(
+            functional.pad(x_TBI, (0, inputs, 0, rows)),
+            before,
+            weights,
+            has_biases=True,
+            num_layers=1,
+            dropout=0.0,
+            train=torch.is_grad_enabled(),
+            bidirectional=False,
+            batch_first=False,
+        )
+        return output[:, :batch, :hidden], (h[0, :batch, :hidden], c[0, :batch, :hidden])
+
+
+def freeze_second_bias(bias: Tensor) -> None:
+    """Keep one of torch's bias vectors at zero.
+
+    torch adds two biases, and the canonical model has one. A trained pair would move twice as fast under SGD
+    as the one.
+    """
+    bias.requires_grad_(False)
+    nn.init.zeros_(bias)
+
+
+def _place_side_by_side(*weights: Tensor) -> list[Tensor]:
+    # As cuDNN wants them, in one piece of memory; torch would warn, and copy them there itself.
+    flat = torch.cat([weight.flatten() for weight in weights])
+    parts = flat.split([weight.numel() for weight in weights])
+    return [part.view_as(weight) for part, weight in zip(parts, weights, strict=True)]
+
+
+def _padding(size: int, multiple: int) -> int:
+    return -size % multiple

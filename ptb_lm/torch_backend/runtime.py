@@ -1,0 +1,261 @@
+"""The device, precision and execution of a model in torch: what they are, and how layers run by them.
+
+Shapes: T = time steps, B = batch, I = input width, H = hidden units.
+"""
+
+import dataclasses
+import os
+import platform
+import shutil
+import warnings
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import Any, cast
+
+import torch
+
+from ptb_lm.common.errors import UserError
+from ptb_lm.model import cells
+from ptb_lm.model.choice import Choice
+from ptb_lm.model.frameworks import FRAMEWORKS
+from ptb_lm.model.ranks import Ranks
+from ptb_lm.torch_backend import cpu, gpu
+from ptb_lm.torch_backend.cells import Layer
+from ptb_lm.torch_backend.precision import PRECISIONS, gpu_settings
+from ptb_lm.torch_backend.settings import flush_denormals, hold_settings
+
+BFLOAT16_LSTM = 91300  # the first version of cuDNN that takes one
+# The units of --config small, the narrowest that were measured on a CPU (results/bench/precisions-xeon-cpu).
+BFLOAT16_UNITS = 200
+
+
+class Runtime:
+    """The device, precision and execution of a model.
+
+    Attributes:
+        device: Device that computes.
+        precision: Types of weights and computation.
+        dtype: Type of the computation.
+        execution: A value of --execution, but for "auto".
+        settings: Function that returns a context with the settings of torch that the model computes with; see
+            ptb_lm.torch_backend.settings.computation.
+
+    Args:
+        choice: Choice of framework, model, execution, device and precision.
+        cell: Name of the layers' cell in ptb_lm.model.cells.CELLS.
+        gpu_execution: Meaning of the execution "auto" on a GPU. On a CPU it is "eager".
+
+    Raises:
+        UserError: There is no such device, or it cannot compute so.
+    """
+
+    def __init__(self, choice: Choice, *, cell: str = cells.LSTM, gpu_execution: str = "eager") -> None:
+        execution, precision = choice.execution, choice.precision
+        assert choice.unroll == "static", "a Python loop over time"
+        self.device = gpu.select_device(choice.device)
+        if self.device.type == "cpu":
+            FRAMEWORKS["torch"].check_on_cpu(execution=execution, precision=precision)
+        if (execution, precision) == ("compile", "tf32"):
+            raise UserError(
+                "--execution compile cannot be combined with --precision tf32; choose from auto, eager, graph"
+            )
+        self.precision = PRECISIONS[precision]
+        self.dtype = self.precision.compute
+        on_gpu = self.device.type == "cuda"
+        self.execution = execution if execution != "auto" else gpu_execution if on_gpu else "eager"
+        self.model, self.cell = choice.model, cell
+        self.settings: Callable[[], AbstractContextManager[None]] = flush_denormals
+        if on_gpu:
+            self.settings = partial(hold_settings, gpu_settings(self.precision))
+            gpu.allocate_workspace(self.device)
+            # torch.nn.LSTM lays its weights out in one piece, as cuDNN wants them, if they are of one of
+            # these types. bfloat16 is missing: such weights would be put together again at every call.
+            if (torch.backends.cudnn.version() or 0) >= BFLOAT16_LSTM:
+                torch.backends.cudnn.CUDNN_TENSOR_DTYPES.add(torch.bfloat16)
+
+    @property
+    def engine(self) -> str:
+        """The library that computes the layers, for people."""
+        return _name_engine(self.model, self.cell, self.execution, self.device, self.dtype)
+
+    def hints(self, hidden_sizes: Sequence[int]) -> list[str]:
+        """Return advice for the user, one sentence each: what would be faster on this machine.
+
+        Args:
+            hidden_sizes: H of each layer.
+        """
+        if self.device.type == "cuda":
+            return self._gpu_hints()
+        hints = []
+        best = auto_precision("cpu")
+        if self.dtype == torch.float16:
+            hints.append(f"training in fp16 is slow on a CPU: --precision {best} is faster")
+        if self.dtype == torch.bfloat16 and best != "bf16":
+            hints.append("this CPU does not multiply in bfloat16 itself: --precision fp32 is faster")
+        if self.dtype == torch.float32 and best == "bf16" and max(hidden_sizes) >= BFLOAT16_UNITS:
+            hints.append("this CPU multiplies in bfloat16: --precision bf16 is faster")
+        if self.model == "persistent":
+            hints.append("--model persistent is for a GPU in fp16: here --model block_fused is faster")
+        elif self.cell == cells.LSTM and self._is_slower_than_block_fused():
+            hints.append(f"on this CPU --model block_fused is faster than {self.model}")
+        if trouble := cpu.facts().get("no_kernels"):
+            hints.append(f"training is slower than it could be, without compiled kernels: {trouble}")
+        return hints
+
+    def _is_slower_than_block_fused(self) -> bool:
+        """Return whether block_fused was measured to be faster on such a processor, in this precision.
+
+        In float32 it and cudnn are as fast as each other (docs/performance.md).
+        """
+        fastest = ("block_fused", "cudnn") if self.dtype == torch.float32 else ("block_fused",)
+        if self.model in fastest or "AVX512" not in torch.backends.cpu.get_cpu_capability():
+            return False
+        return cpu.find_recurrence_kernels(torch.empty(0, dtype=self.dtype, device=self.device)) is not None
+
+    def _gpu_hints(self) -> list[str]:
+        hints = []
+        ampere = torch.cuda.get_device_capability(self.device) >= (8, 0)
+        if self.dtype == torch.float32 and ampere:
+            best = "--model persistent --precision fp16" if self.cell == cells.LSTM else "--precision bf16"
+            hints.append(f"this GPU multiplies in half precision: {best} is faster")
+        if self.model == "persistent" and self.dtype != torch.float16:
+            hints.append("--model persistent is for --precision fp16: here --model cudnn is faster")
+        return hints
+
+    def wait(self) -> None:
+        """Wait for the device."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+    def peak_memory(self) -> int | None:
+        """Return the peak of bytes allocated on the device since the last call; None on a CPU."""
+        return None if self.device.type == "cpu" else gpu.peak_memory(self.device)
+
+    def environment(self) -> dict[str, Any]:
+        """Return versions, device and threads."""
+        facts: dict[str, Any] = {"torch": torch.__version__, "threads": torch.get_num_threads()}
+        if self.device.type == "cuda":
+            facts["device"] = torch.cuda.get_device_name(self.device)
+            facts["cuda"] = torch.version.cuda
+            facts["cudnn"] = torch.backends.cudnn.version()
+        else:
+            facts["device"] = f"cpu ({platform.machine()}, {torch.backends.cpu.get_cpu_capability()})"
+            facts |= cpu.facts()
+        return facts
+
+
+def choose_execution(choice: Choice, ranks: Ranks) -> Choice:
+    """Return the choice as several ranks compute it: not as a CUDA graph, which has not been tried yet.
+
+    Raises:
+        UserError: The choice is a CUDA graph.
+    """
+    if ranks.size == 1:
+        return choice
+    if choice.execution == "graph":
+        raise UserError("--execution graph is for one process: several exchange gradients within the step")
+    return dataclasses.replace(choice, execution="eager") if choice.execution == "auto" else choice
+
+
+def apply_execution(layer: Layer, execution: str, *, window: tuple[int, int] | None = None) -> Layer:
+    """Return a layer that runs as --execution says, with the same parameters.
+
+    Args:
+        layer: The layer, on its device.
+        execution: "eager": as it is; "compile": torch.compile; "jit": TorchScript.
+        window: (B, T) of its inputs, if a resumed run must compute the same as a run that never stopped, to
+            the bit.
+
+    Raises:
+        UserError: torch.compile would find no C++ compiler.
+    """
+    if execution == "compile":
+        check_compiler()
+        # Layers of all sizes share a cache. Above its limit torch would silently not compile them.
+        torch._dynamo.config.recompile_limit = 64
+        torch._dynamo.config.fail_on_recompile_limit_hit = True
+        # fp32 means exact float32, even if a GPU could be faster; --precision tf32 is the faster choice.
+        warnings.filterwarnings("ignore", "TensorFloat32 tensor cores", UserWarning)
+        # Compile each shape separately; otherwise a second size would make it compile for variable sizes.
+        return cast(Layer, torch.compile(layer, dynamic=False))
+    if execution == "jit":
+        with warnings.catch_warnings():
+            # TorchScript is deprecated. It is offered so that it can be measured.
+            warnings.filterwarnings("ignore", r"`torch\.jit\.")
+            scripted = cast(Layer, torch.jit.script(layer))
+        if window is not None:
+            _run_profiled_steps(scripted, layer, *window)
+        return scripted
+    return layer
+
+
+def check_compiler() -> None:
+    """Check that torch.compile will find its C++ compiler, which CXX names without arguments.
+
+    Raises:
+        UserError: It will not.
+    """
+    if shutil.which(os.environ.get("CXX", "g++")) is None:
+        raise UserError(
+            "--execution compile needs a C++ compiler; install g++ or set CXX to one, without arguments"
+        )
+
+
+def _run_profiled_steps(scripted: Layer, layer: Layer, batch_size: int, steps: int) -> None:
+    """Run the steps that TorchScript profiles. They round differently from the optimised steps after them.
+
+    Steps with a gradient and steps without one are optimised separately.
+    """
+    zeros = next(layer.parameters()).new_zeros
+    x_TBI = zeros(steps, batch_size, layer.input_size)
+    state = layer.zero_state(batch_size)
+    output_TBH, _ = scripted(x_TBI.clone().requires_grad_(), state)
+    output_TBH.sum().backward()
+    layer.zero_grad()
+    with torch.no_grad():
+        scripted(x_TBI, state)
+
+
+def auto_precision(device: str) -> str:
+    """Return the meaning of --precision auto: "bf16" where the device multiplies in bfloat16, else "fp32".
+
+    Args:
+        device: "auto", "cpu" or "cuda".
+    """
+    if device != "cpu" and gpu.is_usable():
+        return "bf16" if torch.cuda.get_device_capability() >= (8, 0) else "fp32"
+    return "bf16" if cpu.has_bfloat16_products() else "fp32"
+
+
+def _name_engine(model: str, cell: str, execution: str, device: torch.device, dtype: torch.dtype) -> str:
+    if cell != cells.LSTM:
+        library = "cuDNN" if device.type == "cuda" else "ATen"
+        how = (
+            execution if model != "cudnn" else library if execution == "eager" else f"{library}, {execution}"
+        )
+        return f"torch {model} {cell} on {device.type} ({how})"
+    if model == "persistent" and (device.type, dtype) != ("cuda", torch.float16):
+        return f"torch persistent on {device.type} ({execution}; its kernel needs CUDA and fp16)"
+    native = (
+        execution == "eager"
+        and cpu.find_recurrence_kernels(torch.empty(0, dtype=dtype, device=device)) is not None
+    )
+    if model == "block_fused" and native:
+        return f"torch {model} on {device.type} (native kernels)"
+    if model != "cudnn":
+        return f"torch {model} on {device.type} ({execution})"
+    library = "cuDNN" if device.type == "cuda" else "oneDNN" if _has_onednn(dtype) else "ATen"
+    how = library if execution == "eager" else f"{library}, {execution}"
+    return f"torch.nn.LSTM on {device.type} ({how})"
+
+
+def _has_onednn(dtype: torch.dtype) -> bool:
+    """Return whether torch computes an LSTM on this CPU with oneDNN."""
+    if not torch.backends.mkldnn.is_available():
+        return False
+    if dtype == torch.bfloat16:
+        return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    if dtype == torch.float16:
+        return bool(torch.ops.mkldnn._is_mkldnn_fp16_supported())
+    return dtype == torch.float32  # it has no double precision

@@ -1,0 +1,270 @@
+"""The training of a language model in torch: dropout, gradients, clipping, SGD, averages of the parameters.
+
+A model makes a `TrainingStep` when it is first trained; one that only scores has none.
+
+Shapes: B = batch, T = time steps, N = T * B tokens, E = embedding width, H = hidden units, V = vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ptb_lm.model import cells
+from ptb_lm.model.backend import Arrays
+from ptb_lm.torch_backend import cpu, rank_state
+from ptb_lm.torch_backend.exchange import GradientExchange, WindowGradients
+from ptb_lm.torch_backend.graph import CudaGraph, Graph, GraphedStep, Step
+from ptb_lm.torch_backend.loss import Loss, add_by_word, global_norm, pack_loss, sum_by_word
+from ptb_lm.torch_backend.precision import LossScale
+from ptb_lm.torch_backend.stack import State, WindowDropout, apply_in_order, mask_weights
+
+if TYPE_CHECKING:
+    from ptb_lm.torch_backend.backend import TorchBackend
+
+
+class TrainingStep:
+    """A step of SGD with dropout and clipping, and its state.
+
+    Attributes:
+        dropout: Random stream of the masks.
+        exchange: Exchange of gradients with the other ranks; None for one rank.
+        loss_scale: Scale of float16's loss; None in other precisions.
+        rate: Learning rate of the next step, [], on the device.
+        run: `compute`, as --execution runs it.
+
+    Args:
+        model: Model to train.
+    """
+
+    def __init__(self, model: TorchBackend) -> None:
+        self.model, self.ranks = model, model.ranks
+        self.carried = cells.get(model.config.cell).state_names
+        self.parameters = model.stack.trained_parameters()
+        vocabulary_size = len(model.embedding_VE)
+        self.dropout = WindowDropout(
+            model.config,
+            vocabulary_size,
+            device=model.device,
+            dtype=model.dtype,
+            seed=rank_state.derive_seed(model.seed, self.ranks),
+        )
+        self.exchange: GradientExchange | None = None
+        if self.ranks.size > 1:
+            self.exchange = GradientExchange(
+                self.ranks,  # type: ignore[arg-type]
+                device=model.device,
+                precision=model.precision,
+                vocabulary_size=vocabulary_size,
+            )
+        self.loss_scale: LossScale | None = None
+        if model.precision.loss_scale != 1:
+            self.loss_scale = LossScale(model.precision.loss_scale, device=model.device)
+        self.rate = torch.zeros((), device=model.device, dtype=torch.float64)
+        self._rate_on_device = 0.0
+        self._averages: MovingAverage | None = None
+        self.run: Step = self.compute
+        if model.runtime.execution == "graph":
+            self.run = self.capture(CudaGraph(model.device, self.dropout.generator))
+
+    def capture(self, graph: Graph) -> GraphedStep:
+        """Return `compute` as a graph that is captured at its first call."""
+        others = [self.loss_scale.state] if self.loss_scale else []
+        return GraphedStep(
+            self.compute, rate=self.rate, others=others, generator=self.dropout.generator, graph=graph
+        )
+
+    def __call__(
+        self, ids_N: Tensor, targets_N: Tensor, state: State, *, learning_rate: float
+    ) -> tuple[State, Loss]:
+        """Do a step; return the state after the window, and its loss."""
+        if learning_rate != self._rate_on_device:
+            self.rate.fill_(learning_rate)
+            self._rate_on_device = learning_rate
+        return self.run(ids_N, targets_N, state)
+
+    def compute(self, ids_N: Tensor, targets_N: Tensor, state: State) -> tuple[State, Loss]:
+        """Do a step at the learning rate in `rate`; nothing here waits for the device."""
+        model, batch = self.model, len(state[0][0])
+        masks = self.dropout.draw(batch, len(ids_N) // batch)
+        weight_masks = model.stack.masks_by_parameter(masks.weights)
+        embedded_TBE = model.embed(ids_N, batch).requires_grad_()
+        x_TBE = embedded_TBE
+        if "embedding" in masks.weights:
+            x_TBE = x_TBE * masks.weights["embedding"][ids_N].view(-1, batch, 1)
+        with mask_weights(weight_masks):
+            output_TBH, state = model.executed_stack(x_TBE, state, dropout=apply_in_order(masks.units))
+            nll_N, d_output_NH = model.softmax.loss_and_gradients(
+                output_TBH.detach().flatten(0, 1),
+                targets_N,
+                model.precision.loss_scale / (batch * self.ranks.size),
+                fraction=self.loss_scale.fraction if self.loss_scale else None,
+            )
+            if self.exchange:
+                self.exchange.start_reduce(model.softmax.gradient)
+            d_embedded_TBE, *gradients = torch.autograd.grad(
+                inject_gradient(output_TBH, d_output_NH.view_as(output_TBH)),
+                [embedded_TBE, *self.parameters],
+            )
+        gradients = [
+            gradient * weight_masks[parameter] if parameter in weight_masks else gradient
+            for parameter, gradient in zip(self.parameters, gradients, strict=True)
+        ]
+        window = WindowGradients(nll_N, ids_N, d_embedded_TBE.flatten(0, 1), gradients)
+        if self.exchange:
+            window = self.exchange.wait_and_merge(window)
+        measured = [self.update(window.ids, window.d_embedded, window.layers)]
+        if self.loss_scale:
+            measured.append(self.loss_scale.adjust(measured[0].isfinite()))
+        detached = [tuple([part.detach() for part in layer]) for layer in state]
+        return detached, pack_loss(window.nll, *measured)
+
+    def update(self, ids_N: Tensor, d_embedded_NE: Tensor, gradients: Sequence[Tensor]) -> Tensor:
+        """Clip by the global norm, move the parameters, and return the norm before clipping, [].
+
+        In float16 nothing moves if the norm is not finite.
+
+        Args:
+            ids_N: The window's words.
+            d_embedded_NE: Gradient with respect to the embedding of each of them, as the bottom layer's
+                input. It has rows for the words of the window only; the other rows of the embedding stay,
+                unless the softmax uses them all.
+            gradients: Gradients with respect to the stack's parameters.
+        """
+        model, softmax = self.model, self.model.softmax
+        word_gradients: list[Tensor] = []
+        if model.config.tie_weights:
+            add_by_word(softmax.kernel_gradient.T, ids_N, d_embedded_NE)
+        else:
+            d_embedded_NE = d_embedded_NE.to(model.embedding_VE.dtype)
+            word_gradients = [sum_by_word(d_embedded_NE, ids_N)]
+        norm = global_norm([*word_gradients, softmax.gradient, *gradients]) / self.scale_of_loss()
+        if self.exchange:
+            norm = self.exchange.broadcast_norm(norm)
+        scale = self.scale_of_update(norm)
+        if self.loss_scale:
+            overflowed = ~norm.isfinite()
+            softmax.gradient.masked_fill_(overflowed, 0)
+            scale, d_embedded_NE, *gradients = (
+                each.masked_fill(overflowed, 0) for each in (scale, d_embedded_NE, *gradients)
+            )
+        if not model.config.tie_weights:
+            model.embedding_VE.index_add_(0, ids_N, d_embedded_NE * scale)
+        add_scaled(softmax.masters.pairs, [softmax.gradient], scale)
+        add_scaled(model.masters.pairs, gradients, scale)
+        return norm
+
+    def scale_of_update(self, norm: Tensor) -> Tensor:
+        """Return the factor by which a gradient is added to its parameter, [].
+
+        Args:
+            norm: Global norm of the gradients, [].
+        """
+        bound = self.model.config.max_grad_norm
+        # Tensors, not numbers: the device's step is not waited for.
+        scale = -self.rate * bound / (norm.clamp(min=bound) * self.scale_of_loss())
+        return scale.to(self.model.precision.master)
+
+    def scale_of_loss(self) -> Tensor | float:
+        """Return the factor of this step's loss, and so of its gradients."""
+        return self.loss_scale.scale if self.loss_scale else self.model.precision.loss_scale
+
+    def average(self, weight: float) -> None:
+        """Move the averages of the parameters towards them; see ptb_lm.model.backend.Backend."""
+        if self._averages is None:
+            self._averages = MovingAverage([place.value for place in self.model.canonical().values()])
+        else:
+            self._averages.update(weight)
+
+    def swap_averages(self) -> None:
+        """Exchange the parameters and their averages; a second call undoes it, to the bit."""
+        assert self._averages is not None, "average was called before"
+        self._averages.swap()
+        self.model.refresh()
+
+    def export_state(self, state: State) -> Arrays:
+        """Return the carried state, the state of the dropout stream, and in float16 the loss scale."""
+        carried = rank_state.export_carried(state, self.carried, self.model.precision.master)
+        return {
+            **rank_state.gather_state(carried, self.dropout.generator, self.ranks),
+            # A run continues with its own way to compute, even if this machine would choose another.
+            **({"torch.cpu": cpu.export_implementation()} if self.model.device.type == "cpu" else {}),
+            **(self.loss_scale.export() if self.loss_scale else {}),
+        }
+
+    def load_state(self, arrays: Mapping[str, NDArray[Any]]) -> State:
+        """Set a state that `export_state` returned, and return the carried state."""
+        rank_state.restore_generator(self.dropout.generator, arrays[rank_state.GENERATOR], self.ranks)
+        if self.model.device.type == "cpu" and "torch.cpu" in arrays:
+            cpu.restore_implementation(arrays["torch.cpu"])
+        if self.loss_scale:
+            self.loss_scale.load(arrays)
+        return rank_state.restore_carried(arrays, self.carried, self.model.zero_state, self.ranks)
+
+
+class MovingAverage:
+    """An exponential moving average of some tensors.
+
+    Args:
+        values: Tensors without a gradient, which may be views. The average begins as they are.
+    """
+
+    def __init__(self, values: Sequence[Tensor]) -> None:
+        self._values = values
+        self._averages = [value.clone() for value in values]
+
+    def update(self, weight: float) -> None:
+        """Do average += weight * (value - average)."""
+        for value, average in zip(self._values, self._averages, strict=True):
+            average.lerp_(value, weight)
+
+    def swap(self) -> None:
+        """Exchange values and averages; a second call undoes it, to the bit."""
+        for value, average in zip(self._values, self._averages, strict=True):
+            kept = value.clone()
+            value.copy_(average)
+            average.copy_(kept)
+
+
+class _InjectedGradient(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, output: Tensor, gradient: Tensor) -> Tensor:
+        ctx.gradient = gradient
+        return output.new_empty(())
+
+    @staticmethod
+    def backward(ctx: Any, *_: Tensor) -> tuple[Tensor, None]:
+        return ctx.gradient, None
+
+
+def inject_gradient(output: Tensor, gradient: Tensor) -> Tensor:
+    """Return a dummy loss, [], whose gradient with respect to `output` is `gradient`."""
+    # torch.autograd.grad takes grad_outputs, too, but its first such call imports SymPy to compare shapes:
+    # 0.5 to 0.6 s beside the 1.6 s of torch itself, at every start (python -X importtime, torch 2.13).
+    loss: Tensor = _InjectedGradient.apply(output, gradient)  # type: ignore[no-untyped-call]
+    return loss
+
+
+def add_scaled(pairs: Iterable[tuple[Tensor, Tensor]], gradients: Sequence[Tensor], scale: Tensor) -> None:
+    """Add scale * gradient to each stored parameter, and refresh the copies that are computed with.
+
+    Args:
+        pairs: Stored tensor and used tensor of each parameter (ptb_lm.torch_backend.precision.Masters).
+        gradients: Gradient with respect to each of them.
+        scale: [].
+    """
+    kernels = cpu.find_kernels(*gradients)
+    for (stored, used), gradient in zip(pairs, gradients, strict=True):
+        if kernels is not None and stored.dtype == torch.float32:
+            if gradient.stride() != stored.stride():  # the kernel takes numbers in the same order in memory
+                gradient = torch.empty_like(stored, dtype=gradient.dtype).copy_(gradient)
+            kernels.update(stored, gradient, used.detach(), scale.item())
+            continue
+        stored.addcmul_(gradient, scale)
+        if used.dtype != stored.dtype:
+            with torch.no_grad():
+                used.copy_(stored)
