@@ -108,7 +108,7 @@ def test_a_record_keeps_the_rules_of_its_list(
     shutil.copytree(run, copy)
     config = RunDirectory(copy).read_config()
     assert config.source is not None
-    monkeypatch.setattr(trained, "PENN_TREEBANK", config.source.sha256)
+    monkeypatch.setattr(trained, "PENN_TREEBANK_SHA256", config.source.sha256)
     sizes = config.hyperparameters
     monkeypatch.setattr(records, "UNITS", (sizes.num_layers, sizes.hidden_size))
     runs.change(copy / "result.json", as_a_record)
@@ -135,7 +135,7 @@ def test_seeds_share_a_row_with_their_mean_and_their_ends(
 ) -> None:
     config = RunDirectory(run).read_config()
     assert config.source is not None
-    monkeypatch.setattr(trained, "PENN_TREEBANK", config.source.sha256)
+    monkeypatch.setattr(trained, "PENN_TREEBANK_SHA256", config.source.sha256)
     results, tests = tmp_path / "results", []
     for seed in (2, 3):
         flags = ["--average-epochs", "1", "--seed", str(seed)]

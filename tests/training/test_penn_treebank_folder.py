@@ -33,7 +33,7 @@ def folder(small_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 def renamed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The same, but Penn Treebank is this text."""
     for module in (corpus, comparison_runs, seed_runs):
-        monkeypatch.setattr(module, "PENN_TREEBANK", corpus.load(folder).sha256)
+        monkeypatch.setattr(module, "PENN_TREEBANK_SHA256", corpus.load(folder).sha256)
     return folder
 
 
