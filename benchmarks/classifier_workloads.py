@@ -5,9 +5,11 @@ Sizes and protocols are those of the tables that a suite makes again; benchmarks
 
 from collections.abc import Mapping
 
+import benchmarks.classifier_check  # noqa: F401 - it registers the check of a ClassifierTask
+from benchmarks.classifier_task import ClassifierTask
 from ptb_lm.bench.language_workloads import MODELS
 from ptb_lm.bench.variants import named
-from ptb_lm.bench.workloads import ClassifierTask, Workload
+from ptb_lm.bench.workloads import Workload
 from ptb_lm.classifier import ClassifierConfig
 
 _ACOUSTIC_VARIANTS = {

@@ -17,13 +17,15 @@ import wrong_variant
 from support import AfterOtherStepsError, checked_twice, installed, pytensor_interpreted
 from torch import nn
 
+from benchmarks import classifier_check
+from benchmarks.classifier_task import ClassifierTask
 from ptb_lm.bench import check, variants
-from ptb_lm.bench.check import bounds, classification, dropout, expected, language_question, problem
+from ptb_lm.bench.check import bounds, dropout, expected, language_question, problem
 from ptb_lm.bench.check.bounds import BOUNDS
 from ptb_lm.bench.check.expected import WIDTH, fingerprint
 from ptb_lm.bench.suites import SUITES
 from ptb_lm.bench.variants import Variant
-from ptb_lm.bench.workloads import ClassifierTask, LanguageTask
+from ptb_lm.bench.workloads import LanguageTask
 from ptb_lm.classifier import ClassifierConfig
 from ptb_lm.common import files
 from ptb_lm.common.errors import UserError
@@ -536,7 +538,7 @@ def test_copies_lie_side_by_side(task: Any) -> None:
     rows = (
         problem.text(task, windows=1, distinct=3, seed=1)
         if task is UNDROPPED
-        else (np.nan_to_num(problem.batch(task, distinct=3, seed=1).x_BTI))
+        else (np.nan_to_num(classifier_check.distinct_batch(task, distinct=3, seed=1).x_BTI))
     )
     names = [row.tobytes() for row in rows]
     assert [names.index(name) for name in names] == [0, 0, 2, 2, 4, 4]
@@ -547,7 +549,10 @@ def test_the_longest_and_the_shortest_are_among_the_distinct_rows(distinct: int)
     """Or a variant that stops before the last time step would pass."""
     task = CLASSIFIERS["ctc"]
     for seed in range(5):
-        drawn, found = task.batch(seed=seed), problem.batch(task, distinct=distinct, seed=seed)
+        drawn, found = (
+            task.batch(seed=seed),
+            classifier_check.distinct_batch(task, distinct=distinct, seed=seed),
+        )
         assert drawn.lengths_B is not None
         assert found.lengths_B is not None
         assert len(set(found.lengths_B)) == distinct, "the drawn ones differ from each other"
@@ -615,14 +620,14 @@ def test_the_oldest_answers_are_forgotten(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(files, "cache_folder", lambda: tmp_path)
     monkeypatch.setattr(expected, "KEPT", 2)
     for seed in range(4):
-        expected.answer(classification.Steps(CLASSIFIERS["cross_entropy"], 6, seed))
+        expected.answer(classifier_check.Steps(CLASSIFIERS["cross_entropy"], 6, seed))
     assert len(list(tmp_path.iterdir())) == 2
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "question",
-    [language_question.Steps(UNDROPPED, 3, (), True, 3), classification.Steps(CLASSIFIERS["ctc"], 2, 3)],
+    [language_question.Steps(UNDROPPED, 3, (), True, 3), classifier_check.Steps(CLASSIFIERS["ctc"], 2, 3)],
 )
 def test_a_process_of_its_own_gives_the_same_answer(question: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(expected, "INLINE", 0)
@@ -686,7 +691,7 @@ def test_the_length_of_a_gradient_is_that_along_the_reference() -> None:
 @pytest.mark.parametrize("task", [EVERYTHING, *CLASSIFIERS.values()])
 def test_what_computes_an_answer_is_part_of_its_key(task: Any) -> None:
     """Every file of the package but that of the task, whose sizes and data are facts of the question."""
-    question: expected.Question = classification.Steps(task, 6, seed=3)
+    question: expected.Question = classifier_check.Steps(task, 6, seed=3)
     if isinstance(task, LanguageTask):
         question = language_question.Steps(task, 6, (), True, seed=3)
     package = Path(expected.__file__).resolve().parents[2]

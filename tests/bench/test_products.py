@@ -4,9 +4,10 @@ import re
 
 import pytest
 
+from benchmarks.classifier_task import ClassifierTask
 from ptb_lm.bench.run.machine import products
 from ptb_lm.bench.suites import SUITES
-from ptb_lm.bench.workloads import ClassifierTask, LanguageTask
+from ptb_lm.bench.workloads import LanguageTask
 from ptb_lm.classifier import ClassifierConfig
 from ptb_lm.model.config import Config
 

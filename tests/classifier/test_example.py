@@ -14,9 +14,9 @@ import runs
 from support import ROOT, installed
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from benchmarks.classifier_task import ClassifierTask
 from ptb_lm import classifier
 from ptb_lm.bench.suites import SUITES
-from ptb_lm.bench.workloads import ClassifierTask
 from ptb_lm.classifier import Batch, ClassifierConfig, reference
 from ptb_lm.common.errors import DivergenceError
 from ptb_lm.model.choice import Choice
@@ -24,7 +24,7 @@ from ptb_lm.model.frameworks import FRAMEWORKS, Framework
 
 pytestmark = pytest.mark.slow
 
-FILE = ROOT / "examples" / "sequence_classification.py"
+FILE = ROOT / "examples" / "sequence_classifier_check.py"
 # Some seconds of training that get somewhere.
 SIZES = ["--sequences", "500", "--hidden-size", "7", "--num-layers", "1"]
 SHORT = [*SIZES, "--epochs", "5", "--learning-rate", "0.03"]

@@ -8,8 +8,10 @@ count as the variant's.
 import base64
 import contextlib
 import hashlib
+import inspect
 import io
 import pickle
+import sys
 import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -151,6 +153,7 @@ def _key(question: Question) -> str:
     for pattern in SOURCES:
         for source in sorted(package.glob(pattern)):
             digest.update(source.read_bytes())
+    digest.update(inspect.getsource(sys.modules[type(question).__module__]).encode())
     digest.update(np.__version__.encode())  # its random streams may change
     for fact in question.facts():
         digest.update(hashlib.sha256(fact).digest())

@@ -50,11 +50,11 @@ OVERFLOWS = 12  # of float16, after each of which the loss is scaled by half as 
 def check(
     task: LanguageTask,
     build: Callable[..., Any],
-    model: Backend | None,
     *,
-    passes: Collection[str],
     precision: str,
     seed: int,
+    passes: Collection[str] = ("train",),
+    model: Backend | None = None,
 ) -> Checked:
     """Compare a language model with the reference; see ptb_lm.bench.check.check."""
     errors, question = _errors(task, precision), _question(task, passes, seed)
@@ -96,16 +96,16 @@ def check(
 def check_again(
     task: LanguageTask,
     model: Backend,
-    begun: Arrays,
+    checked: Checked,
     *,
-    passes: Collection[str],
     precision: str,
     seed: int,
+    passes: Collection[str] = ("train",),
 ) -> None:
     """Compare a language model once more; see ptb_lm.bench.check.check_again."""
     errors = _errors(task, precision)
-    if begun:
-        model.load_training_state(begun)
+    if checked.begun:
+        model.load_training_state(checked.begun)
     question = _question(task, passes, seed)
     if not task.config.drops or dropout.reports_masks(model):
         _compare(model, question, errors)

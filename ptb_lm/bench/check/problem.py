@@ -26,8 +26,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from ptb_lm.bench.workloads import ClassifierTask, LanguageTask, Task
-from ptb_lm.classifier import Batch
+from ptb_lm.bench.workloads import LanguageTask, Task
 from ptb_lm.data.text import Ids
 from ptb_lm.model import parameters
 from ptb_lm.model.cells.cell import MemoryGates
@@ -130,29 +129,12 @@ def distinct_rows(task: Task) -> int:
 
 def text(task: LanguageTask, *, windows: int, distinct: int, seed: int) -> Ids:
     """Return rows [B, L] of random words, as many of them distinct as is asked for."""
-    rows_BL: Ids = task.rows(windows, seed=seed)[_copies(task, distinct)]
+    rows_BL: Ids = task.rows(windows, seed=seed)[copy_indices(task, distinct)]
     return rows_BL
 
 
-def batch(task: ClassifierTask, *, distinct: int, seed: int) -> Batch:
-    """Return a batch, as many of its rows distinct as is asked for.
-
-    The longest is among them, from two rows on the shortest, too, and the others lie between. Padding is NaN,
-    which must not count.
-    """
-    drawn, copies = task.batch(seed=seed), _copies(task, distinct)
-    lengths_B = drawn.lengths_B
-    if lengths_B is not None:
-        drawn.x_BTI[np.arange(task.steps) >= lengths_B[:, None]] = np.nan
-        by_length = np.argsort(-lengths_B, kind="stable")
-        chosen = by_length[np.linspace(0, task.batch_size - 1, distinct).round().astype(int)]
-        copies = np.sort(chosen)[copies]
-        lengths_B = lengths_B[copies]
-    return Batch(drawn.x_BTI[copies], drawn.labels[copies], lengths_B)
-
-
-def _copies(task: Task, distinct: int) -> NDArray[np.integer]:
-    """Return which row each row of the batch is: copies lie side by side.
+def copy_indices(task: Task, distinct: int) -> NDArray[np.integer]:
+    """Return the index of the distinct row for each row of the batch: copies lie side by side.
 
     So the mean over a part of the batch, its first half for example, is not the mean over all of it.
     """

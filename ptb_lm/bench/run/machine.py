@@ -4,8 +4,9 @@ Its limit in matrix multiplication is looked for among large square matrices and
 step. A product is of an [m, k] and a [k, n] matrix.
 """
 
+import functools
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ptb_lm.bench.run.process import Process, WorkerError
@@ -113,39 +114,49 @@ class Machine:
         self._process.close()
 
 
+@functools.singledispatch
 def products(task: Task) -> list[Product]:
-    """Return the distinct products of a task's training step: forward, by the input and by the weights."""
-    without = [] if isinstance(task, LanguageTask) else task.kernels_of_features
-    found: dict[tuple[int, int, int, str], Product] = {}
-    for kernel, forward in _forward(task):
-        for product in _with_gradients(forward, by_the_input=kernel not in without):
-            found.setdefault(product[1:], product)
-    return list(found.values())
+    """Return the distinct products of a task's training step, forward and for both gradients."""
+    raise NotImplementedError(type(task))
 
 
-def _forward(task: Task) -> Iterator[tuple[str, Product]]:
-    """Yield the products of a forward pass, with the kernel's canonical name."""
-    if isinstance(task, LanguageTask):
-        inputs = task.batch_size * task.config.num_steps
-        # The bias is a row of the kernel (ptb_lm.torch_backend.loss).
-        width, words = task.config.layer_sizes[-1] + 1, task.vocabulary_size
-        yield "softmax.kernel", Product("softmax", inputs, width, words)
-    else:
-        inputs = task.batch_size * task.steps
-        outputs = inputs if task.config.loss == "ctc" else task.batch_size
-        width, classes = task.shapes["dense.kernel"]
-        yield "dense.kernel", Product("dense layer", outputs, width, classes)
+@products.register(LanguageTask)
+def _language_products(task: LanguageTask) -> list[Product]:
+    inputs = task.batch_size * task.config.num_steps
+    # The bias is a row of the kernel (ptb_lm.torch_backend.loss).
+    width, words = task.config.layer_sizes[-1] + 1, task.vocabulary_size
+    softmax = Product("softmax", inputs, width, words)
+    return with_gradients({"softmax.kernel": softmax, **layer_products(task, inputs=inputs)})
+
+
+def layer_products(task: Task, *, inputs: int) -> dict[str, Product]:
+    """Return the forward products of a task's layers, by the kernel's canonical name.
+
+    Args:
+        task: Any task.
+        inputs: Number of input vectors of a batch.
+    """
+    found = {}
     for name, shape in task.shapes.items():
         if name.endswith(".recurrent_kernel"):
-            yield name, Product("recurrence", task.batch_size, shape[0], shape[1])
+            found[name] = Product("recurrence", task.batch_size, shape[0], shape[1])
         elif name.endswith(".kernel") and not name.startswith(("softmax.", "dense.")):
-            yield name, Product("input projection", inputs, shape[0], shape[1])
+            found[name] = Product("input projection", inputs, shape[0], shape[1])
+    return found
 
 
-def _with_gradients(forward: Product, *, by_the_input: bool) -> Iterator[Product]:
-    """Yield the product and those of its gradients, with the factors as autograd finds them."""
-    what, m, k, n, _ = forward
-    yield forward
-    if by_the_input:
-        yield Product(f"{what}, gradient by the input", m, n, k, "second")
-    yield Product(f"{what}, gradient by the weights", k, m, n, "first")
+def with_gradients(forward: Mapping[str, Product], *, frozen_inputs: Sequence[str] = ()) -> list[Product]:
+    """Return distinct products and those of their gradients, with the factors as autograd finds them.
+
+    Args:
+        forward: Forward products by the kernel's name.
+        frozen_inputs: Kernels whose inputs need no gradient.
+    """
+    found: dict[tuple[int, int, int, str], Product] = {}
+    for kernel, product in forward.items():
+        what, m, k, n, _ = product
+        by_inputs = Product(f"{what}, gradient by the input", m, n, k, "second")
+        by_weights = Product(f"{what}, gradient by the weights", k, m, n, "first")
+        for each in (product, *([] if kernel in frozen_inputs else [by_inputs]), by_weights):
+            found.setdefault(each[1:], each)
+    return list(found.values())

@@ -1,14 +1,13 @@
 """The steps that a worker times, done as the trainer does them."""
 
+import functools
 import itertools
 import math
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
-from ptb_lm import classifier
-from ptb_lm.bench.workloads import ClassifierTask, LanguageTask, Task
-from ptb_lm.classifier import Classifier
+from ptb_lm.bench.workloads import LanguageTask, Task
 from ptb_lm.data import corpus
 from ptb_lm.data.corpus import Words
 from ptb_lm.model import parameters
@@ -78,7 +77,7 @@ class LanguageSteps:
         start = time.perf_counter()
         losses = self._steps(pass_name, steps)
         seconds = time.perf_counter() - start
-        _check_finite([*before, *losses])
+        check_finite([*before, *losses])
         return seconds
 
     def _steps(self, pass_name: str, steps: int) -> list[float]:
@@ -106,44 +105,17 @@ class LanguageSteps:
         return parameters.draw_initial(self.task.config, self.task.vocabulary_size, seed=self.seed)
 
 
-class ClassifierSteps:
-    """A sequence classifier's training or forward steps, on one batch."""
-
-    def __init__(self, task: ClassifierTask, build: Callable[..., Any], *, seed: int) -> None:
-        self.task, self.seed = task, seed
-        self.model: Classifier = build(task.config, classifier.initial(task.config, seed=seed))
-        self.export_weights, self.environment = self.model.export_weights, self.model.environment
-        self.device_memory = self.model.device_memory
-        self.batch = task.batch(seed=seed)
-
-    @property
-    def engine(self) -> str:
-        """What computes the layers, of batches like the last."""
-        return self.model.engine
-
-    def restart(self) -> None:
-        """Begin anew at the initial weights; Adam goes on with its moments, which cost a step the same."""
-        self.model.load_weights(classifier.initial(self.task.config, seed=self.seed))
-
-    def block(self, pass_name: str, steps: int, *, untimed: int) -> float:
-        """Do some steps; return the wall seconds of those that are timed."""
-        step = self.model.train_step if pass_name == "train" else self.model.forward_step
-        before = self.model.read([step(self.batch) for _ in range(untimed)])
-        start = time.perf_counter()
-        losses = self.model.read([step(self.batch) for _ in range(steps)])
-        seconds = time.perf_counter() - start
-        _check_finite([*before, *losses])
-        return seconds
-
-
+@functools.singledispatch
 def prepare(task: Task, build: Callable[..., Any], *, seed: int) -> TimedSteps:
-    """Return a task, ready to be timed."""
-    if isinstance(task, LanguageTask):
-        return LanguageSteps(task, build, seed=seed)
-    return ClassifierSteps(task, build, seed=seed)
+    """Return a task's steps, ready to be timed."""
+    raise NotImplementedError(type(task))
 
 
-def _check_finite(losses: list[float]) -> None:
+prepare.register(LanguageTask)(LanguageSteps)
+
+
+def check_finite(losses: list[float]) -> None:
+    """Raise an ArithmeticError if a loss of a block is not finite."""
     for index, loss in enumerate(losses):
         if not math.isfinite(loss):
             raise ArithmeticError(f"the loss of step {index} of a block is {loss}")

@@ -28,11 +28,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ptb_lm.bench import rows
+from benchmarks.classifier_task import ClassifierTask
+from ptb_lm.bench import check, rows
 from ptb_lm.bench.check import expected, problem
 from ptb_lm.bench.check.bounds import BOUNDS, CTC, Checked, Errors
 from ptb_lm.bench.check.expected import Answer, fingerprint
-from ptb_lm.bench.workloads import ClassifierTask
 from ptb_lm.classifier import Batch, Classifier
 from ptb_lm.classifier import reference as reference_classifier
 
@@ -68,7 +68,7 @@ class Steps:
     def batches(self) -> tuple[Batch, ...]:
         """The batch of each step: of one batch twice, a step of Adam would be the same twice."""
         return tuple(
-            problem.batch(self.task, distinct=self.distinct, seed=self.seed + step) for step in range(STEPS)
+            distinct_batch(self.task, distinct=self.distinct, seed=self.seed + step) for step in range(STEPS)
         )
 
     def __getstate__(self) -> dict[str, Any]:
@@ -108,14 +108,32 @@ class Steps:
         return Batch(x_BTI[cut], labels[cut], None if lengths_B is None else lengths_B[cut])
 
 
-def check(
+def distinct_batch(task: ClassifierTask, *, distinct: int, seed: int) -> Batch:
+    """Return a batch with a number of distinct rows, and copies of them.
+
+    The longest row is among the distinct ones, from two on the shortest, too, and the others lie between.
+    Padding is NaN, which must not count.
+    """
+    drawn, copies = task.batch(seed=seed), problem.copy_indices(task, distinct)
+    lengths_B = drawn.lengths_B
+    if lengths_B is not None:
+        drawn.x_BTI[np.arange(task.steps) >= lengths_B[:, None]] = np.nan
+        by_length = np.argsort(-lengths_B, kind="stable")
+        chosen = by_length[np.linspace(0, task.batch_size - 1, distinct).round().astype(int)]
+        copies = np.sort(chosen)[copies]
+        lengths_B = lengths_B[copies]
+    return Batch(drawn.x_BTI[copies], drawn.labels[copies], lengths_B)
+
+
+@check.check.register(ClassifierTask)
+def check_classifier(
     task: ClassifierTask,
     build: Callable[..., Any],
-    model: Classifier | None,
     *,
-    passes: Collection[str],
     precision: str,
     seed: int,
+    passes: Collection[str] = ("train",),
+    model: Classifier | None = None,
 ) -> Checked:
     """Compare a classifier with the reference; see ptb_lm.bench.check.check."""
     errors = _errors(task, precision)
@@ -138,8 +156,15 @@ def check(
     )
 
 
-def check_again(
-    task: ClassifierTask, model: Classifier, *, passes: Collection[str], precision: str, seed: int
+@check.check_again.register(ClassifierTask)
+def check_classifier_again(
+    task: ClassifierTask,
+    model: Classifier,
+    checked: Checked,
+    *,
+    precision: str,
+    seed: int,
+    passes: Collection[str] = ("train",),
 ) -> None:
     """Compare a classifier without dropout once more; see ptb_lm.bench.check.check_again."""
     assert task.config.keep_prob == 1

@@ -1,0 +1,163 @@
+"""A task of the benchmark: sequences of random features are classified.
+
+FLOPs count as those of a language model (ptb_lm.bench.workloads). Features have no gradient, so the kernels
+that read them take 4 FLOPs a multiply-add in a training step.
+
+Shapes: B = batch, T = time steps, I = input width, U = labels a sequence.
+"""
+
+import dataclasses
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ptb_lm import classifier
+from ptb_lm.bench import variants
+from ptb_lm.bench.run.machine import Product, layer_products, products, with_gradients
+from ptb_lm.bench.run.timed_steps import check_finite, prepare
+from ptb_lm.bench.workloads import FLOPS_PER_MULTIPLY_ADD, count_elements
+from ptb_lm.classifier import Batch, Classifier, ClassifierConfig
+from ptb_lm.model import parameters
+from ptb_lm.model.cells import LSTM
+from ptb_lm.model.frameworks import Framework
+
+FLOPS_PER_GRADIENT = 2  # per multiply-add, for the gradient with respect to the inputs
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassifierTask:
+    """A sequence classifier on random features: Classifier's steps."""
+
+    config: ClassifierConfig
+    batch_size: int
+    steps: int  # T
+    shortest: int | None = None  # sequences have lengths from this to T; None: all T
+    labels: int = 1  # U, for CTC
+    unit: str = "sequences"
+    clock: str = "the NumPy batch in; LSTM, dense layer, loss; train: gradients, Adam"
+
+    @property
+    def registry(self) -> Mapping[str, Framework]:
+        """Frameworks and programs that can do it, by name."""
+        return variants.CLASSIFIERS
+
+    @property
+    def shapes(self) -> parameters.Shapes:
+        """Shapes of the canonical parameters."""
+        return classifier.shapes(self.config)
+
+    @property
+    def items(self) -> int:
+        """Units of a step."""
+        return self.batch_size
+
+    @property
+    def multiply_adds(self) -> int:
+        """Multiply-adds of a forward pass; padding is no work."""
+        dense = count_elements(self.shapes, ("dense.",))
+        outputs = self._frames if self.config.loss == "ctc" else self.batch_size
+        return self._frames * count_elements(self.shapes, (f"{LSTM}.",)) + outputs * dense
+
+    def flops(self, pass_name: str) -> int:
+        """Return the floating-point operations of a step."""
+        flops = self.multiply_adds * FLOPS_PER_MULTIPLY_ADD[pass_name]
+        if pass_name == "train":
+            reading = sum(math.prod(self.shapes[name]) for name in self.kernels_of_features)
+            flops -= self._frames * reading * FLOPS_PER_GRADIENT
+        return flops
+
+    @property
+    def kernels_of_features(self) -> list[str]:
+        """The canonical names of the kernels that read the features, which need no gradient."""
+        bottom = parameters.directions(0, bidirectional=self.config.bidirectional)
+        return [f"{prefix}kernel" for prefix in bottom]
+
+    @property
+    def _frames(self) -> int:
+        lengths_B = self.batch(seed=0).lengths_B
+        return self.batch_size * self.steps if lengths_B is None else int(lengths_B.sum())
+
+    @property
+    def size(self) -> str:
+        """Description of the sizes."""
+        config = self.config
+        layers = " + ".join(map(str, config.hidden_sizes))
+        if len(set(config.hidden_sizes)) == 1:
+            layers = f"{len(config.hidden_sizes)} × {config.hidden_sizes[0]}"
+        steps = f"{self.steps}" if self.shortest is None else f"{self.shortest} to {self.steps}"
+        return (
+            f"{layers} {'bidirectional ' * config.bidirectional}units, {config.classes} classes, "
+            f"batch {self.batch_size} × {steps} steps × {config.input_size} features"
+        )
+
+    def traffic(self, pass_name: str, precision: str) -> None:
+        """Return the bytes that a step must move; None if they are not known."""
+        return
+
+    def with_batch_size(self, batch_size: int) -> "ClassifierTask":
+        """Return the task with another number of rows."""
+        return dataclasses.replace(self, batch_size=batch_size)
+
+    def batch(self, *, seed: int) -> Batch:
+        """Return a batch of random features and labels."""
+        config, rng = self.config, np.random.default_rng(seed)
+        lengths_B = None
+        if self.shortest is not None:
+            # Spread evenly, so that the work does not hang on the seed; the longest is T.
+            spread = np.linspace(self.shortest, self.steps, self.batch_size).round()
+            lengths_B = rng.permutation(spread).astype(np.int32)
+        x_BTI = rng.standard_normal((self.batch_size, self.steps, config.input_size), np.float32)
+        if config.loss == "ctc":
+            labels = rng.integers(1, config.classes, (self.batch_size, self.labels), np.int32)
+        else:
+            labels = rng.integers(config.classes, size=self.batch_size, dtype=np.int32)
+        return Batch(x_BTI, labels, lengths_B)
+
+
+class ClassifierSteps:
+    """A sequence classifier's training or forward steps, on one batch."""
+
+    def __init__(self, task: ClassifierTask, build: Callable[..., Any], *, seed: int) -> None:
+        self.task, self.seed = task, seed
+        self.model: Classifier = build(task.config, classifier.initial(task.config, seed=seed))
+        self.export_weights, self.environment = self.model.export_weights, self.model.environment
+        self.device_memory = self.model.device_memory
+        self.batch = task.batch(seed=seed)
+
+    @property
+    def engine(self) -> str:
+        """What computes the layers, of batches like the last."""
+        return self.model.engine
+
+    def restart(self) -> None:
+        """Begin anew at the initial weights; Adam goes on with its moments, which cost a step the same."""
+        self.model.load_weights(classifier.initial(self.task.config, seed=self.seed))
+
+    def block(self, pass_name: str, steps: int, *, untimed: int) -> float:
+        """Do some steps; return the wall seconds of those that are timed."""
+        step = self.model.train_step if pass_name == "train" else self.model.forward_step
+        before = self.model.read([step(self.batch) for _ in range(untimed)])
+        start = time.perf_counter()
+        losses = self.model.read([step(self.batch) for _ in range(steps)])
+        seconds = time.perf_counter() - start
+        check_finite([*before, *losses])
+        return seconds
+
+
+prepare.register(ClassifierTask)(ClassifierSteps)
+
+
+@products.register(ClassifierTask)
+def classifier_products(task: ClassifierTask) -> list[Product]:
+    """Return the distinct products of a training step; see ptb_lm.bench.run.machine.products."""
+    inputs = task.batch_size * task.steps
+    outputs = inputs if task.config.loss == "ctc" else task.batch_size
+    width, classes = task.shapes["dense.kernel"]
+    dense = Product("dense layer", outputs, width, classes)
+    return with_gradients(
+        {"dense.kernel": dense, **layer_products(task, inputs=inputs)}, frozen_inputs=task.kernels_of_features
+    )
