@@ -79,9 +79,9 @@ def loss_and_gradients(
     d_output_TBK = np.zeros_like(output_TBK)
     d_output_TBK[index] = d_logits @ weights["dense.kernel"].T
     _, gradients, _ = stack_backward(weights, tape, d_output_TBK)
-    leading = tuple(range(d_logits.ndim - 1))
-    gradients["dense.kernel"] = np.tensordot(features, d_logits, axes=(leading, leading))
-    gradients["dense.bias"] = d_logits.sum(axis=leading)
+    batch_axes = tuple(range(d_logits.ndim - 1))
+    gradients["dense.kernel"] = np.tensordot(features, d_logits, axes=(batch_axes, batch_axes))
+    gradients["dense.bias"] = d_logits.sum(axis=batch_axes)
     return float(np.mean(losses_B, dtype=np.float64)), gradients
 
 
@@ -171,7 +171,7 @@ def adam(
     """
     beta1, beta2 = betas
     steps = state.steps + 1
-    updated: dict[str, Array] = {}
+    new_weights: dict[str, Array] = {}
     m: dict[str, Array] = {}
     v: dict[str, Array] = {}
     for name, w in weights.items():
@@ -180,8 +180,8 @@ def adam(
         v[name] = beta2 * state.v[name] + (1 - beta2) * g**2
         m_hat = m[name] / (1 - beta1**steps)
         v_hat = v[name] / (1 - beta2**steps)
-        updated[name] = w - learning_rate * m_hat / (np.sqrt(v_hat) + epsilon)
-    return updated, AdamState(steps, m, v)
+        new_weights[name] = w - learning_rate * m_hat / (np.sqrt(v_hat) + epsilon)
+    return new_weights, AdamState(steps, m, v)
 
 
 def _fill_lengths(x_BTI: Array, lengths_B: NDArray[np.integer] | None) -> NDArray[np.integer]:

@@ -73,7 +73,7 @@ def is_selected(name: str) -> bool:
 @functools.cache
 def _find_trouble() -> str | None:
     """Return why the GPU cannot be used; "" if it can; None if there is no GPU."""
-    with warnings.catch_warnings(record=True) as warned:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
             found = torch.cuda.is_available()
@@ -85,7 +85,7 @@ def _find_trouble() -> str | None:
     if not (there := nvidia.gpus()):
         return None
     # Why pip's default build of torch does not fit the driver or the GPU; otherwise torch's own reason.
-    reasons = [nvidia.trouble(there), *(_first_sentence(each.message) for each in warned)]
+    reasons = [nvidia.trouble(there), *(_first_sentence(each.message) for each in caught)]
     if torch.version.cuda is None:
         reasons = [f"torch {torch.__version__} is a build without CUDA"]
     reason = next(filter(None, reasons), f"torch {torch.__version__} does not find it")

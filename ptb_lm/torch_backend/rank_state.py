@@ -65,18 +65,18 @@ def restore_carried(
         arrays: Saved arrays; among them the parts, each [L, B, H], where B are the rows of all ranks.
         names: The names of the parts.
         zero_state: Function that returns a state for a number of rows, to be written into.
-        ranks: This rank and the others.
+        ranks: The processes that train together.
     """
     mine = ranks.share(arrays[names[0]].shape[1])
-    saved = [torch.from_numpy(arrays[name][:, mine].copy()) for name in names]
-    state = zero_state(saved[0].shape[1])
-    for layer, saved_layer in zip(state, zip(*saved, strict=True), strict=True):
+    parts = [torch.from_numpy(arrays[name][:, mine].copy()) for name in names]
+    state = zero_state(parts[0].shape[1])
+    for layer, saved_layer in zip(state, zip(*parts, strict=True), strict=True):
         for part_BH, saved_BH in zip(layer, saved_layer, strict=True):
             part_BH.copy_(saved_BH)
     return state
 
 
-def restore_generator(generator: torch.Generator, saved: NDArray[Any], ranks: Ranks) -> None:
+def restore_generator(generator: torch.Generator, streams: NDArray[Any], ranks: Ranks) -> None:
     """Continue the stream that this rank saved.
 
     If the number of ranks was another one, or if the streams were saved on a CPU and this is a GPU or the
@@ -85,7 +85,7 @@ def restore_generator(generator: torch.Generator, saved: NDArray[Any], ranks: Ra
     Raises:
         UserError: The saved arrays are states of no generator of torch.
     """
-    by_rank = saved[None] if saved.ndim == 1 else saved
+    by_rank = streams[None] if streams.ndim == 1 else streams
     try:
         state = torch.from_numpy(by_rank[ranks.rank % len(by_rank)].copy())
         from_other_device = _is_from_other_device(state, generator.device)
@@ -94,7 +94,7 @@ def restore_generator(generator: torch.Generator, saved: NDArray[Any], ranks: Ra
     except (RuntimeError, TypeError) as error:
         raise UserError(f"the random stream of dropout was not saved by torch ({error})") from None
     if from_other_device or len(by_rank) != ranks.size:
-        generator.manual_seed(_hash_to_seed(np.ascontiguousarray(saved).tobytes(), ranks))
+        generator.manual_seed(_hash_to_seed(np.ascontiguousarray(streams).tobytes(), ranks))
 
 
 def _is_from_other_device(state: Tensor, device: torch.device) -> bool:

@@ -96,7 +96,7 @@ def _agree_on_session(store: Any, rank: int, size: int, *, seconds: float) -> st
 
     Args:
         store: The store that the processes share.
-        rank: This process's rank.
+        rank: Rank of this process.
         size: The number of processes.
         seconds: The time for which the first rank waits for the others.
 
@@ -137,7 +137,7 @@ class TorchRanks(SeveralRanks):
 
     Args:
         store: The store where the ranks report, if they cannot reach each other otherwise.
-        rank: This process's rank.
+        rank: Rank of this process.
         size: The number of ranks.
         reduce_precision: Precision in which gradients are sent and summed: "fp32", which means the precision
             of the weights, or "bf16".
@@ -200,11 +200,11 @@ class TorchRanks(SeveralRanks):
             with contextlib.nullcontext() if after_step else signals.handle_in_libraries():
                 yield
         except RuntimeError as error:
-            waited = time.monotonic() - start
+            seconds = time.monotonic() - start
             limit = (self._in_step if after_step else self._elsewhere).total_seconds()
             # Connections are closed, so that those who wait for this rank notice it, too.
             dist.destroy_process_group()
-            silence = waited if waited > SILENCE_SHARE * limit else 0.0
+            silence = seconds if seconds > SILENCE_SHARE * limit else 0.0
             raise self._find_lost(str(error).partition("\n")[0], silence) from error
 
     def _find_lost(self, problem: str, silence: float) -> LostRankError:

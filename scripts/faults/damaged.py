@@ -149,7 +149,7 @@ def _read(subject: Subject, whole: Whole) -> str:
         return "evaluate says another number"
 
     def tables() -> int:
-        statuses = [cli.run("tables", lambda: len(results.read(whole.run).epochs) * 0)]
+        statuses = [cli.run("tables", lambda: len(results.read_run(whole.run).epochs) * 0)]
         for form in ("markdown", "page"):
             statuses.append(compare.main([str(whole.run), str(subject.expected), "--format", form]))
         return max(statuses)
@@ -163,7 +163,7 @@ def _read(subject: Subject, whole: Whole) -> str:
 def _read_table(run: Path) -> results.Run | None:
     """Return the run as tables show it; None if they refuse it."""
     with contextlib.suppress(UserError):
-        return results.read(run)
+        return results.read_run(run)
     return None
 
 

@@ -60,7 +60,7 @@ class Kernels:
         """Run a layer's recurrence.
 
         Args:
-            gates_PG: In: x @ kernel. Out: the gates' activations.
+            gates_PG: The gates. In: x @ kernel. Out: the activations.
             bias_G: The bias.
             kernel_HG: The recurrent kernel.
             h: [B + P, state_width]. In: the first B rows are h_0. Out: the others are each step's h.
@@ -75,12 +75,12 @@ class Kernels:
         _check(h, dtype, samples + steps, self.state_width(hidden, dtype))
         _check(c, torch.float32, samples + steps, hidden)
         blocks = -(-hidden // self.lanes)
-        packed = kernel_HG.new_empty(blocks * 4 * self.lanes * width)
+        packed_kernel = kernel_HG.new_empty(blocks * 4 * self.lanes * width)
         self._call(
             "lstm_forward",
             gates_PG.dtype,
             *(len(batch_sizes), _integers(batch_sizes), hidden, width),
-            *(gates_PG, bias_G, kernel_HG, packed, h, c),
+            *(gates_PG, bias_G, kernel_HG, packed_kernel, h, c),
         )
 
     def lstm_backward(
@@ -114,13 +114,21 @@ class Kernels:
         if d_output_PH.stride(1) != 1 or (d_output_PH.dtype, d_output_PH.shape) != (dtype, (steps, hidden)):
             raise ValueError("the gradient with respect to the outputs does not fit them")
         blocks = -(-hidden // (2 * self.lanes))
-        packed = kernel_HG.new_empty(blocks * 2 * self.lanes * 4 * hidden)
+        packed_kernel = kernel_HG.new_empty(blocks * 2 * self.lanes * 4 * hidden)
         d_gates_PG = torch.empty_like(gates_PG)
         self._call(
             "lstm_backward",
             gates_PG.dtype,
             *(len(batch_sizes), _integers(batch_sizes), hidden, gates_PG, c),
-            *(_Apart(d_output_PH), d_output_PH.stride(0), kernel_HG, packed, d_gates_PG, d_h_BH, d_c_BH),
+            *(
+                _Apart(d_output_PH),
+                d_output_PH.stride(0),
+                kernel_HG,
+                packed_kernel,
+                d_gates_PG,
+                d_h_BH,
+                d_c_BH,
+            ),
         )
         return d_gates_PG
 
@@ -177,18 +185,18 @@ class Kernels:
         total: float = self._call("sum_of_squares", values.dtype, values.numel(), values)
         return total
 
-    def mask(self, kept: Tensor, random: Tensor, most: int, factor: float) -> None:
-        """Set each number to `factor`, or to 0 where its random one of 16 bits is greater than `most`."""
-        _check(kept, kept.dtype, *kept.shape)
-        _check(random, torch.uint16, *kept.shape)
-        self._call("mask", kept.dtype, kept.numel(), random, most, ctypes.c_float(factor), kept)
+    def mask(self, out: Tensor, random: Tensor, limit: int, factor: float) -> None:
+        """Set each number of `out` to `factor`, or to 0 where its 16-bit `random` is above `limit`."""
+        _check(out, out.dtype, *out.shape)
+        _check(random, torch.uint16, *out.shape)
+        self._call("mask", out.dtype, out.numel(), random, limit, ctypes.c_float(factor), out)
 
-    def update(self, kept: Tensor, gradient: Tensor, used: Tensor, scale: float) -> None:
-        """Add scale * gradient to `kept`, in float32, and copy the sum to `used`, which may be the same.
+    def update(self, master: Tensor, gradient: Tensor, weight: Tensor, scale: float) -> None:
+        """Add scale * gradient to `master`, in float32, and copy the sum to `weight`, which may be the same.
 
         All three lie alike in memory, as a matrix or as its transpose.
         """
-        for tensor, dtype in ((kept, torch.float32), (used, gradient.dtype)):
+        for tensor, dtype in ((master, torch.float32), (weight, gradient.dtype)):
             alike = (tensor.dtype, tensor.shape, tensor.stride()) == (
                 dtype,
                 gradient.shape,
@@ -196,7 +204,7 @@ class Kernels:
             )
             if not alike or not _is_dense(tensor):
                 raise ValueError("a weight and its gradient do not lie alike")
-        self._call("update", gradient.dtype, kept.numel(), kept, gradient, used, ctypes.c_float(scale))
+        self._call("update", gradient.dtype, master.numel(), master, gradient, weight, ctypes.c_float(scale))
 
     def _call(self, function: str, dtype: torch.dtype, *arguments: Any) -> Any:
         # Integers are as wide as pointers here: the kernels take int64_t.

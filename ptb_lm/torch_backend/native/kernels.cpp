@@ -1,6 +1,6 @@
-// What torch's own operations do slowly on a CPU in a training step: the recurrence of an LSTM layer, softmax
-// cross-entropy, the norm of the gradients and the update of the weights. ptb_lm/torch_backend/native compiles
-// this file for the machine at hand and calls it; without a compiler, torch's operations compute the same.
+// The parts of a training step that torch's own operations do slowly on a CPU: the recurrence of an LSTM layer,
+// softmax cross-entropy, the norm of the gradients and the update of the weights. ptb_lm/torch_backend/native
+// compiles this file for the machine at hand and calls it; without a compiler, torch's operations compute the same.
 //
 // With AVX-512 the products of the recurrence are oneDNN's, through the "batch-reduce" product that torch exports
 // for extensions (ATen/native/CPUBlas.h). They take float32, and bfloat16 with sums in float32, on AMX too.
@@ -9,10 +9,10 @@
 // Shapes: T = time steps, B = batch, P = steps of all samples, H = hidden units, G = 4 H, N = tokens, V =
 // vocabulary. Gates lie in the order i, f, g, o along G. Sequences are packed as fused.py describes.
 //
-// Every element is computed by one thread in an order that does not depend on how many threads there are, so
-// that results are the same for any number of them. `multiply` is the exception: its order is OpenBLAS's. Sizes
-// and types are checked by the caller. An exception here ends the process, because it cannot leave a parallel
-// region; `supported` shows beforehand that oneDNN's product throws none.
+// Every element is computed by one thread in an order that does not depend on the number of threads, so that
+// results are the same for any number. `multiply` is the exception: its order is OpenBLAS's. The caller checks
+// sizes and types. An exception here ends the process, because it cannot leave a parallel region; `supported`
+// shows beforehand that oneDNN's product throws none.
 
 #include <omp.h>
 
@@ -216,10 +216,10 @@ struct Share {
   }
 };
 
-// A thread's units come in blocks of so many, forward and backward.
+// The number of units in a block of a thread, forward and backward.
 constexpr int64_t FORWARD = LANES, BACKWARD = 2 * LANES;
 
-// Rows before and after each step in a state [B + P], and in what is [P].
+// The first row of each step: of its input and its output in a state [B + P], and of the step in an array [P].
 struct Steps {
   std::vector<int64_t> before, after, packed;
   Steps(int64_t count, const int64_t* running) : before(count), after(count), packed(count) {
@@ -234,7 +234,7 @@ struct Steps {
   }
 };
 
-// A matrix of 32-bit numbers [rows, columns] as [columns, BACKWARD]; what is beyond `rows` is zero.
+// Transposes a matrix of 32-bit numbers [rows, columns] to [columns, BACKWARD]; columns beyond `rows` are zero.
 inline void transpose(int64_t rows, int64_t columns, const void* from, void* to) {
   constexpr int64_t PIECE = 64;
   const char* source = static_cast<const char*>(from);
@@ -248,7 +248,7 @@ inline void transpose(int64_t rows, int64_t columns, const void* from, void* to)
       }
 }
 
-// Some columns of one row, or of two that then lie in pairs, LANES of them to a vector.
+// At most LANES columns of one row, or of two rows as pairs, in a vector.
 inline Words columns(const float* row, const float*, int64_t count) {
   return reinterpret_cast<Words>(load(row, count));
 }
@@ -279,7 +279,7 @@ void lstm_forward(int64_t steps, const int64_t* running, int64_t hidden, int64_t
         }
     }
     for (int64_t t = 0; t < steps; ++t) {
-      // Each thread computes its own units, from the state of all.
+      // Each thread computes its own units from the state of all units.
 #pragma omp barrier
       for (int64_t block = mine.first; block < mine.last; ++block) {
         const int64_t unit = block * FORWARD, units = std::min(FORWARD, hidden - unit);
@@ -343,7 +343,7 @@ void lstm_backward(int64_t steps, const int64_t* running, int64_t hidden, const 
           store(d_c + row * hidden + unit, by_c * f, units);
         }
       }
-      // Each unit's gradient needs the gates of all; the next step back needs only its own.
+      // Each unit's gradient needs the gates of all units; the next step back needs only its own.
 #pragma omp barrier
       for (int64_t block = mine.first; block < mine.last; ++block) {
         const int64_t unit = block * BACKWARD, units = std::min(BACKWARD, hidden - unit);
@@ -539,7 +539,7 @@ FOR_EACH_TYPE(DECLARE)
 
 extern "C" int lanes() { return LANES; }
 
-// What becomes of denormal numbers, in the calling thread, becomes of them in the threads that share its work.
+// Gives the calling thread's rounding and flushing of denormal numbers to the threads that share its work.
 extern "C" void share_float_environment(int64_t threads) {
   fenv_t environment;
   fegetenv(&environment);
