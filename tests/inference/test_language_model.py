@@ -67,7 +67,7 @@ def model(run: Path) -> LanguageModel:
 
 
 class Expected:
-    """What the NumPy reference makes of a run, in float64, a sentence at a time."""
+    """The NumPy reference's scores of a run, in float64, a sentence at a time."""
 
     def __init__(self, run: Path) -> None:
         arrays, _ = tensors.load(run / "weights.safetensors")
@@ -132,7 +132,7 @@ def test_every_number_is_the_reference_s(
     np.testing.assert_allclose(model.embeddings, expected.weights["embedding"], rtol=1e-6)
 
 
-def test_what_is_printed_says_what_it_is(run: Path, model: LanguageModel) -> None:
+def test_a_printed_object_says_what_it_is(run: Path, model: LanguageModel) -> None:
     scores = model.score(["a b", "zebra"])
     probability = f"{model.predict(k=1)[0].probability:.4g}"
     for printed, parts in (
@@ -195,16 +195,16 @@ def test_memory_is_bounded_and_changes_nothing(
     (likeliest,) = model.predict("a b " * 20, 1)
     assert math.log(likeliest.probability) == pytest.approx(log_p_V.max(), abs=TOLERANCE)
     # The vocabulary is so small that the layers take more memory.
-    of_a_word = 8 * model.config.hidden_size
-    assert len(WORDS) < of_a_word
-    assert max(sizes) * of_a_word <= max(logits, of_a_word)
+    word_size = 8 * model.config.hidden_size
+    assert len(WORDS) < word_size
+    assert max(sizes) * word_size <= max(logits, word_size)
     buffers: Any = model.backend
     kept = [len(one.inputs) for free in buffers.softmax._free.values() for one in free]
-    assert max(kept) * of_a_word <= max(logits, of_a_word)
+    assert max(kept) * word_size <= max(logits, word_size)
 
 
 def test_the_wider_of_vocabulary_and_layers_bounds_the_words_of_a_call() -> None:
-    """Of Penn Treebank's it is the vocabulary, up to 1250 units."""
+    """With Penn Treebank's it is the vocabulary, up to 1250 units."""
     assert backend.max_tokens_per_call(10_000, 1250) == backend.LOGITS // 10_000
     assert backend.max_tokens_per_call(50, 1500) == backend.LOGITS // (8 * 1500)
     assert backend.max_tokens_per_call(2 * backend.LOGITS, 1) == 1
@@ -213,7 +213,7 @@ def test_the_wider_of_vocabulary_and_layers_bounds_the_words_of_a_call() -> None
 def test_only_a_window_of_sentences_is_read_ahead(
     model: LanguageModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of an endless text; whatever the lengths, results come in the order of the sentences."""
+    """The text is endless; whatever the lengths, results come in the order of the sentences."""
     read = 0
 
     def endless() -> Iterator[str]:
@@ -382,7 +382,7 @@ def test_the_nearest_words_are_of_the_word_as_a_text_is_read(folder: Path) -> No
         assert model.nearest(given) == model.nearest(read)
     assert "court" in [word for word, _ in model.nearest("Court")]  # a word of the vocabulary is itself
     for missing in ("Zebra", "a judge", ""):
-        with pytest.raises(UserError, match=f"^the word {missing.lower()!r} is not in the vocabulary$"):
+        with pytest.raises(UserError, match=f"{missing.lower()!r} .* vocabulary$"):
             model.nearest(missing)
 
 
@@ -431,56 +431,50 @@ def test_the_plain_module_gives_the_same_numbers(model: LanguageModel) -> None:
 
 
 @pytest.mark.parametrize(
-    ("call", "message"),
+    ("call", "nouns"),
     [
-        (lambda m: m.predict("a", 0), "k must be from 1 to 11, the number of words, not 0"),
-        (lambda m: m.predict("a", 12), "k must be from 1 to 11, the number of words, not 12"),
-        (lambda m: m.nearest("a", 11), "k must be from 1 to 10, the number of other words, not 11"),
-        (lambda m: m.nearest("zebra"), "the word 'zebra' is not in the vocabulary"),
-        (
-            lambda m: m.generate(temperature=-1),
-            "the temperature must be a finite number of at least 0, not -1",
-        ),
-        (lambda m: m.generate(temperature=math.nan), "the temperature must be a finite number .* not nan"),
-        (
-            lambda m: m.generate(top_k=12),
-            "top-k must be from 1 to 11, the number of words, not 12",
-        ),
-        (lambda m: m.generate(top_p=0), "top-p must be above 0 and at most 1, not 0"),
-        (lambda m: m.generate(length=-1), "the length must be at least 0, not -1"),
-        (lambda m: m.generate(seed=-1), "the seed must be at least 0, not -1"),
-        (lambda m: m.generate(length=5.5), r"the length must be a whole number, not 5\.5"),
-        (lambda m: m.generate(length="5"), "the length must be a whole number, not '5'"),
-        (lambda m: m.generate(top_k=2.5), r"top-k must be a whole number, not 2\.5"),
-        (lambda m: m.generate(top_p="1"), "top-p must be above 0 and at most 1, not '1'"),
-        (lambda m: m.generate(temperature="1"), "the temperature must be a finite number .* not '1'"),
-        (lambda m: m.generate(seed=np.int64(-1)), "the seed must be at least 0, not -1"),
-        (lambda m: m.generate(seed="1"), "the seed must be a whole number, not '1'"),
-        (lambda m: m.generate(b"a"), "a sentence must be a string, not bytes"),
-        (lambda m: m.predict("a", 2.5), r"k must be a whole number, not 2\.5"),
-        (lambda m: m.predict(None), "a sentence must be a string, not NoneType"),
-        (lambda m: m.nearest(["a"]), "the word must be a string, not list"),
-        (lambda m: m.score(b"a"), "the text must be a string or several, one a sentence, not bytes"),
-        (lambda m: m.score(None), "the text must be a string or several, one a sentence, not NoneType"),
-        (lambda m: m.score(["a", 1]), "line 2: a sentence must be a string, not int"),
-        (lambda m: m.perplexity(1), "the text must be a string or several, one a sentence, not int"),
-        (lambda m: m.score_each(["a"], ahead=0), "ahead must be at least 1, not 0"),
-        (lambda m: m.score_each(["a"], unit="dits"), "the unit must be one of nats, bits, not 'dits'"),
-        (lambda m: m.score_each(b"a"), "the text must be a string or several, one a sentence, not bytes"),
-        (lambda m: m.score_each(5), "the text must be a string or several, one a sentence, not int"),
-        (lambda m: m.score("a", unit="dits"), "the unit must be one of nats, bits, not 'dits'"),
-        (lambda m: m.score("a", unit=["nats"]), "the unit must be one of nats, bits, not "),
+        (lambda m: m.predict("a", 0), "k .* 11, .* words, .* 0"),
+        (lambda m: m.predict("a", 12), "k .* 11, .* words, .* 12"),
+        (lambda m: m.nearest("a", 11), "k .* 10, .* other words, .* 11"),
+        (lambda m: m.nearest("zebra"), ".* 'zebra' .* vocabulary"),
+        (lambda m: m.generate(temperature=-1), ".* temperature .* -1"),
+        (lambda m: m.generate(temperature=math.nan), ".* temperature .* nan"),
+        (lambda m: m.generate(top_k=12), "top-k .* 11, .* words, .* 12"),
+        (lambda m: m.generate(top_p=0), "top-p .* 0"),
+        (lambda m: m.generate(length=-1), ".* length .* -1"),
+        (lambda m: m.generate(seed=-1), ".* seed .* -1"),
+        (lambda m: m.generate(length=5.5), r".* length .* whole .* 5\.5"),
+        (lambda m: m.generate(length="5"), ".* length .* whole .* '5'"),
+        (lambda m: m.generate(top_k=2.5), r"top-k .* whole .* 2\.5"),
+        (lambda m: m.generate(top_p="1"), "top-p .* '1'"),
+        (lambda m: m.generate(temperature="1"), ".* temperature .* '1'"),
+        (lambda m: m.generate(seed=np.int64(-1)), ".* seed .* -1"),
+        (lambda m: m.generate(seed="1"), ".* seed .* whole .* '1'"),
+        (lambda m: m.generate(b"a"), "a sentence .* bytes"),
+        (lambda m: m.predict("a", 2.5), r"k .* whole .* 2\.5"),
+        (lambda m: m.predict(None), "a sentence .* NoneType"),
+        (lambda m: m.nearest(["a"]), "the word .* list"),
+        (lambda m: m.score(b"a"), "the text .* bytes"),
+        (lambda m: m.score(None), "the text .* NoneType"),
+        (lambda m: m.score(["a", 1]), "line 2: .* int"),
+        (lambda m: m.perplexity(1), "the text .* int"),
+        (lambda m: m.score_each(["a"], ahead=0), "ahead .* 0"),
+        (lambda m: m.score_each(["a"], unit="dits"), "the unit .* nats, bits, .* 'dits'"),
+        (lambda m: m.score_each(b"a"), "the text .* bytes"),
+        (lambda m: m.score_each(5), "the text .* int"),
+        (lambda m: m.score("a", unit="dits"), "the unit .* nats, bits, .* 'dits'"),
+        (lambda m: m.score("a", unit=["nats"]), "the unit .* nats, bits"),
     ],
 )
-def test_what_cannot_be_is_refused_at_once(call: object, message: str, model: LanguageModel) -> None:
-    with pytest.raises(UserError, match=f"^{message}"):
+def test_impossible_values_are_refused_at_once(call: object, nouns: str, model: LanguageModel) -> None:
+    with pytest.raises(UserError, match=f"^{nouns}"):
         call(model)  # type: ignore[operator]
 
 
 def test_a_state_that_is_no_position_is_refused(model: LanguageModel) -> None:
     model.state = 5  # type: ignore[assignment]
     for call in (model.score, model.predict, model.generate):
-        with pytest.raises(UserError, match=r"the state must be None or an earlier model\.state, not 5"):
+        with pytest.raises(UserError, match=r"state .* 5"):
             call("a", carry_state=True)
     assert len(model.score("a")) == 1
 
@@ -505,7 +499,7 @@ def test_numbers_of_numpy_are_numbers(model: LanguageModel) -> None:
 
 def test_an_unknown_word_without_unk_is_refused(folder: Path) -> None:
     model = ptb_lm.load(runs.write_run(folder / "no_unk", ("a", "<eos>", "b")))
-    message = "the word 'zebra' is not in the vocabulary, which has no <unk>, but 3 words such as a, b"
+    message = ".* 'zebra' .* <unk>.* 3 words such as a, b"
     with pytest.raises(UserError, match=f"^{message}$"):
         model.predict("a zebra", 1)
     with pytest.raises(UserError, match=f"^{message}$"):
@@ -516,13 +510,11 @@ def test_an_unknown_word_without_unk_is_refused(folder: Path) -> None:
 
 
 def test_a_folder_that_is_no_run_or_has_no_weights_is_refused(run: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"is not a run directory: config\.json is missing"):
+    with pytest.raises(UserError, match=r"config\.json is missing"):
         ptb_lm.load(tmp_path)
     for name in ("config.json", "vocabulary.txt"):
         (tmp_path / name).write_bytes((run / name).read_bytes())
-    with pytest.raises(
-        UserError, match=r"weights\.safetensors is missing; the first epoch of a run writes it"
-    ):
+    with pytest.raises(UserError, match=r"weights\.safetensors is missing"):
         ptb_lm.load(tmp_path)
 
 

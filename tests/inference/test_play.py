@@ -119,7 +119,7 @@ def test_each_word_has_its_surprise_and_the_likeliest(port: int, model: Any) -> 
     assert [float(row[1]) for row in rows] == pytest.approx(expected, abs=0.051)
     perplexity = 2 ** (math.fsum(expected) / 7)
     assert f"Perplexity {perplexity:.1f} (7 words" in page
-    assert "1 not in the vocabulary" in page
+    assert "; 1 not in" in page
     for place, prefix in enumerate(["", "w1", "w1 w3"]):
         shown = re.findall(r"(\S+) ([\d.]+)\xa0%", rows[place][2])
         likeliest = model.predict(prefix, 5)
@@ -133,7 +133,7 @@ def test_a_perplexity_beyond_the_largest_float_is_said() -> None:
     words = [reading.ReadWord(word="w1", unknown=False, bits=bits, likeliest=()) for bits in (1030.0, 1040.0)]
     assert reading.perplexity(words) == math.inf
     answer = play_page.page(play_page.Answer(text="w1 w1", words=words), model="")
-    assert "Perplexity beyond the largest float (2 words" in answer
+    assert re.search("Perplexity .* largest float .2 words", answer)
 
 
 def test_a_prompt_is_continued(port: int, model: Any) -> None:
@@ -144,7 +144,7 @@ def test_a_prompt_is_continued(port: int, model: Any) -> None:
     words = [*model.generate("w1 zebra", 12, temperature=0)]
     text = re.sub(r"<[^>]+>", "", written)
     assert unescape(text).replace("\n", " <eos> ").split() == ["w1", "zebra", *words]
-    assert "read as &lt;unk&gt;: zebra." in page
+    assert "&lt;unk&gt;: zebra." in page
     assert 'value="12"' in page
     assert ask(port, "/continue", {**fields, "prompt": ""})[0] == 200
 
@@ -163,7 +163,7 @@ def test_the_space_after_a_prompt_is_read_among_characters(tmp_path: Path) -> No
     assert (
         reading.continue_prompt(without, {**fields, "prompt": "ab\na"}).unknown == ()
     )  # between is an <eos>
-    with pytest.raises(UserError, match="501 words are too many at once"):
+    with pytest.raises(UserError, match="501 words"):
         reading.continue_prompt(model, {**fields, "prompt": "ab" * 250 + " "})
 
 
@@ -194,7 +194,7 @@ def test_a_run_that_has_not_ended_and_writes_no_sentence_is_shown_all_the_same(
     with serving(Server(0), ptb_lm.load(run)) as port:
         page = ask(port)[1]
     assert [row[0] for row in rows_of(page)] == ([] if often == "<eos>" else [*"b" * 40, "<eos>"])
-    assert "3 words. It can read no other words. Some of them: a, b<" in page
+    assert re.search(r"3 words\. .*: a, b<", page)
 
 
 def test_nothing_is_kept_between_requests(port: int) -> None:
@@ -205,7 +205,7 @@ def test_nothing_is_kept_between_requests(port: int) -> None:
     assert ask(port)[1] == empty
 
 
-def test_what_is_typed_stays_text(port: int) -> None:
+def test_typed_text_stays_text(port: int) -> None:
     for path, fields in (
         ("/read", {"text": EVIL}),
         ("/continue", {"prompt": EVIL, "length": "<i>", "temperature": '"><i>'}),
@@ -221,51 +221,51 @@ def test_what_is_typed_stays_text(port: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "fields", "problem"),
+    ("path", "fields", "nouns"),
     [
-        ("/read", {"text": " \n "}, "there is no word to read: type a sentence"),
-        ("/read", {}, "there is no word to read: type a sentence"),
-        ("/read", {"text": "w1 " * 501}, "501 words are too many at once: at most 500"),
-        ("/read", {"text": "w1" + "\n" * 501}, "501 words are too many at once: at most 500"),
-        ("/read", {"text": "w" * LARGEST}, f"the text is too long: at most {LARGEST:,} bytes"),
-        ("/continue", {"prompt": "w1"}, "how many words: '' is not a number"),
-        ("/continue", {"length": "ten", "temperature": "1"}, "how many words: 'ten' is not a number"),
+        ("/read", {"text": " \n "}, "no word .* sentence"),
+        ("/read", {}, "no word .* sentence"),
+        ("/read", {"text": "w1 " * 501}, "501 words .* 500"),
+        ("/read", {"text": "w1" + "\n" * 501}, "501 words .* 500"),
+        ("/read", {"text": "w" * LARGEST}, f"text .* {LARGEST:,} bytes"),
+        ("/continue", {"prompt": "w1"}, "how many words: ''"),
+        ("/continue", {"length": "ten", "temperature": "1"}, "how many words: 'ten'"),
         (
             "/continue",
             {"length": "2.5", "temperature": "1"},
-            "how many words: it must be a whole number from 1 to 300",
+            "how many words: .* 300",
         ),
         (
             "/continue",
             {"length": "301", "temperature": "1"},
-            "how many words: it must be a whole number from 1 to 300",
+            "how many words: .* 300",
         ),
-        ("/continue", {"length": "5", "temperature": "nan"}, "temperature: 'nan' is not a number"),
+        ("/continue", {"length": "5", "temperature": "nan"}, "temperature: 'nan'"),
         (
             "/continue",
             {"length": "5", "temperature": "-1"},
-            "the temperature must be a finite number of at least 0, not -1.0",
+            "temperature .* -1.0",
         ),
-        ("/continue", {"prompt": "w1 " * 501, "length": "5", "temperature": "1"}, "501 words are too many"),
-        ("/elsewhere", {"text": "w1"}, "there is no page /elsewhere"),
+        ("/continue", {"prompt": "w1 " * 501, "length": "5", "temperature": "1"}, "501 words"),
+        ("/elsewhere", {"text": "w1"}, "page /elsewhere"),
     ],
 )
 def test_bad_input_is_answered_in_a_sentence(
-    path: str, fields: dict[str, str], problem: str, port: int
+    path: str, fields: dict[str, str], nouns: str, port: int
 ) -> None:
     status, page, _ = ask(port, path, fields)
     assert status in (400, 404)
-    assert problem_of(page).startswith(problem)
+    assert re.search(nouns, problem_of(page))
 
 
 @pytest.mark.parametrize(
     ("length", "content", "problem"),
     [
-        (None, b"", "the request does not say how long it is"),
-        ("-3", b"", "the request does not say how long it is"),
-        ("9" * 5000, b"", "the request does not say how long it is"),
-        ("6", b"text=\xff", "the request is not a form in UTF-8"),
-        ("8", b"text=%ff", "the request is not a form in UTF-8"),
+        (None, b"", "request .* long"),
+        ("-3", b"", "request .* long"),
+        ("9" * 5000, b"", "request .* long"),
+        ("6", b"text=\xff", "form in UTF-8"),
+        ("8", b"text=%ff", "form in UTF-8"),
     ],
 )
 def test_a_broken_request_is_answered_in_a_sentence(
@@ -278,21 +278,21 @@ def test_a_broken_request_is_answered_in_a_sentence(
         connection.shutdown(socket.SHUT_WR)
         answer = b"".join(iter(lambda: connection.recv(65536), b"")).decode()
     assert answer.startswith("HTTP/1.0 400 ")
-    assert problem_of(answer) == problem
+    assert re.search(problem, problem_of(answer))
 
 
 @pytest.mark.parametrize(
     ("path", "headers", "problem"),
     [
-        ("/read", {}, f"the text is too long: at most {LARGEST:,} bytes"),
-        ("/elsewhere", {}, "there is no page /elsewhere"),
-        ("/read", {"Host": "evil.example"}, "this page answers to its own address alone"),
+        ("/read", {}, f"text .* {LARGEST:,} bytes"),
+        ("/elsewhere", {}, "page /elsewhere"),
+        ("/read", {"Host": "evil.example"}, "address"),
     ],
 )
 def test_a_large_request_gets_its_answer(path: str, headers: dict[str, str], problem: str, port: int) -> None:
     """It is more than the kernel holds for a server that does not read."""
     _, page, _ = ask(port, path, {"text": "w" * 9_000_000}, **headers)
-    assert problem_of(page) == problem
+    assert re.search(problem, problem_of(page))
 
 
 def test_on_port_80_an_address_has_no_number(model: Any, port: int) -> None:
@@ -360,8 +360,8 @@ def test_the_colours_go_with_the_surprise() -> None:
 
 def test_a_taken_port_is_one_sentence(port: int, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     problem = runs.refusal(capsys, play, run, "--port", port)
-    assert problem == f"port {port} is in use; --port chooses another, 0 any that is free"
-    assert runs.refusal(capsys, play, run, "--port", 65536) == "--port must be at most 65535, not 65536"
+    assert problem.startswith(f"port {port} ")
+    assert re.search("--port .* 65535.* 65536", runs.refusal(capsys, play, run, "--port", 65536))
     assert "does not exist" in runs.refusal(capsys, play, run / "gone", "--port", 0)
 
 
@@ -383,7 +383,7 @@ def test_the_command_says_where_and_ends_quietly_with_ctrl_c_alone(
         try:
             assert process.stdout is not None
             line = process.stdout.readline()
-            match = re.fullmatch(r"http://127\.0\.0\.1:(\d+)/ shows the page; Ctrl-C ends it\n", line)
+            match = re.fullmatch(r"http://127\.0\.0\.1:(\d+)/ .* Ctrl-C .*\n", line)
             assert match, line
             status, page, _ = ask(int(match[1]), "/read", {"text": "w1"})
             assert (status, len(rows_of(page))) == (200, 2)

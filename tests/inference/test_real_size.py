@@ -54,7 +54,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ],
 )
 def test_every_number_is_the_reference_s(framework: str, kernels: str | None, run: Path) -> None:
-    """Of 20 words: over many more, random weights multiply what float32 rounds away in a state."""
+    """The text has 20 words: over many more, random weights multiply what float32 rounds away in a state."""
     rng = np.random.default_rng(1)
     sure_or_not = [*range(1, len(WORDS)), *[WORDS.index("sure")] * len(WORDS)]
     ids_BT = rng.choice(sure_or_not, (30, 20))

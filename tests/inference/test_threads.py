@@ -106,7 +106,7 @@ def test_threads_get_the_serial_numbers_and_leave_no_setting(
     threads: futures.ThreadPoolExecutor,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Of two models at a time."""
+    """Two models at a time."""
     monkeypatch.setattr(backend, "LOGITS", 20_000)  # so that a text is read in many calls
     before, given = settings(), {"framework": framework, "model": implementation, "precision": precision}
     models = [load(seed=seed, **given) for seed in (1, 2)]
@@ -154,7 +154,7 @@ def test_settings_are_held_until_the_last_has_ended(threads: futures.ThreadPoolE
     assert settings() == before
 
 
-def test_who_wants_other_settings_gets_a_turn(threads: futures.ThreadPoolExecutor) -> None:
+def test_a_call_with_other_settings_gets_a_turn(threads: futures.ThreadPoolExecutor) -> None:
     """However many others are always there."""
     begun, ended = threading.Barrier(8), threading.Event()
 

@@ -7,7 +7,7 @@ import pytest
 from ptb_lm.inference.adaptation.tuning import FURTHER, least
 
 
-def searched(optimum: float, values: tuple[float, ...], *, below: float = math.inf) -> list[float]:
+def search(optimum: float, values: tuple[float, ...], *, below: float = math.inf) -> list[float]:
     """Return what is measured on the way to an optimum: a parabola over the logarithm."""
     measured = []
 
@@ -33,18 +33,18 @@ def searched(optimum: float, values: tuple[float, ...], *, below: float = math.i
 def test_the_best_value_lies_inside_of_what_was_measured(
     optimum: float, values: tuple[float, ...], beyond: list[float]
 ) -> None:
-    measured = searched(optimum, values)
+    measured = search(optimum, values)
     assert measured == [*values, *beyond]
     assert [type(value) for value in measured[len(values) :]] == [type(values[0])] * len(beyond)
 
 
 def test_it_ends() -> None:
-    far = searched(1e9, (1.0, 2.0))
+    far = search(1e9, (1.0, 2.0))
     assert far == [2.0**n for n in range(FURTHER + 2)]
-    assert searched(1e9, (0.1, 0.4), below=1) == [0.1, 0.4, 0.8]  # and not 1.6
-    assert searched(0.01, (1, 2)) == [1, 2]  # half of 1 is no whole number
+    assert search(1e9, (0.1, 0.4), below=1) == [0.1, 0.4, 0.8]  # and not 1.6
+    assert search(0.01, (1, 2)) == [1, 2]  # half of 1 is no whole number
     assert least(lambda value: value, (0.0, 1.0)) == 0  # nothing lies below zero
-    assert searched(7, (3.0,)) == [3.0]  # a value that was given is held
+    assert search(7, (3.0,)) == [3.0]  # a value that was given is held
 
 
 def test_equal_values_end_the_search() -> None:
