@@ -1,7 +1,6 @@
 """Rows and windows, folders, and the facts of the real Penn Treebank."""
 
 import os
-import re
 from pathlib import Path
 
 import numpy as np
@@ -48,17 +47,13 @@ def test_windows_go_on_where_an_earlier_pass_stopped(start: int) -> None:
 
 def test_a_training_split_too_short_says_the_numbers() -> None:
     ids = np.zeros(20 * 21 - 1, np.int32)
-    with pytest.raises(
-        UserError, match="419 tokens, but --batch-size 20 and --num-steps 20 need at least 420"
-    ):
+    with pytest.raises(UserError, match=r"419 .*--batch-size 20 .*--num-steps 20 .*420"):
         corpus.count_windows(ids, batch_size=20, num_steps=20)
     assert corpus.count_windows(np.zeros(420, np.int32), batch_size=20, num_steps=20) == 1
 
 
 def test_an_evaluation_split_too_short_says_the_numbers() -> None:
-    in_rows = "scoring in the 20 rows of a training batch (--batch-size)"
-    problem = f"valid split has 39 tokens, but {in_rows} needs at least 40"
-    with pytest.raises(UserError, match=re.escape(problem)):
+    with pytest.raises(UserError, match=r"valid .*39 .*20 .*--batch-size.* 40"):
         corpus.check_evaluation(np.zeros(39, np.int32), batch_size=20, split="valid")
     corpus.check_evaluation(np.zeros(40, np.int32), batch_size=20, split="valid")
 
@@ -81,17 +76,17 @@ def test_all_splits_are_files_of_one_kind_of_name(tmp_path: Path) -> None:
     folder_with(tmp_path, train="a b\n", valid="a\n", test="b\n", ptb_test="b b b\n")
     assert corpus.load(tmp_path).splits["test"].tolist() == [2, 0]
     (tmp_path / "test.txt").unlink()
-    with pytest.raises(UserError, match=r"of different texts: beside train\.txt it lacks test\.txt$"):
+    with pytest.raises(UserError, match=r"train\.txt .*lacks test\.txt$"):
         corpus.load(tmp_path)
 
 
 def test_a_missing_split_is_named_before_anything_is_read(tmp_path: Path) -> None:
     folder_with(tmp_path, train="", valid="a\n")
-    with pytest.raises(UserError, match=r"lacks the test split: none of ptb\.test\.txt, test\.txt, wiki"):
+    with pytest.raises(UserError, match=r"lacks the test split: .*ptb\.test\.txt, test\.txt, wiki"):
         corpus.load(tmp_path)
-    with pytest.raises(UserError, match=r"^--data .*nowhere: there is no such file or folder;"):
+    with pytest.raises(UserError, match=r"^--data .*nowhere: "):
         corpus.load(tmp_path / "nowhere")
-    with pytest.raises(UserError, match=r"^the data folder .*valid\.txt is a file, not a folder$"):
+    with pytest.raises(UserError, match=r"valid\.txt is a file"):
         corpus.load(tmp_path / "valid.txt")
 
 
@@ -99,7 +94,7 @@ def test_a_missing_split_is_named_before_anything_is_read(tmp_path: Path) -> Non
 def test_a_pipe_cannot_be_read_twice(preparation: Preparation | None, tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    with pytest.raises(UserError, match=rf"^{pipe} is a pipe or a device; .* must be a file$"):
+    with pytest.raises(UserError, match=f"^{pipe} .*pipe"):
         corpus.load(pipe, preparation)
 
 

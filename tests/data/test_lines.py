@@ -31,7 +31,7 @@ def test_ends_of_lines_are_those_of_python_s_text_files(
     assert len(digests) == 1
 
 
-def test_other_ends_of_lines_are_said_once_with_their_count(tmp_path: Path) -> None:
+def test_a_note_counts_other_ends_of_lines_once(tmp_path: Path) -> None:
     for split in splits.SPLITS:
         (tmp_path / f"{split}.txt").write_text("a\u2028b a\u2028b\x0cb\n" if split == "train" else "a \x85\n")
     (note,) = corpus.load(tmp_path).notes
@@ -44,7 +44,9 @@ def test_other_ends_of_lines_are_said_once_with_their_count(tmp_path: Path) -> N
     assert "100 U+2028" in note
     for split in splits.SPLITS:
         (tmp_path / f"{split}.txt").write_text("a b " * 50_000 if split == "train" else "a\n" * 50_000)
-    assert corpus.load(tmp_path).notes == ("the train split is one line of 100,001 words",)
+    (note,) = corpus.load(tmp_path).notes
+    assert "one line" in note
+    assert "100,001" in note
 
 
 @pytest.mark.parametrize("end", ["", "\n"])

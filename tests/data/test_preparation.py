@@ -1,4 +1,4 @@
-"""Raw text: how it becomes words, which are kept, what is held out; and prepared text, read as it is."""
+"""Raw text: its words, its vocabulary and its splits; and prepared text, read as it is."""
 
 import itertools
 import sys
@@ -18,7 +18,7 @@ from ptb_lm.data.text_file import Part
 from ptb_lm.data.tokens import SPACE, TOKENIZERS, Treatment
 from ptb_lm.data.vocabulary import Vocabulary
 
-# Of the corpus that version 0.1.0 read from the files in data/README.md.
+# Digests of the corpus that version 0.1.0 read from the files in data/README.md.
 PTB_VOCABULARY = "ab5a101c0a4fc91bce28e83556c3ab4f550a1982221752f1c964bb0d27590f7d"
 PTB_CORPUS = "7b2a69b6f7bf27400cccca8ccc3993728b83cd70d81ed2907c69d36759f39a28"
 
@@ -40,7 +40,7 @@ def greek(lines: int, seed: int = 0) -> str:
     )
 
 
-def decoded(loaded: corpus.Corpus, split: str) -> list[str]:
+def decode(loaded: corpus.Corpus, split: str) -> list[str]:
     return " ".join(loaded.vocabulary.words[i] for i in loaded.splits[split]).split("<eos>")[:-1]
 
 
@@ -189,7 +189,7 @@ def test_a_prefix_that_ends_in_an_abbreviation_keeps_its_period() -> None:
 
 def test_words_without_nltk_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "nltk.tokenize.destructive", None)
-    with pytest.raises(UserError, match=r"needs the package nltk.*pip install -e '\.\[text\]'"):
+    with pytest.raises(UserError, match=r"nltk.*\[text\]"):
         Treatment(tokenize="words").words("a")
 
 
@@ -218,7 +218,7 @@ def test_every_line_of_a_file_is_in_one_split_beside_its_neighbours(
     # The numbers that training lacks are <unk> there: the places are told by a vocabulary of all.
     everything = Vocabulary(["line", "<eos>", *map(str, range(lines))])
     found = corpus.load(path, Preparation(valid_fraction=valid, test_fraction=test), vocabulary=everything)
-    numbers = {split: [int(line.split()[1]) for line in decoded(found, split)] for split in splits.SPLITS}
+    numbers = {split: [int(line.split()[1]) for line in decode(found, split)] for split in splits.SPLITS}
     assert all(numbers[split] == sorted(numbers[split]) for split in numbers)
     assert sorted(itertools.chain(*numbers.values())) == list(range(lines))
     assert loaded.vocabulary.unknown is not None
@@ -247,7 +247,7 @@ def test_a_folder_of_raw_text_is_prepared(name: str, tmp_path: Path) -> None:
     assert plain.vocabulary.words[0] == "<eos>"
     assert {"The", "the", "train"} <= plain.vocabulary.ids.keys()
     prepared = corpus.load(tmp_path, Preparation(lowercase=True))
-    assert decoded(prepared, "valid") == [
+    assert decode(prepared, "valid") == [
         "= <unk> = ",
         " ",
         " the <unk> <unk> the <unk> <unk> ",
@@ -263,7 +263,7 @@ def test_known_words_are_extended_by_count(tmp_path: Path) -> None:
     assert extended.words == ("old", "<eos>", "gone", "<unk>", "new", "other")
     limited = Preparation(vocab_size=5)
     assert corpus.load(path, limited, vocabulary=known, extend=True).vocabulary.words == extended.words[:5]
-    with pytest.raises(UserError, match="--vocab-size must be more than the 3 words"):
+    with pytest.raises(UserError, match=r"--vocab-size .*3 words"):
         corpus.load(path, Preparation(vocab_size=3), vocabulary=known, extend=True)
 
 
@@ -288,12 +288,12 @@ def test_memory_stays_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     ("content", "problem"),
     [
         ("", "is empty"),
-        ("a", r"has 1 line and 1 word, too few to be split.* a folder of train\.txt"),
+        ("a", r"1 line and 1 word, .*train\.txt"),
         ("a b c d\n" * 2 + "\xff", "line 3: byte 0xff is not UTF-8"),
         ("a b\nc d\ne\0\n", "line 3: byte 0x00 is not UTF-8"),
-        ("\n" * 4, "has no words but <eos> and <unk>$"),
-        ("<unk> <unk>\n" * 4, "has no words but <eos> and <unk>$"),
-        ("a b\nc d\ne f\ng h\n", "has no word that occurs 2 times, as --min-count requires"),
+        ("\n" * 4, "no words .*<unk>$"),
+        ("<unk> <unk>\n" * 4, "no words .*<unk>$"),
+        ("a b\nc d\ne f\ng h\n", "2 times.*--min-count"),
         ("这是一个句子\n那是另一个\n今天很好\n再见\n", "--tokenize characters"),
     ],
 )
@@ -305,23 +305,20 @@ def test_a_file_that_cannot_be_prepared_is_refused(content: str, problem: str, t
 
 def test_fractions_that_leave_no_line_are_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "raw.txt", "a\n" * 4)
-    with pytest.raises(UserError, match="has 4 lines, too few to be split"):
+    with pytest.raises(UserError, match="4 lines, too few"):
         corpus.load(path, Preparation(valid_fraction=0.5, test_fraction=0.4))
 
 
 @pytest.mark.parametrize(
     ("given", "problem"),
     [
-        (
-            {"min_count": 2, "vocab_size": 9},
-            "--min-count and --vocab-size cannot be combined: each selects the words",
-        ),
-        ({"valid_fraction": 0.5, "test_fraction": 0.5}, "their sum must be below 1"),
-        ({"valid_fraction": 0.95}, "their sum must be below 1"),
-        ({"valid_fraction": 0.0}, "--valid-fraction must lie between 0 and 1, not 0.0"),
-        ({"test_fraction": float("nan")}, "--test-fraction must lie between 0 and 1, not nan"),
-        ({"vocab_size": 1}, "--vocab-size must be at least 3"),
-        ({"min_count": 0}, "--min-count must be at least 1"),
+        ({"min_count": 2, "vocab_size": 9}, "--min-count and --vocab-size"),
+        ({"valid_fraction": 0.5, "test_fraction": 0.5}, "sum"),
+        ({"valid_fraction": 0.95}, "sum"),
+        ({"valid_fraction": 0.0}, "--valid-fraction .*0.0"),
+        ({"test_fraction": float("nan")}, "--test-fraction .*nan"),
+        ({"vocab_size": 1}, "--vocab-size .*least 3"),
+        ({"min_count": 0}, "--min-count .*least 1"),
     ],
 )
 def test_impossible_values_are_refused(given: dict[str, float], problem: str) -> None:
@@ -331,11 +328,11 @@ def test_impossible_values_are_refused(given: dict[str, float], problem: str) ->
 
 def test_prepared_text_is_not_prepared_again(tmp_path: Path) -> None:
     for data in ("ptb", "synthetic"):
-        with pytest.raises(UserError, match=f"--lowercase cannot be used with --data {data}, which is"):
+        with pytest.raises(UserError, match=rf"--lowercase .*--data {data}, .*prepared"):
             from_flags({"lowercase": True}, data, is_file=False)
         assert from_flags({}, data, is_file=False) is None
         assert from_flags({}, data, is_file=True) is None, "a file of that name is not meant"
-    with pytest.raises(UserError, match="--test-fraction is for a single file; a folder x has its own"):
+    with pytest.raises(UserError, match=r"--test-fraction .*folder x .*splits"):
         from_flags({"test_fraction": 0.2}, "x", is_file=False)
     for split in splits.SPLITS:
         write(tmp_path / f"ptb.{split}.txt", "a a\n")
@@ -355,7 +352,7 @@ def test_a_preparation_is_kept_as_json() -> None:
     ):
         with pytest.raises(UserError, match="preparation"):
             Preparation.from_json(broken)
-    with pytest.raises(UserError, match="tokenize must be one of"):
+    with pytest.raises(UserError, match="syllables"):
         Preparation.from_json({**Preparation().to_json(), "tokenize": "syllables"})
 
 

@@ -76,11 +76,11 @@ def test_newlines_within_a_row_are_ends_of_lines(kind: str, tmp_path: Path) -> N
         ({"label": "l", "sentence": "s"}, None, "s"),
         ({"sentence": "s", "text": "t"}, None, "t"),
         ({"text": 5, "body": "b"}, None, "b"),
-        ({"abstract": None, "body": "b"}, None, "has the columns abstract, body: choose"),
+        ({"abstract": None, "body": "b"}, None, "columns abstract, body: "),
         ({"title": "t", "body": "b"}, "title", "t"),
-        ({"title": "t", "body": "b"}, None, "has the columns title, body: choose .* --text-column"),
-        ({"title": "t", "body": "b"}, "nothing", "has the columns title, body: choose .* --text-column"),
-        ({"id": 3}, None, "has the columns id: choose"),
+        ({"title": "t", "body": "b"}, None, "columns title, body: .*--text-column"),
+        ({"title": "t", "body": "b"}, "nothing", "columns title, body: .*--text-column"),
+        ({"id": 3}, None, "columns id: "),
         ({"id": 3}, "id", "row 2: 3 is no text"),
     ],
 )
@@ -126,9 +126,9 @@ def test_a_parquet_column_of_other_text_is_found(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "problem"),
     [
-        ("a.jsonl", b'{"text": "a"}\n["a"]\n', "line 2: it is not a JSON object"),
+        ("a.jsonl", b'{"text": "a"}\n["a"]\n', "line 2: .*JSON object"),
         ("a.csv", b'text,n\n"a" b,1\n', "after line 1: "),
-        ("a.csv", b"n,text\n1,a, b\n", "line 2: there are more fields"),
+        ("a.csv", b"n,text\n1,a, b\n", "line 2: .*more fields"),
         ("a.csv", b'text\na\n"open\n', "unexpected end of data"),
         ("a.parquet", b"no such thing", "is no parquet file"),
         ("a.arrow", b"no such thing", "is no arrow file"),
@@ -138,9 +138,9 @@ def test_a_parquet_column_of_other_text_is_found(tmp_path: Path) -> None:
         ("a.txt.xz", b"a b\n", "is no xz file"),
         ("a.txt.zst", b"a b\n", "is no zst file"),
         ("a.jsonl", b"", "is empty"),
-        ("a.txt", b'{"text": "a"}\n\n {"text": "b c"}', "has a JSON object in each line"),
-        ("a.txt", b'{"text": "a"}\n' * 1000, "has a JSON object in each line"),
-        ("a.csv", b"text\n\xff\n", "line 2: byte 0xff is not UTF-8 text"),
+        ("a.txt", b'{"text": "a"}\n\n {"text": "b c"}', "JSON object.*--text-column"),
+        ("a.txt", b'{"text": "a"}\n' * 1000, "JSON object.*--text-column"),
+        ("a.csv", b"text\n\xff\n", "line 2: .*0xff"),
     ],
 )
 @pytest.mark.parametrize("chunk", [2, 1 << 20])
@@ -157,7 +157,7 @@ def test_a_broken_or_misnamed_table_is_refused(
 
 def test_json_objects_from_a_pipe_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(b'{"a": 1}\n')))
-    with pytest.raises(UserError, match="standard input has a JSON object in each line"):
+    with pytest.raises(UserError, match=r"standard input .*JSON object"):
         list(text_file.lines(text_file.STDIN))
 
 
@@ -166,7 +166,7 @@ def test_text_that_only_looks_like_json_is_read(tmp_path: Path) -> None:
     for content in ('{"a": 1}\nand a word\n', "{ a }\n", "{" * 100_000 + "\n"):
         path.write_text(content)
         assert list(text_file.lines(path)) == content.splitlines()
-    with pytest.raises(UserError, match="is plain text, which has no --text-column"):
+    with pytest.raises(UserError, match=r"plain text, .*--text-column"):
         list(text_file.lines(path, "a"))
 
 
@@ -176,14 +176,14 @@ def test_half_a_surrogate_pair_becomes_a_character(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["a.parquet", "a.arrow", "a.txt.zst", "hf:some/data"])
-def test_what_needs_the_extra_says_how_to_install_it(
+def test_a_format_of_the_extra_says_how_to_install_it(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in ("pyarrow", "datasets"):
         monkeypatch.setitem(sys.modules, module, None)
     (tmp_path / name.replace("/", "-")).touch()
     path = Path(name) if name.startswith("hf:") else tmp_path / name
-    with pytest.raises(UserError, match=r"not installed; .*pip install -e '\.\[datasets\]'"):
+    with pytest.raises(UserError, match=r"not installed; .*\[datasets\]"):
         corpus.load(path, Preparation())
 
 
@@ -238,12 +238,12 @@ def test_the_shards_of_a_split_are_read_in_their_order(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("make", "what"),
     [
-        (os.mkfifo, "is a pipe or a device"),
+        (os.mkfifo, "pipe"),
         (os.mkdir, "is a folder"),
         (lambda path: path.symlink_to("no"), "does not exist"),
     ],
 )
-def test_what_has_the_name_of_a_split_is_called_what_it_is(
+def test_a_pipe_or_folder_with_the_name_of_a_split_is_named(
     make: Callable[[Path], None], what: str, tmp_path: Path
 ) -> None:
     for split in ("valid", "test"):
@@ -283,5 +283,5 @@ def test_a_data_set_by_its_name(config: str, tmp_path: Path, monkeypatch: pytest
         corpus.load_named(f"hf:{folder}/two")
     (folder / "test.jsonl").unlink()
     if not config:
-        with pytest.raises(UserError, match="lacks the test split; it has train, validation"):
+        with pytest.raises(UserError, match=r"lacks the test split; .*train, validation"):
             corpus.load_named(f"hf:{folder}")

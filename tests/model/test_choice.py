@@ -1,4 +1,4 @@
-"""What a run chooses: complete, checked where it is made, and resolved in one place."""
+"""The choices of a run: complete, checked where they are made, and resolved in one place."""
 
 import dataclasses
 import subprocess
@@ -14,7 +14,7 @@ from ptb_lm.model.frameworks import FRAMEWORKS
 
 
 @pytest.mark.parametrize(("framework", "execution"), [("torch", "auto"), ("tensorflow", "graph")])
-def test_what_is_not_given_is_the_framework_s_own(framework: str, execution: str) -> None:
+def test_the_defaults_are_the_framework_s_own(framework: str, execution: str) -> None:
     assert Choice.create(framework=framework) == Choice(
         framework=framework,
         model="cudnn",
@@ -35,36 +35,28 @@ def test_what_is_not_given_is_the_framework_s_own(framework: str, execution: str
         ("tensorflow", "tf32", False),
     ],
 )
-def test_what_a_cpu_can_have(framework: str, precision: str, has_it: bool) -> None:
+def test_the_precisions_of_a_cpu(framework: str, precision: str, has_it: bool) -> None:
     assert Choice.create(framework=framework, device="cpu").can_have(precision) == has_it
 
 
 @pytest.mark.parametrize(
     ("given", "problem"),
     [
-        ({"framework": "theano"}, "unknown framework 'theano'; choose from torch, tensorflow"),
+        ({"framework": "theano"}, "framework 'theano'.* torch, tensorflow"),
         (
             {"framework": "tensorflow", "model": "persistent"},
-            "unknown model 'persistent' for tensorflow; choose from basic, block, block_fused, cudnn",
+            "model 'persistent'.* basic, block, block_fused, cudnn",
         ),
-        ({"unroll": "loop"}, "unknown unroll 'loop' for torch; choose from static"),
-        ({"device": "tpu"}, "unknown device 'tpu' for torch; choose from auto, cpu, cuda"),
-        (
-            {"framework": "tensorflow", "precision": "bf16"},
-            "unknown precision 'bf16' for tensorflow; choose from fp32, fp64",
-        ),
-        (
-            {"execution": "jit"},
-            "torch has no cudnn with --execution jit: TorchScript leaves torch.nn.LSTM as it is; choose from "
-            "auto, eager, graph",
-        ),
-        ({"seed": -1}, f"--seed must be at least 0 and at most {MAX_SEED}, not -1"),
+        ({"unroll": "loop"}, "unroll 'loop' .* static"),
+        ({"device": "tpu"}, "device 'tpu' .* auto, cpu, cuda"),
+        ({"framework": "tensorflow", "precision": "bf16"}, "precision 'bf16' .* fp32, fp64"),
+        ({"execution": "jit"}, "cudnn .*--execution jit: TorchScript .* auto, eager, graph"),
+        ({"seed": -1}, f"--seed .* {MAX_SEED}"),
     ],
 )
-def test_what_the_registry_lacks_is_refused(given: dict[str, Any], problem: str) -> None:
-    with pytest.raises(UserError) as caught:
+def test_an_unknown_choice_is_refused(given: dict[str, Any], problem: str) -> None:
+    with pytest.raises(UserError, match=f"{problem}(, not -1)?$"):
         Choice.create(**given)
-    assert str(caught.value) == problem
 
 
 def test_a_changed_choice_is_checked_against_its_own_registry() -> None:

@@ -2,13 +2,11 @@
 
 import dataclasses
 import math
-import re
 from typing import Any
 
 import pytest
 
 from ptb_lm.common.errors import UserError
-from ptb_lm.model.cells import CELLS
 from ptb_lm.model.config import PRESETS, RECIPES, SMALL, Config
 from ptb_lm.model.hyperparameter import flag_name
 
@@ -43,7 +41,7 @@ def test_the_presets_are_the_tutorials(name: str) -> None:
 
 
 def differences(config: Config, other: Config) -> dict[str, Any]:
-    """What one configuration has otherwise than another."""
+    """The values of one configuration that differ from another's."""
     return {
         field.name: getattr(config, field.name)
         for field in dataclasses.fields(Config)
@@ -114,88 +112,49 @@ def test_the_tutorials_schedule(preset: str, epoch: int, expected: float) -> Non
 COUNTS = ("num_layers", "hidden_size", "num_steps", "batch_size", "epochs")
 PROBABILITIES = ("keep_prob", "embedding_keep_prob", "recurrent_keep_prob")
 POSITIVE = ("lr_decay", "learning_rate", "max_grad_norm", *PROBABILITIES)
+NOT_NEGATIVE = ("decay_after", "init_scale", "average_epochs")
+SWITCHES = ("tie_weights", "variational")
+BEYOND_32_BITS = (
+    ("hidden_size", 2**31),
+    ("epochs", 10**400),
+    ("max_grad_norm", 1e39),
+    ("learning_rate", 10**400),
+)
 
 
-@pytest.mark.parametrize("value", [0, -3])
-@pytest.mark.parametrize("name", COUNTS)
-def test_a_count_is_at_least_one(name: str, value: int) -> None:
-    with pytest.raises(
-        UserError, match=f"^{flag_name(name)} must be at least 1( and at most 1000)?, not {value}$"
-    ):
+@pytest.mark.parametrize(
+    ("name", "value", "bound"),
+    [
+        *((name, value, "least 1") for name in COUNTS for value in (0, -3)),
+        *((name, value, "greater than 0") for name in POSITIVE for value in (0.0, -0.5)),
+        *((name, -1, "least 0") for name in NOT_NEGATIVE),
+        *((name, value, "most 1") for name in PROBABILITIES for value in (1.0001, 1.5)),
+        *((name, value, "true") for name in SWITCHES for value in (0, 1, 1.0, "yes", None)),
+        *(("cell", value, "lstm.*gru") for value in ("rnn", "", None, 1)),
+        *(
+            (name, value, "finite")
+            for name in (*POSITIVE, "init_scale", "average_epochs")
+            for value in (math.nan, math.inf, -math.inf)
+        ),
+        *((name, value, "most") for name, value in BEYOND_32_BITS),
+        *(("num_layers", value, "whole number") for value in (2.0, "2", None, True, [2])),
+        *(("keep_prob", value, "finite number") for value in ("0.5", None, True, [0.5])),
+    ],
+)
+def test_an_impossible_value_is_refused(name: str, value: Any, bound: str) -> None:
+    with pytest.raises(UserError, match=f"^{flag_name(name)} .*{bound}"):
         SMALL.replace(**{name: value})
 
 
-@pytest.mark.parametrize("value", [0.0, -0.5])
-@pytest.mark.parametrize("name", POSITIVE)
-def test_a_rate_is_greater_than_zero(name: str, value: float) -> None:
-    at_most = " and at most 1" if name in PROBABILITIES else ""
-    with pytest.raises(UserError, match=f"^{flag_name(name)} must be greater than 0{at_most}, not {value}$"):
-        SMALL.replace(**{name: value})
-
-
-@pytest.mark.parametrize("name", ["decay_after", "init_scale", "average_epochs"])
-def test_zero_may_mean_none(name: str) -> None:
-    assert getattr(SMALL.replace(**{name: 0}), name) == 0
-    with pytest.raises(UserError, match=f"^{flag_name(name)} must be at least 0, not -1$"):
-        SMALL.replace(**{name: -1})
-
-
-@pytest.mark.parametrize("value", [1.0001, 1.5])
-@pytest.mark.parametrize("name", PROBABILITIES)
-def test_a_probability_is_at_most_one(name: str, value: float) -> None:
-    problem = f"^{flag_name(name)} must be greater than 0 and at most 1, not {value}$"
-    with pytest.raises(UserError, match=problem):
-        SMALL.replace(**{name: value})
-
-
-@pytest.mark.parametrize("value", [0, 1, 1.0, "yes", None])
-@pytest.mark.parametrize("name", ["tie_weights", "variational"])
-def test_a_switch_is_true_or_false(name: str, value: Any) -> None:
-    problem = re.escape(f"{flag_name(name)} must be true or false, not {value!r}")
-    with pytest.raises(UserError, match=f"^{problem}$"):
-        SMALL.replace(**{name: value})
-
-
-@pytest.mark.parametrize("value", ["rnn", "", None, 1])
-def test_a_cell_is_one_of_the_table(value: Any) -> None:
-    problem = re.escape(f"--cell must be one of {', '.join(CELLS)}, not {value!r}")
-    with pytest.raises(UserError, match=f"^{problem}$"):
-        SMALL.replace(cell=value)
+def test_zero_may_mean_none() -> None:
+    for name in NOT_NEGATIVE:
+        assert getattr(SMALL.replace(**{name: 0}), name) == 0
 
 
 def test_tied_weights_need_an_embedding_as_wide_as_the_layers() -> None:
     assert SMALL.replace(tie_weights=True, embedding_size=200).tie_weights
-    problem = "^--tie-weights needs an embedding as wide as the top layer: 100 is not 200$"
-    with pytest.raises(UserError, match=problem):
+    with pytest.raises(UserError, match=r"--tie-weights .* 100 .* 200"):
         SMALL.replace(tie_weights=True, embedding_size=100)
-
-
-@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-@pytest.mark.parametrize("name", [*POSITIVE, "init_scale", "average_epochs"])
-def test_a_number_is_finite(name: str, value: float) -> None:
-    with pytest.raises(UserError, match=f"^{flag_name(name)} must be a finite number, not {value}$"):
-        SMALL.replace(**{name: value})
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [("hidden_size", 2**31), ("epochs", 10**400), ("max_grad_norm", 1e39), ("learning_rate", 10**400)],
-)
-def test_a_number_fits_into_32_bits(name: str, value: float) -> None:
-    with pytest.raises(UserError, match=re.escape(f"{flag_name(name)} must be at most ")):
-        SMALL.replace(**{name: value})
-
-
-@pytest.mark.parametrize("value", [2.0, "2", None, True, [2]])
-def test_a_count_is_a_whole_number(value: Any) -> None:
-    with pytest.raises(UserError, match=re.escape(f"--num-layers must be a whole number, not {value!r}")):
-        SMALL.replace(num_layers=value)
-
-
-@pytest.mark.parametrize("value", ["0.5", None, True, [0.5]])
-def test_a_rate_is_a_number(value: Any) -> None:
-    with pytest.raises(UserError, match=re.escape(f"--keep-prob must be a finite number, not {value!r}")):
-        SMALL.replace(keep_prob=value)
 
 
 def test_a_whole_number_will_do_for_a_rate() -> None:

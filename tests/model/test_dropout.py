@@ -126,7 +126,7 @@ def stream_of(built: Any) -> Any:
 
 
 def drawn_by(built: Any, *, execution: str = "eager") -> Callable[[], Masks[np.ndarray]]:
-    """What returns a backend's next masks, without anything being trained."""
+    """Return a function that draws a backend's next masks, without any training."""
     size = {"batch": built.config.batch_size, "steps": built.config.num_steps}
 
     def draw() -> Any:

@@ -1,4 +1,4 @@
-"""What a hyper-parameter's line says, and what follows from it."""
+"""The line of a hyper-parameter, its flag and its bounds."""
 
 import dataclasses
 import json
@@ -37,20 +37,19 @@ def test_a_line_tells_everything() -> None:
 @pytest.mark.parametrize(
     ("which", "value", "problem"),
     [
-        (COLOUR, "green", "--colour must be one of red, blue, not 'green'"),
-        (COLOUR, 3, "--colour must be one of red, blue, not 3"),
-        (LABEL, None, "--label must be a text, not None"),
-        (SHARE, 1.5, "--share must be at least 0 and at most 1, not 1.5"),
-        (SHARE, -1, "--share must be at least 0 and at most 1, not -1"),
+        (COLOUR, "green", "--colour .*'green'"),
+        (COLOUR, 3, "--colour .*red, blue"),
+        (LABEL, None, "--label .*text"),
+        (SHARE, 1.5, "--share .*most 1"),
+        (SHARE, -1, "--share .*least 0"),
     ],
 )
 def test_a_value_that_the_line_excludes_is_refused(which: Hyperparameter, value: Any, problem: str) -> None:
-    with pytest.raises(UserError) as caught:
+    with pytest.raises(UserError, match=problem):
         which.check(value)
-    assert str(caught.value) == problem
 
 
-def test_what_the_line_allows_is_let_through() -> None:
+def test_a_value_that_the_line_allows_is_accepted() -> None:
     for which, values in ((COLOUR, ("red", "blue")), (LABEL, ("", "x")), (SHARE, (0, 1, 0.25))):
         for value in values:
             which.check(value)

@@ -135,7 +135,7 @@ def test_it_equals_the_lstm_of_torch(bidirectional: bool, lengths: np.ndarray | 
 
 
 @both_directions
-def test_what_the_padding_holds_has_no_influence(bidirectional: bool) -> None:
+def test_the_values_of_the_padding_have_no_influence(bidirectional: bool) -> None:
     """NaN in the padding of everything that has one: of the input, the masks and the output's gradient."""
     example = Example((3, 2), bidirectional=bidirectional)
     results = []
@@ -201,7 +201,7 @@ def test_single_precision_stays_single(cell: str, bidirectional: bool) -> None:
 @pytest.mark.parametrize("length", [-1, 0, STEPS + 1])
 def test_a_length_outside_the_sequence_is_refused(length: int) -> None:
     example = Example((5,), bidirectional=False)
-    with pytest.raises(ValueError, match="lengths must be 1 to 6"):
+    with pytest.raises(ValueError, match=r"lengths .* 6"):
         stack_forward(example.weights, example.x_TBI, example.state, lengths_B=np.array([2, length, 3]))
 
 
