@@ -31,28 +31,27 @@ if TYPE_CHECKING:
 Arrays: TypeAlias = "dict[str, NDArray[Any]]"
 State = Any  # opaque to the trainer: the carried h and c, in the framework's own tensors
 Loss = Any  # opaque: a window's measurements, possibly still being computed
-LOGITS = 1 << 25  # of a call of `log_probabilities`, or numbers of a layer, at most: 128 MiB in float32
-VALUES_PER_UNIT = 8  # that a layer makes of a word, about: four gates, the cell, its output, and copies
+MAX_LOGITS = 1 << 25  # in a call of `log_probabilities`, or numbers in a layer: 128 MiB in float32
+VALUES_PER_UNIT = 8  # numbers in a layer for a word, about: four gates, the cell, its output, and copies
 
 
 def max_tokens_per_call(vocabulary_size: int, width: int) -> int:
-    """Return how many words `log_probabilities` is asked for at once, at most.
+    """Return the largest number of words for a call of `log_probabilities`.
 
     Args:
         vocabulary_size: V.
-        width: Units of the widest layer or of the embedding. Where the vocabulary is small, as of characters,
-            the layers take more memory than the logits.
+        width: Units of the widest layer or of the embedding. If the vocabulary is small, as one of characters
+            is, the layers take more memory than the logits.
     """
-    return max(1, LOGITS // max(vocabulary_size, VALUES_PER_UNIT * width))
+    return max(1, MAX_LOGITS // max(vocabulary_size, VALUES_PER_UNIT * width))
 
 
 class StepMetrics(NamedTuple):
-    """The numbers behind a `Loss`: what one window measured."""
+    """The numbers behind a `Loss`, of one window."""
 
     nll: float  # negative log likelihood of the window's targets in nats, summed over batch and time
     gradient_norm: float  # global norm before clipping; 0 for an evaluation step
-    # Of a step that was skipped because its gradient, and so its norm, overflowed float16: the loss scale of
-    # the next one. 0 for all others.
+    # Loss scale of the next step, if this one was skipped because its gradient overflowed float16; else 0.
     new_loss_scale: float = 0.0
 
 
@@ -85,8 +84,8 @@ class Backend(Model):
     """A language model of one framework on one device, with its optimiser.
 
     Attributes:
-        ranks: The processes that train it together. Rows, windows and states are then this one's share, and
-            what `train_step` measures is of all.
+        ranks: Processes that train the model together. Rows, windows and states are then this one's share,
+            and the losses of `train_step` are those of all.
     """
 
     ranks: Ranks = SINGLE_PROCESS
@@ -102,7 +101,7 @@ class Backend(Model):
 
     @abstractmethod
     def place(self, rows_BL: Ids) -> Words:
-        """Return rows on the device, laid out so that windows are cheap to cut; steps take NumPy's too."""
+        """Return rows on the device, in which windows are cheap to cut; steps take NumPy rows, too."""
 
     @abstractmethod
     def train_step(
@@ -110,13 +109,14 @@ class Backend(Model):
     ) -> tuple[State, Loss]:
         """Do one step of SGD with dropout and clipping; may return before the device is done.
 
-        The loss for the gradient is summed over time and averaged over the batch. The state is used up: the
-        one returned may be the same memory.
+        The loss for the gradient is summed over time and averaged over the batch. The given state cannot be
+        used
+        again: the returned one may be the same memory.
         """
 
     @abstractmethod
     def next_masks(self, batch: int, steps: int) -> Masks[NDArray[np.bool_]]:
-        """Return what dropout will keep in the next training window; its random stream stays where it is.
+        """Return the parts that dropout will keep in the next training window; its random stream stays.
 
         The benchmark's check computes the same step in NumPy with them.
 
@@ -140,18 +140,18 @@ class Backend(Model):
         Several threads may call it and `next_words` at once; all other methods are for one thread.
 
         Args:
-            x_BT: The words that are read.
-            y_BT: The words after them.
-            state: Before the window.
-            lengths_B: How many words of each row count, from 1 to T; None: all. Nothing is said of what
-                follows them, nor of the state then.
+            x_BT: Words to read.
+            y_BT: Targets: the words after them.
+            state: State before the window.
+            lengths_B: Number of valid words in each row, from 1 to T; None: all. The results for the others,
+                and the state of such a row, are arbitrary.
         """
 
     @abstractmethod
     def next_words(self, x_BT: Words, state: State) -> tuple[State, NDArray[np.floating]]:
         """Read words; return the state, and the log-probability of every word to come next [B, V], in nats.
 
-        As `log_probabilities` is; the memory is that of B * V logits.
+        Memory, threads and state are as in `log_probabilities`, but for B * V logits.
         """
 
     @abstractmethod
@@ -169,32 +169,32 @@ class Backend(Model):
     def use_averages(self) -> AbstractContextManager[None]:
         """Return a context in which the averages replace the parameters; `average` must have been called.
 
-        Scoring, exporting and loading then mean the averages; nothing is trained. Afterwards the parameters
-        are what they were, to the bit.
+        Scoring, exporting and loading then use the averages; nothing is trained. Afterwards the parameters
+        are as before, to the bit.
         """
 
     @abstractmethod
     def export_training_state(self, state: State) -> Arrays:
-        """Return what the next step depends on besides the parameters and their averages, of all ranks.
+        """Return the state of the training of all ranks, without the parameters and their averages.
 
-        What the cell carries is there by its names, each [L, B, H]: "h" and "c" for an LSTM. Other names are
-        the framework's (random generators).
+        The next step depends on it. The arrays that the cell carries have its names, each [L, B, H]: "h" and
+        "c" for an LSTM. Other names are the framework's (random generators).
         """
 
     @abstractmethod
     def load_training_state(self, arrays: Mapping[str, NDArray[Any]]) -> State:
-        """Set what `export_training_state` returned, and return the carried state."""
+        """Set a state that `export_training_state` returned, and return the carried state."""
 
 
-_process: int | None = None  # that has built a model
+_process: int | None = None  # the process that has built a model
 
 
 def check_not_forked() -> None:
     """Check that this process can compute.
 
     Raises:
-        UserError: It was forked from one that had built a model: it has lost the frameworks' threads, and
-            would wait for them forever.
+        UserError: It was forked from a process that had built a model: it has lost the frameworks' threads,
+            and would wait for them forever.
     """
     global _process
     _process = _process or os.getpid()
@@ -211,10 +211,10 @@ def build(
     """Build a framework's backend; only that framework is imported.
 
     Args:
-        config: The hyper-parameters.
+        config: Hyper-parameters.
         weights: Canonical parameters to start from.
-        choice: What computes it, of FRAMEWORKS.
-        ranks: The processes that train it together, if there are others; the framework's `join` returned it.
+        choice: Choice of framework, model, execution, device and precision.
+        ranks: Processes that train it together, if there are others; the framework's `join` returned it.
 
     Raises:
         UserError: The model does not compute the configuration's cell; or the framework is not installed, or

@@ -47,7 +47,7 @@ class Lengths:
             layer: Any layer.
             x_TBI: Its input.
             state: State before the first step that it reads.
-            backwards: Truth of "it reads from the last valid step down to step 0".
+            backwards: True if it reads from the last valid step down to step 0.
 
         Returns:
             (output, state): the output [T, B, H], zero beyond a sample's length; and each sample's state
@@ -192,7 +192,7 @@ class LibraryLayer(StackLayer):
     Args:
         input_size: I.
         hidden_size: H.
-        bidirectional: Truth of "it reads the sequence in both directions".
+        bidirectional: True if it reads the sequence in both directions.
     """
 
     cell_name: ClassVar[str]

@@ -51,7 +51,7 @@ class SoftmaxLayer:
         vocabulary_size: V.
         device: Device to compute on.
         precision: Types of the stored weight and of its products.
-        by_word: Truth of "the weights of a word lie side by side", as an embedding's do: the kernel,
+        by_word: True if the weights of a word lie side by side, as an embedding's do: the kernel,
             transposed, may then be one.
     """
 

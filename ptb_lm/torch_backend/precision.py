@@ -128,7 +128,7 @@ class LossScale:
         """Halve the scale if a gradient overflowed, else count the step.
 
         Args:
-            finite: Truth of "the gradient's norm is finite", [].
+            finite: True if the gradient's norm is finite, [].
 
         Returns:
             The new scale if it was halved, []; 0 if nothing overflowed, or the scale is the smallest already.

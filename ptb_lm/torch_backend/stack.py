@@ -60,7 +60,7 @@ class RecurrentStack(nn.Module):
             input_size: I of the bottom layer.
             hidden_sizes: H of each layer, from the bottom to the top; they may differ.
             cell: Name of a cell that the model computes.
-            bidirectional: Truth of "each layer reads the sequence in both directions".
+            bidirectional: True if each layer reads the sequence in both directions.
         """
         directions = 2 if bidirectional else 1
         input_sizes = [input_size, *(directions * hidden for hidden in hidden_sizes[:-1])]
@@ -159,7 +159,7 @@ def build_layer(
         model: Name of a way to compute it, one that the table has for the cell.
         input_size: I.
         hidden_size: H.
-        bidirectional: Truth of "it reads the sequence in both directions".
+        bidirectional: True if it reads the sequence in both directions.
     """
     layer_type = cells.layer_class(cell, "torch", model)
     if issubclass(layer_type, StackLayer):
@@ -284,6 +284,6 @@ def draw_mask(place: Place, generator: torch.Generator, dtype: torch.dtype) -> T
     if (kernels := cpu.find_kernels(mask)) is not None:
         kernels.mask(mask, random, most, mask.new_ones(()).div_(place.keep_prob).item())
         return mask
-    # Of such words torch can compare signed ones alone.
+    # torch can compare signed words alone.
     kept = (random.view(torch.int16) ^ -(2**15)) <= most - 2**15
     return mask.copy_(kept).div_(place.keep_prob)

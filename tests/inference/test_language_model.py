@@ -177,7 +177,7 @@ def test_bits_are_nats_by_the_logarithm_of_2(model: LanguageModel) -> None:
 def test_memory_is_bounded_and_changes_nothing(
     logits: int, carry_state: bool, run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(backend, "LOGITS", logits)
+    monkeypatch.setattr(backend, "MAX_LOGITS", logits)
     model, expected = ptb_lm.load(run), Expected(run)
     sizes = []
     ask, read = model.backend.log_probabilities, model.backend.next_words
@@ -205,9 +205,9 @@ def test_memory_is_bounded_and_changes_nothing(
 
 def test_the_wider_of_vocabulary_and_layers_bounds_the_words_of_a_call() -> None:
     """With Penn Treebank's it is the vocabulary, up to 1250 units."""
-    assert backend.max_tokens_per_call(10_000, 1250) == backend.LOGITS // 10_000
-    assert backend.max_tokens_per_call(50, 1500) == backend.LOGITS // (8 * 1500)
-    assert backend.max_tokens_per_call(2 * backend.LOGITS, 1) == 1
+    assert backend.max_tokens_per_call(10_000, 1250) == backend.MAX_LOGITS // 10_000
+    assert backend.max_tokens_per_call(50, 1500) == backend.MAX_LOGITS // (8 * 1500)
+    assert backend.max_tokens_per_call(2 * backend.MAX_LOGITS, 1) == 1
 
 
 def test_only_a_window_of_sentences_is_read_ahead(

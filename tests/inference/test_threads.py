@@ -107,7 +107,7 @@ def test_threads_get_the_serial_numbers_and_leave_no_setting(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Two models at a time."""
-    monkeypatch.setattr(backend, "LOGITS", 20_000)  # so that a text is read in many calls
+    monkeypatch.setattr(backend, "MAX_LOGITS", 20_000)  # so that a text is read in many calls
     before, given = settings(), {"framework": framework, "model": implementation, "precision": precision}
     models = [load(seed=seed, **given) for seed in (1, 2)]
     expected = [numbers(model) for model in models]

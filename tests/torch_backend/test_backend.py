@@ -1,5 +1,7 @@
-"""What is torch's own: where dropout is applied, the fused loss, the embedding's gradient."""
+"""torch's own parts: the places of dropout, the fused loss, the embedding's gradient; and a step's way."""
 
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +12,7 @@ from torch import Tensor
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
+import ptb_lm
 from ptb_lm.common.errors import UserError
 from ptb_lm.data import corpus
 from ptb_lm.model import backend, parameters, reference
@@ -125,17 +128,56 @@ def test_evaluation_is_executed_for_training_s_windows_alone(execution: str, sho
         np.testing.assert_array_equal(found[name], array, err_msg=name)
 
 
+# The files on the way of a training step, from method to kernels (docs/architecture.md). Before them is
+# training/trainer.py, and after them native/kernels.cpp.
+FILES_OF_A_STEP = {
+    "backend.py",
+    "cpu.py",
+    "loss.py",
+    "lstm_fused.py",
+    "native/__init__.py",
+    "settings.py",
+    "stack.py",
+    "training_step.py",
+}
+
+
+def test_a_training_step_passes_few_files(tiny_config: Config) -> None:
+    config = tiny_config.replace(keep_prob=0.5)
+    built: Any = backend.build(
+        config,
+        random_weights(config, VOCABULARY, seed=1),
+        Choice.create(model="block_fused", execution="eager", device="cpu", precision="fp32", seed=3),
+    )
+    package, passed = Path(backend.__file__).parents[1], set[str]()
+
+    def note_file(frame: Any, event: str, _: Any) -> None:
+        path = Path(frame.f_code.co_filename)
+        if event == "call" and path.is_relative_to(package):
+            passed.add(path.relative_to(package).as_posix())
+
+    first, second = random_windows(config, VOCABULARY, 2, seed=2)
+    # The first step makes what all others use.
+    state, _ = built.train_step(*first, built.zero_state(3), learning_rate=0.7)
+    before = sys.getprofile()
+    sys.setprofile(note_file)
+    try:
+        built.train_step(*second, state, learning_rate=0.7)
+    finally:
+        sys.setprofile(before)
+    assert passed <= {f"torch_backend/{name}" for name in FILES_OF_A_STEP}
+    assert passed >= {f"torch_backend/{name}" for name in FILES_OF_A_STEP - {"native/__init__.py"}}
+
+
 @pytest.mark.parametrize(
-    ("choice", "message"),
-    [
-        ({"execution": "graph"}, "--execution graph needs a CUDA device, and this is a CPU"),
-        ({"precision": "tf32"}, "--precision tf32 needs a CUDA device, and this is a CPU"),
-    ],
+    ("choice", "option"), [({"execution": "graph"}, "graph"), ({"precision": "tf32"}, "tf32")]
 )
-def test_what_a_cpu_cannot_do_is_refused(choice: dict[str, str], message: str, tiny_config: Config) -> None:
+def test_options_of_a_gpu_are_refused_on_a_cpu(
+    choice: dict[str, str], option: str, tiny_config: Config
+) -> None:
     weights = random_weights(tiny_config, VOCABULARY, seed=1)
     chosen: Any = {"precision": "fp32", **choice}
-    with pytest.raises(UserError, match=message):
+    with pytest.raises(UserError, match=f"{option}.*CUDA"):
         backend.build(tiny_config, weights, Choice.create(model="cudnn", device="cpu", seed=3, **chosen))
 
 
@@ -178,20 +220,20 @@ def test_a_captured_step_does_what_an_eager_one_does(model: str, precision: str,
         np.testing.assert_allclose(graph.export_weights()[name], array, **exact, err_msg=name)
 
 
-OF_A_CPU = torch.Generator().manual_seed(3).get_state()
-OF_A_GPU = torch.tensor([3, 8]).view(torch.uint8)  # as torch saves it there: the seed and the offset
+CPU_STATE = torch.Generator().manual_seed(3).get_state()
+GPU_STATE = torch.tensor([3, 8]).view(torch.uint8)  # as torch saves it there: the seed and the offset
 
 
 @pytest.mark.parametrize(
     ("state", "moved_to"),
     [
-        pytest.param(OF_A_CPU, "cuda", id="of a CPU"),
-        pytest.param(OF_A_GPU, "cpu", id="of a GPU"),
-        pytest.param(OF_A_CPU[:-8], None, id="cut short"),
-        pytest.param(torch.zeros_like(OF_A_CPU), None, id="zeros"),
-        pytest.param(OF_A_CPU.float(), None, id="of other numbers"),
+        pytest.param(CPU_STATE, "cuda", id="of a CPU"),
+        pytest.param(GPU_STATE, "cpu", id="of a GPU"),
+        pytest.param(CPU_STATE[:-8], None, id="cut short"),
+        pytest.param(torch.zeros_like(CPU_STATE), None, id="zeros"),
+        pytest.param(CPU_STATE.float(), None, id="of other numbers"),
         pytest.param(torch.tensor([3, 9]).view(torch.uint8), None, id="of an impossible offset"),
-        pytest.param(OF_A_GPU[:0], None, id="empty"),
+        pytest.param(GPU_STATE[:0], None, id="empty"),
     ],
 )
 def test_a_random_stream_of_the_other_kind_of_device_is_known(state: Tensor, moved_to: str | None) -> None:
@@ -251,7 +293,7 @@ def test_a_captured_step_draws_new_masks_at_each_replay(tiny_config: Config) -> 
 def test_no_step_waits_for_the_device_or_copies_from_the_host(
     model: str, execution: str, changes: dict[str, Any], tiny_config: Config
 ) -> None:
-    """Of windows of placed rows, in training and in evaluation; in float16, where there is the most to do."""
+    """Windows of placed rows, in training and in evaluation; in float16, which has the longest step."""
     config = tiny_config.replace(**changes)
     built: Any = backend.build(
         config,
@@ -302,10 +344,32 @@ def test_cudnn_s_persistent_kernel_is_the_one_that_runs() -> None:
 def test_the_persistent_model_says_that_its_kernel_is_not_the_one_that_runs(tiny_config: Config) -> None:
     weights = random_weights(tiny_config, 11, seed=1)
     chosen: Any = {"framework": "torch", "model": "persistent", "device": "cpu", "precision": "fp16"}
-    assert (
-        "its kernel needs CUDA and fp16"
-        in backend.build(tiny_config, weights, Choice.create(seed=1, **chosen)).engine
+    assert "CUDA and fp16" in backend.build(tiny_config, weights, Choice.create(seed=1, **chosen)).engine
+
+
+def test_a_model_that_scores_builds_nothing_that_trains(tiny_config: Config) -> None:
+    """No exchange, loss scale, random stream or averages."""
+    built: Any = backend.build(
+        tiny_config,
+        random_weights(tiny_config, VOCABULARY, seed=1),
+        Choice.create(device="cpu", precision="fp16", seed=3),
     )
+    ((x_BT, y_BT),) = random_windows(tiny_config, VOCABULARY, 1, seed=2)
+    built.evaluate_step(x_BT, y_BT, built.zero_state(3))
+    built.log_probabilities(x_BT, y_BT, built.zero_state(3))
+    built.next_words(x_BT, built.zero_state(3))
+    built.load_weights(built.export_weights())
+    assert built.engine
+    assert built.environment()
+    assert "training" not in vars(built)
+    built.train_step(x_BT, y_BT, built.zero_state(3), learning_rate=0.1)
+    assert "training" in vars(built)
+
+
+def test_a_loaded_model_scores_without_what_trains() -> None:
+    model = ptb_lm.load("demo")
+    assert model.score("the judge sues the court").perplexity > 1
+    assert "training" not in vars(model.backend)
 
 
 def test_a_placed_window_s_words_are_a_view_in_time_major_order(tiny_config: Config) -> None:
@@ -371,7 +435,7 @@ def test_compiling_without_a_compiler_is_refused(
     tiny_config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CXX", "no-such-compiler")
-    with pytest.raises(UserError, match="--execution compile needs a C\\+\\+ compiler"):
+    with pytest.raises(UserError, match="compiler"):
         backend.build(
             tiny_config,
             random_weights(tiny_config, VOCABULARY, seed=1),
