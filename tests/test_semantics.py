@@ -89,8 +89,8 @@ def tensorflow_stack(model: str, device: str, weights: Weights, *, bidirectional
     import tensorflow as tf
 
     from ptb_lm.tf_backend.cells import layer_type
-    from ptb_lm.tf_backend.device import choose_device
     from ptb_lm.tf_backend.dropout import no_dropout
+    from ptb_lm.tf_backend.runtime import choose_device
     from ptb_lm.tf_backend.stack import RecurrentStack
 
     try:

@@ -21,7 +21,7 @@ from ptb_lm.common.errors import UserError
 from ptb_lm.model.backend import Arrays
 from ptb_lm.model.choice import Choice
 from ptb_lm.tf_backend.cells import layer_type
-from ptb_lm.tf_backend.device import DTYPES, apply_execution, choose_device
+from ptb_lm.tf_backend.runtime import DTYPES, apply_execution, choose_device
 
 
 def build(

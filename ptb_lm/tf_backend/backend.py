@@ -3,8 +3,8 @@
 Shapes: B = batch, T = time steps, L = length of a row, H = hidden units.
 """
 
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from ptb_lm.common import host
-from ptb_lm.common.errors import UserError
 from ptb_lm.data.corpus import Words
 from ptb_lm.data.text import Ids
 from ptb_lm.model import cells
@@ -23,10 +22,10 @@ from ptb_lm.model.config import Config
 from ptb_lm.model.dropout_places import Masks
 from ptb_lm.model.ranks import SINGLE_PROCESS, Ranks
 from ptb_lm.tf_backend.cells import layer_type
-from ptb_lm.tf_backend.device import DTYPES, apply_execution, enough_memory
 from ptb_lm.tf_backend.distribution import Distribution, distribute
-from ptb_lm.tf_backend.dropout import STREAMS, export_streams, load_streams
-from ptb_lm.tf_backend.network import Loss, Network, State
+from ptb_lm.tf_backend.loss import Loss
+from ptb_lm.tf_backend.network import Network, State
+from ptb_lm.tf_backend.runtime import DTYPES, apply_execution, enough_memory
 from ptb_lm.tf_backend.training_step import TrainingStep
 
 
@@ -70,13 +69,13 @@ class TensorFlowBackend(Backend):
         self.config, self.choice = config, choice
         self.distribution, self.ranks, self.device = distribution, distribution.ranks, distribution.device
         self.dtype = DTYPES[choice.precision]
-        self.state_names = cells.get(config.cell).state_names
+        state_names = cells.get(config.cell).state_names
         self._vocabulary_size = len(weights["embedding"])
         self.network = self._new_network(self.device.name)
         self._training: TrainingStep | None = None
         window = tf.TensorSpec([None, None], tf.int32)
         states = [tf.TensorSpec([None, hidden_size], self.dtype) for hidden_size in config.layer_sizes]
-        signature = [window, window, [(part_BH,) * len(self.state_names) for part_BH in states]]
+        signature = [window, window, [(part_BH,) * len(state_names) for part_BH in states]]
         self.window_function = apply_execution(self.network.evaluate, choice.execution)
         self.evaluate_function = apply_execution(self.network.evaluate, choice.execution, signature)
         self.log_probabilities_function = apply_execution(
@@ -98,7 +97,7 @@ class TensorFlowBackend(Backend):
 
     @property
     def training(self) -> TrainingStep:
-        """The object that trains, which a model that only scores never makes."""
+        """The training step and its state, made when it is first used."""
         if self._training is None:
             copies = [self._new_network(name) for name in self.distribution.names[1:]]
             networks = [self.network, *copies]
@@ -127,17 +126,12 @@ class TensorFlowBackend(Backend):
         self, x_BT: Words, y_BT: Words, state: State, *, learning_rate: float
     ) -> tuple[State, Loss]:
         with self.distribution.collective(), tf.device(self.device.name):
-            # A tensor, because the function would be traced again for every new number.
-            rate = tf.constant(learning_rate, self.dtype)
-            after: tuple[State, Loss] = self.training.function(
-                tf.convert_to_tensor(x_BT), tf.convert_to_tensor(y_BT), state, rate
-            )
-        return after
+            return self.training(x_BT, y_BT, state, learning_rate=learning_rate)
 
     @override
     def next_masks(self, batch: int, steps: int) -> Masks[NDArray[np.bool_]]:
         with tf.device(self.device.name):
-            return self.training.next_masks(batch, steps)
+            return self.training.dropouts[0].preview(batch, steps, execution=self.choice.execution)
 
     @override
     @enough_memory()
@@ -201,32 +195,27 @@ class TensorFlowBackend(Backend):
             self.training.average(weight)
 
     @override
-    def use_averages(self) -> AbstractContextManager[None]:
-        return self.training.use_averages()
+    @contextlib.contextmanager
+    def use_averages(self) -> Iterator[None]:
+        self._swap_averages()
+        try:
+            yield
+        finally:
+            self._swap_averages()
+
+    @enough_memory()
+    def _swap_averages(self) -> None:
+        with tf.device(self.device.name):
+            self.training.swap_averages()
 
     @override
     def export_training_state(self, state: State) -> Arrays:
-        """Return the carried state and the state of the dropout stream."""
-        layers = zip(*state, strict=True)
-        arrays = {
-            name: np.stack([part_BH.numpy() for part_BH in parts])
-            for name, parts in zip(self.state_names, layers, strict=True)
-        }
-        streams = export_streams(self.training.generators)
-        return self.distribution.gather_state({**arrays, STREAMS: streams})
+        return self.training.export_state(state)
 
     @override
     def load_training_state(self, arrays: Mapping[str, NDArray[Any]]) -> State:
-        own = self.distribution.share_state({name: arrays[name] for name in (*self.state_names, STREAMS)})
-        try:
-            load_streams(self.training.generators, own[STREAMS], self.ranks)
-        except ValueError as error:
-            raise UserError(f"the random stream of dropout was not saved by TensorFlow ({error})") from None
         with tf.device(self.device.name):
-            return [
-                tuple(tf.constant(part_BH, self.dtype) for part_BH in layer)
-                for layer in zip(*(own[name] for name in self.state_names), strict=True)
-            ]
+            return self.training.load_state(arrays)
 
     @override
     def device_memory(self) -> int | None:

@@ -21,10 +21,11 @@ from ptb_lm.common.errors import UserError
 from ptb_lm.model.backend import Arrays
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.ranks import SINGLE_PROCESS, Ranks
-from ptb_lm.tf_backend.device import Device, choose_device
 from ptb_lm.tf_backend.dropout import STREAMS
-from ptb_lm.tf_backend.network import Loss, State
+from ptb_lm.tf_backend.loss import Loss
+from ptb_lm.tf_backend.network import State
 from ptb_lm.tf_backend.ranks import TensorFlowRanks, check_reduce_precision
+from ptb_lm.tf_backend.runtime import Device, choose_device
 
 # (index of a device in this process, x_BT, y_BT, state, learning rate) -> (state, loss)
 Step = Callable[[int, tf.Tensor, tf.Tensor, State, tf.Tensor], tuple[State, Loss]]
@@ -53,7 +54,7 @@ class Distribution:
         """Do a training step on each device of this process, with its share of the process's rows."""
         return step(0, x_BT, y_BT, state, rate)
 
-    def exchange(
+    def merge(
         self, nll_N: tf.Tensor, ids_N: tf.Tensor, d_embedded_NE: tf.Tensor, gradients: Sequence[tf.Tensor]
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, Sequence[tf.Tensor]]:
         """Return the four results of all devices together, with gradients of the mean of the devices' losses.
@@ -75,7 +76,7 @@ class Distribution:
         sums = context.all_reduce(tf.distribute.ReduceOp.SUM, [gradient / count for gradient in gradients])
         return nll, context.all_gather(ids_N, 0), context.all_gather(d_embedded_NE, 0) / count, list(sums)
 
-    def first_norm(self, norm: tf.Tensor) -> tf.Tensor:
+    def broadcast_norm(self, norm: tf.Tensor) -> tf.Tensor:
         """Return the first device's norm of the gradient, so that all clip alike.
 
         All have the same gradients. But a norm is a sum, and another device may add in another order.

@@ -6,7 +6,7 @@ saved with a run's state.
 """
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from ptb_lm.model.config import Config
 from ptb_lm.model.dropout_places import Masks, places
 from ptb_lm.model.ranks import SINGLE_PROCESS, Ranks
+from ptb_lm.tf_backend.runtime import apply_execution
 
 Dropout = Callable[[tf.Tensor], tf.Tensor]
 
@@ -70,6 +71,25 @@ class WindowDropout:
             {name: _draw_mask(self.generator, *place, self.dtype) for name, place in drawn.weights.items()},
             [_draw_mask(self.generator, *place, self.dtype) for place in drawn.units],
         )
+
+    def preview(self, batch: int, steps: int, *, execution: str) -> Masks[NDArray[np.bool_]]:
+        """Return the parts that the next window's masks will keep, without advancing the random stream.
+
+        Args:
+            batch: B.
+            steps: T.
+            execution: Execution of the training step.
+        """
+
+        def draw() -> tuple[Mapping[str, tf.Tensor], Sequence[tf.Tensor]]:
+            masks = self.draw(batch, steps)
+            return masks.weights, masks.units
+
+        state = tf.identity(self.generator.state)
+        weights, units = apply_execution(draw, "xla" if execution == "xla" else "eager")()
+        self.generator.reset(state)
+        kept = {name: mask.numpy() != 0 for name, mask in weights.items()}
+        return Masks(kept, [mask.numpy() != 0 for mask in units])
 
 
 def no_dropout(x: tf.Tensor) -> tf.Tensor:

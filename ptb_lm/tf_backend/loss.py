@@ -11,13 +11,15 @@ Shapes: N = tokens of a window, H = hidden units, V = vocabulary, E = embedding 
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
 from ptb_lm.model.backend import Arrays
+
+Loss: TypeAlias = tf.Tensor  # [2] in float64: negative log likelihood, gradient norm
 
 
 class SoftmaxCrossEntropy:
@@ -156,6 +158,18 @@ class TiedSoftmaxLayer:
 
     def _logits(self, hidden_NH: tf.Tensor) -> tf.Tensor:
         return tf.matmul(hidden_NH, self.embedding_VE, transpose_b=True) + self.bias_V
+
+
+def pack_loss(nll_N: tf.Tensor, norm: tf.Tensor) -> Loss:
+    """Return a window's loss.
+
+    Args:
+        nll_N: Negative log likelihood of each target.
+        norm: Norm of the gradient, [].
+    """
+    # Summed in float64: the total over a split must not depend on how it was cut into windows.
+    loss: Loss = tf.stack([tf.reduce_sum(tf.cast(nll_N, tf.float64)), tf.cast(norm, tf.float64)])
+    return loss
 
 
 def sum_by_word(gradient_NE: tf.Tensor, ids_N: tf.Tensor, vocabulary_size: int) -> tf.Tensor:

@@ -6,7 +6,7 @@ Shapes: B = batch, T = time steps, N = T * B tokens, E = embedding width, H = hi
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import tensorflow as tf
 from numpy.typing import NDArray
@@ -15,11 +15,10 @@ from ptb_lm.model.backend import Arrays
 from ptb_lm.model.config import Config
 from ptb_lm.tf_backend.cells import Layer, LayerState
 from ptb_lm.tf_backend.dropout import no_dropout
-from ptb_lm.tf_backend.loss import SoftmaxLayer, TiedSoftmaxLayer
+from ptb_lm.tf_backend.loss import Loss, SoftmaxLayer, TiedSoftmaxLayer, pack_loss
 from ptb_lm.tf_backend.stack import RecurrentStack
 
 State = Sequence[LayerState]
-Loss: TypeAlias = tf.Tensor  # [2] in float64: negative log likelihood, gradient norm
 
 
 class Network:
@@ -54,7 +53,7 @@ class Network:
     def evaluate(self, x_BT: tf.Tensor, y_BT: tf.Tensor, state: State) -> tuple[State, Loss]:
         """Score a window of any shape, without dropout."""
         state, nll_N = self._losses(x_BT, y_BT, state)
-        return state, window_loss(nll_N, tf.zeros([], self.dtype))
+        return state, pack_loss(nll_N, tf.zeros([], self.dtype))
 
     def log_probabilities(self, x_BT: tf.Tensor, y_BT: tf.Tensor, state: State) -> tuple[State, tf.Tensor]:
         """Return the state after a window and the log-probability of each target [B, T], without dropout."""
@@ -85,7 +84,7 @@ class Network:
         """Return the state after a window and the negative log likelihood of each target [N]."""
         output_TBH, state = self._outputs(x_BT, state)
         output_NH = tf.reshape(output_TBH, [-1, output_TBH.shape[2]])
-        return state, self.softmax.losses(output_NH, time_major(y_BT))
+        return state, self.softmax.losses(output_NH, to_time_major(y_BT))
 
     def _outputs(self, x_BT: tf.Tensor, state: State) -> tuple[tf.Tensor, State]:
         """Return the top layer's output [T, B, H] without dropout, and the state after."""
@@ -93,13 +92,6 @@ class Network:
         return self.stack(x_TBE, state, dropout=no_dropout)
 
 
-def time_major(ids_BT: tf.Tensor) -> tf.Tensor:
+def to_time_major(ids_BT: tf.Tensor) -> tf.Tensor:
     """Return a window's words in time-major order, [N]."""
     return tf.reshape(tf.transpose(ids_BT), [-1])
-
-
-def window_loss(nll_N: tf.Tensor, norm: tf.Tensor) -> Loss:
-    """Return a window's loss from the negative log likelihoods and the gradient's norm."""
-    # Summed in float64: the total over a split must not depend on how it was cut into windows.
-    loss: Loss = tf.stack([tf.reduce_sum(tf.cast(nll_N, tf.float64)), tf.cast(norm, tf.float64)])
-    return loss

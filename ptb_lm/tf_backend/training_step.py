@@ -1,4 +1,6 @@
-"""The training step: dropout, gradients, and SGD with clipping; and the averages of the parameters.
+"""The training of a language model in TensorFlow: dropout, gradients, clipping, SGD, averages of parameters.
+
+A model makes a `TrainingStep` when it is first trained; one that only scores has none.
 
 Shapes: B = batch, T = time steps, N = T * B tokens, E = embedding width, V = vocabulary.
 """
@@ -11,23 +13,33 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
+from ptb_lm.common.errors import UserError
+from ptb_lm.data.corpus import Words
+from ptb_lm.model import cells
+from ptb_lm.model.backend import Arrays
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
-from ptb_lm.model.dropout_places import Masks
-from ptb_lm.tf_backend.device import apply_execution, enough_memory
 from ptb_lm.tf_backend.distribution import Distribution
-from ptb_lm.tf_backend.dropout import WindowDropout, apply_in_order, device_seed
-from ptb_lm.tf_backend.loss import sum_by_word
-from ptb_lm.tf_backend.network import Loss, Network, State, time_major, window_loss
+from ptb_lm.tf_backend.dropout import (
+    STREAMS,
+    WindowDropout,
+    apply_in_order,
+    device_seed,
+    export_streams,
+    load_streams,
+)
+from ptb_lm.tf_backend.loss import Loss, pack_loss, sum_by_word
+from ptb_lm.tf_backend.network import Network, State, to_time_major
+from ptb_lm.tf_backend.runtime import apply_execution
 
 
 class TrainingStep:
-    """A step of SGD with dropout and clipping, on each device of this process; made when something trains.
+    """A step of SGD with dropout and clipping on each device of this process, and its state.
 
     Attributes:
-        function: The step as it is executed, of (x_BT, y_BT, state, learning rate); traced once for each
-            shape of window.
-        generators: The random stream of dropout on each device.
+        dropouts: Random stream of the masks on each device.
+        run: The step of (x_BT, y_BT, state, rate), as --execution runs it; traced once for each shape of
+            window.
 
     Args:
         networks: The network of each device. The first one has the weights.
@@ -40,12 +52,12 @@ class TrainingStep:
         self, networks: Sequence[Network], config: Config, choice: Choice, distribution: Distribution
     ) -> None:
         self.network, *self._copies = networks
-        self.config, self.distribution = config, distribution
-        self._networks = networks
-        self._dropouts = []
+        self._networks, self.config, self.distribution = networks, config, distribution
+        self.state_names = cells.get(config.cell).state_names
+        self.dropouts = []
         for index, name in enumerate(distribution.names, start=distribution.ranks.rank):
             with tf.device(name):
-                self._dropouts.append(
+                self.dropouts.append(
                     WindowDropout(
                         config,
                         self.network.embedding_VE.shape[0],
@@ -53,33 +65,25 @@ class TrainingStep:
                         seed=device_seed(choice.seed, index),
                     )
                 )
-        self.generators = [dropout.generator for dropout in self._dropouts]
         self._averages: list[tf.Variable] = []
         self._averages_in_place = False
-        # XLA makes other masks of the same stream.
-        self._mask_execution = "xla" if choice.execution == "xla" else "eager"
-        self.function = apply_execution(self._run, choice.execution)
+        self.run = apply_execution(self._compute_on_devices, choice.execution)
         self.load_copies(self.network.canonical())
+
+    def __call__(self, x_BT: Words, y_BT: Words, state: State, *, learning_rate: float) -> tuple[State, Loss]:
+        """Do a step; return the state after the window, and its loss."""
+        # A tensor, because the function would be traced again for every new number.
+        rate = tf.constant(learning_rate, self.network.dtype)
+        after: tuple[State, Loss] = self.run(
+            tf.convert_to_tensor(x_BT), tf.convert_to_tensor(y_BT), state, rate
+        )
+        return after
 
     def load_copies(self, weights: Mapping[str, NDArray[Any]]) -> None:
         """Set the parameters of the other devices; averages in place are those of the first device alone."""
         if not self._averages_in_place:
             for network in self._copies:
                 network.load(weights)
-
-    def next_masks(self, batch: int, steps: int) -> Masks[NDArray[np.bool_]]:
-        """Return the parts that dropout will keep in the next window of the first device."""
-        dropout = self._dropouts[0]
-
-        def draw() -> tuple[Mapping[str, tf.Tensor], Sequence[tf.Tensor]]:
-            masks = dropout.draw(batch, steps)
-            return masks.weights, masks.units
-
-        state = tf.identity(dropout.generator.state)
-        weights, units = apply_execution(draw, self._mask_execution)()
-        dropout.generator.reset(state)
-        kept = {name: mask.numpy() != 0 for name, mask in weights.items()}
-        return Masks(kept, [mask.numpy() != 0 for mask in units])
 
     def average(self, weight: float) -> None:
         """Move the averages of the parameters towards them."""
@@ -89,29 +93,44 @@ class TrainingStep:
         for average, variable in zip(self._averages, self.network.variables, strict=True):
             average.assign_add(weight * (variable - average))
 
-    @contextlib.contextmanager
-    def use_averages(self) -> Iterator[None]:
-        """Return a context in which the averages are the parameters of the first device."""
-        self._swap_averages()
-        self._averages_in_place = True
+    def swap_averages(self) -> None:
+        """Exchange the parameters of the first device and their averages.
+
+        A second call undoes it, to the bit.
+        """
+        for average, variable in zip(self._averages, self.network.variables, strict=True):
+            parameter = tf.identity(variable)
+            variable.assign(average)
+            average.assign(parameter)
+        self._averages_in_place = not self._averages_in_place
+
+    def export_state(self, state: State) -> Arrays:
+        """Return the carried state and the state of the dropout streams."""
+        layers = zip(*state, strict=True)
+        arrays = {
+            name: np.stack([part_BH.numpy() for part_BH in parts])
+            for name, parts in zip(self.state_names, layers, strict=True)
+        }
+        streams = export_streams([dropout.generator for dropout in self.dropouts])
+        return self.distribution.gather_state({**arrays, STREAMS: streams})
+
+    def load_state(self, arrays: Mapping[str, NDArray[Any]]) -> State:
+        """Set a state that `export_state` returned, and return the carried state."""
+        own = self.distribution.share_state({name: arrays[name] for name in (*self.state_names, STREAMS)})
         try:
-            yield
-        finally:
-            self._averages_in_place = False
-            self._swap_averages()
+            streams = [dropout.generator for dropout in self.dropouts]
+            load_streams(streams, own[STREAMS], self.distribution.ranks)
+        except ValueError as error:
+            raise UserError(f"the random stream of dropout was not saved by TensorFlow ({error})") from None
+        layers = zip(*(own[name] for name in self.state_names), strict=True)
+        return [tuple(tf.constant(part_BH, self.network.dtype) for part_BH in layer) for layer in layers]
 
-    @enough_memory()
-    def _swap_averages(self) -> None:
-        with tf.device(self.distribution.device.name):
-            for average, variable in zip(self._averages, self.network.variables, strict=True):
-                parameter = tf.identity(variable)
-                variable.assign(average)
-                average.assign(parameter)
+    def _compute_on_devices(
+        self, x_BT: tf.Tensor, y_BT: tf.Tensor, state: State, rate: tf.Tensor
+    ) -> tuple[State, Loss]:
+        return self.distribution.run(self.compute, x_BT, y_BT, state, rate)
 
-    def _run(self, x_BT: tf.Tensor, y_BT: tf.Tensor, state: State, rate: tf.Tensor) -> tuple[State, Loss]:
-        return self.distribution.run(self._run_on_device, x_BT, y_BT, state, rate)
-
-    def _run_on_device(
+    def compute(
         self, device: int, x_BT: tf.Tensor, y_BT: tf.Tensor, state: State, rate: tf.Tensor
     ) -> tuple[State, Loss]:
         """Do the step of one device; the shape of the window is known as it is traced.
@@ -124,12 +143,12 @@ class TrainingStep:
             rate: The learning rate, [].
         """
         network, (batch, steps) = self._networks[device], x_BT.shape
-        ids_N, targets_N = time_major(x_BT), time_major(y_BT)
-        masks = self._dropouts[device].draw(batch, steps)
+        ids_N, targets_N = to_time_major(x_BT), to_time_major(y_BT)
+        masks = self.dropouts[device].draw(batch, steps)
         dropout = apply_in_order(masks.units)
         factors = network.stack.recurrent_factors(masks.weights)
         embedded_NE = tf.gather(network.embedding_VE, ids_N)
-        with _multiply_weights(network.stack.variables, factors):
+        with _mask_weights(network.stack.variables, factors):
             with tf.GradientTape() as tape:
                 tape.watch(embedded_NE)
                 x_NE = embedded_NE
@@ -147,13 +166,13 @@ class TrainingStep:
             gradient if factor is None else gradient * factor
             for gradient, factor in zip(gradients, factors, strict=True)
         ]
-        nll_N, ids_N, d_embedded_NE, all_gradients = self.distribution.exchange(
+        nll_N, ids_N, d_embedded_NE, all_gradients = self.distribution.merge(
             nll_N, ids_N, d_embedded_NE, [*d_softmax, *gradients]
         )
-        norm = self._update(network, ids_N, d_embedded_NE, all_gradients, rate)
-        return state, window_loss(nll_N, norm)
+        norm = self.update(network, ids_N, d_embedded_NE, all_gradients, rate)
+        return state, pack_loss(nll_N, norm)
 
-    def _update(
+    def update(
         self,
         network: Network,
         ids_N: tf.Tensor,
@@ -174,18 +193,18 @@ class TrainingStep:
         if self.config.tie_weights:
             d_softmax_VE, *others = gradients
             gradients = [tf.tensor_scatter_nd_add(d_softmax_VE, ids_N[:, None], d_embedded_NE), *others]
-            norm = self.distribution.first_norm(tf.linalg.global_norm(gradients))
-            _descend(network.variables, gradients, self._scale(rate, norm))
+            norm = self.distribution.broadcast_norm(tf.linalg.global_norm(gradients))
+            _descend(network.variables, gradients, self.scale_of_update(rate, norm))
             return norm
         # The embedding's gradient has rows only for the words of the window; the other rows are not touched.
         d_embedding_NE = sum_by_word(d_embedded_NE, ids_N, network.embedding_VE.shape[0])
-        norm = self.distribution.first_norm(tf.linalg.global_norm([d_embedding_NE, *gradients]))
-        scale = self._scale(rate, norm)
+        norm = self.distribution.broadcast_norm(tf.linalg.global_norm([d_embedding_NE, *gradients]))
+        scale = self.scale_of_update(rate, norm)
         network.embedding_VE.scatter_sub(tf.IndexedSlices(scale * d_embedding_NE, ids_N))
         _descend(network.variables[1:], gradients, scale)
         return norm
 
-    def _scale(self, rate: tf.Tensor, norm: tf.Tensor) -> tf.Tensor:
+    def scale_of_update(self, rate: tf.Tensor, norm: tf.Tensor) -> tf.Tensor:
         """Return the factor of a gradient, to be subtracted from its parameter, []."""
         bound = self.config.max_grad_norm
         # The quotient first, which is 1 at most: the product may be beyond a float.
@@ -193,9 +212,7 @@ class TrainingStep:
 
 
 @contextlib.contextmanager
-def _multiply_weights(
-    variables: Sequence[tf.Variable], factors: Sequence[tf.Tensor | None]
-) -> Iterator[None]:
+def _mask_weights(variables: Sequence[tf.Variable], factors: Sequence[tf.Tensor | None]) -> Iterator[None]:
     """Multiply variables by factors while this is entered; None leaves one alone.
 
     In place, so that every layer reads its weights as it always does, cuDNN's and Keras's too.

@@ -14,8 +14,8 @@ from ptb_lm.model.frameworks import FRAMEWORKS
 tf = pytest.importorskip("tensorflow")
 
 from ptb_lm.classifier.tensorflow_network import Adam  # noqa: E402
-from ptb_lm.tf_backend.device import apply_execution  # noqa: E402
 from ptb_lm.tf_backend.dropout import InvertedDropout  # noqa: E402
+from ptb_lm.tf_backend.runtime import apply_execution  # noqa: E402
 
 # No two of a tensor's axes have the same size.
 STEPS, BATCH, LABELS = 6, 4, 2

@@ -12,8 +12,8 @@ from ptb_lm.model.reference_stack import stack_backward, stack_forward
 tf = pytest.importorskip("tensorflow")
 
 from ptb_lm.tf_backend.cells import Layer, layer_type  # noqa: E402
-from ptb_lm.tf_backend.device import DTYPES, apply_execution  # noqa: E402
 from ptb_lm.tf_backend.dropout import no_dropout  # noqa: E402
+from ptb_lm.tf_backend.runtime import DTYPES, apply_execution  # noqa: E402
 from ptb_lm.tf_backend.stack import RecurrentStack  # noqa: E402
 
 # No two of a tensor's axes have the same size.

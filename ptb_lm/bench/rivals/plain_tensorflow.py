@@ -21,8 +21,8 @@ from ptb_lm.data.text import Ids
 from ptb_lm.model.backend import Arrays, StepMetrics
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
-from ptb_lm.tf_backend.device import choose_device
 from ptb_lm.tf_backend.loss import sum_by_word
+from ptb_lm.tf_backend.runtime import choose_device
 
 State = Sequence[Sequence[tf.Tensor]]  # (h_BH, c_BH) of each layer
 Loss: TypeAlias = tf.Tensor  # [2]: negative log likelihood, gradient norm

@@ -1,4 +1,4 @@
-"""TensorFlow's device: which one it is, its precision, its description, and how operations are run on it."""
+"""The device, precision and execution of a model in TensorFlow, and how functions run by them."""
 
 import contextlib
 import os
