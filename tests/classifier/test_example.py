@@ -24,7 +24,7 @@ from ptb_lm.model.frameworks import FRAMEWORKS, Framework
 
 pytestmark = pytest.mark.slow
 
-FILE = ROOT / "examples" / "sequence_classifier_check.py"
+FILE = ROOT / "examples" / "sequence_classification.py"
 # Some seconds of training that get somewhere.
 SIZES = ["--sequences", "500", "--hidden-size", "7", "--num-layers", "1"]
 SHORT = [*SIZES, "--epochs", "5", "--learning-rate", "0.03"]
