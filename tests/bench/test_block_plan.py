@@ -4,8 +4,7 @@ import dataclasses
 
 import pytest
 
-from ptb_lm.bench.run.measurement import Plan, plan_blocks
-from ptb_lm.bench.run.process import WarmUp
+from ptb_lm.bench.run.timed_steps import Plan, WarmUp, plan_blocks
 from ptb_lm.bench.suites import SUITES
 
 (SMALL,) = SUITES["quick"].workloads  # 5 rounds of at least 5 steps, 3 to warm up

@@ -13,8 +13,9 @@ from ptb_lm.bench.rows import Row
 from ptb_lm.bench.run import process
 from ptb_lm.bench.run.machine import Gemm, Product, products
 from ptb_lm.bench.run.measurement import Measurement
-from ptb_lm.bench.run.process import WarmUp, WorkerError
+from ptb_lm.bench.run.process import WorkerError
 from ptb_lm.bench.run.record import Record
+from ptb_lm.bench.run.timed_steps import WarmUp
 from ptb_lm.bench.selection import Options
 from ptb_lm.bench.suites import SUITES
 from ptb_lm.bench.variants import Variant

@@ -23,8 +23,8 @@ from ptb_lm.bench import commands, disturbance, variants
 from ptb_lm.bench import rows as bench_rows
 from ptb_lm.bench.check.bounds import BOUNDS
 from ptb_lm.bench.run import machine as bench_machine
-from ptb_lm.bench.run import measurement, record, runner
 from ptb_lm.bench.run import process as bench_process
+from ptb_lm.bench.run import record, runner, timed_steps
 from ptb_lm.bench.run.machine import THREADS, Gemm, Machine, Product
 from ptb_lm.bench.suites import SUITES
 from ptb_lm.torch_backend import cpu, machine_speed
@@ -98,7 +98,7 @@ def _brief(machine: Machine) -> Iterator[None]:
         patch.setattr(commands, "Machine", lambda device: {"cpu": machine}[device])
         patch.setitem(bench_machine.WIDTH, "cpu", 256)
         patch.setattr(disturbance, "TRIES", 1)
-        patch.setattr(measurement, "BLOCK_SECONDS", 0.1)
+        patch.setattr(timed_steps, "BLOCK_SECONDS", 0.1)
         yield
 
 

@@ -2,9 +2,7 @@
 
 import dataclasses
 import itertools
-import math
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,72 +12,14 @@ from ptb_lm.bench import rows
 from ptb_lm.bench.disturbance import least_disturbed
 from ptb_lm.bench.rows import Row
 from ptb_lm.bench.run.machine import Machine, products
-from ptb_lm.bench.run.process import TIMEOUT, Pool, WarmUp, Worker, WorkerError
+from ptb_lm.bench.run.process import TIMEOUT, Pool, Worker, WorkerError
 from ptb_lm.bench.run.record import Record
+from ptb_lm.bench.run.timed_steps import Plan, WarmUp, plan_blocks
 from ptb_lm.bench.run.worker import Order
 from ptb_lm.bench.selection import Options
 from ptb_lm.bench.suites import SUITES
 from ptb_lm.bench.variants import Variant, original
 from ptb_lm.bench.workloads import Workload
-
-# About how long a timed block is at least, so that the clock's own grain and the last synchronisation do not
-# count.
-BLOCK_SECONDS = 1.0
-# Longer than that is planned by this factor: a processor that speeds up after the warm-up makes a block
-# shorter than planned, at times by half.
-ROOM = 1.5
-
-
-@dataclass(frozen=True)
-class Plan:
-    """The number of steps and rounds by which a variant's pass is timed.
-
-    Both numbers are fixed before the first block, by the time of a step in the warm-up. The time of a block
-    changes neither, so that no variant is measured more often because it came out slow or fast.
-
-    Attributes:
-        steps: Steps of a block.
-        full_steps: Steps that would fill a block.
-        rounds: Number of blocks.
-        limit: Seconds for all blocks together.
-    """
-
-    steps: int
-    full_steps: int
-    rounds: int
-    limit: float
-
-    def note(self, warm_up: WarmUp, workload: Workload) -> str | None:
-        """Say what was cut to keep within the limit."""
-        cuts = [
-            f"{done} of {wanted} {what}"
-            for done, wanted, what in (
-                (self.rounds, workload.rounds, "rounds"),
-                (self.steps, self.full_steps, "steps a round"),
-                (warm_up.warm_up_steps, workload.warm_up, "steps to warm up"),
-            )
-            if done < wanted
-        ]
-        return f"{', '.join(cuts)}, to keep within {self.limit:g} s" if cuts else None
-
-
-def plan_blocks(workload: Workload, *, step_seconds: float, limit: float, steps: int | None = None) -> Plan:
-    """Return the plan for a variant's pass.
-
-    Args:
-        workload: Workload with its number of rounds, and its least number of steps.
-        step_seconds: Seconds of a step in the warm-up of the first process.
-        limit: Seconds for all blocks together. One step of one round is done whatever it takes.
-        steps: Steps of the blocks that an interrupted run has measured; None if there are none.
-    """
-    affordable = int(limit / step_seconds)  # steps, in all rounds
-    full = max(workload.steps, math.ceil(ROOM * BLOCK_SECONDS / step_seconds))
-    return Plan(
-        steps=steps or max(1, min(full, affordable // workload.rounds)),
-        full_steps=full,
-        rounds=max(1, min(workload.rounds, affordable)),
-        limit=limit,
-    )
 
 
 class Measurement:

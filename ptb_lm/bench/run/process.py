@@ -10,8 +10,9 @@ import tempfile
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
+from ptb_lm.bench.run.timed_steps import WarmUp
 from ptb_lm.common import memory
 
 # Far above what a compilation takes: a process that is silent for so long hangs.
@@ -31,15 +32,6 @@ class WorkerError(Exception):
     def __init__(self, status: str, reason: str) -> None:
         super().__init__(reason)
         self.status = status
-
-
-class WarmUp(NamedTuple):
-    """What a worker did before it was timed."""
-
-    first_step_seconds: float  # with tracing and compilation
-    warm_up_seconds: float  # of all these steps
-    warm_up_steps: int
-    step_seconds: float  # what a step will take: the least of those after the first
 
 
 class Process:

@@ -1,19 +1,86 @@
-"""The steps that a worker times, done as the trainer does them."""
+"""Timed steps: the plan of a variant's blocks, and the steps, done as the trainer does them."""
 
 import functools
 import itertools
 import math
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
 
-from ptb_lm.bench.workloads import LanguageTask, Task
+from ptb_lm.bench.workloads import LanguageTask, Task, Workload
 from ptb_lm.data import corpus
 from ptb_lm.data.corpus import Words
 from ptb_lm.model import parameters
 from ptb_lm.model.backend import Arrays, Backend
 
 WINDOWS = 32  # distinct ones, over and over
+# Seconds of a timed block, at least: the clock's own grain and the last synchronisation must not count.
+BLOCK_SECONDS = 1.0
+# A block is planned longer than that by this factor: a processor that speeds up after the warm-up makes it
+# shorter than planned, at times by half.
+ROOM = 1.5
+
+
+class WarmUp(NamedTuple):
+    """The steps of a worker before it was timed."""
+
+    first_step_seconds: float  # with tracing and compilation
+    warm_up_seconds: float  # of all these steps
+    warm_up_steps: int
+    step_seconds: float  # estimate of a step: the least of those after the first
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The number of steps and rounds by which a variant's pass is timed.
+
+    Both numbers are fixed before the first block, by the time of a step in the warm-up. The time of a block
+    changes neither, so that no variant is measured more often because it came out slow or fast.
+
+    Attributes:
+        steps: Steps of a block.
+        full_steps: Steps that would fill a block.
+        rounds: Number of blocks.
+        limit: Seconds for all blocks together.
+    """
+
+    steps: int
+    full_steps: int
+    rounds: int
+    limit: float
+
+    def note(self, warm_up: WarmUp, workload: Workload) -> str | None:
+        """Say what was cut to keep within the limit."""
+        cuts = [
+            f"{done} of {wanted} {what}"
+            for done, wanted, what in (
+                (self.rounds, workload.rounds, "rounds"),
+                (self.steps, self.full_steps, "steps a round"),
+                (warm_up.warm_up_steps, workload.warm_up, "steps to warm up"),
+            )
+            if done < wanted
+        ]
+        return f"{', '.join(cuts)}, to keep within {self.limit:g} s" if cuts else None
+
+
+def plan_blocks(workload: Workload, *, step_seconds: float, limit: float, steps: int | None = None) -> Plan:
+    """Return the plan for a variant's pass.
+
+    Args:
+        workload: Workload with its number of rounds, and its least number of steps.
+        step_seconds: Seconds of a step in the warm-up of the first process.
+        limit: Seconds for all blocks together. One step of one round is done whatever it takes.
+        steps: Steps of the blocks that an interrupted run has measured; None if there are none.
+    """
+    affordable = int(limit / step_seconds)  # steps, in all rounds
+    full = max(workload.steps, math.ceil(ROOM * BLOCK_SECONDS / step_seconds))
+    return Plan(
+        steps=steps or max(1, min(full, affordable // workload.rounds)),
+        full_steps=full,
+        rounds=max(1, min(workload.rounds, affordable)),
+        limit=limit,
+    )
 
 
 class TimedSteps(Protocol):
