@@ -45,8 +45,8 @@ class Steps:
 
     Attributes:
         task: The classifier.
-        distinct: How many rows of the batch differ.
-        seed: Of weights and data.
+        distinct: Number of distinct rows of the batch.
+        seed: Seed of weights and data.
     """
 
     task: ClassifierTask
@@ -55,7 +55,7 @@ class Steps:
 
     @property
     def multiply_adds(self) -> float:
-        """Of a forward pass."""
+        """Multiply-adds of a forward pass."""
         return self.task.multiply_adds * self.distinct / self.task.batch_size
 
     @cached_property
@@ -172,7 +172,7 @@ def check_classifier_again(
 
 
 def _errors(task: ClassifierTask, precision: str) -> Errors:
-    bound = BOUNDS[precision].over(task.steps)
+    bound = BOUNDS[precision].for_steps(task.steps)
     if task.config.loss == "ctc":
         bound = bound._replace(gradient=CTC * bound.gradient, bias=CTC * bound.bias)
     return Errors(bound)
@@ -219,11 +219,11 @@ def _compare_updates(
     """Compare what each training step makes of every weight, and the loss after both.
 
     Args:
-        model: What is timed.
-        question: What was asked of the reference.
-        answered: Its answer.
-        gradients: The model's own, of each step.
-        errors: Where errors go.
+        model: Model that is timed.
+        question: Question to the reference.
+        answered: Answer of the reference.
+        gradients: Gradients of the model, for each step.
+        errors: Errors to add to.
 
     Returns:
         (loss, seconds): of the first training step.
@@ -264,8 +264,8 @@ def _adam_error(
 
     Args:
         task: Tells the rate and the clipping.
-        moved: By what the last step lowered the weights.
-        gradients: Of each step, from the first on.
+        moved: Decrease of the weights by the last step.
+        gradients: Gradients of each step, from the first on.
     """
     config = task.config
     weights: Mapping[str, NDArray[np.floating]] = {"": np.zeros_like(moved)}

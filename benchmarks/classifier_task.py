@@ -130,7 +130,7 @@ class ClassifierSteps:
 
     @property
     def engine(self) -> str:
-        """What computes the layers, of batches like the last."""
+        """Description of the code that computes the layers, for batches like the last."""
         return self.model.engine
 
     def restart(self) -> None:

@@ -71,7 +71,7 @@ def _run(arguments: argparse.Namespace) -> int:
     summary, page = report.write_report(out)
     width, encoding = shutil.get_terminal_size().columns, sys.stdout.encoding if sys.stdout else None
     cli.say(f"\n{terminal.chart(summary, width=width, encoding=encoding)}\n\n{page}")
-    return 0 if record.measured() else cli.EXIT_FAILED
+    return 0 if record.measured_rows() else cli.EXIT_FAILED
 
 
 def _import_added(added: Sequence[str]) -> dict[str, str]:
@@ -124,12 +124,12 @@ def _patterns(flag: str, given: Sequence[str]) -> tuple[str, ...]:
 def _report(arguments: argparse.Namespace) -> int:
     folder: Path = arguments.folder
     if folder.name.endswith(row_archive.SUFFIX):
-        folder = _unpacked(folder)
+        folder = _unpack(folder)
     report.write_report(folder, baseline=arguments.baseline, runs=arguments.runs)
     return 0
 
 
-def _unpacked(archive: Path) -> Path:
+def _unpack(archive: Path) -> Path:
     """Write the rows of one file into a folder below bench/, which gets its report; return the folder.
 
     Raises:

@@ -1,7 +1,4 @@
-"""Passes variants through the gate (check/) and times nothing: python -m ptb_lm.bench check.
-
-It is for whoever writes an implementation, and says how near it is.
-"""
+"""The command `check`: compares variants with the reference (check/), prints the errors and times nothing."""
 
 import contextlib
 import dataclasses
@@ -28,17 +25,17 @@ AGREES = "agrees"
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """What the gate says of a variant.
+    """The result of a variant's check.
 
     Attributes:
-        workload: Its name.
-        variant: Its name.
-        precision: What it was asked to compute in.
-        status: AGREES, or that of a WorkerError.
-        reason: Why it does not.
-        errors: What a row records as `parity`; empty if it does not agree.
-        environment: What the variant's process said of itself.
-        log: What the process wrote on stderr, if it failed.
+        workload: Name of the workload.
+        variant: Name of the variant.
+        precision: Precision of the run for the variant.
+        status: AGREES, or the status of a WorkerError.
+        reason: Reason of the refusal.
+        errors: Errors and bounds, as in a row's `parity`; empty if the variant does not agree.
+        environment: Versions, device and threads from the variant's process.
+        log: The process's stderr, if it failed.
     """
 
     workload: str
@@ -73,11 +70,11 @@ def run(
     """Print the verdict on each variant as it is known, and write all of them to a file.
 
     Args:
-        options: What was asked for.
-        workloads: With the variants to check.
-        machine: Where.
-        command: That asked for it.
-        out: A file of Markdown; None: none. Its folder is made if it does not exist.
+        options: Options of the run.
+        workloads: Workloads with the variants to check.
+        machine: Machine with the device.
+        command: Command line, for the document.
+        out: File for the verdicts in Markdown, if any. Its folder is made if it does not exist.
 
     Returns:
         The exit status: 0 if some agree, and none is wrong or failed.
@@ -105,7 +102,7 @@ def run(
 
 
 def document(options: Options, verdicts: Sequence[Verdict], *, command: str) -> str:
-    """Return the verdicts as Markdown, with what they were found on."""
+    """Return the verdicts as Markdown, with the facts of the machine."""
     environments = [host.environment(), *(verdict.environment for verdict in verdicts)]
     facts = {
         name: distinct(str(of[name]) for of in environments if of.get(name) is not None)

@@ -38,7 +38,7 @@ _PLAIN_TORCH = named(
     }
 )
 _PLAIN_TENSORFLOW = Variant("plain-tensorflow/keras", "Keras layers, plain loop")
-# Of small alone: it has no dropout, and of 20 steps and two layers the compiler has enough to do.
+# Only for small: it has no dropout, and its 20 steps and two layers keep the compiler busy enough.
 _WHOLE_STEP = Variant("outer-torch/cudnn/compile", "PyTorch cudnn, torch.compile of the whole step")
 _XLA = Variant("tensorflow/basic/xla", "TensorFlow basic, XLA")
 
@@ -137,7 +137,7 @@ EXECUTIONS = tuple(
 )
 
 
-def _of_cell(cell: str) -> Workload:
+def _cell_workload(cell: str) -> Workload:
     """Return small with another cell, by all that compute it."""
     small = _preset("small", variants=(), baseline="torch/basic")
     computed = cells.CELLS[cell].layers.items()
@@ -154,7 +154,7 @@ def _of_cell(cell: str) -> Workload:
     )
 
 
-CELLS = tuple(map(_of_cell, cells.CELLS))
+CELLS = tuple(map(_cell_workload, cells.CELLS))
 
 _TORCH = ("basic", "block", "block_fused", "cudnn")
 

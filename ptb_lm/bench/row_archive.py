@@ -19,8 +19,8 @@ SUFFIX = ".jsonl.gz"
 
 def pack(rows: Sequence[Mapping[str, Any]]) -> bytes:
     """Return the file of some rows; the same rows give the same bytes by the same version of zlib."""
-    shared = _shared(rows)
-    lean = [_without(row, shared) for row in rows]
+    shared = _find_shared(rows)
+    lean = [_drop_shared(row, shared) for row in rows]
     tables: dict[str, list[Any]] = {}
     for key in dict.fromkeys(key for row in lean for key in row):
         values = [row[key] for row in lean if key in row]
@@ -47,7 +47,7 @@ def read(path: Path) -> list[dict[str, Any]]:
         header, *lean = (json.loads(line) for line in gzip.decompress(path.read_bytes()).splitlines())
         shared, tables = header["shared"], header["tables"]
         return [
-            _merged(
+            _merge(
                 shared, {key: tables[key][value] if key in tables else value for key, value in row.items()}
             )
             for row in lean
@@ -58,31 +58,31 @@ def read(path: Path) -> list[dict[str, Any]]:
         raise UserError(f"{path} is damaged, or is no benchmark") from None
 
 
-def _shared(values: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _find_shared(values: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the facts that all objects have, with equal values."""
     found: dict[str, Any] = {}
     for key in values[0] if values else ():
         facts = [value.get(key, ...) for value in values]
         if all(fact == facts[0] and type(fact) is type(facts[0]) for fact in facts):
             found[key] = facts[0]
-        elif all(isinstance(fact, dict) for fact in facts) and (part := _shared(facts)):
+        elif all(isinstance(fact, dict) for fact in facts) and (part := _find_shared(facts)):
             found[key] = part
     return found
 
 
-def _without(value: Mapping[str, Any], shared: Mapping[str, Any]) -> dict[str, Any]:
+def _drop_shared(value: Mapping[str, Any], shared: Mapping[str, Any]) -> dict[str, Any]:
     """Return what an object has beyond the facts that it shares."""
     return {
-        key: _without(fact, shared[key]) if isinstance(fact, dict) and key in shared else fact
+        key: _drop_shared(fact, shared[key]) if isinstance(fact, dict) and key in shared else fact
         for key, fact in value.items()
         if key not in shared or fact != shared[key]
     }
 
 
-def _merged(shared: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+def _merge(shared: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
     """Return shared facts and an object's own as one object."""
     both = {
-        key: _merged(shared[key], fact) if isinstance(fact, dict) and key in shared else fact
+        key: _merge(shared[key], fact) if isinstance(fact, dict) and key in shared else fact
         for key, fact in own.items()
     }
     return {**shared, **both}

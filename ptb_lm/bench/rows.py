@@ -145,7 +145,7 @@ def read(folder: Path) -> tuple[list[Row], list[str]]:
     """
     if folder.name.endswith(row_archive.SUFFIX):
         numbered = enumerate(row_archive.read(folder), start=1)
-        archived = [_row(values, f"{folder}, row {number}") for number, values in numbered]
+        archived = [_to_row(values, f"{folder}, row {number}") for number, values in numbered]
         _check_rounds(archived, folder)
         return archived, []
     path = folder / FILE
@@ -177,7 +177,7 @@ def read_lines(path: Path) -> Lines:
     if last and _is_json(last):
         texts.append(last)
         cut_off = False
-    rows = [_parsed(text, f"{path}, line {number}") for number, text in enumerate(texts, start=1)]
+    rows = [_parse_line(text, f"{path}, line {number}") for number, text in enumerate(texts, start=1)]
     _check_rounds(rows, path)
     return Lines(rows, texts, cut_off)
 
@@ -200,15 +200,15 @@ def _with_nulls(values: Mapping[str, Any]) -> dict[str, Any]:
     return {key: None if value == "" else value for key, value in values.items()}
 
 
-def _parsed(text: bytes, source: str) -> Row:
+def _parse_line(text: bytes, source: str) -> Row:
     try:
         values = json.loads(text)
     except (ValueError, RecursionError):
         raise UserError(f"{source}: not valid JSON") from None
-    return _row(json_files.verify_checksum(values, json_files.LINE, source, remedy=REMEDY), source)
+    return _to_row(json_files.verify_checksum(values, json_files.LINE, source, remedy=REMEDY), source)
 
 
-def _row(values: Any, source: str) -> Row:
+def _to_row(values: Any, source: str) -> Row:
     if isinstance(values, dict):
         parts = {key: values[key] for key in ("work", *_NUMBERS) if isinstance(values.get(key), dict)}
         values = {**values, **{key: json_fields.without_nulls(part) for key, part in parts.items()}}

@@ -1,4 +1,4 @@
-"""What a run of the benchmark was asked for, and which workloads and variants that selects."""
+"""Options of a run of the benchmark, and the workloads and variants that they select."""
 
 import dataclasses
 import difflib
@@ -17,21 +17,20 @@ SHOWN = 4  # of a list of names: more would hide the rest of the sentence
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What a run of the benchmark was asked for.
+    """Options of a run of the benchmark.
 
     Attributes:
-        suite: A name in SUITES.
-        workloads: Patterns of names; none: all.
-        variants: Patterns of names, PATTERN[@PRECISION] (`_matched`); none: all.
-        baseline: The variant that speeds are compared with, VARIANT[@PRECISION]; None: as the workload
-            declares.
-        rounds: None: as the workload declares.
-        processes: By how many a variant is measured, at most one a round; None: as the workload declares.
-        batch_size: None: as the workload declares.
-        row_limit: Seconds that the timed blocks of a workload, pass and variant may take together.
+        suite: Name in SUITES.
+        workloads: Patterns of names; all workloads if there are none.
+        variants: Patterns of names, PATTERN[@PRECISION] (`_match`); all variants if there are none.
+        baseline: Variant that speeds are compared with, VARIANT[@PRECISION]; None as the workload declares.
+        rounds: Blocks of each variant; None as the workload declares.
+        processes: Processes per variant, at most one a round; None as the workload declares.
+        batch_size: Rows of a batch; None as the workload declares.
+        row_limit: Seconds for all timed blocks of a workload, pass and variant.
         device: "auto", "cpu" or "cuda".
         precision: A name in ptb_lm.model.frameworks.PRECISIONS.
-        seed: Of weights and inputs. The order within rounds is always another.
+        seed: Seed of weights and inputs. The order within rounds is always another.
         added: NAME=MODULE:FUNCTION, variants of the user's own.
     """
 
@@ -55,9 +54,9 @@ def select_workloads(
     """Return the workloads to run, with the variants to run.
 
     Args:
-        options: What was asked for.
+        options: Options of the run.
         added: Variants of the user's own.
-        with_baseline: Whether the baseline is always among them, to compare with.
+        with_baseline: True if the baseline is always among them, to compare with.
 
     Raises:
         UserError: The suite is unknown, a pattern matches nothing, or a workload lacks the baseline.
@@ -65,8 +64,8 @@ def select_workloads(
     if options.suite not in SUITES:
         raise UserError(f"unknown suite {options.suite!r}; choose from {', '.join(SUITES)}")
     workloads = [
-        _as_asked(workload, options, added)
-        for workload in _matching(SUITES[options.suite].workloads, options)
+        _with_options(workload, options, added)
+        for workload in _match_workloads(SUITES[options.suite].workloads, options)
     ]
     if not options.variants:
         return workloads
@@ -80,7 +79,7 @@ def select_workloads(
     return [workload for workload in found if workload is not None]
 
 
-def _matching(workloads: Sequence[Workload], options: Options) -> list[Workload]:
+def _match_workloads(workloads: Sequence[Workload], options: Options) -> list[Workload]:
     """Return the workloads that match one of the patterns, in their order."""
     known = [workload.name for workload in workloads]
     for pattern in options.workloads:
@@ -91,7 +90,7 @@ def _matching(workloads: Sequence[Workload], options: Options) -> list[Workload]
     return [each for each in workloads if any(fnmatch.fnmatch(each.name, pattern) for pattern in wanted)]
 
 
-def _as_asked(workload: Workload, options: Options, added: Sequence[Variant]) -> Workload:
+def _with_options(workload: Workload, options: Options, added: Sequence[Variant]) -> Workload:
     """Return a workload with all its variants, as the options want it measured."""
     variants, batch = [*workload.variants, *added], options.batch_size
     rounds = options.rounds or max(workload.rounds, options.processes or 0)
@@ -121,7 +120,7 @@ def _with_variants(
     found = {
         variant.name: variant
         for pattern in wanted
-        for variant in _matched(pattern, workload.variants, workload.task.registry)
+        for variant in _match(pattern, workload.variants, workload.task.registry)
     }
     if not found:
         return None
@@ -131,7 +130,7 @@ def _with_variants(
     return dataclasses.replace(workload, variants=tuple(kept))
 
 
-def _matched(pattern: str, variants: Sequence[Variant], registry: Mapping[str, Framework]) -> list[Variant]:
+def _match(pattern: str, variants: Sequence[Variant], registry: Mapping[str, Framework]) -> list[Variant]:
     """Return the variants that a pattern selects.
 
     A variant that is named itself is kept in a precision that its framework lacks: its row will say so. What
@@ -139,8 +138,8 @@ def _matched(pattern: str, variants: Sequence[Variant], registry: Mapping[str, F
 
     Args:
         pattern: A name, perhaps with wildcards; with @PRECISION it selects these variants at that precision.
-        variants: Who there is.
-        registry: Their frameworks.
+        variants: Variants of a workload.
+        registry: Frameworks and programs of these, by name.
     """
     found = {variant.name: variant for variant in variants if fnmatch.fnmatch(variant.name, pattern)}
     base, _, precision = pattern.partition("@")

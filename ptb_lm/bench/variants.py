@@ -46,7 +46,7 @@ def _program(
     )
 
 
-def _declared(about: Mapping[str, Any]) -> Framework:
+def _framework(about: Mapping[str, Any]) -> Framework:
     """Return the row of a program that benchmarks/programs.toml declares."""
     needs = about["needs"]
     return Framework(
@@ -118,7 +118,7 @@ TITLES = {
 _IN_CHECKOUT = suites.declared("programs")
 for _kind, _registry in (("language_models", LANGUAGE_MODELS), ("classifiers", CLASSIFIERS)):
     for _name, _about in _IN_CHECKOUT.get(_kind, {}).items():
-        _registry[_name], TITLES[_name] = _declared(_about), _about["title"]
+        _registry[_name], TITLES[_name] = _framework(_about), _about["title"]
 
 
 def program(variant: str) -> tuple[str, str]:
@@ -137,12 +137,12 @@ def description(variant: str, command: str) -> str:
     framework, model = program(variant)
     for registry in (LANGUAGE_MODELS, CLASSIFIERS):
         if framework in registry and (known := registry[framework].models.get(model)):
-            return _described(known)
+            return _describe(known)
     added = re.search(rf"(?<![^\s']){re.escape(framework)}=([^\s']+)", command)
-    return _described(added[1]) if added else ""
+    return _describe(added[1]) if added else ""
 
 
-def _described(known: str) -> str:
+def _describe(known: str) -> str:
     """Return what a function is that --add names, where benchmarks/ says it; else its name."""
     # In rows of earlier commits it is of ptb_lm.bench.
     found = re.fullmatch(r"(?:benchmarks|ptb_lm\.bench)\.rivals\.(.*)", known)

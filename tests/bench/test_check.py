@@ -631,7 +631,7 @@ def test_the_oldest_answers_are_forgotten(tmp_path: Path, monkeypatch: pytest.Mo
 )
 def test_a_process_of_its_own_gives_the_same_answer(question: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(expected, "INLINE", 0)
-    here, there = question.answer(), expected._computed(question)
+    here, there = question.answer(), expected._compute(question)
     assert here.keys() == there.keys()
     for name in here:
         np.testing.assert_array_equal(here[name], there[name])

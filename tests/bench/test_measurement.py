@@ -43,7 +43,7 @@ def test_a_comparison_on_copies_of_some_rows_says_so(
     facts: dict[str, Any], note: str | None, tmp_path: Path
 ) -> None:
     worker: Any = SimpleNamespace(facts={"parity": facts})
-    assert measurement(tmp_path, MACHINE)._unchecked(worker) == note
+    assert measurement(tmp_path, MACHINE)._copies_note(worker) == note
 
 
 @pytest.mark.parametrize("rates", [(100.0, 120.0), (120.0, 100.0)])
@@ -178,7 +178,7 @@ def test_what_was_wrong_is_final_and_what_failed_is_tried_again(tmp_path: Path) 
     assert found.wrong == dict.fromkeys(both, "of torch/cudnn#again"), "they are one program"
     assert all(found.should_skip(name, "train", index) for name in both for index in range(5))
     assert not found.should_skip("torch/block", "train", 0)
-    assert record.wrong("another workload") == {}
+    assert record.wrong_programs("another workload") == {}
 
 
 def test_a_failure_stays_until_the_same_is_measured_or_fails_otherwise(tmp_path: Path) -> None:

@@ -111,8 +111,10 @@ def test_what_is_wrong_is_refused_where_norms_may_be_summed_up_naively(
     task = small(LARGEST.task)
     of_the_largest = max(math.prod(shape) for shape in LARGEST.task.shapes.values())
     assert of_the_largest > 5e7
-    summing = bounds.Bound.summing
-    monkeypatch.setattr(bounds.Bound, "summing", lambda bound, elements: summing(bound, of_the_largest))
+    with_sum = bounds.Bound.with_naive_sum
+    monkeypatch.setattr(
+        bounds.Bound, "with_naive_sum", lambda bound, elements: with_sum(bound, of_the_largest)
+    )
     with pytest.raises(check.WrongError, match=r"off by|dropout"):
         check.check(
             task, mutants.of(task, LARGEST.passes)[wrong], precision="fp32", seed=3, passes=LARGEST.passes

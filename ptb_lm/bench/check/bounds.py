@@ -1,6 +1,6 @@
 """How far a variant may be from the NumPy reference, by its precision, before it is timed.
 
-What was measured on a CPU, the largest of each: of this package's models, and of the loops of torch's and
+The largest errors that were measured on a CPU: of this package's models, and of the loops of torch's and
 Keras's own modules, on small, medium (by either recipe) and large (2 x 1500 units, 20 x 35 steps) and on the
 classifiers:
 
@@ -45,19 +45,19 @@ from ptb_lm.model.backend import Arrays
 
 
 class Bound(NamedTuple):
-    """A row of BOUNDS: relative errors.
+    """The largest relative errors that are allowed: a row of BOUNDS.
 
     Attributes:
-        loss: Of each loss.
-        norm: Of the gradient's norm.
-        gradient: Of each matrix's gradient, by its own norm.
-        bias: Of each bias's, and of that of all else of one dimension.
-        length: Of the length of each matrix's gradient along the reference's.
-        update: Of what Adam's steps made of each tensor, by the norm of that.
-        size: Of that norm.
-        adam: Of that in the half of each tensor whose gradients are larger, beside what Adam makes of the
-            variant's own, by the learning rate.
-        moved: Of the change of the loss by Adam's steps.
+        loss: Bound on each loss.
+        norm: Bound on the gradient's norm.
+        gradient: Bound on each matrix's gradient, relative to its norm.
+        bias: Bound on the gradient of each bias and of every other tensor of one dimension.
+        length: Bound on the length of each matrix's gradient along the reference's.
+        update: Bound on the change of each tensor by Adam's steps, relative to the norm of the change.
+        size: Bound on that norm.
+        adam: Bound on that change in the half of each tensor whose gradients are larger, beside the change
+            that Adam makes of the variant's own gradients, relative to the learning rate.
+        moved: Bound on the change of the loss by Adam's steps.
     """
 
     loss: float
@@ -70,13 +70,13 @@ class Bound(NamedTuple):
     adam: float
     moved: float
 
-    def over(self, steps: int) -> "Bound":
+    def for_steps(self, steps: int) -> "Bound":
         """Return the row for sequences of so many steps: of more than STEPS it is wider in proportion."""
         factor = max(1.0, steps / STEPS)
         kinds = ("loss", "norm", "gradient", "bias", "length")
         return self._replace(**{name: factor * getattr(self, name) for name in kinds})
 
-    def of(self, targets: int) -> "Bound":
+    def for_targets(self, targets: int) -> "Bound":
         """Return the row for a mean over so many targets: of fewer than TARGETS less rounding cancels out.
 
         It is wider as the root of their number, within limits. A loss is one sum: its bound is at most WIDEST
@@ -93,7 +93,7 @@ class Bound(NamedTuple):
             length=self.length if targets >= MANY_TARGETS else gradient,
         )
 
-    def summing(self, elements: int) -> "Bound":
+    def with_naive_sum(self, elements: int) -> "Bound":
         """Return the row where a tensor of so many elements may be summed up naively into a norm."""
         naive = NAIVE_SUM * elements if self.norm > NAIVE_SUM else 0.0  # not in float64
         return self._replace(norm=self.norm + naive)

@@ -46,7 +46,7 @@ class _Mask(NamedTuple):
     keep_prob: float
 
 
-def undropped(config: Config) -> Config:
+def without_dropout(config: Config) -> Config:
     """Return the configuration without dropout of any kind."""
     return config.replace(keep_prob=1.0, embedding_keep_prob=1.0, recurrent_keep_prob=1.0)
 
@@ -142,7 +142,7 @@ class Losses:
 
     Attributes:
         task: The language model.
-        seed: Of weights, words and masks.
+        seed: Seed of weights, words and masks.
     """
 
     task: LanguageTask
@@ -150,7 +150,7 @@ class Losses:
 
     @property
     def multiply_adds(self) -> float:
-        """Of all forward passes."""
+        """Multiply-adds of all forward passes."""
         return float(self.task.multiply_adds * WINDOWS)
 
     def weights(self) -> problem.Weights:
@@ -200,10 +200,10 @@ def check_losses(task: LanguageTask, model: Backend, errors: Errors, *, seed: in
     """Compare the mean loss of training steps that move nothing with the reference's, and do one that moves.
 
     Args:
-        task: What it is to do.
-        model: Of the task's configuration, with dropout.
-        errors: Where errors go.
-        seed: Of weights and words.
+        task: Task of the model.
+        model: Model of the task's configuration, with dropout.
+        errors: Errors to add to.
+        seed: Seed of weights and words.
 
     Returns:
         (deviations, seconds): by how many standard deviations they differ; and what the first step took.

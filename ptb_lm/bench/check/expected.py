@@ -56,7 +56,7 @@ def answer(question: Question) -> Answer:
     path = files.cache_folder() / f"reference-{_key(question)}.npz"
     found = _read(path)
     if found is None:
-        found = _computed(question)
+        found = _compute(question)
         _write(path, found)
     return found
 
@@ -102,7 +102,7 @@ def gradient_errors(
 
     Args:
         answered: Holds what `gradients` returned for the prefix.
-        prefix: Of names.
+        prefix: Prefix of names.
         found: Fingerprints of a variant's gradients, by name.
         rounding: The norm of what is no error in each, but the rounding of what it was read off.
     """
@@ -121,8 +121,8 @@ def length_errors(
 ) -> dict[str, float]:
     """Return by how much each tensor's gradient is too long or too short along the reference's, relative.
 
-    What half precision rounds in a gradient points in every direction and hardly changes this length. So a
-    wrong factor shows here that is smaller than the error of the whole may be. The arguments, and what errors
+    The rounding of half precision points in every direction and hardly changes this length. So a wrong factor
+    shows here that is smaller than the error of the whole may be. The arguments, and the lengths that errors
     are relative to, are those of `gradient_errors`. The whole norm of the rounding is subtracted: along no
     direction can it be more. It is never more than the error of the whole, so it matters only where its bound
     is tighter: in bfloat16.
@@ -160,7 +160,7 @@ def _key(question: Question) -> str:
     return digest.hexdigest()[:32]
 
 
-def _computed(question: Question) -> Answer:
+def _compute(question: Question) -> Answer:
     if question.multiply_adds <= INLINE:
         return question.answer()
     with (

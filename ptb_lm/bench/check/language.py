@@ -18,7 +18,7 @@ Dropout. What is timed is what is compared, as it stands, wherever that is possi
 The norm. A variant may sum up its norm as torch does, in float32 (bounds.py), and clips by what it found.
 That norm is held to its own bound. All else is compared as it follows from it: gradients are read off the
 weights by the variant's own norm, and the reference's second step begins as far from the first as the
-variant's does (language_question.stretched). So no bound is wider for it.
+variant's does (language_question.stretch_answer). So no bound is wider for it.
 
 Shapes: B = batch, T = time steps, L = length of a row.
 """
@@ -65,7 +65,7 @@ def check(
     elif dropout.reports_masks(model):
         first, how = _compare(model, question, errors), "the reference had the same masks"
     else:
-        question = _undropped(question)
+        question = _question_without_dropout(question)
         if without := _without_dropout(model):
             with without():
                 first, how = _compare(model, question, errors), "it was switched off"
@@ -112,7 +112,7 @@ def check_again(
         return
     if without := _without_dropout(model):
         with without():
-            _compare(model, _undropped(question), errors)
+            _compare(model, _question_without_dropout(question), errors)
     dropout.check_losses(task, model, errors, seed=seed)
 
 
@@ -124,8 +124,12 @@ def _training_state(model: Backend, task: LanguageTask) -> Arrays:
 
 
 def _errors(task: LanguageTask, precision: str) -> Errors:
-    bound = BOUNDS[precision].of(task.batch_size * task.config.num_steps).over(task.config.num_steps)
-    return Errors(bound.summing(max(math.prod(shape) for shape in task.shapes.values())))
+    bound = (
+        BOUNDS[precision]
+        .for_targets(task.batch_size * task.config.num_steps)
+        .for_steps(task.config.num_steps)
+    )
+    return Errors(bound.with_naive_sum(max(math.prod(shape) for shape in task.shapes.values())))
 
 
 def _without_dropout(model: Backend) -> Callable[[], contextlib.AbstractContextManager[None]] | None:
@@ -133,9 +137,9 @@ def _without_dropout(model: Backend) -> Callable[[], contextlib.AbstractContextM
     return getattr(model, "without_dropout", None)
 
 
-def _undropped(question: Steps) -> Steps:
+def _question_without_dropout(question: Steps) -> Steps:
     """Return the question without dropout."""
-    task = dataclasses.replace(question.task, config=dropout.undropped(question.task.config))
+    task = dataclasses.replace(question.task, config=dropout.without_dropout(question.task.config))
     return dataclasses.replace(question, task=task, distinct=problem.distinct_rows(task))
 
 
@@ -150,7 +154,7 @@ class _OverflowError(Exception):
 
 
 class _Step(NamedTuple):
-    """What a training step of a variant showed."""
+    """The observations of a training step of a variant."""
 
     loss: float  # of the gradient: summed over time, averaged over the batch
     norm: float
@@ -164,17 +168,17 @@ def _compare(model: Backend, question: Steps, errors: Errors) -> _Step:
     """Compare all that a question asks for; return the first training step.
 
     Args:
-        model: Of the question's configuration; it tells its masks if that has dropout.
+        model: Model of the question's configuration, which reports its masks if that has dropout.
         question: Without masks.
-        errors: Where errors go.
+        errors: Errors to add to.
     """
     config = question.task.config
     model.load_weights(question.weights)
     placed = list(corpus.windows(model.place(question.text), config.num_steps))
-    scored = list(_scored(model, placed, config.batch_size)) if question.forward else []
+    scored = list(_score_windows(model, placed, config.batch_size)) if question.forward else []
     for _ in range(OVERFLOWS):
         with contextlib.suppress(_OverflowError):
-            steps = list(_trained(model, placed, question))
+            steps = list(_train_windows(model, placed, question))
             break
         model.load_weights(question.weights)
     else:
@@ -187,7 +191,7 @@ def _compare(model: Backend, question: Steps, errors: Errors) -> _Step:
         errors.add("loss", what, _relative(loss, answered[f"{index}.loss scored"]))
     stretch = 0.0
     for index, step in enumerate(steps):
-        wanted = language_question.stretched(answered, stretch)
+        wanted = language_question.stretch_answer(answered, stretch)
         norm = float(wanted[f"{index}.norm"])
         where = f"in training step {index + 1}"
         errors.add("loss", f"loss {where}", _relative(step.loss, wanted[f"{index}.loss"]))
@@ -205,7 +209,7 @@ def _compare_gradients(
     """Compare the gradient of every tensor, by which a step moved it times a scale."""
     where = f"in training step {index + 1}"
     found = {name: moved / scale for name, moved in step.moved.items()}
-    rounding = {name: rounded / scale for name, rounded in step.rounding.items()}
+    rounding = {name: size / scale for name, size in step.rounding.items()}
     biases = {name for name, shape in question.task.shapes.items() if len(shape) == 1}
     for name, error in expected.gradient_errors(wanted, f"{index}", found, rounding).items():
         errors.add("bias" if name in biases else "gradient", f"gradient of {name} {where}", error)
@@ -220,7 +224,7 @@ def _length(images: Mapping[str, NDArray[np.float64]], wanted: Answer, index: in
     return sum(float(image @ right) for image, right in pairs) / sum(float(of @ of) for _, of in pairs)
 
 
-def _scored(model: Backend, windows: Sequence[Any], batch_size: int) -> Iterator[float]:
+def _score_windows(model: Backend, windows: Sequence[Any], batch_size: int) -> Iterator[float]:
     """Yield the losses of windows one after the other, scored as the forward pass is timed."""
     state = model.zero_state(batch_size)
     for x_BT, y_BT in windows:
@@ -228,7 +232,7 @@ def _scored(model: Backend, windows: Sequence[Any], batch_size: int) -> Iterator
         yield model.read([loss])[0].nll / batch_size
 
 
-def _trained(model: Backend, windows: Sequence[Any], question: Steps) -> Iterator[_Step]:
+def _train_windows(model: Backend, windows: Sequence[Any], question: Steps) -> Iterator[_Step]:
     """Train on a question's windows, placed on the device, one after the other.
 
     Raises:
@@ -258,7 +262,7 @@ def _rounding(before: NDArray[Any], after: NDArray[Any], times: Any) -> float:
     Args:
         before: The weights.
         after: The weights after a step.
-        times: How often each was added to; such errors add up as the root of their number.
+        times: Number of additions to each; their errors add up as the root of the number.
     """
     rounds = np.where(before != after, after * np.sqrt(times), 0)
     return float(np.finfo(after.dtype).eps / 2 * np.linalg.norm(rounds))

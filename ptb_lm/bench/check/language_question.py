@@ -1,4 +1,4 @@
-"""What the reference is asked of a language model: training steps from given weights, window after window.
+"""The question about a language model: training steps from given weights, window after window.
 
 Shapes: B = batch, T = time steps, L = length of a row.
 """
@@ -35,10 +35,10 @@ class Steps:
 
     Attributes:
         task: The language model.
-        distinct: How many rows of the batch differ.
-        masks: What each step's dropout keeps; empty for none.
-        forward: Whether the same windows are scored, too.
-        seed: Of weights and words.
+        distinct: Number of distinct rows of the batch.
+        masks: Masks of each step's dropout; empty for none.
+        forward: True if the same windows are scored, too.
+        seed: Seed of weights and words.
     """
 
     task: LanguageTask
@@ -49,7 +49,7 @@ class Steps:
 
     @property
     def multiply_adds(self) -> float:
-        """Of a forward pass."""
+        """Multiply-adds of a forward pass."""
         return self.task.multiply_adds * self.distinct / self.task.batch_size
 
     @property
@@ -97,7 +97,7 @@ class Steps:
         rows_BL = self.text[:: self.task.batch_size // self.distinct]
         windows = list(corpus.windows(rows_BL, self.task.config.num_steps))
         zero = reference.zero_state(self.weights, self.distinct)
-        answered = self._trained(windows, zero)
+        answered = self._train(windows, zero)
         if self.forward:
             state = zero
             for step, (x_BT, y_BT) in enumerate(windows):
@@ -105,7 +105,7 @@ class Steps:
                 answered[f"{step}.loss scored"] = np.array(loss)
         return answered
 
-    def _trained(self, windows: Sequence[Window], state: reference.State) -> Answer:
+    def _train(self, windows: Sequence[Window], state: reference.State) -> Answer:
         """Train on two windows; do the second step from a longer first update, too."""
         begun = self.weights
         answered, gradients, state = self._step(0, begun, windows[0], state)
@@ -135,14 +135,14 @@ class Steps:
         return kept, gradients, state
 
 
-def stretched(answered: Answer, stretch: float) -> Answer:
+def stretch_answer(answered: Answer, stretch: float) -> Answer:
     """Return an answer as it is where the first update is longer by a part of itself, to first order.
 
     A variant whose norm is off by its rounding clips as much otherwise, and its second step computes with
     what follows from that. What is left out is of the order of the part's square.
 
     Args:
-        answered: What `Steps.answer` returned.
+        answered: Result of `Steps.answer`.
         stretch: The part; negative if the update is shorter.
     """
     return {

@@ -1,10 +1,10 @@
-"""The weights and the data of a comparison, chosen so that whatever is wrong shows.
+"""The weights and the data of a comparison, chosen so that every mistake shows.
 
 At a training run's initial weights nothing would: with every LSTM weight zeroed, the loss of small moves by
 2e-5 of itself. Here gates, state and outputs are of order one whatever the widths, biases too; forget gates
 remember for one step to a whole window; and logits lie far apart, so that the loss hangs on every output.
 
-Of the loss of small's window (2 x 200 units, 20 x 20 steps, float64) there move, with a vocabulary of 2,000:
+The loss of small's window (2 x 200 units, 20 x 20 steps, a vocabulary of 2,000, float64) moves by:
 
 | what is wrong | loss | least of the tensors' gradients |
 |---|--:|--:|
@@ -79,13 +79,14 @@ def weights(
     """Draw weights, float64, in values that float32 holds: the variant and the reference start from the same.
 
     Args:
-        shapes: By canonical name.
-        steps: T.
-        seed: Of the draw.
-        logits: How far apart logits lie.
-        keep: How probably dropout keeps a product of each matrix, by name. What it keeps, it scales by
-            1 / keep. A sum's variance grows by as much, so the weights are smaller by the root. Otherwise
-            gates saturate, and the recurrence, close to chaos, multiplies what half precision rounds.
+        shapes: Shapes by canonical name.
+        steps: Time steps, T.
+        seed: Seed of the draw.
+        logits: Standard deviation of the logits.
+        keep: Probability that dropout keeps a product of each matrix, by name. A product that is kept is
+            scaled by 1 / keep. A sum's variance grows by as much, so the weights are smaller by the root.
+            Otherwise gates saturate, and the recurrence, close to chaos, multiplies the errors of half
+            precision.
     """
     rng, drawn = np.random.default_rng(seed), {}
     for name, shape in shapes.items():

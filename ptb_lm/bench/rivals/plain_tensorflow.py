@@ -150,11 +150,11 @@ class PlainLoop:
         norm = tf.linalg.global_norm([d_embedding_NE, *gradients[1:]])
         gradients, _ = tf.clip_by_global_norm(gradients, self.config.max_grad_norm, use_norm=norm)
         self.optimizer.apply_gradients(zip(gradients, self.model.variables, strict=True))
-        return state, _measured(mean, y_BT, norm)
+        return state, _read_loss(mean, y_BT, norm)
 
     def _evaluate(self, x_BT: tf.Tensor, y_BT: tf.Tensor, state: State) -> tuple[State, Loss]:
         logits_BTV, state = self.model(x_BT, state, training=False)
-        return state, _measured(_mean_loss(y_BT, logits_BTV), y_BT, tf.zeros([]))
+        return state, _read_loss(_mean_loss(y_BT, logits_BTV), y_BT, tf.zeros([]))
 
     def _names(self) -> list[str]:
         """Return the canonical names of the model's variables."""
@@ -168,7 +168,7 @@ def _mean_loss(y_BT: tf.Tensor, logits_BTV: tf.Tensor) -> tf.Tensor:
     return tf.reduce_mean(keras.losses.sparse_categorical_crossentropy(y_BT, logits_BTV, from_logits=True))
 
 
-def _measured(mean: tf.Tensor, y_BT: tf.Tensor, norm: tf.Tensor) -> Loss:
+def _read_loss(mean: tf.Tensor, y_BT: tf.Tensor, norm: tf.Tensor) -> Loss:
     loss: Loss = tf.stack([mean * tf.cast(tf.size(y_BT), mean.dtype), norm])
     return loss
 

@@ -87,14 +87,14 @@ class PlainLoop(Model):
         torch.manual_seed(choice.seed)
         self.config = config
         self.network = PlainModel(config, len(weights["embedding"])).to(self.device, self.precision.master)
-        self.executed = _compiled(self.network) if self.runtime.execution == "compile" else self.network
+        self.executed = _compile(self.network) if self.runtime.execution == "compile" else self.network
         self.trained = [parameter for parameter in self.network.parameters() if parameter.requires_grad]
         self.optimizer = torch.optim.SGD(self.trained, lr=1.0)
         self.load_weights(weights)
 
     @property
     def engine(self) -> str:
-        """What computes the LSTM."""
+        """Description of the code that computes the LSTM."""
         where = "; torch.compile stops at the LSTM" if self.runtime.execution == "compile" else ""
         return f"{self.runtime.engine}{where}"
 
@@ -105,7 +105,7 @@ class PlainLoop(Model):
 
     @property
     def without_dropout(self) -> Callable[[], AbstractContextManager[None]] | None:
-        """What makes a context in which it computes without dropout; None if that would compile it anew."""
+        """Context manager that switches dropout off; None if that would compile the model anew."""
         return None if self.runtime.execution == "compile" else self._without_dropout
 
     @contextlib.contextmanager
@@ -197,7 +197,7 @@ class PlainLoop(Model):
         return to_time_major(ids_BT, self.device)
 
 
-def _compiled(model: PlainModel) -> PlainModel:
+def _compile(model: PlainModel) -> PlainModel:
     """Return the module under torch.compile.
 
     Raises:

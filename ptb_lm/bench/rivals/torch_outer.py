@@ -71,7 +71,7 @@ class Scripted(TorchBackend):
 
     def __init__(self, config: Config, weights: Mapping[str, NDArray[Any]], choice: Choice) -> None:
         super().__init__(config, weights, choice)
-        # Of one direction, and none torch.nn.LSTM: the registry has no such model.
+        # No layer has two directions, and none is torch.nn.LSTM: the registry has no such model.
         layers = Layers(cast("list[Layer]", list(self.stack.layers)))
         self.executed_stack = Stack(apply_execution(cast(Layer, layers), "jit"))
 

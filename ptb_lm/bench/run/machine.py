@@ -49,8 +49,7 @@ class Machine:
     Attributes:
         device: "cpu" or "cuda".
         gpu: The name of the CUDA device; None on a CPU.
-        cpu: How torch's models compute on a CPU: which kernels, and which library of float32 products; empty
-            on a GPU.
+        cpu: Kernels and library of float32 products by which torch's models compute on a CPU; empty on a GPU.
         environment: Variables that make every library compute with as many threads as torch does by itself;
             those that the user has set stay.
 
@@ -80,7 +79,7 @@ class Machine:
         measure.
 
         Args:
-            precision: Of the multiplication, a name in ptb_lm.model.frameworks.PRECISIONS.
+            precision: Precision of the multiplication, a name in ptb_lm.model.frameworks.PRECISIONS.
             products: What to multiply, beside large square matrices.
 
         Raises:

@@ -1,4 +1,4 @@
-"""One block of steps of one variant: its process, checked and warmed up, and the row that comes of it."""
+"""The measurement of a workload: blocks of steps of its variants, and the row of each."""
 
 import dataclasses
 import itertools
@@ -23,21 +23,21 @@ from ptb_lm.bench.workloads import Workload
 
 
 class Measurement:
-    """A workload being measured: block by block, in whatever order it is asked for them.
+    """Measures blocks of a workload, in any order, and records their rows.
 
     Attributes:
         measured: The workload's measured rows that the record had at the beginning.
-        wrong: Variants that the record says are wrong, and why. They are not tried again: in another process
-            they might pass, and none is believed that is wrong in some.
-        pool: The processes; whoever owns this object closes it.
+        wrong: Reasons of the variants that are wrong in the record. They are not tried again: a variant that
+            is wrong in one process might pass in another, and is not believed.
+        pool: The processes; the caller closes it.
 
     Args:
-        options: What was asked for.
-        workload: What to measure, with the variants to measure.
-        record: Where rows go.
-        machine: Is measured beside each block.
-        session: When this run began.
-        command: That began it.
+        options: Options of the run.
+        workload: Workload with the variants to measure.
+        record: Record for the rows.
+        machine: Machine, whose rates are measured beside each block.
+        session: Time at which this run began.
+        command: Command line of this run.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Measurement:
     ) -> None:
         self.options, self.workload, self.record = options, workload, record
         self.machine, self.session, self.command = machine, session, command
-        every = record.measured()
+        every = record.measured_rows()
         self.measured = {key: row for key, row in every.items() if row.workload == workload.name}
         used = [row.process for row in every.values()]
         self.pool = Pool(
@@ -76,7 +76,7 @@ class Measurement:
                     self._plans[key] = plan_blocks(
                         workload, step_seconds=step_seconds, limit=limit, steps=row.steps
                     )
-        wrong = record.wrong(workload.name)
+        wrong = record.wrong_programs(workload.name)
         names = [variant.name for variant in workload.variants]
         self.wrong = {name: wrong[original(name)] for name in names if original(name) in wrong}
         # Variants and passes.
@@ -110,7 +110,7 @@ class Measurement:
                 process=worker.id,
                 steps=planned.steps,
                 seconds=block["seconds"],
-                note="; ".join(filter(None, (planned.note(warm_up, workload), self._unchecked(worker)))),
+                note="; ".join(filter(None, (planned.note(warm_up, workload), self._copies_note(worker)))),
                 startup=self._startup(worker, warm_up),
                 others=block["others"],
                 peak_memory=block["peak_memory"],
@@ -172,9 +172,9 @@ class Measurement:
             return worker
 
     def _give_up(self, variant: Variant, pass_name: str, error: WorkerError) -> None:
-        """Record why a variant's pass cannot be measured, unless it has been, to its end.
+        """Record why a variant's pass cannot be measured, unless it is complete.
 
-        What is wrong is wrong even so, and by every name of the program.
+        A wrong variant is recorded in any case, and is skipped by every name of its program.
         """
         wrong = error.status == rows.WRONG
         names = [
@@ -192,11 +192,11 @@ class Measurement:
     def _is_complete(self, variant: str, pass_name: str) -> bool:
         planned = self._plans.get((variant, pass_name))
         key = (self.workload.name, pass_name, variant)
-        done = {index for *of, index in self.record.measured() if tuple(of) == key}
+        done = {index for *of, index in self.record.measured_rows() if tuple(of) == key}
         return planned is not None and done >= set(range(planned.rounds))
 
-    def _unchecked(self, worker: Worker) -> str | None:
-        """Say which part of the workload the comparison with the reference left out."""
+    def _copies_note(self, worker: Worker) -> str | None:
+        """Return a note on a comparison whose batch had copies of rows; None if it had none."""
         found = worker.facts["parity"]
         rows, distinct = int(found["rows"]), int(found["distinct_rows"])
         if distinct == rows:
@@ -204,7 +204,7 @@ class Measurement:
         return f"it was compared on a batch of {rows} rows of which {distinct} are distinct"
 
     def _startup(self, worker: Worker, warm_up: WarmUp) -> dict[str, float]:
-        """Return what came before the first timed step; whatever is compiled, is for the comparison."""
+        """Return the seconds before the first timed block; the comparison's first step compiles."""
         first = worker.facts["first_step_seconds"]
         return {
             "check_seconds": worker.facts["check_seconds"],
@@ -221,7 +221,7 @@ class Measurement:
         return self._plans[key]
 
     def _row(self, variant: Variant, pass_name: str) -> Row:
-        """Return what a row says whether or not anything is measured."""
+        """Return the facts that every row has, measured or not."""
         options, workload = self.options, self.workload
         return Row(
             suite=options.suite,

@@ -41,8 +41,8 @@ class Process:
         arguments: The module's name, and its arguments.
         environment: Variables that the process gets beside ours.
         timeout: Seconds after which a process that does not answer is ended.
-        own_session: Whether it gets a session of its own. A Ctrl-C at the terminal then does not reach it,
-            and the processes that it started are ended with it. A worker's own processes stay in its session.
+        own_session: Session of its own for the process. A Ctrl-C at the terminal then does not reach it, and
+            the processes that it started are ended with it. A worker's own processes stay in its session.
     """
 
     def __init__(

@@ -36,7 +36,7 @@ PREFIXES = (
     *("LD_PRELOAD", "MALLOC_", "MKL_", "NUMBA_", "NVIDIA_TF32", "OMP_", "ONEDNN_", "OPENBLAS_"),
     *("PTB_LM_BEFORE", "PTB_LM_KERNELS", "PYTENSOR_", "PYTORCH_", "TF_", "TORCH", "XLA_"),
 )
-# Of these, what only changes messages; the TensorFlow backend sets it itself.
+# Exception: these change only messages, and the TensorFlow backend sets them itself.
 MESSAGES = "TF_CPP_"
 
 _REQUEST_KEYS = (
@@ -87,7 +87,7 @@ class Record:
         stays in any case: who tried until it passed would time it in the end.
         """
         earlier = [each for each in self.rows if _is_earlier_refusal(each, row)]
-        if earlier and row.is_measured and _key(row) in self.measured():
+        if earlier and row.is_measured and _key(row) in self.measured_rows():
             earlier = []
         if any((each.status, each.reason) == (row.status, row.reason) for each in earlier):
             return
@@ -102,14 +102,14 @@ class Record:
             file.flush()
             os.fsync(file.fileno())
 
-    def measured(self) -> dict[Key, Row]:
-        """Return the rows that are there, by what they measure."""
+    def measured_rows(self) -> dict[Key, Row]:
+        """Return the measured rows by workload, pass, variant and round."""
         return {_key(row): row for row in self.rows if row.is_measured}
 
-    def wrong(self, workload: str) -> dict[str, str]:
-        """Return the programs that computed something else than the reference, with the first reason.
+    def wrong_programs(self, workload: str) -> dict[str, str]:
+        """Return the first reason for each program that computed something else than the reference.
 
-        A program that is measured twice, by two names, has the first of them here.
+        A program that is measured twice, by two names, is listed by the first.
         """
         found: dict[str, str] = {}
         for row in self.rows:

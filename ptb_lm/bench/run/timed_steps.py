@@ -84,13 +84,13 @@ def plan_blocks(workload: Workload, *, step_seconds: float, limit: float, steps:
 
 
 class TimedSteps(Protocol):
-    """What a worker times."""
+    """The steps of a task, as a worker times them."""
 
     model: Any  # as it was built of the task's configuration, to be compared with the reference
 
     @property
     def engine(self) -> str:
-        """What computes the layers: what did, once a step is done."""
+        """Description of the code that computes the layers; after a step, of the code that did."""
 
     def restart(self) -> None:
         """Begin anew at a training run's initial weights."""
@@ -100,8 +100,8 @@ class TimedSteps(Protocol):
 
         Args:
             pass_name: "forward" or "train".
-            steps: How many are timed.
-            untimed: How many come before: they bring back to the caches what another process drove out.
+            steps: Number of timed steps.
+            untimed: Number of steps before them. They refill the caches, which another process has used.
 
         Raises:
             ArithmeticError: A loss is not finite.
@@ -130,7 +130,7 @@ class LanguageSteps:
 
     @property
     def engine(self) -> str:
-        """What computes the layers."""
+        """Description of the code that computes the layers."""
         return self.model.engine
 
     def restart(self) -> None:

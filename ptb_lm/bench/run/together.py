@@ -1,4 +1,4 @@
-"""Several processes that train one model, as one variant of the benchmark.
+"""A variant of several processes that train one model together.
 
 The worker is the first rank. It starts the others, gives each step's words to them, and all do the step as
 the trainer's processes do: what is timed is `train_step` of each, and what the ranks exchange in it. Handing
@@ -29,12 +29,12 @@ from ptb_lm.model.ranks import Ranks
 
 
 class Rank:
-    """What each of the processes does.
+    """One of the processes.
 
     Args:
-        config: The hyper-parameters, of all rows.
-        weights: To start from.
-        choice: What computes it.
+        config: Hyper-parameters, with the rows of all processes.
+        weights: Initial weights.
+        choice: Model, execution, device and precision.
     """
 
     def __init__(self, config: Config, weights: Mapping[str, NDArray[Any]], choice: Choice) -> None:
@@ -73,9 +73,9 @@ class Rank:
 
     def next_masks(self, batch: int, steps: int) -> Masks[NDArray[np.bool_]]:
         """Return what dropout will keep in the next window of all ranks."""
-        of_ranks = self.ranks.gather(self.model.next_masks(batch // self.ranks.size, steps))
-        assert not any(masks.weights for masks in of_ranks), "each rank drops other weights"
-        units = zip(*(masks.units for masks in of_ranks), strict=True)
+        rank_masks = self.ranks.gather(self.model.next_masks(batch // self.ranks.size, steps))
+        assert not any(masks.weights for masks in rank_masks), "each rank drops other weights"
+        units = zip(*(masks.units for masks in rank_masks), strict=True)
         return Masks({}, [np.concatenate(masks, axis=1) for masks in units])
 
 
@@ -83,10 +83,10 @@ class Together:
     """A language model that several processes train, as the benchmark's worker speaks to it.
 
     Args:
-        processes: How many.
-        config: The hyper-parameters.
-        weights: To start from.
-        choice: What computes it.
+        processes: Number of processes.
+        config: Hyper-parameters.
+        weights: Initial weights.
+        choice: Model, execution, device and precision.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class Together:
 
     @property
     def engine(self) -> str:
-        """What computes the layers."""
+        """Description of the code that computes the layers."""
         return f"{self.model.engine}; {self.rank.ranks.size} processes, threads of each: {self.threads}"
 
     def place(self, rows_BL: Ids) -> Ids:
@@ -164,15 +164,15 @@ class Together:
 
 def two(config: Config, weights: Mapping[str, NDArray[Any]], choice: Choice) -> Together:
     """Return a model that two processes train."""
-    return Together(2, config, weights, _of_torch(choice))
+    return Together(2, config, weights, _torch_choice(choice))
 
 
 def four(config: Config, weights: Mapping[str, NDArray[Any]], choice: Choice) -> Together:
     """Return a model that four processes train."""
-    return Together(4, config, weights, _of_torch(choice))
+    return Together(4, config, weights, _torch_choice(choice))
 
 
-def _of_torch(choice: Choice) -> Choice:
+def _torch_choice(choice: Choice) -> Choice:
     """Return the choice of the framework that computes it in each process."""
     return Choice.create(**{**choice.to_json(), "framework": "torch"})
 

@@ -56,7 +56,7 @@ class Order:
     @property
     def task(self) -> Task:
         """The workload's task, at the batch size of the options."""
-        task, batch_size = self._declared.task, self.options.batch_size
+        task, batch_size = self._workload.task, self.options.batch_size
         return task if batch_size is None else task.with_batch_size(batch_size)
 
     @property
@@ -67,10 +67,10 @@ class Order:
     @property
     def passes(self) -> tuple[str, ...]:
         """The passes that are timed."""
-        return self._declared.passes
+        return self._workload.passes
 
     @property
-    def _declared(self) -> Workload:
+    def _workload(self) -> Workload:
         (found,) = (each for each in SUITES[self.options.suite].workloads if each.name == self.workload)
         return found
 
@@ -144,7 +144,7 @@ def _answers(questions: Iterator[dict[str, Any]]) -> Iterator[Mapping[str, Any]]
     """Yield the answer to each question: to one about a module or the reference, or to an order and on."""
     first = next(questions)
     if "import" in first:
-        yield _imported(*first["import"].split(":"))
+        yield _import_function(*first["import"].split(":"))
     elif "reference" in first:
         expected.write_answer(base64.b64decode(first["reference"]), Path(first["path"]))
         yield {}
@@ -161,7 +161,7 @@ def _answers(questions: Iterator[dict[str, Any]]) -> Iterator[Mapping[str, Any]]
                 yield {}
 
 
-def _imported(module: str, function: str) -> dict[str, str]:
+def _import_function(module: str, function: str) -> dict[str, str]:
     """Import a function of the user's own.
 
     Returns:
