@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from graphlib import TopologicalSorter
+from pathlib import Path
 
 import pytest
 from architecture import (
@@ -18,21 +19,22 @@ from architecture import (
     imported,
     room,
 )
+from typing_extensions import override
 
 from ptb_lm.__main__ import COMMANDS
 from ptb_lm.common.program import module_name
 
 FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
-# Who may import a framework where it is imported itself; the others import none at all, or when it is needed.
+# The modules that may import a framework when they are imported; the others do so in functions, or never.
 # Rivals are programs of every framework.
-OF_A_FRAMEWORK = {
+FRAMEWORK_MODULES = {
     "torch": (
         "ptb_lm.torch_backend",
         "ptb_lm.bench.rivals",
         "benchmarks.rivals",
         "benchmarks.studies.profile",  # by torch's own profiler
         "ptb_lm.classifier.on_torch",
-        # What no backend computes: a model that changes while it reads, and a model as a plain torch module.
+        # A model that changes while it reads, and a model as a plain torch module.
         "ptb_lm.inference.adaptation.evaluation",
         "ptb_lm.inference.adaptation.adapted_scorer",
         "ptb_lm.inference.adaptation.dynamic_evaluation",
@@ -53,19 +55,23 @@ OF_A_FRAMEWORK = {
 }
 
 
-def at_the_top(tree: ast.Module) -> ast.Module:
-    """The code that runs when a module is imported: no function's body, nothing for types alone."""
+class WithoutTypes(ast.NodeTransformer):
+    """Leaves out the code that runs for a checker of types alone."""
 
-    class Top(ast.NodeTransformer):
-        def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
-            return None
+    @override
+    def visit_If(self, node: ast.If) -> ast.AST | None:
+        return None if ast.unparse(node.test) == "TYPE_CHECKING" else self.generic_visit(node)
 
-        def visit_If(self, node: ast.If) -> ast.AST | None:
-            return None if ast.unparse(node.test) == "TYPE_CHECKING" else self.generic_visit(node)
 
-    top = Top().visit(tree)
-    assert isinstance(top, ast.Module)
-    return top
+class AtTheTop(WithoutTypes):
+    """Leaves out the functions' bodies, too: the rest runs when a module is imported."""
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
+        return None
+
+
+def imported_by(path: Path, code: WithoutTypes) -> set[str]:
+    return {*imported(code.visit(ast.parse(path.read_text(encoding="utf-8"))))}
 
 
 def within(module: str, names: tuple[str, ...]) -> bool:
@@ -81,10 +87,9 @@ def test_imports_run_downwards(module: str) -> None:
 
 
 def test_no_modules_import_each_other_in_a_circle() -> None:
-    """What a function imports counts for nothing: it is there by then. Nor does what types alone need."""
+    """A function's import counts: it would only hide the circle."""
     graph = {
-        module: {*imported(at_the_top(ast.parse(path.read_text(encoding="utf-8"))))}
-        & MODULES.keys() - {module}
+        module: imported_by(path, WithoutTypes()) & MODULES.keys() - {module}
         for module, path in MODULES.items()
     }
     assert sum(map(len, graph.values())) > len(graph)
@@ -92,8 +97,8 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
     assert {*TopologicalSorter(graph).static_order()} == MODULES.keys()
 
 
-def test_nobody_below_the_benchmark_names_it_in_a_string() -> None:
-    """Where its programs are built is no business of the classifier's registry."""
+def test_no_room_below_the_benchmark_names_it_in_a_string() -> None:
+    """A registry below would import it by such a string."""
     for module, path in MODULES.items():
         if FLOOR[room(module)] < FLOOR["bench"]:
             assert "ptb_lm.bench" not in path.read_text(encoding="utf-8"), module
@@ -105,41 +110,41 @@ def test_every_room_has_its_floor() -> None:
 
 
 def test_the_root_holds_commands_alone() -> None:
-    """What is no command and belongs to one room is in that room."""
+    """A file that is no command belongs to a room."""
     files = {path.stem for path in PACKAGE.glob("*.py")}
     commands = {module_name(name) for name in COMMANDS if not (PACKAGE / name).is_dir()}
     assert files == {"__init__", "__main__"} | commands
 
 
-@pytest.mark.parametrize("framework", OF_A_FRAMEWORK)
+@pytest.mark.parametrize("framework", FRAMEWORK_MODULES)
 def test_a_framework_is_imported_in_its_rooms_alone(framework: str) -> None:
     importing = {
         module
         for module, path in MODULES.items()
-        for name in imported(at_the_top(ast.parse(path.read_text(encoding="utf-8"))))
+        for name in imported_by(path, AtTheTop())
         if within(name, (framework,))
     }
-    allowed = OF_A_FRAMEWORK[framework]
+    allowed = FRAMEWORK_MODULES[framework]
     assert not [module for module in importing if not within(module, allowed)]
-    # What no longer needs it is no longer named.
+    # A module that no longer imports it is no longer in the list.
     assert not [name for name in allowed if not any(within(module, (name,)) for module in importing)]
 
 
 @pytest.mark.slow
 def test_no_framework_is_imported_before_it_is_used() -> None:
     """Nor by way of another module."""
-    of_a_framework = tuple(name for names in OF_A_FRAMEWORK.values() for name in names)
-    modules = [name for name in MODULES if not within(name, of_a_framework)]
+    framework_modules = tuple(name for names in FRAMEWORK_MODULES.values() for name in names)
+    modules = [name for name in MODULES if not within(name, framework_modules)]
     assert "ptb_lm.training.trainer" in modules
     code = (
         f"import sys; {'; '.join(f'import {name}' for name in modules)}; "
-        f"print([name for name in {list(OF_A_FRAMEWORK)} if name in sys.modules])"
+        f"print([name for name in {list(FRAMEWORK_MODULES)} if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 
 
-def test_what_the_page_names_is_there() -> None:
+def test_the_page_names_files_that_exist() -> None:
     page = PAGE.read_text(encoding="utf-8")
     links = re.findall(r"\]\((?!http)([^)#]+)", page)
     assert links

@@ -110,5 +110,5 @@ def test_train_resume_and_evaluate_take_it(tmp_path: Path, capsys: pytest.Captur
     capsys.readouterr()
     assert evaluate.main([str(whole)]) == 0
     assert f"{runs.result(whole)['test_perplexity']:.4f}" in capsys.readouterr().out
-    problem = "cudnn .*elman.* --model basic"
-    assert runs.refusal(capsys, evaluate, whole, "--model", "cudnn") == problem
+    problem = runs.refusal(capsys, evaluate, whole, "--model", "cudnn")
+    assert re.search("cudnn .*elman.* --model basic", problem)
