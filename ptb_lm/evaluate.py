@@ -206,7 +206,6 @@ def _load_text(
     import numpy as np
 
     from ptb_lm.data import text, text_file
-    from ptb_lm.training import run_data
 
     if arguments.text is None and arguments.text_column is not None:
         run = dataclasses.replace(run, text_column=arguments.text_column)
@@ -215,8 +214,7 @@ def _load_text(
         assert corpus is not None
         return _Text(corpus.splits[arguments.split], arguments.split, arguments.split, "", corpus)
     marks = Counter[str]()
-    treatment = run_data.treatment(run)
-    part = text_file.Part(arguments.text, treatment=treatment, column=arguments.text_column, marks=marks)
+    part = text_file.Part(arguments.text, treatment=run.treatment, column=arguments.text_column, marks=marks)
     ids, is_unknown = text.encode(part, vocabulary)
     # What stands before the first word of a text, which is then scored too.
     ids = np.concatenate([[vocabulary.ids[EOS]], ids]).astype(np.int32)

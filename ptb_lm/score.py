@@ -100,7 +100,7 @@ def _print_scores(arguments: argparse.Namespace, weights: Mapping[str, float]) -
     unit: Unit = "bits" if arguments.bits else "nats"
     as_json = arguments.format == "jsonl"
     if arguments.n_best:
-        hypotheses = n_best.rescore(model, lines, unit=unit, weights=n_best.Weights(**weights))
+        hypotheses = n_best.rescore(model, lines, unit=unit, **weights)
         return [n_best.write(sys.stdout, hypotheses, every=arguments.all, as_json=as_json)]
     is_typed = arguments.file == text_file.STDIN and sys.stdin is not None and sys.stdin.isatty()
     ahead = CHUNK_SENTENCES

@@ -17,7 +17,7 @@ from ptb_lm.data.text import Ids
 from ptb_lm.data.tokens import PLAIN, Treatment
 from ptb_lm.data.vocabulary import EOS, Vocabulary
 from ptb_lm.inference import inputs
-from ptb_lm.inference.neighbours import Neighbour, Neighbours
+from ptb_lm.inference.neighbours import Neighbour, build_index, find_nearest
 from ptb_lm.inference.reader import CHUNK_SENTENCES, CHUNK_WORDS, Position, TextReader, chunk_sentences
 from ptb_lm.inference.sampling import Prediction, Sampler, likeliest
 from ptb_lm.inference.scoring import NATS_PER_UNIT, Scores, SentenceScore, Unit, perplexity
@@ -241,8 +241,8 @@ class LanguageModel:
         return vectors_VE
 
     @cached_property
-    def _neighbours(self) -> Neighbours:
-        return Neighbours(self.embeddings, self.vocabulary)
+    def _neighbour_index(self) -> Any:
+        return build_index(self.embeddings)
 
     def nearest(self, word: str, k: int | None = None) -> list[Neighbour]:
         """Return the k words whose embeddings have the smallest angle to a word's, the nearest first.
@@ -257,7 +257,7 @@ class LanguageModel:
         inputs.check_text(word, name="the word")
         if word not in self.vocabulary.ids and len(words := self.treatment.words(word)) == 1:
             (word,) = words
-        return self._neighbours.nearest(word, k)
+        return find_nearest(self._neighbour_index, self.embeddings, self.vocabulary, word, k)
 
     def to_torch(self) -> "PlainLanguageModel":
         """Return the model as a plain torch.nn.Module, of torch.nn.Embedding, LSTM and Linear, on the CPU.

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from ptb_lm.inference.language_model import LanguageModel
 from ptb_lm.model.choice import Choice
-from ptb_lm.training import run_data, run_paths
+from ptb_lm.training import run_paths
 
 
 def load(
@@ -56,5 +56,5 @@ def load(
         seed=config.choice.seed,
     )
     choice.check_cell(config.hyperparameters.cell, has_weights=True)
-    weights, treatment = directory.read_weights(config, vocabulary), run_data.treatment(config)
-    return LanguageModel(config.hyperparameters, weights, choice, vocabulary, treatment, run)
+    weights = directory.read_weights(config, vocabulary)
+    return LanguageModel(config.hyperparameters, weights, choice, vocabulary, config.treatment, run)

@@ -9,7 +9,6 @@ import json
 import math
 from collections import deque
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, TextIO
 
 from ptb_lm.common import streams
@@ -20,15 +19,6 @@ if TYPE_CHECKING:
     from ptb_lm.inference.language_model import LanguageModel
 
 SEPARATOR = "|||"
-
-
-@dataclass(frozen=True)
-class Weights:
-    """The weights of the parts of a hypothesis' score."""
-
-    score_weight: float = 1.0  # of its own score
-    lm_weight: float = 1.0  # of its log-probability
-    word_bonus: float = 0.0  # a word
 
 
 class Hypothesis(NamedTuple):
@@ -44,7 +34,13 @@ class Hypothesis(NamedTuple):
 
 
 def rescore(
-    model: "LanguageModel", lines: Iterable[str], *, unit: Unit, weights: Weights
+    model: "LanguageModel",
+    lines: Iterable[str],
+    *,
+    unit: Unit,
+    score_weight: float = 1.0,
+    lm_weight: float = 1.0,
+    word_bonus: float = 0.0,
 ) -> Iterator[Hypothesis]:
     """Yield the scored hypotheses in their order; each is an independent sentence.
 
@@ -52,7 +48,9 @@ def rescore(
         model: The language model that scores them.
         lines: The lines of the lists; some are in memory at a time.
         unit: The unit of the log-probability.
-        weights: The weights of the parts of a hypothesis' score.
+        score_weight: The weight of a hypothesis' own score.
+        lm_weight: The weight of its log-probability.
+        word_bonus: A number that is added for each word.
 
     Raises:
         LineError: A line is not a hypothesis, is of a list that ended before, or has a word that the
@@ -74,8 +72,8 @@ def rescore(
     for sentence in model.score_each(texts(), unit=unit):
         name, text, score = pending.popleft()
         tokens = len(sentence.words)
-        total = weights.score_weight * score + weights.lm_weight * sentence.total
-        total += weights.word_bonus * (tokens - 1)
+        total = score_weight * score + lm_weight * sentence.total
+        total += word_bonus * (tokens - 1)
         yield Hypothesis(name, text, score, sentence.total, total, tokens, sentence.unknown)
 
 

@@ -5,7 +5,7 @@ V = vocabulary, E = embedding width.
 
 import io
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,46 +36,45 @@ class Neighbour(NamedTuple):
         return f"Neighbour(word={self.word!r}, similarity={self.similarity:.4g})"
 
 
-class Neighbours:
-    """Finds the words nearest to one.
-
-    Args:
-        embeddings_VE: The words' vectors.
-        vocabulary: The words.
+def build_index(embeddings_VE: NDArray[np.floating]) -> Any:
+    """Return scikit-learn's index of the words' vectors, for `find_nearest`.
 
     Raises:
         UserError: scikit-learn is missing.
     """
+    try:
+        from sklearn.neighbors import NearestNeighbors
+    except ModuleNotFoundError:
+        raise UserError(f"scikit-learn {MISSING}") from None
+    return NearestNeighbors(metric="cosine").fit(embeddings_VE)
 
-    def __init__(self, embeddings_VE: NDArray[np.floating], vocabulary: Vocabulary) -> None:
-        try:
-            from sklearn.neighbors import NearestNeighbors
-        except ModuleNotFoundError:
-            raise UserError(f"scikit-learn {MISSING}") from None
-        self.vectors_VE, self.vocabulary = embeddings_VE, vocabulary
-        self.index = NearestNeighbors(metric="cosine").fit(embeddings_VE)
 
-    def nearest(self, word: str, k: int | None) -> list[Neighbour]:
-        """Return the k words nearest to a word, the nearest first.
+def find_nearest(
+    index: Any, embeddings_VE: NDArray[np.floating], vocabulary: Vocabulary, word: str, k: int | None
+) -> list[Neighbour]:
+    """Return the k words nearest to a word, the nearest first.
 
-        Args:
-            word: One of the vocabulary.
-            k: The number of others. None: 10, or all if the vocabulary has fewer.
+    Args:
+        index: The result of `build_index`.
+        embeddings_VE: The words' vectors.
+        vocabulary: The words.
+        word: One of the vocabulary.
+        k: The number of others. None: 10, or all if the vocabulary has fewer.
 
-        Raises:
-            UserError: The vocabulary lacks the word, or has fewer than k others.
-        """
-        place = self.vocabulary.ids.get(word)
-        if place is None:
-            raise UserError(f"the word {word!r} is not in the vocabulary")
-        others = len(self.vocabulary) - 1
-        if k is None:
-            k = min(NEIGHBOURS, others)
-        else:
-            check_count(k, others, name="k", noun="other words")
-        (distances,), (places,) = self.index.kneighbors(self.vectors_VE[[place]], k + 1)
-        found = [(i, 1 - float(d)) for i, d in zip(places, distances, strict=True) if i != place]
-        return [Neighbour(self.vocabulary.words[i], similarity) for i, similarity in found[:k]]
+    Raises:
+        UserError: The vocabulary lacks the word, or has fewer than k others.
+    """
+    place = vocabulary.ids.get(word)
+    if place is None:
+        raise UserError(f"the word {word!r} is not in the vocabulary")
+    others = len(vocabulary) - 1
+    if k is None:
+        k = min(NEIGHBOURS, others)
+    else:
+        check_count(k, others, name="k", noun="other words")
+    (distances,), (places,) = index.kneighbors(embeddings_VE[[place]], k + 1)
+    found = [(i, 1 - float(d)) for i, d in zip(places, distances, strict=True) if i != place]
+    return [Neighbour(vocabulary.words[i], similarity) for i, similarity in found[:k]]
 
 
 def draw(

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from ptb_lm.common.errors import UserError
 from ptb_lm.data.preparation import Preparation
+from ptb_lm.data.tokens import PLAIN, Treatment
 from ptb_lm.model.choice import CHOICE_NAMES, Choice
 from ptb_lm.model.config import HYPERPARAMETERS, Config
 
@@ -112,6 +113,11 @@ class RunConfig:
     init_from: InitFrom | None = None
     imported: Source | None = None
     text_column: str | None = None
+
+    @property
+    def treatment(self) -> Treatment:
+        """The treatment by which the text became words."""
+        return self.preparation.treatment if self.preparation else PLAIN
 
     def to_json(self) -> dict[str, Any]:
         """Return the configuration as JSON types, with the choices at the same level as the other keys."""

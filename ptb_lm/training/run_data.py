@@ -10,16 +10,10 @@ from ptb_lm.data import corpus, tables
 from ptb_lm.data.corpus import Corpus
 from ptb_lm.data.preparation import PTB, Preparation, is_path
 from ptb_lm.data.text import NO_SPACES, Ids, UnknownWordError
-from ptb_lm.data.tokens import PLAIN, Treatment
 from ptb_lm.data.vocabulary import EOS, UNK, Vocabulary
 from ptb_lm.model.config import Config
 from ptb_lm.training import evaluation
 from ptb_lm.training.run_config import RunConfig, Source
-
-
-def treatment(run: RunConfig) -> Treatment:
-    """Return the treatment by which a run's text became words."""
-    return run.preparation.treatment if run.preparation else PLAIN
 
 
 def with_source(run: RunConfig, data: Corpus, *, own_words: bool) -> RunConfig:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 
@@ -80,26 +80,29 @@ def evaluate(subject: Subject, request: AdaptationRequest, *, command: str) -> N
     scorer = AdaptedScorer(model, train)
     # What a file will hold too is not lost with the reader of a pipe: a tuning takes hours.
     say = cli.say if request.out is None else cli.remark
-    choice = _tune(scorer, subject.corpus, request, say) if request.tune else _Settings(request.adaptation)
-    for part in (choice.adaptation.dynamic, choice.adaptation.cache):
+    adaptation, trials, tuned_on = request.adaptation, list[Trial](), None
+    if request.tune:
+        adaptation, trials, tuned_on = _tune(scorer, subject.corpus, request, say)
+    for part in (adaptation.dynamic, adaptation.cache):
         if part is not None:
             say(f"{'chosen: ' if request.tune else ''}{_describe(part)}")
-    perplexities = scorer.perplexities(subject.ids, choice.adaptation, description=subject.name)
+    perplexities = scorer.perplexities(subject.ids, adaptation, description=subject.name)
     if not math.isfinite(perplexities.adapted):
         raise DivergenceError("the adapted perplexity is not finite; try a smaller rate")
-    _report(subject, choice.adaptation, perplexities, say)
+    _report(subject, adaptation, perplexities, say)
     say(f"computed by torch on {device.type} in fp32")
     if request.out is None:
         return
     result = {
-        "adapted_by": choice.adaptation.name,
+        "adapted_by": adaptation.name,
         "text": subject.name,
         "tokens": len(subject.ids) - 1,
         "adapted_perplexity": perplexities.adapted,
         "adapted_perplexity_without_cache": perplexities.without_cache,
         "unadapted_perplexity": _finite(perplexities.unadapted),
-        **dataclasses.asdict(choice.adaptation),
-        **_describe_trials(choice),
+        **dataclasses.asdict(adaptation),
+        "tuned_on": tuned_on,
+        **_describe_trials(trials, adaptation),
         "run": subject.run.to_json(),
         "run_command": subject.run_result.get("command"),
         "run_commit": subject.run_result.get("environment", {}).get("commit"),
@@ -112,16 +115,10 @@ def evaluate(subject: Subject, request: AdaptationRequest, *, command: str) -> N
     say(f"written to {request.out / RESULT}")
 
 
-class _Settings(NamedTuple):
-    """Settings that trials on some text have chosen, or the flags alone."""
-
-    adaptation: Adaptation
-    trials: Sequence[Trial] = ()
-    text: str | None = None
-
-
-def _tune(scorer: AdaptedScorer, corpus: Corpus | None, request: AdaptationRequest, say: _Say) -> _Settings:
-    """Choose the settings on the valid split, and say so."""
+def _tune(
+    scorer: AdaptedScorer, corpus: Corpus | None, request: AdaptationRequest, say: _Say
+) -> tuple[Adaptation, list[Trial], str]:
+    """Choose the settings on the valid split, and say so; return them, all trials, and the text's name."""
     assert corpus is not None
     whole = corpus.splits["valid"]
     valid = whole[: request.tune_words] if request.tune_words else whole
@@ -134,7 +131,7 @@ def _tune(scorer: AdaptedScorer, corpus: Corpus | None, request: AdaptationReque
     )
     if min(trials, key=lambda trial: trial.perplexity).settings is None:  # the first trial: also of equals
         say("none of them is better than not adapting")
-    return _Settings(adaptation, trials, text)
+    return adaptation, trials, text
 
 
 def _report(subject: Subject, adaptation: Adaptation, perplexities: Perplexities, say: _Say) -> None:
@@ -150,20 +147,19 @@ def _report(subject: Subject, adaptation: Adaptation, perplexities: Perplexities
         say(subject.note)
 
 
-def _describe_trials(choice: _Settings) -> dict[str, Any]:
+def _describe_trials(trials: Sequence[Trial], adaptation: Adaptation) -> dict[str, Any]:
     """Return the part of the result that says how the settings were chosen."""
     # The cache is tuned last, upon the best steps. What did not adapt may have been better than all.
-    last = choice.adaptation.cache or choice.adaptation.dynamic
-    there = (trial.perplexity for trial in choice.trials if trial.settings == last)
+    last = adaptation.cache or adaptation.dynamic
+    there = (trial.perplexity for trial in trials if trial.settings == last)
     return {
-        "tuned_on": choice.text,
         "adapted_perplexity_there": _finite(next(there, math.inf)),
         "trials": [
             {
                 "settings": None if trial.settings is None else _to_json(trial.settings),
                 "perplexity": _finite(trial.perplexity),
             }
-            for trial in choice.trials
+            for trial in trials
         ],
     }
 
