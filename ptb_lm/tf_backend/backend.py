@@ -5,6 +5,7 @@ Shapes: B = batch, T = time steps, L = length of a row, H = hidden units.
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -72,7 +73,6 @@ class TensorFlowBackend(Backend):
         state_names = cells.get(config.cell).state_names
         self._vocabulary_size = len(weights["embedding"])
         self.network = self._new_network(self.device.name)
-        self._training: TrainingStep | None = None
         window = tf.TensorSpec([None, None], tf.int32)
         states = [tf.TensorSpec([None, hidden_size], self.dtype) for hidden_size in config.layer_sizes]
         signature = [window, window, [(part_BH,) * len(state_names) for part_BH in states]]
@@ -95,14 +95,11 @@ class TensorFlowBackend(Backend):
                 dtype=self.dtype,
             )
 
-    @property
+    @cached_property
     def training(self) -> TrainingStep:
         """The training step and its state, made when it is first used."""
-        if self._training is None:
-            copies = [self._new_network(name) for name in self.distribution.names[1:]]
-            networks = [self.network, *copies]
-            self._training = TrainingStep(networks, self.config, self.choice, self.distribution)
-        return self._training
+        copies = [self._new_network(name) for name in self.distribution.names[1:]]
+        return TrainingStep([self.network, *copies], self.config, self.choice, self.distribution)
 
     @property
     @override
@@ -185,8 +182,8 @@ class TensorFlowBackend(Backend):
     def load_weights(self, weights: Mapping[str, NDArray[Any]]) -> None:
         with tf.device(self.device.name):
             self.network.load(weights)
-        if self._training:
-            self._training.load_copies(weights)
+        if "training" in vars(self):
+            self.training.load_copies(weights)
 
     @override
     @enough_memory()

@@ -63,8 +63,8 @@ class Distribution:
         all devices, one after the other; nll_N and the other gradients are summed.
 
         Args:
-            nll_N: This device's negative log likelihoods.
-            ids_N: The words of its window.
+            nll_N: Negative log likelihoods of this device's window.
+            ids_N: Words of the window.
             d_embedded_NE: The gradient with respect to the embedding of each of these words.
             gradients: The gradients with respect to the other variables.
         """

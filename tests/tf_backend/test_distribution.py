@@ -1,4 +1,4 @@
-"""Two devices of TensorFlow compute and train as one does; so do a chief and a worker of TF_CONFIG."""
+"""Two of TensorFlow's devices train like one, and so do a chief and another process of TF_CONFIG."""
 
 import functools
 from pathlib import Path
