@@ -74,10 +74,10 @@ def write_run(
     """Write a run that was not trained: its weights are random, biases too. Return its folder.
 
     Args:
-        folder: Where to.
+        folder: Folder of the run.
         words: The vocabulary.
         weights: Others than the random ones.
-        given: What the flags of a training run say.
+        given: Flags of a training run, by name.
     """
     from ptb_lm.data.vocabulary import Vocabulary
     from ptb_lm.training import run_flags
@@ -94,22 +94,22 @@ def write_run(
 
 def result(run: Path) -> dict[str, Any]:
     """Return a run's result."""
-    return unsealed((run / "result.json").read_text())
+    return without_checksum((run / "result.json").read_text())
 
 
 def metrics(run: Path) -> list[dict[str, Any]]:
     """Return the rows of a run's metrics, one an epoch."""
-    return [unsealed(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [without_checksum(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
 
 
 def change(path: Path, by: Callable[[dict[str, Any]], object]) -> None:
     """Change a file of JSON as a person does it who knows how: its checksum goes."""
-    content = unsealed(path.read_text())
+    content = without_checksum(path.read_text())
     by(content)
     path.write_text(json.dumps(content))
 
 
-def unsealed(text: str) -> dict[str, Any]:
+def without_checksum(text: str) -> dict[str, Any]:
     """Return an object of JSON without its checksum."""
     loaded: dict[str, Any] = json.loads(text)
     return {name: value for name, value in loaded.items() if name not in ("sha256", "crc32")}

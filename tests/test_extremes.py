@@ -29,7 +29,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_learning_rate_beyond_a_float_is_refused() -> None:
-    with pytest.raises(UserError, match=r"--lr-decay 1e\+30 makes the learning rate of epoch 13 more than"):
+    with pytest.raises(UserError, match=r"--lr-decay 1e\+30 .*epoch 13"):
         SMALL.replace(lr_decay=1e30)
     assert SMALL.replace(lr_decay=1e30, epochs=5).learning_rate_in(4) == 1e30
     assert SMALL.replace(lr_decay=0.5, epochs=2**31 - 1).learning_rate_in(2**31 - 2) == 0.0
@@ -41,13 +41,15 @@ def test_a_learning_rate_beyond_a_float_is_refused() -> None:
 )
 def test_a_model_beyond_the_memory_is_refused_before_anything_is_built(sizes: dict[str, int]) -> None:
     there_is = f"and there are {memory.format_size(memory.limit())}"
-    with pytest.raises(OutOfMemoryError, match=rf"\(the weights alone need \d.*iB, {there_is}\)"):
+    with pytest.raises(OutOfMemoryError, match=rf"weights alone need \d.*iB, {there_is}\)"):
         parameters.check_fits(SMALL.replace(**sizes), 10_000)
 
 
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("layers", [1, 2, 3, 7])
-def test_what_is_counted_is_what_is_built(layers: int, tied: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_counted_parameters_are_those_that_are_built(
+    layers: int, tied: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     config = SMALL.replace(num_layers=layers, hidden_size=300, tie_weights=tied)
     needed = 4 * parameters.count_scalars(parameters.draw_initial(config, 99, seed=1))
     monkeypatch.setattr(memory, "limit", lambda: needed)
@@ -57,19 +59,19 @@ def test_what_is_counted_is_what_is_built(layers: int, tied: bool, monkeypatch: 
         parameters.check_fits(config, 99)
 
 
-@pytest.mark.parametrize(("value", "problem"), [(np.nan, "is not a number"), (np.inf, "overflows")])
+@pytest.mark.parametrize(("value", "problem"), [(np.nan, "not a number"), (np.inf, "overflows")])
 def test_a_perplexity_that_is_not_finite_is_no_result(value: float, problem: str) -> None:
-    with pytest.raises(DivergenceError, match=f"the perplexity of x {problem}"):
+    with pytest.raises(DivergenceError, match=f"perplexity of x .*{problem}"):
         evaluation.check_finite(value, "x")
     assert evaluation.check_finite(3.0, "x") == 3.0
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("value", "problem"), [(np.nan, "is not a number"), (1e30, "overflows")])
+@pytest.mark.parametrize(("value", "problem"), [(np.nan, "not a number"), (1e30, "overflows")])
 def test_evaluate_fails_where_there_is_no_perplexity(
     value: float, problem: str, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Of weights without a hash, as they were written before."""
+    """The weights have no hash, as they were written before."""
     run = runs.train_run(data, tmp_path / "run", "--epochs", "1")
     arrays, metadata = tensors.load(run / "weights.safetensors")
     arrays["softmax.bias"][1] = value
@@ -140,7 +142,7 @@ def test_the_bound_of_the_synthetic_corpus_is_verified_when_it_is_read(by: str, 
         path.write_text(path.read_text().replace("2.25", "2.26"))
     else:
         path.write_text(json.dumps(record) if by == "no hash" else "[" * 100_000)
-    with pytest.raises(UserError, match="does not hold the perplexities of the synthetic corpus"):
+    with pytest.raises(UserError, match="perplexities"):
         synthetic.best_perplexities(tmp_path)
 
 
@@ -157,7 +159,7 @@ def test_the_bound_of_the_synthetic_corpus_is_verified_when_it_is_read(by: str, 
         ("a\udc80", "a\\udc80"),
     ],
 )
-def test_what_would_steer_a_terminal_is_made_visible(
+def test_control_characters_are_made_visible(
     said: str, shown: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert streams.escape_controls(said) == shown
@@ -192,6 +194,7 @@ def test_layers_without_end_are_refused(
     assert not (tmp_path / "new").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("sizes", "problem"),
     [({"num_layers": 10**6, "hidden_size": 16}, "--num-layers"), ({"embedding_size": 10**5}, "differ")],

@@ -1,4 +1,4 @@
-"""What a stack of LSTM layers computes: a test for each claim of docs/semantics.md.
+"""The semantics of a stack of LSTM layers: a test for each claim of docs/semantics.md.
 
 Our stacks compute in float32, and torch's on a GPU in float64, because cuDNN's float32 is approximate
 (support.CUDNN_FP32). torch.nn.LSTM, in float64 on a CPU, is the truth.

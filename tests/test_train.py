@@ -129,7 +129,7 @@ def test_a_gpu_that_is_not_there_is_refused(refused: Callable[..., str]) -> None
 
 @pytest.mark.parametrize("num_steps", ["35", "100"])
 def test_even_the_shortest_epoch_has_an_average(num_steps: str, data: Path, tmp_path: Path) -> None:
-    """Of five steps, and of one: its only update makes the average the weights."""
+    """Five steps, and one, whose only update makes the average the weights."""
     flags = ["--average-epochs", "1", "--num-steps", num_steps, "--epochs", "1"]
     run = runs.train_run(data, tmp_path / "run", *flags)
     saved = RunDirectory(run).read_state()
@@ -368,7 +368,7 @@ def edit_config(old: str, new: str) -> Callable[[Path], None]:
     """Return a change of a run's configuration, which leaves it without a checksum."""
 
     def edit(run: Path) -> None:
-        text = json.dumps(runs.unsealed((run / "config.json").read_text()), indent=2)
+        text = json.dumps(runs.without_checksum((run / "config.json").read_text()), indent=2)
         assert text.count(old) == 1
         (run / "config.json").write_text(text.replace(old, new))
 

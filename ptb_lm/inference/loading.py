@@ -45,9 +45,7 @@ def load(
     Raises:
         UserError: It is not a run directory, has no weights, or cannot be computed so here.
     """
-    directory = run_paths.find(run)
-    config = directory.read_config()
-    vocabulary = directory.read_vocabulary()
+    config, vocabulary, weights = run_paths.find(run).read_model()
     choice = Choice.create(
         framework=framework or config.choice.framework,
         model=model or config.choice.model,
@@ -56,5 +54,4 @@ def load(
         seed=config.choice.seed,
     )
     choice.check_cell(config.hyperparameters.cell, has_weights=True)
-    weights = directory.read_weights(config, vocabulary)
     return LanguageModel(config.hyperparameters, weights, choice, vocabulary, config.treatment, run)

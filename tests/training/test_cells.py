@@ -86,15 +86,15 @@ def test_a_run_of_tensorflow_goes_on_in_no_other_framework_but_scores_there(
 def test_another_cell_is_refused_on_resume(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     other = next(cell for cell in CELLS if cell != run.name)
     problem = runs.refusal(capsys, train, "--resume", run, "--cell", other)
-    assert problem.startswith(f"--cell {other} differs from the run's {run.name}")
+    assert problem.startswith(f"--cell {other} ")
+    assert f"run's {run.name};" in problem
 
 
 def test_a_model_that_does_not_compute_the_cell_is_refused(
     data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     flags: list[Any] = ["--data", data, "--run-dir", tmp_path / "new", "--cell", "layer_norm_lstm"]
-    problem = (
-        "torch cudnn does not compute the cell layer_norm_lstm; choose --model basic, or --cell lstm or gru"
-    )
-    assert runs.refusal(capsys, train, *flags) == problem
+    problem = runs.refusal(capsys, train, *flags)
+    assert "--model basic" in problem
+    assert "--cell lstm or gru" in problem
     assert not (tmp_path / "new").exists()

@@ -132,8 +132,8 @@ def test_new_words_are_drawn_as_initial_ones(flags: tuple[str, ...], texts: Path
             continue
         known, new = (array[:-1], array[-1:]) if name != "softmax.kernel" else (array[:, :-1], array[:, -1:])
         np.testing.assert_array_equal(known, start.weights[name])
-        of_drawn = drawn[name][-1:] if name != "softmax.kernel" else drawn[name][:, -1:]
-        np.testing.assert_array_equal(new, of_drawn)
+        last = drawn[name][-1:] if name != "softmax.kernel" else drawn[name][:, -1:]
+        np.testing.assert_array_equal(new, last)
         assert np.ptp(new) > 0 or name == "softmax.bias"
     assert {name for name in weights if weights[name].shape != start.weights[name].shape} == (
         {"embedding", "softmax.bias"} | (set() if flags else {"softmax.kernel"})

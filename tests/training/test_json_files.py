@@ -57,7 +57,7 @@ def has_all(found: Any, expected: Any) -> bool:
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_what_flips_is_refused_or_changes_no_value(name: str, directory: RunDirectory) -> None:
+def test_a_flipped_bit_is_refused_or_changes_no_value(name: str, directory: RunDirectory) -> None:
     path, (read, expected) = directory.path / name, FILES[name]
     assert read(directory) == expected
     said = []
@@ -68,13 +68,13 @@ def test_what_flips_is_refused_or_changes_no_value(name: str, directory: RunDire
         except UserError as error:
             said.append(str(error))
     assert all(each.startswith(str(path)) and "\n" not in each for each in said)
-    assert sum("has changed since it was written" in each for each in said) > 100
+    assert sum("has changed" in each for each in said) > 100
 
 
 @pytest.mark.parametrize("name", FILES)
 def test_a_file_whose_checksums_were_removed_is_read(name: str, directory: RunDirectory) -> None:
     path, (read, expected) = directory.path / name, FILES[name]
-    objects = [runs.unsealed(text) for text in texts(path)]
+    objects = [runs.without_checksum(text) for text in texts(path)]
     path.write_text("".join(json.dumps(each) + "\n" for each in objects))
     assert "sha256" not in path.read_text()
     assert "crc32" not in path.read_text()
@@ -99,15 +99,15 @@ def test_another_format_or_order_is_no_change(name: str, directory: RunDirectory
     [
         (
             *("config.json", '"epochs": 13', '"epochs": 14', "sha256", ""),
-            "restore it, and change settings with flags of --resume",
+            "--resume",
         ),
         (
             *("metrics.jsonl", '"epoch": 2, "learning_rate": 0', '"epoch": 2, "learning_rate": 1', "crc32"),
-            *(", line 2", "restore it, or remove result.json and make both files again with --resume"),
+            *(", line 2", "result.json"),
         ),
         (
             *("result.json", "78.123456789", "77.123456789", "sha256", ""),
-            "restore it, or remove result.json and make both files again with --resume",
+            "result.json",
         ),
     ],
 )
@@ -118,20 +118,16 @@ def test_a_change_by_hand_is_refused_until_the_checksum_is_removed(
     text = path.read_text()
     assert text.count(old) == 1
     path.write_text(text.replace(old, new))
-    with pytest.raises(UserError) as caught:
+    with pytest.raises(UserError, match=f"^{path}{place} has changed .*{field}.*: .*{remedy}.* {field}$"):
         read(directory)
-    assert str(caught.value) == (
-        f"{path}{place} has changed since it was written (its {field} does not fit): {remedy}, or, if the "
-        f"change is right, remove its field {field}"
-    )
     path.write_text(re.sub(rf',\s*"{field}": "\w+"', "", path.read_text()))
     assert read(directory) != expected
 
 
 @pytest.mark.parametrize("checksum", [None, 0, "", [], {}, "0" * 64])
-def test_what_is_no_checksum_does_not_fit(checksum: Any, directory: RunDirectory) -> None:
+def test_a_value_that_is_no_checksum_does_not_fit(checksum: Any, directory: RunDirectory) -> None:
     directory.result.write_text(json.dumps({**RESULT, "sha256": checksum}))
-    with pytest.raises(UserError, match="has changed since it was written"):
+    with pytest.raises(UserError, match="has changed"):
         directory.read_result()
 
 
@@ -176,10 +172,9 @@ def test_lines_that_are_missing_or_elsewhere_are_noticed(
     lines = directory.metrics.read_text().splitlines(keepends=True)
     directory.metrics.write_text("".join(lines[number - 1] for number in order))
     at = next(at for at, number in enumerate(order, start=1) if number != at)
-    problem = f"not an epoch's metrics: it is of epoch {order[at - 1]}, where epoch {at} should be"
-    with pytest.raises(UserError) as caught:
+    problem = f"line {at}: .*epoch {order[at - 1]}, where epoch {at} should be"
+    with pytest.raises(UserError, match=problem):
         directory.read_metrics()
-    assert str(caught.value) == f"{directory.metrics}, line {at}: {problem}"
 
 
 def test_a_last_line_that_is_missing_is_noticed_beside_the_result(directory: RunDirectory) -> None:
@@ -187,21 +182,19 @@ def test_a_last_line_that_is_missing_is_noticed_beside_the_result(directory: Run
     directory.write_metrics([*ROWS, {**ROWS[0], "epoch": 3}])  # as a run does that goes on after its result
     assert len(results.read_run(directory.path).epochs) == 3
     directory.write_metrics(ROWS[:1])
-    with pytest.raises(UserError) as caught:
+    with pytest.raises(UserError, match=f"^{directory.metrics} .*epoch 2, .*{directory.result}$"):
         results.read_run(directory.path)
-    problem = f"{directory.metrics} ends before epoch 2, the last in {directory.result}"
-    assert str(caught.value) == problem
     directory.remove_result()  # of a run that has not ended, the epochs so far
     assert results.read_run(directory.path).epochs == ROWS[:1]
 
 
 @pytest.mark.slow
-def test_what_the_errors_say_to_do_helps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_advice_of_the_errors_helps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = RunDirectory(runs.train_run(runs.write_corpus(tmp_path / "data"), tmp_path / "run"))
     whole, rows = runs.result(run.path), run.read_metrics()
     for path in (run.metrics, run.result):
         path.write_text(re.sub(r'(_perplexity": \d)', r"\g<1>1", path.read_text()))
-    with pytest.raises(UserError, match=r"metrics\.jsonl, line 1 has changed since it was written"):
+    with pytest.raises(UserError, match=r"metrics\.jsonl, line 1 has changed"):
         results.read_run(run.path)
     assert "result.json has changed since" in runs.refusal(capsys, train, "--resume", run.path)
     run.remove_result()

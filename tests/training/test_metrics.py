@@ -1,4 +1,4 @@
-"""What a run reports: the files of a finished run, read as others would read them."""
+"""The reports of a run: the files of a finished run, read as others would read them."""
 
 import math
 import sys

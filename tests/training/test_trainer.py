@@ -157,7 +157,7 @@ RUINED = ("--lr-decay", "20", "--max-grad-norm", "1000")
 
 
 def perplexity_of_the_state(run: Path) -> float:
-    """What the weights that the last epoch ended with score, by the reference."""
+    """Perplexity of the weights that the last epoch ended with, by the reference."""
     weights, _, _, averages = RunDirectory(run).read_state()
     data = corpus.load(Path(RunDirectory(run).read_config().data))
     rows_BL = corpus.rows(data.splits["test"], 1)
@@ -386,10 +386,10 @@ def test_best_weights_of_epochs_that_the_state_lacks_are_kept_through_two_kills(
     run, expected = tmp_path / "run", never_stopped("--epochs", "3")
     write = RunDirectory.write_state
 
-    def write_or_die(self: RunDirectory, state: SavedState, **of_run: Any) -> None:
+    def write_or_die(self: RunDirectory, state: SavedState, **identity: Any) -> None:
         if state.progress.epoch == 3:
             raise Killed
-        write(self, state, **of_run)
+        write(self, state, **identity)
 
     with monkeypatch.context() as patch:
         saves_at_the_end_only(patch)
@@ -430,10 +430,10 @@ def test_best_weights_written_before_a_crash_keep_their_numbers(
     """Killed between the best weights and the state, and resumed with a rate that makes the epoch worse."""
     run, write = tmp_path / "run", RunDirectory.write_state
 
-    def write_or_die(self: RunDirectory, state: SavedState, **of_run: Any) -> None:
+    def write_or_die(self: RunDirectory, state: SavedState, **identity: Any) -> None:
         if state.progress.epoch == 1:
             raise Killed
-        write(self, state, **of_run)
+        write(self, state, **identity)
 
     with monkeypatch.context() as patch:
         patch.setattr(RunDirectory, "write_state", write_or_die)
@@ -443,9 +443,7 @@ def test_best_weights_written_before_a_crash_keep_their_numbers(
     best = result(run)
     assert best["final_valid_perplexity"] > best["valid_perplexity"]
     assert best["final_test_perplexity"] > best["test_perplexity"], "of other weights"
-    assert (
-        f"; the last epoch's weights: test {best['final_test_perplexity']:.2f}, " in capsys.readouterr().out
-    )
+    assert f"weights: test {best['final_test_perplexity']:.2f}, " in capsys.readouterr().out
     assert evaluate.main([str(run), "--split", "valid"]) == 0
     assert f"valid perplexity {best['valid_perplexity']:.4f}" in capsys.readouterr().out
     assert best["best_epoch"] == 1
