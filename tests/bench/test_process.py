@@ -32,14 +32,11 @@ def test_a_line_is_answered_by_a_line(tmp_path: Path, monkeypatch: pytest.Monkey
 @pytest.mark.parametrize(
     ("program", "reason"),
     [
-        ("raise SystemExit('no such thing')", "its process ended with status 1: no such thing"),
-        (
-            "import os; os.kill(os.getpid(), 9)",
-            "its process was ended by signal 9; perhaps for want of memory",
-        ),
-        ("import os; os.kill(os.getpid(), 11)", "its process was ended by signal 11"),
-        ("print('hello', flush=True); input(); input()", "its process answered 'hello'"),
-        ("import sys; sys.stdout.write('{'); sys.stdout.flush()", "its process ended with status 0"),
+        ("raise SystemExit('no such thing')", "status 1: no such thing"),
+        ("import os; os.kill(os.getpid(), 9)", "signal 9; perhaps for want of memory"),
+        ("import os; os.kill(os.getpid(), 11)", "signal 11"),
+        ("print('hello', flush=True); input(); input()", "answered 'hello'"),
+        ("import sys; sys.stdout.write('{'); sys.stdout.flush()", "status 0"),
     ],
 )
 def test_a_death_or_nonsense_is_told(
@@ -48,7 +45,7 @@ def test_a_death_or_nonsense_is_told(
     answering = process(tmp_path, monkeypatch, program)
     with pytest.raises(WorkerError) as error:
         answering.ask(what="hello")
-    assert str(error.value) == reason
+    assert str(error.value).endswith(reason)
     assert error.value.status == "failed"
     answering.close()
 

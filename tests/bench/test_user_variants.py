@@ -42,7 +42,7 @@ def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_what_is_there_is_imported_elsewhere_and_its_text_is_known(modules: Path) -> None:
+def test_a_module_is_imported_elsewhere_and_its_text_is_known(modules: Path) -> None:
     (modules / "own.py").write_text(f"{MODULE}# another text\n")
     digests = commands._import_added(["one=own:build", "two=own:build"])
     assert not {"own", "package"} & sys.modules.keys()
@@ -66,29 +66,30 @@ def test_the_text_of_a_package_is_all_of_its_sources(init: bool, modules: Path) 
 
 
 @pytest.mark.parametrize(
-    ("build", "trouble"),
+    ("build", "noun"),
     [
-        ("absent:build", "there is no module absent; is it on PYTHONPATH?"),
-        ("package.absent:build", "there is no module package.absent; is it on PYTHONPATH?"),
-        ("absent.own:build", "there is no module absent; is it on PYTHONPATH?"),
-        ("own:bild", "the module own has no function bild"),
-        ("own:raise_in", "the module own has no function raise_in"),
+        ("absent:build", "no module absent;"),
+        ("package.absent:build", "no module package.absent;"),
+        ("absent.own:build", "no module absent;"),
+        ("own:bild", "no function bild"),
+        ("own:raise_in", "no function raise_in"),
         (
             "broken:build",
-            "the module broken cannot be imported: AttributeError: module 'own' has no attribute 'nothing'",
+            "AttributeError: module 'own' has no attribute 'nothing'",
         ),
         (
             "needing:build",
-            "the module needing cannot be imported: ModuleNotFoundError: No module named "
-            "'a_framework_that_is_not_there'",
+            "ModuleNotFoundError: No module named 'a_framework_that_is_not_there'",
         ),
-        ("dying:build", "its process was ended by signal 11"),
-        ("leaving:build", "its process ended with status 1: no GPU, no module"),
+        ("dying:build", "signal 11"),
+        ("leaving:build", "status 1: no GPU, no module"),
     ],
 )
-def test_what_is_not_there_ends_the_run_before_it_begins(
-    build: str, trouble: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_a_missing_function_ends_the_run_before_it_begins(
+    build: str, noun: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     given = ["--add", "two=own:build", f"mine={build}", "--out", tmp_path / "out"]
-    assert refusal(capsys, bench, "run", "quick", *given) == f"--add mine={build}: {trouble}"
+    message = refusal(capsys, bench, "run", "quick", *given)
+    assert message.startswith(f"--add mine={build}: ")
+    assert noun in message
     assert not (tmp_path / "out").exists()
