@@ -1,6 +1,7 @@
 """Studies that are no suite: python -m benchmarks.studies profile, contention, divergence and so on."""
 
 import argparse
+import importlib
 import shlex
 import sys
 from collections.abc import Callable, Sequence
@@ -15,12 +16,11 @@ PROG = "python -m benchmarks.studies"
 
 
 class _Study(NamedTuple):
-    """A command: what --help says of it, its flags, and what it does with them."""
+    """A command, whose module has a function `run`: its name, its line in --help, and its flags."""
 
     name: str
     text: str
     add_flags: Callable[[argparse.ArgumentParser], None]
-    run: Callable[[argparse.Namespace], int]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -33,7 +33,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _command(given: list[str]) -> int:
     arguments = _parser().parse_args(given)
     arguments.command = shlex.join([*PROG.split(), *given])
-    status: int = arguments.function(arguments)
+    # Imported when the flags are known to be right: what a study imports takes longer than --help should.
+    study = importlib.import_module(f"benchmarks.studies.{arguments.study}")
+    status: int = study.run(arguments)
     return status
 
 
@@ -47,7 +49,7 @@ def _parser() -> cli.Parser:
             study.name, prog=f"{PROG} {study.name}", description=study.text, help=study.text
         )
         study.add_flags(added)
-        added.set_defaults(function=study.run)
+        added.set_defaults(study=study.name)
     return parser
 
 
@@ -123,71 +125,31 @@ def _add_out(parser: argparse.ArgumentParser, file: str) -> None:
     parser.add_argument("--out", type=Path, help=f"keep what is printed in OUT/{file}")
 
 
-# Imported when the flags are known to be right: what they import takes longer than --help should.
-
-
-def _profile(arguments: argparse.Namespace) -> int:
-    from benchmarks.studies import profile
-
-    return profile.profile(arguments)
-
-
-def _contention(arguments: argparse.Namespace) -> int:
-    from benchmarks.studies import contention
-
-    return contention.measure(arguments)
-
-
-def _divergence(arguments: argparse.Namespace) -> int:
-    from benchmarks.studies import divergence
-
-    return divergence.compare(arguments)
-
-
-def _scoring(arguments: argparse.Namespace) -> int:
-    from benchmarks.studies import scoring
-
-    return scoring.measure(arguments)
-
-
-def _coverage(arguments: argparse.Namespace) -> int:
-    from benchmarks.studies import coverage
-    from ptb_lm.bench.summary import summarise
-
-    cli.say("\n".join(coverage.page(summarise(arguments.folder).groups, arguments.repetitions)))
-    return 0
-
-
 _STUDIES = (
     _Study(
         "profile",
         "Where the time of a torch training step goes, operation by operation.",
         _profile_flags,
-        _profile,
     ),
     _Study(
         "contention",
         "How much a busy process slows down a training, by how torch's threads wait for each other.",
         _contention_flags,
-        _contention,
     ),
     _Study(
         "divergence",
         "How fast runs that differ only in rounding drift apart, loss by loss, on a CPU.",
         _divergence_flags,
-        _divergence,
     ),
     _Study(
         "scoring",
         "How much faster sentences are scored side by side than one after the other, on a CPU.",
         _scoring_flags,
-        _scoring,
     ),
     _Study(
         "coverage",
         "How many of a program's intervals against itself contain 1, from a benchmark's rows.",
         _coverage_flags,
-        _coverage,
     ),
 )
 

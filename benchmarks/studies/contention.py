@@ -8,7 +8,6 @@ wait and with one thread fewer.
 
 import argparse
 import contextlib
-import json
 import os
 import shlex
 import statistics
@@ -18,9 +17,9 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from benchmarks.studies import write_rows
 from ptb_lm.common import cli, host
 from ptb_lm.common.errors import UserError
-from ptb_lm.common.files import atomic_write
 from ptb_lm.common.tables import write_markdown
 from ptb_lm.model.config import RECIPES
 
@@ -32,7 +31,7 @@ NEIGHBOURS: dict[str, list[str] | None] = {
 }
 
 
-def measure(arguments: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace) -> int:
     """Print a table of words per second, and keep it with its rows in OUT; return the exit status."""
     if arguments.step:
         return _steps(arguments)
@@ -45,12 +44,8 @@ def measure(arguments: argparse.Namespace) -> int:
                 rows.append({"way": name, "neighbour": neighbour, "words_per_second": rate})
     text = table(rows)
     cli.say(text)
-    if arguments.out:
-        arguments.out.mkdir(parents=True, exist_ok=True)
-        facts = {"command": arguments.command, **host.environment()}
-        lines = [json.dumps(row) + "\n" for row in (facts, *rows)]
-        atomic_write(arguments.out / "rows.jsonl", "".join(lines))
-        atomic_write(arguments.out / "table.md", text)
+    facts = {"command": arguments.command, **host.environment()}
+    write_rows(arguments.out, (facts, *rows), table_md=text)
     return 0
 
 

@@ -12,6 +12,7 @@ many variants they may be minutes apart, and the machine may have changed in bet
 less often. The A/A test in a suite's own report shows how well it did.
 """
 
+import argparse
 import dataclasses
 import math
 from collections.abc import Iterator, Sequence
@@ -20,7 +21,9 @@ from typing import NamedTuple
 from ptb_lm.bench.findings import Group, Result, distinct, speed_ratio
 from ptb_lm.bench.intervals import Ratio
 from ptb_lm.bench.reporting import formats
+from ptb_lm.bench.summary import summarise
 from ptb_lm.bench.variants import original
+from ptb_lm.common import cli
 from ptb_lm.common.errors import UserError
 from ptb_lm.common.tables import write_markdown
 
@@ -83,6 +86,12 @@ def coverage(ratios: Sequence[Ratio]) -> Coverage:
 def holds(ratio: Ratio) -> bool:
     """Return whether the interval of a ratio contains 1."""
     return ratio.differs is False
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the page of a benchmark; return the exit status."""
+    cli.say("\n".join(page(summarise(arguments.folder).groups, arguments.repetitions)))
+    return 0
 
 
 def page(groups: Sequence[Group], repetitions: int) -> Iterator[str]:

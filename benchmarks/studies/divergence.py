@@ -23,7 +23,7 @@ from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import PRESETS, Config
 
 
-def compare(arguments: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace) -> int:
     """Train the variants side by side, print and keep their differences; return the exit status."""
     config, loaded = PRESETS[arguments.config], corpus.load_named(arguments.data)
     models = {

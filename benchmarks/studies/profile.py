@@ -8,19 +8,18 @@ and with --trace in trace.json for Perfetto.
 """
 
 import argparse
-import json
 from typing import Any
 
 import torch
 from torch import profiler
 from torch._C._autograd import DeviceType
 
+from benchmarks.studies import write_rows
 from ptb_lm.bench.language_workloads import PTB_VOCABULARY
 from ptb_lm.bench.variants import LANGUAGE_MODELS, Variant
 from ptb_lm.bench.workloads import LanguageTask
 from ptb_lm.common import host
 from ptb_lm.common.errors import UserError
-from ptb_lm.common.files import atomic_write
 from ptb_lm.data import corpus
 from ptb_lm.model import parameters
 from ptb_lm.model.config import RECIPES
@@ -28,7 +27,7 @@ from ptb_lm.model.config import RECIPES
 WARM_UP = 5
 
 
-def profile(arguments: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace) -> int:
     """Profile some steps on random words of Penn Treebank's frequencies; return the exit status."""
     if arguments.trace and not arguments.out:
         raise UserError("--trace writes OUT/trace.json, and --out is not given")
@@ -67,11 +66,9 @@ def profile(arguments: argparse.Namespace) -> int:
     )
     print(text)
     if arguments.out:
-        arguments.out.mkdir(parents=True, exist_ok=True)
-        atomic_write(arguments.out / "profile.txt", text)
         about = {"command": arguments.command, **facts, "engine": model.engine}
         rows = [{**row, "steps": arguments.steps} for row in _rows(averages, "device" if on_gpu else "cpu")]
-        atomic_write(arguments.out / "rows.jsonl", "".join(json.dumps(row) + "\n" for row in (about, *rows)))
+        write_rows(arguments.out, (about, *rows), profile_txt=text)
         if arguments.trace:
             profiled.export_chrome_trace(str(arguments.out / "trace.json"))
     return 0

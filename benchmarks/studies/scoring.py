@@ -8,7 +8,6 @@ a word.
 """
 
 import argparse
-import json
 import statistics
 import time
 from collections.abc import Mapping, Sequence
@@ -16,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.studies import write_rows
 from ptb_lm.bench.language_workloads import PTB_VOCABULARY
 from ptb_lm.bench.workloads import LanguageTask
 from ptb_lm.common import cli, host
-from ptb_lm.common.files import atomic_write
 from ptb_lm.common.tables import write_markdown
 from ptb_lm.data.vocabulary import EOS, Vocabulary
 from ptb_lm.inference.language_model import LanguageModel
@@ -35,7 +34,7 @@ TITLES = (
 LONGEST = (10, 40)  # words of a sentence; its length is any up to this, each as likely
 
 
-def measure(arguments: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace) -> int:
     """Print a table of words per second, and keep it with its rows in OUT; return the exit status."""
     config = RECIPES["default"][arguments.config]
     task = LanguageTask(config=config, vocabulary_size=PTB_VOCABULARY)
@@ -57,11 +56,8 @@ def measure(arguments: argparse.Namespace) -> int:
                 rows.append(row)
     text = f"{model.backend.engine}\n\n{table(rows)}"
     cli.say(text)
-    if arguments.out:
-        arguments.out.mkdir(parents=True, exist_ok=True)
-        facts = {"command": arguments.command, **host.environment(), **model.backend.environment()}
-        atomic_write(arguments.out / "rows.jsonl", "".join(json.dumps(row) + "\n" for row in (facts, *rows)))
-        atomic_write(arguments.out / "table.md", text)
+    facts = {"command": arguments.command, **host.environment(), **model.backend.environment()}
+    write_rows(arguments.out, (facts, *rows), table_md=text)
     return 0
 
 

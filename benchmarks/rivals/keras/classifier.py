@@ -7,19 +7,39 @@ import dataclasses
 import functools
 import platform
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import keras
 import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from benchmarks.rivals.keras.library import Library
 from benchmarks.rivals.keras.network import Network
 from ptb_lm.classifier import Batch, Classifier, ClassifierConfig, Scores
 from ptb_lm.common.errors import UserError
 from ptb_lm.model.backend import Arrays
 from ptb_lm.model.choice import Choice
+
+
+class Library(Protocol):
+    """JAX, torch or TensorFlow."""
+
+    name: str
+    unroll: str  # how Keras's loop over time enters the graph
+    cudnn_masks: bool  # whether Keras uses cuDNN for sequences of different lengths
+    hoists_on_cpu: bool  # whether Keras, where it would use cuDNN, multiplies all inputs before its loop
+
+    def has_gpu(self) -> bool:
+        """Tell whether there is a CUDA device."""
+
+    def compute_in_ieee_float32(self) -> None:
+        """Have a GPU multiply in float32, where its default is to round to TF32."""
+
+    def peak_memory(self) -> int:
+        """Return the peak of the bytes taken on the GPU since it was last asked for, if it can be told."""
+
+    def environment(self, *, gpu: bool) -> dict[str, Any]:
+        """Return the version, the threads, and of a GPU its name and libraries."""
 
 
 def build(

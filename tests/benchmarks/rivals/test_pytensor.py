@@ -20,7 +20,7 @@ from ptb_lm.model.choice import Choice
 
 pytensor = pytest.importorskip("pytensor")
 
-from benchmarks.rivals.pytensor.dropout import InvertedDropout  # noqa: E402
+from benchmarks.rivals.pytensor.network import InvertedDropout  # noqa: E402
 
 BOUND = {"fp32": 1e-6, "fp64": 1e-13}
 
