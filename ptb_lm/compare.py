@@ -48,9 +48,9 @@ def _compare(arguments: argparse.Namespace) -> int:
         raise UserError(f"--picture {picture} must end in {' or '.join(PICTURES)}")
     # These imports take long, so they wait until the flags are known to be right.
     from ptb_lm.common import files
-    from ptb_lm.comparison import curves, page, runs, tables
+    from ptb_lm.comparison import curves, runs, tables
 
-    write = {"markdown": tables.to_text, "csv": tables.to_csv, "page": page.to_html}[arguments.format]
+    write = {"markdown": tables.to_text, "csv": tables.to_csv, "page": tables.to_html}[arguments.format]
     groups = runs.read_groups(arguments.runs)
     text = write(groups)
     if picture is not None:

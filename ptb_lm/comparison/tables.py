@@ -1,4 +1,6 @@
-"""The tables of a comparison: what runs reached, what differs between them, and what is the same.
+"""The tables of a comparison, and their forms: text for a terminal, CSV, and a page.
+
+They show the results of runs, the settings that differ between them, and those that are the same.
 
 Runs that differ only in the seed are one row: the mean and the standard deviation.
 """
@@ -10,8 +12,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ptb_lm.bench.reporting import page
+from ptb_lm.bench.reporting.document import CaptionedTable, Document, Section
 from ptb_lm.bench.reporting.formats import NOTHING
 from ptb_lm.common.tables import Column, Name, Table, TableCell, to_markdown
+from ptb_lm.comparison.curves import curves
 from ptb_lm.comparison.runs import UNKNOWN, Run, RunGroup, differing_settings, run_names
 
 HOW_TO_READ = (
@@ -153,6 +158,37 @@ def to_csv(groups: Sequence[RunGroup]) -> str:
             ]
         )
     return text.getvalue()
+
+
+def to_html(groups: Sequence[RunGroup]) -> str:
+    """Write a page of HTML.
+
+    Raises:
+        UserError: matplotlib is not installed.
+    """
+    count, several = sum(len(group.runs) for group in groups), len(groups) > 1
+    shown = [CaptionedTable(table=results(groups), remarks=[HOW_TO_READ])]
+    if (last := last_epochs(groups)).rows:
+        shown.append(CaptionedTable(caption=LAST_EPOCH, table=last))
+    sections = [Section(title="Results", tables=shown, plots=[curves(groups)])]
+    if (different := differences(groups)).rows:
+        sections.append(Section(title=DIFFERENCES, tables=[CaptionedTable(table=different)]))
+    same = common_settings(groups)
+    settings = (
+        Section(title="Settings", details=[CaptionedTable(caption=SHARED, table=same)])
+        if several
+        else Section(title="Settings", tables=[CaptionedTable(table=same)])
+    )
+    document = Document(
+        title="Comparison of runs" if several else run_names(groups)[0],
+        subtitle=f"{count} runs; those that differ only in the seed are one row"
+        if count > len(groups)
+        else "",
+        lead=[],
+        warnings=[],
+        sections=[*sections, settings],
+    )
+    return page.to_html(document)
 
 
 def _numbers(group: RunGroup, figure: _Figure) -> Iterator[float | None]:

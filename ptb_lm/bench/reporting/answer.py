@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from ptb_lm.bench.findings import Group, Result, distinct, speed_ratio
 from ptb_lm.bench.intervals import Ratio
-from ptb_lm.bench.reporting import names
+from ptb_lm.bench.reporting import formats
 from ptb_lm.bench.reporting.document import Bar, CaptionedTable, SpeedPlot
 from ptb_lm.bench.reporting.formats import NOTHING, join_names, percent, rate, significant
 from ptb_lm.bench.rows import MEASURED
@@ -61,7 +61,7 @@ def _cell_type(result: Result, with_precision: bool) -> CellType:
     title = TITLES.get(framework, framework)
     work = result.blocks[0].work
     return CellType(
-        model, f"{title}, {names.precision(work.precision)}" if with_precision and work else title
+        model, f"{title}, {formats.precision(work.precision)}" if with_precision and work else title
     )
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from ptb_lm.bench import intervals
 from ptb_lm.bench.findings import Group, Result, Summary, distinct
 from ptb_lm.bench.intervals import LogMean
-from ptb_lm.bench.reporting import formats, names
+from ptb_lm.bench.reporting import formats
 from ptb_lm.bench.reporting.document import CaptionedTable, Document, Section
 from ptb_lm.bench.reporting.formats import NOTHING
 from ptb_lm.bench.rows import MEASURED
@@ -94,7 +94,7 @@ def compare(a: Path, b: Path) -> Document:
     sections = [
         Section(
             title=group.name,
-            tables=[CaptionedTable(table=_table(members, group), remarks=list(names.legend(group)))],
+            tables=[CaptionedTable(table=_table(members, group), remarks=list(formats.legend(group)))],
         )
         for group, members in comparable
     ]
@@ -106,7 +106,7 @@ def compare(a: Path, b: Path) -> Document:
     )
     return Document(
         title=_verdict(pairs),
-        subtitle=names.title([first for first, _ in common]),
+        subtitle=formats.title([first for first, _ in common]),
         lead=[f"A is {_about(a, one)}", f"B is {_about(b, two)}"],
         warnings=[f"in one of the two this was not measured to the end: {broken_off}"] * bool(broken_off),
         sections=sections,

@@ -8,7 +8,7 @@ from ptb_lm.bench.disturbance import DISTURBED
 from ptb_lm.bench.findings import Group, Summary, distinct
 from ptb_lm.bench.intervals import spread
 from ptb_lm.bench.report_settings import ReportSettings
-from ptb_lm.bench.reporting import answer, formats, names, page, sections
+from ptb_lm.bench.reporting import answer, formats, page, sections
 from ptb_lm.bench.reporting.document import Document
 from ptb_lm.bench.reporting.plots import MISSING
 from ptb_lm.bench.rows import Row
@@ -82,7 +82,7 @@ def build(summary: Summary, *, runs: Sequence[Path] = ()) -> Document:
     if runs:
         parts.append(sections.learning_curves(runs))
     return Document(
-        title=names.title(summary.groups),
+        title=formats.title(summary.groups),
         subtitle=_subtitle(summary),
         tables=list(answer.table(summary.groups)),
         plots=list(answer.plot(summary.groups)),

@@ -10,7 +10,7 @@ from typing import Any
 from ptb_lm.bench import suites
 from ptb_lm.bench.findings import Group, Result, Summary, distinct
 from ptb_lm.bench.intervals import Ratio
-from ptb_lm.bench.reporting import formats, names, result_table
+from ptb_lm.bench.reporting import formats, result_table
 from ptb_lm.bench.reporting.document import Bar, BarPlot, CaptionedTable, RunPlot, Section
 from ptb_lm.bench.reporting.formats import NOTHING
 from ptb_lm.bench.rows import Row
@@ -83,7 +83,7 @@ def _remarks(groups: Sequence[Group]) -> Iterator[str]:
                 f"{group.name}: the fastest is {group.fastest.label}, because round by round no other was "
                 "faster; its median is not the best"
             )
-    yield from distinct(line for group in groups for line in names.legend(group))
+    yield from distinct(line for group in groups for line in formats.legend(group))
     for group in groups:
         yield from map(_describe_repetition, group.repetitions)
     yield from _threads(groups)

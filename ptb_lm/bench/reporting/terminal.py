@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from ptb_lm.bench.findings import Group, Summary, distinct, speed_ratio
 from ptb_lm.bench.intervals import Ratio
-from ptb_lm.bench.reporting import answer, formats, names
+from ptb_lm.bench.reporting import answer, formats
 
 _SHORTEST_BAR = 6
 _HOW_TO_READ = (
@@ -24,7 +24,7 @@ def chart(summary: Summary, *, width: int, encoding: str | None) -> str:
         width: The terminal's width in characters.
         encoding: The terminal's encoding; without a character for a bar it is drawn with number signs.
     """
-    lines = _wrap(names.title(summary.groups), width)
+    lines = _wrap(formats.title(summary.groups), width)
     groups = answer.choose_groups(summary.groups)
     for place, group in enumerate(groups):
         lines += ["", *_wrap(f"{answer.heading(group, groups)} (95 % interval)", width)]
@@ -40,7 +40,7 @@ def chart(summary: Summary, *, width: int, encoding: str | None) -> str:
         for status, reason in distinct((result.status, result.reason) for result in unmeasured):
             labels = [each.label for each in unmeasured if (each.status, each.reason) == (status, reason)]
             lines += _wrap(f"{status}: {formats.join_names(labels)}: {reason}", width, indent=2)
-        for each in names.legend(group):
+        for each in formats.legend(group):
             if each not in explanations:
                 lines += _wrap(each, width, indent=2)
             explanations.add(each)
