@@ -49,6 +49,7 @@ COPY_BYTES = 2**27  # more than caches hold
 COPIES = 3
 
 Product = tuple[int, int, int, str]  # m, k, n; which factor lies transposed: "first", "second" or ""
+Operands = tuple[Tensor, Tensor, Tensor]  # a, b and the place of a @ b
 
 
 class Library(NamedTuple):
@@ -58,14 +59,6 @@ class Library(NamedTuple):
     multiply: Callable[[Tensor, Tensor, Tensor], object]  # a, b, and where to put a @ b
     context: Callable[[], contextlib.AbstractContextManager[object]]  # for the calls of `multiply`
     threads: Callable[[], int | None]  # None where the number is not known
-
-
-class Operands(NamedTuple):
-    """Two factors and the place of their product."""
-
-    a_MK: Tensor
-    b_KN: Tensor
-    c_MN: Tensor
 
 
 class Rate(NamedTuple):
@@ -156,14 +149,14 @@ def _find_fastest(device: str, precision: str, products: tuple[Product, ...]) ->
 
 def _is_short(library: Library, operands: Operands) -> bool:
     """Return whether a product takes no longer than PRODUCT_SECONDS, judged by some of its rows."""
-    if operands.c_MN.device.type != "cpu":
+    a_MK, b_KN, c_MN = operands
+    if c_MN.device.type != "cpu":
         return True
-    rows = len(operands.a_MK) // 64 or 1
-    part = Operands(operands.a_MK[:rows], operands.b_KN, operands.c_MN[:rows])
-    library.multiply(*part)  # the first one sets the library up
+    rows = len(a_MK) // 64 or 1
+    library.multiply(a_MK[:rows], b_KN, c_MN[:rows])  # the first one sets the library up
     start = time.perf_counter()
-    library.multiply(*part)
-    return (time.perf_counter() - start) * len(operands.a_MK) / rows <= PRODUCT_SECONDS
+    library.multiply(a_MK[:rows], b_KN, c_MN[:rows])
+    return (time.perf_counter() - start) * len(a_MK) / rows <= PRODUCT_SECONDS
 
 
 def list_libraries(device: str, precision: str) -> list[Library]:
@@ -193,26 +186,23 @@ def draw_operands(product: Product, device: str, precision: str) -> Operands:
     options: dict[str, Any] = {"device": device, "dtype": PRECISIONS[precision].compute}
     a_MK = torch.rand(k, m, **options).T if transposed == "first" else torch.rand(m, k, **options)
     b_KN = torch.rand(n, k, **options).T if transposed == "second" else torch.rand(k, n, **options)
-    return Operands(a_MK, b_KN, torch.empty(m, n, **options))
+    return a_MK, b_KN, torch.empty(m, n, **options)
 
 
 def _gflops(library: Library, operands: Operands, seconds: float) -> float:
     """Multiply for the given time, after one product for setup; return the rate."""
-    (m, k), n = operands.a_MK.shape, operands.b_KN.shape[1]
-    per_wait, count, duration = OPERATIONS_PER_WAIT[operands.c_MN.device.type], 0, 0.0
-    library.multiply(*operands)
-    _wait(operands)
+    a_MK, b_KN, c_MN = operands
+    (m, k), n = a_MK.shape, b_KN.shape[1]
+    per_wait, count, duration = OPERATIONS_PER_WAIT[c_MN.device.type], 0, 0.0
+    library.multiply(a_MK, b_KN, c_MN)
+    c_MN[0, 0].item()  # waits for the device
     start = time.perf_counter()
     while duration < seconds:
         for _ in range(per_wait):
-            library.multiply(*operands)
-        _wait(operands)
+            library.multiply(a_MK, b_KN, c_MN)
+        c_MN[0, 0].item()
         duration, count = time.perf_counter() - start, count + per_wait
     return 2 * m * k * n * count / duration / 1e9
-
-
-def _wait(operands: Operands) -> None:
-    operands.c_MN[0, 0].item()
 
 
 def _multiply_by_torch(a_MK: Tensor, b_KN: Tensor, c_MN: Tensor) -> None:

@@ -70,14 +70,14 @@ def test_every_library_multiplies_and_in_the_precision(precision: str) -> None:
     bound = {"fp64": 1e-12, "fp32": 1e-5, "fp16": 2**-10, "bf16": 2**-7}[precision]
     for transposed in ("", "first", "second"):
         for library in machine_speed.list_libraries("cpu", precision):
-            operands = machine_speed.draw_operands((60, 70, 80, transposed), "cpu", precision)
+            a_MK, b_KN, c_MN = machine_speed.draw_operands((60, 70, 80, transposed), "cpu", precision)
             with library.context():
-                library.multiply(*operands)
-            exact = operands.a_MK.double() @ operands.b_KN.double()
-            error = (operands.c_MN.double() - exact).abs().max() / exact.abs().max()
+                library.multiply(a_MK, b_KN, c_MN)
+            exact = a_MK.double() @ b_KN.double()
+            error = (c_MN.double() - exact).abs().max() / exact.abs().max()
             assert error < bound, f"{library.name}, {transposed}"
-            assert operands.a_MK.is_contiguous() is (transposed != "first")
-            assert operands.b_KN.is_contiguous() is (transposed != "second")
+            assert a_MK.is_contiguous() is (transposed != "first")
+            assert b_KN.is_contiguous() is (transposed != "second")
 
 
 def test_which_libraries_there_are() -> None:

@@ -121,7 +121,7 @@ class Kernels:
             gates_PG.dtype,
             *(len(batch_sizes), _integers(batch_sizes), hidden, gates_PG, c),
             *(
-                _Apart(d_output_PH),
+                d_output_PH,
                 d_output_PH.stride(0),
                 kernel_HG,
                 packed_kernel,
@@ -175,7 +175,7 @@ class Kernels:
         self._call(
             "multiply",
             torch.float32,
-            *(ctypes.c_void_p(library.find_sgemm()), *c.shape, a.shape[1], *factors, _Apart(c), c.stride(0)),
+            *(ctypes.c_void_p(library.find_sgemm()), *c.shape, a.shape[1], *factors, c, c.stride(0)),
         )
         return out
 
@@ -234,17 +234,10 @@ def _is_plain(matrix: Tensor) -> bool:
     return matrix.stride(1) == 1 and matrix.stride(0) >= matrix.shape[1]
 
 
-def _describe_layout(matrix: Tensor) -> tuple[int, "_Apart", int]:
+def _describe_layout(matrix: Tensor) -> tuple[int, Tensor, int]:
     """Return whether a matrix lies transposed, its numbers, and how far apart its rows or columns are."""
     plain = _is_plain(matrix)
-    return int(not plain), _Apart(matrix), matrix.stride(0 if plain else 1)
-
-
-class _Apart:
-    """A tensor whose rows may lie apart."""
-
-    def __init__(self, tensor: Tensor) -> None:
-        self.tensor = tensor
+    return int(not plain), matrix, matrix.stride(0 if plain else 1)
 
 
 def _integers(values: Sequence[int]) -> Any:
@@ -254,8 +247,6 @@ def _integers(values: Sequence[int]) -> Any:
 def _to_c(argument: Any) -> Any:
     if isinstance(argument, Tensor):
         return ctypes.c_void_p(argument.data_ptr())
-    if isinstance(argument, _Apart):
-        return ctypes.c_void_p(argument.tensor.data_ptr())
     return ctypes.c_int64(argument) if isinstance(argument, int) else argument
 
 
