@@ -19,11 +19,11 @@ import numpy as np
 from support import random_weights
 
 from ptb_lm.common.errors import UserError
+from ptb_lm.common.signals import StopRequest
 from ptb_lm.model import backend
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import SMALL
 from ptb_lm.model.ranks import SINGLE_PROCESS, OneWithDevices, Ranks
-from ptb_lm.training.interrupt import StopRequest
 
 WORDS, BATCH, STEPS, WINDOWS = 23, 8, 3, 6
 

@@ -13,20 +13,24 @@ from typing import Any
 
 from ptb_lm.common import cli, host, streams
 from ptb_lm.common.errors import LostRankError, UserError
+from ptb_lm.common.program import version
+from ptb_lm.common.signals import Interrupted, StopRequest
 from ptb_lm.data.corpus import Corpus
 from ptb_lm.data.vocabulary import Vocabulary
 from ptb_lm.model import backend, parameters
 from ptb_lm.model.backend import Backend
-from ptb_lm.model.ranks import SINGLE_PROCESS, Ranks
+from ptb_lm.model.ranks import SINGLE_PROCESS, Facts, Ranks
 from ptb_lm.training import announcements, processes, run_data, run_paths
 from ptb_lm.training.fine_tuning import Start
-from ptb_lm.training.interrupt import Interrupted, StopRequest
 from ptb_lm.training.progress_display import LOG_SECONDS
 from ptb_lm.training.run_config import RunConfig
 from ptb_lm.training.run_directory import RunDirectory
 from ptb_lm.training.run_flags import NEW_RUN_FLAGS, new_config, resumed_config, with_global_batch
 from ptb_lm.training.shared_directory import SharedRunDirectory
 from ptb_lm.training.trainer import Trainer
+
+# Settings that may differ between machines: the place of the text. The first process reads the first weights.
+MAY_DIFFER_PER_HOST = ("data", "source", "init_from", "hyperparameters")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,9 +142,7 @@ def prepare(request: TrainRequest) -> tuple[TrainRequest, Corpus, Backend]:
     """
     start, ranks, directory = request.start, request.ranks, request.directory
     ranks.check_divisible(request.run.hyperparameters.batch_size)
-    config, corpus = ranks.same_on_all(
-        lambda: _load_text(request), lambda text: processes.facts(*text, ranks)
-    )
+    config, corpus = ranks.same_on_all(lambda: _load_text(request), lambda text: _shared_facts(*text, ranks))
     if start:
         config = dataclasses.replace(config, init_from=ranks.run_on_first(lambda: start.record(corpus)))
     if request.found is not None:  # before a model is built of a config.json that somebody has changed
@@ -261,6 +263,19 @@ def _load_text(request: TrainRequest) -> tuple[RunConfig, Corpus]:
         )
     own_words = request.start is None and config.init_from is None
     return run_data.with_source(config, corpus, own_words=own_words), corpus
+
+
+def _shared_facts(run: RunConfig, corpus: Corpus, ranks: Ranks) -> Facts:
+    """Return the facts that must be the same in all processes: program, text, configuration, precision."""
+    values = run.to_json()
+    settings = {**values, **values["hyperparameters"]}
+    return {
+        "version": version(),
+        "commit": str(host.environment()["commit"]),
+        "corpus (SHA-256)": corpus.sha256[:12],
+        "reduce_precision": ranks.reduce_precision,
+        **{name: str(value) for name, value in settings.items() if name not in MAY_DIFFER_PER_HOST},
+    }
 
 
 def _run_directory(path: Path, ranks: Ranks) -> RunDirectory:

@@ -14,24 +14,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ptb_lm.common import cli, host, signals, streams
+from ptb_lm.common import cli, signals, streams
 from ptb_lm.common.errors import DivergenceError, LostRankError, UserError
-from ptb_lm.common.program import CONTINUATION, TYPED_COMMAND, version
-from ptb_lm.data.corpus import Corpus
+from ptb_lm.common.program import CONTINUATION, TYPED_COMMAND
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.frameworks import FRAMEWORKS, REDUCE_PRECISIONS
-from ptb_lm.model.ranks import SINGLE_PROCESS, Facts, OneWithDevices, Ranks, check_divisible
+from ptb_lm.model.ranks import SINGLE_PROCESS, OneWithDevices, Ranks, check_divisible
 from ptb_lm.model.tf_config import tf_config
 from ptb_lm.training import run_paths
 from ptb_lm.training.fine_tuning import Start
-from ptb_lm.training.run_config import RunConfig
 from ptb_lm.training.run_directory import RunDirectory
 from ptb_lm.training.run_flags import new_config, resumed_config
 
 DEFAULT = next(iter(FRAMEWORKS))  # where no flag names a framework, and no run that can be seen here
 TORCHRUN_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # set by any launcher of torch
-# Settings that may differ between machines: the place of the text. The first process reads the first weights.
-MAY_DIFFER_PER_HOST = ("data", "source", "init_from", "hyperparameters")
 
 
 class Launcher(NamedTuple):
@@ -247,19 +243,6 @@ def _framework(given: Mapping[str, Any]) -> str:
             with contextlib.suppress(UserError):  # which is said later, by all
                 return run_paths.find(run).read_config().choice.framework
     return given.get("framework") or DEFAULT
-
-
-def facts(run: RunConfig, corpus: Corpus, ranks: Ranks) -> Facts:
-    """Return the facts that must be the same in all processes: program, text, configuration, precision."""
-    values = run.to_json()
-    settings = {**values, **values["hyperparameters"]}
-    return {
-        "version": version(),
-        "commit": str(host.environment()["commit"]),
-        "corpus (SHA-256)": corpus.sha256[:12],
-        "reduce_precision": ranks.reduce_precision,
-        **{name: str(value) for name, value in settings.items() if name not in MAY_DIFFER_PER_HOST},
-    }
 
 
 def is_restarted(path: Path | None, command: str, ranks: Ranks) -> bool:

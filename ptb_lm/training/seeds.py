@@ -17,9 +17,9 @@ from typing import Any
 from ptb_lm.common import cli, signals, streams
 from ptb_lm.common.errors import DivergenceError, UserError
 from ptb_lm.common.program import TYPED_COMMAND
+from ptb_lm.common.signals import StopRequest
 from ptb_lm.training import run_data, run_paths, seed_runs
 from ptb_lm.training.fine_tuning import Start
-from ptb_lm.training.interrupt import StopRequest
 from ptb_lm.training.run_config import RunConfig
 from ptb_lm.training.run_directory import RunDirectory
 from ptb_lm.training.run_flags import new_config, with_global_batch

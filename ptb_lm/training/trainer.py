@@ -5,6 +5,7 @@ import time
 from collections.abc import Sequence
 
 from ptb_lm.common import cli, host
+from ptb_lm.common.signals import Interrupted, StopRequest
 from ptb_lm.data import corpus
 from ptb_lm.data.corpus import Corpus, Words
 from ptb_lm.model import parameters
@@ -12,7 +13,6 @@ from ptb_lm.model.backend import Backend, Loss, State
 from ptb_lm.training import evaluation, metrics, run_data
 from ptb_lm.training.averaging import Averages
 from ptb_lm.training.checkpoint import Checkpoints, divergence_error
-from ptb_lm.training.interrupt import Interrupted, StopRequest
 from ptb_lm.training.progress import Progress
 from ptb_lm.training.progress_display import LOG_SECONDS, EpochDisplay, LogTimer
 from ptb_lm.training.run_config import RunConfig

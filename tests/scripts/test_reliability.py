@@ -29,7 +29,7 @@ BROKEN = {
     # A checksum that is always right is one that no file has.
     "bits of tensors": "from ptb_lm.training import tensors; tensors._digest = lambda *_: 'right'",
     # A run that ends without being saved, with the right status.
-    "SIGTERM": "import os; from ptb_lm.training import interrupt as i; "
+    "SIGTERM": "import os; from ptb_lm.common import signals as i; "
     "i.StopRequest._handle = lambda _, number, frame: os._exit(128 + number)",
 }
 

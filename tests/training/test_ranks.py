@@ -24,10 +24,10 @@ from torch.distributed.elastic.rendezvous import RendezvousConnectionError
 
 from ptb_lm import train
 from ptb_lm.common.errors import UserError
+from ptb_lm.common.signals import StopRequest
 from ptb_lm.model import ranks as model_ranks
 from ptb_lm.torch_backend import launcher
 from ptb_lm.training import launch
-from ptb_lm.training.interrupt import StopRequest
 from ptb_lm.training.run_directory import RunDirectory
 
 pytestmark = pytest.mark.slow

@@ -17,9 +17,9 @@ import runs
 from ptb_lm import train
 from ptb_lm.common import files, signals
 from ptb_lm.common.errors import UserError
+from ptb_lm.common.signals import StopRequest
 from ptb_lm.model.choice import MAX_SEED, Choice
 from ptb_lm.training import run_paths, seed_runs, seeds, trainer
-from ptb_lm.training.interrupt import StopRequest
 from ptb_lm.training.run_directory import RunDirectory
 
 pytestmark = pytest.mark.slow

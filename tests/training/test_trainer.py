@@ -16,6 +16,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from ptb_lm import evaluate
 from ptb_lm.common.errors import DivergenceError
+from ptb_lm.common.signals import StopRequest
 from ptb_lm.data import corpus
 from ptb_lm.model import parameters, reference
 from ptb_lm.model.backend import StepMetrics
@@ -24,7 +25,6 @@ from ptb_lm.model.config import SMALL
 from ptb_lm.model.ranks import SINGLE_PROCESS
 from ptb_lm.train import main
 from ptb_lm.training import checkpoint, trainer
-from ptb_lm.training.interrupt import StopRequest
 from ptb_lm.training.progress import Progress, SavedState
 from ptb_lm.training.run_config import RunConfig
 from ptb_lm.training.run_directory import RunDirectory
