@@ -64,6 +64,9 @@ def _parser() -> cli.Parser:
     )
     comparing.add_argument("a", type=Path, metavar="A", help="the folder that run wrote, or a NAME.jsonl.gz")
     comparing.add_argument("b", type=Path, metavar="B", help="the folder that another run wrote")
+    comparing.add_argument(
+        "--baseline", metavar="VARIANT", help="the variant to compare with (default: as the rows have it)"
+    )
     return parser
 
 
@@ -175,14 +178,15 @@ def _add_report(reporting: cli.Parser) -> None:
     reporting.add_argument(
         "--baseline",
         metavar="VARIANT",
-        help="the variant to compare with; kept for later reports and comparisons",
+        help="the variant to compare with (default: as the rows have it)",
     )
     reporting.add_argument(
         "--runs",
-        nargs="*",
+        nargs="+",
+        default=[],
         type=Path,
         metavar="RUN",
-        help="training runs whose learning curves to show; kept for later reports",
+        help="training runs whose learning curves to show",
     )
 
 

@@ -146,7 +146,7 @@ def _unpack(archive: Path) -> Path:
 
 
 def _compare(arguments: argparse.Namespace) -> int:
-    cli.say(page.to_markdown(compare.compare(arguments.a, arguments.b)))
+    cli.say(page.to_markdown(compare.compare(arguments.a, arguments.b, baseline=arguments.baseline)))
     return 0
 
 

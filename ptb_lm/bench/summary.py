@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from ptb_lm.bench import report_settings, rows, variants
+from ptb_lm.bench import rows, variants
 from ptb_lm.bench.findings import Group, Result, Summary, distinct, speed_ratio
 from ptb_lm.bench.rows import MEASURED, SECOND_MODEL, WRONG, Row
 from ptb_lm.bench.selection import instead_of
@@ -25,15 +25,13 @@ def summarise(folder: Path, *, baseline: str | None = None) -> Summary:
 
     Args:
         folder: The folder with rows.jsonl, or a NAME.jsonl.gz.
-        baseline: The variant that ratios are to; None: the one that was chosen before
-            (report_settings.py), or else the one that the rows name.
+        baseline: The variant that ratios are to; None: the one that the rows name.
 
     Raises:
         UserError: The rows cannot be read (rows.read), variants did unequal work, or no workload has the
             baseline.
     """
     loaded, remarks = rows.read(folder)
-    baseline = report_settings.read(folder).baseline if baseline is None else baseline
     known = distinct(row.variant for row in loaded)
     if baseline not in (None, *known):
         instead = instead_of(str(baseline), known)

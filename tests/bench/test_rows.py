@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from bench_rows import WORK, row, unmeasured, write
-from runs import unsealed
+from runs import without_checksum
 
 from ptb_lm.bench import rows
 from ptb_lm.bench.rows import Row
@@ -242,5 +242,5 @@ def test_a_row_that_was_changed_by_hand_is_refused_until_its_checksum_is_removed
         "restore it, or remove the line and measure it again, or, if the change is right, "
         "remove its field crc32"
     )
-    (tmp_path / rows.FILE).write_text(json.dumps(unsealed(text)))
+    (tmp_path / rows.FILE).write_text(json.dumps(without_checksum(text)))
     assert rows.read(tmp_path)[0][0].seconds == 0.24

@@ -68,13 +68,18 @@ class _Pair:
         return self.agrees is not None and any(ratio and ratio.unit == "round" for ratio in ratios)
 
 
-def compare(a: Path, b: Path) -> Document:
+def compare(a: Path, b: Path, *, baseline: str | None = None) -> Document:
     """Compare two benchmarks' folders; return a document whose title is the verdict.
+
+    Args:
+        a: The folder of one, or a NAME.jsonl.gz.
+        b: The folder of the other.
+        baseline: The variant that ratios are to; None: the one that the rows name.
 
     Raises:
         UserError: One of them cannot be read (summary.summarise), or they have no workload in common.
     """
-    one, two = summarise(a), summarise(b)
+    one, two = summarise(a, baseline=baseline), summarise(b, baseline=baseline)
     common = [(first, second) for first in one.groups for second in two.groups if _key(first) == _key(second)]
     if not common:
         raise UserError(

@@ -3,11 +3,9 @@
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from ptb_lm.bench import report_settings
 from ptb_lm.bench.disturbance import DISTURBED
 from ptb_lm.bench.findings import Group, Summary, distinct
 from ptb_lm.bench.intervals import spread
-from ptb_lm.bench.report_settings import ReportSettings
 from ptb_lm.bench.reporting import answer, formats, page, sections
 from ptb_lm.bench.reporting.document import Document
 from ptb_lm.bench.reporting.plots import MISSING
@@ -27,7 +25,7 @@ _COARSE = 0.1  # half the width of an A/A test's interval, as a fraction: above,
 
 
 def write_report(
-    out: Path, *, baseline: str | None = None, runs: Sequence[Path] | None = None
+    out: Path, *, baseline: str | None = None, runs: Sequence[Path] = ()
 ) -> tuple[Summary, Path]:
     """Write OUT/report.md and OUT/report.html from OUT/rows.jsonl, and say so.
 
@@ -35,8 +33,8 @@ def write_report(
 
     Args:
         out: The benchmark's folder.
-        baseline: The variant that ratios are to; None: the one that was chosen before, or that rows name.
-        runs: Run directories to show the learning curves of; None: those that were chosen before.
+        baseline: The variant that ratios are to; None: the one that the rows name.
+        runs: Run directories whose learning curves to show.
 
     Returns:
         (summary, page): what was measured, and the file to look at first.
@@ -44,18 +42,8 @@ def write_report(
     Raises:
         UserError: The rows or a run cannot be read, work was unequal, or there is no such baseline.
     """
-    before = report_settings.read(out)
-    chosen = ReportSettings(
-        baseline=before.baseline if baseline is None else baseline,
-        runs=before.runs if runs is None else tuple(runs),
-    )
-    for run in chosen.runs if runs is None else ():
-        if not run.is_dir():
-            raise UserError(f"the run {run} of this report is gone; --runs names others, or none")
-    summary = summarise(out, baseline=chosen.baseline)
-    document = build(summary, runs=chosen.runs)
-    if chosen != before:
-        report_settings.write(out, chosen)
+    summary = summarise(out, baseline=baseline)
+    document = build(summary, runs=runs)
     atomic_write(out / MARKDOWN, page.to_markdown(document))
     cli.say(f"wrote {out / MARKDOWN}")
     try:
