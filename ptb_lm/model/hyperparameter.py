@@ -40,6 +40,7 @@ class Hyperparameter:
         maximum: The greatest value. Without one it is the greatest that 32 bits hold.
         choices: The values that a text may have; empty: any.
         resumable: True if the value may change when a run is resumed.
+        optional: True if a run's config.json may lack it. The run then has the default.
     """
 
     name: str
@@ -50,6 +51,7 @@ class Hyperparameter:
     maximum: float | None = None
     choices: Collection[str] = ()
     resumable: bool = False
+    optional: bool = False
 
     @property
     def flag(self) -> str:

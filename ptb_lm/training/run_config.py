@@ -157,8 +157,9 @@ class RunConfig:
         keys = ("config", "recipe", "data", *CHOICE_NAMES, "hyperparameters")
         values = _check_keys(keys, values, source, optional=OPTIONAL_KEYS)
         given = {name: values.pop(name) for name in OPTIONAL_KEYS if name in values}
-        names = [each.name for each in HYPERPARAMETERS]
-        hyperparameters = _check_keys(names, values.pop("hyperparameters"), source)
+        required = [each.name for each in HYPERPARAMETERS if not each.optional]
+        optional = [each.name for each in HYPERPARAMETERS if each.optional]
+        hyperparameters = _check_keys(required, values.pop("hyperparameters"), source, optional=optional)
         for name, value in values.items():
             if type(value) is not (int if name == "seed" else str):
                 raise UserError(f"{source}: {name} cannot be {value!r}")

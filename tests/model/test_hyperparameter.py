@@ -85,3 +85,20 @@ def train_config() -> dict[str, Any]:
     from ptb_lm.training import run_flags
 
     return run_flags.new_config({"device": "cpu"}).to_json()
+
+
+def test_a_run_may_lack_an_optional_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run from before the hyper-parameter was added has its default."""
+    from ptb_lm.training import run_config
+
+    values = train_config()
+    del values["hyperparameters"]["init_scale"]
+    with pytest.raises(UserError, match="init_scale"):
+        run_config.RunConfig.from_json(values, tmp_path)
+    known = [dataclasses.replace(each, optional=each.name == "init_scale") for each in HYPERPARAMETERS]
+    monkeypatch.setattr(run_config, "HYPERPARAMETERS", known)
+    values = train_config()
+    del values["hyperparameters"]["init_scale"]
+    assert run_config.RunConfig.from_json(values, tmp_path).hyperparameters == SMALL.replace(
+        average_epochs=1.0
+    )
