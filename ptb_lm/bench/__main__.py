@@ -1,6 +1,6 @@
 """Measure LSTM implementations.
 
-python -m ptb_lm.bench list | run SUITE | check SUITE | report DIR | compare A B
+python -m ptb_lm.bench [run SUITE] | list | check SUITE | report DIR | compare A B
 """
 
 import argparse
@@ -21,7 +21,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _command(given: list[str]) -> int:
-    arguments = _parser().parse_args(given)
+    arguments = _parser().parse_args(given or ["run"])
     arguments.given = given
     # Imported when the flags are known to be right.
     from ptb_lm.bench import commands
@@ -31,7 +31,8 @@ def _command(given: list[str]) -> int:
 
 def _parser() -> cli.Parser:
     parser = cli.Parser(
-        prog=PROG, description="Measure how fast each LSTM implementation is on this machine."
+        prog=PROG,
+        description="Measure how fast each LSTM implementation is on this machine. Without a command: run.",
     )
     commands = parser.add_subparsers(metavar="list | run | check | report | compare", required=True)
 

@@ -420,6 +420,13 @@ def test_rows_of_other_settings_are_not_mixed(
     assert "(--add right=wrong_variant:build_right was None, now '" in message
 
 
+def test_without_a_command_quick_is_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    monkeypatch.setattr(commands, "COMMANDS", {"run": lambda arguments: asked.append(arguments) or 3})
+    assert run_command(bench) == 3
+    assert [arguments.suite for arguments in asked] == ["quick"]
+
+
 @pytest.mark.parametrize(
     ("given", "noun"),
     [
@@ -435,7 +442,7 @@ def test_rows_of_other_settings_are_not_mixed(
         (["run", "--seed", "-1"], "--seed"),
         (["run", "everything"], "SUITE"),
         (["run", "--add", "mine"], "NAME=MODULE:FUNCTION"),
-        ([], "list | run | check"),
+        (["measure"], "run"),
     ],
 )
 def test_bad_input_is_one_sentence(given: list[str], noun: str, capsys: pytest.CaptureFixture[str]) -> None:
