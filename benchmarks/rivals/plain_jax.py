@@ -12,7 +12,7 @@ import logging
 import math
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 # Take GPU memory as it is needed, not most of it; and do not warn of a GPU that JAX was not installed for.
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
@@ -34,14 +34,8 @@ from ptb_lm.model.config import Config  # noqa: E402
 Parameters: TypeAlias = dict[str, jax.Array]  # by canonical name
 LayerState: TypeAlias = tuple[jax.Array, jax.Array]  # (h_BH, c_BH)
 State: TypeAlias = list[LayerState]
+Loss: TypeAlias = tuple[jax.Array, jax.Array]  # negative log likelihood [], gradient norm []
 DTYPES = {"fp32": jnp.float32, "bf16": jnp.bfloat16}  # by precision
-
-
-class Loss(NamedTuple):
-    """The loss of a window and the norm of its gradient, on the device."""
-
-    nll: jax.Array
-    gradient_norm: jax.Array
 
 
 class PlainLoop:
@@ -87,7 +81,7 @@ class PlainLoop:
     def evaluate_step(self, x_BT: Words, y_BT: Words, state: State) -> tuple[State, Loss]:
         """Score a window without dropout."""
         mean, state = self.evaluate_function(self.parameters, x_BT, y_BT, state)
-        return state, Loss(mean * math.prod(x_BT.shape), jnp.zeros(()))
+        return state, (mean * math.prod(x_BT.shape), jnp.zeros(()))
 
     def read(self, losses: Sequence[Loss]) -> list[StepMetrics]:
         """Wait for the device and return the numbers behind some losses."""
@@ -138,7 +132,7 @@ def _train(
     norm = jnp.sqrt(sum(jnp.vdot(gradient, gradient) for gradient in gradients.values()))
     scale = learning_rate * jnp.minimum(1.0, config.max_grad_norm / norm)
     moved = {name: array - scale * gradients[name] for name, array in parameters.items()}
-    return moved, key, state, Loss(mean * x_BT.size, norm)
+    return moved, key, state, (mean * x_BT.size, norm)
 
 
 def _evaluate(

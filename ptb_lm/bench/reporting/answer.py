@@ -59,10 +59,8 @@ def speeds(groups: Sequence[Group]) -> dict[CellType, list[Result | None]]:
 def _cell_type(result: Result, with_precision: bool) -> CellType:
     framework, model = program(result.variant)
     title = TITLES.get(framework, framework)
-    work = result.blocks[0].work
-    return CellType(
-        model, f"{title}, {formats.precision(work.precision)}" if with_precision and work else title
-    )
+    precision = formats.precision(result.blocks[0].work.precision)
+    return CellType(model, f"{title}, {precision}" if with_precision else title)
 
 
 def heading(group: Group, groups: Sequence[Group]) -> str:
