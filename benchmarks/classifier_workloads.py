@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import benchmarks.classifier_check  # noqa: F401 - it registers the check of a ClassifierTask
 from benchmarks.classifier_task import ClassifierTask
 from ptb_lm.bench.language_workloads import MODELS
-from ptb_lm.bench.variants import named
+from ptb_lm.bench.variants import name_variants
 from ptb_lm.bench.workloads import Workload
 from ptb_lm.classifier import ClassifierConfig
 
@@ -63,7 +63,7 @@ def _acoustic(
     return Workload(
         name=name,
         task=task,
-        variants=named(variants),
+        variants=name_variants(variants),
         baseline="torch/basic",
         steps=80,
         warm_up=100,  # 500 runs, of which 100 warm up
@@ -81,7 +81,7 @@ def _three_layers(name: str, *sizes: int) -> Workload:
             batch_size=128,
             steps=8,
         ),
-        variants=named(
+        variants=name_variants(
             {
                 "torch/cudnn": "three calls of one layer",
                 "one-call-torch/cudnn": "one call of three layers",

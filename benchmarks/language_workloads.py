@@ -1,11 +1,11 @@
 """The workloads of the suite rivals: small and medium, by the loops that people write in three frameworks."""
 
 from ptb_lm.bench.language_workloads import PLAIN_TORCH, PTB_VOCABULARY
-from ptb_lm.bench.variants import named
+from ptb_lm.bench.variants import name_variants
 from ptb_lm.bench.workloads import LanguageTask, Workload
 from ptb_lm.model.config import PRESETS
 
-_VARIANTS = named(
+_VARIANTS = name_variants(
     {
         PLAIN_TORCH: "PyTorch modules, plain loop",
         "plain-tensorflow/keras": "Keras layers, plain loop",

@@ -6,7 +6,7 @@ Sizes and protocols are those of the tables that a suite makes again; benchmarks
 import dataclasses
 from collections.abc import Iterator
 
-from ptb_lm.bench.variants import Variant, named
+from ptb_lm.bench.variants import Variant, name_variants
 from ptb_lm.bench.workloads import LanguageTask, Workload
 from ptb_lm.model import cells
 from ptb_lm.model.config import PRESETS, RECIPES, Config
@@ -16,7 +16,7 @@ PTB_VOCABULARY = 10_000
 PLAIN_TORCH = "plain-torch/cudnn"
 
 # The models that both frameworks have.
-MODELS = named(
+MODELS = name_variants(
     {
         "torch/basic": "PyTorch basic",
         "torch/block": "PyTorch block (LSTMCell)",
@@ -30,7 +30,7 @@ MODELS = named(
 )
 
 # The loop that people write, and what they add to make it faster.
-_PLAIN_TORCH = named(
+_PLAIN_TORCH = name_variants(
     {
         PLAIN_TORCH: "PyTorch modules, plain loop",
         f"{PLAIN_TORCH}/compile": "PyTorch modules, plain loop, torch.compile",
@@ -54,7 +54,7 @@ _WORD_LANGUAGE_MODEL = Workload(
     task=LanguageTask(
         config=PRESETS["large"].replace(max_grad_norm=0.25, learning_rate=20.0), vocabulary_size=35_000
     ),
-    variants=named(
+    variants=name_variants(
         {
             "plain-torch/cudnn": "PyTorch modules, plain loop",
             "torch/cudnn": "PyTorch cudnn (nn.LSTM)",
@@ -88,7 +88,7 @@ PTB = (
 QUICK = (
     _preset(
         "small",
-        variants=named(
+        variants=name_variants(
             {
                 "plain-torch/cudnn": "PyTorch modules, plain loop",
                 "torch/basic": "PyTorch basic",
@@ -167,7 +167,7 @@ def _shared_by(name: str, processes: tuple[int, ...], *, batch_size: int | None 
         for model in _TORCH
         for count, framework in frameworks.items()
     }
-    workload = _preset(name, variants=named(labels), baseline="torch/cudnn")
+    workload = _preset(name, variants=name_variants(labels), baseline="torch/cudnn")
     if batch_size is None:
         return workload
     task = LanguageTask(config=PRESETS[name].replace(batch_size=batch_size), vocabulary_size=PTB_VOCABULARY)
@@ -192,7 +192,7 @@ _STACKED = Workload(
         vocabulary_size=10_001,
         unit="sequences",
     ),
-    variants=named(
+    variants=name_variants(
         {
             "tensorflow/basic/eager": "TF Eager, fine-grained cell",
             "tensorflow/basic": "TF Graph, fine-grained cell",
@@ -227,7 +227,7 @@ _STACKED = Workload(
 )
 STACKED = (_STACKED,)
 
-_PEAK_VARIANTS = named(
+_PEAK_VARIANTS = name_variants(
     {
         "plain-torch/cudnn@tf32": "PyTorch modules, plain loop",
         "plain-torch/cudnn@bf16": "PyTorch modules, plain loop",

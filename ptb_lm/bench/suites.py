@@ -36,7 +36,7 @@ def _has_checkout() -> bool:
 HAS_CHECKOUT = _has_checkout()
 
 
-def declared(kind: str) -> Mapping[str, Any]:
+def read_toml(kind: str) -> Mapping[str, Any]:
     """Return what benchmarks/KIND.toml declares, by name; nothing where only the package is installed."""
     return tomllib.loads((FOLDER / f"{kind}.toml").read_text(encoding="utf-8")) if HAS_CHECKOUT else {}
 
@@ -92,6 +92,6 @@ SUITES: dict[str, Suite] = {
         "the fastest on a CUDA device: CUDA graphs and lower precisions against a plain loop in TF32",
         "ptb_lm.bench.language_workloads:PEAK",
     ),
-    **{name: Suite(**about) for name, about in declared("suites").items()},
+    **{name: Suite(**about) for name, about in read_toml("suites").items()},
 }
 DEFAULT_SUITE = "quick"

@@ -115,7 +115,7 @@ TITLES = {
     "torch-2-processes": "2 processes of torch",
     "torch-4-processes": "4 processes of torch",
 }
-_IN_CHECKOUT = suites.declared("programs")
+_IN_CHECKOUT = suites.read_toml("programs")
 for _kind, _registry in (("language_models", LANGUAGE_MODELS), ("classifiers", CLASSIFIERS)):
     for _name, _about in _IN_CHECKOUT.get(_kind, {}).items():
         _registry[_name], TITLES[_name] = _framework(_about), _about["title"]
@@ -278,6 +278,6 @@ def declared_precision(variant: str) -> str | None:
     return variant.partition("@")[2] or None
 
 
-def named(table: Mapping[str, str]) -> tuple[Variant, ...]:
+def name_variants(table: Mapping[str, str]) -> tuple[Variant, ...]:
     """Return variants by name and label."""
     return tuple(Variant(name, label) for name, label in table.items())

@@ -153,7 +153,7 @@ class WrongError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Checked:
-    """What a comparison compared, and what it found.
+    """The result of a comparison that a variant passed.
 
     Attributes:
         loss: First loss at the weights of the comparison, from the variant, in nats per word or sequence.

@@ -8,7 +8,7 @@ A process that runs it has none of this package's settings of torch. torch is im
 ptb_lm.torch_backend, which comes too late to set how long OpenMP's threads spin, and the processor keeps
 denormal numbers. The weights' names, the device and the precisions alone are the package's.
 
-What people add to make it faster is there too: torch.autocast in bfloat16, with weights in float32; and
+The usual ways to make it faster are there too: torch.autocast in bfloat16, with weights in float32; and
 torch.compile of the module, with its default settings: it stops at torch.nn.LSTM. The model
 cudnn-kept-memory has one setting of this package, the allocator's (ptb_lm.common.host).
 
@@ -25,6 +25,7 @@ from typing import Any, cast
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from typing_extensions import override
 
 from ptb_lm.bench.rivals import check_config
 from ptb_lm.common import host
@@ -93,11 +94,13 @@ class PlainLoop(Model):
         self.load_weights(weights)
 
     @property
+    @override
     def engine(self) -> str:
         """Description of the code that computes the LSTM."""
         where = "; torch.compile stops at the LSTM" if self.runtime.execution == "compile" else ""
         return f"{self.runtime.engine}{where}"
 
+    @override
     def environment(self) -> dict[str, Any]:
         """Return versions, device and threads; what this package chooses of a CPU is nothing to the loop."""
         facts, ours = self.runtime.environment(), cpu.facts()

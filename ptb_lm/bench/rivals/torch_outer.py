@@ -19,6 +19,7 @@ import ptb_lm.torch_backend  # noqa: F401  (what torch reads when it is imported
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from typing_extensions import override
 
 from ptb_lm.common.errors import UserError
 from ptb_lm.data.corpus import Words
@@ -59,6 +60,7 @@ class Stack(RecurrentStack):
         super().__init__([])
         self.run = run
 
+    @override
     def forward(
         self, x_TBI: Tensor, state: State, *, dropout: Dropout, lengths_B: Tensor | None = None
     ) -> tuple[Tensor, list[Any]]:
@@ -76,8 +78,9 @@ class Scripted(TorchBackend):
         self.executed_stack = Stack(apply_execution(cast(Layer, layers), "jit"))
 
     @property
+    @override
     def engine(self) -> str:
-        """What computes the LSTM."""
+        """Description of the code that computes the LSTM."""
         return f"{super().engine}; all layers in one TorchScript module"
 
 
@@ -90,15 +93,17 @@ class Compiled(TorchBackend):
         # Without these torch leaves the gradients and torch.nn.LSTM out of the graph.
         torch._dynamo.config.trace_autograd_ops = True
         torch._dynamo.config.allow_rnn = True
-        self.executed_stack = Stack(self._one_after_another)
+        self.executed_stack = Stack(self._run_layers)
         self.training.run = torch.compile(self.training.compute, fullgraph=True, dynamic=False)
         self._scored = torch.compile(self._losses, fullgraph=True, dynamic=False)
 
     @property
+    @override
     def engine(self) -> str:
-        """What computes the LSTM."""
+        """Description of the code that computes the LSTM."""
         return f"{super().engine}; the whole step in one graph of torch.compile"
 
+    @override
     @computation
     @torch.no_grad()
     def evaluate_step(self, x_BT: Words, y_BT: Words, state: State) -> tuple[State, Loss]:
@@ -113,7 +118,7 @@ class Compiled(TorchBackend):
         nll = self.softmax.losses(output_TBH.flatten(0, 1), targets_N).sum(dtype=torch.float64)
         return state, torch.stack([nll, torch.zeros_like(nll)])
 
-    def _one_after_another(self, x_TBI: Tensor, state: list[Any]) -> tuple[Tensor, list[Any]]:
+    def _run_layers(self, x_TBI: Tensor, state: list[Any]) -> tuple[Tensor, list[Any]]:
         after: list[Any] = []
         for layer, before in zip(self.stack.layers, state, strict=True):
             if isinstance(layer, StackLayer):

@@ -80,7 +80,7 @@ class Machine:
 
         Args:
             precision: Precision of the multiplication, a name in ptb_lm.model.frameworks.PRECISIONS.
-            products: What to multiply, beside large square matrices.
+            products: Products to multiply, beside large square matrices.
 
         Raises:
             UserError: It could not be measured.
