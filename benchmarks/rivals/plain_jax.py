@@ -38,7 +38,7 @@ Loss: TypeAlias = tuple[jax.Array, jax.Array]  # negative log likelihood [], gra
 DTYPES = {"fp32": jnp.float32, "bf16": jnp.bfloat16}  # by precision
 
 
-class PlainLoop:
+class JaxLoop:
     """A language model in JAX; as much of ptb_lm.model.backend.Backend as the benchmark asks for."""
 
     def __init__(self, config: Config, weights: Mapping[str, NDArray[Any]], choice: Choice) -> None:
@@ -188,11 +188,11 @@ def _run_layer(
     return last, output_TBH
 
 
-def build(config: Config, weights: Mapping[str, NDArray[Any]], choice: Choice) -> PlainLoop:
+def build(config: Config, weights: Mapping[str, NDArray[Any]], choice: Choice) -> JaxLoop:
     """Build the loop; see ptb_lm.model.backend.build.
 
     Raises:
         UserError: There is no such device, or the configuration asks for what the loop lacks.
     """
     check_config(config, "JAX")
-    return PlainLoop(config, weights, choice)
+    return JaxLoop(config, weights, choice)

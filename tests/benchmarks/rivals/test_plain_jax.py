@@ -26,7 +26,7 @@ TASK = LanguageTask(
 )
 
 
-def build(config: Config, weights: dict[str, np.ndarray], precision: str = "fp32") -> plain_jax.PlainLoop:
+def build(config: Config, weights: dict[str, np.ndarray], precision: str = "fp32") -> plain_jax.JaxLoop:
     choice = Choice.create(
         LANGUAGE_MODELS, framework="plain-jax", model="scan", device="cpu", precision=precision, seed=3
     )
