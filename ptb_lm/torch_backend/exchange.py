@@ -43,7 +43,7 @@ class GradientExchange:
     """The sums of gradients over ranks.
 
     Args:
-        ranks: This process and the others.
+        ranks: Processes that exchange gradients.
         device: Device of the gradients.
         precision: Precision of the model. Numbers are sent and summed in the type of its stored weights,
             unless the ranks have another reduce precision.

@@ -45,7 +45,7 @@ class Lengths:
 
         Args:
             layer: Any layer.
-            x_TBI: Its input.
+            x_TBI: Input of the layer.
             state: State before the first step that it reads.
             backwards: True if it reads from the last valid step down to step 0.
 
@@ -53,7 +53,7 @@ class Lengths:
             (output, state): the output [T, B, H], zero beyond a sample's length; and each sample's state
             after the last of its steps that was read.
         """
-        packed = self._packed
+        packed = self._valid_steps
         assert packed.sorted_indices is not None
         assert packed.unsorted_indices is not None
         position_P = self._backward_positions if backwards else packed.data
@@ -82,7 +82,7 @@ class Lengths:
         return torch.cat(outputs), tuple(torch.cat(parts[::-1]) for parts in zip(*ended, strict=True))
 
     @cached_property
-    def _packed(self) -> PackedSequence:
+    def _valid_steps(self) -> PackedSequence:
         """The position of each valid step in the flattened [T * B], in the order of reading."""
         return self._pack(torch.arange(self.steps)[:, None].expand(-1, len(self.lengths_B)))
 
@@ -94,7 +94,7 @@ class Lengths:
     @cached_property
     def _pieces(self) -> list[tuple[int, int]]:
         """(samples, steps) of each run of steps in which no sample ends."""
-        running, steps = self._packed.batch_sizes.unique_consecutive(return_counts=True)
+        running, steps = self._valid_steps.batch_sizes.unique_consecutive(return_counts=True)
         return list(zip(running.tolist(), steps.tolist(), strict=True))
 
     def _pack(self, step_TB: Tensor) -> PackedSequence:
