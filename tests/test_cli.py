@@ -1,4 +1,4 @@
-"""What every command shares: errors become one sentence and an exit status."""
+"""The behaviour of every command: errors become one sentence and an exit status."""
 
 import importlib
 import io
@@ -173,7 +173,7 @@ def test_a_flag_of_another_command_is_unknown(capsys: pytest.CaptureFixture[str]
     assert capsys.readouterr().err == "command stand: unknown flag --steps (see --help)\n"
 
 
-def test_what_looks_like_a_flag_and_is_a_value_is_taken() -> None:
+def test_a_value_may_look_like_a_flag() -> None:
     built = cli.Parser(prog="command", description="A command.")
     built.add_argument("prompt")
     built.add_argument("-k", type=int)

@@ -18,7 +18,7 @@ def test_the_new_content_replaces_the_old(tmp_path: Path) -> None:
     assert files(tmp_path) == {"a.txt": "new\r\nü\n".encode()}
 
 
-def test_what_is_no_text_is_written_as_its_escape(tmp_path: Path) -> None:
+def test_a_surrogate_is_written_as_its_escape(tmp_path: Path) -> None:
     atomic_write(tmp_path / "a", "path \udc80")
     assert files(tmp_path) == {"a": b"path \\udc80"}
 

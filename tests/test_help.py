@@ -1,4 +1,4 @@
-"""What every command answers when its flags are asked for, or mistyped."""
+"""The answer of every command to --help and to a mistyped flag."""
 
 import importlib
 import re

@@ -41,12 +41,12 @@ def test_a_container_s_limit_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def test_numpy_and_torch_say_how_much_was_asked_for() -> None:
     has = f"and there are {memory.format_size(memory.limit())}"
-    with pytest.raises(MemoryError) as of_numpy:
+    with pytest.raises(MemoryError) as numpy_error:
         np.empty(2**56, np.uint8)
-    assert memory.describe_failure(of_numpy.value) == f"the last allocation was 64.0 PiB, {has}"
-    with pytest.raises(RuntimeError) as of_torch:
+    assert memory.describe_failure(numpy_error.value) == f"the last allocation was 64.0 PiB, {has}"
+    with pytest.raises(RuntimeError) as torch_error:
         torch.empty(2**56, dtype=torch.uint8)
-    assert memory.describe_failure(of_torch.value) == f"the last allocation was 64.0 PiB, {has}"
+    assert memory.describe_failure(torch_error.value) == f"the last allocation was 64.0 PiB, {has}"
 
 
 def test_the_size_of_a_gpu_is_the_one_that_cuda_names() -> None:

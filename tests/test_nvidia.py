@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow  # each starts what stands in nvidia-smi's place
 
 @pytest.fixture
 def smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """What stands in nvidia-smi's place; it prints nothing until it is written."""
+    """A script in nvidia-smi's place; it prints nothing until it is written."""
     folder = tmp_path / "bin"
     folder.mkdir()
     monkeypatch.setenv("PATH", str(folder), prepend=os.pathsep)

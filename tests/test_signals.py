@@ -140,7 +140,7 @@ def test_the_same_signal_twice_ends_it_at_once(data: Path, expected: Expected, t
 
 @contextmanager
 def broken(how: str) -> Iterator[dict[str, Any]]:
-    """What to start a process with whose stdout and stderr are of no use."""
+    """Yield arguments of a process whose stdout and stderr cannot be written to."""
     if how == "closed":
         yield {"stdout": None, "stderr": None, "preexec_fn": lambda: [os.close(each) for each in (1, 2)]}
     elif how == "a full disk":
@@ -331,7 +331,7 @@ def test_the_result_is_written_under_the_lock(
 
 @pytest.mark.parametrize("overwrite", [[], ["--overwrite"]])
 @pytest.mark.parametrize("there", range(6))
-def test_what_a_first_save_left_is_nothing(
+def test_the_files_of_a_killed_first_save_are_ignored(
     there: int, overwrite: list[str], data: Path, tmp_path: Path
 ) -> None:
     """The files in the order in which they come to be, the last of them half written."""
