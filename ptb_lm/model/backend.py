@@ -110,8 +110,7 @@ class Backend(Model):
         """Do one step of SGD with dropout and clipping; may return before the device is done.
 
         The loss for the gradient is summed over time and averaged over the batch. The given state cannot be
-        used
-        again: the returned one may be the same memory.
+        used again: the returned one may be the same memory.
         """
 
     @abstractmethod

@@ -13,7 +13,7 @@ _quiet = "TF_CPP_MIN_LOG_LEVEL" not in os.environ  # nobody asked for TensorFlow
 if _quiet:
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 # TensorFlow imports all of Keras at once unless it is told to use another. That takes seconds, and only
-# keras_lstm.py needs it. tf.keras, which reads this variable when it is first used, is as ever.
+# `--model cudnn` on a CPU needs it. tf.keras, which reads this variable when it is first used, is as ever.
 _chosen = "TF_USE_LEGACY_KERAS" in os.environ
 os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
 try:

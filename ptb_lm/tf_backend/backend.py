@@ -96,6 +96,7 @@ class TensorFlowBackend(Backend):
             )
 
     @cached_property
+    @enough_memory()
     def training(self) -> TrainingStep:
         """The training step and its state, made when it is first used."""
         copies = [self._new_network(name) for name in self.distribution.names[1:]]

@@ -112,6 +112,7 @@ class TorchBackend(Backend):
         self.load_weights(weights)
 
     @cached_property
+    @enough_memory()
     def training(self) -> TrainingStep:
         """The training step and its state, made when it is first used."""
         return TrainingStep(self)
